@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the processor can do at the most, measured in the run that is compared with it.
+#ifndef DETENT_BENCH_LIMITS_HPP
+#define DETENT_BENCH_LIMITS_HPP
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include <detent/detent.hpp>
+
+namespace detent_bench {
+
+inline double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+#if defined(__x86_64__)
+// Twenty independent accumulators hide the latency; the instructions are spelled out so that no compiler
+// moves them through memory.
+#define DETENT_BENCH_TWENTY(op, a, b, r)                                                          \
+  op " " a "," b "," r "0\n" op " " a "," b "," r "1\n" op " " a "," b "," r "2\n" op " " a "," b \
+     "," r "3\n" op " " a "," b "," r "4\n" op " " a "," b "," r "5\n" op " " a "," b "," r        \
+     "6\n" op " " a "," b "," r "7\n" op " " a "," b "," r "8\n" op " " a "," b "," r "9\n"
+
+__attribute__((target("avx512f,avx512vnni"))) inline void issue_vpdpbusd_zmm(std::size_t times) {
+  for (std::size_t i = 0; i < times; ++i) {
+    __asm__ volatile(DETENT_BENCH_TWENTY("vpdpbusd", "%%zmm30", "%%zmm31", "%%zmm")
+                     DETENT_BENCH_TWENTY("vpdpbusd", "%%zmm30", "%%zmm31", "%%zmm1")::
+                         : "zmm0", "zmm1", "zmm2", "zmm3", "zmm4", "zmm5", "zmm6", "zmm7", "zmm8",
+                           "zmm9", "zmm10", "zmm11", "zmm12", "zmm13", "zmm14", "zmm15", "zmm16",
+                           "zmm17", "zmm18", "zmm19");
+  }
+}
+
+__attribute__((target("avx2"))) inline void issue_vpmaddwd_ymm(std::size_t times) {
+  for (std::size_t i = 0; i < times; ++i) {
+    __asm__ volatile(DETENT_BENCH_TWENTY("vpmaddwd", "%%ymm14", "%%ymm15", "%%ymm")
+                     DETENT_BENCH_TWENTY("vpmaddwd", "%%ymm14", "%%ymm15", "%%ymm")::
+                         : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+                           "xmm9");
+  }
+}
+#undef DETENT_BENCH_TWENTY
+#endif
+
+/// Best rate of `issue`, in 1e9 operations (two for each product) a second; `products` for each of the
+/// twenty instructions that one round issues.
+template <class Issue>
+double probe_gops(const Issue& issue, double products) {
+  constexpr std::size_t rounds = 20000;
+  double best = 0.0;
+  for (int i = 0; i < 5; ++i) {
+    const double start = seconds_now();
+    issue(rounds);
+    best = (std::max)(best, 2.0 * products * 20.0 * rounds / (seconds_now() - start) * 1e-9);
+  }
+  return best;
+}
+
+/// The peak of 8-bit products: vpdpbusd on 512 bits where there is one, else vpmaddwd on 256 bits.
+inline double integer_peak_gops() {
+#if defined(__x86_64__)
+  if (detent::kernels::cpu_supports(detent::target::avx512_vnni)) {
+    return probe_gops(issue_vpdpbusd_zmm, 64.0);
+  }
+  if (detent::kernels::cpu_supports(detent::target::avx2)) {
+    return probe_gops(issue_vpmaddwd_ymm, 16.0);
+  }
+#endif
+  return 0.0;
+}
+
+}  // namespace detent_bench
+
+#endif  // DETENT_BENCH_LIMITS_HPP

@@ -1,0 +1,147 @@
+#!/bin/sh
+# setup.sh [--tests] BUILD_DIR: gets what the build needs on Debian and its kin.
+#
+# Installs the missing packages with apt-get.  If the system has no Highway >= 1.2
+# and xsimd >= 13, the header packages of a newer Debian suite (DETENT_SUITE, by
+# default trixie) are unpacked into BUILD_DIR/deps, leaving the system alone; if
+# DETENT_SUITE is set, that is done in any case.  --tests adds what the tests need
+# and a Python environment with ONNX Runtime, BUILD_DIR/venv; where the latter
+# cannot be had, there is none and all goes on, unless CI=true.
+# A second run finds everything in place and does nothing.
+# shellcheck disable=SC2015,SC2016,SC2086
+set -eu
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 PATH="$PATH:/usr/sbin:/sbin"
+
+packages="g++ cmake ninja-build libprotozero-dev libcli11-dev nlohmann-json3-dev"
+test_packages="doctest-dev libbenchmark-dev clang git ca-certificates python3 python3-venv"
+wheels="numpy onnx onnxruntime"
+hwy_min=1.2 xsimd_min=13
+suite=${DETENT_SUITE:-trixie}
+
+say() { echo "detent: $*"; }
+die() { echo "detent: $*" >&2; exit 1; }
+die_log() { cat "$tmp/log" >&2; die "$*"; }
+
+tests=
+if [ "${1-}" = --tests ]; then tests=1; packages="$packages $test_packages"; shift; fi
+[ $# = 1 ] && [ -n "$1" ] || die "usage: setup.sh [--tests] BUILD_DIR"
+mkdir -p -- "$1"
+build=$(CDPATH='' cd -- "$1" && pwd)
+deps=$build/deps venv=$build/venv
+tmp=$(mktemp -d)
+: >"$tmp/log"
+trap 'rm -rf "$tmp"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' HUP TERM
+
+# The version of a package: the installed one, what apt-get would install, what
+# was downloaded.  Empty if there is none.
+installed() {
+  dpkg-query -W -f '${db:Status-Status} ${Version}\n' "$1" 2>/dev/null | sed -n 's/^installed //p' | head -n 1
+}
+candidate() { apt-cache policy "$1" | sed -n 's/^  Candidate: \([0-9]\)/\1/p'; }
+downloaded() { dpkg-deb -f "$tmp/debs/$1"_*.deb Version; }
+
+# new_enough WHICH: whether those versions (see above) of Highway and xsimd will do.
+new_enough() {
+  hwy=$("$1" libhwy-dev) xsimd=$("$1" libxsimd-dev)
+  [ -n "$hwy" ] && [ -n "$xsimd" ] &&
+    dpkg --compare-versions "$hwy" ge $hwy_min && dpkg --compare-versions "$xsimd" ge $xsimd_min
+}
+
+# apt-get with sources, package lists, cache and preferences of its own in $tmp.
+private_apt_get() {
+  apt-get -qq -o Dir::Etc::SourceList="$tmp/sources.list" -o Dir::Etc::SourceParts=/dev/null \
+    -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=/dev/null \
+    -o Dir::State="$tmp" -o Dir::State::Lists="$tmp/lists" -o Dir::State::Status="$tmp/status" \
+    -o Dir::Cache="$tmp/cache" -o APT::Sandbox::User=root -o APT::Default-Release= \
+    -o Acquire::Languages=none "$@" </dev/null
+}
+
+# download URI: the header packages of $suite from a mirror, into $tmp/debs.
+download() {
+  keyring=/usr/share/keyrings/debian-archive-keyring.gpg signed_by=""
+  [ ! -f $keyring ] || signed_by="signed-by=$keyring"
+  rm -rf "$tmp/lists" "$tmp/cache" "$tmp/debs"
+  mkdir -p "$tmp/lists/partial" "$tmp/cache/archives/partial" "$tmp/debs"
+  : >"$tmp/status"
+  echo "deb [arch=$(dpkg --print-architecture) $signed_by] $1 $suite main" >"$tmp/sources.list"
+  private_apt_get update --error-on=any &&
+    (cd "$tmp/debs" && private_apt_get download libhwy-dev libxsimd-dev)
+}
+
+fetch_headers() {
+  say "fetching the headers of Highway and xsimd from $suite (here: Highway ${hwy:-none}, xsimd ${xsimd:-none})"
+  # Any mirror that apt-get uses here may have the suite; most often the first has.
+  found="" uri=""
+  for uri in $(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | awk '!seen[$0]++'); do
+    if download "$uri" >>"$tmp/log" 2>&1; then found=1; break; fi
+  done
+  [ "$uri" ] || die_log "apt-get knows no mirrors; run as root: apt-get update"
+  [ "$found" ] || die_log "none of apt's mirrors has libhwy-dev and libxsimd-dev of $suite"
+  new_enough downloaded || die "$suite is too old: need Highway >= $hwy_min, xsimd >= $xsimd_min (it has $hwy, $xsimd)"
+  rm -rf "$deps.new"
+  mkdir "$deps.new"
+  for deb in "$tmp"/debs/*.deb; do dpkg -x "$deb" "$deps.new"; done
+  rm -rf "$deps.new/usr/lib" "$deps.new/usr/share/cmake" # these want the libraries too
+  echo "$suite" >"$deps.new/suite"
+  rm -rf "$deps"
+  mv "$deps.new" "$deps" # at once, so that what is there is complete
+  say "Highway $hwy and xsimd $xsimd are in $deps"
+}
+
+setup_packages() {
+  missing="" headers=""
+  for package in $packages; do [ "$(installed "$package")" ] || missing="$missing $package"; done
+  if [ -z "${DETENT_SUITE:-}" ] && new_enough installed; then
+    rm -rf "$deps" # it would hide the system's
+  elif [ "$(cat "$deps/suite" 2>/dev/null)" != "$suite" ]; then
+    headers=fetch
+  fi
+  [ "$missing$headers" ] || return 0
+
+  if [ "$(id -u)" = 0 ]; then
+    say "updating the package lists"
+    # One broken source need not matter; if it does, the next step shows this log.
+    apt-get -q update >>"$tmp/log" 2>&1 </dev/null || :
+    if [ "$headers" ] && new_enough candidate && [ -z "${DETENT_SUITE:-}" ]; then
+      missing="$missing libhwy-dev libxsimd-dev" headers=
+    fi
+    # The first point releases of Debian 12 do not know trixie's keys.
+    keyring=$(installed debian-archive-keyring)
+    if [ "$headers" ] && [ "$keyring" ] && dpkg --compare-versions "$keyring" lt 2023.3+deb12u2; then
+      missing="$missing debian-archive-keyring"
+    fi
+  elif [ "$missing" ]; then
+    die "missing packages; run as root: apt-get install$missing"
+  fi
+  if [ "$missing" ]; then
+    say "installing$missing"
+    apt-get -q install -y --no-install-recommends -o DPkg::Lock::Timeout=300 $missing \
+      >>"$tmp/log" 2>&1 </dev/null || die_log "apt-get could not install$missing"
+  fi
+  [ -z "$headers" ] || fetch_headers
+}
+
+setup_venv() {
+  [ "$(cat "$venv/complete" 2>/dev/null)" != "$wheels" ] || return 0
+  say "installing $wheels into $venv"
+  if { python3 -m venv --clear "$venv" && "$venv/bin/python" -m pip install -q --progress-bar off \
+    --disable-pip-version-check --only-binary=:all: $wheels; } >"$tmp/log" 2>&1 </dev/null; then
+    echo "$wheels" >"$venv/complete"
+    return
+  fi
+  rm -rf "$venv"
+  [ "${CI:-}" != true ] || die_log "could not install $wheels"
+  tail -n 1 "$tmp/log"
+  say "could not install $wheels: the interoperability tests will be skipped"
+}
+
+if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
+  setup_packages
+else
+  needs="a C++20 compiler, CMake >= 3.25, Ninja, Highway >= $hwy_min, xsimd >= $xsimd_min, protozero, CLI11, nlohmann-json, doctest"
+  say "no apt-get here; please see to it that these are installed: $needs"
+  command -v cmake >/dev/null && command -v c++ >/dev/null || exit 1
+fi
+[ -z "$tests" ] || setup_venv

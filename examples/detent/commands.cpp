@@ -1,0 +1,666 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "commands.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <detent/dispatch.hpp>
+#include <detent/graph/executor.hpp>
+#include <detent/graph/lower.hpp>
+#include <detent/graph/onnx.hpp>
+#include <detent/graph/static_quantization.hpp>
+#include <detent/parallel.hpp>
+
+#include "npy.hpp"
+#include "progress.hpp"
+#include "samples.hpp"
+
+namespace detent_cli {
+namespace {
+
+namespace graph = detent::graph;
+using graph::element_type;
+using graph::node;
+using json_object = nlohmann::ordered_json;
+
+void print_json(const json_object& j) {
+  std::printf("%s\n", j.dump(2, ' ', false, json_object::error_handler_t::replace).c_str());
+}
+
+double percent(std::size_t part, std::size_t whole) {
+  return whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+}
+
+/// The index of the largest score of each sample; the first one where several are equal.
+std::size_t arg_max(const float* scores, std::size_t n) {
+  return static_cast<std::size_t>(std::max_element(scores, scores + n) - scores);
+}
+
+/// Output 0 as one row of float scores for each sample.
+struct score_rows {
+  const float* data;
+  std::size_t rows, columns;
+
+  score_rows(const std::vector<tensor>& outputs, std::size_t batch) {
+    require(!outputs.empty(), error_kind::invalid_argument, "the model has no output");
+    const tensor& t = outputs[0];
+    require(t.type() == element_type::f32 && batch > 0 && t.count() % batch == 0 && t.count() > 0,
+            error_kind::unsupported, "the model's first output is ", graph::name(t.type()), " ",
+            to_string(t.dims()), ", which are not float scores for ", batch, " samples");
+    data = t.data<float>().data();
+    rows = batch;
+    columns = t.count() / batch;
+  }
+};
+
+std::size_t batch_size(const sample_set& samples, std::size_t asked) {
+  if (samples.fixed_batch() != 0) {
+    require(asked == 0 || asked == samples.fixed_batch(), error_kind::invalid_argument, "--batch ",
+            asked, ": the model's inputs are declared for ", samples.fixed_batch());
+    return samples.fixed_batch();
+  }
+  return asked == 0 ? 1 : asked;
+}
+
+std::vector<std::int64_t> read_labels(const std::string& path, std::size_t samples) {
+  const tensor t = read_npy(path);
+  require(t.rank() == 1 || (t.rank() == 2 && t.dim(1) == 1), error_kind::shape_mismatch, path,
+          " has shape ", to_string(t.dims()), ", labels are one integer for each sample");
+  std::vector<std::int64_t> labels(t.count());
+  using integers = graph::type_list<std::int32_t, std::int64_t, std::uint8_t, std::int8_t>;
+  const bool known = graph::visit_type(integers{}, t.type(), [&]<class T>() {
+    std::copy(t.data<T>().begin(), t.data<T>().end(), labels.begin());
+  });
+  require(known, error_kind::invalid_argument, path, " holds ", graph::name(t.type()),
+          ", labels are integers");
+  require(labels.size() == samples, error_kind::shape_mismatch, path, " has ", labels.size(),
+          " labels for ", samples, " samples");
+  return labels;
+}
+
+std::uintmax_t file_size(const std::string& path) {
+  std::error_code failed;
+  const std::uintmax_t size = std::filesystem::file_size(path, failed);
+  return failed ? 0 : size;
+}
+
+}  // namespace
+
+// --------------------------------------------------------------------------------------- quantize
+
+int quantize(const quantize_arguments& a) {
+  graph::model m = graph::read_onnx(a.model);
+  require(!a.calibration.empty(), error_kind::invalid_argument,
+          "static quantization needs calibration samples: --calib X.npy");
+  sample_set samples(m, a.calibration, "");
+  if (a.samples != 0) {
+    samples.limit(a.samples);
+  }
+  const std::size_t batch = batch_size(samples, 0);
+  const graph::static_quantization_options options{.per_channel = a.per_channel};
+  std::size_t next = 0;
+  progress bar("calibrating", samples.size());
+  const graph::calibration_source source = [&]() -> std::optional<std::map<std::string, tensor>> {
+    bar.advance(next);
+    if (next >= samples.size()) {
+      return std::nullopt;
+    }
+    const std::size_t at = next;
+    next += batch;
+    return samples.batch(at, batch);
+  };
+  const graph::model quantized =
+      graph::detail::with_file_name(a.model, [&] { return graph::quantize_static(m, source, options); });
+  graph::write_onnx(quantized, a.output);
+
+  std::size_t layers = 0;
+  std::size_t tensors = 0;
+  for (const node& n : quantized.nodes) {
+    layers += n.is("Conv") || n.is("Gemm") || n.is("MatMul") ? 1U : 0U;
+    tensors += n.is("QuantizeLinear") ? 1U : 0U;
+  }
+  const auto before = file_size(a.model);
+  const auto after = file_size(a.output);
+  if (a.json) {
+    print_json({{"model", a.model},
+                {"output", a.output},
+                {"bytes_before", before},
+                {"bytes_after", after},
+                {"samples", samples.size()},
+                {"layers", layers},
+                {"quantized_tensors", tensors},
+                {"granularity", a.per_channel ? "per-channel" : "per-tensor"},
+                {"target", detent::name(detent::active_target())}});
+  } else {
+    std::printf("%s: %zu layers, %zu quantized activations, %zu calibration samples\n", a.output.c_str(),
+                layers, tensors, samples.size());
+    std::printf("size %ju -> %ju bytes (%.1f %%)\n", before, after,
+                before == 0 ? 0.0 : 100.0 * static_cast<double>(after) / static_cast<double>(before));
+  }
+  return 0;
+}
+
+// ------------------------------------------------------------------------------------------- eval
+
+int eval(const eval_arguments& a) {
+  if (!a.target.empty()) {
+    bool found = false;
+    for (const detent::target t : detent::compiled_targets()) {
+      if (a.target == detent::name(t)) {
+        detent::set_target(t);
+        found = true;
+      }
+    }
+    require(found, error_kind::invalid_argument, "--target ", a.target,
+            " is not one of those that 'detent targets' lists");
+  }
+  graph::model m = graph::read_onnx(a.model);
+  const sample_set samples(m, a.data, a.samples);
+  const std::size_t batch = batch_size(samples, a.batch);
+  // The labels belong to the whole file.
+  const sample_set whole(m, a.data, "");
+  const std::vector<std::int64_t> labels = read_labels(a.labels, whole.size());
+
+  detent::thread_pool pool(a.threads);
+  graph::executor_options options;
+  if (a.threads > 1) {
+    options.parallel = pool.parallel();
+  }
+  graph::executor executor(graph::for_execution(std::move(m)), options);
+  std::size_t top1 = 0;
+  std::size_t top5 = 0;
+  double seconds = 0.0;
+  progress bar("evaluating", samples.size());
+  for (std::size_t at = 0; at < samples.size(); at += batch) {
+    const std::size_t real = (std::min)(batch, samples.size() - at);
+    const std::size_t size = samples.fixed_batch() != 0 ? batch : real;
+    const auto inputs = samples.batch(at, size);
+    const auto start = std::chrono::steady_clock::now();
+    const std::vector<tensor> outputs = executor.run(inputs);
+    seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const score_rows scores(outputs, size);
+    for (std::size_t i = 0; i < real; ++i) {
+      const float* row = scores.data + i * scores.columns;
+      const std::int64_t label = labels[samples.first() + at + i];
+      require(label >= 0 && static_cast<std::size_t>(label) < scores.columns,
+              error_kind::invalid_argument, a.labels, ": label ", label, " of sample ",
+              samples.first() + at + i, " is not one of ", scores.columns, " classes");
+      // The rank of the label among the scores; equal scores count in the order of the classes.
+      const float own = row[label];
+      std::size_t rank = 0;
+      for (std::size_t k = 0; k < scores.columns; ++k) {
+        rank += row[k] > own || (row[k] == own && static_cast<std::int64_t>(k) < label) ? 1U : 0U;
+      }
+      const bool number = own == own;
+      top1 += number && rank == 0 ? 1U : 0U;
+      top5 += number && rank < 5 ? 1U : 0U;
+    }
+    bar.advance(at + real);
+  }
+  const double per_sample = 1000.0 * seconds / static_cast<double>(samples.size());
+  if (a.json) {
+    print_json({{"model", a.model},
+                {"top1", percent(top1, samples.size())},
+                {"top5", percent(top5, samples.size())},
+                {"n", samples.size()},
+                {"seconds", seconds},
+                {"batch", batch},
+                {"threads", a.threads},
+                {"target", detent::name(detent::active_target())}});
+  } else {
+    std::printf("%s: %.4f ms per sample, batch %zu, %zu thread%s, target %s\n", a.model.c_str(), per_sample,
+                batch, a.threads, a.threads == 1 ? "" : "s", detent::name(detent::active_target()));
+    std::printf("top1 %.2f top5 %.2f n %zu seconds %.2f\n", percent(top1, samples.size()),
+                percent(top5, samples.size()), samples.size(), seconds);
+  }
+  return 0;
+}
+
+// -------------------------------------------------------------------------------------------- run
+
+int run(const run_arguments& a) {
+  graph::model m = graph::read_onnx(a.model);
+  const sample_set samples(m, a.inputs, "");
+  const std::vector<graph::value_info> declared = m.outputs;
+  std::set<std::string> files;
+  for (const graph::value_info& v : declared) {
+    std::string file = v.name;
+    std::replace(file.begin(), file.end(), '/', '_');
+    require(files.insert(file).second, error_kind::invalid_argument, "two outputs would be written to ",
+            file, ".npy");
+  }
+  graph::executor executor(graph::for_execution(std::move(m)));
+  const std::size_t batch = samples.fixed_batch() != 0 ? samples.fixed_batch() : samples.size();
+  std::vector<std::vector<tensor>> pieces(declared.size());
+  progress bar("running", samples.size());
+  for (std::size_t at = 0; at < samples.size(); at += batch) {
+    std::vector<tensor> outputs = executor.run(samples.batch(at, batch));
+    const std::size_t real = (std::min)(batch, samples.size() - at);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (samples.size() > batch) {
+        require(outputs[i].rank() > 0 && outputs[i].dim(0) == static_cast<std::int64_t>(batch),
+                error_kind::unsupported, "output '", declared[i].name, "' of shape ",
+                to_string(outputs[i].dims()), " is not one row for each of ", batch,
+                " samples, so the outputs of several runs can't be joined");
+        outputs[i] = slice_samples(outputs[i], 0, real);
+      }
+      pieces[i].push_back(std::move(outputs[i]));
+    }
+    bar.advance(at + real);
+  }
+  std::filesystem::create_directories(a.output);
+  json_object list = json_object::array();
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    tensor whole = pieces[i][0];
+    if (pieces[i].size() > 1) {
+      shape dims = whole.dims();
+      dims[0] = static_cast<std::int64_t>(samples.size());
+      whole = tensor::allocate(whole.type(), dims);
+      std::size_t offset = 0;
+      for (const tensor& piece : pieces[i]) {
+        std::memcpy(whole.mutable_raw() + offset, piece.raw(), piece.bytes());
+        offset += piece.bytes();
+      }
+    }
+    std::string file = declared[i].name;
+    std::replace(file.begin(), file.end(), '/', '_');
+    const std::filesystem::path path = std::filesystem::path(a.output) / (file + ".npy");
+    write_npy(path.string(), whole);
+    if (a.json) {
+      list.push_back({{"output", declared[i].name},
+                      {"file", path.string()},
+                      {"type", graph::name(whole.type())},
+                      {"shape", whole.dims()}});
+    } else {
+      std::printf("%s: %s %s\n", path.c_str(), graph::name(whole.type()).c_str(),
+                  to_string(whole.dims()).c_str());
+    }
+  }
+  if (a.json) {
+    print_json({{"outputs", list}});
+  }
+  return 0;
+}
+
+// ---------------------------------------------------------------------------------------- compare
+
+namespace {
+
+/// Signal-to-noise ratio, cosine and largest difference of two streams of values.
+class difference {
+ public:
+  void add(std::span<const float> reference, std::span<const float> other) {
+    for (std::size_t i = 0; i < reference.size(); ++i) {
+      const double r = static_cast<double>(reference[i]);
+      const double o = static_cast<double>(other[i]);
+      signal_ += r * r;
+      other_ += o * o;
+      product_ += r * o;
+      noise_ += (r - o) * (r - o);
+      largest_ = (std::max)(largest_, std::fabs(r - o));
+    }
+  }
+  /// 10 log10(sum r^2 / sum (r - o)^2); infinite where nothing differs.
+  [[nodiscard]] double snr() const {
+    return noise_ == 0.0 ? HUGE_VAL : 10.0 * std::log10(signal_ / noise_);
+  }
+  [[nodiscard]] double cosine() const {
+    const double norm = std::sqrt(signal_) * std::sqrt(other_);
+    return norm == 0.0 ? (signal_ == other_ ? 1.0 : 0.0) : product_ / norm;
+  }
+  [[nodiscard]] double largest() const { return largest_; }
+
+ private:
+  double signal_ = 0.0, other_ = 0.0, product_ = 0.0, noise_ = 0.0, largest_ = 0.0;
+};
+
+/// What a quantized model stores instead of a float value: the value's name and its parameters.
+struct stored_form {
+  std::string value;
+  detent::quant_params params;
+};
+
+std::map<std::string, stored_form> stored_forms(const graph::model& m) {
+  std::map<std::string, stored_form> all;
+  for (const node& n : m.nodes) {
+    if (!n.is("QuantizeLinear") || n.inputs.size() < 2) {
+      continue;
+    }
+    const tensor* scale = m.initializer(n.inputs[1]);
+    const tensor* zero = n.inputs.size() > 2 ? m.initializer(n.inputs[2]) : nullptr;
+    if (scale == nullptr || scale->type() != element_type::f32 || scale->count() != 1) {
+      continue;
+    }
+    stored_form s{n.inputs[0], {scale->data<float>()[0], 0}};
+    if (zero != nullptr) {
+      s.params.zero_point = zero->type() == element_type::s8
+                                ? std::int32_t{zero->data<std::int8_t>()[0]}
+                                : std::int32_t{zero->data<std::uint8_t>()[0]};
+    }
+    all[n.outputs[0]] = std::move(s);
+  }
+  return all;
+}
+
+std::vector<float> real_values(const tensor& t, const detent::quant_params& p) {
+  std::vector<float> values(t.count());
+  if (t.type() == element_type::u8) {
+    detent::dequantize(t.data<std::uint8_t>(), values, p);
+  } else {
+    detent::dequantize(t.data<std::int8_t>(), values, p);
+  }
+  return values;
+}
+
+}  // namespace
+
+int compare(const compare_arguments& a) {
+  graph::model reference = graph::read_onnx(a.reference);
+  graph::model quantized = graph::read_onnx(a.quantized);
+  const sample_set samples(reference, a.data, a.samples);
+  const std::size_t batch = batch_size(samples, 0);
+  const std::map<std::string, stored_form> forms = stored_forms(quantized);
+  require(reference.outputs.size() == quantized.outputs.size(), error_kind::shape_mismatch,
+          "the models have ", reference.outputs.size(), " and ", quantized.outputs.size(), " outputs");
+  const std::vector<graph::value_info> outputs = reference.outputs;
+  graph::simplify(reference);
+  graph::fuse_activations(reference);
+  graph::executor float_executor(std::move(reference));
+  graph::executor integer_executor(graph::for_execution(std::move(quantized)));
+
+  std::map<std::string, difference> by_tensor;
+  std::vector<std::string> order;
+  std::vector<difference> by_output(outputs.size());
+  std::size_t agreed = 0;
+  std::size_t judged = 0;
+  progress bar("comparing", samples.size());
+  for (std::size_t at = 0; at < samples.size(); at += batch) {
+    const auto inputs = samples.batch(at, batch);
+    std::map<std::string, tensor> values;
+    const auto expected = float_executor.run(inputs, [&](const std::string& name, const tensor& t) {
+      if (t.type() == element_type::f32) {
+        values[name] = to_plain(t);
+      }
+    });
+    const auto actual = integer_executor.run(inputs, [&](const std::string& name, const tensor& t) {
+      const auto form = forms.find(name);
+      if (form == forms.end() ||
+          (t.type() != element_type::u8 && t.type() != element_type::s8)) {
+        return;
+      }
+      const auto original = values.find(form->second.value);
+      if (original == values.end() || original->second.count() != t.count()) {
+        return;
+      }
+      const auto [entry, added] = by_tensor.emplace(form->second.value, difference());
+      if (added) {
+        order.push_back(form->second.value);
+      }
+      const std::vector<float> real = real_values(to_plain(t), form->second.params);
+      entry->second.add(original->second.data<float>(), real);
+    });
+    const std::size_t real = (std::min)(batch, samples.size() - at);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      require(expected[i].dims() == actual[i].dims() && expected[i].type() == actual[i].type(),
+              error_kind::shape_mismatch, "output '", outputs[i].name, "' is ",
+              to_string(expected[i].dims()), " in one model, ", to_string(actual[i].dims()),
+              " in the other");
+      if (expected[i].type() == element_type::f32) {
+        by_output[i].add(expected[i].data<float>(), actual[i].data<float>());
+      }
+    }
+    if (expected[0].type() == element_type::f32 && expected[0].count() % batch == 0) {
+      const score_rows first(expected, batch);
+      const score_rows second(actual, batch);
+      for (std::size_t i = 0; i < real; ++i) {
+        agreed += arg_max(first.data + i * first.columns, first.columns) ==
+                          arg_max(second.data + i * second.columns, second.columns)
+                      ? 1U
+                      : 0U;
+        ++judged;
+      }
+    }
+    bar.advance(at + real);
+  }
+  json_object tensors = json_object::array();
+  json_object results = json_object::array();
+  const auto row = [&](json_object& list, const std::string& name, const difference& d) {
+    if (a.json) {
+      list.push_back({{"name", name},
+                      {"snr_db", std::isfinite(d.snr()) ? json_object(d.snr()) : json_object(nullptr)},
+                      {"cosine", d.cosine()},
+                      {"max_error", d.largest()}});
+    } else {
+      std::printf("%9.2f %9.6f %12.6g  %s\n", d.snr(), d.cosine(), d.largest(), name.c_str());
+    }
+  };
+  if (!a.json) {
+    std::printf("   SNR dB    cosine    max error  tensor\n");
+  }
+  for (const std::string& name : order) {
+    row(tensors, name, by_tensor.at(name));
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    row(results, (a.json ? "" : "output ") + outputs[i].name, by_output[i]);
+  }
+  if (a.json) {
+    print_json({{"tensors", tensors},
+                {"outputs", results},
+                {"agreement", percent(agreed, judged)},
+                {"n", samples.size()}});
+  } else {
+    std::printf("agreement %.2f n %zu\n", percent(agreed, judged), samples.size());
+  }
+  return 0;
+}
+
+// ---------------------------------------------------------------------------------------- inspect
+
+namespace {
+
+std::string describe(const graph::value_info& v) {
+  std::string text = v.name + " " + graph::name(v.type) + " [";
+  for (std::size_t i = 0; i < v.dims.size(); ++i) {
+    const bool open = v.dims[i] < 0;
+    text += i > 0 ? "," : "";
+    text += !open ? std::to_string(v.dims[i]) : v.params[i].empty() ? "?" : v.params[i];
+  }
+  return text + "]";
+}
+
+/// The quantization parameters that a Q or DQ node states.
+struct stated_params {
+  std::string value;
+  element_type type = element_type::undefined;
+  std::size_t scales = 0;
+  float smallest = 0.0F, largest = 0.0F;
+  std::int64_t zero_point = 0;
+  std::int64_t axis = -1;
+};
+
+std::vector<stated_params> stated(const graph::model& m) {
+  std::vector<stated_params> all;
+  std::set<std::string> seen;
+  for (const node& n : m.nodes) {
+    if (!graph::detail::is_quantize_or_dequantize(n) || n.inputs.size() < 2) {
+      continue;
+    }
+    const std::string& stored = n.is("QuantizeLinear") ? n.outputs[0] : n.inputs[0];
+    const tensor* scale = m.initializer(n.inputs[1]);
+    if (scale == nullptr || scale->type() != element_type::f32 || scale->count() == 0 ||
+        !seen.insert(stored).second) {
+      continue;
+    }
+    stated_params p;
+    p.value = stored;
+    const auto [least, most] =
+        std::minmax_element(scale->data<float>().begin(), scale->data<float>().end());
+    p.scales = scale->count();
+    p.smallest = *least;
+    p.largest = *most;
+    p.axis = p.scales > 1 ? n.get_int("axis", 1) : -1;
+    const tensor* zero = n.inputs.size() > 2 ? m.initializer(n.inputs[2]) : nullptr;
+    const tensor* q = m.initializer(stored);
+    p.type = zero != nullptr ? zero->type() : q != nullptr ? q->type() : element_type::u8;
+    if (zero != nullptr && zero->count() > 0) {
+      using integers = graph::type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t,
+                                        std::int32_t>;
+      static_cast<void>(graph::visit_type(integers{}, zero->type(), [&]<class T>() {
+        p.zero_point = zero->data<T>()[0];
+      }));
+    }
+    all.push_back(std::move(p));
+  }
+  return all;
+}
+
+}  // namespace
+
+int inspect(const inspect_arguments& a) {
+  const graph::model m = graph::read_onnx(a.model);
+  const std::vector<std::string> unsupported = graph::unsupported_nodes(m);
+  std::map<std::string, std::size_t> operators;
+  for (const node& n : m.nodes) {
+    ++operators[n.domain.empty() ? n.op_type : n.domain + "." + n.op_type];
+  }
+  std::size_t constant_bytes = 0;
+  for (const auto& [name, t] : m.initializers) {
+    constant_bytes += t.bytes();
+  }
+  const std::map<std::string, tensor> known =
+      graph::detail::with_file_name(a.model, [&] { return graph::infer_shapes(m); });
+  const std::vector<stated_params> params = stated(m);
+  const auto is_supported = [](const std::string& full) {
+    const std::size_t dot = full.rfind('.');
+    return graph::default_operators().find(dot == std::string::npos ? "" : full.substr(0, dot),
+                                           dot == std::string::npos ? full : full.substr(dot + 1)) !=
+           nullptr;
+  };
+  if (a.json) {
+    json_object j;
+    j["model"] = a.model;
+    j["ir_version"] = m.ir_version;
+    j["opset"] = m.opset();
+    j["producer"] = m.producer_name;
+    for (const auto* list : {&m.inputs, &m.outputs}) {
+      json_object values = json_object::array();
+      for (const graph::value_info& v : *list) {
+        values.push_back({{"name", v.name}, {"type", graph::name(v.type)}, {"shape", v.dims}});
+      }
+      j[list == &m.inputs ? "inputs" : "outputs"] = values;
+    }
+    json_object ops = json_object::array();
+    for (const auto& [name, count] : operators) {
+      ops.push_back({{"operator", name}, {"count", count}, {"supported", is_supported(name)}});
+    }
+    j["operators"] = ops;
+    j["initializers"] = m.initializers.size();
+    j["initializer_bytes"] = constant_bytes;
+    json_object tensors = json_object::array();
+    for (const node& n : m.nodes) {
+      for (const std::string& out : n.outputs) {
+        const auto found = known.find(out);
+        if (found != known.end()) {
+          tensors.push_back({{"name", out},
+                             {"type", graph::name(found->second.type())},
+                             {"shape", found->second.dims()}});
+        }
+      }
+    }
+    j["tensors"] = tensors;
+    json_object quantization = json_object::array();
+    for (const stated_params& p : params) {
+      quantization.push_back({{"name", p.value},
+                              {"type", graph::name(p.type)},
+                              {"scales", p.scales},
+                              {"scale_min", p.smallest},
+                              {"scale_max", p.largest},
+                              {"zero_point", p.zero_point},
+                              {"axis", p.axis}});
+    }
+    j["quantization"] = quantization;
+    j["unsupported_nodes"] = unsupported;
+    print_json(j);
+    return 0;
+  }
+  std::printf("%s: IR version %lld, opset %lld, producer %s\n", a.model.c_str(),
+              static_cast<long long>(m.ir_version), static_cast<long long>(m.opset()),
+              m.producer_name.empty() ? "not stated" : m.producer_name.c_str());
+  for (const graph::value_info& v : m.inputs) {
+    std::printf("input  %s\n", describe(v).c_str());
+  }
+  for (const graph::value_info& v : m.outputs) {
+    std::printf("output %s\n", describe(v).c_str());
+  }
+  std::printf("%zu nodes, %zu initializers of %zu bytes\n", m.nodes.size(), m.initializers.size(),
+              constant_bytes);
+  for (const auto& [name, count] : operators) {
+    std::printf("%6zu %s%s\n", count, name.c_str(), is_supported(name) ? "" : "   NOT SUPPORTED");
+  }
+  std::printf("tensors (open dimensions taken as 1)\n");
+  for (const node& n : m.nodes) {
+    for (const std::string& out : n.outputs) {
+      const auto found = known.find(out);
+      if (found != known.end()) {
+        std::printf("  %-8s %-20s %s\n", graph::name(found->second.type()).c_str(),
+                    to_string(found->second.dims()).c_str(), out.c_str());
+      }
+    }
+  }
+  if (!params.empty()) {
+    std::printf("quantization parameters\n");
+    for (const stated_params& p : params) {
+      if (p.scales == 1) {
+        std::printf("  %-6s scale %-14.9g zero_point %-4lld %s\n", graph::name(p.type).c_str(),
+                    static_cast<double>(p.smallest), static_cast<long long>(p.zero_point),
+                    p.value.c_str());
+      } else {
+        std::printf("  %-6s %zu scales %.9g .. %.9g along axis %lld %s\n", graph::name(p.type).c_str(),
+                    p.scales, static_cast<double>(p.smallest), static_cast<double>(p.largest),
+                    static_cast<long long>(p.axis), p.value.c_str());
+      }
+    }
+  }
+  for (const std::string& n : unsupported) {
+    std::printf("not supported: %s\n", n.c_str());
+  }
+  return 0;
+}
+
+// ---------------------------------------------------------------------------------------- targets
+
+int targets(bool json) {
+  const detent::target active = detent::active_target();
+  json_object list = json_object::array();
+  for (const detent::target t : detent::compiled_targets()) {
+    const bool supported = detent::kernels::cpu_supports(t);
+    if (json) {
+      list.push_back({{"target", detent::name(t)},
+                      {"compiled", true},
+                      {"supported", supported},
+                      {"active", t == active}});
+    } else {
+      std::printf("%-12s compiled, %s%s\n", detent::name(t),
+                  supported ? "supported" : "not supported by this processor",
+                  t == active ? ", active" : "");
+    }
+  }
+  if (json) {
+    print_json({{"targets", list}});
+  }
+  return 0;
+}
+
+}  // namespace detent_cli

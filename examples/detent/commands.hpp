@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the commands of the tool take; each returns the exit code and throws detent::error on failure.
+#ifndef DETENT_CLI_COMMANDS_HPP
+#define DETENT_CLI_COMMANDS_HPP
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace detent_cli {
+
+struct quantize_arguments {
+  std::string model, output;
+  std::vector<std::string> calibration;  // [NAME=]X.npy
+  bool per_channel = true;
+  std::size_t samples = 0;  // 0: all
+  bool json = false;
+};
+int quantize(const quantize_arguments& a);
+
+struct eval_arguments {
+  std::string model, labels;
+  std::vector<std::string> data;
+  std::string samples;  // A:B
+  std::size_t batch = 0;  // 0: what the model declares, or 1
+  std::size_t threads = 1;
+  std::string target;
+  bool json = false;
+};
+int eval(const eval_arguments& a);
+
+struct run_arguments {
+  std::string model, output;
+  std::vector<std::string> inputs;
+  bool json = false;
+};
+int run(const run_arguments& a);
+
+struct compare_arguments {
+  std::string reference, quantized;
+  std::vector<std::string> data;
+  std::string samples;
+  bool json = false;
+};
+int compare(const compare_arguments& a);
+
+struct inspect_arguments {
+  std::string model;
+  bool json = false;
+};
+int inspect(const inspect_arguments& a);
+
+struct conformance_arguments {
+  std::vector<std::string> folders;
+  bool json = false;
+};
+int conformance(const conformance_arguments& a);
+
+int targets(bool json);
+
+}  // namespace detent_cli
+
+#endif  // DETENT_CLI_COMMANDS_HPP

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Runs ONNX node tests: folders with model.onnx and test_data_set_*/{input,output}_*.pb.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <detent/graph/executor.hpp>
+#include <detent/graph/lower.hpp>
+#include <detent/graph/onnx.hpp>
+
+#include "commands.hpp"
+#include "samples.hpp"
+
+namespace detent_cli {
+namespace {
+
+namespace fs = std::filesystem;
+namespace graph = detent::graph;
+using graph::element_type;
+
+enum class verdict { passed, failed, skipped };
+
+struct outcome {
+  verdict result = verdict::passed;
+  std::string reason;
+};
+
+/// As ONNX's own runner compares: equal integers; floats within 1e-7 + 1e-3 |expected|; equal NaN.
+std::string first_difference(const tensor& actual, const tensor& expected) {
+  if (actual.type() != expected.type() || actual.dims() != expected.dims()) {
+    return graph::name(actual.type()) + " " + to_string(actual.dims()) + ", expected " +
+           graph::name(expected.type()) + " " + to_string(expected.dims());
+  }
+  const auto values = [](const tensor& t) {
+    std::vector<double> v(t.count());
+    const element_type type = t.type() == element_type::u4        ? element_type::u8
+                              : t.type() == element_type::s4      ? element_type::s8
+                              : t.type() == element_type::boolean ? element_type::u8
+                                                                  : t.type();
+    const bool known =
+        graph::visit_type(graph::number_types{}, type, [&]<class T>() {
+          const T* data = reinterpret_cast<const T*>(t.raw());
+          for (std::size_t i = 0; i < v.size(); ++i) {
+            v[i] = static_cast<double>(data[i]);
+          }
+        });
+    if (!known) {
+      const auto bits = t.data<std::uint16_t>();
+      for (std::size_t i = 0; i < v.size(); ++i) {
+        v[i] = static_cast<double>(t.type() == element_type::f16
+                                       ? graph::to_float(graph::half{bits[i]})
+                                       : graph::to_float(graph::bfloat16{bits[i]}));
+      }
+    }
+    return v;
+  };
+  const std::vector<double> a = values(actual);
+  const std::vector<double> e = values(expected);
+  const bool real = actual.type() == element_type::f32 || actual.type() == element_type::f64 ||
+                    actual.type() == element_type::f16 || actual.type() == element_type::bf16;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const bool same = a[i] == e[i] || (std::isnan(a[i]) && std::isnan(e[i])) ||
+                      (real && std::fabs(a[i] - e[i]) <= 1e-7 + 1e-3 * std::fabs(e[i]));
+    if (!same) {
+      return "element " + std::to_string(i) + " is " + std::to_string(a[i]) + ", expected " +
+             std::to_string(e[i]);
+    }
+  }
+  return {};
+}
+
+outcome run_folder(const fs::path& folder) {
+  try {
+    graph::model m = graph::read_onnx(folder / "model.onnx");
+    for (const auto* list : {&m.inputs, &m.outputs}) {
+      for (const graph::value_info& v : *list) {
+        if (v.type == element_type::undefined) {
+          return {verdict::skipped, "'" + v.name + "' is not a tensor"};
+        }
+        if (v.type == element_type::string) {
+          return {verdict::skipped, "'" + v.name + "' holds strings"};
+        }
+      }
+    }
+    std::vector<fs::path> sets;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+      if (entry.is_directory() && entry.path().filename().string().rfind("test_data_set_", 0) == 0) {
+        sets.push_back(entry.path());
+      }
+    }
+    std::sort(sets.begin(), sets.end());
+    if (sets.empty()) {
+      return {verdict::skipped, "no test_data_set_* folder"};
+    }
+    const std::vector<graph::value_info> inputs = m.inputs;
+    const std::vector<graph::value_info> outputs = m.outputs;
+    graph::require_supported(m);
+    graph::executor executor(graph::for_execution(std::move(m)));
+    for (const fs::path& set : sets) {
+      std::map<std::string, tensor> given;
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        given[inputs[i].name] =
+            graph::read_onnx_tensor(set / ("input_" + std::to_string(i) + ".pb"));
+      }
+      const std::vector<tensor> results = executor.run(given);
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        const tensor expected =
+            graph::read_onnx_tensor(set / ("output_" + std::to_string(i) + ".pb"));
+        const std::string difference = first_difference(results.at(i), expected);
+        if (!difference.empty()) {
+          return {verdict::failed, "output '" + outputs[i].name + "': " + difference};
+        }
+      }
+    }
+    return {};
+  } catch (const detent::error& e) {
+    return {e.kind() == error_kind::unsupported ? verdict::skipped : verdict::failed, e.what()};
+  } catch (const std::exception& e) {
+    return {verdict::failed, e.what()};
+  }
+}
+
+void find_folders(const fs::path& folder, std::vector<fs::path>& found) {
+  if (fs::exists(folder / "model.onnx")) {
+    found.push_back(folder);
+    return;
+  }
+  std::vector<fs::path> inner;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    if (entry.is_directory()) {
+      inner.push_back(entry.path());
+    }
+  }
+  std::sort(inner.begin(), inner.end());
+  for (const fs::path& path : inner) {
+    find_folders(path, found);
+  }
+}
+
+}  // namespace
+
+int conformance(const conformance_arguments& a) {
+  std::vector<fs::path> folders;
+  for (const std::string& name : a.folders) {
+    require(fs::is_directory(name), error_kind::io, name, " is not a folder");
+    const std::size_t before = folders.size();
+    find_folders(name, folders);
+    require(folders.size() > before, error_kind::io, name, " holds no model.onnx");
+  }
+  std::map<verdict, std::size_t> count;
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const fs::path& folder : folders) {
+    const outcome o = run_folder(folder);
+    ++count[o.result];
+    if (o.result == verdict::passed) {
+      continue;
+    }
+    const char* word = o.result == verdict::failed ? "FAILED" : "skipped";
+    if (a.json) {
+      list.push_back({{"folder", folder.string()}, {"result", word}, {"reason", o.reason}});
+    } else {
+      std::printf("%s %s: %s\n", word, folder.c_str(), o.reason.c_str());
+    }
+  }
+  if (a.json) {
+    std::printf("%s\n", nlohmann::ordered_json({{"passed", count[verdict::passed]},
+                                                {"failed", count[verdict::failed]},
+                                                {"skipped", count[verdict::skipped]},
+                                                {"cases", list}})
+                            .dump(2)
+                            .c_str());
+  } else {
+    std::printf("%zu passed, %zu failed, %zu skipped\n", count[verdict::passed],
+                count[verdict::failed], count[verdict::skipped]);
+  }
+  return count[verdict::failed] == 0 ? 0 : 1;
+}
+
+}  // namespace detent_cli

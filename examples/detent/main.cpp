@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The command line tool: quantizes, runs and judges ONNX models.
+// Exit codes: 0 ok, 1 the job failed (one line on standard error), 2 wrong usage.
+#include <cstdio>
+#include <exception>
+#include <map>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include <detent/version.hpp>
+
+#include "commands.hpp"
+
+namespace {
+
+/// An option whose other values belong to later releases: using one of them is wrong usage that says so.
+class choice {
+ public:
+  choice(CLI::App& app, const std::string& flag, const std::string& available,
+         const std::vector<std::string>& later, const std::string& description)
+      : value_(available) {
+    std::string all = available;
+    for (const std::string& v : later) {
+      all += "|" + v;
+    }
+    app.add_option(flag, value_, description + " (" + all + ")")
+        ->check([flag, available, later](const std::string& v) -> std::string {
+          if (v == available) {
+            return {};
+          }
+          for (const std::string& l : later) {
+            if (v == l) {
+              return flag + " " + v + " is not part of this release; " + available + " is";
+            }
+          }
+          return "'" + v + "' is not a value of " + flag;
+        });
+  }
+
+ private:
+  std::string value_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"detent: INT8 quantization of ONNX models"};
+  app.require_subcommand(1);
+  const std::string version = std::to_string(DETENT_VERSION_MAJOR) + "." +
+                              std::to_string(DETENT_VERSION_MINOR) + "." +
+                              std::to_string(DETENT_VERSION_PATCH);
+  app.set_version_flag("--version", version);
+
+  detent_cli::quantize_arguments quantize;
+  CLI::App* quantize_command =
+      app.add_subcommand("quantize", "Quantizes a float model with calibration samples");
+  quantize_command->add_option("MODEL", quantize.model, "Float ONNX model")->required();
+  quantize_command->add_option("-o,--output", quantize.output, "Quantized model to write")->required();
+  quantize_command->add_option("--calib", quantize.calibration,
+                               "[NAME=]X.npy: samples of an input, first axis = samples");
+  const choice approach(*quantize_command, "--approach", "static", {"dynamic"}, "When ranges are taken");
+  const choice format(*quantize_command, "--format", "qdq", {"qoperator", "integerops"},
+                      "How the model is written");
+  const choice activations(*quantize_command, "--activations", "u8", {"s8"}, "Type of activations");
+  const choice method(*quantize_command, "--method", "minmax", {"percentile", "kl", "mse", "isotone"},
+                      "How ranges are found");
+  const choice correction(*quantize_command, "--bias-correction", "none", {"fast", "full"},
+                          "Whether biases make up for rounding");
+  std::string granularity = "per-channel";
+  quantize_command->add_option("--granularity", granularity, "Weight scales (per-channel|per-tensor)")
+      ->check(CLI::IsMember({"per-channel", "per-tensor"}));
+  quantize_command->add_option("--samples", quantize.samples, "Use only the first N samples")
+      ->check(CLI::PositiveNumber);
+  std::string report;
+  quantize_command->add_option("--report", report, "HTML report")
+      ->check([](const std::string&) { return std::string("--report is not part of this release"); });
+
+  detent_cli::eval_arguments eval;
+  CLI::App* eval_command = app.add_subcommand("eval", "Measures top-1 and top-5 accuracy");
+  eval_command->add_option("MODEL", eval.model, "ONNX model, float or quantized")->required();
+  eval_command->add_option("--data", eval.data, "[NAME=]X.npy: samples of an input")->required();
+  eval_command->add_option("--labels", eval.labels, "Y.npy: one integer for each sample")->required();
+  eval_command->add_option("--samples", eval.samples, "A:B: only samples A up to, not including, B");
+  eval_command->add_option("--batch", eval.batch, "Samples in one run")->check(CLI::PositiveNumber);
+  eval_command->add_option("--threads", eval.threads, "Threads in one run")->check(CLI::PositiveNumber);
+  eval_command->add_option("--target", eval.target, "CPU target (see: detent targets)");
+
+  detent_cli::run_arguments run;
+  CLI::App* run_command = app.add_subcommand("run", "Runs a model and writes its outputs as .npy");
+  run_command->add_option("MODEL", run.model, "ONNX model, float or quantized")->required();
+  run_command->add_option("--input", run.inputs, "[NAME=]X.npy: an input")->required();
+  run_command->add_option("-o,--output", run.output, "Folder for one .npy for each output")->required();
+
+  detent_cli::compare_arguments compare;
+  CLI::App* compare_command =
+      app.add_subcommand("compare", "Compares a quantized model with its float original");
+  compare_command->add_option("FLOAT", compare.reference, "Float ONNX model")->required();
+  compare_command->add_option("QUANT", compare.quantized, "Quantized ONNX model")->required();
+  compare_command->add_option("--data", compare.data, "[NAME=]X.npy: samples of an input")->required();
+  compare_command->add_option("--samples", compare.samples,
+                              "A:B: only samples A up to, not including, B");
+
+  detent_cli::inspect_arguments inspect;
+  CLI::App* inspect_command = app.add_subcommand("inspect", "Describes a model");
+  inspect_command->add_option("MODEL", inspect.model, "ONNX model")->required();
+
+  detent_cli::conformance_arguments conformance;
+  CLI::App* conformance_command = app.add_subcommand("conformance", "Runs ONNX node tests");
+  conformance_command->add_option("DIR", conformance.folders, "Folders that hold model.onnx, or others")
+      ->required();
+
+  CLI::App* targets_command = app.add_subcommand("targets", "Lists CPU targets");
+
+  bool json = false;
+  for (CLI::App* command : {quantize_command, eval_command, run_command, compare_command,
+                            inspect_command, conformance_command, targets_command}) {
+    command->add_flag("--json", json, "Print the same facts as JSON");
+  }
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    const int code = app.exit(e);
+    return code == 0 ? 0 : 2;
+  }
+
+  try {
+    if (quantize_command->parsed()) {
+      quantize.per_channel = granularity == "per-channel";
+      quantize.json = json;
+      return detent_cli::quantize(quantize);
+    }
+    if (eval_command->parsed()) {
+      eval.json = json;
+      return detent_cli::eval(eval);
+    }
+    if (run_command->parsed()) {
+      run.json = json;
+      return detent_cli::run(run);
+    }
+    if (compare_command->parsed()) {
+      compare.json = json;
+      return detent_cli::compare(compare);
+    }
+    if (inspect_command->parsed()) {
+      inspect.json = json;
+      return detent_cli::inspect(inspect);
+    }
+    if (conformance_command->parsed()) {
+      conformance.json = json;
+      return detent_cli::conformance(conformance);
+    }
+    return detent_cli::targets(json);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "detent: not enough memory\n");
+  } catch (const std::exception& e) {
+    const std::string text = e.what();
+    std::fprintf(stderr, "%s%s\n", text.rfind("detent: ", 0) == 0 ? "" : "detent: ", text.c_str());
+  }
+  return 1;
+}

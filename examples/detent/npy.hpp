@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Tensors from and to NumPy's .npy files. Files are not trusted: nothing is allocated that the file
+// does not hold, and whatever is not exactly as the format says is an error that names the file.
+#ifndef DETENT_CLI_NPY_HPP
+#define DETENT_CLI_NPY_HPP
+
+#include <bit>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <detent/error.hpp>
+#include <detent/graph/tensor.hpp>
+
+namespace detent_cli {
+namespace npy {
+
+static_assert(std::endian::native == std::endian::little,
+              "elements are read and written as they are");
+
+using detent::error_kind;
+using detent::graph::element_type;
+
+struct type_code {
+  std::string_view code;  // without the byte order
+  element_type type;
+};
+inline constexpr type_code type_codes[] = {
+    {"f4", element_type::f32}, {"i1", element_type::s8},  {"u1", element_type::u8},
+    {"i4", element_type::s32}, {"i8", element_type::s64}, {"f8", element_type::f64},
+    {"f2", element_type::f16}, {"i2", element_type::s16}, {"u2", element_type::u16},
+    {"u4", element_type::u32}, {"u8", element_type::u64}, {"b1", element_type::boolean},
+};
+
+inline constexpr std::string_view magic = "\x93NUMPY";
+
+/// Text of a file as it can stand in a one-line message.
+[[nodiscard]] inline std::string printable(std::string_view text) {
+  constexpr std::size_t limit = 40;
+  std::string out;
+  for (const char c : text.substr(0, limit)) {
+    out += c >= ' ' && c <= '~' ? c : '?';
+  }
+  return out + (text.size() > limit ? "..." : "");
+}
+
+template <class... Parts>
+void require(bool condition, error_kind kind, const std::string& path, const Parts&... parts) {
+  if (!condition) {
+    detent::detail::raise(kind, detent::detail::message(path, ": ", parts...));
+  }
+}
+
+/// What the dictionary in front of the elements says.
+struct header {
+  element_type type = element_type::undefined;
+  detent::graph::shape dims;
+};
+
+/// Reads the dictionary, a Python literal of exactly three keys.
+class header_parser {
+ public:
+  header_parser(const std::string& path, std::string_view text) : path_(path), text_(text) {}
+
+  [[nodiscard]] header parse() {
+    expect('{');
+    while (!accept('}')) {
+      read_entry();
+      if (!accept(',')) {
+        expect('}');
+        break;
+      }
+    }
+    skip_space();
+    check(at_ == text_.size(), "has text after its header: ", printable(rest()));
+    check(type_.has_value(), "has a header without 'descr'");
+    check(ordered_, "has a header without 'fortran_order'");
+    check(dims_.has_value(), "has a header without 'shape'");
+    return {*type_, *std::move(dims_)};
+  }
+
+ private:
+  template <class... Parts>
+  void check(bool condition, const Parts&... parts) const {
+    require(condition, error_kind::bad_file, path_, parts...);
+  }
+  [[nodiscard]] std::string_view rest() const { return text_.substr(at_); }
+  void skip_space() {
+    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n')) {
+      ++at_;
+    }
+  }
+  [[nodiscard]] bool accept(char c) {
+    skip_space();
+    const bool found = at_ < text_.size() && text_[at_] == c;
+    at_ += found ? 1 : 0;
+    return found;
+  }
+  void expect(char c) {
+    check(accept(c), "has a malformed header: '", c, "' expected at '", printable(rest()), "'");
+  }
+  [[nodiscard]] std::string_view quoted() {
+    skip_space();
+    const char quote = at_ < text_.size() && text_[at_] == '"' ? '"' : '\'';
+    expect(quote);
+    const std::size_t end = text_.find(quote, at_);
+    check(end != std::string_view::npos, "has a malformed header: text without end");
+    const std::string_view value = text_.substr(at_, end - at_);
+    at_ = end + 1;
+    return value;
+  }
+
+  void read_entry() {
+    const std::string_view key = quoted();
+    expect(':');
+    if (key == "descr") {
+      check(!type_, "has 'descr' twice");
+      type_ = read_type();
+    } else if (key == "fortran_order") {
+      check(!ordered_, "has 'fortran_order' twice");
+      read_order();
+    } else if (key == "shape") {
+      check(!dims_, "has 'shape' twice");
+      dims_ = read_shape();
+    } else {
+      check(false, "has an unknown key in its header: '", printable(key), "'");
+    }
+  }
+
+  [[nodiscard]] element_type read_type() {
+    skip_space();
+    check(at_ >= text_.size() || text_[at_] != '[', "has elements with several fields");
+    const std::string_view descr = quoted();
+    const char order = descr.empty() ? ' ' : descr[0];
+    check(order != '>', "is big-endian ('", printable(descr), "'); only little-endian is read");
+    for (const type_code& t : type_codes) {
+      const bool one_byte = detent::graph::element_size(t.type) == 1;
+      if (order != ' ' && descr.substr(1) == t.code &&
+          (order == '<' || order == '=' || (order == '|' && one_byte))) {
+        return t.type;
+      }
+    }
+    check(false, "has elements of type '", printable(descr), "', which is not read");
+    return element_type::undefined;
+  }
+
+  void read_order() {
+    skip_space();
+    const bool fortran = rest().starts_with("True");
+    check(!fortran, "is in Fortran order; save it with numpy.ascontiguousarray");
+    check(rest().starts_with("False"), "has a malformed header: True or False expected at '",
+          printable(rest()), "'");
+    at_ += std::string_view("False").size();
+    ordered_ = true;
+  }
+
+  [[nodiscard]] detent::graph::shape read_shape() {
+    detent::graph::shape dims;
+    expect('(');
+    while (!accept(')')) {
+      dims.push_back(read_dimension());
+      const bool comma = accept(',');
+      if (!comma) {
+        check(dims.size() > 1, "has a malformed header: shape is not a tuple");
+        expect(')');
+        break;
+      }
+    }
+    return dims;
+  }
+  [[nodiscard]] std::int64_t read_dimension() {
+    skip_space();
+    check(!rest().starts_with('-'), "has a negative dimension: ", printable(rest()));
+    const std::size_t first = at_;
+    std::int64_t value = 0;
+    constexpr std::int64_t limit = (std::numeric_limits<std::int64_t>::max)();
+    for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
+      const std::int64_t digit = text_[at_] - '0';
+      check(value <= (limit - digit) / 10,
+            "has a dimension that is too large: ", printable(text_.substr(first)));
+      value = value * 10 + digit;
+    }
+    check(at_ > first, "has a malformed header: dimension expected at '", printable(rest()), "'");
+    return value;
+  }
+
+  const std::string& path_;
+  std::string_view text_;
+  std::size_t at_ = 0;
+  std::optional<element_type> type_;
+  bool ordered_ = false;
+  std::optional<detent::graph::shape> dims_;
+};
+
+/// Reads exactly `size` bytes.
+inline void read_bytes(std::ifstream& file, const std::string& path, char* to, std::uint64_t size) {
+  file.read(to, static_cast<std::streamsize>(size));
+  require(static_cast<std::uint64_t>(file.gcount()) == size, error_kind::io, path,
+          "could not be read");
+}
+
+/// The dictionary's text; `left` is what the file holds from here on, and is counted down.
+[[nodiscard]] inline std::string read_header_text(std::ifstream& file, const std::string& path,
+                                                  std::uint64_t& left) {
+  const auto take = [&](char* to, std::uint64_t size) {
+    require(size <= left, error_kind::bad_file, path, "ends within its header");
+    read_bytes(file, path, to, size);
+    left -= size;
+  };
+  char start[8];
+  require(left >= sizeof(start), error_kind::bad_file, path, "is not a .npy file");
+  take(start, sizeof(start));
+  require(std::string_view(start, magic.size()) == magic, error_kind::bad_file, path,
+          "is not a .npy file");
+  const int major = static_cast<unsigned char>(start[6]);
+  const int minor = static_cast<unsigned char>(start[7]);
+  require(major >= 1 && major <= 3 && minor == 0, error_kind::bad_file, path, "is of .npy version ",
+          major, ".", minor, "; 1.0, 2.0 and 3.0 are read");
+  unsigned char length_bytes[4] = {};
+  take(reinterpret_cast<char*>(length_bytes), major == 1 ? 2 : 4);
+  std::uint64_t length = 0;
+  for (std::size_t i = 4; i-- > 0;) {
+    length = length << 8U | length_bytes[i];
+  }
+  require(length <= left, error_kind::bad_file, path, "ends within its header");
+  std::string text(static_cast<std::size_t>(length), ' ');
+  take(text.data(), length);
+  return text;
+}
+
+/// The bytes of a tensor of that shape; nothing if there is no such tensor.
+[[nodiscard]] inline std::optional<std::uint64_t> data_bytes(const header& h) {
+  std::uint64_t count = detent::graph::element_size(h.type);
+  constexpr std::uint64_t limit = std::uint64_t{1} << 40U;
+  for (const std::int64_t d : h.dims) {
+    if (d == 0) {
+      return 0;
+    }
+  }
+  for (const std::int64_t d : h.dims) {
+    const auto size = static_cast<std::uint64_t>(d);
+    if (size > limit / count) {
+      return std::nullopt;
+    }
+    count *= size;
+  }
+  return count;
+}
+
+[[nodiscard]] inline std::string header_text(const detent::graph::tensor& t,
+                                             const std::string& path) {
+  const type_code* found = nullptr;
+  for (const type_code& code : type_codes) {
+    found = code.type == t.type() ? &code : found;
+  }
+  require(found != nullptr, error_kind::unsupported, path, "elements of type ",
+          detent::graph::name(t.type()), " are not written");
+  std::string text = "{'descr': '";
+  text += detent::graph::element_size(t.type()) == 1 ? '|' : '<';
+  text += found->code;
+  text += "', 'fortran_order': False, 'shape': (";
+  for (std::size_t i = 0; i < t.rank(); ++i) {
+    text += std::to_string(t.dim(i)) + (t.rank() == 1 ? "," : i + 1 < t.rank() ? ", " : "");
+  }
+  text += "), }";
+  // Magic, version, length, text and newline together are a multiple of 64 bytes.
+  constexpr std::size_t before = 10;
+  text.append(63 - (before + text.size()) % 64, ' ');
+  text += '\n';
+  require(text.size() <= 0xFFFF, error_kind::unsupported, path, "rank ", t.rank(),
+          " is not written");
+  std::string start(magic);
+  start += '\x01';
+  start += '\0';
+  start += static_cast<char>(text.size() & 0xFFU);
+  start += static_cast<char>(text.size() >> 8U);
+  return start + text;
+}
+
+/// A new file next to the one it will replace. Unless committed, it is removed again.
+class replacement_file {
+ public:
+  explicit replacement_file(std::string target) : target_(std::move(target)) {
+    std::random_device random;
+    temporary_ = target_ + ".tmp" + std::to_string(random());
+    file_ = std::fopen(temporary_.c_str(), "wbx");
+    const int reason = errno;
+    require(file_ != nullptr, error_kind::io, target_,
+            "could not be written: ", std::generic_category().message(reason));
+  }
+  replacement_file(const replacement_file&) = delete;
+  replacement_file& operator=(const replacement_file&) = delete;
+  ~replacement_file() {
+    if (file_ != nullptr) {
+      static_cast<void>(std::fclose(file_));
+    }
+    if (!committed_) {
+      std::error_code ignored;
+      std::filesystem::remove(temporary_, ignored);
+    }
+  }
+  void write(const void* bytes, std::size_t size) {
+    require(size == 0 || std::fwrite(bytes, 1, size, file_) == size, error_kind::io, target_,
+            "could not be written");
+  }
+  void commit() {
+    const bool closed = std::fclose(std::exchange(file_, nullptr)) == 0;
+    require(closed, error_kind::io, target_, "could not be written");
+    std::error_code failure;
+    std::filesystem::rename(temporary_, target_, failure);
+    require(!failure, error_kind::io, target_, "could not be written: ", failure.message());
+    committed_ = true;
+  }
+
+ private:
+  std::string target_;
+  std::string temporary_;
+  std::FILE* file_ = nullptr;
+  bool committed_ = false;
+};
+
+}  // namespace npy
+
+/// Reads a .npy file of version 1.0, 2.0 or 3.0 in C order.
+[[nodiscard]] inline detent::graph::tensor read_npy(const std::string& path) {
+  using npy::error_kind;
+  std::error_code failure;
+  const bool exists = std::filesystem::exists(path, failure);
+  npy::require(exists, error_kind::io, path, "does not exist, or its folder is not accessible");
+  const bool is_file = std::filesystem::is_regular_file(path, failure);
+  npy::require(is_file, error_kind::io, path, "is not a regular file");
+  std::uint64_t left = std::filesystem::file_size(path, failure);
+  std::ifstream file(path, std::ios::binary);
+  npy::require(!failure && file.is_open(), error_kind::io, path, "could not be opened");
+  const std::string text = npy::read_header_text(file, path, left);
+  npy::header h = npy::header_parser(path, text).parse();
+  const auto bytes = npy::data_bytes(h);
+  npy::require(bytes.has_value(), error_kind::bad_file, path, "shape ",
+               detent::graph::to_string(h.dims), " has too many elements");
+  npy::require(*bytes == left, error_kind::bad_file, path, "holds ", left,
+               " bytes of elements, shape ", detent::graph::to_string(h.dims), " of ",
+               detent::graph::name(h.type), " needs ", *bytes);
+  detent::graph::tensor t = detent::graph::tensor::allocate(h.type, std::move(h.dims));
+  npy::read_bytes(file, path, reinterpret_cast<char*>(t.mutable_raw()), *bytes);
+  if (h.type == npy::element_type::boolean) {
+    for (const std::byte b : std::span(t.raw(), t.bytes())) {
+      npy::require(b <= std::byte{1}, error_kind::bad_file, path,
+                   "has an element of type bool that is ", static_cast<unsigned>(b));
+    }
+  }
+  return t;
+}
+
+/// Writes a .npy file of version 1.0. If that fails, a file that was there stays as it was.
+inline void write_npy(const std::string& path, const detent::graph::tensor& t) {
+  npy::require(t.has_data() && !t.channels_last(), npy::error_kind::invalid_argument, path,
+               "the tensor has no data, or not in the order of its dimensions");
+  const std::string start = npy::header_text(t, path);
+  npy::replacement_file file(path);
+  file.write(start.data(), start.size());
+  file.write(t.raw(), t.bytes());
+  file.commit();
+}
+
+}  // namespace detent_cli
+
+#endif  // DETENT_CLI_NPY_HPP

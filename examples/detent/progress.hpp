@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A progress bar on standard error for what takes over a second; silent if that is not a terminal.
+#ifndef DETENT_CLI_PROGRESS_HPP
+#define DETENT_CLI_PROGRESS_HPP
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+namespace detent_cli {
+
+class progress {
+ public:
+  progress(std::string what, std::size_t total)
+      : what_(std::move(what)), total_(total), terminal_(isatty(STDERR_FILENO) == 1) {}
+  progress(const progress&) = delete;
+  progress& operator=(const progress&) = delete;
+  ~progress() {
+    if (shown_) {
+      std::fprintf(stderr, "\r\033[K");
+    }
+  }
+
+  void advance(std::size_t done) {
+    using namespace std::chrono_literals;
+    const auto now = std::chrono::steady_clock::now();
+    if (!terminal_ || now - start_ < 1s || now - last_ < 100ms || total_ == 0) {
+      return;
+    }
+    last_ = now;
+    shown_ = true;
+    constexpr std::size_t width = 40;
+    const std::size_t filled = done < total_ ? width * done / total_ : width;
+    std::fprintf(stderr, "\r%s [%s%s] %zu/%zu", what_.c_str(), std::string(filled, '#').c_str(),
+                 std::string(width - filled, '.').c_str(), done, total_);
+  }
+
+ private:
+  std::string what_;
+  std::size_t total_;
+  bool terminal_;
+  bool shown_ = false;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point last_{};
+};
+
+}  // namespace detent_cli
+
+#endif  // DETENT_CLI_PROGRESS_HPP

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Samples for a model: one .npy for each of its inputs, first axis = samples.
+#ifndef DETENT_CLI_SAMPLES_HPP
+#define DETENT_CLI_SAMPLES_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/error.hpp>
+#include <detent/graph/ir.hpp>
+#include <detent/graph/tensor.hpp>
+
+#include "npy.hpp"
+
+namespace detent_cli {
+
+using detent::error_kind;
+using detent::detail::require;
+using detent::graph::model;
+using detent::graph::shape;
+using detent::graph::tensor;
+using detent::graph::to_string;
+using detent::graph::value_info;
+
+/// Half-open range of samples from "A:B"; either side may be empty.
+struct sample_range {
+  std::size_t first = 0;
+  std::size_t last = static_cast<std::size_t>(-1);
+};
+
+inline sample_range parse_range(const std::string& text) {
+  sample_range r;
+  if (text.empty()) {
+    return r;
+  }
+  const std::size_t colon = text.find(':');
+  const auto number = [&](const std::string& part, std::size_t otherwise) {
+    if (part.empty()) {
+      return otherwise;
+    }
+    require(part.find_first_not_of("0123456789") == std::string::npos && part.size() < 16,
+            error_kind::invalid_argument, "--samples ", text, " is not of the form A:B");
+    return static_cast<std::size_t>(std::stoull(part));
+  };
+  require(colon != std::string::npos, error_kind::invalid_argument, "--samples ", text,
+          " is not of the form A:B");
+  r.first = number(text.substr(0, colon), r.first);
+  r.last = number(text.substr(colon + 1), r.last);
+  require(r.first < r.last, error_kind::invalid_argument, "--samples ", text, " is empty");
+  return r;
+}
+
+/// Samples first .. first + count of a tensor, as a tensor.
+inline tensor slice_samples(const tensor& t, std::size_t first, std::size_t count) {
+  shape dims = t.dims();
+  const std::size_t size = t.bytes() / static_cast<std::size_t>(dims[0]);
+  dims[0] = static_cast<std::int64_t>(count);
+  tensor out = tensor::allocate(t.type(), dims);
+  std::memcpy(out.mutable_raw(), t.raw() + first * size, count * size);
+  return out;
+}
+
+class sample_set {
+ public:
+  /// `files` are [NAME=]X.npy; without a name, a file serves the model's only input.
+  sample_set(const model& m, const std::vector<std::string>& files, const std::string& range_text) {
+    for (const std::string& file : files) {
+      const auto [name, path] = split(m, file);
+      const value_info& input = find_input(m, name, path);
+      tensor t = read_npy(path);
+      check(input, t, path);
+      const std::size_t count = static_cast<std::size_t>(t.dim(0));
+      require(count_ == 0 || count_ == count, error_kind::shape_mismatch, path, " has ", count,
+              " samples, the file before it ", count_);
+      count_ = count;
+      require(inputs_.emplace(name, std::move(t)).second, error_kind::invalid_argument, "input '", name,
+              "' is given twice");
+      if (!input.dims.empty() && input.dims[0] > 0) {
+        fixed_batch_ = static_cast<std::size_t>(input.dims[0]);
+      }
+    }
+    for (const value_info& v : m.inputs) {
+      require(inputs_.count(v.name) != 0, error_kind::invalid_argument, "input '", v.name,
+              "' of the model has no data");
+    }
+    const sample_range range = parse_range(range_text);
+    require(count_ > 0, error_kind::invalid_argument, files.empty() ? "no data" : files[0],
+            " holds no samples");
+    require(range.first < count_, error_kind::invalid_argument, "--samples ", range_text,
+            ": there are only ", count_, " samples");
+    first_ = range.first;
+    count_ = (std::min)(range.last, count_) - range.first;
+  }
+
+  /// Samples in the range that was asked for.
+  [[nodiscard]] std::size_t size() const noexcept { return count_; }
+  /// The index in the files of the first of them.
+  [[nodiscard]] std::size_t first() const noexcept { return first_; }
+  /// The batch size that the model fixes; 0 if it takes any.
+  [[nodiscard]] std::size_t fixed_batch() const noexcept { return fixed_batch_; }
+  void limit(std::size_t count) { count_ = (std::min)(count, count_); }
+
+  /// The inputs for `batch` samples from `at` on. Where the samples end early, the last one is repeated to
+  /// fill the batch; the caller ignores what it makes.
+  [[nodiscard]] std::map<std::string, tensor> batch(std::size_t at, std::size_t batch_size) const {
+    std::map<std::string, tensor> inputs;
+    const std::size_t real = (std::min)(batch_size, count_ - at);
+    for (const auto& [name, t] : inputs_) {
+      if (real == batch_size) {
+        inputs[name] = slice_samples(t, first_ + at, batch_size);
+        continue;
+      }
+      const std::size_t size = t.bytes() / static_cast<std::size_t>(t.dim(0));
+      shape dims = t.dims();
+      dims[0] = static_cast<std::int64_t>(batch_size);
+      tensor padded = tensor::allocate(t.type(), dims);
+      for (std::size_t i = 0; i < batch_size; ++i) {
+        const std::size_t from = first_ + at + (std::min)(i, real - 1);
+        std::memcpy(padded.mutable_raw() + i * size, t.raw() + from * size, size);
+      }
+      inputs[name] = std::move(padded);
+    }
+    return inputs;
+  }
+
+ private:
+  static std::pair<std::string, std::string> split(const model& m, const std::string& text) {
+    // A name may hold ':' or '/', a path may hold '=': the first '=' after a known input's name counts.
+    for (const value_info& v : m.inputs) {
+      if (text.rfind(v.name + "=", 0) == 0) {
+        return {v.name, text.substr(v.name.size() + 1)};
+      }
+    }
+    if (m.inputs.size() == 1) {
+      const std::size_t equals = text.find('=');
+      require(equals == std::string::npos || std::filesystem::exists(text), error_kind::invalid_argument,
+              "the model has no input '", text.substr(0, equals), "'; its input is '",
+              m.inputs[0].name, "'");
+      return {m.inputs[0].name, text};
+    }
+    detent::detail::raise(error_kind::invalid_argument,
+                          "detent: '" + text + "' does not say which of the model's " +
+                              std::to_string(m.inputs.size()) + " inputs it is; write NAME=" + text);
+  }
+
+  static const value_info& find_input(const model& m, const std::string& name,
+                                      const std::string& path) {
+    for (const value_info& v : m.inputs) {
+      if (v.name == name) {
+        return v;
+      }
+    }
+    detent::detail::raise(error_kind::invalid_argument,
+                          "detent: " + path + ": the model has no input '" + name + "'");
+  }
+
+  static void check(const value_info& input, const tensor& t, const std::string& path) {
+    require(input.type == t.type(), error_kind::invalid_argument, path, " holds ",
+            detent::graph::name(t.type()), ", input '", input.name, "' is ",
+            detent::graph::name(input.type));
+    require(t.rank() > 0, error_kind::shape_mismatch, path, " is a single value, not samples");
+    if (!input.has_shape) {
+      return;
+    }
+    bool same = input.dims.size() == t.rank();
+    for (std::size_t i = 1; same && i < t.rank(); ++i) {
+      same = input.dims[i] < 0 || input.dims[i] == t.dim(i);
+    }
+    require(same, error_kind::shape_mismatch, path, " has shape ", to_string(t.dims()), ", input '",
+            input.name, "' ", to_string(input.dims), " (first axis = samples, -1: any)");
+  }
+
+  std::map<std::string, tensor> inputs_;
+  std::size_t count_ = 0;
+  std::size_t first_ = 0;
+  std::size_t fixed_batch_ = 0;
+};
+
+}  // namespace detent_cli
+
+#endif  // DETENT_CLI_SAMPLES_HPP

@@ -1,0 +1,497 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// 1-D and 2-D convolutions on channels-last tensors: 8-bit integers, exact, and floats.
+//
+//   input    [batch][in_height][in_width][in_channels]
+//   weights  [out_channels][in_channels / groups][kernel_height][kernel_width], as ONNX has them
+//   output   [batch][out_height][out_width][out_channels]
+//
+// A 1-D convolution has height 1. Integer arithmetic and epilogues are those of gemm(); padding stands
+// for the real value 0, that is lhs_zero_point. The float sum is a chain of fused multiply-adds in the
+// order kernel row, kernel column, channel, starting from the bias.
+#ifndef DETENT_CONVOLUTION_HPP
+#define DETENT_CONVOLUTION_HPP
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include <detent/dispatch.hpp>
+#include <detent/epilogue.hpp>
+#include <detent/error.hpp>
+#include <detent/gemm.hpp>
+#include <detent/pack.hpp>
+#include <detent/parallel.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+
+/// The shape of a filter bank.
+struct filter_shape {
+  std::size_t out_channels = 0;
+  std::size_t in_channels = 0;  // of the whole input, all groups together
+  std::size_t groups = 1;
+  std::size_t kernel_height = 1;
+  std::size_t kernel_width = 1;
+
+  [[nodiscard]] std::size_t group_in() const noexcept { return in_channels / groups; }
+  [[nodiscard]] std::size_t group_out() const noexcept { return out_channels / groups; }
+  [[nodiscard]] std::size_t taps() const noexcept { return kernel_height * kernel_width; }
+  [[nodiscard]] std::size_t size() const noexcept { return out_channels * group_in() * taps(); }
+  [[nodiscard]] bool depthwise() const noexcept {
+    return groups > 1 && groups == in_channels && groups == out_channels;
+  }
+};
+
+/// How the filters move over an input.
+struct window {
+  std::size_t batch = 1;
+  std::size_t in_height = 1, in_width = 1;
+  std::size_t stride_height = 1, stride_width = 1;
+  std::size_t dilation_height = 1, dilation_width = 1;
+  std::size_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;
+
+  [[nodiscard]] std::size_t out_height(const filter_shape& f) const noexcept {
+    return extent(in_height + pad_top + pad_bottom, f.kernel_height, dilation_height, stride_height);
+  }
+  [[nodiscard]] std::size_t out_width(const filter_shape& f) const noexcept {
+    return extent(in_width + pad_left + pad_right, f.kernel_width, dilation_width, stride_width);
+  }
+
+ private:
+  /// 0 where the kernel is larger than the padded input.
+  static std::size_t extent(std::size_t in, std::size_t kernel, std::size_t dilation,
+                            std::size_t stride) noexcept {
+    const std::size_t reach = dilation * (kernel - 1) + 1;
+    return in < reach ? 0 : (in - reach) / stride + 1;
+  }
+};
+
+namespace detail {
+
+inline void require_filters(const filter_shape& f, std::size_t weights, const void* data) {
+  require(f.groups > 0 && f.in_channels % f.groups == 0 && f.out_channels % f.groups == 0,
+          error_kind::shape_mismatch, "convolution: ", f.in_channels, " input and ", f.out_channels,
+          " output channels do not divide into ", f.groups, " groups");
+  require(f.kernel_height > 0 && f.kernel_width > 0, error_kind::invalid_argument,
+          "convolution: kernel ", f.kernel_height, " x ", f.kernel_width);
+  require(weights == f.size(), error_kind::shape_mismatch, "convolution: ", weights, " weights, not ",
+          f.size());
+  require(weights == 0 || data != nullptr, error_kind::invalid_argument,
+          "convolution: null weights with size ", weights);
+}
+
+/// [group_out][group_in][taps] to the K x N matrix whose rows go tap by tap, channel by channel.
+template <class T>
+std::vector<T> filter_matrix(const filter_shape& f, const T* weights) {
+  std::vector<T> matrix(f.group_out() * f.group_in() * f.taps());
+  for (std::size_t n = 0; n < f.group_out(); ++n) {
+    for (std::size_t c = 0; c < f.group_in(); ++c) {
+      for (std::size_t t = 0; t < f.taps(); ++t) {
+        matrix[(t * f.group_in() + c) * f.group_out() + n] =
+            weights[(n * f.group_in() + c) * f.taps() + t];
+      }
+    }
+  }
+  return matrix;
+}
+
+/// The values of one group of a per-channel argument (empty and single ones serve every group).
+template <class T>
+std::span<const T> group_slice(std::span<const T> values, const filter_shape& f, std::size_t group) {
+  if (values.size() <= 1) {
+    return values;
+  }
+  require(values.size() == f.out_channels, error_kind::shape_mismatch, "convolution: ", values.size(),
+          " per-channel values for ", f.out_channels, " channels");
+  return values.subspan(group * f.group_out(), f.group_out());
+}
+
+/// Where output pixels read: rows of a product (im2col, block by block) or addresses of taps.
+template <class T>
+class pixel_reader {
+ public:
+  pixel_reader(const T* input, const filter_shape& f, const window& w, T padding)
+      : input_(input),
+        filter_(f),
+        window_(w),
+        padding_(padding),
+        out_height_(w.out_height(f)),
+        out_width_(w.out_width(f)) {}
+
+  [[nodiscard]] std::size_t pixels() const noexcept {
+    return window_.batch * out_height_ * out_width_;
+  }
+
+  /// 1x1 filters that step pixel by pixel read the input as it stands.
+  [[nodiscard]] bool is_matrix() const noexcept {
+    return filter_.taps() == 1 && window_.stride_height == 1 && window_.stride_width == 1 &&
+           window_.pad_top + window_.pad_left + window_.pad_bottom + window_.pad_right == 0;
+  }
+
+  /// Copies what `count` pixels from `first` read of one group: count rows of taps * group_in values.
+  void gather(std::size_t first, std::size_t count, std::size_t group, T* rows) const {
+    const std::size_t channels = filter_.group_in();
+    const std::size_t run = filter_.kernel_width * channels;
+    const bool dense = filter_.groups == 1 && window_.dilation_width == 1;
+    for_pixels(first, count, [&](std::size_t, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
+      for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh, rows += run) {
+        const std::ptrdiff_t y = top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
+        if (y < 0 || y >= height()) {
+          std::fill_n(rows, run, padding_);
+          continue;
+        }
+        const T* line = image + y * width() * in_channels() + group * channels;
+        if (dense) {
+          const std::ptrdiff_t kernel = static_cast<std::ptrdiff_t>(filter_.kernel_width);
+          const std::ptrdiff_t before = std::clamp<std::ptrdiff_t>(-left, 0, kernel);
+          const std::ptrdiff_t end = std::clamp<std::ptrdiff_t>(width() - left, before, kernel);
+          std::fill_n(rows, before * in_channels(), padding_);
+          if (end > before) {
+            std::memcpy(rows + before * in_channels(), line + (left + before) * in_channels(),
+                        static_cast<std::size_t>((end - before) * in_channels()) * sizeof(T));
+          }
+          std::fill_n(rows + end * in_channels(), (kernel - end) * in_channels(), padding_);
+          continue;
+        }
+        for (std::size_t kw = 0; kw < filter_.kernel_width; ++kw) {
+          const std::ptrdiff_t x = left + static_cast<std::ptrdiff_t>(kw * window_.dilation_width);
+          if (x < 0 || x >= width()) {
+            std::fill_n(rows + kw * channels, channels, padding_);
+          } else {
+            std::memcpy(rows + kw * channels, line + x * in_channels(), channels * sizeof(T));
+          }
+        }
+      }
+    });
+  }
+
+  /// The address of each tap of `count` pixels; `blank` stands for padding.
+  void addresses(std::size_t first, std::size_t count, const T* blank, const T** tap) const {
+    for_pixels(first, count, [&](std::size_t, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
+      for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh) {
+        const std::ptrdiff_t y = top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
+        for (std::size_t kw = 0; kw < filter_.kernel_width; ++kw) {
+          const std::ptrdiff_t x = left + static_cast<std::ptrdiff_t>(kw * window_.dilation_width);
+          const bool inside = y >= 0 && y < height() && x >= 0 && x < width();
+          *tap++ = inside ? image + (y * width() + x) * in_channels() : blank;
+        }
+      }
+    });
+  }
+
+ private:
+  [[nodiscard]] std::ptrdiff_t height() const noexcept {
+    return static_cast<std::ptrdiff_t>(window_.in_height);
+  }
+  [[nodiscard]] std::ptrdiff_t width() const noexcept {
+    return static_cast<std::ptrdiff_t>(window_.in_width);
+  }
+  [[nodiscard]] std::ptrdiff_t in_channels() const noexcept {
+    return static_cast<std::ptrdiff_t>(filter_.in_channels);
+  }
+
+  /// Calls visit(pixel, image, top, left) with the corner of each pixel's window.
+  template <class Visit>
+  void for_pixels(std::size_t first, std::size_t count, const Visit& visit) const {
+    std::size_t x = first % out_width_;
+    std::size_t y = first / out_width_ % out_height_;
+    std::size_t n = first / out_width_ / out_height_;
+    const std::size_t image = window_.in_height * window_.in_width * filter_.in_channels;
+    for (std::size_t i = 0; i < count; ++i) {
+      visit(i, input_ + n * image,
+            static_cast<std::ptrdiff_t>(y * window_.stride_height) -
+                static_cast<std::ptrdiff_t>(window_.pad_top),
+            static_cast<std::ptrdiff_t>(x * window_.stride_width) -
+                static_cast<std::ptrdiff_t>(window_.pad_left));
+      if (++x == out_width_) {
+        x = 0;
+        if (++y == out_height_) {
+          y = 0;
+          ++n;
+        }
+      }
+    }
+  }
+
+  const T* input_;
+  filter_shape filter_;
+  window window_;
+  T padding_;
+  std::size_t out_height_;
+  std::size_t out_width_;
+};
+
+/// Pixels that are gathered at a time: their rows should stay in the second-level cache.
+[[nodiscard]] inline std::size_t pixels_per_block(std::size_t row_bytes) noexcept {
+  constexpr std::size_t budget = 128 * 1024;
+  return std::clamp<std::size_t>(budget / (std::max<std::size_t>)(row_bytes, 1), rows_per_task,
+                                 16 * rows_per_task) /
+         rows_per_task * rows_per_task;
+}
+
+template <class In, class Out>
+void require_images(const filter_shape& f, const window& w, std::span<In> input,
+                    std::span<Out> output) {
+  require(w.stride_height > 0 && w.stride_width > 0 && w.dilation_height > 0 && w.dilation_width > 0,
+          error_kind::invalid_argument, "convolution: strides and dilations must be positive");
+  const std::size_t in = w.batch * w.in_height * w.in_width * f.in_channels;
+  const std::size_t out = w.batch * w.out_height(f) * w.out_width(f) * f.out_channels;
+  require(input.size() == in && output.size() == out, error_kind::shape_mismatch, "convolution: ",
+          input.size(), " inputs and ", output.size(), " outputs, not ", in, " and ", out);
+  require((in == 0 || input.data() != nullptr) && (out == 0 || output.data() != nullptr),
+          error_kind::invalid_argument, "convolution: null data");
+}
+
+/// Runs `product(rows, lda, first pixel, pixels, group)` over blocks of gathered pixels.
+template <class T, class Product>
+void for_gathered_blocks(const pixel_reader<T>& reader, const filter_shape& f, const T* input,
+                         const parallel_for& parallel, const Product& product) {
+  const std::size_t depth = f.taps() * f.group_in();
+  const bool in_place = reader.is_matrix();
+  const std::size_t block = pixels_per_block(depth * sizeof(T));
+  run_parallel(parallel, (reader.pixels() + block - 1) / block, [&](std::size_t i) {
+    const std::size_t first = i * block;
+    const std::size_t count = (std::min)(block, reader.pixels() - first);
+    std::vector<T> rows(in_place ? 0 : count * depth);
+    for (std::size_t group = 0; group < f.groups; ++group) {
+      if (in_place) {
+        product(input + first * f.in_channels + group * f.group_in(), f.in_channels, first, count,
+                group);
+      } else {
+        reader.gather(first, count, group, rows.data());
+        product(rows.data(), depth, first, count, group);
+      }
+    }
+  });
+}
+
+/// Runs `kernel(tap addresses, first pixel, pixels)` over blocks of pixels.
+template <class T, class Kernel>
+void for_addressed_blocks(const pixel_reader<T>& reader, const filter_shape& f, T padding,
+                          const parallel_for& parallel, const Kernel& kernel) {
+  const std::vector<T> blank(f.in_channels, padding);
+  const std::size_t block = rows_per_task;
+  run_parallel(parallel, (reader.pixels() + block - 1) / block, [&](std::size_t i) {
+    const std::size_t first = i * block;
+    const std::size_t count = (std::min)(block, reader.pixels() - first);
+    std::vector<const T*> tap(count * f.taps());
+    reader.addresses(first, count, blank.data(), tap.data());
+    kernel(tap.data(), first, count);
+  });
+}
+
+}  // namespace detail
+
+/// An owned, packed filter bank of signed 8-bit weights. weight_options hold one value or one for each
+/// output channel. Immutable; share it freely between threads.
+class packed_filters {
+ public:
+  packed_filters() = default;
+  packed_filters(const filter_shape& f, std::span<const std::int8_t> weights,
+                 const weight_options& options = {})
+      : shape_(f) {
+    detail::require_filters(f, weights.size(), weights.data());
+    if (f.depthwise()) {
+      // The channels are the columns; packing them as one matrix checks and keeps their parameters.
+      std::vector<std::int8_t> matrix(f.taps() * f.out_channels);
+      for (std::size_t c = 0; c < f.out_channels; ++c) {
+        for (std::size_t t = 0; t < f.taps(); ++t) {
+          matrix[t * f.out_channels + c] = weights[c * f.taps() + t];
+        }
+      }
+      groups_.emplace_back(matrix_view<const std::int8_t>(matrix.data(), f.taps(), f.out_channels),
+                           options);
+      channel_stride_ = detail::round_up(f.out_channels, kernels::panel_columns);
+      depthwise_.assign(f.taps() * channel_stride_, 0);
+      for (std::size_t t = 0; t < f.taps(); ++t) {
+        for (std::size_t c = 0; c < f.out_channels; ++c) {
+          depthwise_[t * channel_stride_ + c] = static_cast<std::int16_t>(
+              matrix[t * f.out_channels + c] - groups_[0].zero_points()[c]);
+        }
+      }
+      return;
+    }
+    const std::size_t group_size = f.size() / f.groups;
+    for (std::size_t g = 0; g < f.groups; ++g) {
+      const std::vector<std::int8_t> matrix =
+          detail::filter_matrix(f, weights.data() + g * group_size);
+      groups_.emplace_back(matrix_view<const std::int8_t>(matrix.data(), f.group_in() * f.taps(),
+                                                          f.group_out()),
+                           weight_options{detail::group_slice(options.scales, f, g),
+                                          detail::group_slice(options.zero_points, f, g),
+                                          detail::group_slice(options.bias, f, g)});
+    }
+  }
+
+  [[nodiscard]] const filter_shape& shape() const noexcept { return shape_; }
+  /// One matrix per group; for depthwise filters, one matrix whose columns are the channels.
+  [[nodiscard]] std::span<const packed_weights> groups() const noexcept { return groups_; }
+  [[nodiscard]] std::span<const std::int16_t> depthwise() const noexcept { return depthwise_; }
+  [[nodiscard]] std::size_t channel_stride() const noexcept { return channel_stride_; }
+
+ private:
+  filter_shape shape_;
+  std::vector<packed_weights> groups_;
+  std::vector<std::int16_t> depthwise_;  // [tap][channel], zero points subtracted
+  std::size_t channel_stride_ = 0;
+};
+
+/// Integer convolution; the epilogue is that of gemm(). Throws what gemm() throws.
+template <integer_gemm_output T>
+void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
+              std::span<T> output, const epilogue_options& options = {},
+              const parallel_for& parallel = {}) {
+  const filter_shape& f = filters.shape();
+  detail::require_images(f, w, input, output);
+  std::vector<detail::column_terms> terms(filters.groups().size());
+  for (std::size_t g = 0; g < terms.size(); ++g) {
+    terms[g].prepare<T>(filters.groups()[g], options, "convolution");
+  }
+  const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
+  const detail::pixel_reader<std::uint8_t> reader(input.data(), f, w, padding);
+  const kernels::kernel_table& table = detail::active_table();
+
+  if (f.depthwise()) {
+    // The weights carry their zero points; what is left is bias - lhs_zero_point * sum(weights), which
+    // is the column offset of the terms.
+    detail::for_addressed_blocks(
+        reader, f, padding, parallel,
+        [&](const std::uint8_t* const* tap, std::size_t first, std::size_t count) {
+          kernels::depthwise_u8_args d;
+          d.tap = tap;
+          d.taps = f.taps();
+          d.pixels = count;
+          d.channels = f.out_channels;
+          d.weights = filters.depthwise().data();
+          d.channel_stride = filters.channel_stride();
+          d.c = output.data() + first * f.out_channels;
+          d.epilogue = terms[0].epilogue(nullptr);
+          d.epilogue.rhs_zero_point = nullptr;
+          table.depthwise_u8(d);
+        });
+    return;
+  }
+  detail::for_gathered_blocks(
+      reader, f, input.data(), parallel,
+      [&](const std::uint8_t* rows, std::size_t lda, std::size_t first, std::size_t count,
+          std::size_t group) {
+        const packed_weights& weights = filters.groups()[group];
+        std::vector<std::int32_t> row_sums;
+        if (terms[group].needs_row_sums()) {
+          row_sums.resize(count);
+          detail::sum_rows(rows, lda, count, weights.depth(), row_sums.data());
+        }
+        kernels::gemm_u8s8_args g;
+        g.a = rows;
+        g.lda = lda;
+        g.packed_b = weights.data().data();
+        g.c = output.data() + first * f.out_channels + group * f.group_out();
+        g.ldc = f.out_channels;
+        g.m = count;
+        g.n = weights.columns();
+        g.k = weights.depth();
+        g.epilogue = terms[group].epilogue(row_sums.data());
+        table.gemm_u8s8(g);
+      });
+}
+
+/// An owned, packed filter bank of floats; `bias` is empty or has one value for each output channel.
+class packed_float_filters {
+ public:
+  packed_float_filters() = default;
+  packed_float_filters(const filter_shape& f, std::span<const float> weights,
+                       std::span<const float> bias)
+      : shape_(f) {
+    detail::require_filters(f, weights.size(), weights.data());
+    detail::require(bias.empty() || bias.size() == f.out_channels, error_kind::shape_mismatch,
+                    "convolution: ", bias.size(), " biases for ", f.out_channels, " channels");
+    if (f.depthwise()) {
+      channel_stride_ = detail::round_up(f.out_channels, kernels::panel_columns);
+      depthwise_.assign((f.taps() + 1) * channel_stride_, 0.0F);
+      std::copy(bias.begin(), bias.end(), depthwise_.begin());
+      for (std::size_t c = 0; c < f.out_channels; ++c) {
+        for (std::size_t t = 0; t < f.taps(); ++t) {
+          depthwise_[(t + 1) * channel_stride_ + c] = weights[c * f.taps() + t];
+        }
+      }
+      return;
+    }
+    const std::size_t group_size = f.size() / f.groups;
+    for (std::size_t g = 0; g < f.groups; ++g) {
+      const std::vector<float> matrix = detail::filter_matrix(f, weights.data() + g * group_size);
+      groups_.emplace_back(
+          matrix_view<const float>(matrix.data(), f.group_in() * f.taps(), f.group_out()),
+          bias.empty() ? bias : bias.subspan(g * f.group_out(), f.group_out()));
+    }
+  }
+
+  [[nodiscard]] const filter_shape& shape() const noexcept { return shape_; }
+  [[nodiscard]] std::span<const packed_floats> groups() const noexcept { return groups_; }
+  /// Depthwise filters: a row of biases, then [tap][channel].
+  [[nodiscard]] std::span<const float> depthwise() const noexcept { return depthwise_; }
+  [[nodiscard]] std::size_t channel_stride() const noexcept { return channel_stride_; }
+
+ private:
+  filter_shape shape_;
+  std::vector<packed_floats> groups_;
+  std::vector<float> depthwise_;
+  std::size_t channel_stride_ = 0;
+};
+
+/// Float convolution, clamped to [lower, upper]. The same bits on every target and split.
+inline void convolve(std::span<const float> input, const packed_float_filters& filters,
+                     const window& w, std::span<float> output,
+                     float lower = -std::numeric_limits<float>::infinity(),
+                     float upper = std::numeric_limits<float>::infinity(),
+                     const parallel_for& parallel = {}) {
+  const filter_shape& f = filters.shape();
+  detail::require_images(f, w, input, output);
+  const detail::pixel_reader<float> reader(input.data(), f, w, 0.0F);
+  const kernels::kernel_table& table = detail::active_table();
+  if (f.depthwise()) {
+    detail::for_addressed_blocks(
+        reader, f, 0.0F, parallel,
+        [&](const float* const* tap, std::size_t first, std::size_t count) {
+          kernels::depthwise_f32_args d;
+          d.tap = tap;
+          d.taps = f.taps();
+          d.pixels = count;
+          d.channels = f.out_channels;
+          d.weights = filters.depthwise().data() + filters.channel_stride();
+          d.channel_stride = filters.channel_stride();
+          d.bias = filters.depthwise().data();
+          d.c = output.data() + first * f.out_channels;
+          d.lower = lower;
+          d.upper = upper;
+          table.depthwise_f32(d);
+        });
+    return;
+  }
+  detail::for_gathered_blocks(
+      reader, f, input.data(), parallel,
+      [&](const float* rows, std::size_t lda, std::size_t first, std::size_t count,
+          std::size_t group) {
+        const packed_floats& weights = filters.groups()[group];
+        kernels::gemm_f32_args g;
+        g.a = rows;
+        g.lda = lda;
+        g.packed_b = weights.data().data();
+        g.bias = weights.bias().data();
+        g.c = output.data() + first * f.out_channels + group * f.group_out();
+        g.ldc = f.out_channels;
+        g.m = count;
+        g.n = weights.columns();
+        g.k = weights.depth();
+        g.lower = lower;
+        g.upper = upper;
+        table.gemm_f32(g);
+      });
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_CONVOLUTION_HPP

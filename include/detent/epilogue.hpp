@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// From exact 32-bit sums to what the caller wants stored; shared by gemm() and convolutions.
+#ifndef DETENT_EPILOGUE_HPP
+#define DETENT_EPILOGUE_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include <detent/error.hpp>
+#include <detent/kernels/table.hpp>
+#include <detent/pack.hpp>
+#include <detent/quantize.hpp>
+#include <detent/reference.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+
+/// How an integer product reads its left side and writes its output. The output's element type selects
+/// which of the fields count:
+///
+///   acc   = bias[j] + sum_k (a[i,k] - lhs_zero_point) * (b[k,j] - zero_point[j])        exact
+///   s32     acc
+///   float   clamp(float(acc) * (lhs_scale * scale[j]), lower, upper)
+///   u8, s8  clamp(round_half_even(float(acc) * m[j]) + output.zero_point, levels)
+///           m[j] = reference::requantize_multiplier(lhs_scale, scale[j], output.scale)
+struct epilogue_options {
+  float lhs_scale = 1.0F;
+  std::int32_t lhs_zero_point = 0;  // 0..255
+  quant_params output = {};
+  /// The grid of a quantized output; the default (qmin > qmax) is the whole type. Narrowing it is how a
+  /// ReLU or clip is fused.
+  grid levels = {0, -1};
+  float lower = -std::numeric_limits<float>::infinity();
+  float upper = std::numeric_limits<float>::infinity();
+};
+
+namespace detail {
+
+template <class T>
+inline constexpr kernels::integer_output output_kind =
+    std::same_as<T, std::int32_t>  ? kernels::integer_output::s32
+    : std::same_as<T, float>       ? kernels::integer_output::f32
+    : std::same_as<T, std::uint8_t> ? kernels::integer_output::u8
+                                   : kernels::integer_output::s8;
+
+/// The per-column arrays of an integer product, padded as the kernels want them.
+class column_terms {
+ public:
+  /// Checks the options and computes the terms of the columns of `w`.
+  template <class T>
+  void prepare(const packed_weights& w, const epilogue_options& o, const char* where) {
+    require_scale(o.lhs_scale, where);
+    require_zero_point(o.lhs_zero_point, full_grid<std::uint8_t>, where);
+    require(w.certificate().fits_s32(), error_kind::overflow, where, ": with K = ", w.depth(),
+            " the sums may reach ", w.certificate().accumulator_bound,
+            ", which does not fit 32 bits");
+    const std::size_t columns = w.columns();
+    const std::size_t padded = round_up(columns, kernels::panel_columns);
+    epilogue_ = {};
+    epilogue_.output = output_kind<T>;
+    offset_.assign(padded, 0);
+    zero_points_.assign(w.has_zero_points() ? padded : 0, 0);
+    const auto depth = static_cast<std::uint32_t>(w.depth());
+    const auto lhs_zero_point = static_cast<std::uint32_t>(o.lhs_zero_point);
+    for (std::size_t j = 0; j < columns; ++j) {
+      // Modulo 2^32: intermediate values may wrap, the final sum was proved to fit.
+      const auto bias = static_cast<std::uint32_t>(w.bias()[j]);
+      const auto column_sum = static_cast<std::uint32_t>(w.column_sums()[j]);
+      const auto zero_point = static_cast<std::uint32_t>(w.zero_points()[j]);
+      offset_[j] = static_cast<std::int32_t>(bias - lhs_zero_point * column_sum +
+                                             depth * lhs_zero_point * zero_point);
+      if (w.has_zero_points()) {
+        zero_points_[j] = w.zero_points()[j];
+      }
+    }
+    epilogue_.column_offset = offset_.data();
+    epilogue_.rhs_zero_point = w.has_zero_points() ? zero_points_.data() : nullptr;
+    if constexpr (!std::same_as<T, std::int32_t>) {
+      multiplier_.assign(padded, 0.0F);
+      for (std::size_t j = 0; j < columns; ++j) {
+        multiplier_[j] = std::same_as<T, float>
+                             ? o.lhs_scale * w.scales()[j]
+                             : reference::requantize_multiplier(o.lhs_scale, w.scales()[j],
+                                                                o.output.scale);
+      }
+      epilogue_.multiplier = multiplier_.data();
+      epilogue_.lower = o.lower;
+      epilogue_.upper = o.upper;
+    }
+    if constexpr (quantized_type<T>) {
+      const grid levels = o.levels.qmin > o.levels.qmax ? full_grid<T> : o.levels;
+      require_grid<T>(levels, where);
+      require_scale(o.output.scale, where);
+      require_zero_point(o.output.zero_point, full_grid<T>, where);
+      for (std::size_t j = 0; j < columns; ++j) {
+        require(multiplier_[j] <= std::numeric_limits<float>::max(), error_kind::invalid_argument,
+                where, ": the multiplier ", o.lhs_scale, " * ", w.scales()[j], " / ", o.output.scale,
+                " is not finite");
+      }
+      epilogue_.zero_point = o.output.zero_point;
+      epilogue_.qmin = levels.qmin;
+      epilogue_.qmax = levels.qmax;
+    }
+  }
+
+  /// `row_sum`: the sums of the left side's rows, needed where the weights have zero points.
+  [[nodiscard]] kernels::integer_epilogue epilogue(const std::int32_t* row_sum) const noexcept {
+    kernels::integer_epilogue e = epilogue_;
+    e.row_sum = e.rhs_zero_point != nullptr ? row_sum : nullptr;
+    return e;
+  }
+  [[nodiscard]] bool needs_row_sums() const noexcept { return epilogue_.rhs_zero_point != nullptr; }
+
+ private:
+  kernels::integer_epilogue epilogue_;
+  std::vector<std::int32_t> offset_;
+  std::vector<std::int32_t> zero_points_;
+  std::vector<float> multiplier_;
+};
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_EPILOGUE_HPP

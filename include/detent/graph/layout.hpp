@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Converts tensors between the order of their dimensions (batch, channel, spatial) and channels-last,
+// in which convolutions and pools work.
+#ifndef DETENT_GRAPH_LAYOUT_HPP
+#define DETENT_GRAPH_LAYOUT_HPP
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include <detent/config.hpp>
+#include <detent/graph/ops/movement.hpp>
+#include <detent/graph/tensor.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+using allocator = std::function<std::shared_ptr<std::byte>(std::size_t bytes)>;
+
+[[nodiscard]] inline std::shared_ptr<std::byte> allocate_from_heap(std::size_t bytes) {
+  return {new std::byte[bytes + 1], [](const std::byte* p) { delete[] p; }};
+}
+
+/// Both orders are the same if there is one channel or one pixel.
+[[nodiscard]] inline bool has_one_order(const shape& dims) {
+  if (dims.size() < 3 || dims[1] == 1) {
+    return true;
+  }
+  for (std::size_t i = 2; i < dims.size(); ++i) {
+    if (dims[i] != 1) {
+      return false;
+    }
+  }
+  return true;
+}
+
+namespace detail {
+inline tensor reorder(const tensor& t, bool to_channels_last, const allocator& allocate) {
+  const std::int64_t batch = t.dim(0);
+  const std::int64_t channels = t.dim(1);
+  const std::int64_t pixels =
+      t.count() == 0 ? 0 : static_cast<std::int64_t>(t.count()) / (batch * channels);
+  tensor out(t.type(), t.dims());
+  out.set_channels_last(to_channels_last);
+  if (!t.has_data()) {
+    return out;
+  }
+  out.set_storage(allocate(out.bytes()));
+  const shape dims = to_channels_last ? shape{batch, channels, pixels} : shape{batch, pixels, channels};
+  const std::array<std::size_t, 3> swapped{0, 2, 1};
+  if (t.count() > 0) {
+    ops::transpose_bytes(t.raw(), out.mutable_raw(), element_size(t.type()), dims, swapped);
+  }
+  return out;
+}
+}  // namespace detail
+
+/// The tensor in the order of its dimensions; itself if it is in it.
+[[nodiscard]] inline tensor to_plain(const tensor& t, const allocator& allocate = allocate_from_heap) {
+  if (!t.channels_last()) {
+    return t;
+  }
+  if (has_one_order(t.dims())) {
+    tensor same = t;
+    same.set_channels_last(false);
+    return same;
+  }
+  return detail::reorder(t, false, allocate);
+}
+
+/// The tensor (rank 3 or more) with its channels last; itself if they are.
+[[nodiscard]] inline tensor to_channels_last(const tensor& t,
+                                             const allocator& allocate = allocate_from_heap) {
+  if (t.channels_last()) {
+    return t;
+  }
+  if (has_one_order(t.dims())) {
+    tensor same = t;
+    same.set_channels_last(true);
+    return same;
+  }
+  return detail::reorder(t, true, allocate);
+}
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_LAYOUT_HPP

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Activation functions, and the functions of one element as such: apply_unary().
+#ifndef DETENT_GRAPH_OPS_ACTIVATIONS_HPP
+#define DETENT_GRAPH_OPS_ACTIVATIONS_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/broadcast.hpp>
+#include <detent/graph/ops/elementwise.hpp>
+#include <detent/graph/tensor.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ops {
+
+// NaN passes through all of them: conditions are written so that it takes the branch that keeps it.
+// Where a product is added to something, the product is exact in double for elements that are floats, or
+// std::fma is called: either way it does not matter whether the compiler contracts.
+namespace unary {
+
+/// 1 / (1 + e^-x).
+[[nodiscard]] inline double logistic(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
+/// log(1 + e^x), without overflow.
+[[nodiscard]] inline double log_1p_exp(double x) {
+  return x > 0.0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));
+}
+
+struct relu {
+  static constexpr std::string_view name = "Relu";
+  using types = number_types;
+  template <class T>
+  [[nodiscard]] T operator()(T x) const {
+    return x < T{0} ? T{0} : x;
+  }
+};
+
+struct leaky_relu {
+  static constexpr std::string_view name = "LeakyRelu";
+  using types = float_types;
+  float alpha;
+  explicit leaky_relu(const node& n) : alpha(n.get_float("alpha", 0.01F)) {}
+  template <class T>
+  [[nodiscard]] T operator()(T x) const {
+    const T scaled = x * static_cast<T>(alpha);  // outside of the choice: then it is vectorized
+    return x < T{0} ? scaled : x;
+  }
+};
+
+struct elu {
+  static constexpr std::string_view name = "Elu";
+  using types = float_types;
+  double alpha;
+  explicit elu(const node& n) : alpha(static_cast<double>(n.get_float("alpha", 1.0F))) {}
+  [[nodiscard]] double operator()(double x) const { return x < 0.0 ? alpha * std::expm1(x) : x; }
+};
+
+struct selu {
+  static constexpr std::string_view name = "Selu";
+  using types = float_types;
+  double alpha;
+  double gamma;
+  explicit selu(const node& n)
+      : alpha(static_cast<double>(n.get_float("alpha", 1.67326319217681884765625F))),
+        gamma(static_cast<double>(n.get_float("gamma", 1.05070102214813232421875F))) {}
+  [[nodiscard]] double operator()(double x) const {
+    return gamma * (x > 0.0 ? x : alpha * std::expm1(x));
+  }
+};
+
+struct celu {
+  static constexpr std::string_view name = "Celu";
+  using types = float_types;
+  double alpha;
+  explicit celu(const node& n) : alpha(static_cast<double>(n.get_float("alpha", 1.0F))) {}
+  [[nodiscard]] double operator()(double x) const {
+    return x > 0.0 ? x : alpha * std::expm1(x / alpha);
+  }
+};
+
+struct thresholded_relu {
+  static constexpr std::string_view name = "ThresholdedRelu";
+  using types = float_types;
+  float alpha;
+  explicit thresholded_relu(const node& n) : alpha(n.get_float("alpha", 1.0F)) {}
+  template <class T>
+  [[nodiscard]] T operator()(T x) const {
+    return x <= static_cast<T>(alpha) ? T{0} : x;
+  }
+};
+
+struct sigmoid {
+  static constexpr std::string_view name = "Sigmoid";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return logistic(x); }
+};
+
+struct tanh {
+  static constexpr std::string_view name = "Tanh";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return std::tanh(x); }
+};
+
+struct hard_sigmoid {
+  static constexpr std::string_view name = "HardSigmoid";
+  using types = float_types;
+  double alpha;
+  double beta;
+  explicit hard_sigmoid(const node& n)
+      : alpha(static_cast<double>(n.get_float("alpha", 0.2F))),
+        beta(static_cast<double>(n.get_float("beta", 0.5F))) {}
+  [[nodiscard]] double operator()(double x) const {
+    const double line = alpha * x + beta;
+    const double raised = line < 0.0 ? 0.0 : line;
+    return raised > 1.0 ? 1.0 : raised;
+  }
+};
+
+struct hard_swish {
+  static constexpr std::string_view name = "HardSwish";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const {
+    const double line = x + 3.0;
+    const double raised = line < 0.0 ? 0.0 : line;
+    return x * (raised > 6.0 ? 6.0 : raised) / 6.0;
+  }
+};
+
+struct softplus {
+  static constexpr std::string_view name = "Softplus";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return log_1p_exp(x); }
+};
+
+struct softsign {
+  static constexpr std::string_view name = "Softsign";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return x / (1.0 + std::fabs(x)); }
+};
+
+struct gelu {
+  static constexpr std::string_view name = "Gelu";
+  using types = float_types;
+  bool by_tanh;
+  explicit gelu(const node& n) {
+    const std::string approximate = n.get_string("approximate", "none");
+    by_tanh = approximate == "tanh";
+    if (!by_tanh && approximate != "none") {
+      detent::detail::raise(error_kind::bad_file,
+                            detent::detail::message(n.label(), ": no approximation is called '",
+                                                    approximate, "'"));
+    }
+  }
+  [[nodiscard]] double operator()(double x) const {
+    constexpr double sqrt_half = 0.70710678118654752440;
+    constexpr double sqrt_2_over_pi = 0.79788456080286535588;
+    if (by_tanh) {
+      return 0.5 * x * (1.0 + std::tanh(sqrt_2_over_pi * std::fma(0.044715 * x * x, x, x)));
+    }
+    return 0.5 * x * (1.0 + std::erf(sqrt_half * x));
+  }
+};
+
+struct swish {
+  static constexpr std::string_view name = "Swish";
+  using types = float_types;
+  double alpha;
+  explicit swish(const node& n) : alpha(static_cast<double>(n.get_float("alpha", 1.0F))) {}
+  [[nodiscard]] double operator()(double x) const { return x * logistic(alpha * x); }
+};
+
+struct mish {
+  static constexpr std::string_view name = "Mish";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return x * std::tanh(log_1p_exp(x)); }
+};
+
+}  // namespace unary
+
+using activation_functions =
+    type_list<unary::relu, unary::leaky_relu, unary::elu, unary::selu, unary::celu,
+              unary::thresholded_relu, unary::sigmoid, unary::tanh, unary::hard_sigmoid,
+              unary::hard_swish, unary::softplus, unary::softsign, unary::gelu, unary::swish,
+              unary::mish>;
+
+/// Calls visit.operator()<F>() with the function of the node if it is among the list.
+template <class... Functions, class Visitor>
+bool visit_function(type_list<Functions...>, const node& n, const Visitor& visit) {
+  return ((n.is(Functions::name) && (visit.template operator()<Functions>(), true)) || ...);
+}
+
+template <class Visitor>
+bool visit_unary(const node& n, const Visitor& visit) {
+  return visit_function(activation_functions{}, n, visit) ||
+         visit_function(unary_functions{}, n, visit);
+}
+
+/// True of nodes that map each float of one input to one of one output, so that a table of the values at
+/// all points of a quantized input says all about them: the activations except PRelu, and Neg, Abs, Exp, ...
+[[nodiscard]] inline bool is_unary_activation(const node& n) {
+  return visit_unary(n, []<class F>() {});
+}
+
+/// What such a node makes of x, to the bit. Throws unsupported for any other node. The functions are the
+/// same in all operator sets.
+[[nodiscard]] inline float apply_unary(const node& n, std::int64_t /*opset*/, float x) {
+  float y = 0.0F;
+  const bool known =
+      visit_unary(n, [&]<class F>() { y = apply(make_function<F>(n), x); });
+  detent::detail::require(known, error_kind::unsupported, n.label(), " is no unary function");
+  return y;
+}
+
+// --- PRelu ---------------------------------------------------------------------------------------------
+
+/// The slope is broadcast to the input, not the other way around.
+inline void infer_prelu(operator_context& c) {
+  infer_broadcast(c);
+  const shape& x = c.input(0).dims();
+  c.require(c.outputs[0].dims() == x, "a slope of shape ", to_string(c.input(1).dims()),
+            " for an input of shape ", to_string(x));
+}
+
+struct prelu {
+  template <class T>
+  [[nodiscard]] T operator()(T x, T slope) const {
+    const T scaled = binary::mul{}(x, slope);
+    return x < T{0} ? scaled : x;
+  }
+};
+
+inline void run_prelu(operator_context& c) {
+  for_type(c, wide_types{}, widened(c.input(0).type()), [&]<class T>() {
+    const elements<T> x(c, c.input(0));
+    const elements<T> slope(c, c.input(1));
+    fill_output<T>(c, [&](std::span<T> out) {
+      map_broadcast(c, prelu{}, x.as_operand(), slope.as_operand(), out, c.outputs[0].dims());
+    });
+  });
+}
+
+inline constexpr operator_definition activation_operators[] = {
+    unary_operator<unary::relu>(),
+    unary_operator<unary::leaky_relu>(),
+    unary_operator<unary::elu>(),
+    unary_operator<unary::selu>(),
+    unary_operator<unary::celu>(),
+    unary_operator<unary::thresholded_relu>(),
+    unary_operator<unary::sigmoid>(),
+    unary_operator<unary::tanh>(),
+    unary_operator<unary::hard_sigmoid>(),
+    unary_operator<unary::hard_swish>(),
+    unary_operator<unary::softplus>(),
+    unary_operator<unary::softsign>(),
+    unary_operator<unary::gelu>(),
+    unary_operator<unary::swish>(),
+    unary_operator<unary::mish>(),
+    {"", "PRelu", 2, 2, layout_support::plain, &infer_prelu, &run_prelu},
+};
+
+}  // namespace ops
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_ACTIVATIONS_HPP

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Multidirectional broadcasting: result shapes, and loops over the elements of up to three operands.
+#ifndef DETENT_GRAPH_OPS_BROADCAST_HPP
+#define DETENT_GRAPH_OPS_BROADCAST_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/graph/operator.hpp>
+#include <detent/graph/tensor.hpp>
+#include <detent/parallel.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ops {
+
+/// Elements that one thread should have at least, for operators that cost about as much as reading the
+/// memory and for those that call into libm for each element.
+inline constexpr std::size_t cheap_piece = std::size_t{1} << 16;
+inline constexpr std::size_t costly_piece = std::size_t{1} << 11;
+
+/// Calls body(begin, end) for consecutive pieces of [0, count), each of `least` or more if there are so
+/// many, perhaps at the same time. The body must not throw.
+inline void for_pieces(const operator_context& c, std::size_t count, std::size_t least,
+                       const std::function<void(std::size_t, std::size_t)>& body) {
+  const std::size_t pieces = (std::max)(count / (std::max)(least, std::size_t{1}), std::size_t{1});
+  if (pieces == 1 || c.parallel == nullptr || !*c.parallel) {
+    body(0, count);
+    return;
+  }
+  const std::size_t size = (count + pieces - 1) / pieces;
+  detent::detail::run_parallel(*c.parallel, pieces, [&](std::size_t i) {
+    body((std::min)(i * size, count), (std::min)((i + 1) * size, count));
+  });
+}
+
+/// The shape that `a` and `b` are broadcast to. Throws bad_file naming both if there is none.
+[[nodiscard]] inline shape broadcast_dims(const operator_context& c, const shape& a,
+                                          const shape& b) {
+  const shape& longer = a.size() >= b.size() ? a : b;
+  const shape& shorter = a.size() >= b.size() ? b : a;
+  shape dims = longer;
+  const std::size_t skipped = longer.size() - shorter.size();
+  for (std::size_t i = 0; i < shorter.size(); ++i) {
+    const std::int64_t l = longer[skipped + i];
+    const std::int64_t s = shorter[i];
+    c.require(l == s || l == 1 || s == 1, "shapes ", to_string(a), " and ", to_string(b),
+              " cannot be broadcast");
+    dims[skipped + i] = l == 1 ? s : l;
+  }
+  return dims;
+}
+
+/// For operators whose output has the shape that all inputs are broadcast to and their common type.
+inline void infer_broadcast(operator_context& c) {
+  shape dims = c.input(0).dims();
+  for (std::size_t i = 1; i < c.input_count(); ++i) {
+    c.require(c.input(i).type() == c.input(0).type(), "input ", i, " is ",
+              graph::name(c.input(i).type()), ", input 0 is ", graph::name(c.input(0).type()));
+    dims = broadcast_dims(c, dims, c.input(i).dims());
+  }
+  c.set_output(0, c.input(0).type(), std::move(dims));
+}
+
+/// How to walk through N operands at once: runs of `length` elements, within which an operand either
+/// advances by one or stays where it is, and outer dimensions above them.
+template <std::size_t N>
+struct broadcast_plan {
+  std::size_t length = 1;
+  std::array<std::size_t, N> step{};  // in a run: 0 or 1
+  std::size_t runs = 1;               // the product of outer
+  std::vector<std::size_t> outer;     // innermost first
+  std::vector<std::array<std::size_t, N>> stride;  // of the outer dimensions
+};
+
+/// Merges neighbouring dimensions that are alike for every operand, so that equal shapes become one run
+/// (whatever the order of their elements is), and so does everything with a single element.
+/// `out` must be the shape that all operands are broadcast to and have elements.
+template <std::size_t N>
+[[nodiscard]] broadcast_plan<N> plan_broadcast(const shape& out,
+                                               const std::array<const shape*, N>& operands) {
+  broadcast_plan<N> plan;
+  std::array<std::size_t, N> passed;  // elements of an operand in the dimensions seen so far
+  std::array<bool, N> fixed{};        // the operand stays in the current merged dimension
+  passed.fill(1);
+  bool any = false;
+  for (std::size_t back = 1; back <= out.size(); ++back) {
+    const auto extent = static_cast<std::size_t>(out[out.size() - back]);
+    if (extent == 1) {
+      continue;
+    }
+    std::array<bool, N> stays{};
+    for (std::size_t k = 0; k < N; ++k) {
+      const shape& dims = *operands[k];
+      stays[k] = back > dims.size() || dims[dims.size() - back] == 1;
+    }
+    const bool merge = any && stays == fixed;
+    if (!any) {
+      plan.length = extent;
+      for (std::size_t k = 0; k < N; ++k) {
+        plan.step[k] = stays[k] ? 0 : 1;
+      }
+    } else if (merge && plan.outer.empty()) {
+      plan.length *= extent;
+    } else if (merge) {
+      plan.outer.back() *= extent;
+    } else {
+      plan.outer.push_back(extent);
+      plan.stride.push_back(passed);
+      for (std::size_t k = 0; k < N; ++k) {
+        plan.stride.back()[k] = stays[k] ? 0 : passed[k];
+      }
+    }
+    for (std::size_t k = 0; k < N; ++k) {
+      passed[k] *= stays[k] ? 1 : extent;
+    }
+    any = true;
+    fixed = stays;
+  }
+  for (const std::size_t extent : plan.outer) {
+    plan.runs *= extent;
+  }
+  return plan;
+}
+
+/// body(at, first, count): `count` elements of the output from `first` on, for which operand k begins at
+/// at[k]. Passed as std::function, so that the loops above it are compiled only once for each N.
+template <std::size_t N>
+using stretch_body =
+    std::function<void(const std::array<std::size_t, N>& at, std::size_t first, std::size_t count)>;
+
+/// Calls the body for each run from `begin` to `end`.
+template <std::size_t N>
+void walk_runs(const broadcast_plan<N>& plan, std::size_t begin, std::size_t end,
+               const stretch_body<N>& body) {
+  std::vector<std::size_t> index(plan.outer.size());
+  std::array<std::size_t, N> at{};
+  std::size_t rest = begin;
+  for (std::size_t d = 0; d < index.size(); ++d) {
+    index[d] = rest % plan.outer[d];
+    rest /= plan.outer[d];
+    for (std::size_t k = 0; k < N; ++k) {
+      at[k] += index[d] * plan.stride[d][k];
+    }
+  }
+  for (std::size_t run = begin; run < end; ++run) {
+    body(at, run * plan.length, plan.length);
+    for (std::size_t d = 0; d < index.size(); ++d) {
+      for (std::size_t k = 0; k < N; ++k) {
+        at[k] += plan.stride[d][k];
+      }
+      if (++index[d] < plan.outer[d]) {
+        break;
+      }
+      index[d] = 0;
+      for (std::size_t k = 0; k < N; ++k) {
+        at[k] -= plan.outer[d] * plan.stride[d][k];
+      }
+    }
+  }
+}
+
+/// Calls the body for stretches that make up the whole output.
+template <std::size_t N>
+void for_stretches(const operator_context& c, const broadcast_plan<N>& plan, std::size_t least,
+                   const stretch_body<N>& body) {
+  if (plan.runs == 1) {
+    for_pieces(c, plan.length, least, [&](std::size_t begin, std::size_t end) {
+      std::array<std::size_t, N> at;
+      for (std::size_t k = 0; k < N; ++k) {
+        at[k] = begin * plan.step[k];
+      }
+      body(at, begin, end - begin);
+    });
+    return;
+  }
+  for_pieces(c, plan.runs, least / plan.length, [&](std::size_t begin, std::size_t end) {
+    walk_runs(plan, begin, end, body);
+  });
+}
+
+/// Elements in the order of `dims`.
+template <class T>
+struct operand {
+  const T* data;
+  const shape* dims;
+};
+template <class T>
+[[nodiscard]] operand<T> operand_of(const tensor& t) {
+  return {t.data<T>().data(), &t.dims()};
+}
+
+/// out[i] = f(a[i]).
+template <class F, class A, class R>
+void map_elements(const operator_context& c, const F& f, std::span<const A> a, std::span<R> out,
+                  std::size_t least) {
+  for_pieces(c, out.size(), least, [&](std::size_t begin, std::size_t end) {
+    const A* from = a.data();
+    R* to = out.data();
+    for (std::size_t i = begin; i < end; ++i) {
+      to[i] = static_cast<R>(f(from[i]));
+    }
+  });
+}
+
+/// The loops of a stretch of two operands. Those for float are written out so that they are vectorized.
+template <class F, class A, class B, class R>
+void map_stretch(const F& f, const A* a, std::size_t step_a, const B* b, std::size_t step_b, R* out,
+                 std::size_t count) {
+  if constexpr (std::is_same_v<A, float> && std::is_same_v<B, float>) {
+    if (step_a == 1 && step_b == 1) {
+      for (std::size_t i = 0; i < count; ++i) {
+        out[i] = static_cast<R>(f(a[i], b[i]));
+      }
+      return;
+    }
+    if (step_a == 1) {
+      const B y = *b;
+      for (std::size_t i = 0; i < count; ++i) {
+        out[i] = static_cast<R>(f(a[i], y));
+      }
+      return;
+    }
+    if (step_b == 1) {
+      const A x = *a;
+      for (std::size_t i = 0; i < count; ++i) {
+        out[i] = static_cast<R>(f(x, b[i]));
+      }
+      return;
+    }
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    out[i] = static_cast<R>(f(a[i * step_a], b[i * step_b]));
+  }
+}
+
+/// out = f(a, b) for two operands that are broadcast to `dims`. `out` may be an operand of that shape.
+template <class F, class A, class B, class R>
+void map_broadcast(const operator_context& c, const F& f, operand<A> a, operand<B> b,
+                   std::span<R> out, const shape& dims, std::size_t least = cheap_piece) {
+  if (out.empty()) {
+    return;
+  }
+  const auto plan = plan_broadcast<2>(dims, {a.dims, b.dims});
+  for_stretches<2>(c, plan, least,
+                [&](const std::array<std::size_t, 2>& at, std::size_t first, std::size_t count) {
+                  map_stretch(f, a.data + at[0], plan.step[0], b.data + at[1], plan.step[1],
+                              out.data() + first, count);
+                });
+}
+
+/// out = f(x, y, z), the same for three.
+template <class F, class X, class Y, class Z, class R>
+void map_broadcast(const operator_context& c, const F& f, operand<X> x, operand<Y> y, operand<Z> z,
+                   std::span<R> out, const shape& dims, std::size_t least = cheap_piece) {
+  if (out.empty()) {
+    return;
+  }
+  const auto plan = plan_broadcast<3>(dims, {x.dims, y.dims, z.dims});
+  for_stretches<3>(c, plan, least,
+                [&](const std::array<std::size_t, 3>& at, std::size_t first, std::size_t count) {
+                  const X* px = x.data + at[0];
+                  const Y* py = y.data + at[1];
+                  const Z* pz = z.data + at[2];
+                  R* to = out.data() + first;
+                  for (std::size_t i = 0; i < count; ++i) {
+                    to[i] = static_cast<R>(f(px[i * plan.step[0]], py[i * plan.step[1]],
+                                             pz[i * plan.step[2]]));
+                  }
+                });
+}
+
+}  // namespace ops
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_BROADCAST_HPP

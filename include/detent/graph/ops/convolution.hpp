@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Conv, ConvTranspose, ConvInteger, QLinearConv, and detent's own forms of Conv and QLinearConv.
+//
+// Domain "detent" is never written to files. detent.Conv adds the attributes `lower` and `upper` (a fused
+// clamp). detent.QLinearConv adds `qmin` and `qmax` (the same on the quantized grid), and where its output
+// scale is absent it writes floats, clamped to `lower` and `upper`.
+#ifndef DETENT_GRAPH_OPS_CONVOLUTION_HPP
+#define DETENT_GRAPH_OPS_CONVOLUTION_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/convolution.hpp>
+#include <detent/gemm.hpp>
+#include <detent/graph/layout.hpp>
+#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/quantization_inputs.hpp>
+#include <detent/graph/ops/window.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ops {
+
+/// The clamp that fusion left on a node.
+struct fused_clamp {
+  float lower, upper;
+  explicit fused_clamp(const node& n)
+      : lower(n.get_float("lower", -std::numeric_limits<float>::infinity())),
+        upper(n.get_float("upper", std::numeric_limits<float>::infinity())) {}
+};
+
+/// The grid that fusion left on a node, or the whole type.
+inline grid fused_levels(const node& n) {
+  return {static_cast<std::int32_t>(n.get_int("qmin", 0)),
+          static_cast<std::int32_t>(n.get_int("qmax", -1))};
+}
+
+/// Checks weights [out, in / groups, kernel ...] against an input [batch, in, spatial ...].
+inline filter_shape read_filters(const operator_context& c, const shape& input,
+                                 const shape& weights) {
+  c.require(weights.size() == input.size() && input.size() >= 3, "input ", to_string(input),
+            " and weights ", to_string(weights), " do not fit together");
+  const std::int64_t groups = c.n().get_int("group", 1);
+  c.require(groups >= 1 && weights[1] <= std::numeric_limits<std::int32_t>::max() &&
+                weights[1] * groups == input[1] && weights[0] % groups == 0,
+            input[1], " input channels, weights ", to_string(weights), " and ", groups,
+            " groups do not fit together");
+  c.require_supported(input.size() <= 4, "no code for ", input.size() - 2, " spatial axes");
+  filter_shape f;
+  f.out_channels = static_cast<std::size_t>(weights[0]);
+  f.in_channels = static_cast<std::size_t>(input[1]);
+  f.groups = static_cast<std::size_t>(groups);
+  f.kernel_width = static_cast<std::size_t>(weights.back());
+  f.kernel_height = input.size() == 4 ? static_cast<std::size_t>(weights[2]) : 1;
+  return f;
+}
+
+/// Output shape of a convolution whose weights are input `weights`; also checks the rest.
+inline void infer_convolution(operator_context& c, std::size_t weights, element_type type) {
+  const shape& in = c.input(0).dims();
+  const shape& w = c.input(weights).dims();
+  static_cast<void>(read_filters(c, in, w));
+  const window_attributes a = read_window(c, in, shape(w.begin() + 2, w.end()));
+  shape out{in[0], w[0]};
+  for (std::size_t i = 0; i < a.rank(); ++i) {
+    out.push_back(output_extent(c, a, i, in[i + 2], false));
+  }
+  c.set_output(0, type, std::move(out));
+  c.outputs[0].set_channels_last(true);
+}
+
+inline window convolution_window(const operator_context& c, std::size_t weights) {
+  const shape& in = c.input(0).dims();
+  const shape& w = c.input(weights).dims();
+  return to_window(c, read_window(c, in, shape(w.begin() + 2, w.end())), in);
+}
+
+struct float_filters_state : operator_state {
+  packed_float_filters filters;
+};
+
+/// What `make` packs; once only if the inputs listed in `from` never change.
+template <class State, class Make>
+State& cached_state(operator_context& c, std::initializer_list<std::size_t> from, const Make& make) {
+  bool constant = true;
+  for (const std::size_t i : from) {
+    constant = constant && (c.is_constant(i) || !c.has_input(i));
+  }
+  if (*c.state == nullptr || !constant) {
+    auto fresh = std::make_unique<State>();
+    make(*fresh);
+    *c.state = std::move(fresh);
+  }
+  return static_cast<State&>(**c.state);
+}
+
+inline std::span<const float> optional_floats(const operator_context& c, std::size_t i,
+                                              std::size_t count) {
+  if (!c.has_input(i)) {
+    return {};
+  }
+  c.require(c.inputs[i].count() == count, "input ", i, " has ", c.inputs[i].count(), " values, not ",
+            count);
+  return c.inputs[i].data<float>();
+}
+
+inline void require_floats(const operator_context& c) {
+  for (const tensor& t : c.inputs) {
+    c.require_supported(!t.defined() || t.type() == element_type::f32, "no code for elements of type ",
+                        graph::name(t.type()));
+  }
+}
+
+inline void infer_conv(operator_context& c) { infer_convolution(c, 1, c.input(0).type()); }
+
+inline void run_conv(operator_context& c) {
+  require_floats(c);
+  const filter_shape f = read_filters(c, c.inputs[0].dims(), c.inputs[1].dims());
+  const auto& state = cached_state<float_filters_state>(c, {1, 2}, [&](float_filters_state& s) {
+    const tensor weights = to_plain(c.inputs[1]);
+    s.filters = packed_float_filters(f, weights.data<float>(), optional_floats(c, 2, f.out_channels));
+  });
+  const tensor x = to_channels_last(c.inputs[0], c.allocate);
+  tensor& y = c.make_output(0);
+  const fused_clamp clamp(c.n());
+  convolve(x.data<float>(), state.filters, convolution_window(c, 1), y.mutable_data<float>(),
+           clamp.lower, clamp.upper, *c.parallel);
+}
+
+// ---------------------------------------------------------------------------------- ConvTranspose
+
+/// Pads and output shape of a transposed convolution.
+struct transposed_window {
+  window_attributes a;
+  shape out;  // spatial
+};
+
+inline transposed_window read_transposed(const operator_context& c) {
+  const shape& in = c.input(0).dims();
+  const shape& w = c.input(1).dims();
+  c.require(in.size() == w.size() && in.size() >= 3, "input ", to_string(in), " and weights ",
+            to_string(w), " do not fit together");
+  c.require_supported(in.size() <= 4, "no code for ", in.size() - 2, " spatial axes");
+  const std::int64_t groups = c.n().get_int("group", 1);
+  c.require(groups >= 1 && w[0] == in[1] && in[1] % groups == 0, in[1], " input channels, weights ",
+            to_string(w), " and ", groups, " groups do not fit together");
+  const std::size_t rank = in.size() - 2;
+  transposed_window t;
+  t.a.kernel.assign(w.begin() + 2, w.end());
+  t.a.strides = axis_list(c, "strides", rank, 1, 1);
+  t.a.dilations = axis_list(c, "dilations", rank, 1, 1);
+  const shape pads = axis_list(c, "pads", 2 * rank, 0, 0);
+  const shape output_padding = axis_list(c, "output_padding", rank, 0, 0);
+  const shape output_shape = c.n().get_ints("output_shape");
+  const std::string automatic = c.n().get_string("auto_pad", "NOTSET");
+  for (std::size_t i = 0; i < rank; ++i) {
+    const std::int64_t full =
+        t.a.strides[i] * (in[i + 2] - 1) + output_padding[i] + t.a.reach(i);
+    std::int64_t begin = pads[i];
+    std::int64_t end = pads[rank + i];
+    std::int64_t extent = full - begin - end;
+    const bool same = automatic == "SAME_UPPER" || automatic == "SAME_LOWER";
+    if (!output_shape.empty() || same) {
+      c.require(output_shape.empty() || output_shape.size() == rank, "output_shape has ",
+                output_shape.size(), " values, not ", rank);
+      extent = output_shape.empty() ? in[i + 2] * t.a.strides[i] : output_shape[i];
+      const std::int64_t total = (std::max)(std::int64_t{0}, full - extent);
+      const std::int64_t smaller = total / 2;
+      begin = automatic == "SAME_UPPER" ? smaller : total - smaller;
+      end = total - begin;
+    } else if (automatic == "VALID") {
+      begin = end = 0;
+      extent = full;
+    }
+    c.require(extent > 0, "the output has extent ", extent, " along axis ", i + 2);
+    t.a.pads_begin.push_back(begin);
+    t.a.pads_end.push_back(end);
+    t.out.push_back(extent);
+  }
+  return t;
+}
+
+inline void infer_conv_transpose(operator_context& c) {
+  const transposed_window t = read_transposed(c);
+  const shape& in = c.input(0).dims();
+  shape out{in[0], c.input(1).dim(1) * c.n().get_int("group", 1)};
+  out.insert(out.end(), t.out.begin(), t.out.end());
+  c.set_output(0, c.input(0).type(), std::move(out));
+  c.outputs[0].set_channels_last(true);
+}
+
+struct transposed_state : operator_state {
+  std::vector<packed_floats> groups;
+};
+
+/// Each input pixel times the weights gives one patch; patches are added where they overlap, in the order
+/// of input pixels.
+inline void run_conv_transpose(operator_context& c) {
+  require_floats(c);
+  const transposed_window t = read_transposed(c);
+  const auto size = [](std::int64_t v) { return static_cast<std::size_t>(v); };
+  const shape& in = c.inputs[0].dims();
+  const shape& w = c.inputs[1].dims();
+  const std::size_t groups = size(c.n().get_int("group", 1));
+  const std::size_t in_channels = size(in[1]);
+  const std::size_t group_in = in_channels / groups;
+  const std::size_t group_out = size(w[1]);
+  const std::size_t out_channels = group_out * groups;
+  const bool flat = in.size() == 3;
+  const std::size_t taps = size(w.back()) * (flat ? 1 : size(w[2]));
+
+  const auto& state = cached_state<transposed_state>(c, {1}, [&](transposed_state& s) {
+    const auto weights = c.inputs[1].data<float>();
+    std::vector<float> matrix(group_in * taps * group_out);
+    for (std::size_t g = 0; g < groups; ++g) {
+      for (std::size_t i = 0; i < group_in; ++i) {
+        for (std::size_t o = 0; o < group_out; ++o) {
+          for (std::size_t k = 0; k < taps; ++k) {
+            matrix[(i * taps + k) * group_out + o] =
+                weights[((g * group_in + i) * group_out + o) * taps + k];
+          }
+        }
+      }
+      s.groups.emplace_back(matrix_view<const float>(matrix.data(), group_in, taps * group_out),
+                            std::span<const float>{});
+    }
+  });
+
+  const tensor x = to_channels_last(c.inputs[0], c.allocate);
+  tensor& y = c.make_output(0);
+  auto out = y.mutable_data<float>();
+  const std::span<const float> bias = optional_floats(c, 2, out_channels);
+  for (std::size_t i = 0; i < out.size(); i += out_channels) {
+    for (std::size_t o = 0; o < out_channels; ++o) {
+      out[i + o] = bias.empty() ? 0.0F : bias[o];
+    }
+  }
+  const std::size_t last = t.a.rank() - 1;
+  const std::int64_t in_height = flat ? 1 : in[2];
+  const std::int64_t in_width = in.back();
+  const std::int64_t out_height = flat ? 1 : t.out[0];
+  const std::int64_t out_width = t.out[last];
+  const std::int64_t kernel_height = flat ? 1 : w[2];
+  const std::int64_t kernel_width = w.back();
+  std::vector<float> patches(size(in_width) * taps * group_out);
+  for (std::int64_t n = 0; n < in[0]; ++n) {
+    for (std::int64_t row = 0; row < in_height; ++row) {
+      for (std::size_t g = 0; g < groups; ++g) {
+        const float* line =
+            x.data<float>().data() + size((n * in_height + row) * in_width) * in_channels + g * group_in;
+        gemm(matrix_view<const float>(line, size(in_width), group_in,
+                                      static_cast<std::ptrdiff_t>(in_channels)),
+             state.groups[g],
+             matrix_view<float>(patches.data(), size(in_width), taps * group_out));
+        for (std::int64_t column = 0; column < in_width; ++column) {
+          const float* patch = patches.data() + size(column) * taps * group_out;
+          for (std::int64_t k = 0; k < kernel_height * kernel_width; ++k, patch += group_out) {
+            const std::int64_t ky = k / kernel_width;
+            const std::int64_t kx = k % kernel_width;
+            const std::int64_t oy =
+                flat ? 0 : row * t.a.strides[0] - t.a.pads_begin[0] + ky * t.a.dilations[0];
+            const std::int64_t ox =
+                column * t.a.strides[last] - t.a.pads_begin[last] + kx * t.a.dilations[last];
+            if (oy < 0 || oy >= out_height || ox < 0 || ox >= out_width) {
+              continue;
+            }
+            float* to =
+                out.data() + size((n * out_height + oy) * out_width + ox) * out_channels + g * group_out;
+            for (std::size_t o = 0; o < group_out; ++o) {
+              to[o] += patch[o];
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------- integer
+
+struct integer_filters_state : operator_state {
+  packed_filters filters;
+};
+
+/// Where a node of the integer convolutions has what.
+struct integer_convolution_inputs {
+  std::size_t x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, bias;
+  static constexpr std::size_t absent = static_cast<std::size_t>(-1);
+};
+inline constexpr integer_convolution_inputs qlinear_conv_inputs{0, 1, 2, 3, 4, 5, 6, 7, 8};
+inline constexpr integer_convolution_inputs conv_integer_inputs{
+    0, integer_convolution_inputs::absent, 2, 1, integer_convolution_inputs::absent, 3,
+    integer_convolution_inputs::absent, integer_convolution_inputs::absent,
+    integer_convolution_inputs::absent};
+
+inline void run_integer_convolution(operator_context& c, const integer_convolution_inputs& at) {
+  const filter_shape f = read_filters(c, c.input(at.x).dims(), c.input(at.w).dims());
+  const auto& state = cached_state<integer_filters_state>(
+      c, {at.w, at.w_scale, at.w_zero_point, at.bias}, [&](integer_filters_state& s) {
+        const std::vector<float> scales =
+            c.has_input(at.w_scale) ? read_scales(c, at.w_scale) : std::vector<float>{1.0F};
+        c.require(scales.size() == 1 || scales.size() == f.out_channels, scales.size(),
+                  " weight scales for ", f.out_channels, " channels");
+        const std::size_t zero_points =
+            c.has_input(at.w_zero_point) ? c.inputs[at.w_zero_point].count() : 1;
+        const signed_operand w = as_signed(c, to_plain(c.input(at.w)),
+                                           read_zero_points(c, at.w_zero_point, zero_points));
+        std::span<const std::int32_t> bias;
+        if (c.has_input(at.bias)) {
+          c.require(c.inputs[at.bias].type() == element_type::s32 &&
+                        c.inputs[at.bias].count() == f.out_channels,
+                    "bias must be int32 with ", f.out_channels, " values");
+          bias = c.inputs[at.bias].data<std::int32_t>();
+        }
+        s.filters = packed_filters(f, w.values.data<std::int8_t>(), {scales, w.zero_points, bias});
+      });
+
+  epilogue_options options;
+  std::int32_t zero_point = 0;
+  if (c.has_input(at.x_scale)) {
+    const quant_params p = read_params(c, at.x_scale, at.x_zero_point);
+    options.lhs_scale = p.scale;
+    zero_point = p.zero_point;
+  } else {
+    zero_point = read_zero_points(c, at.x_zero_point, 1)[0];
+  }
+  if (c.has_input(at.y_scale)) {
+    options.output = read_params(c, at.y_scale, at.y_zero_point);
+  }
+  options.levels = fused_levels(c.n());
+  const fused_clamp clamp(c.n());
+  options.lower = clamp.lower;
+  options.upper = clamp.upper;
+  const unsigned_operand x =
+      as_unsigned(c, to_channels_last(c.inputs[at.x], c.allocate), zero_point);
+  options.lhs_zero_point = x.zero_point;
+  tensor& y = c.make_output(0);
+  for_integer_output(c, y.type(), [&]<class T>() {
+    convolve<T>(x.values.data<std::uint8_t>(), state.filters, convolution_window(c, at.w),
+                y.mutable_data<T>(), options, *c.parallel);
+  });
+}
+
+inline void infer_qlinear_conv(operator_context& c) {
+  const bool quantized = c.has_input(qlinear_conv_inputs.y_scale);
+  c.require(quantized || c.n().domain == "detent", "the output scale is missing");
+  const element_type type = !quantized       ? element_type::f32
+                            : c.has_input(7) ? c.inputs[7].type()
+                                             : c.input(0).type();
+  infer_convolution(c, 3, type);
+}
+
+inline void infer_conv_integer(operator_context& c) { infer_convolution(c, 1, element_type::s32); }
+
+inline constexpr operator_definition convolution_operators[] = {
+    {"", "Conv", 2, 3, layout_support::any, &infer_conv, &run_conv},
+    {"detent", "Conv", 2, 3, layout_support::any, &infer_conv, &run_conv},
+    {"", "ConvTranspose", 2, 3, layout_support::any, &infer_conv_transpose, &run_conv_transpose},
+    {"", "ConvInteger", 2, 4, layout_support::any, &infer_conv_integer,
+     [](operator_context& c) { run_integer_convolution(c, conv_integer_inputs); }},
+    {"", "QLinearConv", 8, 9, layout_support::any, &infer_qlinear_conv,
+     [](operator_context& c) { run_integer_convolution(c, qlinear_conv_inputs); }},
+    {"detent", "QLinearConv", 5, 9, layout_support::any, &infer_qlinear_conv,
+     [](operator_context& c) { run_integer_convolution(c, qlinear_conv_inputs); }},
+};
+
+}  // namespace ops
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_CONVOLUTION_HPP

@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Gemm, MatMul, MatMulInteger, QLinearMatMul, and detent's own forms.
+//
+// Domain "detent" is never written to files: detent.Gemm adds `lower` and `upper` (a fused clamp);
+// detent.QLinearGemm is QLinearMatMul with a two-dimensional constant right side, `transB`, an int32 bias
+// as ninth input, `qmin` and `qmax`, and float output where the output scale is absent.
+#ifndef DETENT_GRAPH_OPS_MATMUL_HPP
+#define DETENT_GRAPH_OPS_MATMUL_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/gemm.hpp>
+#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/broadcast.hpp>
+#include <detent/graph/ops/convolution.hpp>
+#include <detent/graph/ops/quantization_inputs.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ops {
+
+/// A product of stacks of matrices, as numpy.matmul defines it.
+struct matmul_shape {
+  std::size_t m = 1, n = 1, k = 1;
+  std::vector<std::size_t> lhs_batch, rhs_batch;  // which matrix of each side makes each output matrix
+  shape out;
+
+  matmul_shape(const operator_context& c, shape a, shape b) {
+    c.require(!a.empty() && !b.empty(), "a product needs operands of rank 1 or more");
+    const bool row = a.size() == 1;
+    const bool column = b.size() == 1;
+    if (row) {
+      a.insert(a.begin(), 1);
+    }
+    if (column) {
+      b.push_back(1);
+    }
+    const std::int64_t lhs_k = a.back();
+    const std::int64_t rhs_k = b[b.size() - 2];
+    c.require(lhs_k == rhs_k, "K is ", lhs_k, " on the left, ", rhs_k, " on the right");
+    m = static_cast<std::size_t>(a[a.size() - 2]);
+    n = static_cast<std::size_t>(b.back());
+    k = static_cast<std::size_t>(lhs_k);
+    const std::size_t rank = (std::max)(a.size(), b.size()) - 2;
+    shape lhs(a.begin(), a.end() - 2);
+    shape rhs(b.begin(), b.end() - 2);
+    lhs.insert(lhs.begin(), rank - lhs.size(), 1);
+    rhs.insert(rhs.begin(), rank - rhs.size(), 1);
+    lhs_batch = rhs_batch = {0};
+    for (std::size_t i = 0; i < rank; ++i) {
+      c.require(lhs[i] == rhs[i] || lhs[i] == 1 || rhs[i] == 1, "stacks of ", to_string(lhs), " and ",
+                to_string(rhs), " matrices do not broadcast");
+      const std::int64_t extent = lhs[i] == 1 ? rhs[i] : lhs[i];
+      out.push_back(extent);
+    }
+    if (!row) {
+      out.push_back(a[a.size() - 2]);
+    }
+    if (!column) {
+      out.push_back(b.back());
+    }
+    static_cast<void>(element_count(out));  // rejects what would not fit before the lists below grow
+    for (std::size_t i = 0; i < rank; ++i) {
+      const auto extent = static_cast<std::size_t>(lhs[i] == 1 ? rhs[i] : lhs[i]);
+      expand(lhs_batch, extent, lhs[i] != 1);
+      expand(rhs_batch, extent, rhs[i] != 1);
+    }
+  }
+
+  /// All left matrices meet the same right one: one product with more rows.
+  [[nodiscard]] bool stacked_rows() const noexcept {
+    return std::all_of(rhs_batch.begin(), rhs_batch.end(), [](std::size_t i) { return i == 0; }) &&
+           std::is_sorted(lhs_batch.begin(), lhs_batch.end()) &&
+           (lhs_batch.size() < 2 || lhs_batch.back() == lhs_batch.size() - 1);
+  }
+
+ private:
+  static void expand(std::vector<std::size_t>& index, std::size_t extent, bool moves) {
+    std::vector<std::size_t> grown;
+    grown.reserve(index.size() * extent);
+    for (const std::size_t i : index) {
+      for (std::size_t j = 0; j < extent; ++j) {
+        grown.push_back(moves ? i * extent + j : i);
+      }
+    }
+    index = std::move(grown);
+  }
+};
+
+struct float_matrix_state : operator_state {
+  packed_floats weights;
+};
+
+inline void infer_matmul(operator_context& c) {
+  c.set_output(0, c.input(0).type(), matmul_shape(c, c.input(0).dims(), c.input(1).dims()).out);
+}
+
+/// Calls product(lhs, rhs, out, rows) for each product of the stack.
+template <class A, class B, class C, class Product>
+void for_each_product(const matmul_shape& s, const A* a, const B* b, C* out, const Product& product) {
+  if (s.stacked_rows()) {
+    product(a, b, out, s.m * s.lhs_batch.size());
+    return;
+  }
+  for (std::size_t i = 0; i < s.lhs_batch.size(); ++i) {
+    product(a + s.lhs_batch[i] * s.m * s.k, b + s.rhs_batch[i] * s.k * s.n, out + i * s.m * s.n, s.m);
+  }
+}
+
+inline void run_matmul(operator_context& c) {
+  const tensor& a = c.inputs[0];
+  const tensor& b = c.inputs[1];
+  c.require(a.type() == b.type(), "operands of types ", graph::name(a.type()), " and ",
+            graph::name(b.type()));
+  const matmul_shape s(c, a.dims(), b.dims());
+  tensor& y = c.make_output(0);
+  if (a.type() == element_type::f32) {
+    if (s.stacked_rows() && c.is_constant(1)) {
+      const auto& state = cached_state<float_matrix_state>(c, {1}, [&](float_matrix_state& fresh) {
+        fresh.weights = packed_floats({b.data<float>().data(), s.k, s.n}, {});
+      });
+      const std::size_t rows = s.m * s.lhs_batch.size();
+      gemm({a.data<float>().data(), rows, s.k}, state.weights,
+           {y.mutable_data<float>().data(), rows, s.n}, -std::numeric_limits<float>::infinity(),
+           std::numeric_limits<float>::infinity(), *c.parallel);
+      return;
+    }
+    for_each_product(s, a.data<float>().data(), b.data<float>().data(),
+                     y.mutable_data<float>().data(),
+                     [&](const float* lhs, const float* rhs, float* out, std::size_t rows) {
+                       gemm({lhs, rows, s.k}, packed_floats({rhs, s.k, s.n}, {}), {out, rows, s.n},
+                            -std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::infinity(), *c.parallel);
+                     });
+    return;
+  }
+  using other_types = type_list<double, std::int32_t, std::int64_t, std::uint32_t, std::uint64_t>;
+  for_type(c, other_types{}, a.type(), [&]<class T>() {
+    // Integers wrap: sums are made in the unsigned type.
+    using sum_type = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>,
+                                        std::type_identity<T>>::type;
+    for_each_product(s, a.data<T>().data(), b.data<T>().data(), y.mutable_data<T>().data(),
+                     [&](const T* lhs, const T* rhs, T* out, std::size_t rows) {
+                       for (std::size_t i = 0; i < rows; ++i) {
+                         for (std::size_t j = 0; j < s.n; ++j) {
+                           sum_type sum{};
+                           for (std::size_t k = 0; k < s.k; ++k) {
+                             sum += static_cast<sum_type>(lhs[i * s.k + k]) *
+                                    static_cast<sum_type>(rhs[k * s.n + j]);
+                           }
+                           out[i * s.n + j] = static_cast<T>(sum);
+                         }
+                       }
+                     });
+  });
+}
+
+// ------------------------------------------------------------------------------------------- Gemm
+
+struct gemm_shape {
+  std::size_t m, n, k;
+  bool transpose_a, transpose_b;
+
+  explicit gemm_shape(const operator_context& c, std::size_t b_input = 1)
+      : transpose_a(c.n().get_int("transA", 0) != 0), transpose_b(c.n().get_int("transB", 0) != 0) {
+    const shape& a = c.input(0).dims();
+    const shape& b = c.input(b_input).dims();
+    c.require(a.size() == 2 && b.size() == 2, "operands ", to_string(a), " and ", to_string(b),
+              " are not matrices");
+    m = static_cast<std::size_t>(a[transpose_a ? 1 : 0]);
+    k = static_cast<std::size_t>(a[transpose_a ? 0 : 1]);
+    n = static_cast<std::size_t>(b[transpose_b ? 0 : 1]);
+    const std::int64_t other = b[transpose_b ? 1 : 0];
+    c.require(static_cast<std::int64_t>(k) == other, "K is ", k, " on the left, ", other,
+              " on the right");
+  }
+
+  template <class T>
+  [[nodiscard]] matrix_view<const T> rhs(const T* data) const {
+    const matrix_view<const T> stored(data, transpose_b ? n : k, transpose_b ? k : n);
+    return transpose_b ? stored.transposed() : stored;
+  }
+};
+
+inline void infer_gemm(operator_context& c) {
+  const gemm_shape s(c);
+  c.set_output(0, c.input(0).type(),
+               {static_cast<std::int64_t>(s.m), static_cast<std::int64_t>(s.n)});
+  if (c.has_input(2)) {
+    c.require(broadcast_dims(c, c.outputs[0].dims(), c.inputs[2].dims()) == c.outputs[0].dims(),
+              "C of shape ", to_string(c.inputs[2].dims()), " does not broadcast to ",
+              to_string(c.outputs[0].dims()));
+  }
+}
+
+template <class T>
+std::vector<T> transposed_copy(const T* data, std::size_t rows, std::size_t columns) {
+  std::vector<T> copy(rows * columns);
+  for (std::size_t i = 0; i < rows; ++i) {
+    for (std::size_t j = 0; j < columns; ++j) {
+      copy[j * rows + i] = data[i * columns + j];
+    }
+  }
+  return copy;
+}
+
+inline void run_gemm(operator_context& c) {
+  require_floats(c);
+  const gemm_shape s(c);
+  const float alpha = c.n().get_float("alpha", 1.0F);
+  const float beta = c.n().get_float("beta", 1.0F);
+  const fused_clamp clamp(c.n());
+  // A bias along the columns is added by the product itself.
+  const bool has_bias = c.has_input(2) && beta != 0.0F;
+  const bool row_bias = has_bias && alpha == 1.0F && beta == 1.0F && c.is_constant(2) &&
+                        c.inputs[2].rank() > 0 && c.inputs[2].count() == s.n &&
+                        c.inputs[2].dims().back() == c.outputs[0].dim(1);
+  const bool finished = row_bias || (!has_bias && alpha == 1.0F);
+  const auto& state =
+      cached_state<float_matrix_state>(c, {1}, [&](float_matrix_state& fresh) {
+        fresh.weights = packed_floats(s.rhs(c.inputs[1].data<float>().data()),
+                                      row_bias ? c.inputs[2].data<float>() : std::span<const float>{});
+      });
+  const float* a = c.inputs[0].data<float>().data();
+  std::vector<float> transposed;
+  if (s.transpose_a) {
+    transposed = transposed_copy(a, s.k, s.m);
+    a = transposed.data();
+  }
+  auto out = c.make_output(0).mutable_data<float>();
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  gemm({a, s.m, s.k}, state.weights, {out.data(), s.m, s.n}, finished ? clamp.lower : -infinity,
+       finished ? clamp.upper : infinity, *c.parallel);
+  if (finished) {
+    return;
+  }
+  const shape bias_dims = has_bias ? c.inputs[2].dims() : shape{};
+  const bool per_row = bias_dims.size() == 2 && bias_dims[0] != 1;
+  const bool per_column = !bias_dims.empty() && bias_dims.back() != 1;
+  const float* bias = has_bias ? c.inputs[2].data<float>().data() : nullptr;
+  for (std::size_t i = 0; i < s.m; ++i) {
+    for (std::size_t j = 0; j < s.n; ++j) {
+      const std::size_t at = (per_row ? i * (per_column ? s.n : 1) : 0) + (per_column ? j : 0);
+      const float scaled = alpha * out[i * s.n + j];
+      const float sum = has_bias ? std::fma(beta, bias[at], scaled) : scaled;
+      out[i * s.n + j] = reference::clamp(sum, clamp.lower, clamp.upper);
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------- integer
+
+struct integer_matrix_state : operator_state {
+  packed_weights weights;
+};
+
+/// Where a node of the integer products has what.
+struct integer_matmul_inputs {
+  std::size_t a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, bias;
+};
+inline constexpr std::size_t absent_input = static_cast<std::size_t>(-1);
+inline constexpr integer_matmul_inputs qlinear_matmul_inputs{0, 1, 2, 3, 4, 5, 6, 7, 8};
+inline constexpr integer_matmul_inputs matmul_integer_inputs{
+    0, absent_input, 2, 1, absent_input, 3, absent_input, absent_input, absent_input};
+
+/// The values of a scale or zero point of a right side: one, one for each column, or (in the shape
+/// [..., 1, N]) the same for each matrix of the stack.
+inline std::size_t column_values(const operator_context& c, std::size_t i, std::size_t n) {
+  if (!c.has_input(i)) {
+    return 1;
+  }
+  const std::size_t count = c.inputs[i].count();
+  c.require_supported(count == 1 || count == n, "input ", i, " has ", count, " values for ", n,
+                      " columns");
+  return count;
+}
+
+/// Packs one right matrix with its parameters.
+inline packed_weights pack_rhs(const operator_context& c, const integer_matmul_inputs& at,
+                               matrix_view<const std::int8_t> values,
+                               std::span<const std::int32_t> zero_points) {
+  const std::vector<float> scales =
+      c.has_input(at.b_scale) ? read_scales(c, at.b_scale) : std::vector<float>{1.0F};
+  column_values(c, at.b_scale, values.columns);
+  std::span<const std::int32_t> bias;
+  if (c.has_input(at.bias)) {
+    c.require(c.inputs[at.bias].type() == element_type::s32, "bias must be int32");
+    bias = c.inputs[at.bias].data<std::int32_t>();
+  }
+  return pack_weights(values, {scales, zero_points, bias});
+}
+
+inline epilogue_options product_epilogue(const operator_context& c, const integer_matmul_inputs& at) {
+  epilogue_options options;
+  if (c.has_input(at.a_scale)) {
+    options.lhs_scale = read_params(c, at.a_scale, at.a_zero_point).scale;
+  }
+  if (c.has_input(at.y_scale)) {
+    options.output = read_params(c, at.y_scale, at.y_zero_point);
+  }
+  options.levels = fused_levels(c.n());
+  const fused_clamp clamp(c.n());
+  options.lower = clamp.lower;
+  options.upper = clamp.upper;
+  return options;
+}
+
+inline void run_integer_matmul(operator_context& c, const integer_matmul_inputs& at) {
+  const tensor& b = c.input(at.b);
+  const matmul_shape s(c, c.input(at.a).dims(), b.dims());
+  const std::size_t zero_point_count =
+      c.has_input(at.a_zero_point) ? c.inputs[at.a_zero_point].count() : 1;
+  const std::vector<std::int32_t> lhs_zero_points =
+      read_zero_points(c, at.a_zero_point, zero_point_count);
+  c.require_supported(zero_point_count == 1 || zero_point_count == s.m, zero_point_count,
+                      " zero points for ", s.m, " rows");
+  epilogue_options options = product_epilogue(c, at);
+  const unsigned_operand a = as_unsigned(c, c.inputs[at.a], 0);
+  const std::int32_t shift = a.zero_point;  // 128 if the left side was signed
+  const signed_operand rhs =
+      as_signed(c, b, read_zero_points(c, at.b_zero_point, column_values(c, at.b_zero_point, s.n)));
+  tensor& y = c.make_output(0);
+  for_integer_output(c, y.type(), [&]<class T>() {
+    for_each_product(
+        s, a.values.data<std::uint8_t>().data(), rhs.values.data<std::int8_t>().data(),
+        y.mutable_data<T>().data(),
+        [&](const std::uint8_t* lhs, const std::int8_t* matrix, T* out, std::size_t rows) {
+          const auto pack = [&](integer_matrix_state& fresh) {
+            fresh.weights = pack_rhs(c, at, {matrix, s.k, s.n}, rhs.zero_points);
+          };
+          integer_matrix_state once;
+          const packed_weights* weights = &once.weights;
+          if (s.stacked_rows()) {
+            weights = &cached_state<integer_matrix_state>(
+                           c, {at.b, at.b_scale, at.b_zero_point, at.bias}, pack)
+                           .weights;
+          } else {
+            pack(once);
+          }
+          const std::size_t step = zero_point_count == 1 ? rows : 1;
+          for (std::size_t i = 0; i < rows; i += step) {
+            options.lhs_zero_point = lhs_zero_points[i % zero_point_count] + shift;
+            gemm(matrix_view<const std::uint8_t>(lhs + i * s.k, step, s.k), *weights,
+                 matrix_view<T>(out + i * s.n, step, s.n), options, *c.parallel);
+          }
+        });
+  });
+}
+
+inline void infer_matmul_integer(operator_context& c) {
+  c.set_output(0, element_type::s32, matmul_shape(c, c.input(0).dims(), c.input(1).dims()).out);
+}
+
+inline void infer_qlinear_matmul(operator_context& c) {
+  const element_type type = c.has_input(7) ? c.inputs[7].type() : c.input(0).type();
+  c.set_output(0, type, matmul_shape(c, c.input(0).dims(), c.input(3).dims()).out);
+}
+
+/// The left side of detent.QLinearGemm may have any rank; all but its last dimension are rows.
+inline void infer_qlinear_gemm(operator_context& c) {
+  const shape& a = c.input(0).dims();
+  const shape& b = c.input(3).dims();
+  const bool transposed = c.n().get_int("transB", 0) != 0;
+  c.require(!a.empty() && b.size() == 2 && a.back() == b[transposed ? 1 : 0], "operands ", to_string(a),
+            " and ", to_string(b), " do not fit together");
+  shape out = a;
+  out.back() = b[transposed ? 0 : 1];
+  const element_type type = !c.has_input(6)  ? element_type::f32
+                            : c.has_input(7) ? c.inputs[7].type()
+                                             : c.input(0).type();
+  c.set_output(0, type, std::move(out));
+}
+
+inline void run_qlinear_gemm(operator_context& c) {
+  const integer_matmul_inputs& at = qlinear_matmul_inputs;
+  const bool transposed = c.n().get_int("transB", 0) != 0;
+  const tensor& b = c.inputs[at.b];
+  const auto& state = cached_state<integer_matrix_state>(
+      c, {at.b, at.b_scale, at.b_zero_point, at.bias}, [&](integer_matrix_state& fresh) {
+        const std::size_t n = static_cast<std::size_t>(b.dim(transposed ? 0 : 1));
+        const signed_operand w = as_signed(
+            c, b, read_zero_points(c, at.b_zero_point, column_values(c, at.b_zero_point, n)));
+        const matrix_view<const std::int8_t> stored(w.values.data<std::int8_t>().data(),
+                                                    static_cast<std::size_t>(b.dim(0)),
+                                                    static_cast<std::size_t>(b.dim(1)));
+        fresh.weights = pack_rhs(c, at, transposed ? stored.transposed() : stored, w.zero_points);
+      });
+  epilogue_options options = product_epilogue(c, at);
+  const unsigned_operand a =
+      as_unsigned(c, c.inputs[at.a], read_zero_points(c, at.a_zero_point, 1)[0]);
+  options.lhs_zero_point = a.zero_point;
+  const std::size_t k = state.weights.depth();
+  const std::size_t n = state.weights.columns();
+  tensor& y = c.make_output(0);
+  const std::size_t rows = n == 0 ? 0 : y.count() / n;
+  for_integer_output(c, y.type(), [&]<class T>() {
+    gemm(matrix_view<const std::uint8_t>(a.values.data<std::uint8_t>().data(), rows, k),
+         state.weights, matrix_view<T>(y.mutable_data<T>().data(), rows, n), options, *c.parallel);
+  });
+}
+
+inline constexpr operator_definition matmul_operators[] = {
+    {"", "MatMul", 2, 2, layout_support::plain, &infer_matmul, &run_matmul},
+    {"", "Gemm", 2, 3, layout_support::plain, &infer_gemm, &run_gemm},
+    {"detent", "Gemm", 2, 3, layout_support::plain, &infer_gemm, &run_gemm},
+    {"", "MatMulInteger", 2, 4, layout_support::plain, &infer_matmul_integer,
+     [](operator_context& c) { run_integer_matmul(c, matmul_integer_inputs); }},
+    {"", "QLinearMatMul", 8, 8, layout_support::plain, &infer_qlinear_matmul,
+     [](operator_context& c) { run_integer_matmul(c, qlinear_matmul_inputs); }},
+    {"detent", "QLinearGemm", 5, 9, layout_support::plain, &infer_qlinear_gemm, &run_qlinear_gemm},
+};
+
+}  // namespace ops
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_MATMUL_HPP

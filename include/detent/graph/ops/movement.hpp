@@ -1,0 +1,1249 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Operators that move elements of any type without looking at them, and the copying they are made
+// of.
+#ifndef DETENT_GRAPH_OPS_MOVEMENT_HPP
+#define DETENT_GRAPH_OPS_MOVEMENT_HPP
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/operator.hpp>
+#include <detent/graph/tensor.hpp>
+#include <detent/parallel.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph::ops {
+
+// ---- helpers of the families that change shapes
+
+/// Integers that were an attribute until opset `since` made them an input. Nothing if the node has
+/// neither. Giving them the other way round is an error: ignoring them would compute something
+/// else.
+[[nodiscard]] inline std::optional<std::vector<std::int64_t>> attribute_or_input(
+    const operator_context& c, std::string_view attribute_name, std::size_t input,
+    std::int64_t since) {
+  if (c.opset >= since) {
+    c.require(c.n().find(attribute_name) == nullptr, "attribute ", attribute_name,
+              " became an input in opset ", since, "; this is opset ", c.opset);
+    return c.has_input(input) ? std::optional(c.integers(input)) : std::nullopt;
+  }
+  c.require(!c.has_input(input), "input ", input, " is an attribute (", attribute_name,
+            ") before opset ", since, "; this is opset ", c.opset);
+  const attribute* a = c.n().find(attribute_name);
+  if (a == nullptr) {
+    return std::nullopt;
+  }
+  c.require(a->kind == attribute::kind_type::ints, "attribute ", attribute_name,
+            " is not a list of integers");
+  return a->ints;
+}
+
+/// a + b and a * b of sizes >= 0. Dimensions of an empty tensor may be so large that these
+/// overflow.
+[[nodiscard]] inline std::int64_t add_sizes(const operator_context& c, std::int64_t a,
+                                            std::int64_t b) {
+  c.require(a <= (std::numeric_limits<std::int64_t>::max)() - b, "dimension ", a, " + ", b,
+            " is too large");
+  return a + b;
+}
+[[nodiscard]] inline std::int64_t multiply_sizes(const operator_context& c, std::int64_t a,
+                                                 std::int64_t b) {
+  c.require(a == 0 || b <= (std::numeric_limits<std::int64_t>::max)() / a, "dimension ", a, " * ",
+            b, " is too large");
+  return a * b;
+}
+
+/// Marks the axes in a list of `rank` flags; an axis that occurs twice is an error.
+[[nodiscard]] inline std::vector<bool> axis_set(const operator_context& c,
+                                                const std::vector<std::int64_t>& axes,
+                                                std::size_t rank) {
+  std::vector<bool> marked(rank, false);
+  for (const std::int64_t a : axes) {
+    const std::size_t axis = c.axis(a, rank);
+    c.require(!marked[axis], "axis ", a, " is there twice");
+    marked[axis] = true;
+  }
+  return marked;
+}
+
+/// The axes that lists of `count` values are about: given, or the first `count` ones.
+[[nodiscard]] inline std::vector<std::size_t> listed_axes(
+    const operator_context& c, const std::optional<std::vector<std::int64_t>>& given,
+    std::size_t count, std::size_t rank) {
+  c.require(count <= rank, count, " axes of a tensor of rank ", rank);
+  std::vector<std::size_t> axes(count);
+  if (!given) {
+    for (std::size_t i = 0; i < count; ++i) {
+      axes[i] = i;
+    }
+    return axes;
+  }
+  c.require(given->size() == count, given->size(), " axes for ", count, " values");
+  static_cast<void>(axis_set(c, *given, rank));
+  std::transform(given->begin(), given->end(), axes.begin(),
+                 [&](std::int64_t a) { return c.axis(a, rank); });
+  return axes;
+}
+
+/// The elements from one index of each axis to the next, in a tensor that is not empty.
+[[nodiscard]] inline std::vector<std::ptrdiff_t> row_major_steps(const shape& dims) {
+  std::vector<std::ptrdiff_t> steps(dims.size());
+  std::ptrdiff_t step = 1;
+  for (std::size_t i = dims.size(); i-- > 0;) {
+    steps[i] = step;
+    step *= dims[i];
+  }
+  return steps;
+}
+
+/// The product of dimensions [first, last) of a tensor that is not empty.
+[[nodiscard]] inline std::size_t product(const shape& dims, std::size_t first, std::size_t last) {
+  std::size_t count = 1;
+  for (std::size_t i = first; i < last; ++i) {
+    count *= static_cast<std::size_t>(dims[i]);
+  }
+  return count;
+}
+
+// ---- copying
+
+namespace movement {
+
+/// Elements by their size only. They are read and written with memcpy, which has no wishes about
+/// alignment or types and costs nothing.
+template <std::size_t Size>
+struct element {
+  std::byte bytes[Size];
+};
+template <class T>
+[[nodiscard]] T load(const std::byte* from) noexcept {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+template <class T>
+void store(std::byte* to, T value) noexcept {
+  std::memcpy(to, &value, sizeof(T));
+}
+
+/// Calls f.operator()<T>() with an unsigned integer of that size; false if there is none.
+template <class Function>
+bool with_unit(std::size_t size, const Function& f) {
+  switch (size) {
+    case 1:
+      f.template operator()<std::uint8_t>();
+      return true;
+    case 2:
+      f.template operator()<std::uint16_t>();
+      return true;
+    case 4:
+      f.template operator()<std::uint32_t>();
+      return true;
+    case 8:
+      f.template operator()<std::uint64_t>();
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// Work below this is not worth waking a thread for.
+inline constexpr std::size_t parallel_bytes = std::size_t{1} << 18;
+inline constexpr std::size_t parallel_parts = 16;
+
+}  // namespace movement
+
+/// Writes `count` copies of one element.
+inline void fill_elements(std::byte* out, std::size_t count, const std::byte* value,
+                          std::size_t element_size) {
+  const bool done = movement::with_unit(element_size, [&]<class T>() {
+    const T v = movement::load<T>(value);
+    for (std::size_t i = 0; i < count; ++i) {
+      movement::store(out + i * sizeof(T), v);
+    }
+  });
+  for (std::size_t i = 0; !done && i < count; ++i) {
+    std::memcpy(out + i * element_size, value, element_size);
+  }
+}
+
+/// One loop of a copy: how often, and how far each side moves every time.
+struct copy_loop {
+  std::size_t count;
+  std::ptrdiff_t in_step;
+  std::ptrdiff_t out_step;
+};
+
+namespace movement {
+
+/// Drops loops that run once and joins loops that are one longer loop. True if all run at least
+/// once.
+inline bool simplify(std::vector<copy_loop>& loops) {
+  std::vector<copy_loop> kept;
+  for (const copy_loop& inner : loops) {
+    if (inner.count == 0) {
+      return false;
+    }
+    if (inner.count == 1) {
+      continue;
+    }
+    const auto count = static_cast<std::ptrdiff_t>(inner.count);
+    if (!kept.empty() && kept.back().in_step == inner.in_step * count &&
+        kept.back().out_step == inner.out_step * count) {
+      kept.back() = {kept.back().count * inner.count, inner.in_step, inner.out_step};
+    } else {
+      kept.push_back(inner);
+    }
+  }
+  loops = std::move(kept);
+  return true;
+}
+
+/// out[j][i] = in[i][j] for 8 x 8 bytes: exchanges blocks of 4, 2 and 1 across the diagonal. The
+/// order of bytes in an integer does not matter, because it is the same on both sides.
+inline void transpose_8x8(const std::byte* in, std::ptrdiff_t in_row, std::byte* out,
+                          std::ptrdiff_t out_row) noexcept {
+  std::uint64_t rows[8];
+  for (std::ptrdiff_t i = 0; i < 8; ++i) {
+    rows[i] = load<std::uint64_t>(in + i * in_row);
+  }
+  const auto exchange = [&rows](std::size_t distance, std::uint64_t low) {
+    const std::size_t bits = 8 * distance;
+    for (std::size_t i = 0; i < 8; ++i) {
+      if ((i & distance) == 0) {
+        const std::uint64_t t = (rows[i] >> bits ^ rows[i + distance]) & low;
+        rows[i + distance] ^= t;
+        rows[i] ^= t << bits;
+      }
+    }
+  };
+  exchange(4, 0x00000000FFFFFFFFU);
+  exchange(2, 0x0000FFFF0000FFFFU);
+  exchange(1, 0x00FF00FF00FF00FFU);
+  for (std::ptrdiff_t i = 0; i < 8; ++i) {
+    store(out + i * out_row, rows[i]);
+  }
+}
+
+/// out[j][i] = in[i][j] for a piece that fits the cache; rows are i. Steps in bytes.
+template <class T>
+void transpose_piece(const std::byte* in, std::ptrdiff_t in_row, std::byte* out,
+                     std::ptrdiff_t out_row, std::ptrdiff_t rows, std::ptrdiff_t columns) {
+  constexpr std::ptrdiff_t size = sizeof(T);
+  for (std::ptrdiff_t j = 0; j < columns; ++j) {
+    for (std::ptrdiff_t i = 0; i < rows; ++i) {
+      store(out + j * out_row + i * size, load<T>(in + i * in_row + j * size));
+    }
+  }
+}
+
+template <class T>
+void transpose_blocks(const std::byte* in, std::ptrdiff_t in_row, std::byte* out,
+                      std::ptrdiff_t out_row, std::ptrdiff_t rows, std::ptrdiff_t columns) {
+  constexpr std::ptrdiff_t size = sizeof(T);
+  constexpr std::ptrdiff_t side = size == 1 ? 8 : 16;
+  for (std::ptrdiff_t i = 0; i < rows; i += side) {
+    const std::ptrdiff_t height = (std::min)(side, rows - i);
+    for (std::ptrdiff_t j = 0; j < columns; j += side) {
+      const std::ptrdiff_t width = (std::min)(side, columns - j);
+      const std::byte* from = in + i * in_row + j * size;
+      std::byte* to = out + j * out_row + i * size;
+      if (height < side || width < side) {
+        transpose_piece<T>(from, in_row, to, out_row, height, width);
+      } else if constexpr (size == 1) {
+        transpose_8x8(from, in_row, to, out_row);
+      } else {
+        transpose_piece<T>(from, in_row, to, out_row, side, side);
+      }
+    }
+  }
+}
+
+template <class T>
+void copy_line(const std::byte* in, std::byte* out, const copy_loop& loop) {
+  const auto count = static_cast<std::ptrdiff_t>(loop.count);
+  if (loop.in_step == 0 && loop.out_step == static_cast<std::ptrdiff_t>(sizeof(T))) {
+    fill_elements(out, loop.count, in, sizeof(T));
+    return;
+  }
+  for (std::ptrdiff_t i = 0; i < count; ++i) {
+    store(out + i * loop.out_step, load<T>(in + i * loop.in_step));
+  }
+}
+
+/// Copies of `unit` contiguous bytes, with steps in bytes.
+class byte_copy {
+ public:
+  byte_copy(std::size_t unit, std::vector<copy_loop> loops)
+      : unit_(unit), loops_(std::move(loops)) {
+    for (copy_loop& l : loops_) {
+      l.in_step *= static_cast<std::ptrdiff_t>(unit);
+      l.out_step *= static_cast<std::ptrdiff_t>(unit);
+    }
+    take_contiguous_loop();
+    pair_transposed_loops();
+  }
+
+  void run(const std::byte* in, std::byte* out, const parallel_for* parallel) const {
+    std::size_t bytes = unit_;
+    for (const copy_loop& l : loops_) {
+      bytes *= l.count;
+    }
+    if (parallel == nullptr || bytes < parallel_bytes || loops_.empty()) {
+      nest(in, out, 0);
+      return;
+    }
+    const copy_loop whole = loops_.front();
+    const std::size_t parts = (std::min)(whole.count, parallel_parts);
+    detent::detail::run_parallel(*parallel, parts, [&](std::size_t part) {
+      const std::size_t begin = whole.count * part / parts;
+      byte_copy piece = *this;
+      piece.loops_.front().count = whole.count * (part + 1) / parts - begin;
+      const auto first = static_cast<std::ptrdiff_t>(begin);
+      piece.nest(in + first * whole.in_step, out + first * whole.out_step, 0);
+    });
+  }
+
+ private:
+  /// The innermost loop becomes part of the unit if it is contiguous on both sides.
+  void take_contiguous_loop() {
+    const auto step = static_cast<std::ptrdiff_t>(unit_);
+    if (!loops_.empty() && loops_.back().in_step == step && loops_.back().out_step == step) {
+      unit_ *= loops_.back().count;
+      loops_.pop_back();
+    }
+  }
+  /// If the output is contiguous along one loop and the input along another, these two become the
+  /// innermost ones, to be walked in blocks. The order of loops makes no difference to the result.
+  void pair_transposed_loops() {
+    const auto step = static_cast<std::ptrdiff_t>(unit_);
+    if (loops_.size() < 2 || loops_.back().out_step != step || unit_ > 8) {
+      return;
+    }
+    const auto found = std::find_if(loops_.begin(), loops_.end(),
+                                    [step](const copy_loop& l) { return l.in_step == step; });
+    if (found != loops_.end()) {
+      std::rotate(found, found + 1, loops_.end() - 1);
+      transposed_ = std::has_single_bit(unit_);
+    }
+  }
+
+  void nest(const std::byte* in, std::byte* out, std::size_t depth) const {
+    const std::size_t left = loops_.size() - depth;
+    if (left == 0) {
+      std::memcpy(out, in, unit_);
+    } else if (left == 2 && transposed_) {
+      transpose(in, out);
+    } else if (left > 1) {
+      const copy_loop& l = loops_[depth];
+      for (std::size_t i = 0; i < l.count; ++i) {
+        const auto step = static_cast<std::ptrdiff_t>(i);
+        nest(in + step * l.in_step, out + step * l.out_step, depth + 1);
+      }
+    } else {
+      line(in, out);
+    }
+  }
+  void transpose(const std::byte* in, std::byte* out) const {
+    const copy_loop& columns = loops_[loops_.size() - 2];  // contiguous in the input
+    const copy_loop& rows = loops_.back();                 // contiguous in the output
+    with_unit(unit_, [&]<class T>() {
+      transpose_blocks<T>(in, rows.in_step, out, columns.out_step,
+                          static_cast<std::ptrdiff_t>(rows.count),
+                          static_cast<std::ptrdiff_t>(columns.count));
+    });
+  }
+  void line(const std::byte* in, std::byte* out) const {
+    const copy_loop& l = loops_.back();
+    const bool done = with_unit(unit_, [&]<class T>() { copy_line<T>(in, out, l); });
+    for (std::size_t i = 0; !done && i < l.count; ++i) {
+      const auto step = static_cast<std::ptrdiff_t>(i);
+      std::memcpy(out + step * l.out_step, in + step * l.in_step, unit_);
+    }
+  }
+
+  std::size_t unit_;
+  std::vector<copy_loop> loops_;
+  bool transposed_ = false;
+};
+
+}  // namespace movement
+
+/// A nest of loops that copies one element each time; steps count elements. The loops must not
+/// write an element twice.
+inline void copy_elements(const std::byte* in, std::byte* out, std::size_t element_size,
+                          std::vector<copy_loop> loops, const parallel_for* parallel = nullptr) {
+  if (movement::simplify(loops)) {
+    movement::byte_copy(element_size, std::move(loops)).run(in, out, parallel);
+  }
+}
+
+/// Output axis i is input axis permutation[i].
+inline void transpose_bytes(const std::byte* in, std::byte* out, std::size_t element_size,
+                            const shape& in_dims, std::span<const std::size_t> permutation,
+                            const parallel_for* parallel = nullptr) {
+  if (element_count(in_dims) == 0) {
+    return;
+  }
+  const std::vector<std::ptrdiff_t> in_steps = row_major_steps(in_dims);
+  std::vector<copy_loop> loops(in_dims.size());
+  std::ptrdiff_t out_step = 1;
+  for (std::size_t i = in_dims.size(); i-- > 0;) {
+    const std::size_t from = permutation[i];
+    loops[i] = {static_cast<std::size_t>(in_dims[from]), in_steps[from], out_step};
+    out_step *= in_dims[from];
+  }
+  copy_elements(in, out, element_size, std::move(loops), parallel);
+}
+
+namespace movement {
+
+/// For each index of the output along one axis, the index of the input.
+using index_map = std::vector<std::size_t>;
+
+[[nodiscard]] inline bool is_identity(const index_map& map, std::int64_t in_dim) {
+  if (map.size() != static_cast<std::size_t>(in_dim)) {
+    return false;
+  }
+  for (std::size_t i = 0; i < map.size(); ++i) {
+    if (map[i] != i) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// out[i][j]... = in[maps[0][i]][maps[1][j]]...
+class mapped_copy {
+ public:
+  mapped_copy(std::size_t element_size, const shape& in_dims, std::vector<index_map> maps)
+      : unit_(element_size), maps_(std::move(maps)) {
+    std::size_t axes = maps_.size();
+    while (axes > 0 && is_identity(maps_[axes - 1], in_dims[axes - 1])) {
+      unit_ *= static_cast<std::size_t>(in_dims[--axes]);
+    }
+    maps_.resize(axes);
+    in_bytes_.resize(axes);
+    out_bytes_.resize(axes);
+    std::size_t in = unit_;
+    std::size_t out = unit_;
+    for (std::size_t i = axes; i-- > 0;) {
+      in_bytes_[i] = in;
+      out_bytes_[i] = out;
+      in *= static_cast<std::size_t>(in_dims[i]);
+      out *= maps_[i].size();
+    }
+    total_bytes_ = out;
+  }
+
+  void run(const std::byte* in, std::byte* out, const parallel_for* parallel) const {
+    std::size_t depth = 0;
+    while (depth < maps_.size() && maps_[depth].size() == 1) {
+      in += maps_[depth][0] * in_bytes_[depth];
+      ++depth;
+    }
+    if (parallel == nullptr || total_bytes_ < parallel_bytes || depth + 1 >= maps_.size()) {
+      nest(in, out, depth);
+      return;
+    }
+    const std::size_t count = maps_[depth].size();
+    const std::size_t parts = (std::min)(count, parallel_parts);
+    detent::detail::run_parallel(*parallel, parts, [&](std::size_t part) {
+      range(in, out, depth, count * part / parts, count * (part + 1) / parts);
+    });
+  }
+
+ private:
+  void nest(const std::byte* in, std::byte* out, std::size_t depth) const {
+    if (depth == maps_.size()) {
+      std::memcpy(out, in, unit_);
+    } else if (depth + 1 == maps_.size()) {
+      line(in, out, maps_[depth]);
+    } else {
+      range(in, out, depth, 0, maps_[depth].size());
+    }
+  }
+  void range(const std::byte* in, std::byte* out, std::size_t depth, std::size_t begin,
+             std::size_t end) const {
+    const index_map& map = maps_[depth];
+    for (std::size_t i = begin; i < end; ++i) {
+      std::byte* to = out + i * out_bytes_[depth];
+      if (i > begin && map[i] == map[i - 1]) {
+        std::memcpy(to, to - out_bytes_[depth], out_bytes_[depth]);
+      } else {
+        nest(in + map[i] * in_bytes_[depth], to, depth + 1);
+      }
+    }
+  }
+  void line(const std::byte* in, std::byte* out, const index_map& map) const {
+    const bool done = with_unit(unit_, [&]<class T>() {
+      for (std::size_t i = 0; i < map.size(); ++i) {
+        store(out + i * sizeof(T), load<T>(in + map[i] * sizeof(T)));
+      }
+    });
+    for (std::size_t i = 0; !done && i < map.size(); ++i) {
+      std::memcpy(out + i * unit_, in + map[i] * unit_, unit_);
+    }
+  }
+
+  std::size_t unit_;
+  std::vector<index_map> maps_;
+  std::vector<std::size_t> in_bytes_;  // from one index to the next
+  std::vector<std::size_t> out_bytes_;
+  std::size_t total_bytes_ = 0;
+};
+
+// ---- Transpose
+
+[[nodiscard]] inline std::vector<std::size_t> permutation(const operator_context& c) {
+  const std::size_t rank = c.input(0).rank();
+  const attribute* given = c.n().find("perm");
+  std::vector<std::size_t> p(rank);
+  if (given == nullptr) {
+    for (std::size_t i = 0; i < rank; ++i) {
+      p[i] = rank - 1 - i;
+    }
+    return p;
+  }
+  const std::vector<std::int64_t> axes = c.n().get_ints("perm");
+  c.require(axes.size() == rank, "perm has ", axes.size(), " axes for a tensor of rank ", rank);
+  static_cast<void>(axis_set(c, axes, rank));
+  std::transform(axes.begin(), axes.end(), p.begin(),
+                 [&](std::int64_t a) { return c.axis(a, rank); });
+  return p;
+}
+inline void infer_transpose(operator_context& c) {
+  shape dims;
+  for (const std::size_t from : permutation(c)) {
+    dims.push_back(c.input(0).dim(from));
+  }
+  c.set_output(0, c.input(0).type(), std::move(dims));
+}
+inline void run_transpose(operator_context& c) {
+  const tensor& in = c.input(0);
+  shape stored = in.dims();
+  std::vector<std::size_t> from = permutation(c);
+  if (in.channels_last()) {
+    // Where each dimension stands in storage: the channel behind the spatial ones. Going to channels-last
+    // explicitly, as detectors do before they reshape, is then no move at all.
+    std::rotate(stored.begin() + 1, stored.begin() + 2, stored.end());
+    for (std::size_t& d : from) {
+      d = d == 0 ? 0 : d == 1 ? stored.size() - 1 : d - 1;
+    }
+  }
+  if (std::is_sorted(from.begin(), from.end())) {
+    c.share_output(0, in);
+    return;
+  }
+  std::byte* out = c.make_output(0).mutable_raw();
+  transpose_bytes(in.raw(), out, element_size(in.type()), stored, from, c.parallel);
+}
+
+// ---- Concat and Split
+
+inline void infer_concat(operator_context& c) {
+  const tensor& first = c.input(0);
+  c.require(c.n().find("axis") != nullptr, "no attribute axis");
+  const std::size_t axis = c.axis(c.n().get_int("axis", 0), first.rank());
+  shape dims = first.dims();
+  for (std::size_t i = 1; i < c.input_count(); ++i) {
+    const tensor& in = c.input(i);
+    c.require(in.type() == first.type(), "input ", i, " is ", name(in.type()), ", input 0 is ",
+              name(first.type()));
+    shape like_first = in.dims();
+    if (axis < like_first.size()) {
+      like_first[axis] = first.dim(axis);
+      dims[axis] = add_sizes(c, dims[axis], in.dim(axis));
+    }
+    c.require(like_first == first.dims(), "inputs 0 and ", i, " of shapes ",
+              to_string(first.dims()), " and ", to_string(in.dims()), " do not fit on axis ", axis);
+  }
+  c.set_output(0, first.type(), std::move(dims));
+}
+inline void run_concat(operator_context& c) {
+  if (c.input_count() == 1) {
+    c.share_output(0, c.input(0));
+    return;
+  }
+  tensor& out = c.make_output(0);
+  if (out.count() == 0) {
+    return;
+  }
+  const std::size_t axis = c.axis(c.n().get_int("axis", 0), out.rank());
+  const std::size_t outer = product(out.dims(), 0, axis);
+  const std::size_t out_row = out.count() / outer;
+  std::byte* to = out.mutable_raw();
+  for (std::size_t i = 0; i < c.input_count(); ++i) {
+    const tensor& in = c.input(i);
+    const std::size_t row = in.count() / outer;
+    copy_elements(in.raw(), to, element_size(in.type()),
+                  {{outer, static_cast<std::ptrdiff_t>(row), static_cast<std::ptrdiff_t>(out_row)},
+                   {row, 1, 1}},
+                  c.parallel);
+    to += row * element_size(in.type());
+  }
+}
+
+/// The lengths of Split's outputs along its axis.
+[[nodiscard]] inline std::vector<std::int64_t> split_lengths(const operator_context& c,
+                                                             std::int64_t dim) {
+  const auto given = attribute_or_input(c, "split", 1, 13);
+  const auto parts = static_cast<std::int64_t>(c.n().outputs.size());
+  const std::string what = "split of dimension " + std::to_string(dim);
+  c.require(parts > 0, "no outputs");
+  if (given) {
+    c.require(given->size() == c.n().outputs.size(), what, " into lengths ", to_string(*given),
+              " for ", parts, " outputs");
+    std::int64_t sum = 0;
+    for (const std::int64_t length : *given) {
+      c.require(length >= 0, what, " into lengths ", to_string(*given));
+      sum = add_sizes(c, sum, length);
+    }
+    c.require(sum == dim, what, " into lengths ", to_string(*given));
+    return *given;
+  }
+  if (c.opset < 18) {
+    c.require(dim % parts == 0, what, " into ", parts, " equal parts");
+  } else {
+    c.require(c.n().get_int("num_outputs", parts) == parts, "num_outputs is ",
+              c.n().get_int("num_outputs", parts), ", there are ", parts, " outputs");
+  }
+  const std::int64_t length = dim / parts + (dim % parts != 0 ? 1 : 0);
+  std::vector<std::int64_t> lengths(static_cast<std::size_t>(parts), length);
+  // length <= dim, hence no overflow before the comparison.
+  c.require(length == 0 || parts - 1 <= dim / length, what, " into ", parts, " parts of ", length);
+  lengths.back() = dim - length * (parts - 1);
+  return lengths;
+}
+inline void infer_split(operator_context& c) {
+  const tensor& in = c.input(0);
+  const std::size_t axis = c.axis(c.n().get_int("axis", 0), in.rank());
+  const std::vector<std::int64_t> lengths = split_lengths(c, in.dim(axis));
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    shape dims = in.dims();
+    dims[axis] = lengths[i];
+    c.set_output(i, in.type(), std::move(dims));
+  }
+}
+inline void run_split(operator_context& c) {
+  const tensor& in = c.input(0);
+  const std::size_t size = element_size(in.type());
+  const std::size_t axis = c.axis(c.n().get_int("axis", 0), in.rank());
+  const std::size_t outer = in.count() == 0 ? 1 : product(in.dims(), 0, axis);
+  const std::size_t in_row = in.count() / outer;
+  const std::byte* from = in.raw();
+  for (std::size_t i = 0; i < c.outputs.size(); ++i) {
+    const std::size_t row = c.outputs[i].count() / outer;
+    if (c.has_output(i)) {
+      copy_elements(from, c.make_output(i).mutable_raw(), size,
+                    {{outer, static_cast<std::ptrdiff_t>(in_row), static_cast<std::ptrdiff_t>(row)},
+                     {row, 1, 1}},
+                    c.parallel);
+    }
+    from += row * size;
+  }
+}
+
+// ---- Slice
+
+/// Elements first, first + step, ... of one axis, `count` of them.
+struct axis_slice {
+  std::int64_t first;
+  std::int64_t step;
+  std::int64_t count;
+};
+
+[[nodiscard]] inline axis_slice clamp_slice(std::int64_t dim, std::int64_t start, std::int64_t end,
+                                            std::int64_t step) {
+  const auto from_end = [dim](std::int64_t i) { return i < 0 ? i + dim : i; };
+  const std::int64_t last = step > 0 ? dim : dim - 1;  // where clamping ends
+  start = std::clamp<std::int64_t>(from_end(start), 0, (std::max<std::int64_t>)(last, 0));
+  end = std::clamp<std::int64_t>(from_end(end), step > 0 ? 0 : -1,
+                                 (std::max<std::int64_t>)(last, -1));
+  const std::int64_t distance = step > 0 ? end - start : start - end;
+  if (dim == 0 || distance <= 0) {
+    return {0, 1, 0};
+  }
+  // |step| is taken as unsigned: the smallest integer has no positive counterpart.
+  const auto signed_step = static_cast<std::uint64_t>(step);
+  const std::uint64_t size = step > 0 ? signed_step : 0 - signed_step;
+  const auto count =
+      static_cast<std::int64_t>((static_cast<std::uint64_t>(distance) - 1) / size + 1);
+  return {start, count == 1 ? 1 : step, count};
+}
+
+/// In opset 10, INT_MAX stands for the end of the dimension in either direction; later the largest
+/// integer does so forwards and the smallest one backwards, which clamping takes care of.
+[[nodiscard]] inline std::int64_t end_in_opset_10(std::int64_t end, std::int64_t step) {
+  const bool to_the_end = end == (std::numeric_limits<std::int32_t>::max)() ||
+                          end == (std::numeric_limits<std::int64_t>::max)();
+  return step < 0 && to_the_end ? (std::numeric_limits<std::int64_t>::min)() : end;
+}
+
+[[nodiscard]] inline std::vector<axis_slice> slices(const operator_context& c) {
+  const shape& dims = c.input(0).dims();
+  const auto starts = attribute_or_input(c, "starts", 1, 10);
+  const auto ends = attribute_or_input(c, "ends", 2, 10);
+  const auto axes = attribute_or_input(c, "axes", 3, 10);
+  c.require(starts.has_value() && ends.has_value(), "no starts or no ends");
+  c.require(starts->size() == ends->size(), starts->size(), " starts and ", ends->size(), " ends");
+  std::vector<std::int64_t> steps(starts->size(), 1);
+  if (c.has_input(4)) {
+    c.require(c.opset >= 10, "steps before opset 10");
+    steps = c.integers(4);
+    c.require(steps.size() == starts->size(), starts->size(), " starts and ", steps.size(),
+              " steps");
+  }
+  std::vector<axis_slice> result;
+  for (const std::int64_t dim : dims) {
+    result.push_back({0, 1, dim});
+  }
+  const std::vector<std::size_t> listed = listed_axes(c, axes, starts->size(), dims.size());
+  for (std::size_t i = 0; i < listed.size(); ++i) {
+    c.require(steps[i] != 0, "step of axis ", listed[i], " is 0");
+    const std::int64_t end = c.opset == 10 ? end_in_opset_10((*ends)[i], steps[i]) : (*ends)[i];
+    result[listed[i]] = clamp_slice(dims[listed[i]], (*starts)[i], end, steps[i]);
+  }
+  return result;
+}
+inline void infer_slice(operator_context& c) {
+  shape dims;
+  for (const axis_slice& s : slices(c)) {
+    dims.push_back(s.count);
+  }
+  c.set_output(0, c.input(0).type(), std::move(dims));
+}
+inline void run_slice(operator_context& c) {
+  const tensor& in = c.input(0);
+  const std::vector<axis_slice> parts = slices(c);
+  const bool all = std::all_of(parts.begin(), parts.end(), [](auto& s) { return s.step == 1; });
+  if (all && c.outputs.at(0).dims() == in.dims()) {
+    c.share_output(0, in);
+    return;
+  }
+  tensor& out = c.make_output(0);
+  if (out.count() == 0) {
+    return;
+  }
+  const std::vector<std::ptrdiff_t> in_steps = row_major_steps(in.dims());
+  const std::vector<std::ptrdiff_t> out_steps = row_major_steps(out.dims());
+  std::ptrdiff_t first = 0;
+  std::vector<copy_loop> loops;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    first += parts[i].first * in_steps[i];
+    loops.push_back(
+        {static_cast<std::size_t>(parts[i].count), parts[i].step * in_steps[i], out_steps[i]});
+  }
+  const std::size_t size = element_size(in.type());
+  copy_elements(in.raw() + static_cast<std::size_t>(first) * size, out.mutable_raw(), size,
+                std::move(loops), c.parallel);
+}
+
+// ---- Pad
+
+/// One axis: `skip` elements are cut off in front, `kept` stay, and `before` and `after` are added.
+struct axis_padding {
+  std::int64_t before;
+  std::int64_t skip;
+  std::int64_t kept;
+  std::int64_t after;
+};
+
+enum class pad_mode : std::uint8_t { constant, edge, reflect, wrap };
+[[nodiscard]] inline pad_mode padding_mode(const operator_context& c) {
+  const std::string mode = c.n().get_string("mode", "constant");
+  if (mode == "edge") {
+    return pad_mode::edge;
+  }
+  if (mode == "reflect") {
+    return pad_mode::reflect;
+  }
+  if (mode == "wrap") {
+    return pad_mode::wrap;
+  }
+  c.require(mode == "constant", "pad mode ", mode);
+  return pad_mode::constant;
+}
+
+[[nodiscard]] inline axis_padding pad_axis(const operator_context& c, std::int64_t dim,
+                                           std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t limit = std::int64_t{1} << 40;
+  c.require(begin >= -dim && end >= -dim && begin <= limit && end <= limit, "pads ", begin, " and ",
+            end, " of a dimension of ", dim);
+  axis_padding p{};
+  p.before = (std::max<std::int64_t>)(begin, 0);
+  p.after = (std::max<std::int64_t>)(end, 0);
+  p.skip = p.before - begin;
+  p.kept = dim - p.skip - (p.after - end);
+  c.require(p.kept >= 0, "pads ", begin, " and ", end, " of a dimension of ", dim);
+  return p;
+}
+
+[[nodiscard]] inline std::vector<axis_padding> paddings(const operator_context& c) {
+  const shape& dims = c.input(0).dims();
+  const auto pads = attribute_or_input(c, "pads", 1, 11);
+  c.require(pads.has_value() && pads->size() % 2 == 0, "no pads, or an odd number of them");
+  c.require(!c.has_input(2) || c.opset >= 11, "constant_value is an input before opset 11");
+  c.require(!c.has_input(3) || c.opset >= 18, "axes before opset 18");
+  std::optional<std::vector<std::int64_t>> axes;
+  if (c.has_input(3)) {
+    axes = c.integers(3);
+  }
+  const std::size_t count = pads->size() / 2;
+  c.require(axes.has_value() || count == dims.size(), pads->size(), " pads for a tensor of rank ",
+            dims.size());
+  std::vector<axis_padding> result;
+  for (const std::int64_t dim : dims) {
+    result.push_back({0, 0, dim, 0});
+  }
+  const std::vector<std::size_t> listed = listed_axes(c, axes, count, dims.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    result[listed[i]] = pad_axis(c, dims[listed[i]], (*pads)[i], (*pads)[count + i]);
+  }
+  return result;
+}
+
+inline void infer_pad(operator_context& c) {
+  const tensor& in = c.input(0);
+  const bool constant = padding_mode(c) == pad_mode::constant;
+  shape dims;
+  for (const axis_padding& p : paddings(c)) {
+    const std::int64_t added = p.before + p.after;
+    c.require(constant || added == 0 || p.kept > 0, "nothing to repeat in a dimension of 0");
+    dims.push_back(add_sizes(c, p.kept, added));
+  }
+  if (c.has_input(2)) {
+    const tensor& value = c.input(2);
+    c.require(value.type() == in.type() && value.count() == 1, "constant_value of ",
+              name(value.type()), " ", to_string(value.dims()), " for a tensor of ",
+              name(in.type()));
+  }
+  c.set_output(0, in.type(), std::move(dims));
+}
+
+/// The bytes of the element that Pad adds in mode constant.
+[[nodiscard]] inline element<8> pad_value(const operator_context& c) {
+  element<8> value{};
+  const element_type type = c.input(0).type();
+  if (c.has_input(2)) {
+    std::memcpy(value.bytes, c.input(2).raw(), element_size(type));
+  } else if (const float v = c.opset < 11 ? c.n().get_float("value", 0.0F) : 0.0F; v != 0.0F) {
+    switch (type) {
+      case element_type::f32:
+        store(value.bytes, v);
+        break;
+      case element_type::f64:
+        store(value.bytes, static_cast<double>(v));
+        break;
+      case element_type::f16:
+        store(value.bytes, to_half(v));
+        break;
+      default:
+        c.require_supported(false, "no code to pad ", name(type), " with attribute value ", v);
+    }
+  }
+  return value;
+}
+
+/// The index in the kept part that element i, counted from its beginning, repeats.
+[[nodiscard]] inline std::int64_t repeated_index(pad_mode mode, std::int64_t i, std::int64_t kept) {
+  if (mode == pad_mode::edge) {
+    return std::clamp<std::int64_t>(i, 0, kept - 1);
+  }
+  const std::int64_t period =
+      mode == pad_mode::wrap ? kept : (std::max<std::int64_t>)(2 * (kept - 1), 1);
+  const std::int64_t phase = (i % period + period) % period;
+  return phase < kept ? phase : period - phase;
+}
+
+inline void run_pad_constant(operator_context& c, const std::vector<axis_padding>& pads) {
+  const tensor& in = c.input(0);
+  tensor& out = c.make_output(0);
+  const std::size_t size = element_size(in.type());
+  const element<8> value = pad_value(c);
+  fill_elements(out.mutable_raw(), out.count(), value.bytes, size);
+  if (out.count() == 0 || in.count() == 0) {
+    return;
+  }
+  const std::vector<std::ptrdiff_t> in_steps = row_major_steps(in.dims());
+  const std::vector<std::ptrdiff_t> out_steps = row_major_steps(out.dims());
+  std::ptrdiff_t from = 0;
+  std::ptrdiff_t to = 0;
+  std::vector<copy_loop> loops;
+  for (std::size_t i = 0; i < pads.size(); ++i) {
+    if (pads[i].kept == 0) {
+      return;
+    }
+    from += pads[i].skip * in_steps[i];
+    to += pads[i].before * out_steps[i];
+    loops.push_back({static_cast<std::size_t>(pads[i].kept), in_steps[i], out_steps[i]});
+  }
+  copy_elements(in.raw() + static_cast<std::size_t>(from) * size,
+                out.mutable_raw() + static_cast<std::size_t>(to) * size, size, std::move(loops),
+                c.parallel);
+}
+inline void run_pad(operator_context& c) {
+  const std::vector<axis_padding> pads = paddings(c);
+  const pad_mode mode = padding_mode(c);
+  if (mode == pad_mode::constant) {
+    run_pad_constant(c, pads);
+    return;
+  }
+  const tensor& in = c.input(0);
+  tensor& out = c.make_output(0);
+  if (out.count() == 0) {
+    return;
+  }
+  std::vector<index_map> maps;
+  for (const axis_padding& p : pads) {
+    index_map map;
+    for (std::int64_t i = -p.before; i < p.kept + p.after; ++i) {
+      map.push_back(static_cast<std::size_t>(p.skip + repeated_index(mode, i, p.kept)));
+    }
+    maps.push_back(std::move(map));
+  }
+  mapped_copy(element_size(in.type()), in.dims(), std::move(maps))
+      .run(in.raw(), out.mutable_raw(), c.parallel);
+}
+
+// ---- Gather, GatherElements, GatherND
+
+inline void require_indices(const operator_context& c) {
+  const element_type type = c.input(1).type();
+  c.require(type == element_type::s64 || type == element_type::s32, "indices are ", name(type),
+            ", not int64 or int32");
+}
+/// An index brought into [0, dim).
+[[nodiscard]] inline std::size_t checked_index(const operator_context& c, std::int64_t index,
+                                               std::int64_t dim) {
+  c.require(index >= -dim && index < dim, "index ", index, " in a dimension of ", dim);
+  return static_cast<std::size_t>(index < 0 ? index + dim : index);
+}
+
+inline void infer_gather(operator_context& c) {
+  const tensor& in = c.input(0);
+  const shape& indices = c.input(1).dims();
+  require_indices(c);
+  const std::size_t axis = c.axis(c.n().get_int("axis", 0), in.rank());
+  const auto at = static_cast<std::ptrdiff_t>(axis);
+  shape dims(in.dims().begin(), in.dims().begin() + at);
+  dims.insert(dims.end(), indices.begin(), indices.end());
+  dims.insert(dims.end(), in.dims().begin() + at + 1, in.dims().end());
+  c.set_output(0, in.type(), std::move(dims));
+}
+inline void run_gather(operator_context& c) {
+  const tensor& in = c.input(0);
+  const std::size_t axis = c.axis(c.n().get_int("axis", 0), in.rank());
+  index_map map;
+  for (const std::int64_t i : c.integers(1)) {
+    map.push_back(checked_index(c, i, in.dim(axis)));
+  }
+  tensor& out = c.make_output(0);
+  if (out.count() == 0) {
+    return;
+  }
+  // The input as a matrix of rows: outer x axis x contiguous.
+  const std::size_t outer = product(in.dims(), 0, axis);
+  const std::size_t inner = product(in.dims(), axis + 1, in.rank());
+  index_map every(outer);
+  for (std::size_t i = 0; i < outer; ++i) {
+    every[i] = i;
+  }
+  mapped_copy(element_size(in.type()) * inner, {static_cast<std::int64_t>(outer), in.dim(axis)},
+              {std::move(every), std::move(map)})
+      .run(in.raw(), out.mutable_raw(), c.parallel);
+}
+
+inline void infer_gather_elements(operator_context& c) {
+  const tensor& in = c.input(0);
+  const shape& indices = c.input(1).dims();
+  require_indices(c);
+  const std::size_t axis = c.axis(c.n().get_int("axis", 0), in.rank());
+  bool fits = indices.size() == in.rank();
+  for (std::size_t i = 0; fits && i < indices.size(); ++i) {
+    fits = i == axis || indices[i] <= in.dim(i);
+  }
+  c.require(fits, "indices of shape ", to_string(indices), " for a tensor of shape ",
+            to_string(in.dims()), " on axis ", axis);
+  c.set_output(0, in.type(), indices);
+}
+inline void run_gather_elements(operator_context& c) {
+  const tensor& in = c.input(0);
+  const std::size_t size = element_size(in.type());
+  const std::size_t axis = c.axis(c.n().get_int("axis", 0), in.rank());
+  const std::vector<std::int64_t> indices = c.integers(1);
+  tensor& out = c.make_output(0);
+  if (out.count() == 0) {
+    return;
+  }
+  const std::vector<std::ptrdiff_t> steps = row_major_steps(in.dims());
+  const auto axis_step = static_cast<std::size_t>(steps[axis]);
+  std::vector<std::int64_t> at(out.rank(), 0);
+  std::size_t base = 0;  // of `at` in the input, without the axis
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    const std::size_t from = base + checked_index(c, indices[i], in.dim(axis)) * axis_step;
+    std::memcpy(out.mutable_raw() + i * size, in.raw() + from * size, size);
+    for (std::size_t d = out.rank(); d-- > 0;) {
+      const std::size_t step = d == axis ? 0 : static_cast<std::size_t>(steps[d]);
+      base += step;
+      if (++at[d] < out.dim(d)) {
+        break;
+      }
+      base -= step * static_cast<std::size_t>(at[d]);
+      at[d] = 0;
+    }
+  }
+}
+
+/// The ranks that GatherND works with: the first `batch` dimensions go side by side, an index has
+/// `depth` numbers.
+struct gather_nd_ranks {
+  std::size_t batch;
+  std::size_t depth;
+};
+[[nodiscard]] inline gather_nd_ranks gather_ranks(const operator_context& c) {
+  const shape& in = c.input(0).dims();
+  const shape& indices = c.input(1).dims();
+  const std::int64_t batch = c.opset >= 12 ? c.n().get_int("batch_dims", 0) : 0;
+  c.require(!in.empty() && !indices.empty(), "a scalar has no elements to gather");
+  c.require(batch >= 0 && batch < static_cast<std::int64_t>((std::min)(in.size(), indices.size())),
+            "batch_dims ", batch, " for shapes ", to_string(in), " and ", to_string(indices));
+  const auto b = static_cast<std::size_t>(batch);
+  const std::int64_t depth = indices.back();
+  c.require(depth >= 1 && depth <= static_cast<std::int64_t>(in.size() - b), "indices of ", depth,
+            " numbers for a tensor of shape ", to_string(in), " with batch_dims ", batch);
+  c.require(std::equal(in.begin(), in.begin() + batch, indices.begin()), "shapes ", to_string(in),
+            " and ", to_string(indices), " differ in the first ", batch, " dimensions");
+  return {b, static_cast<std::size_t>(depth)};
+}
+inline void infer_gather_nd(operator_context& c) {
+  const shape& in = c.input(0).dims();
+  const shape& indices = c.input(1).dims();
+  require_indices(c);
+  const gather_nd_ranks r = gather_ranks(c);
+  shape dims(indices.begin(), indices.end() - 1);
+  dims.insert(dims.end(), in.begin() + static_cast<std::ptrdiff_t>(r.batch + r.depth), in.end());
+  c.set_output(0, c.input(0).type(), std::move(dims));
+}
+inline void run_gather_nd(operator_context& c) {
+  const tensor& in = c.input(0);
+  const gather_nd_ranks r = gather_ranks(c);
+  const std::vector<std::int64_t> indices = c.integers(1);
+  tensor& out = c.make_output(0);
+  if (out.count() == 0) {
+    return;
+  }
+  const std::size_t inner = product(in.dims(), r.batch + r.depth, in.rank());
+  const std::size_t batches = product(in.dims(), 0, r.batch);
+  const std::size_t tuples = indices.size() / r.depth;
+  const std::size_t bytes = inner * element_size(in.type());
+  for (std::size_t i = 0; i < tuples; ++i) {
+    std::size_t row = i / (tuples / batches);
+    for (std::size_t k = 0; k < r.depth; ++k) {
+      const std::int64_t dim = in.dim(r.batch + k);
+      row = row * static_cast<std::size_t>(dim) + checked_index(c, indices[i * r.depth + k], dim);
+    }
+    std::memcpy(out.mutable_raw() + i * bytes, in.raw() + row * bytes, bytes);
+  }
+}
+
+// ---- Tile
+
+inline void infer_tile(operator_context& c) {
+  const tensor& in = c.input(0);
+  static_cast<void>(c.input(1));
+  const std::vector<std::int64_t> repeats = c.integers(1);
+  c.require(repeats.size() == in.rank(), repeats.size(), " repeats for a tensor of rank ",
+            in.rank());
+  shape dims = in.dims();
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    c.require(repeats[i] >= 0, "repeats ", to_string(repeats));
+    dims[i] = multiply_sizes(c, dims[i], repeats[i]);
+  }
+  c.set_output(0, in.type(), std::move(dims));
+}
+inline void run_tile(operator_context& c) {
+  const tensor& in = c.input(0);
+  tensor& out = c.make_output(0);
+  if (out.count() == 0) {
+    return;
+  }
+  const std::vector<std::ptrdiff_t> in_steps = row_major_steps(in.dims());
+  const std::vector<std::ptrdiff_t> out_steps = row_major_steps(out.dims());
+  std::vector<copy_loop> loops;
+  for (std::size_t i = 0; i < in.rank(); ++i) {
+    loops.push_back(
+        {static_cast<std::size_t>(out.dim(i) / in.dim(i)), 0, out_steps[i] * in.dim(i)});
+    loops.push_back({static_cast<std::size_t>(in.dim(i)), in_steps[i], out_steps[i]});
+  }
+  copy_elements(in.raw(), out.mutable_raw(), element_size(in.type()), std::move(loops), c.parallel);
+}
+
+// ---- SpaceToDepth and DepthToSpace
+
+[[nodiscard]] inline std::int64_t block_size(const operator_context& c) {
+  const std::int64_t block = c.n().get_int("blocksize", 0);
+  c.require(c.input(0).rank() == 4, "a tensor of shape ", to_string(c.input(0).dims()),
+            " where [N,C,H,W] is needed");
+  c.require(block >= 1 && block <= 1 << 20, "blocksize ", block);
+  return block;
+}
+/// True if the channel is the outer part of the deep channel index (mode CRD), not the inner one.
+[[nodiscard]] inline bool column_row_depth(const operator_context& c, std::int64_t since) {
+  const std::string mode = c.opset >= since ? c.n().get_string("mode", "DCR") : "DCR";
+  c.require(mode == "DCR" || mode == "CRD", "mode ", mode);
+  return mode == "CRD";
+}
+[[nodiscard]] inline bool space_to_depth_crd(const operator_context& c) {
+  return column_row_depth(c, 28);
+}
+[[nodiscard]] inline bool depth_to_space_crd(const operator_context& c) {
+  return column_row_depth(c, 11);
+}
+
+inline void infer_space_to_depth(operator_context& c) {
+  const std::int64_t b = block_size(c);
+  static_cast<void>(space_to_depth_crd(c));
+  const shape& in = c.input(0).dims();
+  c.require(in[2] % b == 0 && in[3] % b == 0, "blocksize ", b, " for shape ", to_string(in));
+  c.set_output(0, c.input(0).type(),
+               {in[0], multiply_sizes(c, in[1], b * b), in[2] / b, in[3] / b});
+}
+inline void run_space_to_depth(operator_context& c) {
+  const tensor& in = c.input(0);
+  const std::int64_t b = block_size(c);
+  const shape split = {in.dim(0), in.dim(1), in.dim(2) / b, b, in.dim(3) / b, b};
+  constexpr std::size_t to_crd[] = {0, 1, 3, 5, 2, 4};
+  constexpr std::size_t to_dcr[] = {0, 3, 5, 1, 2, 4};
+  std::byte* out = c.make_output(0).mutable_raw();
+  transpose_bytes(in.raw(), out, element_size(in.type()), split,
+                  space_to_depth_crd(c) ? to_crd : to_dcr, c.parallel);
+}
+
+inline void infer_depth_to_space(operator_context& c) {
+  const std::int64_t b = block_size(c);
+  static_cast<void>(depth_to_space_crd(c));
+  const shape& in = c.input(0).dims();
+  c.require(in[1] % (b * b) == 0, "blocksize ", b, " for shape ", to_string(in));
+  c.set_output(0, c.input(0).type(),
+               {in[0], in[1] / (b * b), multiply_sizes(c, in[2], b), multiply_sizes(c, in[3], b)});
+}
+inline void run_depth_to_space(operator_context& c) {
+  const tensor& in = c.input(0);
+  const std::int64_t b = block_size(c);
+  const std::int64_t channels = in.dim(1) / (b * b);
+  const bool crd = depth_to_space_crd(c);
+  const shape split = crd ? shape{in.dim(0), channels, b, b, in.dim(2), in.dim(3)}
+                          : shape{in.dim(0), b, b, channels, in.dim(2), in.dim(3)};
+  constexpr std::size_t from_crd[] = {0, 1, 4, 2, 5, 3};
+  constexpr std::size_t from_dcr[] = {0, 3, 4, 1, 5, 2};
+  std::byte* out = c.make_output(0).mutable_raw();
+  transpose_bytes(in.raw(), out, element_size(in.type()), split, crd ? from_crd : from_dcr,
+                  c.parallel);
+}
+
+// ---- Range
+
+using range_types = type_list<float, double, std::int16_t, std::int32_t, std::int64_t>;
+
+/// An input that must be one element of type T. Throws value_unknown if it is not known yet.
+template <class T>
+[[nodiscard]] T single_value(const operator_context& c, std::size_t i) {
+  const tensor& t = c.input(i);
+  c.require(t.type() == type_of<T>() && t.count() == 1, "input ", i, " is ", name(t.type()), " ",
+            to_string(t.dims()), ", not one ", name(type_of<T>()));
+  if (!t.has_data()) {
+    throw value_unknown{};
+  }
+  return t.data<T>()[0];
+}
+
+/// ceil((limit - start) / delta), at least 0.
+template <class T>
+[[nodiscard]] std::int64_t range_length(const operator_context& c, T start, T limit, T delta) {
+  c.require(delta != T{0}, "delta is 0");
+  if constexpr (std::is_floating_point_v<T>) {
+    const double steps = std::ceil((static_cast<double>(limit) - static_cast<double>(start)) /
+                                   static_cast<double>(delta));
+    c.require(steps <= 0x1p40, "a range from ", start, " to ", limit, " by ", delta);  // not NaN
+    return static_cast<std::int64_t>((std::max)(steps, 0.0));
+  } else {
+    const auto up = delta > 0;
+    if (up ? limit <= start : limit >= start) {
+      return 0;
+    }
+    // Unsigned, because the distance of two integers need not fit their type.
+    const auto a = static_cast<std::uint64_t>(static_cast<std::int64_t>(start));
+    const auto b = static_cast<std::uint64_t>(static_cast<std::int64_t>(limit));
+    const auto d = static_cast<std::uint64_t>(static_cast<std::int64_t>(delta));
+    const std::uint64_t steps = ((up ? b - a : a - b) - 1) / (up ? d : 0 - d) + 1;
+    c.require(steps <= std::uint64_t{1} << 40, "a range from ", start, " to ", limit, " by ",
+              delta);
+    return static_cast<std::int64_t>(steps);
+  }
+}
+inline void infer_range(operator_context& c) {
+  for_type(c, range_types{}, c.input(0).type(), [&]<class T>() {
+    const std::int64_t length =
+        range_length(c, single_value<T>(c, 0), single_value<T>(c, 1), single_value<T>(c, 2));
+    c.set_output(0, c.input(0).type(), {length});
+  });
+}
+inline void run_range(operator_context& c) {
+  for_type(c, range_types{}, c.input(0).type(), [&]<class T>() {
+    const T start = single_value<T>(c, 0);
+    const T delta = single_value<T>(c, 2);
+    const std::span<T> out = c.make_output(0).mutable_data<T>();
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      if constexpr (std::is_floating_point_v<T>) {
+        // In double the product is exact for floats: the same bits with and without contraction.
+        out[i] = static_cast<T>(start + static_cast<double>(i) * static_cast<double>(delta));
+      } else {  // unsigned: the sum is in range, the product need not be
+        out[i] = static_cast<T>(static_cast<std::uint64_t>(start) +
+                                static_cast<std::uint64_t>(i) * static_cast<std::uint64_t>(delta));
+      }
+    }
+  });
+}
+
+}  // namespace movement
+
+inline constexpr operator_definition movement_operators[] = {
+    {"", "Transpose", 1, 1, layout_support::any, movement::infer_transpose,
+     movement::run_transpose},
+    {"", "Concat", 1, any_number, layout_support::plain, movement::infer_concat,
+     movement::run_concat},
+    {"", "Split", 1, 2, layout_support::plain, movement::infer_split, movement::run_split},
+    {"", "Slice", 1, 5, layout_support::plain, movement::infer_slice, movement::run_slice},
+    {"", "Pad", 1, 4, layout_support::plain, movement::infer_pad, movement::run_pad},
+    {"", "Gather", 2, 2, layout_support::plain, movement::infer_gather, movement::run_gather},
+    {"", "GatherElements", 2, 2, layout_support::plain, movement::infer_gather_elements,
+     movement::run_gather_elements},
+    {"", "GatherND", 2, 2, layout_support::plain, movement::infer_gather_nd,
+     movement::run_gather_nd},
+    {"", "Tile", 2, 2, layout_support::plain, movement::infer_tile, movement::run_tile},
+    {"", "SpaceToDepth", 1, 1, layout_support::plain, movement::infer_space_to_depth,
+     movement::run_space_to_depth},
+    {"", "DepthToSpace", 1, 1, layout_support::plain, movement::infer_depth_to_space,
+     movement::run_depth_to_space},
+    {"", "Range", 3, 3, layout_support::plain, movement::infer_range, movement::run_range},
+};
+
+}  // namespace graph::ops
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_MOVEMENT_HPP

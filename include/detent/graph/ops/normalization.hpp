@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Operators that bring groups of elements to a common scale: normalizations, Softmax and LogSoftmax.
+//
+// Sums are doubles. What is multiplied before an addition is rounded to the type of the elements first:
+// the product of two floats is exact in double, and the compiler may contract or not.
+#ifndef DETENT_GRAPH_OPS_NORMALIZATION_HPP
+#define DETENT_GRAPH_OPS_NORMALIZATION_HPP
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/broadcast.hpp>
+#include <detent/graph/tensor.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ops {
+
+/// A tensor seen as [outer, length, inner].
+struct axis_view {
+  std::size_t outer = 1;
+  std::size_t length = 1;
+  std::size_t inner = 1;
+};
+
+/// `length` is dimensions [first, last) together.
+[[nodiscard]] inline axis_view view_dims(const shape& dims, std::size_t first, std::size_t last) {
+  axis_view v;
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    std::size_t& part = i < first ? v.outer : (i < last ? v.length : v.inner);
+    part *= static_cast<std::size_t>(dims[i]);
+  }
+  return v;
+}
+
+[[nodiscard]] inline axis_view view_axis(const shape& dims, std::size_t axis) {
+  return view_dims(dims, axis, axis + 1);
+}
+
+/// Pieces of rows for for_pieces(): how many make up `elements`.
+[[nodiscard]] inline std::size_t rows_of(std::size_t elements, std::size_t row) {
+  return elements / (std::max)(row, std::size_t{1});
+}
+
+/// [batch, channels, ...] of the first input; a vector is one channel.
+[[nodiscard]] inline axis_view channel_view(const operator_context& c) {
+  const shape& dims = c.input(0).dims();
+  c.require(!dims.empty(), "the input has no dimensions");
+  return dims.size() == 1 ? axis_view{static_cast<std::size_t>(dims[0]), 1, 1} : view_axis(dims, 1);
+}
+
+/// Input i, which must be a vector of `count` elements of the type of the first input.
+template <class T>
+[[nodiscard]] std::span<const T> vector_input(const operator_context& c, std::size_t i,
+                                              std::size_t count) {
+  const tensor& t = c.input(i);
+  c.require(t.rank() == 1 && t.count() == count, "input ", i, " has shape ", to_string(t.dims()),
+            ", not [", count, "]");
+  c.require_supported(t.type() == c.input(0).type(), "input ", i, " is ", graph::name(t.type()),
+                      ", input 0 is ", graph::name(c.input(0).type()));
+  return t.data<T>();
+}
+
+[[nodiscard]] inline double epsilon_of(const node& n) {
+  return static_cast<double>(n.get_float("epsilon", 1e-5F));
+}
+
+/// y = x * factor + offset, with a factor for which that is the same with and without contraction.
+template <class T>
+struct line {
+  T factor;
+  double offset;
+  /// scale * (x - mean) / sqrt(variance + epsilon) + bias.
+  [[nodiscard]] static line through(T scale, double mean, double variance, double epsilon, T bias) {
+    line l;
+    l.factor = static_cast<T>(static_cast<double>(scale) / std::sqrt(variance + epsilon));
+    l.offset = std::fma(-mean, static_cast<double>(l.factor), static_cast<double>(bias));
+    return l;
+  }
+  [[nodiscard]] T operator()(T x) const {
+    return static_cast<T>(static_cast<double>(x) * static_cast<double>(factor) + offset);
+  }
+};
+
+struct moments {
+  double mean = 0.0;
+  double variance = 0.0;  // of the population
+};
+
+template <class T>
+[[nodiscard]] moments moments_of(std::span<const T> values) {
+  if (values.empty()) {
+    return {};
+  }
+  const auto count = static_cast<double>(values.size());
+  double sum = 0.0;
+  for (const T x : values) {
+    sum += static_cast<double>(x);
+  }
+  moments m;
+  m.mean = sum / count;
+  double squares = 0.0;
+  for (const T x : values) {
+    const auto difference = static_cast<double>(static_cast<T>(static_cast<double>(x) - m.mean));
+    squares += difference * difference;
+  }
+  m.variance = squares / count;
+  return m;
+}
+
+// --- BatchNormalization --------------------------------------------------------------------------------
+
+inline void infer_batch_normalization(operator_context& c) {
+  const bool training = c.opset >= 14 ? c.n().get_int("training_mode", 0) != 0 : c.has_output(1);
+  c.require_supported(!training, "training is not supported");
+  c.require_supported(c.opset >= 9 || c.n().get_int("spatial", 1) != 0,
+                      "spatial=0 is not supported");
+  c.require(!c.has_output(1), "has more than one output, which is for training");
+  infer_like_input(c);
+}
+
+template <class T>
+void run_batch_normalization_as(operator_context& c) {
+  const axis_view v = channel_view(c);
+  const std::span<const T> x = c.input(0).data<T>();
+  const std::span<T> y = c.make_output(0).mutable_data<T>();
+  const auto scale = vector_input<T>(c, 1, v.length);
+  const auto bias = vector_input<T>(c, 2, v.length);
+  const auto mean = vector_input<T>(c, 3, v.length);
+  const auto variance = vector_input<T>(c, 4, v.length);
+  if (x.empty()) {
+    return;
+  }
+  const double epsilon = epsilon_of(c.n());
+  std::vector<line<T>> lines(v.length);
+  for (std::size_t i = 0; i < v.length; ++i) {
+    lines[i] = line<T>::through(scale[i], static_cast<double>(mean[i]),
+                                static_cast<double>(variance[i]), epsilon, bias[i]);
+  }
+  for_pieces(c, v.outer * v.length, rows_of(cheap_piece, v.inner),
+             [&](std::size_t begin, std::size_t end) {
+               for (std::size_t row = begin; row < end; ++row) {
+                 const line<T> l = lines[row % v.length];
+                 const auto from = x.subspan(row * v.inner, v.inner);
+                 std::transform(from.begin(), from.end(), y.data() + row * v.inner, l);
+               }
+             });
+}
+
+inline void run_batch_normalization(operator_context& c) {
+  for_type(c, float_types{}, c.input(0).type(),
+           [&]<class T>() { run_batch_normalization_as<T>(c); });
+}
+
+// --- InstanceNormalization and GroupNormalization ------------------------------------------------------
+
+/// Normalizes over `groups` groups of channels. Scale and bias are given for each channel or, if there are
+/// fewer, for as many channels together.
+template <class T>
+void normalize_groups(operator_context& c, const axis_view& v, std::size_t groups,
+                      std::span<const T> scale, std::span<const T> bias) {
+  const std::span<const T> x = c.input(0).data<T>();
+  const std::span<T> y = c.make_output(0).mutable_data<T>();
+  if (x.empty()) {
+    return;
+  }
+  const std::size_t channels = v.length / groups;
+  const std::size_t size = channels * v.inner;
+  const std::size_t together = v.length / scale.size();
+  const double epsilon = epsilon_of(c.n());
+  const auto normalize = [&](std::size_t group) {
+    const moments m = moments_of(x.subspan(group * size, size));
+    for (std::size_t i = 0; i < channels; ++i) {
+      const std::size_t given = (group % groups * channels + i) / together;
+      const auto l = line<T>::through(scale[given], m.mean, m.variance, epsilon, bias[given]);
+      const auto from = x.subspan(group * size + i * v.inner, v.inner);
+      std::transform(from.begin(), from.end(), y.data() + group * size + i * v.inner, l);
+    }
+  };
+  for_pieces(c, v.outer * groups, rows_of(cheap_piece, size),
+             [&](std::size_t begin, std::size_t end) {
+               for (std::size_t group = begin; group < end; ++group) {
+                 normalize(group);
+               }
+             });
+}
+
+inline void infer_with_channels(operator_context& c) {
+  c.require(c.input(0).rank() >= 2, "an input of shape ", to_string(c.input(0).dims()),
+            " has no channels");
+  infer_like_input(c);
+}
+
+inline void run_instance_normalization(operator_context& c) {
+  for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
+    const axis_view v = channel_view(c);
+    normalize_groups(c, v, v.length, vector_input<T>(c, 1, v.length),
+                     vector_input<T>(c, 2, v.length));
+  });
+}
+
+inline void run_group_normalization(operator_context& c) {
+  const axis_view v = channel_view(c);
+  const std::int64_t attribute = c.n().get_int("num_groups", 0);
+  c.require(attribute > 0 && v.length % static_cast<std::size_t>(attribute) == 0, "num_groups is ",
+            attribute, " for ", v.length, " channels");
+  const auto groups = static_cast<std::size_t>(attribute);
+  for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
+    const std::size_t given = c.opset < 21 ? groups : v.length;  // version 18: one for each group
+    normalize_groups(c, v, groups, vector_input<T>(c, 1, given), vector_input<T>(c, 2, given));
+  });
+}
+
+// --- LayerNormalization --------------------------------------------------------------------------------
+
+inline void infer_layer_normalization(operator_context& c) {
+  const tensor& x = c.input(0);
+  const std::size_t first = c.axis(c.n().get_int("axis", -1), x.rank());
+  c.require_supported(c.n().get_int("stash_type", 1) == 1, "stash_type is not float");
+  for (std::size_t i = 1; i < c.input_count(); ++i) {
+    if (c.has_input(i)) {
+      c.require(broadcast_dims(c, x.dims(), c.input(i).dims()) == x.dims(), "input ", i,
+                " has shape ", to_string(c.input(i).dims()), ", the first ", to_string(x.dims()));
+      c.require_supported(c.input(i).type() == x.type(), "input ", i, " is ",
+                          graph::name(c.input(i).type()), ", input 0 is ", graph::name(x.type()));
+    }
+  }
+  infer_like_input(c);
+  shape statistics = x.dims();
+  std::fill(statistics.begin() + static_cast<std::ptrdiff_t>(first), statistics.end(), 1);
+  c.set_output(1, element_type::f32, statistics);
+  c.set_output(2, element_type::f32, statistics);
+}
+
+/// (x - mean) / deviation for each row of `size` elements, and these two if the node has outputs for them.
+template <class T>
+void standardize_rows(operator_context& c, std::size_t rows, std::size_t size) {
+  const double epsilon = epsilon_of(c.n());
+  const std::span<const T> x = c.input(0).data<T>();
+  const std::span<T> y = c.make_output(0).mutable_data<T>();
+  std::array<std::span<float>, 2> statistics;
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (c.has_output(i + 1)) {
+      statistics[i] = c.make_output(i + 1).mutable_data<float>();
+    }
+  }
+  if (x.empty() && statistics[0].empty() && statistics[1].empty()) {
+    return;  // perhaps very many rows of nothing
+  }
+  for_pieces(c, rows, rows_of(cheap_piece, size), [&](std::size_t begin, std::size_t end) {
+    for (std::size_t row = begin; row < end; ++row) {
+      const auto from = x.subspan(row * size, size);
+      const moments m = moments_of(from);
+      const double inverse = 1.0 / std::sqrt(m.variance + epsilon);
+      std::transform(from.begin(), from.end(), y.data() + row * size, [&](T element) {
+        return static_cast<T>((static_cast<double>(element) - m.mean) * inverse);
+      });
+      const std::array<double, 2> values{m.mean, inverse};
+      for (std::size_t i = 0; i < 2; ++i) {
+        if (!statistics[i].empty()) {
+          statistics[i][row] = static_cast<float>(values[i]);
+        }
+      }
+    }
+  });
+}
+
+inline void run_layer_normalization(operator_context& c) {
+  const shape& dims = c.input(0).dims();
+  const std::size_t first = c.axis(c.n().get_int("axis", -1), dims.size());
+  const axis_view v = view_dims(dims, first, dims.size());
+  for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
+    standardize_rows<T>(c, v.outer, v.length);
+    const std::span<T> y = c.outputs[0].mutable_data<T>();
+    const operand<T> normalized{y.data(), &dims};
+    const operand<T> scale = operand_of<T>(c.input(1));
+    if (!c.has_input(2)) {
+      map_broadcast(c, [](T x, T s) { return x * s; }, normalized, scale, y, dims);
+      return;
+    }
+    const auto scale_and_shift = [](T x, T s, T b) {
+      return static_cast<T>(static_cast<double>(x) * static_cast<double>(s) +
+                            static_cast<double>(b));
+    };
+    map_broadcast(c, scale_and_shift, normalized, scale, operand_of<T>(c.input(2)), y, dims);
+  });
+}
+
+// --- LRN -----------------------------------------------------------------------------------------------
+
+/// Local response normalization: over neighbouring channels.
+template <class T>
+void run_lrn_as(operator_context& c, std::size_t size) {
+  const double bias = static_cast<double>(c.n().get_float("bias", 1.0F));
+  const double beta = static_cast<double>(c.n().get_float("beta", 0.75F));
+  const double alpha =
+      static_cast<double>(c.n().get_float("alpha", 0.0001F)) / static_cast<double>(size);
+  const axis_view v = channel_view(c);
+  const std::size_t below = (size - 1) / 2;
+  const std::size_t above = size / 2;  // (size - 1) / 2, rounded up
+  const std::span<const T> x = c.input(0).data<T>();
+  const std::span<T> y = c.make_output(0).mutable_data<T>();
+  if (x.empty()) {
+    return;
+  }
+  for_pieces(c, v.outer * v.length, rows_of(costly_piece, v.inner),
+             [&](std::size_t begin, std::size_t end) {
+               std::vector<double> squares(v.inner);
+               for (std::size_t row = begin; row < end; ++row) {
+                 const std::size_t channel = row % v.length;
+                 const std::size_t first = row - (std::min)(below, channel);
+                 const std::size_t last = row + (std::min)(above, v.length - 1 - channel);
+                 std::fill(squares.begin(), squares.end(), 0.0);
+                 for (std::size_t other = first; other <= last; ++other) {
+                   for (std::size_t i = 0; i < v.inner; ++i) {
+                     const auto value = static_cast<double>(x[other * v.inner + i]);
+                     squares[i] += value * value;
+                   }
+                 }
+                 for (std::size_t i = 0; i < v.inner; ++i) {
+                   const double divisor = std::pow(std::fma(alpha, squares[i], bias), beta);
+                   const std::size_t at = row * v.inner + i;
+                   y[at] = static_cast<T>(static_cast<double>(x[at]) / divisor);
+                 }
+               }
+             });
+}
+
+inline void run_lrn(operator_context& c) {
+  const std::int64_t size = c.n().get_int("size", 0);
+  c.require(size > 0, "the attribute 'size' is ", size);
+  for_type(c, float_types{}, c.input(0).type(),
+           [&]<class T>() { run_lrn_as<T>(c, static_cast<std::size_t>(size)); });
+}
+
+// --- operators along one axis --------------------------------------------------------------------------
+
+/// Replaces each row along the middle of the view by what f makes of it, a vector of doubles, in place.
+template <class T, class F>
+void map_rows(operator_context& c, const axis_view& v, const F& f) {
+  const std::span<const T> x = c.input(0).data<T>();
+  const std::span<T> y = c.make_output(0).mutable_data<T>();
+  if (x.empty()) {
+    return;
+  }
+  for_pieces(c, v.outer * v.inner, rows_of(costly_piece, v.length),
+             [&](std::size_t begin, std::size_t end) {
+               std::vector<double> row(v.length);
+               for (std::size_t r = begin; r < end; ++r) {
+                 const std::size_t first = r / v.inner * v.length * v.inner + r % v.inner;
+                 for (std::size_t i = 0; i < v.length; ++i) {
+                   row[i] = static_cast<double>(x[first + i * v.inner]);
+                 }
+                 f(std::span<double>(row));
+                 for (std::size_t i = 0; i < v.length; ++i) {
+                   y[first + i * v.inner] = static_cast<T>(row[i]);
+                 }
+               }
+             });
+}
+
+inline void softmax_row(std::span<double> row) {
+  const double largest = *std::max_element(row.begin(), row.end());
+  double sum = 0.0;
+  for (double& x : row) {
+    x = std::exp(x - largest);
+    sum += x;
+  }
+  for (double& x : row) {
+    x /= sum;
+  }
+}
+
+inline void log_softmax_row(std::span<double> row) {
+  const double largest = *std::max_element(row.begin(), row.end());
+  double sum = 0.0;
+  for (const double x : row) {
+    sum += std::exp(x - largest);
+  }
+  const double log_sum = std::log(sum);
+  for (double& x : row) {
+    x = x - largest - log_sum;
+  }
+}
+
+/// All zeros stay zeros.
+inline void divide_row(std::span<double> row, double norm) {
+  for (double& x : row) {
+    x = norm == 0.0 ? 0.0 : x / norm;
+  }
+}
+
+inline void l1_row(std::span<double> row) {
+  double sum = 0.0;
+  for (const double x : row) {
+    sum += std::fabs(x);
+  }
+  divide_row(row, sum);
+}
+
+inline void l2_row(std::span<double> row) {
+  double sum = 0.0;
+  for (const double x : row) {
+    sum += x * x;
+  }
+  divide_row(row, std::sqrt(sum));
+}
+
+/// Along the axis since version 13; before, over everything from the axis on.
+[[nodiscard]] inline axis_view softmax_view(const operator_context& c) {
+  const shape& dims = c.input(0).dims();
+  if (c.opset >= 13) {
+    // A scalar has no axis, but is let through as a vector of one.
+    return dims.empty() ? axis_view{} : view_axis(dims, c.axis(c.n().get_int("axis", -1), dims.size()));
+  }
+  const std::size_t first = c.axis(c.n().get_int("axis", 1), dims.size(), true);
+  return view_dims(dims, first, dims.size());
+}
+
+inline void infer_softmax(operator_context& c) {
+  static_cast<void>(softmax_view(c));
+  infer_like_input(c);
+}
+
+template <void (*Row)(std::span<double>)>
+void run_softmax(operator_context& c) {
+  for_type(c, float_types{}, c.input(0).type(),
+           [&]<class T>() { map_rows<T>(c, softmax_view(c), Row); });
+}
+
+inline void infer_lp_normalization(operator_context& c) {
+  const std::int64_t p = c.n().get_int("p", 2);
+  c.require(p == 1 || p == 2, "the attribute 'p' is ", p, ", not 1 or 2");
+  static_cast<void>(c.axis(c.n().get_int("axis", -1), c.input(0).rank()));
+  infer_like_input(c);
+}
+
+inline void run_lp_normalization(operator_context& c) {
+  const shape& dims = c.input(0).dims();
+  const axis_view v = view_axis(dims, c.axis(c.n().get_int("axis", -1), dims.size()));
+  const bool absolute = c.n().get_int("p", 2) == 1;
+  for_type(c, float_types{}, c.input(0).type(),
+           [&]<class T>() { map_rows<T>(c, v, absolute ? l1_row : l2_row); });
+}
+
+inline constexpr operator_definition normalization_operators[] = {
+    {"", "BatchNormalization", 5, 5, layout_support::plain, &infer_batch_normalization,
+     &run_batch_normalization},
+    {"", "InstanceNormalization", 3, 3, layout_support::plain, &infer_with_channels,
+     &run_instance_normalization},
+    {"", "GroupNormalization", 3, 3, layout_support::plain, &infer_with_channels,
+     &run_group_normalization},
+    {"", "LayerNormalization", 2, 3, layout_support::plain, &infer_layer_normalization,
+     &run_layer_normalization},
+    {"", "LRN", 1, 1, layout_support::plain, &infer_with_channels, &run_lrn},
+    {"", "LpNormalization", 1, 1, layout_support::plain, &infer_lp_normalization,
+     &run_lp_normalization},
+    {"", "Softmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<softmax_row>},
+    {"", "LogSoftmax", 1, 1, layout_support::plain, &infer_softmax,
+     &run_softmax<log_softmax_row>},
+};
+
+}  // namespace ops
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_NORMALIZATION_HPP

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// MaxPool, AveragePool, GlobalMaxPool, GlobalAveragePool on floats and 8-bit integers, and the quantized
+// averages of com.microsoft (also as domain "detent").
+//
+// A quantized average is exact integer sums, then one multiplication:
+//   clamp(round_half_even(float(sum of (q - x_zero_point)) * (x_scale / (y_scale * count))) + y_zero_point)
+#ifndef DETENT_GRAPH_OPS_POOLING_HPP
+#define DETENT_GRAPH_OPS_POOLING_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/graph/layout.hpp>
+#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/quantization_inputs.hpp>
+#include <detent/graph/ops/window.hpp>
+#include <detent/parallel.hpp>
+#include <detent/reference.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ops {
+
+/// The windows of a pool over channels-last images of up to three spatial axes.
+class pool_windows {
+ public:
+  pool_windows(const operator_context& c, const shape& in, const shape& out,
+               const window_attributes& w)
+      : rank_(w.rank()) {
+    c.require_supported(rank_ <= 3, "no code for ", rank_, " spatial axes");
+    for (std::size_t i = 0; i < rank_; ++i) {
+      const std::size_t j = 3 - rank_ + i;  // missing axes come first and have extent 1
+      in_[j] = in[i + 2];
+      out_[j] = out[i + 2];
+      kernel_[j] = w.kernel[i];
+      stride_[j] = w.strides[i];
+      dilation_[j] = w.dilations[i];
+      pad_[j] = w.pads_begin[i];
+      end_[j] = w.pads_end[i];
+    }
+  }
+
+  [[nodiscard]] std::size_t in_pixels() const { return count(in_); }
+  [[nodiscard]] std::size_t out_pixels() const { return count(out_); }
+
+  /// Calls visit(output pixel, first output row's index ...) through `each(pixel, taps, padded)`: the
+  /// input pixels of the window that exist, in row-major order, and how many places of the window lie
+  /// within the input or its padding.
+  template <class Each>
+  void for_each(std::size_t begin, std::size_t end, const Each& each) const {
+    std::vector<std::size_t> taps;
+    for (std::size_t pixel = begin; pixel < end; ++pixel) {
+      const auto p = static_cast<std::int64_t>(pixel);
+      const std::int64_t start[3] = {p / (out_[1] * out_[2]) * stride_[0] - pad_[0],
+                                     p / out_[2] % out_[1] * stride_[1] - pad_[1],
+                                     p % out_[2] * stride_[2] - pad_[2]};
+      taps.clear();
+      for (std::int64_t z = 0; z < kernel_[0]; ++z) {
+        const std::int64_t iz = start[0] + z * dilation_[0];
+        if (iz < 0 || iz >= in_[0]) {
+          continue;
+        }
+        for (std::int64_t y = 0; y < kernel_[1]; ++y) {
+          const std::int64_t iy = start[1] + y * dilation_[1];
+          if (iy < 0 || iy >= in_[1]) {
+            continue;
+          }
+          for (std::int64_t x = 0; x < kernel_[2]; ++x) {
+            const std::int64_t ix = start[2] + x * dilation_[2];
+            if (ix >= 0 && ix < in_[2]) {
+              taps.push_back(static_cast<std::size_t>((iz * in_[1] + iy) * in_[2] + ix));
+            }
+          }
+        }
+      }
+      std::size_t padded = 1;
+      for (std::size_t i = 0; i < 3; ++i) {
+        // Places behind the padding exist only in ceil mode and never count.
+        std::size_t places = 0;
+        for (std::int64_t k = 0; k < kernel_[i]; ++k) {
+          places += start[i] + k * dilation_[i] < in_[i] + end_[i] ? 1U : 0U;
+        }
+        padded *= places;
+      }
+      each(pixel, taps, padded);
+    }
+  }
+
+ private:
+  static std::size_t count(const std::int64_t (&extent)[3]) {
+    return static_cast<std::size_t>(extent[0] * extent[1] * extent[2]);
+  }
+
+  std::size_t rank_;
+  std::int64_t in_[3] = {1, 1, 1};
+  std::int64_t out_[3] = {1, 1, 1};
+  std::int64_t kernel_[3] = {1, 1, 1};
+  std::int64_t stride_[3] = {1, 1, 1};
+  std::int64_t dilation_[3] = {1, 1, 1};
+  std::int64_t pad_[3] = {0, 0, 0};
+  std::int64_t end_[3] = {0, 0, 0};
+};
+
+inline void infer_pool(operator_context& c) {
+  const shape& in = c.input(0).dims();
+  const window_attributes w = read_window(c, in, {});
+  const bool ceil_mode = c.n().get_int("ceil_mode", 0) != 0;
+  shape out{in[0], in[1]};
+  for (std::size_t i = 0; i < w.rank(); ++i) {
+    c.require(w.pads_begin[i] < w.reach(i) && w.pads_end[i] < w.reach(i), "padding ",
+              w.pads_begin[i], " and ", w.pads_end[i], " is not smaller than the window's ",
+              w.reach(i));
+    out.push_back(output_extent(c, w, i, in[i + 2], ceil_mode));
+  }
+  c.set_output(0, c.input(0).type(), out);
+  c.outputs[0].set_channels_last(true);
+  c.set_output(1, element_type::s64, out);
+}
+
+inline void infer_global_pool(operator_context& c) {
+  shape out = c.input(0).dims();
+  c.require(out.size() >= 3, "input of rank ", out.size(), " has no spatial axes");
+  std::fill(out.begin() + 2, out.end(), 1);
+  c.set_output(0, c.input(0).type(), std::move(out));
+}
+
+/// Runs each(image, first output pixel, last) over images and slices of their outputs.
+template <class Body>
+void for_image_slices(const operator_context& c, std::size_t images, std::size_t pixels,
+                      const Body& body) {
+  constexpr std::size_t slice = 256;
+  const std::size_t slices = (pixels + slice - 1) / slice;
+  detent::detail::run_parallel(*c.parallel, images * slices, [&](std::size_t i) {
+    const std::size_t first = i % slices * slice;
+    body(i / slices, first, (std::min)(first + slice, pixels));
+  });
+}
+
+struct image_size {
+  std::size_t batch, channels;
+  explicit image_size(const tensor& t)
+      : batch(static_cast<std::size_t>(t.dim(0))), channels(static_cast<std::size_t>(t.dim(1))) {}
+};
+
+/// `identity` is below or equal to every value; NaN, once met, stays.
+template <class T>
+void take_larger(const T* from, std::size_t n, T* best) {
+  for (std::size_t i = 0; i < n; ++i) {
+    best[i] = from[i] > best[i] || from[i] != from[i] ? from[i] : best[i];
+  }
+}
+
+using pool_types = type_list<float, double, std::uint8_t, std::int8_t>;
+
+inline void run_max_pool(operator_context& c) {
+  const tensor x = to_channels_last(c.inputs[0], c.allocate);
+  const window_attributes w = read_window(c, x.dims(), {});
+  const pool_windows windows(c, x.dims(), c.outputs[0].dims(), w);
+  const image_size size(x);
+  tensor& y = c.make_output(0);
+  for_type(c, pool_types{}, x.type(), [&]<class T>() {
+    const T* in = x.data<T>().data();
+    T* out = y.mutable_data<T>().data();
+    for_image_slices(c, size.batch, windows.out_pixels(), [&](std::size_t n, std::size_t first,
+                                                              std::size_t last) {
+      windows.for_each(first, last, [&](std::size_t pixel, const std::vector<std::size_t>& taps,
+                                        std::size_t) {
+        T* to = out + (n * windows.out_pixels() + pixel) * size.channels;
+        constexpr T lowest = std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
+                                                                  : std::numeric_limits<T>::lowest();
+        std::fill_n(to, size.channels, lowest);
+        for (const std::size_t tap : taps) {
+          take_larger(in + (n * windows.in_pixels() + tap) * size.channels, size.channels, to);
+        }
+      });
+    });
+    if (!c.has_output(1)) {
+      return;
+    }
+    // The indices count the elements of the whole input, in the order of its dimensions or, with
+    // storage_order 1, column-major within an image.
+    const bool column_major = c.n().get_int("storage_order", 0) != 0;
+    const std::int64_t height = x.rank() == 4 ? x.dim(2) : 1;
+    const std::int64_t width = x.dims().back();
+    c.require_supported(!column_major || x.rank() == 4, "storage_order 1 of rank ", x.rank());
+    auto indices = c.make_output(1).mutable_data<std::int64_t>();
+    const std::size_t pixels = windows.out_pixels();
+    for (std::size_t n = 0; n < size.batch; ++n) {
+      windows.for_each(0, pixels, [&](std::size_t pixel, const std::vector<std::size_t>& taps,
+                                      std::size_t) {
+        for (std::size_t ch = 0; ch < size.channels; ++ch) {
+          const T best = out[(n * pixels + pixel) * size.channels + ch];
+          std::int64_t index = -1;
+          for (const std::size_t tap : taps) {
+            const T value = in[(n * windows.in_pixels() + tap) * size.channels + ch];
+            if (value == best || (value != value && best != best)) {
+              index = static_cast<std::int64_t>(tap);
+              break;
+            }
+          }
+          if (column_major && index >= 0) {
+            index = index % width * height + index / width;
+          }
+          indices[(n * size.channels + ch) * pixels + pixel] =
+              static_cast<std::int64_t>((n * size.channels + ch) * windows.in_pixels()) + index;
+        }
+      });
+    }
+  });
+}
+
+/// Sums of type Sum over each window, handed to finish(sums, channels, divisor, out). A global pool has
+/// one window: the image.
+template <class T, class Sum, class Out, class Finish>
+void average_windows(const operator_context& c, const tensor& x, const pool_windows& windows,
+                     bool count_padding, Out* out, const Finish& finish) {
+  const image_size size(x);
+  const T* in = x.data<T>().data();
+  for_image_slices(c, size.batch, windows.out_pixels(), [&](std::size_t n, std::size_t first,
+                                                            std::size_t last) {
+    std::vector<Sum> sums(size.channels);
+    windows.for_each(first, last, [&](std::size_t pixel, const std::vector<std::size_t>& taps,
+                                      std::size_t padded) {
+      std::fill(sums.begin(), sums.end(), Sum{});
+      for (const std::size_t tap : taps) {
+        const T* from = in + (n * windows.in_pixels() + tap) * size.channels;
+        for (std::size_t i = 0; i < size.channels; ++i) {
+          sums[i] += static_cast<Sum>(from[i]);
+        }
+      }
+      finish(sums, count_padding ? padded : taps.size(), taps.size(),
+             out + (n * windows.out_pixels() + pixel) * size.channels);
+    });
+  });
+}
+
+/// One window that covers the image.
+inline window_attributes whole_image(const shape& in) {
+  window_attributes w;
+  w.kernel.assign(in.begin() + 2, in.end());
+  w.strides.assign(w.kernel.size(), 1);
+  w.dilations = w.strides;
+  w.pads_begin.assign(w.kernel.size(), 0);
+  w.pads_end = w.pads_begin;
+  return w;
+}
+
+inline void run_average(operator_context& c, bool global) {
+  const tensor x = to_channels_last(c.inputs[0], c.allocate);
+  const window_attributes w = global ? whole_image(x.dims()) : read_window(c, x.dims(), {});
+  const pool_windows windows(c, x.dims(), c.outputs[0].dims(), w);
+  const bool count_padding = c.n().get_int("count_include_pad", 0) != 0;
+  tensor& y = c.make_output(0);
+  for_type(c, float_types{}, x.type(), [&]<class T>() {
+    average_windows<T, double>(c, x, windows, count_padding, y.mutable_data<T>().data(),
+                               [](const std::vector<double>& sums, std::size_t divisor, std::size_t,
+                                  T* out) {
+                                 for (std::size_t i = 0; i < sums.size(); ++i) {
+                                   out[i] = static_cast<T>(sums[i] / static_cast<double>(divisor));
+                                 }
+                               });
+  });
+}
+
+inline void run_global_max(operator_context& c) {
+  const tensor x = to_channels_last(c.inputs[0], c.allocate);
+  const image_size size(x);
+  const std::size_t pixels = x.count() == 0 ? 0 : x.count() / (size.batch * size.channels);
+  c.require(pixels > 0 || x.count() == c.outputs[0].count(), "the image has no pixels");
+  tensor& y = c.make_output(0);
+  for_type(c, pool_types{}, x.type(), [&]<class T>() {
+    const T* in = x.data<T>().data();
+    T* out = y.mutable_data<T>().data();
+    for (std::size_t n = 0; n < size.batch && pixels > 0; ++n) {
+      T* to = out + n * size.channels;
+      std::copy_n(in + n * pixels * size.channels, size.channels, to);
+      for (std::size_t p = 1; p < pixels; ++p) {
+        take_larger(in + (n * pixels + p) * size.channels, size.channels, to);
+      }
+    }
+  });
+}
+
+/// Inputs: x, x_scale, x_zero_point, y_scale, y_zero_point.
+inline void run_quantized_average(operator_context& c, bool global) {
+  c.require_supported(c.n().get_int("channels_last", 0) == 0, "channels_last = 1");
+  const tensor x = to_channels_last(c.inputs[0], c.allocate);
+  const quant_params in = read_params(c, 1, 2);
+  const quant_params out = read_params(c, 3, 4);
+  const window_attributes w = global ? whole_image(x.dims()) : read_window(c, x.dims(), {});
+  const pool_windows windows(c, x.dims(), c.outputs[0].dims(), w);
+  const bool count_padding = c.n().get_int("count_include_pad", 0) != 0;
+  tensor& y = c.make_output(0);
+  using quantized = type_list<std::uint8_t, std::int8_t>;
+  for_type(c, quantized{}, x.type(), [&]<class T>() {
+    // Padding stands for the real value 0: it adds nothing to the sum.
+    average_windows<T, std::int32_t>(
+        c, x, windows, count_padding, y.mutable_data<T>().data(),
+        [&](const std::vector<std::int32_t>& sums, std::size_t divisor, std::size_t taps, T* to) {
+          const float multiplier = in.scale / (out.scale * static_cast<float>(divisor));
+          const std::int32_t offset = in.zero_point * static_cast<std::int32_t>(taps);
+          for (std::size_t i = 0; i < sums.size(); ++i) {
+            to[i] = static_cast<T>(reference::requantize(sums[i] - offset, multiplier, out.zero_point,
+                                                         full_grid<T>));
+          }
+        });
+  });
+}
+
+inline void run_quantized_average_pool(operator_context& c) { run_quantized_average(c, false); }
+inline void run_quantized_global_average(operator_context& c) { run_quantized_average(c, true); }
+
+inline constexpr operator_definition pooling_operators[] = {
+    {"", "MaxPool", 1, 1, layout_support::any, &infer_pool, &run_max_pool},
+    {"", "AveragePool", 1, 1, layout_support::any, &infer_pool,
+     [](operator_context& c) { run_average(c, false); }},
+    {"", "GlobalAveragePool", 1, 1, layout_support::any, &infer_global_pool,
+     [](operator_context& c) { run_average(c, true); }},
+    {"", "GlobalMaxPool", 1, 1, layout_support::any, &infer_global_pool, &run_global_max},
+    {"detent", "QLinearAveragePool", 4, 5, layout_support::any, &infer_pool,
+     &run_quantized_average_pool},
+    {"detent", "QLinearGlobalAveragePool", 4, 5, layout_support::any, &infer_global_pool,
+     &run_quantized_global_average},
+    {"com.microsoft", "QLinearAveragePool", 4, 5, layout_support::any, &infer_pool,
+     &run_quantized_average_pool},
+    {"com.microsoft", "QLinearGlobalAveragePool", 4, 5, layout_support::any, &infer_global_pool,
+     &run_quantized_global_average},
+};
+
+}  // namespace ops
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_POOLING_HPP

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear.
+#ifndef DETENT_GRAPH_OPS_QUANTIZATION_HPP
+#define DETENT_GRAPH_OPS_QUANTIZATION_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/dispatch.hpp>
+#include <detent/graph/layout.hpp>
+#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/quantization_inputs.hpp>
+#include <detent/quantize.hpp>
+#include <detent/reference.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ops {
+
+/// The grid of an integer element type.
+inline grid type_grid(const operator_context& c, element_type type) {
+  switch (type) {
+    case element_type::u8: return {0, 255};
+    case element_type::s8: return {-128, 127};
+    case element_type::u16: return {0, 65535};
+    case element_type::s16: return {-32768, 32767};
+    case element_type::u4: return {0, 15};
+    case element_type::s4: return {-8, 7};
+    default:
+      c.require_supported(false, "quantized type ", graph::name(type));
+      return {0, 0};
+  }
+}
+
+/// How the scales of a node lie over its tensor: one for all, one along an axis, or one for each block of
+/// `block` elements along the axis. A view of the tensor as outer x axis x inner.
+struct scale_layout {
+  std::size_t outer = 1, axis = 1, inner = 1;
+  std::size_t block = 0;  // elements along the axis that share a scale; 0: one scale for all
+  std::size_t blocks = 1;  // scales along the axis
+
+  scale_layout(const operator_context& c, const shape& dims, const tensor& scale) {
+    const std::int64_t block_size = c.n().get_int("block_size", 0);
+    if (block_size == 0 && scale.count() == 1 && scale.rank() <= 1) {
+      inner = element_count(dims);
+      return;
+    }
+    const std::size_t at = c.axis(c.n().get_int("axis", 1), dims.size());
+    axis = static_cast<std::size_t>(dims[at]);
+    for (std::size_t i = 0; i < dims.size(); ++i) {
+      (i < at ? outer : inner) *= i == at ? 1 : static_cast<std::size_t>(dims[i]);
+    }
+    if (block_size == 0) {
+      c.require(scale.rank() == 1 && scale.count() == axis, "scale of shape ", to_string(scale.dims()),
+                " for ", axis, " channels");
+      block = 1;
+      blocks = axis;
+      return;
+    }
+    c.require(block_size > 0, "block_size ", block_size);
+    shape expected = dims;
+    expected[at] = (dims[at] + block_size - 1) / block_size;
+    c.require(scale.dims() == expected, "scale of shape ", to_string(scale.dims()), ", expected ",
+              to_string(expected));
+    block = static_cast<std::size_t>(block_size);
+    blocks = static_cast<std::size_t>(expected[at]);
+  }
+
+  /// Calls run(first element, count, index of its scale, step of the scale index) for runs of elements
+  /// along the innermost dimensions: within a block the scale index advances with the element.
+  template <class Run>
+  void for_each(const Run& run) const {
+    for (std::size_t o = 0; o < outer; ++o) {
+      for (std::size_t a = 0; a < axis; ++a) {
+        const std::size_t element = (o * axis + a) * inner;
+        if (block == 0) {
+          run(element, inner, std::size_t{0}, std::size_t{0});
+        } else if (block == 1 && blocks == axis) {
+          run(element, inner, a, std::size_t{0});
+        } else {
+          run(element, inner, (o * blocks + a / block) * inner, std::size_t{1});
+        }
+      }
+    }
+  }
+  [[nodiscard]] bool per_axis() const noexcept { return block == 1 && blocks == axis; }
+};
+
+/// The elements of a source tensor as floats: float32 as it is, float16, bfloat16, double and int32
+/// converted.
+inline tensor as_float(const operator_context& c, const tensor& t) {
+  if (t.type() == element_type::f32) {
+    return t;
+  }
+  tensor out(element_type::f32, t.dims());
+  out.set_channels_last(t.channels_last());
+  out.set_storage(c.allocate(out.bytes()));
+  auto to = out.mutable_data<float>();
+  if (t.type() == element_type::f16 || t.type() == element_type::bf16) {
+    const auto bits = t.data<std::uint16_t>();
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      to[i] = t.type() == element_type::f16 ? to_float(half{bits[i]}) : to_float(bfloat16{bits[i]});
+    }
+    return out;
+  }
+  using sources = type_list<double, std::int32_t>;
+  for_type(c, sources{}, t.type(), [&]<class T>() {
+    const auto from = t.data<T>();
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      to[i] = static_cast<float>(from[i]);
+    }
+  });
+  return out;
+}
+
+/// Whether the node's input may stay channels-last: only if one scale serves all elements.
+inline bool keeps_order(const operator_context& c) {
+  return c.input(0).channels_last() && c.input(1).count() == 1 && c.n().get_int("block_size", 0) == 0;
+}
+
+inline void infer_quantize(operator_context& c) {
+  element_type type = element_type::u8;
+  const std::int64_t declared = c.n().get_int("output_dtype", 0);
+  if (c.has_input(2)) {
+    type = c.inputs[2].type();
+    c.require(declared == 0 || static_cast<element_type>(declared) == type, "output_dtype is ",
+              graph::name(static_cast<element_type>(declared)), ", the zero point ", graph::name(type));
+  } else if (declared != 0) {
+    type = static_cast<element_type>(declared);
+  }
+  static_cast<void>(type_grid(c, type));
+  c.set_output(0, type, c.input(0).dims());
+  c.outputs[0].set_channels_last(keeps_order(c));
+}
+
+inline void run_quantize(operator_context& c) {
+  const tensor x = as_float(
+      c, c.outputs[0].channels_last() ? c.inputs[0] : to_plain(c.inputs[0], c.allocate));
+  const std::vector<float> scales = read_scales(c, 1);
+  const std::vector<std::int32_t> zero_points = read_zero_points(c, 2, scales.size());
+  const scale_layout layout(c, x.dims(), c.inputs[1]);
+  tensor& y = c.make_output(0);
+  const grid levels = type_grid(c, y.type());
+  const float* from = x.data<float>().data();
+  for (const std::int32_t z : zero_points) {
+    c.require(z >= levels.qmin && z <= levels.qmax, "zero point ", z, " is outside ", levels.qmin, "..",
+              levels.qmax);
+  }
+  if (y.type() == element_type::u8 || y.type() == element_type::s8) {
+    // A run with one scale, or with a scale for each of its elements, is one call of a kernel.
+    const auto quantize_runs = [&]<class Q>(Q* to) {
+      const auto kernel = detent::detail::quantize_row::of<Q>(detent::detail::active_table());
+      if (layout.per_axis() && layout.inner == 1) {
+        kernels::grid_args g = detent::detail::per_tensor(1.0F, 0, levels);
+        g.column_scale = scales.data();
+        g.column_zero_point = zero_points.data();
+        for (std::size_t o = 0; o < layout.outer; ++o) {
+          kernel(from + o * layout.axis, layout.axis, g, to + o * layout.axis);
+        }
+        return;
+      }
+      layout.for_each([&](std::size_t first, std::size_t count, std::size_t scale, std::size_t step) {
+        kernels::grid_args g = detent::detail::per_tensor(scales[scale], zero_points[scale], levels);
+        if (step != 0) {
+          g.column_scale = scales.data() + scale;
+          g.column_zero_point = zero_points.data() + scale;
+        }
+        kernel(from + first, count, g, to + first);
+      });
+    };
+    if (y.type() == element_type::u8) {
+      quantize_runs(y.mutable_data<std::uint8_t>().data());
+    } else {
+      quantize_runs(y.mutable_data<std::int8_t>().data());
+    }
+    return;
+  }
+  const auto store = [&]<class Q>(Q* to) {
+    layout.for_each([&](std::size_t first, std::size_t count, std::size_t scale, std::size_t step) {
+      for (std::size_t i = 0; i < count; ++i) {
+        const quant_params p{scales[scale + i * step], zero_points[scale + i * step]};
+        to[first + i] = static_cast<Q>(reference::quantize(from[first + i], p, levels));
+      }
+    });
+  };
+  switch (y.type()) {
+    case element_type::u16: store(y.mutable_data<std::uint16_t>().data()); break;
+    case element_type::s16: store(y.mutable_data<std::int16_t>().data()); break;
+    case element_type::u4: store(y.mutable_data<std::uint8_t>().data()); break;
+    default: store(y.mutable_data<std::int8_t>().data()); break;
+  }
+}
+
+inline void infer_dequantize(operator_context& c) {
+  const element_type type = c.input(1).type();
+  c.require_supported(type == element_type::f32 || type == element_type::f16 ||
+                          type == element_type::bf16,
+                      "scale of type ", graph::name(type));
+  c.set_output(0, type, c.input(0).dims());
+  c.outputs[0].set_channels_last(keeps_order(c));
+}
+
+inline void run_dequantize(operator_context& c) {
+  const tensor q = c.outputs[0].channels_last() ? c.inputs[0] : to_plain(c.inputs[0], c.allocate);
+  const std::vector<float> scales = read_scales(c, 1);
+  const std::vector<std::int32_t> zero_points = read_zero_points(c, 2, scales.size());
+  const scale_layout layout(c, q.dims(), c.inputs[1]);
+  tensor y(element_type::f32, q.dims());
+  y.set_storage(c.allocate(y.bytes()));
+  float* to = y.mutable_data<float>().data();
+  const auto load = [&]<class Q>(const Q* from) {
+    layout.for_each([&](std::size_t first, std::size_t count, std::size_t scale, std::size_t step) {
+      if constexpr (quantized_type<Q>) {
+        kernels::grid_args g =
+            detent::detail::per_tensor(scales[scale], zero_points[scale], full_grid<Q>);
+        if (step != 0) {
+          g.column_scale = scales.data() + scale;
+          g.column_zero_point = zero_points.data() + scale;
+        }
+        detent::detail::dequantize_row::of<Q>(detent::detail::active_table())(from + first, count, g,
+                                                                              to + first);
+      } else {
+        for (std::size_t i = 0; i < count; ++i) {
+          // In 64 bits: an int32 minus its zero point may need 33.
+          const std::int64_t steps = std::int64_t{from[first + i]} - zero_points[scale + i * step];
+          to[first + i] = static_cast<float>(steps) * scales[scale + i * step];
+        }
+      }
+    });
+  };
+  switch (q.type()) {
+    case element_type::u8:
+    case element_type::u4: load(q.data<std::uint8_t>().data()); break;
+    case element_type::s8:
+    case element_type::s4: load(q.data<std::int8_t>().data()); break;
+    case element_type::u16: load(q.data<std::uint16_t>().data()); break;
+    case element_type::s16: load(q.data<std::int16_t>().data()); break;
+    case element_type::s32: load(q.data<std::int32_t>().data()); break;
+    default: c.require_supported(false, "quantized type ", graph::name(q.type()));
+  }
+  if (c.outputs[0].type() == element_type::f32) {
+    c.share_output(0, y);
+    return;
+  }
+  auto bits = c.make_output(0).mutable_data<std::uint16_t>();
+  for (std::size_t i = 0; i < bits.size(); ++i) {
+    bits[i] = c.outputs[0].type() == element_type::f16 ? to_half(to[i]).bits : to_bfloat16(to[i]).bits;
+  }
+}
+
+inline void infer_dynamic_quantize(operator_context& c) {
+  c.set_output(0, element_type::u8, c.input(0).dims());
+  c.outputs[0].set_channels_last(c.inputs[0].channels_last());
+  c.set_output(1, element_type::f32, {});
+  c.set_output(2, element_type::u8, {});
+}
+
+/// As the ONNX function computes it, in float: scale = (max - min) / 255 over a range that includes 0,
+/// zero_point = clamp(round_half_even(-min / scale)). An all-zero tensor gets scale 1.
+inline void run_dynamic_quantize(operator_context& c) {
+  const tensor& x = c.inputs[0];
+  c.require_supported(x.type() == element_type::f32, "elements of type ", graph::name(x.type()));
+  const auto values = x.data<float>();
+  const kernels::min_max_result r =
+      detent::detail::active_table().min_max(values.data(), values.size());
+  const float lower = (std::min)(r.lower, 0.0F);
+  const float upper = (std::max)(r.upper, 0.0F);
+  const float scale = (upper - lower) / 255.0F;
+  quant_params p{scale > 0.0F ? scale : 1.0F, 0};
+  c.require(std::isfinite(p.scale), "the range ", lower, " .. ", upper, " is not finite");
+  p.zero_point = reference::to_grid(-lower / p.scale, 0, {0, 255});
+  quantize(values, c.make_output(0).mutable_data<std::uint8_t>(), p);
+  if (c.has_output(1)) {
+    c.make_output(1).mutable_data<float>()[0] = p.scale;
+  }
+  if (c.has_output(2)) {
+    c.make_output(2).mutable_data<std::uint8_t>()[0] = static_cast<std::uint8_t>(p.zero_point);
+  }
+}
+
+inline constexpr operator_definition quantization_operators[] = {
+    {"", "QuantizeLinear", 2, 3, layout_support::any, &infer_quantize, &run_quantize},
+    {"", "DequantizeLinear", 2, 3, layout_support::any, &infer_dequantize, &run_dequantize},
+    {"", "DynamicQuantizeLinear", 1, 1, layout_support::any, &infer_dynamic_quantize,
+     &run_dynamic_quantize},
+};
+
+}  // namespace ops
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_QUANTIZATION_HPP

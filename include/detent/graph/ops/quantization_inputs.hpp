@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Reads scales and zero points from tensors, and turns 8-bit operands into the signedness that the
+// integer kernels take: unsigned on the left, signed on the right.
+#ifndef DETENT_GRAPH_OPS_QUANTIZATION_INPUTS_HPP
+#define DETENT_GRAPH_OPS_QUANTIZATION_INPUTS_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/graph/operator.hpp>
+#include <detent/quantize.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ops {
+
+/// Scales as floats, whatever type they are stored in. Each must be positive and finite.
+inline std::vector<float> read_scales(const operator_context& c, std::size_t i) {
+  const tensor& t = c.input(i);
+  std::vector<float> scales(t.count());
+  const bool known = visit_type(float_types{}, t.type(), [&]<class T>() {
+    const auto values = t.data<T>();
+    for (std::size_t k = 0; k < scales.size(); ++k) {
+      scales[k] = static_cast<float>(values[k]);
+    }
+  });
+  if (!known) {
+    c.require_supported(t.type() == element_type::f16 || t.type() == element_type::bf16,
+                        "scales of type ", graph::name(t.type()));
+    const auto bits = t.data<std::uint16_t>();
+    for (std::size_t k = 0; k < scales.size(); ++k) {
+      scales[k] = t.type() == element_type::f16 ? to_float(half{bits[k]})
+                                                : to_float(bfloat16{bits[k]});
+    }
+  }
+  for (const float s : scales) {
+    c.require(std::isfinite(s) && s > 0.0F, "scale ", s, " is not a positive finite number");
+  }
+  return scales;
+}
+
+/// Zero points as integers; `count` zeros if the input is absent, and repeated if it is a single one.
+inline std::vector<std::int32_t> read_zero_points(const operator_context& c, std::size_t i,
+                                                  std::size_t count) {
+  if (!c.has_input(i)) {
+    return std::vector<std::int32_t>(count, 0);
+  }
+  const tensor& t = c.inputs[i];
+  std::vector<std::int32_t> values(t.count());
+  using small_types = type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::int32_t>;
+  const element_type type = t.type() == element_type::u4   ? element_type::u8
+                            : t.type() == element_type::s4 ? element_type::s8
+                                                           : t.type();
+  for_type(c, small_types{}, type, [&]<class T>() {
+    const auto data = t.data<T>();
+    for (std::size_t k = 0; k < values.size(); ++k) {
+      values[k] = data[k];
+    }
+  });
+  c.require(values.size() == count || values.size() == 1, values.size(), " zero points for ", count,
+            " scales");
+  if (values.size() != count) {
+    values.assign(count, values[0]);
+  }
+  return values;
+}
+
+/// The scale and zero point of a whole tensor.
+inline quant_params read_params(const operator_context& c, std::size_t scale,
+                                std::size_t zero_point) {
+  const std::vector<float> scales = read_scales(c, scale);
+  c.require_supported(scales.size() == 1, "input ", scale, " has ", scales.size(),
+                      " scales where one is expected");
+  return {scales[0], read_zero_points(c, zero_point, 1)[0]};
+}
+
+/// An 8-bit tensor as unsigned values: signed ones are moved up by 128, and so is their zero point.
+struct unsigned_operand {
+  tensor values;
+  std::int32_t zero_point = 0;
+};
+
+inline tensor flip_sign(const tensor& t, const std::function<std::shared_ptr<std::byte>(std::size_t)>& allocate,
+                        element_type type) {
+  tensor out(type, t.dims());
+  out.set_channels_last(t.channels_last());
+  out.set_storage(allocate(out.bytes()));
+  const auto* from = reinterpret_cast<const std::uint8_t*>(t.raw());
+  auto* to = reinterpret_cast<std::uint8_t*>(out.mutable_raw());
+  for (std::size_t i = 0; i < t.count(); ++i) {
+    to[i] = from[i] ^ 0x80U;
+  }
+  return out;
+}
+
+inline void require_8bit(const operator_context& c, const tensor& t, const char* what) {
+  c.require_supported(t.type() == element_type::u8 || t.type() == element_type::s8, what, " of type ",
+                      graph::name(t.type()), " where uint8 or int8 is expected");
+}
+
+inline unsigned_operand as_unsigned(const operator_context& c, const tensor& t,
+                                    std::int32_t zero_point) {
+  require_8bit(c, t, "operand");
+  if (t.type() == element_type::u8) {
+    return {t, zero_point};
+  }
+  return {flip_sign(t, c.allocate, element_type::u8), zero_point + 128};
+}
+
+/// 8-bit weights as signed values.
+struct signed_operand {
+  tensor values;
+  std::vector<std::int32_t> zero_points;
+};
+
+inline signed_operand as_signed(const operator_context& c, const tensor& t,
+                                std::vector<std::int32_t> zero_points) {
+  require_8bit(c, t, "weights");
+  if (t.type() == element_type::s8) {
+    return {t, std::move(zero_points)};
+  }
+  for (std::int32_t& z : zero_points) {
+    z -= 128;
+  }
+  return {flip_sign(t, c.allocate, element_type::s8), std::move(zero_points)};
+}
+
+/// Calls f.operator()<T>() for the output of an integer product.
+template <class Function>
+void for_integer_output(const operator_context& c, element_type type, const Function& f) {
+  using outputs = type_list<float, std::uint8_t, std::int8_t, std::int32_t>;
+  for_type(c, outputs{}, type, f);
+}
+
+}  // namespace ops
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_QUANTIZATION_INPUTS_HPP

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Elementwise operators and Concat on 8-bit tensors: com.microsoft's QLinear* forms, which also serve as
+// domain "detent" when graph/lower.hpp has found them in a model.
+//
+//   QLinearAdd, QLinearMul (detent also: QLinearSub, QLinearDiv)
+//       Q(D(a) op D(b)), dequantized, combined and quantized in float
+//   detent.Lookup   any unary function of attribute `function`, by a table of all 256 values
+//   QLinearConcat   pieces that have other parameters than the output go through such a table
+#ifndef DETENT_GRAPH_OPS_QUANTIZED_ELEMENTWISE_HPP
+#define DETENT_GRAPH_OPS_QUANTIZED_ELEMENTWISE_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/dispatch.hpp>
+#include <detent/graph/layout.hpp>
+#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/activations.hpp>
+#include <detent/graph/ops/broadcast.hpp>
+#include <detent/graph/ops/convolution.hpp>
+#include <detent/graph/ops/quantization_inputs.hpp>
+#include <detent/quantize.hpp>
+#include <detent/reference.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ops {
+
+using quantized_types = type_list<std::uint8_t, std::int8_t>;
+
+enum class binary_function : std::uint8_t { add, sub, mul, div };
+
+template <binary_function F>
+[[nodiscard]] float combine(float a, float b) noexcept {
+  if constexpr (F == binary_function::add) {
+    return a + b;
+  } else if constexpr (F == binary_function::sub) {
+    return a - b;
+  } else if constexpr (F == binary_function::mul) {
+    return a * b;
+  } else {
+    return a / b;
+  }
+}
+
+/// Inputs: a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point.
+inline void infer_quantized_binary(operator_context& c) {
+  c.require(c.input(0).type() == c.input(3).type(), "operands of types ",
+            graph::name(c.inputs[0].type()), " and ", graph::name(c.inputs[3].type()));
+  c.set_output(0, c.has_input(7) ? c.inputs[7].type() : c.inputs[0].type(),
+               broadcast_dims(c, c.inputs[0].dims(), c.inputs[3].dims()));
+}
+
+template <class T>
+std::vector<float> dequantized(const tensor& t, quant_params p) {
+  std::vector<float> values(t.count());
+  dequantize(t.data<T>(), values, p);
+  return values;
+}
+
+template <binary_function F>
+void run_quantized_binary(operator_context& c) {
+  const quant_params pa = read_params(c, 1, 2);
+  const quant_params pb = read_params(c, 4, 5);
+  const quant_params py = read_params(c, 6, 7);
+  const grid fused = fused_levels(c.n());
+  const tensor& a = c.inputs[0];
+  const tensor& b = c.inputs[3];
+  const auto compute = [&]<class T, class Out>(Out* out) {
+    const grid levels = fused.qmin > fused.qmax ? full_grid<Out> : fused;
+    detent::detail::require_params<Out>(py, full_grid<Out>, "quantized operator");
+    const kernels::kernel_table& table = detent::detail::active_table();
+    const kernels::grid_args gy = detent::detail::per_tensor(py.scale, py.zero_point, levels);
+    const auto quantize_row = detent::detail::quantize_row::of<Out>(table);
+    if (a.dims() == b.dims()) {
+      const auto dequantize_row = detent::detail::dequantize_row::of<T>(table);
+      const kernels::grid_args ga =
+          detent::detail::per_tensor(pa.scale, pa.zero_point, full_grid<T>);
+      const kernels::grid_args gb =
+          detent::detail::per_tensor(pb.scale, pb.zero_point, full_grid<T>);
+      constexpr std::size_t piece = 1024;
+      const T* pa_data = a.data<T>().data();
+      const T* pb_data = b.data<T>().data();
+      detent::detail::run_parallel(
+          *c.parallel, (a.count() + 16 * piece - 1) / (16 * piece), [&](std::size_t task) {
+            std::array<float, piece> left;
+            std::array<float, piece> right;
+            const std::size_t end = (std::min)((task + 1) * 16 * piece, a.count());
+            for (std::size_t i = task * 16 * piece; i < end; i += piece) {
+              const std::size_t n = (std::min)(piece, end - i);
+              dequantize_row(pa_data + i, n, ga, left.data());
+              dequantize_row(pb_data + i, n, gb, right.data());
+              for (std::size_t j = 0; j < n; ++j) {
+                left[j] = combine<F>(left[j], right[j]);
+              }
+              quantize_row(left.data(), n, gy, out + i);
+            }
+          });
+      return;
+    }
+    const std::vector<float> left = dequantized<T>(a, pa);
+    const std::vector<float> right = dequantized<T>(b, pb);
+    std::vector<float> result(c.outputs[0].count());
+    map_broadcast(c, &combine<F>, operand<float>{left.data(), &a.dims()},
+                  operand<float>{right.data(), &b.dims()}, std::span<float>(result),
+                  c.outputs[0].dims());
+    quantize_row(result.data(), result.size(), gy, out);
+  };
+  tensor& y = c.make_output(0);
+  for_type(c, quantized_types{}, a.type(), [&]<class T>() {
+    for_type(c, quantized_types{}, y.type(), [&]<class Out>() {
+      compute.template operator()<T, Out>(y.mutable_data<Out>().data());
+    });
+  });
+}
+
+// ---------------------------------------------------------------------------------------- lookup
+
+struct lookup_state : operator_state {
+  std::array<std::uint8_t, 256> table{};
+};
+
+/// table[byte of q] = byte of Q(function(D(q))) for every value of the input type.
+template <class Function>
+std::array<std::uint8_t, 256> make_table(const operator_context& c, element_type in,
+                                         quant_params from, element_type out, quant_params to,
+                                         const Function& function) {
+  require_8bit(c, tensor(in, {}), "input");
+  require_8bit(c, tensor(out, {}), "output");
+  const grid levels = out == element_type::u8 ? full_grid<std::uint8_t> : full_grid<std::int8_t>;
+  c.require(to.zero_point >= levels.qmin && to.zero_point <= levels.qmax, "zero point ",
+            to.zero_point, " is outside ", levels.qmin, "..", levels.qmax);
+  std::array<std::uint8_t, 256> table{};
+  for (std::int32_t byte = 0; byte < 256; ++byte) {
+    const std::int32_t q = in == element_type::s8 && byte > 127 ? byte - 256 : byte;
+    const float value = function(reference::dequantize(q, from));
+    table[static_cast<std::size_t>(byte)] =
+        static_cast<std::uint8_t>(reference::quantize(value, to, levels));
+  }
+  return table;
+}
+
+inline void apply_table(const std::array<std::uint8_t, 256>& table, const tensor& from,
+                        std::byte* to) {
+  for (std::size_t i = 0; i < from.count(); ++i) {
+    to[i] = static_cast<std::byte>(table[std::to_integer<std::size_t>(from.raw()[i])]);
+  }
+}
+
+/// The function of a Lookup node (or of com.microsoft's QLinearSigmoid and QLinearLeakyRelu) as a node of
+/// its own.
+inline node lookup_function(const node& n) {
+  node function = n;
+  function.domain.clear();
+  if (n.op_type == "Lookup") {
+    function.op_type = n.get_string("function", "");
+  } else {
+    function.op_type = n.op_type.substr(std::string_view("QLinear").size());
+  }
+  return function;
+}
+
+/// Inputs: x, x_scale, x_zero_point, y_scale, y_zero_point.
+inline void infer_lookup(operator_context& c) {
+  const node function = lookup_function(c.n());
+  c.require_supported(function.op_type == "Clip" || is_unary_activation(function), "function '",
+                      function.op_type, "'");
+  c.set_output(0, c.has_input(4) ? c.inputs[4].type() : c.input(0).type(), c.input(0).dims());
+}
+
+inline void run_lookup(operator_context& c) {
+  const auto& state = cached_state<lookup_state>(c, {1, 2, 3, 4}, [&](lookup_state& s) {
+    const node function = lookup_function(c.n());
+    const auto opset = c.n().get_int("function_opset", c.opset);
+    s.table = make_table(c, c.inputs[0].type(), read_params(c, 1, 2), c.outputs[0].type(),
+                         read_params(c, 3, 4), [&](float x) {
+                           if (function.op_type == "Clip") {
+                             const fused_clamp bounds(function);
+                             return reference::clamp(x, bounds.lower, bounds.upper);
+                           }
+                           return apply_unary(function, opset, x);
+                         });
+  });
+  apply_table(state.table, c.inputs[0], c.make_output(0).mutable_raw());
+}
+
+// ---------------------------------------------------------------------------------------- concat
+
+/// Inputs: y_scale, y_zero_point, then for each piece its tensor, scale and zero point.
+inline void infer_quantized_concat(operator_context& c) {
+  c.require(c.input_count() >= 5 && (c.input_count() - 2) % 3 == 0, c.input_count(),
+            " inputs, expected 2 and three for each piece");
+  shape dims = c.input(2).dims();
+  const std::size_t axis = c.axis(c.n().get_int("axis", 1), dims.size());
+  for (std::size_t i = 5; i < c.input_count(); i += 3) {
+    const shape& piece = c.input(i).dims();
+    c.require(piece.size() == dims.size(), "pieces of rank ", piece.size(), " and ", dims.size());
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+      c.require(d == axis || piece[d] == dims[d], "pieces ", to_string(piece), " and ",
+                to_string(dims), " do not fit along axis ", axis);
+    }
+    dims[axis] += piece[axis];
+  }
+  c.set_output(0, c.has_input(1) ? c.inputs[1].type() : c.inputs[2].type(), std::move(dims));
+}
+
+inline void run_quantized_concat(operator_context& c) {
+  const quant_params to = read_params(c, 0, 1);
+  tensor& y = c.make_output(0);
+  const std::size_t axis = c.axis(c.n().get_int("axis", 1), y.rank());
+  std::size_t inner = 1;
+  for (std::size_t i = axis + 1; i < y.rank(); ++i) {
+    inner *= static_cast<std::size_t>(y.dim(i));
+  }
+  const std::size_t row = static_cast<std::size_t>(y.dim(axis)) * inner;
+  const std::size_t rows = row == 0 ? 0 : y.count() / row;
+  std::size_t offset = 0;
+  for (std::size_t i = 2; i < c.input_count(); i += 3) {
+    const quant_params from = read_params(c, i + 1, i + 2);
+    tensor piece = c.inputs[i];
+    if (from != to || piece.type() != y.type()) {
+      tensor converted(y.type(), piece.dims());
+      converted.set_storage(c.allocate(converted.bytes()));
+      apply_table(make_table(c, piece.type(), from, y.type(), to, [](float x) { return x; }), piece,
+                  converted.mutable_raw());
+      piece = converted;
+    }
+    const std::size_t run = static_cast<std::size_t>(piece.dim(axis)) * inner;
+    for (std::size_t r = 0; r < rows; ++r) {
+      std::copy_n(piece.raw() + r * run, run, y.mutable_raw() + r * row + offset);
+    }
+    offset += run;
+  }
+}
+
+inline constexpr operator_definition quantized_elementwise_operators[] = {
+    {"detent", "QLinearAdd", 7, 8, layout_support::elementwise, &infer_quantized_binary,
+     &run_quantized_binary<binary_function::add>},
+    {"detent", "QLinearSub", 7, 8, layout_support::elementwise, &infer_quantized_binary,
+     &run_quantized_binary<binary_function::sub>},
+    {"detent", "QLinearMul", 7, 8, layout_support::elementwise, &infer_quantized_binary,
+     &run_quantized_binary<binary_function::mul>},
+    {"detent", "QLinearDiv", 7, 8, layout_support::elementwise, &infer_quantized_binary,
+     &run_quantized_binary<binary_function::div>},
+    {"com.microsoft", "QLinearAdd", 7, 8, layout_support::elementwise, &infer_quantized_binary,
+     &run_quantized_binary<binary_function::add>},
+    {"com.microsoft", "QLinearMul", 7, 8, layout_support::elementwise, &infer_quantized_binary,
+     &run_quantized_binary<binary_function::mul>},
+    {"detent", "Lookup", 4, 5, layout_support::elementwise, &infer_lookup, &run_lookup},
+    {"com.microsoft", "QLinearSigmoid", 4, 5, layout_support::elementwise, &infer_lookup, &run_lookup},
+    {"com.microsoft", "QLinearLeakyRelu", 4, 5, layout_support::elementwise, &infer_lookup,
+     &run_lookup},
+    {"detent", "QLinearConcat", 5, any_number, layout_support::plain, &infer_quantized_concat,
+     &run_quantized_concat},
+    {"com.microsoft", "QLinearConcat", 5, any_number, layout_support::plain, &infer_quantized_concat,
+     &run_quantized_concat},
+};
+
+}  // namespace ops
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_QUANTIZED_ELEMENTWISE_HPP

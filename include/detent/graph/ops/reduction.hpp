@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Reductions over axes, ArgMax and ArgMin, CumSum. Floats are summed in double, always in the same order.
+#ifndef DETENT_GRAPH_OPS_REDUCTION_HPP
+#define DETENT_GRAPH_OPS_REDUCTION_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/broadcast.hpp>
+#include <detent/graph/ops/elementwise.hpp>
+#include <detent/graph/ops/normalization.hpp>
+#include <detent/graph/tensor.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ops {
+
+// --- what is kept of the elements seen so far ----------------------------------------------------------
+//
+// Each reducer has a total that starts as start(), takes elements with add() and gives result() of
+// `count` of them.
+
+namespace reducers {
+
+/// Sums of integers wrap.
+template <class T>
+using total_of = std::conditional_t<std::is_integral_v<T>, std::uint64_t, double>;
+
+/// What most reducers have in common.
+template <class T>
+struct summing {
+  using total = total_of<T>;
+  [[nodiscard]] static total start() { return total{0}; }
+  [[nodiscard]] static T result(total t, std::size_t /*count*/) { return static_cast<T>(t); }
+};
+
+template <class T>
+struct sum : summing<T> {
+  static void add(total_of<T>& t, T x) { t += static_cast<total_of<T>>(x); }
+};
+
+template <class T>
+struct mean : sum<T> {
+  [[nodiscard]] static T result(total_of<T> t, std::size_t count) {
+    if constexpr (std::is_integral_v<T>) {
+      using wide_type = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+      return static_cast<T>(static_cast<wide_type>(t) / static_cast<wide_type>(count));
+    } else {
+      return static_cast<T>(t / static_cast<double>(count));
+    }
+  }
+};
+
+template <class T>
+struct product : summing<T> {
+  [[nodiscard]] static total_of<T> start() { return total_of<T>{1}; }
+  static void add(total_of<T>& t, T x) { t *= static_cast<total_of<T>>(x); }
+};
+
+template <class T>
+struct l1 : summing<T> {
+  static void add(total_of<T>& t, T x) { t += static_cast<total_of<T>>(unary::abs{}(x)); }
+};
+
+template <class T>
+struct sum_square : summing<T> {
+  static void add(total_of<T>& t, T x) {
+    const auto value = static_cast<total_of<T>>(x);
+    t += value * value;
+  }
+};
+
+/// Squares of integers are summed in double, too: only their root must fit.
+template <class T>
+struct l2 {
+  using total = double;
+  [[nodiscard]] static double start() { return 0.0; }
+  static void add(double& t, T x) {
+    const auto value = static_cast<double>(x);
+    t += value * value;
+  }
+  [[nodiscard]] static T result(double t, std::size_t /*count*/) {
+    if constexpr (std::is_integral_v<T>) {
+      return saturate_to<T>(std::sqrt(t));
+    } else {
+      return static_cast<T>(std::sqrt(t));
+    }
+  }
+};
+
+template <class T>
+struct log_sum : sum<T> {
+  [[nodiscard]] static T result(double t, std::size_t /*count*/) {
+    return static_cast<T>(std::log(t));
+  }
+};
+
+/// log(sum of e^x) in one pass: the sum is kept relative to e^largest.
+template <class T>
+struct log_sum_exp {
+  struct total {
+    double largest = -std::numeric_limits<double>::infinity();
+    double sum = 0.0;
+  };
+  [[nodiscard]] static total start() { return {}; }
+  static void add(total& t, T element) {
+    const auto x = static_cast<double>(element);
+    if (x > t.largest) {
+      t.sum = std::fma(t.sum, std::exp(t.largest - x), 1.0);
+      t.largest = x;
+    } else {
+      t.sum += x == t.largest ? 1.0 : std::exp(x - t.largest);  // infinities are equal, not apart
+    }
+  }
+  [[nodiscard]] static T result(const total& t, std::size_t /*count*/) {
+    return static_cast<T>(t.largest + std::log(t.sum));
+  }
+};
+
+template <class T>
+struct max {
+  using total = T;
+  [[nodiscard]] static T start() {
+    using limits = std::numeric_limits<T>;
+    return limits::has_infinity ? static_cast<T>(-limits::infinity()) : limits::lowest();
+  }
+  static void add(T& t, T x) { t = binary::max{}(t, x); }
+  [[nodiscard]] static T result(T t, std::size_t /*count*/) { return t; }
+};
+
+template <class T>
+struct min {
+  using total = T;
+  [[nodiscard]] static T start() {
+    using limits = std::numeric_limits<T>;
+    return limits::has_infinity ? limits::infinity() : (limits::max)();
+  }
+  static void add(T& t, T x) { t = binary::min{}(t, x); }
+  [[nodiscard]] static T result(T t, std::size_t /*count*/) { return t; }
+};
+
+}  // namespace reducers
+
+// --- which elements ------------------------------------------------------------------------------------
+
+/// True for each dimension that is reduced. The axes are an input since `input_since`, an attribute before.
+template <std::int64_t InputSince>
+[[nodiscard]] std::vector<bool> reduced_axes(const operator_context& c) {
+  const std::size_t rank = c.input(0).rank();
+  if (c.opset >= InputSince) {
+    c.require(c.n().find("axes") == nullptr, "axes are an input since operator set ", InputSince);
+  } else {
+    c.require(!c.has_input(1), "axes are an attribute before operator set ", InputSince);
+  }
+  const std::vector<std::int64_t> axes =
+      c.opset >= InputSince ? c.integers(1) : c.n().get_ints("axes");
+  if (axes.empty()) {
+    return std::vector<bool>(rank, c.n().get_int("noop_with_empty_axes", 0) == 0);
+  }
+  std::vector<bool> reduced(rank, false);
+  for (const std::int64_t a : axes) {
+    const std::size_t i = c.axis(a, rank);
+    c.require(!reduced[i], "axis ", a, " is there twice");
+    reduced[i] = true;
+  }
+  return reduced;
+}
+
+/// `dims` with a 1 for each reduced dimension or, without keepdims, nothing.
+[[nodiscard]] inline shape reduced_dims(const operator_context& c, const shape& dims,
+                                        const std::vector<bool>& reduced) {
+  const bool keep = c.n().get_int("keepdims", 1) != 0;
+  shape result;
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    if (!reduced[i] || keep) {
+      result.push_back(reduced[i] ? 1 : dims[i]);
+    }
+  }
+  return result;
+}
+
+template <std::int64_t InputSince>
+void infer_reduction(operator_context& c) {
+  const tensor& x = c.input(0);
+  c.set_output(0, x.type(), reduced_dims(c, x.dims(), reduced_axes<InputSince>(c)));
+}
+
+/// Where the elements of a reduction are. `dims` is the input with neighbouring dimensions merged that are
+/// both reduced or both kept. The last one is a row: either `row` elements that make up one sum (together
+/// with the other rows of it) or `row` sums side by side.
+struct reduction_plan {
+  std::vector<std::size_t> kept;     // where each group of sums begins, for kept dimensions but the row
+  std::vector<std::size_t> reduced;  // offsets of the rows of a group
+  std::size_t row = 1;
+  bool row_is_reduced = true;
+  std::size_t count = 1;  // elements of a sum
+};
+
+/// All sums of a multiple of `stride` below extent * stride and an entry of `offsets`; the entries vary
+/// fastest.
+[[nodiscard]] inline std::vector<std::size_t> spread(const std::vector<std::size_t>& offsets,
+                                                     std::size_t extent, std::size_t stride) {
+  std::vector<std::size_t> all;
+  all.reserve(offsets.size() * extent);
+  for (std::size_t i = 0; i < extent; ++i) {
+    for (const std::size_t offset : offsets) {
+      all.push_back(i * stride + offset);
+    }
+  }
+  return all;
+}
+
+[[nodiscard]] inline reduction_plan plan_reduction(const shape& dims,
+                                                   const std::vector<bool>& reduced) {
+  reduction_plan plan;
+  plan.kept = {0};
+  plan.reduced = {0};
+  std::size_t stride = 1;
+  bool in_row = true;
+  for (std::size_t i = dims.size(); i-- > 0;) {
+    const auto extent = static_cast<std::size_t>(dims[i]);
+    if (extent == 1) {
+      continue;
+    }
+    if (stride == 1) {
+      plan.row_is_reduced = reduced[i];
+    }
+    in_row = in_row && plan.row_is_reduced == reduced[i];
+    if (in_row) {
+      plan.row *= extent;
+    } else {
+      auto& offsets = reduced[i] ? plan.reduced : plan.kept;
+      offsets = spread(offsets, extent, stride);
+    }
+    plan.count *= reduced[i] ? extent : 1;
+    stride *= extent;
+  }
+  return plan;
+}
+
+template <class Reducer, class T>
+void reduce(const operator_context& c, const reduction_plan& plan, const T* x, T* y) {
+  const std::size_t width = plan.row_is_reduced ? 1 : plan.row;
+  const std::size_t work = plan.row * plan.reduced.size();
+  for_pieces(c, plan.kept.size(), rows_of(cheap_piece, work), [&](std::size_t begin, std::size_t end) {
+    std::vector<typename Reducer::total> totals(width);
+    for (std::size_t group = begin; group < end; ++group) {
+      std::fill(totals.begin(), totals.end(), Reducer::start());
+      for (const std::size_t offset : plan.reduced) {
+        const T* from = x + plan.kept[group] + offset;
+        for (std::size_t i = 0; i < plan.row; ++i) {
+          Reducer::add(totals[plan.row_is_reduced ? 0 : i], from[i]);
+        }
+      }
+      for (std::size_t i = 0; i < width; ++i) {
+        y[group * width + i] = Reducer::result(totals[i], plan.count);
+      }
+    }
+  });
+}
+
+template <template <class> class Reducer, class T, std::int64_t InputSince>
+void run_reduction_as(operator_context& c) {
+  const elements<T> x(c, c.input(0));
+  fill_output<T>(c, [&](std::span<T> y) {
+    if (y.empty()) {
+      return;
+    }
+    if (!x.view().empty()) {
+      const reduction_plan plan =
+          plan_reduction(c.input(0).dims(), reduced_axes<InputSince>(c));
+      reduce<Reducer<T>>(c, plan, x.view().data(), y.data());
+      return;
+    }
+    // No elements, but results: the reduction of nothing.
+    if constexpr (std::is_same_v<Reducer<T>, reducers::mean<T>> && std::is_integral_v<T>) {
+      c.require(false, "the mean of no integers is not defined");
+    }
+    std::fill(y.begin(), y.end(), Reducer<T>::result(Reducer<T>::start(), 0));
+  });
+}
+
+template <template <class> class Reducer, class Types, std::int64_t InputSince>
+void run_reduction(operator_context& c) {
+  for_type(c, Types{}, widened(c.input(0).type()),
+           [&]<class T>() { run_reduction_as<Reducer, T, InputSince>(c); });
+}
+
+/// Of nothing: what the type of the elements, not the one they are widened to, begins with.
+template <template <class> class Reducer>
+void run_extremum_of_nothing(operator_context& c) {
+  tensor& y = c.make_output(0);
+  if (y.type() == element_type::boolean) {
+    const bool start = Reducer<int>::start() > 0;  // true is the largest
+    std::fill(y.mutable_data<std::uint8_t>().begin(), y.mutable_data<std::uint8_t>().end(),
+              static_cast<std::uint8_t>(start));
+    return;
+  }
+  for_type(c, number_types{}, y.type(), [&]<class T>() {
+    std::fill(y.mutable_data<T>().begin(), y.mutable_data<T>().end(), Reducer<T>::start());
+  });
+}
+
+template <template <class> class Reducer>
+void run_extremum(operator_context& c) {
+  if (c.input(0).count() == 0) {
+    run_extremum_of_nothing<Reducer>(c);
+  } else if (c.input(0).type() == element_type::boolean) {
+    run_reduction_as<Reducer, std::int64_t, 18>(c);
+  } else {
+    run_reduction<Reducer, wide_types, 18>(c);
+  }
+}
+
+template <template <class> class Reducer, class Types, std::int64_t InputSince = 18>
+[[nodiscard]] constexpr operator_definition reduction_operator(std::string_view name) {
+  return {"",
+          name,
+          1,
+          2,
+          layout_support::plain,
+          &infer_reduction<InputSince>,
+          &run_reduction<Reducer, Types, InputSince>};
+}
+
+// --- ArgMax and ArgMin ---------------------------------------------------------------------------------
+
+[[nodiscard]] inline std::size_t arg_axis(const operator_context& c) {
+  return c.axis(c.n().get_int("axis", 0), c.input(0).rank());
+}
+
+inline void infer_arg(operator_context& c) {
+  const shape& dims = c.input(0).dims();
+  std::vector<bool> reduced(dims.size(), false);
+  reduced[arg_axis(c)] = true;
+  c.set_output(0, element_type::s64, reduced_dims(c, dims, reduced));
+}
+
+/// True if x takes the place of `best`. NaN is better than everything but NaN, as in numpy.
+template <bool Max, class T>
+[[nodiscard]] bool beats(T x, T best, bool ties) {
+  if (best != best) {
+    return ties && x != x;
+  }
+  return x != x || (Max ? x > best : x < best) || (ties && x == best);
+}
+
+template <bool Max>
+void run_arg(operator_context& c) {
+  const tensor& x = c.input(0);
+  const axis_view v = view_axis(x.dims(), arg_axis(c));
+  const std::span<std::int64_t> y = c.make_output(0).mutable_data<std::int64_t>();
+  c.require(v.length > 0 || y.empty(), "there is no element to choose in a tensor of shape ",
+            to_string(x.dims()));
+  const bool ties = c.n().get_int("select_last_index", 0) != 0;
+  for_type(c, wide_types{}, widened(x.type()), [&]<class T>() {
+    const elements<T> values(c, x);
+    for_pieces(c, y.size(), rows_of(cheap_piece, v.length),
+               [&](std::size_t begin, std::size_t end) {
+                 for (std::size_t row = begin; row < end; ++row) {
+                   const T* from =
+                       values.view().data() + row / v.inner * v.length * v.inner + row % v.inner;
+                   std::size_t best = 0;
+                   for (std::size_t i = 1; i < v.length; ++i) {
+                     if (beats<Max>(from[i * v.inner], from[best * v.inner], ties)) {
+                       best = i;
+                     }
+                   }
+                   y[row] = static_cast<std::int64_t>(best);
+                 }
+               });
+  });
+}
+
+// --- CumSum --------------------------------------------------------------------------------------------
+
+inline void run_cumsum(operator_context& c) {
+  const tensor& x = c.input(0);
+  const std::vector<std::int64_t> axis = c.integers(1);
+  c.require(axis.size() == 1, "the axis is not a single integer");
+  const axis_view v = view_axis(x.dims(), c.axis(axis[0], x.rank()));
+  const bool exclusive = c.n().get_int("exclusive", 0) != 0;
+  const bool reverse = c.n().get_int("reverse", 0) != 0;
+  for_type(c, wide_types{}, widened(x.type()), [&]<class T>() {
+    const elements<T> values(c, x);
+    const std::span<const T> from = values.view();
+    fill_output<T>(c, [&](std::span<T> to) {
+      for (std::size_t row = 0; !from.empty() && row < v.outer * v.inner; ++row) {
+        const std::size_t first = row / v.inner * v.length * v.inner + row % v.inner;
+        auto total = reducers::sum<T>::start();
+        for (std::size_t step = 0; step < v.length; ++step) {
+          const std::size_t at = first + (reverse ? v.length - 1 - step : step) * v.inner;
+          const T before = static_cast<T>(total);
+          reducers::sum<T>::add(total, from[at]);
+          to[at] = exclusive ? before : static_cast<T>(total);
+        }
+      }
+    });
+  });
+}
+
+inline constexpr operator_definition reduction_operators[] = {
+    reduction_operator<reducers::sum, wide_types, 13>("ReduceSum"),
+    reduction_operator<reducers::mean, wide_types>("ReduceMean"),
+    reduction_operator<reducers::product, wide_types>("ReduceProd"),
+    reduction_operator<reducers::l1, wide_types>("ReduceL1"),
+    reduction_operator<reducers::l2, wide_types>("ReduceL2"),
+    reduction_operator<reducers::sum_square, wide_types>("ReduceSumSquare"),
+    reduction_operator<reducers::log_sum, float_types>("ReduceLogSum"),
+    reduction_operator<reducers::log_sum_exp, float_types>("ReduceLogSumExp"),
+    {"", "ReduceMax", 1, 2, layout_support::plain, &infer_reduction<18>,
+     &run_extremum<reducers::max>},
+    {"", "ReduceMin", 1, 2, layout_support::plain, &infer_reduction<18>,
+     &run_extremum<reducers::min>},
+    {"", "ArgMax", 1, 1, layout_support::plain, &infer_arg, &run_arg<true>},
+    {"", "ArgMin", 1, 1, layout_support::plain, &infer_arg, &run_arg<false>},
+    {"", "CumSum", 2, 2, layout_support::plain, &infer_like_input, &run_cumsum},
+};
+
+}  // namespace ops
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_REDUCTION_HPP

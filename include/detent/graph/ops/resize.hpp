@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Resize and Upsample. Interpolation is done axis by axis, in the order in which the elements are
+// stored: channels-first and channels-last tensors take the same code and keep their order.
+#ifndef DETENT_GRAPH_OPS_RESIZE_HPP
+#define DETENT_GRAPH_OPS_RESIZE_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/movement.hpp>
+#include <detent/graph/tensor.hpp>
+#include <detent/parallel.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph::ops {
+namespace resizing {
+
+enum class mode : std::uint8_t { nearest, linear, cubic };
+
+/// How an index of the output becomes a coordinate of the input.
+enum class coordinates : std::uint8_t {
+  half_pixel,
+  half_pixel_symmetric,
+  pytorch_half_pixel,
+  align_corners,
+  asymmetric,
+  tf_half_pixel_for_nn,
+};
+
+/// How a coordinate becomes an index.
+enum class rounding : std::uint8_t {
+  prefer_floor,
+  prefer_ceil,
+  floor,
+  ceil,
+  by_direction,  // of Upsample and Resize before opset 11: floor, or ceil where the axis shrinks
+};
+
+struct method {
+  mode how = mode::nearest;
+  coordinates where = coordinates::asymmetric;
+  rounding nearest = rounding::by_direction;
+  float cubic_a = -0.75F;
+  bool exclude_outside = false;
+};
+
+template <class Enum>
+struct named_value {
+  std::string_view name;
+  Enum value;
+};
+/// The value of a string attribute among those that have code.
+template <class Enum, std::size_t Count>
+[[nodiscard]] Enum choose(const operator_context& c, std::string_view attribute_name,
+                          std::string_view otherwise, const named_value<Enum> (&choices)[Count]) {
+  const std::string given = c.n().get_string(attribute_name, std::string(otherwise));
+  for (const named_value<Enum>& choice : choices) {
+    if (choice.name == given) {
+      return choice.value;
+    }
+  }
+  c.require_supported(false, "no code for ", attribute_name, " ", given);
+  return choices[0].value;
+}
+
+[[nodiscard]] inline bool is_upsample(const operator_context& c) {
+  return c.n().op_type == "Upsample";
+}
+
+[[nodiscard]] inline method method_of(const operator_context& c) {
+  // "bilinear" is what Upsample's linear was called before opset 7; converters still write it.
+  static constexpr named_value<mode> modes[] = {{"nearest", mode::nearest},
+                                                {"linear", mode::linear},
+                                                {"bilinear", mode::linear},
+                                                {"cubic", mode::cubic}};
+  static constexpr named_value<coordinates> transformations[] = {
+      {"half_pixel", coordinates::half_pixel},
+      {"half_pixel_symmetric", coordinates::half_pixel_symmetric},
+      {"pytorch_half_pixel", coordinates::pytorch_half_pixel},
+      {"align_corners", coordinates::align_corners},
+      {"asymmetric", coordinates::asymmetric},
+      {"tf_half_pixel_for_nn", coordinates::tf_half_pixel_for_nn}};
+  static constexpr named_value<rounding> roundings[] = {
+      {"round_prefer_floor", rounding::prefer_floor},
+      {"round_prefer_ceil", rounding::prefer_ceil},
+      {"floor", rounding::floor},
+      {"ceil", rounding::ceil}};
+  method m;
+  m.how = choose(c, "mode", "nearest", modes);
+  if (is_upsample(c) || c.opset < 11) {
+    return m;
+  }
+  m.where = choose(c, "coordinate_transformation_mode", "half_pixel", transformations);
+  m.nearest = choose(c, "nearest_mode", "round_prefer_floor", roundings);
+  m.cubic_a = c.n().get_float("cubic_coeff_a", -0.75F);
+  m.exclude_outside = c.n().get_int("exclude_outside", 0) != 0;
+  c.require_supported(m.how == mode::nearest || c.n().get_int("antialias", 0) == 0,
+                      "no code for antialias");
+  return m;
+}
+
+/// The lengths of one axis, and their ratio as the model gives it: 5 elements by 1.5 make 7,
+/// not 7.5.
+struct axis_size {
+  std::int64_t in = 0;
+  std::int64_t out = 0;
+  float scale = 1.0F;
+  bool sized = true;  // the model gives sizes; otherwise scales
+};
+
+[[nodiscard]] inline axis_size by_scale(const operator_context& c, std::int64_t in, float scale) {
+  // In float, as every other implementation computes it: 3 * 1.3333334F is 4.
+  const float out = std::floor(static_cast<float>(in) * scale);
+  c.require(scale > 0.0F && out < 0x1p40F, "scale ", scale, " of a dimension of ", in);
+  c.require(in > 0 || out <= 0.0F, "scale ", scale, " of a dimension of ", in);
+  return {in, static_cast<std::int64_t>(out), scale, false};
+}
+[[nodiscard]] inline axis_size by_size(const operator_context& c, std::int64_t in,
+                                       std::int64_t out) {
+  c.require(out >= 0 && (in > 0 || out == 0), "size ", out, " for a dimension of ", in);
+  const float scale = in == 0 ? 1.0F : static_cast<float>(out) / static_cast<float>(in);
+  return {in, out, scale, true};
+}
+
+/// Scales of one factor for all listed axes: the largest output that is nowhere larger than asked
+/// for, or the smallest that is nowhere smaller.
+inline void keep_aspect_ratio(const operator_context& c, const std::vector<std::size_t>& axes,
+                              bool not_larger, std::vector<axis_size>& sizes) {
+  std::optional<float> factor;
+  for (const std::size_t a : axes) {
+    const float scale = sizes[a].scale;
+    factor = !factor ? scale : not_larger ? (std::min)(*factor, scale) : (std::max)(*factor, scale);
+  }
+  for (const std::size_t a : axes) {
+    const float out = std::floor(*factor * static_cast<float>(sizes[a].in) + 0.5F);
+    c.require(out < 0x1p40F, "size ", out, " for a dimension of ", sizes[a].in);
+    sizes[a] = {sizes[a].in, static_cast<std::int64_t>(out), *factor, true};
+  }
+}
+
+/// The floats of input i. While shapes are inferred, throws value_unknown if they are not known
+/// yet.
+[[nodiscard]] inline std::vector<float> floats(const operator_context& c, std::size_t i) {
+  const tensor& t = c.input(i);
+  c.require(t.type() == element_type::f32, "input ", i, " is ", name(t.type()), ", not float32");
+  if (!t.has_data()) {
+    throw value_unknown{};
+  }
+  const auto values = t.data<float>();
+  return {values.begin(), values.end()};
+}
+
+/// Where the node has its scales: nothing if it has sizes instead.
+[[nodiscard]] inline std::optional<std::vector<float>> scales(const operator_context& c) {
+  if (is_upsample(c) && c.opset < 9) {
+    const attribute* a = c.n().find("scales");
+    c.require(a != nullptr && a->kind == attribute::kind_type::floats, "no attribute scales");
+    return a->floats;
+  }
+  if (is_upsample(c) || c.opset < 11) {
+    return floats(c, 1);
+  }
+  const bool by_scales = c.has_input(2) && c.input(2).count() > 0;
+  const bool by_sizes = c.has_input(3) && c.input(3).count() > 0;
+  const bool scalar = c.input(0).rank() == 0;
+  c.require(by_scales != by_sizes || scalar, "needs scales or sizes, and not both");
+  return by_scales ? std::optional(floats(c, 2)) : std::nullopt;
+}
+
+[[nodiscard]] inline std::vector<axis_size> axis_sizes(const operator_context& c) {
+  const shape& dims = c.input(0).dims();
+  std::vector<axis_size> result;
+  for (const std::int64_t dim : dims) {
+    result.push_back({dim, dim, 1.0F, true});
+  }
+  std::optional<std::vector<std::int64_t>> given_axes;
+  if (!is_upsample(c) && c.opset >= 18 && c.n().find("axes") != nullptr) {
+    given_axes = c.n().get_ints("axes");
+  }
+  const std::size_t count = given_axes ? given_axes->size() : dims.size();
+  const std::vector<std::size_t> axes = listed_axes(c, given_axes, count, dims.size());
+  if (const auto factors = scales(c)) {
+    c.require(factors->size() == count, factors->size(), " scales for ", count, " axes");
+    for (std::size_t i = 0; i < count; ++i) {
+      result[axes[i]] = by_scale(c, dims[axes[i]], (*factors)[i]);
+    }
+    return result;
+  }
+  const std::vector<std::int64_t> sizes = c.integers(3);
+  c.require(sizes.size() == count, sizes.size(), " sizes for ", count, " axes");
+  for (std::size_t i = 0; i < count; ++i) {
+    result[axes[i]] = by_size(c, dims[axes[i]], sizes[i]);
+  }
+  const std::string policy =
+      c.opset >= 18 ? c.n().get_string("keep_aspect_ratio_policy", "stretch") : "stretch";
+  c.require(policy == "stretch" || policy == "not_larger" || policy == "not_smaller",
+            "keep_aspect_ratio_policy ", policy);
+  if (policy != "stretch") {
+    keep_aspect_ratio(c, axes, policy == "not_larger", result);
+  }
+  return result;
+}
+
+inline void infer(operator_context& c) {
+  const tensor& in = c.input(0);
+  static_cast<void>(method_of(c));
+  shape dims;
+  for (const axis_size& s : axis_sizes(c)) {
+    dims.push_back(s.out);
+  }
+  c.set_output(0, in.type(), std::move(dims));
+  c.outputs.at(0).set_channels_last(in.channels_last());
+}
+
+/// The coordinate of output element `i`. In float: ties in the choice of the nearest element are
+/// where other implementations have them.
+[[nodiscard]] inline float coordinate(coordinates where, const axis_size& s, std::int64_t i) {
+  const auto x = static_cast<float>(i);
+  const float scaled = s.scale * static_cast<float>(s.in);  // need not be a whole number
+  switch (where) {
+    case coordinates::half_pixel:
+      return (x + 0.5F) / s.scale - 0.5F;
+    case coordinates::half_pixel_symmetric: {
+      // In double the product is exact: the same bits with and without contraction.
+      const auto outside = static_cast<double>(1.0F - static_cast<float>(s.out) / scaled);
+      const double offset = static_cast<double>(s.in) / 2.0 * outside;
+      return static_cast<float>(offset + static_cast<double>((x + 0.5F) / s.scale - 0.5F));
+    }
+    case coordinates::pytorch_half_pixel:
+      return s.out > 1 ? (x + 0.5F) / s.scale - 0.5F : 0.0F;
+    case coordinates::align_corners: {
+      // With scales, the last corner is where the length before rounding has it: so ONNX's tests.
+      const float length = s.sized ? static_cast<float>(s.out) : scaled;
+      return s.out > 1 ? x * static_cast<float>(s.in - 1) / (length - 1.0F) : 0.0F;
+    }
+    case coordinates::asymmetric:
+      return x / s.scale;
+    case coordinates::tf_half_pixel_for_nn:
+      return (x + 0.5F) / s.scale;
+  }
+  return x;
+}
+
+/// The index as one of a dimension; beyond 2^24 the float may stand for one that is outside.
+[[nodiscard]] inline std::size_t clamped(float index, std::int64_t in) {
+  const auto last = static_cast<float>(in - 1);
+  const auto inside = static_cast<std::int64_t>((std::min)((std::max)(index, 0.0F), last));
+  return static_cast<std::size_t>((std::min)(inside, in - 1));
+}
+
+[[nodiscard]] inline float round_coordinate(rounding how, float x, float scale) {
+  switch (how) {
+    case rounding::prefer_floor:
+      return std::ceil(x - 0.5F);
+    case rounding::prefer_ceil:
+      return std::floor(x + 0.5F);
+    case rounding::floor:
+      return std::floor(x);
+    case rounding::ceil:
+      return std::ceil(x);
+    case rounding::by_direction:
+      return scale < 1.0F ? std::ceil(x) : std::floor(x);
+  }
+  return x;
+}
+
+[[nodiscard]] inline movement::index_map nearest_map(const method& m, const axis_size& s) {
+  movement::index_map map;
+  map.reserve(static_cast<std::size_t>(s.out));
+  for (std::int64_t i = 0; i < s.out; ++i) {
+    // An axis that is not resized stays as it is, although some transformations would shift it.
+    const bool resized = s.in != s.out || s.scale != 1.0F;
+    const float x = coordinate(m.where, s, i);
+    map.push_back(resized ? clamped(round_coordinate(m.nearest, x, s.scale), s.in)
+                          : static_cast<std::size_t>(i));
+  }
+  return map;
+}
+
+/// What each output element along an axis is made of: `taps` input elements and their weights.
+struct weighted_map {
+  std::size_t taps = 0;
+  std::vector<std::size_t> index;
+  std::vector<float> weight;
+};
+
+/// The cubic convolution kernel with parameter a, for coordinates between the 2nd and the 3rd of 4
+/// elements.
+inline void cubic_weights(double a, double x, double (&w)[4]) {
+  const auto near = [a](double d) { return ((a + 2) * d - (a + 3)) * d * d + 1; };
+  const auto far = [a](double d) { return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a; };
+  w[0] = far(x + 1);
+  w[1] = near(x);
+  w[2] = near(1 - x);
+  w[3] = far(2 - x);
+}
+
+inline void add_cubic(const method& m, const axis_size& s, float x, weighted_map& map) {
+  const float below = std::floor(x);
+  double w[4];
+  cubic_weights(static_cast<double>(m.cubic_a), static_cast<double>(x - below), w);
+  double sum = 0.0;
+  for (int k = 0; k < 4; ++k) {
+    const float at = below + static_cast<float>(k - 1);
+    if (m.exclude_outside && (at < 0.0F || at > static_cast<float>(s.in - 1))) {
+      w[k] = 0.0;
+    }
+    sum += w[k];
+    map.index.push_back(clamped(at, s.in));
+  }
+  for (const double v : w) {
+    map.weight.push_back(static_cast<float>(m.exclude_outside && sum != 0.0 ? v / sum : v));
+  }
+}
+
+inline void add_linear(const axis_size& s, float x, weighted_map& map) {
+  const float inside = (std::min)((std::max)(x, 0.0F), static_cast<float>(s.in - 1));
+  const float below = std::floor(inside);
+  const float fraction = inside - below;
+  map.index.push_back(clamped(below, s.in));
+  map.index.push_back(clamped(below + 1.0F, s.in));
+  map.weight.push_back(1.0F - fraction);
+  map.weight.push_back(fraction);
+}
+
+[[nodiscard]] inline weighted_map weights(const method& m, const axis_size& s) {
+  weighted_map map;
+  map.taps = m.how == mode::cubic ? 4 : 2;
+  for (std::int64_t i = 0; i < s.out; ++i) {
+    const float x = coordinate(m.where, s, i);
+    if (m.how == mode::cubic) {
+      add_cubic(m, s, x, map);
+    } else {
+      add_linear(s, x, map);
+    }
+  }
+  return map;
+}
+
+/// True if every output element is the input element of the same index.
+[[nodiscard]] inline bool changes_nothing(const weighted_map& map, const axis_size& s) {
+  if (s.in != s.out) {
+    return false;
+  }
+  for (std::size_t i = 0; i < map.index.size(); ++i) {
+    const bool same = map.index[i] == i / map.taps;
+    if (map.weight[i] != 0.0F && !(same && map.weight[i] == 1.0F)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// A tensor seen from one axis: outer x axis x inner elements.
+struct axis_view {
+  std::size_t outer;
+  std::size_t in;
+  std::size_t out;
+  std::size_t inner;
+};
+
+/// One row of `inner` elements. Products of floats are exact in double, so the result has the same
+/// bits whether or not the compiler contracts products and sums.
+template <std::size_t Taps, class T>
+void blend_row(const T* in, std::size_t inner, const std::size_t* index, const float* weight,
+               T* out) {
+  for (std::size_t i = 0; i < inner; ++i) {
+    double sum = 0.0;
+    for (std::size_t k = 0; k < Taps; ++k) {
+      sum += static_cast<double>(weight[k]) * static_cast<double>(in[index[k] * inner + i]);
+    }
+    out[i] = static_cast<T>(sum);
+  }
+}
+
+template <std::size_t Taps, class T>
+void blend_axis(const T* in, T* out, const axis_view& v, const weighted_map& map,
+                const parallel_for* parallel) {
+  const std::size_t rows = v.outer * v.out;
+  const auto range = [&](std::size_t begin, std::size_t end) {
+    for (std::size_t row = begin; row < end; ++row) {
+      const std::size_t at = row % v.out * Taps;
+      blend_row<Taps>(in + row / v.out * v.in * v.inner, v.inner, &map.index[at], &map.weight[at],
+                      out + row * v.inner);
+    }
+  };
+  if (parallel == nullptr || rows * v.inner * sizeof(T) < movement::parallel_bytes) {
+    range(0, rows);
+    return;
+  }
+  const std::size_t parts = (std::min)(rows, movement::parallel_parts);
+  detent::detail::run_parallel(*parallel, parts, [&](std::size_t part) {
+    range(rows * part / parts, rows * (part + 1) / parts);
+  });
+}
+
+/// The axes in the order in which the elements are stored.
+template <class T>
+[[nodiscard]] std::vector<T> in_storage_order(const tensor& t, std::vector<T> by_axis) {
+  if (t.channels_last() && by_axis.size() > 2) {
+    std::rotate(by_axis.begin() + 1, by_axis.begin() + 2, by_axis.end());
+  }
+  return by_axis;
+}
+
+/// Interpolates axis after axis, the last one first: where the output is larger, the axis whose
+/// elements are not contiguous rows is then done while the tensor is still small.
+template <class T>
+void interpolate(operator_context& c, const method& m, const std::vector<axis_size>& sizes) {
+  const tensor& source = c.input(0);
+  std::shared_ptr<std::byte> held;  // what `in` points into
+  const T* in = source.data<T>().data();
+  std::vector<std::size_t> dims;
+  for (const axis_size& s : sizes) {
+    dims.push_back(static_cast<std::size_t>(s.in));
+  }
+  for (std::size_t axis = sizes.size(); axis-- > 0;) {
+    const weighted_map map = weights(m, sizes[axis]);
+    if (changes_nothing(map, sizes[axis])) {
+      continue;
+    }
+    axis_view v{1, dims[axis], static_cast<std::size_t>(sizes[axis].out), 1};
+    for (std::size_t i = 0; i < dims.size(); ++i) {
+      (i < axis ? v.outer : v.inner) *= i == axis ? 1 : dims[i];
+    }
+    dims[axis] = v.out;
+    std::shared_ptr<std::byte> made = c.allocate(v.outer * v.out * v.inner * sizeof(T));
+    T* out = reinterpret_cast<T*>(made.get());
+    if (map.taps == 2) {
+      blend_axis<2>(in, out, v, map, c.parallel);
+    } else {
+      blend_axis<4>(in, out, v, map, c.parallel);
+    }
+    held = std::move(made);
+    in = out;
+  }
+  if (held) {
+    c.outputs.at(0).set_storage(std::move(held));
+  } else {
+    std::copy_n(in, source.count(), c.make_output(0).mutable_data<T>().data());
+  }
+}
+
+inline void run(operator_context& c) {
+  const tensor& in = c.input(0);
+  if (c.outputs.at(0).count() == 0) {
+    c.make_output(0);
+    return;
+  }
+  const method m = method_of(c);
+  const std::vector<axis_size> sizes = in_storage_order(in, axis_sizes(c));
+  if (m.how != mode::nearest) {
+    for_type(c, float_types{}, in.type(), [&]<class T>() { interpolate<T>(c, m, sizes); });
+    return;
+  }
+  shape in_dims;
+  std::vector<movement::index_map> maps;
+  for (const axis_size& s : sizes) {
+    in_dims.push_back(s.in);
+    maps.push_back(nearest_map(m, s));
+  }
+  movement::mapped_copy(element_size(in.type()), in_dims, std::move(maps))
+      .run(in.raw(), c.make_output(0).mutable_raw(), c.parallel);
+}
+
+}  // namespace resizing
+
+inline constexpr operator_definition resize_operators[] = {
+    {"", "Resize", 1, 4, layout_support::any, resizing::infer, resizing::run},
+    {"", "Upsample", 1, 2, layout_support::any, resizing::infer, resizing::run},
+};
+
+}  // namespace graph::ops
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_RESIZE_HPP

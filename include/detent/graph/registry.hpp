@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The operators that come with the library.
+#ifndef DETENT_GRAPH_REGISTRY_HPP
+#define DETENT_GRAPH_REGISTRY_HPP
+
+#include <detent/config.hpp>
+#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/activations.hpp>
+#include <detent/graph/ops/convolution.hpp>
+#include <detent/graph/ops/elementwise.hpp>
+#include <detent/graph/ops/matmul.hpp>
+#include <detent/graph/ops/movement.hpp>
+#include <detent/graph/ops/normalization.hpp>
+#include <detent/graph/ops/pooling.hpp>
+#include <detent/graph/ops/quantization.hpp>
+#include <detent/graph/ops/quantized_elementwise.hpp>
+#include <detent/graph/ops/reduction.hpp>
+#include <detent/graph/ops/resize.hpp>
+#include <detent/graph/ops/shape.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+/// Every operator of graph/ops/. Copy it and add() to it to bring operators of your own.
+[[nodiscard]] inline const operator_registry& default_operators() {
+  static const operator_registry registry = [] {
+    operator_registry r;
+    r.add(ops::activation_operators);
+    r.add(ops::convolution_operators);
+    r.add(ops::elementwise_operators);
+    r.add(ops::matmul_operators);
+    r.add(ops::movement_operators);
+    r.add(ops::normalization_operators);
+    r.add(ops::pooling_operators);
+    r.add(ops::quantization_operators);
+    r.add(ops::quantized_elementwise_operators);
+    r.add(ops::reduction_operators);
+    r.add(ops::resize_operators);
+    r.add(ops::shape_operators);
+    return r;
+  }();
+  return registry;
+}
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_REGISTRY_HPP

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Typed tensors of the graph floor, with ONNX's element types.
+#ifndef DETENT_GRAPH_TENSOR_HPP
+#define DETENT_GRAPH_TENSOR_HPP
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+namespace detail {
+using detent::detail::raise;
+using detent::detail::require;
+}  // namespace detail
+
+/// The numbers are ONNX's TensorProto.DataType.
+enum class element_type : std::int32_t {
+  undefined = 0,
+  f32 = 1,
+  u8 = 2,
+  s8 = 3,
+  u16 = 4,
+  s16 = 5,
+  s32 = 6,
+  s64 = 7,
+  string = 8,
+  boolean = 9,
+  f16 = 10,
+  f64 = 11,
+  u32 = 12,
+  u64 = 13,
+  bf16 = 16,
+  u4 = 21,  // in memory: one byte per element
+  s4 = 22,
+};
+
+[[nodiscard]] inline std::string name(element_type t) {
+  switch (t) {
+    case element_type::undefined: return "undefined";
+    case element_type::f32: return "float32";
+    case element_type::u8: return "uint8";
+    case element_type::s8: return "int8";
+    case element_type::u16: return "uint16";
+    case element_type::s16: return "int16";
+    case element_type::s32: return "int32";
+    case element_type::s64: return "int64";
+    case element_type::string: return "string";
+    case element_type::boolean: return "bool";
+    case element_type::f16: return "float16";
+    case element_type::f64: return "float64";
+    case element_type::u32: return "uint32";
+    case element_type::u64: return "uint64";
+    case element_type::bf16: return "bfloat16";
+    case element_type::u4: return "uint4";
+    case element_type::s4: return "int4";
+  }
+  return "type " + std::to_string(static_cast<std::int32_t>(t));
+}
+
+/// Bytes of one element in memory; 0 for types that tensors here cannot hold.
+[[nodiscard]] inline std::size_t element_size(element_type t) noexcept {
+  switch (t) {
+    case element_type::u8:
+    case element_type::s8:
+    case element_type::boolean:
+    case element_type::u4:
+    case element_type::s4: return 1;
+    case element_type::u16:
+    case element_type::s16:
+    case element_type::f16:
+    case element_type::bf16: return 2;
+    case element_type::f32:
+    case element_type::s32:
+    case element_type::u32: return 4;
+    case element_type::f64:
+    case element_type::s64:
+    case element_type::u64: return 8;
+    case element_type::undefined:
+    case element_type::string: return 0;
+  }
+  return 0;
+}
+
+/// IEEE binary16 and bfloat16 by their bits; arithmetic is done in float.
+struct half {
+  std::uint16_t bits;
+};
+struct bfloat16 {
+  std::uint16_t bits;
+};
+
+[[nodiscard]] inline float to_float(half h) noexcept {
+  const std::uint32_t sign = static_cast<std::uint32_t>(h.bits & 0x8000U) << 16U;
+  const std::uint32_t exponent = h.bits >> 10U & 0x1FU;
+  const std::uint32_t mantissa = h.bits & 0x3FFU;
+  if (exponent == 0) {
+    const float magnitude = std::ldexp(static_cast<float>(mantissa), -24);
+    return sign != 0 ? -magnitude : magnitude;
+  }
+  const std::uint32_t biased = exponent == 31 ? 255 : exponent + 112;
+  return std::bit_cast<float>(sign | biased << 23U | mantissa << 13U);
+}
+[[nodiscard]] inline float to_float(bfloat16 b) noexcept {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(b.bits) << 16U);
+}
+
+/// Rounds half to even; overflow becomes infinity; NaN stays NaN.
+[[nodiscard]] inline half to_half(float x) noexcept {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const auto sign = static_cast<std::uint16_t>(bits >> 16U & 0x8000U);
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+  if (magnitude > 0x7F800000U) {
+    return {static_cast<std::uint16_t>(sign | 0x7E00U)};
+  }
+  if (magnitude >= 0x477FF000U) {  // rounds to 2^16 or more
+    return {static_cast<std::uint16_t>(sign | 0x7C00U)};
+  }
+  if (magnitude < 0x38800000U) {  // below 2^-14: a multiple of 2^-24
+    // Adding 0.5 aligns the binary point so that the float addition does the rounding.
+    const float aligned = std::bit_cast<float>(magnitude) + 0.5F;
+    return {static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(aligned) - 0x3F000000U))};
+  }
+  const std::uint32_t odd = magnitude >> 13U & 1U;
+  const std::uint32_t rounded = magnitude - 0x38000000U + 0xFFFU + odd;
+  return {static_cast<std::uint16_t>(sign | rounded >> 13U)};
+}
+[[nodiscard]] inline bfloat16 to_bfloat16(float x) noexcept {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  if ((bits & 0x7FFFFFFFU) > 0x7F800000U) {
+    return {static_cast<std::uint16_t>(bits >> 16U | 0x40U)};
+  }
+  return {static_cast<std::uint16_t>((bits + 0x7FFFU + (bits >> 16U & 1U)) >> 16U)};
+}
+
+using shape = std::vector<std::int64_t>;
+
+[[nodiscard]] inline std::string to_string(const shape& dims) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    text += i > 0 ? "," : "";
+    text += std::to_string(dims[i]);
+  }
+  return text + "]";
+}
+
+/// The product of the dimensions. Throws bad_file on a negative one, one beyond 2^32, or beyond 2^40
+/// elements.
+[[nodiscard]] inline std::size_t element_count(const shape& dims) {
+  constexpr std::int64_t limit = std::int64_t{1} << 40;
+  std::int64_t count = 1;
+  bool empty = false;
+  for (const std::int64_t d : dims) {
+    detail::require(d >= 0 && d <= std::int64_t{1} << 32, error_kind::bad_file, "shape ",
+                    to_string(dims), " has a dimension out of range");
+    empty = empty || d == 0;
+  }
+  for (const std::int64_t d : dims) {
+    if (empty) {
+      return 0;
+    }
+    detail::require(d <= limit / count, error_kind::bad_file, "shape ", to_string(dims),
+                    " has too many elements");
+    count *= d;
+  }
+  return static_cast<std::size_t>(count);
+}
+
+/// A shape, an element type and (unless only the shape is known) the elements, which are shared between
+/// copies and never change once a tensor has been handed on.
+class tensor {
+ public:
+  tensor() = default;
+  /// Shape and type only.
+  tensor(element_type type, shape dims) : type_(type), dims_(std::move(dims)) {
+    count_ = element_count(dims_);
+  }
+  /// Owns uninitialised elements; fill them through mutable_data() before handing the tensor on.
+  [[nodiscard]] static tensor allocate(element_type type, shape dims) {
+    tensor t(type, std::move(dims));
+    t.set_storage(std::shared_ptr<std::byte>(new std::byte[t.bytes() + 1],
+                                             [](const std::byte* p) { delete[] p; }));
+    return t;
+  }
+  /// A copy of `values`.
+  template <class T>
+  [[nodiscard]] static tensor of(element_type type, shape dims, std::span<const T> values) {
+    tensor t = allocate(type, std::move(dims));
+    detail::require(values.size() == t.count(), error_kind::shape_mismatch, "tensor: ", values.size(),
+                    " values for shape ", to_string(t.dims()));
+    if (!values.empty()) {
+      std::memcpy(t.mutable_data<T>().data(), values.data(), values.size_bytes());
+    }
+    return t;
+  }
+
+  [[nodiscard]] element_type type() const noexcept { return type_; }
+  [[nodiscard]] const shape& dims() const noexcept { return dims_; }
+  [[nodiscard]] std::int64_t dim(std::size_t i) const { return dims_.at(i); }
+  [[nodiscard]] std::size_t rank() const noexcept { return dims_.size(); }
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return count_ * element_size(type_); }
+  [[nodiscard]] bool has_data() const noexcept { return storage_ != nullptr; }
+  [[nodiscard]] bool defined() const noexcept { return type_ != element_type::undefined; }
+
+  /// True if the elements stand in the order batch, spatial dimensions, channel, although dims() is
+  /// [batch, channel, spatial ...]. Only the executor and its operators meet such tensors.
+  [[nodiscard]] bool channels_last() const noexcept { return channels_last_; }
+  void set_channels_last(bool on) noexcept { channels_last_ = on; }
+
+  template <class T>
+  [[nodiscard]] std::span<const T> data() const {
+    check_access(sizeof(T));
+    return {reinterpret_cast<const T*>(storage_.get()), count_};
+  }
+  template <class T>
+  [[nodiscard]] std::span<T> mutable_data() {
+    check_access(sizeof(T));
+    return {reinterpret_cast<T*>(storage_.get()), count_};
+  }
+  [[nodiscard]] const std::byte* raw() const noexcept { return storage_.get(); }
+  [[nodiscard]] std::byte* mutable_raw() noexcept { return storage_.get(); }
+
+  /// Takes storage of at least bytes() bytes, aligned for any element type.
+  void set_storage(std::shared_ptr<std::byte> storage) noexcept { storage_ = std::move(storage); }
+
+  /// The same elements under another shape of the same size.
+  [[nodiscard]] tensor reshaped(shape dims) const {
+    tensor t(type_, std::move(dims));
+    detail::require(t.count_ == count_, error_kind::shape_mismatch, "cannot reshape ",
+                    to_string(dims_), " to ", to_string(t.dims_));
+    t.storage_ = storage_;
+    return t;
+  }
+  /// The same bytes under another element type of the same size.
+  [[nodiscard]] tensor retyped(element_type type) const {
+    tensor t = *this;
+    t.type_ = type;
+    return t;
+  }
+
+ private:
+  void check_access(std::size_t size) const {
+    detail::require(size == element_size(type_), error_kind::invalid_argument,
+                    "tensor of ", graph::name(type_), " accessed as elements of ", size, " bytes");
+    detail::require(storage_ != nullptr, error_kind::invalid_argument, "tensor has no data");
+  }
+
+  element_type type_ = element_type::undefined;
+  shape dims_;
+  std::size_t count_ = 0;
+  std::shared_ptr<std::byte> storage_;
+  bool channels_last_ = false;
+};
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_TENSOR_HPP

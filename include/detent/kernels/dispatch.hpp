@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The only place that includes Highway: compiles the kernels for each target, lists their tables, and
+// keeps the one that is in use.
+//
+// Highway's own dispatch (foreach_target.h, HWY_EXPORT) needs its compiled library and works once per
+// translation unit. Here Highway is only the per-target vocabulary: each pass sets HWY_TARGET, includes
+// the kernels' text and flips the toggle that lets Highway's headers be read again.
+#ifndef DETENT_KERNELS_DISPATCH_HPP
+#define DETENT_KERNELS_DISPATCH_HPP
+
+#include <atomic>
+#include <cstddef>
+
+#include <detent/config.hpp>
+#include <detent/kernels/table.hpp>
+#include <detent/target.hpp>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+struct table_list {
+  const kernel_table* const* first;
+  std::size_t size;
+};
+
+/// The tables that were compiled, worst target first.
+[[nodiscard]] DETENT_DECL table_list compiled_tables() noexcept;
+
+/// The table in use; null until the first call of active_table(). One per program and ABI namespace.
+[[nodiscard]] DETENT_DECL std::atomic<const kernel_table*>& active_table_slot() noexcept;
+
+DETENT_KERNELS_NAMESPACE_END
+
+// In separate mode only the unit that compiles the kernels goes on.
+#if !defined(DETENT_SEPARATE_COMPILATION) || defined(DETENT_COMPILE_KERNELS)
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include <detent/kernels/cpuid.hpp>
+#include <detent/kernels/portable.hpp>
+
+#if DETENT_WITH_HIGHWAY
+
+#if defined(HWY_HIGHWAY_INCLUDED) || defined(HIGHWAY_HWY_FOREACH_TARGET_H_) || \
+    defined(HWY_TARGET_TOGGLE)
+#error \
+    "detent: Highway is already in use in this translation unit. Define DETENT_SEPARATE_COMPILATION (and link detent::kernels, or compile one file that includes <detent/src.hpp>), or include nothing of Highway in it."
+#endif
+
+// Without these, Highway would call its compiled library for aborts in debug builds.
+#ifndef HWY_HEADER_ONLY
+#define HWY_HEADER_ONLY
+#endif
+#ifndef HWY_IS_DEBUG_BUILD
+#define HWY_IS_DEBUG_BUILD 0
+#endif
+
+#include <hwy/cache_control.h>
+#include <hwy/detect_targets.h>
+
+#if defined(__clang__)
+#define DETENT_UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define DETENT_UNROLL _Pragma("GCC unroll 8")
+#else
+#define DETENT_UNROLL
+#endif
+
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX2
+#undef HWY_TARGET
+#define HWY_TARGET HWY_AVX2
+#include <hwy/highway.h>
+
+#include <detent/kernels/elementwise-inl.hpp>
+#include <detent/kernels/gemm_f32-inl.hpp>
+
+#define DETENT_PASS_NAMESPACE avx2_widening
+#define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR
+#define DETENT_PASS_DOT(sum, a, b) hn::SumOfMulQuadAccumulate(int_tag{}, a, b, sum)
+#define DETENT_PASS_ROWS 4
+#define DETENT_PASS_PANELS 1
+#include <detent/kernels/gemm_u8s8-inl.hpp>
+#include <detent/kernels/undef_pass-inl.hpp>
+
+#define DETENT_PASS_NAMESPACE avx2_vnni
+#define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR ",avxvnni"
+#define DETENT_PASS_DOT(sum, a, b) \
+  hn::Vec<int_tag> { _mm256_dpbusd_avx_epi32((sum).raw, (a).raw, (b).raw) }
+#define DETENT_PASS_ROWS 6
+#define DETENT_PASS_PANELS 1
+#include <detent/kernels/gemm_u8s8-inl.hpp>
+#include <detent/kernels/undef_pass-inl.hpp>
+
+#ifdef HWY_TARGET_TOGGLE
+#undef HWY_TARGET_TOGGLE
+#else
+#define HWY_TARGET_TOGGLE
+#endif
+#endif  // HWY_AVX2
+
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX3
+#undef HWY_TARGET
+#define HWY_TARGET HWY_AVX3
+#include <hwy/highway.h>
+
+#include <detent/kernels/elementwise-inl.hpp>
+#include <detent/kernels/gemm_f32-inl.hpp>
+
+#define DETENT_PASS_NAMESPACE avx512_widening
+#define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR
+#define DETENT_PASS_DOT(sum, a, b) hn::SumOfMulQuadAccumulate(int_tag{}, a, b, sum)
+#define DETENT_PASS_ROWS 6
+#define DETENT_PASS_PANELS 1
+#include <detent/kernels/gemm_u8s8-inl.hpp>
+#include <detent/kernels/undef_pass-inl.hpp>
+
+#define DETENT_PASS_NAMESPACE avx512_vnni
+#define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR ",avx512vnni"
+#define DETENT_PASS_DOT(sum, a, b) \
+  hn::Vec<int_tag> { _mm512_dpbusd_epi32((sum).raw, (a).raw, (b).raw) }
+#define DETENT_PASS_ROWS 6
+#define DETENT_PASS_PANELS 4
+#include <detent/kernels/gemm_u8s8-inl.hpp>
+#include <detent/kernels/undef_pass-inl.hpp>
+
+#ifdef HWY_TARGET_TOGGLE
+#undef HWY_TARGET_TOGGLE
+#else
+#define HWY_TARGET_TOGGLE
+#endif
+#endif  // HWY_AVX3
+
+#undef DETENT_UNROLL
+
+#endif  // DETENT_WITH_HIGHWAY
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+#if DETENT_WITH_HIGHWAY
+/// `elementwise` is the namespace of a Highway target, `integer` that of a pass of gemm_u8s8-inl.hpp.
+#define DETENT_KERNEL_TABLE(id, elementwise, integer)                                              \
+  inline constexpr kernel_table integer##_table = {                                               \
+      id,                                                                                          \
+      &elementwise::min_max,                                                                       \
+      &elementwise::quantize<std::uint8_t>,                                                        \
+      &elementwise::quantize<std::int8_t>,                                                         \
+      &elementwise::dequantize<std::uint8_t>,                                                      \
+      &elementwise::dequantize<std::int8_t>,                                                       \
+      &elementwise::requantize<std::uint8_t>,                                                      \
+      &elementwise::requantize<std::int8_t>,                                                       \
+      &elementwise::gemm_f32,                                                                      \
+      &elementwise::depthwise_f32,                                                                 \
+      &integer::gemm_u8s8,                                                                         \
+      &integer::depthwise_u8,                                                                      \
+  };
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX2
+DETENT_KERNEL_TABLE(target::avx2, N_AVX2, avx2_widening)
+DETENT_KERNEL_TABLE(target::avx_vnni, N_AVX2, avx2_vnni)
+#endif
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX3
+DETENT_KERNEL_TABLE(target::avx512, N_AVX3, avx512_widening)
+DETENT_KERNEL_TABLE(target::avx512_vnni, N_AVX3, avx512_vnni)
+#endif
+#undef DETENT_KERNEL_TABLE
+#endif
+
+DETENT_DECL table_list compiled_tables() noexcept {
+  static constexpr const kernel_table* tables[] = {
+      &portable::table,
+#if DETENT_WITH_HIGHWAY
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX2
+      &avx2_widening_table,
+      &avx2_vnni_table,
+#endif
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX3
+      &avx512_widening_table,
+      &avx512_vnni_table,
+#endif
+#endif
+  };
+  return {tables, sizeof tables / sizeof tables[0]};
+}
+
+DETENT_DECL std::atomic<const kernel_table*>& active_table_slot() noexcept {
+  static std::atomic<const kernel_table*> slot{nullptr};
+  return slot;
+}
+
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // the definitions
+#endif  // DETENT_KERNELS_DISPATCH_HPP

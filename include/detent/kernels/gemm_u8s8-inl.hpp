@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Integer products, re-included by kernels/dispatch.hpp once per Highway target and once more for
+// each instruction that Highway's target lacks. The driver has defined
+//
+//   DETENT_PASS_NAMESPACE    the namespace of this pass
+//   DETENT_PASS_ATTRIBUTES   the target string of its functions
+//   DETENT_PASS_DOT(sum, a, b)   sum + a0*b0 + a1*b1 + a2*b2 + a3*b3 in each 32-bit lane, exact
+//                                modulo 2^32 for every unsigned a and signed b
+//   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
+//
+// vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
+// must be in flight; 6 x 64 columns has 24 and loads 4 + 6 operands for them. Without it, Highway
+// widens to 16 bits and multiplies with vpmaddwd, which is exact as well.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
+
+/// Applies the epilogue to one row of sums and stores `columns` of them.
+HWY_INLINE void store_row(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
+                          std::size_t column, std::size_t columns, void* c,
+                          std::size_t index) noexcept {
+  const float_tag df;
+  const int_tag di;
+  for (std::size_t j = 0; j < columns; j += lanes) {
+    const std::size_t count = columns - j < lanes ? columns - j : lanes;
+    int_vector v = hn::Add(hn::LoadU(di, sums + j), hn::LoadU(di, e.column_offset + column + j));
+    if (e.row_sum != nullptr) {
+      v = hn::Sub(
+          v, hn::Mul(hn::Set(di, e.row_sum[row]), hn::LoadU(di, e.rhs_zero_point + column + j)));
+    }
+    if (e.output == integer_output::s32) {
+      hn::StoreN(v, di, static_cast<std::int32_t*>(c) + index + j, count);
+      continue;
+    }
+    const float_vector scaled =
+        hn::Mul(hn::ConvertTo(df, v), hn::LoadU(df, e.multiplier + column + j));
+    if (e.output == integer_output::f32) {
+      hn::StoreN(clamp_ordered(scaled, hn::Set(df, e.lower), hn::Set(df, e.upper)), df,
+                 static_cast<float*>(c) + index + j, count);
+      continue;
+    }
+    const grid_vectors grid(hn::Set(di, e.zero_point), e.qmin, e.qmax);
+    const int_vector q = grid.to_grid(scaled);
+    if (e.output == integer_output::u8) {
+      store_8bit(q, count, static_cast<std::uint8_t*>(c) + index + j);
+    } else {
+      store_8bit(q, count, static_cast<std::int8_t*>(c) + index + j);
+    }
+  }
+}
+
+/// Rows and depth of a block whose sums stay on the stack while the weights of one chunk of k stay
+/// in the first-level cache: 48 x 64 sums are 12 KiB, 384 x 64 weights 24 KiB.
+inline constexpr std::size_t block_rows = 48;
+inline constexpr std::size_t chunk_depth = 384;
+
+/// Asks for the lines that a tile will write while its sums are being computed: outputs are often
+/// larger than the second-level cache.
+HWY_INLINE void prefetch_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
+                              std::size_t column, std::size_t columns) noexcept {
+  constexpr std::size_t line = 64;
+  const std::size_t size =
+      g.epilogue.output == integer_output::s32 || g.epilogue.output == integer_output::f32 ? 4 : 1;
+  for (std::size_t r = row; r < row + rows; ++r) {
+    const char* c = static_cast<const char*>(g.c) + (r * g.ldc + column) * size;
+    for (std::size_t offset = 0; offset < columns * size; offset += line) {
+      hwy::Prefetch(c + offset);
+    }
+  }
+}
+
+/// Adds (from k = 0: sets) the products of `depth` values of k, starting at k0, to a tile of sums.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::size_t column,
+                               std::size_t k0, std::size_t depth, std::int32_t* sums) noexcept {
+  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  constexpr std::size_t kStride = kPanels * panel_columns;
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const std::uint8_t* a[kRows];
+  int_vector sum[kRows][kVectors];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = g.a + (row + r) * g.lda + k0; }
+  if (k0 == 0) {
+    prefetch_rows(g, row, kRows, column, (std::min)(kStride, g.n - column));
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[r][v] = hn::Zero(di); }
+    }
+  } else {
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+        sum[r][v] = hn::LoadU(di, sums + r * kStride + v * lanes);
+      }
+    }
+  }
+  const std::size_t panel_stride =
+      (g.k + group_depth - 1) / group_depth * group_depth * panel_columns;
+  const std::int8_t* b = g.packed_b + column / panel_columns * panel_stride + k0 * panel_columns;
+  const std::size_t whole_groups = depth / group_depth;
+  for (std::size_t group = 0; group < whole_groups; ++group, b += group_depth * panel_columns) {
+    hn::Vec<decltype(ds8)> bv[kVectors];
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      bv[v] = hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
+                                 v % vectors_per_panel * lanes * group_depth);
+    }
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      std::int32_t four;
+      std::memcpy(&four, a[r] + group * group_depth, sizeof four);
+      const auto av = hn::BitCast(du8, hn::Set(di, four));
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+        sum[r][v] = DETENT_PASS_DOT(sum[r][v], av, bv[v]);
+      }
+    }
+  }
+  if (depth % group_depth != 0) {
+    // The last one to three k: nothing past the end of a row is read.
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      std::int32_t four = 0;
+      std::memcpy(&four, a[r] + whole_groups * group_depth, depth % group_depth);
+      const auto av = hn::BitCast(du8, hn::Set(di, four));
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+        sum[r][v] =
+            DETENT_PASS_DOT(sum[r][v], av,
+                            hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
+                                               v % vectors_per_panel * lanes * group_depth));
+      }
+    }
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      hn::StoreU(sum[r][v], di, sums + r * kStride + v * lanes);
+    }
+  }
+}
+
+/// The rows first .. first + rows (at most block_rows) of kPanels panels of columns.
+template <std::size_t kPanels>
+void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                     std::size_t column) noexcept {
+  constexpr std::size_t kColumns = kPanels * panel_columns;
+  alignas(64) std::int32_t sums[block_rows * kColumns];
+  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
+    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
+    std::size_t r = 0;
+    for (; r + DETENT_PASS_ROWS <= rows; r += DETENT_PASS_ROWS) {
+      gemm_u8s8_tile<DETENT_PASS_ROWS, kPanels>(g, first + r, column, k, depth,
+                                                sums + r * kColumns);
+    }
+    for (; r + 2 <= rows; r += 2) {
+      gemm_u8s8_tile<2, kPanels>(g, first + r, column, k, depth, sums + r * kColumns);
+    }
+    if (r < rows) {
+      gemm_u8s8_tile<1, kPanels>(g, first + r, column, k, depth, sums + r * kColumns);
+    }
+  }
+  const std::size_t columns = (std::min)(kColumns, g.n - column);
+  for (std::size_t r = 0; r < rows; ++r) {
+    store_row(g.epilogue, sums + r * kColumns, first + r, column, columns, g.c,
+              (first + r) * g.ldc + column);
+  }
+}
+
+inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  for (std::size_t first = 0; first < g.m; first += block_rows) {
+    const std::size_t rows = (std::min)(block_rows, g.m - first);
+    std::size_t column = 0;
+    if constexpr (DETENT_PASS_PANELS >= 4) {
+      for (; column + 3 * panel_columns < g.n; column += 4 * panel_columns) {
+        gemm_u8s8_block<4>(g, first, rows, column);
+      }
+      if (column + panel_columns < g.n) {
+        gemm_u8s8_block<2>(g, first, rows, column);
+        column += 2 * panel_columns;
+      }
+    }
+    for (; column < g.n; column += panel_columns) {
+      gemm_u8s8_block<1>(g, first, rows, column);
+    }
+  }
+}
+
+inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
+  const int_tag di;
+  const hn::Rebind<std::uint8_t, int_tag> du8;
+  const hn::Rebind<std::int16_t, int_tag> ds16;
+  constexpr std::size_t block = 4 * panel_columns;
+  alignas(64) std::int32_t sums[block];
+  for (std::size_t p = 0; p < d.pixels; ++p) {
+    const std::uint8_t* const* tap = d.tap + p * d.taps;
+    for (std::size_t first = 0; first < d.channels; first += block) {
+      const std::size_t columns = d.channels - first < block ? d.channels - first : block;
+      for (std::size_t j = 0; j < columns; j += lanes) {
+        const std::size_t c = first + j;
+        const std::int16_t* w = d.weights + c;
+        int_vector sum = hn::Zero(di);
+        if (j + lanes <= columns) {
+          for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
+            sum = hn::Add(sum, hn::Mul(hn::PromoteTo(di, hn::LoadU(du8, tap[t] + c)),
+                                       hn::PromoteTo(di, hn::LoadU(ds16, w))));
+          }
+        } else {
+          for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
+            sum = hn::Add(sum, hn::Mul(hn::PromoteTo(di, hn::LoadN(du8, tap[t] + c, columns - j)),
+                                       hn::PromoteTo(di, hn::LoadU(ds16, w))));
+          }
+        }
+        hn::Store(sum, di, sums + j);
+      }
+      store_row(d.epilogue, sums, 0, first, columns, d.c, p * d.channels + first);
+    }
+  }
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES

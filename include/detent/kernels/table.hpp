@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The seam between the numerics and the kernels: one table of function pointers per CPU target.
+//
+// Kernels are noexcept and check nothing; the public headers check. Each of them equals its definition
+// in reference.hpp bit for bit. Pointers need no alignment; outputs do not overlap inputs.
+#ifndef DETENT_KERNELS_TABLE_HPP
+#define DETENT_KERNELS_TABLE_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+#include <detent/target.hpp>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+/// Columns of a weight matrix are packed in panels of this many, on every target.
+inline constexpr std::size_t panel_columns = 16;
+/// Within a panel of 8-bit weights, this many consecutive k of a column stand together.
+inline constexpr std::size_t group_depth = 4;
+
+/// What the epilogue of an integer product writes.
+enum class integer_output : std::uint8_t { s32, f32, u8, s8 };
+
+/// From the 32-bit sum of a raw product (no zero points yet) to what is stored:
+///
+///   v = sum + column_offset[j] - row_sum[i] * rhs_zero_point[j]          (modulo 2^32)
+///   s32  v
+///   f32  clamp(float(v) * multiplier[j], lower, upper)
+///   u8s8 clamp(round_half_even(float(v) * multiplier[j]) + zero_point, qmin, qmax)
+///
+/// The per-column arrays are readable up to the next multiple of panel_columns.
+struct integer_epilogue {
+  integer_output output = integer_output::s32;
+  const std::int32_t* column_offset = nullptr;   // bias and the zero-point terms of the column
+  const std::int32_t* row_sum = nullptr;         // null when no rhs zero point is set
+  const std::int32_t* rhs_zero_point = nullptr;  // null when row_sum is
+  const float* multiplier = nullptr;             // null for s32
+  std::int32_t zero_point = 0;
+  std::int32_t qmin = 0;
+  std::int32_t qmax = 0;
+  float lower = 0.0F;
+  float upper = 0.0F;
+};
+
+/// C[m x n] = epilogue(A[m x k] * B[k x n]); A unsigned and row-major, B signed and packed:
+///   packed[((panel * groups + group) * 16 + column) * 4 + depth]
+/// with groups = ceil(k / 4) and zeros where k or n end early.
+struct gemm_u8s8_args {
+  const std::uint8_t* a = nullptr;
+  std::size_t lda = 0;
+  const std::int8_t* packed_b = nullptr;
+  void* c = nullptr;  // of the epilogue's output type
+  std::size_t ldc = 0;
+  std::size_t m = 0, n = 0, k = 0;
+  integer_epilogue epilogue;
+};
+
+/// C[m x n] = clamp(bias[j] + sum_k A[i, k] * B[k, j], lower, upper), a chain of fused multiply-adds in
+/// the order of k. B is packed in panels: packed[(panel * k + depth) * 16 + column].
+struct gemm_f32_args {
+  const float* a = nullptr;
+  std::size_t lda = 0;
+  const float* packed_b = nullptr;
+  const float* bias = nullptr;  // readable up to the next multiple of panel_columns
+  float* c = nullptr;
+  std::size_t ldc = 0;
+  std::size_t m = 0, n = 0, k = 0;
+  float lower = 0.0F, upper = 0.0F;
+};
+
+/// Depthwise products: each output pixel reads `taps` rows of `channels` values, given by address.
+///   sum[p, c] = sum_t tap[p * taps + t][c] * weights[t * channel_stride + c]
+/// Weights are 16 bits wide so that their zero point is already subtracted.
+struct depthwise_u8_args {
+  const std::uint8_t* const* tap = nullptr;
+  std::size_t taps = 0, pixels = 0, channels = 0;
+  const std::int16_t* weights = nullptr;
+  std::size_t channel_stride = 0;  // a multiple of panel_columns
+  void* c = nullptr;               // pixels x channels, dense
+  integer_epilogue epilogue;       // row_sum unused
+};
+
+/// The same in float: clamp(bias[c] + chain of fused multiply-adds over t, lower, upper).
+struct depthwise_f32_args {
+  const float* const* tap = nullptr;
+  std::size_t taps = 0, pixels = 0, channels = 0;
+  const float* weights = nullptr;
+  std::size_t channel_stride = 0;
+  const float* bias = nullptr;
+  float* c = nullptr;
+  float lower = 0.0F, upper = 0.0F;
+};
+
+/// Where a float or an accumulator lands: one scale for all elements, or one for each column.
+struct grid_args {
+  float scale = 1.0F;  // quantize, dequantize: the scale; requantize: the multiplier
+  std::int32_t zero_point = 0;
+  const float* column_scale = nullptr;             // not null: element i takes column_scale[i] ...
+  const std::int32_t* column_zero_point = nullptr;  // ... and column_zero_point[i]
+  std::int32_t qmin = 0;
+  std::int32_t qmax = 0;
+};
+
+/// What min_max() returns; see reference::min_max.
+struct min_max_result {
+  float lower;
+  float upper;
+  std::size_t count_nan;
+  friend bool operator==(const min_max_result&, const min_max_result&) = default;
+};
+
+struct kernel_table {
+  target id;
+  min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
+  void (*quantize_u8)(const float* x, std::size_t n, const grid_args& g, std::uint8_t* q) noexcept;
+  void (*quantize_s8)(const float* x, std::size_t n, const grid_args& g, std::int8_t* q) noexcept;
+  void (*dequantize_u8)(const std::uint8_t* q, std::size_t n, const grid_args& g, float* x) noexcept;
+  void (*dequantize_s8)(const std::int8_t* q, std::size_t n, const grid_args& g, float* x) noexcept;
+  void (*requantize_u8)(const std::int32_t* acc, std::size_t n, const grid_args& g,
+                        std::uint8_t* q) noexcept;
+  void (*requantize_s8)(const std::int32_t* acc, std::size_t n, const grid_args& g,
+                        std::int8_t* q) noexcept;
+  void (*gemm_f32)(const gemm_f32_args& args) noexcept;
+  void (*depthwise_f32)(const depthwise_f32_args& args) noexcept;
+  void (*gemm_u8s8)(const gemm_u8s8_args& args) noexcept;
+  void (*depthwise_u8)(const depthwise_u8_args& args) noexcept;
+};
+
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_KERNELS_TABLE_HPP

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The range of everything seen: exact, and the same whatever the split into batches, threads or merges.
+#ifndef DETENT_OBSERVERS_MIN_MAX_HPP
+#define DETENT_OBSERVERS_MIN_MAX_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include <detent/dispatch.hpp>
+#include <detent/error.hpp>
+#include <detent/quantize.hpp>
+#include <detent/reference.hpp>
+#include <detent/simd.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+
+/// Observes one tensor. A value type: copy it, merge it. Not thread-safe itself; one per thread, then
+/// merge().
+class min_max_observer {
+ public:
+  void observe(std::span<const float> x) {
+    detail::require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
+                    "min_max_observer: null data with size ", x.size());
+    const kernels::min_max_result r = detail::active_table().min_max(x.data(), x.size());
+    include(r.lower, r.upper, x.size(), r.count_nan);
+  }
+
+  /// Any other arithmetic type. The range is widened to the floats around it.
+  template <class T>
+  void observe_as(std::span<const T> x) {
+    detail::require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
+                    "min_max_observer: null data with size ", x.size());
+    const simd::extrema<T> r = simd::min_max(x.data(), x.size());
+    if (x.size() == r.count_nan) {
+      count_ += x.size();
+      count_nan_ += r.count_nan;
+      return;
+    }
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    auto lower = static_cast<float>(r.lower);
+    auto upper = static_cast<float>(r.upper);
+    lower = static_cast<long double>(lower) > static_cast<long double>(r.lower)
+                ? std::nextafter(lower, -infinity)
+                : lower;
+    upper = static_cast<long double>(upper) < static_cast<long double>(r.upper)
+                ? std::nextafter(upper, infinity)
+                : upper;
+    include(lower, upper, x.size(), r.count_nan);
+  }
+
+  /// As if everything that `other` has seen had been seen here.
+  void merge(const min_max_observer& other) noexcept {
+    include(other.lower_, other.upper_, other.count_, other.count_nan_);
+  }
+
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  [[nodiscard]] std::size_t count_nan() const noexcept { return count_nan_; }
+
+  /// The range seen. Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    detail::require(count_ > 0, error_kind::invalid_argument, "min_max_observer: nothing was observed");
+    detail::require(count_nan_ == 0, error_kind::invalid_argument, "min_max_observer: ", count_nan_,
+                    " of ", count_, " values are NaN");
+    detail::require(std::isfinite(lower_) && std::isfinite(upper_), error_kind::invalid_argument,
+                    "min_max_observer: the range ", lower_, " .. ", upper_, " is not finite");
+    return {lower_, upper_};
+  }
+
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme);
+  }
+
+  friend bool operator==(const min_max_observer&, const min_max_observer&) = default;
+
+ private:
+  void include(float lower, float upper, std::size_t count, std::size_t count_nan) noexcept {
+    // Adding zero makes -0 +0: the state must not depend on which of them came first.
+    lower_ = (lower < lower_ ? lower : lower_) + 0.0F;
+    upper_ = (upper > upper_ ? upper : upper_) + 0.0F;
+    count_ += count;
+    count_nan_ += count_nan;
+  }
+
+  float lower_ = std::numeric_limits<float>::infinity();
+  float upper_ = -std::numeric_limits<float>::infinity();
+  std::size_t count_ = 0;
+  std::size_t count_nan_ = 0;
+};
+
+/// Observes each channel along an axis of strided views.
+class channel_min_max_observer {
+ public:
+  explicit channel_min_max_observer(std::size_t axis) : axis_(axis) {}
+
+  /// Throws shape_mismatch if the number of channels changes between calls.
+  void observe(tensor_view<const float> x) {
+    detail::require(axis_ < x.rank, error_kind::invalid_argument, "channel_min_max_observer: axis ",
+                    axis_, " of a tensor of rank ", x.rank);
+    const std::size_t channels = x.shape[axis_];
+    require_channels(channels);
+    if (x.size() == 0) {
+      return;
+    }
+    detail::require(x.data != nullptr, error_kind::invalid_argument,
+                    "channel_min_max_observer: null data with size ", x.size());
+    std::array<std::size_t, max_rank> index{};
+    const std::size_t last = x.rank - 1;
+    while (true) {
+      std::ptrdiff_t offset = 0;
+      for (std::size_t i = 0; i < last; ++i) {
+        offset += static_cast<std::ptrdiff_t>(index[i]) * x.strides[i];
+      }
+      observe_row(x.data + offset, x.shape[last], x.strides[last],
+                  axis_ == last ? nullptr : &channels_[index[axis_]]);
+      std::size_t i = last;
+      while (i > 0 && ++index[i - 1] == x.shape[i - 1]) {
+        index[--i] = 0;
+      }
+      if (i == 0) {
+        return;
+      }
+    }
+  }
+
+  void merge(const channel_min_max_observer& other) {
+    detail::require(axis_ == other.axis_, error_kind::shape_mismatch,
+                    "channel_min_max_observer: merging axis ", other.axis_, " into axis ", axis_);
+    if (other.channels_.empty()) {
+      return;
+    }
+    require_channels(other.channels_.size());
+    for (std::size_t i = 0; i < channels_.size(); ++i) {
+      channels_[i].merge(other.channels_[i]);
+    }
+  }
+
+  [[nodiscard]] std::size_t axis() const noexcept { return axis_; }
+  [[nodiscard]] std::span<const min_max_observer> channels() const noexcept { return channels_; }
+
+  [[nodiscard]] channel_quant_params finalize(quant_scheme scheme) const {
+    detail::require(!channels_.empty(), error_kind::invalid_argument,
+                    "channel_min_max_observer: nothing was observed");
+    channel_quant_params p;
+    p.axis = axis_;
+    for (const min_max_observer& channel : channels_) {
+      const quant_params one = channel.finalize(scheme);
+      p.scales.push_back(one.scale);
+      p.zero_points.push_back(one.zero_point);
+    }
+    return p;
+  }
+
+  friend bool operator==(const channel_min_max_observer&,
+                         const channel_min_max_observer&) = default;
+
+ private:
+  void require_channels(std::size_t channels) {
+    if (channels_.empty()) {
+      channels_.resize(channels);
+    }
+    detail::require(channels_.size() == channels, error_kind::shape_mismatch,
+                    "channel_min_max_observer: ", channels, " channels after ", channels_.size());
+  }
+
+  /// One run of the last dimension: all of one channel, or (null) one value of each.
+  void observe_row(const float* x, std::size_t n, std::ptrdiff_t stride, min_max_observer* channel) {
+    if (channel != nullptr && stride == 1) {
+      channel->observe({x, n});
+      return;
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      min_max_observer& one = channel != nullptr ? *channel : channels_[i];
+      one.observe({x + static_cast<std::ptrdiff_t>(i) * stride, 1});
+    }
+  }
+
+  std::size_t axis_;
+  std::vector<min_max_observer> channels_;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_MIN_MAX_HPP

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Weight matrices in the layout that the kernels read, with what an exact product needs besides.
+#ifndef DETENT_PACK_HPP
+#define DETENT_PACK_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include <detent/error.hpp>
+#include <detent/kernels/table.hpp>
+#include <detent/quantize.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+[[nodiscard]] constexpr std::size_t round_up(std::size_t n, std::size_t multiple) noexcept {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+template <class T>
+void require_matrix(matrix_view<T> m, const char* where) {
+  require(m.rows == 0 || m.columns == 0 || m.data != nullptr, error_kind::invalid_argument, where,
+          ": null data with size ", m.rows, " x ", m.columns);
+}
+
+/// A per-column argument: absent, one value for all columns, or one for each.
+template <class T>
+std::vector<T> per_column(std::span<const T> values, std::size_t columns, T absent,
+                          const char* what) {
+  require(values.size() <= 1 || values.size() == columns, error_kind::shape_mismatch,
+          "pack_weights: ", values.size(), " ", what, " for ", columns, " columns");
+  if (values.size() == columns && columns != 1) {
+    return {values.begin(), values.end()};
+  }
+  return std::vector<T>(columns, values.empty() ? absent : values[0]);
+}
+
+}  // namespace detail
+
+/// What packing proved about a matrix.
+struct weights_certificate {
+  /// No sum |bias + sum_k (a - lhs_zero_point) * (b - rhs_zero_point)| is larger, for any a and any
+  /// lhs_zero_point in 0..255. The product is exact in 32 bits if this is at most 2^31 - 1.
+  std::int64_t accumulator_bound = 0;
+
+  [[nodiscard]] bool fits_s32() const noexcept {
+    return accumulator_bound <= std::numeric_limits<std::int32_t>::max();
+  }
+};
+
+/// Everything about the weights but their values. Empty spans mean scale 1, zero point 0, bias 0; one
+/// value serves all columns.
+struct weight_options {
+  std::span<const float> scales = {};
+  std::span<const std::int32_t> zero_points = {};  // -128..255 - 128: of the signed values that are packed
+  std::span<const std::int32_t> bias = {};         // in units of lhs_scale * scale of the column
+};
+
+/// An owned, packed K x N matrix of signed 8-bit weights. Immutable; share it freely between threads.
+class packed_weights {
+ public:
+  packed_weights() = default;
+
+  /// Copies and packs `w` (K rows, N columns, any strides: w.transposed() packs the transpose).
+  packed_weights(matrix_view<const std::int8_t> w, const weight_options& options)
+      : depth_(w.rows), columns_(w.columns) {
+    detail::require_matrix(w, "pack_weights");
+    scales_ = detail::per_column(options.scales, columns_, 1.0F, "scales");
+    zero_points_ = detail::per_column(options.zero_points, columns_, std::int32_t{0}, "zero points");
+    bias_ = detail::per_column(options.bias, columns_, std::int32_t{0}, "biases");
+    for (const float scale : scales_) {
+      detail::require_scale(scale, "pack_weights");
+    }
+    for (const std::int32_t zero_point : zero_points_) {
+      detail::require_zero_point(zero_point, full_grid<std::int8_t>, "pack_weights");
+      has_zero_points_ = has_zero_points_ || zero_point != 0;
+    }
+
+    using kernels::group_depth;
+    using kernels::panel_columns;
+    const std::size_t groups = detail::round_up(depth_, group_depth) / group_depth;
+    data_.resize(groups * group_depth * detail::round_up(columns_, panel_columns));
+    column_sums_.resize(columns_);
+    for (std::size_t j = 0; j < columns_; ++j) {
+      std::int8_t* column = data_.data() + j / panel_columns * groups * group_depth * panel_columns +
+                            j % panel_columns * group_depth;
+      std::int64_t sum = 0;
+      std::int64_t magnitude = 0;
+      for (std::size_t k = 0; k < depth_; ++k) {
+        const std::int8_t value = w(k, j);
+        column[k / group_depth * group_depth * panel_columns + k % group_depth] = value;
+        sum += value;
+        const std::int64_t distance = std::int64_t{value} - zero_points_[j];
+        magnitude += distance < 0 ? -distance : distance;
+      }
+      // Only ever used modulo 2^32, as the vector lanes are.
+      column_sums_[j] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum));
+      const std::int64_t bias = bias_[j];
+      certificate_.accumulator_bound =
+          (std::max)(certificate_.accumulator_bound, 255 * magnitude + (bias < 0 ? -bias : bias));
+    }
+  }
+
+  [[nodiscard]] std::size_t depth() const noexcept { return depth_; }      // K
+  [[nodiscard]] std::size_t columns() const noexcept { return columns_; }  // N
+  [[nodiscard]] const weights_certificate& certificate() const noexcept { return certificate_; }
+  [[nodiscard]] std::span<const std::int8_t> data() const noexcept { return data_; }
+  [[nodiscard]] std::span<const std::int32_t> column_sums() const noexcept { return column_sums_; }
+  [[nodiscard]] std::span<const float> scales() const noexcept { return scales_; }
+  [[nodiscard]] std::span<const std::int32_t> zero_points() const noexcept { return zero_points_; }
+  [[nodiscard]] std::span<const std::int32_t> bias() const noexcept { return bias_; }
+  [[nodiscard]] bool has_zero_points() const noexcept { return has_zero_points_; }
+
+ private:
+  std::size_t depth_ = 0;
+  std::size_t columns_ = 0;
+  std::vector<std::int8_t> data_;
+  std::vector<std::int32_t> column_sums_;
+  std::vector<float> scales_;
+  std::vector<std::int32_t> zero_points_;
+  std::vector<std::int32_t> bias_;
+  bool has_zero_points_ = false;
+  weights_certificate certificate_;
+};
+
+/// Packs K x N weights for gemm(). Throws shape_mismatch or invalid_argument.
+[[nodiscard]] inline packed_weights pack_weights(matrix_view<const std::int8_t> w,
+                                                 const weight_options& options = {}) {
+  return packed_weights(w, options);
+}
+
+/// An owned, packed K x N matrix of floats with a bias for each column.
+class packed_floats {
+ public:
+  packed_floats() = default;
+
+  /// `bias` is empty or has N values.
+  packed_floats(matrix_view<const float> w, std::span<const float> bias)
+      : depth_(w.rows), columns_(w.columns) {
+    detail::require_matrix(w, "pack_floats");
+    detail::require(bias.empty() || bias.size() == columns_, error_kind::shape_mismatch,
+                    "pack_floats: ", bias.size(), " biases for ", columns_, " columns");
+    using kernels::panel_columns;
+    const std::size_t padded = detail::round_up(columns_, panel_columns);
+    bias_.resize(padded);
+    std::copy(bias.begin(), bias.end(), bias_.begin());
+    data_.resize(depth_ * padded);
+    for (std::size_t j = 0; j < columns_; j += panel_columns) {
+      float* panel = data_.data() + j * depth_;
+      const std::size_t count = (std::min)(panel_columns, columns_ - j);
+      for (std::size_t k = 0; k < depth_; ++k) {
+        for (std::size_t i = 0; i < count; ++i) {
+          panel[k * panel_columns + i] = w(k, j + i);
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] std::size_t depth() const noexcept { return depth_; }
+  [[nodiscard]] std::size_t columns() const noexcept { return columns_; }
+  [[nodiscard]] std::span<const float> data() const noexcept { return data_; }
+  /// Padded with zeros to whole panels.
+  [[nodiscard]] std::span<const float> bias() const noexcept { return bias_; }
+
+ private:
+  std::size_t depth_ = 0;
+  std::size_t columns_ = 0;
+  std::vector<float> data_;
+  std::vector<float> bias_;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_PACK_HPP

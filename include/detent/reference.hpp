@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The normative definition of every number that the library computes, one value at a time, written to
+// be read. Every kernel on every target returns the same bits; the tests compare with this header.
+//
+// Floating point here means IEEE 754 binary32 with round-half-even, each operation rounded once:
+// products and sums are never contracted unless std::fma says so.
+#ifndef DETENT_REFERENCE_HPP
+#define DETENT_REFERENCE_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include <detent/kernels/table.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace reference {
+
+/// The nearest integer, ties to the even one; independent of the floating-point environment's mode.
+/// NaN and infinities are returned as they are.
+///
+///   x      -2.5 -1.5 -0.5  0.5  1.5  2.5
+///   result -2   -2   -0    0    2    2
+[[nodiscard]] inline float round_half_even(float x) noexcept {
+  constexpr float no_fraction = 8388608.0F;  // 2^23: every larger float is an integer
+  if (!(std::fabs(x) < no_fraction)) {
+    return x;
+  }
+  const float below = std::floor(x);
+  const float fraction = x - below;  // exact
+  const bool below_is_odd = std::fmod(below, 2.0F) != 0.0F;
+  const bool up = fraction > 0.5F || (fraction == 0.5F && below_is_odd);
+  return std::copysign(up ? below + 1.0F : below, x);
+}
+
+/// Rounds a real that is given in steps of the grid, adds the zero point and saturates.
+/// NaN gives the zero point; infinities saturate.
+[[nodiscard]] inline std::int32_t to_grid(float steps, std::int32_t zero_point,
+                                          grid levels) noexcept {
+  if (std::isnan(steps)) {
+    return zero_point;
+  }
+  // Clamping before rounding gives the same integer as after it, since the bounds are integers, and
+  // keeps the conversion in range.
+  const auto lowest = static_cast<float>(levels.qmin - zero_point);
+  const auto highest = static_cast<float>(levels.qmax - zero_point);
+  const float clamped = steps < lowest ? lowest : steps > highest ? highest : steps;
+  return static_cast<std::int32_t>(round_half_even(clamped)) + zero_point;
+}
+
+/// q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax), with the IEEE quotient.
+/// NaN gives zero_point; +-inf saturate. qmin <= zero_point <= qmax; scale is positive and finite.
+[[nodiscard]] inline std::int32_t quantize(float x, quant_params p, grid levels) noexcept {
+  return to_grid(x / p.scale, p.zero_point, levels);
+}
+
+/// x = float(q - zero_point) * scale.
+[[nodiscard]] inline float dequantize(std::int32_t q, quant_params p) noexcept {
+  return static_cast<float>(q - p.zero_point) * p.scale;
+}
+
+/// q = clamp(round_half_even(float(accumulator) * multiplier) + zero_point, qmin, qmax), the "fp32"
+/// dialect of FBGEMM, ONNX Runtime and XNNPACK. float(accumulator) rounds half to even above 2^24.
+[[nodiscard]] inline std::int32_t requantize(std::int32_t accumulator, float multiplier,
+                                             std::int32_t zero_point, grid levels) noexcept {
+  return to_grid(static_cast<float>(accumulator) * multiplier, zero_point, levels);
+}
+
+/// The multiplier of a product of quantized tensors: (lhs_scale * rhs_scale) / output_scale, each
+/// operation rounded to float.
+[[nodiscard]] inline float requantize_multiplier(float lhs_scale, float rhs_scale,
+                                                 float output_scale) noexcept {
+  const float product = lhs_scale * rhs_scale;
+  return product / output_scale;
+}
+
+/// The scale and zero point whose grid covers [lower, upper] and zero. Arithmetic in double.
+///
+///   lower' = min(lower, 0), upper' = max(upper, 0)
+///   asymmetric  scale = (upper' - lower') / (qmax - qmin)
+///               zero_point = clamp(qmin + round_half_even(-lower' / scale), qmin, qmax)
+///   symmetric   zero_point = the middle of the grid, ceil((qmin + qmax) / 2)
+///               scale = max(-lower', upper') / min(qmax - zero_point, zero_point - qmin)
+///
+/// The scale is rounded to float, up by one step where rounding down would leave the range uncovered,
+/// and is at least FLT_MIN so that its reciprocal is finite. An empty range (0, 0) gives scale 1.
+[[nodiscard]] inline quant_params params_from_range(value_range range, quant_scheme scheme) noexcept {
+  const double lower = range.lower < 0.0F ? static_cast<double>(range.lower) : 0.0;
+  const double upper = range.upper > 0.0F ? static_cast<double>(range.upper) : 0.0;
+  const grid levels = scheme.levels;
+  const std::int32_t middle = (levels.qmin + levels.qmax + 1) >> 1;
+  const std::int32_t half =
+      levels.qmax - middle < middle - levels.qmin ? levels.qmax - middle : middle - levels.qmin;
+
+  const double extent =
+      scheme.symmetric ? (-lower > upper ? -lower : upper) : upper - lower;
+  const double steps = scheme.symmetric ? half : static_cast<double>(levels.qmax) - levels.qmin;
+  quant_params p;
+  if (extent > 0.0) {
+    p.scale = static_cast<float>(extent / steps);
+    if (static_cast<double>(p.scale) * steps < extent) {
+      p.scale = std::nextafter(p.scale, std::numeric_limits<float>::infinity());
+    }
+    if (p.scale < std::numeric_limits<float>::min()) {
+      p.scale = std::numeric_limits<float>::min();
+    }
+  }
+  if (scheme.symmetric) {
+    p.zero_point = middle;
+    return p;
+  }
+  // -lower / scale lies in [0, qmax - qmin]: small enough for the exact tie rule in double.
+  const double below = -lower / static_cast<double>(p.scale);
+  const double floor = std::floor(below);
+  const double fraction = below - floor;
+  const bool up = fraction > 0.5 || (fraction == 0.5 && std::fmod(floor, 2.0) != 0.0);
+  const double z = levels.qmin + floor + (up ? 1.0 : 0.0);
+  p.zero_point = z > levels.qmax ? levels.qmax : static_cast<std::int32_t>(z);
+  return p;
+}
+
+/// Smallest and largest of the values that are not NaN, with -0 taken as +0. `count_nan` is how many
+/// were NaN. With no number at all, lower is +inf and upper -inf.
+using kernels::min_max_result;
+
+[[nodiscard]] inline min_max_result min_max(const float* x, std::size_t n) noexcept {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  min_max_result r{infinity, -infinity, 0};
+  for (std::size_t i = 0; i < n; ++i) {
+    const float value = x[i] + 0.0F;  // -0 becomes +0
+    if (std::isnan(value)) {
+      ++r.count_nan;
+      continue;
+    }
+    r.lower = value < r.lower ? value : r.lower;
+    r.upper = value > r.upper ? value : r.upper;
+  }
+  return r;
+}
+
+/// One element of an integer matrix product with zero points on both sides:
+///   bias + sum over k of (lhs[k] - lhs_zero_point) * (rhs[k * rhs_stride] - rhs_zero_point)
+[[nodiscard]] inline std::int64_t dot(const std::uint8_t* lhs, const std::int8_t* rhs,
+                                      std::ptrdiff_t rhs_stride, std::size_t k,
+                                      std::int32_t lhs_zero_point, std::int32_t rhs_zero_point,
+                                      std::int32_t bias) noexcept {
+  std::int64_t sum = bias;
+  for (std::size_t i = 0; i < k; ++i) {
+    const std::int64_t a = std::int64_t{lhs[i]} - lhs_zero_point;
+    const std::int64_t b =
+        std::int64_t{rhs[static_cast<std::ptrdiff_t>(i) * rhs_stride]} - rhs_zero_point;
+    sum += a * b;
+  }
+  return sum;
+}
+
+/// One element of a float matrix product: a chain of fused multiply-adds in the order of k, starting
+/// from the bias. The chain is never split, so that every target returns the same bits.
+[[nodiscard]] inline float dot(const float* lhs, const float* rhs, std::ptrdiff_t rhs_stride,
+                               std::size_t k, float bias) noexcept {
+  float sum = bias;
+  for (std::size_t i = 0; i < k; ++i) {
+    sum = std::fma(lhs[i], rhs[static_cast<std::ptrdiff_t>(i) * rhs_stride], sum);
+  }
+  return sum;
+}
+
+/// min(max(x, lower), upper): `upper` wins where the bounds cross. NaN passes through.
+[[nodiscard]] inline float clamp(float x, float lower, float upper) noexcept {
+  const float raised = x < lower ? lower : x;
+  return raised > upper ? upper : raised;
+}
+
+}  // namespace reference
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_REFERENCE_HPP

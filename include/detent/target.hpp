@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The CPU targets that kernels are written for, and whether this processor can run them.
+#ifndef DETENT_TARGET_HPP
+#define DETENT_TARGET_HPP
+
+#include <cstdint>
+
+#include <detent/config.hpp>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+/// Worst to best. The numbers are stable: packed weights and tools may store them.
+enum class target : std::uint8_t {
+  portable = 0,     // plain C++ at the flags of the translation unit that holds the kernels
+  avx2 = 1,         // the whole group that compilers may emit with it: FMA, F16C, BMI, AES, ...
+  avx_vnni = 2,     // avx2 and vpdpbusd on 256-bit vectors in VEX encoding
+  avx512 = 3,       // F, CD, VL, DQ, BW
+  avx512_vnni = 4,  // avx512 and vpdpbusd on 512-bit vectors
+};
+
+/// The name that command lines and test output use.
+[[nodiscard]] constexpr const char* name(target t) noexcept {
+  switch (t) {
+    case target::portable: return "portable";
+    case target::avx2: return "avx2";
+    case target::avx_vnni: return "avx_vnni";
+    case target::avx512: return "avx512";
+    case target::avx512_vnni: return "avx512_vnni";
+  }
+  return "unknown";
+}
+
+/// True if this processor and operating system can run code for the target. Thread-safe.
+///
+/// A compiler may emit any instruction of a target's feature group, so the whole group is tested, and
+/// XCR0 tells whether the operating system saves the registers.
+[[nodiscard]] DETENT_DECL bool cpu_supports(target t) noexcept;
+
+DETENT_KERNELS_NAMESPACE_END
+
+DETENT_NAMESPACE_BEGIN
+using kernels::name;
+using kernels::target;
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_TARGET_HPP

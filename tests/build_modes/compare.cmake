@@ -1,0 +1,21 @@
+# cmake -DREFERENCE=PROGRAM -DPROGRAM=PROGRAM [-DNEEDS=avx2] [-DOTHER_TARGETS=ON] -P compare.cmake
+# Fails unless both programs (of odr_main.cpp) succeed and print the same results. OTHER_TARGETS: the
+# list of CPU targets in the first line may differ.
+cmake_minimum_required(VERSION 3.25)
+foreach(which REFERENCE PROGRAM)
+  set(arguments)
+  if(which STREQUAL "PROGRAM" AND NEEDS)
+    set(arguments ${NEEDS})
+  endif()
+  execute_process(COMMAND ${${which}} ${arguments} OUTPUT_VARIABLE ${which}_output RESULT_VARIABLE result)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${${which}} failed (${result}):\n${${which}_output}")
+  endif()
+  message(STATUS "${${which}}\n${${which}_output}")
+  if(OTHER_TARGETS)
+    string(REGEX REPLACE "^targets[^\n]*\n" "" ${which}_output "${${which}_output}")
+  endif()
+endforeach()
+if(NOT REFERENCE_output STREQUAL PROGRAM_output)
+  message(FATAL_ERROR "the outputs differ")
+endif()

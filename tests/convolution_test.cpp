@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Convolutions against nested loops that are written from the formula.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/detent.hpp>
+
+#include "compare.hpp"
+#include "for_each_target.hpp"
+#include "guarded_memory.hpp"
+#include "oracle.hpp"
+#include "random.hpp"
+
+namespace {
+
+using detent::epilogue_options;
+using detent::filter_shape;
+using detent::window;
+using test::difference;
+using test::for_each_target;
+using test::random_source;
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+struct geometry {
+  filter_shape f;
+  window w;
+
+  [[nodiscard]] std::size_t in_size() const {
+    return w.batch * w.in_height * w.in_width * f.in_channels;
+  }
+  /// Output extents, counted instead of computed: as many positions as fit.
+  [[nodiscard]] std::size_t out_height() const {
+    return positions(w.in_height + w.pad_top + w.pad_bottom, f.kernel_height, w.dilation_height,
+                     w.stride_height);
+  }
+  [[nodiscard]] std::size_t out_width() const {
+    return positions(w.in_width + w.pad_left + w.pad_right, f.kernel_width, w.dilation_width,
+                     w.stride_width);
+  }
+  [[nodiscard]] std::size_t out_size() const {
+    return w.batch * out_height() * out_width() * f.out_channels;
+  }
+
+ private:
+  static std::size_t positions(std::size_t extent, std::size_t kernel, std::size_t dilation,
+                               std::size_t stride) {
+    std::size_t count = 0;
+    for (std::size_t first = 0; first + dilation * (kernel - 1) < extent; first += stride) {
+      ++count;
+    }
+    return count;
+  }
+};
+
+/// Calls begin(output index, output channel), then add(output index, input index or -1 for padding,
+/// weight index) for each product, in the order kernel row, kernel column, channel.
+template <class Begin, class Add>
+void for_each_product(const geometry& g, const Begin& begin, const Add& add) {
+  const filter_shape& f = g.f;
+  const window& w = g.w;
+  const std::size_t group_in = f.in_channels / f.groups;
+  const std::size_t group_out = f.out_channels / f.groups;
+  std::size_t out = 0;
+  for (std::size_t n = 0; n < w.batch; ++n) {
+    for (std::size_t oy = 0; oy < g.out_height(); ++oy) {
+      for (std::size_t ox = 0; ox < g.out_width(); ++ox) {
+        for (std::size_t oc = 0; oc < f.out_channels; ++oc, ++out) {
+          begin(out, oc);
+          for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
+            for (std::size_t kw = 0; kw < f.kernel_width; ++kw) {
+              for (std::size_t c = 0; c < group_in; ++c) {
+                // Shifted by the padding, so that everything stays unsigned.
+                const std::size_t y = oy * w.stride_height + kh * w.dilation_height;
+                const std::size_t x = ox * w.stride_width + kw * w.dilation_width;
+                const bool inside = y >= w.pad_top && y < w.pad_top + w.in_height &&
+                                    x >= w.pad_left && x < w.pad_left + w.in_width;
+                const std::size_t in =
+                    ((n * w.in_height + y - w.pad_top) * w.in_width + x - w.pad_left) *
+                        f.in_channels +
+                    oc / group_out * group_in + c;
+                const std::size_t weight =
+                    ((oc * group_in + c) * f.kernel_height + kh) * f.kernel_width + kw;
+                add(out, inside ? static_cast<std::ptrdiff_t>(in) : -1, weight);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+/// An integer convolution with its weights' parameters and its exact sums.
+struct integer_case {
+  geometry g;
+  std::vector<std::uint8_t> input;
+  std::vector<std::int8_t> weights;
+  std::vector<float> scales;
+  std::vector<std::int32_t> zero_points;
+  std::vector<std::int32_t> bias;
+  epilogue_options options;
+
+  integer_case(random_source& random, const geometry& geometry_)
+      : g(geometry_),
+        input(random.integers<std::uint8_t>(g.in_size())),
+        weights(random.integers<std::int8_t>(g.f.size())) {
+    if (random.chance(15)) {  // the most that a product can be
+      std::fill(input.begin(), input.end(), std::uint8_t{255});
+      std::fill(weights.begin(), weights.end(), std::int8_t{-128});
+    }
+    const bool has_zero_points = random.chance(40);
+    for (std::size_t i = 0; i < g.f.out_channels; ++i) {
+      scales.push_back(random.real(0.001F, 0.1F));
+      zero_points.push_back(has_zero_points ? random.integer(-128, 127) : 0);
+      bias.push_back(random.integer(-100000, 100000));
+    }
+    options.lhs_scale = random.real(0.001F, 0.1F);
+    options.lhs_zero_point = random.chance(20) ? 0 : random.integer(0, 255);
+    options.output = {random.real(0.05F, 5.0F), random.integer(0, 127)};
+    if (random.chance(40)) {
+      options.levels = {random.integer(0, 60), random.integer(60, 127)};
+      options.lower = random.real(-5.0F, 5.0F);
+      options.upper = random.real(-5.0F, 5.0F);
+    }
+  }
+
+  [[nodiscard]] detent::packed_filters pack() const {
+    return {g.f, weights, {.scales = scales, .zero_points = zero_points, .bias = bias}};
+  }
+  [[nodiscard]] std::vector<std::int64_t> sums() const {
+    std::vector<std::int64_t> all(g.out_size());
+    std::int64_t zero_point = 0;
+    for_each_product(
+        g,
+        [&](std::size_t out, std::size_t channel) {
+          all[out] = bias[channel];
+          zero_point = zero_points[channel];
+        },
+        [&](std::size_t out, std::ptrdiff_t in, std::size_t weight) {
+          if (in >= 0) {  // padding stands for the real number 0
+            const std::int64_t x = input[static_cast<std::size_t>(in)];
+            all[out] += (x - options.lhs_zero_point) * (weights[weight] - zero_point);
+          }
+        });
+    return all;
+  }
+};
+
+/// Room for the largest case, reused: mapping pages costs more than most cases.
+struct guarded_images {
+  test::guarded_memory in{1 << 20};
+  test::guarded_memory out{1 << 20};
+};
+
+template <class T>
+void check_output(const integer_case& c, const std::vector<std::int64_t>& sums,
+                  guarded_images& memory, bool at_end, const detent::parallel_for& parallel) {
+  std::vector<T> expected;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    expected.push_back(test::stored_value<T>(sums[i], c.scales[i % c.g.f.out_channels], c.options));
+  }
+  const auto in = at_end ? memory.in.back<std::uint8_t>(c.input.size())
+                         : memory.in.front<std::uint8_t>(c.input.size());
+  const auto out = at_end ? memory.out.back<T>(sums.size()) : memory.out.front<T>(sums.size());
+  std::copy(c.input.begin(), c.input.end(), in.begin());
+  const detent::packed_filters filters = c.pack();
+  INFO("output of ", sizeof(T), " bytes");
+  for_each_target([&] {
+    memory.out.repaint();
+    detent::convolve(std::span<const std::uint8_t>(in), filters, c.g.w, out, c.options, parallel);
+    CHECK(difference(out, expected) == "");
+    CHECK(memory.out.intact_around(out));
+  });
+}
+
+void check_integer(random_source& random, const geometry& g, guarded_images& memory,
+                   const detent::parallel_for& parallel) {
+  const integer_case c(random, g);
+  const std::vector<std::int64_t> sums = c.sums();
+  const bool at_end = random.chance(50);
+  check_output<std::int32_t>(c, sums, memory, at_end, parallel);
+  check_output<float>(c, sums, memory, at_end, parallel);
+  check_output<std::uint8_t>(c, sums, memory, at_end, parallel);
+  check_output<std::int8_t>(c, sums, memory, at_end, parallel);
+}
+
+void check_float(random_source& random, const geometry& g, guarded_images& memory,
+                 const detent::parallel_for& parallel) {
+  std::vector<float> input = random.reals(g.in_size(), -2.0F, 2.0F);
+  std::vector<float> weights = random.reals(g.f.size(), -2.0F, 2.0F);
+  const std::vector<float> bias =
+      random.chance(70) ? random.reals(g.f.out_channels, -2.0F, 2.0F) : std::vector<float>();
+  if (random.chance(20)) {
+    for (std::vector<float>* values : {&input, &weights}) {
+      for (float& value : *values) {
+        if (random.chance(5)) {
+          constexpr float special[] = {
+              0.0F,  -0.0F, infinity, -infinity, std::numeric_limits<float>::quiet_NaN(),
+              1e30F, 1e-40F};
+          value = special[random.size(0, std::size(special) - 1)];
+        }
+      }
+    }
+  }
+  const float lower = random.chance(50) ? -infinity : random.real(-3.0F, 3.0F);
+  const float upper = random.chance(50) ? infinity : random.real(-3.0F, 3.0F);
+  std::vector<float> expected(g.out_size());
+  for_each_product(
+      g,
+      [&](std::size_t out, std::size_t channel) {
+        expected[out] = bias.empty() ? 0.0F : bias[channel];
+      },
+      [&](std::size_t out, std::ptrdiff_t in, std::size_t weight) {
+        const float x = in >= 0 ? input[static_cast<std::size_t>(in)] : 0.0F;
+        expected[out] = std::fma(x, weights[weight], expected[out]);
+      });
+  for (float& value : expected) {
+    value = detent::reference::clamp(value, lower, upper);
+  }
+  const bool at_end = random.chance(50);
+  const auto in =
+      at_end ? memory.in.back<float>(input.size()) : memory.in.front<float>(input.size());
+  const auto out =
+      at_end ? memory.out.back<float>(expected.size()) : memory.out.front<float>(expected.size());
+  std::copy(input.begin(), input.end(), in.begin());
+  const detent::packed_float_filters filters(g.f, weights, bias);
+  for_each_target([&] {
+    memory.out.repaint();
+    detent::convolve(std::span<const float>(in), filters, g.w, out, lower, upper, parallel);
+    CHECK(difference(out, expected) == "");
+    CHECK(memory.out.intact_around(out));
+  });
+}
+
+void check(random_source& random, const geometry& g, guarded_images& memory,
+           const detent::parallel_for& parallel = {}) {
+  const filter_shape& f = g.f;
+  const window& w = g.w;
+  INFO("channels ", f.in_channels, " -> ", f.out_channels, " groups ", f.groups, " kernel ",
+       f.kernel_height, " x ", f.kernel_width, " on ", w.batch, " x ", w.in_height, " x ",
+       w.in_width);
+  INFO("strides ", w.stride_height, " ", w.stride_width, " dilations ", w.dilation_height, " ",
+       w.dilation_width, " pads ", w.pad_top, " ", w.pad_left, " ", w.pad_bottom, " ", w.pad_right);
+  CHECK(w.out_height(f) == g.out_height());
+  CHECK(w.out_width(f) == g.out_width());
+  check_integer(random, g, memory, parallel);
+  check_float(random, g, memory, parallel);
+}
+
+/// A random window over a small image.
+window random_window(random_source& random) {
+  window w;
+  w.batch = random.size(1, 3);
+  w.in_height = random.size(1, 9);
+  w.in_width = random.size(1, 9);
+  w.stride_height = random.size(1, 3);
+  w.stride_width = random.size(1, 3);
+  if (random.chance(40)) {
+    w.dilation_height = random.size(1, 3);
+    w.dilation_width = random.size(1, 3);
+  }
+  if (random.chance(70)) {
+    w.pad_top = random.size(0, 3);
+    w.pad_left = random.size(0, 3);
+    w.pad_bottom = random.size(0, 3);
+    w.pad_right = random.size(0, 3);
+  }
+  return w;
+}
+
+}  // namespace
+
+TEST_CASE("convolution: random shapes, with and without groups") {
+  random_source random(1);
+  INFO("seed ", random.seed());
+  guarded_images memory;
+  for (int round = 0; round < 150; ++round) {
+    geometry g;
+    g.f.groups = random.chance(60) ? 1 : random.size(2, 4);
+    g.f.in_channels = g.f.groups * random.size(1, 9);
+    g.f.out_channels = g.f.groups * (random.chance(80) ? random.size(1, 9) : random.size(10, 40));
+    g.f.kernel_height = random.size(1, 4);
+    g.f.kernel_width = random.size(1, 4);
+    g.w = random_window(random);
+    INFO("round ", round);
+    check(random, g, memory);
+  }
+}
+
+TEST_CASE("convolution: depthwise, every number of channels") {
+  random_source random(2);
+  INFO("seed ", random.seed());
+  guarded_images memory;
+  for (std::size_t channels = 1; channels <= 70; ++channels) {
+    geometry g;
+    g.f = {channels, channels, channels, random.size(1, 4), random.size(1, 4)};
+    g.w = random_window(random);
+    check(random, g, memory);
+  }
+  for (const std::size_t channels : {std::size_t{127}, std::size_t{128}, std::size_t{131}}) {
+    check(random,
+          {{channels, channels, channels, 3, 3}, {.in_height = 3, .in_width = 3, .pad_top = 1}},
+          memory);
+  }
+}
+
+TEST_CASE("convolution: groups with several outputs for each input, and the reverse") {
+  random_source random(3);
+  INFO("seed ", random.seed());
+  guarded_images memory;
+  for (const std::size_t groups : {std::size_t{2}, std::size_t{5}, std::size_t{17}}) {
+    check(random, {{groups * 2, groups, groups, 3, 3}, random_window(random)}, memory);
+    check(random, {{groups, groups * 3, groups, 2, 3}, random_window(random)}, memory);
+  }
+}
+
+TEST_CASE("convolution: 1 x 1, in place and not") {
+  random_source random(4);
+  INFO("seed ", random.seed());
+  guarded_images memory;
+  for (int round = 0; round < 40; ++round) {
+    geometry g;
+    g.f.groups = random.chance(60) ? 1 : 2;
+    g.f.in_channels = g.f.groups * random.size(1, 40);
+    g.f.out_channels = g.f.groups * random.size(1, 40);
+    g.w.batch = random.size(1, 2);
+    g.w.in_height = random.size(1, 8);
+    g.w.in_width = random.size(1, 8);
+    if (random.chance(50)) {
+      g.w.stride_width = random.size(1, 2);
+      g.w.pad_left = random.size(0, 1);
+      g.w.dilation_height = random.size(1, 5);  // of one row: no effect
+    }
+    check(random, g, memory);
+  }
+}
+
+TEST_CASE("convolution: 1-D") {
+  random_source random(5);
+  INFO("seed ", random.seed());
+  guarded_images memory;
+  for (int round = 0; round < 40; ++round) {
+    geometry g;
+    g.f.groups = random.size(1, 3);
+    g.f.in_channels = g.f.groups * random.size(1, 5);
+    g.f.out_channels = g.f.groups * random.size(1, 5);
+    g.f.kernel_width = random.size(1, 7);
+    g.w.in_width = random.size(1, 50);
+    g.w.stride_width = random.size(1, 3);
+    g.w.dilation_width = random.size(1, 3);
+    g.w.pad_left = random.size(0, 6);
+    g.w.pad_right = random.size(0, 6);
+    check(random, g, memory);
+  }
+}
+
+TEST_CASE("convolution: padding wider than the kernel, kernels larger than the input") {
+  random_source random(6);
+  INFO("seed ", random.seed());
+  guarded_images memory;
+  for (const std::size_t channels : {std::size_t{1}, std::size_t{3}}) {
+    for (const std::size_t groups : {std::size_t{1}, channels}) {
+      const filter_shape f{channels, channels, groups, 3, 3};
+      // Whole pixels read nothing but padding.
+      check(random,
+            {f,
+             {.in_height = 2,
+              .in_width = 1,
+              .pad_top = 5,
+              .pad_left = 4,
+              .pad_bottom = 6,
+              .pad_right = 7}},
+            memory);
+      // No pixel at all, in one direction or both.
+      check(random, {f, {.in_height = 2, .in_width = 5}}, memory);
+      check(random, {f, {.in_height = 5, .in_width = 2}}, memory);
+      check(random, {f, {.in_height = 1, .in_width = 1, .pad_top = 1}}, memory);
+      check(random, {f, {.in_height = 6, .in_width = 6, .dilation_height = 3}}, memory);
+      // No image.
+      check(random, {f, {.batch = 0, .in_height = 6, .in_width = 6}}, memory);
+      // The kernel just fits.
+      check(random, {f, {.in_height = 3, .in_width = 3}}, memory);
+    }
+  }
+}
+
+TEST_CASE("convolution: many blocks of pixels, threads") {
+  random_source random(7);
+  INFO("seed ", random.seed());
+  guarded_images memory;
+  const geometry shapes[] = {
+      {{5, 3, 1, 3, 3}, {.batch = 2, .in_height = 25, .in_width = 29, .pad_top = 1, .pad_left = 1}},
+      {{8, 8, 8, 3, 3}, {.batch = 3, .in_height = 13, .in_width = 11, .pad_top = 1, .pad_left = 2}},
+      {{7, 6, 1, 1, 1}, {.batch = 2, .in_height = 22, .in_width = 20}},
+      {{4, 120, 2, 5, 5}, {.in_height = 14, .in_width = 14, .pad_top = 2, .pad_right = 4}},
+  };
+  for (const std::size_t threads :
+       {std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{7}}) {
+    detent::thread_pool pool(threads);
+    for (const geometry& g : shapes) {
+      INFO("threads ", threads);
+      check(random, g, memory, pool.parallel());
+    }
+  }
+  for (const geometry& g : shapes) {
+    check(random, g, memory);
+  }
+}
+
+TEST_CASE("convolution: by hand") {
+  // A row 1 2 3 with zero point 1 and a kernel 1 -1, padded on both sides.
+  const std::uint8_t input[] = {1, 2, 3};
+  const std::int8_t kernel[] = {1, -1};
+  const detent::packed_filters filters({1, 1, 1, 1, 2}, kernel);
+  const window w{.in_width = 3, .pad_left = 1, .pad_right = 1};
+  for_each_target([&] {
+    std::int32_t out[4];
+    detent::convolve(std::span<const std::uint8_t>(input), filters, w, std::span<std::int32_t>(out),
+                     {.lhs_zero_point = 1});
+    CHECK(out[0] == 0);   // 0 0
+    CHECK(out[1] == -1);  // 0 1
+    CHECK(out[2] == -1);  // 1 2
+    CHECK(out[3] == 2);   // 2 0
+  });
+}
+
+TEST_CASE("convolution: one value for all channels") {
+  random_source random(8);
+  INFO("seed ", random.seed());
+  const float scale = 0.25F;
+  const std::int32_t zero_point = -3;
+  const std::int32_t bias = 1000;
+  for (const std::size_t groups : {std::size_t{1}, std::size_t{2}, std::size_t{4}}) {
+    const filter_shape f{4, 4, groups, 2, 2};
+    const window w{.in_height = 4, .in_width = 4};
+    const auto input = random.integers<std::uint8_t>(64);
+    const auto weights = random.integers<std::int8_t>(f.size());
+    const std::vector<float> scales(4, scale);
+    const std::vector<std::int32_t> zero_points(4, zero_point);
+    const std::vector<std::int32_t> biases(4, bias);
+    const detent::packed_filters one(
+        f, weights, {.scales = {&scale, 1}, .zero_points = {&zero_point, 1}, .bias = {&bias, 1}});
+    const detent::packed_filters all(
+        f, weights, {.scales = scales, .zero_points = zero_points, .bias = biases});
+    for_each_target([&] {
+      std::vector<float> a(36);
+      std::vector<float> b(36);
+      detent::convolve(std::span<const std::uint8_t>(input), one, w, std::span(a));
+      detent::convolve(std::span<const std::uint8_t>(input), all, w, std::span(b));
+      CHECK(difference(a, b) == "");
+    });
+  }
+}

@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the public functions refuse: the right kind, a message that names the argument and its
+// value, and nothing written.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/detent.hpp>
+
+#include "check_error.hpp"
+
+namespace {
+
+using detent::channel_quant_params;
+using detent::error_kind;
+using detent::grid;
+using detent::matrix_view;
+using detent::quant_params;
+using detent::tensor_view;
+using test::check_error;
+
+constexpr auto invalid = error_kind::invalid_argument;
+constexpr auto mismatch = error_kind::shape_mismatch;
+constexpr auto unsupported = error_kind::unsupported;
+constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr float quiet_nan = std::numeric_limits<float>::quiet_NaN();
+
+struct bad_scale {
+  float value;
+  const char* text;
+};
+constexpr bad_scale bad_scales[] = {{0.0F, "scale 0 "},       {-0.0F, "scale -0 "},
+                                    {-1.5F, "scale -1.5 "},   {quiet_nan, "nan"},
+                                    {infinity, "scale inf "}, {-infinity, "scale -inf "}};
+
+/// An output that knows whether it was written to.
+template <class T>
+class untouched {
+ public:
+  explicit untouched(std::size_t n) : values_(n, T{42}) {}
+  [[nodiscard]] std::span<T> span() { return values_; }
+  [[nodiscard]] T* data() { return values_.data(); }
+  [[nodiscard]] bool holds() const {
+    return std::all_of(values_.begin(), values_.end(), [](T v) { return v == T{42}; });
+  }
+
+ private:
+  std::vector<T> values_;
+};
+
+// The three operations with one signature. dequantize takes no grid.
+
+template <class Q>
+struct quantizing {
+  using input = float;
+  using output = Q;
+  using stored = Q;
+  static constexpr const char* name = "quantize";
+  static constexpr bool takes_grid = true;
+  template <class In, class Out, class Params>
+  static void run(In in, Out out, const Params& p, grid levels = detent::full_grid<Q>) {
+    detent::quantize(in, out, p, levels);
+  }
+};
+
+template <class Q>
+struct dequantizing {
+  using input = Q;
+  using output = float;
+  using stored = Q;
+  static constexpr const char* name = "dequantize";
+  static constexpr bool takes_grid = false;
+  template <class In, class Out, class Params>
+  static void run(In in, Out out, const Params& p) {
+    detent::dequantize(in, out, p);
+  }
+};
+
+template <class Q>
+struct requantizing {
+  using input = std::int32_t;
+  using output = Q;
+  using stored = Q;
+  static constexpr const char* name = "requantize";
+  static constexpr bool takes_grid = true;
+  template <class In, class Out, class Params>
+  static void run(In in, Out out, const Params& p, grid levels = detent::full_grid<Q>) {
+    detent::requantize(in, out, p, levels);
+  }
+};
+
+#define ALL_OPERATIONS                                                           \
+  quantizing<std::uint8_t>, quantizing<std::int8_t>, dequantizing<std::uint8_t>, \
+      dequantizing<std::int8_t>, requantizing<std::uint8_t>, requantizing<std::int8_t>
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("quantize, dequantize, requantize", Op, ALL_OPERATIONS) {
+  using input = typename Op::input;
+  using output = typename Op::output;
+  using Q = typename Op::stored;
+  constexpr grid full = detent::full_grid<Q>;
+  const std::vector<input> values(12, input{1});
+  const std::span<const input> in(values);
+  const tensor_view<const input> in_view(values.data(), {3, 4});
+  untouched<output> out(12);
+  const tensor_view<output> out_view(out.data(), {3, 4});
+
+  SUBCASE("scale") {
+    for (const bad_scale& s : bad_scales) {
+      check_error(invalid, {Op::name, s.text}, [&] {
+        Op::run(in, out.span(), quant_params{s.value, 0});
+      });
+      check_error(invalid, {Op::name, s.text}, [&] {
+        Op::run(in_view, out_view, quant_params{s.value, 0});
+      });
+      // A bad one anywhere among the channels.
+      check_error(invalid, {Op::name, s.text}, [&] {
+        Op::run(in_view, out_view, channel_quant_params{0, {1.0F, 1.0F, s.value}, {0, 0, 0}});
+      });
+    }
+  }
+  SUBCASE("zero point") {
+    for (const std::int32_t z :
+         {full.qmin - 1, full.qmax + 1, std::numeric_limits<std::int32_t>::min(),
+          std::numeric_limits<std::int32_t>::max()}) {
+      const std::string text = "zero point " + std::to_string(z);
+      check_error(invalid, {Op::name, text}, [&] {
+        Op::run(in, out.span(), quant_params{1.0F, z});
+      });
+      check_error(invalid, {Op::name, text}, [&] {
+        Op::run(in_view, out_view, quant_params{1.0F, z});
+      });
+      check_error(invalid, {Op::name, text}, [&] {
+        Op::run(in_view, out_view, channel_quant_params{0, {1.0F, 1.0F, 1.0F}, {0, 0, z}});
+      });
+    }
+  }
+  SUBCASE("grid") {
+    if constexpr (Op::takes_grid) {
+      for (const grid g :
+           {grid{full.qmin - 1, full.qmax}, grid{full.qmin, full.qmax + 1}, grid{6, 5}}) {
+        const std::string text = std::to_string(g.qmin) + ".." + std::to_string(g.qmax);
+        check_error(invalid, {Op::name, "grid", text}, [&] {
+          Op::run(in, out.span(), quant_params{1.0F, 5}, g);
+        });
+        check_error(invalid, {Op::name, "grid", text}, [&] {
+          Op::run(in_view, out_view, quant_params{1.0F, 5}, g);
+        });
+        check_error(invalid, {Op::name, "grid", text}, [&] {
+          Op::run(in_view, out_view, channel_quant_params{0, {1.0F, 1.0F, 1.0F}, {0, 0, 0}}, g);
+        });
+      }
+      // Inside the type, outside the grid.
+      check_error(invalid, {Op::name, "zero point 2", "3..90"}, [&] {
+        Op::run(in, out.span(), quant_params{1.0F, 2}, grid{3, 90});
+      });
+      check_error(invalid, {Op::name, "zero point 91", "3..90"}, [&] {
+        Op::run(in_view, out_view, channel_quant_params{0, {1.0F, 1.0F, 1.0F}, {3, 91, 3}},
+                grid{3, 90});
+      });
+    }
+  }
+  SUBCASE("sizes and shapes") {
+    check_error(mismatch, {Op::name, "12", "11"},
+                [&] { Op::run(in, out.span().first(11), quant_params{}); });
+    check_error(mismatch, {Op::name, "11", "12"},
+                [&] { Op::run(in.first(11), out.span(), quant_params{}); });
+    check_error(mismatch, {Op::name, "0", "12"},
+                [&] { Op::run(in.first(0), out.span(), quant_params{}); });
+    check_error(mismatch, {Op::name, "rank 2", "1"},
+                [&] { Op::run(in_view, tensor_view<output>(out.data(), {12}), quant_params{}); });
+    check_error(mismatch, {Op::name, "dimension 0", "3", "4"}, [&] {
+      Op::run(in_view, tensor_view<output>(out.data(), {4, 3}), quant_params{});
+    });
+    check_error(mismatch, {Op::name, "dimension 1", "4", "2"}, [&] {
+      Op::run(in_view, tensor_view<output>(out.data(), {3, 2}),
+              channel_quant_params{0, {1.0F, 1.0F, 1.0F}, {0, 0, 0}});
+    });
+  }
+  SUBCASE("null data") {
+    check_error(invalid, {Op::name, "null", "12"}, [&] {
+      Op::run(std::span<const input>(static_cast<const input*>(nullptr), 12), out.span(),
+              quant_params{});
+    });
+    check_error(invalid, {Op::name, "null", "12"}, [&] {
+      Op::run(in, std::span<output>(static_cast<output*>(nullptr), 12), quant_params{});
+    });
+    check_error(invalid, {Op::name, "null", "12"}, [&] {
+      Op::run(tensor_view<const input>(nullptr, {3, 4}), out_view, quant_params{});
+    });
+    check_error(invalid, {Op::name, "null", "12"}, [&] {
+      Op::run(in_view, tensor_view<output>(nullptr, {3, 4}),
+              channel_quant_params{0, {1.0F, 1.0F, 1.0F}, {0, 0, 0}});
+    });
+  }
+  SUBCASE("channels") {
+    check_error(invalid, {Op::name, "axis 2", "rank 2"}, [&] {
+      Op::run(in_view, out_view, channel_quant_params{2, {1.0F}, {0}});
+    });
+    check_error(invalid, {Op::name, "axis 0", "rank 0"}, [&] {
+      Op::run(tensor_view<const input>(values.data(), {}), tensor_view<output>(out.data(), {}),
+              channel_quant_params{0, {1.0F}, {0}});
+    });
+    check_error(invalid, {Op::name, "axis 100"}, [&] {
+      Op::run(in_view, out_view, channel_quant_params{100, {1.0F}, {0}});
+    });
+    check_error(mismatch, {Op::name, "2 scales", "3 zero points", "3 channels"}, [&] {
+      Op::run(in_view, out_view, channel_quant_params{0, {1.0F, 1.0F}, {0, 0, 0}});
+    });
+    check_error(mismatch, {Op::name, "4 scales", "3 zero points", "4 channels"}, [&] {
+      Op::run(in_view, out_view, channel_quant_params{1, {1.0F, 1.0F, 1.0F, 1.0F}, {0, 0, 0}});
+    });
+    check_error(mismatch, {Op::name, "0 scales"},
+                [&] { Op::run(in_view, out_view, channel_quant_params{}); });
+  }
+  CHECK(out.holds());
+}
+
+TEST_CASE("tensor_view") {
+  const float x[1] = {};
+  const std::vector<std::size_t> nine(9, 1);
+  check_error(invalid, {"tensor_view", "rank 9", "8"},
+              [&] { static_cast<void>(tensor_view<const float>(x, nine)); });
+  const std::size_t shape[] = {1, 1};
+  const std::ptrdiff_t strides[] = {1};
+  check_error(mismatch, {"tensor_view", "1 strides", "rank 2"},
+              [&] { static_cast<void>(tensor_view<const float>(x, shape, strides)); });
+}
+
+TEST_CASE("params_from_range") {
+  const auto attempt = [](float lower, float upper, detent::quant_scheme scheme) {
+    return [=] { static_cast<void>(detent::params_from_range({lower, upper}, scheme)); };
+  };
+  constexpr auto u8 = detent::asymmetric<std::uint8_t>;
+  check_error(invalid, {"params_from_range", "nan", "finite"}, attempt(quiet_nan, 1.0F, u8));
+  check_error(invalid, {"params_from_range", "nan", "finite"}, attempt(0.0F, quiet_nan, u8));
+  check_error(invalid, {"params_from_range", "-inf .. 1"}, attempt(-infinity, 1.0F, u8));
+  check_error(invalid, {"params_from_range", "0 .. inf"}, attempt(0.0F, infinity, u8));
+  check_error(invalid, {"params_from_range", "2 .. 1"}, attempt(2.0F, 1.0F, u8));
+  check_error(invalid, {"params_from_range", "grid 5..5"}, attempt(0.0F, 1.0F, {{5, 5}, false}));
+  check_error(invalid, {"params_from_range", "grid 5..4"}, attempt(0.0F, 1.0F, {{5, 4}, true}));
+}
+
+TEST_CASE("pack_weights") {
+  const std::int8_t w[12] = {};
+  const matrix_view<const std::int8_t> view(w, 3, 4);
+  const auto attempt = [&](const detent::weight_options& options) {
+    return [=] { static_cast<void>(detent::pack_weights(view, options)); };
+  };
+  const float scales[] = {1.0F, 1.0F, 1.0F};
+  const std::int32_t numbers[] = {0, 0, 0, 0, 0};
+  check_error(invalid, {"pack_weights", "null", "3 x 4"}, [] {
+    static_cast<void>(detent::pack_weights(matrix_view<const std::int8_t>(nullptr, 3, 4)));
+  });
+  check_error(mismatch, {"pack_weights", "3 scales", "4 columns"}, attempt({.scales = scales}));
+  check_error(mismatch, {"pack_weights", "5 zero points", "4 columns"},
+              attempt({.zero_points = numbers}));
+  check_error(mismatch, {"pack_weights", "5 biases", "4 columns"}, attempt({.bias = numbers}));
+  for (const bad_scale& s : bad_scales) {
+    const float values[] = {1.0F, 1.0F, 1.0F, s.value};
+    check_error(invalid, {"pack_weights", s.text}, attempt({.scales = values}));
+    check_error(invalid, {"pack_weights", s.text}, attempt({.scales = {&s.value, 1}}));
+  }
+  for (const std::int32_t z : {-129, 128}) {
+    const std::int32_t values[] = {0, 0, z, 0};
+    check_error(invalid, {"pack_weights", "zero point " + std::to_string(z), "-128..127"},
+                attempt({.zero_points = values}));
+  }
+}
+
+TEST_CASE("pack_floats") {
+  const float w[12] = {};
+  const float bias[3] = {};
+  check_error(invalid, {"pack_floats", "null", "3 x 4"}, [] {
+    static_cast<void>(detent::packed_floats(matrix_view<const float>(nullptr, 3, 4), {}));
+  });
+  check_error(mismatch, {"pack_floats", "3 biases", "4 columns"}, [&] {
+    static_cast<void>(detent::packed_floats(matrix_view<const float>(w, 3, 4), bias));
+  });
+}
+
+namespace {
+
+/// Shapes that gemm refuses, whatever the types. `weights` are 3 x 4.
+template <class In, class Weights, class Out>
+void check_gemm_shapes(const Weights& weights) {
+  const std::vector<In> lhs(60, In{1});
+  untouched<Out> out(60);
+  const auto attempt = [&](matrix_view<const In> a, matrix_view<Out> c) {
+    return [&weights, a, c] { detent::gemm(a, weights, c); };
+  };
+  const matrix_view<const In> a(lhs.data(), 5, 3);
+  const matrix_view<Out> c(out.data(), 5, 4);
+  check_error(mismatch, {"gemm", "K is 4", "3"}, attempt({lhs.data(), 5, 4}, c));
+  check_error(mismatch, {"gemm", "K is 2", "3"}, attempt({lhs.data(), 5, 2}, c));
+  check_error(mismatch, {"gemm", "4 x 4", "5 x 4"}, attempt(a, {out.data(), 4, 4}));
+  check_error(mismatch, {"gemm", "5 x 5", "5 x 4"}, attempt(a, {out.data(), 5, 5}));
+  check_error(invalid, {"gemm", "null", "5 x 3"}, attempt({nullptr, 5, 3}, c));
+  check_error(invalid, {"gemm", "null", "5 x 4"}, attempt(a, {nullptr, 5, 4}));
+  check_error(invalid, {"gemm", "overlap", "2", "4"}, attempt({lhs.data(), 5, 3, 2}, c));
+  check_error(invalid, {"gemm", "overlap", "3", "3"}, attempt(a, {out.data(), 5, 4, 3}));
+  check_error(invalid, {"gemm", "overlap", "0"}, attempt(a, {out.data(), 5, 4, 0}));
+  check_error(invalid, {"gemm", "overlap", "-4"}, attempt(a, {out.data() + 16, 5, 4, -4}));
+  check_error(invalid, {"gemm", "overlap", "-3"}, attempt({lhs.data() + 12, 5, 3, -3}, c));
+  check_error(unsupported, {"gemm", "dense", "2 and 1"}, attempt({lhs.data(), 5, 3, 6, 2}, c));
+  check_error(unsupported, {"gemm", "dense", "1 and 2"}, attempt(a, {out.data(), 5, 4, 8, 2}));
+  CHECK(out.holds());
+  // One row has no stride, one column none within a row.
+  detent::gemm(matrix_view<const In>(lhs.data(), 1, 3, 0), weights,
+               matrix_view<Out>(out.data(), 1, 4, 0));
+  CHECK(!out.holds());
+}
+
+/// Epilogues that gemm and convolve refuse; `run` calls one of them with an output of type T.
+template <class T, class Run>
+void check_epilogues(const char* where, const Run& run) {
+  const auto attempt = [&](const detent::epilogue_options& o) { return [&run, o] { run(o); }; };
+  for (const bad_scale& s : bad_scales) {
+    check_error(invalid, {where, s.text}, attempt({.lhs_scale = s.value}));
+  }
+  check_error(invalid, {where, "zero point -1", "0..255"}, attempt({.lhs_zero_point = -1}));
+  check_error(invalid, {where, "zero point 256", "0..255"}, attempt({.lhs_zero_point = 256}));
+  if constexpr (detent::quantized_type<T>) {
+    constexpr grid full = detent::full_grid<T>;
+    for (const bad_scale& s : bad_scales) {
+      check_error(invalid, {where, s.text}, attempt({.output = {s.value, 0}}));
+    }
+    for (const std::int32_t z : {full.qmin - 1, full.qmax + 1}) {
+      check_error(invalid, {where, "zero point " + std::to_string(z)},
+                  attempt({.output = {1.0F, z}}));
+    }
+    check_error(invalid, {where, "grid", std::to_string(full.qmin - 1)},
+                attempt({.levels = {full.qmin - 1, 5}}));
+    check_error(invalid, {where, "grid", std::to_string(full.qmax + 1)},
+                attempt({.levels = {5, full.qmax + 1}}));
+    check_error(invalid, {where, "multiplier", "1e+20", "1e-20", "finite"},
+                attempt({.lhs_scale = 1e20F, .output = {1e-20F, 0}}));
+  }
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("gemm", T, std::int32_t, float, std::uint8_t, std::int8_t) {
+  const std::int8_t w[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  const detent::packed_weights weights = detent::pack_weights({w, 3, 4});
+  check_gemm_shapes<std::uint8_t, detent::packed_weights, T>(weights);
+
+  const std::uint8_t lhs[3] = {1, 2, 3};
+  untouched<T> out(4);
+  check_epilogues<T>("gemm", [&](const detent::epilogue_options& o) {
+    detent::gemm(matrix_view<const std::uint8_t>(lhs, 1, 3), weights,
+                 matrix_view<T>(out.data(), 1, 4), o);
+  });
+  CHECK(out.holds());
+}
+
+TEST_CASE("float gemm") {
+  const float w[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  const detent::packed_floats weights(matrix_view<const float>(w, 3, 4), {});
+  check_gemm_shapes<float, detent::packed_floats, float>(weights);
+}
+
+TEST_CASE("filters") {
+  const std::vector<std::int8_t> w(24, 1);
+  const auto attempt = [&](const detent::filter_shape& f, std::size_t size,
+                           const detent::weight_options& options = {}) {
+    return [=, &w] {
+      static_cast<void>(detent::packed_filters(f, std::span(w).first(size), options));
+    };
+  };
+  check_error(mismatch, {"convolution", "3 input", "4 output", "2 groups"},
+              attempt({4, 3, 2, 1, 1}, 6));
+  check_error(mismatch, {"convolution", "4 input", "3 output", "2 groups"},
+              attempt({3, 4, 2, 1, 1}, 6));
+  check_error(mismatch, {"convolution", "0 groups"}, attempt({4, 4, 0, 1, 1}, 16));
+  check_error(invalid, {"convolution", "kernel 0 x 3"}, attempt({2, 2, 1, 0, 3}, 0));
+  check_error(invalid, {"convolution", "kernel 3 x 0"}, attempt({2, 2, 1, 3, 0}, 0));
+  check_error(mismatch, {"convolution", "23 weights", "24"}, attempt({2, 2, 1, 2, 3}, 23));
+  check_error(invalid, {"convolution", "null", "24"}, [] {
+    const std::span<const std::int8_t> none(static_cast<const std::int8_t*>(nullptr), 24);
+    static_cast<void>(detent::packed_filters({2, 2, 1, 2, 3}, none));
+  });
+  const float scales[3] = {1.0F, 1.0F, 1.0F};
+  const std::int32_t numbers[3] = {};
+  // Groups, no groups, depthwise.
+  for (const detent::filter_shape& f :
+       {detent::filter_shape{4, 2, 2, 1, 1}, {4, 6, 1, 1, 1}, {4, 4, 4, 2, 3}}) {
+    check_error(mismatch, {"3", "4"}, attempt(f, f.size(), {.scales = scales}));
+    check_error(mismatch, {"3", "4"}, attempt(f, f.size(), {.zero_points = numbers}));
+    check_error(mismatch, {"3", "4"}, attempt(f, f.size(), {.bias = numbers}));
+    const std::vector<float> floats(f.size(), 1.0F);
+    check_error(mismatch, {"convolution", "3 biases", "4 channels"},
+                [&] { static_cast<void>(detent::packed_float_filters(f, floats, scales)); });
+    for (const bad_scale& s : bad_scales) {
+      const float values[] = {1.0F, 1.0F, 1.0F, s.value};
+      check_error(invalid, {s.text}, attempt(f, f.size(), {.scales = values}));
+    }
+    const std::int32_t zero_points[] = {0, 0, 0, 128};
+    check_error(invalid, {"zero point 128"}, attempt(f, f.size(), {.zero_points = zero_points}));
+  }
+}
+
+TEST_CASE_TEMPLATE("convolve", T, std::int32_t, float, std::uint8_t, std::int8_t) {
+  // With all channels in one, and depthwise.
+  for (const std::size_t groups : {std::size_t{1}, std::size_t{2}}) {
+    const detent::filter_shape f{2, 2, groups, 2, 2};
+    const std::vector<std::int8_t> w(f.size(), 1);
+    const std::vector<float> float_w(f.size(), 1.0F);
+    const detent::packed_filters filters(f, w);
+    const detent::packed_float_filters float_filters(f, float_w, {});
+    const detent::window good{.in_height = 3, .in_width = 3};
+    const std::vector<std::uint8_t> in(18, 1);
+    const std::vector<float> float_in(18, 1.0F);
+    untouched<T> out(8);
+    untouched<float> float_out(8);
+
+    const auto refuses = [&](error_kind kind, std::initializer_list<std::string_view> words,
+                             const detent::window& window, std::size_t in_size,
+                             std::size_t out_size) {
+      check_error(kind, words, [&] {
+        detent::convolve(std::span(in).first(in_size), filters, window, out.span().first(out_size));
+      });
+      check_error(kind, words, [&] {
+        detent::convolve(std::span(float_in).first(in_size), float_filters, window,
+                         float_out.span().first(out_size));
+      });
+    };
+    refuses(mismatch, {"convolution", "17", "18"}, good, 17, 8);
+    refuses(mismatch, {"convolution", "7", "8"}, good, 18, 7);
+    for (std::size_t detent::window::*member :
+         {&detent::window::stride_height, &detent::window::stride_width,
+          &detent::window::dilation_height, &detent::window::dilation_width}) {
+      detent::window bad = good;
+      bad.*member = 0;
+      refuses(invalid, {"convolution", "positive"}, bad, 18, 8);
+    }
+    const std::span<const std::uint8_t> null_in(static_cast<const std::uint8_t*>(nullptr), 18);
+    const std::span<T> null_out(static_cast<T*>(nullptr), 8);
+    check_error(invalid, {"convolution", "null"},
+                [&] { detent::convolve(null_in, filters, good, out.span()); });
+    check_error(invalid, {"convolution", "null"},
+                [&] { detent::convolve(std::span(in), filters, good, null_out); });
+    check_epilogues<T>("convolution", [&](const detent::epilogue_options& o) {
+      detent::convolve(std::span(in), filters, good, out.span(), o);
+    });
+
+    const std::int32_t huge = std::numeric_limits<std::int32_t>::max();
+    const detent::packed_filters overflowing(f, w, {.bias = {&huge, 1}});
+    const std::int64_t bound = huge + std::int64_t{255} * 4 * static_cast<std::int64_t>(2 / groups);
+    check_error(error_kind::overflow, {"convolution", std::to_string(bound)},
+                [&] { detent::convolve(std::span(in), overflowing, good, out.span()); });
+    CHECK(out.holds());
+    CHECK(float_out.holds());
+  }
+}
+
+TEST_CASE("an error is a runtime_error and knows its kind") {
+  const detent::error e(error_kind::bad_file, "text");
+  CHECK(e.kind() == error_kind::bad_file);
+  CHECK(std::string(e.what()) == "text");
+  CHECK_THROWS_AS(throw e, std::runtime_error);
+}

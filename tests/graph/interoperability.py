@@ -1,0 +1,289 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Judges the command line tool by ONNX Runtime: the same model and data must give the same result.
+
+    interoperability.py digits|models|peers --detent BINARY --digits FOLDER [--shared FOLDER]
+
+    digits      the network in examples/digits: float, and quantized by us
+    models      the shared models, float, and quantized by us
+    peers       the shared models that TFLite quantized
+
+Exit codes: 0 agrees, 1 disagrees, 77 skipped: a thing that is needed is missing (with CI=true that is 1).
+
+A quantized result is compared in steps: the scale of the DequantizeLinear that makes the output or, if
+the output is made by a float operator behind it, 1/255 of the range of the output over the data.
+"""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+
+def skip(message):
+    print("skipped: " + message)
+    sys.exit(1 if os.environ.get("CI") == "true" else 77)
+
+
+try:
+    import numpy as np
+    import onnx
+    import onnxruntime
+    from onnx import numpy_helper
+except ImportError as missing:
+    skip(f"no Python with numpy, onnx and onnxruntime here ({missing})")
+
+onnxruntime.set_default_logger_severity(3)
+
+
+# ------------------------------------------------------------------------------------ the two sides
+
+
+def has_vnni():
+    """Without VNNI, ONNX Runtime's u8s8 products saturate at 16 bits: it is no judge then."""
+    try:
+        flags = pathlib.Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return "avx512_vnni" in flags or "avx_vnni" in flags
+
+
+def run_ort(model, feeds):
+    """The outputs by name. Models with a fixed batch of one are run sample by sample."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    fixed = session.get_inputs()[0].shape[:1] == [1]
+    count = len(next(iter(feeds.values())))
+    if not fixed or count == 1:
+        return dict(zip(names, session.run(None, feeds)))
+    runs = [session.run(None, {k: v[i : i + 1] for k, v in feeds.items()}) for i in range(count)]
+    return {name: np.concatenate(parts) for name, parts in zip(names, zip(*runs))}
+
+
+class Tool:
+    def __init__(self, binary, folder):
+        self.binary = binary
+        self.folder = pathlib.Path(folder)
+
+    def __call__(self, *arguments):
+        command = [self.binary, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def save(self, name, feeds):
+        """[NAME=]X.npy arguments."""
+        arguments = []
+        for i, (key, value) in enumerate(feeds.items()):
+            path = self.folder / f"{name}_{i}.npy"
+            np.save(path, np.ascontiguousarray(value))
+            arguments.append(f"{key}={path}")
+        return arguments
+
+    def run(self, model, feeds):
+        out = self.folder / "outputs"
+        inputs = [a for text in self.save("input", feeds) for a in ("--input", text)]
+        self("run", model, *inputs, "-o", out)
+        names = [output.name for output in onnx.load(str(model)).graph.output]
+        return {name: np.load(out / (name.replace("/", "_") + ".npy")) for name in names}
+
+
+# ------------------------------------------------------------------------------------------- models
+
+
+def smooth_images(seed, count, channels, height, width, low, high):
+    """Low-frequency noise between `low` and `high`: sums of a few waves, as images mostly are."""
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width] / max(height, width)
+    images = np.zeros((count, channels, height, width))
+    for image in images.reshape(-1, height, width):
+        for _ in range(12):
+            fy, fx = random.uniform(-8, 8, 2)
+            image += random.normal() * np.cos(2 * np.pi * (fy * y + fx * x + random.uniform()))
+    least = images.min(axis=(1, 2, 3), keepdims=True)
+    most = images.max(axis=(1, 2, 3), keepdims=True)
+    return (low + (high - low) * (images - least) / (most - least)).astype(np.float32)
+
+
+def kws_features(shared):
+    stored = np.fromfile(shared / "data/kws01/features.i8", np.int8).reshape(-1, 1, 49, 10)
+    return ((stored.astype(np.float32) - 83) * np.float32(0.5847029)).astype(np.float32)
+
+
+def spectra(seed, count):
+    """What the autoencoder sees: 5 frames of 128 bands in decibels, alike in time."""
+    random = np.random.default_rng(seed)
+    bands = smooth_images(seed, count, 1, 5, 128, -35.0, 5.0).reshape(count, 640)
+    return (bands + random.normal(0, 1, bands.shape)).astype(np.float32)
+
+
+def load_models(shared):
+    """Name, file, samples for calibration, samples to judge by."""
+    kws = kws_features(shared)
+    images = smooth_images
+    models = [
+        ("kws", "kws_dscnn_mlperf", kws[:100], kws),
+        ("resnet8", "resnet8_cifar10_mlperf", images(1, 16, 3, 32, 32, 0, 255), images(2, 64, 3, 32, 32, 0, 255)),
+        ("mnist8", "mnist8_opset13", images(3, 16, 1, 28, 28, 0, 255), images(4, 64, 1, 28, 28, 0, 255)),
+        ("autoencoder", "ad_autoencoder_mlperf", spectra(5, 32), spectra(6, 64)),
+        ("ultraface", "ultraface_slim_320", images(7, 4, 3, 240, 320, -1, 1), images(8, 4, 3, 240, 320, -1, 1)),
+        ("yunet", "yunet_n_320_320", images(9, 4, 3, 320, 320, 0, 255), images(10, 4, 3, 320, 320, 0, 255)),
+    ]
+    return [(name, shared / "models" / f"{file}.onnx", *data) for name, file, *data in models]
+
+
+def with_input_name(model, samples):
+    graph = onnx.load(str(model)).graph
+    constants = {t.name for t in graph.initializer}
+    (name,) = [v.name for v in graph.input if v.name not in constants]
+    return {name: samples}
+
+
+# ---------------------------------------------------------------------------------------- judgement
+
+MOVES = {"Identity", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "MaxPool"}
+
+
+def steps_of(model, outputs):
+    """One quantization step of each output, see the top of this file; and whether it is on a grid."""
+    graph = onnx.load(str(model)).graph
+    constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    makers = {name: node for node in graph.node for name in node.output}
+    steps = {}
+    for name, values in outputs.items():
+        maker = makers.get(name)
+        while maker is not None and maker.op_type in MOVES:
+            maker = makers.get(maker.input[0])
+        if maker is not None and maker.op_type == "DequantizeLinear" and maker.input[1] in constants:
+            steps[name] = float(constants[maker.input[1]])
+        else:
+            steps[name] = float(values.max() - values.min()) / 255
+    return steps
+
+
+class Table:
+    """Lines of what was compared, and what of it is wrong."""
+
+    def __init__(self):
+        self.failures = []
+        print(f"{'model':30} {'outputs':>7} {'values':>8} {'equal %':>8} {'<= 1 step %':>11} {'most steps':>10}")
+
+    def fail(self, message):
+        self.failures.append(message)
+
+    def compare_float(self, label, actual, expected, limit=1e-4):
+        worst, where = 0.0, ""
+        for name, values in expected.items():
+            if actual[name].shape != values.shape or actual[name].dtype != values.dtype:
+                self.fail(f"{label}: output {name} is {actual[name].dtype}{actual[name].shape}, "
+                          f"not {values.dtype}{values.shape}")
+                return
+            error = np.abs(actual[name].astype(float) - values).max() / max(np.abs(values).max(), 1e-30)
+            if not error <= worst:
+                worst, where = float(error), name
+        values = sum(v.size for v in expected.values())
+        print(f"{label:30} {len(expected):7} {values:8}   largest error / largest value {worst:.2e}")
+        if not worst <= limit:
+            self.fail(f"{label}: error of {worst:.2e} in output {where}, allowed is {limit}")
+
+    def compare_quantized(self, label, model, actual, expected):
+        steps = steps_of(model, expected)
+        distances = []
+        for name, values in expected.items():
+            if actual[name].shape != values.shape:
+                self.fail(f"{label}: output {name} is {actual[name].shape}, not {values.shape}")
+                return
+            distance = np.abs(actual[name].astype(float) - values) / max(steps[name], 1e-30)
+            distances.append(distance.ravel())
+            # A step is exact up to the rounding of the float that it is multiplied by.
+            if distance.max() > 3.01:
+                self.fail(f"{label}: output {name} is {distance.max():.2f} steps off")
+            if (distance <= 1.01).mean() < 0.99:
+                self.fail(f"{label}: only {100 * (distance <= 1.01).mean():.2f} % of output {name} "
+                          "are within a step")
+        all_of_them = np.concatenate(distances)
+        print(f"{label:30} {len(expected):7} {all_of_them.size:8} {100 * (all_of_them < 0.01).mean():8.2f} "
+              f"{100 * (all_of_them <= 1.01).mean():11.3f} {all_of_them.max():10.2f}")
+
+    def compare_top1(self, label, actual, expected, least):
+        (a,), (e,) = actual.values(), expected.values()
+        same = (a.argmax(1) == e.argmax(1)).mean()
+        print(f"{label:30} top-1 agreement {100 * same:.2f} %")
+        if same < least:
+            self.fail(f"{label}: top-1 agrees on {100 * same:.2f} %, expected is {100 * least} %")
+
+    def verdict(self):
+        for message in self.failures:
+            print("FAILED " + message)
+        return 1 if self.failures else 0
+
+
+def check_model(tool, table, name, model, calibration, samples, top1=None):
+    """The model as it is, and as we quantize it, in both programs."""
+    feeds = with_input_name(model, samples)
+    expected = run_ort(model, feeds)
+    table.compare_float(f"{name} float32", tool.run(model, feeds), expected)
+
+    calibration_files = tool.save("calibration", with_input_name(model, calibration))
+    for granularity in ("per-channel", "per-tensor"):
+        quantized = tool.folder / f"{name}.{granularity}.onnx"
+        calib = [a for text in calibration_files for a in ("--calib", text)]
+        tool("quantize", model, "-o", quantized, "--granularity", granularity, *calib)
+        onnx.checker.check_model(str(quantized), full_check=True)
+        judge = run_ort(quantized, feeds)
+        if not has_vnni():
+            print(f"{name} {granularity}: not compared, ONNX Runtime saturates on this processor")
+            continue
+        own = tool.run(quantized, feeds)
+        table.compare_quantized(f"{name} {granularity}", quantized, own, judge)
+        if top1 is not None:
+            table.compare_top1(f"{name} {granularity}", own, judge, top1)
+
+
+def digits(tool, table, options):
+    folder = options.digits
+    check_model(tool, table, "digits", folder / "digits.onnx", np.load(folder / "calibration_images.npy"),
+                np.load(folder / "test_images.npy"), top1=0.995)
+
+
+def models(tool, table, options):
+    for name, model, calibration, samples in load_models(options.shared):
+        check_model(tool, table, name, model, calibration, samples, top1=0.995 if name == "kws" else None)
+
+
+def peers(tool, table, options):
+    if not has_vnni():
+        skip("ONNX Runtime saturates on processors without VNNI")
+    for name, model, _, samples in load_models(options.shared)[:2]:
+        peer = model.with_suffix(".peer_tflite_qdq.onnx")
+        feeds = with_input_name(peer, samples)
+        expected = run_ort(peer, feeds)
+        own = tool.run(peer, feeds)
+        table.compare_quantized(f"{name} TFLite", peer, own, expected)
+        table.compare_top1(f"{name} TFLite", own, expected, 0.995)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = {"digits": digits, "models": models, "peers": peers}
+    parser.add_argument("part", choices=parts)
+    parser.add_argument("--detent", required=True, help="the binary")
+    parser.add_argument("--digits", required=True, type=pathlib.Path, help="examples/digits")
+    parser.add_argument("--shared", type=pathlib.Path, help="folder that holds models/ and data/")
+    options = parser.parse_args()
+    if options.part in ("models", "peers") and not (options.shared and (options.shared / "models").is_dir()):
+        skip("the shared models are not here; DETENT_SHARED may say where they are")
+    with tempfile.TemporaryDirectory() as folder:
+        table = Table()
+        parts[options.part](Tool(options.detent, folder), table, options)
+    return table.verdict()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

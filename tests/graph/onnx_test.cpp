@@ -1,0 +1,923 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Reading and writing ONNX files: what is right comes through unchanged, what is wrong is one
+// detent::error, whatever the bytes.
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <protozero/pbf_writer.hpp>
+
+#include <detent/graph/executor.hpp>
+#include <detent/graph/lower.hpp>
+#include <detent/graph/onnx.hpp>
+
+#include "check_error.hpp"
+#include "compare.hpp"
+#include "model_builder.hpp"
+#include "random.hpp"
+#include "temporary_folder.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+namespace graph = detent::graph;
+using detent::error_kind;
+using graph::element_type;
+using graph::shape;
+using graph::tensor;
+using test::check_error;
+using test::temporary_folder;
+
+// ----------------------------------------------------------------- a writer apart from the library's
+
+using fields = protozero::pbf_writer;
+
+/// A protobuf message; the numbers of its fields are those of onnx.proto.
+std::string message(const std::function<void(fields&)>& fill) {
+  std::string bytes;
+  fields writer(bytes);
+  fill(writer);
+  return bytes;
+}
+
+std::string tensor_message(const std::string& name, element_type type, const shape& dims,
+                           const std::function<void(fields&)>& elements) {
+  return message([&](fields& w) {
+    for (const std::int64_t d : dims) {
+      w.add_int64(1, d);
+    }
+    w.add_int32(2, static_cast<std::int32_t>(type));
+    w.add_string(8, name);
+    elements(w);
+  });
+}
+
+std::string value_message(const std::string& name, element_type type, const shape& dims) {
+  return message([&](fields& value) {
+    value.add_string(1, name);
+    value.add_message(2, message([&](fields& t) {
+      t.add_message(1, message([&](fields& tensor_type) {
+        tensor_type.add_int32(1, static_cast<std::int32_t>(type));
+        tensor_type.add_message(2, message([&](fields& dimensions) {
+          for (const std::int64_t d : dims) {
+            dimensions.add_message(1, message([&](fields& w) { w.add_int64(1, d); }));
+          }
+        }));
+      }));
+    }));
+  });
+}
+
+std::string node_message(const std::string& op, const std::vector<std::string>& inputs,
+                         const std::vector<std::string>& outputs, const std::string& name = "") {
+  return message([&](fields& w) {
+    for (const std::string& input : inputs) {
+      w.add_string(1, input);
+    }
+    for (const std::string& output : outputs) {
+      w.add_string(2, output);
+    }
+    w.add_string(3, name);
+    w.add_string(4, op);
+  });
+}
+
+struct graph_parts {
+  std::vector<std::string> nodes, initializers, inputs, outputs;
+
+  [[nodiscard]] std::string model() const {
+    return message([&](fields& w) {
+      w.add_int64(1, 8);
+      w.add_message(7, message([&](fields& g) {
+        for (const std::string& n : nodes) {
+          g.add_message(1, n);
+        }
+        g.add_string(2, "graph");
+        for (const std::string& t : initializers) {
+          g.add_message(5, t);
+        }
+        for (const std::string& v : inputs) {
+          g.add_message(11, v);
+        }
+        for (const std::string& v : outputs) {
+          g.add_message(12, v);
+        }
+      }));
+      w.add_message(8, message([](fields& opset) { opset.add_int64(2, 17); }));
+    });
+  }
+};
+
+/// y = Relu(x), to which each test adds what it is about.
+graph_parts relu_model() {
+  graph_parts parts;
+  parts.nodes = {node_message("Relu", {"x"}, {"y"}, "relu")};
+  parts.inputs = {value_message("x", element_type::f32, {2, 3})};
+  parts.outputs = {value_message("y", element_type::f32, {2, 3})};
+  return parts;
+}
+
+graph::model read_with(const temporary_folder& folder, const std::string& initializer) {
+  graph_parts parts = relu_model();
+  parts.initializers = {initializer};
+  return graph::read_onnx(folder.write("model.onnx", parts.model()));
+}
+
+void check_rejected(const graph_parts& parts, error_kind kind,
+                    std::initializer_list<std::string_view> words) {
+  const temporary_folder folder;
+  const fs::path path = folder.write("model.onnx", parts.model());
+  check_error(kind, words, [&] {
+    try {
+      static_cast<void>(graph::read_onnx(path));
+    } catch (const detent::error& e) {
+      const std::string text = e.what();
+      CHECK(text.rfind(path.string() + ": ", 0) == 0);
+      CHECK(text.find('\n') == std::string::npos);
+      throw detent::error(e.kind(), "detent: " + text);  // the prefix that check_error() wants
+    }
+  });
+}
+
+void check_initializer_rejected(const std::string& initializer, error_kind kind,
+                                std::initializer_list<std::string_view> words) {
+  graph_parts parts = relu_model();
+  parts.initializers = {initializer};
+  check_rejected(parts, kind, words);
+}
+
+/// What the elements of a tensor are, whatever their type.
+std::string bytes_of(const tensor& t) {
+  return {reinterpret_cast<const char*>(t.raw()), t.bytes()};
+}
+
+constexpr element_type all_types[] = {
+    element_type::f32, element_type::u8,   element_type::s8,  element_type::u16,
+    element_type::s16, element_type::s32,  element_type::s64, element_type::boolean,
+    element_type::f16, element_type::f64,  element_type::u32, element_type::u64,
+    element_type::bf16, element_type::u4, element_type::s4};
+
+tensor random_tensor(test::random_source& r, element_type type, shape dims) {
+  tensor t = tensor::allocate(type, std::move(dims));
+  for (std::size_t i = 0; i < t.bytes(); ++i) {
+    auto byte = static_cast<std::uint8_t>(r.bits());
+    if (type == element_type::boolean) {
+      byte &= 1U;
+    } else if (type == element_type::u4) {
+      byte &= 15U;
+    } else if (type == element_type::s4) {
+      byte = static_cast<std::uint8_t>((byte & 15) - 8);
+    }
+    t.mutable_raw()[i] = std::byte{byte};
+  }
+  return t;
+}
+
+void check_same_tensor(const tensor& actual, const tensor& expected) {
+  CHECK(actual.type() == expected.type());
+  CHECK(actual.dims() == expected.dims());
+  REQUIRE(actual.has_data() == expected.has_data());
+  CHECK(bytes_of(actual) == bytes_of(expected));
+}
+
+void check_same_values(const std::vector<graph::value_info>& actual,
+                       const std::vector<graph::value_info>& expected) {
+  REQUIRE(actual.size() == expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    CHECK(actual[i].name == expected[i].name);
+    CHECK(actual[i].type == expected[i].type);
+    CHECK(actual[i].has_shape == expected[i].has_shape);
+    CHECK(actual[i].dims == expected[i].dims);
+    CHECK(actual[i].params == expected[i].params);
+  }
+}
+
+void check_same_model(const graph::model& actual, const graph::model& expected) {
+  CHECK(actual.ir_version == expected.ir_version);
+  CHECK(actual.producer_name == expected.producer_name);
+  CHECK(actual.producer_version == expected.producer_version);
+  CHECK(actual.doc == expected.doc);
+  CHECK(actual.opsets == expected.opsets);
+  CHECK(actual.metadata == expected.metadata);
+  CHECK(actual.graph_name == expected.graph_name);
+  check_same_values(actual.inputs, expected.inputs);
+  check_same_values(actual.outputs, expected.outputs);
+  check_same_values(actual.values, expected.values);
+  REQUIRE(actual.initializers.size() == expected.initializers.size());
+  for (const auto& [name, t] : expected.initializers) {
+    INFO("initializer ", name);
+    REQUIRE(actual.initializer(name) != nullptr);
+    check_same_tensor(*actual.initializer(name), t);
+  }
+  REQUIRE(actual.nodes.size() == expected.nodes.size());
+  for (std::size_t i = 0; i < actual.nodes.size(); ++i) {
+    const graph::node& a = actual.nodes[i];
+    const graph::node& e = expected.nodes[i];
+    CHECK(a.name == e.name);
+    CHECK(a.op_type == e.op_type);
+    CHECK(a.domain == e.domain);
+    CHECK(a.inputs == e.inputs);
+    CHECK(a.outputs == e.outputs);
+    REQUIRE(a.attributes.size() == e.attributes.size());
+    for (const auto& [key, value] : e.attributes) {
+      INFO("attribute ", key);
+      const graph::attribute* found = a.find(key);
+      REQUIRE(found != nullptr);
+      CHECK(found->kind == value.kind);
+      CHECK(found->i == value.i);
+      CHECK(test::same(found->f, value.f));
+      CHECK(found->s == value.s);
+      CHECK(found->ints == value.ints);
+      CHECK(test::difference(found->floats, value.floats) == "");
+      CHECK(found->strings == value.strings);
+      CHECK(found->t.defined() == value.t.defined());
+      if (value.t.defined()) {
+        check_same_tensor(found->t, value.t);
+      }
+    }
+  }
+}
+
+/// A model that uses everything that a file can say.
+graph::model rich_model(test::random_source& r) {
+  test::model_builder b(17);
+  graph::model& m = b.get();
+  m.producer_name = "a test";
+  m.producer_version = "1.2.3";
+  m.doc = "two\nlines";
+  m.opsets["com.microsoft"] = 1;
+  m.metadata = {{"key", "value"}, {"empty", ""}};
+  for (const element_type type : all_types) {
+    for (const shape& dims : {shape{}, shape{5}, shape{2, 0, 3}, shape{1, 3, 3}}) {
+      b.constant("t_" + graph::name(type) + graph::to_string(dims), random_tensor(r, type, dims));
+    }
+  }
+  b.input("x", {-1, 3, -1, 7});
+  m.inputs[0].params = {"batch", "", "", ""};
+  b.input("of_any_shape", {});
+  m.inputs[1].has_shape = false;
+  b.input("scalar", {}, element_type::s64);
+
+  graph::node n;
+  n.name = "everything";
+  n.op_type = "Custom";
+  n.domain = "com.microsoft";
+  n.inputs = {"x", "", "scalar"};
+  n.outputs = {"a", "", "b"};
+  n.attributes["f"] = graph::attribute::of(-0.0F);
+  n.attributes["nan"] = graph::attribute::of(std::numeric_limits<float>::quiet_NaN());
+  n.attributes["i"] = graph::attribute::of(std::numeric_limits<std::int64_t>::min());
+  n.attributes["s"] = test::text(std::string("with \0 in it", 12));
+  n.attributes["ints"] = graph::attribute::of(std::vector<std::int64_t>{-1, 0, 1});
+  n.attributes["no_ints"] = graph::attribute::of(std::vector<std::int64_t>{});
+  n.attributes["floats"].kind = graph::attribute::kind_type::floats;
+  n.attributes["floats"].floats = {1.5F, -2.5F};
+  n.attributes["strings"].kind = graph::attribute::kind_type::strings;
+  n.attributes["strings"].strings = {"one", "", "three"};
+  n.attributes["t"].kind = graph::attribute::kind_type::t;
+  n.attributes["t"].t = random_tensor(r, element_type::s4, {3});
+  m.nodes.push_back(std::move(n));
+  b.add("Relu", {"a"});
+  m.values.push_back({"a", element_type::f32, true, {-1, 2}, {"batch", ""}});
+  b.output("Relu_1_out");
+  b.output("b", element_type::undefined);
+  return m;
+}
+
+}  // namespace
+
+TEST_CASE("onnx: a model that is written is read back as it was") {
+  test::random_source r(1);
+  INFO("seed ", r.seed());
+  const temporary_folder folder;
+  const graph::model m = rich_model(r);
+  const fs::path path = folder.path() / "model.onnx";
+  graph::write_onnx(m, path);
+  CHECK(folder.entries() == 1);
+  const graph::model again = graph::read_onnx(path);
+  check_same_model(again, m);
+  CHECK(graph::to_onnx(again) == graph::to_onnx(m));
+}
+
+TEST_CASE("onnx: writing replaces a file at once, or leaves all as it was") {
+  test::random_source r(2);
+  const temporary_folder folder;
+  const graph::model m = rich_model(r);
+  const fs::path path = folder.write("model.onnx", "older");
+  graph::write_onnx(m, path);
+  CHECK(folder.entries() == 1);
+  check_same_model(graph::read_onnx(path), m);
+
+  check_error(error_kind::io, {"missing"},
+              [&] { graph::write_onnx(m, folder.path() / "missing" / "model.onnx"); });
+  CHECK(folder.entries() == 1);
+
+  // The rename fails: a folder that is not empty has the name.
+  folder.write("taken/file", "content");
+  check_error(error_kind::io, {"taken"}, [&] { graph::write_onnx(m, folder.path() / "taken"); });
+  CHECK(folder.entries() == 2);
+
+  // What cannot be written is found before anything is.
+  graph::model odd = m;
+  odd.nodes[0].attributes["sub"].kind = graph::attribute::kind_type::g;
+  check_error(error_kind::unsupported, {"everything", "sub"},
+              [&] { graph::write_onnx(odd, folder.path() / "odd.onnx"); });
+  CHECK(folder.entries() == 2);
+}
+
+TEST_CASE("onnx: elements in typed fields, packed or not, and raw are the same tensor") {
+  test::random_source r(3);
+  INFO("seed ", r.seed());
+  const temporary_folder folder;
+  for (const element_type type : all_types) {
+    for (const shape& dims : {shape{}, shape{3}, shape{0}, shape{2, 3}}) {
+      INFO(graph::name(type), " ", graph::to_string(dims));
+      const tensor t = random_tensor(r, type, dims);
+      const auto as = [&]<class T>(std::type_identity<T>) { return test::values_of<T>(t); };
+      // Field number and elements as that field stores them.
+      std::vector<float> f;
+      std::vector<double> d;
+      std::vector<std::int32_t> i32;
+      std::vector<std::int64_t> i64;
+      std::vector<std::uint64_t> u64;
+      const auto fill = [](auto& to, const auto& from) { to.assign(from.begin(), from.end()); };
+      switch (type) {
+        case element_type::f32: f = as(std::type_identity<float>{}); break;
+        case element_type::f64: d = as(std::type_identity<double>{}); break;
+        case element_type::s64: i64 = as(std::type_identity<std::int64_t>{}); break;
+        case element_type::u64: u64 = as(std::type_identity<std::uint64_t>{}); break;
+        case element_type::u32: fill(u64, as(std::type_identity<std::uint32_t>{})); break;
+        case element_type::s32: i32 = as(std::type_identity<std::int32_t>{}); break;
+        case element_type::s16: fill(i32, as(std::type_identity<std::int16_t>{})); break;
+        case element_type::u16:
+        case element_type::f16:
+        case element_type::bf16: fill(i32, as(std::type_identity<std::uint16_t>{})); break;
+        case element_type::s8: fill(i32, as(std::type_identity<std::int8_t>{})); break;
+        case element_type::u8:
+        case element_type::boolean: fill(i32, as(std::type_identity<std::uint8_t>{})); break;
+        default: {  // 4 bits: two in each byte, the first one in the lower half
+          const auto values = as(std::type_identity<std::uint8_t>{});
+          i32.resize((values.size() + 1) / 2);
+          for (std::size_t i = 0; i < values.size(); ++i) {
+            i32[i / 2] |= (values[i] & 15) << (i % 2 * 4);
+          }
+        }
+      }
+      const auto packed = [&](fields& w) {
+        w.add_packed_float(4, f.begin(), f.end());
+        w.add_packed_int32(5, i32.begin(), i32.end());
+        w.add_packed_int64(7, i64.begin(), i64.end());
+        w.add_packed_double(10, d.begin(), d.end());
+        w.add_packed_uint64(11, u64.begin(), u64.end());
+      };
+      const auto single = [&](fields& w) {
+        for (const float v : f) {
+          w.add_float(4, v);
+        }
+        for (const std::int32_t v : i32) {
+          w.add_int32(5, v);
+        }
+        for (const std::int64_t v : i64) {
+          w.add_int64(7, v);
+        }
+        for (const double v : d) {
+          w.add_double(10, v);
+        }
+        for (const std::uint64_t v : u64) {
+          w.add_uint64(11, v);
+        }
+      };
+      const auto raw = [&](fields& w) {
+        std::string bytes = bytes_of(t);
+        if (type == element_type::u4 || type == element_type::s4) {
+          bytes.assign(i32.begin(), i32.end());
+        }
+        w.add_bytes(9, bytes);
+      };
+      for (const std::function<void(fields&)>& elements :
+           {std::function<void(fields&)>(packed), std::function<void(fields&)>(single),
+            std::function<void(fields&)>(raw)}) {
+        const std::string bytes = tensor_message("t", type, dims, elements);
+        const graph::model m = read_with(folder, bytes);
+        REQUIRE(m.initializer("t") != nullptr);
+        check_same_tensor(*m.initializer("t"), t);
+        const fs::path path = folder.write("t.pb", bytes);
+        check_same_tensor(graph::read_onnx_tensor(path), t);
+      }
+    }
+  }
+}
+
+TEST_CASE("onnx: packed dimensions, and attributes without a declared type") {
+  const temporary_folder folder;
+  const std::string t = message([](fields& w) {
+    const std::vector<std::int64_t> dims{2, 2};
+    w.add_packed_int64(1, dims.begin(), dims.end());
+    w.add_int32(2, 3);
+    w.add_string(8, "t");
+    w.add_bytes(9, "abcd");
+  });
+  CHECK(read_with(folder, t).initializer("t")->dims() == shape{2, 2});
+
+  graph_parts parts = relu_model();
+  parts.nodes = {node_message("Relu", {"x"}, {"y"}) + message([](fields& w) {
+                   w.add_message(5, message([](fields& a) {
+                     const std::vector<std::int64_t> values{4, 5};
+                     a.add_string(1, "packed");
+                     a.add_packed_int64(8, values.begin(), values.end());
+                   }));
+                   w.add_message(5, message([](fields& a) {
+                     a.add_string(1, "single");
+                     a.add_int64(3, -7);
+                   }));
+                   w.add_string(7, "ai.onnx");
+                 })};
+  const graph::model m = graph::read_onnx(folder.write("model.onnx", parts.model()));
+  CHECK(m.nodes[0].get_ints("packed") == std::vector<std::int64_t>{4, 5});
+  CHECK(m.nodes[0].get_int("single", 0) == -7);
+  CHECK(m.nodes[0].is("Relu"));
+}
+
+TEST_CASE("onnx: initializers that are inputs too are constants") {
+  const temporary_folder folder;
+  graph_parts parts = relu_model();
+  parts.nodes = {node_message("Add", {"x", "w"}, {"y"})};
+  parts.inputs.push_back(value_message("w", element_type::f32, {1}));
+  parts.initializers = {
+      tensor_message("w", element_type::f32, {1}, [](fields& w) { w.add_float(4, 2.5F); })};
+  const graph::model m = graph::read_onnx(folder.write("model.onnx", parts.model()));
+  CHECK(m.inputs.size() == 1);
+  CHECK(m.initializers.size() == 1);
+}
+
+// -------------------------------------------------------------------------------------- external data
+
+namespace {
+
+using entries = std::vector<std::pair<std::string, std::string>>;
+
+/// 3 floats that are in another file.
+std::string external(const entries& where, element_type type = element_type::f32,
+                     const shape& dims = {3}) {
+  return tensor_message("weights", type, dims, [&](fields& w) {
+    for (const auto& [key, value] : where) {
+      w.add_message(13, message([&](fields& entry) {
+        entry.add_string(1, key);
+        entry.add_string(2, value);
+      }));
+    }
+    w.add_int32(14, 1);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("onnx: external data") {
+  const temporary_folder folder;
+  const std::vector<float> values{1.0F, 2.0F, 3.0F, 4.0F, 5.0F};
+  std::string bytes(values.size() * sizeof(float), '\0');
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  folder.write("data.bin", bytes);
+  folder.write("below/data.bin", bytes);
+  folder.write("short.bin", bytes.substr(0, 11));
+
+  const auto read = [&](const entries& where) {
+    const graph::model m = read_with(folder, external(where));
+    return test::values_of<float>(*m.initializer("weights"));
+  };
+  const auto rejected = [&](const entries& where, error_kind kind,
+                            std::initializer_list<std::string_view> words) {
+    check_error(kind, words, [&] {
+      try {
+        static_cast<void>(read(where));
+      } catch (const detent::error& e) {
+        CHECK(std::string_view(e.what()).find("weights") != std::string_view::npos);
+        throw detent::error(e.kind(), std::string("detent: ") + e.what());
+      }
+    });
+  };
+  CHECK(read({{"location", "data.bin"}}) == std::vector<float>{1, 2, 3});
+  CHECK(read({{"location", "below/data.bin"}, {"offset", "4"}}) == std::vector<float>{2, 3, 4});
+  CHECK(read({{"location", "./data.bin"}, {"offset", "8"}, {"length", "12"}}) ==
+        std::vector<float>{3, 4, 5});
+  CHECK(read({{"location", "data.bin"}, {"checksum", "ignored"}}).size() == 3);
+
+  rejected({{"location", "missing.bin"}}, error_kind::io, {"missing.bin"});
+  rejected({{"location", "data.bin"}, {"offset", "9"}}, error_kind::bad_file, {"data.bin", "20"});
+  rejected({{"location", "data.bin"}, {"offset", "1000"}}, error_kind::bad_file, {"1000"});
+  rejected({{"location", "short.bin"}}, error_kind::bad_file, {"short.bin", "11", "12"});
+  rejected({{"location", "data.bin"}, {"length", "8"}}, error_kind::bad_file, {"12", "8"});
+  rejected({{"location", "data.bin"}, {"offset", "-4"}}, error_kind::bad_file, {"offset", "-4"});
+  rejected({{"location", "data.bin"}, {"offset", "4x"}}, error_kind::bad_file, {"offset", "4x"});
+  rejected({{"location", "data.bin"}, {"offset", "18446744073709551615"}}, error_kind::bad_file,
+           {"offset"});
+  rejected({{"location", "data.bin"}, {"offset", "999999999999999999"}}, error_kind::bad_file,
+           {"999999999999999999"});
+
+  const std::string absolute = (folder.path() / "data.bin").string();
+  rejected({{"location", absolute}}, error_kind::bad_file, {absolute});
+  rejected({{"location", "../data.bin"}}, error_kind::bad_file, {"../data.bin"});
+  rejected({{"location", "below/../data.bin"}}, error_kind::bad_file, {"below/../data.bin"});
+  rejected({{"location", "below/../../x/data.bin"}}, error_kind::bad_file, {".."});
+  rejected({{"location", ""}}, error_kind::bad_file, {});
+  rejected({}, error_kind::bad_file, {});
+  rejected({{"location", "below"}}, error_kind::bad_file, {"below"});
+}
+
+TEST_CASE("onnx: a link in the model's folder cannot lead external data out of it") {
+  const temporary_folder outside;
+  const temporary_folder folder;
+  outside.write("data.bin", std::string(12, 'x'));
+  std::error_code failed;
+  fs::create_directory_symlink(outside.path(), folder.path() / "link", failed);
+  if (failed) {
+    MESSAGE("no links here");
+    return;
+  }
+  CHECK_THROWS_AS(static_cast<void>(read_with(folder, external({{"location", "link/data.bin"}}))),
+                  detent::error);
+}
+
+// ------------------------------------------------------------------------------------------ bad files
+
+TEST_CASE("onnx: names that do not fit together") {
+  graph_parts parts = relu_model();
+  parts.nodes.push_back(node_message("Relu", {"x"}, {"y"}, "second"));
+  check_rejected(parts, error_kind::bad_file, {"second", "'y'"});
+
+  parts = relu_model();
+  parts.nodes = {node_message("Relu", {"x"}, {"x"}, "loop")};
+  check_rejected(parts, error_kind::bad_file, {"loop", "'x'"});
+
+  parts = relu_model();
+  parts.inputs.push_back(parts.inputs[0]);
+  check_rejected(parts, error_kind::bad_file, {"'x'"});
+
+  parts = relu_model();
+  const std::string w =
+      tensor_message("w", element_type::f32, {}, [](fields& f) { f.add_float(4, 1.0F); });
+  parts.initializers = {w, w};
+  check_rejected(parts, error_kind::bad_file, {"'w'"});
+
+  parts = relu_model();
+  parts.nodes = {node_message("Relu", {"nothing"}, {"y"}, "dangling")};
+  check_rejected(parts, error_kind::bad_file, {"dangling", "'nothing'"});
+
+  parts = relu_model();
+  parts.outputs.push_back(value_message("z", element_type::f32, {1}));
+  check_rejected(parts, error_kind::bad_file, {"'z'"});
+
+  parts = relu_model();
+  parts.nodes = {node_message("Add", {"x", "b"}, {"a"}, "first"),
+                 node_message("Relu", {"a"}, {"b"}, "second"),
+                 node_message("Relu", {"x"}, {"y"}, "free")};
+  check_rejected(parts, error_kind::bad_file, {"first", "cycle"});
+
+  // A node that has no name is called by what it makes.
+  parts.nodes[0] = node_message("Add", {"x", "b"}, {"a"});
+  check_rejected(parts, error_kind::bad_file, {"Add", "'a'", "cycle"});
+}
+
+TEST_CASE("onnx: nodes in any order are sorted") {
+  const temporary_folder folder;
+  graph_parts parts = relu_model();
+  parts.nodes = {node_message("Relu", {"b"}, {"y"}, "third"),
+                 node_message("Neg", {"x"}, {"a"}, "first"),
+                 node_message("Abs", {"a"}, {"b"}, "second")};
+  const graph::model m = graph::read_onnx(folder.write("model.onnx", parts.model()));
+  REQUIRE(m.nodes.size() == 3);
+  CHECK(m.nodes[0].name == "first");
+  CHECK(m.nodes[1].name == "second");
+  CHECK(m.nodes[2].name == "third");
+}
+
+TEST_CASE("onnx: tensors that lie about themselves") {
+  const auto no_elements = [](fields&) {};
+  const auto twelve_bytes = [](fields& w) { w.add_bytes(9, std::string(12, 'x')); };
+  const auto reject = [&](element_type type, const shape& dims,
+                          const std::function<void(fields&)>& elements,
+                          std::initializer_list<std::string_view> words,
+                          error_kind kind = error_kind::bad_file) {
+    check_initializer_rejected(tensor_message("weights", type, dims, elements), kind, words);
+  };
+  // 2 GB and much more, in a file of 100 bytes.
+  reject(element_type::f32, {1 << 29}, no_elements, {"weights", "536870912"});
+  reject(element_type::f32, {1 << 29}, twelve_bytes, {"weights", "2147483648", "12"});
+  reject(element_type::u8, {std::int64_t{1} << 39}, no_elements, {"weights"});
+  reject(element_type::f32, {std::int64_t{1} << 32, std::int64_t{1} << 32}, twelve_bytes, {"weights"});
+  reject(element_type::f32, {std::numeric_limits<std::int64_t>::max(), 2}, twelve_bytes, {"weights"});
+  reject(element_type::f64, {1 << 20, 1 << 20, 1 << 20, 0, -1}, twelve_bytes, {"weights", "-1"});
+  reject(element_type::f32, {-3}, twelve_bytes, {"weights", "-3"});
+  reject(element_type::f32, {-1, -3}, twelve_bytes, {"weights"});
+  reject(element_type::f32, shape(65, 1), twelve_bytes, {"weights", "65"});
+  reject(element_type::f32, {4}, twelve_bytes, {"weights", "16", "12"});
+  reject(element_type::f32, {2}, twelve_bytes, {"weights", "8", "12"});
+  reject(element_type::s4, {5}, twelve_bytes, {"weights", "3", "12"});
+  reject(element_type::f32, {2}, [](fields& w) { w.add_int32(5, 1); }, {"weights", "2", "0"});
+  reject(element_type::s4, {5}, [](fields& w) { w.add_int32(5, 1); }, {"weights", "3", "1"});
+  reject(static_cast<element_type>(17), {12}, twelve_bytes, {"weights", "17"},
+         error_kind::unsupported);
+  reject(static_cast<element_type>(99), {12}, twelve_bytes, {"weights", "99"},
+         error_kind::unsupported);
+  reject(static_cast<element_type>(-1), {12}, twelve_bytes, {"weights", "-1"},
+         error_kind::unsupported);
+  reject(element_type::undefined, {12}, twelve_bytes, {"weights"}, error_kind::unsupported);
+
+  // A length that is larger than the file.
+  graph_parts parts = relu_model();
+  std::string bytes = parts.model();
+  bytes += "\x3A\xFF\xFF\xFF\xFF\x07";  // graph, 2^31 - 1 bytes
+  const temporary_folder folder;
+  const fs::path path = folder.write("model.onnx", bytes);
+  CHECK_THROWS_WITH_AS(static_cast<void>(graph::read_onnx(path)),
+                       doctest::Contains("damaged or truncated"), detent::error);
+}
+
+TEST_CASE("onnx: elements of type bool are 0 or 1") {
+  // Whatever the file holds; anything else would be undefined behaviour later.
+  const temporary_folder folder;
+  for (const bool raw : {true, false}) {
+    const std::string bytes =
+        tensor_message("flags", element_type::boolean, {3}, [&](fields& w) {
+          if (raw) {
+            w.add_bytes(9, std::string("\x00\x02\xFF", 3));
+          } else {
+            const std::vector<std::int32_t> values{0, 2, 256};
+            w.add_packed_int32(5, values.begin(), values.end());
+          }
+        });
+    try {
+      const graph::model m = read_with(folder, bytes);
+      CHECK(test::values_of<std::uint8_t>(*m.initializer("flags")) ==
+            std::vector<std::uint8_t>{0, 1, 1});
+    } catch (const detent::error& e) {
+      CHECK(e.kind() == error_kind::bad_file);
+    }
+  }
+}
+
+TEST_CASE("onnx: what is no model at all") {
+  const temporary_folder folder;
+  const auto kind_of = [](const fs::path& path) -> std::optional<error_kind> {
+    try {
+      static_cast<void>(graph::read_onnx(path));
+    } catch (const detent::error& e) {
+      CHECK(std::string_view(e.what()).find(path.string()) != std::string_view::npos);
+      return e.kind();
+    }
+    return std::nullopt;
+  };
+  CHECK(kind_of(folder.path() / "missing.onnx") == error_kind::io);
+  CHECK(kind_of(folder.path()) == error_kind::io);
+  CHECK(kind_of(folder.write("empty.onnx", "")) == error_kind::bad_file);
+  CHECK(kind_of(folder.write("text.onnx", "This is not a model.\n")) == error_kind::bad_file);
+  CHECK(kind_of(folder.write("zeros.onnx", std::string(1000, '\0'))) == error_kind::bad_file);
+  CHECK(kind_of(folder.write("ones.onnx", std::string(1000, '\xFF'))) == error_kind::bad_file);
+  CHECK(kind_of(folder.write("no_graph.onnx", message([](fields& w) { w.add_int64(1, 8); }))) ==
+        error_kind::bad_file);
+}
+
+// ------------------------------------------------------------------------------------- damaged files
+
+namespace {
+
+/// A float network with a bit of everything.
+std::string float_network(test::random_source& r) {
+  test::model_builder b(17);
+  b.input("x", {1, 2, 6, 6});
+  b.constant("w", test::random_floats(r, {3, 2, 3, 3}, -1.0F, 1.0F));
+  b.constant("b", test::random_floats(r, {3}, -1.0F, 1.0F));
+  std::string v = b.add("Conv", {"x", "w", "b"}, {{"pads", test::list({1, 1, 1, 1})}});
+  v = b.add("Relu", {v});
+  v = b.add("MaxPool", {v}, {{"kernel_shape", test::list({2, 2})}, {"strides", test::list({2, 2})}});
+  b.constant("shape", {1, -1});
+  v = b.add("Reshape", {v, "shape"});
+  b.constant("m", test::random_floats(r, {27, 4}, -1.0F, 1.0F));
+  v = b.add("MatMul", {v, "m"});
+  v = b.add("Softmax", {v}, {{"axis", test::number(-1)}});
+  b.output(v);
+  return graph::to_onnx(b.get());
+}
+
+/// A quantized one.
+std::string quantized_network(test::random_source& r) {
+  test::model_builder b(17);
+  b.input("x", {2, 5});
+  const std::string x = b.pair("x", 0.05F, 3);
+  b.constant("w", test::make_tensor<std::int8_t>(element_type::s8, {4, 5},
+                                                 r.integers<std::int8_t>(20)));
+  b.constant("scales", test::random_floats(r, {4}, 0.01F, 0.02F));
+  b.constant("zeros", test::make_tensor<std::int8_t>(element_type::s8, {4}, {0, 0, 0, 0}));
+  const std::string w =
+      b.add("DequantizeLinear", {"w", "scales", "zeros"}, {{"axis", test::number(0)}});
+  std::string v = b.add("Gemm", {x, w}, {{"transB", test::number(1)}});
+  v = b.pair(v, 0.1F, 128);
+  v = b.pair(b.add("Sigmoid", {v}), 1.0F / 256.0F, 0);
+  v = b.add("Transpose", {v}, {{"perm", test::list({1, 0})}});
+  b.output(b.pair(v, 1.0F / 256.0F, 0));
+  return graph::to_onnx(b.get());
+}
+
+bool is_small(const graph::model& m) {
+  for (const graph::value_info& v : m.inputs) {
+    std::int64_t count = 1;
+    for (const std::int64_t d : v.dims) {
+      const std::int64_t size = d < 0 ? 1 : d;
+      if (size > 1000) {
+        return false;
+      }
+      count *= size;
+      if (count > 100000) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+/// Does all that can be done with the bytes of a model. True if nothing was wrong with them.
+bool exercise(std::string_view bytes) {
+  try {
+    graph::model m = graph::parse_onnx(bytes, ".");
+    if (!is_small(m)) {
+      return false;
+    }
+    static_cast<void>(graph::infer_shapes(m));
+    std::map<std::string, tensor> inputs;
+    for (const graph::value_info& v : m.inputs) {
+      shape dims = v.dims;
+      for (std::int64_t& d : dims) {
+        d = d < 0 ? 1 : d;
+      }
+      tensor t = tensor::allocate(v.type, dims);
+      std::memset(t.mutable_raw(), 1, t.bytes());
+      inputs[v.name] = t;
+    }
+    graph::executor_options options;
+    options.max_tensor_bytes = 1 << 24;
+    graph::executor as_it_is(m, options);
+    static_cast<void>(as_it_is.run(inputs));
+    graph::executor lowered(graph::for_execution(std::move(m)), options);
+    static_cast<void>(lowered.run(inputs));
+    return true;
+  } catch (const detent::error& e) {
+    const std::string_view text = e.what();
+    CHECK(!text.empty());
+    CHECK(text.find('\n') == std::string_view::npos);
+  } catch (const protozero::exception&) {
+    // parse_onnx() leaves these to read_onnx(), which knows the file's name.
+  }
+  return false;
+}
+
+/// What went wrong when anything but detent::error came out; empty if nothing did.
+std::string escaped(std::string_view bytes) {
+  try {
+    exercise(bytes);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("onnx: every truncated model is an error or a valid model") {
+  test::random_source r(4);
+  for (const std::string& bytes : {float_network(r), quantized_network(r)}) {
+    REQUIRE(exercise(bytes));
+    std::size_t valid = 0;
+    for (std::size_t n = 0; n < bytes.size(); ++n) {
+      INFO("first ", n, " of ", bytes.size(), " bytes");
+      const std::string piece = bytes.substr(0, n);  // ends where its memory does
+      std::string what;
+      try {
+        valid += exercise(piece) ? 1U : 0U;
+      } catch (const std::exception& e) {
+        what = e.what();
+      }
+      CHECK(what == "");
+    }
+    CHECK(valid < 10);
+  }
+}
+
+TEST_CASE("onnx: damaged models are errors or models") {
+  test::random_source r(5);
+  MESSAGE("seed ", r.seed());
+  for (const std::string& original : {float_network(r), quantized_network(r)}) {
+    for (int round = 0; round < 2500; ++round) {
+      std::string bytes = original;
+      std::string damage;
+      const std::size_t changes = r.size(1, 4);
+      for (std::size_t i = 0; i < changes && !bytes.empty(); ++i) {
+        const std::size_t at = r.size(0, bytes.size() - 1);
+        switch (r.integer(0, 4)) {
+          case 0: bytes[at] = static_cast<char>(bytes[at] ^ 1 << r.integer(0, 7)); break;
+          case 1: bytes[at] = static_cast<char>(r.bits()); break;
+          case 2: bytes[at] = "\x00\x01\x7F\x80\xFF"[r.size(0, 4)]; break;
+          case 3: bytes.insert(at, 1, static_cast<char>(r.bits())); break;
+          default: bytes.erase(at, r.size(1, 3));
+        }
+        damage += " " + std::to_string(at);
+      }
+      INFO("seed ", r.seed(), " round ", round, " damage at", damage);
+      CHECK(escaped(bytes) == "");
+    }
+  }
+}
+
+// --------------------------------------------------------------------------------------- half floats
+
+namespace {
+
+/// The nearest half of a float by exact comparison of distances, ties to the even one.
+std::uint16_t nearest_half(float x) {
+  if (std::isnan(x)) {
+    return 0x7E00;
+  }
+  const auto sign = static_cast<std::uint16_t>(std::signbit(x) ? 0x8000 : 0);
+  const double magnitude = std::fabs(static_cast<double>(x));
+  int exponent = 0;
+  static_cast<void>(std::frexp(magnitude, &exponent));          // magnitude < 2^exponent
+  const double unit = std::ldexp(1.0, (std::max)(exponent - 11, -24));  // between neighbours
+  const double steps = std::nearbyint(magnitude / unit);        // exact division, half to even
+  const double rounded = steps * unit;
+  if (rounded >= 65536.0) {
+    return static_cast<std::uint16_t>(sign | 0x7C00);
+  }
+  if (rounded < std::ldexp(1.0, -14)) {
+    return static_cast<std::uint16_t>(sign | static_cast<int>(std::ldexp(rounded, 24)));
+  }
+  int e = 0;
+  const double fraction = std::frexp(rounded, &e);  // in [0.5, 1)
+  const int mantissa = static_cast<int>(std::ldexp(fraction, 11)) - 1024;
+  return static_cast<std::uint16_t>(sign | (e + 14) << 10 | mantissa);
+}
+
+std::uint16_t canonical(std::uint16_t bits) { return (bits & 0x7FFF) > 0x7C00 ? 0x7E00 : bits; }
+
+}  // namespace
+
+TEST_CASE("onnx: every half and every bfloat16 comes back from float") {
+  std::size_t wrong = 0;
+  for (std::uint32_t i = 0; i < 65536; ++i) {
+    const auto bits = static_cast<std::uint16_t>(i);
+    const float h = graph::to_float(graph::half{bits});
+    const float b = graph::to_float(graph::bfloat16{bits});
+    const bool half_nan = (bits & 0x7FFF) > 0x7C00;
+    const bool bfloat_nan = (bits & 0x7FFF) > 0x7F80;
+    wrong += std::isnan(h) != half_nan || std::isnan(b) != bfloat_nan ? 1U : 0U;
+    wrong += half_nan ? canonical(graph::to_half(h).bits) != 0x7E00
+                      : graph::to_half(h).bits != bits || nearest_half(h) != bits;
+    const std::uint16_t back = graph::to_bfloat16(b).bits;
+    wrong += bfloat_nan ? (back & 0x7FFF) <= 0x7F80 : back != bits;
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("onnx: to_half() rounds to nearest, ties to even") {
+  test::random_source r(6);
+  INFO("seed ", r.seed());
+  std::size_t wrong = 0;
+  const auto check = [&](float x) {
+    const std::uint16_t actual = canonical(graph::to_half(x).bits);
+    const std::uint16_t expected = nearest_half(x);
+    if ((std::isnan(x) ? actual & 0x7FFF : actual) != expected) {
+      ++wrong;
+      CHECK_MESSAGE(wrong > 5, x, " becomes ", actual, ", not ", expected);
+    }
+  };
+  // Between each two neighbours: the tie and the floats on either side of it.
+  for (std::uint16_t bits = 0; bits < 0x7C00; ++bits) {
+    const float low = graph::to_float(graph::half{bits});
+    const float high = bits == 0x7BFF ? 65536.0F
+                                      : graph::to_float(graph::half{static_cast<std::uint16_t>(bits + 1)});
+    const float tie = low + (high - low) / 2;  // exact: a float has 13 bits more
+    for (const float x : {low, tie, std::nextafter(tie, 0.0F), std::nextafter(tie, 1e9F),
+                          std::nextafter(low, 1e9F)}) {
+      check(x);
+      check(-x);
+    }
+  }
+  for (int i = 0; i < 2000000; ++i) {
+    check(r.any_float());
+  }
+  for (int i = 0; i < 1000000; ++i) {
+    check(std::ldexp(r.real(-2.0F, 2.0F), r.integer(-28, 17)));
+  }
+  check(std::numeric_limits<float>::infinity());
+  check(-std::numeric_limits<float>::infinity());
+  CHECK(wrong == 0);
+}

@@ -1,0 +1,12 @@
+#!/bin/sh
+# Builds and runs the tests. Installs what is missing (Debian 12 or 13, as root). Arguments go to ctest.
+set -eu
+cd "$(dirname "$0")/.."
+build=$PWD/build
+sh cmake/setup.sh --tests "$build"
+cmake -S . -B "$build/tests" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+  -DCMAKE_PREFIX_PATH="$build/deps/usr" -DDETENT_WERROR=ON >"$build/tests.log" 2>&1 ||
+  { cat "$build/tests.log" >&2; exit 1; }
+echo "detent: building the tests (build/tests)"
+cmake --build "$build/tests" >"$build/tests.log" 2>&1 || { cat "$build/tests.log" >&2; exit 1; }
+ctest --test-dir "$build/tests" --output-on-failure --no-tests=error -j "$(nproc)" "$@"

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/detent.hpp>
+
+namespace {
+
+using detent::thread_pool;
+
+/// How often each index was run.
+class run_counts {
+ public:
+  explicit run_counts(std::size_t n) : counts_(n) {}
+  void add(std::size_t i) { ++counts_[i]; }
+  [[nodiscard]] bool all_are(int expected) const {
+    return std::all_of(counts_.begin(), counts_.end(),
+                       [=](const auto& c) { return c == expected; });
+  }
+
+ private:
+  std::vector<std::atomic<int>> counts_;
+};
+
+}  // namespace
+
+TEST_CASE("a pool runs each index once") {
+  for (std::size_t threads = 1; threads <= 7; ++threads) {
+    thread_pool pool(threads);
+    CHECK(pool.size() == threads);
+    for (std::size_t count = 0; count < 40; ++count) {
+      run_counts counts(count);
+      pool.run(count, [&](std::size_t i) { counts.add(i); });
+      CHECK(counts.all_are(1));
+      const detent::parallel_for parallel = pool.parallel();
+      parallel(count, [&](std::size_t i) { counts.add(i); });
+      CHECK(counts.all_are(2));
+    }
+  }
+}
+
+TEST_CASE("zero threads means one per hardware thread") {
+  const thread_pool pool;
+  CHECK(pool.size() == std::max(1U, std::thread::hardware_concurrency()));
+}
+
+TEST_CASE("a pool of one runs on the calling thread, in order") {
+  thread_pool pool(1);
+  std::vector<std::size_t> order;
+  const std::thread::id caller = std::this_thread::get_id();
+  pool.run(5, [&](std::size_t i) {
+    order.push_back(i);
+    CHECK((std::this_thread::get_id() == caller));
+  });
+  CHECK(order == std::vector<std::size_t>{0, 1, 2, 3, 4});
+}
+
+TEST_CASE("the threads of a pool work at the same time") {
+  // Each body waits for all the others: with fewer threads than bodies this would never end.
+  constexpr std::size_t threads = 4;
+  thread_pool pool(threads);
+  std::atomic<std::size_t> arrived{0};
+  pool.run(threads, [&](std::size_t) {
+    ++arrived;
+    while (arrived < threads) {
+      std::this_thread::yield();
+    }
+  });
+  CHECK(arrived == threads);
+}
+
+TEST_CASE("an exception reaches the caller, and the pool goes on") {
+  for (std::size_t threads = 1; threads <= 4; ++threads) {
+    thread_pool pool(threads);
+    for (std::size_t bad = 0; bad < 20; ++bad) {
+      std::atomic<int> started{0};
+      bool caught = false;
+      try {
+        pool.run(20, [&](std::size_t i) {
+          ++started;
+          if (i == bad) {
+            throw std::runtime_error("body 13");
+          }
+        });
+      } catch (const std::runtime_error& e) {
+        caught = e.what() == std::string_view("body 13");
+      }
+      CHECK(caught);
+      CHECK(started >= static_cast<int>(bad) + 1);  // indices are handed out in order
+      run_counts counts(50);
+      pool.run(50, [&](std::size_t i) { counts.add(i); });
+      CHECK(counts.all_are(1));
+    }
+    CHECK_THROWS_AS(pool.run(30, [](std::size_t i) { throw i; }), std::size_t);
+  }
+}
+
+TEST_CASE("callers from several threads wait for each other") {
+  thread_pool pool(3);
+  std::atomic<bool> ok{true};
+  const auto caller = [&] {
+    for (int round = 0; round < 200; ++round) {
+      run_counts counts(17);
+      pool.run(17, [&](std::size_t i) { counts.add(i); });
+      if (!counts.all_are(1)) {
+        ok = false;
+      }
+    }
+  };
+  std::thread first(caller);
+  std::thread second(caller);
+  first.join();
+  second.join();
+  CHECK(ok);
+}
+
+TEST_CASE("a body may use another pool") {
+  thread_pool outer(2);
+  thread_pool inner(3);
+  std::atomic<int> sum{0};
+  outer.run(10, [&](std::size_t) { inner.run(10, [&](std::size_t) { ++sum; }); });
+  CHECK(sum == 100);
+}
+
+TEST_CASE("many pools come and go") {
+  for (int i = 0; i < 50; ++i) {
+    const thread_pool unused(3);
+    thread_pool used(3);
+    std::atomic<int> sum{0};
+    used.run(3, [&](std::size_t) { ++sum; });
+    CHECK(sum == 3);
+  }
+}
+
+TEST_CASE("an operation takes any parallel_for") {
+  // Backwards and on the calling thread.
+  const detent::parallel_for backwards = [](std::size_t count,
+                                            const std::function<void(std::size_t)>& body) {
+    for (std::size_t i = count; i-- > 0;) {
+      body(i);
+    }
+  };
+  const std::vector<std::uint8_t> lhs(200 * 3, 2);
+  const std::int8_t rhs[] = {1, 2, 3};
+  const auto weights = detent::pack_weights({rhs, 3, 1});
+  std::vector<std::int32_t> out(200);
+  detent::gemm({lhs.data(), 200, 3}, weights, detent::matrix_view(out.data(), 200, 1), {},
+               backwards);
+  CHECK(out == std::vector<std::int32_t>(200, 12));
+}
