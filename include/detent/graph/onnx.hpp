@@ -142,10 +142,69 @@ inline void write_file(const std::filesystem::path& path, std::string_view bytes
   }
 }
 
+/// A protobuf message whose fields are read only in the encoding that their type has: protozero asserts
+/// that, here it is a damaged file.
+template <class Field>
+class checked_message {
+ public:
+  explicit checked_message(protozero::data_view bytes) : m_(bytes) {}
+
+  [[nodiscard]] bool next() { return m_.next(); }
+  [[nodiscard]] Field tag() const { return m_.tag(); }
+  [[nodiscard]] bool is_packed() const {
+    return m_.wire_type() == protozero::pbf_wire_type::length_delimited;
+  }
+  void skip() { m_.skip(); }
+
+  protozero::data_view get_view() {
+    expect(protozero::pbf_wire_type::length_delimited);
+    return m_.get_view();
+  }
+  std::string get_string() {
+    expect(protozero::pbf_wire_type::length_delimited);
+    return m_.get_string();
+  }
+  std::int32_t get_int32() {
+    expect(protozero::pbf_wire_type::varint);
+    return m_.get_int32();
+  }
+  std::int64_t get_int64() {
+    expect(protozero::pbf_wire_type::varint);
+    return m_.get_int64();
+  }
+  std::uint64_t get_uint64() {
+    expect(protozero::pbf_wire_type::varint);
+    return m_.get_uint64();
+  }
+  float get_float() {
+    expect(protozero::pbf_wire_type::fixed32);
+    return m_.get_float();
+  }
+  double get_double() {
+    expect(protozero::pbf_wire_type::fixed64);
+    return m_.get_double();
+  }
+  // Only where is_packed().
+  auto get_packed_int32() { return m_.get_packed_int32(); }
+  auto get_packed_int64() { return m_.get_packed_int64(); }
+  auto get_packed_uint64() { return m_.get_packed_uint64(); }
+  auto get_packed_float() { return m_.get_packed_float(); }
+  auto get_packed_double() { return m_.get_packed_double(); }
+
+ private:
+  void expect(protozero::pbf_wire_type type) const {
+    require(m_.wire_type() == type, error_kind::bad_file, "damaged: field ",
+            static_cast<std::uint32_t>(m_.tag()), " has encoding ",
+            static_cast<std::uint32_t>(m_.wire_type()));
+  }
+
+  protozero::pbf_message<Field> m_;
+};
+
 /// One field that may be repeated: packed, or one value at a time as older writers do.
 template <class T, class Message, class Packed, class Single>
 void append_repeated(Message& m, std::vector<T>& to, Packed packed, Single single) {
-  if (m.wire_type() == protozero::pbf_wire_type::length_delimited) {
+  if (m.is_packed()) {
     for (const auto value : (m.*packed)()) {
       to.push_back(static_cast<T>(value));
     }
@@ -164,7 +223,7 @@ class onnx_reader {
     model m;
     m.ir_version = 0;
     bool has_graph = false;
-    protozero::pbf_message<model_field> message(bytes.data(), bytes.size());
+    checked_message<model_field> message(protozero::data_view(bytes.data(), bytes.size()));
     while (message.next()) {
       switch (message.tag()) {
         case model_field::ir_version: m.ir_version = message.get_int64(); break;
@@ -202,7 +261,7 @@ class onnx_reader {
     std::vector<std::int32_t> int32s;
     std::vector<std::int64_t> int64s;
     std::vector<std::uint64_t> uint64s;
-    using message_type = protozero::pbf_message<tensor_field>;
+    using message_type = checked_message<tensor_field>;
     message_type m(bytes);
     while (m.next()) {
       switch (m.tag()) {
@@ -274,6 +333,11 @@ class onnx_reader {
       } else if (stored > 0) {
         std::memcpy(t.mutable_raw(), raw.data(), stored);
       }
+      if (element == element_type::boolean) {
+        for (std::uint8_t& v : t.mutable_data<std::uint8_t>()) {
+          v = v != 0 ? 1 : 0;
+        }
+      }
       return t;
     }
     const auto copy = [&](const auto& values, auto convert) {
@@ -312,6 +376,8 @@ class onnx_reader {
         unpack_nibbles(packed.data(), t);
         return t;
       }
+      case element_type::boolean:
+        return copy(int32s, [](std::int32_t v) { return static_cast<std::uint8_t>(v != 0); });
       default: return copy(int32s, [](std::int32_t v) { return static_cast<std::uint8_t>(v); });
     }
   }
@@ -339,7 +405,7 @@ class onnx_reader {
 
   static std::pair<std::string, std::string> read_entry(protozero::data_view bytes) {
     std::pair<std::string, std::string> entry;
-    protozero::pbf_message<onnx::entry_field> m(bytes);
+    checked_message<onnx::entry_field> m(bytes);
     while (m.next()) {
       switch (m.tag()) {
         case onnx::entry_field::key: entry.first = m.get_string(); break;
@@ -353,7 +419,7 @@ class onnx_reader {
   static void read_opset(protozero::data_view bytes, model& m) {
     std::string domain;
     std::int64_t version = 0;
-    protozero::pbf_message<onnx::opset_field> message(bytes);
+    checked_message<onnx::opset_field> message(bytes);
     while (message.next()) {
       switch (message.tag()) {
         case onnx::opset_field::domain: domain = message.get_string(); break;
@@ -412,7 +478,7 @@ class onnx_reader {
 
   void read_graph(protozero::data_view bytes, model& m) {
     using onnx::graph_field;
-    protozero::pbf_message<graph_field> message(bytes);
+    checked_message<graph_field> message(bytes);
     while (message.next()) {
       switch (message.tag()) {
         case graph_field::node: m.nodes.push_back(read_node(message.get_view())); break;
@@ -439,7 +505,7 @@ class onnx_reader {
   node read_node(protozero::data_view bytes) {
     using onnx::node_field;
     node n;
-    protozero::pbf_message<node_field> m(bytes);
+    checked_message<node_field> m(bytes);
     while (m.next()) {
       switch (m.tag()) {
         case node_field::input: n.inputs.push_back(m.get_string()); break;
@@ -464,7 +530,7 @@ class onnx_reader {
     attribute a;
     kind implied = kind::undefined;
     std::int32_t declared = 0;
-    using message_type = protozero::pbf_message<attribute_field>;
+    using message_type = checked_message<attribute_field>;
     message_type m(bytes);
     while (m.next()) {
       switch (m.tag()) {
@@ -522,12 +588,12 @@ class onnx_reader {
 
   static value_info read_value(protozero::data_view bytes) {
     value_info v;
-    protozero::pbf_message<onnx::value_field> m(bytes);
+    checked_message<onnx::value_field> m(bytes);
     while (m.next()) {
       switch (m.tag()) {
         case onnx::value_field::name: v.name = m.get_string(); break;
         case onnx::value_field::type: {
-          protozero::pbf_message<onnx::type_field> type(m.get_view());
+          checked_message<onnx::type_field> type(m.get_view());
           while (type.next()) {
             if (type.tag() == onnx::type_field::tensor_type) {
               read_tensor_type(type.get_view(), v);
@@ -544,7 +610,7 @@ class onnx_reader {
   }
 
   static void read_tensor_type(protozero::data_view bytes, value_info& v) {
-    protozero::pbf_message<onnx::tensor_type_field> m(bytes);
+    checked_message<onnx::tensor_type_field> m(bytes);
     while (m.next()) {
       switch (m.tag()) {
         case onnx::tensor_type_field::elem_type:
@@ -552,7 +618,7 @@ class onnx_reader {
           break;
         case onnx::tensor_type_field::shape: {
           v.has_shape = true;
-          protozero::pbf_message<onnx::shape_field> dims(m.get_view());
+          checked_message<onnx::shape_field> dims(m.get_view());
           while (dims.next()) {
             if (dims.tag() != onnx::shape_field::dim) {
               dims.skip();
@@ -560,7 +626,7 @@ class onnx_reader {
             }
             std::int64_t value = -1;
             std::string param;
-            protozero::pbf_message<onnx::dim_field> dim(dims.get_view());
+            checked_message<onnx::dim_field> dim(dims.get_view());
             while (dim.next()) {
               switch (dim.tag()) {
                 case onnx::dim_field::value: value = dim.get_int64(); break;
@@ -611,12 +677,21 @@ inline void write_value(protozero::pbf_builder<onnx::graph_field>& g, onnx::grap
   if (!v.has_shape) {
     return;
   }
+  // A builder that is given nothing writes nothing: the shape of a scalar and open dimensions need this.
+  if (v.dims.empty()) {
+    t.add_message(onnx::tensor_type_field::shape, std::string());
+  }
   protozero::pbf_builder<onnx::shape_field> dims(t, onnx::tensor_type_field::shape);
   for (std::size_t i = 0; i < v.dims.size(); ++i) {
+    const bool has_name = i < v.params.size() && !v.params[i].empty();
+    if (v.dims[i] < 0 && !has_name) {
+      dims.add_message(onnx::shape_field::dim, std::string());
+      continue;
+    }
     protozero::pbf_builder<onnx::dim_field> dim(dims, onnx::shape_field::dim);
     if (v.dims[i] >= 0) {
       dim.add_int64(onnx::dim_field::value, v.dims[i]);
-    } else if (i < v.params.size() && !v.params[i].empty()) {
+    } else {
       dim.add_string(onnx::dim_field::param, v.params[i]);
     }
   }

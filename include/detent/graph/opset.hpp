@@ -31,6 +31,7 @@ class opset_upgrade {
   }
 
   void run() {
+    known_ = infer_shapes(m_);
     std::vector<node> nodes;
     for (node& n : m_.nodes) {
       if (n.domain.empty()) {
@@ -132,9 +133,6 @@ class opset_upgrade {
   /// Before 13, all dimensions from `axis` on were one row. With more than one of them, the tensor is
   /// flattened around the node.
   void upgrade_softmax(node& n, std::vector<node>& before) {
-    if (known_.empty()) {
-      known_ = infer_shapes(m_);
-    }
     const auto in = known_.find(n.inputs[0]);
     std::int64_t axis = n.get_int("axis", 1);
     const std::int64_t rank =

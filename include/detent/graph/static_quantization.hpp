@@ -132,14 +132,7 @@ class static_quantizer {
       if (is_quantizable_layer(n)) {
         take(n.inputs[0]);
         quantized_nodes_.insert(i);
-        // What an activation is fused into is not stored in between.
-        const std::size_t next = sole_consumer(m_, l, i);
-        if (next == links::none || !clamping_activation(m_, m_.nodes[next])) {
-          take(n.outputs[0]);
-        } else {
-          quantized_nodes_.insert(next);
-          take(m_.nodes[next].outputs[0]);
-        }
+        take_result(i, l);
         continue;
       }
       if (quantized_nodes_.count(i) != 0 || !follows(n) || n.outputs.size() != 1) {
@@ -161,11 +154,25 @@ class static_quantizer {
           take(n.inputs[k]);
         }
       }
-      take(n.outputs[0]);
+      take_result(i, l);
       if (moves_elements(n)) {
         share_[n.outputs[0]] = n.inputs[0];
       }
     }
+  }
+
+  /// The result of a layer or of an addition or product is stored once: behind the clamping activation
+  /// that follows it, if one does.
+  void take_result(std::size_t i, const links& l) {
+    const node& n = m_.nodes[i];
+    const std::size_t next =
+        is_layer(n) || n.is("Add") || n.is("Mul") ? sole_consumer(m_, l, i) : links::none;
+    if (next == links::none || !clamping_activation(m_, m_.nodes[next])) {
+      take(n.outputs[0]);
+      return;
+    }
+    quantized_nodes_.insert(next);
+    take(m_.nodes[next].outputs[0]);
   }
 
   void take(const std::string& value) { values_.emplace(value, min_max_observer()); }

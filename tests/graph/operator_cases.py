@@ -1,0 +1,616 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Small models, most of one operator, over many attributes and opsets.
+
+Elements are multiples of 1/4 where sums matter: float32 adds them up exactly in any order, so that the
+comparison needs no tolerance for cancellation.
+"""
+
+import itertools
+import zlib
+
+import numpy as np
+from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
+
+OPSETS = (7, 9, 11, 13, 17, 21)
+ML_DOMAIN = "com.microsoft"
+
+
+class Case:
+    """A model and its inputs. `constants` become initializers."""
+
+    def __init__(self, label, opset, nodes, inputs, constants=None, outputs=("y",)):
+        self.label = label
+        self.opset = opset
+        self.inputs = inputs
+        graph = helper.make_graph(
+            nodes,
+            "case",
+            [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+             for name, value in inputs.items()],
+            [ValueInfoProto(name=name) for name in outputs],
+            [numpy_helper.from_array(value, name) for name, value in (constants or {}).items()],
+        )
+        opsets = [helper.make_opsetid("", opset), helper.make_opsetid(ML_DOMAIN, 1)]
+        self.model = helper.make_model(graph, opset_imports=opsets, ir_version=8 if opset < 21 else 10)
+
+
+def quarters(seed, *shape, low=-16, high=16):
+    """Random multiples of 1/4."""
+    random = np.random.default_rng(zlib.crc32(repr((seed, shape)).encode()))
+    return (random.integers(low, high + 1, shape) / 4).astype(np.float32)
+
+
+def integers(seed, dtype, *shape, low=None, high=None):
+    info = np.iinfo(dtype)
+    random = np.random.default_rng(zlib.crc32(repr((seed, shape)).encode()))
+    return random.integers(info.min if low is None else low, (info.max if high is None else high) + 1, shape).astype(dtype)
+
+
+def i64(*values):
+    return np.array(values, np.int64)
+
+
+def f32(*values):
+    return np.array(values, np.float32)
+
+
+class Cases:
+    """Collects the cases of one opset."""
+
+    def __init__(self, opset):
+        self.opset = opset
+        self.all = []
+
+    def add(self, op, arrays, constant=(), outputs=1, label="", domain="", **attributes):
+        """One node. `arrays`: its inputs, None for an absent one; `constant`: which are initializers."""
+        names = [f"x{i}" if a is not None else "" for i, a in enumerate(arrays)]
+        made = ["y"] if outputs == 1 else [f"y{i}" for i in range(outputs)]
+        node = helper.make_node(op, names, made, domain=domain, **attributes)
+        inputs = {n: a for i, (n, a) in enumerate(zip(names, arrays)) if a is not None and i not in constant}
+        constants = {n: a for i, (n, a) in enumerate(zip(names, arrays)) if a is not None and i in constant}
+        shapes = ",".join("x".join(map(str, a.shape)) or "scalar" for a in arrays if a is not None)
+        text = " ".join([op, shapes, *(f"{k}={v}" for k, v in attributes.items()), label]).strip()
+        self.all.append(Case(text, self.opset, [node], inputs, constants, made))
+
+    def chain(self, label, steps, inputs, constants, outputs=("y",)):
+        """Several nodes: (operator, inputs, outputs, attributes)."""
+        nodes = [helper.make_node(op, ins, outs, **attributes) for op, ins, outs, attributes in steps]
+        self.all.append(Case(label, self.opset, nodes, inputs, constants, outputs))
+
+    # ------------------------------------------------------------------------------------- layers
+
+    def convolution(self):
+        x1, x2, x3 = quarters(1, 2, 4, 11), quarters(2, 2, 4, 9, 8), quarters(3, 1, 4, 5, 6, 5)
+        w1, w2, w3 = quarters(4, 6, 4, 3), quarters(5, 6, 4, 3, 2), quarters(6, 2, 4, 2, 3, 2)
+        b = quarters(7, 6)
+        for strides, dilations, pads in [((1, 1), (1, 1), (0, 0, 0, 0)), ((2, 1), (1, 1), (1, 0, 2, 1)),
+                                         ((1, 2), (2, 3), (2, 1, 2, 3)), ((3, 3), (1, 1), (1, 1, 1, 1))]:
+            for bias in (None, b):
+                self.add("Conv", [x2, w2, bias], (1, 2), strides=strides, dilations=dilations, pads=pads)
+        for auto_pad in ("SAME_UPPER", "SAME_LOWER", "VALID"):
+            for strides in ((1, 1), (2, 3)):
+                self.add("Conv", [x2, w2, b], (1, 2), auto_pad=auto_pad, strides=strides)
+        self.add("Conv", [x2, w2, b], (), kernel_shape=[3, 2], label="weights not constant")
+        for group, out in ((2, 6), (4, 4), (4, 8), (2, 2)):
+            w = quarters(8, out, 4 // group, 3, 3)
+            self.add("Conv", [x2, w, quarters(9, out)], (1, 2), group=group, pads=[1, 1, 1, 1])
+            self.add("Conv", [x2, w], (1,), group=group, strides=[2, 2], dilations=[2, 1])
+        self.add("Conv", [quarters(10, 1, 16, 7, 7), quarters(11, 16, 1, 3, 3), quarters(12, 16)], (1, 2),
+                 group=16, pads=[1, 1, 1, 1], label="depthwise")
+        self.add("Conv", [quarters(13, 2, 7, 5, 4), quarters(14, 9, 7, 1, 1)], (1,), label="pointwise")
+        self.add("Conv", [quarters(13, 2, 7, 5, 4), quarters(14, 9, 7, 1, 1)], (1,), strides=[2, 2])
+        for kwargs in ({}, {"strides": [2]}, {"dilations": [3], "pads": [2, 3]}, {"auto_pad": "SAME_LOWER"}):
+            self.add("Conv", [x1, w1, b], (1, 2), **kwargs)
+        self.add("Conv", [x1, quarters(15, 4, 1, 5)], (1,), group=4, pads=[2, 2])
+        for kwargs in ({}, {"strides": [2, 1, 2], "pads": [1, 0, 1, 0, 2, 1]}, {"dilations": [2, 1, 1]}):
+            self.add("Conv", [x3, w3], (1,), **kwargs)
+        self.add("Conv", [quarters(16, 0, 4, 9, 8), w2], (1,), label="empty batch")
+
+    def transposed_convolution(self):
+        x = quarters(20, 2, 4, 5, 4)
+        w = quarters(21, 4, 3, 3, 2)
+        for kwargs in ({}, {"strides": [2, 3]}, {"strides": [2, 2], "output_padding": [1, 1]},
+                       {"pads": [1, 0, 1, 1]}, {"dilations": [2, 1], "strides": [1, 2]},
+                       {"strides": [2, 2], "output_shape": [10, 8]},
+                       {"strides": [2, 2], "auto_pad": "SAME_UPPER"},
+                       {"strides": [2, 2], "auto_pad": "SAME_LOWER"}, {"auto_pad": "VALID"},
+                       {"strides": [3, 3], "pads": [2, 1, 0, 1], "output_padding": [2, 0]}):
+            self.add("ConvTranspose", [x, w], (1,), **kwargs)
+            self.add("ConvTranspose", [x, w, quarters(22, 3)], (1, 2), **kwargs)
+        self.add("ConvTranspose", [x, quarters(23, 4, 2, 3, 3), quarters(24, 4)], (1, 2), group=2, strides=[2, 2])
+        self.add("ConvTranspose", [x, quarters(25, 4, 1, 2, 2)], (1,), group=4)
+        self.add("ConvTranspose", [quarters(26, 1, 3, 7), quarters(27, 3, 2, 4)], (1,), strides=[2], pads=[1, 1])
+        self.add("ConvTranspose", [x, w], (), label="weights not constant")
+
+    def pools(self):
+        x1, x2, x3 = quarters(30, 2, 3, 10), quarters(31, 2, 3, 9, 8), quarters(32, 1, 2, 5, 6, 7)
+        variants = [{}, {"strides": [2, 2]}, {"strides": [2, 3], "pads": [1, 0, 1, 1]},
+                    {"auto_pad": "SAME_UPPER", "strides": [2, 2]}, {"auto_pad": "SAME_LOWER", "strides": [2, 2]},
+                    {"auto_pad": "VALID", "strides": [1, 2]}]
+        if self.opset >= 11:
+            variants += [{"strides": [2, 2], "ceil_mode": 1}, {"strides": [2, 3], "pads": [1, 1, 1, 1], "ceil_mode": 1},
+                         {"strides": [3, 3], "ceil_mode": 1}]
+        for kwargs in variants:
+            self.add("MaxPool", [x2], kernel_shape=[3, 2], **kwargs)
+            for count in (0, 1):
+                self.add("AveragePool", [x2], kernel_shape=[3, 2], count_include_pad=count, **kwargs)
+        if self.opset >= 11:
+            self.add("MaxPool", [x2], kernel_shape=[2, 3], dilations=[2, 1])
+            self.add("MaxPool", [x2], kernel_shape=[2, 2], dilations=[3, 2], pads=[1, 1, 1, 1], strides=[2, 1])
+        if self.opset >= 21:
+            for count in (0, 1):
+                self.add("AveragePool", [x2], kernel_shape=[2, 2], dilations=[3, 2], pads=[1, 1, 1, 1],
+                         count_include_pad=count)
+        for op in ("MaxPool", "AveragePool"):
+            self.add(op, [x1], kernel_shape=[3], strides=[2], pads=[1, 0])
+            self.add(op, [x3], kernel_shape=[2, 3, 2], strides=[1, 2, 2])
+            self.add(op, [quarters(33, 1, 17, 6, 6)], kernel_shape=[6, 6])
+        self.add("MaxPool", [x2], kernel_shape=[2, 2], strides=[2, 2], outputs=2)
+        for x in (x1, x2, x3):
+            self.add("GlobalAveragePool", [x])
+            self.add("GlobalMaxPool", [x])
+        for dtype in (np.uint8, np.int8):
+            if self.opset >= 13:
+                self.add("MaxPool", [integers(34, dtype, 1, 5, 6, 6)], kernel_shape=[2, 2], pads=[1, 1, 0, 0])
+
+    def products(self):
+        for ta, tb in itertools.product((0, 1), (0, 1)):
+            a = quarters(40, 5, 3) if ta else quarters(40, 3, 5)
+            b = quarters(41, 7, 5) if tb else quarters(41, 5, 7)
+            for c in (quarters(42, 7), quarters(42, 3, 7), quarters(42, 3, 1), quarters(42, 1, 7), quarters(42, 1),
+                      np.float32(0.75).reshape(())):
+                self.add("Gemm", [a, b, c], (1, 2), transA=ta, transB=tb)
+            self.add("Gemm", [a, b, quarters(42, 7)], (1, 2), transA=ta, transB=tb, alpha=0.5, beta=2.0)
+            self.add("Gemm", [a, b, quarters(42, 7)], (), transA=ta, transB=tb, alpha=-1.0, beta=0.0)
+            if self.opset >= 11:
+                self.add("Gemm", [a, b], (1,), transA=ta, transB=tb)
+        shapes = [((3,), (3,)), ((3,), (3, 4)), ((2, 3), (3,)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)),
+                  ((5, 2, 3), (5, 3, 4)), ((1, 5, 2, 3), (4, 1, 3, 6)), ((2, 3), (5, 3, 4)), ((3,), (5, 3, 4)),
+                  ((5, 2, 3), (3,)), ((2, 0), (0, 3)), ((1, 1), (1, 1)), ((33, 65), (65, 17))]
+        for left, right in shapes:
+            for constant in ((), (1,), (0,)):
+                self.add("MatMul", [quarters(43, *left), quarters(44, *right)], constant)
+
+    # ------------------------------------------------------------------------ elements by themselves
+
+    def arithmetic(self):
+        shapes = [((2, 3), (2, 3)), ((2, 3), (3,)), ((2, 3, 4), (3, 1)), ((3, 1), (2, 3, 4)), ((1, 4), (3, 1)),
+                  ((), (2, 3)), ((2, 3, 4, 5), (3, 1, 1)), ((2, 0, 3), (1, 3)), ((2, 1, 3, 1, 2), (4, 1, 5, 1))]
+        for op in ("Add", "Sub", "Mul", "Div"):
+            for left, right in shapes:
+                a, b = quarters(50, *left), quarters(51, *right, low=1)
+                self.add(op, [a, b])
+                self.add(op, [a, b], (1,))
+            for dtype in (np.int32, np.int64):
+                self.add(op, [integers(52, dtype, 2, 3, low=-50, high=50), integers(53, dtype, 3, low=1, high=9)],
+                         label=dtype.__name__)
+            self.add(op, [quarters(50, 3).astype(np.float64), quarters(51, 3, low=1).astype(np.float64)])
+        self.add("Pow", [quarters(54, 2, 3, low=1), f32(0.5, 2, -1)])
+        self.add("Pow", [quarters(54, 2, 3), np.float32(3).reshape(())])
+        for op in ("Max", "Min", "Sum", "Mean"):
+            arrays = [quarters(55 + i, *s) for i, s in enumerate([(2, 3), (3,), (2, 1)])]
+            for count in (1, 2, 3):
+                self.add(op, arrays[:count])
+        for op in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"):
+            if self.opset >= 12 or not op.endswith("OrEqual"):
+                dtype = np.float32 if self.opset >= 11 or op != "Equal" else np.int32
+                self.add(op, [quarters(58, 4, 5, low=-2, high=2).astype(dtype),
+                              quarters(59, 5, low=-2, high=2).astype(dtype)])
+        flags = [integers(60 + i, np.uint8, *s, high=1).astype(bool) for i, s in enumerate([(3, 4), (4,), (3, 1)])]
+        for op in ("And", "Or", "Xor"):
+            self.add(op, flags[:2])
+        self.add("Not", flags[:1])
+        if self.opset >= 9:
+            self.add("Where", [flags[2], quarters(63, 3, 4), quarters(64, 4)])
+            self.add("Where", [flags[0], i64(3), integers(65, np.int64, 3, 4)])
+        if self.opset >= 11:
+            a, b = integers(66, np.int32, 3, 4, low=-20, high=20), i64(3, -3, 7, -7).astype(np.int32)
+            self.add("Mod", [a, b])
+            self.add("Mod", [quarters(67, 3, 4), f32(0.75, -0.75, 3, 1)], fmod=1)
+
+    def functions(self):
+        x = np.concatenate([quarters(70, 60), f32(0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 6, 3, -3, 7)])
+        plain = ["Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "Exp", "Abs", "Neg", "Ceil", "Floor", "Identity",
+                 "Elu", "Selu", "LeakyRelu", "HardSigmoid"]
+        plain += ["Erf", "Sign", "Sin", "Cos", "Atan", "Sinh", "Cosh"] if self.opset >= 9 else []
+        plain += ["Round"] if self.opset >= 11 else []
+        plain += ["Celu"] if self.opset >= 13 else []
+        plain += ["HardSwish"] if self.opset >= 17 else []
+        plain += ["Mish", "Gelu"] if self.opset >= 21 else []
+        for op in plain:
+            self.add(op, [x])
+        self.add("Log", [np.abs(x) + np.float32(0.25)])
+        self.add("Sqrt", [np.abs(x)])
+        self.add("Reciprocal", [np.abs(x) + np.float32(0.25)])
+        self.add("Elu", [x], alpha=0.3)
+        self.add("Selu", [x], alpha=1.5, gamma=0.7)
+        self.add("LeakyRelu", [x], alpha=0.25)
+        self.add("HardSigmoid", [x], alpha=0.3, beta=0.4)
+        if self.opset >= 11:
+            self.add("ThresholdedRelu", [x], alpha=0.5)
+        if self.opset >= 21:
+            self.add("Gelu", [x], approximate="tanh")
+        for slope in (quarters(71, 3, 1, 1), quarters(71, 1), quarters(71, 2, 3, 4, 5), quarters(71, 5)):
+            self.add("PRelu", [quarters(72, 2, 3, 4, 5), slope], (1,))
+        odd = f32(np.nan, np.inf, -np.inf, 0, -0.0, 1e-45, 3e38, -3e38)
+        for op in ("Relu", "Sigmoid", "Tanh", "Abs", "Neg", "Floor", "Exp"):
+            self.add(op, [odd], label="special values")
+        if self.opset >= 9:
+            self.add("IsNaN", [odd])
+        if self.opset >= 11:
+            self.add("IsInf", [odd])
+            self.add("IsInf", [odd], detect_negative=0)
+            for low, high in ((f32(-1).reshape(()), f32(2).reshape(())), (None, f32(1).reshape(())),
+                              (f32(0).reshape(()), None), (None, None)):
+                self.add("Clip", [x, low, high], (1, 2))
+        else:
+            for kwargs in ({}, {"min": -1.0}, {"max": 2.0}, {"min": 0.0, "max": 6.0}):
+                self.add("Clip", [x], **kwargs)
+        if self.opset >= 13:
+            self.add("Clip", [integers(73, np.int8, 40), np.int8(-5).reshape(()), np.int8(70).reshape(())], (1, 2))
+        for source, target in ((np.float32, TensorProto.INT32), (np.float32, TensorProto.BOOL),
+                               (np.float32, TensorProto.DOUBLE), (np.float32, TensorProto.INT64),
+                               (np.int64, TensorProto.FLOAT), (np.int32, TensorProto.UINT8),
+                               (np.uint8, TensorProto.FLOAT), (np.bool_, TensorProto.FLOAT),
+                               (np.float32, TensorProto.FLOAT16), (np.int64, TensorProto.INT32)):
+            values = quarters(74, 20, low=0, high=255) if target == TensorProto.UINT8 else quarters(74, 20)
+            self.add("Cast", [values.astype(source)], to=target, label=np.dtype(source).name)
+
+    def normalization(self):
+        for shape in ((2, 3, 4, 5), (2, 3, 7), (4, 3)):
+            p = [quarters(80, 3), quarters(81, 3), quarters(82, 3), quarters(83, 3, low=1)]
+            self.add("BatchNormalization", [quarters(84, *shape), *p], (1, 2, 3, 4), epsilon=1e-3)
+            self.add("BatchNormalization", [quarters(84, *shape), *p], ())
+        for shape in ((2, 3, 4, 5), (2, 3, 7)):
+            self.add("InstanceNormalization", [quarters(85, *shape), quarters(86, 3), quarters(87, 3)], (1, 2), epsilon=1e-2)
+        for size in (1, 3, 4, 5):
+            self.add("LRN", [quarters(88, 2, 6, 3, 3)], size=size, alpha=0.1, beta=0.6, bias=1.5)
+        for axis, p in itertools.product((-1, 1, 0), (1, 2)):
+            self.add("LpNormalization", [quarters(89, 3, 4, 5, low=1)], axis=axis, p=p)
+        if self.opset >= 17:
+            for axis in (-1, 1, 2):
+                shape = (2, 3, 4, 5)[axis:]
+                self.add("LayerNormalization", [quarters(90, 2, 3, 4, 5), quarters(91, *shape), quarters(92, *shape)],
+                         (1, 2), axis=axis, epsilon=1e-3)
+                self.add("LayerNormalization", [quarters(90, 2, 3, 4, 5), quarters(91, *shape)], (1,), axis=axis)
+        if self.opset >= 21:
+            self.add("GroupNormalization", [quarters(93, 2, 6, 3, 3), quarters(94, 6), quarters(95, 6)], (1, 2),
+                     num_groups=3)
+        for op in ("Softmax", "LogSoftmax", "Hardmax"):
+            for axis in (0, 1, 2, -1, None):
+                if axis == -1 and self.opset < 11:
+                    continue
+                x = quarters(96, 3, 4, 5) / np.float32(2)
+                self.add(op, [x], **({} if axis is None else {"axis": axis}))
+            self.add(op, [quarters(97, 2, 4, 1, 1)], axis=1)
+        self.add("Softmax", [f32([1000, 1001, -1000], [-1000, -1000, -1000])], axis=1)
+
+    # ----------------------------------------------------------------------------------- reductions
+
+    def reductions(self):
+        x = quarters(100, 3, 4, 5)
+        for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSumSquare", "ReduceL1",
+                   "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"):
+            data = np.abs(x) + np.float32(0.25) if op in ("ReduceLogSum", "ReduceProd") else x
+            as_input = self.opset >= (13 if op == "ReduceSum" else 18)
+            for axes, keepdims in itertools.product((None, [1], [-1], [0, 2], [0, 1, 2], [-2, 0]), (0, 1)):
+                if axes is not None and min(axes) < 0 and self.opset < 11:
+                    continue
+                if axes is None:
+                    self.add(op, [data], keepdims=keepdims)
+                elif as_input:
+                    self.add(op, [data, i64(*axes)], (1,), keepdims=keepdims, label=str(axes))
+                else:
+                    self.add(op, [data], axes=axes, keepdims=keepdims)
+            if as_input:
+                self.add(op, [data], noop_with_empty_axes=1)
+                self.add(op, [data, i64()], (1,), noop_with_empty_axes=0)
+        for op in ("ReduceSum", "ReduceMax"):
+            self.add(op, [integers(101, np.int32, 3, 4, low=-100, high=100)], keepdims=0)
+        ties = quarters(102, 4, 5, 6, low=-1, high=1)
+        for op in ("ArgMax", "ArgMin"):
+            for axis, keepdims in itertools.product((0, 1, 2), (0, 1)):
+                self.add(op, [ties], axis=axis, keepdims=keepdims)
+            self.add(op, [ties])
+            if self.opset >= 12:
+                self.add(op, [ties], axis=-1, select_last_index=1)
+        if self.opset >= 11:
+            for exclusive, reverse in itertools.product((0, 1), (0, 1)):
+                for axis in (0, -1):
+                    self.add("CumSum", [x, np.int64(axis).reshape(())], (1,), exclusive=exclusive, reverse=reverse)
+
+    # ------------------------------------------------------------------------------------- movement
+
+    def shapes(self):
+        x = quarters(110, 2, 3, 4, 5)
+        for shape in ((6, 20), (0, -1), (-1,), (2, 0, 20), (1, 2, 3, 4, 5, 1)):
+            self.add("Reshape", [x, i64(*shape)], (1,), label=str(shape))
+        if self.opset >= 17:
+            self.add("Reshape", [quarters(111, 0, 3), i64(3, 0)], (1,), allowzero=1)
+        for axis in (0, 1, 2, 4) + ((-1,) if self.opset >= 11 else ()):
+            self.add("Flatten", [x], axis=axis)
+        for perm in (None, (0, 2, 3, 1), (0, 3, 1, 2), (3, 2, 1, 0), (1, 0, 2, 3), (0, 1, 3, 2)):
+            self.add("Transpose", [x], **({} if perm is None else {"perm": perm}))
+        for dtype in (np.uint8, np.int64, np.bool_, np.float64):
+            self.add("Transpose", [x.astype(dtype)], perm=[1, 0, 3, 2], label=np.dtype(dtype).name)
+        ones = quarters(112, 1, 3, 1, 4)
+        for axes in ([0], [0, 2], [2]):
+            if self.opset >= 13:
+                self.add("Squeeze", [ones, i64(*axes)], (1,), label=str(axes))
+                self.add("Unsqueeze", [ones, i64(*axes)], (1,), label=str(axes))
+            else:
+                self.add("Squeeze", [ones], axes=axes)
+                self.add("Unsqueeze", [ones], axes=axes)
+        self.add("Squeeze", [ones])
+        for axis in (0, 1, 3) + ((-2,) if self.opset >= 11 else ()):
+            shape = list(x.shape)
+            shape[axis] = 2
+            self.add("Concat", [x, quarters(113, *shape), x], axis=axis)
+        self.add("Concat", [x], axis=1)
+        if self.opset >= 13:
+            self.add("Split", [x], axis=2, outputs=2, **({"num_outputs": 2} if self.opset >= 18 else {}))
+            self.add("Split", [x, i64(1, 4)], (1,), axis=3, outputs=2)
+            self.add("Split", [x, i64(2, 0, 1)], (1,), axis=1, outputs=3)
+        else:
+            self.add("Split", [x], axis=2, outputs=2)
+            self.add("Split", [x], axis=3, split=[1, 4], outputs=2)
+        if self.opset >= 18:
+            self.add("Split", [x], axis=3, outputs=3, num_outputs=3)
+        for shape in ((2, 3, 4, 5), (1, 5), (7, 2, 1, 4, 5)):
+            if self.opset >= 9:
+                self.add("Expand", [quarters(114, 3, 1, 1) if shape[0] == 2 else quarters(114, 1, 1), i64(*shape)], (1,))
+        self.add("Tile", [quarters(115, 2, 3), i64(2, 3)], (1,))
+        self.add("Tile", [quarters(115, 2, 3), i64(1, 0)], (1,))
+        self.add("Shape", [x])
+        self.add("Size", [x])
+        if self.opset >= 17:
+            self.add("Shape", [x], start=1, end=-1)
+            self.add("Shape", [x], start=-2)
+        if self.opset >= 9:
+            self.add("ConstantOfShape", [i64(2, 3)], (0,))
+            self.add("ConstantOfShape", [i64(4)], (0,), value=numpy_helper.from_array(i64(7)))
+        if self.opset >= 11:
+            for start, limit, delta in ((0, 10, 3), (5, -5, -2), (1, 1, 1)):
+                for dtype in (np.int64, np.float32):
+                    self.add("Range", [np.array(v, dtype) for v in (start, limit, delta)], (0, 1, 2))
+        self.add("Dropout", [x])
+
+    def indexing(self):
+        x = quarters(120, 6, 7, 5)
+        slices = [([1, 2], [4, 6], [0, 1], None), ([0], [100], [2], None), ([-3], [-1], [1], None)]
+        if self.opset >= 10:
+            slices += [([5, 6], [0, -100], [0, 1], [-1, -2]), ([0, 1], [6, 7], None, [2, 3]), ([3], [1], [0], None),
+                       ([-1], [-1000], [-1], [-1])]
+            for starts, ends, axes, steps in slices:
+                for dtype in (np.int64, np.int32):
+                    arrays = [None if a is None else np.array(a, dtype) for a in (starts, ends, axes, steps)]
+                    self.add("Slice", [x, *arrays], (1, 2, 3, 4), label=f"{starts} {ends} {axes} {steps}")
+        else:
+            for starts, ends, axes, _ in slices:
+                self.add("Slice", [x], starts=starts, ends=ends, axes=axes)
+        for axis in (0, 1, 2):
+            self.add("Gather", [x, i64(0, 2, 1)], (1,), axis=axis)
+            self.add("Gather", [x, np.int64(3).reshape(())], (1,), axis=axis)
+            self.add("Gather", [x, integers(121, np.int32, 2, 3, low=0, high=4)], axis=axis)
+        if self.opset >= 11:
+            self.add("Gather", [x, i64(-1, 0)], (1,), axis=-1)
+            self.add("GatherElements", [x, integers(122, np.int64, 2, 7, 5, low=-6, high=5)], axis=0)
+            self.add("GatherElements", [x, integers(122, np.int64, 6, 7, 2, low=0, high=4)], axis=-1)
+            self.add("GatherND", [x, integers(123, np.int64, 4, 2, low=0, high=5)])
+            self.add("GatherND", [x, integers(123, np.int64, 3, 1, 3, low=0, high=4)])
+        if self.opset >= 12:
+            self.add("GatherND", [x, integers(124, np.int64, 6, 2, low=0, high=4)], batch_dims=1)
+        image = quarters(125, 2, 8, 4, 6)
+        self.add("SpaceToDepth", [image], blocksize=2)
+        self.add("DepthToSpace", [image], blocksize=2)
+        if self.opset >= 11:
+            for mode in ("DCR", "CRD"):
+                self.add("DepthToSpace", [image], blocksize=2, mode=mode)
+        for mode in ("constant", "reflect", "edge") + (("wrap",) if self.opset >= 19 else ()):
+            for pads in ([0, 0, 1, 2, 0, 0, 3, 1], [0, 0, 0, 0, 0, 0, 0, 0], [0, 0, -1, 1, 0, 0, 0, -2], [1, 2, 0, 0, 0, 1, 0, 0]):
+                if mode != "constant" and (min(pads) < 0 or pads[0]):
+                    continue
+                if self.opset >= 11:
+                    self.add("Pad", [image, i64(*pads)], (1,), mode=mode, label=str(pads))
+                    if mode == "constant":
+                        self.add("Pad", [image, i64(*pads), np.float32(1.5).reshape(())], (1, 2), label=str(pads))
+                else:
+                    self.add("Pad", [image], mode=mode, pads=pads, value=0.5)
+        if self.opset >= 18:
+            self.add("Pad", [image, i64(1, 2, 3, 0), None, i64(3, -2)], (1, 3), mode="constant")
+
+    def resizing(self):
+        x = quarters(130, 2, 3, 4, 6)
+        scales = ([1, 1, 2, 2], [1, 1, 1.5, 0.5], [1, 1, 0.75, 1.25])
+        if self.opset < 10:
+            op, place = "Upsample", (1,)
+            for mode in ("nearest", "linear"):
+                for s in ([1, 1, 2, 2], [1, 1, 3, 1.5]):
+                    if self.opset < 9:
+                        self.add(op, [x], mode=mode, scales=[float(v) for v in s])
+                    else:
+                        self.add(op, [x, f32(*s)], place, mode=mode, label=str(s))
+            return
+        modes = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+        if self.opset >= 21:
+            modes += ("half_pixel_symmetric",)
+        for mode, coordinates in itertools.product(("nearest", "linear", "cubic"), modes):
+            for s in scales:
+                self.add("Resize", [x, f32(), f32(*s)], (1, 2), mode=mode, coordinate_transformation_mode=coordinates,
+                         label=f"scales {s}")
+            for size in ([2, 3, 8, 12], [2, 3, 3, 9], [2, 3, 7, 5]):
+                self.add("Resize", [x, f32(), f32(), i64(*size)], (1, 2, 3), mode=mode,
+                         coordinate_transformation_mode=coordinates, label=f"sizes {size}")
+        for nearest in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"):
+            for coordinates, s in itertools.product(modes, scales):
+                self.add("Resize", [x, f32(), f32(*s)], (1, 2), mode="nearest", nearest_mode=nearest,
+                         coordinate_transformation_mode=coordinates, label=f"scales {s}")
+        for a, outside in itertools.product((-0.5, -0.75), (0, 1)):
+            self.add("Resize", [x, f32(), f32(1, 1, 1.5, 0.8)], (1, 2), mode="cubic", cubic_coeff_a=a,
+                     exclude_outside=outside)
+        self.add("Resize", [quarters(131, 1, 2, 7), f32(), f32(1, 1, 2.5)], (1, 2), mode="linear")
+        self.add("Resize", [quarters(132, 5, 4), f32(), f32(2, 0.5)], (1, 2), mode="nearest")
+        if self.opset >= 13:
+            self.add("Resize", [integers(133, np.uint8, 1, 2, 4, 4), None, f32(1, 1, 2, 2)], (2,), mode="nearest",
+                     coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+        if self.opset >= 18:
+            self.add("Resize", [x, None, f32(2, 0.5)], (2,), axes=[2, 3], mode="linear")
+            for policy in ("stretch", "not_larger", "not_smaller"):
+                self.add("Resize", [x, None, None, i64(7, 9)], (3,), axes=[2, 3], mode="linear",
+                         keep_aspect_ratio_policy=policy)
+
+    # ---------------------------------------------------------------------------------- quantization
+
+    def quantized(self):
+        if self.opset < 11:
+            return
+        x = np.concatenate([quarters(140, 50, low=-400, high=400), f32(0.5, 1.5, 2.5, -0.5, 1e9, -1e9, np.inf, -np.inf)])
+        one, scalar = f32(1.0).reshape(()), lambda v, t: np.array(v, t)
+        for dtype, zero in ((np.uint8, 128), (np.int8, 3), (np.uint8, 0)):
+            for scale in (1.0, 0.3, 7.0):
+                self.add("QuantizeLinear", [x, scalar(scale, np.float32), scalar(zero, dtype)], (1, 2), label=f"{scale}")
+                self.add("DequantizeLinear", [integers(141, dtype, 40), scalar(scale, np.float32), scalar(zero, dtype)], (1, 2))
+        self.add("QuantizeLinear", [x, one], (1,))
+        self.add("DequantizeLinear", [integers(142, np.int32, 20, low=-9999, high=9999), scalar(0.01, np.float32)], (1,))
+        self.add("DynamicQuantizeLinear", [quarters(143, 40)])
+        self.all[-1] = Case("DynamicQuantizeLinear", self.opset,
+                            [helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])],
+                            {"x": quarters(143, 40)}, outputs=["q", "s", "z"])
+        if self.opset >= 13:
+            for axis in (0, 1, -1):
+                n = (3, 4, 5)[axis]
+                scales, zeros = quarters(144, n, low=1), integers(145, np.int8, n, low=-9, high=9)
+                self.add("QuantizeLinear", [quarters(146, 3, 4, 5, low=-400, high=400), scales, zeros], (1, 2), axis=axis)
+                self.add("DequantizeLinear", [integers(147, np.int8, 3, 4, 5), scales, zeros], (1, 2), axis=axis)
+        if self.opset >= 21:
+            for dtype in (np.uint16, np.int16):
+                self.add("QuantizeLinear", [x * 50, scalar(0.3, np.float32), scalar(5, dtype)], (1, 2))
+                self.add("DequantizeLinear", [integers(148, dtype, 40), scalar(0.3, np.float32), scalar(5, dtype)], (1, 2))
+            self.add("DequantizeLinear", [integers(149, np.int8, 4, 6), quarters(150, 4, 3, low=1)], (1,), axis=1, block_size=2)
+        u8, s8 = np.uint8, np.int8
+        image = [integers(151, u8, 2, 4, 7, 6), integers(152, s8, 6, 4, 3, 3)]
+        for attributes in ({}, {"pads": [1, 1, 1, 1], "strides": [2, 1]}, {"dilations": [2, 2]}):
+            self.add("ConvInteger", [*image, scalar(130, u8)], (1, 2), **attributes)
+            for per_channel in (False, True):
+                scales = quarters(153, 6, low=1, high=9) / 64 if per_channel else scalar(0.02, np.float32)
+                zeros = np.zeros(6, s8) if per_channel else scalar(0, s8)
+                arrays = [image[0], scalar(0.1, np.float32), scalar(130, u8), image[1], scales.astype(np.float32), zeros,
+                          scalar(0.7, np.float32), scalar(120, u8), integers(154, np.int32, 6, low=-500, high=500)]
+                self.add("QLinearConv", arrays, tuple(range(1, 9)), **attributes)
+                self.add("QLinearConv", arrays[:8], tuple(range(1, 8)), **attributes)
+        depthwise = integers(155, s8, 4, 1, 3, 3)
+        self.add("QLinearConv", [image[0], scalar(0.1, np.float32), scalar(130, u8), depthwise, scalar(0.02, np.float32),
+                                 scalar(0, s8), scalar(0.3, np.float32), scalar(120, u8)], tuple(range(1, 8)), group=4,
+                 pads=[1, 1, 1, 1])
+        for left, right in itertools.product((u8,), (u8, s8)):
+            a, b = integers(156, left, 5, 9), integers(157, right, 9, 7)
+            self.add("MatMulInteger", [a, b, scalar(100, left), scalar(3, right)], (1, 2, 3), label=right.__name__)
+            self.add("MatMulInteger", [a, b], (), label=right.__name__)
+            self.add("QLinearMatMul", [a, scalar(0.1, np.float32), scalar(100, left), b, scalar(0.02, np.float32),
+                                       scalar(3, right), scalar(0.5, np.float32), scalar(110, left)],
+                     (1, 2, 3, 4, 5, 6, 7), label=right.__name__)
+        self.add("MatMulInteger", [integers(158, u8, 2, 5, 9), integers(159, s8, 2, 9, 3), scalar(7, u8)], (2,))
+        for dtype in (u8, s8):
+            zero = lambda v: scalar(v if dtype == u8 else v - 128, dtype)
+            a, b = integers(160, dtype, 2, 5, 3, 3), integers(161, dtype, 5, 1, 1)
+            for op in ("QLinearAdd", "QLinearMul"):
+                for right in (b, integers(162, dtype, 2, 5, 3, 3)):
+                    self.add(op, [a, scalar(0.25, np.float32), zero(100), right, scalar(0.5, np.float32), zero(90),
+                                  scalar(1.0 if op == "QLinearAdd" else 16.0, np.float32), zero(110)],
+                             (1, 2, 4, 5, 6, 7), domain=ML_DOMAIN, label=dtype.__name__)
+            for op, attributes in (("QLinearSigmoid", {}), ("QLinearLeakyRelu", {"alpha": 0.25})):
+                y = 1 / 256 if op == "QLinearSigmoid" else 0.2
+                self.add(op, [a, scalar(0.1, np.float32), zero(100), scalar(y, np.float32), zero(20)], (1, 2, 3, 4),
+                         domain=ML_DOMAIN, label=dtype.__name__, **attributes)
+            self.add("QLinearGlobalAveragePool", [a, scalar(0.1, np.float32), zero(100), scalar(0.07, np.float32), zero(20)],
+                     (1, 2, 3, 4), domain=ML_DOMAIN, label=dtype.__name__)
+            for attributes in ({}, {"pads": [1, 1, 0, 0], "count_include_pad": 1}, {"pads": [1, 1, 0, 0]}):
+                self.add("QLinearAveragePool", [a, scalar(0.1, np.float32), zero(100), scalar(0.07, np.float32), zero(20)],
+                         (1, 2, 3, 4), domain=ML_DOMAIN, kernel_shape=[2, 2], label=dtype.__name__, **attributes)
+            self.add("QLinearConcat", [scalar(0.5, np.float32), zero(100), a, scalar(0.25, np.float32), zero(90), a,
+                                       scalar(0.5, np.float32), zero(100)], (0, 1, 3, 4, 6, 7), domain=ML_DOMAIN, axis=1,
+                     label=dtype.__name__)
+
+    # ---------------------------------------------------------------------- a few operators together
+
+    def chains(self):
+        """Between convolutions, which work in another order of elements, and what else uses their result."""
+        x = quarters(170, 2, 3, 8, 8, low=-4, high=4)
+        w1, w2 = quarters(171, 6, 3, 3, 3, low=-4, high=4), quarters(172, 4, 6, 1, 1, low=-4, high=4)
+        head = ("Conv", ["x", "w1"], ["a"], {"pads": [1, 1, 1, 1]})
+
+        def between(label, steps, constants=None, channels=6):
+            weights = w2 if channels == 6 else quarters(173, 4, channels, 1, 1, low=-4, high=4)
+            tail = [("Conv", ["b", "w2"], ["y"], {})]
+            self.chain("Conv, " + label + ", Conv", [head, *steps, *tail], {"x": x},
+                       {"w1": w1, "w2": weights, **(constants or {})})
+            self.chain("Conv, " + label, [head, *steps], {"x": x}, {"w1": w1, **(constants or {})}, ["b", "a"])
+
+        c = lambda *shape: {"c": quarters(174, *shape)}
+        for shape in ((6, 1, 1), (1, 6, 1, 1), (1,), (), (1, 1, 1), (8,), (8, 8), (6, 8, 8), (2, 6, 8, 8), (1, 1, 1, 1)):
+            between(f"Add {shape}", [("Add", ["a", "c"], ["b"], {})], c(*shape))
+            between(f"Mul {shape}", [("Mul", ["c", "a"], ["b"], {})], c(*shape))
+        self.chain("Conv, Add of rank 5", [head, ("Add", ["a", "c"], ["y"], {})], {"x": x},
+                   {"w1": w1, **c(1, 1, 1, 1, 1)})
+        between("Relu", [("Relu", ["a"], ["b"], {})])
+        between("LeakyRelu", [("LeakyRelu", ["a"], ["b"], {"alpha": 0.25})])
+        between("PRelu", [("PRelu", ["a", "c"], ["b"], {})], c(6, 1, 1))
+        between("BatchNormalization", [("BatchNormalization", ["a", "p", "q", "r", "s"], ["b"], {})],
+                {"p": quarters(175, 6), "q": quarters(176, 6), "r": quarters(177, 6), "s": quarters(178, 6, low=1)})
+        between("InstanceNormalization", [("InstanceNormalization", ["a", "p", "q"], ["b"], {})],
+                {"p": quarters(175, 6), "q": quarters(176, 6)})
+        between("MaxPool", [("MaxPool", ["a"], ["b"], {"kernel_shape": [3, 3], "strides": [2, 2]})])
+        between("AveragePool", [("AveragePool", ["a"], ["b"], {"kernel_shape": [2, 2], "strides": [2, 2]})])
+        between("GlobalAveragePool", [("GlobalAveragePool", ["a"], ["b"], {})])
+        between("Concat", [("Concat", ["a", "x", "a"], ["b"], {"axis": 1})], channels=15)
+        between("Concat of columns", [("Concat", ["a", "a"], ["b"], {"axis": 3})])
+        between("Transpose", [("Transpose", ["a"], ["b"], {"perm": [0, 1, 3, 2]})])
+        between("to channels last and back", [("Transpose", ["a"], ["t"], {"perm": [0, 2, 3, 1]}),
+                                              ("Transpose", ["t"], ["b"], {"perm": [0, 3, 1, 2]})])
+        between("Softmax", [("Softmax", ["a"], ["b"], {"axis": 1})])
+        between("LRN", [("LRN", ["a"], ["b"], {"size": 3})])
+        between("Identity", [("Identity", ["a"], ["b"], {})])
+        between("Dropout", [("Dropout", ["a"], ["b"], {})])
+        between("Add of two", [("Conv", ["x", "w3"], ["d"], {"pads": [1, 1, 1, 1]}), ("Add", ["a", "d"], ["b"], {})],
+                {"w3": quarters(179, 6, 3, 3, 3)})
+        between("squeeze and excitation", [("GlobalAveragePool", ["a"], ["g"], {}), ("Conv", ["g", "w3"], ["h"], {}),
+                                           ("Sigmoid", ["h"], ["i"], {}), ("Mul", ["a", "i"], ["b"], {})],
+                {"w3": quarters(180, 6, 6, 1, 1) / 8})
+        between("shuffle", [("Reshape", ["a", "s1"], ["d"], {}), ("Transpose", ["d"], ["e"], {"perm": [0, 2, 1, 3, 4]}),
+                            ("Reshape", ["e", "s2"], ["b"], {})],
+                {"s1": i64(2, 2, 3, 8, 8), "s2": i64(2, 6, 8, 8)})
+        if self.opset >= 11:
+            between("Clip", [("Clip", ["a", "lo", "hi"], ["b"], {})],
+                    {"lo": np.array(-2, np.float32), "hi": np.array(3, np.float32)})
+            between("Resize", [("Resize", ["a", "", "sc"], ["b"], {"mode": "linear"})] if self.opset >= 13 else
+                    [("Resize", ["a", "roi", "sc"], ["b"], {"mode": "linear"})],
+                    {"sc": f32(1, 1, 2, 2), **({} if self.opset >= 13 else {"roi": f32()})})
+            between("Pad", [("Pad", ["a", "p"], ["b"], {"mode": "reflect"})], {"p": i64(0, 0, 1, 2, 0, 0, 3, 1)})
+            between("Slice", [("Slice", ["a", "s", "e", "ax"], ["b"], {})], {"s": i64(1), "e": i64(5), "ax": i64(1)}, 4)
+        if self.opset >= 13:
+            between("Split", [("Split", ["a", "sp"], ["d", "b"], {"axis": 1})], {"sp": i64(2, 4)}, 4)
+            between("ReduceMean", [("ReduceMean", ["a"], ["b"], {"axes": [2, 3]})] if self.opset < 18 else
+                    [("ReduceMean", ["a", "ax"], ["b"], {})], {} if self.opset < 18 else {"ax": i64(2, 3)})
+        self.chain("Conv, Flatten, Gemm", [head, ("Flatten", ["a"], ["f"], {}), ("Gemm", ["f", "m", "n"], ["y"], {})],
+                   {"x": x}, {"w1": w1, "m": quarters(181, 384, 5), "n": quarters(182, 5)})
+        self.chain("MatMul, Add, Relu", [("MatMul", ["x", "m"], ["a"], {}), ("Add", ["n", "a"], ["b"], {}),
+                                         ("Relu", ["b"], ["y"], {})],
+                   {"x": quarters(183, 3, 5)}, {"m": quarters(184, 5, 4), "n": quarters(185, 4)})
+        self.chain("MatMul of rank 3, Add, Relu", [("MatMul", ["x", "m"], ["a"], {}), ("Add", ["n", "a"], ["b"], {}),
+                                                   ("Relu", ["b"], ["y"], {})],
+                   {"x": quarters(183, 2, 3, 5)}, {"m": quarters(184, 5, 4), "n": quarters(185, 4)})
+        transposed = [("ConvTranspose", ["x", "t"], ["a"], {"strides": [2, 2]}),
+                      ("BatchNormalization", ["a", "p", "q", "r", "s"], ["y"], {})]
+        self.chain("ConvTranspose, BatchNormalization", transposed, {"x": x},
+                   {"t": quarters(186, 3, 4, 2, 2), "p": quarters(187, 4), "q": quarters(188, 4), "r": quarters(189, 4),
+                    "s": quarters(190, 4, low=1)})
+
+
+def all_cases():
+    for opset in OPSETS:
+        cases = Cases(opset)
+        for family in (cases.convolution, cases.transposed_convolution, cases.pools, cases.products, cases.arithmetic,
+                       cases.functions, cases.normalization, cases.reductions, cases.shapes, cases.indexing,
+                       cases.resizing, cases.quantized, cases.chains):
+            family()
+        yield from cases.all
