@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// u8 x s8 products: GOPS, and the share of the instruction peak probed right before each measurement.
+// u8 x s8 products: GOPS, and the share of the instruction peak probed right before each
+// measurement.
 #include <cstdint>
 #include <cstdlib>
 #include <random>
@@ -43,8 +44,8 @@ void gemm(benchmark::State& state, detent::target target) {
   for (int i = 0; i < 100; ++i) {
     const std::size_t row = random() % m;
     const std::size_t column = random() % n;
-    const auto acc = static_cast<std::int32_t>(
-        detent::reference::dot(&a[row * k], &b[column], static_cast<std::ptrdiff_t>(n), k, 7, 0, 0));
+    const auto acc = static_cast<std::int32_t>(detent::reference::dot(
+        &a[row * k], &b[column], static_cast<std::ptrdiff_t>(n), k, 7, 0, 0));
     bool right = true;
     if constexpr (std::is_same_v<T, std::int32_t>) {
       right = c[row * n + column] == acc;
@@ -58,9 +59,10 @@ void gemm(benchmark::State& state, detent::target target) {
     }
   }
   const double operations = 2.0 * static_cast<double>(m * n * k);
-  state.counters["GOPS"] = benchmark::Counter(operations * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
-  state.counters["share_of_peak"] = benchmark::Counter(
-      operations * 1e-9 / peak, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["GOPS"] =
+      benchmark::Counter(operations * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["share_of_peak"] =
+      benchmark::Counter(operations * 1e-9 / peak, benchmark::Counter::kIsIterationInvariantRate);
 }
 
 }  // namespace
@@ -73,12 +75,12 @@ int main(int argc, char** argv) {
     for (const auto& [m, n, k] : {std::tuple(1000, 1024, 1024), std::tuple(128, 768, 768),
                                   std::tuple(784, 128, 1152), std::tuple(1, 768, 768)}) {
       const std::string name = std::string("/") + detent::name(t);
-      benchmark::RegisterBenchmark(("gemm_u8s8_s32" + name).c_str(),
-                                   [t](benchmark::State& s) { gemm<std::int32_t>(s, t); })
-          ->Args({m, n, k});
-      benchmark::RegisterBenchmark(("gemm_u8s8_u8" + name).c_str(),
-                                   [t](benchmark::State& s) { gemm<std::uint8_t>(s, t); })
-          ->Args({m, n, k});
+      benchmark::RegisterBenchmark(("gemm_u8s8_s32" + name).c_str(), [t](benchmark::State& s) {
+        gemm<std::int32_t>(s, t);
+      })->Args({m, n, k});
+      benchmark::RegisterBenchmark(("gemm_u8s8_u8" + name).c_str(), [t](benchmark::State& s) {
+        gemm<std::uint8_t>(s, t);
+      })->Args({m, n, k});
     }
   }
   benchmark::Initialize(&argc, argv);

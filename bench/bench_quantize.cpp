@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// f32 -> u8 by the canonical rule: bytes read and written a second, and the ratio to the plain scalar
-// loop, measured in the same run.
+// f32 -> u8 by the canonical rule: bytes read and written a second, and the ratio to the plain
+// scalar loop, measured in the same run.
 #include <cstdint>
 #include <random>
 #include <string>
@@ -45,8 +45,10 @@ void quantize(benchmark::State& state, detent::target target) {
     }
   }
   const double bytes = static_cast<double>(n * (sizeof(float) + 1));
-  state.counters["GB_per_s"] = benchmark::Counter(bytes * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
-  state.counters["times_scalar"] = benchmark::Counter(scalar, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["GB_per_s"] =
+      benchmark::Counter(bytes * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["times_scalar"] =
+      benchmark::Counter(scalar, benchmark::Counter::kIsIterationInvariantRate);
 }
 
 }  // namespace

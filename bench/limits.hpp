@@ -17,36 +17,36 @@ inline double seconds_now() {
 }
 
 #if defined(__x86_64__)
-// Twenty independent accumulators hide the latency; the instructions are spelled out so that no compiler
-// moves them through memory.
+// Twenty independent accumulators hide the latency; the instructions are spelled out so that no
+// compiler moves them through memory.
 #define DETENT_BENCH_TWENTY(op, a, b, r)                                                          \
   op " " a "," b "," r "0\n" op " " a "," b "," r "1\n" op " " a "," b "," r "2\n" op " " a "," b \
-     "," r "3\n" op " " a "," b "," r "4\n" op " " a "," b "," r "5\n" op " " a "," b "," r        \
+     "," r "3\n" op " " a "," b "," r "4\n" op " " a "," b "," r "5\n" op " " a "," b "," r       \
      "6\n" op " " a "," b "," r "7\n" op " " a "," b "," r "8\n" op " " a "," b "," r "9\n"
 
 __attribute__((target("avx512f,avx512vnni"))) inline void issue_vpdpbusd_zmm(std::size_t times) {
   for (std::size_t i = 0; i < times; ++i) {
     __asm__ volatile(DETENT_BENCH_TWENTY("vpdpbusd", "%%zmm30", "%%zmm31", "%%zmm")
-                     DETENT_BENCH_TWENTY("vpdpbusd", "%%zmm30", "%%zmm31", "%%zmm1")::
-                         : "zmm0", "zmm1", "zmm2", "zmm3", "zmm4", "zmm5", "zmm6", "zmm7", "zmm8",
-                           "zmm9", "zmm10", "zmm11", "zmm12", "zmm13", "zmm14", "zmm15", "zmm16",
-                           "zmm17", "zmm18", "zmm19");
+                         DETENT_BENCH_TWENTY("vpdpbusd", "%%zmm30", "%%zmm31", "%%zmm1")::
+                             : "zmm0", "zmm1", "zmm2", "zmm3", "zmm4", "zmm5", "zmm6", "zmm7",
+                               "zmm8", "zmm9", "zmm10", "zmm11", "zmm12", "zmm13", "zmm14", "zmm15",
+                               "zmm16", "zmm17", "zmm18", "zmm19");
   }
 }
 
 __attribute__((target("avx2"))) inline void issue_vpmaddwd_ymm(std::size_t times) {
   for (std::size_t i = 0; i < times; ++i) {
     __asm__ volatile(DETENT_BENCH_TWENTY("vpmaddwd", "%%ymm14", "%%ymm15", "%%ymm")
-                     DETENT_BENCH_TWENTY("vpmaddwd", "%%ymm14", "%%ymm15", "%%ymm")::
-                         : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
-                           "xmm9");
+                         DETENT_BENCH_TWENTY("vpmaddwd", "%%ymm14", "%%ymm15", "%%ymm")::
+                             : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",
+                               "xmm8", "xmm9");
   }
 }
 #undef DETENT_BENCH_TWENTY
 #endif
 
-/// Best rate of `issue`, in 1e9 operations (two for each product) a second; `products` for each of the
-/// twenty instructions that one round issues.
+/// Best rate of `issue`, in 1e9 operations (two for each product) a second; `products` for each of
+/// the twenty instructions that one round issues.
 template <class Issue>
 double probe_gops(const Issue& issue, double products) {
   constexpr std::size_t rounds = 20000;

@@ -262,7 +262,7 @@ TEST_CASE_TEMPLATE("gemm: random epilogues", T, std::int32_t, float, std::uint8_
 }
 
 TEST_CASE("gemm: large sums are exact, and round to float once") {
-  // 33024 * 255 * 255 is a little below 2^31; float has 24 bits for it.
+  // 33000 * 255 * 255 is a little below 2^31; float has 24 bits for it.
   constexpr std::size_t k = 33000;
   const std::vector<std::uint8_t> lhs(2 * k, 255);
   const std::vector<std::int8_t> rhs(k * 2, 127);
@@ -423,9 +423,7 @@ TEST_CASE("the certificate bounds every sum, tightly") {
     const std::int32_t bias = random.integer(-100000, 100000);
     const auto packed = detent::pack_weights({w.data(), k, 1},
                                              {.zero_points = {&zero_point, 1}, .bias = {&bias, 1}});
-    // A sum is linear in each a - lhs_zero_point, which lies in -255..255 - but all of them share
-    // the zero point: with 0, differences are 0..255; with 255, -255..0. Its extremes are at the
-    // corners.
+    // A sum is linear in each a and in lhs_zero_point, so that its extremes are at the corners.
     std::int64_t largest = 0;
     for (const std::int64_t lhs_zero_point : {0, 255}) {
       for (std::size_t corner = 0; corner < std::size_t{1} << k; ++corner) {
@@ -439,7 +437,7 @@ TEST_CASE("the certificate bounds every sum, tightly") {
     }
     const std::int64_t bound = packed.certificate().accumulator_bound;
     CHECK(bound >= largest);
-    // Exact where all distances have one sign, as the docs' bound adds magnitudes.
+    // What certificates are documented to hold: magnitudes added up, whatever their signs.
     std::int64_t magnitude = 0;
     for (const std::int8_t value : w) {
       magnitude += value < zero_point ? zero_point - value : value - zero_point;
@@ -483,7 +481,7 @@ TEST_CASE("a product that may overflow is refused, one that cannot is not") {
 }
 
 TEST_CASE("the largest sums that fit") {
-  // 255 * 128 * 65793 + 127 = 2^31 - 1 - 255 * 128 + ...: the bias fills up what is left.
+  // 255 * 128 * 65792 is a little below 2^31; the bias fills up what is left.
   constexpr std::size_t k = 65792;
   const std::vector<std::uint8_t> lhs(k, 255);
   const std::vector<std::int8_t> rhs(k, -128);

@@ -285,7 +285,7 @@ TEST_CASE("params_from_range: by hand") {
 }
 
 TEST_CASE("params_from_range: the scale rounds up where rounding down leaves an end uncovered") {
-  // 1/255 = 0x1.01010101..p-8 rounds down to 0x1.010102p-8 (up) or 0x1.010100p-8 (down).
+  // Half of the quotients round down to float and need the step up; none may be raised twice.
   for (const quant_scheme scheme : {detent::asymmetric<u8>, detent::symmetric<s8>}) {
     for (int i = 1; i < 1000; ++i) {
       const float upper = static_cast<float>(i) / 7.0F;

@@ -4,9 +4,9 @@ set -eu
 cd "$(dirname "$0")/.."
 build=$PWD/build
 sh cmake/setup.sh --tests "$build"
-cmake -S . -B "$build/tests" -G Ninja -DCMAKE_BUILD_TYPE=Release \
-  -DCMAKE_PREFIX_PATH="$build/deps/usr" -DDETENT_WERROR=ON >"$build/tests.log" 2>&1 ||
-  { cat "$build/tests.log" >&2; exit 1; }
-echo "detent: building the tests (build/tests)"
-cmake --build "$build/tests" >"$build/tests.log" 2>&1 || { cat "$build/tests.log" >&2; exit 1; }
-ctest --test-dir "$build/tests" --output-on-failure --no-tests=error -j "$(nproc)" "$@"
+cmake -S . -B "$build/release" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$build/deps/usr" \
+  -DDETENT_BUILD_TESTS=ON -DDETENT_BUILD_BENCHMARKS=ON >"$build/release.log" 2>&1 ||
+  { cat "$build/release.log" >&2; exit 1; }
+echo "detent: building the tests (build/release)"
+cmake --build "$build/release" >"$build/release.log" 2>&1 || { cat "$build/release.log" >&2; exit 1; }
+ctest --test-dir "$build/release" --output-on-failure --no-tests=error -j "$(nproc)" "$@"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the commands of the tool take; each returns the exit code and throws detent::error on failure.
+// What the commands of the tool take; each returns the exit code and throws detent::error on
+// failure.
 #ifndef DETENT_CLI_COMMANDS_HPP
 #define DETENT_CLI_COMMANDS_HPP
 
@@ -21,7 +22,7 @@ int quantize(const quantize_arguments& a);
 struct eval_arguments {
   std::string model, labels;
   std::vector<std::string> data;
-  std::string samples;  // A:B
+  std::string samples;    // A:B
   std::size_t batch = 0;  // 0: what the model declares, or 1
   std::size_t threads = 1;
   std::string target;

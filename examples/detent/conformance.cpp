@@ -43,13 +43,12 @@ std::string first_difference(const tensor& actual, const tensor& expected) {
                               : t.type() == element_type::s4      ? element_type::s8
                               : t.type() == element_type::boolean ? element_type::u8
                                                                   : t.type();
-    const bool known =
-        graph::visit_type(graph::number_types{}, type, [&]<class T>() {
-          const T* data = reinterpret_cast<const T*>(t.raw());
-          for (std::size_t i = 0; i < v.size(); ++i) {
-            v[i] = static_cast<double>(data[i]);
-          }
-        });
+    const bool known = graph::visit_type(graph::number_types{}, type, [&]<class T>() {
+      const T* data = reinterpret_cast<const T*>(t.raw());
+      for (std::size_t i = 0; i < v.size(); ++i) {
+        v[i] = static_cast<double>(data[i]);
+      }
+    });
     if (!known) {
       const auto bits = t.data<std::uint16_t>();
       for (std::size_t i = 0; i < v.size(); ++i) {
@@ -90,7 +89,8 @@ outcome run_folder(const fs::path& folder) {
     }
     std::vector<fs::path> sets;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-      if (entry.is_directory() && entry.path().filename().string().rfind("test_data_set_", 0) == 0) {
+      if (entry.is_directory() &&
+          entry.path().filename().string().rfind("test_data_set_", 0) == 0) {
         sets.push_back(entry.path());
       }
     }

@@ -14,7 +14,8 @@
 
 namespace {
 
-/// An option whose other values belong to later releases: using one of them is wrong usage that says so.
+/// An option whose other values belong to later releases: using one of them is wrong usage that
+/// says so.
 class choice {
  public:
   choice(CLI::App& app, const std::string& flag, const std::string& available,
@@ -56,48 +57,57 @@ int main(int argc, char** argv) {
   CLI::App* quantize_command =
       app.add_subcommand("quantize", "Quantizes a float model with calibration samples");
   quantize_command->add_option("MODEL", quantize.model, "Float ONNX model")->required();
-  quantize_command->add_option("-o,--output", quantize.output, "Quantized model to write")->required();
+  quantize_command->add_option("-o,--output", quantize.output, "Quantized model to write")
+      ->required();
   quantize_command->add_option("--calib", quantize.calibration,
                                "[NAME=]X.npy: samples of an input, first axis = samples");
-  const choice approach(*quantize_command, "--approach", "static", {"dynamic"}, "When ranges are taken");
+  const choice approach(*quantize_command, "--approach", "static", {"dynamic"},
+                        "When ranges are taken");
   const choice format(*quantize_command, "--format", "qdq", {"qoperator", "integerops"},
                       "How the model is written");
   const choice activations(*quantize_command, "--activations", "u8", {"s8"}, "Type of activations");
-  const choice method(*quantize_command, "--method", "minmax", {"percentile", "kl", "mse", "isotone"},
-                      "How ranges are found");
+  const choice method(*quantize_command, "--method", "minmax",
+                      {"percentile", "kl", "mse", "isotone"}, "How ranges are found");
   const choice correction(*quantize_command, "--bias-correction", "none", {"fast", "full"},
                           "Whether biases make up for rounding");
   std::string granularity = "per-channel";
-  quantize_command->add_option("--granularity", granularity, "Weight scales (per-channel|per-tensor)")
+  quantize_command
+      ->add_option("--granularity", granularity, "Weight scales (per-channel|per-tensor)")
       ->check(CLI::IsMember({"per-channel", "per-tensor"}));
   quantize_command->add_option("--samples", quantize.samples, "Use only the first N samples")
       ->check(CLI::PositiveNumber);
   std::string report;
-  quantize_command->add_option("--report", report, "HTML report")
-      ->check([](const std::string&) { return std::string("--report is not part of this release"); });
+  quantize_command->add_option("--report", report, "HTML report")->check([](const std::string&) {
+    return std::string("--report is not part of this release");
+  });
 
   detent_cli::eval_arguments eval;
   CLI::App* eval_command = app.add_subcommand("eval", "Measures top-1 and top-5 accuracy");
   eval_command->add_option("MODEL", eval.model, "ONNX model, float or quantized")->required();
   eval_command->add_option("--data", eval.data, "[NAME=]X.npy: samples of an input")->required();
-  eval_command->add_option("--labels", eval.labels, "Y.npy: one integer for each sample")->required();
-  eval_command->add_option("--samples", eval.samples, "A:B: only samples A up to, not including, B");
+  eval_command->add_option("--labels", eval.labels, "Y.npy: one integer for each sample")
+      ->required();
+  eval_command->add_option("--samples", eval.samples,
+                           "A:B: only samples A up to, not including, B");
   eval_command->add_option("--batch", eval.batch, "Samples in one run")->check(CLI::PositiveNumber);
-  eval_command->add_option("--threads", eval.threads, "Threads in one run")->check(CLI::PositiveNumber);
+  eval_command->add_option("--threads", eval.threads, "Threads in one run")
+      ->check(CLI::PositiveNumber);
   eval_command->add_option("--target", eval.target, "CPU target (see: detent targets)");
 
   detent_cli::run_arguments run;
   CLI::App* run_command = app.add_subcommand("run", "Runs a model and writes its outputs as .npy");
   run_command->add_option("MODEL", run.model, "ONNX model, float or quantized")->required();
   run_command->add_option("--input", run.inputs, "[NAME=]X.npy: an input")->required();
-  run_command->add_option("-o,--output", run.output, "Folder for one .npy for each output")->required();
+  run_command->add_option("-o,--output", run.output, "Folder for one .npy for each output")
+      ->required();
 
   detent_cli::compare_arguments compare;
   CLI::App* compare_command =
       app.add_subcommand("compare", "Compares a quantized model with its float original");
   compare_command->add_option("FLOAT", compare.reference, "Float ONNX model")->required();
   compare_command->add_option("QUANT", compare.quantized, "Quantized ONNX model")->required();
-  compare_command->add_option("--data", compare.data, "[NAME=]X.npy: samples of an input")->required();
+  compare_command->add_option("--data", compare.data, "[NAME=]X.npy: samples of an input")
+      ->required();
   compare_command->add_option("--samples", compare.samples,
                               "A:B: only samples A up to, not including, B");
 
@@ -107,7 +117,8 @@ int main(int argc, char** argv) {
 
   detent_cli::conformance_arguments conformance;
   CLI::App* conformance_command = app.add_subcommand("conformance", "Runs ONNX node tests");
-  conformance_command->add_option("DIR", conformance.folders, "Folders that hold model.onnx, or others")
+  conformance_command
+      ->add_option("DIR", conformance.folders, "Folders that hold model.onnx, or others")
       ->required();
 
   CLI::App* targets_command = app.add_subcommand("targets", "Lists CPU targets");
@@ -155,7 +166,10 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "detent: not enough memory\n");
   } catch (const std::exception& e) {
-    const std::string text = e.what();
+    std::string text = e.what();
+    for (char& c : text) {
+      c = static_cast<unsigned char>(c) < ' ' || c == '\x7F' ? '?' : c;  // names come from files
+    }
     std::fprintf(stderr, "%s%s\n", text.rfind("detent: ", 0) == 0 ? "" : "detent: ", text.c_str());
   }
   return 1;

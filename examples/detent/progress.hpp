@@ -3,13 +3,13 @@
 #ifndef DETENT_CLI_PROGRESS_HPP
 #define DETENT_CLI_PROGRESS_HPP
 
-#include <unistd.h>
-
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <string>
 #include <utility>
+
+#include <unistd.h>
 
 namespace detent_cli {
 

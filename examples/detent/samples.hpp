@@ -79,8 +79,8 @@ class sample_set {
       require(count_ == 0 || count_ == count, error_kind::shape_mismatch, path, " has ", count,
               " samples, the file before it ", count_);
       count_ = count;
-      require(inputs_.emplace(name, std::move(t)).second, error_kind::invalid_argument, "input '", name,
-              "' is given twice");
+      require(inputs_.emplace(name, std::move(t)).second, error_kind::invalid_argument, "input '",
+              name, "' is given twice");
       if (!input.dims.empty() && input.dims[0] > 0) {
         fixed_batch_ = static_cast<std::size_t>(input.dims[0]);
       }
@@ -106,8 +106,8 @@ class sample_set {
   [[nodiscard]] std::size_t fixed_batch() const noexcept { return fixed_batch_; }
   void limit(std::size_t count) { count_ = (std::min)(count, count_); }
 
-  /// The inputs for `batch` samples from `at` on. Where the samples end early, the last one is repeated to
-  /// fill the batch; the caller ignores what it makes.
+  /// The inputs for `batch` samples from `at` on. Where the samples end early, the last one is
+  /// repeated to fill the batch; the caller ignores what it makes.
   [[nodiscard]] std::map<std::string, tensor> batch(std::size_t at, std::size_t batch_size) const {
     std::map<std::string, tensor> inputs;
     const std::size_t real = (std::min)(batch_size, count_ - at);
@@ -131,7 +131,8 @@ class sample_set {
 
  private:
   static std::pair<std::string, std::string> split(const model& m, const std::string& text) {
-    // A name may hold ':' or '/', a path may hold '=': the first '=' after a known input's name counts.
+    // A name may hold ':' or '/', a path may hold '=': the first '=' after a known input's name
+    // counts.
     for (const value_info& v : m.inputs) {
       if (text.rfind(v.name + "=", 0) == 0) {
         return {v.name, text.substr(v.name.size() + 1)};
@@ -139,14 +140,15 @@ class sample_set {
     }
     if (m.inputs.size() == 1) {
       const std::size_t equals = text.find('=');
-      require(equals == std::string::npos || std::filesystem::exists(text), error_kind::invalid_argument,
-              "the model has no input '", text.substr(0, equals), "'; its input is '",
-              m.inputs[0].name, "'");
+      require(equals == std::string::npos || std::filesystem::exists(text),
+              error_kind::invalid_argument, "the model has no input '", text.substr(0, equals),
+              "'; its input is '", m.inputs[0].name, "'");
       return {m.inputs[0].name, text};
     }
-    detent::detail::raise(error_kind::invalid_argument,
-                          "detent: '" + text + "' does not say which of the model's " +
-                              std::to_string(m.inputs.size()) + " inputs it is; write NAME=" + text);
+    detent::detail::raise(error_kind::invalid_argument, "detent: '" + text +
+                                                            "' does not say which of the model's " +
+                                                            std::to_string(m.inputs.size()) +
+                                                            " inputs it is; write NAME=" + text);
   }
 
   static const value_info& find_input(const model& m, const std::string& name,

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Every macro that a user may set, and what follows from it. All options are 0 or 1.
 //
-//   DETENT_SEPARATE_COMPILATION   (defined or not) the kernels are compiled in one other translation
-//                                 unit, which includes <detent/src.hpp>; this one only declares them
-//   DETENT_COMPILE_KERNELS        (defined or not) this is that other unit: what <detent/src.hpp> defines,
+//   DETENT_SEPARATE_COMPILATION   (defined or not) the kernels are compiled in one other
+//   translation
+//                                 unit, which includes <detent/src.hpp>; this one only declares
+//                                 them
+//   DETENT_COMPILE_KERNELS        (defined or not) this is that other unit: what <detent/src.hpp>
+//   defines,
 //                                 and what a file defines that has only the single header
 //   DETENT_WITH_HIGHWAY           vector kernels through <hwy/highway.h>; default: if it is found
-//   DETENT_WITH_XSIMD             register-level templates through <xsimd/xsimd.hpp>; default: if found
+//   DETENT_WITH_XSIMD             register-level templates through <xsimd/xsimd.hpp>; default: if
+//   found
 //
 // Without Highway or xsimd the same functions run through portable code and return the same bits.
 #ifndef DETENT_CONFIG_HPP
@@ -19,7 +23,8 @@
 #endif
 
 #if defined(__FAST_MATH__)
-#error "detent: -ffast-math lets the compiler change results; every detent result is defined to the bit"
+#error \
+    "detent: -ffast-math lets the compiler change results; every detent result is defined to the bit"
 #endif
 
 #if defined(__x86_64__) || defined(_M_X64)
@@ -56,9 +61,10 @@
 #define DETENT_WITH_EXCEPTIONS 0
 #endif
 
-// Inline functions that were compiled with other -m flags or other options must not be merged by the
-// linker: a caller built for an old processor would be handed AVX-512 code. Hence an inline
-// namespace whose name spells out what changes the generated code. The patch version is not part of it.
+// Inline functions that were compiled with other -m flags or other options must not be merged by
+// the linker: a caller built for an old processor would be handed AVX-512 code. Hence an inline
+// namespace whose name spells out what changes the generated code. The patch version is not part of
+// it.
 #define DETENT_ABI_EPOCH v0
 #if defined(__AVX512FP16__)
 #define DETENT_ABI_ISA _avx512fp16

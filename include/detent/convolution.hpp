@@ -5,9 +5,9 @@
 //   weights  [out_channels][in_channels / groups][kernel_height][kernel_width], as ONNX has them
 //   output   [batch][out_height][out_width][out_channels]
 //
-// A 1-D convolution has height 1. Integer arithmetic and epilogues are those of gemm(); padding stands
-// for the real value 0, that is lhs_zero_point. The float sum is a chain of fused multiply-adds in the
-// order kernel row, kernel column, channel, starting from the bias.
+// A 1-D convolution has height 1. Integer arithmetic and epilogues are those of gemm(); padding
+// stands for the real value 0, that is lhs_zero_point. The float sum is a chain of fused
+// multiply-adds in the order kernel row, kernel column, channel, starting from the bias.
 #ifndef DETENT_CONVOLUTION_HPP
 #define DETENT_CONVOLUTION_HPP
 
@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -55,7 +56,8 @@ struct window {
   std::size_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;
 
   [[nodiscard]] std::size_t out_height(const filter_shape& f) const noexcept {
-    return extent(in_height + pad_top + pad_bottom, f.kernel_height, dilation_height, stride_height);
+    return extent(in_height + pad_top + pad_bottom, f.kernel_height, dilation_height,
+                  stride_height);
   }
   [[nodiscard]] std::size_t out_width(const filter_shape& f) const noexcept {
     return extent(in_width + pad_left + pad_right, f.kernel_width, dilation_width, stride_width);
@@ -78,8 +80,8 @@ inline void require_filters(const filter_shape& f, std::size_t weights, const vo
           " output channels do not divide into ", f.groups, " groups");
   require(f.kernel_height > 0 && f.kernel_width > 0, error_kind::invalid_argument,
           "convolution: kernel ", f.kernel_height, " x ", f.kernel_width);
-  require(weights == f.size(), error_kind::shape_mismatch, "convolution: ", weights, " weights, not ",
-          f.size());
+  require(weights == f.size(), error_kind::shape_mismatch, "convolution: ", weights,
+          " weights, not ", f.size());
   require(weights == 0 || data != nullptr, error_kind::invalid_argument,
           "convolution: null weights with size ", weights);
 }
@@ -101,12 +103,13 @@ std::vector<T> filter_matrix(const filter_shape& f, const T* weights) {
 
 /// The values of one group of a per-channel argument (empty and single ones serve every group).
 template <class T>
-std::span<const T> group_slice(std::span<const T> values, const filter_shape& f, std::size_t group) {
+std::span<const T> group_slice(std::span<const T> values, const filter_shape& f,
+                               std::size_t group) {
   if (values.size() <= 1) {
     return values;
   }
-  require(values.size() == f.out_channels, error_kind::shape_mismatch, "convolution: ", values.size(),
-          " per-channel values for ", f.out_channels, " channels");
+  require(values.size() == f.out_channels, error_kind::shape_mismatch,
+          "convolution: ", values.size(), " per-channel values for ", f.out_channels, " channels");
   return values.subspan(group * f.group_out(), f.group_out());
 }
 
@@ -132,55 +135,62 @@ class pixel_reader {
            window_.pad_top + window_.pad_left + window_.pad_bottom + window_.pad_right == 0;
   }
 
-  /// Copies what `count` pixels from `first` read of one group: count rows of taps * group_in values.
+  /// Copies what `count` pixels from `first` read of one group: count rows of taps * group_in
+  /// values.
   void gather(std::size_t first, std::size_t count, std::size_t group, T* rows) const {
     const std::size_t channels = filter_.group_in();
     const std::size_t run = filter_.kernel_width * channels;
     const bool dense = filter_.groups == 1 && window_.dilation_width == 1;
-    for_pixels(first, count, [&](std::size_t, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
-      for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh, rows += run) {
-        const std::ptrdiff_t y = top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
-        if (y < 0 || y >= height()) {
-          std::fill_n(rows, run, padding_);
-          continue;
-        }
-        const T* line = image + y * width() * in_channels() + group * channels;
-        if (dense) {
-          const std::ptrdiff_t kernel = static_cast<std::ptrdiff_t>(filter_.kernel_width);
-          const std::ptrdiff_t before = std::clamp<std::ptrdiff_t>(-left, 0, kernel);
-          const std::ptrdiff_t end = std::clamp<std::ptrdiff_t>(width() - left, before, kernel);
-          std::fill_n(rows, before * in_channels(), padding_);
-          if (end > before) {
-            std::memcpy(rows + before * in_channels(), line + (left + before) * in_channels(),
-                        static_cast<std::size_t>((end - before) * in_channels()) * sizeof(T));
+    for_pixels(
+        first, count, [&](std::size_t, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
+          for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh, rows += run) {
+            const std::ptrdiff_t y =
+                top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
+            if (y < 0 || y >= height()) {
+              std::fill_n(rows, run, padding_);
+              continue;
+            }
+            const T* line = image + y * width() * in_channels() + group * channels;
+            if (dense) {
+              const std::ptrdiff_t kernel = static_cast<std::ptrdiff_t>(filter_.kernel_width);
+              const std::ptrdiff_t before = std::clamp<std::ptrdiff_t>(-left, 0, kernel);
+              const std::ptrdiff_t end = std::clamp<std::ptrdiff_t>(width() - left, before, kernel);
+              std::fill_n(rows, before * in_channels(), padding_);
+              if (end > before) {
+                std::memcpy(rows + before * in_channels(), line + (left + before) * in_channels(),
+                            static_cast<std::size_t>((end - before) * in_channels()) * sizeof(T));
+              }
+              std::fill_n(rows + end * in_channels(), (kernel - end) * in_channels(), padding_);
+              continue;
+            }
+            for (std::size_t kw = 0; kw < filter_.kernel_width; ++kw) {
+              const std::ptrdiff_t x =
+                  left + static_cast<std::ptrdiff_t>(kw * window_.dilation_width);
+              if (x < 0 || x >= width()) {
+                std::fill_n(rows + kw * channels, channels, padding_);
+              } else {
+                std::memcpy(rows + kw * channels, line + x * in_channels(), channels * sizeof(T));
+              }
+            }
           }
-          std::fill_n(rows + end * in_channels(), (kernel - end) * in_channels(), padding_);
-          continue;
-        }
-        for (std::size_t kw = 0; kw < filter_.kernel_width; ++kw) {
-          const std::ptrdiff_t x = left + static_cast<std::ptrdiff_t>(kw * window_.dilation_width);
-          if (x < 0 || x >= width()) {
-            std::fill_n(rows + kw * channels, channels, padding_);
-          } else {
-            std::memcpy(rows + kw * channels, line + x * in_channels(), channels * sizeof(T));
-          }
-        }
-      }
-    });
+        });
   }
 
   /// The address of each tap of `count` pixels; `blank` stands for padding.
   void addresses(std::size_t first, std::size_t count, const T* blank, const T** tap) const {
-    for_pixels(first, count, [&](std::size_t, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
-      for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh) {
-        const std::ptrdiff_t y = top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
-        for (std::size_t kw = 0; kw < filter_.kernel_width; ++kw) {
-          const std::ptrdiff_t x = left + static_cast<std::ptrdiff_t>(kw * window_.dilation_width);
-          const bool inside = y >= 0 && y < height() && x >= 0 && x < width();
-          *tap++ = inside ? image + (y * width() + x) * in_channels() : blank;
-        }
-      }
-    });
+    for_pixels(first, count,
+               [&](std::size_t, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
+                 for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh) {
+                   const std::ptrdiff_t y =
+                       top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
+                   for (std::size_t kw = 0; kw < filter_.kernel_width; ++kw) {
+                     const std::ptrdiff_t x =
+                         left + static_cast<std::ptrdiff_t>(kw * window_.dilation_width);
+                     const bool inside = y >= 0 && y < height() && x >= 0 && x < width();
+                     *tap++ = inside ? image + (y * width() + x) * in_channels() : blank;
+                   }
+                 }
+               });
   }
 
  private:
@@ -225,9 +235,9 @@ class pixel_reader {
   std::size_t out_width_;
 };
 
-/// Pixels that are gathered at a time: their rows should stay in the second-level cache.
+/// Pixels that are gathered at a time: their rows should stay in the first-level cache.
 [[nodiscard]] inline std::size_t pixels_per_block(std::size_t row_bytes) noexcept {
-  constexpr std::size_t budget = 128 * 1024;
+  constexpr std::size_t budget = 32 * 1024;
   return std::clamp<std::size_t>(budget / (std::max<std::size_t>)(row_bytes, 1), rows_per_task,
                                  16 * rows_per_task) /
          rows_per_task * rows_per_task;
@@ -236,12 +246,14 @@ class pixel_reader {
 template <class In, class Out>
 void require_images(const filter_shape& f, const window& w, std::span<In> input,
                     std::span<Out> output) {
-  require(w.stride_height > 0 && w.stride_width > 0 && w.dilation_height > 0 && w.dilation_width > 0,
-          error_kind::invalid_argument, "convolution: strides and dilations must be positive");
+  require(
+      w.stride_height > 0 && w.stride_width > 0 && w.dilation_height > 0 && w.dilation_width > 0,
+      error_kind::invalid_argument, "convolution: strides and dilations must be positive");
   const std::size_t in = w.batch * w.in_height * w.in_width * f.in_channels;
   const std::size_t out = w.batch * w.out_height(f) * w.out_width(f) * f.out_channels;
-  require(input.size() == in && output.size() == out, error_kind::shape_mismatch, "convolution: ",
-          input.size(), " inputs and ", output.size(), " outputs, not ", in, " and ", out);
+  require(input.size() == in && output.size() == out, error_kind::shape_mismatch,
+          "convolution: ", input.size(), " inputs and ", output.size(), " outputs, not ", in,
+          " and ", out);
   require((in == 0 || input.data() != nullptr) && (out == 0 || output.data() != nullptr),
           error_kind::invalid_argument, "convolution: null data");
 }
@@ -256,14 +268,14 @@ void for_gathered_blocks(const pixel_reader<T>& reader, const filter_shape& f, c
   run_parallel(parallel, (reader.pixels() + block - 1) / block, [&](std::size_t i) {
     const std::size_t first = i * block;
     const std::size_t count = (std::min)(block, reader.pixels() - first);
-    std::vector<T> rows(in_place ? 0 : count * depth);
+    const auto rows = std::make_unique_for_overwrite<T[]>(in_place ? 0 : count * depth);
     for (std::size_t group = 0; group < f.groups; ++group) {
       if (in_place) {
         product(input + first * f.in_channels + group * f.group_in(), f.in_channels, first, count,
                 group);
       } else {
-        reader.gather(first, count, group, rows.data());
-        product(rows.data(), depth, first, count, group);
+        reader.gather(first, count, group, rows.get());
+        product(rows.get(), depth, first, count, group);
       }
     }
   });
@@ -286,8 +298,8 @@ void for_addressed_blocks(const pixel_reader<T>& reader, const filter_shape& f, 
 
 }  // namespace detail
 
-/// An owned, packed filter bank of signed 8-bit weights. weight_options hold one value or one for each
-/// output channel. Immutable; share it freely between threads.
+/// An owned, packed filter bank of signed 8-bit weights. weight_options hold one value or one for
+/// each output channel. Immutable; share it freely between threads.
 class packed_filters {
  public:
   packed_filters() = default;
@@ -319,11 +331,11 @@ class packed_filters {
     for (std::size_t g = 0; g < f.groups; ++g) {
       const std::vector<std::int8_t> matrix =
           detail::filter_matrix(f, weights.data() + g * group_size);
-      groups_.emplace_back(matrix_view<const std::int8_t>(matrix.data(), f.group_in() * f.taps(),
-                                                          f.group_out()),
-                           weight_options{detail::group_slice(options.scales, f, g),
-                                          detail::group_slice(options.zero_points, f, g),
-                                          detail::group_slice(options.bias, f, g)});
+      groups_.emplace_back(
+          matrix_view<const std::int8_t>(matrix.data(), f.group_in() * f.taps(), f.group_out()),
+          weight_options{detail::group_slice(options.scales, f, g),
+                         detail::group_slice(options.zero_points, f, g),
+                         detail::group_slice(options.bias, f, g)});
     }
   }
 
@@ -347,6 +359,9 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
               const parallel_for& parallel = {}) {
   const filter_shape& f = filters.shape();
   detail::require_images(f, w, input, output);
+  if (output.empty()) {
+    return;
+  }
   std::vector<detail::column_terms> terms(filters.groups().size());
   for (std::size_t g = 0; g < terms.size(); ++g) {
     terms[g].prepare<T>(filters.groups()[g], options, "convolution");
@@ -356,8 +371,8 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
   const kernels::kernel_table& table = detail::active_table();
 
   if (f.depthwise()) {
-    // The weights carry their zero points; what is left is bias - lhs_zero_point * sum(weights), which
-    // is the column offset of the terms.
+    // The weights carry their zero points; what is left is bias - lhs_zero_point * sum(weights),
+    // which is the column offset of the terms.
     detail::for_addressed_blocks(
         reader, f, padding, parallel,
         [&](const std::uint8_t* const* tap, std::size_t first, std::size_t count) {
@@ -399,7 +414,8 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
       });
 }
 
-/// An owned, packed filter bank of floats; `bias` is empty or has one value for each output channel.
+/// An owned, packed filter bank of floats; `bias` is empty or has one value for each output
+/// channel.
 class packed_float_filters {
  public:
   packed_float_filters() = default;
@@ -450,6 +466,9 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
                      const parallel_for& parallel = {}) {
   const filter_shape& f = filters.shape();
   detail::require_images(f, w, input, output);
+  if (output.empty()) {
+    return;
+  }
   const detail::pixel_reader<float> reader(input.data(), f, w, 0.0F);
   const kernels::kernel_table& table = detail::active_table();
   if (f.depthwise()) {
@@ -471,25 +490,25 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
         });
     return;
   }
-  detail::for_gathered_blocks(
-      reader, f, input.data(), parallel,
-      [&](const float* rows, std::size_t lda, std::size_t first, std::size_t count,
-          std::size_t group) {
-        const packed_floats& weights = filters.groups()[group];
-        kernels::gemm_f32_args g;
-        g.a = rows;
-        g.lda = lda;
-        g.packed_b = weights.data().data();
-        g.bias = weights.bias().data();
-        g.c = output.data() + first * f.out_channels + group * f.group_out();
-        g.ldc = f.out_channels;
-        g.m = count;
-        g.n = weights.columns();
-        g.k = weights.depth();
-        g.lower = lower;
-        g.upper = upper;
-        table.gemm_f32(g);
-      });
+  detail::for_gathered_blocks(reader, f, input.data(), parallel,
+                              [&](const float* rows, std::size_t lda, std::size_t first,
+                                  std::size_t count, std::size_t group) {
+                                const packed_floats& weights = filters.groups()[group];
+                                kernels::gemm_f32_args g;
+                                g.a = rows;
+                                g.lda = lda;
+                                g.packed_b = weights.data().data();
+                                g.bias = weights.bias().data();
+                                g.c =
+                                    output.data() + first * f.out_channels + group * f.group_out();
+                                g.ldc = f.out_channels;
+                                g.m = count;
+                                g.n = weights.columns();
+                                g.k = weights.depth();
+                                g.lower = lower;
+                                g.upper = upper;
+                                table.gemm_f32(g);
+                              });
 }
 
 DETENT_NAMESPACE_END

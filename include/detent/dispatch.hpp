@@ -73,9 +73,9 @@ namespace detail {
 /// The target in use: best_target() until set_target() was called.
 [[nodiscard]] inline target active_target() noexcept { return detail::active_table().id; }
 
-/// Makes every later call use the kernels of `t`. All targets return the same bits; this is for tests,
-/// measurements and for working around a processor. Thread-safe: calls that have begun are not affected.
-/// Throws error_kind::unsupported if `t` is not one of available_targets().
+/// Makes every later call use the kernels of `t`. All targets return the same bits; this is for
+/// tests, measurements and for working around a processor. Thread-safe: calls that have begun are
+/// not affected. Throws error_kind::unsupported if `t` is not one of available_targets().
 inline void set_target(target t) {
   const kernels::kernel_table* table = detail::find_table(t);
   detail::require(table != nullptr, error_kind::unsupported, "set_target: ", name(t),

@@ -17,8 +17,8 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// How an integer product reads its left side and writes its output. The output's element type selects
-/// which of the fields count:
+/// How an integer product reads its left side and writes its output. The output's element type
+/// selects which of the fields count:
 ///
 ///   acc   = bias[j] + sum_k (a[i,k] - lhs_zero_point) * (b[k,j] - zero_point[j])        exact
 ///   s32     acc
@@ -29,8 +29,8 @@ struct epilogue_options {
   float lhs_scale = 1.0F;
   std::int32_t lhs_zero_point = 0;  // 0..255
   quant_params output = {};
-  /// The grid of a quantized output; the default (qmin > qmax) is the whole type. Narrowing it is how a
-  /// ReLU or clip is fused.
+  /// The grid of a quantized output; the default (qmin > qmax) is the whole type. Narrowing it is
+  /// how a ReLU or clip is fused.
   grid levels = {0, -1};
   float lower = -std::numeric_limits<float>::infinity();
   float upper = std::numeric_limits<float>::infinity();
@@ -40,10 +40,10 @@ namespace detail {
 
 template <class T>
 inline constexpr kernels::integer_output output_kind =
-    std::same_as<T, std::int32_t>  ? kernels::integer_output::s32
-    : std::same_as<T, float>       ? kernels::integer_output::f32
+    std::same_as<T, std::int32_t>   ? kernels::integer_output::s32
+    : std::same_as<T, float>        ? kernels::integer_output::f32
     : std::same_as<T, std::uint8_t> ? kernels::integer_output::u8
-                                   : kernels::integer_output::s8;
+                                    : kernels::integer_output::s8;
 
 /// The per-column arrays of an integer product, padded as the kernels want them.
 class column_terms {
@@ -80,10 +80,9 @@ class column_terms {
     if constexpr (!std::same_as<T, std::int32_t>) {
       multiplier_.assign(padded, 0.0F);
       for (std::size_t j = 0; j < columns; ++j) {
-        multiplier_[j] = std::same_as<T, float>
-                             ? o.lhs_scale * w.scales()[j]
-                             : reference::requantize_multiplier(o.lhs_scale, w.scales()[j],
-                                                                o.output.scale);
+        multiplier_[j] = std::same_as<T, float> ? o.lhs_scale * w.scales()[j]
+                                                : reference::requantize_multiplier(
+                                                      o.lhs_scale, w.scales()[j], o.output.scale);
       }
       epilogue_.multiplier = multiplier_.data();
       epilogue_.lower = o.lower;
@@ -96,8 +95,8 @@ class column_terms {
       require_zero_point(o.output.zero_point, full_grid<T>, where);
       for (std::size_t j = 0; j < columns; ++j) {
         require(multiplier_[j] <= std::numeric_limits<float>::max(), error_kind::invalid_argument,
-                where, ": the multiplier ", o.lhs_scale, " * ", w.scales()[j], " / ", o.output.scale,
-                " is not finite");
+                where, ": the multiplier ", o.lhs_scale, " * ", w.scales()[j], " / ",
+                o.output.scale, " is not finite");
       }
       epilogue_.zero_point = o.output.zero_point;
       epilogue_.qmin = levels.qmin;

@@ -15,7 +15,8 @@
 DETENT_NAMESPACE_BEGIN
 
 enum class error_kind : std::uint8_t {
-  invalid_argument,  // an argument is out of its domain (scale <= 0, zero point outside the type, ...)
+  invalid_argument,  // an argument is out of its domain (scale <= 0, zero point outside the type,
+                     // ...)
   shape_mismatch,    // sizes that must agree do not
   overflow,          // the exact result may not fit the type that was asked for
   unsupported,       // right in principle, but this build, target or release has no code for it
@@ -34,8 +35,8 @@ class error : public std::runtime_error {
   error_kind kind_;
 };
 
-/// Called instead of throwing where the library is compiled with -fno-exceptions. It must not return;
-/// if it does, std::abort() follows. Set it before the first call into the library.
+/// Called instead of throwing where the library is compiled with -fno-exceptions. It must not
+/// return; if it does, std::abort() follows. Set it before the first call into the library.
 using error_handler = void (*)(error_kind kind, const char* message);
 inline error_handler& error_handler_without_exceptions() noexcept {
   static error_handler handler = nullptr;
@@ -61,7 +62,8 @@ std::string message(const Parts&... parts) {
   std::ostringstream out;
   [[maybe_unused]] const auto print = [&out](const auto& part) {
     using part_type = std::decay_t<decltype(part)>;
-    if constexpr (std::is_same_v<part_type, std::int8_t> || std::is_same_v<part_type, std::uint8_t>) {
+    if constexpr (std::is_same_v<part_type, std::int8_t> ||
+                  std::is_same_v<part_type, std::uint8_t>) {
       out << static_cast<int>(part);
     } else {
       out << part;
@@ -71,7 +73,8 @@ std::string message(const Parts&... parts) {
   return out.str();
 }
 
-/// The check of a public entry point: throws with the joined message when `condition` does not hold.
+/// The check of a public entry point: throws with the joined message when `condition` does not
+/// hold.
 template <class... Parts>
 void require(bool condition, error_kind kind, const Parts&... parts) {
   if (!condition) [[unlikely]] {

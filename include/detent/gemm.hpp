@@ -37,12 +37,12 @@ void require_product(matrix_view<const T> lhs, std::size_t depth, std::size_t co
   require(out.rows == lhs.rows && out.columns == columns, error_kind::shape_mismatch,
           "gemm: the output is ", out.rows, " x ", out.columns, ", not ", lhs.rows, " x ", columns);
   require((lhs.column_stride == 1 || lhs.columns <= 1) && (out.column_stride == 1 || columns <= 1),
-          error_kind::unsupported, "gemm: rows must be dense (column strides are ", lhs.column_stride,
-          " and ", out.column_stride, ")");
+          error_kind::unsupported, "gemm: rows must be dense (column strides are ",
+          lhs.column_stride, " and ", out.column_stride, ")");
   require((lhs.row_stride >= static_cast<std::ptrdiff_t>(lhs.columns) || lhs.rows <= 1) &&
               (out.row_stride >= static_cast<std::ptrdiff_t>(columns) || out.rows <= 1),
-          error_kind::invalid_argument, "gemm: rows overlap (row strides are ", lhs.row_stride, " and ",
-          out.row_stride, ")");
+          error_kind::invalid_argument, "gemm: rows overlap (row strides are ", lhs.row_stride,
+          " and ", out.row_stride, ")");
 }
 
 inline void sum_rows(const std::uint8_t* a, std::size_t lda, std::size_t rows, std::size_t depth,
@@ -74,8 +74,8 @@ void for_row_blocks(std::size_t rows, const parallel_for& parallel, const Body& 
 /// out = epilogue(lhs * weights); see epilogue_options for the arithmetic of each output type.
 /// lhs is M x K, out is M x N; both with dense rows at any row stride. They do not overlap.
 /// Exact: throws overflow if the weights' certificate does not exclude sums beyond 32 bits.
-/// Throws shape_mismatch, invalid_argument. Thread-safe. Allocates O(N) (and O(M) where the weights have
-/// zero points).
+/// Throws shape_mismatch, invalid_argument. Thread-safe. Allocates O(N) (and O(M) where the weights
+/// have zero points).
 template <integer_gemm_output T>
 void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
@@ -111,8 +111,9 @@ void gemm(matrix_view<std::uint8_t> lhs, const packed_weights& weights, matrix_v
   gemm(matrix_view<const std::uint8_t>(lhs), weights, out, options, parallel);
 }
 
-/// out = clamp(bias + lhs * weights, lower, upper), each element one chain of fused multiply-adds in the
-/// order of k (reference::dot): the same bits on every target and for every split into threads.
+/// out = clamp(bias + lhs * weights, lower, upper), each element one chain of fused multiply-adds
+/// in the order of k (reference::dot): the same bits on every target and for every split into
+/// threads.
 inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, matrix_view<float> out,
                  float lower = -std::numeric_limits<float>::infinity(),
                  float upper = std::numeric_limits<float>::infinity(),

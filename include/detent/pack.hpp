@@ -53,15 +53,17 @@ struct weights_certificate {
   }
 };
 
-/// Everything about the weights but their values. Empty spans mean scale 1, zero point 0, bias 0; one
-/// value serves all columns.
+/// Everything about the weights but their values. Empty spans mean scale 1, zero point 0, bias 0;
+/// one value serves all columns.
 struct weight_options {
   std::span<const float> scales = {};
-  std::span<const std::int32_t> zero_points = {};  // -128..255 - 128: of the signed values that are packed
-  std::span<const std::int32_t> bias = {};         // in units of lhs_scale * scale of the column
+  std::span<const std::int32_t> zero_points =
+      {};                                   // -128..255 - 128: of the signed values that are packed
+  std::span<const std::int32_t> bias = {};  // in units of lhs_scale * scale of the column
 };
 
-/// An owned, packed K x N matrix of signed 8-bit weights. Immutable; share it freely between threads.
+/// An owned, packed K x N matrix of signed 8-bit weights. Immutable; share it freely between
+/// threads.
 class packed_weights {
  public:
   packed_weights() = default;
@@ -71,7 +73,8 @@ class packed_weights {
       : depth_(w.rows), columns_(w.columns) {
     detail::require_matrix(w, "pack_weights");
     scales_ = detail::per_column(options.scales, columns_, 1.0F, "scales");
-    zero_points_ = detail::per_column(options.zero_points, columns_, std::int32_t{0}, "zero points");
+    zero_points_ =
+        detail::per_column(options.zero_points, columns_, std::int32_t{0}, "zero points");
     bias_ = detail::per_column(options.bias, columns_, std::int32_t{0}, "biases");
     for (const float scale : scales_) {
       detail::require_scale(scale, "pack_weights");
@@ -87,7 +90,8 @@ class packed_weights {
     data_.resize(groups * group_depth * detail::round_up(columns_, panel_columns));
     column_sums_.resize(columns_);
     for (std::size_t j = 0; j < columns_; ++j) {
-      std::int8_t* column = data_.data() + j / panel_columns * groups * group_depth * panel_columns +
+      std::int8_t* column = data_.data() +
+                            j / panel_columns * groups * group_depth * panel_columns +
                             j % panel_columns * group_depth;
       std::int64_t sum = 0;
       std::int64_t magnitude = 0;

@@ -15,8 +15,9 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// Calls body(i) once for each i in [0, count), in any order and on any threads, and returns when all
-/// have returned. An empty function means the calling thread. Results never depend on the choice.
+/// Calls body(i) once for each i in [0, count), in any order and on any threads, and returns when
+/// all have returned. An empty function means the calling thread. Results never depend on the
+/// choice.
 using parallel_for =
     std::function<void(std::size_t count, const std::function<void(std::size_t)>& body)>;
 
@@ -34,8 +35,8 @@ inline void run_parallel(const parallel_for& parallel, std::size_t count,
 }  // namespace detail
 
 /// A fixed set of threads for callers who have none. `pool.parallel()` is the parallel_for to pass.
-/// One job at a time: concurrent callers wait for each other; a body must not call into its own pool.
-/// The first exception that a body throws is rethrown to the caller.
+/// One job at a time: concurrent callers wait for each other; a body must not call into its own
+/// pool. The first exception that a body throws is rethrown to the caller.
 class thread_pool {
  public:
   /// `threads` counts the caller's: 1 starts none, 0 means one per hardware thread.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // quantize, dequantize and requantize on spans and strided views, per tensor and per channel.
 //
-//   quantize    q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax)     reference::quantize
-//   dequantize  x = float(q - zero_point) * scale                                  reference::dequantize
-//   requantize  q = clamp(round_half_even(float(acc) * multiplier) + zero_point)   reference::requantize
+//   quantize    q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax) reference::quantize
+//   dequantize  x = float(q - zero_point) * scale reference::dequantize requantize  q =
+//   clamp(round_half_even(float(acc) * multiplier) + zero_point)   reference::requantize
 //
-// NaN becomes the zero point, infinities saturate. Inputs and outputs do not overlap. All functions are
-// thread-safe, allocate nothing, and throw detent::error (invalid_argument, shape_mismatch) before they
-// write anything.
+// NaN becomes the zero point, infinities saturate. Inputs and outputs do not overlap. All functions
+// are thread-safe, allocate nothing, and throw detent::error (invalid_argument, shape_mismatch)
+// before they write anything.
 #ifndef DETENT_QUANTIZE_HPP
 #define DETENT_QUANTIZE_HPP
 
@@ -26,8 +26,8 @@ DETENT_NAMESPACE_BEGIN
 namespace detail {
 
 inline void require_scale(float scale, const char* where) {
-  require(std::isfinite(scale) && scale > 0.0F, error_kind::invalid_argument, where, ": scale ", scale,
-          " is not a positive finite number");
+  require(std::isfinite(scale) && scale > 0.0F, error_kind::invalid_argument, where, ": scale ",
+          scale, " is not a positive finite number");
 }
 
 template <quantized_type Q>
@@ -39,8 +39,8 @@ void require_grid(grid levels, const char* where) {
 }
 
 inline void require_zero_point(std::int32_t zero_point, grid levels, const char* where) {
-  require(zero_point >= levels.qmin && zero_point <= levels.qmax, error_kind::invalid_argument, where,
-          ": zero point ", zero_point, " is outside ", levels.qmin, "..", levels.qmax);
+  require(zero_point >= levels.qmin && zero_point <= levels.qmax, error_kind::invalid_argument,
+          where, ": zero point ", zero_point, " is outside ", levels.qmin, "..", levels.qmax);
 }
 
 template <class In, class Out>
@@ -92,17 +92,17 @@ using dequantize_row =
 using requantize_row =
     kernel_row<&kernels::kernel_table::requantize_u8, &kernels::kernel_table::requantize_s8>;
 
-/// Walks two views of the same shape and hands runs of the innermost dimension to `kernel`, or single
-/// elements where that dimension is not dense. Neighbouring dimensions that are dense in both views
-/// are merged first, except across `p.axis`.
+/// Walks two views of the same shape and hands runs of the innermost dimension to `kernel`, or
+/// single elements where that dimension is not dense. Neighbouring dimensions that are dense in
+/// both views are merged first, except across `p.axis`.
 template <class In, class Out, class Kernel>
 void for_each_run(tensor_view<In> in, tensor_view<Out> out, const channel_quant_params* p,
                   kernels::grid_args g, Kernel kernel, const char* where) {
   require(in.rank == out.rank, error_kind::shape_mismatch, where, ": input has rank ", in.rank,
           ", output ", out.rank);
   for (std::size_t i = 0; i < in.rank; ++i) {
-    require(in.shape[i] == out.shape[i], error_kind::shape_mismatch, where, ": dimension ", i, " is ",
-            in.shape[i], " in the input, ", out.shape[i], " in the output");
+    require(in.shape[i] == out.shape[i], error_kind::shape_mismatch, where, ": dimension ", i,
+            " is ", in.shape[i], " in the input, ", out.shape[i], " in the output");
   }
   const std::size_t size = in.size();
   if (size == 0) {
@@ -123,8 +123,7 @@ void for_each_run(tensor_view<In> in, tensor_view<Out> out, const channel_quant_
       continue;
     }
     const auto extent = static_cast<std::ptrdiff_t>(in.shape[i]);
-    if (rank > 0 && !is_axis && axis != rank - 1 &&
-        in_stride[rank - 1] == in.strides[i] * extent &&
+    if (rank > 0 && !is_axis && axis != rank - 1 && in_stride[rank - 1] == in.strides[i] * extent &&
         out_stride[rank - 1] == out.strides[i] * extent) {
       shape[rank - 1] *= in.shape[i];
       in_stride[rank - 1] = in.strides[i];
@@ -206,7 +205,8 @@ void convert_channels(tensor_view<In> in, tensor_view<Out> out, const channel_qu
   for (const std::int32_t zero_point : p.zero_points) {
     require_zero_point(zero_point, levels, where);
   }
-  for_each_run(in, out, &p, per_tensor(1.0F, 0, levels), Row::template of<Q>(active_table()), where);
+  for_each_run(in, out, &p, per_tensor(1.0F, 0, levels), Row::template of<Q>(active_table()),
+               where);
 }
 
 template <class Q>
@@ -218,71 +218,79 @@ void require_params(quant_params p, grid levels, const char* where) {
 
 }  // namespace detail
 
-// The same functions for the two element types: overloads rather than templates, so that vectors and
-// arrays convert to spans.
-#define DETENT_QUANTIZE_OVERLOADS(Q)                                                              \
-  /* Per tensor. scale > 0 and finite; levels within the type; zero_point within levels. */       \
-  inline void quantize(std::span<const float> x, std::span<Q> q, quant_params p,                  \
-                       grid levels = full_grid<Q>) {                                              \
-    detail::require_params<Q>(p, levels, "quantize");                                             \
-    detail::convert_span<detail::quantize_row, Q>(                                                \
-        x, q, detail::per_tensor(p.scale, p.zero_point, levels), "quantize");                     \
-  }                                                                                               \
-  inline void quantize(tensor_view<const float> x, tensor_view<Q> q, quant_params p,              \
-                       grid levels = full_grid<Q>) {                                              \
-    detail::require_params<Q>(p, levels, "quantize");                                             \
-    detail::convert_view<detail::quantize_row, Q>(x, q, p, levels, "quantize");                   \
-  }                                                                                               \
-  /* Per channel along p.axis. */                                                                 \
-  inline void quantize(tensor_view<const float> x, tensor_view<Q> q,                              \
-                       const channel_quant_params& p, grid levels = full_grid<Q>) {               \
-    detail::convert_channels<detail::quantize_row, Q>(x, q, p, levels, "quantize");               \
-  }                                                                                               \
-  inline void dequantize(std::span<const Q> q, std::span<float> x, quant_params p) {              \
-    detail::require_params<Q>(p, full_grid<Q>, "dequantize");                                     \
-    detail::convert_span<detail::dequantize_row, Q>(                                              \
-        q, x, detail::per_tensor(p.scale, p.zero_point, full_grid<Q>), "dequantize");             \
-  }                                                                                               \
-  inline void dequantize(tensor_view<const Q> q, tensor_view<float> x, quant_params p) {          \
-    detail::require_params<Q>(p, full_grid<Q>, "dequantize");                                     \
-    detail::convert_view<detail::dequantize_row, Q>(q, x, p, full_grid<Q>, "dequantize");         \
-  }                                                                                               \
-  inline void dequantize(tensor_view<const Q> q, tensor_view<float> x,                            \
-                         const channel_quant_params& p) {                                         \
-    detail::convert_channels<detail::dequantize_row, Q>(q, x, p, full_grid<Q>, "dequantize");     \
-  }                                                                                               \
-  /* p.scale is the multiplier, p.zero_point that of the output. */                               \
-  inline void requantize(std::span<const std::int32_t> acc, std::span<Q> q, quant_params p,       \
-                         grid levels = full_grid<Q>) {                                            \
-    detail::require_params<Q>(p, levels, "requantize");                                           \
-    detail::convert_span<detail::requantize_row, Q>(                                              \
-        acc, q, detail::per_tensor(p.scale, p.zero_point, levels), "requantize");                 \
-  }                                                                                               \
-  inline void requantize(tensor_view<const std::int32_t> acc, tensor_view<Q> q, quant_params p,   \
-                         grid levels = full_grid<Q>) {                                            \
-    detail::require_params<Q>(p, levels, "requantize");                                           \
-    detail::convert_view<detail::requantize_row, Q>(acc, q, p, levels, "requantize");             \
-  }                                                                                               \
-  inline void requantize(tensor_view<const std::int32_t> acc, tensor_view<Q> q,                   \
-                         const channel_quant_params& p, grid levels = full_grid<Q>) {             \
-    detail::convert_channels<detail::requantize_row, Q>(acc, q, p, levels, "requantize");         \
+// The same functions for the two element types: overloads rather than templates, so that vectors
+// and arrays convert to spans.
+#define DETENT_QUANTIZE_OVERLOADS(Q)                                                            \
+  /* Per tensor. scale > 0 and finite; levels within the type; zero_point within levels. */     \
+  inline void quantize(std::span<const float> x, std::span<Q> q, quant_params p,                \
+                       grid levels = full_grid<Q>) {                                            \
+    detail::require_params<Q>(p, levels, "quantize");                                           \
+    detail::convert_span<detail::quantize_row, Q>(                                              \
+        x, q, detail::per_tensor(p.scale, p.zero_point, levels), "quantize");                   \
+  }                                                                                             \
+  inline void quantize(tensor_view<const float> x, tensor_view<Q> q, quant_params p,            \
+                       grid levels = full_grid<Q>) {                                            \
+    detail::require_params<Q>(p, levels, "quantize");                                           \
+    detail::convert_view<detail::quantize_row, Q>(x, q, p, levels, "quantize");                 \
+  }                                                                                             \
+  /* Per channel along p.axis. */                                                               \
+  inline void quantize(tensor_view<const float> x, tensor_view<Q> q,                            \
+                       const channel_quant_params& p, grid levels = full_grid<Q>) {             \
+    detail::convert_channels<detail::quantize_row, Q>(x, q, p, levels, "quantize");             \
+  }                                                                                             \
+  inline void dequantize(std::span<const Q> q, std::span<float> x, quant_params p) {            \
+    detail::require_params<Q>(p, full_grid<Q>, "dequantize");                                   \
+    detail::convert_span<detail::dequantize_row, Q>(                                            \
+        q, x, detail::per_tensor(p.scale, p.zero_point, full_grid<Q>), "dequantize");           \
+  }                                                                                             \
+  inline void dequantize(tensor_view<const Q> q, tensor_view<float> x, quant_params p) {        \
+    detail::require_params<Q>(p, full_grid<Q>, "dequantize");                                   \
+    detail::convert_view<detail::dequantize_row, Q>(q, x, p, full_grid<Q>, "dequantize");       \
+  }                                                                                             \
+  inline void dequantize(tensor_view<const Q> q, tensor_view<float> x,                          \
+                         const channel_quant_params& p) {                                       \
+    detail::convert_channels<detail::dequantize_row, Q>(q, x, p, full_grid<Q>, "dequantize");   \
+  }                                                                                             \
+  /* p.scale is the multiplier, p.zero_point that of the output. */                             \
+  inline void requantize(std::span<const std::int32_t> acc, std::span<Q> q, quant_params p,     \
+                         grid levels = full_grid<Q>) {                                          \
+    detail::require_params<Q>(p, levels, "requantize");                                         \
+    detail::convert_span<detail::requantize_row, Q>(                                            \
+        acc, q, detail::per_tensor(p.scale, p.zero_point, levels), "requantize");               \
+  }                                                                                             \
+  inline void requantize(tensor_view<const std::int32_t> acc, tensor_view<Q> q, quant_params p, \
+                         grid levels = full_grid<Q>) {                                          \
+    detail::require_params<Q>(p, levels, "requantize");                                         \
+    detail::convert_view<detail::requantize_row, Q>(acc, q, p, levels, "requantize");           \
+  }                                                                                             \
+  inline void requantize(tensor_view<const std::int32_t> acc, tensor_view<Q> q,                 \
+                         const channel_quant_params& p, grid levels = full_grid<Q>) {           \
+    detail::convert_channels<detail::requantize_row, Q>(acc, q, p, levels, "requantize");       \
   }
 
 DETENT_QUANTIZE_OVERLOADS(std::uint8_t)
 DETENT_QUANTIZE_OVERLOADS(std::int8_t)
 #undef DETENT_QUANTIZE_OVERLOADS
 
-/// The scale and zero point whose grid covers `range` and zero; see reference::params_from_range for the
-/// rule. Throws invalid_argument if the range is not finite or not ordered, or the grid is empty.
+/// The scale and zero point whose grid covers `range` and zero; see reference::params_from_range
+/// for the rule. Throws invalid_argument if the range is not finite or not ordered, if the grid has
+/// fewer than two levels (symmetric: fewer than two on one side of its middle) or reaches beyond 16
+/// bits, or if the scale would not be finite.
 [[nodiscard]] inline quant_params params_from_range(value_range range, quant_scheme scheme) {
-  detail::require(std::isfinite(range.lower) && std::isfinite(range.upper) &&
-                      range.lower <= range.upper,
-                  error_kind::invalid_argument, "params_from_range: ", range.lower, " .. ",
-                  range.upper, " is not a finite range");
-  detail::require(scheme.levels.qmin < scheme.levels.qmax, error_kind::invalid_argument,
-                  "params_from_range: grid ", scheme.levels.qmin, "..", scheme.levels.qmax,
-                  " has fewer than two levels");
-  return reference::params_from_range(range, scheme);
+  detail::require(
+      std::isfinite(range.lower) && std::isfinite(range.upper) && range.lower <= range.upper,
+      error_kind::invalid_argument, "params_from_range: ", range.lower, " .. ", range.upper,
+      " is not a finite range");
+  const grid levels = scheme.levels;
+  detail::require(levels.qmin >= -65536 && levels.qmax <= 65535 &&
+                      levels.qmax - levels.qmin >= (scheme.symmetric ? 2 : 1),
+                  error_kind::invalid_argument, "params_from_range: grid ", levels.qmin, "..",
+                  levels.qmax, " is too small or too large");
+  const quant_params p = reference::params_from_range(range, scheme);
+  detail::require(std::isfinite(p.scale), error_kind::invalid_argument,
+                  "params_from_range: ", range.lower, " .. ", range.upper,
+                  " needs a scale that is not finite");
+  return p;
 }
 
 DETENT_NAMESPACE_END

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The normative definition of every number that the library computes, one value at a time, written to
-// be read. Every kernel on every target returns the same bits; the tests compare with this header.
+// The normative definition of every number that the library computes, one value at a time, written
+// to be read. Every kernel on every target returns the same bits; the tests compare with this
+// header.
 //
 // Floating point here means IEEE 754 binary32 with round-half-even, each operation rounded once:
 // products and sums are never contracted unless std::fma says so.
@@ -84,9 +85,11 @@ namespace reference {
 ///   symmetric   zero_point = the middle of the grid, ceil((qmin + qmax) / 2)
 ///               scale = max(-lower', upper') / min(qmax - zero_point, zero_point - qmin)
 ///
-/// The scale is rounded to float, up by one step where rounding down would leave the range uncovered,
-/// and is at least FLT_MIN so that its reciprocal is finite. An empty range (0, 0) gives scale 1.
-[[nodiscard]] inline quant_params params_from_range(value_range range, quant_scheme scheme) noexcept {
+/// The scale is rounded to float, up by one step where rounding down would leave the range
+/// uncovered, and is at least FLT_MIN so that its reciprocal is finite. An empty range (0, 0) gives
+/// scale 1.
+[[nodiscard]] inline quant_params params_from_range(value_range range,
+                                                    quant_scheme scheme) noexcept {
   const double lower = range.lower < 0.0F ? static_cast<double>(range.lower) : 0.0;
   const double upper = range.upper > 0.0F ? static_cast<double>(range.upper) : 0.0;
   const grid levels = scheme.levels;
@@ -94,8 +97,7 @@ namespace reference {
   const std::int32_t half =
       levels.qmax - middle < middle - levels.qmin ? levels.qmax - middle : middle - levels.qmin;
 
-  const double extent =
-      scheme.symmetric ? (-lower > upper ? -lower : upper) : upper - lower;
+  const double extent = scheme.symmetric ? (-lower > upper ? -lower : upper) : upper - lower;
   const double steps = scheme.symmetric ? half : static_cast<double>(levels.qmax) - levels.qmin;
   quant_params p;
   if (extent > 0.0) {
@@ -121,8 +123,8 @@ namespace reference {
   return p;
 }
 
-/// Smallest and largest of the values that are not NaN, with -0 taken as +0. `count_nan` is how many
-/// were NaN. With no number at all, lower is +inf and upper -inf.
+/// Smallest and largest of the values that are not NaN, with -0 taken as +0. `count_nan` is how
+/// many were NaN. With no number at all, lower is +inf and upper -inf.
 using kernels::min_max_result;
 
 [[nodiscard]] inline min_max_result min_max(const float* x, std::size_t n) noexcept {
@@ -156,8 +158,8 @@ using kernels::min_max_result;
   return sum;
 }
 
-/// One element of a float matrix product: a chain of fused multiply-adds in the order of k, starting
-/// from the bias. The chain is never split, so that every target returns the same bits.
+/// One element of a float matrix product: a chain of fused multiply-adds in the order of k,
+/// starting from the bias. The chain is never split, so that every target returns the same bits.
 [[nodiscard]] inline float dot(const float* lhs, const float* rhs, std::ptrdiff_t rhs_stride,
                                std::size_t k, float bias) noexcept {
   float sum = bias;

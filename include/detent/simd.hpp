@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Register-level templates on xsimd, compiled at the flags of the including translation unit: what has
-// no row in the kernel table because the element type is the user's. Every function takes the
+// Register-level templates on xsimd, compiled at the flags of the including translation unit: what
+// has no row in the kernel table because the element type is the user's. Every function takes the
 // architecture as a template parameter, so that units with other flags instantiate other functions.
 // Without xsimd the same functions are plain loops.
 #ifndef DETENT_SIMD_HPP
@@ -68,8 +68,11 @@ template <class Arch = default_arch, class T>
       lower = xsimd::min(lower, v);
       upper = xsimd::max(upper, v);
     }
-    result.include(xsimd::reduce_min(lower));
-    result.include(xsimd::reduce_max(upper));
+    // Each end by itself: where no batch was whole, the accumulators hold no value of x.
+    const T low = xsimd::reduce_min(lower);
+    const T high = xsimd::reduce_max(upper);
+    result.lower = low < result.lower ? low : result.lower;
+    result.upper = high > result.upper ? high : result.upper;
   }
 #endif
   for (; i < n; ++i) {

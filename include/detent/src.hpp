@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Include this, before any other header of detent, in exactly one translation unit of a program whose
-// other units define DETENT_SEPARATE_COMPILATION. It compiles the kernels; the CMake target
+// Include this, before any other header of detent, in exactly one translation unit of a program
+// whose other units define DETENT_SEPARATE_COMPILATION. It compiles the kernels; the CMake target
 // detent::kernels does it.
 #ifndef DETENT_SRC_HPP
 #define DETENT_SRC_HPP

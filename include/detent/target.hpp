@@ -21,19 +21,24 @@ enum class target : std::uint8_t {
 /// The name that command lines and test output use.
 [[nodiscard]] constexpr const char* name(target t) noexcept {
   switch (t) {
-    case target::portable: return "portable";
-    case target::avx2: return "avx2";
-    case target::avx_vnni: return "avx_vnni";
-    case target::avx512: return "avx512";
-    case target::avx512_vnni: return "avx512_vnni";
+    case target::portable:
+      return "portable";
+    case target::avx2:
+      return "avx2";
+    case target::avx_vnni:
+      return "avx_vnni";
+    case target::avx512:
+      return "avx512";
+    case target::avx512_vnni:
+      return "avx512_vnni";
   }
   return "unknown";
 }
 
 /// True if this processor and operating system can run code for the target. Thread-safe.
 ///
-/// A compiler may emit any instruction of a target's feature group, so the whole group is tested, and
-/// XCR0 tells whether the operating system saves the registers.
+/// A compiler may emit any instruction of a target's feature group, so the whole group is tested,
+/// and XCR0 tells whether the operating system saves the registers.
 [[nodiscard]] DETENT_DECL bool cpu_supports(target t) noexcept;
 
 DETENT_KERNELS_NAMESPACE_END

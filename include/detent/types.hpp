@@ -86,8 +86,8 @@ struct matrix_view {
   /// Row-major and dense unless `row_stride_` (in elements) says otherwise.
   constexpr matrix_view(T* data_, std::size_t rows_, std::size_t columns_)
       : matrix_view(data_, rows_, columns_, static_cast<std::ptrdiff_t>(columns_)) {}
-  constexpr matrix_view(T* data_, std::size_t rows_, std::size_t columns_, std::ptrdiff_t row_stride_,
-                        std::ptrdiff_t column_stride_ = 1)
+  constexpr matrix_view(T* data_, std::size_t rows_, std::size_t columns_,
+                        std::ptrdiff_t row_stride_, std::ptrdiff_t column_stride_ = 1)
       : data(data_),
         rows(rows_),
         columns(columns_),
@@ -95,8 +95,8 @@ struct matrix_view {
         column_stride(column_stride_) {}
   /// A view of mutable elements serves where a view of const ones is asked for.
   template <class U>
-    requires(std::is_const_v<T> && std::same_as<std::remove_const_t<T>, U>)
-  constexpr matrix_view(const matrix_view<U>& other)  // NOLINT(google-explicit-constructor)
+  requires(std::is_const_v<T>&& std::same_as<std::remove_const_t<T>, U>) constexpr matrix_view(
+      const matrix_view<U>& other)  // NOLINT(google-explicit-constructor)
       : matrix_view(other.data, other.rows, other.columns, other.row_stride, other.column_stride) {}
 
   [[nodiscard]] constexpr T& operator()(std::size_t r, std::size_t c) const noexcept {
@@ -136,15 +136,15 @@ struct tensor_view {
   tensor_view(T* data_, std::span<const std::size_t> shape_,
               std::span<const std::ptrdiff_t> strides_)
       : tensor_view(data_, shape_) {
-    detail::require(strides_.size() == rank, error_kind::shape_mismatch, "tensor_view: ",
-                    strides_.size(), " strides for rank ", rank);
+    detail::require(strides_.size() == rank, error_kind::shape_mismatch,
+                    "tensor_view: ", strides_.size(), " strides for rank ", rank);
     for (std::size_t i = 0; i < rank; ++i) {
       strides[i] = strides_[i];
     }
   }
   template <class U>
-    requires(std::is_const_v<T> && std::same_as<std::remove_const_t<T>, U>)
-  constexpr tensor_view(const tensor_view<U>& other)  // NOLINT(google-explicit-constructor)
+  requires(std::is_const_v<T>&& std::same_as<std::remove_const_t<T>, U>) constexpr tensor_view(
+      const tensor_view<U>& other)  // NOLINT(google-explicit-constructor)
       : data(other.data), rank(other.rank), shape(other.shape), strides(other.strides) {}
 
   [[nodiscard]] constexpr std::size_t size() const noexcept {

@@ -47,12 +47,16 @@
 // ---- detent/config.hpp ----
 // Every macro that a user may set, and what follows from it. All options are 0 or 1.
 //
-//   DETENT_SEPARATE_COMPILATION   (defined or not) the kernels are compiled in one other translation
-//                                 unit, which includes <detent/src.hpp>; this one only declares them
-//   DETENT_COMPILE_KERNELS        (defined or not) this is that other unit: what <detent/src.hpp> defines,
+//   DETENT_SEPARATE_COMPILATION   (defined or not) the kernels are compiled in one other
+//   translation
+//                                 unit, which includes <detent/src.hpp>; this one only declares
+//                                 them
+//   DETENT_COMPILE_KERNELS        (defined or not) this is that other unit: what <detent/src.hpp>
+//   defines,
 //                                 and what a file defines that has only the single header
 //   DETENT_WITH_HIGHWAY           vector kernels through <hwy/highway.h>; default: if it is found
-//   DETENT_WITH_XSIMD             register-level templates through <xsimd/xsimd.hpp>; default: if found
+//   DETENT_WITH_XSIMD             register-level templates through <xsimd/xsimd.hpp>; default: if
+//   found
 //
 // Without Highway or xsimd the same functions run through portable code and return the same bits.
 #ifndef DETENT_CONFIG_HPP
@@ -74,7 +78,8 @@
 #endif
 
 #if defined(__FAST_MATH__)
-#error "detent: -ffast-math lets the compiler change results; every detent result is defined to the bit"
+#error \
+    "detent: -ffast-math lets the compiler change results; every detent result is defined to the bit"
 #endif
 
 #if defined(__x86_64__) || defined(_M_X64)
@@ -111,9 +116,10 @@
 #define DETENT_WITH_EXCEPTIONS 0
 #endif
 
-// Inline functions that were compiled with other -m flags or other options must not be merged by the
-// linker: a caller built for an old processor would be handed AVX-512 code. Hence an inline
-// namespace whose name spells out what changes the generated code. The patch version is not part of it.
+// Inline functions that were compiled with other -m flags or other options must not be merged by
+// the linker: a caller built for an old processor would be handed AVX-512 code. Hence an inline
+// namespace whose name spells out what changes the generated code. The patch version is not part of
+// it.
 #define DETENT_ABI_EPOCH v0
 #if defined(__AVX512FP16__)
 #define DETENT_ABI_ISA _avx512fp16
@@ -193,9 +199,9 @@
 //   weights  [out_channels][in_channels / groups][kernel_height][kernel_width], as ONNX has them
 //   output   [batch][out_height][out_width][out_channels]
 //
-// A 1-D convolution has height 1. Integer arithmetic and epilogues are those of gemm(); padding stands
-// for the real value 0, that is lhs_zero_point. The float sum is a chain of fused multiply-adds in the
-// order kernel row, kernel column, channel, starting from the bias.
+// A 1-D convolution has height 1. Integer arithmetic and epilogues are those of gemm(); padding
+// stands for the real value 0, that is lhs_zero_point. The float sum is a chain of fused
+// multiply-adds in the order kernel row, kernel column, channel, starting from the bias.
 #ifndef DETENT_CONVOLUTION_HPP
 #define DETENT_CONVOLUTION_HPP
 
@@ -204,6 +210,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -229,7 +236,8 @@
 DETENT_NAMESPACE_BEGIN
 
 enum class error_kind : std::uint8_t {
-  invalid_argument,  // an argument is out of its domain (scale <= 0, zero point outside the type, ...)
+  invalid_argument,  // an argument is out of its domain (scale <= 0, zero point outside the type,
+                     // ...)
   shape_mismatch,    // sizes that must agree do not
   overflow,          // the exact result may not fit the type that was asked for
   unsupported,       // right in principle, but this build, target or release has no code for it
@@ -248,8 +256,8 @@ class error : public std::runtime_error {
   error_kind kind_;
 };
 
-/// Called instead of throwing where the library is compiled with -fno-exceptions. It must not return;
-/// if it does, std::abort() follows. Set it before the first call into the library.
+/// Called instead of throwing where the library is compiled with -fno-exceptions. It must not
+/// return; if it does, std::abort() follows. Set it before the first call into the library.
 using error_handler = void (*)(error_kind kind, const char* message);
 inline error_handler& error_handler_without_exceptions() noexcept {
   static error_handler handler = nullptr;
@@ -275,7 +283,8 @@ std::string message(const Parts&... parts) {
   std::ostringstream out;
   [[maybe_unused]] const auto print = [&out](const auto& part) {
     using part_type = std::decay_t<decltype(part)>;
-    if constexpr (std::is_same_v<part_type, std::int8_t> || std::is_same_v<part_type, std::uint8_t>) {
+    if constexpr (std::is_same_v<part_type, std::int8_t> ||
+                  std::is_same_v<part_type, std::uint8_t>) {
       out << static_cast<int>(part);
     } else {
       out << part;
@@ -285,7 +294,8 @@ std::string message(const Parts&... parts) {
   return out.str();
 }
 
-/// The check of a public entry point: throws with the joined message when `condition` does not hold.
+/// The check of a public entry point: throws with the joined message when `condition` does not
+/// hold.
 template <class... Parts>
 void require(bool condition, error_kind kind, const Parts&... parts) {
   if (!condition) [[unlikely]] {
@@ -298,12 +308,12 @@ DETENT_NAMESPACE_END
 
 #endif  // DETENT_ERROR_HPP
 // ---- detent/kernels/dispatch.hpp ----
-// The only place that includes Highway: compiles the kernels for each target, lists their tables, and
-// keeps the one that is in use.
+// The only place that includes Highway: compiles the kernels for each target, lists their tables,
+// and keeps the one that is in use.
 //
-// Highway's own dispatch (foreach_target.h, HWY_EXPORT) needs its compiled library and works once per
-// translation unit. Here Highway is only the per-target vocabulary: each pass sets HWY_TARGET, includes
-// the kernels' text and flips the toggle that lets Highway's headers be read again.
+// Highway's own dispatch (foreach_target.h, HWY_EXPORT) needs its compiled library and works once
+// per translation unit. Here Highway is only the per-target vocabulary: each pass sets HWY_TARGET,
+// includes the kernels' text and flips the toggle that lets Highway's headers be read again.
 #ifndef DETENT_KERNELS_DISPATCH_HPP
 #define DETENT_KERNELS_DISPATCH_HPP
 
@@ -313,8 +323,9 @@ DETENT_NAMESPACE_END
 // ---- detent/kernels/table.hpp ----
 // The seam between the numerics and the kernels: one table of function pointers per CPU target.
 //
-// Kernels are noexcept and check nothing; the public headers check. Each of them equals its definition
-// in reference.hpp bit for bit. Pointers need no alignment; outputs do not overlap inputs.
+// Kernels are noexcept and check nothing; the public headers check. Each of them equals its
+// definition in reference.hpp bit for bit. Pointers need no alignment; outputs do not overlap
+// inputs.
 #ifndef DETENT_KERNELS_TABLE_HPP
 #define DETENT_KERNELS_TABLE_HPP
 
@@ -342,19 +353,24 @@ enum class target : std::uint8_t {
 /// The name that command lines and test output use.
 [[nodiscard]] constexpr const char* name(target t) noexcept {
   switch (t) {
-    case target::portable: return "portable";
-    case target::avx2: return "avx2";
-    case target::avx_vnni: return "avx_vnni";
-    case target::avx512: return "avx512";
-    case target::avx512_vnni: return "avx512_vnni";
+    case target::portable:
+      return "portable";
+    case target::avx2:
+      return "avx2";
+    case target::avx_vnni:
+      return "avx_vnni";
+    case target::avx512:
+      return "avx512";
+    case target::avx512_vnni:
+      return "avx512_vnni";
   }
   return "unknown";
 }
 
 /// True if this processor and operating system can run code for the target. Thread-safe.
 ///
-/// A compiler may emit any instruction of a target's feature group, so the whole group is tested, and
-/// XCR0 tells whether the operating system saves the registers.
+/// A compiler may emit any instruction of a target's feature group, so the whole group is tested,
+/// and XCR0 tells whether the operating system saves the registers.
 [[nodiscard]] DETENT_DECL bool cpu_supports(target t) noexcept;
 
 DETENT_KERNELS_NAMESPACE_END
@@ -410,8 +426,9 @@ struct gemm_u8s8_args {
   integer_epilogue epilogue;
 };
 
-/// C[m x n] = clamp(bias[j] + sum_k A[i, k] * B[k, j], lower, upper), a chain of fused multiply-adds in
-/// the order of k. B is packed in panels: packed[(panel * k + depth) * 16 + column].
+/// C[m x n] = clamp(bias[j] + sum_k A[i, k] * B[k, j], lower, upper), a chain of fused
+/// multiply-adds in the order of k. B is packed in panels: packed[(panel * k + depth) * 16 +
+/// column].
 struct gemm_f32_args {
   const float* a = nullptr;
   std::size_t lda = 0;
@@ -450,7 +467,7 @@ struct depthwise_f32_args {
 struct grid_args {
   float scale = 1.0F;  // quantize, dequantize: the scale; requantize: the multiplier
   std::int32_t zero_point = 0;
-  const float* column_scale = nullptr;             // not null: element i takes column_scale[i] ...
+  const float* column_scale = nullptr;              // not null: element i takes column_scale[i] ...
   const std::int32_t* column_zero_point = nullptr;  // ... and column_zero_point[i]
   std::int32_t qmin = 0;
   std::int32_t qmax = 0;
@@ -469,7 +486,8 @@ struct kernel_table {
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
   void (*quantize_u8)(const float* x, std::size_t n, const grid_args& g, std::uint8_t* q) noexcept;
   void (*quantize_s8)(const float* x, std::size_t n, const grid_args& g, std::int8_t* q) noexcept;
-  void (*dequantize_u8)(const std::uint8_t* q, std::size_t n, const grid_args& g, float* x) noexcept;
+  void (*dequantize_u8)(const std::uint8_t* q, std::size_t n, const grid_args& g,
+                        float* x) noexcept;
   void (*dequantize_s8)(const std::int8_t* q, std::size_t n, const grid_args& g, float* x) noexcept;
   void (*requantize_u8)(const std::int32_t* acc, std::size_t n, const grid_args& g,
                         std::uint8_t* q) noexcept;
@@ -495,7 +513,8 @@ struct table_list {
 /// The tables that were compiled, worst target first.
 [[nodiscard]] DETENT_DECL table_list compiled_tables() noexcept;
 
-/// The table in use; null until the first call of active_table(). One per program and ABI namespace.
+/// The table in use; null until the first call of active_table(). One per program and ABI
+/// namespace.
 [[nodiscard]] DETENT_DECL std::atomic<const kernel_table*>& active_table_slot() noexcept;
 
 DETENT_KERNELS_NAMESPACE_END
@@ -594,11 +613,16 @@ DETENT_DECL bool cpu_supports(target t) noexcept {
     return f;
   }();
   switch (t) {
-    case target::portable: return true;
-    case target::avx2: return found.avx2;
-    case target::avx_vnni: return found.avx_vnni;
-    case target::avx512: return found.avx512;
-    case target::avx512_vnni: return found.avx512_vnni;
+    case target::portable:
+      return true;
+    case target::avx2:
+      return found.avx2;
+    case target::avx_vnni:
+      return found.avx_vnni;
+    case target::avx512:
+      return found.avx512;
+    case target::avx512_vnni:
+      return found.avx512_vnni;
   }
   return false;
 }
@@ -613,8 +637,8 @@ DETENT_KERNELS_NAMESPACE_END
 
 #endif  // DETENT_KERNELS_CPUID_HPP
 // ---- detent/kernels/portable.hpp ----
-// The portable target: plain C++ that every compiler can vectorize, and the only target where Highway
-// is absent.
+// The portable target: plain C++ that every compiler can vectorize, and the only target where
+// Highway is absent.
 #ifndef DETENT_KERNELS_PORTABLE_HPP
 #define DETENT_KERNELS_PORTABLE_HPP
 
@@ -754,7 +778,8 @@ DETENT_DECL void depthwise_u8(const depthwise_u8_args& d) noexcept {
     for (std::size_t c = 0; c < d.channels; ++c) {
       std::uint32_t sum = 0;
       for (std::size_t t = 0; t < d.taps; ++t) {
-        sum += wrapping(std::int32_t{d.tap[p * d.taps + t][c]} * d.weights[t * d.channel_stride + c]);
+        sum +=
+            wrapping(std::int32_t{d.tap[p * d.taps + t][c]} * d.weights[t * d.channel_stride + c]);
       }
       store(d.epilogue, sum, 0, c, d.c, p * d.channels + c);
     }
@@ -849,9 +874,9 @@ DETENT_KERNELS_NAMESPACE_END
 // Elementwise kernels, re-included once per Highway target by kernels/dispatch.hpp.
 //
 // Quantizing by division is exact at the price of a multiplication. Let r = RN(1 / s) be a normal
-// number. Then v = RN(x * r) differs from RN(x / s) by less than |v| * 2^-22, which is below 2^-13 for
-// |v| <= 512. Unless v is that close to a tie, both round to the same integer; where a vector has such
-// a lane (one in some thousand), the whole group is divided. NaN takes the same way out.
+// number. Then v = RN(x * r) differs from RN(x / s) by less than |v| * 2^-22, which is below 2^-13
+// for |v| <= 512. Unless v is that close to a tie, both round to the same integer; where a vector
+// has such a lane (one in some thousand), the whole group is divided. NaN takes the same way out.
 
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -865,8 +890,8 @@ using float_vector = hn::Vec<float_tag>;
 using int_vector = hn::Vec<int_tag>;
 inline constexpr std::size_t lanes = hn::MaxLanes(float_tag{});
 
-/// 1.5 * 2^23: adding it rounds |v| < 2^22 to an integer, half to even, which then stands in the low
-/// bits. Cheaper than a conversion, which would have to be repaired for large values.
+/// 1.5 * 2^23: adding it rounds |v| < 2^22 to an integer, half to even, which then stands in the
+/// low bits. Cheaper than a conversion, which would have to be repaired for large values.
 inline constexpr float rounding_bias = 12582912.0F;
 inline constexpr std::int32_t rounding_bias_bits = 0x4B400000;
 
@@ -962,8 +987,8 @@ void quantize(const float* x, std::size_t n, const grid_args& g, Q* q) noexcept 
       const auto is_safe1 = hn::Le(hn::Abs(hn::Sub(v1, hn::Sub(b1, bias))), safe);
       const auto is_safe2 = hn::Le(hn::Abs(hn::Sub(v2, hn::Sub(b2, bias))), safe);
       const auto is_safe3 = hn::Le(hn::Abs(hn::Sub(v3, hn::Sub(b3, bias))), safe);
-      if (HWY_LIKELY(hn::AllTrue(
-              df, hn::And(hn::And(is_safe0, is_safe1), hn::And(is_safe2, is_safe3))))) {
+      if (HWY_LIKELY(
+              hn::AllTrue(df, hn::And(hn::And(is_safe0, is_safe1), hn::And(is_safe2, is_safe3))))) {
         const int_tag di;
         store_8bit(hn::Add(hn::BitCast(di, b0), grid.zero_point_minus_bias),
                    hn::Add(hn::BitCast(di, b1), grid.zero_point_minus_bias),
@@ -1060,8 +1085,8 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
     upper[1] = hn::Max(v1, upper[1]);
     upper[2] = hn::Max(v2, upper[2]);
     upper[3] = hn::Max(v3, upper[3]);
-    const auto any_nan = hn::Or(hn::Or(hn::IsNaN(v0), hn::IsNaN(v1)),
-                                hn::Or(hn::IsNaN(v2), hn::IsNaN(v3)));
+    const auto any_nan =
+        hn::Or(hn::Or(hn::IsNaN(v0), hn::IsNaN(v1)), hn::Or(hn::IsNaN(v2), hn::IsNaN(v3)));
     if (HWY_UNLIKELY(!hn::AllFalse(df, any_nan))) {
       count_nan += hn::CountTrue(df, hn::IsNaN(v0)) + hn::CountTrue(df, hn::IsNaN(v1)) +
                    hn::CountTrue(df, hn::IsNaN(v2)) + hn::CountTrue(df, hn::IsNaN(v3));
@@ -1238,37 +1263,96 @@ namespace DETENT_PASS_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
-/// Applies the epilogue to one row of sums and stores `columns` of them.
-HWY_INLINE void store_row(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
-                          std::size_t column, std::size_t columns, void* c,
-                          std::size_t index) noexcept {
-  const float_tag df;
-  const int_tag di;
-  for (std::size_t j = 0; j < columns; j += lanes) {
-    const std::size_t count = columns - j < lanes ? columns - j : lanes;
-    int_vector v = hn::Add(hn::LoadU(di, sums + j), hn::LoadU(di, e.column_offset + column + j));
+/// The epilogue of one vector of columns, with what depends on the columns only already loaded.
+template <integer_output kOutput>
+class column_epilogue {
+ public:
+  HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
+      : offset_(hn::LoadU(int_tag{}, e.column_offset + column)),
+        rhs_zero_point_(e.row_sum != nullptr ? hn::LoadU(int_tag{}, e.rhs_zero_point + column)
+                                             : hn::Zero(int_tag{})),
+        multiplier_(kOutput == integer_output::s32 ? hn::Zero(float_tag{})
+                                                   : hn::LoadU(float_tag{}, e.multiplier + column)),
+        lower_(hn::Set(float_tag{}, e.lower)),
+        upper_(hn::Set(float_tag{}, e.upper)),
+        grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {}
+
+  /// Stores `count` results for the sums of a row at element `index` of c.
+  HWY_INLINE void store(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
+                        std::size_t count, void* c, std::size_t index) const noexcept {
+    const float_tag df;
+    const int_tag di;
+    int_vector v = hn::Add(hn::LoadU(di, sums), offset_);
     if (e.row_sum != nullptr) {
-      v = hn::Sub(
-          v, hn::Mul(hn::Set(di, e.row_sum[row]), hn::LoadU(di, e.rhs_zero_point + column + j)));
+      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
     }
-    if (e.output == integer_output::s32) {
-      hn::StoreN(v, di, static_cast<std::int32_t*>(c) + index + j, count);
-      continue;
+    if constexpr (kOutput == integer_output::s32) {
+      store_lanes(v, di, count, static_cast<std::int32_t*>(c) + index);
+      return;
     }
-    const float_vector scaled =
-        hn::Mul(hn::ConvertTo(df, v), hn::LoadU(df, e.multiplier + column + j));
-    if (e.output == integer_output::f32) {
-      hn::StoreN(clamp_ordered(scaled, hn::Set(df, e.lower), hn::Set(df, e.upper)), df,
-                 static_cast<float*>(c) + index + j, count);
-      continue;
-    }
-    const grid_vectors grid(hn::Set(di, e.zero_point), e.qmin, e.qmax);
-    const int_vector q = grid.to_grid(scaled);
-    if (e.output == integer_output::u8) {
-      store_8bit(q, count, static_cast<std::uint8_t*>(c) + index + j);
+    const float_vector scaled = hn::Mul(hn::ConvertTo(df, v), multiplier_);
+    if constexpr (kOutput == integer_output::f32) {
+      store_lanes(clamp_ordered(scaled, lower_, upper_), df, count, static_cast<float*>(c) + index);
     } else {
-      store_8bit(q, count, static_cast<std::int8_t*>(c) + index + j);
+      // The product of an integer and a finite multiplier is never NaN.
+      const int_vector q = grid_.round(grid_.clamp(scaled));
+      using output_type =
+          std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
+      output_type* to = static_cast<output_type*>(c) + index;
+      if (count == lanes) {
+        store_8bit(q, to);
+      } else {
+        store_8bit(q, count, to);
+      }
     }
+  }
+
+ private:
+  template <class V, class D, class T>
+  static HWY_INLINE void store_lanes(V v, D d, std::size_t count, T* to) noexcept {
+    if (count == lanes) {
+      hn::StoreU(v, d, to);
+    } else {
+      hn::StoreN(v, d, to, count);
+    }
+  }
+
+  int_vector offset_, rhs_zero_point_;
+  float_vector multiplier_, lower_, upper_;
+  grid_vectors grid_;
+};
+
+/// Applies the epilogue to a block of sums, whose rows are `sums_stride` apart, and stores
+/// `columns` of each row. c points to the block's first element.
+template <integer_output kOutput>
+void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
+                 std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
+                 void* c, std::size_t index, std::size_t ldc) noexcept {
+  for (std::size_t j = 0; j < columns; j += lanes) {
+    const column_epilogue<kOutput> epilogue(e, column + j);
+    const std::size_t count = (std::min)(lanes, columns - j);
+    for (std::size_t r = 0; r < rows; ++r) {
+      epilogue.store(e, sums + r * sums_stride + j, first + r, count, c, index + r * ldc + j);
+    }
+  }
+}
+
+inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
+                       std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
+                       void* c, std::size_t index, std::size_t ldc) noexcept {
+  switch (e.output) {
+    case integer_output::s32:
+      return store_block<integer_output::s32>(e, sums, sums_stride, first, rows, column, columns, c,
+                                              index, ldc);
+    case integer_output::f32:
+      return store_block<integer_output::f32>(e, sums, sums_stride, first, rows, column, columns, c,
+                                              index, ldc);
+    case integer_output::u8:
+      return store_block<integer_output::u8>(e, sums, sums_stride, first, rows, column, columns, c,
+                                             index, ldc);
+    case integer_output::s8:
+      return store_block<integer_output::s8>(e, sums, sums_stride, first, rows, column, columns, c,
+                                             index, ldc);
   }
 }
 
@@ -1377,10 +1461,8 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
     }
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
-  for (std::size_t r = 0; r < rows; ++r) {
-    store_row(g.epilogue, sums + r * kColumns, first + r, column, columns, g.c,
-              (first + r) * g.ldc + column);
-  }
+  store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
+             g.ldc);
 }
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
@@ -1429,7 +1511,7 @@ inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
         }
         hn::Store(sum, di, sums + j);
       }
-      store_row(d.epilogue, sums, 0, first, columns, d.c, p * d.channels + first);
+      store_sums(d.epilogue, sums, block, 0, 1, first, columns, d.c, p * d.channels + first, 0);
     }
   }
 }
@@ -1471,37 +1553,96 @@ namespace DETENT_PASS_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
-/// Applies the epilogue to one row of sums and stores `columns` of them.
-HWY_INLINE void store_row(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
-                          std::size_t column, std::size_t columns, void* c,
-                          std::size_t index) noexcept {
-  const float_tag df;
-  const int_tag di;
-  for (std::size_t j = 0; j < columns; j += lanes) {
-    const std::size_t count = columns - j < lanes ? columns - j : lanes;
-    int_vector v = hn::Add(hn::LoadU(di, sums + j), hn::LoadU(di, e.column_offset + column + j));
+/// The epilogue of one vector of columns, with what depends on the columns only already loaded.
+template <integer_output kOutput>
+class column_epilogue {
+ public:
+  HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
+      : offset_(hn::LoadU(int_tag{}, e.column_offset + column)),
+        rhs_zero_point_(e.row_sum != nullptr ? hn::LoadU(int_tag{}, e.rhs_zero_point + column)
+                                             : hn::Zero(int_tag{})),
+        multiplier_(kOutput == integer_output::s32 ? hn::Zero(float_tag{})
+                                                   : hn::LoadU(float_tag{}, e.multiplier + column)),
+        lower_(hn::Set(float_tag{}, e.lower)),
+        upper_(hn::Set(float_tag{}, e.upper)),
+        grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {}
+
+  /// Stores `count` results for the sums of a row at element `index` of c.
+  HWY_INLINE void store(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
+                        std::size_t count, void* c, std::size_t index) const noexcept {
+    const float_tag df;
+    const int_tag di;
+    int_vector v = hn::Add(hn::LoadU(di, sums), offset_);
     if (e.row_sum != nullptr) {
-      v = hn::Sub(
-          v, hn::Mul(hn::Set(di, e.row_sum[row]), hn::LoadU(di, e.rhs_zero_point + column + j)));
+      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
     }
-    if (e.output == integer_output::s32) {
-      hn::StoreN(v, di, static_cast<std::int32_t*>(c) + index + j, count);
-      continue;
+    if constexpr (kOutput == integer_output::s32) {
+      store_lanes(v, di, count, static_cast<std::int32_t*>(c) + index);
+      return;
     }
-    const float_vector scaled =
-        hn::Mul(hn::ConvertTo(df, v), hn::LoadU(df, e.multiplier + column + j));
-    if (e.output == integer_output::f32) {
-      hn::StoreN(clamp_ordered(scaled, hn::Set(df, e.lower), hn::Set(df, e.upper)), df,
-                 static_cast<float*>(c) + index + j, count);
-      continue;
-    }
-    const grid_vectors grid(hn::Set(di, e.zero_point), e.qmin, e.qmax);
-    const int_vector q = grid.to_grid(scaled);
-    if (e.output == integer_output::u8) {
-      store_8bit(q, count, static_cast<std::uint8_t*>(c) + index + j);
+    const float_vector scaled = hn::Mul(hn::ConvertTo(df, v), multiplier_);
+    if constexpr (kOutput == integer_output::f32) {
+      store_lanes(clamp_ordered(scaled, lower_, upper_), df, count, static_cast<float*>(c) + index);
     } else {
-      store_8bit(q, count, static_cast<std::int8_t*>(c) + index + j);
+      // The product of an integer and a finite multiplier is never NaN.
+      const int_vector q = grid_.round(grid_.clamp(scaled));
+      using output_type =
+          std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
+      output_type* to = static_cast<output_type*>(c) + index;
+      if (count == lanes) {
+        store_8bit(q, to);
+      } else {
+        store_8bit(q, count, to);
+      }
     }
+  }
+
+ private:
+  template <class V, class D, class T>
+  static HWY_INLINE void store_lanes(V v, D d, std::size_t count, T* to) noexcept {
+    if (count == lanes) {
+      hn::StoreU(v, d, to);
+    } else {
+      hn::StoreN(v, d, to, count);
+    }
+  }
+
+  int_vector offset_, rhs_zero_point_;
+  float_vector multiplier_, lower_, upper_;
+  grid_vectors grid_;
+};
+
+/// Applies the epilogue to a block of sums, whose rows are `sums_stride` apart, and stores
+/// `columns` of each row. c points to the block's first element.
+template <integer_output kOutput>
+void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
+                 std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
+                 void* c, std::size_t index, std::size_t ldc) noexcept {
+  for (std::size_t j = 0; j < columns; j += lanes) {
+    const column_epilogue<kOutput> epilogue(e, column + j);
+    const std::size_t count = (std::min)(lanes, columns - j);
+    for (std::size_t r = 0; r < rows; ++r) {
+      epilogue.store(e, sums + r * sums_stride + j, first + r, count, c, index + r * ldc + j);
+    }
+  }
+}
+
+inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
+                       std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
+                       void* c, std::size_t index, std::size_t ldc) noexcept {
+  switch (e.output) {
+    case integer_output::s32:
+      return store_block<integer_output::s32>(e, sums, sums_stride, first, rows, column, columns, c,
+                                              index, ldc);
+    case integer_output::f32:
+      return store_block<integer_output::f32>(e, sums, sums_stride, first, rows, column, columns, c,
+                                              index, ldc);
+    case integer_output::u8:
+      return store_block<integer_output::u8>(e, sums, sums_stride, first, rows, column, columns, c,
+                                             index, ldc);
+    case integer_output::s8:
+      return store_block<integer_output::s8>(e, sums, sums_stride, first, rows, column, columns, c,
+                                             index, ldc);
   }
 }
 
@@ -1610,10 +1751,8 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
     }
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
-  for (std::size_t r = 0; r < rows; ++r) {
-    store_row(g.epilogue, sums + r * kColumns, first + r, column, columns, g.c,
-              (first + r) * g.ldc + column);
-  }
+  store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
+             g.ldc);
 }
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
@@ -1662,7 +1801,7 @@ inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
         }
         hn::Store(sum, di, sums + j);
       }
-      store_row(d.epilogue, sums, 0, first, columns, d.c, p * d.channels + first);
+      store_sums(d.epilogue, sums, block, 0, 1, first, columns, d.c, p * d.channels + first, 0);
     }
   }
 }
@@ -1694,9 +1833,9 @@ HWY_POP_ATTRIBUTES
 // Elementwise kernels, re-included once per Highway target by kernels/dispatch.hpp.
 //
 // Quantizing by division is exact at the price of a multiplication. Let r = RN(1 / s) be a normal
-// number. Then v = RN(x * r) differs from RN(x / s) by less than |v| * 2^-22, which is below 2^-13 for
-// |v| <= 512. Unless v is that close to a tie, both round to the same integer; where a vector has such
-// a lane (one in some thousand), the whole group is divided. NaN takes the same way out.
+// number. Then v = RN(x * r) differs from RN(x / s) by less than |v| * 2^-22, which is below 2^-13
+// for |v| <= 512. Unless v is that close to a tie, both round to the same integer; where a vector
+// has such a lane (one in some thousand), the whole group is divided. NaN takes the same way out.
 
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -1710,8 +1849,8 @@ using float_vector = hn::Vec<float_tag>;
 using int_vector = hn::Vec<int_tag>;
 inline constexpr std::size_t lanes = hn::MaxLanes(float_tag{});
 
-/// 1.5 * 2^23: adding it rounds |v| < 2^22 to an integer, half to even, which then stands in the low
-/// bits. Cheaper than a conversion, which would have to be repaired for large values.
+/// 1.5 * 2^23: adding it rounds |v| < 2^22 to an integer, half to even, which then stands in the
+/// low bits. Cheaper than a conversion, which would have to be repaired for large values.
 inline constexpr float rounding_bias = 12582912.0F;
 inline constexpr std::int32_t rounding_bias_bits = 0x4B400000;
 
@@ -1807,8 +1946,8 @@ void quantize(const float* x, std::size_t n, const grid_args& g, Q* q) noexcept 
       const auto is_safe1 = hn::Le(hn::Abs(hn::Sub(v1, hn::Sub(b1, bias))), safe);
       const auto is_safe2 = hn::Le(hn::Abs(hn::Sub(v2, hn::Sub(b2, bias))), safe);
       const auto is_safe3 = hn::Le(hn::Abs(hn::Sub(v3, hn::Sub(b3, bias))), safe);
-      if (HWY_LIKELY(hn::AllTrue(
-              df, hn::And(hn::And(is_safe0, is_safe1), hn::And(is_safe2, is_safe3))))) {
+      if (HWY_LIKELY(
+              hn::AllTrue(df, hn::And(hn::And(is_safe0, is_safe1), hn::And(is_safe2, is_safe3))))) {
         const int_tag di;
         store_8bit(hn::Add(hn::BitCast(di, b0), grid.zero_point_minus_bias),
                    hn::Add(hn::BitCast(di, b1), grid.zero_point_minus_bias),
@@ -1905,8 +2044,8 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
     upper[1] = hn::Max(v1, upper[1]);
     upper[2] = hn::Max(v2, upper[2]);
     upper[3] = hn::Max(v3, upper[3]);
-    const auto any_nan = hn::Or(hn::Or(hn::IsNaN(v0), hn::IsNaN(v1)),
-                                hn::Or(hn::IsNaN(v2), hn::IsNaN(v3)));
+    const auto any_nan =
+        hn::Or(hn::Or(hn::IsNaN(v0), hn::IsNaN(v1)), hn::Or(hn::IsNaN(v2), hn::IsNaN(v3)));
     if (HWY_UNLIKELY(!hn::AllFalse(df, any_nan))) {
       count_nan += hn::CountTrue(df, hn::IsNaN(v0)) + hn::CountTrue(df, hn::IsNaN(v1)) +
                    hn::CountTrue(df, hn::IsNaN(v2)) + hn::CountTrue(df, hn::IsNaN(v3));
@@ -2083,37 +2222,96 @@ namespace DETENT_PASS_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
-/// Applies the epilogue to one row of sums and stores `columns` of them.
-HWY_INLINE void store_row(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
-                          std::size_t column, std::size_t columns, void* c,
-                          std::size_t index) noexcept {
-  const float_tag df;
-  const int_tag di;
-  for (std::size_t j = 0; j < columns; j += lanes) {
-    const std::size_t count = columns - j < lanes ? columns - j : lanes;
-    int_vector v = hn::Add(hn::LoadU(di, sums + j), hn::LoadU(di, e.column_offset + column + j));
+/// The epilogue of one vector of columns, with what depends on the columns only already loaded.
+template <integer_output kOutput>
+class column_epilogue {
+ public:
+  HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
+      : offset_(hn::LoadU(int_tag{}, e.column_offset + column)),
+        rhs_zero_point_(e.row_sum != nullptr ? hn::LoadU(int_tag{}, e.rhs_zero_point + column)
+                                             : hn::Zero(int_tag{})),
+        multiplier_(kOutput == integer_output::s32 ? hn::Zero(float_tag{})
+                                                   : hn::LoadU(float_tag{}, e.multiplier + column)),
+        lower_(hn::Set(float_tag{}, e.lower)),
+        upper_(hn::Set(float_tag{}, e.upper)),
+        grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {}
+
+  /// Stores `count` results for the sums of a row at element `index` of c.
+  HWY_INLINE void store(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
+                        std::size_t count, void* c, std::size_t index) const noexcept {
+    const float_tag df;
+    const int_tag di;
+    int_vector v = hn::Add(hn::LoadU(di, sums), offset_);
     if (e.row_sum != nullptr) {
-      v = hn::Sub(
-          v, hn::Mul(hn::Set(di, e.row_sum[row]), hn::LoadU(di, e.rhs_zero_point + column + j)));
+      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
     }
-    if (e.output == integer_output::s32) {
-      hn::StoreN(v, di, static_cast<std::int32_t*>(c) + index + j, count);
-      continue;
+    if constexpr (kOutput == integer_output::s32) {
+      store_lanes(v, di, count, static_cast<std::int32_t*>(c) + index);
+      return;
     }
-    const float_vector scaled =
-        hn::Mul(hn::ConvertTo(df, v), hn::LoadU(df, e.multiplier + column + j));
-    if (e.output == integer_output::f32) {
-      hn::StoreN(clamp_ordered(scaled, hn::Set(df, e.lower), hn::Set(df, e.upper)), df,
-                 static_cast<float*>(c) + index + j, count);
-      continue;
-    }
-    const grid_vectors grid(hn::Set(di, e.zero_point), e.qmin, e.qmax);
-    const int_vector q = grid.to_grid(scaled);
-    if (e.output == integer_output::u8) {
-      store_8bit(q, count, static_cast<std::uint8_t*>(c) + index + j);
+    const float_vector scaled = hn::Mul(hn::ConvertTo(df, v), multiplier_);
+    if constexpr (kOutput == integer_output::f32) {
+      store_lanes(clamp_ordered(scaled, lower_, upper_), df, count, static_cast<float*>(c) + index);
     } else {
-      store_8bit(q, count, static_cast<std::int8_t*>(c) + index + j);
+      // The product of an integer and a finite multiplier is never NaN.
+      const int_vector q = grid_.round(grid_.clamp(scaled));
+      using output_type =
+          std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
+      output_type* to = static_cast<output_type*>(c) + index;
+      if (count == lanes) {
+        store_8bit(q, to);
+      } else {
+        store_8bit(q, count, to);
+      }
     }
+  }
+
+ private:
+  template <class V, class D, class T>
+  static HWY_INLINE void store_lanes(V v, D d, std::size_t count, T* to) noexcept {
+    if (count == lanes) {
+      hn::StoreU(v, d, to);
+    } else {
+      hn::StoreN(v, d, to, count);
+    }
+  }
+
+  int_vector offset_, rhs_zero_point_;
+  float_vector multiplier_, lower_, upper_;
+  grid_vectors grid_;
+};
+
+/// Applies the epilogue to a block of sums, whose rows are `sums_stride` apart, and stores
+/// `columns` of each row. c points to the block's first element.
+template <integer_output kOutput>
+void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
+                 std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
+                 void* c, std::size_t index, std::size_t ldc) noexcept {
+  for (std::size_t j = 0; j < columns; j += lanes) {
+    const column_epilogue<kOutput> epilogue(e, column + j);
+    const std::size_t count = (std::min)(lanes, columns - j);
+    for (std::size_t r = 0; r < rows; ++r) {
+      epilogue.store(e, sums + r * sums_stride + j, first + r, count, c, index + r * ldc + j);
+    }
+  }
+}
+
+inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
+                       std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
+                       void* c, std::size_t index, std::size_t ldc) noexcept {
+  switch (e.output) {
+    case integer_output::s32:
+      return store_block<integer_output::s32>(e, sums, sums_stride, first, rows, column, columns, c,
+                                              index, ldc);
+    case integer_output::f32:
+      return store_block<integer_output::f32>(e, sums, sums_stride, first, rows, column, columns, c,
+                                              index, ldc);
+    case integer_output::u8:
+      return store_block<integer_output::u8>(e, sums, sums_stride, first, rows, column, columns, c,
+                                             index, ldc);
+    case integer_output::s8:
+      return store_block<integer_output::s8>(e, sums, sums_stride, first, rows, column, columns, c,
+                                             index, ldc);
   }
 }
 
@@ -2222,10 +2420,8 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
     }
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
-  for (std::size_t r = 0; r < rows; ++r) {
-    store_row(g.epilogue, sums + r * kColumns, first + r, column, columns, g.c,
-              (first + r) * g.ldc + column);
-  }
+  store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
+             g.ldc);
 }
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
@@ -2274,7 +2470,7 @@ inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
         }
         hn::Store(sum, di, sums + j);
       }
-      store_row(d.epilogue, sums, 0, first, columns, d.c, p * d.channels + first);
+      store_sums(d.epilogue, sums, block, 0, 1, first, columns, d.c, p * d.channels + first, 0);
     }
   }
 }
@@ -2316,37 +2512,96 @@ namespace DETENT_PASS_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
-/// Applies the epilogue to one row of sums and stores `columns` of them.
-HWY_INLINE void store_row(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
-                          std::size_t column, std::size_t columns, void* c,
-                          std::size_t index) noexcept {
-  const float_tag df;
-  const int_tag di;
-  for (std::size_t j = 0; j < columns; j += lanes) {
-    const std::size_t count = columns - j < lanes ? columns - j : lanes;
-    int_vector v = hn::Add(hn::LoadU(di, sums + j), hn::LoadU(di, e.column_offset + column + j));
+/// The epilogue of one vector of columns, with what depends on the columns only already loaded.
+template <integer_output kOutput>
+class column_epilogue {
+ public:
+  HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
+      : offset_(hn::LoadU(int_tag{}, e.column_offset + column)),
+        rhs_zero_point_(e.row_sum != nullptr ? hn::LoadU(int_tag{}, e.rhs_zero_point + column)
+                                             : hn::Zero(int_tag{})),
+        multiplier_(kOutput == integer_output::s32 ? hn::Zero(float_tag{})
+                                                   : hn::LoadU(float_tag{}, e.multiplier + column)),
+        lower_(hn::Set(float_tag{}, e.lower)),
+        upper_(hn::Set(float_tag{}, e.upper)),
+        grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {}
+
+  /// Stores `count` results for the sums of a row at element `index` of c.
+  HWY_INLINE void store(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
+                        std::size_t count, void* c, std::size_t index) const noexcept {
+    const float_tag df;
+    const int_tag di;
+    int_vector v = hn::Add(hn::LoadU(di, sums), offset_);
     if (e.row_sum != nullptr) {
-      v = hn::Sub(
-          v, hn::Mul(hn::Set(di, e.row_sum[row]), hn::LoadU(di, e.rhs_zero_point + column + j)));
+      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
     }
-    if (e.output == integer_output::s32) {
-      hn::StoreN(v, di, static_cast<std::int32_t*>(c) + index + j, count);
-      continue;
+    if constexpr (kOutput == integer_output::s32) {
+      store_lanes(v, di, count, static_cast<std::int32_t*>(c) + index);
+      return;
     }
-    const float_vector scaled =
-        hn::Mul(hn::ConvertTo(df, v), hn::LoadU(df, e.multiplier + column + j));
-    if (e.output == integer_output::f32) {
-      hn::StoreN(clamp_ordered(scaled, hn::Set(df, e.lower), hn::Set(df, e.upper)), df,
-                 static_cast<float*>(c) + index + j, count);
-      continue;
-    }
-    const grid_vectors grid(hn::Set(di, e.zero_point), e.qmin, e.qmax);
-    const int_vector q = grid.to_grid(scaled);
-    if (e.output == integer_output::u8) {
-      store_8bit(q, count, static_cast<std::uint8_t*>(c) + index + j);
+    const float_vector scaled = hn::Mul(hn::ConvertTo(df, v), multiplier_);
+    if constexpr (kOutput == integer_output::f32) {
+      store_lanes(clamp_ordered(scaled, lower_, upper_), df, count, static_cast<float*>(c) + index);
     } else {
-      store_8bit(q, count, static_cast<std::int8_t*>(c) + index + j);
+      // The product of an integer and a finite multiplier is never NaN.
+      const int_vector q = grid_.round(grid_.clamp(scaled));
+      using output_type =
+          std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
+      output_type* to = static_cast<output_type*>(c) + index;
+      if (count == lanes) {
+        store_8bit(q, to);
+      } else {
+        store_8bit(q, count, to);
+      }
     }
+  }
+
+ private:
+  template <class V, class D, class T>
+  static HWY_INLINE void store_lanes(V v, D d, std::size_t count, T* to) noexcept {
+    if (count == lanes) {
+      hn::StoreU(v, d, to);
+    } else {
+      hn::StoreN(v, d, to, count);
+    }
+  }
+
+  int_vector offset_, rhs_zero_point_;
+  float_vector multiplier_, lower_, upper_;
+  grid_vectors grid_;
+};
+
+/// Applies the epilogue to a block of sums, whose rows are `sums_stride` apart, and stores
+/// `columns` of each row. c points to the block's first element.
+template <integer_output kOutput>
+void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
+                 std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
+                 void* c, std::size_t index, std::size_t ldc) noexcept {
+  for (std::size_t j = 0; j < columns; j += lanes) {
+    const column_epilogue<kOutput> epilogue(e, column + j);
+    const std::size_t count = (std::min)(lanes, columns - j);
+    for (std::size_t r = 0; r < rows; ++r) {
+      epilogue.store(e, sums + r * sums_stride + j, first + r, count, c, index + r * ldc + j);
+    }
+  }
+}
+
+inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
+                       std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
+                       void* c, std::size_t index, std::size_t ldc) noexcept {
+  switch (e.output) {
+    case integer_output::s32:
+      return store_block<integer_output::s32>(e, sums, sums_stride, first, rows, column, columns, c,
+                                              index, ldc);
+    case integer_output::f32:
+      return store_block<integer_output::f32>(e, sums, sums_stride, first, rows, column, columns, c,
+                                              index, ldc);
+    case integer_output::u8:
+      return store_block<integer_output::u8>(e, sums, sums_stride, first, rows, column, columns, c,
+                                             index, ldc);
+    case integer_output::s8:
+      return store_block<integer_output::s8>(e, sums, sums_stride, first, rows, column, columns, c,
+                                             index, ldc);
   }
 }
 
@@ -2455,10 +2710,8 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
     }
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
-  for (std::size_t r = 0; r < rows; ++r) {
-    store_row(g.epilogue, sums + r * kColumns, first + r, column, columns, g.c,
-              (first + r) * g.ldc + column);
-  }
+  store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
+             g.ldc);
 }
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
@@ -2507,7 +2760,7 @@ inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
         }
         hn::Store(sum, di, sums + j);
       }
-      store_row(d.epilogue, sums, 0, first, columns, d.c, p * d.channels + first);
+      store_sums(d.epilogue, sums, block, 0, 1, first, columns, d.c, p * d.channels + first, 0);
     }
   }
 }
@@ -2537,21 +2790,22 @@ HWY_POP_ATTRIBUTES
 DETENT_KERNELS_NAMESPACE_BEGIN
 
 #if DETENT_WITH_HIGHWAY
-/// `elementwise` is the namespace of a Highway target, `integer` that of a pass of gemm_u8s8-inl.hpp.
-#define DETENT_KERNEL_TABLE(id, elementwise, integer)                                              \
-  inline constexpr kernel_table integer##_table = {                                               \
-      id,                                                                                          \
-      &elementwise::min_max,                                                                       \
-      &elementwise::quantize<std::uint8_t>,                                                        \
-      &elementwise::quantize<std::int8_t>,                                                         \
-      &elementwise::dequantize<std::uint8_t>,                                                      \
-      &elementwise::dequantize<std::int8_t>,                                                       \
-      &elementwise::requantize<std::uint8_t>,                                                      \
-      &elementwise::requantize<std::int8_t>,                                                       \
-      &elementwise::gemm_f32,                                                                      \
-      &elementwise::depthwise_f32,                                                                 \
-      &integer::gemm_u8s8,                                                                         \
-      &integer::depthwise_u8,                                                                      \
+/// `elementwise` is the namespace of a Highway target, `integer` that of a pass of
+/// gemm_u8s8-inl.hpp.
+#define DETENT_KERNEL_TABLE(id, elementwise, integer) \
+  inline constexpr kernel_table integer##_table = {   \
+      id,                                             \
+      &elementwise::min_max,                          \
+      &elementwise::quantize<std::uint8_t>,           \
+      &elementwise::quantize<std::int8_t>,            \
+      &elementwise::dequantize<std::uint8_t>,         \
+      &elementwise::dequantize<std::int8_t>,          \
+      &elementwise::requantize<std::uint8_t>,         \
+      &elementwise::requantize<std::int8_t>,          \
+      &elementwise::gemm_f32,                         \
+      &elementwise::depthwise_f32,                    \
+      &integer::gemm_u8s8,                            \
+      &integer::depthwise_u8,                         \
   };
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX2
 DETENT_KERNEL_TABLE(target::avx2, N_AVX2, avx2_widening)
@@ -2566,15 +2820,15 @@ DETENT_KERNEL_TABLE(target::avx512_vnni, N_AVX3, avx512_vnni)
 
 DETENT_DECL table_list compiled_tables() noexcept {
   static constexpr const kernel_table* tables[] = {
-      &portable::table,
+    &portable::table,
 #if DETENT_WITH_HIGHWAY
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX2
-      &avx2_widening_table,
-      &avx2_vnni_table,
+    &avx2_widening_table,
+    &avx2_vnni_table,
 #endif
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX3
-      &avx512_widening_table,
-      &avx512_vnni_table,
+    &avx512_widening_table,
+    &avx512_vnni_table,
 #endif
 #endif
   };
@@ -2654,9 +2908,9 @@ namespace detail {
 /// The target in use: best_target() until set_target() was called.
 [[nodiscard]] inline target active_target() noexcept { return detail::active_table().id; }
 
-/// Makes every later call use the kernels of `t`. All targets return the same bits; this is for tests,
-/// measurements and for working around a processor. Thread-safe: calls that have begun are not affected.
-/// Throws error_kind::unsupported if `t` is not one of available_targets().
+/// Makes every later call use the kernels of `t`. All targets return the same bits; this is for
+/// tests, measurements and for working around a processor. Thread-safe: calls that have begun are
+/// not affected. Throws error_kind::unsupported if `t` is not one of available_targets().
 inline void set_target(target t) {
   const kernels::kernel_table* table = detail::find_table(t);
   detail::require(table != nullptr, error_kind::unsupported, "set_target: ", name(t),
@@ -2692,13 +2946,13 @@ DETENT_NAMESPACE_END
 // ---- detent/quantize.hpp ----
 // quantize, dequantize and requantize on spans and strided views, per tensor and per channel.
 //
-//   quantize    q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax)     reference::quantize
-//   dequantize  x = float(q - zero_point) * scale                                  reference::dequantize
-//   requantize  q = clamp(round_half_even(float(acc) * multiplier) + zero_point)   reference::requantize
+//   quantize    q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax) reference::quantize
+//   dequantize  x = float(q - zero_point) * scale reference::dequantize requantize  q =
+//   clamp(round_half_even(float(acc) * multiplier) + zero_point)   reference::requantize
 //
-// NaN becomes the zero point, infinities saturate. Inputs and outputs do not overlap. All functions are
-// thread-safe, allocate nothing, and throw detent::error (invalid_argument, shape_mismatch) before they
-// write anything.
+// NaN becomes the zero point, infinities saturate. Inputs and outputs do not overlap. All functions
+// are thread-safe, allocate nothing, and throw detent::error (invalid_argument, shape_mismatch)
+// before they write anything.
 #ifndef DETENT_QUANTIZE_HPP
 #define DETENT_QUANTIZE_HPP
 
@@ -2709,8 +2963,9 @@ DETENT_NAMESPACE_END
 #include <span>
 
 // ---- detent/reference.hpp ----
-// The normative definition of every number that the library computes, one value at a time, written to
-// be read. Every kernel on every target returns the same bits; the tests compare with this header.
+// The normative definition of every number that the library computes, one value at a time, written
+// to be read. Every kernel on every target returns the same bits; the tests compare with this
+// header.
 //
 // Floating point here means IEEE 754 binary32 with round-half-even, each operation rounded once:
 // products and sums are never contracted unless std::fma says so.
@@ -2807,8 +3062,8 @@ struct matrix_view {
   /// Row-major and dense unless `row_stride_` (in elements) says otherwise.
   constexpr matrix_view(T* data_, std::size_t rows_, std::size_t columns_)
       : matrix_view(data_, rows_, columns_, static_cast<std::ptrdiff_t>(columns_)) {}
-  constexpr matrix_view(T* data_, std::size_t rows_, std::size_t columns_, std::ptrdiff_t row_stride_,
-                        std::ptrdiff_t column_stride_ = 1)
+  constexpr matrix_view(T* data_, std::size_t rows_, std::size_t columns_,
+                        std::ptrdiff_t row_stride_, std::ptrdiff_t column_stride_ = 1)
       : data(data_),
         rows(rows_),
         columns(columns_),
@@ -2816,8 +3071,8 @@ struct matrix_view {
         column_stride(column_stride_) {}
   /// A view of mutable elements serves where a view of const ones is asked for.
   template <class U>
-    requires(std::is_const_v<T> && std::same_as<std::remove_const_t<T>, U>)
-  constexpr matrix_view(const matrix_view<U>& other)  // NOLINT(google-explicit-constructor)
+  requires(std::is_const_v<T>&& std::same_as<std::remove_const_t<T>, U>) constexpr matrix_view(
+      const matrix_view<U>& other)  // NOLINT(google-explicit-constructor)
       : matrix_view(other.data, other.rows, other.columns, other.row_stride, other.column_stride) {}
 
   [[nodiscard]] constexpr T& operator()(std::size_t r, std::size_t c) const noexcept {
@@ -2857,15 +3112,15 @@ struct tensor_view {
   tensor_view(T* data_, std::span<const std::size_t> shape_,
               std::span<const std::ptrdiff_t> strides_)
       : tensor_view(data_, shape_) {
-    detail::require(strides_.size() == rank, error_kind::shape_mismatch, "tensor_view: ",
-                    strides_.size(), " strides for rank ", rank);
+    detail::require(strides_.size() == rank, error_kind::shape_mismatch,
+                    "tensor_view: ", strides_.size(), " strides for rank ", rank);
     for (std::size_t i = 0; i < rank; ++i) {
       strides[i] = strides_[i];
     }
   }
   template <class U>
-    requires(std::is_const_v<T> && std::same_as<std::remove_const_t<T>, U>)
-  constexpr tensor_view(const tensor_view<U>& other)  // NOLINT(google-explicit-constructor)
+  requires(std::is_const_v<T>&& std::same_as<std::remove_const_t<T>, U>) constexpr tensor_view(
+      const tensor_view<U>& other)  // NOLINT(google-explicit-constructor)
       : data(other.data), rank(other.rank), shape(other.shape), strides(other.strides) {}
 
   [[nodiscard]] constexpr std::size_t size() const noexcept {
@@ -2950,9 +3205,11 @@ namespace reference {
 ///   symmetric   zero_point = the middle of the grid, ceil((qmin + qmax) / 2)
 ///               scale = max(-lower', upper') / min(qmax - zero_point, zero_point - qmin)
 ///
-/// The scale is rounded to float, up by one step where rounding down would leave the range uncovered,
-/// and is at least FLT_MIN so that its reciprocal is finite. An empty range (0, 0) gives scale 1.
-[[nodiscard]] inline quant_params params_from_range(value_range range, quant_scheme scheme) noexcept {
+/// The scale is rounded to float, up by one step where rounding down would leave the range
+/// uncovered, and is at least FLT_MIN so that its reciprocal is finite. An empty range (0, 0) gives
+/// scale 1.
+[[nodiscard]] inline quant_params params_from_range(value_range range,
+                                                    quant_scheme scheme) noexcept {
   const double lower = range.lower < 0.0F ? static_cast<double>(range.lower) : 0.0;
   const double upper = range.upper > 0.0F ? static_cast<double>(range.upper) : 0.0;
   const grid levels = scheme.levels;
@@ -2960,8 +3217,7 @@ namespace reference {
   const std::int32_t half =
       levels.qmax - middle < middle - levels.qmin ? levels.qmax - middle : middle - levels.qmin;
 
-  const double extent =
-      scheme.symmetric ? (-lower > upper ? -lower : upper) : upper - lower;
+  const double extent = scheme.symmetric ? (-lower > upper ? -lower : upper) : upper - lower;
   const double steps = scheme.symmetric ? half : static_cast<double>(levels.qmax) - levels.qmin;
   quant_params p;
   if (extent > 0.0) {
@@ -2987,8 +3243,8 @@ namespace reference {
   return p;
 }
 
-/// Smallest and largest of the values that are not NaN, with -0 taken as +0. `count_nan` is how many
-/// were NaN. With no number at all, lower is +inf and upper -inf.
+/// Smallest and largest of the values that are not NaN, with -0 taken as +0. `count_nan` is how
+/// many were NaN. With no number at all, lower is +inf and upper -inf.
 using kernels::min_max_result;
 
 [[nodiscard]] inline min_max_result min_max(const float* x, std::size_t n) noexcept {
@@ -3022,8 +3278,8 @@ using kernels::min_max_result;
   return sum;
 }
 
-/// One element of a float matrix product: a chain of fused multiply-adds in the order of k, starting
-/// from the bias. The chain is never split, so that every target returns the same bits.
+/// One element of a float matrix product: a chain of fused multiply-adds in the order of k,
+/// starting from the bias. The chain is never split, so that every target returns the same bits.
 [[nodiscard]] inline float dot(const float* lhs, const float* rhs, std::ptrdiff_t rhs_stride,
                                std::size_t k, float bias) noexcept {
   float sum = bias;
@@ -3048,8 +3304,8 @@ DETENT_NAMESPACE_BEGIN
 namespace detail {
 
 inline void require_scale(float scale, const char* where) {
-  require(std::isfinite(scale) && scale > 0.0F, error_kind::invalid_argument, where, ": scale ", scale,
-          " is not a positive finite number");
+  require(std::isfinite(scale) && scale > 0.0F, error_kind::invalid_argument, where, ": scale ",
+          scale, " is not a positive finite number");
 }
 
 template <quantized_type Q>
@@ -3061,8 +3317,8 @@ void require_grid(grid levels, const char* where) {
 }
 
 inline void require_zero_point(std::int32_t zero_point, grid levels, const char* where) {
-  require(zero_point >= levels.qmin && zero_point <= levels.qmax, error_kind::invalid_argument, where,
-          ": zero point ", zero_point, " is outside ", levels.qmin, "..", levels.qmax);
+  require(zero_point >= levels.qmin && zero_point <= levels.qmax, error_kind::invalid_argument,
+          where, ": zero point ", zero_point, " is outside ", levels.qmin, "..", levels.qmax);
 }
 
 template <class In, class Out>
@@ -3114,17 +3370,17 @@ using dequantize_row =
 using requantize_row =
     kernel_row<&kernels::kernel_table::requantize_u8, &kernels::kernel_table::requantize_s8>;
 
-/// Walks two views of the same shape and hands runs of the innermost dimension to `kernel`, or single
-/// elements where that dimension is not dense. Neighbouring dimensions that are dense in both views
-/// are merged first, except across `p.axis`.
+/// Walks two views of the same shape and hands runs of the innermost dimension to `kernel`, or
+/// single elements where that dimension is not dense. Neighbouring dimensions that are dense in
+/// both views are merged first, except across `p.axis`.
 template <class In, class Out, class Kernel>
 void for_each_run(tensor_view<In> in, tensor_view<Out> out, const channel_quant_params* p,
                   kernels::grid_args g, Kernel kernel, const char* where) {
   require(in.rank == out.rank, error_kind::shape_mismatch, where, ": input has rank ", in.rank,
           ", output ", out.rank);
   for (std::size_t i = 0; i < in.rank; ++i) {
-    require(in.shape[i] == out.shape[i], error_kind::shape_mismatch, where, ": dimension ", i, " is ",
-            in.shape[i], " in the input, ", out.shape[i], " in the output");
+    require(in.shape[i] == out.shape[i], error_kind::shape_mismatch, where, ": dimension ", i,
+            " is ", in.shape[i], " in the input, ", out.shape[i], " in the output");
   }
   const std::size_t size = in.size();
   if (size == 0) {
@@ -3145,8 +3401,7 @@ void for_each_run(tensor_view<In> in, tensor_view<Out> out, const channel_quant_
       continue;
     }
     const auto extent = static_cast<std::ptrdiff_t>(in.shape[i]);
-    if (rank > 0 && !is_axis && axis != rank - 1 &&
-        in_stride[rank - 1] == in.strides[i] * extent &&
+    if (rank > 0 && !is_axis && axis != rank - 1 && in_stride[rank - 1] == in.strides[i] * extent &&
         out_stride[rank - 1] == out.strides[i] * extent) {
       shape[rank - 1] *= in.shape[i];
       in_stride[rank - 1] = in.strides[i];
@@ -3228,7 +3483,8 @@ void convert_channels(tensor_view<In> in, tensor_view<Out> out, const channel_qu
   for (const std::int32_t zero_point : p.zero_points) {
     require_zero_point(zero_point, levels, where);
   }
-  for_each_run(in, out, &p, per_tensor(1.0F, 0, levels), Row::template of<Q>(active_table()), where);
+  for_each_run(in, out, &p, per_tensor(1.0F, 0, levels), Row::template of<Q>(active_table()),
+               where);
 }
 
 template <class Q>
@@ -3240,71 +3496,79 @@ void require_params(quant_params p, grid levels, const char* where) {
 
 }  // namespace detail
 
-// The same functions for the two element types: overloads rather than templates, so that vectors and
-// arrays convert to spans.
-#define DETENT_QUANTIZE_OVERLOADS(Q)                                                              \
-  /* Per tensor. scale > 0 and finite; levels within the type; zero_point within levels. */       \
-  inline void quantize(std::span<const float> x, std::span<Q> q, quant_params p,                  \
-                       grid levels = full_grid<Q>) {                                              \
-    detail::require_params<Q>(p, levels, "quantize");                                             \
-    detail::convert_span<detail::quantize_row, Q>(                                                \
-        x, q, detail::per_tensor(p.scale, p.zero_point, levels), "quantize");                     \
-  }                                                                                               \
-  inline void quantize(tensor_view<const float> x, tensor_view<Q> q, quant_params p,              \
-                       grid levels = full_grid<Q>) {                                              \
-    detail::require_params<Q>(p, levels, "quantize");                                             \
-    detail::convert_view<detail::quantize_row, Q>(x, q, p, levels, "quantize");                   \
-  }                                                                                               \
-  /* Per channel along p.axis. */                                                                 \
-  inline void quantize(tensor_view<const float> x, tensor_view<Q> q,                              \
-                       const channel_quant_params& p, grid levels = full_grid<Q>) {               \
-    detail::convert_channels<detail::quantize_row, Q>(x, q, p, levels, "quantize");               \
-  }                                                                                               \
-  inline void dequantize(std::span<const Q> q, std::span<float> x, quant_params p) {              \
-    detail::require_params<Q>(p, full_grid<Q>, "dequantize");                                     \
-    detail::convert_span<detail::dequantize_row, Q>(                                              \
-        q, x, detail::per_tensor(p.scale, p.zero_point, full_grid<Q>), "dequantize");             \
-  }                                                                                               \
-  inline void dequantize(tensor_view<const Q> q, tensor_view<float> x, quant_params p) {          \
-    detail::require_params<Q>(p, full_grid<Q>, "dequantize");                                     \
-    detail::convert_view<detail::dequantize_row, Q>(q, x, p, full_grid<Q>, "dequantize");         \
-  }                                                                                               \
-  inline void dequantize(tensor_view<const Q> q, tensor_view<float> x,                            \
-                         const channel_quant_params& p) {                                         \
-    detail::convert_channels<detail::dequantize_row, Q>(q, x, p, full_grid<Q>, "dequantize");     \
-  }                                                                                               \
-  /* p.scale is the multiplier, p.zero_point that of the output. */                               \
-  inline void requantize(std::span<const std::int32_t> acc, std::span<Q> q, quant_params p,       \
-                         grid levels = full_grid<Q>) {                                            \
-    detail::require_params<Q>(p, levels, "requantize");                                           \
-    detail::convert_span<detail::requantize_row, Q>(                                              \
-        acc, q, detail::per_tensor(p.scale, p.zero_point, levels), "requantize");                 \
-  }                                                                                               \
-  inline void requantize(tensor_view<const std::int32_t> acc, tensor_view<Q> q, quant_params p,   \
-                         grid levels = full_grid<Q>) {                                            \
-    detail::require_params<Q>(p, levels, "requantize");                                           \
-    detail::convert_view<detail::requantize_row, Q>(acc, q, p, levels, "requantize");             \
-  }                                                                                               \
-  inline void requantize(tensor_view<const std::int32_t> acc, tensor_view<Q> q,                   \
-                         const channel_quant_params& p, grid levels = full_grid<Q>) {             \
-    detail::convert_channels<detail::requantize_row, Q>(acc, q, p, levels, "requantize");         \
+// The same functions for the two element types: overloads rather than templates, so that vectors
+// and arrays convert to spans.
+#define DETENT_QUANTIZE_OVERLOADS(Q)                                                            \
+  /* Per tensor. scale > 0 and finite; levels within the type; zero_point within levels. */     \
+  inline void quantize(std::span<const float> x, std::span<Q> q, quant_params p,                \
+                       grid levels = full_grid<Q>) {                                            \
+    detail::require_params<Q>(p, levels, "quantize");                                           \
+    detail::convert_span<detail::quantize_row, Q>(                                              \
+        x, q, detail::per_tensor(p.scale, p.zero_point, levels), "quantize");                   \
+  }                                                                                             \
+  inline void quantize(tensor_view<const float> x, tensor_view<Q> q, quant_params p,            \
+                       grid levels = full_grid<Q>) {                                            \
+    detail::require_params<Q>(p, levels, "quantize");                                           \
+    detail::convert_view<detail::quantize_row, Q>(x, q, p, levels, "quantize");                 \
+  }                                                                                             \
+  /* Per channel along p.axis. */                                                               \
+  inline void quantize(tensor_view<const float> x, tensor_view<Q> q,                            \
+                       const channel_quant_params& p, grid levels = full_grid<Q>) {             \
+    detail::convert_channels<detail::quantize_row, Q>(x, q, p, levels, "quantize");             \
+  }                                                                                             \
+  inline void dequantize(std::span<const Q> q, std::span<float> x, quant_params p) {            \
+    detail::require_params<Q>(p, full_grid<Q>, "dequantize");                                   \
+    detail::convert_span<detail::dequantize_row, Q>(                                            \
+        q, x, detail::per_tensor(p.scale, p.zero_point, full_grid<Q>), "dequantize");           \
+  }                                                                                             \
+  inline void dequantize(tensor_view<const Q> q, tensor_view<float> x, quant_params p) {        \
+    detail::require_params<Q>(p, full_grid<Q>, "dequantize");                                   \
+    detail::convert_view<detail::dequantize_row, Q>(q, x, p, full_grid<Q>, "dequantize");       \
+  }                                                                                             \
+  inline void dequantize(tensor_view<const Q> q, tensor_view<float> x,                          \
+                         const channel_quant_params& p) {                                       \
+    detail::convert_channels<detail::dequantize_row, Q>(q, x, p, full_grid<Q>, "dequantize");   \
+  }                                                                                             \
+  /* p.scale is the multiplier, p.zero_point that of the output. */                             \
+  inline void requantize(std::span<const std::int32_t> acc, std::span<Q> q, quant_params p,     \
+                         grid levels = full_grid<Q>) {                                          \
+    detail::require_params<Q>(p, levels, "requantize");                                         \
+    detail::convert_span<detail::requantize_row, Q>(                                            \
+        acc, q, detail::per_tensor(p.scale, p.zero_point, levels), "requantize");               \
+  }                                                                                             \
+  inline void requantize(tensor_view<const std::int32_t> acc, tensor_view<Q> q, quant_params p, \
+                         grid levels = full_grid<Q>) {                                          \
+    detail::require_params<Q>(p, levels, "requantize");                                         \
+    detail::convert_view<detail::requantize_row, Q>(acc, q, p, levels, "requantize");           \
+  }                                                                                             \
+  inline void requantize(tensor_view<const std::int32_t> acc, tensor_view<Q> q,                 \
+                         const channel_quant_params& p, grid levels = full_grid<Q>) {           \
+    detail::convert_channels<detail::requantize_row, Q>(acc, q, p, levels, "requantize");       \
   }
 
 DETENT_QUANTIZE_OVERLOADS(std::uint8_t)
 DETENT_QUANTIZE_OVERLOADS(std::int8_t)
 #undef DETENT_QUANTIZE_OVERLOADS
 
-/// The scale and zero point whose grid covers `range` and zero; see reference::params_from_range for the
-/// rule. Throws invalid_argument if the range is not finite or not ordered, or the grid is empty.
+/// The scale and zero point whose grid covers `range` and zero; see reference::params_from_range
+/// for the rule. Throws invalid_argument if the range is not finite or not ordered, if the grid has
+/// fewer than two levels (symmetric: fewer than two on one side of its middle) or reaches beyond 16
+/// bits, or if the scale would not be finite.
 [[nodiscard]] inline quant_params params_from_range(value_range range, quant_scheme scheme) {
-  detail::require(std::isfinite(range.lower) && std::isfinite(range.upper) &&
-                      range.lower <= range.upper,
-                  error_kind::invalid_argument, "params_from_range: ", range.lower, " .. ",
-                  range.upper, " is not a finite range");
-  detail::require(scheme.levels.qmin < scheme.levels.qmax, error_kind::invalid_argument,
-                  "params_from_range: grid ", scheme.levels.qmin, "..", scheme.levels.qmax,
-                  " has fewer than two levels");
-  return reference::params_from_range(range, scheme);
+  detail::require(
+      std::isfinite(range.lower) && std::isfinite(range.upper) && range.lower <= range.upper,
+      error_kind::invalid_argument, "params_from_range: ", range.lower, " .. ", range.upper,
+      " is not a finite range");
+  const grid levels = scheme.levels;
+  detail::require(levels.qmin >= -65536 && levels.qmax <= 65535 &&
+                      levels.qmax - levels.qmin >= (scheme.symmetric ? 2 : 1),
+                  error_kind::invalid_argument, "params_from_range: grid ", levels.qmin, "..",
+                  levels.qmax, " is too small or too large");
+  const quant_params p = reference::params_from_range(range, scheme);
+  detail::require(std::isfinite(p.scale), error_kind::invalid_argument,
+                  "params_from_range: ", range.lower, " .. ", range.upper,
+                  " needs a scale that is not finite");
+  return p;
 }
 
 DETENT_NAMESPACE_END
@@ -3349,15 +3613,17 @@ struct weights_certificate {
   }
 };
 
-/// Everything about the weights but their values. Empty spans mean scale 1, zero point 0, bias 0; one
-/// value serves all columns.
+/// Everything about the weights but their values. Empty spans mean scale 1, zero point 0, bias 0;
+/// one value serves all columns.
 struct weight_options {
   std::span<const float> scales = {};
-  std::span<const std::int32_t> zero_points = {};  // -128..255 - 128: of the signed values that are packed
-  std::span<const std::int32_t> bias = {};         // in units of lhs_scale * scale of the column
+  std::span<const std::int32_t> zero_points =
+      {};                                   // -128..255 - 128: of the signed values that are packed
+  std::span<const std::int32_t> bias = {};  // in units of lhs_scale * scale of the column
 };
 
-/// An owned, packed K x N matrix of signed 8-bit weights. Immutable; share it freely between threads.
+/// An owned, packed K x N matrix of signed 8-bit weights. Immutable; share it freely between
+/// threads.
 class packed_weights {
  public:
   packed_weights() = default;
@@ -3367,7 +3633,8 @@ class packed_weights {
       : depth_(w.rows), columns_(w.columns) {
     detail::require_matrix(w, "pack_weights");
     scales_ = detail::per_column(options.scales, columns_, 1.0F, "scales");
-    zero_points_ = detail::per_column(options.zero_points, columns_, std::int32_t{0}, "zero points");
+    zero_points_ =
+        detail::per_column(options.zero_points, columns_, std::int32_t{0}, "zero points");
     bias_ = detail::per_column(options.bias, columns_, std::int32_t{0}, "biases");
     for (const float scale : scales_) {
       detail::require_scale(scale, "pack_weights");
@@ -3383,7 +3650,8 @@ class packed_weights {
     data_.resize(groups * group_depth * detail::round_up(columns_, panel_columns));
     column_sums_.resize(columns_);
     for (std::size_t j = 0; j < columns_; ++j) {
-      std::int8_t* column = data_.data() + j / panel_columns * groups * group_depth * panel_columns +
+      std::int8_t* column = data_.data() +
+                            j / panel_columns * groups * group_depth * panel_columns +
                             j % panel_columns * group_depth;
       std::int64_t sum = 0;
       std::int64_t magnitude = 0;
@@ -3476,8 +3744,8 @@ DETENT_NAMESPACE_END
 
 DETENT_NAMESPACE_BEGIN
 
-/// How an integer product reads its left side and writes its output. The output's element type selects
-/// which of the fields count:
+/// How an integer product reads its left side and writes its output. The output's element type
+/// selects which of the fields count:
 ///
 ///   acc   = bias[j] + sum_k (a[i,k] - lhs_zero_point) * (b[k,j] - zero_point[j])        exact
 ///   s32     acc
@@ -3488,8 +3756,8 @@ struct epilogue_options {
   float lhs_scale = 1.0F;
   std::int32_t lhs_zero_point = 0;  // 0..255
   quant_params output = {};
-  /// The grid of a quantized output; the default (qmin > qmax) is the whole type. Narrowing it is how a
-  /// ReLU or clip is fused.
+  /// The grid of a quantized output; the default (qmin > qmax) is the whole type. Narrowing it is
+  /// how a ReLU or clip is fused.
   grid levels = {0, -1};
   float lower = -std::numeric_limits<float>::infinity();
   float upper = std::numeric_limits<float>::infinity();
@@ -3499,10 +3767,10 @@ namespace detail {
 
 template <class T>
 inline constexpr kernels::integer_output output_kind =
-    std::same_as<T, std::int32_t>  ? kernels::integer_output::s32
-    : std::same_as<T, float>       ? kernels::integer_output::f32
+    std::same_as<T, std::int32_t>   ? kernels::integer_output::s32
+    : std::same_as<T, float>        ? kernels::integer_output::f32
     : std::same_as<T, std::uint8_t> ? kernels::integer_output::u8
-                                   : kernels::integer_output::s8;
+                                    : kernels::integer_output::s8;
 
 /// The per-column arrays of an integer product, padded as the kernels want them.
 class column_terms {
@@ -3539,10 +3807,9 @@ class column_terms {
     if constexpr (!std::same_as<T, std::int32_t>) {
       multiplier_.assign(padded, 0.0F);
       for (std::size_t j = 0; j < columns; ++j) {
-        multiplier_[j] = std::same_as<T, float>
-                             ? o.lhs_scale * w.scales()[j]
-                             : reference::requantize_multiplier(o.lhs_scale, w.scales()[j],
-                                                                o.output.scale);
+        multiplier_[j] = std::same_as<T, float> ? o.lhs_scale * w.scales()[j]
+                                                : reference::requantize_multiplier(
+                                                      o.lhs_scale, w.scales()[j], o.output.scale);
       }
       epilogue_.multiplier = multiplier_.data();
       epilogue_.lower = o.lower;
@@ -3555,8 +3822,8 @@ class column_terms {
       require_zero_point(o.output.zero_point, full_grid<T>, where);
       for (std::size_t j = 0; j < columns; ++j) {
         require(multiplier_[j] <= std::numeric_limits<float>::max(), error_kind::invalid_argument,
-                where, ": the multiplier ", o.lhs_scale, " * ", w.scales()[j], " / ", o.output.scale,
-                " is not finite");
+                where, ": the multiplier ", o.lhs_scale, " * ", w.scales()[j], " / ",
+                o.output.scale, " is not finite");
       }
       epilogue_.zero_point = o.output.zero_point;
       epilogue_.qmin = levels.qmin;
@@ -3609,8 +3876,9 @@ DETENT_NAMESPACE_END
 
 DETENT_NAMESPACE_BEGIN
 
-/// Calls body(i) once for each i in [0, count), in any order and on any threads, and returns when all
-/// have returned. An empty function means the calling thread. Results never depend on the choice.
+/// Calls body(i) once for each i in [0, count), in any order and on any threads, and returns when
+/// all have returned. An empty function means the calling thread. Results never depend on the
+/// choice.
 using parallel_for =
     std::function<void(std::size_t count, const std::function<void(std::size_t)>& body)>;
 
@@ -3628,8 +3896,8 @@ inline void run_parallel(const parallel_for& parallel, std::size_t count,
 }  // namespace detail
 
 /// A fixed set of threads for callers who have none. `pool.parallel()` is the parallel_for to pass.
-/// One job at a time: concurrent callers wait for each other; a body must not call into its own pool.
-/// The first exception that a body throws is rethrown to the caller.
+/// One job at a time: concurrent callers wait for each other; a body must not call into its own
+/// pool. The first exception that a body throws is rethrown to the caller.
 class thread_pool {
  public:
   /// `threads` counts the caller's: 1 starts none, 0 means one per hardware thread.
@@ -3755,12 +4023,12 @@ void require_product(matrix_view<const T> lhs, std::size_t depth, std::size_t co
   require(out.rows == lhs.rows && out.columns == columns, error_kind::shape_mismatch,
           "gemm: the output is ", out.rows, " x ", out.columns, ", not ", lhs.rows, " x ", columns);
   require((lhs.column_stride == 1 || lhs.columns <= 1) && (out.column_stride == 1 || columns <= 1),
-          error_kind::unsupported, "gemm: rows must be dense (column strides are ", lhs.column_stride,
-          " and ", out.column_stride, ")");
+          error_kind::unsupported, "gemm: rows must be dense (column strides are ",
+          lhs.column_stride, " and ", out.column_stride, ")");
   require((lhs.row_stride >= static_cast<std::ptrdiff_t>(lhs.columns) || lhs.rows <= 1) &&
               (out.row_stride >= static_cast<std::ptrdiff_t>(columns) || out.rows <= 1),
-          error_kind::invalid_argument, "gemm: rows overlap (row strides are ", lhs.row_stride, " and ",
-          out.row_stride, ")");
+          error_kind::invalid_argument, "gemm: rows overlap (row strides are ", lhs.row_stride,
+          " and ", out.row_stride, ")");
 }
 
 inline void sum_rows(const std::uint8_t* a, std::size_t lda, std::size_t rows, std::size_t depth,
@@ -3792,8 +4060,8 @@ void for_row_blocks(std::size_t rows, const parallel_for& parallel, const Body& 
 /// out = epilogue(lhs * weights); see epilogue_options for the arithmetic of each output type.
 /// lhs is M x K, out is M x N; both with dense rows at any row stride. They do not overlap.
 /// Exact: throws overflow if the weights' certificate does not exclude sums beyond 32 bits.
-/// Throws shape_mismatch, invalid_argument. Thread-safe. Allocates O(N) (and O(M) where the weights have
-/// zero points).
+/// Throws shape_mismatch, invalid_argument. Thread-safe. Allocates O(N) (and O(M) where the weights
+/// have zero points).
 template <integer_gemm_output T>
 void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
@@ -3829,8 +4097,9 @@ void gemm(matrix_view<std::uint8_t> lhs, const packed_weights& weights, matrix_v
   gemm(matrix_view<const std::uint8_t>(lhs), weights, out, options, parallel);
 }
 
-/// out = clamp(bias + lhs * weights, lower, upper), each element one chain of fused multiply-adds in the
-/// order of k (reference::dot): the same bits on every target and for every split into threads.
+/// out = clamp(bias + lhs * weights, lower, upper), each element one chain of fused multiply-adds
+/// in the order of k (reference::dot): the same bits on every target and for every split into
+/// threads.
 inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, matrix_view<float> out,
                  float lower = -std::numeric_limits<float>::infinity(),
                  float upper = std::numeric_limits<float>::infinity(),
@@ -3888,7 +4157,8 @@ struct window {
   std::size_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;
 
   [[nodiscard]] std::size_t out_height(const filter_shape& f) const noexcept {
-    return extent(in_height + pad_top + pad_bottom, f.kernel_height, dilation_height, stride_height);
+    return extent(in_height + pad_top + pad_bottom, f.kernel_height, dilation_height,
+                  stride_height);
   }
   [[nodiscard]] std::size_t out_width(const filter_shape& f) const noexcept {
     return extent(in_width + pad_left + pad_right, f.kernel_width, dilation_width, stride_width);
@@ -3911,8 +4181,8 @@ inline void require_filters(const filter_shape& f, std::size_t weights, const vo
           " output channels do not divide into ", f.groups, " groups");
   require(f.kernel_height > 0 && f.kernel_width > 0, error_kind::invalid_argument,
           "convolution: kernel ", f.kernel_height, " x ", f.kernel_width);
-  require(weights == f.size(), error_kind::shape_mismatch, "convolution: ", weights, " weights, not ",
-          f.size());
+  require(weights == f.size(), error_kind::shape_mismatch, "convolution: ", weights,
+          " weights, not ", f.size());
   require(weights == 0 || data != nullptr, error_kind::invalid_argument,
           "convolution: null weights with size ", weights);
 }
@@ -3934,12 +4204,13 @@ std::vector<T> filter_matrix(const filter_shape& f, const T* weights) {
 
 /// The values of one group of a per-channel argument (empty and single ones serve every group).
 template <class T>
-std::span<const T> group_slice(std::span<const T> values, const filter_shape& f, std::size_t group) {
+std::span<const T> group_slice(std::span<const T> values, const filter_shape& f,
+                               std::size_t group) {
   if (values.size() <= 1) {
     return values;
   }
-  require(values.size() == f.out_channels, error_kind::shape_mismatch, "convolution: ", values.size(),
-          " per-channel values for ", f.out_channels, " channels");
+  require(values.size() == f.out_channels, error_kind::shape_mismatch,
+          "convolution: ", values.size(), " per-channel values for ", f.out_channels, " channels");
   return values.subspan(group * f.group_out(), f.group_out());
 }
 
@@ -3965,55 +4236,62 @@ class pixel_reader {
            window_.pad_top + window_.pad_left + window_.pad_bottom + window_.pad_right == 0;
   }
 
-  /// Copies what `count` pixels from `first` read of one group: count rows of taps * group_in values.
+  /// Copies what `count` pixels from `first` read of one group: count rows of taps * group_in
+  /// values.
   void gather(std::size_t first, std::size_t count, std::size_t group, T* rows) const {
     const std::size_t channels = filter_.group_in();
     const std::size_t run = filter_.kernel_width * channels;
     const bool dense = filter_.groups == 1 && window_.dilation_width == 1;
-    for_pixels(first, count, [&](std::size_t, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
-      for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh, rows += run) {
-        const std::ptrdiff_t y = top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
-        if (y < 0 || y >= height()) {
-          std::fill_n(rows, run, padding_);
-          continue;
-        }
-        const T* line = image + y * width() * in_channels() + group * channels;
-        if (dense) {
-          const std::ptrdiff_t kernel = static_cast<std::ptrdiff_t>(filter_.kernel_width);
-          const std::ptrdiff_t before = std::clamp<std::ptrdiff_t>(-left, 0, kernel);
-          const std::ptrdiff_t end = std::clamp<std::ptrdiff_t>(width() - left, before, kernel);
-          std::fill_n(rows, before * in_channels(), padding_);
-          if (end > before) {
-            std::memcpy(rows + before * in_channels(), line + (left + before) * in_channels(),
-                        static_cast<std::size_t>((end - before) * in_channels()) * sizeof(T));
+    for_pixels(
+        first, count, [&](std::size_t, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
+          for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh, rows += run) {
+            const std::ptrdiff_t y =
+                top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
+            if (y < 0 || y >= height()) {
+              std::fill_n(rows, run, padding_);
+              continue;
+            }
+            const T* line = image + y * width() * in_channels() + group * channels;
+            if (dense) {
+              const std::ptrdiff_t kernel = static_cast<std::ptrdiff_t>(filter_.kernel_width);
+              const std::ptrdiff_t before = std::clamp<std::ptrdiff_t>(-left, 0, kernel);
+              const std::ptrdiff_t end = std::clamp<std::ptrdiff_t>(width() - left, before, kernel);
+              std::fill_n(rows, before * in_channels(), padding_);
+              if (end > before) {
+                std::memcpy(rows + before * in_channels(), line + (left + before) * in_channels(),
+                            static_cast<std::size_t>((end - before) * in_channels()) * sizeof(T));
+              }
+              std::fill_n(rows + end * in_channels(), (kernel - end) * in_channels(), padding_);
+              continue;
+            }
+            for (std::size_t kw = 0; kw < filter_.kernel_width; ++kw) {
+              const std::ptrdiff_t x =
+                  left + static_cast<std::ptrdiff_t>(kw * window_.dilation_width);
+              if (x < 0 || x >= width()) {
+                std::fill_n(rows + kw * channels, channels, padding_);
+              } else {
+                std::memcpy(rows + kw * channels, line + x * in_channels(), channels * sizeof(T));
+              }
+            }
           }
-          std::fill_n(rows + end * in_channels(), (kernel - end) * in_channels(), padding_);
-          continue;
-        }
-        for (std::size_t kw = 0; kw < filter_.kernel_width; ++kw) {
-          const std::ptrdiff_t x = left + static_cast<std::ptrdiff_t>(kw * window_.dilation_width);
-          if (x < 0 || x >= width()) {
-            std::fill_n(rows + kw * channels, channels, padding_);
-          } else {
-            std::memcpy(rows + kw * channels, line + x * in_channels(), channels * sizeof(T));
-          }
-        }
-      }
-    });
+        });
   }
 
   /// The address of each tap of `count` pixels; `blank` stands for padding.
   void addresses(std::size_t first, std::size_t count, const T* blank, const T** tap) const {
-    for_pixels(first, count, [&](std::size_t, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
-      for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh) {
-        const std::ptrdiff_t y = top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
-        for (std::size_t kw = 0; kw < filter_.kernel_width; ++kw) {
-          const std::ptrdiff_t x = left + static_cast<std::ptrdiff_t>(kw * window_.dilation_width);
-          const bool inside = y >= 0 && y < height() && x >= 0 && x < width();
-          *tap++ = inside ? image + (y * width() + x) * in_channels() : blank;
-        }
-      }
-    });
+    for_pixels(first, count,
+               [&](std::size_t, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
+                 for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh) {
+                   const std::ptrdiff_t y =
+                       top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
+                   for (std::size_t kw = 0; kw < filter_.kernel_width; ++kw) {
+                     const std::ptrdiff_t x =
+                         left + static_cast<std::ptrdiff_t>(kw * window_.dilation_width);
+                     const bool inside = y >= 0 && y < height() && x >= 0 && x < width();
+                     *tap++ = inside ? image + (y * width() + x) * in_channels() : blank;
+                   }
+                 }
+               });
   }
 
  private:
@@ -4058,9 +4336,9 @@ class pixel_reader {
   std::size_t out_width_;
 };
 
-/// Pixels that are gathered at a time: their rows should stay in the second-level cache.
+/// Pixels that are gathered at a time: their rows should stay in the first-level cache.
 [[nodiscard]] inline std::size_t pixels_per_block(std::size_t row_bytes) noexcept {
-  constexpr std::size_t budget = 128 * 1024;
+  constexpr std::size_t budget = 32 * 1024;
   return std::clamp<std::size_t>(budget / (std::max<std::size_t>)(row_bytes, 1), rows_per_task,
                                  16 * rows_per_task) /
          rows_per_task * rows_per_task;
@@ -4069,12 +4347,14 @@ class pixel_reader {
 template <class In, class Out>
 void require_images(const filter_shape& f, const window& w, std::span<In> input,
                     std::span<Out> output) {
-  require(w.stride_height > 0 && w.stride_width > 0 && w.dilation_height > 0 && w.dilation_width > 0,
-          error_kind::invalid_argument, "convolution: strides and dilations must be positive");
+  require(
+      w.stride_height > 0 && w.stride_width > 0 && w.dilation_height > 0 && w.dilation_width > 0,
+      error_kind::invalid_argument, "convolution: strides and dilations must be positive");
   const std::size_t in = w.batch * w.in_height * w.in_width * f.in_channels;
   const std::size_t out = w.batch * w.out_height(f) * w.out_width(f) * f.out_channels;
-  require(input.size() == in && output.size() == out, error_kind::shape_mismatch, "convolution: ",
-          input.size(), " inputs and ", output.size(), " outputs, not ", in, " and ", out);
+  require(input.size() == in && output.size() == out, error_kind::shape_mismatch,
+          "convolution: ", input.size(), " inputs and ", output.size(), " outputs, not ", in,
+          " and ", out);
   require((in == 0 || input.data() != nullptr) && (out == 0 || output.data() != nullptr),
           error_kind::invalid_argument, "convolution: null data");
 }
@@ -4089,14 +4369,14 @@ void for_gathered_blocks(const pixel_reader<T>& reader, const filter_shape& f, c
   run_parallel(parallel, (reader.pixels() + block - 1) / block, [&](std::size_t i) {
     const std::size_t first = i * block;
     const std::size_t count = (std::min)(block, reader.pixels() - first);
-    std::vector<T> rows(in_place ? 0 : count * depth);
+    const auto rows = std::make_unique_for_overwrite<T[]>(in_place ? 0 : count * depth);
     for (std::size_t group = 0; group < f.groups; ++group) {
       if (in_place) {
         product(input + first * f.in_channels + group * f.group_in(), f.in_channels, first, count,
                 group);
       } else {
-        reader.gather(first, count, group, rows.data());
-        product(rows.data(), depth, first, count, group);
+        reader.gather(first, count, group, rows.get());
+        product(rows.get(), depth, first, count, group);
       }
     }
   });
@@ -4119,8 +4399,8 @@ void for_addressed_blocks(const pixel_reader<T>& reader, const filter_shape& f, 
 
 }  // namespace detail
 
-/// An owned, packed filter bank of signed 8-bit weights. weight_options hold one value or one for each
-/// output channel. Immutable; share it freely between threads.
+/// An owned, packed filter bank of signed 8-bit weights. weight_options hold one value or one for
+/// each output channel. Immutable; share it freely between threads.
 class packed_filters {
  public:
   packed_filters() = default;
@@ -4152,11 +4432,11 @@ class packed_filters {
     for (std::size_t g = 0; g < f.groups; ++g) {
       const std::vector<std::int8_t> matrix =
           detail::filter_matrix(f, weights.data() + g * group_size);
-      groups_.emplace_back(matrix_view<const std::int8_t>(matrix.data(), f.group_in() * f.taps(),
-                                                          f.group_out()),
-                           weight_options{detail::group_slice(options.scales, f, g),
-                                          detail::group_slice(options.zero_points, f, g),
-                                          detail::group_slice(options.bias, f, g)});
+      groups_.emplace_back(
+          matrix_view<const std::int8_t>(matrix.data(), f.group_in() * f.taps(), f.group_out()),
+          weight_options{detail::group_slice(options.scales, f, g),
+                         detail::group_slice(options.zero_points, f, g),
+                         detail::group_slice(options.bias, f, g)});
     }
   }
 
@@ -4180,6 +4460,9 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
               const parallel_for& parallel = {}) {
   const filter_shape& f = filters.shape();
   detail::require_images(f, w, input, output);
+  if (output.empty()) {
+    return;
+  }
   std::vector<detail::column_terms> terms(filters.groups().size());
   for (std::size_t g = 0; g < terms.size(); ++g) {
     terms[g].prepare<T>(filters.groups()[g], options, "convolution");
@@ -4189,8 +4472,8 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
   const kernels::kernel_table& table = detail::active_table();
 
   if (f.depthwise()) {
-    // The weights carry their zero points; what is left is bias - lhs_zero_point * sum(weights), which
-    // is the column offset of the terms.
+    // The weights carry their zero points; what is left is bias - lhs_zero_point * sum(weights),
+    // which is the column offset of the terms.
     detail::for_addressed_blocks(
         reader, f, padding, parallel,
         [&](const std::uint8_t* const* tap, std::size_t first, std::size_t count) {
@@ -4232,7 +4515,8 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
       });
 }
 
-/// An owned, packed filter bank of floats; `bias` is empty or has one value for each output channel.
+/// An owned, packed filter bank of floats; `bias` is empty or has one value for each output
+/// channel.
 class packed_float_filters {
  public:
   packed_float_filters() = default;
@@ -4283,6 +4567,9 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
                      const parallel_for& parallel = {}) {
   const filter_shape& f = filters.shape();
   detail::require_images(f, w, input, output);
+  if (output.empty()) {
+    return;
+  }
   const detail::pixel_reader<float> reader(input.data(), f, w, 0.0F);
   const kernels::kernel_table& table = detail::active_table();
   if (f.depthwise()) {
@@ -4304,35 +4591,37 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
         });
     return;
   }
-  detail::for_gathered_blocks(
-      reader, f, input.data(), parallel,
-      [&](const float* rows, std::size_t lda, std::size_t first, std::size_t count,
-          std::size_t group) {
-        const packed_floats& weights = filters.groups()[group];
-        kernels::gemm_f32_args g;
-        g.a = rows;
-        g.lda = lda;
-        g.packed_b = weights.data().data();
-        g.bias = weights.bias().data();
-        g.c = output.data() + first * f.out_channels + group * f.group_out();
-        g.ldc = f.out_channels;
-        g.m = count;
-        g.n = weights.columns();
-        g.k = weights.depth();
-        g.lower = lower;
-        g.upper = upper;
-        table.gemm_f32(g);
-      });
+  detail::for_gathered_blocks(reader, f, input.data(), parallel,
+                              [&](const float* rows, std::size_t lda, std::size_t first,
+                                  std::size_t count, std::size_t group) {
+                                const packed_floats& weights = filters.groups()[group];
+                                kernels::gemm_f32_args g;
+                                g.a = rows;
+                                g.lda = lda;
+                                g.packed_b = weights.data().data();
+                                g.bias = weights.bias().data();
+                                g.c =
+                                    output.data() + first * f.out_channels + group * f.group_out();
+                                g.ldc = f.out_channels;
+                                g.m = count;
+                                g.n = weights.columns();
+                                g.k = weights.depth();
+                                g.lower = lower;
+                                g.upper = upper;
+                                table.gemm_f32(g);
+                              });
 }
 
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_CONVOLUTION_HPP
 // ---- detent/observers/min_max.hpp ----
-// The range of everything seen: exact, and the same whatever the split into batches, threads or merges.
+// The range of everything seen: exact, and the same whatever the split into batches, threads or
+// merges.
 #ifndef DETENT_OBSERVERS_MIN_MAX_HPP
 #define DETENT_OBSERVERS_MIN_MAX_HPP
 
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -4341,8 +4630,8 @@ DETENT_NAMESPACE_END
 #include <vector>
 
 // ---- detent/simd.hpp ----
-// Register-level templates on xsimd, compiled at the flags of the including translation unit: what has
-// no row in the kernel table because the element type is the user's. Every function takes the
+// Register-level templates on xsimd, compiled at the flags of the including translation unit: what
+// has no row in the kernel table because the element type is the user's. Every function takes the
 // architecture as a template parameter, so that units with other flags instantiate other functions.
 // Without xsimd the same functions are plain loops.
 #ifndef DETENT_SIMD_HPP
@@ -4408,8 +4697,11 @@ template <class Arch = default_arch, class T>
       lower = xsimd::min(lower, v);
       upper = xsimd::max(upper, v);
     }
-    result.include(xsimd::reduce_min(lower));
-    result.include(xsimd::reduce_max(upper));
+    // Each end by itself: where no batch was whole, the accumulators hold no value of x.
+    const T low = xsimd::reduce_min(lower);
+    const T high = xsimd::reduce_max(upper);
+    result.lower = low < result.lower ? low : result.lower;
+    result.upper = high > result.upper ? high : result.upper;
   }
 #endif
   for (; i < n; ++i) {
@@ -4425,8 +4717,8 @@ DETENT_NAMESPACE_END
 
 DETENT_NAMESPACE_BEGIN
 
-/// Observes one tensor. A value type: copy it, merge it. Not thread-safe itself; one per thread, then
-/// merge().
+/// Observes one tensor. A value type: copy it, merge it. Not thread-safe itself; one per thread,
+/// then merge().
 class min_max_observer {
  public:
   void observe(std::span<const float> x) {
@@ -4469,7 +4761,8 @@ class min_max_observer {
 
   /// The range seen. Throws invalid_argument if nothing, a NaN or an infinity was seen.
   [[nodiscard]] value_range range() const {
-    detail::require(count_ > 0, error_kind::invalid_argument, "min_max_observer: nothing was observed");
+    detail::require(count_ > 0, error_kind::invalid_argument,
+                    "min_max_observer: nothing was observed");
     detail::require(count_nan_ == 0, error_kind::invalid_argument, "min_max_observer: ", count_nan_,
                     " of ", count_, " values are NaN");
     detail::require(std::isfinite(lower_) && std::isfinite(upper_), error_kind::invalid_argument,
@@ -4507,13 +4800,12 @@ class channel_min_max_observer {
   void observe(tensor_view<const float> x) {
     detail::require(axis_ < x.rank, error_kind::invalid_argument, "channel_min_max_observer: axis ",
                     axis_, " of a tensor of rank ", x.rank);
-    const std::size_t channels = x.shape[axis_];
-    require_channels(channels);
+    detail::require(x.size() == 0 || x.data != nullptr, error_kind::invalid_argument,
+                    "channel_min_max_observer: null data with size ", x.size());
+    require_channels(x.shape[axis_]);
     if (x.size() == 0) {
       return;
     }
-    detail::require(x.data != nullptr, error_kind::invalid_argument,
-                    "channel_min_max_observer: null data with size ", x.size());
     std::array<std::size_t, max_rank> index{};
     const std::size_t last = x.rank - 1;
     while (true) {
@@ -4574,7 +4866,8 @@ class channel_min_max_observer {
   }
 
   /// One run of the last dimension: all of one channel, or (null) one value of each.
-  void observe_row(const float* x, std::size_t n, std::ptrdiff_t stride, min_max_observer* channel) {
+  void observe_row(const float* x, std::size_t n, std::ptrdiff_t stride,
+                   min_max_observer* channel) {
     if (channel != nullptr && stride == 1) {
       channel->observe({x, n});
       return;

@@ -9,6 +9,7 @@
     quantizers  the digits network as ONNX Runtime's quantizers write it
     models      the shared models, float, and quantized by us
     peers       the shared models that TFLite quantized
+    conformance ONNX's node tests, of the shared folder
 
 Exit codes: 0 agrees, 1 disagrees, 77 skipped: a thing that is needed is missing (with CI=true that is 1).
 
@@ -60,16 +61,18 @@ def has_vnni():
     return "avx512_vnni" in flags or "avx_vnni" in flags
 
 
-def run_ort(model, feeds):
+def run_ort(model, feeds, optimize=True):
     """The outputs by name. Models with a fixed batch of one are run sample by sample."""
     options = onnxruntime.SessionOptions()
+    if not optimize:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    fixed = session.get_inputs()[0].shape[:1] == [1]
-    count = len(next(iter(feeds.values())))
-    if not fixed or count == 1:
+    declared = {i.name: i.shape for i in session.get_inputs()}
+    count = max((len(v) for k, v in feeds.items() if declared[k][:1] == [1]), default=1)
+    if count == 1:
         return dict(zip(names, session.run(None, feeds)))
     runs = [session.run(None, {k: v[i : i + 1] for k, v in feeds.items()}) for i in range(count)]
     return {name: np.concatenate(parts) for name, parts in zip(names, zip(*runs))}
@@ -222,7 +225,8 @@ class Table:
         if not worst <= limit:
             self.fail(f"{label}: error of {worst:.2e} in output {where}, allowed is {limit}")
 
-    def compare_quantized(self, label, model, actual, expected, logits):
+    def compare_quantized(self, label, model, actual, expected, logits, within=0.99, most=3):
+        """At least `within` of the elements of each output are within a step, none is further off than `most`."""
         steps = steps_of(model, expected)
         distances = []
         for name, values in expected.items():
@@ -234,9 +238,9 @@ class Table:
             distance = np.abs(actual[name].astype(float) - values) / max(steps[name], 1e-30)
             distances.append(distance.ravel())
             # A step is exact up to the rounding of the float that it is multiplied by.
-            if distance.max() > 3.01:
+            if distance.max() > most + 0.01:
                 self.fail(f"{label}: output {name} is {distance.max():.2f} steps off")
-            if (distance <= 1.01).mean() < 0.99:
+            if (distance <= 1.01).mean() < within:
                 self.fail(f"{label}: only {100 * (distance <= 1.01).mean():.2f} % of output {name} "
                           "are within a step")
         all_of_them = np.concatenate(distances)
@@ -300,7 +304,15 @@ def peers(tool, table, options):
         feeds = with_input_name(peer, samples)
         exposed, logits = expose_logits(peer, tool.folder)
         expected, own = run_ort(exposed, feeds), tool.run(exposed, feeds)
-        table.compare_quantized(f"{name} TFLite", exposed, own, expected, logits)
+        # ONNX Runtime computes parts of these models in float, so that ties fall as its sums are rounded: on
+        # resnet8, it agrees with itself, without optimizations, on 98 % only. That is asked of us.
+        unoptimized = run_ort(exposed, feeds, optimize=False)
+        steps = steps_of(exposed, expected)
+        own_limits = [np.abs(unoptimized[k].astype(float) - expected[k]) / steps[k] for k in logits.values()]
+        within = min((d <= 1.01).mean() for d in own_limits)
+        most = max(d.max() for d in own_limits)
+        table.compare_quantized(f"{name} TFLite", exposed, own, expected, logits, min(0.99, within - 0.01),
+                                max(3, 2 * most))
         table.compare_top1(f"{name} TFLite", own, expected, 0.995)
 
 
@@ -345,6 +357,18 @@ def operators(tool, table, options):
         table.fail(f"{labels[entry['folder']]}: {entry['result']}: {entry['reason']}")
 
 
+def conformance(tool, table, options):
+    """ONNX's own node tests."""
+    done = subprocess.run([tool.binary, "conformance", options.shared / "conformance", "--json"],
+                          capture_output=True, text=True)
+    result = json.loads(done.stdout)
+    print(f"{result['passed']} passed, {result['failed']} failed, {result['skipped']} skipped")
+    for entry in result["cases"]:
+        print(f"{entry['result']}: {entry['folder']}: {entry['reason']}")
+    if result["failed"] or done.returncode != 0:
+        table.fail(f"{result['failed']} node tests, exit code {done.returncode}")
+
+
 def quantizers(tool, table, options):
     """What ONNX Runtime's own quantizers make of the digits network."""
     if not has_vnni():
@@ -356,7 +380,7 @@ def quantizers(tool, table, options):
     samples = np.load(options.digits / "test_images.npy")
     calibration = np.load(options.digits / "calibration_images.npy")
     model = tool.folder / "digits.prepared.onnx"
-    shape_inference.quant_pre_process(str(options.digits / "digits.onnx"), str(model))
+    shape_inference.quant_pre_process(str(options.digits / "digits.onnx"), str(model), skip_symbolic_shape=True)
     (name,) = with_input_name(model, samples)
 
     class Reader(q.CalibrationDataReader):
@@ -369,7 +393,11 @@ def quantizers(tool, table, options):
 
     def judge(label, path):
         feeds = {name: samples}
-        expected, own = run_ort(path, feeds), tool.run(path, feeds)
+        try:
+            expected, own = run_ort(path, feeds), tool.run(path, feeds)
+        except RuntimeError as e:
+            table.fail(f"{label}: {e}")
+            return
         table.compare_quantized(label, path, own, expected, {})
         table.compare_top1(label, own, expected, 0.99)
 
@@ -396,14 +424,18 @@ def quantizers(tool, table, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = {"digits": digits, "operators": operators, "quantizers": quantizers, "models": models, "peers": peers}
+    parts = {"digits": digits, "operators": operators, "quantizers": quantizers, "models": models, "peers": peers,
+             "conformance": conformance}
     parser.add_argument("part", choices=parts)
     parser.add_argument("--detent", required=True, help="the binary")
     parser.add_argument("--digits", required=True, type=pathlib.Path, help="examples/digits")
     parser.add_argument("--shared", type=pathlib.Path, help="folder that holds models/ and data/")
     parser.add_argument("--verbose", action="store_true", help="say what ONNX Runtime refuses, and why")
     options = parser.parse_args()
-    if options.part in ("models", "peers") and not (options.shared and (options.shared / "models").is_dir()):
+    if "DETENT_SHARED" in os.environ:
+        options.shared = pathlib.Path(os.environ["DETENT_SHARED"])
+    shared = options.part in ("models", "peers", "conformance")
+    if shared and not (options.shared and (options.shared / "models").is_dir()):
         skip("the shared models are not here; DETENT_SHARED may say where they are")
     with tempfile.TemporaryDirectory() as folder:
         table = Table()

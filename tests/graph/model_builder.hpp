@@ -74,8 +74,8 @@ class model_builder {
     return name;
   }
   std::string constant(const std::string& name, const std::vector<std::int64_t>& values) {
-    return constant(name, make_tensor(element_type::s64,
-                                      {static_cast<std::int64_t>(values.size())}, values));
+    return constant(
+        name, make_tensor(element_type::s64, {static_cast<std::int64_t>(values.size())}, values));
   }
   std::string scalar(const std::string& name, float value) {
     return constant(name, floats({}, {value}));

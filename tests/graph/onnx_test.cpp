@@ -22,7 +22,7 @@
 #include <detent/graph/lower.hpp>
 #include <detent/graph/onnx.hpp>
 
-#include "check_error.hpp"
+#include "check_graph_error.hpp"
 #include "compare.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
@@ -36,10 +36,11 @@ using detent::error_kind;
 using graph::element_type;
 using graph::shape;
 using graph::tensor;
-using test::check_error;
+using test::check_graph_error;
 using test::temporary_folder;
 
-// ----------------------------------------------------------------- a writer apart from the library's
+// ----------------------------------------------------------------- a writer apart from the
+// library's
 
 using fields = protozero::pbf_writer;
 
@@ -67,15 +68,18 @@ std::string value_message(const std::string& name, element_type type, const shap
   return message([&](fields& value) {
     value.add_string(1, name);
     value.add_message(2, message([&](fields& t) {
-      t.add_message(1, message([&](fields& tensor_type) {
-        tensor_type.add_int32(1, static_cast<std::int32_t>(type));
-        tensor_type.add_message(2, message([&](fields& dimensions) {
-          for (const std::int64_t d : dims) {
-            dimensions.add_message(1, message([&](fields& w) { w.add_int64(1, d); }));
-          }
-        }));
-      }));
-    }));
+                        t.add_message(1, message([&](fields& tensor_type) {
+                                        tensor_type.add_int32(1, static_cast<std::int32_t>(type));
+                                        tensor_type.add_message(
+                                            2, message([&](fields& dimensions) {
+                                              for (const std::int64_t d : dims) {
+                                                dimensions.add_message(1, message([&](fields& w) {
+                                                                         w.add_int64(1, d);
+                                                                       }));
+                                              }
+                                            }));
+                                      }));
+                      }));
   });
 }
 
@@ -100,20 +104,20 @@ struct graph_parts {
     return message([&](fields& w) {
       w.add_int64(1, 8);
       w.add_message(7, message([&](fields& g) {
-        for (const std::string& n : nodes) {
-          g.add_message(1, n);
-        }
-        g.add_string(2, "graph");
-        for (const std::string& t : initializers) {
-          g.add_message(5, t);
-        }
-        for (const std::string& v : inputs) {
-          g.add_message(11, v);
-        }
-        for (const std::string& v : outputs) {
-          g.add_message(12, v);
-        }
-      }));
+                      for (const std::string& n : nodes) {
+                        g.add_message(1, n);
+                      }
+                      g.add_string(2, "graph");
+                      for (const std::string& t : initializers) {
+                        g.add_message(5, t);
+                      }
+                      for (const std::string& v : inputs) {
+                        g.add_message(11, v);
+                      }
+                      for (const std::string& v : outputs) {
+                        g.add_message(12, v);
+                      }
+                    }));
       w.add_message(8, message([](fields& opset) { opset.add_int64(2, 17); }));
     });
   }
@@ -138,16 +142,9 @@ void check_rejected(const graph_parts& parts, error_kind kind,
                     std::initializer_list<std::string_view> words) {
   const temporary_folder folder;
   const fs::path path = folder.write("model.onnx", parts.model());
-  check_error(kind, words, [&] {
-    try {
-      static_cast<void>(graph::read_onnx(path));
-    } catch (const detent::error& e) {
-      const std::string text = e.what();
-      CHECK(text.rfind(path.string() + ": ", 0) == 0);
-      CHECK(text.find('\n') == std::string::npos);
-      throw detent::error(e.kind(), "detent: " + text);  // the prefix that check_error() wants
-    }
-  });
+  check_graph_error(kind, words, [&] { static_cast<void>(graph::read_onnx(path)); });
+  check_graph_error(kind, {path.string() + ": "},
+                    [&] { static_cast<void>(graph::read_onnx(path)); });
 }
 
 void check_initializer_rejected(const std::string& initializer, error_kind kind,
@@ -162,11 +159,11 @@ std::string bytes_of(const tensor& t) {
   return {reinterpret_cast<const char*>(t.raw()), t.bytes()};
 }
 
-constexpr element_type all_types[] = {
-    element_type::f32, element_type::u8,   element_type::s8,  element_type::u16,
-    element_type::s16, element_type::s32,  element_type::s64, element_type::boolean,
-    element_type::f16, element_type::f64,  element_type::u32, element_type::u64,
-    element_type::bf16, element_type::u4, element_type::s4};
+constexpr element_type all_types[] = {element_type::f32,  element_type::u8,      element_type::s8,
+                                      element_type::u16,  element_type::s16,     element_type::s32,
+                                      element_type::s64,  element_type::boolean, element_type::f16,
+                                      element_type::f64,  element_type::u32,     element_type::u64,
+                                      element_type::bf16, element_type::u4,      element_type::s4};
 
 tensor random_tensor(test::random_source& r, element_type type, shape dims) {
   tensor t = tensor::allocate(type, std::move(dims));
@@ -215,7 +212,9 @@ void check_same_model(const graph::model& actual, const graph::model& expected) 
   check_same_values(actual.outputs, expected.outputs);
   check_same_values(actual.values, expected.values);
   REQUIRE(actual.initializers.size() == expected.initializers.size());
-  for (const auto& [name, t] : expected.initializers) {
+  for (const auto& initializer : expected.initializers) {
+    const std::string& name = initializer.first;  // clang 14 cannot capture structured bindings
+    const tensor& t = initializer.second;
     INFO("initializer ", name);
     REQUIRE(actual.initializer(name) != nullptr);
     check_same_tensor(*actual.initializer(name), t);
@@ -230,7 +229,9 @@ void check_same_model(const graph::model& actual, const graph::model& expected) 
     CHECK(a.inputs == e.inputs);
     CHECK(a.outputs == e.outputs);
     REQUIRE(a.attributes.size() == e.attributes.size());
-    for (const auto& [key, value] : e.attributes) {
+    for (const auto& entry : e.attributes) {
+      const std::string& key = entry.first;
+      const graph::attribute& value = entry.second;
       INFO("attribute ", key);
       const graph::attribute* found = a.find(key);
       REQUIRE(found != nullptr);
@@ -319,20 +320,21 @@ TEST_CASE("onnx: writing replaces a file at once, or leaves all as it was") {
   CHECK(folder.entries() == 1);
   check_same_model(graph::read_onnx(path), m);
 
-  check_error(error_kind::io, {"missing"},
-              [&] { graph::write_onnx(m, folder.path() / "missing" / "model.onnx"); });
+  check_graph_error(error_kind::io, {"missing"},
+                    [&] { graph::write_onnx(m, folder.path() / "missing" / "model.onnx"); });
   CHECK(folder.entries() == 1);
 
   // The rename fails: a folder that is not empty has the name.
   folder.write("taken/file", "content");
-  check_error(error_kind::io, {"taken"}, [&] { graph::write_onnx(m, folder.path() / "taken"); });
+  check_graph_error(error_kind::io, {"taken"},
+                    [&] { graph::write_onnx(m, folder.path() / "taken"); });
   CHECK(folder.entries() == 2);
 
   // What cannot be written is found before anything is.
   graph::model odd = m;
   odd.nodes[0].attributes["sub"].kind = graph::attribute::kind_type::g;
-  check_error(error_kind::unsupported, {"everything", "sub"},
-              [&] { graph::write_onnx(odd, folder.path() / "odd.onnx"); });
+  check_graph_error(error_kind::unsupported, {"everything", "sub"},
+                    [&] { graph::write_onnx(odd, folder.path() / "odd.onnx"); });
   CHECK(folder.entries() == 2);
 }
 
@@ -353,19 +355,39 @@ TEST_CASE("onnx: elements in typed fields, packed or not, and raw are the same t
       std::vector<std::uint64_t> u64;
       const auto fill = [](auto& to, const auto& from) { to.assign(from.begin(), from.end()); };
       switch (type) {
-        case element_type::f32: f = as(std::type_identity<float>{}); break;
-        case element_type::f64: d = as(std::type_identity<double>{}); break;
-        case element_type::s64: i64 = as(std::type_identity<std::int64_t>{}); break;
-        case element_type::u64: u64 = as(std::type_identity<std::uint64_t>{}); break;
-        case element_type::u32: fill(u64, as(std::type_identity<std::uint32_t>{})); break;
-        case element_type::s32: i32 = as(std::type_identity<std::int32_t>{}); break;
-        case element_type::s16: fill(i32, as(std::type_identity<std::int16_t>{})); break;
+        case element_type::f32:
+          f = as(std::type_identity<float>{});
+          break;
+        case element_type::f64:
+          d = as(std::type_identity<double>{});
+          break;
+        case element_type::s64:
+          i64 = as(std::type_identity<std::int64_t>{});
+          break;
+        case element_type::u64:
+          u64 = as(std::type_identity<std::uint64_t>{});
+          break;
+        case element_type::u32:
+          fill(u64, as(std::type_identity<std::uint32_t>{}));
+          break;
+        case element_type::s32:
+          i32 = as(std::type_identity<std::int32_t>{});
+          break;
+        case element_type::s16:
+          fill(i32, as(std::type_identity<std::int16_t>{}));
+          break;
         case element_type::u16:
         case element_type::f16:
-        case element_type::bf16: fill(i32, as(std::type_identity<std::uint16_t>{})); break;
-        case element_type::s8: fill(i32, as(std::type_identity<std::int8_t>{})); break;
+        case element_type::bf16:
+          fill(i32, as(std::type_identity<std::uint16_t>{}));
+          break;
+        case element_type::s8:
+          fill(i32, as(std::type_identity<std::int8_t>{}));
+          break;
         case element_type::u8:
-        case element_type::boolean: fill(i32, as(std::type_identity<std::uint8_t>{})); break;
+        case element_type::boolean:
+          fill(i32, as(std::type_identity<std::uint8_t>{}));
+          break;
         default: {  // 4 bits: two in each byte, the first one in the lower half
           const auto values = as(std::type_identity<std::uint8_t>{});
           i32.resize((values.size() + 1) / 2);
@@ -433,14 +455,14 @@ TEST_CASE("onnx: packed dimensions, and attributes without a declared type") {
   graph_parts parts = relu_model();
   parts.nodes = {node_message("Relu", {"x"}, {"y"}) + message([](fields& w) {
                    w.add_message(5, message([](fields& a) {
-                     const std::vector<std::int64_t> values{4, 5};
-                     a.add_string(1, "packed");
-                     a.add_packed_int64(8, values.begin(), values.end());
-                   }));
+                                   const std::vector<std::int64_t> values{4, 5};
+                                   a.add_string(1, "packed");
+                                   a.add_packed_int64(8, values.begin(), values.end());
+                                 }));
                    w.add_message(5, message([](fields& a) {
-                     a.add_string(1, "single");
-                     a.add_int64(3, -7);
-                   }));
+                                   a.add_string(1, "single");
+                                   a.add_int64(3, -7);
+                                 }));
                    w.add_string(7, "ai.onnx");
                  })};
   const graph::model m = graph::read_onnx(folder.write("model.onnx", parts.model()));
@@ -461,7 +483,8 @@ TEST_CASE("onnx: initializers that are inputs too are constants") {
   CHECK(m.initializers.size() == 1);
 }
 
-// -------------------------------------------------------------------------------------- external data
+// -------------------------------------------------------------------------------------- external
+// data
 
 namespace {
 
@@ -471,11 +494,11 @@ using entries = std::vector<std::pair<std::string, std::string>>;
 std::string external(const entries& where, element_type type = element_type::f32,
                      const shape& dims = {3}) {
   return tensor_message("weights", type, dims, [&](fields& w) {
-    for (const auto& [key, value] : where) {
+    for (const auto& pair : where) {
       w.add_message(13, message([&](fields& entry) {
-        entry.add_string(1, key);
-        entry.add_string(2, value);
-      }));
+                      entry.add_string(1, pair.first);
+                      entry.add_string(2, pair.second);
+                    }));
     }
     w.add_int32(14, 1);
   });
@@ -498,14 +521,8 @@ TEST_CASE("onnx: external data") {
   };
   const auto rejected = [&](const entries& where, error_kind kind,
                             std::initializer_list<std::string_view> words) {
-    check_error(kind, words, [&] {
-      try {
-        static_cast<void>(read(where));
-      } catch (const detent::error& e) {
-        CHECK(std::string_view(e.what()).find("weights") != std::string_view::npos);
-        throw detent::error(e.kind(), std::string("detent: ") + e.what());
-      }
-    });
+    check_graph_error(kind, {"weights"}, [&] { static_cast<void>(read(where)); });
+    check_graph_error(kind, words, [&] { static_cast<void>(read(where)); });
   };
   CHECK(read({{"location", "data.bin"}}) == std::vector<float>{1, 2, 3});
   CHECK(read({{"location", "below/data.bin"}, {"offset", "4"}}) == std::vector<float>{2, 3, 4});
@@ -535,7 +552,8 @@ TEST_CASE("onnx: external data") {
   rejected({{"location", "below"}}, error_kind::io, {"below"});
 }
 
-// ------------------------------------------------------------------------------------------ bad files
+// ------------------------------------------------------------------------------------------ bad
+// files
 
 TEST_CASE("onnx: names that do not fit together") {
   graph_parts parts = relu_model();
@@ -591,18 +609,19 @@ TEST_CASE("onnx: nodes in any order are sorted") {
 TEST_CASE("onnx: tensors that lie about themselves") {
   const auto no_elements = [](fields&) {};
   const auto twelve_bytes = [](fields& w) { w.add_bytes(9, std::string(12, 'x')); };
-  const auto reject = [&](element_type type, const shape& dims,
-                          const std::function<void(fields&)>& elements,
-                          std::initializer_list<std::string_view> words,
-                          error_kind kind = error_kind::bad_file) {
-    check_initializer_rejected(tensor_message("weights", type, dims, elements), kind, words);
-  };
+  const auto reject =
+      [&](element_type type, const shape& dims, const std::function<void(fields&)>& elements,
+          std::initializer_list<std::string_view> words, error_kind kind = error_kind::bad_file) {
+        check_initializer_rejected(tensor_message("weights", type, dims, elements), kind, words);
+      };
   // 2 GB and much more, in a file of 100 bytes.
   reject(element_type::f32, {1 << 29}, no_elements, {"weights", "536870912"});
   reject(element_type::f32, {1 << 29}, twelve_bytes, {"weights", "2147483648", "12"});
   reject(element_type::u8, {std::int64_t{1} << 39}, no_elements, {"weights"});
-  reject(element_type::f32, {std::int64_t{1} << 32, std::int64_t{1} << 32}, twelve_bytes, {"weights"});
-  reject(element_type::f32, {std::numeric_limits<std::int64_t>::max(), 2}, twelve_bytes, {"weights"});
+  reject(element_type::f32, {std::int64_t{1} << 32, std::int64_t{1} << 32}, twelve_bytes,
+         {"weights"});
+  reject(element_type::f32, {std::numeric_limits<std::int64_t>::max(), 2}, twelve_bytes,
+         {"weights"});
   reject(element_type::f64, {1 << 20, 1 << 20, 1 << 20, 0, -1}, twelve_bytes, {"weights", "-1"});
   reject(element_type::f32, {-3}, twelve_bytes, {"weights", "-3"});
   reject(element_type::f32, {-1, -3}, twelve_bytes, {"weights"});
@@ -634,15 +653,14 @@ TEST_CASE("onnx: elements of type bool are 0 or 1") {
   // Whatever the file holds; anything else would be undefined behaviour later.
   const temporary_folder folder;
   for (const bool raw : {true, false}) {
-    const std::string bytes =
-        tensor_message("flags", element_type::boolean, {3}, [&](fields& w) {
-          if (raw) {
-            w.add_bytes(9, std::string("\x00\x02\xFF", 3));
-          } else {
-            const std::vector<std::int32_t> values{0, 2, 256};
-            w.add_packed_int32(5, values.begin(), values.end());
-          }
-        });
+    const std::string bytes = tensor_message("flags", element_type::boolean, {3}, [&](fields& w) {
+      if (raw) {
+        w.add_bytes(9, std::string("\x00\x02\xFF", 3));
+      } else {
+        const std::vector<std::int32_t> values{0, 2, 256};
+        w.add_packed_int32(5, values.begin(), values.end());
+      }
+    });
     try {
       const graph::model m = read_with(folder, bytes);
       CHECK(test::values_of<std::uint8_t>(*m.initializer("flags")) ==
@@ -674,7 +692,8 @@ TEST_CASE("onnx: what is no model at all") {
         error_kind::bad_file);
 }
 
-// ------------------------------------------------------------------------------------- damaged files
+// ------------------------------------------------------------------------------------- damaged
+// files
 
 namespace {
 
@@ -686,7 +705,8 @@ std::string float_network(test::random_source& r) {
   b.constant("b", test::random_floats(r, {3}, -1.0F, 1.0F));
   std::string v = b.add("Conv", {"x", "w", "b"}, {{"pads", test::list({1, 1, 1, 1})}});
   v = b.add("Relu", {v});
-  v = b.add("MaxPool", {v}, {{"kernel_shape", test::list({2, 2})}, {"strides", test::list({2, 2})}});
+  v = b.add("MaxPool", {v},
+            {{"kernel_shape", test::list({2, 2})}, {"strides", test::list({2, 2})}});
   b.constant("shape", {1, -1});
   v = b.add("Reshape", {v, "shape"});
   b.constant("m", test::random_floats(r, {27, 4}, -1.0F, 1.0F));
@@ -701,8 +721,8 @@ std::string quantized_network(test::random_source& r) {
   test::model_builder b(17);
   b.input("x", {2, 5});
   const std::string x = b.pair("x", 0.05F, 3);
-  b.constant("w", test::make_tensor<std::int8_t>(element_type::s8, {4, 5},
-                                                 r.integers<std::int8_t>(20)));
+  b.constant("w",
+             test::make_tensor<std::int8_t>(element_type::s8, {4, 5}, r.integers<std::int8_t>(20)));
   b.constant("scales", test::random_floats(r, {4}, 0.01F, 0.02F));
   b.constant("zeros", test::make_tensor<std::int8_t>(element_type::s8, {4}, {0, 0, 0, 0}));
   const std::string w =
@@ -758,9 +778,7 @@ bool exercise(std::string_view bytes) {
     static_cast<void>(lowered.run(inputs));
     return true;
   } catch (const detent::error& e) {
-    const std::string_view text = e.what();
-    CHECK(!text.empty());
-    CHECK(text.find('\n') == std::string_view::npos);
+    CHECK(!std::string_view(e.what()).empty());  // names from the file stand in it as they are
   } catch (const protozero::exception&) {
     // parse_onnx() leaves these to read_onnx(), which knows the file's name.
   }
@@ -810,11 +828,20 @@ TEST_CASE("onnx: damaged models are errors or models") {
       for (std::size_t i = 0; i < changes && !bytes.empty(); ++i) {
         const std::size_t at = r.size(0, bytes.size() - 1);
         switch (r.integer(0, 4)) {
-          case 0: bytes[at] = static_cast<char>(bytes[at] ^ 1 << r.integer(0, 7)); break;
-          case 1: bytes[at] = static_cast<char>(r.bits()); break;
-          case 2: bytes[at] = "\x00\x01\x7F\x80\xFF"[r.size(0, 4)]; break;
-          case 3: bytes.insert(at, 1, static_cast<char>(r.bits())); break;
-          default: bytes.erase(at, r.size(1, 3));
+          case 0:
+            bytes[at] = static_cast<char>(bytes[at] ^ 1 << r.integer(0, 7));
+            break;
+          case 1:
+            bytes[at] = static_cast<char>(r.bits());
+            break;
+          case 2:
+            bytes[at] = "\x00\x01\x7F\x80\xFF"[r.size(0, 4)];
+            break;
+          case 3:
+            bytes.insert(at, 1, static_cast<char>(r.bits()));
+            break;
+          default:
+            bytes.erase(at, r.size(1, 3));
         }
         damage += " " + std::to_string(at);
       }
@@ -824,7 +851,8 @@ TEST_CASE("onnx: damaged models are errors or models") {
   }
 }
 
-// --------------------------------------------------------------------------------------- half floats
+// --------------------------------------------------------------------------------------- half
+// floats
 
 namespace {
 
@@ -836,9 +864,9 @@ std::uint16_t nearest_half(float x) {
   const auto sign = static_cast<std::uint16_t>(std::signbit(x) ? 0x8000 : 0);
   const double magnitude = std::fabs(static_cast<double>(x));
   int exponent = 0;
-  static_cast<void>(std::frexp(magnitude, &exponent));          // magnitude < 2^exponent
+  static_cast<void>(std::frexp(magnitude, &exponent));                  // magnitude < 2^exponent
   const double unit = std::ldexp(1.0, (std::max)(exponent - 11, -24));  // between neighbours
-  const double steps = std::nearbyint(magnitude / unit);        // exact division, half to even
+  const double steps = std::nearbyint(magnitude / unit);  // exact division, half to even
   const double rounded = steps * unit;
   if (rounded >= 65536.0) {
     return static_cast<std::uint16_t>(sign | 0x7C00);
@@ -890,8 +918,9 @@ TEST_CASE("onnx: to_half() rounds to nearest, ties to even") {
   // Between each two neighbours: the tie and the floats on either side of it.
   for (std::uint16_t bits = 0; bits < 0x7C00; ++bits) {
     const float low = graph::to_float(graph::half{bits});
-    const float high = bits == 0x7BFF ? 65536.0F
-                                      : graph::to_float(graph::half{static_cast<std::uint16_t>(bits + 1)});
+    const float high = bits == 0x7BFF
+                           ? 65536.0F
+                           : graph::to_float(graph::half{static_cast<std::uint16_t>(bits + 1)});
     const float tie = low + (high - low) / 2;  // exact: a float has 13 bits more
     for (const float x : {low, tie, std::nextafter(tie, 0.0F), std::nextafter(tie, 1e9F),
                           std::nextafter(low, 1e9F)}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs models: float ones on the float kernels, quantized ones (after graph/lower.hpp) on the integer
-// kernels.
+// Runs models: float ones on the float kernels, quantized ones (after graph/lower.hpp) on the
+// integer kernels.
 #ifndef DETENT_GRAPH_EXECUTOR_HPP
 #define DETENT_GRAPH_EXECUTOR_HPP
 
@@ -37,7 +37,8 @@ struct executor_options {
 
 namespace detail {
 
-/// Keeps freed buffers for the next tensor of about the same size. Thread-safe; buffers may outlive it.
+/// Keeps freed buffers for the next tensor of about the same size. Thread-safe; buffers may outlive
+/// it.
 class buffer_pool {
  public:
   [[nodiscard]] std::shared_ptr<std::byte> allocate(std::size_t bytes) {
@@ -86,7 +87,8 @@ class buffer_pool {
   const auto bits = t.data<std::uint16_t>();
   auto values = out.mutable_data<float>();
   for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = t.type() == element_type::f16 ? to_float(half{bits[i]}) : to_float(bfloat16{bits[i]});
+    values[i] =
+        t.type() == element_type::f16 ? to_float(half{bits[i]}) : to_float(bfloat16{bits[i]});
   }
   return out;
 }
@@ -106,20 +108,20 @@ class buffer_pool {
   return out;
 }
 
-/// float16 models are computed in float, node by node, each result rounded back; the operators listed
-/// here look at the types themselves.
+/// float16 models are computed in float, node by node, each result rounded back; the operators
+/// listed here look at the types themselves.
 [[nodiscard]] inline bool takes_half(const node& n) {
   static constexpr std::string_view types_themselves[] = {
-      "Cast",      "CastLike", "Identity", "Reshape",         "Flatten",        "Transpose",
-      "Concat",    "Split",    "Slice",    "Squeeze",         "Unsqueeze",      "Gather",
-      "Expand",    "Shape",    "Size",     "ConstantOfShape", "Constant",       "Tile",
+      "Cast",         "CastLike",     "Identity",       "Reshape",         "Flatten",   "Transpose",
+      "Concat",       "Split",        "Slice",          "Squeeze",         "Unsqueeze", "Gather",
+      "Expand",       "Shape",        "Size",           "ConstantOfShape", "Constant",  "Tile",
       "SpaceToDepth", "DepthToSpace", "QuantizeLinear", "DequantizeLinear"};
   return std::find(std::begin(types_themselves), std::end(types_themselves), n.op_type) !=
          std::end(types_themselves);
 }
 
-/// Runs infer() and, unless `shapes_only`, run() of one node. `inputs` may be replaced by their converted
-/// forms, so that the next user finds them in the order it needs.
+/// Runs infer() and, unless `shapes_only`, run() of one node. `inputs` may be replaced by their
+/// converted forms, so that the next user finds them in the order it needs.
 inline std::vector<tensor> apply(const node& n, const operator_definition& definition,
                                  std::int64_t opset, std::vector<tensor>& inputs,
                                  std::span<const bool> constant,
@@ -143,10 +145,14 @@ inline std::vector<tensor> apply(const node& n, const operator_definition& defin
     const shape* common = nullptr;
     bool same = definition.layout == layout_support::elementwise;
     for (const tensor& t : inputs) {
-      if (t.defined() && t.count() != 1) {
-        same = same && t.channels_last() && (common == nullptr || *common == t.dims());
+      if (t.channels_last()) {
         common = &t.dims();
       }
+    }
+    for (const tensor& t : inputs) {
+      // Single elements have every order, but must not add dimensions to the output.
+      same = same && (!t.defined() || (t.count() == 1 && t.rank() <= common->size()) ||
+                      (t.channels_last() && t.dims() == *common));
     }
     if (!same) {
       channels_last = false;
@@ -198,7 +204,8 @@ inline std::vector<tensor> apply(const node& n, const operator_definition& defin
       throw;
     }
     constexpr std::string_view prefix = "detent: ";
-    raise(e.kind(), label + ": " + (text.rfind(prefix, 0) == 0 ? text.substr(prefix.size()) : text));
+    raise(e.kind(),
+          label + ": " + (text.rfind(prefix, 0) == 0 ? text.substr(prefix.size()) : text));
   } catch (const std::bad_alloc&) {
     raise(error_kind::bad_file, n.label() + ": needs more memory than there is");
   } catch (const std::length_error&) {
@@ -245,10 +252,11 @@ inline void require_supported(const model& m,
   }
 }
 
-/// What is known of every value before a run: type and shape, and the elements where they do not depend
-/// on the inputs. Values whose shape depends on the inputs' elements are missing.
+/// What is known of every value before a run: type and shape, and the elements where they do not
+/// depend on the inputs. Values whose shape depends on the inputs' elements are missing.
 ///
-/// `input_dims` gives shapes for inputs that do not declare a fixed one; other open dimensions count as 1.
+/// `input_dims` gives shapes for inputs that do not declare a fixed one; other open dimensions
+/// count as 1.
 [[nodiscard]] inline std::map<std::string, tensor> infer_shapes(
     const model& m, const std::map<std::string, shape>& input_dims = {},
     const operator_registry& registry = default_operators()) {
@@ -281,7 +289,8 @@ inline void require_supported(const model& m,
       const auto found = known.find(name);
       missing = missing || (!name.empty() && found == known.end());
       inputs.push_back(name.empty() || missing ? tensor() : found->second);
-      all_data = all_data && (name.empty() || inputs.back().has_data()) && inputs.back().count() <= small;
+      all_data =
+          all_data && (name.empty() || inputs.back().has_data()) && inputs.back().count() <= small;
     }
     if (missing) {
       continue;
@@ -315,8 +324,8 @@ inline void require_supported(const model& m,
   return known;
 }
 
-/// Runs a model again and again. Construction names the first unsupported operator; weights are packed at
-/// the first run. One run at a time for each executor.
+/// Runs a model again and again. Construction names the first unsupported operator; weights are
+/// packed at the first run. One run at a time for each executor.
 class executor {
  public:
   /// Called with each value that a run computes, in the order of the nodes. Elements may stand in

@@ -180,8 +180,8 @@ class links {
   std::unordered_map<std::string, std::vector<std::size_t>> consumers_;
 };
 
-/// Checks that names fit together and puts the nodes in topological order. Throws bad_file naming the
-/// node and the value: made twice, used but never made, cycles, outputs that nothing makes.
+/// Checks that names fit together and puts the nodes in topological order. Throws bad_file naming
+/// the node and the value: made twice, used but never made, cycles, outputs that nothing makes.
 inline void sort_and_check(model& m) {
   using detent::detail::require;
   std::unordered_set<std::string> known;
@@ -196,8 +196,7 @@ inline void sort_and_check(model& m) {
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {
     for (const std::string& out : m.nodes[i].outputs) {
       require(out.empty() || (known.count(out) == 0 && producer.emplace(out, i).second),
-              error_kind::bad_file, m.nodes[i].label(), " makes '", out,
-              "', which already exists");
+              error_kind::bad_file, m.nodes[i].label(), " makes '", out, "', which already exists");
     }
   }
   std::vector<std::size_t> missing(m.nodes.size(), 0);

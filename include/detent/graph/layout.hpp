@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Converts tensors between the order of their dimensions (batch, channel, spatial) and channels-last,
-// in which convolutions and pools work.
+// Converts tensors between the order of their dimensions (batch, channel, spatial) and
+// channels-last, in which convolutions and pools work.
 #ifndef DETENT_GRAPH_LAYOUT_HPP
 #define DETENT_GRAPH_LAYOUT_HPP
 
@@ -47,7 +47,8 @@ inline tensor reorder(const tensor& t, bool to_channels_last, const allocator& a
     return out;
   }
   out.set_storage(allocate(out.bytes()));
-  const shape dims = to_channels_last ? shape{batch, channels, pixels} : shape{batch, pixels, channels};
+  const shape dims =
+      to_channels_last ? shape{batch, channels, pixels} : shape{batch, pixels, channels};
   const std::array<std::size_t, 3> swapped{0, 2, 1};
   if (t.count() > 0) {
     ops::transpose_bytes(t.raw(), out.mutable_raw(), element_size(t.type()), dims, swapped);
@@ -57,7 +58,8 @@ inline tensor reorder(const tensor& t, bool to_channels_last, const allocator& a
 }  // namespace detail
 
 /// The tensor in the order of its dimensions; itself if it is in it.
-[[nodiscard]] inline tensor to_plain(const tensor& t, const allocator& allocate = allocate_from_heap) {
+[[nodiscard]] inline tensor to_plain(const tensor& t,
+                                     const allocator& allocate = allocate_from_heap) {
   if (!t.channels_last()) {
     return t;
   }

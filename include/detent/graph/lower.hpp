@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Finds the integer form of a quantized model: DequantizeLinear -> operator -> QuantizeLinear becomes one
-// operator on 8-bit tensors. What has no integer form keeps its float operator between its Q and DQ nodes.
+// Finds the integer form of a quantized model: DequantizeLinear -> operator -> QuantizeLinear
+// becomes one operator on 8-bit tensors. What has no integer form keeps its float operator between
+// its Q and DQ nodes.
 //
 //   operator                          becomes                      arithmetic
-//   Conv, Gemm, MatMul (+Relu, Clip)  detent.QLinearConv/Gemm      exact 32-bit sums, one requantization
-//   Add, Sub, Mul, Div (+Relu, Clip)  detent.QLinearAdd ...        float, element by element
-//   activations, changes of scale     detent.Lookup                a table of all 256 values
-//   averages                          detent.QLinear...Average...  exact 32-bit sums
-//   Concat                            detent.QLinearConcat         tables where scales differ
-//   Reshape, Transpose, MaxPool ...   themselves, on 8-bit tensors none
+//   Conv, Gemm, MatMul (+Relu, Clip)  detent.QLinearConv/Gemm      exact 32-bit sums, one
+//   requantization Add, Sub, Mul, Div (+Relu, Clip)  detent.QLinearAdd ...        float, element by
+//   element activations, changes of scale     detent.Lookup                a table of all 256
+//   values averages                          detent.QLinear...Average...  exact 32-bit sums Concat
+//   detent.QLinearConcat         tables where scales differ Reshape, Transpose, MaxPool ...
+//   themselves, on 8-bit tensors none
 #ifndef DETENT_GRAPH_LOWER_HPP
 #define DETENT_GRAPH_LOWER_HPP
 
@@ -35,16 +36,17 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// Operators that move elements without looking at them, or that only compare them: they commute with
-/// quantization if input and output share their parameters.
+/// Operators that move elements without looking at them, or that only compare them: they commute
+/// with quantization if input and output share their parameters.
 [[nodiscard]] inline bool moves_elements(const node& n) {
   static constexpr std::string_view names[] = {
-      "Reshape", "Flatten",   "Transpose", "Squeeze",      "Unsqueeze",    "Slice",  "Gather",
-      "Expand",  "MaxPool",   "Tile",      "SpaceToDepth", "DepthToSpace", "Identity"};
+      "Reshape", "Flatten", "Transpose", "Squeeze",      "Unsqueeze",    "Slice",   "Gather",
+      "Expand",  "MaxPool", "Tile",      "SpaceToDepth", "DepthToSpace", "Identity"};
   if (n.is("Resize") || n.is("Upsample")) {
     return n.get_string("mode", "nearest") == "nearest";
   }
-  return n.domain.empty() && std::find(std::begin(names), std::end(names), n.op_type) != std::end(names);
+  return n.domain.empty() &&
+         std::find(std::begin(names), std::end(names), n.op_type) != std::end(names);
 }
 
 namespace detail {
@@ -79,9 +81,7 @@ class lowering {
   }
 
  private:
-  static bool is_8bit(element_type t) {
-    return t == element_type::u8 || t == element_type::s8;
-  }
+  static bool is_8bit(element_type t) { return t == element_type::u8 || t == element_type::s8; }
 
   [[nodiscard]] element_type type_of(const std::string& value) const {
     const auto found = known_.find(value);
@@ -142,7 +142,7 @@ class lowering {
     const tensor* scale = constant(q.inputs[1]);
     const std::string zero_point = input_or_none(q, 2);
     const element_type type =
-        !zero_point.empty() && constant(zero_point) != nullptr ? constant(zero_point)->type()
+        !zero_point.empty() && constant(zero_point) != nullptr    ? constant(zero_point)->type()
         : zero_point.empty() && q.get_int("output_dtype", 2) == 2 ? element_type::u8
                                                                   : element_type::undefined;
     return scale != nullptr && scale->type() == element_type::f32 && scale->count() == 1 &&
@@ -162,11 +162,11 @@ class lowering {
     return p;
   }
 
-  /// Where the result of a node goes: through a clamping activation, if one follows, to a quantizer, if
-  /// one follows that.
+  /// Where the result of a node goes: through a clamping activation, if one follows, to a
+  /// quantizer, if one follows that.
   struct destination {
-    std::string output;                // the value that the lowered node makes
-    std::string scale, zero_point;     // "" for float output
+    std::string output;             // the value that the lowered node makes
+    std::string scale, zero_point;  // "" for float output
     std::optional<activation_bounds> bounds;
     std::vector<std::size_t> absorbed;  // nodes that become part of the lowered one
   };
@@ -193,8 +193,8 @@ class lowering {
     return d;
   }
 
-  /// Puts the lowered form in place of node i, with the clamp that d asks for. Quantization is monotonic:
-  /// clamping before it equals clamping to the quantized bounds after it.
+  /// Puts the lowered form in place of node i, with the clamp that d asks for. Quantization is
+  /// monotonic: clamping before it equals clamping to the quantized bounds after it.
   void replace(std::size_t i, node n, const destination& d) {
     if (d.bounds && d.scale.empty()) {
       n.attributes["lower"] = attribute::of(d.bounds->lower);
@@ -234,7 +234,8 @@ class lowering {
     if (n.op_type == "Add" || n.op_type == "Sub" || n.op_type == "Mul" || n.op_type == "Div") {
       return lower_binary(i);
     }
-    if (n.op_type == "AveragePool" || n.op_type == "GlobalAveragePool" || n.op_type == "ReduceMean") {
+    if (n.op_type == "AveragePool" || n.op_type == "GlobalAveragePool" ||
+        n.op_type == "ReduceMean") {
       return lower_average(i);
     }
     if (n.op_type == "Concat") {
@@ -268,8 +269,8 @@ class lowering {
     return w;
   }
 
-  /// The bias of a layer as int32 with scale x_scale * w_scale; "" if there is none; nothing if it cannot
-  /// be had. A bias that is already stored in that form is taken as it is.
+  /// The bias of a layer as int32 with scale x_scale * w_scale; "" if there is none; nothing if it
+  /// cannot be had. A bias that is already stored in that form is taken as it is.
   [[nodiscard]] std::optional<std::string> bias(const std::string& value, const quantized_value& x,
                                                 const quantized_value& w, std::size_t channels) {
     if (value.empty()) {
@@ -335,8 +336,8 @@ class lowering {
     node lowered;
     lowered.op_type = "QLinearConv";
     lowered.attributes = n.attributes;
-    lowered.inputs = {x->name, x->scale, x->zero_point, w->name,      w->scale,
-                      w->zero_point, d.scale, d.zero_point, *b};
+    lowered.inputs = {x->name,       x->scale, x->zero_point, w->name, w->scale,
+                      w->zero_point, d.scale,  d.zero_point,  *b};
     replace(i, std::move(lowered), d);
     return true;
   }
@@ -365,8 +366,8 @@ class lowering {
     node lowered;
     lowered.op_type = "QLinearGemm";
     lowered.attributes["transB"] = attribute::of(std::int64_t{transposed});
-    lowered.inputs = {x->name, x->scale, x->zero_point, w->name,      w->scale,
-                      w->zero_point, d.scale, d.zero_point, *b};
+    lowered.inputs = {x->name,       x->scale, x->zero_point, w->name, w->scale,
+                      w->zero_point, d.scale,  d.zero_point,  *b};
     replace(i, std::move(lowered), d);
     return true;
   }
@@ -380,8 +381,8 @@ class lowering {
     }
     node lowered;
     lowered.op_type = "QLinearMatMul";
-    lowered.inputs = {x.name,         x.scale, zero_point_of(x), y->name,
-                      y->scale, zero_point_of(*y), d.scale, d.zero_point};
+    lowered.inputs = {x.name,   x.scale,           zero_point_of(x), y->name,
+                      y->scale, zero_point_of(*y), d.scale,          d.zero_point};
     replace(i, std::move(lowered), d);
     m_.nodes[i].domain.clear();
     return true;
@@ -412,7 +413,7 @@ class lowering {
     }
     node lowered;
     lowered.op_type = "QLinear" + n.op_type;
-    lowered.inputs = {a->name,  a->scale,     a->zero_point, b->name,
+    lowered.inputs = {a->name,  a->scale,      a->zero_point, b->name,
                       b->scale, b->zero_point, d.scale,       d.zero_point};
     replace(i, std::move(lowered), d);
     return true;
@@ -554,15 +555,16 @@ class lowering {
     const node& n = m_.nodes[i];
     const auto x = activation(n.inputs[0]);
     const std::size_t q = sole_quantizer(n.outputs[0]);
-    const std::size_t outputs = static_cast<std::size_t>(
-        std::count_if(n.outputs.begin(), n.outputs.end(), [](const auto& o) { return !o.empty(); }));
+    const std::size_t outputs = static_cast<std::size_t>(std::count_if(
+        n.outputs.begin(), n.outputs.end(), [](const auto& o) { return !o.empty(); }));
     if (!x || q == links::none || outputs != 1) {
       return false;
     }
     const std::string scale = m_.nodes[q].inputs[1];
     const std::string zero_point = input_or_none(m_.nodes[q], 2);
     const element_type out = zero_point.empty() ? element_type::u8 : constant(zero_point)->type();
-    const bool same = params(scale, zero_point) == params(x->scale, x->zero_point) && out == x->type;
+    const bool same =
+        params(scale, zero_point) == params(x->scale, x->zero_point) && out == x->type;
     node& moved = m_.nodes[i];
     moved.inputs[0] = x->name;
     if (same) {
@@ -589,8 +591,8 @@ class lowering {
 /// Replaces what is quantized by its integer form; see the table above.
 inline void lower_quantized(model& m) { detail::lowering(m).run(); }
 
-/// What an executor should be given: everything folded and fused that can be. The result is for execution,
-/// not for files. `integer`: whether quantized regions become integer operators.
+/// What an executor should be given: everything folded and fused that can be. The result is for
+/// execution, not for files. `integer`: whether quantized regions become integer operators.
 [[nodiscard]] inline model for_execution(model m, bool integer = true) {
   simplify(m);
   if (integer) {

@@ -2,8 +2,8 @@
 // Reads and writes ONNX models. The only header that needs protozero.
 //
 // Files are not trusted: lengths, shapes, names and paths are checked, and every error is a
-// detent::error (bad_file or io) of one line that names the file and, where there is one, the tensor or
-// node.
+// detent::error (bad_file or io) of one line that names the file and, where there is one, the
+// tensor or node.
 #ifndef DETENT_GRAPH_ONNX_HPP
 #define DETENT_GRAPH_ONNX_HPP
 
@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include <protozero/pbf_message.hpp>
 #include <protozero/pbf_builder.hpp>
+#include <protozero/pbf_message.hpp>
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
@@ -142,8 +142,8 @@ inline void write_file(const std::filesystem::path& path, std::string_view bytes
   }
 }
 
-/// A protobuf message whose fields are read only in the encoding that their type has: protozero asserts
-/// that, here it is a damaged file.
+/// A protobuf message whose fields are read only in the encoding that their type has: protozero
+/// asserts that, here it is a damaged file.
 template <class Field>
 class checked_message {
  public:
@@ -226,22 +226,33 @@ class onnx_reader {
     checked_message<model_field> message(protozero::data_view(bytes.data(), bytes.size()));
     while (message.next()) {
       switch (message.tag()) {
-        case model_field::ir_version: m.ir_version = message.get_int64(); break;
-        case model_field::producer_name: m.producer_name = message.get_string(); break;
-        case model_field::producer_version: m.producer_version = message.get_string(); break;
-        case model_field::doc_string: m.doc = message.get_string(); break;
+        case model_field::ir_version:
+          m.ir_version = message.get_int64();
+          break;
+        case model_field::producer_name:
+          m.producer_name = message.get_string();
+          break;
+        case model_field::producer_version:
+          m.producer_version = message.get_string();
+          break;
+        case model_field::doc_string:
+          m.doc = message.get_string();
+          break;
         case model_field::graph:
           has_graph = true;
           read_graph(message.get_view(), m);
           break;
-        case model_field::opset_import: read_opset(message.get_view(), m); break;
+        case model_field::opset_import:
+          read_opset(message.get_view(), m);
+          break;
         case model_field::metadata_props: {
           auto [key, value] = read_entry(message.get_view());
           m.metadata[std::move(key)] = std::move(value);
           break;
         }
         case model_field::functions:
-        default: message.skip();
+        default:
+          message.skip();
       }
     }
     require(has_graph && m.ir_version > 0, error_kind::bad_file, "not an ONNX model");
@@ -268,7 +279,9 @@ class onnx_reader {
         case tensor_field::dims:
           append_repeated(m, dims, &message_type::get_packed_int64, &message_type::get_int64);
           break;
-        case tensor_field::data_type: type = m.get_int32(); break;
+        case tensor_field::data_type:
+          type = m.get_int32();
+          break;
         case tensor_field::float_data:
           append_repeated(m, floats, &message_type::get_packed_float, &message_type::get_float);
           break;
@@ -284,7 +297,9 @@ class onnx_reader {
         case tensor_field::uint64_data:
           append_repeated(m, uint64s, &message_type::get_packed_uint64, &message_type::get_uint64);
           break;
-        case tensor_field::name: name = m.get_string(); break;
+        case tensor_field::name:
+          name = m.get_string();
+          break;
         case tensor_field::raw_data:
           raw = m.get_view();
           has_raw = true;
@@ -294,10 +309,13 @@ class onnx_reader {
           location[std::move(key)] = std::move(value);
           break;
         }
-        case tensor_field::data_location: external = m.get_int32() == 1; break;
+        case tensor_field::data_location:
+          external = m.get_int32() == 1;
+          break;
         case tensor_field::segment:
         case tensor_field::string_data:
-        default: m.skip();
+        default:
+          m.skip();
       }
     }
     const auto element = static_cast<element_type>(type);
@@ -352,13 +370,18 @@ class onnx_reader {
       return t;
     };
     switch (element) {
-      case element_type::f32: return copy(floats, [](float v) { return v; });
-      case element_type::f64: return copy(doubles, [](double v) { return v; });
-      case element_type::s64: return copy(int64s, [](std::int64_t v) { return v; });
-      case element_type::u64: return copy(uint64s, [](std::uint64_t v) { return v; });
+      case element_type::f32:
+        return copy(floats, [](float v) { return v; });
+      case element_type::f64:
+        return copy(doubles, [](double v) { return v; });
+      case element_type::s64:
+        return copy(int64s, [](std::int64_t v) { return v; });
+      case element_type::u64:
+        return copy(uint64s, [](std::uint64_t v) { return v; });
       case element_type::u32:
         return copy(uint64s, [](std::uint64_t v) { return static_cast<std::uint32_t>(v); });
-      case element_type::s32: return copy(int32s, [](std::int32_t v) { return v; });
+      case element_type::s32:
+        return copy(int32s, [](std::int32_t v) { return v; });
       case element_type::u16:
       case element_type::s16:
       case element_type::f16:
@@ -378,7 +401,8 @@ class onnx_reader {
       }
       case element_type::boolean:
         return copy(int32s, [](std::int32_t v) { return static_cast<std::uint8_t>(v != 0); });
-      default: return copy(int32s, [](std::int32_t v) { return static_cast<std::uint8_t>(v); });
+      default:
+        return copy(int32s, [](std::int32_t v) { return static_cast<std::uint8_t>(v); });
     }
   }
 
@@ -408,9 +432,14 @@ class onnx_reader {
     checked_message<onnx::entry_field> m(bytes);
     while (m.next()) {
       switch (m.tag()) {
-        case onnx::entry_field::key: entry.first = m.get_string(); break;
-        case onnx::entry_field::value: entry.second = m.get_string(); break;
-        default: m.skip();
+        case onnx::entry_field::key:
+          entry.first = m.get_string();
+          break;
+        case onnx::entry_field::value:
+          entry.second = m.get_string();
+          break;
+        default:
+          m.skip();
       }
     }
     return entry;
@@ -422,16 +451,22 @@ class onnx_reader {
     checked_message<onnx::opset_field> message(bytes);
     while (message.next()) {
       switch (message.tag()) {
-        case onnx::opset_field::domain: domain = message.get_string(); break;
-        case onnx::opset_field::version: version = message.get_int64(); break;
-        default: message.skip();
+        case onnx::opset_field::domain:
+          domain = message.get_string();
+          break;
+        case onnx::opset_field::version:
+          version = message.get_int64();
+          break;
+        default:
+          message.skip();
       }
     }
     m.opsets[domain == "ai.onnx" ? "" : domain] = version;
   }
 
   /// The part of an external file that holds a tensor. Paths may not leave the model's folder.
-  std::string read_external(const std::string& name, const std::map<std::string, std::string>& where,
+  std::string read_external(const std::string& name,
+                            const std::map<std::string, std::string>& where,
                             std::size_t stored) const {
     const auto get = [&](const char* key) {
       const auto found = where.find(key);
@@ -471,8 +506,8 @@ class onnx_reader {
     std::string bytes(static_cast<std::size_t>(length), '\0');
     in.seekg(static_cast<std::streamoff>(offset));
     in.read(bytes.data(), static_cast<std::streamsize>(length));
-    require(in.gcount() == static_cast<std::streamsize>(length), error_kind::io, "cannot read ",
-            path.string());
+    require(in.gcount() == static_cast<std::streamsize>(length), error_kind::io, "tensor '", name,
+            "': cannot read external data file ", path.string());
     return bytes;
   }
 
@@ -481,8 +516,12 @@ class onnx_reader {
     checked_message<graph_field> message(bytes);
     while (message.next()) {
       switch (message.tag()) {
-        case graph_field::node: m.nodes.push_back(read_node(message.get_view())); break;
-        case graph_field::name: m.graph_name = message.get_string(); break;
+        case graph_field::node:
+          m.nodes.push_back(read_node(message.get_view()));
+          break;
+        case graph_field::name:
+          m.graph_name = message.get_string();
+          break;
         case graph_field::initializer: {
           std::string name;
           tensor t = read_tensor(message.get_view(), name);
@@ -490,16 +529,22 @@ class onnx_reader {
                   "two initializers are called '", name, "'");
           break;
         }
-        case graph_field::input: m.inputs.push_back(read_value(message.get_view())); break;
-        case graph_field::output: m.outputs.push_back(read_value(message.get_view())); break;
-        case graph_field::value_info: m.values.push_back(read_value(message.get_view())); break;
+        case graph_field::input:
+          m.inputs.push_back(read_value(message.get_view()));
+          break;
+        case graph_field::output:
+          m.outputs.push_back(read_value(message.get_view()));
+          break;
+        case graph_field::value_info:
+          m.values.push_back(read_value(message.get_view()));
+          break;
         case graph_field::sparse_initializer:
           raise(error_kind::unsupported, "detent: sparse initializers are not supported");
-        default: message.skip();
+        default:
+          message.skip();
       }
     }
-    std::erase_if(m.inputs,
-                  [&](const value_info& v) { return m.initializers.count(v.name) != 0; });
+    std::erase_if(m.inputs, [&](const value_info& v) { return m.initializers.count(v.name) != 0; });
   }
 
   node read_node(protozero::data_view bytes) {
@@ -508,13 +553,26 @@ class onnx_reader {
     checked_message<node_field> m(bytes);
     while (m.next()) {
       switch (m.tag()) {
-        case node_field::input: n.inputs.push_back(m.get_string()); break;
-        case node_field::output: n.outputs.push_back(m.get_string()); break;
-        case node_field::name: n.name = m.get_string(); break;
-        case node_field::op_type: n.op_type = m.get_string(); break;
-        case node_field::domain: n.domain = m.get_string(); break;
-        case node_field::attribute: read_attribute(m.get_view(), n); break;
-        default: m.skip();
+        case node_field::input:
+          n.inputs.push_back(m.get_string());
+          break;
+        case node_field::output:
+          n.outputs.push_back(m.get_string());
+          break;
+        case node_field::name:
+          n.name = m.get_string();
+          break;
+        case node_field::op_type:
+          n.op_type = m.get_string();
+          break;
+        case node_field::domain:
+          n.domain = m.get_string();
+          break;
+        case node_field::attribute:
+          read_attribute(m.get_view(), n);
+          break;
+        default:
+          m.skip();
       }
     }
     if (n.domain == "ai.onnx") {
@@ -534,7 +592,9 @@ class onnx_reader {
     message_type m(bytes);
     while (m.next()) {
       switch (m.tag()) {
-        case attribute_field::name: name = m.get_string(); break;
+        case attribute_field::name:
+          name = m.get_string();
+          break;
         case attribute_field::f:
           a.f = m.get_float();
           implied = kind::f;
@@ -565,7 +625,9 @@ class onnx_reader {
           a.strings.push_back(m.get_string());
           implied = kind::strings;
           break;
-        case attribute_field::type: declared = m.get_int32(); break;
+        case attribute_field::type:
+          declared = m.get_int32();
+          break;
         case attribute_field::g:
           m.skip();
           implied = kind::g;
@@ -591,7 +653,9 @@ class onnx_reader {
     checked_message<onnx::value_field> m(bytes);
     while (m.next()) {
       switch (m.tag()) {
-        case onnx::value_field::name: v.name = m.get_string(); break;
+        case onnx::value_field::name:
+          v.name = m.get_string();
+          break;
         case onnx::value_field::type: {
           checked_message<onnx::type_field> type(m.get_view());
           while (type.next()) {
@@ -603,7 +667,8 @@ class onnx_reader {
           }
           break;
         }
-        default: m.skip();
+        default:
+          m.skip();
       }
     }
     return v;
@@ -629,9 +694,14 @@ class onnx_reader {
             checked_message<onnx::dim_field> dim(dims.get_view());
             while (dim.next()) {
               switch (dim.tag()) {
-                case onnx::dim_field::value: value = dim.get_int64(); break;
-                case onnx::dim_field::param: param = dim.get_string(); break;
-                default: dim.skip();
+                case onnx::dim_field::value:
+                  value = dim.get_int64();
+                  break;
+                case onnx::dim_field::param:
+                  param = dim.get_string();
+                  break;
+                default:
+                  dim.skip();
               }
             }
             v.dims.push_back(value < 0 ? -1 : value);
@@ -639,7 +709,8 @@ class onnx_reader {
           }
           break;
         }
-        default: m.skip();
+        default:
+          m.skip();
       }
     }
   }
@@ -677,7 +748,8 @@ inline void write_value(protozero::pbf_builder<onnx::graph_field>& g, onnx::grap
   if (!v.has_shape) {
     return;
   }
-  // A builder that is given nothing writes nothing: the shape of a scalar and open dimensions need this.
+  // A builder that is given nothing writes nothing: the shape of a scalar and open dimensions need
+  // this.
   if (v.dims.empty()) {
     t.add_message(onnx::tensor_type_field::shape, std::string());
   }
@@ -739,9 +811,15 @@ inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node&
     protozero::pbf_builder<attribute_field> attr(out, node_field::attribute);
     attr.add_string(attribute_field::name, key);
     switch (a.kind) {
-      case kind::f: attr.add_float(attribute_field::f, a.f); break;
-      case kind::i: attr.add_int64(attribute_field::i, a.i); break;
-      case kind::s: attr.add_string(attribute_field::s, a.s); break;
+      case kind::f:
+        attr.add_float(attribute_field::f, a.f);
+        break;
+      case kind::i:
+        attr.add_int64(attribute_field::i, a.i);
+        break;
+      case kind::s:
+        attr.add_string(attribute_field::s, a.s);
+        break;
       case kind::t: {
         protozero::pbf_builder<onnx::tensor_field> t(attr, attribute_field::t);
         write_tensor(t, "", a.t);
@@ -765,7 +843,8 @@ inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node&
         break;
       case kind::undefined:
       case kind::g:
-      case kind::other: break;
+      case kind::other:
+        break;
     }
     attr.add_int32(attribute_field::type, static_cast<std::int32_t>(a.kind));
   }

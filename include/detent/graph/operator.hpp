@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an operator is to the executor: a function that tells the shapes of its outputs, and one that
-// computes them. The families of operators are in graph/ops/.
+// What an operator is to the executor: a function that tells the shapes of its outputs, and one
+// that computes them. The families of operators are in graph/ops/.
 #ifndef DETENT_GRAPH_OPERATOR_HPP
 #define DETENT_GRAPH_OPERATOR_HPP
 
@@ -34,15 +34,17 @@ struct operator_state {
 
 /// One application of an operator.
 ///
-/// While shapes are inferred, inputs may lack data (tensor::has_data()) and run() is not called. When the
-/// node is executed, every present input has data, and infer() is called right before run().
+/// While shapes are inferred, inputs may lack data (tensor::has_data()) and run() is not called.
+/// When the node is executed, every present input has data, and infer() is called right before
+/// run().
 class operator_context {
  public:
   const node* current = nullptr;
   std::int64_t opset = 0;  // version of the node's domain
   std::span<const tensor> inputs;
-  std::span<const bool> constant;  // inputs[i] is the same in every run: state may be derived from it
-  std::vector<tensor> outputs;     // infer() sets type and shape; run() fills in the elements
+  std::span<const bool>
+      constant;                 // inputs[i] is the same in every run: state may be derived from it
+  std::vector<tensor> outputs;  // infer() sets type and shape; run() fills in the elements
   std::unique_ptr<operator_state>* state = nullptr;
   const parallel_for* parallel = nullptr;
   std::function<std::shared_ptr<std::byte>(std::size_t bytes)> allocate;
@@ -64,8 +66,9 @@ class operator_context {
     return i < constant.size() && constant[i];
   }
 
-  /// A small integer input (axes, sizes, ...) of type int64 or int32, as int64. Empty optional inputs give
-  /// an empty vector. While shapes are inferred, throws value_unknown if the input is not known yet.
+  /// A small integer input (axes, sizes, ...) of type int64 or int32, as int64. Empty optional
+  /// inputs give an empty vector. While shapes are inferred, throws value_unknown if the input is
+  /// not known yet.
   [[nodiscard]] std::vector<std::int64_t> integers(std::size_t i) const;
 
   /// Declares output i, if the node has it.
@@ -90,7 +93,8 @@ class operator_context {
   template <class... Parts>
   void require(bool condition, const Parts&... parts) const {
     if (!condition) [[unlikely]] {
-      detent::detail::raise(error_kind::bad_file, detent::detail::message(n().label(), ": ", parts...));
+      detent::detail::raise(error_kind::bad_file,
+                            detent::detail::message(n().label(), ": ", parts...));
     }
   }
   /// The same for what is valid ONNX but has no code here.
@@ -104,7 +108,8 @@ class operator_context {
   /// An axis attribute or input brought into [0, rank) (or [0, rank] with `end_allowed`).
   [[nodiscard]] std::size_t axis(std::int64_t a, std::size_t rank, bool end_allowed = false) const {
     const auto r = static_cast<std::int64_t>(rank);
-    require(a >= -r && (a < r || (end_allowed && a == r)), "axis ", a, " of a tensor of rank ", rank);
+    require(a >= -r && (a < r || (end_allowed && a == r)), "axis ", a, " of a tensor of rank ",
+            rank);
     return static_cast<std::size_t>(a < 0 ? a + r : a);
   }
 };
@@ -173,7 +178,8 @@ class operator_registry {
   std::map<std::pair<std::string_view, std::string_view>, operator_definition> table_;
 };
 
-/// Calls f.operator()<T>() with the C++ type of an element type; false if there is none among Types.
+/// Calls f.operator()<T>() with the C++ type of an element type; false if there is none among
+/// Types.
 template <class... Types>
 struct type_list {};
 
@@ -219,7 +225,8 @@ template <class... Types, class Function>
 /// visit_type() that names the node if the type is not among the list.
 template <class Types, class Function>
 void for_type(const operator_context& c, Types types, element_type type, const Function& f) {
-  c.require_supported(visit_type(types, type, f), "no code for elements of type ", graph::name(type));
+  c.require_supported(visit_type(types, type, f), "no code for elements of type ",
+                      graph::name(type));
 }
 
 /// Shape inference of operators whose output is like their first input.

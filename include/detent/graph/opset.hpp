@@ -78,8 +78,7 @@ class opset_upgrade {
   }
 
   std::string constant(const node& n, const char* what, tensor t) {
-    const std::string name =
-        unused_name(m_, (n.name.empty() ? n.outputs[0] : n.name) + "_" + what);
+    const std::string name = unused_name(m_, (n.name.empty() ? n.outputs[0] : n.name) + "_" + what);
     m_.initializers[name] = std::move(t);
     return name;
   }
@@ -98,7 +97,8 @@ class opset_upgrade {
   void float_attribute_to_input(node& n, const char* key, std::size_t i) {
     if (const attribute* a = n.find(key)) {
       const float value = a->f;
-      set_input(n, i, constant(n, key, tensor::of<float>(element_type::f32, {}, std::span(&value, 1))));
+      set_input(n, i,
+                constant(n, key, tensor::of<float>(element_type::f32, {}, std::span(&value, 1))));
       n.attributes.erase(key);
     }
   }
@@ -113,9 +113,10 @@ class opset_upgrade {
   void upgrade_resize(node& n) {
     std::string scales = n.inputs.size() > 1 ? n.inputs[1] : std::string();
     if (const attribute* a = n.find("scales")) {
-      scales = constant(n, "scales",
-                        tensor::of<float>(element_type::f32,
-                                          {static_cast<std::int64_t>(a->floats.size())}, a->floats));
+      scales =
+          constant(n, "scales",
+                   tensor::of<float>(element_type::f32,
+                                     {static_cast<std::int64_t>(a->floats.size())}, a->floats));
       n.attributes.erase("scales");
     }
     n.op_type = "Resize";
@@ -130,8 +131,8 @@ class opset_upgrade {
     set("nearest_mode", "floor");
   }
 
-  /// Before 13, all dimensions from `axis` on were one row. With more than one of them, the tensor is
-  /// flattened around the node.
+  /// Before 13, all dimensions from `axis` on were one row. With more than one of them, the tensor
+  /// is flattened around the node.
   void upgrade_softmax(node& n, std::vector<node>& before) {
     const auto in = known_.find(n.inputs[0]);
     std::int64_t axis = n.get_int("axis", 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Rewrites that keep what a model computes: constant folding, batch normalization and bias additions into
-// the layer before, activations into the epilogue, removal of what nobody uses.
+// Rewrites that keep what a model computes: constant folding, batch normalization and bias
+// additions into the layer before, activations into the epilogue, removal of what nobody uses.
 #ifndef DETENT_GRAPH_OPTIMIZE_HPP
 #define DETENT_GRAPH_OPTIMIZE_HPP
 
@@ -112,7 +112,8 @@ inline bool is_quantize_or_dequantize(const node& n) {
   return n.is("QuantizeLinear") || n.is("DequantizeLinear");
 }
 
-/// Merges node `second` into node `first`, which makes its only input: `first` takes over its output.
+/// Merges node `second` into node `first`, which makes its only input: `first` takes over its
+/// output.
 inline void absorb(model& m, std::size_t first, std::size_t second) {
   m.nodes[first].outputs = {m.nodes[second].outputs[0]};
   m.nodes[second].op_type.clear();  // removed by erase_absorbed()
@@ -145,11 +146,14 @@ inline std::optional<std::size_t> output_channel_axis(const node& n) {
 inline void remove_no_ops(model& m) {
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {
     const node& n = m.nodes[i];
+    if (!(n.is("Identity") || n.is("Dropout")) || n.inputs.empty() || n.outputs.empty()) {
+      continue;
+    }
     const links l(m);
-    const bool dropout = n.is("Dropout") && (n.inputs.size() < 3 || n.inputs[2].empty()) &&
-                         (n.outputs.size() < 2 || n.outputs[1].empty() ||
-                          (l.consumers(n.outputs[1]).empty() && !m.is_output(n.outputs[1])));
-    if (!(n.is("Identity") || dropout) || n.inputs.empty() || n.outputs.empty()) {
+    const bool has_mask = n.outputs.size() > 1 && !n.outputs[1].empty() &&
+                          (!l.consumers(n.outputs[1]).empty() || m.is_output(n.outputs[1]));
+    const bool may_train = n.is("Dropout") && n.inputs.size() > 2 && !n.inputs[2].empty();
+    if (has_mask || may_train) {
       continue;
     }
     const std::string in = n.inputs[0];
@@ -169,8 +173,8 @@ inline void remove_no_ops(model& m) {
   detail::erase_absorbed(m);
 }
 
-/// Computes what depends on constants only. Quantization nodes are left alone unless `dequantize`: they
-/// are what tells quantized weights from others.
+/// Computes what depends on constants only. Quantization nodes are left alone unless `dequantize`:
+/// they are what tells quantized weights from others.
 inline void fold_constants(model& m, bool dequantize,
                            const operator_registry& registry = default_operators()) {
   const executor_options options;
@@ -280,8 +284,8 @@ inline void fold_batch_norm(model& m) {
   detail::erase_absorbed(m);
 }
 
-/// Adding a constant to each channel after Conv becomes its bias; MatMul of a matrix with constant weights
-/// becomes Gemm, and a constant row added to it its bias.
+/// Adding a constant to each channel after Conv becomes its bias; MatMul of a matrix with constant
+/// weights becomes Gemm, and a constant row added to it its bias.
 inline void fold_bias_add(model& m) {
   const std::map<std::string, tensor> known = infer_shapes(m);
   for (node& n : m.nodes) {
@@ -297,7 +301,8 @@ inline void fold_bias_add(model& m) {
     node& n = m.nodes[i];
     const auto axis = detail::output_channel_axis(n);
     const tensor* weights = detail::float_constant(m, n, 1);
-    const std::size_t next = axis && weights != nullptr ? detail::sole_consumer(m, l, i) : links::none;
+    const std::size_t next =
+        axis && weights != nullptr ? detail::sole_consumer(m, l, i) : links::none;
     if (next == links::none || !m.nodes[next].is("Add") || m.nodes[next].inputs.size() != 2 ||
         (n.inputs.size() > 2 && !n.inputs[2].empty())) {
       continue;
@@ -345,8 +350,8 @@ struct activation_bounds {
   if (!n.is("Clip")) {
     return std::nullopt;
   }
-  b.lower = n.get_float("min", b.lower);
-  b.upper = n.get_float("max", b.upper);
+  b.lower = n.get_float("min", std::numeric_limits<float>::lowest());  // ONNX: not infinity
+  b.upper = n.get_float("max", (std::numeric_limits<float>::max)());
   for (std::size_t i = 1; i < n.inputs.size() && i < 3; ++i) {
     if (n.inputs[i].empty()) {
       continue;
@@ -362,7 +367,8 @@ struct activation_bounds {
              : std::optional<activation_bounds>(b);
 }
 
-/// Relu and Clip after Conv or Gemm become part of it (domain "detent": for execution, not for files).
+/// Relu and Clip after Conv or Gemm become part of it (domain "detent": for execution, not for
+/// files).
 inline void fuse_activations(model& m) {
   const links l(m);
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Post-training static quantization: ranges from calibration samples, the result as an ONNX model with
-// QuantizeLinear/DequantizeLinear pairs (QDQ).
+// Post-training static quantization: ranges from calibration samples, the result as an ONNX model
+// with QuantizeLinear/DequantizeLinear pairs (QDQ).
 //
 //   activations  uint8, asymmetric, per tensor                    ranges by min_max_observer
 //   weights      int8, symmetric -127..127, per output channel    (or per tensor)
 //   bias         int32, scale = x_scale * w_scale, zero point 0
 //
-// A weight scale is raised where the bias would not fit 2^30 steps, and chosen from the bias where all
-// weights of a channel are zero.
+// A weight scale is raised where the bias would not fit 2^30 steps, and chosen from the bias where
+// all weights of a channel are zero.
 #ifndef DETENT_GRAPH_STATIC_QUANTIZATION_HPP
 #define DETENT_GRAPH_STATIC_QUANTIZATION_HPP
 
@@ -77,9 +77,7 @@ class static_quantizer {
   [[nodiscard]] std::size_t quantized_values() const noexcept { return values_.size(); }
 
  private:
-  static bool is_layer(const node& n) {
-    return n.is("Conv") || n.is("Gemm") || n.is("MatMul");
-  }
+  static bool is_layer(const node& n) { return n.is("Conv") || n.is("Gemm") || n.is("MatMul"); }
 
   [[nodiscard]] bool is_float(const std::string& value) const {
     const auto found = known_.find(value);
@@ -109,8 +107,8 @@ class static_quantizer {
 
   /// Operators that run on 8-bit tensors if their inputs do.
   [[nodiscard]] bool follows(const node& n) const {
-    static constexpr std::string_view names[] = {"Add", "Mul", "Concat", "AveragePool",
-                                                 "GlobalAveragePool", "LeakyRelu", "Sigmoid"};
+    static constexpr std::string_view names[] = {
+        "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid"};
     return n.domain.empty() &&
            (moves_elements(n) || clamping_activation(m_, n).has_value() ||
             std::find(std::begin(names), std::end(names), n.op_type) != std::end(names));
@@ -161,8 +159,8 @@ class static_quantizer {
     }
   }
 
-  /// The result of a layer or of an addition or product is stored once: behind the clamping activation
-  /// that follows it, if one does.
+  /// The result of a layer or of an addition or product is stored once: behind the clamping
+  /// activation that follows it, if one does.
   void take_result(std::size_t i, const links& l) {
     const node& n = m_.nodes[i];
     const std::size_t next =
@@ -203,8 +201,8 @@ class static_quantizer {
             const auto found = values_.find(name);
             if (found != values_.end() && value.type() == element_type::f32) {
               found->second.observe(value.data<float>());
-              require(found->second.count_nan() == 0, error_kind::invalid_argument, "tensor '", name,
-                      "' holds NaN in calibration sample ", count);
+              require(found->second.count_nan() == 0, error_kind::invalid_argument, "tensor '",
+                      name, "' holds NaN in calibration sample ", count);
             }
           }));
     }
@@ -247,8 +245,9 @@ class static_quantizer {
   std::string add_values(const std::string& name, element_type type, const std::vector<T>& values,
                          bool scalar) {
     return add_initializer(
-        name, tensor::of<T>(type, scalar ? shape{} : shape{static_cast<std::int64_t>(values.size())},
-                            values));
+        name,
+        tensor::of<T>(type, scalar ? shape{} : shape{static_cast<std::int64_t>(values.size())},
+                      values));
   }
 
   static node make_node(const char* op, const std::string& name, std::vector<std::string> inputs,
@@ -338,7 +337,8 @@ class static_quantizer {
     const std::string q = fresh(base + "_quantized");
     const std::string dq = final_name != final_name_.end() ? base : fresh(base + "_dequantized");
     const auto [scale, zero_point] = add_params(base, found->second);
-    nodes.push_back(make_node("QuantizeLinear", base + "_QuantizeLinear", {value, scale, zero_point}, q));
+    nodes.push_back(
+        make_node("QuantizeLinear", base + "_QuantizeLinear", {value, scale, zero_point}, q));
     nodes.push_back(
         make_node("DequantizeLinear", base + "_DequantizeLinear", {q, scale, zero_point}, dq));
     dequantized_[value] = dq;
@@ -361,9 +361,10 @@ class static_quantizer {
     tensor q = tensor::allocate(element_type::u8, t.dims());
     quantize(t.data<float>(), q.mutable_data<std::uint8_t>(), p);
     const auto [scale, zero_point] = add_params(name, p);
-    nodes.push_back(make_node("DequantizeLinear", name + "_DequantizeLinear",
-                              {add_initializer(name + "_quantized", std::move(q)), scale, zero_point},
-                              fresh(name + "_dequantized")));
+    nodes.push_back(
+        make_node("DequantizeLinear", name + "_DequantizeLinear",
+                  {add_initializer(name + "_quantized", std::move(q)), scale, zero_point},
+                  fresh(name + "_dequantized")));
     return dequantized_[name] = nodes.back().outputs[0];
   }
 
@@ -404,12 +405,12 @@ class static_quantizer {
     std::vector<float> scales = p.scales;
     scales.resize(scalar ? 1 : channels);
     const std::vector<std::int8_t> zeros(scales.size(), 0);
-    node dq = make_node(
-        "DequantizeLinear", base + "_DequantizeLinear",
-        {add_initializer(base + "_quantized", std::move(q)),
-         add_values<float>(base + "_scale", element_type::f32, scales, scalar),
-         add_values<std::int8_t>(base + "_zero_point", element_type::s8, zeros, scalar)},
-        fresh(base + "_dequantized"));
+    node dq =
+        make_node("DequantizeLinear", base + "_DequantizeLinear",
+                  {add_initializer(base + "_quantized", std::move(q)),
+                   add_values<float>(base + "_scale", element_type::f32, scales, scalar),
+                   add_values<std::int8_t>(base + "_zero_point", element_type::s8, zeros, scalar)},
+                  fresh(base + "_dequantized"));
     if (!scalar) {
       dq.attributes["axis"] = attribute::of(static_cast<std::int64_t>(axis));
     }
@@ -423,8 +424,9 @@ class static_quantizer {
   /// Raises weight scales until the bias of each channel fits 2^30 steps; see the top of this file.
   void fit_bias(std::vector<float>& scales, const channel_min_max_observer& observer, float x_scale,
                 const tensor& bias, const node& n) const {
-    constexpr float fine = 1048576.0F;       // 2^20 steps: where only the bias matters
-    constexpr float coarse = 1073741824.0F;  // 2^30 steps: leaves half of the int32 range to the sums
+    constexpr float fine = 1048576.0F;  // 2^20 steps: where only the bias matters
+    constexpr float coarse =
+        1073741824.0F;  // 2^30 steps: leaves half of the int32 range to the sums
     float largest = 0.0F;
     for (std::size_t i = 0; i < scales.size(); ++i) {
       const value_range r = observer.channels()[i].range();
@@ -451,10 +453,11 @@ class static_quantizer {
     }
     std::vector<std::int32_t> q;
     for (std::size_t i = 0; i < bias.count(); ++i) {
-      const auto scale =
-          static_cast<double>(x_scale) * static_cast<double>(weight_scales[weight_scales.size() == 1 ? 0 : i]);
+      const auto scale = static_cast<double>(x_scale) *
+                         static_cast<double>(weight_scales[weight_scales.size() == 1 ? 0 : i]);
       const double steps = static_cast<double>(bias.data<float>()[i]) / scale;
-      q.push_back(static_cast<std::int32_t>(std::clamp(std::nearbyint(steps), -2147483647.0, 2147483647.0)));
+      q.push_back(static_cast<std::int32_t>(
+          std::clamp(std::nearbyint(steps), -2147483647.0, 2147483647.0)));
     }
     const bool scalar = scales.size() == 1 && !options_.per_channel;
     node dq = make_node("DequantizeLinear", name + "_DequantizeLinear",
@@ -482,9 +485,9 @@ class static_quantizer {
 
 }  // namespace detail
 
-/// Quantizes a float model. `samples` is drawn until it is empty; each sample is run through the float
-/// executor once. Throws unsupported (naming the operator that cannot be run, or if the model is quantized
-/// already), invalid_argument (no samples, NaN or infinity in a tensor, naming it).
+/// Quantizes a float model. `samples` is drawn until it is empty; each sample is run through the
+/// float executor once. Throws unsupported (naming the operator that cannot be run, or if the model
+/// is quantized already), invalid_argument (no samples, NaN or infinity in a tensor, naming it).
 [[nodiscard]] inline model quantize_static(model m, const calibration_source& samples,
                                            const static_quantization_options& options = {}) {
   return detail::static_quantizer(std::move(m), options).run(samples);

@@ -48,23 +48,40 @@ enum class element_type : std::int32_t {
 
 [[nodiscard]] inline std::string name(element_type t) {
   switch (t) {
-    case element_type::undefined: return "undefined";
-    case element_type::f32: return "float32";
-    case element_type::u8: return "uint8";
-    case element_type::s8: return "int8";
-    case element_type::u16: return "uint16";
-    case element_type::s16: return "int16";
-    case element_type::s32: return "int32";
-    case element_type::s64: return "int64";
-    case element_type::string: return "string";
-    case element_type::boolean: return "bool";
-    case element_type::f16: return "float16";
-    case element_type::f64: return "float64";
-    case element_type::u32: return "uint32";
-    case element_type::u64: return "uint64";
-    case element_type::bf16: return "bfloat16";
-    case element_type::u4: return "uint4";
-    case element_type::s4: return "int4";
+    case element_type::undefined:
+      return "undefined";
+    case element_type::f32:
+      return "float32";
+    case element_type::u8:
+      return "uint8";
+    case element_type::s8:
+      return "int8";
+    case element_type::u16:
+      return "uint16";
+    case element_type::s16:
+      return "int16";
+    case element_type::s32:
+      return "int32";
+    case element_type::s64:
+      return "int64";
+    case element_type::string:
+      return "string";
+    case element_type::boolean:
+      return "bool";
+    case element_type::f16:
+      return "float16";
+    case element_type::f64:
+      return "float64";
+    case element_type::u32:
+      return "uint32";
+    case element_type::u64:
+      return "uint64";
+    case element_type::bf16:
+      return "bfloat16";
+    case element_type::u4:
+      return "uint4";
+    case element_type::s4:
+      return "int4";
   }
   return "type " + std::to_string(static_cast<std::int32_t>(t));
 }
@@ -76,19 +93,24 @@ enum class element_type : std::int32_t {
     case element_type::s8:
     case element_type::boolean:
     case element_type::u4:
-    case element_type::s4: return 1;
+    case element_type::s4:
+      return 1;
     case element_type::u16:
     case element_type::s16:
     case element_type::f16:
-    case element_type::bf16: return 2;
+    case element_type::bf16:
+      return 2;
     case element_type::f32:
     case element_type::s32:
-    case element_type::u32: return 4;
+    case element_type::u32:
+      return 4;
     case element_type::f64:
     case element_type::s64:
-    case element_type::u64: return 8;
+    case element_type::u64:
+      return 8;
     case element_type::undefined:
-    case element_type::string: return 0;
+    case element_type::string:
+      return 0;
   }
   return 0;
 }
@@ -130,7 +152,8 @@ struct bfloat16 {
   if (magnitude < 0x38800000U) {  // below 2^-14: a multiple of 2^-24
     // Adding 0.5 aligns the binary point so that the float addition does the rounding.
     const float aligned = std::bit_cast<float>(magnitude) + 0.5F;
-    return {static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(aligned) - 0x3F000000U))};
+    return {
+        static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(aligned) - 0x3F000000U))};
   }
   const std::uint32_t odd = magnitude >> 13U & 1U;
   const std::uint32_t rounded = magnitude - 0x38000000U + 0xFFFU + odd;
@@ -155,8 +178,8 @@ using shape = std::vector<std::int64_t>;
   return text + "]";
 }
 
-/// The product of the dimensions. Throws bad_file on a negative one, one beyond 2^32, or beyond 2^40
-/// elements.
+/// The product of the dimensions. Throws bad_file on a negative one, one beyond 2^32, or beyond
+/// 2^40 elements.
 [[nodiscard]] inline std::size_t element_count(const shape& dims) {
   constexpr std::int64_t limit = std::int64_t{1} << 40;
   std::int64_t count = 1;
@@ -177,8 +200,8 @@ using shape = std::vector<std::int64_t>;
   return static_cast<std::size_t>(count);
 }
 
-/// A shape, an element type and (unless only the shape is known) the elements, which are shared between
-/// copies and never change once a tensor has been handed on.
+/// A shape, an element type and (unless only the shape is known) the elements, which are shared
+/// between copies and never change once a tensor has been handed on.
 class tensor {
  public:
   tensor() = default;
@@ -197,8 +220,8 @@ class tensor {
   template <class T>
   [[nodiscard]] static tensor of(element_type type, shape dims, std::span<const T> values) {
     tensor t = allocate(type, std::move(dims));
-    detail::require(values.size() == t.count(), error_kind::shape_mismatch, "tensor: ", values.size(),
-                    " values for shape ", to_string(t.dims()));
+    detail::require(values.size() == t.count(), error_kind::shape_mismatch,
+                    "tensor: ", values.size(), " values for shape ", to_string(t.dims()));
     if (!values.empty()) {
       std::memcpy(t.mutable_data<T>().data(), values.data(), values.size_bytes());
     }
@@ -252,8 +275,8 @@ class tensor {
 
  private:
   void check_access(std::size_t size) const {
-    detail::require(size == element_size(type_), error_kind::invalid_argument,
-                    "tensor of ", graph::name(type_), " accessed as elements of ", size, " bytes");
+    detail::require(size == element_size(type_), error_kind::invalid_argument, "tensor of ",
+                    graph::name(type_), " accessed as elements of ", size, " bytes");
     detail::require(storage_ != nullptr, error_kind::invalid_argument, "tensor has no data");
   }
 

@@ -87,11 +87,16 @@ DETENT_DECL bool cpu_supports(target t) noexcept {
     return f;
   }();
   switch (t) {
-    case target::portable: return true;
-    case target::avx2: return found.avx2;
-    case target::avx_vnni: return found.avx_vnni;
-    case target::avx512: return found.avx512;
-    case target::avx512_vnni: return found.avx512_vnni;
+    case target::portable:
+      return true;
+    case target::avx2:
+      return found.avx2;
+    case target::avx_vnni:
+      return found.avx_vnni;
+    case target::avx512:
+      return found.avx512;
+    case target::avx512_vnni:
+      return found.avx512_vnni;
   }
   return false;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The only place that includes Highway: compiles the kernels for each target, lists their tables, and
-// keeps the one that is in use.
+// The only place that includes Highway: compiles the kernels for each target, lists their tables,
+// and keeps the one that is in use.
 //
-// Highway's own dispatch (foreach_target.h, HWY_EXPORT) needs its compiled library and works once per
-// translation unit. Here Highway is only the per-target vocabulary: each pass sets HWY_TARGET, includes
-// the kernels' text and flips the toggle that lets Highway's headers be read again.
+// Highway's own dispatch (foreach_target.h, HWY_EXPORT) needs its compiled library and works once
+// per translation unit. Here Highway is only the per-target vocabulary: each pass sets HWY_TARGET,
+// includes the kernels' text and flips the toggle that lets Highway's headers be read again.
 #ifndef DETENT_KERNELS_DISPATCH_HPP
 #define DETENT_KERNELS_DISPATCH_HPP
 
@@ -25,7 +25,8 @@ struct table_list {
 /// The tables that were compiled, worst target first.
 [[nodiscard]] DETENT_DECL table_list compiled_tables() noexcept;
 
-/// The table in use; null until the first call of active_table(). One per program and ABI namespace.
+/// The table in use; null until the first call of active_table(). One per program and ABI
+/// namespace.
 [[nodiscard]] DETENT_DECL std::atomic<const kernel_table*>& active_table_slot() noexcept;
 
 DETENT_KERNELS_NAMESPACE_END
@@ -138,21 +139,22 @@ DETENT_KERNELS_NAMESPACE_END
 DETENT_KERNELS_NAMESPACE_BEGIN
 
 #if DETENT_WITH_HIGHWAY
-/// `elementwise` is the namespace of a Highway target, `integer` that of a pass of gemm_u8s8-inl.hpp.
-#define DETENT_KERNEL_TABLE(id, elementwise, integer)                                              \
-  inline constexpr kernel_table integer##_table = {                                               \
-      id,                                                                                          \
-      &elementwise::min_max,                                                                       \
-      &elementwise::quantize<std::uint8_t>,                                                        \
-      &elementwise::quantize<std::int8_t>,                                                         \
-      &elementwise::dequantize<std::uint8_t>,                                                      \
-      &elementwise::dequantize<std::int8_t>,                                                       \
-      &elementwise::requantize<std::uint8_t>,                                                      \
-      &elementwise::requantize<std::int8_t>,                                                       \
-      &elementwise::gemm_f32,                                                                      \
-      &elementwise::depthwise_f32,                                                                 \
-      &integer::gemm_u8s8,                                                                         \
-      &integer::depthwise_u8,                                                                      \
+/// `elementwise` is the namespace of a Highway target, `integer` that of a pass of
+/// gemm_u8s8-inl.hpp.
+#define DETENT_KERNEL_TABLE(id, elementwise, integer) \
+  inline constexpr kernel_table integer##_table = {   \
+      id,                                             \
+      &elementwise::min_max,                          \
+      &elementwise::quantize<std::uint8_t>,           \
+      &elementwise::quantize<std::int8_t>,            \
+      &elementwise::dequantize<std::uint8_t>,         \
+      &elementwise::dequantize<std::int8_t>,          \
+      &elementwise::requantize<std::uint8_t>,         \
+      &elementwise::requantize<std::int8_t>,          \
+      &elementwise::gemm_f32,                         \
+      &elementwise::depthwise_f32,                    \
+      &integer::gemm_u8s8,                            \
+      &integer::depthwise_u8,                         \
   };
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX2
 DETENT_KERNEL_TABLE(target::avx2, N_AVX2, avx2_widening)
@@ -167,15 +169,15 @@ DETENT_KERNEL_TABLE(target::avx512_vnni, N_AVX3, avx512_vnni)
 
 DETENT_DECL table_list compiled_tables() noexcept {
   static constexpr const kernel_table* tables[] = {
-      &portable::table,
+    &portable::table,
 #if DETENT_WITH_HIGHWAY
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX2
-      &avx2_widening_table,
-      &avx2_vnni_table,
+    &avx2_widening_table,
+    &avx2_vnni_table,
 #endif
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX3
-      &avx512_widening_table,
-      &avx512_vnni_table,
+    &avx512_widening_table,
+    &avx512_vnni_table,
 #endif
 #endif
   };

@@ -2,9 +2,9 @@
 // Elementwise kernels, re-included once per Highway target by kernels/dispatch.hpp.
 //
 // Quantizing by division is exact at the price of a multiplication. Let r = RN(1 / s) be a normal
-// number. Then v = RN(x * r) differs from RN(x / s) by less than |v| * 2^-22, which is below 2^-13 for
-// |v| <= 512. Unless v is that close to a tie, both round to the same integer; where a vector has such
-// a lane (one in some thousand), the whole group is divided. NaN takes the same way out.
+// number. Then v = RN(x * r) differs from RN(x / s) by less than |v| * 2^-22, which is below 2^-13
+// for |v| <= 512. Unless v is that close to a tie, both round to the same integer; where a vector
+// has such a lane (one in some thousand), the whole group is divided. NaN takes the same way out.
 
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -18,8 +18,8 @@ using float_vector = hn::Vec<float_tag>;
 using int_vector = hn::Vec<int_tag>;
 inline constexpr std::size_t lanes = hn::MaxLanes(float_tag{});
 
-/// 1.5 * 2^23: adding it rounds |v| < 2^22 to an integer, half to even, which then stands in the low
-/// bits. Cheaper than a conversion, which would have to be repaired for large values.
+/// 1.5 * 2^23: adding it rounds |v| < 2^22 to an integer, half to even, which then stands in the
+/// low bits. Cheaper than a conversion, which would have to be repaired for large values.
 inline constexpr float rounding_bias = 12582912.0F;
 inline constexpr std::int32_t rounding_bias_bits = 0x4B400000;
 
@@ -115,8 +115,8 @@ void quantize(const float* x, std::size_t n, const grid_args& g, Q* q) noexcept 
       const auto is_safe1 = hn::Le(hn::Abs(hn::Sub(v1, hn::Sub(b1, bias))), safe);
       const auto is_safe2 = hn::Le(hn::Abs(hn::Sub(v2, hn::Sub(b2, bias))), safe);
       const auto is_safe3 = hn::Le(hn::Abs(hn::Sub(v3, hn::Sub(b3, bias))), safe);
-      if (HWY_LIKELY(hn::AllTrue(
-              df, hn::And(hn::And(is_safe0, is_safe1), hn::And(is_safe2, is_safe3))))) {
+      if (HWY_LIKELY(
+              hn::AllTrue(df, hn::And(hn::And(is_safe0, is_safe1), hn::And(is_safe2, is_safe3))))) {
         const int_tag di;
         store_8bit(hn::Add(hn::BitCast(di, b0), grid.zero_point_minus_bias),
                    hn::Add(hn::BitCast(di, b1), grid.zero_point_minus_bias),
@@ -213,8 +213,8 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
     upper[1] = hn::Max(v1, upper[1]);
     upper[2] = hn::Max(v2, upper[2]);
     upper[3] = hn::Max(v3, upper[3]);
-    const auto any_nan = hn::Or(hn::Or(hn::IsNaN(v0), hn::IsNaN(v1)),
-                                hn::Or(hn::IsNaN(v2), hn::IsNaN(v3)));
+    const auto any_nan =
+        hn::Or(hn::Or(hn::IsNaN(v0), hn::IsNaN(v1)), hn::Or(hn::IsNaN(v2), hn::IsNaN(v3)));
     if (HWY_UNLIKELY(!hn::AllFalse(df, any_nan))) {
       count_nan += hn::CountTrue(df, hn::IsNaN(v0)) + hn::CountTrue(df, hn::IsNaN(v1)) +
                    hn::CountTrue(df, hn::IsNaN(v2)) + hn::CountTrue(df, hn::IsNaN(v3));

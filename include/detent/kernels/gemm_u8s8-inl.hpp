@@ -18,37 +18,96 @@ namespace DETENT_PASS_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
-/// Applies the epilogue to one row of sums and stores `columns` of them.
-HWY_INLINE void store_row(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
-                          std::size_t column, std::size_t columns, void* c,
-                          std::size_t index) noexcept {
-  const float_tag df;
-  const int_tag di;
-  for (std::size_t j = 0; j < columns; j += lanes) {
-    const std::size_t count = columns - j < lanes ? columns - j : lanes;
-    int_vector v = hn::Add(hn::LoadU(di, sums + j), hn::LoadU(di, e.column_offset + column + j));
+/// The epilogue of one vector of columns, with what depends on the columns only already loaded.
+template <integer_output kOutput>
+class column_epilogue {
+ public:
+  HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
+      : offset_(hn::LoadU(int_tag{}, e.column_offset + column)),
+        rhs_zero_point_(e.row_sum != nullptr ? hn::LoadU(int_tag{}, e.rhs_zero_point + column)
+                                             : hn::Zero(int_tag{})),
+        multiplier_(kOutput == integer_output::s32 ? hn::Zero(float_tag{})
+                                                   : hn::LoadU(float_tag{}, e.multiplier + column)),
+        lower_(hn::Set(float_tag{}, e.lower)),
+        upper_(hn::Set(float_tag{}, e.upper)),
+        grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {}
+
+  /// Stores `count` results for the sums of a row at element `index` of c.
+  HWY_INLINE void store(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
+                        std::size_t count, void* c, std::size_t index) const noexcept {
+    const float_tag df;
+    const int_tag di;
+    int_vector v = hn::Add(hn::LoadU(di, sums), offset_);
     if (e.row_sum != nullptr) {
-      v = hn::Sub(
-          v, hn::Mul(hn::Set(di, e.row_sum[row]), hn::LoadU(di, e.rhs_zero_point + column + j)));
+      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
     }
-    if (e.output == integer_output::s32) {
-      hn::StoreN(v, di, static_cast<std::int32_t*>(c) + index + j, count);
-      continue;
+    if constexpr (kOutput == integer_output::s32) {
+      store_lanes(v, di, count, static_cast<std::int32_t*>(c) + index);
+      return;
     }
-    const float_vector scaled =
-        hn::Mul(hn::ConvertTo(df, v), hn::LoadU(df, e.multiplier + column + j));
-    if (e.output == integer_output::f32) {
-      hn::StoreN(clamp_ordered(scaled, hn::Set(df, e.lower), hn::Set(df, e.upper)), df,
-                 static_cast<float*>(c) + index + j, count);
-      continue;
-    }
-    const grid_vectors grid(hn::Set(di, e.zero_point), e.qmin, e.qmax);
-    const int_vector q = grid.to_grid(scaled);
-    if (e.output == integer_output::u8) {
-      store_8bit(q, count, static_cast<std::uint8_t*>(c) + index + j);
+    const float_vector scaled = hn::Mul(hn::ConvertTo(df, v), multiplier_);
+    if constexpr (kOutput == integer_output::f32) {
+      store_lanes(clamp_ordered(scaled, lower_, upper_), df, count, static_cast<float*>(c) + index);
     } else {
-      store_8bit(q, count, static_cast<std::int8_t*>(c) + index + j);
+      // The product of an integer and a finite multiplier is never NaN.
+      const int_vector q = grid_.round(grid_.clamp(scaled));
+      using output_type =
+          std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
+      output_type* to = static_cast<output_type*>(c) + index;
+      if (count == lanes) {
+        store_8bit(q, to);
+      } else {
+        store_8bit(q, count, to);
+      }
     }
+  }
+
+ private:
+  template <class V, class D, class T>
+  static HWY_INLINE void store_lanes(V v, D d, std::size_t count, T* to) noexcept {
+    if (count == lanes) {
+      hn::StoreU(v, d, to);
+    } else {
+      hn::StoreN(v, d, to, count);
+    }
+  }
+
+  int_vector offset_, rhs_zero_point_;
+  float_vector multiplier_, lower_, upper_;
+  grid_vectors grid_;
+};
+
+/// Applies the epilogue to a block of sums, whose rows are `sums_stride` apart, and stores
+/// `columns` of each row. c points to the block's first element.
+template <integer_output kOutput>
+void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
+                 std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
+                 void* c, std::size_t index, std::size_t ldc) noexcept {
+  for (std::size_t j = 0; j < columns; j += lanes) {
+    const column_epilogue<kOutput> epilogue(e, column + j);
+    const std::size_t count = (std::min)(lanes, columns - j);
+    for (std::size_t r = 0; r < rows; ++r) {
+      epilogue.store(e, sums + r * sums_stride + j, first + r, count, c, index + r * ldc + j);
+    }
+  }
+}
+
+inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
+                       std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
+                       void* c, std::size_t index, std::size_t ldc) noexcept {
+  switch (e.output) {
+    case integer_output::s32:
+      return store_block<integer_output::s32>(e, sums, sums_stride, first, rows, column, columns, c,
+                                              index, ldc);
+    case integer_output::f32:
+      return store_block<integer_output::f32>(e, sums, sums_stride, first, rows, column, columns, c,
+                                              index, ldc);
+    case integer_output::u8:
+      return store_block<integer_output::u8>(e, sums, sums_stride, first, rows, column, columns, c,
+                                             index, ldc);
+    case integer_output::s8:
+      return store_block<integer_output::s8>(e, sums, sums_stride, first, rows, column, columns, c,
+                                             index, ldc);
   }
 }
 
@@ -157,10 +216,8 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
     }
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
-  for (std::size_t r = 0; r < rows; ++r) {
-    store_row(g.epilogue, sums + r * kColumns, first + r, column, columns, g.c,
-              (first + r) * g.ldc + column);
-  }
+  store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
+             g.ldc);
 }
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
@@ -209,7 +266,7 @@ inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
         }
         hn::Store(sum, di, sums + j);
       }
-      store_row(d.epilogue, sums, 0, first, columns, d.c, p * d.channels + first);
+      store_sums(d.epilogue, sums, block, 0, 1, first, columns, d.c, p * d.channels + first, 0);
     }
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The portable target: plain C++ that every compiler can vectorize, and the only target where Highway
-// is absent.
+// The portable target: plain C++ that every compiler can vectorize, and the only target where
+// Highway is absent.
 #ifndef DETENT_KERNELS_PORTABLE_HPP
 #define DETENT_KERNELS_PORTABLE_HPP
 
@@ -142,7 +142,8 @@ DETENT_DECL void depthwise_u8(const depthwise_u8_args& d) noexcept {
     for (std::size_t c = 0; c < d.channels; ++c) {
       std::uint32_t sum = 0;
       for (std::size_t t = 0; t < d.taps; ++t) {
-        sum += wrapping(std::int32_t{d.tap[p * d.taps + t][c]} * d.weights[t * d.channel_stride + c]);
+        sum +=
+            wrapping(std::int32_t{d.tap[p * d.taps + t][c]} * d.weights[t * d.channel_stride + c]);
       }
       store(d.epilogue, sum, 0, c, d.c, p * d.channels + c);
     }

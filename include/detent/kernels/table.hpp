@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The seam between the numerics and the kernels: one table of function pointers per CPU target.
 //
-// Kernels are noexcept and check nothing; the public headers check. Each of them equals its definition
-// in reference.hpp bit for bit. Pointers need no alignment; outputs do not overlap inputs.
+// Kernels are noexcept and check nothing; the public headers check. Each of them equals its
+// definition in reference.hpp bit for bit. Pointers need no alignment; outputs do not overlap
+// inputs.
 #ifndef DETENT_KERNELS_TABLE_HPP
 #define DETENT_KERNELS_TABLE_HPP
 
@@ -55,8 +56,9 @@ struct gemm_u8s8_args {
   integer_epilogue epilogue;
 };
 
-/// C[m x n] = clamp(bias[j] + sum_k A[i, k] * B[k, j], lower, upper), a chain of fused multiply-adds in
-/// the order of k. B is packed in panels: packed[(panel * k + depth) * 16 + column].
+/// C[m x n] = clamp(bias[j] + sum_k A[i, k] * B[k, j], lower, upper), a chain of fused
+/// multiply-adds in the order of k. B is packed in panels: packed[(panel * k + depth) * 16 +
+/// column].
 struct gemm_f32_args {
   const float* a = nullptr;
   std::size_t lda = 0;
@@ -95,7 +97,7 @@ struct depthwise_f32_args {
 struct grid_args {
   float scale = 1.0F;  // quantize, dequantize: the scale; requantize: the multiplier
   std::int32_t zero_point = 0;
-  const float* column_scale = nullptr;             // not null: element i takes column_scale[i] ...
+  const float* column_scale = nullptr;              // not null: element i takes column_scale[i] ...
   const std::int32_t* column_zero_point = nullptr;  // ... and column_zero_point[i]
   std::int32_t qmin = 0;
   std::int32_t qmax = 0;
@@ -114,7 +116,8 @@ struct kernel_table {
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
   void (*quantize_u8)(const float* x, std::size_t n, const grid_args& g, std::uint8_t* q) noexcept;
   void (*quantize_s8)(const float* x, std::size_t n, const grid_args& g, std::int8_t* q) noexcept;
-  void (*dequantize_u8)(const std::uint8_t* q, std::size_t n, const grid_args& g, float* x) noexcept;
+  void (*dequantize_u8)(const std::uint8_t* q, std::size_t n, const grid_args& g,
+                        float* x) noexcept;
   void (*dequantize_s8)(const std::int8_t* q, std::size_t n, const grid_args& g, float* x) noexcept;
   void (*requantize_u8)(const std::int32_t* acc, std::size_t n, const grid_args& g,
                         std::uint8_t* q) noexcept;

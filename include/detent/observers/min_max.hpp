@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The range of everything seen: exact, and the same whatever the split into batches, threads or merges.
+// The range of everything seen: exact, and the same whatever the split into batches, threads or
+// merges.
 #ifndef DETENT_OBSERVERS_MIN_MAX_HPP
 #define DETENT_OBSERVERS_MIN_MAX_HPP
 
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -19,8 +21,8 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// Observes one tensor. A value type: copy it, merge it. Not thread-safe itself; one per thread, then
-/// merge().
+/// Observes one tensor. A value type: copy it, merge it. Not thread-safe itself; one per thread,
+/// then merge().
 class min_max_observer {
  public:
   void observe(std::span<const float> x) {
@@ -63,7 +65,8 @@ class min_max_observer {
 
   /// The range seen. Throws invalid_argument if nothing, a NaN or an infinity was seen.
   [[nodiscard]] value_range range() const {
-    detail::require(count_ > 0, error_kind::invalid_argument, "min_max_observer: nothing was observed");
+    detail::require(count_ > 0, error_kind::invalid_argument,
+                    "min_max_observer: nothing was observed");
     detail::require(count_nan_ == 0, error_kind::invalid_argument, "min_max_observer: ", count_nan_,
                     " of ", count_, " values are NaN");
     detail::require(std::isfinite(lower_) && std::isfinite(upper_), error_kind::invalid_argument,
@@ -101,13 +104,12 @@ class channel_min_max_observer {
   void observe(tensor_view<const float> x) {
     detail::require(axis_ < x.rank, error_kind::invalid_argument, "channel_min_max_observer: axis ",
                     axis_, " of a tensor of rank ", x.rank);
-    const std::size_t channels = x.shape[axis_];
-    require_channels(channels);
+    detail::require(x.size() == 0 || x.data != nullptr, error_kind::invalid_argument,
+                    "channel_min_max_observer: null data with size ", x.size());
+    require_channels(x.shape[axis_]);
     if (x.size() == 0) {
       return;
     }
-    detail::require(x.data != nullptr, error_kind::invalid_argument,
-                    "channel_min_max_observer: null data with size ", x.size());
     std::array<std::size_t, max_rank> index{};
     const std::size_t last = x.rank - 1;
     while (true) {
@@ -168,7 +170,8 @@ class channel_min_max_observer {
   }
 
   /// One run of the last dimension: all of one channel, or (null) one value of each.
-  void observe_row(const float* x, std::size_t n, std::ptrdiff_t stride, min_max_observer* channel) {
+  void observe_row(const float* x, std::size_t n, std::ptrdiff_t stride,
+                   min_max_observer* channel) {
     if (channel != nullptr && stride == 1) {
       channel->observe({x, n});
       return;

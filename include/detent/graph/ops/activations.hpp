@@ -3,11 +3,13 @@
 #ifndef DETENT_GRAPH_OPS_ACTIVATIONS_HPP
 #define DETENT_GRAPH_OPS_ACTIVATIONS_HPP
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
@@ -21,9 +23,23 @@ namespace graph {
 namespace ops {
 
 // NaN passes through all of them: conditions are written so that it takes the branch that keeps it.
-// Where a product is added to something, the product is exact in double for elements that are floats, or
-// std::fma is called: either way it does not matter whether the compiler contracts.
+// Where a product is added to something, the product is exact in double for elements that are
+// floats, or std::fma is called: either way it does not matter whether the compiler contracts.
 namespace unary {
+
+/// x < 0 ? x * factor : x. The factor is chosen by its bits: GCC makes a jump of any other form
+/// that keeps infinities, NaN and -0 right, and does not vectorize it.
+template <class T>
+[[nodiscard]] inline T scale_negative(T x, T factor) {
+  if constexpr (std::is_integral_v<T>) {
+    return x < T{0} ? binary::mul{}(x, factor) : x;
+  } else {
+    using bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+    const bits negative = bits{0} - static_cast<bits>(x < T{0});
+    return x * std::bit_cast<T>((std::bit_cast<bits>(factor) & negative) |
+                                (std::bit_cast<bits>(T{1}) & ~negative));
+  }
+}
 
 /// 1 / (1 + e^-x).
 [[nodiscard]] inline double logistic(double x) { return 1.0 / (1.0 + std::exp(-x)); }
@@ -49,8 +65,7 @@ struct leaky_relu {
   explicit leaky_relu(const node& n) : alpha(n.get_float("alpha", 0.01F)) {}
   template <class T>
   [[nodiscard]] T operator()(T x) const {
-    const T scaled = x * static_cast<T>(alpha);  // outside of the choice: then it is vectorized
-    return x < T{0} ? scaled : x;
+    return scale_negative(x, static_cast<T>(alpha));
   }
 };
 
@@ -153,9 +168,9 @@ struct gelu {
     const std::string approximate = n.get_string("approximate", "none");
     by_tanh = approximate == "tanh";
     if (!by_tanh && approximate != "none") {
-      detent::detail::raise(error_kind::bad_file,
-                            detent::detail::message(n.label(), ": no approximation is called '",
-                                                    approximate, "'"));
+      detent::detail::raise(
+          error_kind::bad_file,
+          detent::detail::message(n.label(), ": no approximation is called '", approximate, "'"));
     }
   }
   [[nodiscard]] double operator()(double x) const {
@@ -202,23 +217,24 @@ bool visit_unary(const node& n, const Visitor& visit) {
          visit_function(unary_functions{}, n, visit);
 }
 
-/// True of nodes that map each float of one input to one of one output, so that a table of the values at
-/// all points of a quantized input says all about them: the activations except PRelu, and Neg, Abs, Exp, ...
+/// True of nodes that map each float of one input to one of one output, so that a table of the
+/// values at all points of a quantized input says all about them: the activations except PRelu, and
+/// Neg, Abs, Exp, ...
 [[nodiscard]] inline bool is_unary_activation(const node& n) {
   return visit_unary(n, []<class F>() {});
 }
 
-/// What such a node makes of x, to the bit. Throws unsupported for any other node. The functions are the
-/// same in all operator sets.
+/// What such a node makes of x, to the bit. Throws unsupported for any other node. The functions
+/// are the same in all operator sets.
 [[nodiscard]] inline float apply_unary(const node& n, std::int64_t /*opset*/, float x) {
   float y = 0.0F;
-  const bool known =
-      visit_unary(n, [&]<class F>() { y = apply(make_function<F>(n), x); });
+  const bool known = visit_unary(n, [&]<class F>() { y = apply(make_function<F>(n), x); });
   detent::detail::require(known, error_kind::unsupported, n.label(), " is no unary function");
   return y;
 }
 
-// --- PRelu ---------------------------------------------------------------------------------------------
+// --- PRelu
+// ---------------------------------------------------------------------------------------------
 
 /// The slope is broadcast to the input, not the other way around.
 inline void infer_prelu(operator_context& c) {
@@ -231,8 +247,7 @@ inline void infer_prelu(operator_context& c) {
 struct prelu {
   template <class T>
   [[nodiscard]] T operator()(T x, T slope) const {
-    const T scaled = binary::mul{}(x, slope);
-    return x < T{0} ? scaled : x;
+    return unary::scale_negative(x, slope);
   }
 };
 

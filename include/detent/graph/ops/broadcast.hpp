@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Multidirectional broadcasting: result shapes, and loops over the elements of up to three operands.
+// Multidirectional broadcasting: result shapes, and loops over the elements of up to three
+// operands.
 #ifndef DETENT_GRAPH_OPS_BROADCAST_HPP
 #define DETENT_GRAPH_OPS_BROADCAST_HPP
 
@@ -10,6 +11,7 @@
 #include <functional>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
@@ -21,13 +23,13 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-/// Elements that one thread should have at least, for operators that cost about as much as reading the
-/// memory and for those that call into libm for each element.
+/// Elements that one thread should have at least, for operators that cost about as much as reading
+/// the memory and for those that call into libm for each element.
 inline constexpr std::size_t cheap_piece = std::size_t{1} << 16;
 inline constexpr std::size_t costly_piece = std::size_t{1} << 11;
 
-/// Calls body(begin, end) for consecutive pieces of [0, count), each of `least` or more if there are so
-/// many, perhaps at the same time. The body must not throw.
+/// Calls body(begin, end) for consecutive pieces of [0, count), each of `least` or more if there
+/// are so many, perhaps at the same time. The body must not throw.
 inline void for_pieces(const operator_context& c, std::size_t count, std::size_t least,
                        const std::function<void(std::size_t, std::size_t)>& body) {
   const std::size_t pieces = (std::max)(count / (std::max)(least, std::size_t{1}), std::size_t{1});
@@ -69,19 +71,19 @@ inline void infer_broadcast(operator_context& c) {
   c.set_output(0, c.input(0).type(), std::move(dims));
 }
 
-/// How to walk through N operands at once: runs of `length` elements, within which an operand either
-/// advances by one or stays where it is, and outer dimensions above them.
+/// How to walk through N operands at once: runs of `length` elements, within which an operand
+/// either advances by one or stays where it is, and outer dimensions above them.
 template <std::size_t N>
 struct broadcast_plan {
   std::size_t length = 1;
-  std::array<std::size_t, N> step{};  // in a run: 0 or 1
-  std::size_t runs = 1;               // the product of outer
-  std::vector<std::size_t> outer;     // innermost first
+  std::array<std::size_t, N> step{};               // in a run: 0 or 1
+  std::size_t runs = 1;                            // the product of outer
+  std::vector<std::size_t> outer;                  // innermost first
   std::vector<std::array<std::size_t, N>> stride;  // of the outer dimensions
 };
 
-/// Merges neighbouring dimensions that are alike for every operand, so that equal shapes become one run
-/// (whatever the order of their elements is), and so does everything with a single element.
+/// Merges neighbouring dimensions that are alike for every operand, so that equal shapes become one
+/// run (whatever the order of their elements is), and so does everything with a single element.
 /// `out` must be the shape that all operands are broadcast to and have elements.
 template <std::size_t N>
 [[nodiscard]] broadcast_plan<N> plan_broadcast(const shape& out,
@@ -130,8 +132,9 @@ template <std::size_t N>
   return plan;
 }
 
-/// body(at, first, count): `count` elements of the output from `first` on, for which operand k begins at
-/// at[k]. Passed as std::function, so that the loops above it are compiled only once for each N.
+/// body(at, first, count): `count` elements of the output from `first` on, for which operand k
+/// begins at at[k]. Passed as std::function, so that the loops above it are compiled only once for
+/// each N.
 template <std::size_t N>
 using stretch_body =
     std::function<void(const std::array<std::size_t, N>& at, std::size_t first, std::size_t count)>;
@@ -181,9 +184,8 @@ void for_stretches(const operator_context& c, const broadcast_plan<N>& plan, std
     });
     return;
   }
-  for_pieces(c, plan.runs, least / plan.length, [&](std::size_t begin, std::size_t end) {
-    walk_runs(plan, begin, end, body);
-  });
+  for_pieces(c, plan.runs, least / plan.length,
+             [&](std::size_t begin, std::size_t end) { walk_runs(plan, begin, end, body); });
 }
 
 /// Elements in the order of `dims`.
@@ -210,7 +212,8 @@ void map_elements(const operator_context& c, const F& f, std::span<const A> a, s
   });
 }
 
-/// The loops of a stretch of two operands. Those for float are written out so that they are vectorized.
+/// The loops of a stretch of two operands. Those for float are written out so that they are
+/// vectorized.
 template <class F, class A, class B, class R>
 void map_stretch(const F& f, const A* a, std::size_t step_a, const B* b, std::size_t step_b, R* out,
                  std::size_t count) {
@@ -241,7 +244,8 @@ void map_stretch(const F& f, const A* a, std::size_t step_a, const B* b, std::si
   }
 }
 
-/// out = f(a, b) for two operands that are broadcast to `dims`. `out` may be an operand of that shape.
+/// out = f(a, b) for two operands that are broadcast to `dims`. `out` may be an operand of that
+/// shape.
 template <class F, class A, class B, class R>
 void map_broadcast(const operator_context& c, const F& f, operand<A> a, operand<B> b,
                    std::span<R> out, const shape& dims, std::size_t least = cheap_piece) {
@@ -250,10 +254,10 @@ void map_broadcast(const operator_context& c, const F& f, operand<A> a, operand<
   }
   const auto plan = plan_broadcast<2>(dims, {a.dims, b.dims});
   for_stretches<2>(c, plan, least,
-                [&](const std::array<std::size_t, 2>& at, std::size_t first, std::size_t count) {
-                  map_stretch(f, a.data + at[0], plan.step[0], b.data + at[1], plan.step[1],
-                              out.data() + first, count);
-                });
+                   [&](const std::array<std::size_t, 2>& at, std::size_t first, std::size_t count) {
+                     map_stretch(f, a.data + at[0], plan.step[0], b.data + at[1], plan.step[1],
+                                 out.data() + first, count);
+                   });
 }
 
 /// out = f(x, y, z), the same for three.
@@ -265,16 +269,16 @@ void map_broadcast(const operator_context& c, const F& f, operand<X> x, operand<
   }
   const auto plan = plan_broadcast<3>(dims, {x.dims, y.dims, z.dims});
   for_stretches<3>(c, plan, least,
-                [&](const std::array<std::size_t, 3>& at, std::size_t first, std::size_t count) {
-                  const X* px = x.data + at[0];
-                  const Y* py = y.data + at[1];
-                  const Z* pz = z.data + at[2];
-                  R* to = out.data() + first;
-                  for (std::size_t i = 0; i < count; ++i) {
-                    to[i] = static_cast<R>(f(px[i * plan.step[0]], py[i * plan.step[1]],
-                                             pz[i * plan.step[2]]));
-                  }
-                });
+                   [&](const std::array<std::size_t, 3>& at, std::size_t first, std::size_t count) {
+                     const X* px = x.data + at[0];
+                     const Y* py = y.data + at[1];
+                     const Z* pz = z.data + at[2];
+                     R* to = out.data() + first;
+                     for (std::size_t i = 0; i < count; ++i) {
+                       to[i] = static_cast<R>(
+                           f(px[i * plan.step[0]], py[i * plan.step[1]], pz[i * plan.step[2]]));
+                     }
+                   });
 }
 
 }  // namespace ops

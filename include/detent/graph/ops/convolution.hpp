@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Conv, ConvTranspose, ConvInteger, QLinearConv, and detent's own forms of Conv and QLinearConv.
 //
-// Domain "detent" is never written to files. detent.Conv adds the attributes `lower` and `upper` (a fused
-// clamp). detent.QLinearConv adds `qmin` and `qmax` (the same on the quantized grid), and where its output
-// scale is absent it writes floats, clamped to `lower` and `upper`.
+// Domain "detent" is never written to files. detent.Conv adds the attributes `lower` and `upper` (a
+// fused clamp). detent.QLinearConv adds `qmin` and `qmax` (the same on the quantized grid), and
+// where its output scale is absent it writes floats, clamped to `lower` and `upper`.
 #ifndef DETENT_GRAPH_OPS_CONVOLUTION_HPP
 #define DETENT_GRAPH_OPS_CONVOLUTION_HPP
 
@@ -24,20 +24,6 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
-
-/// The clamp that fusion left on a node.
-struct fused_clamp {
-  float lower, upper;
-  explicit fused_clamp(const node& n)
-      : lower(n.get_float("lower", -std::numeric_limits<float>::infinity())),
-        upper(n.get_float("upper", std::numeric_limits<float>::infinity())) {}
-};
-
-/// The grid that fusion left on a node, or the whole type.
-inline grid fused_levels(const node& n) {
-  return {static_cast<std::int32_t>(n.get_int("qmin", 0)),
-          static_cast<std::int32_t>(n.get_int("qmax", -1))};
-}
 
 /// Checks weights [out, in / groups, kernel ...] against an input [batch, in, spatial ...].
 inline filter_shape read_filters(const operator_context& c, const shape& input,
@@ -85,7 +71,8 @@ struct float_filters_state : operator_state {
 
 /// What `make` packs; once only if the inputs listed in `from` never change.
 template <class State, class Make>
-State& cached_state(operator_context& c, std::initializer_list<std::size_t> from, const Make& make) {
+State& cached_state(operator_context& c, std::initializer_list<std::size_t> from,
+                    const Make& make) {
   bool constant = true;
   for (const std::size_t i : from) {
     constant = constant && (c.is_constant(i) || !c.has_input(i));
@@ -103,15 +90,15 @@ inline std::span<const float> optional_floats(const operator_context& c, std::si
   if (!c.has_input(i)) {
     return {};
   }
-  c.require(c.inputs[i].count() == count, "input ", i, " has ", c.inputs[i].count(), " values, not ",
-            count);
+  c.require(c.inputs[i].count() == count, "input ", i, " has ", c.inputs[i].count(),
+            " values, not ", count);
   return c.inputs[i].data<float>();
 }
 
 inline void require_floats(const operator_context& c) {
   for (const tensor& t : c.inputs) {
-    c.require_supported(!t.defined() || t.type() == element_type::f32, "no code for elements of type ",
-                        graph::name(t.type()));
+    c.require_supported(!t.defined() || t.type() == element_type::f32,
+                        "no code for elements of type ", graph::name(t.type()));
   }
 }
 
@@ -122,7 +109,8 @@ inline void run_conv(operator_context& c) {
   const filter_shape f = read_filters(c, c.inputs[0].dims(), c.inputs[1].dims());
   const auto& state = cached_state<float_filters_state>(c, {1, 2}, [&](float_filters_state& s) {
     const tensor weights = to_plain(c.inputs[1]);
-    s.filters = packed_float_filters(f, weights.data<float>(), optional_floats(c, 2, f.out_channels));
+    s.filters =
+        packed_float_filters(f, weights.data<float>(), optional_floats(c, 2, f.out_channels));
   });
   const tensor x = to_channels_last(c.inputs[0], c.allocate);
   tensor& y = c.make_output(0);
@@ -158,8 +146,7 @@ inline transposed_window read_transposed(const operator_context& c) {
   const shape output_shape = c.n().get_ints("output_shape");
   const std::string automatic = c.n().get_string("auto_pad", "NOTSET");
   for (std::size_t i = 0; i < rank; ++i) {
-    const std::int64_t full =
-        t.a.strides[i] * (in[i + 2] - 1) + output_padding[i] + t.a.reach(i);
+    const std::int64_t full = t.a.strides[i] * (in[i + 2] - 1) + output_padding[i] + t.a.reach(i);
     std::int64_t begin = pads[i];
     std::int64_t end = pads[rank + i];
     std::int64_t extent = full - begin - end;
@@ -197,8 +184,8 @@ struct transposed_state : operator_state {
   std::vector<packed_floats> groups;
 };
 
-/// Each input pixel times the weights gives one patch; patches are added where they overlap, in the order
-/// of input pixels.
+/// Each input pixel times the weights gives one patch; patches are added where they overlap, in the
+/// order of input pixels.
 inline void run_conv_transpose(operator_context& c) {
   require_floats(c);
   const transposed_window t = read_transposed(c);
@@ -250,12 +237,11 @@ inline void run_conv_transpose(operator_context& c) {
   for (std::int64_t n = 0; n < in[0]; ++n) {
     for (std::int64_t row = 0; row < in_height; ++row) {
       for (std::size_t g = 0; g < groups; ++g) {
-        const float* line =
-            x.data<float>().data() + size((n * in_height + row) * in_width) * in_channels + g * group_in;
+        const float* line = x.data<float>().data() +
+                            size((n * in_height + row) * in_width) * in_channels + g * group_in;
         gemm(matrix_view<const float>(line, size(in_width), group_in,
                                       static_cast<std::ptrdiff_t>(in_channels)),
-             state.groups[g],
-             matrix_view<float>(patches.data(), size(in_width), taps * group_out));
+             state.groups[g], matrix_view<float>(patches.data(), size(in_width), taps * group_out));
         for (std::int64_t column = 0; column < in_width; ++column) {
           const float* patch = patches.data() + size(column) * taps * group_out;
           for (std::int64_t k = 0; k < kernel_height * kernel_width; ++k, patch += group_out) {
@@ -268,8 +254,8 @@ inline void run_conv_transpose(operator_context& c) {
             if (oy < 0 || oy >= out_height || ox < 0 || ox >= out_width) {
               continue;
             }
-            float* to =
-                out.data() + size((n * out_height + oy) * out_width + ox) * out_channels + g * group_out;
+            float* to = out.data() + size((n * out_height + oy) * out_width + ox) * out_channels +
+                        g * group_out;
             for (std::size_t o = 0; o < group_out; ++o) {
               to[o] += patch[o];
             }
@@ -286,67 +272,32 @@ struct integer_filters_state : operator_state {
   packed_filters filters;
 };
 
-/// Where a node of the integer convolutions has what.
-struct integer_convolution_inputs {
-  std::size_t x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, bias;
-  static constexpr std::size_t absent = static_cast<std::size_t>(-1);
-};
-inline constexpr integer_convolution_inputs qlinear_conv_inputs{0, 1, 2, 3, 4, 5, 6, 7, 8};
-inline constexpr integer_convolution_inputs conv_integer_inputs{
-    0, integer_convolution_inputs::absent, 2, 1, integer_convolution_inputs::absent, 3,
-    integer_convolution_inputs::absent, integer_convolution_inputs::absent,
-    integer_convolution_inputs::absent};
-
-inline void run_integer_convolution(operator_context& c, const integer_convolution_inputs& at) {
-  const filter_shape f = read_filters(c, c.input(at.x).dims(), c.input(at.w).dims());
+inline void run_integer_convolution(operator_context& c, const integer_product_inputs& at) {
+  const filter_shape f = read_filters(c, c.input(at.lhs).dims(), c.input(at.rhs).dims());
   const auto& state = cached_state<integer_filters_state>(
-      c, {at.w, at.w_scale, at.w_zero_point, at.bias}, [&](integer_filters_state& s) {
-        const std::vector<float> scales =
-            c.has_input(at.w_scale) ? read_scales(c, at.w_scale) : std::vector<float>{1.0F};
-        c.require(scales.size() == 1 || scales.size() == f.out_channels, scales.size(),
-                  " weight scales for ", f.out_channels, " channels");
+      c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](integer_filters_state& s) {
+        const rhs_terms terms(c, at, f.out_channels);
         const std::size_t zero_points =
-            c.has_input(at.w_zero_point) ? c.inputs[at.w_zero_point].count() : 1;
-        const signed_operand w = as_signed(c, to_plain(c.input(at.w)),
-                                           read_zero_points(c, at.w_zero_point, zero_points));
-        std::span<const std::int32_t> bias;
-        if (c.has_input(at.bias)) {
-          c.require(c.inputs[at.bias].type() == element_type::s32 &&
-                        c.inputs[at.bias].count() == f.out_channels,
-                    "bias must be int32 with ", f.out_channels, " values");
-          bias = c.inputs[at.bias].data<std::int32_t>();
-        }
-        s.filters = packed_filters(f, w.values.data<std::int8_t>(), {scales, w.zero_points, bias});
+            c.has_input(at.rhs_zero_point) ? c.inputs[at.rhs_zero_point].count() : 1;
+        const signed_operand w = as_signed(c, to_plain(c.input(at.rhs)),
+                                           read_zero_points(c, at.rhs_zero_point, zero_points));
+        s.filters = packed_filters(f, w.values.data<std::int8_t>(),
+                                   {terms.scales, w.zero_points, terms.bias});
       });
-
-  epilogue_options options;
-  std::int32_t zero_point = 0;
-  if (c.has_input(at.x_scale)) {
-    const quant_params p = read_params(c, at.x_scale, at.x_zero_point);
-    options.lhs_scale = p.scale;
-    zero_point = p.zero_point;
-  } else {
-    zero_point = read_zero_points(c, at.x_zero_point, 1)[0];
-  }
-  if (c.has_input(at.y_scale)) {
-    options.output = read_params(c, at.y_scale, at.y_zero_point);
-  }
-  options.levels = fused_levels(c.n());
-  const fused_clamp clamp(c.n());
-  options.lower = clamp.lower;
-  options.upper = clamp.upper;
+  epilogue_options options = product_epilogue(c, at);
+  const std::int32_t zero_point = read_zero_points(c, at.lhs_zero_point, 1)[0];
   const unsigned_operand x =
-      as_unsigned(c, to_channels_last(c.inputs[at.x], c.allocate), zero_point);
+      as_unsigned(c, to_channels_last(c.inputs[at.lhs], c.allocate), zero_point);
   options.lhs_zero_point = x.zero_point;
   tensor& y = c.make_output(0);
   for_integer_output(c, y.type(), [&]<class T>() {
-    convolve<T>(x.values.data<std::uint8_t>(), state.filters, convolution_window(c, at.w),
+    convolve<T>(x.values.data<std::uint8_t>(), state.filters, convolution_window(c, at.rhs),
                 y.mutable_data<T>(), options, *c.parallel);
   });
 }
 
 inline void infer_qlinear_conv(operator_context& c) {
-  const bool quantized = c.has_input(qlinear_conv_inputs.y_scale);
+  const bool quantized = c.has_input(qlinear_inputs.out_scale);
   c.require(quantized || c.n().domain == "detent", "the output scale is missing");
   const element_type type = !quantized       ? element_type::f32
                             : c.has_input(7) ? c.inputs[7].type()
@@ -361,11 +312,11 @@ inline constexpr operator_definition convolution_operators[] = {
     {"detent", "Conv", 2, 3, layout_support::any, &infer_conv, &run_conv},
     {"", "ConvTranspose", 2, 3, layout_support::any, &infer_conv_transpose, &run_conv_transpose},
     {"", "ConvInteger", 2, 4, layout_support::any, &infer_conv_integer,
-     [](operator_context& c) { run_integer_convolution(c, conv_integer_inputs); }},
+     [](operator_context& c) { run_integer_convolution(c, integer_inputs); }},
     {"", "QLinearConv", 8, 9, layout_support::any, &infer_qlinear_conv,
-     [](operator_context& c) { run_integer_convolution(c, qlinear_conv_inputs); }},
+     [](operator_context& c) { run_integer_convolution(c, qlinear_inputs); }},
     {"detent", "QLinearConv", 5, 9, layout_support::any, &infer_qlinear_conv,
-     [](operator_context& c) { run_integer_convolution(c, qlinear_conv_inputs); }},
+     [](operator_context& c) { run_integer_convolution(c, qlinear_inputs); }},
 };
 
 }  // namespace ops

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that look at one element of each input at a time: arithmetic, comparisons, logic, Cast, Clip.
+// Operators that look at one element of each input at a time: arithmetic, comparisons, logic, Cast,
+// Clip.
 #ifndef DETENT_GRAPH_OPS_ELEMENTWISE_HPP
 #define DETENT_GRAPH_OPS_ELEMENTWISE_HPP
 
@@ -13,6 +14,7 @@
 #include <span>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
@@ -24,7 +26,8 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-using signed_types = type_list<float, double, std::int8_t, std::int16_t, std::int32_t, std::int64_t>;
+using signed_types =
+    type_list<float, double, std::int8_t, std::int16_t, std::int32_t, std::int64_t>;
 /// Integers wrap: the arithmetic goes through uint64, where nothing is undefined.
 template <class T>
 [[nodiscard]] constexpr std::uint64_t wide(T x) noexcept {
@@ -45,7 +48,8 @@ template <class T>
   return x == x ? static_cast<T>(x) : T{0};
 }
 
-// --- elements of any type ------------------------------------------------------------------------------
+// --- elements of any type
+// ------------------------------------------------------------------------------
 //
 // Elements are brought to one of three wide types, which hold each of them exactly: double for the
 // floating ones, uint64 for uint64, int64 for the rest.
@@ -71,20 +75,44 @@ void load_as(const tensor& t, std::size_t begin, std::span<Wide> out) {
 template <class Wide>
 void load(const operator_context& c, const tensor& t, std::size_t begin, std::span<Wide> out) {
   switch (t.type()) {
-    case element_type::f32: load_as<Wide, float>(t, begin, out); return;
-    case element_type::f64: load_as<Wide, double>(t, begin, out); return;
-    case element_type::f16: load_as<Wide, half>(t, begin, out); return;
-    case element_type::bf16: load_as<Wide, bfloat16>(t, begin, out); return;
+    case element_type::f32:
+      load_as<Wide, float>(t, begin, out);
+      return;
+    case element_type::f64:
+      load_as<Wide, double>(t, begin, out);
+      return;
+    case element_type::f16:
+      load_as<Wide, half>(t, begin, out);
+      return;
+    case element_type::bf16:
+      load_as<Wide, bfloat16>(t, begin, out);
+      return;
     case element_type::u4:
-    case element_type::u8: load_as<Wide, std::uint8_t>(t, begin, out); return;
+    case element_type::u8:
+      load_as<Wide, std::uint8_t>(t, begin, out);
+      return;
     case element_type::s4:
-    case element_type::s8: load_as<Wide, std::int8_t>(t, begin, out); return;
-    case element_type::u16: load_as<Wide, std::uint16_t>(t, begin, out); return;
-    case element_type::s16: load_as<Wide, std::int16_t>(t, begin, out); return;
-    case element_type::u32: load_as<Wide, std::uint32_t>(t, begin, out); return;
-    case element_type::s32: load_as<Wide, std::int32_t>(t, begin, out); return;
-    case element_type::u64: load_as<Wide, std::uint64_t>(t, begin, out); return;
-    case element_type::s64: load_as<Wide, std::int64_t>(t, begin, out); return;
+    case element_type::s8:
+      load_as<Wide, std::int8_t>(t, begin, out);
+      return;
+    case element_type::u16:
+      load_as<Wide, std::uint16_t>(t, begin, out);
+      return;
+    case element_type::s16:
+      load_as<Wide, std::int16_t>(t, begin, out);
+      return;
+    case element_type::u32:
+      load_as<Wide, std::uint32_t>(t, begin, out);
+      return;
+    case element_type::s32:
+      load_as<Wide, std::int32_t>(t, begin, out);
+      return;
+    case element_type::u64:
+      load_as<Wide, std::uint64_t>(t, begin, out);
+      return;
+    case element_type::s64:
+      load_as<Wide, std::int64_t>(t, begin, out);
+      return;
     case element_type::boolean:
       load_as<Wide, std::uint8_t>(t, begin, out);
       for (Wide& x : out) {
@@ -92,7 +120,8 @@ void load(const operator_context& c, const tensor& t, std::size_t begin, std::sp
       }
       return;
     case element_type::string:
-    case element_type::undefined: break;
+    case element_type::undefined:
+      break;
   }
   c.require_supported(false, "no code for elements of type ", graph::name(t.type()));
 }
@@ -180,18 +209,42 @@ void store_as(std::span<const Wide> values, tensor& t, std::size_t begin) {
 template <class Wide>
 void store(std::span<const Wide> values, tensor& t, std::size_t begin) {
   switch (t.type()) {
-    case element_type::f32: store_as<float>(values, t, begin); return;
-    case element_type::f64: store_as<double>(values, t, begin); return;
-    case element_type::f16: store_as<half>(values, t, begin); return;
-    case element_type::bf16: store_as<bfloat16>(values, t, begin); return;
-    case element_type::u8: store_as<std::uint8_t>(values, t, begin); return;
-    case element_type::s8: store_as<std::int8_t>(values, t, begin); return;
-    case element_type::u16: store_as<std::uint16_t>(values, t, begin); return;
-    case element_type::s16: store_as<std::int16_t>(values, t, begin); return;
-    case element_type::u32: store_as<std::uint32_t>(values, t, begin); return;
-    case element_type::s32: store_as<std::int32_t>(values, t, begin); return;
-    case element_type::u64: store_as<std::uint64_t>(values, t, begin); return;
-    case element_type::s64: store_as<std::int64_t>(values, t, begin); return;
+    case element_type::f32:
+      store_as<float>(values, t, begin);
+      return;
+    case element_type::f64:
+      store_as<double>(values, t, begin);
+      return;
+    case element_type::f16:
+      store_as<half>(values, t, begin);
+      return;
+    case element_type::bf16:
+      store_as<bfloat16>(values, t, begin);
+      return;
+    case element_type::u8:
+      store_as<std::uint8_t>(values, t, begin);
+      return;
+    case element_type::s8:
+      store_as<std::int8_t>(values, t, begin);
+      return;
+    case element_type::u16:
+      store_as<std::uint16_t>(values, t, begin);
+      return;
+    case element_type::s16:
+      store_as<std::int16_t>(values, t, begin);
+      return;
+    case element_type::u32:
+      store_as<std::uint32_t>(values, t, begin);
+      return;
+    case element_type::s32:
+      store_as<std::int32_t>(values, t, begin);
+      return;
+    case element_type::u64:
+      store_as<std::uint64_t>(values, t, begin);
+      return;
+    case element_type::s64:
+      store_as<std::int64_t>(values, t, begin);
+      return;
     case element_type::u4:
       store_as<std::uint8_t>(values, t, begin, [](Wide x) { return narrow_to_u4(x); });
       return;
@@ -203,7 +256,8 @@ void store(std::span<const Wide> values, tensor& t, std::size_t begin) {
                              [](Wide x) { return static_cast<std::uint8_t>(x != Wide{0}); });
       return;
     case element_type::string:
-    case element_type::undefined: return;
+    case element_type::undefined:
+      return;
   }
 }
 
@@ -219,8 +273,8 @@ void convert_elements(const operator_context& c, const tensor& from, tensor& to)
   });
 }
 
-/// Types that operators of several inputs are compiled for. Other integers are widened to int64 and the
-/// results cut off, which is the same arithmetic; large tensors of them are rare there.
+/// Types that operators of several inputs are compiled for. Other integers are widened to int64 and
+/// the results cut off, which is the same arithmetic; large tensors of them are rare there.
 using wide_types = type_list<float, double, std::int64_t, std::uint64_t>;
 
 [[nodiscard]] inline element_type widened(element_type type) noexcept {
@@ -230,8 +284,10 @@ using wide_types = type_list<float, double, std::int64_t, std::uint64_t>;
     case element_type::u16:
     case element_type::s16:
     case element_type::u32:
-    case element_type::s32: return element_type::s64;
-    default: return type;
+    case element_type::s32:
+      return element_type::s64;
+    default:
+      return type;
   }
 }
 
@@ -277,11 +333,12 @@ void fill_output(operator_context& c, const Fill& fill) {
   }
 }
 
-// --- one input -----------------------------------------------------------------------------------------
+// --- one input
+// -----------------------------------------------------------------------------------------
 //
-// A function object per operator. `types` are the elements it is for. Those that call into libm take and
-// return double, also for float: the double result, rounded once, does not depend on the libm's float
-// functions. An object whose constructor takes the node reads its attributes there.
+// A function object per operator. `types` are the elements it is for. Those that call into libm
+// take and return double, also for float: the double result, rounded once, does not depend on the
+// libm's float functions. An object whose constructor takes the node reads its attributes there.
 
 /// The one place where a function object meets an element.
 template <class F, class T>
@@ -406,9 +463,9 @@ struct cos {
 
 }  // namespace unary
 
-using unary_functions =
-    type_list<unary::neg, unary::abs, unary::sign, unary::ceil, unary::floor, unary::round,
-              unary::reciprocal, unary::sqrt, unary::exp, unary::log, unary::erf, unary::sin, unary::cos>;
+using unary_functions = type_list<unary::neg, unary::abs, unary::sign, unary::ceil, unary::floor,
+                                  unary::round, unary::reciprocal, unary::sqrt, unary::exp,
+                                  unary::log, unary::erf, unary::sin, unary::cos>;
 
 template <class F>
 [[nodiscard]] F make_function(const node& n) {
@@ -439,7 +496,8 @@ template <class F>
   return {"", F::name, 1, 1, layout_support::elementwise, &infer_like_input, &run_unary<F>};
 }
 
-// --- two inputs ----------------------------------------------------------------------------------------
+// --- two inputs
+// ----------------------------------------------------------------------------------------
 
 namespace binary {
 
@@ -482,8 +540,7 @@ struct mul {
   }
 };
 
-/// True of the one division that overflows, lowest / -1, and of others by -1, for which negation is
-/// right as well.
+/// lowest / -1 overflows. Negation, which wraps, is right for all division by -1.
 template <class T>
 [[nodiscard]] constexpr bool is_minus_one(T x) noexcept {
   return std::is_signed_v<T> && x == static_cast<T>(-1);
@@ -533,7 +590,6 @@ struct trunc_mod {
 
 // NaN wins, as in numpy.
 struct max {
-  static constexpr std::string_view name = "Max";
   using types = wide_types;
   template <class T>
   [[nodiscard]] T operator()(T a, T b) const {
@@ -542,7 +598,6 @@ struct max {
 };
 
 struct min {
-  static constexpr std::string_view name = "Min";
   using types = wide_types;
   template <class T>
   [[nodiscard]] T operator()(T a, T b) const {
@@ -551,39 +606,20 @@ struct min {
 };
 
 struct equal {
-  static constexpr std::string_view name = "Equal";
   template <class T>
   [[nodiscard]] bool operator()(T a, T b) const {
     return a == b;
   }
 };
 
-struct greater {
-  static constexpr std::string_view name = "Greater";
-  template <class T>
-  [[nodiscard]] bool operator()(T a, T b) const {
-    return a > b;
-  }
-};
-
 struct less {
-  static constexpr std::string_view name = "Less";
   template <class T>
   [[nodiscard]] bool operator()(T a, T b) const {
     return a < b;
   }
 };
 
-struct greater_or_equal {
-  static constexpr std::string_view name = "GreaterOrEqual";
-  template <class T>
-  [[nodiscard]] bool operator()(T a, T b) const {
-    return a >= b;
-  }
-};
-
 struct less_or_equal {
-  static constexpr std::string_view name = "LessOrEqual";
   template <class T>
   [[nodiscard]] bool operator()(T a, T b) const {
     return a <= b;
@@ -624,8 +660,9 @@ void run_binary(operator_context& c) {
     const elements<T> b(c, c.input(1));
     fill_output<T>(c, [&](std::span<T> out) {
       if constexpr (dividing<F> && std::is_integral_v<T>) {
-        c.require(out.empty() || std::find(b.view().begin(), b.view().end(), T{0}) == b.view().end(),
-                  "integer division by zero");
+        c.require(
+            out.empty() || std::find(b.view().begin(), b.view().end(), T{0}) == b.view().end(),
+            "integer division by zero");
       }
       map_broadcast(c, F{}, a.as_operand(), b.as_operand(), out, c.outputs[0].dims());
     });
@@ -653,7 +690,8 @@ void run_logic(operator_context& c) {
                 c.make_output(0).mutable_data<byte>(), c.outputs[0].dims());
 }
 
-template <class F>
+/// Compares input First with the other one: Greater is Less the other way around.
+template <class F, std::size_t First>
 void run_comparison(operator_context& c) {
   if constexpr (std::is_same_v<F, binary::equal>) {
     if (c.input(0).type() == element_type::boolean) {
@@ -662,16 +700,17 @@ void run_comparison(operator_context& c) {
     }
   }
   for_type(c, wide_types{}, widened(c.input(0).type()), [&]<class T>() {
-    const elements<T> a(c, c.input(0));
-    const elements<T> b(c, c.input(1));
+    const elements<T> a(c, c.input(First));
+    const elements<T> b(c, c.input(1 - First));
     map_broadcast(c, F{}, a.as_operand(), b.as_operand(),
                   c.make_output(0).mutable_data<std::uint8_t>(), c.outputs[0].dims());
   });
 }
 
-template <class F>
-[[nodiscard]] constexpr operator_definition comparison_operator() {
-  return {"", F::name, 2, 2, layout_support::elementwise, &infer_comparison, &run_comparison<F>};
+template <class F, std::size_t First = 0>
+[[nodiscard]] constexpr operator_definition comparison_operator(std::string_view name) {
+  return {
+      "", name, 2, 2, layout_support::elementwise, &infer_comparison, &run_comparison<F, First>};
 }
 
 template <class F>
@@ -697,12 +736,13 @@ inline void run_mod(operator_context& c) {
     return;
   }
   const element_type type = c.input(0).type();
-  c.require(type != element_type::f32 && type != element_type::f64,
-            "elements of type ", graph::name(type), " need the attribute fmod=1");
+  c.require(type != element_type::f32 && type != element_type::f64, "elements of type ",
+            graph::name(type), " need the attribute fmod=1");
   run_binary<binary::floor_mod>(c);
 }
 
-// --- any number of inputs ------------------------------------------------------------------------------
+// --- any number of inputs
+// ------------------------------------------------------------------------------
 
 /// Folds the inputs from left to right with F.
 template <class F, class T>
@@ -743,11 +783,12 @@ inline void run_mean(operator_context& c) {
 
 template <class F, class Types>
 [[nodiscard]] constexpr operator_definition fold_operator(std::string_view name) {
-  return {"", name, 1, any_number, layout_support::elementwise, &infer_broadcast,
-          &run_fold<F, Types>};
+  return {
+      "", name, 1, any_number, layout_support::elementwise, &infer_broadcast, &run_fold<F, Types>};
 }
 
-// --- Where ---------------------------------------------------------------------------------------------
+// --- Where
+// ---------------------------------------------------------------------------------------------
 
 inline void infer_where(operator_context& c) {
   c.require(c.input(0).type() == element_type::boolean, "the condition is ",
@@ -769,17 +810,25 @@ void run_where_as(operator_context& c) {
 
 inline void run_where(operator_context& c) {
   switch (element_size(c.input(1).type())) {
-    case 1: run_where_as<std::uint8_t>(c); return;
-    case 2: run_where_as<std::uint16_t>(c); return;
-    case 4: run_where_as<std::uint32_t>(c); return;
-    case 8: run_where_as<std::uint64_t>(c); return;
+    case 1:
+      run_where_as<std::uint8_t>(c);
+      return;
+    case 2:
+      run_where_as<std::uint16_t>(c);
+      return;
+    case 4:
+      run_where_as<std::uint32_t>(c);
+      return;
+    case 8:
+      run_where_as<std::uint64_t>(c);
+      return;
     default:
-      c.require_supported(false, "no code for elements of type ",
-                          graph::name(c.input(1).type()));
+      c.require_supported(false, "no code for elements of type ", graph::name(c.input(1).type()));
   }
 }
 
-// --- Cast ----------------------------------------------------------------------------------------------
+// --- Cast
+// ----------------------------------------------------------------------------------------------
 
 inline void infer_cast_to(operator_context& c, element_type to) {
   for (const element_type type : {c.input(0).type(), to}) {
@@ -814,7 +863,8 @@ inline void run_cast(operator_context& c) {
   }
 }
 
-// --- Pow -----------------------------------------------------------------------------------------------
+// --- Pow
+// -----------------------------------------------------------------------------------------------
 
 /// Output and base have the same type; that of the exponent is free.
 inline void infer_pow(operator_context& c) {
@@ -873,7 +923,8 @@ inline void run_pow(operator_context& c) {
   });
 }
 
-// --- Clip ----------------------------------------------------------------------------------------------
+// --- Clip
+// ----------------------------------------------------------------------------------------------
 
 /// A bound of Clip: an input since version 11, an attribute before.
 template <class T>
@@ -908,7 +959,8 @@ inline void run_clip(operator_context& c) {
   });
 }
 
-// --- Identity and Dropout ------------------------------------------------------------------------------
+// --- Identity and Dropout
+// ------------------------------------------------------------------------------
 
 inline void run_identity(operator_context& c) { c.share_output(0, c.input(0)); }
 
@@ -919,7 +971,8 @@ inline void infer_dropout(operator_context& c) {
   c.set_output(1, c.opset < 10 ? x.type() : element_type::boolean, x.dims());
 }
 
-/// Whether the node drops anything: with training_mode and a ratio above 0, both inputs since version 12.
+/// Whether the node drops anything: with training_mode and a ratio above 0, both inputs since
+/// version 12.
 [[nodiscard]] inline bool drops_elements(const operator_context& c) {
   if (c.opset < 12 || !c.has_input(2)) {
     return false;
@@ -972,11 +1025,11 @@ inline constexpr operator_definition elementwise_operators[] = {
     fold_operator<binary::min, wide_types>("Min"),
     fold_operator<binary::add, float_types>("Sum"),
     {"", "Mean", 1, any_number, layout_support::elementwise, &infer_broadcast, &run_mean},
-    comparison_operator<binary::equal>(),
-    comparison_operator<binary::greater>(),
-    comparison_operator<binary::less>(),
-    comparison_operator<binary::greater_or_equal>(),
-    comparison_operator<binary::less_or_equal>(),
+    comparison_operator<binary::equal>("Equal"),
+    comparison_operator<binary::less, 1>("Greater"),
+    comparison_operator<binary::less>("Less"),
+    comparison_operator<binary::less_or_equal, 1>("GreaterOrEqual"),
+    comparison_operator<binary::less_or_equal>("LessOrEqual"),
     logic_operator<binary::logical_and>(),
     logic_operator<binary::logical_or>(),
     logic_operator<binary::logical_xor>(),

@@ -2,8 +2,8 @@
 // Gemm, MatMul, MatMulInteger, QLinearMatMul, and detent's own forms.
 //
 // Domain "detent" is never written to files: detent.Gemm adds `lower` and `upper` (a fused clamp);
-// detent.QLinearGemm is QLinearMatMul with a two-dimensional constant right side, `transB`, an int32 bias
-// as ninth input, `qmin` and `qmax`, and float output where the output scale is absent.
+// detent.QLinearGemm is QLinearMatMul with a two-dimensional constant right side, `transB`, an
+// int32 bias as ninth input, `qmin` and `qmax`, and float output where the output scale is absent.
 #ifndef DETENT_GRAPH_OPS_MATMUL_HPP
 #define DETENT_GRAPH_OPS_MATMUL_HPP
 
@@ -27,7 +27,8 @@ namespace ops {
 /// A product of stacks of matrices, as numpy.matmul defines it.
 struct matmul_shape {
   std::size_t m = 1, n = 1, k = 1;
-  std::vector<std::size_t> lhs_batch, rhs_batch;  // which matrix of each side makes each output matrix
+  std::vector<std::size_t> lhs_batch,
+      rhs_batch;  // which matrix of each side makes each output matrix
   shape out;
 
   matmul_shape(const operator_context& c, shape a, shape b) {
@@ -53,8 +54,8 @@ struct matmul_shape {
     rhs.insert(rhs.begin(), rank - rhs.size(), 1);
     lhs_batch = rhs_batch = {0};
     for (std::size_t i = 0; i < rank; ++i) {
-      c.require(lhs[i] == rhs[i] || lhs[i] == 1 || rhs[i] == 1, "stacks of ", to_string(lhs), " and ",
-                to_string(rhs), " matrices do not broadcast");
+      c.require(lhs[i] == rhs[i] || lhs[i] == 1 || rhs[i] == 1, "stacks of ", to_string(lhs),
+                " and ", to_string(rhs), " matrices do not broadcast");
       const std::int64_t extent = lhs[i] == 1 ? rhs[i] : lhs[i];
       out.push_back(extent);
     }
@@ -64,7 +65,8 @@ struct matmul_shape {
     if (!column) {
       out.push_back(b.back());
     }
-    static_cast<void>(element_count(out));  // rejects what would not fit before the lists below grow
+    static_cast<void>(
+        element_count(out));  // rejects what would not fit before the lists below grow
     for (std::size_t i = 0; i < rank; ++i) {
       const auto extent = static_cast<std::size_t>(lhs[i] == 1 ? rhs[i] : lhs[i]);
       expand(lhs_batch, extent, lhs[i] != 1);
@@ -102,13 +104,15 @@ inline void infer_matmul(operator_context& c) {
 
 /// Calls product(lhs, rhs, out, rows) for each product of the stack.
 template <class A, class B, class C, class Product>
-void for_each_product(const matmul_shape& s, const A* a, const B* b, C* out, const Product& product) {
+void for_each_product(const matmul_shape& s, const A* a, const B* b, C* out,
+                      const Product& product) {
   if (s.stacked_rows()) {
     product(a, b, out, s.m * s.lhs_batch.size());
     return;
   }
   for (std::size_t i = 0; i < s.lhs_batch.size(); ++i) {
-    product(a + s.lhs_batch[i] * s.m * s.k, b + s.rhs_batch[i] * s.k * s.n, out + i * s.m * s.n, s.m);
+    product(a + s.lhs_batch[i] * s.m * s.k, b + s.rhs_batch[i] * s.k * s.n, out + i * s.m * s.n,
+            s.m);
   }
 }
 
@@ -143,7 +147,7 @@ inline void run_matmul(operator_context& c) {
   for_type(c, other_types{}, a.type(), [&]<class T>() {
     // Integers wrap: sums are made in the unsigned type.
     using sum_type = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>,
-                                        std::type_identity<T>>::type;
+                                                 std::type_identity<T>>::type;
     for_each_product(s, a.data<T>().data(), b.data<T>().data(), y.mutable_data<T>().data(),
                      [&](const T* lhs, const T* rhs, T* out, std::size_t rows) {
                        for (std::size_t i = 0; i < rows; ++i) {
@@ -221,11 +225,10 @@ inline void run_gemm(operator_context& c) {
                         c.inputs[2].rank() > 0 && c.inputs[2].count() == s.n &&
                         c.inputs[2].dims().back() == c.outputs[0].dim(1);
   const bool finished = row_bias || (!has_bias && alpha == 1.0F);
-  const auto& state =
-      cached_state<float_matrix_state>(c, {1}, [&](float_matrix_state& fresh) {
-        fresh.weights = packed_floats(s.rhs(c.inputs[1].data<float>().data()),
-                                      row_bias ? c.inputs[2].data<float>() : std::span<const float>{});
-      });
+  const auto& state = cached_state<float_matrix_state>(c, {1}, [&](float_matrix_state& fresh) {
+    fresh.weights = packed_floats(s.rhs(c.inputs[1].data<float>().data()),
+                                  row_bias ? c.inputs[2].data<float>() : std::span<const float>{});
+  });
   const float* a = c.inputs[0].data<float>().data();
   std::vector<float> transposed;
   if (s.transpose_a) {
@@ -259,15 +262,6 @@ struct integer_matrix_state : operator_state {
   packed_weights weights;
 };
 
-/// Where a node of the integer products has what.
-struct integer_matmul_inputs {
-  std::size_t a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, bias;
-};
-inline constexpr std::size_t absent_input = static_cast<std::size_t>(-1);
-inline constexpr integer_matmul_inputs qlinear_matmul_inputs{0, 1, 2, 3, 4, 5, 6, 7, 8};
-inline constexpr integer_matmul_inputs matmul_integer_inputs{
-    0, absent_input, 2, 1, absent_input, 3, absent_input, absent_input, absent_input};
-
 /// The values of a scale or zero point of a right side: one, one for each column, or (in the shape
 /// [..., 1, N]) the same for each matrix of the stack.
 inline std::size_t column_values(const operator_context& c, std::size_t i, std::size_t n) {
@@ -281,49 +275,27 @@ inline std::size_t column_values(const operator_context& c, std::size_t i, std::
 }
 
 /// Packs one right matrix with its parameters.
-inline packed_weights pack_rhs(const operator_context& c, const integer_matmul_inputs& at,
+inline packed_weights pack_rhs(const operator_context& c, const integer_product_inputs& at,
                                matrix_view<const std::int8_t> values,
                                std::span<const std::int32_t> zero_points) {
-  const std::vector<float> scales =
-      c.has_input(at.b_scale) ? read_scales(c, at.b_scale) : std::vector<float>{1.0F};
-  column_values(c, at.b_scale, values.columns);
-  std::span<const std::int32_t> bias;
-  if (c.has_input(at.bias)) {
-    c.require(c.inputs[at.bias].type() == element_type::s32, "bias must be int32");
-    bias = c.inputs[at.bias].data<std::int32_t>();
-  }
-  return pack_weights(values, {scales, zero_points, bias});
+  const rhs_terms terms(c, at, values.columns);
+  return pack_weights(values, {terms.scales, zero_points, terms.bias});
 }
 
-inline epilogue_options product_epilogue(const operator_context& c, const integer_matmul_inputs& at) {
-  epilogue_options options;
-  if (c.has_input(at.a_scale)) {
-    options.lhs_scale = read_params(c, at.a_scale, at.a_zero_point).scale;
-  }
-  if (c.has_input(at.y_scale)) {
-    options.output = read_params(c, at.y_scale, at.y_zero_point);
-  }
-  options.levels = fused_levels(c.n());
-  const fused_clamp clamp(c.n());
-  options.lower = clamp.lower;
-  options.upper = clamp.upper;
-  return options;
-}
-
-inline void run_integer_matmul(operator_context& c, const integer_matmul_inputs& at) {
-  const tensor& b = c.input(at.b);
-  const matmul_shape s(c, c.input(at.a).dims(), b.dims());
+inline void run_integer_matmul(operator_context& c, const integer_product_inputs& at) {
+  const tensor& b = c.input(at.rhs);
+  const matmul_shape s(c, c.input(at.lhs).dims(), b.dims());
   const std::size_t zero_point_count =
-      c.has_input(at.a_zero_point) ? c.inputs[at.a_zero_point].count() : 1;
+      c.has_input(at.lhs_zero_point) ? c.inputs[at.lhs_zero_point].count() : 1;
   const std::vector<std::int32_t> lhs_zero_points =
-      read_zero_points(c, at.a_zero_point, zero_point_count);
+      read_zero_points(c, at.lhs_zero_point, zero_point_count);
   c.require_supported(zero_point_count == 1 || zero_point_count == s.m, zero_point_count,
                       " zero points for ", s.m, " rows");
   epilogue_options options = product_epilogue(c, at);
-  const unsigned_operand a = as_unsigned(c, c.inputs[at.a], 0);
+  const unsigned_operand a = as_unsigned(c, c.inputs[at.lhs], 0);
   const std::int32_t shift = a.zero_point;  // 128 if the left side was signed
-  const signed_operand rhs =
-      as_signed(c, b, read_zero_points(c, at.b_zero_point, column_values(c, at.b_zero_point, s.n)));
+  const signed_operand rhs = as_signed(
+      c, b, read_zero_points(c, at.rhs_zero_point, column_values(c, at.rhs_zero_point, s.n)));
   tensor& y = c.make_output(0);
   for_integer_output(c, y.type(), [&]<class T>() {
     for_each_product(
@@ -337,7 +309,7 @@ inline void run_integer_matmul(operator_context& c, const integer_matmul_inputs&
           const packed_weights* weights = &once.weights;
           if (s.stacked_rows()) {
             weights = &cached_state<integer_matrix_state>(
-                           c, {at.b, at.b_scale, at.b_zero_point, at.bias}, pack)
+                           c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, pack)
                            .weights;
           } else {
             pack(once);
@@ -361,38 +333,39 @@ inline void infer_qlinear_matmul(operator_context& c) {
   c.set_output(0, type, matmul_shape(c, c.input(0).dims(), c.input(3).dims()).out);
 }
 
-/// The left side of detent.QLinearGemm may have any rank; all but its last dimension are rows.
-inline void infer_qlinear_gemm(operator_context& c) {
-  const shape& a = c.input(0).dims();
-  const shape& b = c.input(3).dims();
+/// The left side may have any rank; all but its last dimension are rows.
+inline void infer_quantized_gemm(operator_context& c, const integer_product_inputs& at) {
+  const shape& a = c.input(at.lhs).dims();
+  const shape& b = c.input(at.rhs).dims();
   const bool transposed = c.n().get_int("transB", 0) != 0;
-  c.require(!a.empty() && b.size() == 2 && a.back() == b[transposed ? 1 : 0], "operands ", to_string(a),
-            " and ", to_string(b), " do not fit together");
+  c.require_supported(c.n().get_int("transA", 0) == 0, "transA = 1");
+  c.require(!a.empty() && b.size() == 2 && a.back() == b[transposed ? 1 : 0], "operands ",
+            to_string(a), " and ", to_string(b), " do not fit together");
   shape out = a;
   out.back() = b[transposed ? 0 : 1];
-  const element_type type = !c.has_input(6)  ? element_type::f32
-                            : c.has_input(7) ? c.inputs[7].type()
-                                             : c.input(0).type();
+  const element_type type = !c.has_input(at.out_scale)       ? element_type::f32
+                            : c.has_input(at.out_zero_point) ? c.inputs[at.out_zero_point].type()
+                                                             : c.input(at.lhs).type();
   c.set_output(0, type, std::move(out));
 }
 
-inline void run_qlinear_gemm(operator_context& c) {
-  const integer_matmul_inputs& at = qlinear_matmul_inputs;
+inline void run_quantized_gemm(operator_context& c, const integer_product_inputs& at) {
   const bool transposed = c.n().get_int("transB", 0) != 0;
-  const tensor& b = c.inputs[at.b];
+  const tensor& b = c.inputs[at.rhs];
   const auto& state = cached_state<integer_matrix_state>(
-      c, {at.b, at.b_scale, at.b_zero_point, at.bias}, [&](integer_matrix_state& fresh) {
+      c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](integer_matrix_state& fresh) {
         const std::size_t n = static_cast<std::size_t>(b.dim(transposed ? 0 : 1));
         const signed_operand w = as_signed(
-            c, b, read_zero_points(c, at.b_zero_point, column_values(c, at.b_zero_point, n)));
+            c, b, read_zero_points(c, at.rhs_zero_point, column_values(c, at.rhs_zero_point, n)));
         const matrix_view<const std::int8_t> stored(w.values.data<std::int8_t>().data(),
                                                     static_cast<std::size_t>(b.dim(0)),
                                                     static_cast<std::size_t>(b.dim(1)));
         fresh.weights = pack_rhs(c, at, transposed ? stored.transposed() : stored, w.zero_points);
       });
   epilogue_options options = product_epilogue(c, at);
+  options.lhs_scale *= c.n().get_float("alpha", 1.0F);
   const unsigned_operand a =
-      as_unsigned(c, c.inputs[at.a], read_zero_points(c, at.a_zero_point, 1)[0]);
+      as_unsigned(c, c.inputs[at.lhs], read_zero_points(c, at.lhs_zero_point, 1)[0]);
   options.lhs_zero_point = a.zero_point;
   const std::size_t k = state.weights.depth();
   const std::size_t n = state.weights.columns();
@@ -409,10 +382,15 @@ inline constexpr operator_definition matmul_operators[] = {
     {"", "Gemm", 2, 3, layout_support::plain, &infer_gemm, &run_gemm},
     {"detent", "Gemm", 2, 3, layout_support::plain, &infer_gemm, &run_gemm},
     {"", "MatMulInteger", 2, 4, layout_support::plain, &infer_matmul_integer,
-     [](operator_context& c) { run_integer_matmul(c, matmul_integer_inputs); }},
+     [](operator_context& c) { run_integer_matmul(c, integer_inputs); }},
     {"", "QLinearMatMul", 8, 8, layout_support::plain, &infer_qlinear_matmul,
-     [](operator_context& c) { run_integer_matmul(c, qlinear_matmul_inputs); }},
-    {"detent", "QLinearGemm", 5, 9, layout_support::plain, &infer_qlinear_gemm, &run_qlinear_gemm},
+     [](operator_context& c) { run_integer_matmul(c, qlinear_inputs); }},
+    {"detent", "QLinearGemm", 5, 9, layout_support::plain,
+     [](operator_context& c) { infer_quantized_gemm(c, qlinear_inputs); },
+     [](operator_context& c) { run_quantized_gemm(c, qlinear_inputs); }},
+    {"com.microsoft", "QGemm", 6, 9, layout_support::plain,
+     [](operator_context& c) { infer_quantized_gemm(c, qgemm_inputs); },
+     [](operator_context& c) { run_quantized_gemm(c, qgemm_inputs); }},
 };
 
 }  // namespace ops

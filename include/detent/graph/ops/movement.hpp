@@ -538,8 +538,8 @@ inline void run_transpose(operator_context& c) {
   shape stored = in.dims();
   std::vector<std::size_t> from = permutation(c);
   if (in.channels_last()) {
-    // Where each dimension stands in storage: the channel behind the spatial ones. Going to channels-last
-    // explicitly, as detectors do before they reshape, is then no move at all.
+    // Where each dimension stands in storage: the channel behind the spatial ones. Going to
+    // channels-last explicitly, as detectors do before they reshape, is then no move at all.
     std::rotate(stored.begin() + 1, stored.begin() + 2, stored.end());
     for (std::size_t& d : from) {
       d = d == 0 ? 0 : d == 1 ? stored.size() - 1 : d - 1;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that bring groups of elements to a common scale: normalizations, Softmax and LogSoftmax.
+// Operators that bring groups of elements to a common scale: normalizations, Softmax and
+// LogSoftmax.
 //
-// Sums are doubles. What is multiplied before an addition is rounded to the type of the elements first:
-// the product of two floats is exact in double, and the compiler may contract or not.
+// Sums are doubles. What is multiplied before an addition is rounded to the type of the elements
+// first: the product of two floats is exact in double, and the compiler may contract or not.
 #ifndef DETENT_GRAPH_OPS_NORMALIZATION_HPP
 #define DETENT_GRAPH_OPS_NORMALIZATION_HPP
 
@@ -115,7 +116,8 @@ template <class T>
   return m;
 }
 
-// --- BatchNormalization --------------------------------------------------------------------------------
+// --- BatchNormalization
+// --------------------------------------------------------------------------------
 
 inline void infer_batch_normalization(operator_context& c) {
   const bool training = c.opset >= 14 ? c.n().get_int("training_mode", 0) != 0 : c.has_output(1);
@@ -159,10 +161,11 @@ inline void run_batch_normalization(operator_context& c) {
            [&]<class T>() { run_batch_normalization_as<T>(c); });
 }
 
-// --- InstanceNormalization and GroupNormalization ------------------------------------------------------
+// --- InstanceNormalization and GroupNormalization
+// ------------------------------------------------------
 
-/// Normalizes over `groups` groups of channels. Scale and bias are given for each channel or, if there are
-/// fewer, for as many channels together.
+/// Normalizes over `groups` groups of channels. Scale and bias are given for each channel or, if
+/// there are fewer, for as many channels together.
 template <class T>
 void normalize_groups(operator_context& c, const axis_view& v, std::size_t groups,
                       std::span<const T> scale, std::span<const T> bias) {
@@ -218,7 +221,8 @@ inline void run_group_normalization(operator_context& c) {
   });
 }
 
-// --- LayerNormalization --------------------------------------------------------------------------------
+// --- LayerNormalization
+// --------------------------------------------------------------------------------
 
 inline void infer_layer_normalization(operator_context& c) {
   const tensor& x = c.input(0);
@@ -239,7 +243,8 @@ inline void infer_layer_normalization(operator_context& c) {
   c.set_output(2, element_type::f32, statistics);
 }
 
-/// (x - mean) / deviation for each row of `size` elements, and these two if the node has outputs for them.
+/// (x - mean) / deviation for each row of `size` elements, and these two if the node has outputs
+/// for them.
 template <class T>
 void standardize_rows(operator_context& c, std::size_t rows, std::size_t size) {
   const double epsilon = epsilon_of(c.n());
@@ -282,7 +287,8 @@ inline void run_layer_normalization(operator_context& c) {
     const operand<T> normalized{y.data(), &dims};
     const operand<T> scale = operand_of<T>(c.input(1));
     if (!c.has_input(2)) {
-      map_broadcast(c, [](T x, T s) { return x * s; }, normalized, scale, y, dims);
+      map_broadcast(
+          c, [](T x, T s) { return x * s; }, normalized, scale, y, dims);
       return;
     }
     const auto scale_and_shift = [](T x, T s, T b) {
@@ -293,7 +299,8 @@ inline void run_layer_normalization(operator_context& c) {
   });
 }
 
-// --- LRN -----------------------------------------------------------------------------------------------
+// --- LRN
+// -----------------------------------------------------------------------------------------------
 
 /// Local response normalization: over neighbouring channels.
 template <class T>
@@ -340,9 +347,11 @@ inline void run_lrn(operator_context& c) {
            [&]<class T>() { run_lrn_as<T>(c, static_cast<std::size_t>(size)); });
 }
 
-// --- operators along one axis --------------------------------------------------------------------------
+// --- operators along one axis
+// --------------------------------------------------------------------------
 
-/// Replaces each row along the middle of the view by what f makes of it, a vector of doubles, in place.
+/// Replaces each row along the middle of the view by what f makes of it, a vector of doubles, in
+/// place.
 template <class T, class F>
 void map_rows(operator_context& c, const axis_view& v, const F& f) {
   const std::span<const T> x = c.input(0).data<T>();
@@ -390,7 +399,8 @@ inline void log_softmax_row(std::span<double> row) {
   }
 }
 
-/// All zeros become NaN: so say ONNX's node tests for version 22, although later texts of it want zeros.
+/// All zeros become NaN: so say ONNX's node tests for version 22, although later texts of it want
+/// zeros.
 inline void divide_row(std::span<double> row, double norm) {
   for (double& x : row) {
     x /= norm;
@@ -418,7 +428,8 @@ inline void l2_row(std::span<double> row) {
   const shape& dims = c.input(0).dims();
   if (c.opset >= 13) {
     // A scalar has no axis, but is let through as a vector of one.
-    return dims.empty() ? axis_view{} : view_axis(dims, c.axis(c.n().get_int("axis", -1), dims.size()));
+    return dims.empty() ? axis_view{}
+                        : view_axis(dims, c.axis(c.n().get_int("axis", -1), dims.size()));
   }
   const std::size_t first = c.axis(c.n().get_int("axis", 1), dims.size(), true);
   return view_dims(dims, first, dims.size());
@@ -463,8 +474,7 @@ inline constexpr operator_definition normalization_operators[] = {
     {"", "LpNormalization", 1, 1, layout_support::plain, &infer_lp_normalization,
      &run_lp_normalization},
     {"", "Softmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<softmax_row>},
-    {"", "LogSoftmax", 1, 1, layout_support::plain, &infer_softmax,
-     &run_softmax<log_softmax_row>},
+    {"", "LogSoftmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<log_softmax_row>},
 };
 
 }  // namespace ops

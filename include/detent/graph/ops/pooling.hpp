@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MaxPool, AveragePool, GlobalMaxPool, GlobalAveragePool on floats and 8-bit integers, and the quantized
-// averages of com.microsoft (also as domain "detent").
+// MaxPool, AveragePool, GlobalMaxPool, GlobalAveragePool on floats and 8-bit integers, and the
+// quantized averages of com.microsoft (also as domain "detent").
 //
 // A quantized average is exact integer sums, then one multiplication:
-//   clamp(round_half_even(float(sum of (q - x_zero_point)) * (x_scale / (y_scale * count))) + y_zero_point)
+//   clamp(round_half_even(float(sum of (q - x_zero_point)) * (x_scale / (y_scale * count))) +
+//   y_zero_point)
 #ifndef DETENT_GRAPH_OPS_POOLING_HPP
 #define DETENT_GRAPH_OPS_POOLING_HPP
 
@@ -47,9 +48,9 @@ class pool_windows {
   [[nodiscard]] std::size_t in_pixels() const { return count(in_); }
   [[nodiscard]] std::size_t out_pixels() const { return count(out_); }
 
-  /// Calls visit(output pixel, first output row's index ...) through `each(pixel, taps, padded)`: the
-  /// input pixels of the window that exist, in row-major order, and how many places of the window lie
-  /// within the input or its padding.
+  /// Calls visit(output pixel, first output row's index ...) through `each(pixel, taps, padded)`:
+  /// the input pixels of the window that exist, in row-major order, and how many places of the
+  /// window lie within the input or its padding.
   template <class Each>
   void for_each(std::size_t begin, std::size_t end, const Each& each) const {
     std::vector<std::size_t> taps;
@@ -165,19 +166,23 @@ inline void run_max_pool(operator_context& c) {
   for_type(c, pool_types{}, x.type(), [&]<class T>() {
     const T* in = x.data<T>().data();
     T* out = y.mutable_data<T>().data();
-    for_image_slices(c, size.batch, windows.out_pixels(), [&](std::size_t n, std::size_t first,
-                                                              std::size_t last) {
-      windows.for_each(first, last, [&](std::size_t pixel, const std::vector<std::size_t>& taps,
-                                        std::size_t) {
-        T* to = out + (n * windows.out_pixels() + pixel) * size.channels;
-        constexpr T lowest = std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
-                                                                  : std::numeric_limits<T>::lowest();
-        std::fill_n(to, size.channels, lowest);
-        for (const std::size_t tap : taps) {
-          take_larger(in + (n * windows.in_pixels() + tap) * size.channels, size.channels, to);
-        }
-      });
-    });
+    for_image_slices(
+        c, size.batch, windows.out_pixels(),
+        [&](std::size_t n, std::size_t first, std::size_t last) {
+          windows.for_each(
+              first, last,
+              [&](std::size_t pixel, const std::vector<std::size_t>& taps, std::size_t) {
+                T* to = out + (n * windows.out_pixels() + pixel) * size.channels;
+                constexpr T lowest = std::numeric_limits<T>::has_infinity
+                                         ? -std::numeric_limits<T>::infinity()
+                                         : std::numeric_limits<T>::lowest();
+                std::fill_n(to, size.channels, lowest);
+                for (const std::size_t tap : taps) {
+                  take_larger(in + (n * windows.in_pixels() + tap) * size.channels, size.channels,
+                              to);
+                }
+              });
+        });
     if (!c.has_output(1)) {
       return;
     }
@@ -190,52 +195,53 @@ inline void run_max_pool(operator_context& c) {
     auto indices = c.make_output(1).mutable_data<std::int64_t>();
     const std::size_t pixels = windows.out_pixels();
     for (std::size_t n = 0; n < size.batch; ++n) {
-      windows.for_each(0, pixels, [&](std::size_t pixel, const std::vector<std::size_t>& taps,
-                                      std::size_t) {
-        for (std::size_t ch = 0; ch < size.channels; ++ch) {
-          const T best = out[(n * pixels + pixel) * size.channels + ch];
-          std::int64_t index = -1;
-          for (const std::size_t tap : taps) {
-            const T value = in[(n * windows.in_pixels() + tap) * size.channels + ch];
-            if (value == best || (value != value && best != best)) {
-              index = static_cast<std::int64_t>(tap);
-              break;
+      windows.for_each(
+          0, pixels, [&](std::size_t pixel, const std::vector<std::size_t>& taps, std::size_t) {
+            for (std::size_t ch = 0; ch < size.channels; ++ch) {
+              const T best = out[(n * pixels + pixel) * size.channels + ch];
+              std::int64_t index = -1;
+              for (const std::size_t tap : taps) {
+                const T value = in[(n * windows.in_pixels() + tap) * size.channels + ch];
+                if (value == best || (value != value && best != best)) {
+                  index = static_cast<std::int64_t>(tap);
+                  break;
+                }
+              }
+              if (column_major && index >= 0) {
+                index = index % width * height + index / width;
+              }
+              indices[(n * size.channels + ch) * pixels + pixel] =
+                  static_cast<std::int64_t>((n * size.channels + ch) * windows.in_pixels()) + index;
             }
-          }
-          if (column_major && index >= 0) {
-            index = index % width * height + index / width;
-          }
-          indices[(n * size.channels + ch) * pixels + pixel] =
-              static_cast<std::int64_t>((n * size.channels + ch) * windows.in_pixels()) + index;
-        }
-      });
+          });
     }
   });
 }
 
-/// Sums of type Sum over each window, handed to finish(sums, channels, divisor, out). A global pool has
-/// one window: the image.
+/// Sums of type Sum over each window, handed to finish(sums, channels, divisor, out). A global pool
+/// has one window: the image.
 template <class T, class Sum, class Out, class Finish>
 void average_windows(const operator_context& c, const tensor& x, const pool_windows& windows,
                      bool count_padding, Out* out, const Finish& finish) {
   const image_size size(x);
   const T* in = x.data<T>().data();
-  for_image_slices(c, size.batch, windows.out_pixels(), [&](std::size_t n, std::size_t first,
-                                                            std::size_t last) {
-    std::vector<Sum> sums(size.channels);
-    windows.for_each(first, last, [&](std::size_t pixel, const std::vector<std::size_t>& taps,
-                                      std::size_t padded) {
-      std::fill(sums.begin(), sums.end(), Sum{});
-      for (const std::size_t tap : taps) {
-        const T* from = in + (n * windows.in_pixels() + tap) * size.channels;
-        for (std::size_t i = 0; i < size.channels; ++i) {
-          sums[i] += static_cast<Sum>(from[i]);
-        }
-      }
-      finish(sums, count_padding ? padded : taps.size(), taps.size(),
-             out + (n * windows.out_pixels() + pixel) * size.channels);
-    });
-  });
+  for_image_slices(
+      c, size.batch, windows.out_pixels(), [&](std::size_t n, std::size_t first, std::size_t last) {
+        std::vector<Sum> sums(size.channels);
+        windows.for_each(
+            first, last,
+            [&](std::size_t pixel, const std::vector<std::size_t>& taps, std::size_t padded) {
+              std::fill(sums.begin(), sums.end(), Sum{});
+              for (const std::size_t tap : taps) {
+                const T* from = in + (n * windows.in_pixels() + tap) * size.channels;
+                for (std::size_t i = 0; i < size.channels; ++i) {
+                  sums[i] += static_cast<Sum>(from[i]);
+                }
+              }
+              finish(sums, count_padding ? padded : taps.size(), taps.size(),
+                     out + (n * windows.out_pixels() + pixel) * size.channels);
+            });
+      });
 }
 
 /// One window that covers the image.
@@ -256,13 +262,13 @@ inline void run_average(operator_context& c, bool global) {
   const bool count_padding = c.n().get_int("count_include_pad", 0) != 0;
   tensor& y = c.make_output(0);
   for_type(c, float_types{}, x.type(), [&]<class T>() {
-    average_windows<T, double>(c, x, windows, count_padding, y.mutable_data<T>().data(),
-                               [](const std::vector<double>& sums, std::size_t divisor, std::size_t,
-                                  T* out) {
-                                 for (std::size_t i = 0; i < sums.size(); ++i) {
-                                   out[i] = static_cast<T>(sums[i] / static_cast<double>(divisor));
-                                 }
-                               });
+    average_windows<T, double>(
+        c, x, windows, count_padding, y.mutable_data<T>().data(),
+        [](const std::vector<double>& sums, std::size_t divisor, std::size_t, T* out) {
+          for (std::size_t i = 0; i < sums.size(); ++i) {
+            out[i] = static_cast<T>(sums[i] / static_cast<double>(divisor));
+          }
+        });
   });
 }
 
@@ -304,8 +310,8 @@ inline void run_quantized_average(operator_context& c, bool global) {
           const float multiplier = in.scale / (out.scale * static_cast<float>(divisor));
           const std::int32_t offset = in.zero_point * static_cast<std::int32_t>(taps);
           for (std::size_t i = 0; i < sums.size(); ++i) {
-            to[i] = static_cast<T>(reference::requantize(sums[i] - offset, multiplier, out.zero_point,
-                                                         full_grid<T>));
+            to[i] = static_cast<T>(
+                reference::requantize(sums[i] - offset, multiplier, out.zero_point, full_grid<T>));
           }
         });
   });

@@ -25,23 +25,29 @@ namespace ops {
 /// The grid of an integer element type.
 inline grid type_grid(const operator_context& c, element_type type) {
   switch (type) {
-    case element_type::u8: return {0, 255};
-    case element_type::s8: return {-128, 127};
-    case element_type::u16: return {0, 65535};
-    case element_type::s16: return {-32768, 32767};
-    case element_type::u4: return {0, 15};
-    case element_type::s4: return {-8, 7};
+    case element_type::u8:
+      return {0, 255};
+    case element_type::s8:
+      return {-128, 127};
+    case element_type::u16:
+      return {0, 65535};
+    case element_type::s16:
+      return {-32768, 32767};
+    case element_type::u4:
+      return {0, 15};
+    case element_type::s4:
+      return {-8, 7};
     default:
       c.require_supported(false, "quantized type ", graph::name(type));
       return {0, 0};
   }
 }
 
-/// How the scales of a node lie over its tensor: one for all, one along an axis, or one for each block of
-/// `block` elements along the axis. A view of the tensor as outer x axis x inner.
+/// How the scales of a node lie over its tensor: one for all, one along an axis, or one for each
+/// block of `block` elements along the axis. A view of the tensor as outer x axis x inner.
 struct scale_layout {
   std::size_t outer = 1, axis = 1, inner = 1;
-  std::size_t block = 0;  // elements along the axis that share a scale; 0: one scale for all
+  std::size_t block = 0;   // elements along the axis that share a scale; 0: one scale for all
   std::size_t blocks = 1;  // scales along the axis
 
   scale_layout(const operator_context& c, const shape& dims, const tensor& scale) {
@@ -56,8 +62,8 @@ struct scale_layout {
       (i < at ? outer : inner) *= i == at ? 1 : static_cast<std::size_t>(dims[i]);
     }
     if (block_size == 0) {
-      c.require(scale.rank() == 1 && scale.count() == axis, "scale of shape ", to_string(scale.dims()),
-                " for ", axis, " channels");
+      c.require(scale.rank() == 1 && scale.count() == axis, "scale of shape ",
+                to_string(scale.dims()), " for ", axis, " channels");
       block = 1;
       blocks = axis;
       return;
@@ -71,8 +77,9 @@ struct scale_layout {
     blocks = static_cast<std::size_t>(expected[at]);
   }
 
-  /// Calls run(first element, count, index of its scale, step of the scale index) for runs of elements
-  /// along the innermost dimensions: within a block the scale index advances with the element.
+  /// Calls run(first element, count, index of its scale, step of the scale index) for runs of
+  /// elements along the innermost dimensions: within a block the scale index advances with the
+  /// element.
   template <class Run>
   void for_each(const Run& run) const {
     for (std::size_t o = 0; o < outer; ++o) {
@@ -120,7 +127,8 @@ inline tensor as_float(const operator_context& c, const tensor& t) {
 
 /// Whether the node's input may stay channels-last: only if one scale serves all elements.
 inline bool keeps_order(const operator_context& c) {
-  return c.input(0).channels_last() && c.input(1).count() == 1 && c.n().get_int("block_size", 0) == 0;
+  return c.input(0).channels_last() && c.input(1).count() == 1 &&
+         c.n().get_int("block_size", 0) == 0;
 }
 
 inline void infer_quantize(operator_context& c) {
@@ -129,7 +137,8 @@ inline void infer_quantize(operator_context& c) {
   if (c.has_input(2)) {
     type = c.inputs[2].type();
     c.require(declared == 0 || static_cast<element_type>(declared) == type, "output_dtype is ",
-              graph::name(static_cast<element_type>(declared)), ", the zero point ", graph::name(type));
+              graph::name(static_cast<element_type>(declared)), ", the zero point ",
+              graph::name(type));
   } else if (declared != 0) {
     type = static_cast<element_type>(declared);
   }
@@ -139,8 +148,8 @@ inline void infer_quantize(operator_context& c) {
 }
 
 inline void run_quantize(operator_context& c) {
-  const tensor x = as_float(
-      c, c.outputs[0].channels_last() ? c.inputs[0] : to_plain(c.inputs[0], c.allocate));
+  const tensor x =
+      as_float(c, c.outputs[0].channels_last() ? c.inputs[0] : to_plain(c.inputs[0], c.allocate));
   const std::vector<float> scales = read_scales(c, 1);
   const std::vector<std::int32_t> zero_points = read_zero_points(c, 2, scales.size());
   const scale_layout layout(c, x.dims(), c.inputs[1]);
@@ -148,8 +157,8 @@ inline void run_quantize(operator_context& c) {
   const grid levels = type_grid(c, y.type());
   const float* from = x.data<float>().data();
   for (const std::int32_t z : zero_points) {
-    c.require(z >= levels.qmin && z <= levels.qmax, "zero point ", z, " is outside ", levels.qmin, "..",
-              levels.qmax);
+    c.require(z >= levels.qmin && z <= levels.qmax, "zero point ", z, " is outside ", levels.qmin,
+              "..", levels.qmax);
   }
   if (y.type() == element_type::u8 || y.type() == element_type::s8) {
     // A run with one scale, or with a scale for each of its elements, is one call of a kernel.
@@ -164,14 +173,16 @@ inline void run_quantize(operator_context& c) {
         }
         return;
       }
-      layout.for_each([&](std::size_t first, std::size_t count, std::size_t scale, std::size_t step) {
-        kernels::grid_args g = detent::detail::per_tensor(scales[scale], zero_points[scale], levels);
-        if (step != 0) {
-          g.column_scale = scales.data() + scale;
-          g.column_zero_point = zero_points.data() + scale;
-        }
-        kernel(from + first, count, g, to + first);
-      });
+      layout.for_each(
+          [&](std::size_t first, std::size_t count, std::size_t scale, std::size_t step) {
+            kernels::grid_args g =
+                detent::detail::per_tensor(scales[scale], zero_points[scale], levels);
+            if (step != 0) {
+              g.column_scale = scales.data() + scale;
+              g.column_zero_point = zero_points.data() + scale;
+            }
+            kernel(from + first, count, g, to + first);
+          });
     };
     if (y.type() == element_type::u8) {
       quantize_runs(y.mutable_data<std::uint8_t>().data());
@@ -189,18 +200,26 @@ inline void run_quantize(operator_context& c) {
     });
   };
   switch (y.type()) {
-    case element_type::u16: store(y.mutable_data<std::uint16_t>().data()); break;
-    case element_type::s16: store(y.mutable_data<std::int16_t>().data()); break;
-    case element_type::u4: store(y.mutable_data<std::uint8_t>().data()); break;
-    default: store(y.mutable_data<std::int8_t>().data()); break;
+    case element_type::u16:
+      store(y.mutable_data<std::uint16_t>().data());
+      break;
+    case element_type::s16:
+      store(y.mutable_data<std::int16_t>().data());
+      break;
+    case element_type::u4:
+      store(y.mutable_data<std::uint8_t>().data());
+      break;
+    default:
+      store(y.mutable_data<std::int8_t>().data());
+      break;
   }
 }
 
 inline void infer_dequantize(operator_context& c) {
   const element_type type = c.input(1).type();
-  c.require_supported(type == element_type::f32 || type == element_type::f16 ||
-                          type == element_type::bf16,
-                      "scale of type ", graph::name(type));
+  c.require_supported(
+      type == element_type::f32 || type == element_type::f16 || type == element_type::bf16,
+      "scale of type ", graph::name(type));
   c.set_output(0, type, c.input(0).dims());
   c.outputs[0].set_channels_last(keeps_order(c));
 }
@@ -222,8 +241,8 @@ inline void run_dequantize(operator_context& c) {
           g.column_scale = scales.data() + scale;
           g.column_zero_point = zero_points.data() + scale;
         }
-        detent::detail::dequantize_row::of<Q>(detent::detail::active_table())(from + first, count, g,
-                                                                              to + first);
+        detent::detail::dequantize_row::of<Q>(detent::detail::active_table())(from + first, count,
+                                                                              g, to + first);
       } else {
         for (std::size_t i = 0; i < count; ++i) {
           // In 64 bits: an int32 minus its zero point may need 33.
@@ -235,13 +254,24 @@ inline void run_dequantize(operator_context& c) {
   };
   switch (q.type()) {
     case element_type::u8:
-    case element_type::u4: load(q.data<std::uint8_t>().data()); break;
+    case element_type::u4:
+      load(q.data<std::uint8_t>().data());
+      break;
     case element_type::s8:
-    case element_type::s4: load(q.data<std::int8_t>().data()); break;
-    case element_type::u16: load(q.data<std::uint16_t>().data()); break;
-    case element_type::s16: load(q.data<std::int16_t>().data()); break;
-    case element_type::s32: load(q.data<std::int32_t>().data()); break;
-    default: c.require_supported(false, "quantized type ", graph::name(q.type()));
+    case element_type::s4:
+      load(q.data<std::int8_t>().data());
+      break;
+    case element_type::u16:
+      load(q.data<std::uint16_t>().data());
+      break;
+    case element_type::s16:
+      load(q.data<std::int16_t>().data());
+      break;
+    case element_type::s32:
+      load(q.data<std::int32_t>().data());
+      break;
+    default:
+      c.require_supported(false, "quantized type ", graph::name(q.type()));
   }
   if (c.outputs[0].type() == element_type::f32) {
     c.share_output(0, y);
@@ -249,7 +279,8 @@ inline void run_dequantize(operator_context& c) {
   }
   auto bits = c.make_output(0).mutable_data<std::uint16_t>();
   for (std::size_t i = 0; i < bits.size(); ++i) {
-    bits[i] = c.outputs[0].type() == element_type::f16 ? to_half(to[i]).bits : to_bfloat16(to[i]).bits;
+    bits[i] =
+        c.outputs[0].type() == element_type::f16 ? to_half(to[i]).bits : to_bfloat16(to[i]).bits;
   }
 }
 
@@ -260,8 +291,8 @@ inline void infer_dynamic_quantize(operator_context& c) {
   c.set_output(2, element_type::u8, {});
 }
 
-/// As the ONNX function computes it, in float: scale = (max - min) / 255 over a range that includes 0,
-/// zero_point = clamp(round_half_even(-min / scale)). An all-zero tensor gets scale 1.
+/// As the ONNX function computes it, in float: scale = (max - min) / 255 over a range that includes
+/// 0, zero_point = clamp(round_half_even(-min / scale)). An all-zero tensor gets scale 1.
 inline void run_dynamic_quantize(operator_context& c) {
   const tensor& x = c.inputs[0];
   c.require_supported(x.type() == element_type::f32, "elements of type ", graph::name(x.type()));

@@ -7,9 +7,12 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <span>
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/epilogue.hpp>
 #include <detent/graph/operator.hpp>
 #include <detent/quantize.hpp>
 
@@ -32,8 +35,8 @@ inline std::vector<float> read_scales(const operator_context& c, std::size_t i) 
                         "scales of type ", graph::name(t.type()));
     const auto bits = t.data<std::uint16_t>();
     for (std::size_t k = 0; k < scales.size(); ++k) {
-      scales[k] = t.type() == element_type::f16 ? to_float(half{bits[k]})
-                                                : to_float(bfloat16{bits[k]});
+      scales[k] =
+          t.type() == element_type::f16 ? to_float(half{bits[k]}) : to_float(bfloat16{bits[k]});
     }
   }
   for (const float s : scales) {
@@ -42,7 +45,8 @@ inline std::vector<float> read_scales(const operator_context& c, std::size_t i) 
   return scales;
 }
 
-/// Zero points as integers; `count` zeros if the input is absent, and repeated if it is a single one.
+/// Zero points as integers; `count` zeros if the input is absent, and repeated if it is a single
+/// one.
 inline std::vector<std::int32_t> read_zero_points(const operator_context& c, std::size_t i,
                                                   std::size_t count) {
   if (!c.has_input(i)) {
@@ -50,7 +54,8 @@ inline std::vector<std::int32_t> read_zero_points(const operator_context& c, std
   }
   const tensor& t = c.inputs[i];
   std::vector<std::int32_t> values(t.count());
-  using small_types = type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::int32_t>;
+  using small_types =
+      type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::int32_t>;
   const element_type type = t.type() == element_type::u4   ? element_type::u8
                             : t.type() == element_type::s4 ? element_type::s8
                                                            : t.type();
@@ -83,7 +88,8 @@ struct unsigned_operand {
   std::int32_t zero_point = 0;
 };
 
-inline tensor flip_sign(const tensor& t, const std::function<std::shared_ptr<std::byte>(std::size_t)>& allocate,
+inline tensor flip_sign(const tensor& t,
+                        const std::function<std::shared_ptr<std::byte>(std::size_t)>& allocate,
                         element_type type) {
   tensor out(type, t.dims());
   out.set_channels_last(t.channels_last());
@@ -97,8 +103,8 @@ inline tensor flip_sign(const tensor& t, const std::function<std::shared_ptr<std
 }
 
 inline void require_8bit(const operator_context& c, const tensor& t, const char* what) {
-  c.require_supported(t.type() == element_type::u8 || t.type() == element_type::s8, what, " of type ",
-                      graph::name(t.type()), " where uint8 or int8 is expected");
+  c.require_supported(t.type() == element_type::u8 || t.type() == element_type::s8, what,
+                      " of type ", graph::name(t.type()), " where uint8 or int8 is expected");
 }
 
 inline unsigned_operand as_unsigned(const operator_context& c, const tensor& t,
@@ -127,6 +133,71 @@ inline signed_operand as_signed(const operator_context& c, const tensor& t,
   }
   return {flip_sign(t, c.allocate, element_type::s8), std::move(zero_points)};
 }
+
+/// Where a node of an integer product or convolution has what.
+struct integer_product_inputs {
+  std::size_t lhs, lhs_scale, lhs_zero_point, rhs, rhs_scale, rhs_zero_point, out_scale,
+      out_zero_point, bias;
+};
+inline constexpr std::size_t absent_input = static_cast<std::size_t>(-1);
+/// QLinearConv, QLinearMatMul and detent's forms of them.
+inline constexpr integer_product_inputs qlinear_inputs{0, 1, 2, 3, 4, 5, 6, 7, 8};
+/// ConvInteger and MatMulInteger: zero points only.
+inline constexpr integer_product_inputs integer_inputs{
+    0, absent_input, 2, 1, absent_input, 3, absent_input, absent_input, absent_input};
+/// com.microsoft.QGemm.
+inline constexpr integer_product_inputs qgemm_inputs{0, 1, 2, 3, 4, 5, 7, 8, 6};
+
+/// The clamp that fusion left on a node.
+struct fused_clamp {
+  float lower, upper;
+  explicit fused_clamp(const node& n)
+      : lower(n.get_float("lower", -std::numeric_limits<float>::infinity())),
+        upper(n.get_float("upper", std::numeric_limits<float>::infinity())) {}
+};
+
+/// The grid that fusion left on a node, or the whole type.
+inline grid fused_levels(const node& n) {
+  return {static_cast<std::int32_t>(n.get_int("qmin", 0)),
+          static_cast<std::int32_t>(n.get_int("qmax", -1))};
+}
+
+/// The epilogue that a node's scales ask for; the left zero point is the caller's.
+inline epilogue_options product_epilogue(const operator_context& c,
+                                         const integer_product_inputs& at) {
+  epilogue_options options;
+  if (c.has_input(at.lhs_scale)) {
+    options.lhs_scale = read_params(c, at.lhs_scale, at.lhs_zero_point).scale;
+  }
+  if (c.has_input(at.out_scale)) {
+    options.output = read_params(c, at.out_scale, at.out_zero_point);
+  }
+  options.levels = fused_levels(c.n());
+  const fused_clamp clamp(c.n());
+  options.lower = clamp.lower;
+  options.upper = clamp.upper;
+  return options;
+}
+
+/// The scales and the int32 bias of the right side.
+struct rhs_terms {
+  std::vector<float> scales{1.0F};
+  std::span<const std::int32_t> bias;
+
+  rhs_terms(const operator_context& c, const integer_product_inputs& at, std::size_t columns) {
+    if (c.has_input(at.rhs_scale)) {
+      scales = read_scales(c, at.rhs_scale);
+      c.require_supported(scales.size() == 1 || scales.size() == columns, scales.size(),
+                          " weight scales for ", columns, " columns");
+    }
+    if (c.has_input(at.bias)) {
+      c.require(
+          c.inputs[at.bias].type() == element_type::s32 && c.inputs[at.bias].count() == columns,
+          "bias must be int32 with ", columns, " values");
+      bias = c.inputs[at.bias].data<std::int32_t>();
+    }
+  }
+};
 
 /// Calls f.operator()<T>() for the output of an integer product.
 template <class Function>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Elementwise operators and Concat on 8-bit tensors: com.microsoft's QLinear* forms, which also serve as
-// domain "detent" when graph/lower.hpp has found them in a model.
+// Elementwise operators and Concat on 8-bit tensors: com.microsoft's QLinear* forms, which also
+// serve as domain "detent" when graph/lower.hpp has found them in a model.
 //
 //   QLinearAdd, QLinearMul (detent also: QLinearSub, QLinearDiv)
 //       Q(D(a) op D(b)), dequantized, combined and quantized in float
@@ -152,8 +152,8 @@ inline void apply_table(const std::array<std::uint8_t, 256>& table, const tensor
   }
 }
 
-/// The function of a Lookup node (or of com.microsoft's QLinearSigmoid and QLinearLeakyRelu) as a node of
-/// its own.
+/// The function of a Lookup node (or of com.microsoft's QLinearSigmoid and QLinearLeakyRelu) as a
+/// node of its own.
 inline node lookup_function(const node& n) {
   node function = n;
   function.domain.clear();
@@ -252,13 +252,14 @@ inline constexpr operator_definition quantized_elementwise_operators[] = {
     {"com.microsoft", "QLinearMul", 7, 8, layout_support::elementwise, &infer_quantized_binary,
      &run_quantized_binary<binary_function::mul>},
     {"detent", "Lookup", 4, 5, layout_support::elementwise, &infer_lookup, &run_lookup},
-    {"com.microsoft", "QLinearSigmoid", 4, 5, layout_support::elementwise, &infer_lookup, &run_lookup},
+    {"com.microsoft", "QLinearSigmoid", 4, 5, layout_support::elementwise, &infer_lookup,
+     &run_lookup},
     {"com.microsoft", "QLinearLeakyRelu", 4, 5, layout_support::elementwise, &infer_lookup,
      &run_lookup},
     {"detent", "QLinearConcat", 5, any_number, layout_support::plain, &infer_quantized_concat,
      &run_quantized_concat},
-    {"com.microsoft", "QLinearConcat", 5, any_number, layout_support::plain, &infer_quantized_concat,
-     &run_quantized_concat},
+    {"com.microsoft", "QLinearConcat", 5, any_number, layout_support::plain,
+     &infer_quantized_concat, &run_quantized_concat},
 };
 
 }  // namespace ops

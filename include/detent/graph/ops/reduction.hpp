@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reductions over axes, ArgMax and ArgMin, CumSum. Floats are summed in double, always in the same order.
+// Reductions over axes, ArgMax and ArgMin, CumSum. Floats are summed in double, always in the same
+// order.
 #ifndef DETENT_GRAPH_OPS_REDUCTION_HPP
 #define DETENT_GRAPH_OPS_REDUCTION_HPP
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +25,8 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-// --- what is kept of the elements seen so far ----------------------------------------------------------
+// --- what is kept of the elements seen so far
+// ----------------------------------------------------------
 //
 // Each reducer has a total that starts as start(), takes elements with add() and gives result() of
 // `count` of them.
@@ -149,9 +152,11 @@ struct min {
 
 }  // namespace reducers
 
-// --- which elements ------------------------------------------------------------------------------------
+// --- which elements
+// ------------------------------------------------------------------------------------
 
-/// True for each dimension that is reduced. The axes are an input since `input_since`, an attribute before.
+/// True for each dimension that is reduced. The axes are an input since `input_since`, an attribute
+/// before.
 template <std::int64_t InputSince>
 [[nodiscard]] std::vector<bool> reduced_axes(const operator_context& c) {
   const std::size_t rank = c.input(0).rank();
@@ -193,19 +198,20 @@ void infer_reduction(operator_context& c) {
   c.set_output(0, x.type(), reduced_dims(c, x.dims(), reduced_axes<InputSince>(c)));
 }
 
-/// Where the elements of a reduction are. `dims` is the input with neighbouring dimensions merged that are
-/// both reduced or both kept. The last one is a row: either `row` elements that make up one sum (together
-/// with the other rows of it) or `row` sums side by side.
+/// Where the elements of a reduction are. `dims` is the input with neighbouring dimensions merged
+/// that are both reduced or both kept. The last one is a row: either `row` elements that make up
+/// one sum (together with the other rows of it) or `row` sums side by side.
 struct reduction_plan {
-  std::vector<std::size_t> kept;     // where each group of sums begins, for kept dimensions but the row
+  std::vector<std::size_t>
+      kept;  // where each group of sums begins, for kept dimensions but the row
   std::vector<std::size_t> reduced;  // offsets of the rows of a group
   std::size_t row = 1;
   bool row_is_reduced = true;
   std::size_t count = 1;  // elements of a sum
 };
 
-/// All sums of a multiple of `stride` below extent * stride and an entry of `offsets`; the entries vary
-/// fastest.
+/// All sums of a multiple of `stride` below extent * stride and an entry of `offsets`; the entries
+/// vary fastest.
 [[nodiscard]] inline std::vector<std::size_t> spread(const std::vector<std::size_t>& offsets,
                                                      std::size_t extent, std::size_t stride) {
   std::vector<std::size_t> all;
@@ -250,21 +256,22 @@ template <class Reducer, class T>
 void reduce(const operator_context& c, const reduction_plan& plan, const T* x, T* y) {
   const std::size_t width = plan.row_is_reduced ? 1 : plan.row;
   const std::size_t work = plan.row * plan.reduced.size();
-  for_pieces(c, plan.kept.size(), rows_of(cheap_piece, work), [&](std::size_t begin, std::size_t end) {
-    std::vector<typename Reducer::total> totals(width);
-    for (std::size_t group = begin; group < end; ++group) {
-      std::fill(totals.begin(), totals.end(), Reducer::start());
-      for (const std::size_t offset : plan.reduced) {
-        const T* from = x + plan.kept[group] + offset;
-        for (std::size_t i = 0; i < plan.row; ++i) {
-          Reducer::add(totals[plan.row_is_reduced ? 0 : i], from[i]);
-        }
-      }
-      for (std::size_t i = 0; i < width; ++i) {
-        y[group * width + i] = Reducer::result(totals[i], plan.count);
-      }
-    }
-  });
+  for_pieces(c, plan.kept.size(), rows_of(cheap_piece, work),
+             [&](std::size_t begin, std::size_t end) {
+               std::vector<typename Reducer::total> totals(width);
+               for (std::size_t group = begin; group < end; ++group) {
+                 std::fill(totals.begin(), totals.end(), Reducer::start());
+                 for (const std::size_t offset : plan.reduced) {
+                   const T* from = x + plan.kept[group] + offset;
+                   for (std::size_t i = 0; i < plan.row; ++i) {
+                     Reducer::add(totals[plan.row_is_reduced ? 0 : i], from[i]);
+                   }
+                 }
+                 for (std::size_t i = 0; i < width; ++i) {
+                   y[group * width + i] = Reducer::result(totals[i], plan.count);
+                 }
+               }
+             });
 }
 
 template <template <class> class Reducer, class T, std::int64_t InputSince>
@@ -275,8 +282,7 @@ void run_reduction_as(operator_context& c) {
       return;
     }
     if (!x.view().empty()) {
-      const reduction_plan plan =
-          plan_reduction(c.input(0).dims(), reduced_axes<InputSince>(c));
+      const reduction_plan plan = plan_reduction(c.input(0).dims(), reduced_axes<InputSince>(c));
       reduce<Reducer<T>>(c, plan, x.view().data(), y.data());
       return;
     }
@@ -331,7 +337,8 @@ template <template <class> class Reducer, class Types, std::int64_t InputSince =
           &run_reduction<Reducer, Types, InputSince>};
 }
 
-// --- ArgMax and ArgMin ---------------------------------------------------------------------------------
+// --- ArgMax and ArgMin
+// ---------------------------------------------------------------------------------
 
 [[nodiscard]] inline std::size_t arg_axis(const operator_context& c) {
   return c.axis(c.n().get_int("axis", 0), c.input(0).rank());
@@ -380,7 +387,8 @@ void run_arg(operator_context& c) {
   });
 }
 
-// --- CumSum --------------------------------------------------------------------------------------------
+// --- CumSum
+// --------------------------------------------------------------------------------------------
 
 inline void run_cumsum(operator_context& c) {
   const tensor& x = c.input(0);

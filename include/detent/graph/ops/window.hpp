@@ -37,15 +37,16 @@ inline shape axis_list(const operator_context& c, std::string_view key, std::siz
     values.assign(count, otherwise);
   }
   c.require(values.size() == count, key, " has ", values.size(), " values, not ", count);
-  constexpr std::int64_t highest = std::int64_t{1} << 28;  // products with dimensions stay below 2^63
+  constexpr std::int64_t highest = std::int64_t{1}
+                                   << 28;  // products with dimensions stay below 2^63
   for (const std::int64_t v : values) {
     c.require(v >= lowest && v <= highest, key, " holds ", v);
   }
   return values;
 }
 
-/// Reads the attributes for an input of shape [batch, channel, spatial ...]. `kernel` is the default for
-/// kernel_shape (empty: the attribute is required).
+/// Reads the attributes for an input of shape [batch, channel, spatial ...]. `kernel` is the
+/// default for kernel_shape (empty: the attribute is required).
 inline window_attributes read_window(const operator_context& c, const shape& dims,
                                      const shape& kernel) {
   c.require(dims.size() >= 3, "input of rank ", dims.size(), " has no spatial axes");
@@ -90,8 +91,8 @@ inline window_attributes read_window(const operator_context& c, const shape& dim
 inline std::int64_t output_extent(const operator_context& c, const window_attributes& w,
                                   std::size_t i, std::int64_t in, bool ceil_mode) {
   const std::int64_t padded = in + w.pads_begin[i] + w.pads_end[i];
-  c.require(padded >= w.reach(i), "the window reaches over ", w.reach(i),
-            " elements, axis ", i + 2, " has ", padded, " with padding");
+  c.require(padded >= w.reach(i), "the window reaches over ", w.reach(i), " elements, axis ", i + 2,
+            " has ", padded, " with padding");
   const std::int64_t room = padded - w.reach(i);
   std::int64_t out = (ceil_mode ? room + w.strides[i] - 1 : room) / w.strides[i] + 1;
   // A window that starts in the padding behind the input is dropped.

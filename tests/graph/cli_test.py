@@ -1,0 +1,430 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""What scripts rely on in the command line tool: exit codes, messages, files, last lines, JSON.
+
+    cli_test.py --detent BINARY --digits FOLDER
+
+Exit codes: 0 ok, 1 something is wrong, 77 skipped: numpy is missing (with CI=true that is 1).
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import numpy as np
+except ImportError:
+    print("skipped: no Python with numpy here")
+    sys.exit(1 if os.environ.get("CI") == "true" else 77)
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--detent", required=True)
+parser.add_argument("--digits", required=True, type=pathlib.Path)
+parser.add_argument("--shared", help="not used")
+options = parser.parse_args()
+
+MODEL = options.digits / "digits.onnx"
+CALIBRATION = options.digits / "calibration_images.npy"
+IMAGES = options.digits / "test_images.npy"
+LABELS = options.digits / "test_labels.npy"
+
+
+# ------------------------------------------------------------------------------- a little protobuf
+
+
+def varint(value):
+    out = bytearray()
+    value &= (1 << 64) - 1
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def field(number, value):
+    """An integer, or bytes (text, messages)."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    value = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def value_info(name, *dims, element=1):
+    shape = b"".join(field(1, field(1, d) if isinstance(d, int) else field(2, d)) for d in dims)
+    return field(1, name) + field(2, field(1, field(1, element) + field(2, shape)))
+
+
+def node(op, inputs, outputs, name=""):
+    ins = b"".join(field(1, i) for i in inputs)
+    outs = b"".join(field(2, o) for o in outputs)
+    return ins + outs + field(3, name) + field(4, op)
+
+
+def model(nodes, inputs, outputs):
+    graph = b"".join(field(1, n) for n in nodes) + field(2, "g")
+    graph += b"".join(field(11, v) for v in inputs) + b"".join(field(12, v) for v in outputs)
+    return field(1, 8) + field(7, graph) + field(8, field(2, 17))
+
+
+class CommandLine(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def detent(self, *arguments):
+        return subprocess.run([options.detent, *map(str, arguments)], capture_output=True, text=True)
+
+    def works(self, *arguments):
+        done = self.detent(*arguments)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), arguments)
+        return done.stdout
+
+    def fails(self, words, *arguments, lines=1):
+        """The job fails: exit code 1 and one line that names what is wrong."""
+        done = self.detent(*arguments)
+        self.assertEqual(done.returncode, 1, (arguments, done.stderr))
+        self.assertEqual(done.stderr.count("\n"), lines, done.stderr)
+        self.assertTrue(done.stderr.startswith("detent: "), done.stderr)
+        for word in words:
+            self.assertIn(str(word), done.stderr)
+        return done.stderr
+
+    def wrong_usage(self, words, *arguments):
+        done = self.detent(*arguments)
+        self.assertEqual(done.returncode, 2, (arguments, done.stderr))
+        for word in words:
+            self.assertIn(word, done.stderr.splitlines()[0])
+
+    def write(self, name, content):
+        path = self.folder / name
+        path.write_bytes(content)
+        return path
+
+    def array(self, name, values):
+        path = self.folder / name
+        np.save(path, values)
+        return path
+
+    def evaluate(self, *more, model=MODEL, data=IMAGES, labels=LABELS):
+        return ["eval", model, "--data", data, "--labels", labels, *more]
+
+    def quantize(self, *more, model=MODEL, calib=CALIBRATION, output=None):
+        return ["quantize", model, "-o", output or self.folder / "out.onnx", "--calib", calib, *more]
+
+    # ------------------------------------------------------------------------------------- models
+
+    def test_models_that_cannot_be_read(self):
+        good = MODEL.read_bytes()
+        cases = {
+            "missing.onnx": None,
+            "empty.onnx": b"",
+            "truncated.onnx": good[: len(good) // 2],
+            "tail.onnx": good[:-1],
+            "text.onnx": b"not a model\n" * 100,
+            "unsorted.onnx": model([node("Relu", ["a"], ["y"]), node("Relu", ["y"], ["a"], "loop")],
+                                   [value_info("x", 1)], [value_info("y", 1)]),
+        }
+        for name, content in cases.items():
+            path = self.folder / name
+            if content is not None:
+                path.write_bytes(content)
+            out = self.folder / "out.onnx"
+            for arguments in (self.evaluate(model=path), self.quantize(model=path, output=out), ["inspect", path],
+                              ["run", path, "--input", IMAGES, "-o", self.folder / "out"],
+                              ["compare", path, MODEL, "--data", IMAGES], ["compare", MODEL, path, "--data", IMAGES]):
+                with self.subTest(name=name, command=arguments[0]):
+                    self.fails([path], *arguments)
+            self.assertFalse(out.exists())
+        self.fails([self.folder], "inspect", self.folder)
+
+    def test_operator_that_is_not_supported(self):
+        path = self.write("fancy.onnx", model([node("Relu", ["x"], ["a"]), node("Fancy", ["a"], ["y"], "the_node")],
+                                              [value_info("x", "N", 2)], [value_info("y", "N", 2)]))
+        data = self.array("x.npy", np.zeros((3, 2), np.float32))
+        self.fails(["Fancy", "the_node"], "run", path, "--input", data, "-o", self.folder / "out")
+        self.fails(["Fancy", "the_node"], *self.quantize(model=path, calib=data))
+        self.assertFalse((self.folder / "out").exists())
+        self.assertIn("Fancy", self.works("inspect", path))
+        self.assertEqual(len(json.loads(self.works("inspect", path, "--json"))["unsupported_nodes"]), 1)
+
+    def test_names_from_a_file_do_not_break_lines(self):
+        path = self.write("odd.onnx", model([node("Fancy", ["x"], ["y"], "two\nlines \x1b[31mred")],
+                                            [value_info("x", 1)], [value_info("y", 1)]))
+        data = self.array("x.npy", np.zeros((1,), np.float32))
+        message = self.fails(["Fancy"], "run", path, "--input", data, "-o", self.folder / "out")
+        self.assertNotIn("\x1b", message)
+
+    # --------------------------------------------------------------------------------------- data
+
+    def test_arrays_that_are_wrong(self):
+        images = np.load(IMAGES)
+        good = IMAGES.read_bytes()
+        files = {
+            "missing.npy": None,
+            "empty.npy": b"",
+            "text.npy": b"1 2 3\n",
+            "truncated.npy": good[:-7],
+            "header.npy": good[:40],
+            "longer.npy": good + b"\0",
+            "rank.npy": images[:, 0],
+            "size.npy": images[:, :, :7],
+            "scalar.npy": np.float32(1),
+            "type.npy": images.astype(np.float64),
+            "integers.npy": images.astype(np.uint8),
+            "endian.npy": images.astype(">f4"),
+            "fortran.npy": np.asfortranarray(images),
+            "none.npy": images[:0],
+            "objects.npy": np.array([{"a": 1}], dtype=object),
+            "complex.npy": images.astype(np.complex64),
+        }
+        for name, content in files.items():
+            path = self.folder / name
+            if isinstance(content, bytes):
+                path.write_bytes(content)
+            elif content is not None:
+                np.save(path, content)
+            for arguments in (self.evaluate(data=path), self.quantize(calib=path),
+                              ["run", MODEL, "--input", f"image={path}", "-o", self.folder / "out"],
+                              ["compare", MODEL, MODEL, "--data", path]):
+                with self.subTest(name=name, command=arguments[0]):
+                    self.fails([name], *arguments)
+        self.assertFalse((self.folder / "out.onnx").exists())
+        self.assertFalse((self.folder / "out").exists())
+
+    def test_labels_that_are_wrong(self):
+        labels = np.load(LABELS)
+        for name, values in (("short", labels[:-1]), ("long", np.append(labels, 0)), ("float", labels.astype(np.float32)),
+                             ("matrix", labels.reshape(-1, 2)), ("large", labels + 5), ("negative", labels - 1)):
+            with self.subTest(name=name):
+                path = self.array(f"{name}.npy", values)
+                self.fails([path], *self.evaluate(labels=path))
+        for dtype in (np.int32, np.uint8, np.int8):
+            path = self.array("labels.npy", labels.astype(dtype).reshape(-1, 1))
+            self.assertIn("top1 99.44", self.works(*self.evaluate(labels=path)))
+
+    def test_inputs_by_name(self):
+        self.fails(["'nope'", "'image'"], *self.evaluate(data=f"nope={IMAGES}"))
+        self.works(*self.evaluate(data=f"image={IMAGES}"))
+        two = self.write("two.onnx", model([node("Add", ["a/b", "c"], ["y/z"])],
+                                           [value_info("a/b", "N", 2), value_info("c", "N", 2)], [value_info("y/z", "N", 2)]))
+        data = self.array("x.npy", np.ones((3, 2), np.float32))
+        out = self.folder / "out"
+        self.fails(["x.npy", "NAME="], "run", two, "--input", data, "--input", data, "-o", out)
+        self.fails(["'c'"], "run", two, "--input", f"a/b={data}", "-o", out)
+        self.fails(["twice"], "run", two, "--input", f"a/b={data}", "--input", f"a/b={data}", "-o", out)
+        other = self.array("other.npy", np.ones((4, 2), np.float32))
+        self.fails(["other.npy"], "run", two, "--input", f"a/b={data}", "--input", f"c={other}", "-o", out)
+        self.works("run", two, "--input", f"a/b={data}", "--input", f"c={data}", "-o", out)
+        self.assertTrue((np.load(out / "y_z.npy") == np.full((3, 2), 2, np.float32)).all())
+        self.assertEqual([p.name for p in out.iterdir()], ["y_z.npy"])
+
+    # ----------------------------------------------------------------------------------- quantize
+
+    def test_quantize(self):
+        out = self.folder / "out.onnx"
+        text = self.works(*self.quantize(output=out))
+        self.assertIn(str(out), text)
+        self.assertLess(out.stat().st_size, MODEL.stat().st_size)
+        self.assertEqual([p.name for p in self.folder.iterdir()], ["out.onnx"])
+        first = out.read_bytes()
+        facts = json.loads(self.works(*self.quantize("--json", output=out)))
+        self.assertEqual(first, out.read_bytes())
+        self.assertEqual(facts["samples"], 100)
+        self.assertEqual(facts["bytes_after"], len(first))
+        facts = json.loads(self.works(*self.quantize("--json", "--samples", 7, "--granularity", "per-tensor")))
+        self.assertEqual((facts["samples"], facts["granularity"]), (7, "per-tensor"))
+        self.works(*self.quantize("--approach", "static", "--format", "qdq", "--activations", "u8", "--method", "minmax",
+                                  "--bias-correction", "none"))
+        accuracy = float(self.works(*self.evaluate(model=out)).splitlines()[-1].split()[1])
+        self.assertGreaterEqual(accuracy, 98.0)
+        self.fails(["already quantized"], *self.quantize(model=out, output=self.folder / "twice.onnx"))
+
+    def test_calibration_that_is_wrong(self):
+        out = self.folder / "out.onnx"
+        self.fails(["--calib"], "quantize", MODEL, "-o", out)
+        images = np.load(CALIBRATION)
+        for value, tensor in ((np.nan, "'image'"), (np.inf, "tensor '")):
+            bad = images.copy()
+            bad[3, 0, 2, 2] = value
+            self.fails([tensor], *self.quantize(calib=self.array("bad.npy", bad), output=out))
+        self.assertFalse(out.exists())
+
+    def test_output_that_cannot_be_written(self):
+        missing = self.folder / "missing" / "out.onnx"
+        self.fails([missing], *self.quantize(output=missing))
+        self.assertFalse(missing.parent.exists())
+        folder = self.folder / "folder"
+        folder.mkdir()
+        self.fails([folder], *self.quantize(output=folder))
+        file = self.write("file", b"older")
+        self.fails([file], "run", MODEL, "--input", IMAGES, "-o", file)
+        self.assertEqual(file.read_bytes(), b"older")
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["file", "folder"])
+        if pathlib.Path("/dev/full").exists():
+            out = self.folder / "out"
+            out.mkdir()
+            (out / "logits.npy").mkdir()  # a folder has the name
+            (out / "logits.npy" / "x").write_bytes(b"")
+            self.fails(["logits.npy"], "run", MODEL, "--input", IMAGES, "-o", out)
+            self.assertEqual([p.name for p in out.iterdir()], ["logits.npy"])
+
+    # ---------------------------------------------------------------------------------- the others
+
+    def test_eval(self):
+        last = self.works(*self.evaluate()).splitlines()[-1]
+        self.assertRegex(last, r"^top1 99\.44 top5 \d+\.\d\d n 360 seconds \d+\.\d\d$")
+        last = self.works(*self.evaluate("--samples", "100:200", "--batch", 8, "--threads", 2)).splitlines()[-1]
+        self.assertRegex(last, r"^top1 \d+\.\d\d top5 \d+\.\d\d n 100 seconds \d+\.\d\d$")
+        facts = json.loads(self.works(*self.evaluate("--json", "--samples", ":10")))
+        self.assertEqual(facts["n"], 10)
+        self.assertEqual(set(facts), {"model", "top1", "top5", "n", "seconds", "batch", "threads", "target"})
+        for samples in ("5", "9:5", "a:b", "360:", "-1:5"):
+            with self.subTest(samples=samples):
+                self.fails(["--samples"], *self.evaluate("--samples=" + samples))
+        self.fails(["nonsense", "targets"], *self.evaluate("--target", "nonsense"))
+        targets = [t for t in json.loads(self.works("targets", "--json"))["targets"] if t["supported"]]
+        for target in targets:
+            text = self.works(*self.evaluate("--target", target["target"]))
+            self.assertIn("target " + target["target"], text)
+            self.assertIn("top1 99.44 ", text)
+
+    def test_top5_and_ties(self):
+        # Scores of a model that gives its input back: sample i has rank i for label 0.
+        path = self.write("same.onnx", model([node("Relu", ["x"], ["y"])], [value_info("x", "N", 8)], [value_info("y", "N", 8)]))
+        scores = np.zeros((7, 8), np.float32)
+        for i in range(7):
+            scores[i, 1 : 1 + i] = 2
+            scores[i, 0] = 1
+        data = self.array("x.npy", scores)
+        labels = self.array("l.npy", np.zeros(7, np.int64))
+        last = self.works(*self.evaluate(model=path, data=data, labels=labels)).splitlines()[-1]
+        self.assertTrue(last.startswith(f"top1 {100 / 7:.2f} top5 {500 / 7:.2f} n 7 "), last)
+        ties = self.array("t.npy", np.ones((2, 8), np.float32))
+        labels = self.array("l.npy", np.array([0, 1]))
+        last = self.works(*self.evaluate(model=path, data=ties, labels=labels)).splitlines()[-1]
+        self.assertTrue(last.startswith("top1 50.00 top5 100.00 n 2 "), last)
+        nan = self.array("n.npy", np.full((2, 8), np.nan, np.float32))
+        last = self.works(*self.evaluate(model=path, data=nan, labels=labels)).splitlines()[-1]
+        self.assertTrue(last.startswith("top1 0.00 top5 0.00 n 2 "), last)
+
+    def test_run(self):
+        out = self.folder / "a" / "b"
+        self.works("run", MODEL, "--input", IMAGES, "-o", out)
+        self.assertEqual([p.name for p in out.iterdir()], ["logits.npy"])
+        logits = np.load(out / "logits.npy")
+        self.assertEqual((logits.shape, logits.dtype), ((360, 10), np.float32))
+        self.assertGreater((logits.argmax(1) == np.load(LABELS)).mean(), 0.99)
+        facts = json.loads(self.works("run", MODEL, "--input", IMAGES, "-o", out, "--json"))
+        self.assertEqual(facts["outputs"][0]["shape"], [360, 10])
+        clash = self.write("clash.onnx", model([node("Relu", ["x"], ["a/b"]), node("Neg", ["x"], ["a_b"])],
+                                               [value_info("x", "N")], [value_info("a/b", "N"), value_info("a_b", "N")]))
+        data = self.array("x.npy", np.ones(3, np.float32))
+        self.fails(["a_b"], "run", clash, "--input", data, "-o", self.folder / "clash")
+        # Batches of a fixed size: the last one is filled up.
+        fixed = self.write("fixed.onnx", model([node("Neg", ["x"], ["y"])], [value_info("x", 2, 3)], [value_info("y", 2, 3)]))
+        values = np.arange(15, dtype=np.float32).reshape(5, 3)
+        self.works("run", fixed, "--input", self.array("v.npy", values), "-o", out)
+        self.assertTrue((np.load(out / "y.npy") == -values).all())
+
+    def test_a_name_that_leaves_the_folder(self):
+        odd = self.write("odd.onnx", model([node("Neg", ["x"], ["../../y"])], [value_info("x", "N")], [value_info("../../y", "N")]))
+        data = self.array("x.npy", np.ones(3, np.float32))
+        out = self.folder / "a" / "b" / "c"
+        self.works("run", odd, "--input", data, "-o", out)
+        self.assertEqual([p.name for p in out.iterdir()], [".._.._y.npy"])
+
+    def test_compare(self):
+        quantized = self.folder / "q.onnx"
+        self.works(*self.quantize(output=quantized))
+        lines = self.works("compare", MODEL, quantized, "--data", IMAGES).splitlines()
+        self.assertRegex(lines[-1], r"^agreement \d+\.\d\d n 360$")
+        facts = json.loads(self.works("compare", MODEL, quantized, "--data", IMAGES, "--json", "--samples", "0:50"))
+        self.assertEqual(facts["n"], 50)
+        self.assertGreater(facts["outputs"][0]["snr_db"] if "snr_db" in facts["outputs"][0] else 20, 15)
+        same = json.loads(self.works("compare", MODEL, MODEL, "--data", IMAGES, "--json"))
+        self.assertEqual(same["agreement"], 100.0)
+
+    def test_inspect(self):
+        self.assertIn("Conv", self.works("inspect", MODEL))
+        facts = json.loads(self.works("inspect", MODEL, "--json"))
+        self.assertEqual(facts["opset"], 17)
+        self.assertEqual(facts["unsupported_nodes"], [])
+        self.assertEqual(facts["inputs"][0]["name"], "image")
+        quantized = self.folder / "q.onnx"
+        self.works(*self.quantize(output=quantized))
+        self.assertGreater(len(json.loads(self.works("inspect", quantized, "--json"))["quantization"]), 5)
+
+    def test_targets(self):
+        lines = self.works("targets").splitlines()
+        self.assertEqual(sum("active" in line for line in lines), 1)
+        self.assertTrue(lines[0].startswith("portable"))
+        targets = json.loads(self.works("targets", "--json"))["targets"]
+        self.assertEqual(len(targets), len(lines))
+        self.assertEqual(sum(t["active"] for t in targets), 1)
+
+    def test_conformance(self):
+        def case(name, content, result):
+            folder = self.folder / name
+            (folder / "test_data_set_0").mkdir(parents=True)
+            (folder / "model.onnx").write_bytes(content)
+            for kind, values in (("input", [-1.0, 2.0]), ("output", result)):
+                raw = np.array(values, np.float32).tobytes()
+                tensor = field(1, len(values)) + field(2, 1) + field(9, raw)
+                (folder / "test_data_set_0" / f"{kind}_0.pb").write_bytes(tensor)
+
+        relu = model([node("Relu", ["x"], ["y"])], [value_info("x", 2)], [value_info("y", 2)])
+        fancy = model([node("Fancy", ["x"], ["y"])], [value_info("x", 2)], [value_info("y", 2)])
+        case("good/one", relu, [0.0, 2.0])
+        case("good/two", fancy, [0.0, 2.0])
+        last = self.works("conformance", self.folder / "good").splitlines()
+        self.assertEqual(last[-1], "1 passed, 0 failed, 1 skipped")
+        self.assertTrue(any("skipped" in line and "Fancy" in line for line in last[:-1]))
+        case("bad/wrong", relu, [0.0, 3.0])
+        case("bad/shape", relu, [0.0, 2.0, 0.0])
+        done = self.detent("conformance", self.folder)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stdout.splitlines()[-1], "1 passed, 2 failed, 1 skipped")
+        facts = json.loads(self.detent("conformance", self.folder, "--json").stdout)
+        self.assertEqual((facts["passed"], facts["failed"], facts["skipped"]), (1, 2, 1))
+        self.assertEqual(self.detent("conformance", self.folder / "good" / "one").returncode, 0)
+        self.fails(["missing"], "conformance", self.folder / "missing")
+        (self.folder / "empty").mkdir()
+        self.fails(["empty"], "conformance", self.folder / "empty")
+
+    # -------------------------------------------------------------------------------------- usage
+
+    def test_wrong_usage(self):
+        self.wrong_usage([])
+        self.wrong_usage([], "nonsense")
+        self.wrong_usage(["--bogus"], *self.quantize("--bogus"))
+        self.wrong_usage(["MODEL"], "inspect")
+        self.wrong_usage(["-o"], "quantize", MODEL, "--calib", CALIBRATION)
+        self.wrong_usage(["--labels"], "eval", MODEL, "--data", IMAGES)
+        self.wrong_usage(["--threads"], *self.evaluate("--threads", "0"))
+        self.wrong_usage(["--threads"], *self.evaluate("--threads", "many"))
+        self.wrong_usage(["--granularity"], *self.quantize("--granularity", "per-group"))
+        for option, values in (("--approach", ["dynamic", "x"]), ("--format", ["qoperator", "integerops"]),
+                               ("--activations", ["s8"]), ("--method", ["percentile", "kl", "mse", "isotone"]),
+                               ("--bias-correction", ["fast", "full"]), ("--report", ["report.html"])):
+            for value in values:
+                with self.subTest(option=option, value=value):
+                    self.wrong_usage([option], *self.quantize(option, value))
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_help_and_version(self):
+        self.assertRegex(self.works("--version"), r"^\d+\.\d+\.\d+\n$")
+        self.assertIn("quantize", self.works("--help"))
+        for command in ("quantize", "eval", "run", "compare", "inspect", "conformance", "targets"):
+            self.assertIn("--json", self.works(command, "--help"))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,653 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The executor says what is wrong before and while it runs, and the rewrites of graph/optimize.hpp
+// keep what a model computes.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/graph/executor.hpp>
+#include <detent/graph/opset.hpp>
+#include <detent/graph/optimize.hpp>
+
+#include "check_graph_error.hpp"
+#include "compare.hpp"
+#include "model_builder.hpp"
+#include "random.hpp"
+
+namespace {
+
+namespace graph = detent::graph;
+using detent::error_kind;
+using graph::element_type;
+using graph::shape;
+using graph::tensor;
+using test::check_graph_error;
+using test::list;
+using test::model_builder;
+using test::number;
+using test::random_floats;
+using test::real;
+using test::text;
+
+using tensors = std::map<std::string, tensor>;
+
+std::size_t count(const graph::model& m, std::string_view op, std::string_view domain = "") {
+  return static_cast<std::size_t>(
+      std::count_if(m.nodes.begin(), m.nodes.end(),
+                    [&](const graph::node& n) { return n.op_type == op && n.domain == domain; }));
+}
+
+std::vector<tensor> run(const graph::model& m, const tensors& inputs) {
+  graph::executor executor(m);
+  return executor.run(inputs);
+}
+
+/// Both models' outputs agree within float rounding, or exactly.
+void check_same_results(const graph::model& actual, const graph::model& expected,
+                        const tensors& inputs, bool exactly = false) {
+  const std::vector<tensor> a = run(actual, inputs);
+  const std::vector<tensor> e = run(expected, inputs);
+  REQUIRE(a.size() == e.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    CHECK(actual.outputs[i].name == expected.outputs[i].name);
+    REQUIRE(a[i].dims() == e[i].dims());
+    const auto x = a[i].data<float>();
+    const auto y = e[i].data<float>();
+    if (exactly) {
+      CHECK(test::difference(x, y) == "");
+      continue;
+    }
+    float largest = 1e-30F;
+    float error = 0.0F;
+    for (std::size_t k = 0; k < x.size(); ++k) {
+      largest = (std::max)(largest, std::fabs(y[k]));
+      error = (std::max)(error, std::fabs(x[k] - y[k]));
+    }
+    CHECK(error <= 1e-5F * largest);
+  }
+}
+
+graph::model simplified(graph::model m) {
+  graph::simplify(m);
+  graph::sort_and_check(m);
+  return m;
+}
+
+/// Four parameters of a BatchNormalization over `channels`, and the node.
+std::string add_batch_norm(model_builder& b, test::random_source& r, const std::string& x,
+                           std::int64_t channels) {
+  const std::string base = "bn" + std::to_string(b.get().nodes.size());
+  b.constant(base + "_scale", random_floats(r, {channels}, -2.0F, 2.0F));
+  b.constant(base + "_shift", random_floats(r, {channels}, -2.0F, 2.0F));
+  b.constant(base + "_mean", random_floats(r, {channels}, -2.0F, 2.0F));
+  b.constant(base + "_variance", random_floats(r, {channels}, 0.1F, 2.0F));
+  return b.add("BatchNormalization",
+               {x, base + "_scale", base + "_shift", base + "_mean", base + "_variance"},
+               {{"epsilon", real(1e-3F)}});
+}
+
+}  // namespace
+
+// --------------------------------------------------------------------------------------------
+// errors
+
+TEST_CASE("executor: inputs that are not as declared") {
+  model_builder b;
+  b.input("x", {-1, 3});
+  b.input("n", {2}, element_type::s64);
+  b.output(b.add("Relu", {"x"}));
+  b.output(b.add("Identity", {"n"}), element_type::s64);
+  graph::executor executor(b.get());
+  const tensor x = test::floats({4, 3}, std::vector<float>(12, 1.0F));
+  const tensor n = test::make_tensor<std::int64_t>(element_type::s64, {2}, {5, 6});
+
+  CHECK(executor.run({{"x", x}, {"n", n}}).size() == 2);
+  check_graph_error(error_kind::invalid_argument, {"'n'", "missing"}, [&] {
+    static_cast<void>(executor.run({{"x", x}}));
+  });
+  check_graph_error(error_kind::invalid_argument, {"'z'"}, [&] {
+    static_cast<void>(executor.run({{"x", x}, {"n", n}, {"z", x}}));
+  });
+  check_graph_error(error_kind::invalid_argument, {"'n'", "int64", "float32"}, [&] {
+    static_cast<void>(executor.run({{"x", x}, {"n", x}}));
+  });
+  check_graph_error(error_kind::shape_mismatch, {"'x'", "[-1,3]", "[3,4]"}, [&] {
+    static_cast<void>(executor.run({{"x", x.reshaped({3, 4})}, {"n", n}}));
+  });
+  check_graph_error(error_kind::shape_mismatch, {"'x'", "[4,3,1]"}, [&] {
+    static_cast<void>(executor.run({{"x", x.reshaped({4, 3, 1})}, {"n", n}}));
+  });
+  check_graph_error(error_kind::invalid_argument, {"'x'"}, [&] {
+    static_cast<void>(executor.run({{"x", tensor(element_type::f32, {4, 3})}, {"n", n}}));
+  });
+  // It is as good as new.
+  CHECK(test::values_of<std::int64_t>(executor.run({{"x", x}, {"n", n}})[1]) ==
+        std::vector<std::int64_t>{5, 6});
+}
+
+TEST_CASE("executor: the first operator that is not supported is named before anything runs") {
+  model_builder b;
+  b.input("x", {3});
+  std::string v = b.add("Relu", {"x"});
+  v = b.add("Fancy", {v}, {}, "com.example");
+  v = b.add("NotAnOperator", {v});
+  b.output(v);
+  CHECK(graph::unsupported_nodes(b.get()).size() == 2);
+  check_graph_error(error_kind::unsupported, {"com.example.Fancy", "Fancy_1", "1 more"},
+                    [&] { graph::executor executor(b.get()); });
+}
+
+TEST_CASE("executor: a wrong node is named") {
+  model_builder b;
+  b.input("a", {2, 3});
+  b.input("b", {-1, -1});
+  b.output(b.add("MatMul", {"a", "b"}));
+  graph::executor executor(b.get());
+  check_graph_error(error_kind::bad_file, {"MatMul_0"}, [&] {
+    static_cast<void>(executor.run({{"a", test::floats({2, 3}, std::vector<float>(6))},
+                                    {"b", test::floats({4, 2}, std::vector<float>(8))}}));
+  });
+
+  model_builder missing;
+  missing.input("x", {2});
+  missing.output(missing.add("Add", {"x"}));
+  graph::executor add(missing.get());
+  check_graph_error(error_kind::bad_file, {"Add_0"}, [&] {
+    static_cast<void>(add.run({{"x", test::floats({2}, {1.0F, 2.0F})}}));
+  });
+}
+
+TEST_CASE("executor: no output is larger than the caller allows") {
+  model_builder b;
+  b.input("x", {1});
+  b.constant("shape", {1000, 1000});
+  b.output(b.add("Expand", {"x", "shape"}));
+  const tensors inputs{{"x", test::floats({1}, {1.0F})}};
+  graph::executor_options options;
+  options.max_tensor_bytes = 4000000;
+  graph::executor enough(b.get(), options);
+  CHECK(enough.run(inputs)[0].count() == 1000000);
+  options.max_tensor_bytes = 3999999;
+  graph::executor little(b.get(), options);
+  check_graph_error(error_kind::bad_file, {"Expand_0", "4000000", "3999999"},
+                    [&] { static_cast<void>(little.run(inputs)); });
+
+  // More than there is in any machine, and more than a size can hold.
+  for (const std::int64_t n : {std::int64_t{1} << 19, std::int64_t{1} << 31}) {
+    model_builder huge;
+    huge.input("x", {1});
+    huge.constant("shape", {n, n});
+    huge.output(huge.add("Expand", {"x", "shape"}));
+    graph::executor executor(huge.get());
+    check_graph_error(error_kind::bad_file, {"Expand_0"},
+                      [&] { static_cast<void>(executor.run(inputs)); });
+  }
+}
+
+TEST_CASE("executor: the observer sees every value, and results do not depend on it") {
+  test::random_source r(1);
+  model_builder b;
+  b.input("x", {1, 3, 5, 5});
+  b.constant("w", random_floats(r, {4, 3, 3, 3}, -1.0F, 1.0F));
+  const std::string conv = b.add("Conv", {"x", "w"});
+  const std::string relu = b.add("Relu", {conv});
+  b.output(relu);
+  const tensors inputs{{"x", random_floats(r, {1, 3, 5, 5}, -1.0F, 1.0F)}};
+  graph::executor executor(b.get());
+  const std::vector<tensor> quiet = executor.run(inputs);
+  std::map<std::string, tensor> seen;
+  const std::vector<tensor> watched = executor.run(
+      inputs, [&](const std::string& name, const tensor& t) { seen[name] = graph::to_plain(t); });
+  CHECK(test::difference(watched[0].data<float>(), quiet[0].data<float>()) == "");
+  REQUIRE(seen.size() == 3);
+  CHECK(test::difference(seen[relu].data<float>(), quiet[0].data<float>()) == "");
+  CHECK(seen[conv].dims() == shape{1, 4, 3, 3});
+}
+
+TEST_CASE("executor: an output that is an input or a constant") {
+  model_builder b;
+  b.input("x", {2});
+  b.constant("c", test::floats({2}, {3.0F, 4.0F}));
+  b.output("x");
+  b.output("c");
+  const auto out = run(b.get(), {{"x", test::floats({2}, {1.0F, 2.0F})}});
+  CHECK(test::values_of<float>(out[0]) == std::vector<float>{1.0F, 2.0F});
+  CHECK(test::values_of<float>(out[1]) == std::vector<float>{3.0F, 4.0F});
+  const auto again = run(simplified(b.get()), {{"x", test::floats({2}, {1.0F, 2.0F})}});
+  CHECK(test::values_of<float>(again[1]) == std::vector<float>{3.0F, 4.0F});
+}
+
+TEST_CASE("executor: shapes are inferred as they come out") {
+  model_builder b;
+  b.input("x", {-1, 3, 8, 8});
+  test::random_source r(2);
+  b.constant("w", random_floats(r, {4, 3, 3, 3}, -1.0F, 1.0F));
+  const std::string conv = b.add("Conv", {"x", "w"}, {{"pads", list({1, 1, 1, 1})}});
+  const std::string pool =
+      b.add("MaxPool", {conv}, {{"kernel_shape", list({2, 2})}, {"strides", list({2, 2})}});
+  // Reshape to what Shape, Gather and Concat compute, as PyTorch writes x.view(x.size(0), -1).
+  const std::string dims = b.add("Shape", {pool});
+  b.constant("zero", {0});
+  b.constant("rest", {-1});
+  const std::string batch = b.add("Gather", {dims, "zero"});
+  const std::string target = b.add("Concat", {batch, "rest"}, {{"axis", number(0)}});
+  const std::string flat = b.add("Reshape", {pool, target});
+  b.output(flat);
+  for (const std::int64_t n : {1, 5}) {
+    const auto known = graph::infer_shapes(b.get(), {{"x", {n, 3, 8, 8}}});
+    CHECK(known.at(flat).dims() == shape{n, 64});
+    CHECK(known.at(flat).type() == element_type::f32);
+    graph::executor executor(b.get());
+    CHECK(executor.run({{"x", random_floats(r, {n, 3, 8, 8}, -1.0F, 1.0F)}})[0].dims() ==
+          shape{n, 64});
+  }
+}
+
+// ------------------------------------------------------------------------------------------
+// rewrites
+
+TEST_CASE("optimize: batch normalization goes into Conv, ConvTranspose and Gemm") {
+  test::random_source r(3);
+  INFO("seed ", r.seed());
+  for (const bool bias : {false, true}) {
+    for (const char* op : {"Conv", "ConvTranspose", "Gemm", "Gemm transB", "Conv group"}) {
+      INFO(op, bias ? " with bias" : "");
+      model_builder b;
+      const bool gemm = std::string(op).rfind("Gemm", 0) == 0;
+      const shape in = gemm ? shape{3, 4} : shape{2, 4, 5, 5};
+      b.input("x", in);
+      test::attributes a;
+      shape w;
+      if (std::string(op) == "Conv") {
+        w = {6, 4, 3, 3};
+      } else if (std::string(op) == "Conv group") {
+        w = {6, 2, 3, 3};
+        a["group"] = number(2);
+      } else if (std::string(op) == "ConvTranspose") {
+        w = {4, 6, 2, 2};
+        a["strides"] = list({2, 2});
+      } else if (std::string(op) == "Gemm") {
+        w = {4, 6};
+      } else {
+        w = {6, 4};
+        a["transB"] = number(1);
+      }
+      b.constant("w", random_floats(r, w, -1.0F, 1.0F));
+      std::vector<std::string> inputs{"x", "w"};
+      if (bias) {
+        inputs.push_back(b.constant("b", random_floats(r, {6}, -1.0F, 1.0F)));
+      }
+      const std::string name = gemm ? "Gemm" : std::string(op).substr(0, std::string(op).find(' '));
+      b.output(add_batch_norm(b, r, b.add(name, inputs, a), 6));
+      const graph::model m = simplified(b.get());
+      CHECK(m.nodes.size() == 1);
+      CHECK(count(m, name) == 1);
+      CHECK(m.initializers.size() == 2);  // what the originals are is not kept
+      check_same_results(m, b.get(), {{"x", random_floats(r, in, -2.0F, 2.0F)}});
+    }
+  }
+}
+
+TEST_CASE("optimize: folding leaves what others use as it was") {
+  test::random_source r(4);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {1, 4, 5, 5});
+  b.constant("w", random_floats(r, {4, 4, 3, 3}, -1.0F, 1.0F));
+  b.constant("b", random_floats(r, {4}, -1.0F, 1.0F));
+  const std::string first = b.add("Conv", {"x", "w", "b"}, {{"pads", list({1, 1, 1, 1})}});
+  const std::string folded = add_batch_norm(b, r, first, 4);
+  const std::string second = b.add("Conv", {folded, "w", "b"});  // the same weights
+  b.output(second);
+  const std::string both = b.add("Conv", {"x", "w"});  // its output is used twice
+  const std::string normalized = add_batch_norm(b, r, both, 4);
+  b.output(b.add("Add", {both, normalized}));
+  const std::string seen = b.add("Conv", {"x", "w", "b"});  // its output is the graph's
+  b.output(seen);
+  b.output(add_batch_norm(b, r, seen, 4));
+  const graph::model m = simplified(b.get());
+  CHECK(count(m, "BatchNormalization") == 2);
+  check_same_results(m, b.get(), {{"x", random_floats(r, {1, 4, 5, 5}, -2.0F, 2.0F)}});
+}
+
+TEST_CASE("optimize: additions become biases, MatMul becomes Gemm") {
+  test::random_source r(5);
+  INFO("seed ", r.seed());
+  const auto conv = [&](const shape& constant, bool swapped, std::size_t nodes) {
+    INFO("constant ", graph::to_string(constant), swapped ? " first" : "");
+    model_builder b;
+    b.input("x", {2, 3, 4, 6});
+    b.constant("w", random_floats(r, {6, 3, 1, 1}, -1.0F, 1.0F));
+    b.constant("c", random_floats(r, constant, -1.0F, 1.0F));
+    const std::string y = b.add("Conv", {"x", "w"});
+    b.output(swapped ? b.add("Add", {"c", y}) : b.add("Add", {y, "c"}));
+    const graph::model m = simplified(b.get());
+    CHECK(m.nodes.size() == nodes);
+    check_same_results(m, b.get(), {{"x", random_floats(r, {2, 3, 4, 6}, -2.0F, 2.0F)}});
+  };
+  conv({6, 1, 1}, false, 1);
+  conv({1, 6, 1, 1}, true, 1);
+  conv({6}, false, 2);  // along the width
+  conv({1, 1, 6}, false, 2);
+  conv({1, 1, 6, 1, 1}, false, 2);  // adds a dimension
+  conv({2, 6, 1, 1}, false, 2);
+  conv({1}, false, 2);
+
+  const auto matmul = [&](const shape& in, const shape& constant, std::size_t gemms,
+                          std::size_t nodes) {
+    INFO("input ", graph::to_string(in), " constant ", graph::to_string(constant));
+    model_builder b;
+    b.input("x", in);
+    b.constant("w", random_floats(r, {3, 5}, -1.0F, 1.0F));
+    b.constant("c", random_floats(r, constant, -1.0F, 1.0F));
+    b.output(b.add("Add", {b.add("MatMul", {"x", "w"}), "c"}));
+    const graph::model m = simplified(b.get());
+    CHECK(count(m, "Gemm") == gemms);
+    CHECK(m.nodes.size() == nodes);
+    check_same_results(m, b.get(), {{"x", random_floats(r, in, -2.0F, 2.0F)}});
+  };
+  matmul({4, 3}, {5}, 1, 1);
+  matmul({4, 3}, {1, 5}, 1, 1);
+  matmul({4, 3}, {4, 5}, 1, 2);
+  matmul({4, 3}, {4, 1}, 1, 2);
+  matmul({4, 3}, {1, 1, 5}, 1, 2);  // adds a dimension
+  matmul({2, 4, 3}, {5}, 0, 2);
+  matmul({3}, {5}, 0, 2);
+
+  model_builder b;
+  b.input("x", {4, 3});
+  b.constant("w", random_floats(r, {3, 5}, -1.0F, 1.0F));
+  b.constant("c", random_floats(r, {5}, -1.0F, 1.0F));
+  const std::string y = b.add("Gemm", {"x", "w", "c"}, {{"alpha", real(2.0F)}});
+  b.output(b.add("Add", {y, "c"}));
+  check_same_results(simplified(b.get()), b.get(), {{"x", random_floats(r, {4, 3}, -2.0F, 2.0F)}});
+}
+
+TEST_CASE("optimize: Identity and Dropout go, names of outputs stay") {
+  const tensors inputs{{"x", test::floats({2}, {-1.0F, 2.0F})}};
+  model_builder b(13);
+  b.input("x", {2});
+  b.constant("c", test::floats({2}, {1.0F, -1.0F}));
+  const std::string same = b.add("Identity", {"x"});
+  const std::string relu = b.add("Relu", {b.add("Dropout", {same})});
+  const std::string out = b.add("Identity", {relu});
+  b.output(out);
+  b.output(b.add("Identity", {out}));                   // an output of an output
+  b.output(b.add("Identity", {"x"}));                   // an input as it is
+  b.output(b.add("Dropout", {"c"}));                    // a constant as it is
+  b.output(b.add("Relu", {b.add("Identity", {"c"})}));  // a constant computed
+  const graph::model m = simplified(b.get());
+  CHECK(count(m, "Relu") <= 2);
+  CHECK(count(m, "Dropout") + count(m, "Identity") <= 4);
+  check_same_results(m, b.get(), inputs, true);
+}
+
+TEST_CASE("optimize: activations are fused without a change of a bit") {
+  test::random_source r(6);
+  INFO("seed ", r.seed());
+  const std::vector<std::string> activations{"Relu", "Clip", "Clip 0 6", "Clip -1 inf",
+                                             "Clip -inf 0.5"};
+  for (const char* op : {"Conv", "Conv depthwise", "Conv 1x1", "Gemm"}) {
+    for (const std::string& activation : activations) {
+      INFO(op, " ", activation);
+      model_builder b;
+      const bool gemm = std::string(op) == "Gemm";
+      const shape in = gemm ? shape{5, 8} : shape{2, 8, 7, 7};
+      b.input("x", in);
+      test::attributes a;
+      shape w{9, 8, 3, 3};
+      if (gemm) {
+        w = {8, 9};
+      } else if (std::string(op) == "Conv depthwise") {
+        w = {8, 1, 3, 3};
+        a["group"] = number(8);
+      } else if (std::string(op) == "Conv 1x1") {
+        w = {9, 8, 1, 1};
+      }
+      b.constant("w", random_floats(r, w, -1.0F, 1.0F));
+      b.constant("b", random_floats(r, {gemm ? 9 : w[0]}, -1.0F, 1.0F));
+      const std::string y = b.add(gemm ? "Gemm" : "Conv", {"x", "w", "b"}, a);
+      std::vector<std::string> inputs{y};
+      const std::string bounds = activation.substr(0, 4) == "Clip" ? activation.substr(4) : "";
+      if (bounds == " 0 6") {
+        inputs = {y, b.scalar("lo", 0.0F), b.scalar("hi", 6.0F)};
+      } else if (bounds == " -1 inf") {
+        inputs = {y, b.scalar("lo", -1.0F)};
+      } else if (bounds == " -inf 0.5") {
+        inputs = {y, "", b.scalar("hi", 0.5F)};
+      }
+      b.output(b.add(activation.substr(0, 4), inputs));
+      graph::model fused = b.get();
+      graph::fuse_activations(fused);
+      CHECK(fused.nodes.size() == 1);
+      for (const float size : {1.0F, 100.0F}) {
+        check_same_results(fused, b.get(), {{"x", random_floats(r, in, -size, size)}}, true);
+      }
+      // NaN goes through both alike.
+      tensor odd = random_floats(r, in, -1.0F, 1.0F);
+      odd.mutable_data<float>()[3] = std::numeric_limits<float>::quiet_NaN();
+      odd.mutable_data<float>()[9] = std::numeric_limits<float>::infinity();
+      check_same_results(fused, b.get(), {{"x", odd}}, true);
+    }
+  }
+}
+
+TEST_CASE("optimize: activations that cannot be fused stay") {
+  model_builder b;
+  b.input("x", {1, 1, 3, 3});
+  b.input("lo", {});
+  b.constant("w", test::floats({1, 1, 1, 1}, {2.0F}));
+  const std::string bounded = b.add("Conv", {"x", "w"});
+  b.output(b.add("Clip", {bounded, "lo"}));  // the bound comes from outside
+  const std::string twice = b.add("Conv", {"x", "w"});
+  b.output(b.add("Relu", {twice}));
+  b.output(b.add("Neg", {twice}));
+  const std::string seen = b.add("Conv", {"x", "w"});
+  b.output(seen);
+  b.output(b.add("Relu", {seen}));
+  graph::model fused = b.get();
+  graph::fuse_activations(fused);
+  CHECK(fused.nodes.size() == b.get().nodes.size());
+  test::random_source r(7);
+  check_same_results(
+      fused, b.get(),
+      {{"x", random_floats(r, {1, 1, 3, 3}, -1.0F, 1.0F)}, {"lo", test::floats({}, {0.25F})}},
+      true);
+}
+
+TEST_CASE("optimize: constants are computed once, quantization pairs are kept") {
+  model_builder b;
+  b.input("x", {4});
+  b.constant("c", test::floats({4}, {1.0F, 2.0F, 3.0F, 4.0F}));
+  const std::string c = b.add("Neg", {b.add("Sqrt", {"c"})});
+  const std::string q = b.pair("c", 0.5F, 10);
+  b.output(b.add("Add", {b.add("Mul", {"x", c}), q}));
+  const graph::model m = simplified(b.get());
+  CHECK(count(m, "Sqrt") == 0);
+  CHECK(count(m, "Neg") == 0);
+  CHECK(count(m, "DequantizeLinear") == 1);
+  check_same_results(m, b.get(), {{"x", test::floats({4}, {1.0F, -1.0F, 0.5F, 2.0F})}}, true);
+}
+
+TEST_CASE("optimize: random networks compute what they did") {
+  for (std::uint64_t seed = 100; seed < 140; ++seed) {
+    test::random_source r(seed);
+    INFO("seed ", r.seed());
+    model_builder b;
+    std::int64_t channels = r.integer(1, 5);
+    b.input("x", {2, channels, 8, 8});
+    std::vector<std::pair<std::string, std::int64_t>> values{{"x", channels}};
+    for (int i = 0; i < 12; ++i) {
+      const auto [v, c] =
+          values[r.size(values.size() < 3 ? 0 : values.size() - 3, values.size() - 1)];
+      const std::string id = std::to_string(i);
+      std::int64_t made = c;
+      std::string out;
+      switch (r.integer(0, 8)) {
+        case 0:
+        case 1:
+        case 2: {
+          const bool depthwise = r.chance(30);
+          made = depthwise ? c : r.integer(1, 6);
+          const std::int64_t k = r.chance(50) ? 1 : 3;
+          b.constant("w" + id, random_floats(r, {made, depthwise ? 1 : c, k, k}, -1.0F, 1.0F));
+          std::vector<std::string> inputs{v, "w" + id};
+          if (r.chance(50)) {
+            inputs.push_back(b.constant("b" + id, random_floats(r, {made}, -1.0F, 1.0F)));
+          }
+          out = b.add(
+              "Conv", inputs,
+              {{"pads", list({k / 2, k / 2, k / 2, k / 2})}, {"group", number(depthwise ? c : 1)}});
+          break;
+        }
+        case 3:
+          out = add_batch_norm(b, r, v, c);
+          break;
+        case 4:
+          out = b.add("Relu", {v});
+          break;
+        case 5:
+          out = b.add("Clip", {v, b.scalar("lo" + id, -1.0F), b.scalar("hi" + id, 3.0F)});
+          break;
+        case 6:
+          b.constant("c" + id, random_floats(r, {c, 1, 1}, -1.0F, 1.0F));
+          out = b.add("Add", {v, "c" + id});
+          break;
+        case 7:
+          out = b.add("Identity", {v});
+          break;
+        default: {
+          std::string other = v;
+          for (const auto& [name, size] : values) {
+            other = size == c ? name : other;
+          }
+          out = b.add("Add", {v, other});
+        }
+      }
+      values.emplace_back(out, made);
+      if (r.chance(15)) {
+        b.output(out);
+      }
+    }
+    if (!b.get().is_output(values.back().first)) {
+      b.output(values.back().first);
+    }
+    const tensors inputs{{"x", random_floats(r, {2, channels, 8, 8}, -1.0F, 1.0F)}};
+    graph::model m = simplified(b.get());
+    check_same_results(m, b.get(), inputs);
+    graph::model fused = m;
+    graph::fuse_activations(fused);
+    check_same_results(fused, m, inputs, true);
+  }
+}
+
+// --------------------------------------------------------------------------------------------
+// opsets
+
+TEST_CASE("opset: models of version 7 to 12 compute the same in 13") {
+  test::random_source r(8);
+  INFO("seed ", r.seed());
+  const auto floats_attribute = [](std::vector<float> values) {
+    graph::attribute a;
+    a.kind = graph::attribute::kind_type::floats;
+    a.floats = std::move(values);
+    return a;
+  };
+  const auto check = [&](std::int64_t opset, const shape& in, const std::string& op,
+                         const test::attributes& a, std::vector<std::string> more = {},
+                         const std::vector<std::vector<float>>& constants = {}) {
+    INFO("opset ", opset, " ", op);
+    model_builder b(opset);
+    b.input("x", in);
+    std::vector<std::string> inputs{"x"};
+    for (std::size_t i = 0; i < more.size(); ++i) {
+      b.constant(more[i],
+                 test::floats({static_cast<std::int64_t>(constants[i].size())}, constants[i]));
+      inputs.push_back(more[i]);
+    }
+    b.output(b.add("Neg", {b.add(op, inputs, a)}));
+    graph::model upgraded = b.get();
+    graph::upgrade_opset(upgraded);
+    graph::sort_and_check(upgraded);
+    CHECK(upgraded.opset() == 13);
+    check_same_results(upgraded, b.get(), {{"x", random_floats(r, in, -3.0F, 3.0F)}}, true);
+  };
+  for (const std::int64_t opset : {7, 8, 9, 10, 11, 12}) {
+    if (opset < 11) {
+      check(opset, {2, 3}, "Clip", {{"min", real(-1.0F)}, {"max", real(0.5F)}});
+      check(opset, {2, 3}, "Clip", {{"max", real(0.5F)}});
+      check(opset, {2, 3}, "Clip", {});
+      check(opset, {2, 3}, "Pad", {{"pads", list({1, 0, 0, 2})}, {"value", real(1.5F)}});
+      check(opset, {4, 5}, "Pad", {{"pads", list({1, 0, 2, 2})}, {"mode", text("reflect")}});
+    }
+    if (opset < 10) {
+      check(opset, {4, 5}, "Slice",
+            {{"starts", list({1, -4})}, {"ends", list({3, 100})}, {"axes", list({0, 1})}});
+      check(opset, {4, 5}, "Slice", {{"starts", list({1})}, {"ends", list({3})}});
+      const test::attributes linear{{"mode", text("linear")}};
+      if (opset < 9) {
+        check(opset, {1, 1, 3, 4}, "Upsample", {{"scales", floats_attribute({1, 1, 2, 3})}});
+      } else {
+        check(opset, {1, 1, 3, 4}, "Upsample", {}, {"scales"}, {{1, 1, 2, 3}});
+        check(opset, {1, 1, 3, 4}, "Upsample", linear, {"scales"}, {{1, 1, 2, 2}});
+      }
+    }
+    if (opset == 10) {
+      check(opset, {1, 1, 3, 4}, "Resize", {}, {"scales"}, {{1, 1, 2, 0.5F}});
+      check(opset, {1, 1, 3, 4}, "Resize", {{"mode", text("linear")}}, {"scales"},
+            {{1, 1, 1.5F, 2}});
+    }
+    check(opset, {1, 3, 1}, "Squeeze", {{"axes", list({0, 2})}});
+    check(opset, {1, 3, 1}, "Squeeze", {});
+    check(opset, {2, 3}, "Unsqueeze", {{"axes", list({0, 3})}});
+    check(opset, {2, 3, 4}, "ReduceSum", {{"axes", list({1})}, {"keepdims", number(0)}});
+    check(opset, {2, 3, 4}, "ReduceMean", {{"axes", list({1})}});
+    check(opset, {2, 3}, "Dropout", {{"ratio", real(0.25F)}});
+    for (const char* op : {"Softmax", "LogSoftmax"}) {
+      for (const std::int64_t axis : {0, 1, 2}) {
+        check(opset, {2, 3, 4}, op, {{"axis", number(axis)}});
+      }
+      check(opset, {2, 3, 4}, op, {});
+      check(opset, {2, 3, 1, 1}, op, {{"axis", number(1)}});
+      if (opset >= 11) {
+        check(opset, {2, 3, 4}, op, {{"axis", number(-2)}});
+      }
+    }
+  }
+  // A softmax behind other nodes, whose shape they tell.
+  model_builder b(9);
+  b.input("x", {2, 3, 4});
+  b.output(b.add("Softmax", {b.add("Relu", {b.add("Neg", {"x"})})}, {{"axis", number(1)}}));
+  graph::model upgraded = b.get();
+  graph::upgrade_opset(upgraded);
+  graph::sort_and_check(upgraded);
+  check_same_results(upgraded, b.get(), {{"x", random_floats(r, {2, 3, 4}, -3.0F, 3.0F)}}, true);
+
+  // Split has two outputs.
+  model_builder split(11);
+  split.input("x", {2, 5});
+  split.add("Split", {"x"}, {{"split", list({2, 3})}, {"axis", number(1)}});
+  split.get().nodes[0].outputs = {"left", "right"};
+  split.output("left");
+  split.output("right");
+  upgraded = split.get();
+  graph::upgrade_opset(upgraded);
+  check_same_results(upgraded, split.get(), {{"x", random_floats(r, {2, 5}, -3.0F, 3.0F)}}, true);
+
+  model_builder old(6);
+  old.input("x", {2});
+  old.output(old.add("Relu", {"x"}));
+  check_graph_error(error_kind::unsupported, {"opset 6"}, [&] { graph::upgrade_opset(old.get()); });
+
+  model_builder recent(15);
+  recent.input("x", {2});
+  recent.output(recent.add("Relu", {"x"}));
+  graph::upgrade_opset(recent.get());
+  CHECK(recent.get().opset() == 15);
+}

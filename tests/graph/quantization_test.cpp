@@ -1,0 +1,745 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Quantized models: their integer form computes what the float simulation of their Q and DQ nodes
+// does, and quantize_static() writes models of the documented structure.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/graph/executor.hpp>
+#include <detent/graph/lower.hpp>
+#include <detent/graph/onnx.hpp>
+#include <detent/graph/static_quantization.hpp>
+#include <detent/parallel.hpp>
+
+#include "check_graph_error.hpp"
+#include "compare.hpp"
+#include "for_each_target.hpp"
+#include "model_builder.hpp"
+#include "random.hpp"
+
+namespace {
+
+namespace graph = detent::graph;
+using detent::error_kind;
+using graph::element_type;
+using graph::shape;
+using graph::tensor;
+using test::check_graph_error;
+using test::list;
+using test::model_builder;
+using test::number;
+using test::random_floats;
+using test::real;
+
+using tensors = std::map<std::string, tensor>;
+
+std::size_t count(const graph::model& m, std::string_view op, std::string_view domain) {
+  return static_cast<std::size_t>(
+      std::count_if(m.nodes.begin(), m.nodes.end(),
+                    [&](const graph::node& n) { return n.op_type == op && n.domain == domain; }));
+}
+
+std::string operators(const graph::model& m) {
+  std::string all;
+  for (const graph::node& n : m.nodes) {
+    all += (all.empty() ? "" : " ") + (n.domain.empty() ? "" : n.domain + ".") + n.op_type;
+  }
+  return all;
+}
+
+std::vector<int> levels(const tensor& t) {
+  std::vector<int> values;
+  for (std::size_t i = 0; i < t.count(); ++i) {
+    values.push_back(t.type() == element_type::u8 ? int{t.data<std::uint8_t>()[i]}
+                                                  : int{t.data<std::int8_t>()[i]});
+  }
+  return values;
+}
+
+/// The integer form and the float simulation of a model with 8-bit or float outputs; how many steps
+/// (of size `step` for float outputs) they are apart at most.
+double distance(const graph::model& m, const tensors& inputs, double step = 1.0) {
+  graph::executor integer(graph::for_execution(m));
+  graph::executor simulation(graph::for_execution(m, false));
+  const std::vector<tensor> a = integer.run(inputs);
+  const std::vector<tensor> e = simulation.run(inputs);
+  double most = 0.0;
+  REQUIRE(a.size() == e.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    REQUIRE(a[i].dims() == e[i].dims());
+    REQUIRE(a[i].type() == e[i].type());
+    if (a[i].type() == element_type::f32) {
+      for (std::size_t k = 0; k < a[i].count(); ++k) {
+        const double d =
+            static_cast<double>(a[i].data<float>()[k]) - static_cast<double>(e[i].data<float>()[k]);
+        most = (std::max)(most, std::fabs(d) / step);
+      }
+      continue;
+    }
+    const std::vector<int> x = levels(a[i]);
+    const std::vector<int> y = levels(e[i]);
+    for (std::size_t k = 0; k < x.size(); ++k) {
+      most = (std::max)(most, static_cast<double>(std::abs(x[k] - y[k])));
+    }
+  }
+  return most;
+}
+
+/// What the lowered form of a model consists of.
+std::string lowered(const graph::model& m) { return operators(graph::for_execution(m)); }
+
+struct weights {
+  element_type type = element_type::s8;
+  bool per_channel = true;
+  bool zero_points = false;
+};
+
+/// DequantizeLinear of constant 8-bit weights.
+std::string add_weights(model_builder& b, test::random_source& r, const std::string& name,
+                        shape dims, std::int64_t axis, const weights& w) {
+  const std::int64_t channels = w.per_channel ? dims[static_cast<std::size_t>(axis)] : 1;
+  const shape params = w.per_channel ? shape{channels} : shape{};
+  const std::size_t size = graph::element_count(dims);
+  b.constant(name, test::make_tensor(w.type, std::move(dims), r.integers<std::uint8_t>(size)));
+  b.constant(name + "_scale", random_floats(r, params, 0.01F, 0.02F));
+  std::vector<std::uint8_t> zeros(static_cast<std::size_t>(channels),
+                                  w.type == element_type::u8 ? 128 : 0);
+  if (w.zero_points) {
+    zeros = r.integers<std::uint8_t>(zeros.size());
+  }
+  b.constant(name + "_zero_point", test::make_tensor(w.type, params, zeros));
+  test::attributes a;
+  if (w.per_channel) {
+    a["axis"] = number(axis);
+  }
+  return b.add("DequantizeLinear", {name, name + "_scale", name + "_zero_point"}, a);
+}
+
+int zero_point(element_type type, int of_u8) {
+  return type == element_type::u8 ? of_u8 : of_u8 - 128;
+}
+
+constexpr weights all_weights[] = {
+    {element_type::s8, true, false},  {element_type::s8, false, false},
+    {element_type::s8, true, true},   {element_type::s8, false, true},
+    {element_type::u8, false, false}, {element_type::u8, false, true}};
+
+}  // namespace
+
+// -------------------------------------------------------------------------------------------
+// lowering
+
+TEST_CASE("lower: convolutions of every kind") {
+  test::random_source r(1);
+  INFO("seed ", r.seed());
+  struct kind {
+    const char* name;
+    shape in, filters;
+    test::attributes attributes;
+  };
+  const kind kinds[] = {
+      {"plain",
+       {2, 5, 9, 8},
+       {6, 5, 3, 3},
+       {{"pads", list({1, 0, 2, 1})}, {"strides", list({2, 1})}}},
+      {"pointwise", {2, 5, 4, 4}, {7, 5, 1, 1}, {}},
+      {"depthwise",
+       {1, 6, 7, 7},
+       {6, 1, 3, 3},
+       {{"group", number(6)}, {"pads", list({1, 1, 1, 1})}}},
+      {"groups", {1, 6, 7, 7}, {4, 3, 3, 3}, {{"group", number(2)}, {"dilations", list({2, 1})}}},
+      {"one axis", {2, 3, 20}, {4, 3, 5}, {{"pads", list({2, 2})}}},
+  };
+  for (const kind& k : kinds) {
+    for (const element_type x_type : {element_type::u8, element_type::s8}) {
+      for (const weights& w : all_weights) {
+        for (const int variant : {0, 1, 2, 3, 4, 5}) {
+          // 0: no bias, 1: int32 bias, 2: float bias, Relu, 3: Clip, 4: float output, 5: float,
+          // Clip
+          INFO(k.name, " x ", graph::name(x_type), " w ", graph::name(w.type),
+               w.per_channel ? " per channel" : "", w.zero_points ? " with zero points" : "",
+               " variant ", variant);
+          model_builder b;
+          b.input("x", k.in);
+          const float x_scale = 0.05F;
+          std::vector<std::string> inputs{b.pair("x", x_scale, zero_point(x_type, 113), x_type),
+                                          add_weights(b, r, "w", k.filters, 0, w)};
+          const std::int64_t channels = k.filters[0];
+          if (variant == 1) {
+            b.constant("b", test::make_tensor<std::int32_t>(element_type::s32, {channels}, [&] {
+                         std::vector<std::int32_t> values;
+                         for (std::int64_t i = 0; i < channels; ++i) {
+                           values.push_back(r.integer(-3000, 3000));
+                         }
+                         return values;
+                       }()));
+            std::vector<float> scales;
+            for (const float s : b.get().initializers.at("w_scale").data<float>()) {
+              scales.push_back(x_scale * s);
+            }
+            b.constant("b_scale", test::floats(w.per_channel ? shape{channels} : shape{}, scales));
+            inputs.push_back(b.add("DequantizeLinear", {"b", "b_scale"}, {{"axis", number(0)}}));
+          } else if (variant != 0) {
+            inputs.push_back(b.constant("b", random_floats(r, {channels}, -2.0F, 2.0F)));
+          }
+          std::string y = b.add("Conv", inputs, k.attributes);
+          if (variant == 2) {
+            y = b.add("Relu", {y});
+          } else if (variant == 3 || variant == 5) {
+            y = b.add("Clip", {y, b.scalar("lo", -1.0F), b.scalar("hi", 2.5F)});
+          }
+          const float step = 0.11F;
+          if (variant >= 4) {
+            b.output(y);
+          } else {
+            b.output(b.quantize(y, step, zero_point(x_type, 100), x_type), x_type);
+          }
+          const graph::model lowered_model = graph::for_execution(b.get());
+          CHECK(operators(lowered_model) == "QuantizeLinear detent.QLinearConv");
+          const tensors x{{"x", random_floats(r, k.in, -7.0F, 7.0F)}};
+          CHECK(distance(b.get(), x, static_cast<double>(step)) <= (variant >= 4 ? 0.01 : 1.0));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("lower: Gemm and MatMul") {
+  test::random_source r(2);
+  INFO("seed ", r.seed());
+  for (const char* op : {"Gemm", "Gemm transB", "MatMul", "MatMul of rank 3"}) {
+    for (const weights& w : all_weights) {
+      for (const element_type x_type : {element_type::u8, element_type::s8}) {
+        for (const bool quantized : {true, false}) {
+          INFO(op, " w ", graph::name(w.type), w.per_channel ? " per channel" : "",
+               w.zero_points ? " with zero points" : "", quantized ? "" : " to float");
+          const std::string name(op);
+          const bool transposed = name == "Gemm transB";
+          model_builder b;
+          const shape in = name == "MatMul of rank 3" ? shape{2, 3, 9} : shape{5, 9};
+          b.input("x", in);
+          const std::string x = b.pair("x", 0.05F, zero_point(x_type, 113), x_type);
+          std::vector<std::string> inputs{
+              x, add_weights(b, r, "w", transposed ? shape{7, 9} : shape{9, 7}, transposed ? 0 : 1,
+                             w)};
+          test::attributes a;
+          if (transposed) {
+            a["transB"] = number(1);
+          }
+          if (name.rfind("Gemm", 0) == 0) {
+            inputs.push_back(b.constant("b", random_floats(r, {7}, -2.0F, 2.0F)));
+          }
+          std::string y = b.add(name.substr(0, name.find(' ')), inputs, a);
+          if (r.chance(50)) {
+            y = b.add("Relu", {y});
+          }
+          const float step = 0.07F;
+          if (quantized) {
+            b.output(b.quantize(y, step, zero_point(x_type, 90), x_type), x_type);
+          } else {
+            b.output(y);
+          }
+          CHECK(lowered(b.get()) == "QuantizeLinear detent.QLinearGemm");
+          CHECK(distance(b.get(), {{"x", random_floats(r, in, -7.0F, 7.0F)}},
+                         static_cast<double>(step)) <= (quantized ? 1.0 : 0.01));
+        }
+      }
+    }
+  }
+
+  // Two activations.
+  model_builder b;
+  b.input("x", {2, 3, 5});
+  b.input("y", {2, 5, 4});
+  const std::string product = b.add("MatMul", {b.pair("x", 0.05F, 120), b.pair("y", 0.04F, 3)});
+  b.output(b.quantize(product, 0.2F, 128), element_type::u8);
+  CHECK(lowered(b.get()) == "QuantizeLinear QuantizeLinear QLinearMatMul");
+  CHECK(distance(b.get(), {{"x", random_floats(r, {2, 3, 5}, -7.0F, 7.0F)},
+                           {"y", random_floats(r, {2, 5, 4}, -1.0F, 9.0F)}}) <= 1.0);
+}
+
+TEST_CASE("lower: elementwise operators are exact") {
+  test::random_source r(3);
+  INFO("seed ", r.seed());
+  for (const char* op : {"Add", "Sub", "Mul", "Div"}) {
+    for (const element_type type : {element_type::u8, element_type::s8}) {
+      for (const shape& other : {shape{2, 4, 5}, shape{4, 1}, shape{}}) {
+        for (const char* activation : {"", "Relu", "Clip"}) {
+          INFO(op, " ", graph::name(type), " ", graph::to_string(other), " ", activation);
+          model_builder b;
+          b.input("x", {2, 4, 5});
+          b.input("y", other);
+          std::string out = b.add(op, {b.pair("x", 0.031F, zero_point(type, 128), type),
+                                       b.pair("y", 0.017F, zero_point(type, 0), type)});
+          if (std::string(activation) == "Relu") {
+            out = b.add("Relu", {out});
+          } else if (std::string(activation) == "Clip") {
+            out = b.add("Clip", {out, b.scalar("lo", -0.5F), b.scalar("hi", 1.7F)});
+          }
+          b.output(b.quantize(out, 0.043F, zero_point(type, 77), type), type);
+          CHECK(lowered(b.get()) ==
+                "QuantizeLinear QuantizeLinear detent.QLinear" + std::string(op));
+          CHECK(distance(b.get(), {{"x", random_floats(r, {2, 4, 5}, -5.0F, 5.0F)},
+                                   {"y", random_floats(r, other, 0.1F, 5.0F)}}) == 0.0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("lower: functions of one value become tables, exactly") {
+  std::vector<float> x;
+  for (int i = 0; i < 256; ++i) {
+    x.push_back(static_cast<float>(i - 113) * 0.05F);
+  }
+  struct function {
+    const char* op;
+    test::attributes attributes;
+  };
+  const function functions[] = {
+      {"Sigmoid", {}},     {"Tanh", {}},      {"LeakyRelu", {{"alpha", real(0.2F)}}},
+      {"HardSigmoid", {}}, {"HardSwish", {}}, {"Elu", {}},
+      {"Softplus", {}},    {"Relu", {}},      {"Exp", {}},
+      {"Abs", {}},         {"Neg", {}}};
+  for (const function& f : functions) {
+    for (const element_type type : {element_type::u8, element_type::s8}) {
+      INFO(f.op, " ", graph::name(type));
+      model_builder b;
+      b.input("x", {256});
+      const std::string y =
+          b.add(f.op, {b.pair("x", 0.05F, zero_point(type, 113), type)}, f.attributes);
+      b.output(b.quantize(y, 0.03F, zero_point(type, 40), type), type);
+      CHECK(lowered(b.get()) == "QuantizeLinear detent.Lookup");
+      CHECK(distance(b.get(), {{"x", test::floats({256}, x)}}) == 0.0);
+    }
+  }
+  // Clip, and from one grid to another, also of another type.
+  for (const element_type to : {element_type::u8, element_type::s8}) {
+    model_builder b;
+    b.input("x", {256});
+    const std::string first = b.pair("x", 0.05F, 113);
+    b.output(b.quantize(first, 0.08F, zero_point(to, 99), to), to);
+    b.output(b.quantize(b.add("Clip", {first, b.scalar("lo", -1.0F), b.scalar("hi", 1.5F)}), 0.02F,
+                        zero_point(to, 99), to),
+             to);
+    CHECK(count(graph::for_execution(b.get()), "Lookup", "detent") == 2);
+    CHECK(count(graph::for_execution(b.get()), "DequantizeLinear", "") == 0);
+    CHECK(distance(b.get(), {{"x", test::floats({256}, x)}}) == 0.0);
+  }
+}
+
+TEST_CASE("lower: what moves elements does so on 8 bits, exactly") {
+  test::random_source r(4);
+  INFO("seed ", r.seed());
+  const shape in{2, 4, 6, 6};
+  const std::vector<std::pair<std::string, test::attributes>> movements{
+      {"MaxPool",
+       {{"kernel_shape", list({3, 3})}, {"strides", list({2, 2})}, {"pads", list({1, 1, 1, 1})}}},
+      {"Reshape", {}},
+      {"Transpose", {{"perm", list({0, 2, 3, 1})}}},
+      {"Flatten", {}},
+      {"Slice", {}},
+      {"Gather", {{"axis", number(1)}}},
+      {"DepthToSpace", {{"blocksize", number(2)}}},
+      {"SpaceToDepth", {{"blocksize", number(2)}}},
+      {"Resize", {{"mode", test::text("nearest")}}},
+  };
+  for (const auto& movement : movements) {
+    const std::string& op = movement.first;  // clang 14 cannot capture structured bindings
+    const test::attributes& attributes = movement.second;
+    for (const element_type type : {element_type::u8, element_type::s8}) {
+      for (const bool same_scale : {true, false}) {
+        INFO(op, " ", graph::name(type), same_scale ? "" : " with another scale");
+        model_builder b;
+        b.input("x", in);
+        std::vector<std::string> inputs{b.pair("x", 0.05F, zero_point(type, 113), type)};
+        if (op == "Reshape") {
+          inputs.push_back(b.constant("target", {2, -1}));
+        } else if (op == "Slice") {
+          for (const auto& [name, value] : {std::pair("starts", 1), {"ends", 5}, {"axes", 3}}) {
+            inputs.push_back(b.constant(name, {value}));
+          }
+        } else if (op == "Gather") {
+          inputs.push_back(b.constant("indices", {2, 0}));
+        } else if (op == "Resize") {
+          inputs.push_back("");
+          inputs.push_back(b.constant("scales", test::floats({4}, {1, 1, 2, 2})));
+        }
+        const std::string y = b.add(op, inputs, attributes);
+        b.output(b.quantize(y, same_scale ? 0.05F : 0.09F, zero_point(type, 113), type), type);
+        CHECK(lowered(b.get()) == "QuantizeLinear " + op + (same_scale ? "" : " detent.Lookup"));
+        CHECK(distance(b.get(), {{"x", random_floats(r, in, -7.0F, 7.0F)}}) == 0.0);
+      }
+    }
+  }
+}
+
+TEST_CASE("lower: averages and Concat") {
+  test::random_source r(5);
+  INFO("seed ", r.seed());
+  const shape in{2, 5, 7, 6};
+  for (const element_type type : {element_type::u8, element_type::s8}) {
+    for (const char* op :
+         {"AveragePool", "AveragePool with padding", "GlobalAveragePool", "ReduceMean"}) {
+      INFO(op, " ", graph::name(type));
+      const std::string full(op);
+      const std::string name = full.substr(0, full.find(' '));
+      model_builder b;
+      b.input("x", in);
+      test::attributes a;
+      if (name == "AveragePool") {
+        a["kernel_shape"] = list({3, 2});
+        a["strides"] = list({2, 2});
+      }
+      if (full != name) {
+        a["pads"] = list({1, 1, 0, 1});
+        a["count_include_pad"] = number(1);
+      }
+      if (name == "ReduceMean") {
+        a["axes"] = list({2, 3});
+      }
+      const std::string y = b.add(name, {b.pair("x", 0.05F, zero_point(type, 113), type)}, a);
+      b.output(b.quantize(y, 0.03F, zero_point(type, 90), type), type);
+      CHECK(lowered(b.get()) ==
+            "QuantizeLinear detent.QLinear" + (name == "ReduceMean" ? "GlobalAveragePool" : name));
+      CHECK(distance(b.get(), {{"x", random_floats(r, in, -7.0F, 7.0F)}}) <= 1.0);
+    }
+    model_builder b;
+    b.input("x", in);
+    b.input("y", in);
+    const std::string x = b.pair("x", 0.05F, zero_point(type, 113), type);
+    const std::string y = b.pair("y", 0.08F, zero_point(type, 90), type);
+    const std::string all = b.add("Concat", {x, y, x}, {{"axis", number(1)}});
+    b.output(b.quantize(all, 0.08F, zero_point(type, 90), type), type);
+    CHECK(lowered(b.get()) == "QuantizeLinear QuantizeLinear detent.QLinearConcat");
+    CHECK(distance(b.get(), {{"x", random_floats(r, in, -7.0F, 7.0F)},
+                             {"y", random_floats(r, in, -7.0F, 7.0F)}}) == 0.0);
+  }
+}
+
+TEST_CASE("lower: what has no integer form keeps its float operator") {
+  test::random_source r(6);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {2, 6});
+  const std::string x = b.pair("x", 0.05F, 113);
+  b.output(b.quantize(b.add("Softmax", {x}), 1.0F / 256.0F, 0), element_type::u8);
+  b.output(b.add("Add", {x, "x"}));  // one side is float
+  const std::string seen = b.add("Sigmoid", {x});
+  b.output(seen);  // needed as float too
+  b.output(b.quantize(seen, 1.0F / 256.0F, 0), element_type::u8);
+  b.constant("m", random_floats(r, {6, 3}, -1.0F, 1.0F));
+  b.output(b.add("MatMul", {x, "m"}));  // weights are float
+  const graph::model m = graph::for_execution(b.get());
+  CHECK(count(m, "Softmax", "") == 1);
+  CHECK(count(m, "Add", "") == 1);
+  CHECK(count(m, "Sigmoid", "") == 1);
+  CHECK(distance(b.get(), {{"x", random_floats(r, {2, 6}, -7.0F, 7.0F)}}, 1e-6) <= 1.0);
+}
+
+TEST_CASE("lower: every target and number of threads gives the same bytes") {
+  test::random_source r(7);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {1, 19, 13, 11});
+  const std::string x = b.pair("x", 0.05F, 113);
+  std::string y = b.add("Conv", {x, add_weights(b, r, "w", {37, 19, 3, 3}, 0, {})});
+  y = b.pair(b.add("Relu", {y}), 0.2F, 0);
+  const std::string z = b.pair(b.add("Conv", {y, add_weights(b, r, "v", {37, 1, 3, 3}, 0, {})},
+                                     {{"group", number(37)}, {"pads", list({1, 1, 1, 1})}}),
+                               0.15F, 100);
+  y = b.pair(b.add("Add", {y, z}), 0.3F, 80);
+  y = b.pair(b.add("GlobalAveragePool", {y}), 0.05F, 128);
+  y = b.pair(b.add("Flatten", {y}), 0.05F, 128);
+  b.output(b.add("Gemm", {y, add_weights(b, r, "u", {37, 10}, 1, {})}));
+  b.output(z);
+  const tensors inputs{{"x", random_floats(r, {1, 19, 13, 11}, -7.0F, 7.0F)}};
+  std::vector<tensor> expected;
+  test::for_each_target([&] {
+    for (const std::size_t threads : {std::size_t{1}, std::size_t{3}}) {
+      detent::thread_pool pool(threads);
+      graph::executor_options options;
+      options.parallel = pool.parallel();
+      graph::executor executor(graph::for_execution(b.get()), options);
+      const std::vector<tensor> outputs = executor.run(inputs);
+      const std::vector<tensor> again = executor.run(inputs);
+      if (expected.empty()) {
+        expected = outputs;
+      }
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        CHECK(test::difference(outputs[i].data<float>(), expected[i].data<float>()) == "");
+        CHECK(test::difference(again[i].data<float>(), expected[i].data<float>()) == "");
+      }
+    }
+  });
+}
+
+// --------------------------------------------------------------------------------- static
+// quantization
+
+namespace {
+
+graph::calibration_source source_of(std::vector<tensors> samples) {
+  std::size_t next = 0;
+  return [samples = std::move(samples), next]() mutable -> std::optional<tensors> {
+    return next < samples.size() ? std::optional(samples[next++]) : std::nullopt;
+  };
+}
+
+std::vector<tensors> random_samples(test::random_source& r, const shape& dims, std::size_t n) {
+  std::vector<tensors> samples;
+  for (std::size_t i = 0; i < n; ++i) {
+    samples.push_back({{"x", random_floats(r, dims, -1.0F, 1.0F)}});
+  }
+  return samples;
+}
+
+/// Residual network with a depthwise layer, a dead channel in each, and a classifier.
+graph::model small_network(test::random_source& r) {
+  model_builder b(11);
+  b.input("x", {-1, 3, 12, 12});
+  const auto conv = [&](const std::string& x, std::int64_t in, std::int64_t out, bool depthwise) {
+    const std::string id = std::to_string(b.get().nodes.size());
+    tensor w = random_floats(r, {out, depthwise ? 1 : in, 3, 3}, -0.4F, 0.4F);
+    const std::size_t filter = w.count() / static_cast<std::size_t>(out);
+    std::fill_n(w.mutable_data<float>().begin() + static_cast<std::ptrdiff_t>(filter), filter,
+                0.0F);
+    b.constant("w" + id, w);
+    b.constant("b" + id, random_floats(r, {out}, -0.5F, 0.5F));
+    return b.add("Conv", {x, "w" + id, "b" + id},
+                 {{"pads", list({1, 1, 1, 1})}, {"group", number(depthwise ? in : 1)}});
+  };
+  std::string y = b.add("Relu", {conv("x", 3, 8, false)});
+  for (const char* p : {"scale", "shift", "mean", "variance"}) {
+    b.constant(p, random_floats(r, {8}, 0.5F, 1.0F));
+  }
+  std::string z = conv(y, 8, 8, true);
+  z = b.add("BatchNormalization", {z, "scale", "shift", "mean", "variance"});
+  z = b.add("Clip", {z, b.scalar("zero", 0.0F), b.scalar("six", 6.0F)});
+  y = b.add("Relu", {b.add("Add", {conv(z, 8, 8, false), y})});
+  y = b.add("MaxPool", {y}, {{"kernel_shape", list({2, 2})}, {"strides", list({2, 2})}});
+  y = b.add("GlobalAveragePool", {y});
+  y = b.add("Flatten", {y});
+  b.constant("classes", random_floats(r, {8, 5}, -1.0F, 1.0F));
+  b.constant("offsets", random_floats(r, {5}, -1.0F, 1.0F));
+  y = b.add("Add", {b.add("MatMul", {y, "classes"}), "offsets"});
+  b.output(y);
+  b.output(b.add("Softmax", {y}, {{"axis", number(1)}}));
+  return b.get();
+}
+
+const graph::node* producer(const graph::model& m, const std::string& value) {
+  const std::size_t i = graph::links(m).producer(value);
+  return i == graph::links::none ? nullptr : &m.nodes[i];
+}
+
+/// What the top of static_quantization.hpp promises of every layer.
+void check_structure(const graph::model& m, bool per_channel) {
+  std::size_t layers = 0;
+  for (const graph::node& n : m.nodes) {
+    if (n.is("QuantizeLinear")) {
+      const tensor& scale = m.initializers.at(n.inputs[1]);
+      const tensor& zero = m.initializers.at(n.inputs[2]);
+      CHECK(scale.count() == 1);
+      CHECK(scale.data<float>()[0] > 0.0F);
+      CHECK(zero.type() == element_type::u8);
+    }
+    if (!n.is("Conv") && !n.is("Gemm") && !n.is("MatMul")) {
+      continue;
+    }
+    ++layers;
+    INFO(n.label());
+    const graph::node* x = producer(m, n.inputs[0]);
+    const graph::node* w = producer(m, n.inputs[1]);
+    REQUIRE(x != nullptr);
+    REQUIRE(w != nullptr);
+    CHECK(x->is("DequantizeLinear"));
+    REQUIRE(w->is("DequantizeLinear"));
+    const float x_scale = m.initializers.at(x->inputs[1]).data<float>()[0];
+    const tensor& q = m.initializers.at(w->inputs[0]);
+    const tensor& scales = m.initializers.at(w->inputs[1]);
+    const tensor& zeros = m.initializers.at(w->inputs[2]);
+    CHECK(q.type() == element_type::s8);
+    const std::int64_t axis = n.is("Conv") ? 0 : n.get_int("transB", 0) != 0 ? 0 : 1;
+    const std::int64_t channels = q.dim(static_cast<std::size_t>(axis));
+    if (per_channel) {
+      CHECK(w->get_int("axis", 1) == axis);
+      CHECK(scales.dims() == shape{channels});
+    } else {
+      CHECK(scales.count() == 1);
+    }
+    CHECK(zeros.dims() == scales.dims());
+    for (const std::int8_t z : zeros.data<std::int8_t>()) {
+      CHECK(z == 0);
+    }
+    const auto values = q.data<std::int8_t>();
+    CHECK(std::find(values.begin(), values.end(), std::int8_t{-128}) == values.end());
+    if (n.inputs.size() > 2 && !n.inputs[2].empty()) {
+      const graph::node* b = producer(m, n.inputs[2]);
+      REQUIRE(b != nullptr);
+      REQUIRE(b->is("DequantizeLinear"));
+      CHECK(m.initializers.at(b->inputs[0]).type() == element_type::s32);
+      CHECK(m.initializers.at(b->inputs[0]).dims() == shape{channels});
+      CHECK((b->inputs.size() < 3 || b->inputs[2].empty()));
+      const auto bias_scales = m.initializers.at(b->inputs[1]).data<float>();
+      REQUIRE(bias_scales.size() == scales.count());
+      for (std::size_t i = 0; i < bias_scales.size(); ++i) {
+        CHECK(bias_scales[i] == x_scale * scales.data<float>()[i]);
+      }
+    }
+  }
+  CHECK(layers > 0);
+}
+
+}  // namespace
+
+TEST_CASE("quantize_static: the model it makes") {
+  for (std::uint64_t seed = 20; seed < 24; ++seed) {
+    test::random_source r(seed);
+    INFO("seed ", r.seed());
+    const graph::model original = small_network(r);
+    const auto samples = random_samples(r, {2, 3, 12, 12}, 4);
+    for (const bool per_channel : {true, false}) {
+      INFO("per channel ", per_channel);
+      const graph::model m =
+          graph::quantize_static(original, source_of(samples), {.per_channel = per_channel});
+      CHECK(m.opset() >= 13);
+      CHECK(m.producer_name == "detent");
+      REQUIRE(m.inputs.size() == 1);
+      CHECK(m.inputs[0].name == "x");
+      CHECK(m.inputs[0].dims == original.inputs[0].dims);
+      REQUIRE(m.outputs.size() == 2);
+      CHECK(m.outputs[0].name == original.outputs[0].name);
+      CHECK(m.outputs[1].name == original.outputs[1].name);
+      // It comes through a file, and is in order.
+      graph::model again = graph::parse_onnx(graph::to_onnx(m), ".");
+      graph::sort_and_check(again);
+      check_structure(again, per_channel);
+
+      const graph::model fast = graph::for_execution(again);
+      CHECK(count(fast, "Conv", "") + count(fast, "Conv", "detent") == 0);
+      CHECK(count(fast, "Gemm", "") + count(fast, "Gemm", "detent") == 0);
+      CHECK(count(fast, "QLinearConv", "detent") == 3);
+      CHECK(count(fast, "QLinearGemm", "detent") == 1);
+      CHECK(count(fast, "QLinearAdd", "detent") == 1);
+      CHECK(count(fast, "QuantizeLinear", "") == 1);
+
+      // Close to the float model, and the same on every target.
+      graph::executor reference(original);
+      double signal = 0.0;
+      double noise = 0.0;
+      for (const tensors& sample : samples) {
+        const auto expected = reference.run(sample);
+        std::vector<tensor> first;
+        test::for_each_target([&] {
+          detent::thread_pool pool(3);
+          graph::executor_options options;
+          options.parallel = first.empty() ? detent::parallel_for{} : pool.parallel();
+          graph::executor executor(fast, options);
+          const auto actual = executor.run(sample);
+          first = first.empty() ? actual : first;
+          CHECK(test::difference(actual[0].data<float>(), first[0].data<float>()) == "");
+        });
+        for (std::size_t i = 0; i < expected[0].count(); ++i) {
+          const double e = static_cast<double>(expected[0].data<float>()[i]);
+          const double d = static_cast<double>(first[0].data<float>()[i]) - e;
+          signal += e * e;
+          noise += d * d;
+        }
+      }
+      CHECK(signal > 100.0 * noise);  // 20 dB
+    }
+  }
+}
+
+TEST_CASE("quantize_static: dead channels and biases far larger than what is added to them") {
+  test::random_source r(30);
+  INFO("seed ", r.seed());
+  for (const bool per_channel : {true, false}) {
+    for (const float huge : {50.0F, 1e6F, -1e12F}) {
+      INFO("per channel ", per_channel, " bias ", huge);
+      model_builder b(13);
+      b.input("x", {1, 4, 5, 5});
+      tensor w = random_floats(r, {3, 4, 1, 1}, -1e-3F, 1e-3F);
+      std::fill_n(w.mutable_data<float>().begin() + 4, 4, 0.0F);  // channel 1 is dead
+      b.constant("w", w);
+      b.constant("b", test::floats({3}, {huge, 0.375F * huge, 0.0F}));
+      b.output(b.add("Conv", {"x", "w", "b"}));
+      const auto samples = random_samples(r, {1, 4, 5, 5}, 2);
+      const graph::model m =
+          graph::quantize_static(b.get(), source_of(samples), {.per_channel = per_channel});
+      check_structure(m, per_channel);
+      graph::executor reference(b.get());
+      graph::executor integer(graph::for_execution(m));
+      const auto e = reference.run(samples[0]);
+      const auto a = integer.run(samples[0]);
+      const float step = std::fabs(huge) / 255.0F;
+      for (std::size_t i = 0; i < e[0].count(); ++i) {
+        CHECK(std::fabs(a[0].data<float>()[i] - e[0].data<float>()[i]) <= 1.01F * step);
+      }
+    }
+  }
+}
+
+TEST_CASE("quantize_static: says no") {
+  test::random_source r(31);
+  const graph::model m = small_network(r);
+  const auto samples = random_samples(r, {1, 3, 12, 12}, 1);
+  check_graph_error(error_kind::invalid_argument, {"no calibration samples"},
+                    [&] { static_cast<void>(graph::quantize_static(m, source_of({}))); });
+
+  const std::pair<float, std::string_view> odd_values[] = {
+      {std::numeric_limits<float>::quiet_NaN(), "'x'"},
+      {std::numeric_limits<float>::infinity(),
+       "tensor '"}};  // where it has become NaN may be named
+  for (const auto& [odd, named] : odd_values) {
+    auto bad = samples;
+    bad.push_back({{"x", random_floats(r, {1, 3, 12, 12}, -1.0F, 1.0F)}});
+    bad[1]["x"].mutable_data<float>()[17] = odd;
+    check_graph_error(error_kind::invalid_argument, {named},
+                      [&] { static_cast<void>(graph::quantize_static(m, source_of(bad))); });
+  }
+
+  graph::model odd_weights = m;
+  odd_weights.initializers["w0"] = random_floats(r, {8, 3, 3, 3}, -1.0F, 1.0F);
+  odd_weights.initializers["w0"].mutable_data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+  CHECK_THROWS_AS(static_cast<void>(graph::quantize_static(odd_weights, source_of(samples))),
+                  detent::error);
+
+  const graph::model quantized = graph::quantize_static(m, source_of(samples));
+  check_graph_error(error_kind::unsupported, {"already quantized"}, [&] {
+    static_cast<void>(graph::quantize_static(quantized, source_of(samples)));
+  });
+
+  graph::model strange = m;
+  strange.nodes[1].op_type = "Fancy";
+  check_graph_error(error_kind::unsupported, {"Fancy"}, [&] {
+    static_cast<void>(graph::quantize_static(strange, source_of(samples)));
+  });
+
+  check_graph_error(error_kind::invalid_argument, {"'y'"}, [&] {
+    static_cast<void>(graph::quantize_static(
+        m, source_of({{{"y", random_floats(r, {1, 3, 12, 12}, -1.0F, 1.0F)}}})));
+  });
+}
+
+TEST_CASE("quantize_static: NaN that arises inside is named") {
+  model_builder b(13);
+  b.input("x", {1, 2});
+  const std::string root = b.add("Sqrt", {"x"});
+  b.constant("w", test::floats({2, 2}, {1, 2, 3, 4}));
+  b.output(b.add("MatMul", {root, "w"}));
+  check_graph_error(error_kind::invalid_argument, {"'" + root + "'", "NaN"}, [&] {
+    static_cast<void>(
+        graph::quantize_static(b.get(), source_of({{{"x", test::floats({1, 2}, {-1.0F, 1.0F})}}})));
+  });
+}
