@@ -51,7 +51,8 @@ std::size_t count(const graph::model& m, std::string_view op, std::string_view d
 std::string operators(const graph::model& m) {
   std::string all;
   for (const graph::node& n : m.nodes) {
-    all += (all.empty() ? "" : " ") + (n.domain.empty() ? "" : n.domain + ".") + n.op_type;
+    all.append(all.empty() ? "" : " ").append(n.domain).append(n.domain.empty() ? "" : ".");
+    all.append(n.op_type);
   }
   return all;
 }
@@ -287,7 +288,7 @@ TEST_CASE("lower: elementwise operators are exact") {
           }
           b.output(b.quantize(out, 0.043F, zero_point(type, 77), type), type);
           CHECK(lowered(b.get()) ==
-                "QuantizeLinear QuantizeLinear detent.QLinear" + std::string(op));
+                std::string("QuantizeLinear QuantizeLinear detent.QLinear") + op);
           CHECK(distance(b.get(), {{"x", random_floats(r, {2, 4, 5}, -5.0F, 5.0F)},
                                    {"y", random_floats(r, other, 0.1F, 5.0F)}}) == 0.0);
         }

@@ -233,8 +233,7 @@ bool visit_unary(const node& n, const Visitor& visit) {
   return y;
 }
 
-// --- PRelu
-// ---------------------------------------------------------------------------------------------
+// --- PRelu ---------------------------------------------------------------------------------------
 
 /// The slope is broadcast to the input, not the other way around.
 inline void infer_prelu(operator_context& c) {

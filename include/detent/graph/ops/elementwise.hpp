@@ -48,8 +48,7 @@ template <class T>
   return x == x ? static_cast<T>(x) : T{0};
 }
 
-// --- elements of any type
-// ------------------------------------------------------------------------------
+// --- elements of any type ------------------------------------------------------------------------
 //
 // Elements are brought to one of three wide types, which hold each of them exactly: double for the
 // floating ones, uint64 for uint64, int64 for the rest.
@@ -320,21 +319,18 @@ class elements {
 template <class T, class Fill>
 void fill_output(operator_context& c, const Fill& fill) {
   tensor& out = c.make_output(0);
-  if (out.type() == type_of<T>()) {
-    fill(out.mutable_data<T>());
-    return;
+  if constexpr (std::is_integral_v<T>) {
+    if (out.type() != type_of<T>()) {
+      std::vector<T> values(out.count());
+      fill(std::span<T>(values));
+      store(std::span<const T>(values), out, 0);
+      return;
+    }
   }
-  std::vector<T> values(out.count());
-  fill(std::span<T>(values));
-  if constexpr (std::is_same_v<T, float>) {
-    c.require_supported(false, "no code for elements of type ", graph::name(out.type()));
-  } else {
-    store(std::span<const T>(values), out, 0);
-  }
+  fill(out.mutable_data<T>());
 }
 
-// --- one input
-// -----------------------------------------------------------------------------------------
+// --- one input -----------------------------------------------------------------------------------
 //
 // A function object per operator. `types` are the elements it is for. Those that call into libm
 // take and return double, also for float: the double result, rounded once, does not depend on the
@@ -496,8 +492,7 @@ template <class F>
   return {"", F::name, 1, 1, layout_support::elementwise, &infer_like_input, &run_unary<F>};
 }
 
-// --- two inputs
-// ----------------------------------------------------------------------------------------
+// --- two inputs ----------------------------------------------------------------------------------
 
 namespace binary {
 
@@ -741,8 +736,7 @@ inline void run_mod(operator_context& c) {
   run_binary<binary::floor_mod>(c);
 }
 
-// --- any number of inputs
-// ------------------------------------------------------------------------------
+// --- any number of inputs ------------------------------------------------------------------------
 
 /// Folds the inputs from left to right with F.
 template <class F, class T>
@@ -787,8 +781,7 @@ template <class F, class Types>
       "", name, 1, any_number, layout_support::elementwise, &infer_broadcast, &run_fold<F, Types>};
 }
 
-// --- Where
-// ---------------------------------------------------------------------------------------------
+// --- Where ---------------------------------------------------------------------------------------
 
 inline void infer_where(operator_context& c) {
   c.require(c.input(0).type() == element_type::boolean, "the condition is ",
@@ -827,8 +820,7 @@ inline void run_where(operator_context& c) {
   }
 }
 
-// --- Cast
-// ----------------------------------------------------------------------------------------------
+// --- Cast ----------------------------------------------------------------------------------------
 
 inline void infer_cast_to(operator_context& c, element_type to) {
   for (const element_type type : {c.input(0).type(), to}) {
@@ -863,8 +855,7 @@ inline void run_cast(operator_context& c) {
   }
 }
 
-// --- Pow
-// -----------------------------------------------------------------------------------------------
+// --- Pow -----------------------------------------------------------------------------------------
 
 /// Output and base have the same type; that of the exponent is free.
 inline void infer_pow(operator_context& c) {
@@ -923,8 +914,7 @@ inline void run_pow(operator_context& c) {
   });
 }
 
-// --- Clip
-// ----------------------------------------------------------------------------------------------
+// --- Clip ----------------------------------------------------------------------------------------
 
 /// A bound of Clip: an input since version 11, an attribute before.
 template <class T>
@@ -959,8 +949,7 @@ inline void run_clip(operator_context& c) {
   });
 }
 
-// --- Identity and Dropout
-// ------------------------------------------------------------------------------
+// --- Identity and Dropout ------------------------------------------------------------------------
 
 inline void run_identity(operator_context& c) { c.share_output(0, c.input(0)); }
 

@@ -116,8 +116,7 @@ template <class T>
   return m;
 }
 
-// --- BatchNormalization
-// --------------------------------------------------------------------------------
+// --- BatchNormalization --------------------------------------------------------------------------
 
 inline void infer_batch_normalization(operator_context& c) {
   const bool training = c.opset >= 14 ? c.n().get_int("training_mode", 0) != 0 : c.has_output(1);
@@ -161,8 +160,7 @@ inline void run_batch_normalization(operator_context& c) {
            [&]<class T>() { run_batch_normalization_as<T>(c); });
 }
 
-// --- InstanceNormalization and GroupNormalization
-// ------------------------------------------------------
+// --- InstanceNormalization and GroupNormalization ------------------------------------------------
 
 /// Normalizes over `groups` groups of channels. Scale and bias are given for each channel or, if
 /// there are fewer, for as many channels together.
@@ -221,8 +219,7 @@ inline void run_group_normalization(operator_context& c) {
   });
 }
 
-// --- LayerNormalization
-// --------------------------------------------------------------------------------
+// --- LayerNormalization --------------------------------------------------------------------------
 
 inline void infer_layer_normalization(operator_context& c) {
   const tensor& x = c.input(0);
@@ -299,8 +296,7 @@ inline void run_layer_normalization(operator_context& c) {
   });
 }
 
-// --- LRN
-// -----------------------------------------------------------------------------------------------
+// --- LRN -----------------------------------------------------------------------------------------
 
 /// Local response normalization: over neighbouring channels.
 template <class T>
@@ -347,8 +343,7 @@ inline void run_lrn(operator_context& c) {
            [&]<class T>() { run_lrn_as<T>(c, static_cast<std::size_t>(size)); });
 }
 
-// --- operators along one axis
-// --------------------------------------------------------------------------
+// --- operators along one axis --------------------------------------------------------------------
 
 /// Replaces each row along the middle of the view by what f makes of it, a vector of doubles, in
 /// place.

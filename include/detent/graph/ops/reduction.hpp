@@ -25,8 +25,7 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-// --- what is kept of the elements seen so far
-// ----------------------------------------------------------
+// --- what is kept of the elements seen so far ----------------------------------------------------
 //
 // Each reducer has a total that starts as start(), takes elements with add() and gives result() of
 // `count` of them.
@@ -152,8 +151,7 @@ struct min {
 
 }  // namespace reducers
 
-// --- which elements
-// ------------------------------------------------------------------------------------
+// --- which elements ------------------------------------------------------------------------------
 
 /// True for each dimension that is reduced. The axes are an input since `input_since`, an attribute
 /// before.
@@ -337,8 +335,7 @@ template <template <class> class Reducer, class Types, std::int64_t InputSince =
           &run_reduction<Reducer, Types, InputSince>};
 }
 
-// --- ArgMax and ArgMin
-// ---------------------------------------------------------------------------------
+// --- ArgMax and ArgMin ---------------------------------------------------------------------------
 
 [[nodiscard]] inline std::size_t arg_axis(const operator_context& c) {
   return c.axis(c.n().get_int("axis", 0), c.input(0).rank());
@@ -387,8 +384,7 @@ void run_arg(operator_context& c) {
   });
 }
 
-// --- CumSum
-// --------------------------------------------------------------------------------------------
+// --- CumSum --------------------------------------------------------------------------------------
 
 inline void run_cumsum(operator_context& c) {
   const tensor& x = c.input(0);
