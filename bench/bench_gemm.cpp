@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// u8 x s8 products: GOPS, and the share of the instruction peak probed right before each
-// measurement.
+// u8 x s8 products: GOPS (mean), and the share of the instruction peak, probed in the same run,
+// that the fastest iteration reached: best against best, because a neighbour on the same core takes
+// cache and issue slots from both at random.
+#include <algorithm>
 #include <cstdint>
-#include <cstdlib>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -36,9 +38,12 @@ void gemm(benchmark::State& state, detent::target target) {
   const detent::matrix_view<T> out(c.data(), m, n);
   const detent::epilogue_options options{.lhs_zero_point = 7, .output = {4096.0F, 3}};
   const double peak = detent_bench::integer_peak_gops();
+  double best = std::numeric_limits<double>::infinity();
   for (auto _ : state) {
+    const double start = detent_bench::seconds_now();
     detent::gemm(lhs, weights, out, options);
     benchmark::ClobberMemory();
+    best = (std::min)(best, detent_bench::seconds_now() - start);
   }
   // Validated outside the timed loop, on a sample of the output.
   for (int i = 0; i < 100; ++i) {
@@ -61,8 +66,7 @@ void gemm(benchmark::State& state, detent::target target) {
   const double operations = 2.0 * static_cast<double>(m * n * k);
   state.counters["GOPS"] =
       benchmark::Counter(operations * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
-  state.counters["share_of_peak"] =
-      benchmark::Counter(operations * 1e-9 / peak, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["best_share_of_peak"] = operations * 1e-9 / best / peak;
 }
 
 }  // namespace

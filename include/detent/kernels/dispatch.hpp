@@ -63,7 +63,7 @@ DETENT_KERNELS_NAMESPACE_END
 #if defined(__clang__)
 #define DETENT_UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
-#define DETENT_UNROLL _Pragma("GCC unroll 8")
+#define DETENT_UNROLL _Pragma("GCC unroll 16")
 #else
 #define DETENT_UNROLL
 #endif
@@ -120,8 +120,8 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR ",avx512vnni"
 #define DETENT_PASS_DOT(sum, a, b) \
   hn::Vec<int_tag> { _mm512_dpbusd_epi32((sum).raw, (a).raw, (b).raw) }
-#define DETENT_PASS_ROWS 6
-#define DETENT_PASS_PANELS 4
+#define DETENT_PASS_ROWS 12
+#define DETENT_PASS_PANELS 2
 #include <detent/kernels/gemm_u8s8-inl.hpp>
 #include <detent/kernels/undef_pass-inl.hpp>
 

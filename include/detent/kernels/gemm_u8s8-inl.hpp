@@ -9,8 +9,9 @@
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
 //
 // vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
-// must be in flight; 6 x 64 columns has 24 and loads 4 + 6 operands for them. Without it, Highway
-// widens to 16 bits and multiplies with vpmaddwd, which is exact as well.
+// must be in flight; 12 x 32 columns has 24, and the first-level cache holds its weights for more
+// of k than those of a wider tile. Without it, Highway widens to 16 bits and multiplies with
+// vpmaddwd, which is exact as well.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -111,10 +112,11 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
   }
 }
 
-/// Rows and depth of a block whose sums stay on the stack while the weights of one chunk of k stay
-/// in the first-level cache: 48 x 64 sums are 12 KiB, 384 x 64 weights 24 KiB.
+/// Rows of a block: its sums stay on the stack while all of k is added to them.
 inline constexpr std::size_t block_rows = 48;
-inline constexpr std::size_t chunk_depth = 384;
+
+/// Bytes of weights that stay in the first-level cache while the rows of a block pass over them.
+inline constexpr std::size_t chunk_bytes = std::size_t{24} << 10;
 
 /// Asks for the lines that a tile will write while its sums are being computed: outputs are often
 /// larger than the second-level cache.
@@ -131,6 +133,30 @@ HWY_INLINE void prefetch_rows(const gemm_u8s8_args& g, std::size_t row, std::siz
   }
 }
 
+/// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t offset,
+                             const std::int8_t* b, std::size_t panel_stride,
+                             int_vector (&sum)[kRows][kPanels * vectors_per_panel]) noexcept {
+  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  hn::Vec<decltype(ds8)> bv[kVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    bv[v] = hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
+                               v % vectors_per_panel * lanes * group_depth);
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    std::int32_t four;
+    std::memcpy(&four, a[r] + offset, sizeof four);
+    const auto av = hn::BitCast(du8, hn::Set(di, four));
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      sum[r][v] = DETENT_PASS_DOT(sum[r][v], av, bv[v]);
+    }
+  }
+}
+
 /// Adds (from k = 0: sets) the products of `depth` values of k, starting at k0, to a tile of sums.
 template <std::size_t kRows, std::size_t kPanels>
 HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::size_t column,
@@ -138,8 +164,6 @@ HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::si
   constexpr std::size_t kVectors = kPanels * vectors_per_panel;
   constexpr std::size_t kStride = kPanels * panel_columns;
   const int_tag di;
-  const hn::Repartition<std::uint8_t, int_tag> du8;
-  const hn::Repartition<std::int8_t, int_tag> ds8;
   const std::uint8_t* a[kRows];
   int_vector sum[kRows][kVectors];
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = g.a + (row + r) * g.lda + k0; }
@@ -159,34 +183,27 @@ HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::si
       (g.k + group_depth - 1) / group_depth * group_depth * panel_columns;
   const std::int8_t* b = g.packed_b + column / panel_columns * panel_stride + k0 * panel_columns;
   const std::size_t whole_groups = depth / group_depth;
-  for (std::size_t group = 0; group < whole_groups; ++group, b += group_depth * panel_columns) {
-    hn::Vec<decltype(ds8)> bv[kVectors];
-    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      bv[v] = hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
-                                 v % vectors_per_panel * lanes * group_depth);
+  // Unrolled, since the scalar instructions of a loop take issue slots from vpdpbusd.
+  constexpr std::size_t kGroups = 4;
+  std::size_t group = 0;
+  for (; group + kGroups <= whole_groups; group += kGroups) {
+    DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
+      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, panel_stride, sum);
+      b += group_depth * panel_columns;
     }
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      std::int32_t four;
-      std::memcpy(&four, a[r] + group * group_depth, sizeof four);
-      const auto av = hn::BitCast(du8, hn::Set(di, four));
-      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-        sum[r][v] = DETENT_PASS_DOT(sum[r][v], av, bv[v]);
-      }
-    }
+  }
+  for (; group < whole_groups; ++group) {
+    add_products<kRows, kPanels>(a, group * group_depth, b, panel_stride, sum);
+    b += group_depth * panel_columns;
   }
   if (depth % group_depth != 0) {
     // The last one to three k: nothing past the end of a row is read.
+    std::uint8_t last[kRows][group_depth] = {};
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      std::int32_t four = 0;
-      std::memcpy(&four, a[r] + whole_groups * group_depth, depth % group_depth);
-      const auto av = hn::BitCast(du8, hn::Set(di, four));
-      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-        sum[r][v] =
-            DETENT_PASS_DOT(sum[r][v], av,
-                            hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
-                                               v % vectors_per_panel * lanes * group_depth));
-      }
+      std::memcpy(last[r], a[r] + whole_groups * group_depth, depth % group_depth);
+      a[r] = last[r];
     }
+    add_products<kRows, kPanels>(a, 0, b, panel_stride, sum);
   }
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
@@ -195,46 +212,60 @@ HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::si
   }
 }
 
+/// Adds the products of `depth` values of k, starting at k0, to a block of sums: kRows rows at a
+/// time, the rest with ever smaller tiles.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                         std::size_t column, std::size_t k0, std::size_t depth,
+                         std::int32_t* sums) noexcept {
+  std::size_t r = 0;
+  for (; r + kRows <= rows; r += kRows) {
+    gemm_u8s8_tile<kRows, kPanels>(g, first + r, column, k0, depth,
+                                   sums + r * kPanels * panel_columns);
+  }
+  if constexpr (kRows > 1) {
+    add_rows<kRows / 2, kPanels>(g, first + r, rows - r, column, k0, depth,
+                                 sums + r * kPanels * panel_columns);
+  }
+}
+
 /// The rows first .. first + rows (at most block_rows) of kPanels panels of columns.
 template <std::size_t kPanels>
 void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
                      std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
+  constexpr std::size_t kRows =
+      kPanels > DETENT_PASS_PANELS ? DETENT_PASS_ROWS / 2 : DETENT_PASS_ROWS;
+  constexpr std::size_t chunk_depth = chunk_bytes / kColumns;
   alignas(64) std::int32_t sums[block_rows * kColumns];
   for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
-    std::size_t r = 0;
-    for (; r + DETENT_PASS_ROWS <= rows; r += DETENT_PASS_ROWS) {
-      gemm_u8s8_tile<DETENT_PASS_ROWS, kPanels>(g, first + r, column, k, depth,
-                                                sums + r * kColumns);
-    }
-    for (; r + 2 <= rows; r += 2) {
-      gemm_u8s8_tile<2, kPanels>(g, first + r, column, k, depth, sums + r * kColumns);
-    }
-    if (r < rows) {
-      gemm_u8s8_tile<1, kPanels>(g, first + r, column, k, depth, sums + r * kColumns);
-    }
+    add_rows<kRows, kPanels>(g, first, rows, column, k, (std::min)(chunk_depth, g.k - k), sums);
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
              g.ldc);
 }
 
+/// The rows first .. first + rows of all columns from `column` on, the last ones with fewer panels.
+template <std::size_t kPanels>
+void gemm_u8s8_columns(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                       std::size_t column) noexcept {
+  for (; column + (kPanels - 1) * panel_columns < g.n; column += kPanels * panel_columns) {
+    gemm_u8s8_block<kPanels>(g, first, rows, column);
+  }
+  if constexpr (kPanels > 1) {
+    gemm_u8s8_columns<kPanels / 2>(g, first, rows, column);
+  }
+}
+
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   for (std::size_t first = 0; first < g.m; first += block_rows) {
     const std::size_t rows = (std::min)(block_rows, g.m - first);
-    std::size_t column = 0;
-    if constexpr (DETENT_PASS_PANELS >= 4) {
-      for (; column + 3 * panel_columns < g.n; column += 4 * panel_columns) {
-        gemm_u8s8_block<4>(g, first, rows, column);
-      }
-      if (column + panel_columns < g.n) {
-        gemm_u8s8_block<2>(g, first, rows, column);
-        column += 2 * panel_columns;
-      }
-    }
-    for (; column < g.n; column += panel_columns) {
-      gemm_u8s8_block<1>(g, first, rows, column);
+    if (rows > DETENT_PASS_ROWS / 2) {
+      gemm_u8s8_columns<DETENT_PASS_PANELS>(g, first, rows, 0);
+    } else {
+      // Few rows need more columns to keep the multipliers busy.
+      gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, first, rows, 0);
     }
   }
 }
