@@ -16,6 +16,10 @@ Exit codes: 0 agrees, 1 disagrees, 77 skipped: a thing that is needed is missing
 A quantized result is compared in steps: the scale of the DequantizeLinear that makes the output or, if
 the output is made by a float operator behind it, 1/255 of the range of the output over the data. In place
 of what a final Softmax makes, its input is compared.
+
+A whole model multiplies differences: one integer that falls to the other side of a tie moves others behind
+it. So each integer that we compute is also compared with real arithmetic on the integers before it, as the
+QDQ graph defines it; both programs may differ from that only where float rounding decides a tie.
 """
 
 import argparse
@@ -39,6 +43,7 @@ def skip(message):
 try:
     import numpy as np
     import onnx
+    import onnx.reference
     import onnxruntime
     from onnx import numpy_helper
 except ImportError as missing:
@@ -200,6 +205,66 @@ def steps_of(model, outputs):
     return steps
 
 
+class Layers:
+    """What real arithmetic (double, by onnx.reference) makes of each quantized tensor's predecessors."""
+
+    # Ties that float arithmetic may decide otherwise: as far off as a few roundings of 2^-24 of the largest
+    # value of a tensor. Of the value itself would not do: terms that cancel are larger than their sum.
+    TIE = 5e-7
+
+    def __init__(self, model, folder):
+        proto = onnx.load(str(model))
+        constants = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+        nodes = [n for n in proto.graph.node if n.op_type == "QuantizeLinear" and n.input[0] not in constants]
+        tensor = onnx.helper.make_tensor_value_info
+        types = {n.output[0]: onnx.helper.np_dtype_to_tensor_dtype(constants[n.input[2]].dtype) for n in nodes}
+        self.scales = {n.output[0]: float(constants[n.input[1]]) for n in nodes}
+        self.before = {n.output[0]: n.input[0] for n in nodes}
+
+        exposed = onnx.ModelProto()
+        exposed.CopyFrom(proto)
+        there = {o.name for o in proto.graph.output}
+        exposed.graph.output.extend(tensor(q, types[q], None) for q in types if q not in there)
+        self.path = folder / (model.name.removesuffix(".onnx") + ".layers.onnx")
+        onnx.save(exposed, str(self.path))
+
+        # The quantized tensors become inputs, what was quantized becomes outputs, floats become doubles.
+        graph = proto.graph
+        for t in graph.initializer:
+            if t.data_type == onnx.TensorProto.FLOAT:
+                t.CopyFrom(numpy_helper.from_array(constants[t.name].astype(np.float64), t.name))
+        del graph.value_info[:], graph.output[:]
+        for value in graph.input:
+            value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+        for node in graph.node:
+            if node.op_type == "QuantizeLinear" and node.output[0] in types:
+                node.output[0] += ".exact"
+        for q in types:
+            graph.input.append(tensor(q, types[q], None))
+            graph.output.append(tensor(q + ".exact", types[q], None))
+            graph.output.append(tensor(self.before[q], onnx.TensorProto.DOUBLE, None))
+        # onnx.reference has these operators from a later version on; their meaning is the same.
+        proto.opset_import[0].version = max(21, proto.opset_import[0].version)
+        self.exact = onnx.reference.ReferenceEvaluator(proto)
+
+    def differences(self, feeds, outputs):
+        """(values, of them not equal, of these not by a tie) in the quantized tensors of a run of self.path."""
+        values = unequal = wrong = 0
+        for i in range(max(map(len, feeds.values()))):
+            inputs = {k: v[i : i + 1].astype(np.float64) for k, v in feeds.items()}
+            inputs |= {q: outputs[q][i : i + 1] for q in self.scales}
+            exact = dict(zip(self.exact.output_names, self.exact.run(None, inputs)))
+            for q, scale in self.scales.items():
+                off = np.abs(exact[q + ".exact"].astype(int) - inputs[q].astype(int))
+                real = exact[self.before[q]] / scale
+                to_tie = np.abs(real - np.floor(real) - 0.5)
+                tie = (off == 1) & (to_tie <= self.TIE * max(np.abs(real).max(), 1.0))
+                values += off.size
+                unequal += np.count_nonzero(off)
+                wrong += np.count_nonzero(off) - np.count_nonzero(tie)
+        return values, unequal, wrong
+
+
 class Table:
     """Lines of what was compared, and what of it is wrong."""
 
@@ -247,6 +312,16 @@ class Table:
         print(f"{label:30} {len(distances):7} {all_of_them.size:8} {100 * (all_of_them < 0.01).mean():8.2f} "
               f"{100 * (all_of_them <= 1.01).mean():11.3f} {all_of_them.max():10.2f}")
 
+    def compare_layers(self, label, model, tool, feeds):
+        """Every quantized tensor, for the first samples, against real arithmetic on what it is made of."""
+        feeds = {k: v[:16] for k, v in feeds.items()}
+        layers = Layers(model, tool.folder)
+        values, unequal, wrong = layers.differences(feeds, tool.run(layers.path, feeds))
+        print(f"{label:30} {len(layers.scales):7} {values:8}   quantized values: {unequal} not as in real arithmetic, "
+              f"{wrong} of them not by a tie")
+        if wrong:
+            self.fail(f"{label}: {wrong} quantized values differ from real arithmetic, and not by a tie")
+
     def compare_top1(self, label, actual, expected, least):
         a, e = (next(iter(outputs.values())) for outputs in (actual, expected))
         same = (a.argmax(1) == e.argmax(1)).mean()
@@ -281,6 +356,7 @@ def check_model(tool, table, name, model, calibration, samples, top1=None):
         if logits:
             own, judge = tool.run(exposed, feeds), run_ort(exposed, feeds)
         table.compare_quantized(f"{name} {granularity}", exposed, own, judge, logits)
+        table.compare_layers(f"{name} {granularity}", quantized, tool, feeds)
         if top1 is not None:
             table.compare_top1(f"{name} {granularity}", own, judge, top1)
 
@@ -304,15 +380,14 @@ def peers(tool, table, options):
         feeds = with_input_name(peer, samples)
         exposed, logits = expose_logits(peer, tool.folder)
         expected, own = run_ort(exposed, feeds), tool.run(exposed, feeds)
-        # ONNX Runtime computes parts of these models in float, so that ties fall as its sums are rounded: on
-        # resnet8, it agrees with itself, without optimizations, on 98 % only. That is asked of us.
+        table.compare_layers(f"{name} TFLite", peer, tool, feeds)
+        # Where a dozen ties of millions fall otherwise, the rest of resnet8 turns that into up to 2 % of its logits
+        # that are more than a step away, with ONNX Runtime's optimizations and without them too. That is asked of us.
         unoptimized = run_ort(exposed, feeds, optimize=False)
         steps = steps_of(exposed, expected)
-        own_limits = [np.abs(unoptimized[k].astype(float) - expected[k]) / steps[k] for k in logits.values()]
-        within = min((d <= 1.01).mean() for d in own_limits)
-        most = max(d.max() for d in own_limits)
-        table.compare_quantized(f"{name} TFLite", exposed, own, expected, logits, min(0.99, within - 0.01),
-                                max(3, 2 * most))
+        away = [np.abs(unoptimized[k].astype(float) - expected[k]) / steps[k] for k in logits.values()]
+        within = min((d <= 1.01).mean() for d in away)
+        table.compare_quantized(f"{name} TFLite", exposed, own, expected, logits, min(0.99, within))
         table.compare_top1(f"{name} TFLite", own, expected, 0.995)
 
 
