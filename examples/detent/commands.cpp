@@ -264,7 +264,9 @@ int run(const run_arguments& a) {
     }
     bar.advance(at + real);
   }
-  std::filesystem::create_directories(a.output);
+  std::error_code failed;
+  std::filesystem::create_directories(a.output, failed);
+  require(!failed, error_kind::io, "cannot make the folder ", a.output, ": ", failed.message());
   json_object list = json_object::array();
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     tensor whole = pieces[i][0];

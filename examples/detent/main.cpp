@@ -129,6 +129,11 @@ int main(int argc, char** argv) {
     command->add_flag("--json", json, "Print the same facts as JSON");
   }
 
+  const auto is_first = [&](const CLI::App* command) { return command->check_name(argv[1]); };
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_first).empty()) {
+    std::fprintf(stderr, "detent: there is no command '%s' (see: detent --help)\n", argv[1]);
+    return 2;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

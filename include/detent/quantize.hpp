@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // quantize, dequantize and requantize on spans and strided views, per tensor and per channel.
 //
-//   quantize    q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax) reference::quantize
-//   dequantize  x = float(q - zero_point) * scale reference::dequantize requantize  q =
-//   clamp(round_half_even(float(acc) * multiplier) + zero_point)   reference::requantize
+//   quantize    q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax)
+//   dequantize  x = float(q - zero_point) * scale
+//   requantize  q = clamp(round_half_even(float(acc) * multiplier) + zero_point, qmin, qmax)
+//
+// as the functions of the same names in reference.hpp define them.
 //
 // NaN becomes the zero point, infinities saturate. Inputs and outputs do not overlap. All functions
 // are thread-safe, allocate nothing, and throw detent::error (invalid_argument, shape_mismatch)

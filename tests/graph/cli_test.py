@@ -251,10 +251,10 @@ class CommandLine(unittest.TestCase):
         out = self.folder / "out.onnx"
         self.fails(["--calib"], "quantize", MODEL, "-o", out)
         images = np.load(CALIBRATION)
-        for value, tensor in ((np.nan, "'image'"), (np.inf, "tensor '")):
+        for value in (np.nan, np.inf, -np.inf):
             bad = images.copy()
             bad[3, 0, 2, 2] = value
-            self.fails([tensor], *self.quantize(calib=self.array("bad.npy", bad), output=out))
+            self.fails(["'image'", "sample 4"], *self.quantize(calib=self.array("bad.npy", bad), output=out))
         self.assertFalse(out.exists())
 
     def test_output_that_cannot_be_written(self):
@@ -403,7 +403,7 @@ class CommandLine(unittest.TestCase):
 
     def test_wrong_usage(self):
         self.wrong_usage([])
-        self.wrong_usage([], "nonsense")
+        self.wrong_usage(["'nonsense'"], "nonsense")
         self.wrong_usage(["--bogus"], *self.quantize("--bogus"))
         self.wrong_usage(["MODEL"], "inspect")
         self.wrong_usage(["-o"], "quantize", MODEL, "--calib", CALIBRATION)

@@ -124,7 +124,7 @@ inline void write_file(const std::filesystem::path& path, std::string_view bytes
   temporary += ".tmp";
   {
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    require(out.good(), error_kind::io, "cannot write ", temporary.string());
+    require(out.good(), error_kind::io, "cannot write ", path.string());
     out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     out.close();
     if (!out) {

@@ -184,6 +184,19 @@ class static_quantizer {
     return *name;
   }
 
+  /// What `f` returns; its errors name the tensor.
+  template <class F>
+  static auto of_tensor(const std::string& name, const F& f, const std::string& where = {}) {
+    try {
+      return f();
+    } catch (const error& e) {
+      constexpr std::string_view prefix = "detent: ";
+      std::string_view text = e.what();
+      text.remove_prefix(text.rfind(prefix, 0) == 0 ? prefix.size() : 0);
+      raise(e.kind(), "detent: tensor '" + name + "': " + std::string(text) + where);
+    }
+  }
+
   void calibrate(const calibration_source& samples) {
     for (auto& [name, observer] : values_) {
       if (const tensor* t = m_.initializer(name)) {
@@ -201,28 +214,22 @@ class static_quantizer {
             const auto found = values_.find(name);
             if (found != values_.end() && value.type() == element_type::f32) {
               found->second.observe(value.data<float>());
-              require(found->second.count_nan() == 0, error_kind::invalid_argument, "tensor '",
-                      name, "' holds NaN in calibration sample ", count);
+              if (value.count() > 0) {
+                static_cast<void>(of_tensor(
+                    name, [&] { return found->second.range(); },
+                    " in calibration sample " + std::to_string(count)));
+              }
             }
           }));
     }
     require(count > 0, error_kind::invalid_argument, "there are no calibration samples");
     for (const auto& [name, observer] : values_) {
-      try {
-        params_[name] = observer.finalize(asymmetric<std::uint8_t>);
-      } catch (const error& e) {
-        raise(e.kind(), "detent: tensor '" + name + "': " + onnx_free_text(e.what()));
-      }
+      params_[name] = of_tensor(name, [&] { return observer.finalize(asymmetric<std::uint8_t>); });
     }
     for (auto& [name, p] : params_) {
       const auto found = params_.find(root(name));
       p = found->second;
     }
-  }
-
-  static std::string onnx_free_text(std::string_view text) {
-    constexpr std::string_view prefix = "detent: ";
-    return std::string(text.rfind(prefix, 0) == 0 ? text.substr(prefix.size()) : text);
   }
 
   // ------------------------------------------------------------------------------------- rewriting
@@ -383,12 +390,7 @@ class static_quantizer {
     channel_quant_params p{axis, {}, std::vector<std::int32_t>(channels, 0)};
     value_range whole{0.0F, 0.0F};
     for (const min_max_observer& channel : observer.channels()) {
-      value_range r;
-      try {
-        r = channel.range();
-      } catch (const error& e) {
-        raise(e.kind(), "detent: tensor '" + n.inputs[1] + "': " + onnx_free_text(e.what()));
-      }
+      const value_range r = of_tensor(n.inputs[1], [&] { return channel.range(); });
       whole = {(std::min)(whole.lower, r.lower), (std::max)(whole.upper, r.upper)};
       p.scales.push_back(params_from_range(r, symmetric<std::int8_t>).scale);
     }
