@@ -7,6 +7,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include <detent/detent.hpp>
 
@@ -67,6 +73,66 @@ inline double integer_peak_gops() {
   }
   if (detent::kernels::cpu_supports(detent::target::avx2)) {
     return probe_gops(issue_vpmaddwd_ymm, 16.0);
+  }
+#endif
+  return 0.0;
+}
+
+#if defined(__x86_64__)
+/// Reads `read` bytes and writes `written`, in steps that keep their ratio.
+template <bool kStream>
+__attribute__((target("avx2"))) void touch(const char* from, std::size_t read, char* to,
+                                           std::size_t written) {
+  constexpr std::size_t line = 64;
+  const std::size_t steps = (std::max)(read, written) / (8 * line);
+  const std::size_t read_lines = read / line;
+  const std::size_t written_lines = written / line;
+  __m256i sum = _mm256_setzero_si256();
+  for (std::size_t s = 0; s < steps; ++s) {
+    for (std::size_t i = read_lines * s / steps; i < read_lines * (s + 1) / steps; ++i) {
+      sum = _mm256_xor_si256(sum,
+                             _mm256_load_si256(reinterpret_cast<const __m256i*>(from + i * line)));
+      sum = _mm256_xor_si256(
+          sum, _mm256_load_si256(reinterpret_cast<const __m256i*>(from + i * line + line / 2)));
+    }
+    for (std::size_t i = written_lines * s / steps; i < written_lines * (s + 1) / steps; ++i) {
+      auto* first = reinterpret_cast<__m256i*>(to + i * line);
+      if constexpr (kStream) {
+        _mm256_stream_si256(first, sum);
+        _mm256_stream_si256(first + 1, sum);
+      } else {
+        _mm256_store_si256(first, sum);
+        _mm256_store_si256(first + 1, sum);
+      }
+    }
+  }
+  __asm__ volatile("" : : "x"(sum) : "memory");
+}
+#endif
+
+/// What plain loads and stores reach on fresh memory of that size: the better of stores through and
+/// past the caches.
+inline double memory_gb_per_s(std::size_t read, std::size_t written) {
+#if defined(__x86_64__)
+  if (detent::kernels::cpu_supports(detent::target::avx2)) {
+    constexpr std::size_t line = 64;
+    std::vector<char> memory(read + written + 2 * line, 1);
+    char* from = memory.data() + (line - reinterpret_cast<std::uintptr_t>(memory.data()) % line);
+    char* to = from + read / line * line;
+    double best = std::numeric_limits<double>::infinity();
+    const std::size_t times = 1 + (std::size_t{4} << 20) / (read + written);
+    for (int i = 0; i < 12; ++i) {
+      const double start = seconds_now();
+      for (std::size_t k = 0; k < times; ++k) {
+        if (i % 2 == 0) {
+          touch<false>(from, read, to, written);
+        } else {
+          touch<true>(from, read, to, written);
+        }
+      }
+      best = (std::min)(best, (seconds_now() - start) / static_cast<double>(times));
+    }
+    return static_cast<double>(read + written) * 1e-9 / best;
   }
 #endif
   return 0.0;

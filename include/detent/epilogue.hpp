@@ -88,7 +88,7 @@ class column_terms {
       epilogue_.lower = o.lower;
       epilogue_.upper = o.upper;
     }
-    if constexpr (quantized_type<T>) {
+    if constexpr (quantized_byte<T>) {
       const grid levels = o.levels.qmin > o.levels.qmax ? full_grid<T> : o.levels;
       require_grid<T>(levels, where);
       require_scale(o.output.scale, where);

@@ -20,7 +20,7 @@ DETENT_NAMESPACE_BEGIN
 
 template <class T>
 concept integer_gemm_output =
-    std::same_as<T, std::int32_t> || std::same_as<T, float> || quantized_type<T>;
+    std::same_as<T, std::int32_t> || std::same_as<T, float> || quantized_byte<T>;
 
 namespace detail {
 

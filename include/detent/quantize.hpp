@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// quantize, dequantize and requantize on spans and strided views, per tensor and per channel.
+// quantize, dequantize and requantize.
 //
 //   quantize    q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax)
 //   dequantize  x = float(q - zero_point) * scale
@@ -7,209 +7,44 @@
 //
 // as the functions of the same names in reference.hpp define them.
 //
+//   reals      float, float16, bfloat16, float8_e4m3fn, float8_e5m2; to quantize also double
+//   integers   (u)int8, (u)int16; (u)int4, (u)int2 through packed_span; to dequantize also int32
+//   views      anything contiguous (std::vector, std::span, ...), tensor_view; packed_span stands
+//   for
+//              dense elements in the order of the other operand
+//   parameters quant_params (per tensor), channel_quant_params (along any axis; along axis 0 of a
+//              matrix: per row, per token), block_quant_params (per group)
+//
+// Every combination is defined. Those of float with 4, 8 and 16 bits run on the vector kernels,
+// whatever the strides; the others pass through them in pieces, except double, (u)int2's packing
+// and float8, which are scalar code.
+//
 // NaN becomes the zero point, infinities saturate. Inputs and outputs do not overlap. All functions
 // are thread-safe, allocate nothing, and throw detent::error (invalid_argument, shape_mismatch)
 // before they write anything.
 #ifndef DETENT_QUANTIZE_HPP
 #define DETENT_QUANTIZE_HPP
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include <detent/dispatch.hpp>
+#include <detent/elementwise.hpp>
 #include <detent/error.hpp>
+#include <detent/float_formats.hpp>
+#include <detent/operands.hpp>
+#include <detent/packed.hpp>
 #include <detent/reference.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
-
-inline void require_scale(float scale, const char* where) {
-  require(std::isfinite(scale) && scale > 0.0F, error_kind::invalid_argument, where, ": scale ",
-          scale, " is not a positive finite number");
-}
-
-template <quantized_type Q>
-void require_grid(grid levels, const char* where) {
-  require(levels.qmin <= levels.qmax && levels.qmin >= full_grid<Q>.qmin &&
-              levels.qmax <= full_grid<Q>.qmax,
-          error_kind::invalid_argument, where, ": grid ", levels.qmin, "..", levels.qmax,
-          " does not fit ", full_grid<Q>.qmin, "..", full_grid<Q>.qmax);
-}
-
-inline void require_zero_point(std::int32_t zero_point, grid levels, const char* where) {
-  require(zero_point >= levels.qmin && zero_point <= levels.qmax, error_kind::invalid_argument,
-          where, ": zero point ", zero_point, " is outside ", levels.qmin, "..", levels.qmax);
-}
-
-template <class In, class Out>
-void require_spans(std::span<In> in, std::span<Out> out, const char* where) {
-  require(in.size() == out.size(), error_kind::shape_mismatch, where, ": input has ", in.size(),
-          " elements, output ", out.size());
-  require(in.empty() || (in.data() != nullptr && out.data() != nullptr),
-          error_kind::invalid_argument, where, ": null data with size ", in.size());
-}
-
-inline void require_channels(const channel_quant_params& p, std::size_t rank,
-                             std::span<const std::size_t> shape, const char* where) {
-  require(p.axis < rank, error_kind::invalid_argument, where, ": axis ", p.axis,
-          " of a tensor of rank ", rank);
-  require(p.scales.size() == shape[p.axis] && p.zero_points.size() == shape[p.axis],
-          error_kind::shape_mismatch, where, ": ", p.scales.size(), " scales and ",
-          p.zero_points.size(), " zero points for ", shape[p.axis], " channels");
-  for (const float scale : p.scales) {
-    require_scale(scale, where);
-  }
-}
-
-[[nodiscard]] inline kernels::grid_args per_tensor(float scale, std::int32_t zero_point,
-                                                   grid levels) noexcept {
-  kernels::grid_args g;
-  g.scale = scale;
-  g.zero_point = zero_point;
-  g.qmin = levels.qmin;
-  g.qmax = levels.qmax;
-  return g;
-}
-
-/// One operation of the kernel table, by element type.
-template <auto U8, auto S8>
-struct kernel_row {
-  template <class Q>
-  static auto of(const kernels::kernel_table& t) noexcept {
-    if constexpr (std::same_as<Q, std::uint8_t>) {
-      return t.*U8;
-    } else {
-      return t.*S8;
-    }
-  }
-};
-using quantize_row =
-    kernel_row<&kernels::kernel_table::quantize_u8, &kernels::kernel_table::quantize_s8>;
-using dequantize_row =
-    kernel_row<&kernels::kernel_table::dequantize_u8, &kernels::kernel_table::dequantize_s8>;
-using requantize_row =
-    kernel_row<&kernels::kernel_table::requantize_u8, &kernels::kernel_table::requantize_s8>;
-
-/// Walks two views of the same shape and hands runs of the innermost dimension to `kernel`, or
-/// single elements where that dimension is not dense. Neighbouring dimensions that are dense in
-/// both views are merged first, except across `p.axis`.
-template <class In, class Out, class Kernel>
-void for_each_run(tensor_view<In> in, tensor_view<Out> out, const channel_quant_params* p,
-                  kernels::grid_args g, Kernel kernel, const char* where) {
-  require(in.rank == out.rank, error_kind::shape_mismatch, where, ": input has rank ", in.rank,
-          ", output ", out.rank);
-  for (std::size_t i = 0; i < in.rank; ++i) {
-    require(in.shape[i] == out.shape[i], error_kind::shape_mismatch, where, ": dimension ", i,
-            " is ", in.shape[i], " in the input, ", out.shape[i], " in the output");
-  }
-  const std::size_t size = in.size();
-  if (size == 0) {
-    return;
-  }
-  require(in.data != nullptr && out.data != nullptr, error_kind::invalid_argument, where,
-          ": null data with size ", size);
-
-  constexpr std::size_t no_axis = max_rank;
-  std::size_t rank = 0;
-  std::size_t axis = no_axis;
-  std::array<std::size_t, max_rank> shape{};
-  std::array<std::ptrdiff_t, max_rank> in_stride{};
-  std::array<std::ptrdiff_t, max_rank> out_stride{};
-  for (std::size_t i = 0; i < in.rank; ++i) {
-    const bool is_axis = p != nullptr && i == p->axis;
-    if (in.shape[i] == 1 && !is_axis) {
-      continue;
-    }
-    const auto extent = static_cast<std::ptrdiff_t>(in.shape[i]);
-    if (rank > 0 && !is_axis && axis != rank - 1 && in_stride[rank - 1] == in.strides[i] * extent &&
-        out_stride[rank - 1] == out.strides[i] * extent) {
-      shape[rank - 1] *= in.shape[i];
-      in_stride[rank - 1] = in.strides[i];
-      out_stride[rank - 1] = out.strides[i];
-      continue;
-    }
-    axis = is_axis ? rank : axis;
-    shape[rank] = in.shape[i];
-    in_stride[rank] = in.strides[i];
-    out_stride[rank] = out.strides[i];
-    ++rank;
-  }
-  if (rank == 0) {
-    rank = 1;
-    shape[0] = 1;
-  }
-  const std::size_t inner = rank - 1;
-  const bool dense = shape[inner] == 1 || (in_stride[inner] == 1 && out_stride[inner] == 1);
-  if (axis == inner) {
-    g.column_scale = p->scales.data();
-    g.column_zero_point = p->zero_points.data();
-  }
-
-  std::array<std::size_t, max_rank> index{};
-  while (true) {
-    std::ptrdiff_t in_offset = 0;
-    std::ptrdiff_t out_offset = 0;
-    for (std::size_t i = 0; i < inner; ++i) {
-      in_offset += static_cast<std::ptrdiff_t>(index[i]) * in_stride[i];
-      out_offset += static_cast<std::ptrdiff_t>(index[i]) * out_stride[i];
-    }
-    if (axis < inner) {
-      g.scale = p->scales[index[axis]];
-      g.zero_point = p->zero_points[index[axis]];
-    }
-    if (dense) {
-      kernel(in.data + in_offset, shape[inner], g, out.data + out_offset);
-    } else {
-      kernels::grid_args one = g;
-      one.column_scale = nullptr;
-      for (std::size_t j = 0; j < shape[inner]; ++j) {
-        if (g.column_scale != nullptr) {
-          one.scale = g.column_scale[j];
-          one.zero_point = g.column_zero_point[j];
-        }
-        const auto step = static_cast<std::ptrdiff_t>(j);
-        kernel(in.data + in_offset + step * in_stride[inner], 1, one,
-               out.data + out_offset + step * out_stride[inner]);
-      }
-    }
-    std::size_t i = inner;
-    while (i > 0 && ++index[i - 1] == shape[i - 1]) {
-      index[--i] = 0;
-    }
-    if (i == 0) {
-      return;
-    }
-  }
-}
-
-template <class Row, class Q, class In, class Out>
-void convert_span(std::span<In> in, std::span<Out> out, kernels::grid_args g, const char* where) {
-  require_spans(in, out, where);
-  Row::template of<Q>(active_table())(in.data(), in.size(), g, out.data());
-}
-
-template <class Row, class Q, class In, class Out>
-void convert_view(tensor_view<In> in, tensor_view<Out> out, const quant_params& p, grid levels,
-                  const char* where) {
-  for_each_run(in, out, nullptr, per_tensor(p.scale, p.zero_point, levels),
-               Row::template of<Q>(active_table()), where);
-}
-
-template <class Row, class Q, class In, class Out>
-void convert_channels(tensor_view<In> in, tensor_view<Out> out, const channel_quant_params& p,
-                      grid levels, const char* where) {
-  require_grid<Q>(levels, where);
-  require_channels(p, in.rank, in.shape, where);
-  for (const std::int32_t zero_point : p.zero_points) {
-    require_zero_point(zero_point, levels, where);
-  }
-  for_each_run(in, out, &p, per_tensor(1.0F, 0, levels), Row::template of<Q>(active_table()),
-               where);
-}
 
 template <class Q>
 void require_params(quant_params p, grid levels, const char* where) {
@@ -218,61 +53,417 @@ void require_params(quant_params p, grid levels, const char* where) {
   require_zero_point(p.zero_point, levels, where);
 }
 
-}  // namespace detail
+/// The members of the kernel table for an integer type.
+template <class Q>
+struct kernel_rows;
+#define DETENT_KERNEL_ROWS(Q, name)                                               \
+  template <>                                                                     \
+  struct kernel_rows<Q> {                                                         \
+    static constexpr auto quantize = &kernels::kernel_table::quantize_##name;     \
+    static constexpr auto dequantize = &kernels::kernel_table::dequantize_##name; \
+    static constexpr auto requantize = &kernels::kernel_table::requantize_##name; \
+  };
+#define DETENT_NIBBLE_ROWS(Q, name)                                               \
+  template <>                                                                     \
+  struct kernel_rows<Q> {                                                         \
+    static constexpr auto quantize = &kernels::kernel_table::quantize_##name;     \
+    static constexpr auto dequantize = &kernels::kernel_table::dequantize_##name; \
+  };
+DETENT_KERNEL_ROWS(std::uint8_t, u8)
+DETENT_KERNEL_ROWS(std::int8_t, s8)
+DETENT_KERNEL_ROWS(std::uint16_t, u16)
+DETENT_KERNEL_ROWS(std::int16_t, s16)
+DETENT_NIBBLE_ROWS(uint4, u4)
+DETENT_NIBBLE_ROWS(int4, s4)
+#undef DETENT_KERNEL_ROWS
+#undef DETENT_NIBBLE_ROWS
+template <>
+struct kernel_rows<std::int32_t> {
+  static constexpr auto dequantize = &kernels::kernel_table::dequantize_s32;
+};
 
-// The same functions for the two element types: overloads rather than templates, so that vectors
-// and arrays convert to spans.
-#define DETENT_QUANTIZE_OVERLOADS(Q)                                                            \
-  /* Per tensor. scale > 0 and finite; levels within the type; zero_point within levels. */     \
-  inline void quantize(std::span<const float> x, std::span<Q> q, quant_params p,                \
-                       grid levels = full_grid<Q>) {                                            \
-    detail::require_params<Q>(p, levels, "quantize");                                           \
-    detail::convert_span<detail::quantize_row, Q>(                                              \
-        x, q, detail::per_tensor(p.scale, p.zero_point, levels), "quantize");                   \
-  }                                                                                             \
-  inline void quantize(tensor_view<const float> x, tensor_view<Q> q, quant_params p,            \
-                       grid levels = full_grid<Q>) {                                            \
-    detail::require_params<Q>(p, levels, "quantize");                                           \
-    detail::convert_view<detail::quantize_row, Q>(x, q, p, levels, "quantize");                 \
-  }                                                                                             \
-  /* Per channel along p.axis. */                                                               \
-  inline void quantize(tensor_view<const float> x, tensor_view<Q> q,                            \
-                       const channel_quant_params& p, grid levels = full_grid<Q>) {             \
-    detail::convert_channels<detail::quantize_row, Q>(x, q, p, levels, "quantize");             \
-  }                                                                                             \
-  inline void dequantize(std::span<const Q> q, std::span<float> x, quant_params p) {            \
-    detail::require_params<Q>(p, full_grid<Q>, "dequantize");                                   \
-    detail::convert_span<detail::dequantize_row, Q>(                                            \
-        q, x, detail::per_tensor(p.scale, p.zero_point, full_grid<Q>), "dequantize");           \
-  }                                                                                             \
-  inline void dequantize(tensor_view<const Q> q, tensor_view<float> x, quant_params p) {        \
-    detail::require_params<Q>(p, full_grid<Q>, "dequantize");                                   \
-    detail::convert_view<detail::dequantize_row, Q>(q, x, p, full_grid<Q>, "dequantize");       \
-  }                                                                                             \
-  inline void dequantize(tensor_view<const Q> q, tensor_view<float> x,                          \
-                         const channel_quant_params& p) {                                       \
-    detail::convert_channels<detail::dequantize_row, Q>(q, x, p, full_grid<Q>, "dequantize");   \
-  }                                                                                             \
-  /* p.scale is the multiplier, p.zero_point that of the output. */                             \
-  inline void requantize(std::span<const std::int32_t> acc, std::span<Q> q, quant_params p,     \
-                         grid levels = full_grid<Q>) {                                          \
-    detail::require_params<Q>(p, levels, "requantize");                                         \
-    detail::convert_span<detail::requantize_row, Q>(                                            \
-        acc, q, detail::per_tensor(p.scale, p.zero_point, levels), "requantize");               \
-  }                                                                                             \
-  inline void requantize(tensor_view<const std::int32_t> acc, tensor_view<Q> q, quant_params p, \
-                         grid levels = full_grid<Q>) {                                          \
-    detail::require_params<Q>(p, levels, "requantize");                                         \
-    detail::convert_view<detail::requantize_row, Q>(acc, q, p, levels, "requantize");           \
-  }                                                                                             \
-  inline void requantize(tensor_view<const std::int32_t> acc, tensor_view<Q> q,                 \
-                         const channel_quant_params& p, grid levels = full_grid<Q>) {           \
-    detail::convert_channels<detail::requantize_row, Q>(acc, q, p, levels, "requantize");       \
+/// An elementwise operation of the kernel table on elements In -> Out. kRowIn and kRowOut are the
+/// types that its row works on: In and Out are converted or packed on the way where they differ.
+template <class In, class Out, class Row>
+class row_operation {
+  using row_in = typename Row::in;
+  using row_out = typename Row::out;
+  using in_storage = typename operand<const In>::storage;
+  using out_storage = typename operand<Out>::storage;
+
+ public:
+  row_operation(in_storage* in, out_storage* out, const parameter_view& p, grid levels,
+                const std::int32_t* bias, const execution& e, std::size_t size)
+      : in_(in), out_(out), p_(p), levels_(levels), bias_(bias) {
+    constexpr std::size_t beyond_caches = std::size_t{32} << 20;
+    stream_ = e.stores == store_policy::streaming ||
+              (e.stores == store_policy::automatic && size >= beyond_caches / sizeof(out_storage));
   }
 
-DETENT_QUANTIZE_OVERLOADS(std::uint8_t)
-DETENT_QUANTIZE_OVERLOADS(std::int8_t)
-#undef DETENT_QUANTIZE_OVERLOADS
+  /// Whether a row of the table takes such a block as it is.
+  static bool is_direct(const walk_dimension& rows, const walk_dimension& columns) noexcept {
+    if constexpr (!std::same_as<In, row_in> || !std::same_as<Out, row_out>) {
+      return false;
+    }
+    const bool dense = (columns.in == 1 && columns.out == 1) || columns.extent == 1;
+    return dense && (columns.parameter == 0 || columns.parameter == 1 || columns.extent == 1) &&
+           whole_units<In>(rows.in, columns) && whole_units<Out>(rows.out, columns);
+  }
+
+  void operator()(const walk_block& b) const noexcept {
+    if (is_direct(b.rows, b.columns) && starts_unit<In>(b.at.in) && starts_unit<Out>(b.at.out)) {
+      run_direct(b);
+    } else {
+      for (std::size_t r = 0; r < b.rows.extent; r += tile_side) {
+        for (std::size_t c = 0; c < b.columns.extent; c += tile_columns(b.rows.extent)) {
+          walk_block tile{b.rows, b.columns, b.at.moved(b.rows, r).moved(b.columns, c)};
+          tile.rows.extent = (std::min)(tile_side, b.rows.extent - r);
+          tile.columns.extent = (std::min)(tile_columns(b.rows.extent), b.columns.extent - c);
+          run_tile(tile);
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t tile_size = tile_side * tile_side;
+  static constexpr std::size_t tile_columns(std::size_t rows) noexcept {
+    return rows == 1 ? tile_size : tile_side;
+  }
+
+  template <class T>
+  static bool whole_units(std::ptrdiff_t row_stride, const walk_dimension& columns) noexcept {
+    return row_stride % static_cast<std::ptrdiff_t>(elements_per_unit<T>) == 0 &&
+           columns.extent % elements_per_unit<T> == 0;
+  }
+  template <class T>
+  static bool starts_unit(std::ptrdiff_t offset) noexcept {
+    return offset % static_cast<std::ptrdiff_t>(elements_per_unit<T>) == 0;
+  }
+
+  [[nodiscard]] kernels::elementwise_args arguments(const walk_block& b) const noexcept {
+    kernels::elementwise_args a;
+    a.rows = b.rows.extent;
+    a.columns = b.columns.extent;
+    a.scale = p_.scales + b.at.parameter;
+    a.zero_point = p_.zero_points + b.at.parameter;
+    a.parameter_step = b.rows.parameter;
+    a.per_column = b.columns.parameter != 0 && b.columns.extent > 1;
+    a.bias = bias_ == nullptr ? nullptr : bias_ + b.at.parameter;
+    a.qmin = levels_.qmin;
+    a.qmax = levels_.qmax;
+    return a;
+  }
+
+  void run_direct(const walk_block& b) const noexcept {
+    if constexpr (std::same_as<In, row_in> && std::same_as<Out, row_out>) {
+      kernels::elementwise_args a = arguments(b);
+      a.in_stride = b.rows.in;
+      a.out_stride = b.rows.out;
+      const auto* in = address<In>(in_, b.at.in);
+      auto* out = address<Out>(out_, b.at.out);
+      constexpr std::size_t line = 64;
+      constexpr std::size_t line_elements = line / sizeof(out_storage) * elements_per_unit<Out>;
+      const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(out) % line;
+      if (!stream_) {
+        Row::run(in, a, out);
+      } else if (a.rows == 1 && misaligned % sizeof(out_storage) == 0) {
+        const std::size_t head = (std::min)(
+            a.columns, line_elements - misaligned / sizeof(out_storage) * elements_per_unit<Out>);
+        kernels::elementwise_args first = a;
+        first.columns = head;
+        Row::run(in, first, out);
+        a.columns -= head;
+        const auto step = static_cast<std::ptrdiff_t>(head);
+        if (a.per_column) {
+          a.scale += step;
+          a.zero_point += step;
+          a.bias = a.bias == nullptr ? nullptr : a.bias + step;
+        }
+        a.stream = true;
+        Row::run(address<In>(in, step), a, address<Out>(out, step));
+      } else {
+        a.stream =
+            misaligned == 0 && a.out_stride % static_cast<std::ptrdiff_t>(line_elements) == 0;
+        Row::run(in, a, out);
+      }
+    }
+  }
+
+  /// Gathers what the row can't read in place, computes, scatters what it can't write in place.
+  void run_tile(const walk_block& b) const noexcept {
+    using widened = unpacked_t<row_in>;
+    using narrow = unpacked_t<row_out>;
+    alignas(64) std::array<widened, tile_size> gathered;
+    alignas(64) std::array<narrow, tile_size> results;
+    const std::size_t rows = b.rows.extent;
+    const std::size_t columns = b.columns.extent;
+    const auto columns_step = static_cast<std::ptrdiff_t>(columns);
+    constexpr bool reads = std::same_as<In, widened>;
+    constexpr bool writes = std::same_as<Out, narrow>;
+
+    kernels::elementwise_args a = arguments(b);
+    const widened* from = gathered.data();
+    a.in_stride = columns_step;
+    if constexpr (reads) {
+      if (b.columns.in == 1) {
+        from = in_ + b.at.in;
+        a.in_stride = b.rows.in;
+      }
+    }
+    if (from == gathered.data()) {
+      for (std::size_t r = 0; r < rows; ++r) {
+        const walk_offset row = b.at.moved(b.rows, r);
+        for (std::size_t c = 0; c < columns; ++c) {
+          gathered[r * columns + c] = static_cast<widened>(
+              load_element<In>(in_, row.in + static_cast<std::ptrdiff_t>(c) * b.columns.in));
+        }
+      }
+    }
+    narrow* to = results.data();
+    a.out_stride = columns_step;
+    if constexpr (writes) {
+      if (b.columns.out == 1) {
+        to = out_ + b.at.out;
+        a.out_stride = b.rows.out;
+      }
+    }
+    run_rows(b, a, from, to);
+    if (to == results.data()) {
+      // Along the rows where they are dense in the output.
+      const bool across = b.columns.out != 1 && b.rows.out == 1;
+      const std::size_t outer = across ? columns : rows;
+      const std::size_t inner = across ? rows : columns;
+      for (std::size_t i = 0; i < outer; ++i) {
+        for (std::size_t j = 0; j < inner; ++j) {
+          const std::size_t r = across ? j : i;
+          const std::size_t c = across ? i : j;
+          store_element<Out>(out_, b.at.moved(b.rows, r).moved(b.columns, c).out,
+                             results[r * columns + c]);
+        }
+      }
+    }
+  }
+
+  /// Parameters that differ from column to column but do not stand together are copied for each
+  /// row.
+  template <class From, class To>
+  void run_rows(const walk_block& b, const kernels::elementwise_args& a, const From* from,
+                To* to) const noexcept {
+    using unpacked_row = typename Row::unpacked_row;
+    if (!a.per_column || b.columns.parameter == 1) {
+      unpacked_row::run(from, a, to);
+      return;
+    }
+    std::array<float, tile_size> scales;
+    std::array<std::int32_t, tile_size> zero_points;
+    std::array<std::int32_t, tile_size> biases;
+    for (std::size_t r = 0; r < a.rows; ++r) {
+      const walk_offset row = b.at.moved(b.rows, r);
+      for (std::size_t c = 0; c < a.columns; ++c) {
+        const std::ptrdiff_t at = row.moved(b.columns, c).parameter;
+        scales[c] = p_.scales[at];
+        zero_points[c] = p_.zero_points[at];
+        biases[c] = bias_ == nullptr ? 0 : bias_[at];
+      }
+      kernels::elementwise_args one = a;
+      one.rows = 1;
+      one.scale = scales.data();
+      one.zero_point = zero_points.data();
+      one.bias = biases.data();
+      const auto step = static_cast<std::ptrdiff_t>(r);
+      unpacked_row::run(from + step * a.in_stride, one, to + step * a.out_stride);
+    }
+  }
+
+  in_storage* in_;
+  out_storage* out_;
+  parameter_view p_;
+  grid levels_;
+  const std::int32_t* bias_;
+  bool stream_ = false;
+};
+
+/// Packed elements of two bits have no rows of their own: those of bytes compute their values.
+template <class Q>
+using row_type =
+    std::conditional_t<packed_type<Q> && !std::same_as<Q, int4> && !std::same_as<Q, uint4>,
+                       unpacked_t<Q>, Q>;
+
+template <class Q>
+struct quantize_row {
+  using in = float;
+  using out = Q;
+  using unpacked_row = quantize_row<unpacked_t<Q>>;
+  static void run(const float* x, const kernels::elementwise_args& a, auto* q) noexcept {
+    (active_table().*kernel_rows<Q>::quantize)(x, a, q);
+  }
+};
+template <class Q>
+struct dequantize_row {
+  using in = Q;
+  using out = float;
+  using unpacked_row = dequantize_row<unpacked_t<Q>>;
+  static void run(const auto* q, const kernels::elementwise_args& a, float* x) noexcept {
+    (active_table().*kernel_rows<Q>::dequantize)(q, a, x);
+  }
+};
+template <class Q>
+struct requantize_row {
+  using in = std::int32_t;
+  using out = Q;
+  using unpacked_row = requantize_row<unpacked_t<Q>>;
+  static void run(const std::int32_t* acc, const kernels::elementwise_args& a, Q* q) noexcept {
+    (active_table().*kernel_rows<Q>::requantize)(acc, a, q);
+  }
+};
+
+/// Doubles are divided in double: there is no row for that.
+template <class Q>
+class double_operation {
+ public:
+  double_operation(const double* in, typename operand<Q>::storage* out, const parameter_view& p,
+                   grid levels)
+      : in_(in), out_(out), p_(p), levels_(levels) {}
+  static bool is_direct(const walk_dimension&, const walk_dimension&) noexcept { return true; }
+  void operator()(const walk_block& b) const noexcept {
+    for (std::size_t r = 0; r < b.rows.extent; ++r) {
+      for (std::size_t c = 0; c < b.columns.extent; ++c) {
+        const walk_offset at = b.at.moved(b.rows, r).moved(b.columns, c);
+        const quant_params p{p_.scales[at.parameter], p_.zero_points[at.parameter]};
+        store_element<Q>(out_, at.out,
+                         static_cast<unpacked_t<Q>>(reference::quantize(in_[at.in], p, levels_)));
+      }
+    }
+  }
+
+ private:
+  const double* in_;
+  typename operand<Q>::storage* out_;
+  parameter_view p_;
+  grid levels_;
+};
+
+/// Tasks must not share a byte of the output.
+template <class Out>
+bool may_split(const operand<Out>& out) noexcept {
+  for (std::size_t i = 0; i + 1 < out.rank; ++i) {
+    if (out.shape[i] > 1 &&
+        out.strides[i] % static_cast<std::ptrdiff_t>(elements_per_unit<Out>) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+template <class Row, class T, class Out>
+void run_elementwise(const operand<T>& in, const operand<Out>& out, const parameter_view& p,
+                     grid levels, const std::int32_t* bias, const execution& e) {
+  using In = std::remove_const_t<T>;
+  const auto run = [&](const auto& operation) {
+    for_each_walk(in, out, p, [&](const walk& w, walk_offset start) {
+      run_walk(w, start, e, may_split(out), &std::remove_cvref_t<decltype(operation)>::is_direct,
+               operation);
+    });
+  };
+  if constexpr (std::same_as<In, double>) {
+    run(double_operation<Out>(in.data, out.data, p, levels));
+  } else {
+    run(row_operation<In, Out, Row>(in.data, out.data, p, levels, bias, e, in.size));
+  }
+}
+
+template <class In, class Out, class P>
+void quantize_elements(const In& x, Out&& q, const P& p, grid levels, const execution& e) {
+  constexpr const char* where = "quantize";
+  using Q = element_of<Out>;
+  auto in = operand_of(x);
+  auto out = operand_of(q);
+  require_grid<Q>(levels, where);
+  require_same_shape(in, out, where);
+  const parameter_view v = view_of(p, in.rank, in.shape, where);
+  require_parameters(v, levels, where);
+  run_elementwise<quantize_row<row_type<Q>>>(in, out, v, levels, nullptr, e);
+}
+
+template <class In, class Out, class P>
+void dequantize_elements(const In& q, Out&& x, const P& p, const execution& e) {
+  constexpr const char* where = "dequantize";
+  using Q = std::remove_const_t<element_of<const In>>;
+  auto in = operand_of(q);
+  auto out = operand_of(x);
+  require_same_shape(in, out, where);
+  const parameter_view v = view_of(p, in.rank, in.shape, where);
+  if constexpr (std::same_as<Q, std::int32_t>) {
+    require_parameters(v, {0, 0}, where);
+  } else {
+    require_parameters(v, full_grid<Q>, where);
+  }
+  run_elementwise<dequantize_row<row_type<Q>>>(in, out, v, {}, nullptr, e);
+}
+
+template <class In, class Out, class P>
+void requantize_elements(const In& acc, Out&& q, const P& p, std::span<const std::int32_t> bias,
+                         grid levels, const execution& e) {
+  constexpr const char* where = "requantize";
+  using Q = element_of<Out>;
+  auto in = operand_of(acc);
+  auto out = operand_of(q);
+  require_grid<Q>(levels, where);
+  require_same_shape(in, out, where);
+  const parameter_view v = view_of(p, in.rank, in.shape, where);
+  require_parameters(v, levels, where);
+  require(bias.empty() || bias.size() == v.count, error_kind::shape_mismatch, where, ": ",
+          bias.size(), " biases for ", v.count, " multipliers");
+  run_elementwise<requantize_row<Q>>(in, out, v, levels, bias.empty() ? nullptr : bias.data(), e);
+}
+
+/// Templates, so that {scale, zero_point} can only mean quant_params.
+template <class P>
+concept many_params = std::same_as<P, channel_quant_params> || std::same_as<P, block_quant_params>;
+
+template <class A>
+inline constexpr grid grid_of = full_grid<std::remove_const_t<element_of<A>>>;
+
+}  // namespace detail
+
+/// scale > 0 and finite; `levels` within the type of q; zero points within `levels`.
+template <detail::reals_to_read In, detail::integers_to_write Out>
+void quantize(const In& x, Out&& q, const quant_params& p, grid levels = detail::grid_of<Out>,
+              const execution& e = {}) {
+  detail::quantize_elements(x, q, p, levels, e);
+}
+template <detail::reals_to_read In, detail::integers_to_write Out, detail::many_params P>
+void quantize(const In& x, Out&& q, const P& p, grid levels = detail::grid_of<Out>,
+              const execution& e = {}) {
+  detail::quantize_elements(x, q, p, levels, e);
+}
+
+/// Small float formats receive the float result rounded half to even. The zero point of an int32 (a
+/// bias) is 0.
+template <detail::integers_to_read In, detail::reals_to_write Out>
+void dequantize(const In& q, Out&& x, const quant_params& p, const execution& e = {}) {
+  detail::dequantize_elements(q, x, p, e);
+}
+template <detail::integers_to_read In, detail::reals_to_write Out, detail::many_params P>
+void dequantize(const In& q, Out&& x, const P& p, const execution& e = {}) {
+  detail::dequantize_elements(q, x, p, e);
+}
+
+/// p.scale is the multiplier, p.zero_point that of the output. `bias` (none, or one for each
+/// multiplier) is added to the accumulators first, modulo 2^32.
+template <detail::accumulators_to_read In, detail::integers_to_write Out>
+requires quantized_type<detail::element_of<Out>>
+void requantize(const In& acc, Out&& q, const quant_params& p, grid levels = detail::grid_of<Out>,
+                std::span<const std::int32_t> bias = {}, const execution& e = {}) {
+  detail::requantize_elements(acc, q, p, bias, levels, e);
+}
+template <detail::accumulators_to_read In, detail::integers_to_write Out, detail::many_params P>
+requires quantized_type<detail::element_of<Out>>
+void requantize(const In& acc, Out&& q, const P& p, grid levels = detail::grid_of<Out>,
+                std::span<const std::int32_t> bias = {}, const execution& e = {}) {
+  detail::requantize_elements(acc, q, p, bias, levels, e);
+}
 
 /// The scale and zero point whose grid covers `range` and zero; see reference::params_from_range
 /// for the rule. Throws invalid_argument if the range is not finite or not ordered, if the grid has

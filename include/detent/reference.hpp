@@ -30,10 +30,19 @@ namespace reference {
     return x;
   }
   const float below = std::floor(x);
-  const float fraction = x - below;  // exact
+  const float fraction = x - below;  // exact where it decides
   const bool below_is_odd = std::fmod(below, 2.0F) != 0.0F;
   const bool up = fraction > 0.5F || (fraction == 0.5F && below_is_odd);
   return std::copysign(up ? below + 1.0F : below, x);
+}
+
+/// The nearest integer, ties to the even one, as above.
+[[nodiscard]] inline double round_half_even(double x) noexcept {
+  const double below = std::floor(x);
+  const double fraction = x - below;
+  const bool below_is_odd = std::fmod(below, 2.0) != 0.0;
+  const bool up = fraction > 0.5 || (fraction == 0.5 && below_is_odd);
+  return std::copysign(up ? below + 1.0 : below, x);
 }
 
 /// Rounds a real that is given in steps of the grid, adds the zero point and saturates.
@@ -55,6 +64,18 @@ namespace reference {
 /// NaN gives zero_point; +-inf saturate. qmin <= zero_point <= qmax; scale is positive and finite.
 [[nodiscard]] inline std::int32_t quantize(float x, quant_params p, grid levels) noexcept {
   return to_grid(x / p.scale, p.zero_point, levels);
+}
+
+/// The same of a double: the quotient is that of doubles, x / double(scale).
+[[nodiscard]] inline std::int32_t quantize(double x, quant_params p, grid levels) noexcept {
+  const double steps = x / static_cast<double>(p.scale);
+  if (std::isnan(steps)) {
+    return p.zero_point;
+  }
+  const double lowest = levels.qmin - p.zero_point;
+  const double highest = levels.qmax - p.zero_point;
+  const double clamped = steps < lowest ? lowest : steps > highest ? highest : steps;
+  return static_cast<std::int32_t>(round_half_even(clamped)) + p.zero_point;
 }
 
 /// x = float(q - zero_point) * scale.
@@ -113,12 +134,7 @@ namespace reference {
     p.zero_point = middle;
     return p;
   }
-  // -lower / scale lies in [0, qmax - qmin]: small enough for the exact tie rule in double.
-  const double below = -lower / static_cast<double>(p.scale);
-  const double floor = std::floor(below);
-  const double fraction = below - floor;
-  const bool up = fraction > 0.5 || (fraction == 0.5 && std::fmod(floor, 2.0) != 0.0);
-  const double z = levels.qmin + floor + (up ? 1.0 : 0.0);
+  const double z = levels.qmin + round_half_even(-lower / static_cast<double>(p.scale));
   p.zero_point = z > levels.qmax ? levels.qmax : static_cast<std::int32_t>(z);
   return p;
 }

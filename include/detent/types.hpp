@@ -19,9 +19,14 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// The integer types that activations and weights are stored in.
+/// The integer types of the products: what activations and weights are stored in.
 template <class Q>
-concept quantized_type = std::same_as<Q, std::int8_t> || std::same_as<Q, std::uint8_t>;
+concept quantized_byte = std::same_as<Q, std::int8_t> || std::same_as<Q, std::uint8_t>;
+
+/// The integer types of a whole number of bytes that reals are quantized to.
+template <class Q>
+concept quantized_type =
+    quantized_byte<Q> || std::same_as<Q, std::int16_t> || std::same_as<Q, std::uint16_t>;
 
 /// The integers that a quantized value may take: qmin..qmax, both included.
 struct grid {
@@ -30,13 +35,25 @@ struct grid {
   friend constexpr bool operator==(const grid&, const grid&) = default;
 };
 
-/// Every value of the type: -128..127 or 0..255.
-template <quantized_type Q>
-inline constexpr grid full_grid{std::numeric_limits<Q>::min(), std::numeric_limits<Q>::max()};
+namespace detail {
+template <class Q>
+consteval grid levels_of() {
+  if constexpr (requires { Q::levels; }) {
+    return Q::levels;
+  } else {
+    static_assert(quantized_type<Q>, "detent: not a type that reals are quantized to");
+    return {std::numeric_limits<Q>::min(), std::numeric_limits<Q>::max()};
+  }
+}
+}  // namespace detail
+
+/// Every value of the type: -128..127, 0..255, for int4 (packed.hpp) -8..7, and so on.
+template <class Q>
+inline constexpr grid full_grid = detail::levels_of<Q>();
 
 /// "Narrow range": one value less, so that a signed grid is symmetric: -127..127 or 1..255.
-template <quantized_type Q>
-inline constexpr grid narrow_grid{std::numeric_limits<Q>::min() + 1, std::numeric_limits<Q>::max()};
+template <class Q>
+inline constexpr grid narrow_grid{full_grid<Q>.qmin + 1, full_grid<Q>.qmax};
 
 /// How a range of reals becomes a scale and a zero point.
 struct quant_scheme {
@@ -45,12 +62,13 @@ struct quant_scheme {
 };
 
 /// The whole grid, zero point wherever the range puts it.
-template <quantized_type Q>
+template <class Q>
 inline constexpr quant_scheme asymmetric{full_grid<Q>, false};
 
 /// Signed: -127..127, zero point 0. Unsigned: 0..255, zero point 128.
-template <quantized_type Q>
-inline constexpr quant_scheme symmetric{std::is_signed_v<Q> ? narrow_grid<Q> : full_grid<Q>, true};
+template <class Q>
+inline constexpr quant_scheme symmetric{full_grid<Q>.qmin < 0 ? narrow_grid<Q> : full_grid<Q>,
+                                        true};
 
 /// Parameters of one tensor.
 struct quant_params {
@@ -62,6 +80,16 @@ struct quant_params {
 /// Parameters of each channel along `axis` of a view; both vectors have that axis's extent.
 struct channel_quant_params {
   std::size_t axis = 0;
+  std::vector<float> scales;
+  std::vector<std::int32_t> zero_points;
+};
+
+/// Parameters of each block of `block_size` elements along `axis` of a view; the last block of a
+/// line may be shorter. Both vectors are dense, in the shape of the view but for that axis, which
+/// has ceil(extent / block_size) blocks (ONNX's blocked quantization, "per group").
+struct block_quant_params {
+  std::size_t axis = 0;
+  std::size_t block_size = 0;
   std::vector<float> scales;
   std::vector<std::int32_t> zero_points;
 };

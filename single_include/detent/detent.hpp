@@ -44,6 +44,25 @@
 #ifndef DETENT_DETENT_HPP
 #define DETENT_DETENT_HPP
 
+// ---- detent/batch.hpp ----
+// The quantizer on xsimd registers, for fusing into loops of one's own:
+//
+//   using floats = xsimd::batch<float>;
+//   const floats x = xsimd::max(floats::load_unaligned(in) + bias, floats(0.0F));
+//   detent::batch::store_8bit(out, detent::batch::quantize(x, params, levels));
+//
+// Lane by lane, every function returns the bits of its namesake in namespace detent::reference, for
+// every input and under every policy of rounding.hpp, on every architecture and with or without
+// contraction of products and sums: what is fused around it by the caller is the caller's.
+//
+// Parameters are one pair for all lanes (quant_params) or one for each lane (lane_params), as it is
+// needed where the lanes are channels. As in namespace reference, nothing is checked: scales are
+// positive and finite, qmin <= zero_point <= qmax, all in -65536..65535. The functions are
+// stateless, rely on the default rounding mode, and are compiled at the flags of the including
+// translation unit. Without xsimd this header is empty.
+#ifndef DETENT_BATCH_HPP
+#define DETENT_BATCH_HPP
+
 // ---- detent/config.hpp ----
 // Every macro that a user may set, and what follows from it. All options are 0 or 1.
 //
@@ -192,133 +211,46 @@
   }
 
 #endif  // DETENT_CONFIG_HPP
-// ---- detent/convolution.hpp ----
-// 1-D and 2-D convolutions on channels-last tensors: 8-bit integers, exact, and floats.
+// ---- detent/rounding.hpp ----
+// Rounding rules, division and the place of the zero point as types, for code that must return what
+// another engine returns. The canonical quantizer is quantize_policy<>: half_even, IEEE division,
+// zero point added after rounding.
 //
-//   input    [batch][in_height][in_width][in_channels]
-//   weights  [out_channels][in_channels / groups][kernel_height][kernel_width], as ONNX has them
-//   output   [batch][out_height][out_width][out_channels]
+//   x                    -2.5  -1.5 -0.75  -0.5 -0.25  0.25   0.5  0.75   1.5   2.5
+//   half_even              -2    -2    -1    -0    -0     0     0     1     2     2
+//   half_up                -2    -1    -1    -0    -0     0     1     1     2     3
+//   half_down              -3    -2    -1    -1    -0     0     0     1     1     2
+//   half_toward_zero       -2    -1    -1    -0    -0     0     0     1     1     2
+//   half_away_from_zero    -3    -2    -1    -1    -0     0     1     1     2     3
+//   up                     -2    -1    -0    -0    -0     1     1     1     2     3
+//   down                   -3    -2    -1    -1    -1     0     0     0     1     2
+//   toward_zero            -2    -1    -0    -0    -0     0     0     0     1     2
+//   stochastic           floor(x) or floor(x) + 1, by chance and in proportion
 //
-// A 1-D convolution has height 1. Integer arithmetic and epilogues are those of gemm(); padding
-// stands for the real value 0, that is lhs_zero_point. The float sum is a chain of fused
-// multiply-adds in the order kernel row, kernel column, channel, starting from the bias.
-#ifndef DETENT_CONVOLUTION_HPP
-#define DETENT_CONVOLUTION_HPP
+// A rule is a callable on a float. It is exact for every float, independent of the floating-point
+// environment's mode, keeps the sign of zeros (-0.25 rounds to -0), and returns integers,
+// infinities and NaN as they are.
+#ifndef DETENT_ROUNDING_HPP
+#define DETENT_ROUNDING_HPP
 
-#include <algorithm>
+#include <cmath>
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <memory>
-#include <span>
-#include <vector>
 
-// ---- detent/dispatch.hpp ----
-// Which CPU target the library uses, and how to choose another one.
-#ifndef DETENT_DISPATCH_HPP
-#define DETENT_DISPATCH_HPP
-
-#include <vector>
-
-// ---- detent/error.hpp ----
-// How the library says no: detent::error, or a handler where exceptions are off.
-#ifndef DETENT_ERROR_HPP
-#define DETENT_ERROR_HPP
-
-#include <cstdint>
-#include <cstdlib>
-#include <sstream>
-#include <stdexcept>
-#include <string>
-#include <utility>
-
-DETENT_NAMESPACE_BEGIN
-
-enum class error_kind : std::uint8_t {
-  invalid_argument,  // an argument is out of its domain (scale <= 0, zero point outside the type,
-                     // ...)
-  shape_mismatch,    // sizes that must agree do not
-  overflow,          // the exact result may not fit the type that was asked for
-  unsupported,       // right in principle, but this build, target or release has no code for it
-  bad_file,          // a file is damaged, hostile or not what it claims to be
-  io,                // the operating system refused to read or write
-};
-
-/// What every public entry point throws. `what()` names the offending argument and its value;
-/// the graph floor also names file, node and tensor.
-class error : public std::runtime_error {
- public:
-  error(error_kind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
-  [[nodiscard]] error_kind kind() const noexcept { return kind_; }
-
- private:
-  error_kind kind_;
-};
-
-/// Called instead of throwing where the library is compiled with -fno-exceptions. It must not
-/// return; if it does, std::abort() follows. Set it before the first call into the library.
-using error_handler = void (*)(error_kind kind, const char* message);
-inline error_handler& error_handler_without_exceptions() noexcept {
-  static error_handler handler = nullptr;
-  return handler;
-}
-
-namespace detail {
-
-[[noreturn]] inline void raise(error_kind kind, const std::string& message) {
-#if DETENT_WITH_EXCEPTIONS
-  throw error(kind, message);
-#else
-  if (error_handler_without_exceptions() != nullptr) {
-    error_handler_without_exceptions()(kind, message.c_str());
-  }
-  std::abort();
-#endif
-}
-
-/// Joins its arguments as operator<< prints them. Bytes print as numbers.
-template <class... Parts>
-std::string message(const Parts&... parts) {
-  std::ostringstream out;
-  [[maybe_unused]] const auto print = [&out](const auto& part) {
-    using part_type = std::decay_t<decltype(part)>;
-    if constexpr (std::is_same_v<part_type, std::int8_t> ||
-                  std::is_same_v<part_type, std::uint8_t>) {
-      out << static_cast<int>(part);
-    } else {
-      out << part;
-    }
-  };
-  (print(parts), ...);
-  return out.str();
-}
-
-/// The check of a public entry point: throws with the joined message when `condition` does not
-/// hold.
-template <class... Parts>
-void require(bool condition, error_kind kind, const Parts&... parts) {
-  if (!condition) [[unlikely]] {
-    raise(kind, message("detent: ", parts...));
-  }
-}
-
-}  // namespace detail
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_ERROR_HPP
-// ---- detent/kernels/dispatch.hpp ----
-// The only place that includes Highway: compiles the kernels for each target, lists their tables,
-// and keeps the one that is in use.
+// ---- detent/reference.hpp ----
+// The normative definition of every number that the library computes, one value at a time, written
+// to be read. Every kernel on every target returns the same bits; the tests compare with this
+// header.
 //
-// Highway's own dispatch (foreach_target.h, HWY_EXPORT) needs its compiled library and works once
-// per translation unit. Here Highway is only the per-target vocabulary: each pass sets HWY_TARGET,
-// includes the kernels' text and flips the toggle that lets Highway's headers be read again.
-#ifndef DETENT_KERNELS_DISPATCH_HPP
-#define DETENT_KERNELS_DISPATCH_HPP
+// Floating point here means IEEE 754 binary32 with round-half-even, each operation rounded once:
+// products and sums are never contracted unless std::fma says so.
+#ifndef DETENT_REFERENCE_HPP
+#define DETENT_REFERENCE_HPP
 
-#include <atomic>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 
 // ---- detent/kernels/table.hpp ----
 // The seam between the numerics and the kernels: one table of function pointers per CPU target.
@@ -463,14 +395,37 @@ struct depthwise_f32_args {
   float lower = 0.0F, upper = 0.0F;
 };
 
-/// Where a float or an accumulator lands: one scale for all elements, or one for each column.
-struct grid_args {
-  float scale = 1.0F;  // quantize, dequantize: the scale; requantize: the multiplier
-  std::int32_t zero_point = 0;
-  const float* column_scale = nullptr;              // not null: element i takes column_scale[i] ...
-  const std::int32_t* column_zero_point = nullptr;  // ... and column_zero_point[i]
-  std::int32_t qmin = 0;
-  std::int32_t qmax = 0;
+/// The integer types of the elementwise rows. Those of four bits stand two in a byte, the first in
+/// the low half.
+template <class Storage, int kBits, bool kSigned>
+struct code {
+  using storage = Storage;
+  static constexpr int bits = kBits;
+  static constexpr bool is_signed = kSigned;
+};
+using u4_code = code<std::uint8_t, 4, false>;
+using s4_code = code<std::uint8_t, 4, true>;
+using u8_code = code<std::uint8_t, 8, false>;
+using s8_code = code<std::int8_t, 8, true>;
+using u16_code = code<std::uint16_t, 16, false>;
+using s16_code = code<std::int16_t, 16, true>;
+using s32_code = code<std::int32_t, 32, true>;
+
+/// A block of rows x columns, dense in the columns, and the parameters of its elements:
+///
+///   element (r, c) has scale[r * parameter_step + (per_column ? c : 0)] and the zero point there
+///
+/// Strides are in elements (of 4-bit types too, where they and the number of columns are even).
+struct elementwise_args {
+  std::size_t rows = 1, columns = 0;
+  std::ptrdiff_t in_stride = 0, out_stride = 0;
+  const float* scale = nullptr;  // quantize, dequantize: the scale; requantize: the multiplier
+  const std::int32_t* zero_point = nullptr;
+  std::ptrdiff_t parameter_step = 0;
+  bool per_column = false;
+  const std::int32_t* bias = nullptr;  // requantize: null, or what is added first, as the scale
+  std::int32_t qmin = 0, qmax = 0;
+  bool stream = false;  // write past the caches; rows of the output then start on cache lines
 };
 
 /// What min_max() returns; see reference::min_max.
@@ -484,15 +439,28 @@ struct min_max_result {
 struct kernel_table {
   target id;
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
-  void (*quantize_u8)(const float* x, std::size_t n, const grid_args& g, std::uint8_t* q) noexcept;
-  void (*quantize_s8)(const float* x, std::size_t n, const grid_args& g, std::int8_t* q) noexcept;
-  void (*dequantize_u8)(const std::uint8_t* q, std::size_t n, const grid_args& g,
-                        float* x) noexcept;
-  void (*dequantize_s8)(const std::int8_t* q, std::size_t n, const grid_args& g, float* x) noexcept;
-  void (*requantize_u8)(const std::int32_t* acc, std::size_t n, const grid_args& g,
+  // reference::quantize, dequantize and requantize.
+  void (*quantize_u4)(const float* x, const elementwise_args& a, std::uint8_t* q) noexcept;
+  void (*quantize_s4)(const float* x, const elementwise_args& a, std::uint8_t* q) noexcept;
+  void (*quantize_u8)(const float* x, const elementwise_args& a, std::uint8_t* q) noexcept;
+  void (*quantize_s8)(const float* x, const elementwise_args& a, std::int8_t* q) noexcept;
+  void (*quantize_u16)(const float* x, const elementwise_args& a, std::uint16_t* q) noexcept;
+  void (*quantize_s16)(const float* x, const elementwise_args& a, std::int16_t* q) noexcept;
+  void (*dequantize_u4)(const std::uint8_t* q, const elementwise_args& a, float* x) noexcept;
+  void (*dequantize_s4)(const std::uint8_t* q, const elementwise_args& a, float* x) noexcept;
+  void (*dequantize_u8)(const std::uint8_t* q, const elementwise_args& a, float* x) noexcept;
+  void (*dequantize_s8)(const std::int8_t* q, const elementwise_args& a, float* x) noexcept;
+  void (*dequantize_u16)(const std::uint16_t* q, const elementwise_args& a, float* x) noexcept;
+  void (*dequantize_s16)(const std::int16_t* q, const elementwise_args& a, float* x) noexcept;
+  void (*dequantize_s32)(const std::int32_t* q, const elementwise_args& a, float* x) noexcept;
+  void (*requantize_u8)(const std::int32_t* acc, const elementwise_args& a,
                         std::uint8_t* q) noexcept;
-  void (*requantize_s8)(const std::int32_t* acc, std::size_t n, const grid_args& g,
+  void (*requantize_s8)(const std::int32_t* acc, const elementwise_args& a,
                         std::int8_t* q) noexcept;
+  void (*requantize_u16)(const std::int32_t* acc, const elementwise_args& a,
+                         std::uint16_t* q) noexcept;
+  void (*requantize_s16)(const std::int32_t* acc, const elementwise_args& a,
+                         std::int16_t* q) noexcept;
   void (*gemm_f32)(const gemm_f32_args& args) noexcept;
   void (*depthwise_f32)(const depthwise_f32_args& args) noexcept;
   void (*gemm_u8s8)(const gemm_u8s8_args& args) noexcept;
@@ -502,6 +470,936 @@ struct kernel_table {
 DETENT_KERNELS_NAMESPACE_END
 
 #endif  // DETENT_KERNELS_TABLE_HPP
+// ---- detent/types.hpp ----
+// The vocabulary of the numerics floor: grids, schemes, parameters, views.
+//
+//   real = scale * (q - zero_point)
+#ifndef DETENT_TYPES_HPP
+#define DETENT_TYPES_HPP
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+// ---- detent/error.hpp ----
+// How the library says no: detent::error, or a handler where exceptions are off.
+#ifndef DETENT_ERROR_HPP
+#define DETENT_ERROR_HPP
+
+#include <cstdint>
+#include <cstdlib>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+DETENT_NAMESPACE_BEGIN
+
+enum class error_kind : std::uint8_t {
+  invalid_argument,  // an argument is out of its domain (scale <= 0, zero point outside the type,
+                     // ...)
+  shape_mismatch,    // sizes that must agree do not
+  overflow,          // the exact result may not fit the type that was asked for
+  unsupported,       // right in principle, but this build, target or release has no code for it
+  bad_file,          // a file is damaged, hostile or not what it claims to be
+  io,                // the operating system refused to read or write
+};
+
+/// What every public entry point throws. `what()` names the offending argument and its value;
+/// the graph floor also names file, node and tensor.
+class error : public std::runtime_error {
+ public:
+  error(error_kind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  [[nodiscard]] error_kind kind() const noexcept { return kind_; }
+
+ private:
+  error_kind kind_;
+};
+
+/// Called instead of throwing where the library is compiled with -fno-exceptions. It must not
+/// return; if it does, std::abort() follows. Set it before the first call into the library.
+using error_handler = void (*)(error_kind kind, const char* message);
+inline error_handler& error_handler_without_exceptions() noexcept {
+  static error_handler handler = nullptr;
+  return handler;
+}
+
+namespace detail {
+
+[[noreturn]] inline void raise(error_kind kind, const std::string& message) {
+#if DETENT_WITH_EXCEPTIONS
+  throw error(kind, message);
+#else
+  if (error_handler_without_exceptions() != nullptr) {
+    error_handler_without_exceptions()(kind, message.c_str());
+  }
+  std::abort();
+#endif
+}
+
+/// Joins its arguments as operator<< prints them. Bytes print as numbers.
+template <class... Parts>
+std::string message(const Parts&... parts) {
+  std::ostringstream out;
+  [[maybe_unused]] const auto print = [&out](const auto& part) {
+    using part_type = std::decay_t<decltype(part)>;
+    if constexpr (std::is_same_v<part_type, std::int8_t> ||
+                  std::is_same_v<part_type, std::uint8_t>) {
+      out << static_cast<int>(part);
+    } else {
+      out << part;
+    }
+  };
+  (print(parts), ...);
+  return out.str();
+}
+
+/// The check of a public entry point: throws with the joined message when `condition` does not
+/// hold.
+template <class... Parts>
+void require(bool condition, error_kind kind, const Parts&... parts) {
+  if (!condition) [[unlikely]] {
+    raise(kind, message("detent: ", parts...));
+  }
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_ERROR_HPP
+
+DETENT_NAMESPACE_BEGIN
+
+/// The integer types of the products: what activations and weights are stored in.
+template <class Q>
+concept quantized_byte = std::same_as<Q, std::int8_t> || std::same_as<Q, std::uint8_t>;
+
+/// The integer types of a whole number of bytes that reals are quantized to.
+template <class Q>
+concept quantized_type =
+    quantized_byte<Q> || std::same_as<Q, std::int16_t> || std::same_as<Q, std::uint16_t>;
+
+/// The integers that a quantized value may take: qmin..qmax, both included.
+struct grid {
+  std::int32_t qmin;
+  std::int32_t qmax;
+  friend constexpr bool operator==(const grid&, const grid&) = default;
+};
+
+namespace detail {
+template <class Q>
+consteval grid levels_of() {
+  if constexpr (requires { Q::levels; }) {
+    return Q::levels;
+  } else {
+    static_assert(quantized_type<Q>, "detent: not a type that reals are quantized to");
+    return {std::numeric_limits<Q>::min(), std::numeric_limits<Q>::max()};
+  }
+}
+}  // namespace detail
+
+/// Every value of the type: -128..127, 0..255, for int4 (packed.hpp) -8..7, and so on.
+template <class Q>
+inline constexpr grid full_grid = detail::levels_of<Q>();
+
+/// "Narrow range": one value less, so that a signed grid is symmetric: -127..127 or 1..255.
+template <class Q>
+inline constexpr grid narrow_grid{full_grid<Q>.qmin + 1, full_grid<Q>.qmax};
+
+/// How a range of reals becomes a scale and a zero point.
+struct quant_scheme {
+  grid levels;
+  bool symmetric;  // zero_point is the middle of the grid and the range is made symmetric about 0
+};
+
+/// The whole grid, zero point wherever the range puts it.
+template <class Q>
+inline constexpr quant_scheme asymmetric{full_grid<Q>, false};
+
+/// Signed: -127..127, zero point 0. Unsigned: 0..255, zero point 128.
+template <class Q>
+inline constexpr quant_scheme symmetric{full_grid<Q>.qmin < 0 ? narrow_grid<Q> : full_grid<Q>,
+                                        true};
+
+/// Parameters of one tensor.
+struct quant_params {
+  float scale = 1.0F;
+  std::int32_t zero_point = 0;
+  friend constexpr bool operator==(const quant_params&, const quant_params&) = default;
+};
+
+/// Parameters of each channel along `axis` of a view; both vectors have that axis's extent.
+struct channel_quant_params {
+  std::size_t axis = 0;
+  std::vector<float> scales;
+  std::vector<std::int32_t> zero_points;
+};
+
+/// Parameters of each block of `block_size` elements along `axis` of a view; the last block of a
+/// line may be shorter. Both vectors are dense, in the shape of the view but for that axis, which
+/// has ceil(extent / block_size) blocks (ONNX's blocked quantization, "per group").
+struct block_quant_params {
+  std::size_t axis = 0;
+  std::size_t block_size = 0;
+  std::vector<float> scales;
+  std::vector<std::int32_t> zero_points;
+};
+
+/// A range of reals, lower <= upper.
+struct value_range {
+  float lower = 0.0F;
+  float upper = 0.0F;
+  friend constexpr bool operator==(const value_range&, const value_range&) = default;
+};
+
+/// A matrix anywhere in memory: element (r, c) is data[r * row_stride + c * column_stride].
+template <class T>
+struct matrix_view {
+  T* data = nullptr;
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::ptrdiff_t row_stride = 0;
+  std::ptrdiff_t column_stride = 1;
+
+  constexpr matrix_view() = default;
+  /// Row-major and dense unless `row_stride_` (in elements) says otherwise.
+  constexpr matrix_view(T* data_, std::size_t rows_, std::size_t columns_)
+      : matrix_view(data_, rows_, columns_, static_cast<std::ptrdiff_t>(columns_)) {}
+  constexpr matrix_view(T* data_, std::size_t rows_, std::size_t columns_,
+                        std::ptrdiff_t row_stride_, std::ptrdiff_t column_stride_ = 1)
+      : data(data_),
+        rows(rows_),
+        columns(columns_),
+        row_stride(row_stride_),
+        column_stride(column_stride_) {}
+  /// A view of mutable elements serves where a view of const ones is asked for.
+  template <class U>
+  requires(std::is_const_v<T>&& std::same_as<std::remove_const_t<T>, U>) constexpr matrix_view(
+      const matrix_view<U>& other)  // NOLINT(google-explicit-constructor)
+      : matrix_view(other.data, other.rows, other.columns, other.row_stride, other.column_stride) {}
+
+  [[nodiscard]] constexpr T& operator()(std::size_t r, std::size_t c) const noexcept {
+    return data[static_cast<std::ptrdiff_t>(r) * row_stride +
+                static_cast<std::ptrdiff_t>(c) * column_stride];
+  }
+  [[nodiscard]] constexpr matrix_view transposed() const noexcept {
+    return {data, columns, rows, column_stride, row_stride};
+  }
+};
+
+inline constexpr std::size_t max_rank = 8;
+
+/// A strided view of up to eight dimensions. Strides are in elements and may be negative or zero
+/// (zero only for reading).
+template <class T>
+struct tensor_view {
+  T* data = nullptr;
+  std::size_t rank = 0;
+  std::array<std::size_t, max_rank> shape{};
+  std::array<std::ptrdiff_t, max_rank> strides{};
+
+  constexpr tensor_view() = default;
+  /// Dense, last dimension fastest.
+  tensor_view(T* data_, std::span<const std::size_t> shape_) : data(data_), rank(shape_.size()) {
+    detail::require(rank <= max_rank, error_kind::invalid_argument, "tensor_view: rank ", rank,
+                    " is over ", max_rank);
+    std::ptrdiff_t stride = 1;
+    for (std::size_t i = rank; i-- > 0;) {
+      shape[i] = shape_[i];
+      strides[i] = stride;
+      stride *= static_cast<std::ptrdiff_t>(shape_[i]);
+    }
+  }
+  tensor_view(T* data_, std::initializer_list<std::size_t> shape_)
+      : tensor_view(data_, std::span<const std::size_t>(shape_.begin(), shape_.size())) {}
+  tensor_view(T* data_, std::span<const std::size_t> shape_,
+              std::span<const std::ptrdiff_t> strides_)
+      : tensor_view(data_, shape_) {
+    detail::require(strides_.size() == rank, error_kind::shape_mismatch,
+                    "tensor_view: ", strides_.size(), " strides for rank ", rank);
+    for (std::size_t i = 0; i < rank; ++i) {
+      strides[i] = strides_[i];
+    }
+  }
+  template <class U>
+  requires(std::is_const_v<T>&& std::same_as<std::remove_const_t<T>, U>) constexpr tensor_view(
+      const tensor_view<U>& other)  // NOLINT(google-explicit-constructor)
+      : data(other.data), rank(other.rank), shape(other.shape), strides(other.strides) {}
+
+  [[nodiscard]] constexpr std::size_t size() const noexcept {
+    std::size_t product = 1;
+    for (std::size_t i = 0; i < rank; ++i) {
+      product *= shape[i];
+    }
+    return product;
+  }
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_TYPES_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace reference {
+
+/// The nearest integer, ties to the even one; independent of the floating-point environment's mode.
+/// NaN and infinities are returned as they are.
+///
+///   x      -2.5 -1.5 -0.5  0.5  1.5  2.5
+///   result -2   -2   -0    0    2    2
+[[nodiscard]] inline float round_half_even(float x) noexcept {
+  constexpr float no_fraction = 8388608.0F;  // 2^23: every larger float is an integer
+  if (!(std::fabs(x) < no_fraction)) {
+    return x;
+  }
+  const float below = std::floor(x);
+  const float fraction = x - below;  // exact where it decides
+  const bool below_is_odd = std::fmod(below, 2.0F) != 0.0F;
+  const bool up = fraction > 0.5F || (fraction == 0.5F && below_is_odd);
+  return std::copysign(up ? below + 1.0F : below, x);
+}
+
+/// The nearest integer, ties to the even one, as above.
+[[nodiscard]] inline double round_half_even(double x) noexcept {
+  const double below = std::floor(x);
+  const double fraction = x - below;
+  const bool below_is_odd = std::fmod(below, 2.0) != 0.0;
+  const bool up = fraction > 0.5 || (fraction == 0.5 && below_is_odd);
+  return std::copysign(up ? below + 1.0 : below, x);
+}
+
+/// Rounds a real that is given in steps of the grid, adds the zero point and saturates.
+/// NaN gives the zero point; infinities saturate.
+[[nodiscard]] inline std::int32_t to_grid(float steps, std::int32_t zero_point,
+                                          grid levels) noexcept {
+  if (std::isnan(steps)) {
+    return zero_point;
+  }
+  // Clamping before rounding gives the same integer as after it, since the bounds are integers, and
+  // keeps the conversion in range.
+  const auto lowest = static_cast<float>(levels.qmin - zero_point);
+  const auto highest = static_cast<float>(levels.qmax - zero_point);
+  const float clamped = steps < lowest ? lowest : steps > highest ? highest : steps;
+  return static_cast<std::int32_t>(round_half_even(clamped)) + zero_point;
+}
+
+/// q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax), with the IEEE quotient.
+/// NaN gives zero_point; +-inf saturate. qmin <= zero_point <= qmax; scale is positive and finite.
+[[nodiscard]] inline std::int32_t quantize(float x, quant_params p, grid levels) noexcept {
+  return to_grid(x / p.scale, p.zero_point, levels);
+}
+
+/// The same of a double: the quotient is that of doubles, x / double(scale).
+[[nodiscard]] inline std::int32_t quantize(double x, quant_params p, grid levels) noexcept {
+  const double steps = x / static_cast<double>(p.scale);
+  if (std::isnan(steps)) {
+    return p.zero_point;
+  }
+  const double lowest = levels.qmin - p.zero_point;
+  const double highest = levels.qmax - p.zero_point;
+  const double clamped = steps < lowest ? lowest : steps > highest ? highest : steps;
+  return static_cast<std::int32_t>(round_half_even(clamped)) + p.zero_point;
+}
+
+/// x = float(q - zero_point) * scale.
+[[nodiscard]] inline float dequantize(std::int32_t q, quant_params p) noexcept {
+  return static_cast<float>(q - p.zero_point) * p.scale;
+}
+
+/// q = clamp(round_half_even(float(accumulator) * multiplier) + zero_point, qmin, qmax), the "fp32"
+/// dialect of FBGEMM, ONNX Runtime and XNNPACK. float(accumulator) rounds half to even above 2^24.
+[[nodiscard]] inline std::int32_t requantize(std::int32_t accumulator, float multiplier,
+                                             std::int32_t zero_point, grid levels) noexcept {
+  return to_grid(static_cast<float>(accumulator) * multiplier, zero_point, levels);
+}
+
+/// The multiplier of a product of quantized tensors: (lhs_scale * rhs_scale) / output_scale, each
+/// operation rounded to float.
+[[nodiscard]] inline float requantize_multiplier(float lhs_scale, float rhs_scale,
+                                                 float output_scale) noexcept {
+  const float product = lhs_scale * rhs_scale;
+  return product / output_scale;
+}
+
+/// The scale and zero point whose grid covers [lower, upper] and zero. Arithmetic in double.
+///
+///   lower' = min(lower, 0), upper' = max(upper, 0)
+///   asymmetric  scale = (upper' - lower') / (qmax - qmin)
+///               zero_point = clamp(qmin + round_half_even(-lower' / scale), qmin, qmax)
+///   symmetric   zero_point = the middle of the grid, ceil((qmin + qmax) / 2)
+///               scale = max(-lower', upper') / min(qmax - zero_point, zero_point - qmin)
+///
+/// The scale is rounded to float, up by one step where rounding down would leave the range
+/// uncovered, and is at least FLT_MIN so that its reciprocal is finite. An empty range (0, 0) gives
+/// scale 1.
+[[nodiscard]] inline quant_params params_from_range(value_range range,
+                                                    quant_scheme scheme) noexcept {
+  const double lower = range.lower < 0.0F ? static_cast<double>(range.lower) : 0.0;
+  const double upper = range.upper > 0.0F ? static_cast<double>(range.upper) : 0.0;
+  const grid levels = scheme.levels;
+  const std::int32_t middle = (levels.qmin + levels.qmax + 1) >> 1;
+  const std::int32_t half =
+      levels.qmax - middle < middle - levels.qmin ? levels.qmax - middle : middle - levels.qmin;
+
+  const double extent = scheme.symmetric ? (-lower > upper ? -lower : upper) : upper - lower;
+  const double steps = scheme.symmetric ? half : static_cast<double>(levels.qmax) - levels.qmin;
+  quant_params p;
+  if (extent > 0.0) {
+    p.scale = static_cast<float>(extent / steps);
+    if (static_cast<double>(p.scale) * steps < extent) {
+      p.scale = std::nextafter(p.scale, std::numeric_limits<float>::infinity());
+    }
+    if (p.scale < std::numeric_limits<float>::min()) {
+      p.scale = std::numeric_limits<float>::min();
+    }
+  }
+  if (scheme.symmetric) {
+    p.zero_point = middle;
+    return p;
+  }
+  const double z = levels.qmin + round_half_even(-lower / static_cast<double>(p.scale));
+  p.zero_point = z > levels.qmax ? levels.qmax : static_cast<std::int32_t>(z);
+  return p;
+}
+
+/// Smallest and largest of the values that are not NaN, with -0 taken as +0. `count_nan` is how
+/// many were NaN. With no number at all, lower is +inf and upper -inf.
+using kernels::min_max_result;
+
+[[nodiscard]] inline min_max_result min_max(const float* x, std::size_t n) noexcept {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  min_max_result r{infinity, -infinity, 0};
+  for (std::size_t i = 0; i < n; ++i) {
+    const float value = x[i] + 0.0F;  // -0 becomes +0
+    if (std::isnan(value)) {
+      ++r.count_nan;
+      continue;
+    }
+    r.lower = value < r.lower ? value : r.lower;
+    r.upper = value > r.upper ? value : r.upper;
+  }
+  return r;
+}
+
+/// One element of an integer matrix product with zero points on both sides:
+///   bias + sum over k of (lhs[k] - lhs_zero_point) * (rhs[k * rhs_stride] - rhs_zero_point)
+[[nodiscard]] inline std::int64_t dot(const std::uint8_t* lhs, const std::int8_t* rhs,
+                                      std::ptrdiff_t rhs_stride, std::size_t k,
+                                      std::int32_t lhs_zero_point, std::int32_t rhs_zero_point,
+                                      std::int32_t bias) noexcept {
+  std::int64_t sum = bias;
+  for (std::size_t i = 0; i < k; ++i) {
+    const std::int64_t a = std::int64_t{lhs[i]} - lhs_zero_point;
+    const std::int64_t b =
+        std::int64_t{rhs[static_cast<std::ptrdiff_t>(i) * rhs_stride]} - rhs_zero_point;
+    sum += a * b;
+  }
+  return sum;
+}
+
+/// One element of a float matrix product: a chain of fused multiply-adds in the order of k,
+/// starting from the bias. The chain is never split, so that every target returns the same bits.
+[[nodiscard]] inline float dot(const float* lhs, const float* rhs, std::ptrdiff_t rhs_stride,
+                               std::size_t k, float bias) noexcept {
+  float sum = bias;
+  for (std::size_t i = 0; i < k; ++i) {
+    sum = std::fma(lhs[i], rhs[static_cast<std::ptrdiff_t>(i) * rhs_stride], sum);
+  }
+  return sum;
+}
+
+/// min(max(x, lower), upper): `upper` wins where the bounds cross. NaN passes through.
+[[nodiscard]] inline float clamp(float x, float lower, float upper) noexcept {
+  const float raised = x < lower ? lower : x;
+  return raised > upper ? upper : raised;
+}
+
+}  // namespace reference
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_REFERENCE_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// What a rule may look at. Of the magnitude, because |x| - trunc(|x|) is exact for every float;
+/// x - floor(x) is not, for small negative x. Real and Bool are float and bool, or batches of them.
+template <class Real, class Bool>
+struct rounding_parts {
+  Real fraction;  // of |x|, 0 <= fraction < 1
+  Bool negative;  // x < 0; either for zeros
+};
+
+/// Rounds x away from zero if `rounds_away` says so for its parts, else toward zero.
+template <class Predicate>
+[[nodiscard]] float round_by(float x, Predicate rounds_away) noexcept {
+  constexpr float no_fraction = 8388608.0F;  // 2^23: every larger float is an integer
+  const float magnitude = std::fabs(x);
+  if (!(magnitude < no_fraction)) {
+    return x;
+  }
+  const auto whole = static_cast<std::int32_t>(magnitude);
+  const rounding_parts<float, bool> parts{magnitude - static_cast<float>(whole), std::signbit(x)};
+  return std::copysign(static_cast<float>(rounds_away(parts) ? whole + 1 : whole), x);
+}
+
+/// A rule whose decision, Rule::rounds_away(parts), depends on the value alone.
+template <class Rule>
+struct value_rounding {
+  [[nodiscard]] float operator()(float x) const noexcept {
+    return round_by(x, [](const auto& parts) { return Rule::rounds_away(parts); });
+  }
+};
+
+/// Rounds by the rule, which may or may not need the element's index.
+template <class Rounding>
+[[nodiscard]] float round_element(float x, const Rounding& rule,
+                                  [[maybe_unused]] std::uint64_t index) noexcept {
+  if constexpr (std::invocable<const Rounding&, float, std::uint64_t>) {
+    return rule(x, index);
+  } else {
+    return rule(x);
+  }
+}
+
+}  // namespace detail
+
+namespace rounding {
+
+/// The nearest integer, ties to the even one: reference::round_half_even. The canonical rule.
+struct half_even {
+  [[nodiscard]] float operator()(float x) const noexcept { return reference::round_half_even(x); }
+};
+
+/// The nearest integer, ties toward +inf: floor(x + 1/2) in exact arithmetic.
+struct half_up : detail::value_rounding<half_up> {
+  template <class Real, class Bool>
+  [[nodiscard]] static Bool rounds_away(const detail::rounding_parts<Real, Bool>& x) noexcept {
+    return x.fraction > 0.5F || (x.fraction == 0.5F && !x.negative);
+  }
+};
+
+/// The nearest integer, ties toward -inf: ceil(x - 1/2) in exact arithmetic.
+struct half_down : detail::value_rounding<half_down> {
+  template <class Real, class Bool>
+  [[nodiscard]] static Bool rounds_away(const detail::rounding_parts<Real, Bool>& x) noexcept {
+    return x.fraction > 0.5F || (x.fraction == 0.5F && x.negative);
+  }
+};
+
+/// The nearest integer, ties toward zero: sign(x) * ceil(|x| - 1/2) in exact arithmetic.
+struct half_toward_zero : detail::value_rounding<half_toward_zero> {
+  template <class Real, class Bool>
+  [[nodiscard]] static Bool rounds_away(const detail::rounding_parts<Real, Bool>& x) noexcept {
+    return x.fraction > 0.5F;
+  }
+};
+
+/// The nearest integer, ties away from zero: sign(x) * floor(|x| + 1/2) in exact arithmetic.
+struct half_away_from_zero : detail::value_rounding<half_away_from_zero> {
+  template <class Real, class Bool>
+  [[nodiscard]] static Bool rounds_away(const detail::rounding_parts<Real, Bool>& x) noexcept {
+    return x.fraction >= 0.5F;
+  }
+};
+
+/// ceil(x).
+struct up : detail::value_rounding<up> {
+  template <class Real, class Bool>
+  [[nodiscard]] static Bool rounds_away(const detail::rounding_parts<Real, Bool>& x) noexcept {
+    return x.fraction > 0.0F && !x.negative;
+  }
+};
+
+/// floor(x).
+struct down : detail::value_rounding<down> {
+  template <class Real, class Bool>
+  [[nodiscard]] static Bool rounds_away(const detail::rounding_parts<Real, Bool>& x) noexcept {
+    return x.fraction > 0.0F && x.negative;
+  }
+};
+
+/// trunc(x).
+struct toward_zero : detail::value_rounding<toward_zero> {
+  template <class Real, class Bool>
+  [[nodiscard]] static Bool rounds_away(const detail::rounding_parts<Real, Bool>&) noexcept {
+    return Bool(false);
+  }
+};
+
+/// floor(x) + (uniform(index) < x - floor(x) ? 1 : 0), compared in exact arithmetic: the mean of
+/// the result is x within 2^-24, and integers are never changed.
+///
+/// `index` is the element's position in its tensor. The random bits depend on the seed and on it
+/// alone, so that any split of a tensor over calls, threads or lanes gives the same result.
+struct stochastic {
+  std::uint64_t seed = 0;
+
+  /// Output number `index`, counted from 0, of the generator SplitMix64 started from `seed`. Its
+  /// state is a counter, so that every output can be computed by itself. G. L. Steele, D. Lea,
+  /// C. H. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014; the finalizer is
+  /// variant 13 of D. Stafford's.
+  [[nodiscard]] std::uint64_t bits(std::uint64_t index) const noexcept {
+    std::uint64_t z = seed + (index + 1) * 0x9E3779B97F4A7C15U;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
+    return z ^ (z >> 31);
+  }
+
+  /// A multiple of 2^-24 in [0, 1): the 24 highest bits.
+  [[nodiscard]] float uniform(std::uint64_t index) const noexcept {
+    return static_cast<float>(static_cast<std::int32_t>(bits(index) >> 40)) * 0x1p-24F;
+  }
+
+  /// Below zero, where x - floor(x) = 1 - fraction, both sides are taken from 1: 1 - uniform is
+  /// exact, 1 - fraction need not be.
+  template <class Real, class Bool>
+  [[nodiscard]] static Bool rounds_away(const detail::rounding_parts<Real, Bool>& x,
+                                        const Real& uniform) noexcept {
+    return (x.fraction > uniform && !x.negative) ||
+           (x.fraction >= Real(1.0F) - uniform && x.negative);
+  }
+
+  [[nodiscard]] float operator()(float x, std::uint64_t index) const noexcept {
+    return detail::round_by(
+        x, [u = uniform(index)](const auto& parts) { return rounds_away(parts, u); });
+  }
+};
+
+}  // namespace rounding
+
+/// How a real becomes a number of steps, on floats or on batches of them.
+namespace division {
+
+/// x / scale, the IEEE quotient. Canonical.
+struct divide {
+  template <class Real>
+  [[nodiscard]] Real operator()(const Real& x, const Real& scale) const noexcept {
+    return x / scale;
+  }
+};
+
+/// x * (1 / scale), with the reciprocal and the product rounded once each. It differs from the
+/// quotient in the last bit, which shows next to ties. The reciprocal of a scale up to 2^-128 is
+/// +inf: every x but 0 saturates, and 0 gives the zero point as ever.
+struct reciprocal {
+  template <class Real>
+  [[nodiscard]] Real operator()(const Real& x, const Real& scale) const noexcept {
+    return x * (Real(1.0F) / scale);
+  }
+};
+
+}  // namespace division
+
+/// Where the zero point is added.
+namespace zero_point_order {
+
+/// q = clamp(round(steps) + zero_point). Canonical: ties do not move with the zero point.
+struct after_rounding {};
+
+/// q = clamp(round(steps + float(zero_point))), with the sum rounded to float.
+struct before_rounding {};
+
+}  // namespace zero_point_order
+
+/// A quantizer's rules. A policy without a seed is empty: quantize_policy<rounding::half_up>{}.
+template <class Rounding = rounding::half_even, class Division = division::divide,
+          class Order = zero_point_order::after_rounding>
+struct quantize_policy {
+  using division_type = Division;
+  using order_type = Order;
+  Rounding rounding{};
+};
+
+namespace reference {
+
+/// to_grid by the policy's rounding rule and order. NaN gives the zero point; infinities saturate.
+/// qmin <= zero_point <= qmax, all in -65536..65535. `index` is the element's, for rules that need
+/// it.
+template <class Policy>
+[[nodiscard]] std::int32_t to_grid(float steps, std::int32_t zero_point, grid levels,
+                                   const Policy& policy, std::uint64_t index = 0) noexcept {
+  if (std::isnan(steps)) {
+    return zero_point;
+  }
+  // As in the canonical to_grid, clamping first changes no result: rules and sums are monotonic,
+  // and the bounds are integers, which they keep. It also stands between a product and the sum with
+  // the zero point, which must not be contracted.
+  const float clamped = clamp(steps, static_cast<float>(levels.qmin - zero_point),
+                              static_cast<float>(levels.qmax - zero_point));
+  if constexpr (std::same_as<typename Policy::order_type, zero_point_order::before_rounding>) {
+    const float shifted = clamped + static_cast<float>(zero_point);
+    return static_cast<std::int32_t>(detail::round_element(shifted, policy.rounding, index));
+  } else {
+    return static_cast<std::int32_t>(detail::round_element(clamped, policy.rounding, index)) +
+           zero_point;
+  }
+}
+
+/// q = clamp(round(x / scale) + zero_point, qmin, qmax), with the policy's rounding rule, division
+/// and order. Arguments as of to_grid; scale is positive and finite. With quantize_policy<> the
+/// canonical quantize.
+template <class Policy>
+[[nodiscard]] std::int32_t quantize(float x, quant_params p, grid levels, const Policy& policy,
+                                    std::uint64_t index = 0) noexcept {
+  const float steps = typename Policy::division_type{}(x, p.scale);
+  return to_grid(steps, p.zero_point, levels, policy, index);
+}
+
+/// q = clamp(round(float(accumulator) * multiplier) + zero_point, qmin, qmax), with the policy's
+/// rounding rule and order; there is nothing to divide. float(accumulator) rounds half to even
+/// above 2^24 under every policy.
+template <class Policy>
+[[nodiscard]] std::int32_t requantize(std::int32_t accumulator, float multiplier,
+                                      std::int32_t zero_point, grid levels, const Policy& policy,
+                                      std::uint64_t index = 0) noexcept {
+  const float steps = static_cast<float>(accumulator) * multiplier;
+  return to_grid(steps, zero_point, levels, policy, index);
+}
+
+}  // namespace reference
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_ROUNDING_HPP
+
+#if DETENT_WITH_XSIMD
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <xsimd/xsimd.hpp>
+
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12 warns of its own AVX-512 intrinsics, which leave operands undefined on purpose.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+DETENT_NAMESPACE_BEGIN
+namespace batch {
+
+template <class Arch>
+using floats = xsimd::batch<float, Arch>;
+template <class Arch>
+using integers = xsimd::batch<std::int32_t, Arch>;
+
+/// Scale (of requantize: the multiplier) and zero point of each lane.
+template <class Arch>
+struct lane_params {
+  floats<Arch> scale;
+  integers<Arch> zero_point;
+
+  lane_params(const floats<Arch>& scale_, const integers<Arch>& zero_point_) noexcept
+      : scale(scale_), zero_point(zero_point_) {}
+  /// The same in every lane.
+  lane_params(quant_params p) noexcept  // NOLINT(google-explicit-constructor)
+      : scale(p.scale), zero_point(p.zero_point) {}
+};
+
+}  // namespace batch
+
+namespace detail {
+
+/// The uniform numbers of the elements index, index + 1, ...
+template <class Arch>
+[[nodiscard]] batch::floats<Arch> uniform_lanes(const rounding::stochastic& rule,
+                                                std::uint64_t index) noexcept {
+  alignas(Arch::alignment()) float lanes[batch::floats<Arch>::size];
+  for (float& lane : lanes) {
+    lane = rule.uniform(index++);
+  }
+  return batch::floats<Arch>::load_aligned(lanes);
+}
+
+/// Rounds to int32. |x| < 2^23, not NaN.
+template <class Rounding, class Arch>
+[[nodiscard]] batch::integers<Arch> round_lanes(const batch::floats<Arch>& x, const Rounding& rule,
+                                                [[maybe_unused]] std::uint64_t index) noexcept {
+  using floats = batch::floats<Arch>;
+  using integers = batch::integers<Arch>;
+  if constexpr (std::same_as<Rounding, rounding::half_even>) {
+    return xsimd::nearbyint_as_int(x);  // what processors have an instruction for
+  } else {
+    const floats magnitude = xsimd::abs(x);
+    const integers whole = xsimd::to_int(magnitude);
+    const rounding_parts<floats, xsimd::batch_bool<float, Arch>> parts{
+        magnitude - xsimd::to_float(whole), x < floats(0.0F)};
+    const auto rounds_away = [&] {
+      if constexpr (std::same_as<Rounding, rounding::stochastic>) {
+        return rule.rounds_away(parts, uniform_lanes<Arch>(rule, index));
+      } else {
+        return rule.rounds_away(parts);
+      }
+    }();
+    const integers rounded = xsimd::select(xsimd::batch_bool_cast<std::int32_t>(rounds_away),
+                                           whole + integers(1), whole);
+    return xsimd::select(xsimd::batch_bool_cast<std::int32_t>(parts.negative), -rounded, rounded);
+  }
+}
+
+}  // namespace detail
+
+namespace batch {
+
+/// Rounds reals that are given in steps of the grid, adds the zero point and saturates:
+/// reference::to_grid. NaN gives the zero point; infinities saturate. Lane i is element index + i,
+/// for rules that need it.
+template <class Arch, class Policy = quantize_policy<>>
+[[nodiscard]] integers<Arch> clamp_round(const floats<Arch>& steps,
+                                         const std::type_identity_t<integers<Arch>>& zero_point,
+                                         grid levels, const Policy& policy = {},
+                                         std::uint64_t index = 0) noexcept {
+  // NaN as 0 becomes the zero point in both orders. Clamping comes first for the reasons that
+  // reference::to_grid gives, and keeps the conversion to int32 in range.
+  const floats<Arch> number = xsimd::select(xsimd::isnan(steps), floats<Arch>(0.0F), steps);
+  const floats<Arch> clamped =
+      xsimd::clip(number, xsimd::to_float(integers<Arch>(levels.qmin) - zero_point),
+                  xsimd::to_float(integers<Arch>(levels.qmax) - zero_point));
+  if constexpr (std::same_as<typename Policy::order_type, zero_point_order::before_rounding>) {
+    return detail::round_lanes(clamped + xsimd::to_float(zero_point), policy.rounding, index);
+  } else {
+    return detail::round_lanes(clamped, policy.rounding, index) + zero_point;
+  }
+}
+
+/// q = clamp(round(x / scale) + zero_point, qmin, qmax): reference::quantize. NaN gives the zero
+/// point; infinities saturate. Lane i is element index + i.
+template <class Arch, class Policy = quantize_policy<>>
+[[nodiscard]] integers<Arch> quantize(const floats<Arch>& x,
+                                      const std::type_identity_t<lane_params<Arch>>& p, grid levels,
+                                      const Policy& policy = {}, std::uint64_t index = 0) noexcept {
+  const floats<Arch> steps = typename Policy::division_type{}(x, p.scale);
+  return clamp_round(steps, p.zero_point, levels, policy, index);
+}
+
+/// x = float(q - zero_point) * scale: reference::dequantize.
+template <class Arch>
+[[nodiscard]] floats<Arch> dequantize(const integers<Arch>& q,
+                                      const std::type_identity_t<lane_params<Arch>>& p) noexcept {
+  return xsimd::to_float(q - p.zero_point) * p.scale;
+}
+
+/// q = clamp(round(float(accumulator) * multiplier) + zero_point, qmin, qmax):
+/// reference::requantize. p.scale is the multiplier, p.zero_point that of the output. Lane i is
+/// element index + i.
+template <class Arch, class Policy = quantize_policy<>>
+[[nodiscard]] integers<Arch> requantize(const integers<Arch>& accumulator,
+                                        const std::type_identity_t<lane_params<Arch>>& p,
+                                        grid levels, const Policy& policy = {},
+                                        std::uint64_t index = 0) noexcept {
+  const floats<Arch> steps = xsimd::to_float(accumulator) * p.scale;
+  return clamp_round(steps, p.zero_point, levels, policy, index);
+}
+
+/// dequantize(quantize(x)): the real that x is rounded to. NaN gives 0. Lane i is element index +
+/// i.
+template <class Arch, class Policy = quantize_policy<>>
+[[nodiscard]] floats<Arch> fake_quantize(const floats<Arch>& x,
+                                         const std::type_identity_t<lane_params<Arch>>& p,
+                                         grid levels, const Policy& policy = {},
+                                         std::uint64_t index = 0) noexcept {
+  return dequantize(quantize(x, p, levels, policy, index), p);
+}
+
+/// Writes the lanes to out[0], out[1], ... `out` need not be aligned. The values fit Q.
+template <quantized_type Q, class Arch>
+void store_8bit(Q* out, const integers<Arch>& q) noexcept {
+  alignas(Arch::alignment()) std::int32_t lanes[integers<Arch>::size];
+  q.store_aligned(lanes);
+  for (std::size_t i = 0; i < integers<Arch>::size; ++i) {
+    out[i] = static_cast<Q>(lanes[i]);
+  }
+}
+
+}  // namespace batch
+DETENT_NAMESPACE_END
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+
+#endif  // DETENT_WITH_XSIMD
+
+#endif  // DETENT_BATCH_HPP
+// ---- detent/bias.hpp ----
+// The 32-bit bias of an integer product, and weight scales for which it cannot overflow.
+//
+//   bias_q[c] = saturate(round_half_even(bias[c] / (input_scale * weight_scale[c])))
+//
+// All functions are thread-safe, allocate nothing, and throw detent::error before they write
+// anything.
+#ifndef DETENT_BIAS_HPP
+#define DETENT_BIAS_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+// ---- detent/quantize.hpp ----
+// quantize, dequantize and requantize.
+//
+//   quantize    q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax)
+//   dequantize  x = float(q - zero_point) * scale
+//   requantize  q = clamp(round_half_even(float(acc) * multiplier) + zero_point, qmin, qmax)
+//
+// as the functions of the same names in reference.hpp define them.
+//
+//   reals      float, float16, bfloat16, float8_e4m3fn, float8_e5m2; to quantize also double
+//   integers   (u)int8, (u)int16; (u)int4, (u)int2 through packed_span; to dequantize also int32
+//   views      anything contiguous (std::vector, std::span, ...), tensor_view; packed_span stands
+//   for
+//              dense elements in the order of the other operand
+//   parameters quant_params (per tensor), channel_quant_params (along any axis; along axis 0 of a
+//              matrix: per row, per token), block_quant_params (per group)
+//
+// Every combination is defined. Those of float with 4, 8 and 16 bits run on the vector kernels,
+// whatever the strides; the others pass through them in pieces, except double, (u)int2's packing
+// and float8, which are scalar code.
+//
+// NaN becomes the zero point, infinities saturate. Inputs and outputs do not overlap. All functions
+// are thread-safe, allocate nothing, and throw detent::error (invalid_argument, shape_mismatch)
+// before they write anything.
+#ifndef DETENT_QUANTIZE_HPP
+#define DETENT_QUANTIZE_HPP
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+// ---- detent/dispatch.hpp ----
+// Which CPU target the library uses, and how to choose another one.
+#ifndef DETENT_DISPATCH_HPP
+#define DETENT_DISPATCH_HPP
+
+#include <vector>
+
+// ---- detent/kernels/dispatch.hpp ----
+// The only place that includes Highway: compiles the kernels for each target, lists their tables,
+// and keeps the one that is in use.
+//
+// Highway's own dispatch (foreach_target.h, HWY_EXPORT) needs its compiled library and works once
+// per translation unit. Here Highway is only the per-target vocabulary: each pass sets HWY_TARGET,
+// includes the kernels' text and flips the toggle that lets Highway's headers be read again.
+#ifndef DETENT_KERNELS_DISPATCH_HPP
+#define DETENT_KERNELS_DISPATCH_HPP
+
+#include <atomic>
+#include <cstddef>
 
 DETENT_KERNELS_NAMESPACE_BEGIN
 
@@ -655,9 +1553,10 @@ namespace portable {
 inline constexpr float rounding_bias = 12582912.0F;
 
 /// reference::to_grid without branches; see there.
-inline std::int32_t to_grid(float steps, std::int32_t zero_point, const grid_args& g) noexcept {
-  const auto lowest = static_cast<float>(g.qmin - zero_point);
-  const auto highest = static_cast<float>(g.qmax - zero_point);
+inline std::int32_t to_grid(float steps, std::int32_t zero_point, std::int32_t qmin,
+                            std::int32_t qmax) noexcept {
+  const auto lowest = static_cast<float>(qmin - zero_point);
+  const auto highest = static_cast<float>(qmax - zero_point);
   float v = steps == steps ? steps : 0.0F;
   v = v < lowest ? lowest : v;
   v = v > highest ? highest : v;
@@ -670,44 +1569,97 @@ inline float clamp(float x, float lower, float upper) noexcept {
   return x > upper ? upper : x;
 }
 
-template <class Q>
-void quantize(const float* x, std::size_t n, const grid_args& g, Q* q) noexcept {
-  if (g.column_scale != nullptr) {
-    for (std::size_t i = 0; i < n; ++i) {
-      q[i] = static_cast<Q>(to_grid(x[i] / g.column_scale[i], g.column_zero_point[i], g));
-    }
-    return;
-  }
-  for (std::size_t i = 0; i < n; ++i) {
-    q[i] = static_cast<Q>(to_grid(x[i] / g.scale, g.zero_point, g));
+/// Sums modulo 2^32: the vector kernels' lanes wrap, and the caller has proved that the final value
+/// fits.
+inline std::uint32_t wrapping(std::int32_t v) noexcept { return static_cast<std::uint32_t>(v); }
+
+/// Element i of a row of codes.
+template <class Code>
+std::int32_t get_code(const typename Code::storage* row, std::size_t i) noexcept {
+  if constexpr (Code::bits == 4) {
+    const std::int32_t nibble = row[i / 2] >> (i % 2 * 4) & 15;
+    return Code::is_signed ? (nibble ^ 8) - 8 : nibble;
+  } else {
+    return row[i];
   }
 }
 
-template <class Q>
-void dequantize(const Q* q, std::size_t n, const grid_args& g, float* x) noexcept {
-  if (g.column_scale != nullptr) {
-    for (std::size_t i = 0; i < n; ++i) {
-      x[i] = static_cast<float>(q[i] - g.column_zero_point[i]) * g.column_scale[i];
-    }
-    return;
-  }
-  for (std::size_t i = 0; i < n; ++i) {
-    x[i] = static_cast<float>(q[i] - g.zero_point) * g.scale;
+/// Sets it; of the elements of a byte, the lower ones first.
+template <class Code>
+void set_code(typename Code::storage* row, std::size_t i, std::int32_t v) noexcept {
+  using storage = typename Code::storage;
+  if constexpr (Code::bits == 4) {
+    const unsigned nibble = static_cast<unsigned>(v) & 15U;
+    row[i / 2] = static_cast<storage>(i % 2 == 0 ? nibble : row[i / 2] | nibble << 4);
+  } else {
+    row[i] = static_cast<storage>(v);
   }
 }
 
-template <class Q>
-void requantize(const std::int32_t* acc, std::size_t n, const grid_args& g, Q* q) noexcept {
-  if (g.column_scale != nullptr) {
-    for (std::size_t i = 0; i < n; ++i) {
-      const float steps = static_cast<float>(acc[i]) * g.column_scale[i];
-      q[i] = static_cast<Q>(to_grid(steps, g.column_zero_point[i], g));
+/// The distance in storage units of elements that are `elements` apart.
+template <class Code>
+constexpr std::ptrdiff_t storage_offset(std::ptrdiff_t elements) noexcept {
+  return Code::bits == 4 ? elements / 2 : elements;
+}
+
+/// Calls f(row, first parameter of the row) for each row.
+template <class F>
+void for_each_row(const elementwise_args& a, const F& f) noexcept {
+  for (std::size_t r = 0; r < a.rows; ++r) {
+    const auto row = static_cast<std::ptrdiff_t>(r);
+    f(row, row * a.parameter_step);
+  }
+}
+
+template <class Code>
+void quantize(const float* x, const elementwise_args& a, typename Code::storage* q) noexcept {
+  for_each_row(a, [&](std::ptrdiff_t row, std::ptrdiff_t parameter) {
+    const float* from = x + row * a.in_stride;
+    typename Code::storage* to = q + storage_offset<Code>(row * a.out_stride);
+    const float* scale = a.scale + parameter;
+    const std::int32_t* zero_point = a.zero_point + parameter;
+    const std::size_t step = a.per_column ? 1 : 0;
+    for (std::size_t c = 0; c < a.columns; ++c) {
+      set_code<Code>(to, c,
+                     to_grid(from[c] / scale[c * step], zero_point[c * step], a.qmin, a.qmax));
     }
-    return;
-  }
-  for (std::size_t i = 0; i < n; ++i) {
-    q[i] = static_cast<Q>(to_grid(static_cast<float>(acc[i]) * g.scale, g.zero_point, g));
-  }
+  });
+}
+
+template <class Code>
+void dequantize(const typename Code::storage* q, const elementwise_args& a, float* x) noexcept {
+  for_each_row(a, [&](std::ptrdiff_t row, std::ptrdiff_t parameter) {
+    const typename Code::storage* from = q + storage_offset<Code>(row * a.in_stride);
+    float* to = x + row * a.out_stride;
+    const float* scale = a.scale + parameter;
+    const std::int32_t* zero_point = a.zero_point + parameter;
+    const std::size_t step = a.per_column ? 1 : 0;
+    for (std::size_t c = 0; c < a.columns; ++c) {
+      const std::int32_t value = get_code<Code>(from, c);
+      to[c] = static_cast<float>(value - zero_point[c * step]) * scale[c * step];
+    }
+  });
+}
+
+template <class Code>
+void requantize(const std::int32_t* acc, const elementwise_args& a,
+                typename Code::storage* q) noexcept {
+  for_each_row(a, [&](std::ptrdiff_t row, std::ptrdiff_t parameter) {
+    const std::int32_t* from = acc + row * a.in_stride;
+    typename Code::storage* to = q + row * a.out_stride;
+    const float* multiplier = a.scale + parameter;
+    const std::int32_t* zero_point = a.zero_point + parameter;
+    const std::size_t step = a.per_column ? 1 : 0;
+    for (std::size_t c = 0; c < a.columns; ++c) {
+      const std::uint32_t bias =
+          a.bias == nullptr ? 0U
+                            : wrapping(a.bias[parameter + static_cast<std::ptrdiff_t>(c * step)]);
+      const auto sum = static_cast<std::int32_t>(wrapping(from[c]) + bias);
+      set_code<Code>(to, c,
+                     to_grid(static_cast<float>(sum) * multiplier[c * step], zero_point[c * step],
+                             a.qmin, a.qmax));
+    }
+  });
 }
 
 DETENT_DECL min_max_result min_max(const float* x, std::size_t n) noexcept {
@@ -721,10 +1673,6 @@ DETENT_DECL min_max_result min_max(const float* x, std::size_t n) noexcept {
   }
   return r;
 }
-
-/// Sums modulo 2^32: the vector kernels' lanes wrap, and the caller has proved that the final value
-/// fits.
-inline std::uint32_t wrapping(std::int32_t v) noexcept { return static_cast<std::uint32_t>(v); }
 
 inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row, std::size_t column,
                   void* c, std::size_t index) noexcept {
@@ -742,8 +1690,7 @@ inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row,
     static_cast<float*>(c)[index] = clamp(scaled, e.lower, e.upper);
     return;
   }
-  const grid_args g{.qmin = e.qmin, .qmax = e.qmax};
-  const std::int32_t q = to_grid(scaled, e.zero_point, g);
+  const std::int32_t q = to_grid(scaled, e.zero_point, e.qmin, e.qmax);
   if (e.output == integer_output::u8) {
     static_cast<std::uint8_t*>(c)[index] = static_cast<std::uint8_t>(q);
   } else {
@@ -819,17 +1766,17 @@ DETENT_DECL void depthwise_f32(const depthwise_f32_args& d) noexcept {
 }
 
 inline constexpr kernel_table table = {
-    target::portable,
-    &min_max,
-    &quantize<std::uint8_t>,
-    &quantize<std::int8_t>,
-    &dequantize<std::uint8_t>,
-    &dequantize<std::int8_t>,
-    &requantize<std::uint8_t>,
-    &requantize<std::int8_t>,
-    &gemm_f32,
-    &depthwise_f32,
-    &gemm_u8s8,
+    target::portable,      &min_max,
+    &quantize<u4_code>,    &quantize<s4_code>,
+    &quantize<u8_code>,    &quantize<s8_code>,
+    &quantize<u16_code>,   &quantize<s16_code>,
+    &dequantize<u4_code>,  &dequantize<s4_code>,
+    &dequantize<u8_code>,  &dequantize<s8_code>,
+    &dequantize<u16_code>, &dequantize<s16_code>,
+    &dequantize<s32_code>, &requantize<u8_code>,
+    &requantize<s8_code>,  &requantize<u16_code>,
+    &requantize<s16_code>, &gemm_f32,
+    &depthwise_f32,        &gemm_u8s8,
     &depthwise_u8,
 };
 
@@ -870,13 +1817,33 @@ DETENT_KERNELS_NAMESPACE_END
 #define HWY_TARGET HWY_AVX2
 #include <hwy/highway.h>
 
+#define DETENT_PASS_NEAREST(v) \
+  hn::Vec<int_tag> { _mm256_cvtps_epi32((v).raw) }
 // ---- detent/kernels/elementwise-inl.hpp ----
-// Elementwise kernels, re-included once per Highway target by kernels/dispatch.hpp.
+// Elementwise kernels, re-included once per Highway target by kernels/dispatch.hpp, which has
+// defined
 //
-// Quantizing by division is exact at the price of a multiplication. Let r = RN(1 / s) be a normal
-// number. Then v = RN(x * r) differs from RN(x / s) by less than |v| * 2^-22, which is below 2^-13
-// for |v| <= 512. Unless v is that close to a tie, both round to the same integer; where a vector
-// has such a lane (one in some thousand), the whole group is divided. NaN takes the same way out.
+//   DETENT_PASS_NEAREST(v)   v rounded half to even; INT32_MIN where that is no int32_t or v is NaN
+//
+// Quantizing by division, at the price of two multiplications. Let s = S * 2^e with a 24-bit
+// integer S, high = RN(1 / s), low = RN((1 - high * s) * high), and v = RN(x * high + RN(x * low)),
+// where RN rounds to float. v and the IEEE quotient w = RN(x / s) may differ, but they round to the
+// same integer:
+//
+// They do not only if a tie T = k + 1/2 lies between them or is one of them, that is, if one of the
+// two midpoints m between T and its neighbours among the floats lies between x / s and
+// x * high + RN(x * low). Let 2^E <= |T| < 2^(E+1), so that m = T +- 2^(E-24) (T = 1/2 has a nearer
+// neighbour below; the same argument holds with room to spare). In units of 2^(e-1), s * T is an
+// integer, and so is x, which is as large; s * m is away from an integer by the distance d of
+// S * 2^(E-23) from the nearest integer, or by 1 if d = 0, because then x = s * m would need 25
+// bits. So |x / s - m| >= d / (2 S), where d is a multiple of 2^(E-23). On the other side, the
+// error of x * high + RN(x * low) is below 2.5 * 2^(E-23) / S: 1 / s - high is at most 2^-48 *
+// 2^-e, low is that with a relative error of 2^-23, and RN(x * low) adds another of 2^-24. Hence
+// only scales with 0 < d <= 5 * 2^(E-23) can fail, that is, those with S within 1 .. 5 of a
+// multiple of 2^(23-E). All ties of an 8-bit grid are below 2^8 steps from the zero point, so that
+// is 2^16. Such scales, one in some thousand, and those whose high or low is not a normal number
+// are left to the portable code, which divides. For 16-bit grids the modulus would be 2^8, and one
+// scale in 26 hard: there, the vectors divide.
 
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -935,129 +1902,583 @@ HWY_INLINE void store_8bit(int_vector v, std::size_t count, Q* q) noexcept {
   hn::StoreN(hn::DemoteTo(dq, v), dq, q, count);
 }
 
-/// Four vectors at once: packing them together is cheaper than one by one.
-template <class Q>
-HWY_INLINE void store_8bit(int_vector v0, int_vector v1, int_vector v2, int_vector v3,
-                           Q* q) noexcept {
-  const hn::Repartition<std::int16_t, float_tag> d16;
-  const hn::Repartition<Q, float_tag> d8;
-  hn::StoreU(hn::OrderedDemote2To(d8, hn::OrderedDemote2To(d16, v0, v1),
-                                  hn::OrderedDemote2To(d16, v2, v3)),
-             d8, q);
-}
+/// What the vectors of a group have in common: they become one vector of 8-bit codes.
+inline constexpr std::size_t group_vectors = 4;
+inline constexpr std::size_t group_size = group_vectors * lanes;
 
-template <class Q>
-void quantize_columns(const float* x, std::size_t n, const grid_args& g, Q* q) noexcept {
-  const float_tag df;
-  const int_tag di;
-  for (std::size_t i = 0; i < n; i += lanes) {
-    const std::size_t count = n - i < lanes ? n - i : lanes;
-    const grid_vectors grid(hn::LoadN(di, g.column_zero_point + i, count), g.qmin, g.qmax);
-    // Lanes past the end are divided by one, not by zero: no needless floating-point flags.
-    const float_vector scale = hn::LoadNOr(hn::Set(df, 1.0F), df, g.column_scale + i, count);
-    store_8bit(grid.to_grid(hn::Div(hn::LoadN(df, x + i, count), scale)), count, q + i);
+/// Beyond every grid, in steps from the zero point.
+inline constexpr float step_limit = 1048576.0F;
+
+using word_tag = hn::Repartition<std::int16_t, float_tag>;
+using word_vector = hn::Vec<word_tag>;
+
+template <class D, class T>
+HWY_INLINE void store_bytes(hn::Vec<D> v, D d, bool stream, T* to) noexcept {
+  if (stream) {
+    hn::Stream(v, d, to);
+  } else {
+    hn::StoreU(v, d, to);
   }
 }
 
-template <class Q>
-void quantize(const float* x, std::size_t n, const grid_args& g, Q* q) noexcept {
-  if (g.column_scale != nullptr) {
-    quantize_columns(x, n, g, q);
-    return;
+/// Zero points of a group's vectors, which all elements share.
+class one_zero_point {
+ public:
+  explicit HWY_INLINE one_zero_point(std::int32_t z) noexcept : z_(z) {}
+  HWY_INLINE word_vector words(std::size_t, std::size_t) const noexcept {
+    return hn::Set(word_tag{}, static_cast<std::int16_t>(z_));
   }
+  HWY_INLINE int_vector vector(std::size_t, std::size_t) const noexcept {
+    return hn::Set(int_tag{}, z_);
+  }
+
+ private:
+  std::int32_t z_;
+};
+
+/// Zero points that differ; readable up to the next multiple of group_size.
+class zero_point_array {
+ public:
+  explicit HWY_INLINE zero_point_array(const std::int32_t* z) noexcept : z_(z) {}
+  HWY_INLINE int_vector vector(std::size_t i, std::size_t k) const noexcept {
+    return hn::LoadU(int_tag{}, z_ + i + k * lanes);
+  }
+  /// Those of vectors k and k + 1, in the order of codes_8bit.
+  HWY_INLINE word_vector words(std::size_t i, std::size_t k) const noexcept {
+    return hn::ReorderDemote2To(word_tag{}, vector(i, k), vector(i, k + 1));
+  }
+
+ private:
+  const std::int32_t* z_;
+};
+
+/// Adds zero points to a group of steps, saturates to a grid and stores codes of 8 or 4 bits.
+/// Packing works within blocks of 128 bits, so the blocks are put in order at the end.
+template <class Code>
+class code_writer {
+  using storage = typename Code::storage;
+  static constexpr bool is_nibble = Code::bits == 4;
+  using byte = std::conditional_t<Code::is_signed, std::int8_t, std::uint8_t>;
+  using byte_tag = hn::Repartition<byte, float_tag>;
+
+ public:
+  HWY_INLINE code_writer(const elementwise_args& a) noexcept
+      : qmin_(hn::Set(byte_tag{}, static_cast<byte>(a.qmin))),
+        qmax_(hn::Set(byte_tag{}, static_cast<byte>(a.qmax))),
+        stream_(a.stream) {}
+
+  template <class ZeroPoints>
+  HWY_INLINE void store(int_vector n0, int_vector n1, int_vector n2, int_vector n3,
+                        const ZeroPoints& z, std::size_t i, storage* q) const noexcept {
+    const word_tag dw;
+    const word_vector w0 = hn::SaturatedAdd(hn::ReorderDemote2To(dw, n0, n1), z.words(i, 0));
+    const word_vector w1 = hn::SaturatedAdd(hn::ReorderDemote2To(dw, n2, n3), z.words(i, 2));
+    const byte_tag db;
+    const hn::Repartition<std::uint32_t, float_tag> d32;
+    const auto bytes =
+        hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, w0, w1)),
+                                             hn::SetTableIndices(d32, block_order)));
+    const auto codes = hn::Min(hn::Max(bytes, qmin_), qmax_);
+    if constexpr (is_nibble) {
+      const hn::Repartition<std::uint16_t, float_tag> dp;
+      const hn::Rebind<std::uint8_t, decltype(dp)> half;
+      const auto pair = hn::BitCast(dp, codes);
+      const auto nibbles = hn::Or(hn::And(pair, hn::Set(dp, 0x0F)),
+                                  hn::And(hn::ShiftRight<4>(pair), hn::Set(dp, 0xF0)));
+      store_bytes(hn::TruncateTo(half, nibbles), half, stream_, q);
+    } else {
+      store_bytes(codes, db, stream_, q);
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t order(std::size_t i) noexcept {
+    return static_cast<std::uint32_t>(i % (lanes / 4) * 4 + i / (lanes / 4));
+  }
+  alignas(64) static constexpr std::uint32_t block_order[16] = {
+      order(0), order(1), order(2),  order(3),  order(4),  order(5),  order(6),  order(7),
+      order(8), order(9), order(10), order(11), order(12), order(13), order(14), order(15)};
+
+  hn::Vec<byte_tag> qmin_, qmax_;
+  bool stream_;
+};
+
+/// The same for 16 bits.
+template <class Code>
+requires(Code::bits == 16) class code_writer<Code> {
+  using storage = typename Code::storage;
+  using storage_tag = hn::Repartition<storage, float_tag>;
+
+ public:
+  HWY_INLINE code_writer(const elementwise_args& a) noexcept
+      : qmin_(hn::Set(int_tag{}, a.qmin)), qmax_(hn::Set(int_tag{}, a.qmax)), stream_(a.stream) {}
+
+  template <class ZeroPoints>
+  HWY_INLINE void store(int_vector n0, int_vector n1, int_vector n2, int_vector n3,
+                        const ZeroPoints& z, std::size_t i, storage* q) const noexcept {
+    const storage_tag d;
+    const auto low = hn::OrderedDemote2To(d, grid(n0, z.vector(i, 0)), grid(n1, z.vector(i, 1)));
+    const auto high = hn::OrderedDemote2To(d, grid(n2, z.vector(i, 2)), grid(n3, z.vector(i, 3)));
+    store_bytes(low, d, stream_, q);
+    store_bytes(high, d, stream_, q + 2 * lanes);
+  }
+
+ private:
+  /// INT32_MIN plus a negative zero point would wrap.
+  HWY_INLINE int_vector grid(int_vector n, int_vector z) const noexcept {
+    const int_vector bounded =
+        hn::Max(n, hn::Set(int_tag{}, -static_cast<std::int32_t>(step_limit)));
+    return hn::Min(hn::Max(hn::Add(bounded, z), qmin_), qmax_);
+  }
+
+  int_vector qmin_, qmax_;
+  bool stream_;
+};
+
+/// Multiplies by the reciprocal of a scale that the proof at the top covers.
+struct product_divisor {
+  float_vector highest, high, low;  // of x; of 1 / s
+  HWY_INLINE float_vector operator()(float_vector x) const noexcept {
+    // Without the bound an infinite x would become NaN, and a large step the smallest integer.
+    const float_vector bounded = hn::Min(x, highest);
+    return hn::MulAdd(bounded, high, hn::Mul(bounded, low));
+  }
+};
+
+struct quotient_divisor {
+  float_vector scale;
+  HWY_INLINE float_vector operator()(float_vector x) const noexcept {
+    return hn::Min(hn::Div(x, scale), hn::Set(float_tag{}, step_limit));
+  }
+};
+
+struct multiplier {
+  float_vector factor;
+  HWY_INLINE float_vector operator()(float_vector x) const noexcept {
+    return hn::Min(hn::Mul(x, factor), hn::Set(float_tag{}, step_limit));
+  }
+};
+
+/// Of every vector the same.
+template <class Divisor>
+struct one_divisor {
+  Divisor divisor;
+  HWY_INLINE Divisor operator()(std::size_t) const noexcept { return divisor; }
+};
+
+/// The divisors of up to kCapacity scales, made together.
+template <std::size_t kCapacity>
+class divisor_array {
+ public:
+  /// Takes `count` scales that are `step` apart. True if the proof at the top covers all of them.
+  HWY_INLINE bool assign(const float* scale, std::ptrdiff_t step, std::size_t count) noexcept {
+    const float_tag df;
+    const int_tag di;
+    const std::size_t padded = (count + group_size - 1) / group_size * group_size;
+    for (std::size_t i = 0; i < padded; ++i) {
+      scale_[i] = i < count ? scale[static_cast<std::ptrdiff_t>(i) * step] : 1.0F;
+    }
+    auto all = hn::FirstN(df, lanes);
+    for (std::size_t i = 0; i < count; i += lanes) {
+      const float_vector s = hn::Load(df, scale_ + i);
+      const float_vector one = hn::Set(df, 1.0F);
+      const float_vector high = hn::Div(one, s);
+      hn::Store(high, df, high_ + i);
+      hn::Store(hn::Mul(hn::NegMulAdd(high, s, one), high), df, low_ + i);
+      hn::Store(hn::Mul(s, hn::Set(df, step_limit)), df, highest_ + i);
+      // 2^-126 <= s <= 2^77: high and low are normal numbers.
+      const auto normal =
+          hn::And(hn::Ge(s, hn::Set(df, 0x1p-126F)), hn::Le(s, hn::Set(df, 0x1p+77F)));
+      const auto remainder = hn::And(hn::BitCast(di, s), hn::Set(di, modulus - 1));
+      const auto beside = hn::And(hn::Add(remainder, hn::Set(di, 5)), hn::Set(di, modulus - 1));
+      const auto far = hn::Or(hn::Eq(remainder, hn::Zero(di)), hn::Gt(beside, hn::Set(di, 10)));
+      all = hn::And(all, hn::And(normal, hn::RebindMask(df, far)));
+    }
+    return hn::AllTrue(df, all);
+  }
+
+  /// Of one element, for all lanes.
+  HWY_INLINE product_divisor one(std::size_t i) const noexcept {
+    const float_tag df;
+    return {hn::Set(df, highest_[i]), hn::Set(df, high_[i]), hn::Set(df, low_[i])};
+  }
+  /// Of the elements from i on, each lane its own.
+  HWY_INLINE product_divisor lanes_at(std::size_t i) const noexcept {
+    const float_tag df;
+    return {hn::LoadU(df, highest_ + i), hn::LoadU(df, high_ + i), hn::LoadU(df, low_ + i)};
+  }
+
+ private:
+  static constexpr std::int32_t modulus = 1 << 16;
+  static constexpr std::size_t size = (kCapacity + group_size - 1) / group_size * group_size;
+  alignas(64) float scale_[size];
+  alignas(64) float highest_[size];
+  alignas(64) float high_[size];
+  alignas(64) float low_[size];
+};
+
+template <class Array>
+struct product_lanes {
+  const Array& array;
+  HWY_INLINE product_divisor operator()(std::size_t i) const noexcept { return array.lanes_at(i); }
+};
+struct quotient_lanes {
+  const float* scale;
+  HWY_INLINE quotient_divisor operator()(std::size_t i) const noexcept {
+    return {hn::LoadU(float_tag{}, scale + i)};
+  }
+};
+struct multiplier_lanes {
+  const float* factor;
+  HWY_INLINE multiplier operator()(std::size_t i) const noexcept {
+    return {hn::LoadU(float_tag{}, factor + i)};
+  }
+};
+
+/// How the elements of a row become steps before they are divided. Floats do not change.
+struct float_source {
+  using element = float;
+  static constexpr bool may_be_nan = true;
+  HWY_INLINE float_vector load(const float* x, std::size_t) const noexcept {
+    return hn::LoadU(float_tag{}, x);
+  }
+};
+/// To an accumulator a bias is added modulo 2^32.
+struct biased_source {
+  using element = std::int32_t;
+  static constexpr bool may_be_nan = false;
+  int_vector bias;
+  HWY_INLINE float_vector load(const std::int32_t* x, std::size_t) const noexcept {
+    return hn::ConvertTo(float_tag{}, hn::Add(hn::LoadU(int_tag{}, x), bias));
+  }
+};
+/// Of each column its own; readable up to the next multiple of group_size.
+struct column_biased_source {
+  using element = std::int32_t;
+  static constexpr bool may_be_nan = false;
+  const std::int32_t* bias;
+  HWY_INLINE float_vector load(const std::int32_t* x, std::size_t i) const noexcept {
+    const int_tag di;
+    return hn::ConvertTo(float_tag{}, hn::Add(hn::LoadU(di, x), hn::LoadU(di, bias + i)));
+  }
+};
+
+/// A group, whose first element is number i of its row.
+template <class Code, class Source, class Divisors, class ZeroPoints>
+HWY_INLINE void quantize_group(const typename Source::element* x, const Source& source,
+                               const Divisors& divisors, const ZeroPoints& z,
+                               const code_writer<Code>& writer, std::size_t i,
+                               typename Code::storage* q) noexcept {
   const float_tag df;
-  const grid_vectors grid(hn::Set(int_tag{}, g.zero_point), g.qmin, g.qmax);
-  const float_vector scale = hn::Set(df, g.scale);
-  std::size_t i = 0;
-  // 2^-126 <= s, 1/s: both are normal numbers.
-  if (g.scale >= 1.17549435e-38F && g.scale <= 8.50705917e37F) {
-    const float_vector reciprocal = hn::Set(df, 1.0F / g.scale);
-    const float_vector bias = hn::Set(df, rounding_bias);
-    const float_vector safe = hn::Set(df, 0.5F - 1.0F / 8192.0F);
-    for (; i + 4 * lanes <= n; i += 4 * lanes) {
-      float_vector v0 = grid.clamp(hn::Mul(hn::LoadU(df, x + i), reciprocal));
-      float_vector v1 = grid.clamp(hn::Mul(hn::LoadU(df, x + i + lanes), reciprocal));
-      float_vector v2 = grid.clamp(hn::Mul(hn::LoadU(df, x + i + 2 * lanes), reciprocal));
-      float_vector v3 = grid.clamp(hn::Mul(hn::LoadU(df, x + i + 3 * lanes), reciprocal));
-      const float_vector b0 = hn::Add(v0, bias);
-      const float_vector b1 = hn::Add(v1, bias);
-      const float_vector b2 = hn::Add(v2, bias);
-      const float_vector b3 = hn::Add(v3, bias);
-      const auto is_safe0 = hn::Le(hn::Abs(hn::Sub(v0, hn::Sub(b0, bias))), safe);
-      const auto is_safe1 = hn::Le(hn::Abs(hn::Sub(v1, hn::Sub(b1, bias))), safe);
-      const auto is_safe2 = hn::Le(hn::Abs(hn::Sub(v2, hn::Sub(b2, bias))), safe);
-      const auto is_safe3 = hn::Le(hn::Abs(hn::Sub(v3, hn::Sub(b3, bias))), safe);
-      if (HWY_LIKELY(
-              hn::AllTrue(df, hn::And(hn::And(is_safe0, is_safe1), hn::And(is_safe2, is_safe3))))) {
-        const int_tag di;
-        store_8bit(hn::Add(hn::BitCast(di, b0), grid.zero_point_minus_bias),
-                   hn::Add(hn::BitCast(di, b1), grid.zero_point_minus_bias),
-                   hn::Add(hn::BitCast(di, b2), grid.zero_point_minus_bias),
-                   hn::Add(hn::BitCast(di, b3), grid.zero_point_minus_bias), q + i);
+  const float_vector x0 = source.load(x, i);
+  const float_vector x1 = source.load(x + lanes, i + lanes);
+  const float_vector x2 = source.load(x + 2 * lanes, i + 2 * lanes);
+  const float_vector x3 = source.load(x + 3 * lanes, i + 3 * lanes);
+  int_vector n0 = DETENT_PASS_NEAREST(divisors(i)(x0));
+  int_vector n1 = DETENT_PASS_NEAREST(divisors(i + lanes)(x1));
+  int_vector n2 = DETENT_PASS_NEAREST(divisors(i + 2 * lanes)(x2));
+  int_vector n3 = DETENT_PASS_NEAREST(divisors(i + 3 * lanes)(x3));
+  if constexpr (Source::may_be_nan) {
+    const auto any_nan = hn::Or(hn::IsEitherNaN(x0, x1), hn::IsEitherNaN(x2, x3));
+    if (HWY_UNLIKELY(!hn::AllFalse(df, any_nan))) {
+      n0 = hn::IfThenZeroElse(hn::RebindMask(int_tag{}, hn::IsNaN(x0)), n0);
+      n1 = hn::IfThenZeroElse(hn::RebindMask(int_tag{}, hn::IsNaN(x1)), n1);
+      n2 = hn::IfThenZeroElse(hn::RebindMask(int_tag{}, hn::IsNaN(x2)), n2);
+      n3 = hn::IfThenZeroElse(hn::RebindMask(int_tag{}, hn::IsNaN(x3)), n3);
+    }
+  }
+  writer.store(n0, n1, n2, n3, z, i, q);
+}
+
+/// The distance in storage units of elements that are `elements` apart.
+template <class Code>
+HWY_INLINE constexpr std::ptrdiff_t storage_offset(std::ptrdiff_t elements) noexcept {
+  return Code::bits == 4 ? elements / 2 : elements;
+}
+
+/// A row, or a piece of one. What is left behind the last whole group goes through buffers.
+template <class Code, class Source, class Divisors, class ZeroPoints>
+HWY_INLINE void quantize_row(const typename Source::element* x, const Source& source,
+                             const Divisors& divisors, const ZeroPoints& z,
+                             const code_writer<Code>& writer, std::size_t columns,
+                             typename Code::storage* q) noexcept {
+  using element = typename Source::element;
+  using storage = typename Code::storage;
+  alignas(64) element last[group_size];
+  alignas(64) storage codes[group_size];
+  for (std::size_t i = 0; i < columns; i += group_size) {
+    const element* from = x + i;
+    storage* to = q + storage_offset<Code>(static_cast<std::ptrdiff_t>(i));
+    const std::size_t left = columns - i;
+    if (HWY_LIKELY(left >= group_size)) {
+      quantize_group<Code>(from, source, divisors, z, writer, i, to);
+      continue;
+    }
+    for (std::size_t k = 0; k < group_size; ++k) {
+      last[k] = k < left ? from[k] : element{0};
+    }
+    quantize_group<Code>(last, source, divisors, z, writer, i, codes);
+    std::memcpy(to, codes,
+                static_cast<std::size_t>(storage_offset<Code>(static_cast<std::ptrdiff_t>(left))) *
+                    sizeof(storage));
+  }
+}
+
+/// Rows whose parameters are made together, and columns.
+inline constexpr std::size_t parameter_rows = 16;
+inline constexpr std::size_t parameter_columns = 1024;
+
+/// A piece of a row of parameters that becomes readable up to the next multiple of group_size; what
+/// is behind it is harmless: 1 for scales, 0 for integers. From null: zeros.
+template <class T>
+HWY_INLINE void copy_padded(const T* from, std::size_t count, T* to) noexcept {
+  const T padding = std::is_same_v<T, float> ? T{1} : T{0};
+  for (std::size_t i = 0; i < (count + group_size - 1) / group_size * group_size; ++i) {
+    to[i] = from != nullptr && i < count ? from[i] : padding;
+  }
+}
+
+/// Columns first .. first + columns of `rows` rows from `row` on.
+HWY_INLINE elementwise_args part_of(const elementwise_args& a, std::size_t row, std::size_t rows,
+                                    std::size_t first, std::size_t columns) noexcept {
+  elementwise_args part = a;
+  part.rows = rows;
+  part.columns = columns;
+  const std::ptrdiff_t parameter = static_cast<std::ptrdiff_t>(row) * a.parameter_step +
+                                   (a.per_column ? static_cast<std::ptrdiff_t>(first) : 0);
+  part.scale += parameter;
+  part.zero_point += parameter;
+  return part;
+}
+
+/// One scale for each row.
+template <class Code>
+void quantize_rows(const float* x, const elementwise_args& a, typename Code::storage* q) noexcept {
+  const code_writer<Code> writer(a);
+  divisor_array<parameter_rows> divisors;
+  const std::size_t step = a.parameter_step == 0 ? a.rows : parameter_rows;
+  for (std::size_t first = 0; first < a.rows; first += step) {
+    const std::size_t rows = a.rows - first < step ? a.rows - first : step;
+    const std::size_t scales = a.parameter_step == 0 ? 1 : rows;
+    const auto start = static_cast<std::ptrdiff_t>(first);
+    if (Code::bits != 16 &&
+        !divisors.assign(a.scale + start * a.parameter_step, a.parameter_step, scales)) {
+      portable::quantize<Code>(x + start * a.in_stride, part_of(a, first, rows, 0, a.columns),
+                               q + storage_offset<Code>(start * a.out_stride));
+      continue;
+    }
+    for (std::size_t r = 0; r < rows; ++r) {
+      const auto row = static_cast<std::ptrdiff_t>(first + r);
+      const float* from = x + row * a.in_stride;
+      typename Code::storage* to = q + storage_offset<Code>(row * a.out_stride);
+      const one_zero_point z(a.zero_point[row * a.parameter_step]);
+      if constexpr (Code::bits == 16) {
+        const quotient_divisor d{hn::Set(float_tag{}, a.scale[row * a.parameter_step])};
+        quantize_row<Code>(from, float_source{}, one_divisor<quotient_divisor>{d}, z, writer,
+                           a.columns, to);
       } else {
-        store_8bit(grid.to_grid(hn::Div(hn::LoadU(df, x + i), scale)),
-                   grid.to_grid(hn::Div(hn::LoadU(df, x + i + lanes), scale)),
-                   grid.to_grid(hn::Div(hn::LoadU(df, x + i + 2 * lanes), scale)),
-                   grid.to_grid(hn::Div(hn::LoadU(df, x + i + 3 * lanes), scale)), q + i);
+        const product_divisor d = divisors.one(scales == 1 ? 0 : r);
+        quantize_row<Code>(from, float_source{}, one_divisor<product_divisor>{d}, z, writer,
+                           a.columns, to);
       }
     }
   }
-  for (; i < n; i += lanes) {
-    const std::size_t count = n - i < lanes ? n - i : lanes;
-    store_8bit(grid.to_grid(hn::Div(hn::LoadN(df, x + i, count), scale)), count, q + i);
+}
+
+/// One scale for each column.
+template <class Code>
+void quantize_columns(const float* x, const elementwise_args& a,
+                      typename Code::storage* q) noexcept {
+  const code_writer<Code> writer(a);
+  divisor_array<parameter_columns> divisors;
+  alignas(64) std::int32_t zero_points[parameter_columns];
+  alignas(64) float scales[parameter_columns];
+  for (std::size_t c = 0; c < a.columns; c += parameter_columns) {
+    const std::size_t columns =
+        a.columns - c < parameter_columns ? a.columns - c : parameter_columns;
+    const auto column = static_cast<std::ptrdiff_t>(c);
+    bool regular = false;
+    for (std::size_t r = 0; r < a.rows; ++r) {
+      const auto row = static_cast<std::ptrdiff_t>(r);
+      const float* from = x + row * a.in_stride + column;
+      typename Code::storage* to = q + storage_offset<Code>(row * a.out_stride + column);
+      if (r == 0 || a.parameter_step != 0) {
+        const std::ptrdiff_t parameter = row * a.parameter_step + column;
+        copy_padded(a.zero_point + parameter, columns, zero_points);
+        if constexpr (Code::bits == 16) {
+          copy_padded(a.scale + parameter, columns, scales);
+        } else {
+          regular = divisors.assign(a.scale + parameter, 1, columns);
+        }
+      }
+      if constexpr (Code::bits == 16) {
+        quantize_row<Code>(from, float_source{}, quotient_lanes{scales},
+                           zero_point_array(zero_points), writer, columns, to);
+      } else if (HWY_LIKELY(regular)) {
+        quantize_row<Code>(from, float_source{}, product_lanes<decltype(divisors)>{divisors},
+                           zero_point_array(zero_points), writer, columns, to);
+      } else {
+        portable::quantize<Code>(from, part_of(a, r, 1, c, columns), to);
+      }
+    }
   }
 }
 
-template <class Q>
-void dequantize(const Q* q, std::size_t n, const grid_args& g, float* x) noexcept {
-  const float_tag df;
-  const int_tag di;
-  const hn::Rebind<Q, float_tag> dq;
-  if (g.column_scale != nullptr) {
-    for (std::size_t i = 0; i < n; i += lanes) {
-      const std::size_t count = n - i < lanes ? n - i : lanes;
-      const int_vector steps = hn::Sub(hn::PromoteTo(di, hn::LoadN(dq, q + i, count)),
-                                       hn::LoadN(di, g.column_zero_point + i, count));
-      hn::StoreN(hn::Mul(hn::ConvertTo(df, steps), hn::LoadN(df, g.column_scale + i, count)), df,
-                 x + i, count);
+template <class Code>
+void quantize(const float* x, const elementwise_args& a, typename Code::storage* q) noexcept {
+  if (a.per_column) {
+    quantize_columns<Code>(x, a, q);
+  } else {
+    quantize_rows<Code>(x, a, q);
+  }
+}
+
+template <class Code>
+void requantize(const std::int32_t* acc, const elementwise_args& a,
+                typename Code::storage* q) noexcept {
+  const code_writer<Code> writer(a);
+  if (!a.per_column) {
+    for (std::size_t r = 0; r < a.rows; ++r) {
+      const auto row = static_cast<std::ptrdiff_t>(r);
+      const std::ptrdiff_t parameter = row * a.parameter_step;
+      const std::int32_t bias = a.bias == nullptr ? 0 : a.bias[parameter];
+      const multiplier m{hn::Set(float_tag{}, a.scale[parameter])};
+      quantize_row<Code>(acc + row * a.in_stride, biased_source{hn::Set(int_tag{}, bias)},
+                         one_divisor<multiplier>{m}, one_zero_point(a.zero_point[parameter]),
+                         writer, a.columns, q + row * a.out_stride);
     }
     return;
   }
-  const int_vector zero_point = hn::Set(di, g.zero_point);
-  const float_vector scale = hn::Set(df, g.scale);
-  std::size_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const int_vector steps = hn::Sub(hn::PromoteTo(di, hn::LoadU(dq, q + i)), zero_point);
-    hn::StoreU(hn::Mul(hn::ConvertTo(df, steps), scale), df, x + i);
-  }
-  if (i < n) {
-    const int_vector steps = hn::Sub(hn::PromoteTo(di, hn::LoadN(dq, q + i, n - i)), zero_point);
-    hn::StoreN(hn::Mul(hn::ConvertTo(df, steps), scale), df, x + i, n - i);
+  alignas(64) float factors[parameter_columns];
+  alignas(64) std::int32_t zero_points[parameter_columns];
+  alignas(64) std::int32_t biases[parameter_columns];
+  for (std::size_t c = 0; c < a.columns; c += parameter_columns) {
+    const std::size_t columns =
+        a.columns - c < parameter_columns ? a.columns - c : parameter_columns;
+    const auto column = static_cast<std::ptrdiff_t>(c);
+    for (std::size_t r = 0; r < a.rows; ++r) {
+      const auto row = static_cast<std::ptrdiff_t>(r);
+      if (r == 0 || a.parameter_step != 0) {
+        const std::ptrdiff_t parameter = row * a.parameter_step + column;
+        copy_padded(a.zero_point + parameter, columns, zero_points);
+        copy_padded(a.bias == nullptr ? nullptr : a.bias + parameter, columns, biases);
+        copy_padded(a.scale + parameter, columns, factors);
+      }
+      quantize_row<Code>(acc + row * a.in_stride + column, column_biased_source{biases},
+                         multiplier_lanes{factors}, zero_point_array(zero_points), writer, columns,
+                         q + row * a.out_stride + column);
+    }
   }
 }
 
+/// Bytes for pairs of four-bit codes, the low half first; `count` is even.
+template <class Code>
+HWY_INLINE void unpack_nibbles(const std::uint8_t* packed, std::size_t count,
+                               std::uint8_t* bytes) noexcept {
+  const hn::Repartition<std::uint16_t, float_tag> dp;
+  const hn::Rebind<std::uint8_t, decltype(dp)> half;
+  const hn::Repartition<std::uint8_t, float_tag> db;
+  constexpr std::size_t pairs = 2 * lanes;
+  for (std::size_t i = 0; i < count / 2; i += pairs) {
+    const std::size_t left = count / 2 - i < pairs ? count / 2 - i : pairs;
+    const auto pair = hn::PromoteTo(dp, hn::LoadN(half, packed + i, left));
+    auto v = hn::BitCast(db, hn::And(hn::Or(pair, hn::ShiftLeft<4>(pair)), hn::Set(dp, 0x0F0F)));
+    if constexpr (Code::is_signed) {
+      v = hn::Sub(hn::Xor(v, hn::Set(db, 8)), hn::Set(db, 8));
+    }
+    hn::Store(v, db, bytes + 2 * i);
+  }
+}
+
+/// Up to a vector of codes of at least 8 bits.
 template <class Q>
-void requantize(const std::int32_t* acc, std::size_t n, const grid_args& g, Q* q) noexcept {
+HWY_INLINE int_vector load_codes(const Q* q, std::size_t count) noexcept {
+  const hn::Rebind<Q, float_tag> dq;
+  const auto codes = count == lanes ? hn::LoadU(dq, q) : hn::LoadN(dq, q, count);
+  if constexpr (sizeof(Q) == sizeof(std::int32_t)) {
+    return codes;
+  } else {
+    return hn::PromoteTo(int_tag{}, codes);
+  }
+}
+
+/// What all elements of a row share.
+struct one_parameter {
+  int_vector zero_point_;
+  float_vector scale_;
+  HWY_INLINE int_vector zero_point(std::size_t, std::size_t) const noexcept { return zero_point_; }
+  HWY_INLINE float_vector scale(std::size_t, std::size_t) const noexcept { return scale_; }
+};
+
+struct parameter_arrays {
+  const std::int32_t* zero_point_;
+  const float* scale_;
+  HWY_INLINE int_vector zero_point(std::size_t i, std::size_t count) const noexcept {
+    const int_tag di;
+    return count == lanes ? hn::LoadU(di, zero_point_ + i) : hn::LoadN(di, zero_point_ + i, count);
+  }
+  HWY_INLINE float_vector scale(std::size_t i, std::size_t count) const noexcept {
+    const float_tag df;
+    return count == lanes ? hn::LoadU(df, scale_ + i) : hn::LoadN(df, scale_ + i, count);
+  }
+};
+
+template <class Q, class Parameters>
+HWY_INLINE float_vector dequantize_vector(const Q* q, const Parameters& p, std::size_t i,
+                                          std::size_t count) noexcept {
+  const int_vector steps = hn::Sub(load_codes(q + i, count), p.zero_point(i, count));
+  return hn::Mul(hn::ConvertTo(float_tag{}, steps), p.scale(i, count));
+}
+
+template <class Q, class Parameters>
+HWY_INLINE void dequantize_row(const Q* q, std::size_t columns, const Parameters& p, bool stream,
+                               float* x) noexcept {
   const float_tag df;
-  const int_tag di;
-  const bool by_column = g.column_scale != nullptr;
-  grid_vectors grid(hn::Set(di, g.zero_point), g.qmin, g.qmax);
-  float_vector multiplier = hn::Set(df, g.scale);
   std::size_t i = 0;
-  if (!by_column) {
-    for (; i + lanes <= n; i += lanes) {
-      store_8bit(grid.to_grid(hn::Mul(hn::ConvertTo(df, hn::LoadU(di, acc + i)), multiplier)),
-                 q + i);
+  if (stream) {
+    for (; i + lanes <= columns; i += lanes) {
+      hn::Stream(dequantize_vector(q, p, i, lanes), df, x + i);
+    }
+  } else {
+    for (; i + lanes <= columns; i += lanes) {
+      hn::StoreU(dequantize_vector(q, p, i, lanes), df, x + i);
     }
   }
-  for (; i < n; i += lanes) {
-    const std::size_t count = n - i < lanes ? n - i : lanes;
-    if (by_column) {
-      grid = grid_vectors(hn::LoadN(di, g.column_zero_point + i, count), g.qmin, g.qmax);
-      multiplier = hn::LoadN(df, g.column_scale + i, count);
+  if (i < columns) {
+    hn::StoreN(dequantize_vector(q, p, i, columns - i), df, x + i, columns - i);
+  }
+}
+
+template <class Code>
+void dequantize(const typename Code::storage* q, const elementwise_args& a, float* x) noexcept {
+  // Pieces of a row: four-bit codes are unpacked before, in a buffer.
+  const std::size_t piece = Code::bits == 4 ? parameter_columns : a.columns;
+  alignas(64) std::uint8_t bytes[Code::bits == 4 ? parameter_columns : 1];
+  for (std::size_t r = 0; r < a.rows; ++r) {
+    const auto row = static_cast<std::ptrdiff_t>(r);
+    const float* scale = a.scale + row * a.parameter_step;
+    const std::int32_t* zero_point = a.zero_point + row * a.parameter_step;
+    const typename Code::storage* from = q + storage_offset<Code>(row * a.in_stride);
+    float* to = x + row * a.out_stride;
+    for (std::size_t c = 0; c < a.columns; c += piece) {
+      const std::size_t columns = a.columns - c < piece ? a.columns - c : piece;
+      const auto* codes = [&]() HWY_ATTR {
+        if constexpr (Code::bits == 4) {
+          unpack_nibbles<Code>(from + c / 2, columns, bytes);
+          using byte = std::conditional_t<Code::is_signed, std::int8_t, std::uint8_t>;
+          return reinterpret_cast<const byte*>(bytes);
+        } else {
+          return from + c;
+        }
+      }();
+      if (a.per_column) {
+        dequantize_row(codes, columns, parameter_arrays{zero_point + c, scale + c}, a.stream,
+                       to + c);
+      } else {
+        const one_parameter p{hn::Set(int_tag{}, *zero_point), hn::Set(float_tag{}, *scale)};
+        dequantize_row(codes, columns, p, a.stream, to + c);
+      }
     }
-    const float_vector sum = hn::ConvertTo(df, hn::LoadN(di, acc + i, count));
-    store_8bit(grid.to_grid(hn::Mul(sum, multiplier)), count, q + i);
   }
 }
 
@@ -1108,6 +2529,7 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
 }  // namespace HWY_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
+#undef DETENT_PASS_NEAREST
 // ---- detent/kernels/gemm_f32-inl.hpp ----
 // Float products, re-included once per Highway target by kernels/dispatch.hpp.
 //
@@ -1891,13 +3313,34 @@ HWY_POP_ATTRIBUTES
 #define HWY_TARGET HWY_AVX3
 #include <hwy/highway.h>
 
+// With a mask of all lanes: GCC 12 warns that the other form leaves its result uninitialized.
+#define DETENT_PASS_NEAREST(v) \
+  hn::Vec<int_tag> { _mm512_maskz_cvtps_epi32(0xFFFF, (v).raw) }
 // ---- detent/kernels/elementwise-inl.hpp ----
-// Elementwise kernels, re-included once per Highway target by kernels/dispatch.hpp.
+// Elementwise kernels, re-included once per Highway target by kernels/dispatch.hpp, which has
+// defined
 //
-// Quantizing by division is exact at the price of a multiplication. Let r = RN(1 / s) be a normal
-// number. Then v = RN(x * r) differs from RN(x / s) by less than |v| * 2^-22, which is below 2^-13
-// for |v| <= 512. Unless v is that close to a tie, both round to the same integer; where a vector
-// has such a lane (one in some thousand), the whole group is divided. NaN takes the same way out.
+//   DETENT_PASS_NEAREST(v)   v rounded half to even; INT32_MIN where that is no int32_t or v is NaN
+//
+// Quantizing by division, at the price of two multiplications. Let s = S * 2^e with a 24-bit
+// integer S, high = RN(1 / s), low = RN((1 - high * s) * high), and v = RN(x * high + RN(x * low)),
+// where RN rounds to float. v and the IEEE quotient w = RN(x / s) may differ, but they round to the
+// same integer:
+//
+// They do not only if a tie T = k + 1/2 lies between them or is one of them, that is, if one of the
+// two midpoints m between T and its neighbours among the floats lies between x / s and
+// x * high + RN(x * low). Let 2^E <= |T| < 2^(E+1), so that m = T +- 2^(E-24) (T = 1/2 has a nearer
+// neighbour below; the same argument holds with room to spare). In units of 2^(e-1), s * T is an
+// integer, and so is x, which is as large; s * m is away from an integer by the distance d of
+// S * 2^(E-23) from the nearest integer, or by 1 if d = 0, because then x = s * m would need 25
+// bits. So |x / s - m| >= d / (2 S), where d is a multiple of 2^(E-23). On the other side, the
+// error of x * high + RN(x * low) is below 2.5 * 2^(E-23) / S: 1 / s - high is at most 2^-48 *
+// 2^-e, low is that with a relative error of 2^-23, and RN(x * low) adds another of 2^-24. Hence
+// only scales with 0 < d <= 5 * 2^(E-23) can fail, that is, those with S within 1 .. 5 of a
+// multiple of 2^(23-E). All ties of an 8-bit grid are below 2^8 steps from the zero point, so that
+// is 2^16. Such scales, one in some thousand, and those whose high or low is not a normal number
+// are left to the portable code, which divides. For 16-bit grids the modulus would be 2^8, and one
+// scale in 26 hard: there, the vectors divide.
 
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -1956,129 +3399,583 @@ HWY_INLINE void store_8bit(int_vector v, std::size_t count, Q* q) noexcept {
   hn::StoreN(hn::DemoteTo(dq, v), dq, q, count);
 }
 
-/// Four vectors at once: packing them together is cheaper than one by one.
-template <class Q>
-HWY_INLINE void store_8bit(int_vector v0, int_vector v1, int_vector v2, int_vector v3,
-                           Q* q) noexcept {
-  const hn::Repartition<std::int16_t, float_tag> d16;
-  const hn::Repartition<Q, float_tag> d8;
-  hn::StoreU(hn::OrderedDemote2To(d8, hn::OrderedDemote2To(d16, v0, v1),
-                                  hn::OrderedDemote2To(d16, v2, v3)),
-             d8, q);
-}
+/// What the vectors of a group have in common: they become one vector of 8-bit codes.
+inline constexpr std::size_t group_vectors = 4;
+inline constexpr std::size_t group_size = group_vectors * lanes;
 
-template <class Q>
-void quantize_columns(const float* x, std::size_t n, const grid_args& g, Q* q) noexcept {
-  const float_tag df;
-  const int_tag di;
-  for (std::size_t i = 0; i < n; i += lanes) {
-    const std::size_t count = n - i < lanes ? n - i : lanes;
-    const grid_vectors grid(hn::LoadN(di, g.column_zero_point + i, count), g.qmin, g.qmax);
-    // Lanes past the end are divided by one, not by zero: no needless floating-point flags.
-    const float_vector scale = hn::LoadNOr(hn::Set(df, 1.0F), df, g.column_scale + i, count);
-    store_8bit(grid.to_grid(hn::Div(hn::LoadN(df, x + i, count), scale)), count, q + i);
+/// Beyond every grid, in steps from the zero point.
+inline constexpr float step_limit = 1048576.0F;
+
+using word_tag = hn::Repartition<std::int16_t, float_tag>;
+using word_vector = hn::Vec<word_tag>;
+
+template <class D, class T>
+HWY_INLINE void store_bytes(hn::Vec<D> v, D d, bool stream, T* to) noexcept {
+  if (stream) {
+    hn::Stream(v, d, to);
+  } else {
+    hn::StoreU(v, d, to);
   }
 }
 
-template <class Q>
-void quantize(const float* x, std::size_t n, const grid_args& g, Q* q) noexcept {
-  if (g.column_scale != nullptr) {
-    quantize_columns(x, n, g, q);
-    return;
+/// Zero points of a group's vectors, which all elements share.
+class one_zero_point {
+ public:
+  explicit HWY_INLINE one_zero_point(std::int32_t z) noexcept : z_(z) {}
+  HWY_INLINE word_vector words(std::size_t, std::size_t) const noexcept {
+    return hn::Set(word_tag{}, static_cast<std::int16_t>(z_));
   }
+  HWY_INLINE int_vector vector(std::size_t, std::size_t) const noexcept {
+    return hn::Set(int_tag{}, z_);
+  }
+
+ private:
+  std::int32_t z_;
+};
+
+/// Zero points that differ; readable up to the next multiple of group_size.
+class zero_point_array {
+ public:
+  explicit HWY_INLINE zero_point_array(const std::int32_t* z) noexcept : z_(z) {}
+  HWY_INLINE int_vector vector(std::size_t i, std::size_t k) const noexcept {
+    return hn::LoadU(int_tag{}, z_ + i + k * lanes);
+  }
+  /// Those of vectors k and k + 1, in the order of codes_8bit.
+  HWY_INLINE word_vector words(std::size_t i, std::size_t k) const noexcept {
+    return hn::ReorderDemote2To(word_tag{}, vector(i, k), vector(i, k + 1));
+  }
+
+ private:
+  const std::int32_t* z_;
+};
+
+/// Adds zero points to a group of steps, saturates to a grid and stores codes of 8 or 4 bits.
+/// Packing works within blocks of 128 bits, so the blocks are put in order at the end.
+template <class Code>
+class code_writer {
+  using storage = typename Code::storage;
+  static constexpr bool is_nibble = Code::bits == 4;
+  using byte = std::conditional_t<Code::is_signed, std::int8_t, std::uint8_t>;
+  using byte_tag = hn::Repartition<byte, float_tag>;
+
+ public:
+  HWY_INLINE code_writer(const elementwise_args& a) noexcept
+      : qmin_(hn::Set(byte_tag{}, static_cast<byte>(a.qmin))),
+        qmax_(hn::Set(byte_tag{}, static_cast<byte>(a.qmax))),
+        stream_(a.stream) {}
+
+  template <class ZeroPoints>
+  HWY_INLINE void store(int_vector n0, int_vector n1, int_vector n2, int_vector n3,
+                        const ZeroPoints& z, std::size_t i, storage* q) const noexcept {
+    const word_tag dw;
+    const word_vector w0 = hn::SaturatedAdd(hn::ReorderDemote2To(dw, n0, n1), z.words(i, 0));
+    const word_vector w1 = hn::SaturatedAdd(hn::ReorderDemote2To(dw, n2, n3), z.words(i, 2));
+    const byte_tag db;
+    const hn::Repartition<std::uint32_t, float_tag> d32;
+    const auto bytes =
+        hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, w0, w1)),
+                                             hn::SetTableIndices(d32, block_order)));
+    const auto codes = hn::Min(hn::Max(bytes, qmin_), qmax_);
+    if constexpr (is_nibble) {
+      const hn::Repartition<std::uint16_t, float_tag> dp;
+      const hn::Rebind<std::uint8_t, decltype(dp)> half;
+      const auto pair = hn::BitCast(dp, codes);
+      const auto nibbles = hn::Or(hn::And(pair, hn::Set(dp, 0x0F)),
+                                  hn::And(hn::ShiftRight<4>(pair), hn::Set(dp, 0xF0)));
+      store_bytes(hn::TruncateTo(half, nibbles), half, stream_, q);
+    } else {
+      store_bytes(codes, db, stream_, q);
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t order(std::size_t i) noexcept {
+    return static_cast<std::uint32_t>(i % (lanes / 4) * 4 + i / (lanes / 4));
+  }
+  alignas(64) static constexpr std::uint32_t block_order[16] = {
+      order(0), order(1), order(2),  order(3),  order(4),  order(5),  order(6),  order(7),
+      order(8), order(9), order(10), order(11), order(12), order(13), order(14), order(15)};
+
+  hn::Vec<byte_tag> qmin_, qmax_;
+  bool stream_;
+};
+
+/// The same for 16 bits.
+template <class Code>
+requires(Code::bits == 16) class code_writer<Code> {
+  using storage = typename Code::storage;
+  using storage_tag = hn::Repartition<storage, float_tag>;
+
+ public:
+  HWY_INLINE code_writer(const elementwise_args& a) noexcept
+      : qmin_(hn::Set(int_tag{}, a.qmin)), qmax_(hn::Set(int_tag{}, a.qmax)), stream_(a.stream) {}
+
+  template <class ZeroPoints>
+  HWY_INLINE void store(int_vector n0, int_vector n1, int_vector n2, int_vector n3,
+                        const ZeroPoints& z, std::size_t i, storage* q) const noexcept {
+    const storage_tag d;
+    const auto low = hn::OrderedDemote2To(d, grid(n0, z.vector(i, 0)), grid(n1, z.vector(i, 1)));
+    const auto high = hn::OrderedDemote2To(d, grid(n2, z.vector(i, 2)), grid(n3, z.vector(i, 3)));
+    store_bytes(low, d, stream_, q);
+    store_bytes(high, d, stream_, q + 2 * lanes);
+  }
+
+ private:
+  /// INT32_MIN plus a negative zero point would wrap.
+  HWY_INLINE int_vector grid(int_vector n, int_vector z) const noexcept {
+    const int_vector bounded =
+        hn::Max(n, hn::Set(int_tag{}, -static_cast<std::int32_t>(step_limit)));
+    return hn::Min(hn::Max(hn::Add(bounded, z), qmin_), qmax_);
+  }
+
+  int_vector qmin_, qmax_;
+  bool stream_;
+};
+
+/// Multiplies by the reciprocal of a scale that the proof at the top covers.
+struct product_divisor {
+  float_vector highest, high, low;  // of x; of 1 / s
+  HWY_INLINE float_vector operator()(float_vector x) const noexcept {
+    // Without the bound an infinite x would become NaN, and a large step the smallest integer.
+    const float_vector bounded = hn::Min(x, highest);
+    return hn::MulAdd(bounded, high, hn::Mul(bounded, low));
+  }
+};
+
+struct quotient_divisor {
+  float_vector scale;
+  HWY_INLINE float_vector operator()(float_vector x) const noexcept {
+    return hn::Min(hn::Div(x, scale), hn::Set(float_tag{}, step_limit));
+  }
+};
+
+struct multiplier {
+  float_vector factor;
+  HWY_INLINE float_vector operator()(float_vector x) const noexcept {
+    return hn::Min(hn::Mul(x, factor), hn::Set(float_tag{}, step_limit));
+  }
+};
+
+/// Of every vector the same.
+template <class Divisor>
+struct one_divisor {
+  Divisor divisor;
+  HWY_INLINE Divisor operator()(std::size_t) const noexcept { return divisor; }
+};
+
+/// The divisors of up to kCapacity scales, made together.
+template <std::size_t kCapacity>
+class divisor_array {
+ public:
+  /// Takes `count` scales that are `step` apart. True if the proof at the top covers all of them.
+  HWY_INLINE bool assign(const float* scale, std::ptrdiff_t step, std::size_t count) noexcept {
+    const float_tag df;
+    const int_tag di;
+    const std::size_t padded = (count + group_size - 1) / group_size * group_size;
+    for (std::size_t i = 0; i < padded; ++i) {
+      scale_[i] = i < count ? scale[static_cast<std::ptrdiff_t>(i) * step] : 1.0F;
+    }
+    auto all = hn::FirstN(df, lanes);
+    for (std::size_t i = 0; i < count; i += lanes) {
+      const float_vector s = hn::Load(df, scale_ + i);
+      const float_vector one = hn::Set(df, 1.0F);
+      const float_vector high = hn::Div(one, s);
+      hn::Store(high, df, high_ + i);
+      hn::Store(hn::Mul(hn::NegMulAdd(high, s, one), high), df, low_ + i);
+      hn::Store(hn::Mul(s, hn::Set(df, step_limit)), df, highest_ + i);
+      // 2^-126 <= s <= 2^77: high and low are normal numbers.
+      const auto normal =
+          hn::And(hn::Ge(s, hn::Set(df, 0x1p-126F)), hn::Le(s, hn::Set(df, 0x1p+77F)));
+      const auto remainder = hn::And(hn::BitCast(di, s), hn::Set(di, modulus - 1));
+      const auto beside = hn::And(hn::Add(remainder, hn::Set(di, 5)), hn::Set(di, modulus - 1));
+      const auto far = hn::Or(hn::Eq(remainder, hn::Zero(di)), hn::Gt(beside, hn::Set(di, 10)));
+      all = hn::And(all, hn::And(normal, hn::RebindMask(df, far)));
+    }
+    return hn::AllTrue(df, all);
+  }
+
+  /// Of one element, for all lanes.
+  HWY_INLINE product_divisor one(std::size_t i) const noexcept {
+    const float_tag df;
+    return {hn::Set(df, highest_[i]), hn::Set(df, high_[i]), hn::Set(df, low_[i])};
+  }
+  /// Of the elements from i on, each lane its own.
+  HWY_INLINE product_divisor lanes_at(std::size_t i) const noexcept {
+    const float_tag df;
+    return {hn::LoadU(df, highest_ + i), hn::LoadU(df, high_ + i), hn::LoadU(df, low_ + i)};
+  }
+
+ private:
+  static constexpr std::int32_t modulus = 1 << 16;
+  static constexpr std::size_t size = (kCapacity + group_size - 1) / group_size * group_size;
+  alignas(64) float scale_[size];
+  alignas(64) float highest_[size];
+  alignas(64) float high_[size];
+  alignas(64) float low_[size];
+};
+
+template <class Array>
+struct product_lanes {
+  const Array& array;
+  HWY_INLINE product_divisor operator()(std::size_t i) const noexcept { return array.lanes_at(i); }
+};
+struct quotient_lanes {
+  const float* scale;
+  HWY_INLINE quotient_divisor operator()(std::size_t i) const noexcept {
+    return {hn::LoadU(float_tag{}, scale + i)};
+  }
+};
+struct multiplier_lanes {
+  const float* factor;
+  HWY_INLINE multiplier operator()(std::size_t i) const noexcept {
+    return {hn::LoadU(float_tag{}, factor + i)};
+  }
+};
+
+/// How the elements of a row become steps before they are divided. Floats do not change.
+struct float_source {
+  using element = float;
+  static constexpr bool may_be_nan = true;
+  HWY_INLINE float_vector load(const float* x, std::size_t) const noexcept {
+    return hn::LoadU(float_tag{}, x);
+  }
+};
+/// To an accumulator a bias is added modulo 2^32.
+struct biased_source {
+  using element = std::int32_t;
+  static constexpr bool may_be_nan = false;
+  int_vector bias;
+  HWY_INLINE float_vector load(const std::int32_t* x, std::size_t) const noexcept {
+    return hn::ConvertTo(float_tag{}, hn::Add(hn::LoadU(int_tag{}, x), bias));
+  }
+};
+/// Of each column its own; readable up to the next multiple of group_size.
+struct column_biased_source {
+  using element = std::int32_t;
+  static constexpr bool may_be_nan = false;
+  const std::int32_t* bias;
+  HWY_INLINE float_vector load(const std::int32_t* x, std::size_t i) const noexcept {
+    const int_tag di;
+    return hn::ConvertTo(float_tag{}, hn::Add(hn::LoadU(di, x), hn::LoadU(di, bias + i)));
+  }
+};
+
+/// A group, whose first element is number i of its row.
+template <class Code, class Source, class Divisors, class ZeroPoints>
+HWY_INLINE void quantize_group(const typename Source::element* x, const Source& source,
+                               const Divisors& divisors, const ZeroPoints& z,
+                               const code_writer<Code>& writer, std::size_t i,
+                               typename Code::storage* q) noexcept {
   const float_tag df;
-  const grid_vectors grid(hn::Set(int_tag{}, g.zero_point), g.qmin, g.qmax);
-  const float_vector scale = hn::Set(df, g.scale);
-  std::size_t i = 0;
-  // 2^-126 <= s, 1/s: both are normal numbers.
-  if (g.scale >= 1.17549435e-38F && g.scale <= 8.50705917e37F) {
-    const float_vector reciprocal = hn::Set(df, 1.0F / g.scale);
-    const float_vector bias = hn::Set(df, rounding_bias);
-    const float_vector safe = hn::Set(df, 0.5F - 1.0F / 8192.0F);
-    for (; i + 4 * lanes <= n; i += 4 * lanes) {
-      float_vector v0 = grid.clamp(hn::Mul(hn::LoadU(df, x + i), reciprocal));
-      float_vector v1 = grid.clamp(hn::Mul(hn::LoadU(df, x + i + lanes), reciprocal));
-      float_vector v2 = grid.clamp(hn::Mul(hn::LoadU(df, x + i + 2 * lanes), reciprocal));
-      float_vector v3 = grid.clamp(hn::Mul(hn::LoadU(df, x + i + 3 * lanes), reciprocal));
-      const float_vector b0 = hn::Add(v0, bias);
-      const float_vector b1 = hn::Add(v1, bias);
-      const float_vector b2 = hn::Add(v2, bias);
-      const float_vector b3 = hn::Add(v3, bias);
-      const auto is_safe0 = hn::Le(hn::Abs(hn::Sub(v0, hn::Sub(b0, bias))), safe);
-      const auto is_safe1 = hn::Le(hn::Abs(hn::Sub(v1, hn::Sub(b1, bias))), safe);
-      const auto is_safe2 = hn::Le(hn::Abs(hn::Sub(v2, hn::Sub(b2, bias))), safe);
-      const auto is_safe3 = hn::Le(hn::Abs(hn::Sub(v3, hn::Sub(b3, bias))), safe);
-      if (HWY_LIKELY(
-              hn::AllTrue(df, hn::And(hn::And(is_safe0, is_safe1), hn::And(is_safe2, is_safe3))))) {
-        const int_tag di;
-        store_8bit(hn::Add(hn::BitCast(di, b0), grid.zero_point_minus_bias),
-                   hn::Add(hn::BitCast(di, b1), grid.zero_point_minus_bias),
-                   hn::Add(hn::BitCast(di, b2), grid.zero_point_minus_bias),
-                   hn::Add(hn::BitCast(di, b3), grid.zero_point_minus_bias), q + i);
+  const float_vector x0 = source.load(x, i);
+  const float_vector x1 = source.load(x + lanes, i + lanes);
+  const float_vector x2 = source.load(x + 2 * lanes, i + 2 * lanes);
+  const float_vector x3 = source.load(x + 3 * lanes, i + 3 * lanes);
+  int_vector n0 = DETENT_PASS_NEAREST(divisors(i)(x0));
+  int_vector n1 = DETENT_PASS_NEAREST(divisors(i + lanes)(x1));
+  int_vector n2 = DETENT_PASS_NEAREST(divisors(i + 2 * lanes)(x2));
+  int_vector n3 = DETENT_PASS_NEAREST(divisors(i + 3 * lanes)(x3));
+  if constexpr (Source::may_be_nan) {
+    const auto any_nan = hn::Or(hn::IsEitherNaN(x0, x1), hn::IsEitherNaN(x2, x3));
+    if (HWY_UNLIKELY(!hn::AllFalse(df, any_nan))) {
+      n0 = hn::IfThenZeroElse(hn::RebindMask(int_tag{}, hn::IsNaN(x0)), n0);
+      n1 = hn::IfThenZeroElse(hn::RebindMask(int_tag{}, hn::IsNaN(x1)), n1);
+      n2 = hn::IfThenZeroElse(hn::RebindMask(int_tag{}, hn::IsNaN(x2)), n2);
+      n3 = hn::IfThenZeroElse(hn::RebindMask(int_tag{}, hn::IsNaN(x3)), n3);
+    }
+  }
+  writer.store(n0, n1, n2, n3, z, i, q);
+}
+
+/// The distance in storage units of elements that are `elements` apart.
+template <class Code>
+HWY_INLINE constexpr std::ptrdiff_t storage_offset(std::ptrdiff_t elements) noexcept {
+  return Code::bits == 4 ? elements / 2 : elements;
+}
+
+/// A row, or a piece of one. What is left behind the last whole group goes through buffers.
+template <class Code, class Source, class Divisors, class ZeroPoints>
+HWY_INLINE void quantize_row(const typename Source::element* x, const Source& source,
+                             const Divisors& divisors, const ZeroPoints& z,
+                             const code_writer<Code>& writer, std::size_t columns,
+                             typename Code::storage* q) noexcept {
+  using element = typename Source::element;
+  using storage = typename Code::storage;
+  alignas(64) element last[group_size];
+  alignas(64) storage codes[group_size];
+  for (std::size_t i = 0; i < columns; i += group_size) {
+    const element* from = x + i;
+    storage* to = q + storage_offset<Code>(static_cast<std::ptrdiff_t>(i));
+    const std::size_t left = columns - i;
+    if (HWY_LIKELY(left >= group_size)) {
+      quantize_group<Code>(from, source, divisors, z, writer, i, to);
+      continue;
+    }
+    for (std::size_t k = 0; k < group_size; ++k) {
+      last[k] = k < left ? from[k] : element{0};
+    }
+    quantize_group<Code>(last, source, divisors, z, writer, i, codes);
+    std::memcpy(to, codes,
+                static_cast<std::size_t>(storage_offset<Code>(static_cast<std::ptrdiff_t>(left))) *
+                    sizeof(storage));
+  }
+}
+
+/// Rows whose parameters are made together, and columns.
+inline constexpr std::size_t parameter_rows = 16;
+inline constexpr std::size_t parameter_columns = 1024;
+
+/// A piece of a row of parameters that becomes readable up to the next multiple of group_size; what
+/// is behind it is harmless: 1 for scales, 0 for integers. From null: zeros.
+template <class T>
+HWY_INLINE void copy_padded(const T* from, std::size_t count, T* to) noexcept {
+  const T padding = std::is_same_v<T, float> ? T{1} : T{0};
+  for (std::size_t i = 0; i < (count + group_size - 1) / group_size * group_size; ++i) {
+    to[i] = from != nullptr && i < count ? from[i] : padding;
+  }
+}
+
+/// Columns first .. first + columns of `rows` rows from `row` on.
+HWY_INLINE elementwise_args part_of(const elementwise_args& a, std::size_t row, std::size_t rows,
+                                    std::size_t first, std::size_t columns) noexcept {
+  elementwise_args part = a;
+  part.rows = rows;
+  part.columns = columns;
+  const std::ptrdiff_t parameter = static_cast<std::ptrdiff_t>(row) * a.parameter_step +
+                                   (a.per_column ? static_cast<std::ptrdiff_t>(first) : 0);
+  part.scale += parameter;
+  part.zero_point += parameter;
+  return part;
+}
+
+/// One scale for each row.
+template <class Code>
+void quantize_rows(const float* x, const elementwise_args& a, typename Code::storage* q) noexcept {
+  const code_writer<Code> writer(a);
+  divisor_array<parameter_rows> divisors;
+  const std::size_t step = a.parameter_step == 0 ? a.rows : parameter_rows;
+  for (std::size_t first = 0; first < a.rows; first += step) {
+    const std::size_t rows = a.rows - first < step ? a.rows - first : step;
+    const std::size_t scales = a.parameter_step == 0 ? 1 : rows;
+    const auto start = static_cast<std::ptrdiff_t>(first);
+    if (Code::bits != 16 &&
+        !divisors.assign(a.scale + start * a.parameter_step, a.parameter_step, scales)) {
+      portable::quantize<Code>(x + start * a.in_stride, part_of(a, first, rows, 0, a.columns),
+                               q + storage_offset<Code>(start * a.out_stride));
+      continue;
+    }
+    for (std::size_t r = 0; r < rows; ++r) {
+      const auto row = static_cast<std::ptrdiff_t>(first + r);
+      const float* from = x + row * a.in_stride;
+      typename Code::storage* to = q + storage_offset<Code>(row * a.out_stride);
+      const one_zero_point z(a.zero_point[row * a.parameter_step]);
+      if constexpr (Code::bits == 16) {
+        const quotient_divisor d{hn::Set(float_tag{}, a.scale[row * a.parameter_step])};
+        quantize_row<Code>(from, float_source{}, one_divisor<quotient_divisor>{d}, z, writer,
+                           a.columns, to);
       } else {
-        store_8bit(grid.to_grid(hn::Div(hn::LoadU(df, x + i), scale)),
-                   grid.to_grid(hn::Div(hn::LoadU(df, x + i + lanes), scale)),
-                   grid.to_grid(hn::Div(hn::LoadU(df, x + i + 2 * lanes), scale)),
-                   grid.to_grid(hn::Div(hn::LoadU(df, x + i + 3 * lanes), scale)), q + i);
+        const product_divisor d = divisors.one(scales == 1 ? 0 : r);
+        quantize_row<Code>(from, float_source{}, one_divisor<product_divisor>{d}, z, writer,
+                           a.columns, to);
       }
     }
   }
-  for (; i < n; i += lanes) {
-    const std::size_t count = n - i < lanes ? n - i : lanes;
-    store_8bit(grid.to_grid(hn::Div(hn::LoadN(df, x + i, count), scale)), count, q + i);
+}
+
+/// One scale for each column.
+template <class Code>
+void quantize_columns(const float* x, const elementwise_args& a,
+                      typename Code::storage* q) noexcept {
+  const code_writer<Code> writer(a);
+  divisor_array<parameter_columns> divisors;
+  alignas(64) std::int32_t zero_points[parameter_columns];
+  alignas(64) float scales[parameter_columns];
+  for (std::size_t c = 0; c < a.columns; c += parameter_columns) {
+    const std::size_t columns =
+        a.columns - c < parameter_columns ? a.columns - c : parameter_columns;
+    const auto column = static_cast<std::ptrdiff_t>(c);
+    bool regular = false;
+    for (std::size_t r = 0; r < a.rows; ++r) {
+      const auto row = static_cast<std::ptrdiff_t>(r);
+      const float* from = x + row * a.in_stride + column;
+      typename Code::storage* to = q + storage_offset<Code>(row * a.out_stride + column);
+      if (r == 0 || a.parameter_step != 0) {
+        const std::ptrdiff_t parameter = row * a.parameter_step + column;
+        copy_padded(a.zero_point + parameter, columns, zero_points);
+        if constexpr (Code::bits == 16) {
+          copy_padded(a.scale + parameter, columns, scales);
+        } else {
+          regular = divisors.assign(a.scale + parameter, 1, columns);
+        }
+      }
+      if constexpr (Code::bits == 16) {
+        quantize_row<Code>(from, float_source{}, quotient_lanes{scales},
+                           zero_point_array(zero_points), writer, columns, to);
+      } else if (HWY_LIKELY(regular)) {
+        quantize_row<Code>(from, float_source{}, product_lanes<decltype(divisors)>{divisors},
+                           zero_point_array(zero_points), writer, columns, to);
+      } else {
+        portable::quantize<Code>(from, part_of(a, r, 1, c, columns), to);
+      }
+    }
   }
 }
 
-template <class Q>
-void dequantize(const Q* q, std::size_t n, const grid_args& g, float* x) noexcept {
-  const float_tag df;
-  const int_tag di;
-  const hn::Rebind<Q, float_tag> dq;
-  if (g.column_scale != nullptr) {
-    for (std::size_t i = 0; i < n; i += lanes) {
-      const std::size_t count = n - i < lanes ? n - i : lanes;
-      const int_vector steps = hn::Sub(hn::PromoteTo(di, hn::LoadN(dq, q + i, count)),
-                                       hn::LoadN(di, g.column_zero_point + i, count));
-      hn::StoreN(hn::Mul(hn::ConvertTo(df, steps), hn::LoadN(df, g.column_scale + i, count)), df,
-                 x + i, count);
+template <class Code>
+void quantize(const float* x, const elementwise_args& a, typename Code::storage* q) noexcept {
+  if (a.per_column) {
+    quantize_columns<Code>(x, a, q);
+  } else {
+    quantize_rows<Code>(x, a, q);
+  }
+}
+
+template <class Code>
+void requantize(const std::int32_t* acc, const elementwise_args& a,
+                typename Code::storage* q) noexcept {
+  const code_writer<Code> writer(a);
+  if (!a.per_column) {
+    for (std::size_t r = 0; r < a.rows; ++r) {
+      const auto row = static_cast<std::ptrdiff_t>(r);
+      const std::ptrdiff_t parameter = row * a.parameter_step;
+      const std::int32_t bias = a.bias == nullptr ? 0 : a.bias[parameter];
+      const multiplier m{hn::Set(float_tag{}, a.scale[parameter])};
+      quantize_row<Code>(acc + row * a.in_stride, biased_source{hn::Set(int_tag{}, bias)},
+                         one_divisor<multiplier>{m}, one_zero_point(a.zero_point[parameter]),
+                         writer, a.columns, q + row * a.out_stride);
     }
     return;
   }
-  const int_vector zero_point = hn::Set(di, g.zero_point);
-  const float_vector scale = hn::Set(df, g.scale);
-  std::size_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const int_vector steps = hn::Sub(hn::PromoteTo(di, hn::LoadU(dq, q + i)), zero_point);
-    hn::StoreU(hn::Mul(hn::ConvertTo(df, steps), scale), df, x + i);
-  }
-  if (i < n) {
-    const int_vector steps = hn::Sub(hn::PromoteTo(di, hn::LoadN(dq, q + i, n - i)), zero_point);
-    hn::StoreN(hn::Mul(hn::ConvertTo(df, steps), scale), df, x + i, n - i);
+  alignas(64) float factors[parameter_columns];
+  alignas(64) std::int32_t zero_points[parameter_columns];
+  alignas(64) std::int32_t biases[parameter_columns];
+  for (std::size_t c = 0; c < a.columns; c += parameter_columns) {
+    const std::size_t columns =
+        a.columns - c < parameter_columns ? a.columns - c : parameter_columns;
+    const auto column = static_cast<std::ptrdiff_t>(c);
+    for (std::size_t r = 0; r < a.rows; ++r) {
+      const auto row = static_cast<std::ptrdiff_t>(r);
+      if (r == 0 || a.parameter_step != 0) {
+        const std::ptrdiff_t parameter = row * a.parameter_step + column;
+        copy_padded(a.zero_point + parameter, columns, zero_points);
+        copy_padded(a.bias == nullptr ? nullptr : a.bias + parameter, columns, biases);
+        copy_padded(a.scale + parameter, columns, factors);
+      }
+      quantize_row<Code>(acc + row * a.in_stride + column, column_biased_source{biases},
+                         multiplier_lanes{factors}, zero_point_array(zero_points), writer, columns,
+                         q + row * a.out_stride + column);
+    }
   }
 }
 
+/// Bytes for pairs of four-bit codes, the low half first; `count` is even.
+template <class Code>
+HWY_INLINE void unpack_nibbles(const std::uint8_t* packed, std::size_t count,
+                               std::uint8_t* bytes) noexcept {
+  const hn::Repartition<std::uint16_t, float_tag> dp;
+  const hn::Rebind<std::uint8_t, decltype(dp)> half;
+  const hn::Repartition<std::uint8_t, float_tag> db;
+  constexpr std::size_t pairs = 2 * lanes;
+  for (std::size_t i = 0; i < count / 2; i += pairs) {
+    const std::size_t left = count / 2 - i < pairs ? count / 2 - i : pairs;
+    const auto pair = hn::PromoteTo(dp, hn::LoadN(half, packed + i, left));
+    auto v = hn::BitCast(db, hn::And(hn::Or(pair, hn::ShiftLeft<4>(pair)), hn::Set(dp, 0x0F0F)));
+    if constexpr (Code::is_signed) {
+      v = hn::Sub(hn::Xor(v, hn::Set(db, 8)), hn::Set(db, 8));
+    }
+    hn::Store(v, db, bytes + 2 * i);
+  }
+}
+
+/// Up to a vector of codes of at least 8 bits.
 template <class Q>
-void requantize(const std::int32_t* acc, std::size_t n, const grid_args& g, Q* q) noexcept {
+HWY_INLINE int_vector load_codes(const Q* q, std::size_t count) noexcept {
+  const hn::Rebind<Q, float_tag> dq;
+  const auto codes = count == lanes ? hn::LoadU(dq, q) : hn::LoadN(dq, q, count);
+  if constexpr (sizeof(Q) == sizeof(std::int32_t)) {
+    return codes;
+  } else {
+    return hn::PromoteTo(int_tag{}, codes);
+  }
+}
+
+/// What all elements of a row share.
+struct one_parameter {
+  int_vector zero_point_;
+  float_vector scale_;
+  HWY_INLINE int_vector zero_point(std::size_t, std::size_t) const noexcept { return zero_point_; }
+  HWY_INLINE float_vector scale(std::size_t, std::size_t) const noexcept { return scale_; }
+};
+
+struct parameter_arrays {
+  const std::int32_t* zero_point_;
+  const float* scale_;
+  HWY_INLINE int_vector zero_point(std::size_t i, std::size_t count) const noexcept {
+    const int_tag di;
+    return count == lanes ? hn::LoadU(di, zero_point_ + i) : hn::LoadN(di, zero_point_ + i, count);
+  }
+  HWY_INLINE float_vector scale(std::size_t i, std::size_t count) const noexcept {
+    const float_tag df;
+    return count == lanes ? hn::LoadU(df, scale_ + i) : hn::LoadN(df, scale_ + i, count);
+  }
+};
+
+template <class Q, class Parameters>
+HWY_INLINE float_vector dequantize_vector(const Q* q, const Parameters& p, std::size_t i,
+                                          std::size_t count) noexcept {
+  const int_vector steps = hn::Sub(load_codes(q + i, count), p.zero_point(i, count));
+  return hn::Mul(hn::ConvertTo(float_tag{}, steps), p.scale(i, count));
+}
+
+template <class Q, class Parameters>
+HWY_INLINE void dequantize_row(const Q* q, std::size_t columns, const Parameters& p, bool stream,
+                               float* x) noexcept {
   const float_tag df;
-  const int_tag di;
-  const bool by_column = g.column_scale != nullptr;
-  grid_vectors grid(hn::Set(di, g.zero_point), g.qmin, g.qmax);
-  float_vector multiplier = hn::Set(df, g.scale);
   std::size_t i = 0;
-  if (!by_column) {
-    for (; i + lanes <= n; i += lanes) {
-      store_8bit(grid.to_grid(hn::Mul(hn::ConvertTo(df, hn::LoadU(di, acc + i)), multiplier)),
-                 q + i);
+  if (stream) {
+    for (; i + lanes <= columns; i += lanes) {
+      hn::Stream(dequantize_vector(q, p, i, lanes), df, x + i);
+    }
+  } else {
+    for (; i + lanes <= columns; i += lanes) {
+      hn::StoreU(dequantize_vector(q, p, i, lanes), df, x + i);
     }
   }
-  for (; i < n; i += lanes) {
-    const std::size_t count = n - i < lanes ? n - i : lanes;
-    if (by_column) {
-      grid = grid_vectors(hn::LoadN(di, g.column_zero_point + i, count), g.qmin, g.qmax);
-      multiplier = hn::LoadN(df, g.column_scale + i, count);
+  if (i < columns) {
+    hn::StoreN(dequantize_vector(q, p, i, columns - i), df, x + i, columns - i);
+  }
+}
+
+template <class Code>
+void dequantize(const typename Code::storage* q, const elementwise_args& a, float* x) noexcept {
+  // Pieces of a row: four-bit codes are unpacked before, in a buffer.
+  const std::size_t piece = Code::bits == 4 ? parameter_columns : a.columns;
+  alignas(64) std::uint8_t bytes[Code::bits == 4 ? parameter_columns : 1];
+  for (std::size_t r = 0; r < a.rows; ++r) {
+    const auto row = static_cast<std::ptrdiff_t>(r);
+    const float* scale = a.scale + row * a.parameter_step;
+    const std::int32_t* zero_point = a.zero_point + row * a.parameter_step;
+    const typename Code::storage* from = q + storage_offset<Code>(row * a.in_stride);
+    float* to = x + row * a.out_stride;
+    for (std::size_t c = 0; c < a.columns; c += piece) {
+      const std::size_t columns = a.columns - c < piece ? a.columns - c : piece;
+      const auto* codes = [&]() HWY_ATTR {
+        if constexpr (Code::bits == 4) {
+          unpack_nibbles<Code>(from + c / 2, columns, bytes);
+          using byte = std::conditional_t<Code::is_signed, std::int8_t, std::uint8_t>;
+          return reinterpret_cast<const byte*>(bytes);
+        } else {
+          return from + c;
+        }
+      }();
+      if (a.per_column) {
+        dequantize_row(codes, columns, parameter_arrays{zero_point + c, scale + c}, a.stream,
+                       to + c);
+      } else {
+        const one_parameter p{hn::Set(int_tag{}, *zero_point), hn::Set(float_tag{}, *scale)};
+        dequantize_row(codes, columns, p, a.stream, to + c);
+      }
     }
-    const float_vector sum = hn::ConvertTo(df, hn::LoadN(di, acc + i, count));
-    store_8bit(grid.to_grid(hn::Mul(sum, multiplier)), count, q + i);
   }
 }
 
@@ -2129,6 +4026,7 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
 }  // namespace HWY_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
+#undef DETENT_PASS_NEAREST
 // ---- detent/kernels/gemm_f32-inl.hpp ----
 // Float products, re-included once per Highway target by kernels/dispatch.hpp.
 //
@@ -2920,12 +4818,23 @@ DETENT_KERNELS_NAMESPACE_BEGIN
   inline constexpr kernel_table integer##_table = {   \
       id,                                             \
       &elementwise::min_max,                          \
-      &elementwise::quantize<std::uint8_t>,           \
-      &elementwise::quantize<std::int8_t>,            \
-      &elementwise::dequantize<std::uint8_t>,         \
-      &elementwise::dequantize<std::int8_t>,          \
-      &elementwise::requantize<std::uint8_t>,         \
-      &elementwise::requantize<std::int8_t>,          \
+      &elementwise::quantize<u4_code>,                \
+      &elementwise::quantize<s4_code>,                \
+      &elementwise::quantize<u8_code>,                \
+      &elementwise::quantize<s8_code>,                \
+      &elementwise::quantize<u16_code>,               \
+      &elementwise::quantize<s16_code>,               \
+      &elementwise::dequantize<u4_code>,              \
+      &elementwise::dequantize<s4_code>,              \
+      &elementwise::dequantize<u8_code>,              \
+      &elementwise::dequantize<s8_code>,              \
+      &elementwise::dequantize<u16_code>,             \
+      &elementwise::dequantize<s16_code>,             \
+      &elementwise::dequantize<s32_code>,             \
+      &elementwise::requantize<u8_code>,              \
+      &elementwise::requantize<s8_code>,              \
+      &elementwise::requantize<u16_code>,             \
+      &elementwise::requantize<s16_code>,             \
       &elementwise::gemm_f32,                         \
       &elementwise::depthwise_f32,                    \
       &integer::gemm_u8s8,                            \
@@ -3045,386 +4954,742 @@ inline void set_target(target t) {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_DISPATCH_HPP
-// ---- detent/epilogue.hpp ----
-// From exact 32-bit sums to what the caller wants stored; shared by gemm() and convolutions.
-#ifndef DETENT_EPILOGUE_HPP
-#define DETENT_EPILOGUE_HPP
-
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <vector>
-
-// ---- detent/pack.hpp ----
-// Weight matrices in the layout that the kernels read, with what an exact product needs besides.
-#ifndef DETENT_PACK_HPP
-#define DETENT_PACK_HPP
+// ---- detent/elementwise.hpp ----
+// How an elementwise operation gets from views of any layout to the rows of the kernel table, which
+// take blocks that are dense in their columns.
+//
+// The dimensions of both operands and of the parameters are merged where all three allow it. Then
+//   - the last dimension is the columns of a block and the one before its rows, if the columns are
+//     dense in both operands;
+//   - otherwise tiles are gathered, computed and scattered, along the dimension in which the input
+//   is
+//     dense if there is one: what changes the layout costs a copy of a tile in the first-level
+//     cache.
+#ifndef DETENT_ELEMENTWISE_HPP
+#define DETENT_ELEMENTWISE_HPP
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <span>
-#include <vector>
-
-// ---- detent/quantize.hpp ----
-// quantize, dequantize and requantize on spans and strided views, per tensor and per channel.
-//
-//   quantize    q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax)
-//   dequantize  x = float(q - zero_point) * scale
-//   requantize  q = clamp(round_half_even(float(acc) * multiplier) + zero_point, qmin, qmax)
-//
-// as the functions of the same names in reference.hpp define them.
-//
-// NaN becomes the zero point, infinities saturate. Inputs and outputs do not overlap. All functions
-// are thread-safe, allocate nothing, and throw detent::error (invalid_argument, shape_mismatch)
-// before they write anything.
-#ifndef DETENT_QUANTIZE_HPP
-#define DETENT_QUANTIZE_HPP
-
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
-// ---- detent/reference.hpp ----
-// The normative definition of every number that the library computes, one value at a time, written
-// to be read. Every kernel on every target returns the same bits; the tests compare with this
-// header.
-//
-// Floating point here means IEEE 754 binary32 with round-half-even, each operation rounded once:
-// products and sums are never contracted unless std::fma says so.
-#ifndef DETENT_REFERENCE_HPP
-#define DETENT_REFERENCE_HPP
+// ---- detent/parallel.hpp ----
+// Threads are the caller's: whatever can run a body for 0..count-1 can be passed as a parallel_for.
+#ifndef DETENT_PARALLEL_HPP
+#define DETENT_PARALLEL_HPP
 
-#include <cmath>
+#include <condition_variable>
 #include <cstddef>
-#include <cstdint>
-#include <limits>
-
-// ---- detent/types.hpp ----
-// The vocabulary of the numerics floor: grids, schemes, parameters, views.
-//
-//   real = scale * (q - zero_point)
-#ifndef DETENT_TYPES_HPP
-#define DETENT_TYPES_HPP
-
-#include <array>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <span>
-#include <type_traits>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
 #include <vector>
 
 DETENT_NAMESPACE_BEGIN
 
-/// The integer types that activations and weights are stored in.
-template <class Q>
-concept quantized_type = std::same_as<Q, std::int8_t> || std::same_as<Q, std::uint8_t>;
+/// Calls body(i) once for each i in [0, count), in any order and on any threads, and returns when
+/// all have returned. An empty function means the calling thread. Results never depend on the
+/// choice.
+using parallel_for =
+    std::function<void(std::size_t count, const std::function<void(std::size_t)>& body)>;
 
-/// The integers that a quantized value may take: qmin..qmax, both included.
-struct grid {
-  std::int32_t qmin;
-  std::int32_t qmax;
-  friend constexpr bool operator==(const grid&, const grid&) = default;
-};
-
-/// Every value of the type: -128..127 or 0..255.
-template <quantized_type Q>
-inline constexpr grid full_grid{std::numeric_limits<Q>::min(), std::numeric_limits<Q>::max()};
-
-/// "Narrow range": one value less, so that a signed grid is symmetric: -127..127 or 1..255.
-template <quantized_type Q>
-inline constexpr grid narrow_grid{std::numeric_limits<Q>::min() + 1, std::numeric_limits<Q>::max()};
-
-/// How a range of reals becomes a scale and a zero point.
-struct quant_scheme {
-  grid levels;
-  bool symmetric;  // zero_point is the middle of the grid and the range is made symmetric about 0
-};
-
-/// The whole grid, zero point wherever the range puts it.
-template <quantized_type Q>
-inline constexpr quant_scheme asymmetric{full_grid<Q>, false};
-
-/// Signed: -127..127, zero point 0. Unsigned: 0..255, zero point 128.
-template <quantized_type Q>
-inline constexpr quant_scheme symmetric{std::is_signed_v<Q> ? narrow_grid<Q> : full_grid<Q>, true};
-
-/// Parameters of one tensor.
-struct quant_params {
-  float scale = 1.0F;
-  std::int32_t zero_point = 0;
-  friend constexpr bool operator==(const quant_params&, const quant_params&) = default;
-};
-
-/// Parameters of each channel along `axis` of a view; both vectors have that axis's extent.
-struct channel_quant_params {
-  std::size_t axis = 0;
-  std::vector<float> scales;
-  std::vector<std::int32_t> zero_points;
-};
-
-/// A range of reals, lower <= upper.
-struct value_range {
-  float lower = 0.0F;
-  float upper = 0.0F;
-  friend constexpr bool operator==(const value_range&, const value_range&) = default;
-};
-
-/// A matrix anywhere in memory: element (r, c) is data[r * row_stride + c * column_stride].
-template <class T>
-struct matrix_view {
-  T* data = nullptr;
-  std::size_t rows = 0;
-  std::size_t columns = 0;
-  std::ptrdiff_t row_stride = 0;
-  std::ptrdiff_t column_stride = 1;
-
-  constexpr matrix_view() = default;
-  /// Row-major and dense unless `row_stride_` (in elements) says otherwise.
-  constexpr matrix_view(T* data_, std::size_t rows_, std::size_t columns_)
-      : matrix_view(data_, rows_, columns_, static_cast<std::ptrdiff_t>(columns_)) {}
-  constexpr matrix_view(T* data_, std::size_t rows_, std::size_t columns_,
-                        std::ptrdiff_t row_stride_, std::ptrdiff_t column_stride_ = 1)
-      : data(data_),
-        rows(rows_),
-        columns(columns_),
-        row_stride(row_stride_),
-        column_stride(column_stride_) {}
-  /// A view of mutable elements serves where a view of const ones is asked for.
-  template <class U>
-  requires(std::is_const_v<T>&& std::same_as<std::remove_const_t<T>, U>) constexpr matrix_view(
-      const matrix_view<U>& other)  // NOLINT(google-explicit-constructor)
-      : matrix_view(other.data, other.rows, other.columns, other.row_stride, other.column_stride) {}
-
-  [[nodiscard]] constexpr T& operator()(std::size_t r, std::size_t c) const noexcept {
-    return data[static_cast<std::ptrdiff_t>(r) * row_stride +
-                static_cast<std::ptrdiff_t>(c) * column_stride];
+namespace detail {
+inline void run_parallel(const parallel_for& parallel, std::size_t count,
+                         const std::function<void(std::size_t)>& body) {
+  if (parallel && count > 1) {
+    parallel(count, body);
+    return;
   }
-  [[nodiscard]] constexpr matrix_view transposed() const noexcept {
-    return {data, columns, rows, column_stride, row_stride};
+  for (std::size_t i = 0; i < count; ++i) {
+    body(i);
   }
+}
+}  // namespace detail
+
+/// A fixed set of threads for callers who have none. `pool.parallel()` is the parallel_for to pass.
+/// One job at a time: concurrent callers wait for each other; a body must not call into its own
+/// pool. The first exception that a body throws is rethrown to the caller.
+class thread_pool {
+ public:
+  /// `threads` counts the caller's: 1 starts none, 0 means one per hardware thread.
+  explicit thread_pool(std::size_t threads = 0) {
+    if (threads == 0) {
+      threads = std::thread::hardware_concurrency();
+    }
+    for (std::size_t i = 1; i < threads; ++i) {
+      workers_.emplace_back([this] { work(); });
+    }
+  }
+  thread_pool(const thread_pool&) = delete;
+  thread_pool& operator=(const thread_pool&) = delete;
+  ~thread_pool() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& worker : workers_) {
+      worker.join();
+    }
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return workers_.size() + 1; }
+
+  [[nodiscard]] parallel_for parallel() {
+    return [this](std::size_t count, const std::function<void(std::size_t)>& body) {
+      run(count, body);
+    };
+  }
+
+  void run(std::size_t count, const std::function<void(std::size_t)>& body) {
+    const std::lock_guard one_job(job_mutex_);
+    std::unique_lock lock(mutex_);
+    body_ = &body;
+    next_ = 0;
+    count_ = count;
+    failure_ = nullptr;
+    wake_.notify_all();
+    take(lock);
+    done_.wait(lock, [this] { return running_ == 0; });
+    body_ = nullptr;
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [this] { return stopping_ || (body_ != nullptr && next_ < count_); });
+      if (stopping_) {
+        return;
+      }
+      take(lock);
+    }
+  }
+
+  /// Runs indices until none is left. Holds the lock between bodies.
+  void take(std::unique_lock<std::mutex>& lock) {
+    ++running_;
+    while (next_ < count_) {
+      const std::size_t i = next_++;
+      lock.unlock();
+      std::exception_ptr failure;
+#if DETENT_WITH_EXCEPTIONS
+      try {
+        (*body_)(i);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+#else
+      (*body_)(i);
+#endif
+      lock.lock();
+      if (failure) {
+        failure_ = failure_ ? failure_ : failure;
+        next_ = count_;
+      }
+    }
+    if (--running_ == 0) {
+      done_.notify_all();
+    }
+  }
+
+  std::mutex job_mutex_;  // held for a whole job
+  std::mutex mutex_;      // guards what follows
+  std::condition_variable wake_;
+  std::condition_variable done_;
+  const std::function<void(std::size_t)>* body_ = nullptr;
+  std::size_t next_ = 0;
+  std::size_t count_ = 0;
+  std::size_t running_ = 0;
+  std::exception_ptr failure_;
+  bool stopping_ = false;
+  std::vector<std::thread> workers_;
 };
 
-inline constexpr std::size_t max_rank = 8;
+DETENT_NAMESPACE_END
 
-/// A strided view of up to eight dimensions. Strides are in elements and may be negative or zero
-/// (zero only for reading).
-template <class T>
-struct tensor_view {
-  T* data = nullptr;
+#endif  // DETENT_PARALLEL_HPP
+
+DETENT_NAMESPACE_BEGIN
+
+/// Whether results are written past the caches.
+enum class store_policy : std::uint8_t {
+  automatic,  // from 32 MiB of output on: more than most last-level caches hold
+  cached,
+  streaming,  // wherever the layout of the output allows it
+};
+
+/// How an elementwise operation runs. The results do not depend on it.
+struct execution {
+  parallel_for parallel{};  // empty: on the calling thread
+  store_policy stores = store_policy::automatic;
+};
+
+namespace detail {
+
+/// One dimension of an operation; strides in elements.
+struct walk_dimension {
+  std::size_t extent = 1;
+  std::ptrdiff_t in = 0;
+  std::ptrdiff_t out = 0;
+  std::ptrdiff_t parameter = 0;
+};
+
+/// Dimensions from the outermost to the innermost. One more than a view has, for a split axis.
+struct walk {
+  std::array<walk_dimension, max_rank + 1> dimensions{};
   std::size_t rank = 0;
-  std::array<std::size_t, max_rank> shape{};
-  std::array<std::ptrdiff_t, max_rank> strides{};
 
-  constexpr tensor_view() = default;
-  /// Dense, last dimension fastest.
-  tensor_view(T* data_, std::span<const std::size_t> shape_) : data(data_), rank(shape_.size()) {
-    detail::require(rank <= max_rank, error_kind::invalid_argument, "tensor_view: rank ", rank,
-                    " is over ", max_rank);
-    std::ptrdiff_t stride = 1;
-    for (std::size_t i = rank; i-- > 0;) {
-      shape[i] = shape_[i];
-      strides[i] = stride;
-      stride *= static_cast<std::ptrdiff_t>(shape_[i]);
-    }
-  }
-  tensor_view(T* data_, std::initializer_list<std::size_t> shape_)
-      : tensor_view(data_, std::span<const std::size_t>(shape_.begin(), shape_.size())) {}
-  tensor_view(T* data_, std::span<const std::size_t> shape_,
-              std::span<const std::ptrdiff_t> strides_)
-      : tensor_view(data_, shape_) {
-    detail::require(strides_.size() == rank, error_kind::shape_mismatch,
-                    "tensor_view: ", strides_.size(), " strides for rank ", rank);
-    for (std::size_t i = 0; i < rank; ++i) {
-      strides[i] = strides_[i];
-    }
-  }
-  template <class U>
-  requires(std::is_const_v<T>&& std::same_as<std::remove_const_t<T>, U>) constexpr tensor_view(
-      const tensor_view<U>& other)  // NOLINT(google-explicit-constructor)
-      : data(other.data), rank(other.rank), shape(other.shape), strides(other.strides) {}
-
-  [[nodiscard]] constexpr std::size_t size() const noexcept {
+  void push(walk_dimension d) noexcept { dimensions[rank++] = d; }
+  [[nodiscard]] std::size_t size() const noexcept {
     std::size_t product = 1;
     for (std::size_t i = 0; i < rank; ++i) {
-      product *= shape[i];
+      product *= dimensions[i].extent;
     }
     return product;
   }
+
+  /// Joins neighbours that are dense in all three, and drops dimensions of one element.
+  void merge() noexcept {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < rank; ++i) {
+      const walk_dimension& d = dimensions[i];
+      if (d.extent == 1) {
+        continue;
+      }
+      const auto extent = static_cast<std::ptrdiff_t>(d.extent);
+      if (kept > 0 && dimensions[kept - 1].in == d.in * extent &&
+          dimensions[kept - 1].out == d.out * extent &&
+          dimensions[kept - 1].parameter == d.parameter * extent) {
+        const std::size_t joined = dimensions[kept - 1].extent * d.extent;
+        dimensions[kept - 1] = d;
+        dimensions[kept - 1].extent = joined;
+        continue;
+      }
+      dimensions[kept++] = d;
+    }
+    rank = kept;
+  }
 };
 
+/// Where a block starts, in elements.
+struct walk_offset {
+  std::ptrdiff_t in = 0;
+  std::ptrdiff_t out = 0;
+  std::ptrdiff_t parameter = 0;
+
+  [[nodiscard]] walk_offset moved(const walk_dimension& d, std::size_t by) const noexcept {
+    const auto n = static_cast<std::ptrdiff_t>(by);
+    return {in + n * d.in, out + n * d.out, parameter + n * d.parameter};
+  }
+};
+
+/// A block of rows x columns of elements.
+struct walk_block {
+  walk_dimension rows;
+  walk_dimension columns;
+  walk_offset at;
+};
+
+/// Elements of the side of a tile that is gathered or scattered.
+inline constexpr std::size_t tile_side = 64;
+/// Elements that one task of a parallel run takes, a multiple of every vector and cache line.
+inline constexpr std::size_t task_size = std::size_t{1} << 16;
+
+/// Calls f(offset) for every index of the first `dimensions` dimensions of w.
+template <class F>
+void for_each_offset(const walk& w, std::size_t dimensions, walk_offset at, const F& f) {
+  std::array<std::size_t, max_rank + 1> index{};
+  while (true) {
+    walk_offset here = at;
+    for (std::size_t i = 0; i < dimensions; ++i) {
+      here = here.moved(w.dimensions[i], index[i]);
+    }
+    f(here);
+    std::size_t i = dimensions;
+    while (i > 0 && ++index[i - 1] == w.dimensions[i - 1].extent) {
+      index[--i] = 0;
+    }
+    if (i == 0) {
+      return;
+    }
+  }
+}
+
+/// Calls block(walk_block) for blocks that cover the walk from `start` on, in tasks of e.parallel
+/// if `may_split`. Where is_direct(rows, columns) is not true of the last two dimensions, the
+/// columns of the blocks are a dimension in which the input is dense, if there is one: its
+/// neighbours are read together.
+template <class IsDirect, class Block>
+void run_walk(walk w, walk_offset start, const execution& e, bool may_split,
+              const IsDirect& is_direct, const Block& block) {
+  if (w.size() == 0) {
+    return;
+  }
+  w.merge();
+  while (w.rank < 2) {  // at least rows and columns
+    w.push(w.dimensions[0]);
+    w.dimensions[0] = {};
+  }
+  const auto begin = w.dimensions.begin();
+  const auto end = begin + static_cast<std::ptrdiff_t>(w.rank);
+  if (!is_direct(w.dimensions[w.rank - 2], w.dimensions[w.rank - 1])) {
+    const auto dense =
+        std::find_if(begin, end, [](const walk_dimension& d) { return d.in == 1 && d.extent > 1; });
+    if (dense != end) {
+      std::rotate(dense, dense + 1, end);
+    }
+  }
+  const std::size_t outer = w.rank - 2;
+  const auto run = [&](const walk& part, walk_offset at) {
+    for_each_offset(part, outer, at, [&](walk_offset here) {
+      block(walk_block{part.dimensions[outer], part.dimensions[outer + 1], here});
+    });
+  };
+  const auto split = std::find_if(begin, end, [](const walk_dimension& d) { return d.extent > 1; });
+  const std::size_t extent = split == end ? 1 : split->extent;
+  const std::size_t chunk = (std::max)(std::size_t{1}, task_size / (w.size() / extent));
+  if (!e.parallel || !may_split || chunk >= extent) {
+    run(w, start);
+    return;
+  }
+  const auto dimension = static_cast<std::size_t>(split - begin);
+  run_parallel(e.parallel, (extent + chunk - 1) / chunk, [&](std::size_t task) {
+    walk part = w;
+    part.dimensions[dimension].extent = (std::min)(chunk, extent - task * chunk);
+    run(part, start.moved(w.dimensions[dimension], task * chunk));
+  });
+}
+
+}  // namespace detail
 DETENT_NAMESPACE_END
 
-#endif  // DETENT_TYPES_HPP
+#endif  // DETENT_ELEMENTWISE_HPP
+// ---- detent/float_formats.hpp ----
+// Floating-point formats narrower than float: value types that hold the bits, and the definition of
+// every conversion to and from float and double, one value at a time.
+//
+//                    exponent  mantissa  largest      smallest normal  smallest  infinity
+//   float16          5 bits    10 bits   65504        2^-14            2^-24     yes
+//   bfloat16         8         7         about 2^128  2^-126           2^-133    yes
+//   float8_e4m3fn    4         3         448          2^-6             2^-9      no
+//   float8_e5m2      5         2         57344        2^-14            2^-16     yes
+//
+// float16 is IEEE 754 binary16. The 8-bit formats are those of Micikevicius et al., "FP8 Formats
+// for Deep Learning" (2022), as ONNX names them. Everything here is integer arithmetic on the bits
+// or exact, so that no result depends on the floating-point environment.
+#ifndef DETENT_FLOAT_FORMATS_HPP
+#define DETENT_FLOAT_FORMATS_HPP
+
+#include <algorithm>
+#include <bit>
+#include <concepts>
+#include <cstdint>
 
 DETENT_NAMESPACE_BEGIN
-namespace reference {
 
-/// The nearest integer, ties to the even one; independent of the floating-point environment's mode.
-/// NaN and infinities are returned as they are.
-///
-///   x      -2.5 -1.5 -0.5  0.5  1.5  2.5
-///   result -2   -2   -0    0    2    2
-[[nodiscard]] inline float round_half_even(float x) noexcept {
-  constexpr float no_fraction = 8388608.0F;  // 2^23: every larger float is an integer
-  if (!(std::fabs(x) < no_fraction)) {
-    return x;
+// In each format the sign is the highest bit, then come the exponent and the mantissa. Equality is
+// that of the bits: -0 differs from +0, a NaN equals itself.
+//
+//   max_bits       the largest finite magnitude; what is above is an infinity or a NaN
+//   overflow_bits  what a magnitude beyond the finite ones becomes unless it saturates
+//   nan_bits       the canonical NaN
+
+struct float16 {
+  using bits_type = std::uint16_t;
+  static constexpr int mantissa_bits = 10;
+  static constexpr int exponent_bias = 15;
+  static constexpr bits_type max_bits = 0x7BFF;
+  static constexpr bits_type overflow_bits = 0x7C00;  // infinity
+  static constexpr bits_type nan_bits = 0x7E00;
+
+  bits_type bits;
+  friend constexpr bool operator==(float16, float16) = default;
+};
+
+/// The upper half of a float.
+struct bfloat16 {
+  using bits_type = std::uint16_t;
+  static constexpr int mantissa_bits = 7;
+  static constexpr int exponent_bias = 127;
+  static constexpr bits_type max_bits = 0x7F7F;
+  static constexpr bits_type overflow_bits = 0x7F80;  // infinity
+  static constexpr bits_type nan_bits = 0x7FC0;
+
+  bits_type bits;
+  friend constexpr bool operator==(bfloat16, bfloat16) = default;
+};
+
+/// No infinities, and a single NaN of either sign: finite up to 448.
+struct float8_e4m3fn {
+  using bits_type = std::uint8_t;
+  static constexpr int mantissa_bits = 3;
+  static constexpr int exponent_bias = 7;
+  static constexpr bits_type max_bits = 0x7E;
+  static constexpr bits_type overflow_bits = 0x7F;  // NaN
+  static constexpr bits_type nan_bits = 0x7F;
+
+  bits_type bits;
+  friend constexpr bool operator==(float8_e4m3fn, float8_e4m3fn) = default;
+};
+
+/// float16 with the two highest bits of its mantissa.
+struct float8_e5m2 {
+  using bits_type = std::uint8_t;
+  static constexpr int mantissa_bits = 2;
+  static constexpr int exponent_bias = 15;
+  static constexpr bits_type max_bits = 0x7B;
+  static constexpr bits_type overflow_bits = 0x7C;  // infinity
+  static constexpr bits_type nan_bits = 0x7F;       // ONNX Runtime's, of the three that there are
+
+  bits_type bits;
+  friend constexpr bool operator==(float8_e5m2, float8_e5m2) = default;
+};
+
+template <class T>
+concept float8_format = std::same_as<T, float8_e4m3fn> || std::same_as<T, float8_e5m2>;
+
+template <class T>
+concept float_format = std::same_as<T, float16> || std::same_as<T, bfloat16> || float8_format<T>;
+
+namespace detail {
+
+/// What round_to() rounds from.
+template <class Real>
+struct real_layout;
+template <>
+struct real_layout<float> {
+  using bits_type = std::uint32_t;
+  static constexpr int mantissa_bits = 23;
+  static constexpr int exponent_bias = 127;
+};
+template <>
+struct real_layout<double> {
+  using bits_type = std::uint64_t;
+  static constexpr int mantissa_bits = 52;
+  static constexpr int exponent_bias = 1023;
+};
+
+template <class T>
+concept binary_real = std::same_as<T, float> || std::same_as<T, double>;
+
+/// The pattern of a NaN without its sign. A bfloat16 keeps the upper half of the payload, as the
+/// processors' own conversions do; the others become canonical.
+template <float_format F, binary_real Real>
+[[nodiscard]] constexpr unsigned nan_magnitude(
+    typename real_layout<Real>::bits_type magnitude) noexcept {
+  if constexpr (std::same_as<F, bfloat16>) {
+    constexpr int dropped = real_layout<Real>::mantissa_bits - F::mantissa_bits;
+    constexpr unsigned mantissa_mask = (1U << F::mantissa_bits) - 1U;
+    return F::nan_bits | (static_cast<unsigned>(magnitude >> dropped) & mantissa_mask);
+  } else {
+    return F::nan_bits;
   }
-  const float below = std::floor(x);
-  const float fraction = x - below;  // exact
-  const bool below_is_odd = std::fmod(below, 2.0F) != 0.0F;
-  const bool up = fraction > 0.5F || (fraction == 0.5F && below_is_odd);
-  return std::copysign(up ? below + 1.0F : below, x);
 }
 
-/// Rounds a real that is given in steps of the grid, adds the zero point and saturates.
-/// NaN gives the zero point; infinities saturate.
-[[nodiscard]] inline std::int32_t to_grid(float steps, std::int32_t zero_point,
-                                          grid levels) noexcept {
-  if (std::isnan(steps)) {
-    return zero_point;
+/// The rule of round_to(), with the magnitude that overflow becomes.
+template <float_format F, binary_real Real>
+[[nodiscard]] constexpr F round_to(Real x, unsigned overflow) noexcept {
+  using source = real_layout<Real>;
+  using source_bits = typename source::bits_type;
+  constexpr int sign_position = 8 * static_cast<int>(sizeof(Real)) - 1;
+  constexpr source_bits one = 1;
+  constexpr source_bits hidden = one << source::mantissa_bits;
+  constexpr source_bits infinity = (one << sign_position) - hidden;
+
+  const auto pattern = std::bit_cast<source_bits>(x);
+  const auto negative = static_cast<unsigned>(pattern >> sign_position);
+  const source_bits magnitude = pattern & ((one << sign_position) - 1);
+  const unsigned sign = negative << (8 * sizeof(F) - 1);
+  if (magnitude > infinity) {
+    const unsigned nan = nan_magnitude<F, Real>(magnitude);
+    return {static_cast<typename F::bits_type>(sign | nan)};
   }
-  // Clamping before rounding gives the same integer as after it, since the bounds are integers, and
-  // keeps the conversion in range.
-  const auto lowest = static_cast<float>(levels.qmin - zero_point);
-  const auto highest = static_cast<float>(levels.qmax - zero_point);
-  const float clamped = steps < lowest ? lowest : steps > highest ? highest : steps;
-  return static_cast<std::int32_t>(round_half_even(clamped)) + zero_point;
+
+  // |x| = significand * 2^(exponent - source::mantissa_bits). An infinity reads as the power of two
+  // beyond the finite reals, and overflows like one.
+  const auto biased = static_cast<int>(magnitude >> source::mantissa_bits);
+  const source_bits significand = biased == 0 ? magnitude : (magnitude & (hidden - 1)) | hidden;
+  const int exponent = std::max(biased, 1) - source::exponent_bias;
+
+  // The significand loses the bits that the format lacks, below its smallest normal number one more
+  // for each power of two. Where all are lost, two bits more make it zero; further ones change
+  // nothing.
+  constexpr int smallest_exponent = 1 - F::exponent_bias;
+  constexpr int all = source::mantissa_bits + 1;
+  const int below = std::max(smallest_exponent - exponent, 0);
+  const int lost = std::min(source::mantissa_bits - F::mantissa_bits + below, all + 1);
+  const source_bits odd = significand >> lost & 1;
+  const source_bits rounded = (significand + ((one << (lost - 1)) - 1) + odd) >> lost;
+
+  // The hidden bit, and the carry of a mantissa of ones, count one into the exponent.
+  const auto above = static_cast<source_bits>(std::max(exponent - smallest_exponent, 0));
+  const source_bits result = (above << F::mantissa_bits) + rounded;
+  const unsigned bounded = result > F::max_bits ? overflow : static_cast<unsigned>(result);
+  return {static_cast<typename F::bits_type>(sign | bounded)};
 }
 
-/// q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax), with the IEEE quotient.
-/// NaN gives zero_point; +-inf saturate. qmin <= zero_point <= qmax; scale is positive and finite.
-[[nodiscard]] inline std::int32_t quantize(float x, quant_params p, grid levels) noexcept {
-  return to_grid(x / p.scale, p.zero_point, levels);
-}
+}  // namespace detail
 
-/// x = float(q - zero_point) * scale.
-[[nodiscard]] inline float dequantize(std::int32_t q, quant_params p) noexcept {
-  return static_cast<float>(q - p.zero_point) * p.scale;
-}
-
-/// q = clamp(round_half_even(float(accumulator) * multiplier) + zero_point, qmin, qmax), the "fp32"
-/// dialect of FBGEMM, ONNX Runtime and XNNPACK. float(accumulator) rounds half to even above 2^24.
-[[nodiscard]] inline std::int32_t requantize(std::int32_t accumulator, float multiplier,
-                                             std::int32_t zero_point, grid levels) noexcept {
-  return to_grid(static_cast<float>(accumulator) * multiplier, zero_point, levels);
-}
-
-/// The multiplier of a product of quantized tensors: (lhs_scale * rhs_scale) / output_scale, each
-/// operation rounded to float.
-[[nodiscard]] inline float requantize_multiplier(float lhs_scale, float rhs_scale,
-                                                 float output_scale) noexcept {
-  const float product = lhs_scale * rhs_scale;
-  return product / output_scale;
-}
-
-/// The scale and zero point whose grid covers [lower, upper] and zero. Arithmetic in double.
-///
-///   lower' = min(lower, 0), upper' = max(upper, 0)
-///   asymmetric  scale = (upper' - lower') / (qmax - qmin)
-///               zero_point = clamp(qmin + round_half_even(-lower' / scale), qmin, qmax)
-///   symmetric   zero_point = the middle of the grid, ceil((qmin + qmax) / 2)
-///               scale = max(-lower', upper') / min(qmax - zero_point, zero_point - qmin)
-///
-/// The scale is rounded to float, up by one step where rounding down would leave the range
-/// uncovered, and is at least FLT_MIN so that its reciprocal is finite. An empty range (0, 0) gives
-/// scale 1.
-[[nodiscard]] inline quant_params params_from_range(value_range range,
-                                                    quant_scheme scheme) noexcept {
-  const double lower = range.lower < 0.0F ? static_cast<double>(range.lower) : 0.0;
-  const double upper = range.upper > 0.0F ? static_cast<double>(range.upper) : 0.0;
-  const grid levels = scheme.levels;
-  const std::int32_t middle = (levels.qmin + levels.qmax + 1) >> 1;
-  const std::int32_t half =
-      levels.qmax - middle < middle - levels.qmin ? levels.qmax - middle : middle - levels.qmin;
-
-  const double extent = scheme.symmetric ? (-lower > upper ? -lower : upper) : upper - lower;
-  const double steps = scheme.symmetric ? half : static_cast<double>(levels.qmax) - levels.qmin;
-  quant_params p;
-  if (extent > 0.0) {
-    p.scale = static_cast<float>(extent / steps);
-    if (static_cast<double>(p.scale) * steps < extent) {
-      p.scale = std::nextafter(p.scale, std::numeric_limits<float>::infinity());
+/// The same value as a float; exact. Signed zeros, infinities and the sign of a NaN are kept; the
+/// payload of a NaN moves to the top of the float's, unchanged: a signalling NaN stays one.
+template <float_format F>
+[[nodiscard]] constexpr float to_float(F x) noexcept {
+  constexpr int sign_position = 8 * static_cast<int>(sizeof(F)) - 1;
+  constexpr int widening = 23 - F::mantissa_bits;
+  constexpr int rebias = 127 - F::exponent_bias;
+  const auto bits = static_cast<std::uint32_t>(x.bits);
+  const std::uint32_t sign = bits >> sign_position << 31;
+  const std::uint32_t magnitude = bits & ((1U << sign_position) - 1U);
+  if (magnitude > F::max_bits) {
+    return std::bit_cast<float>(sign | 0x7F800000U | (magnitude << widening & 0x7FFFFFU));
+  }
+  if constexpr (rebias != 0) {
+    if (magnitude >> F::mantissa_bits == 0) {
+      // A subnormal number is normal as a float: an integer times a power of two.
+      constexpr auto unit =
+          std::bit_cast<float>(static_cast<std::uint32_t>(rebias + 1 - F::mantissa_bits) << 23);
+      const float value = static_cast<float>(static_cast<int>(magnitude)) * unit;
+      return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(value));
     }
-    if (p.scale < std::numeric_limits<float>::min()) {
-      p.scale = std::numeric_limits<float>::min();
-    }
   }
-  if (scheme.symmetric) {
-    p.zero_point = middle;
-    return p;
-  }
-  // -lower / scale lies in [0, qmax - qmin]: small enough for the exact tie rule in double.
-  const double below = -lower / static_cast<double>(p.scale);
-  const double floor = std::floor(below);
-  const double fraction = below - floor;
-  const bool up = fraction > 0.5 || (fraction == 0.5 && std::fmod(floor, 2.0) != 0.0);
-  const double z = levels.qmin + floor + (up ? 1.0 : 0.0);
-  p.zero_point = z > levels.qmax ? levels.qmax : static_cast<std::int32_t>(z);
-  return p;
+  return std::bit_cast<float>(sign | ((magnitude << widening) + (std::uint32_t{rebias} << 23)));
 }
 
-/// Smallest and largest of the values that are not NaN, with -0 taken as +0. `count_nan` is how
-/// many were NaN. With no number at all, lower is +inf and upper -inf.
-using kernels::min_max_result;
-
-[[nodiscard]] inline min_max_result min_max(const float* x, std::size_t n) noexcept {
-  constexpr float infinity = std::numeric_limits<float>::infinity();
-  min_max_result r{infinity, -infinity, 0};
-  for (std::size_t i = 0; i < n; ++i) {
-    const float value = x[i] + 0.0F;  // -0 becomes +0
-    if (std::isnan(value)) {
-      ++r.count_nan;
-      continue;
-    }
-    r.lower = value < r.lower ? value : r.lower;
-    r.upper = value > r.upper ? value : r.upper;
-  }
-  return r;
+/// The nearest value of the format, ties to the one with an even mantissa; rounded once, from a
+/// double as well (through float, 1 + 2^-11 + 2^-40 would become the float16 1 rather than
+/// 1 + 2^-10). Takes float or double and no other type, so that nothing rounds on the way here.
+///
+///   overflow   a value that rounds beyond the largest finite one becomes infinity in float16 and
+///              bfloat16, and saturates to +-448 or +-57344 in the 8-bit formats
+///   infinity   as overflow
+///   underflow  rounds to a subnormal number or to zero; zeros keep their sign
+///   NaN        sign and F::nan_bits; in a bfloat16 also the upper bits of the payload
+template <float_format F, detail::binary_real Real>
+[[nodiscard]] constexpr F round_to(Real x) noexcept {
+  return detail::round_to<F>(x, float8_format<F> ? F::max_bits : F::overflow_bits);
 }
 
-/// One element of an integer matrix product with zero points on both sides:
-///   bias + sum over k of (lhs[k] - lhs_zero_point) * (rhs[k * rhs_stride] - rhs_zero_point)
-[[nodiscard]] inline std::int64_t dot(const std::uint8_t* lhs, const std::int8_t* rhs,
-                                      std::ptrdiff_t rhs_stride, std::size_t k,
-                                      std::int32_t lhs_zero_point, std::int32_t rhs_zero_point,
-                                      std::int32_t bias) noexcept {
-  std::int64_t sum = bias;
-  for (std::size_t i = 0; i < k; ++i) {
-    const std::int64_t a = std::int64_t{lhs[i]} - lhs_zero_point;
-    const std::int64_t b =
-        std::int64_t{rhs[static_cast<std::ptrdiff_t>(i) * rhs_stride]} - rhs_zero_point;
-    sum += a * b;
-  }
-  return sum;
+/// The same with the attribute `saturate` of ONNX's Cast and QuantizeLinear, which is true where it
+/// is not given. Without saturation, overflow and infinity become NaN in float8_e4m3fn and infinity
+/// in float8_e5m2, with the sign of x. What overflows is decided after rounding: 464 becomes 448
+/// either way, and every larger number overflows; in float8_e5m2, 61440 is the first that does.
+template <float8_format F, detail::binary_real Real>
+[[nodiscard]] constexpr F round_to(Real x, bool saturate) noexcept {
+  return detail::round_to<F>(x, saturate ? F::max_bits : F::overflow_bits);
 }
 
-/// One element of a float matrix product: a chain of fused multiply-adds in the order of k,
-/// starting from the bias. The chain is never split, so that every target returns the same bits.
-[[nodiscard]] inline float dot(const float* lhs, const float* rhs, std::ptrdiff_t rhs_stride,
-                               std::size_t k, float bias) noexcept {
-  float sum = bias;
-  for (std::size_t i = 0; i < k; ++i) {
-    sum = std::fma(lhs[i], rhs[static_cast<std::ptrdiff_t>(i) * rhs_stride], sum);
-  }
-  return sum;
-}
-
-/// min(max(x, lower), upper): `upper` wins where the bounds cross. NaN passes through.
-[[nodiscard]] inline float clamp(float x, float lower, float upper) noexcept {
-  const float raised = x < lower ? lower : x;
-  return raised > upper ? upper : raised;
-}
-
-}  // namespace reference
 DETENT_NAMESPACE_END
 
-#endif  // DETENT_REFERENCE_HPP
+#endif  // DETENT_FLOAT_FORMATS_HPP
+// ---- detent/operands.hpp ----
+// The arguments of elementwise operations: what may stand for elements and for their parameters,
+// and how both become the dimensions of a walk.
+#ifndef DETENT_OPERANDS_HPP
+#define DETENT_OPERANDS_HPP
+
+#include <array>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <ranges>
+#include <span>
+#include <type_traits>
+
+// ---- detent/packed.hpp ----
+// Integers of 4 and 2 bits, several to a byte: element i of int4 data is in byte i / 2, of int2
+// data in byte i / 4, the first element of a byte in its lowest bits, as in ONNX's tensors. Signed
+// elements are two's complement. Where the last byte is not full, its high bits are zero.
+#ifndef DETENT_PACKED_HPP
+#define DETENT_PACKED_HPP
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+DETENT_NAMESPACE_BEGIN
+
+// Names of element types; there are no objects of them. Unpacked, an element is a value_type.
+
+struct int4 {
+  using value_type = std::int8_t;
+  static constexpr int bits = 4;
+  static constexpr bool is_signed = true;
+  static constexpr grid levels{-8, 7};
+};
+struct uint4 {
+  using value_type = std::uint8_t;
+  static constexpr int bits = 4;
+  static constexpr bool is_signed = false;
+  static constexpr grid levels{0, 15};
+};
+struct int2 {
+  using value_type = std::int8_t;
+  static constexpr int bits = 2;
+  static constexpr bool is_signed = true;
+  static constexpr grid levels{-2, 1};
+};
+struct uint2 {
+  using value_type = std::uint8_t;
+  static constexpr int bits = 2;
+  static constexpr bool is_signed = false;
+  static constexpr grid levels{0, 3};
+};
+
+template <class T>
+concept packed_type = std::same_as<T, int4> || std::same_as<T, uint4> || std::same_as<T, int2> ||
+    std::same_as<T, uint2>;
+
+template <packed_type T>
+inline constexpr std::size_t elements_per_byte = 8 / T::bits;
+
+/// The bytes that n elements take: n / elements_per_byte<T>, rounded up.
+template <packed_type T>
+[[nodiscard]] constexpr std::size_t packed_size(std::size_t n) noexcept {
+  return n / elements_per_byte<T> + (n % elements_per_byte<T> != 0 ? 1 : 0);
+}
+
+namespace detail {
+
+/// The bits of `value` where they stand in slot 0, 1, ... of a byte.
+template <packed_type T>
+[[nodiscard]] constexpr unsigned pack_element(typename T::value_type value,
+                                              std::size_t slot) noexcept {
+  constexpr unsigned mask = (1U << T::bits) - 1U;
+  return (static_cast<std::uint8_t>(value) & mask) << (T::bits * slot);
+}
+
+/// The element in slot 0, 1, ... of a byte.
+template <packed_type T>
+[[nodiscard]] constexpr typename T::value_type unpack_element(std::uint8_t byte,
+                                                              std::size_t slot) noexcept {
+  constexpr int mask = (1 << T::bits) - 1;
+  constexpr int sign = T::is_signed ? 1 << (T::bits - 1) : 0;
+  // Inverting the sign bit adds 2^(bits - 1) to a signed number.
+  const int field = byte >> (T::bits * slot) & mask;
+  return static_cast<typename T::value_type>((field ^ sign) - sign);
+}
+
+}  // namespace detail
+
+/// A view of packed elements of T, or of const T for reading. get() and set() are the definition of
+/// the layout; neither checks its index.
+template <class T>
+requires packed_type<std::remove_const_t<T>>
+class packed_span {
+ public:
+  using element_type = std::remove_const_t<T>;
+  using value_type = typename element_type::value_type;
+  using byte_type = std::conditional_t<std::is_const_v<T>, const std::uint8_t, std::uint8_t>;
+
+  constexpr packed_span() = default;
+  /// `size` elements in packed_size<element_type>(size) bytes. Throws shape_mismatch on any other
+  /// number of bytes, invalid_argument if there are some and they are null.
+  packed_span(std::span<byte_type> bytes, std::size_t size) : data_(bytes.data()), size_(size) {
+    detail::require(bytes.size() == size_bytes(), error_kind::shape_mismatch,
+                    "packed_span: ", bytes.size(), " bytes for ", size, " elements of ",
+                    element_type::bits, " bits, which take ", size_bytes());
+    detail::require(size == 0 || data_ != nullptr, error_kind::invalid_argument,
+                    "packed_span: null data with size ", size);
+  }
+  /// A view of mutable elements serves where a view of const ones is asked for.
+  template <class U>
+  requires(std::is_const_v<T>&& std::same_as<element_type, U>) constexpr packed_span(
+      const packed_span<U>& other) noexcept  // NOLINT(google-explicit-constructor)
+      : data_(other.data()), size_(other.size()) {}
+
+  [[nodiscard]] constexpr byte_type* data() const noexcept { return data_; }
+  /// In elements.
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] constexpr std::size_t size_bytes() const noexcept {
+    return packed_size<element_type>(size_);
+  }
+
+  /// Element i: bits * (i % elements_per_byte) and up of byte i / elements_per_byte.
+  [[nodiscard]] constexpr value_type get(std::size_t i) const noexcept {
+    return detail::unpack_element<element_type>(data_[i / per_byte], i % per_byte);
+  }
+  /// Writes element i and leaves its neighbours in the byte as they are. Of a value outside of the
+  /// type's levels the low bits are kept, as ONNX's Cast does: an int4 of 8 reads -8.
+  constexpr void set(std::size_t i, value_type value) const noexcept requires(!std::is_const_v<T>) {
+    constexpr auto ones = static_cast<value_type>(-1);
+    const std::size_t slot = i % per_byte;
+    const unsigned others = data_[i / per_byte] & ~detail::pack_element<element_type>(ones, slot);
+    data_[i / per_byte] =
+        static_cast<std::uint8_t>(others | detail::pack_element<element_type>(value, slot));
+  }
+
+ private:
+  static constexpr std::size_t per_byte = elements_per_byte<element_type>;
+
+  byte_type* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// Packs values[i] into element i, as packed.set(i, values[i]) does: the low bits of a value that
+/// is outside of the type's levels. Bits behind the last element become zero. The values and the
+/// packed bytes do not overlap. Throws shape_mismatch if the sizes differ, invalid_argument on null
+/// data, before it writes anything.
+template <packed_type T>
+void pack(std::span<const typename T::value_type> values, packed_span<T> packed) {
+  detail::require(values.size() == packed.size(), error_kind::shape_mismatch, "pack: input has ",
+                  values.size(), " elements, output ", packed.size());
+  detail::require(values.empty() || values.data() != nullptr, error_kind::invalid_argument,
+                  "pack: null data with size ", values.size());
+  constexpr std::size_t per_byte = elements_per_byte<T>;
+  const typename T::value_type* from = values.data();
+  std::uint8_t* to = packed.data();
+  const std::size_t whole_bytes = values.size() / per_byte;
+  for (std::size_t i = 0; i < whole_bytes; ++i) {
+    unsigned byte = 0;
+    for (std::size_t slot = 0; slot < per_byte; ++slot) {
+      byte |= detail::pack_element<T>(from[i * per_byte + slot], slot);
+    }
+    to[i] = static_cast<std::uint8_t>(byte);
+  }
+  const std::size_t rest = values.size() % per_byte;
+  if (rest != 0) {
+    to[whole_bytes] = 0;
+  }
+  for (std::size_t i = values.size() - rest; i < values.size(); ++i) {
+    packed.set(i, from[i]);
+  }
+}
+
+/// Unpacks element i into values[i], as packed.get(i) reads it. Bits behind the last element do not
+/// matter. The packed bytes and the values do not overlap. Throws shape_mismatch if the sizes
+/// differ, invalid_argument on null data, before it writes anything.
+template <class T>
+void unpack(packed_span<T> packed, std::span<typename packed_span<T>::value_type> values) {
+  using element_type = typename packed_span<T>::element_type;
+  detail::require(packed.size() == values.size(), error_kind::shape_mismatch, "unpack: input has ",
+                  packed.size(), " elements, output ", values.size());
+  detail::require(values.empty() || values.data() != nullptr, error_kind::invalid_argument,
+                  "unpack: null data with size ", values.size());
+  constexpr std::size_t per_byte = elements_per_byte<element_type>;
+  const std::uint8_t* from = packed.data();
+  typename element_type::value_type* to = values.data();
+  const std::size_t whole_bytes = values.size() / per_byte;
+  for (std::size_t i = 0; i < whole_bytes; ++i) {
+    for (std::size_t slot = 0; slot < per_byte; ++slot) {
+      to[i * per_byte + slot] = detail::unpack_element<element_type>(from[i], slot);
+    }
+  }
+  for (std::size_t i = whole_bytes * per_byte; i < values.size(); ++i) {
+    to[i] = packed.get(i);
+  }
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_PACKED_HPP
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
@@ -3434,7 +5699,7 @@ inline void require_scale(float scale, const char* where) {
           scale, " is not a positive finite number");
 }
 
-template <quantized_type Q>
+template <class Q>
 void require_grid(grid levels, const char* where) {
   require(levels.qmin <= levels.qmax && levels.qmin >= full_grid<Q>.qmin &&
               levels.qmax <= full_grid<Q>.qmax,
@@ -3455,163 +5720,308 @@ void require_spans(std::span<In> in, std::span<Out> out, const char* where) {
           error_kind::invalid_argument, where, ": null data with size ", in.size());
 }
 
-inline void require_channels(const channel_quant_params& p, std::size_t rank,
-                             std::span<const std::size_t> shape, const char* where) {
-  require(p.axis < rank, error_kind::invalid_argument, where, ": axis ", p.axis,
-          " of a tensor of rank ", rank);
-  require(p.scales.size() == shape[p.axis] && p.zero_points.size() == shape[p.axis],
-          error_kind::shape_mismatch, where, ": ", p.scales.size(), " scales and ",
-          p.zero_points.size(), " zero points for ", shape[p.axis], " channels");
-  for (const float scale : p.scales) {
-    require_scale(scale, where);
+// ---------------------------------------------------------------------------------------- operands
+
+template <class T>
+struct is_tensor_view : std::false_type {};
+template <class T>
+struct is_tensor_view<tensor_view<T>> : std::true_type {};
+template <class T>
+struct is_packed_span : std::false_type {};
+template <class T>
+struct is_packed_span<packed_span<T>> : std::true_type {};
+
+/// The element type that an argument stands for, const where it can't be written.
+template <class A>
+struct argument_element {
+  using type = std::remove_reference_t<std::ranges::range_reference_t<A>>;
+};
+template <class A>
+requires(is_tensor_view<std::remove_cvref_t<A>>::value) struct argument_element<A> {
+  using type = std::remove_pointer_t<decltype(std::remove_cvref_t<A>::data)>;
+};
+template <class T>
+struct packed_element;
+template <class T>
+struct packed_element<packed_span<T>> {
+  using type = T;
+};
+template <class A>
+requires(is_packed_span<std::remove_cvref_t<A>>::value) struct argument_element<A> {
+  using type = typename packed_element<std::remove_cvref_t<A>>::type;
+};
+template <class A>
+using element_of = typename argument_element<A>::type;
+
+template <class A>
+concept elementwise_argument = is_tensor_view<std::remove_cvref_t<A>>::value ||
+    is_packed_span<std::remove_cvref_t<A>>::value || std::ranges::contiguous_range<A>;
+
+template <class T>
+concept real_type = std::same_as<T, float> || float_format<T>;
+template <class T>
+concept integer_type = quantized_type<T> || packed_type<T>;
+
+template <class A>
+concept reals_to_read = elementwise_argument<A> &&
+    (real_type<std::remove_const_t<element_of<A>>> ||
+     std::same_as<std::remove_const_t<element_of<A>>, double>);
+template <class A>
+concept reals_to_write = elementwise_argument<A> && real_type<element_of<A>>;
+template <class A>
+concept integers_to_read = elementwise_argument<A> &&
+    (integer_type<std::remove_const_t<element_of<A>>> ||
+     std::same_as<std::remove_const_t<element_of<A>>, std::int32_t>);
+template <class A>
+concept integers_to_write = elementwise_argument<A> && integer_type<element_of<A>>;
+template <class A>
+concept accumulators_to_read =
+    elementwise_argument<A> && std::same_as<std::remove_const_t<element_of<A>>, std::int32_t>;
+
+/// Elements in a unit of memory.
+template <class T>
+inline constexpr std::size_t elements_per_unit = 1;
+template <packed_type T>
+inline constexpr std::size_t elements_per_unit<T> = elements_per_byte<T>;
+
+/// Either operand: memory and its layout. A packed one has no layout of its own.
+template <class T>
+struct operand {
+  using element = std::remove_const_t<T>;
+  using storage =
+      std::conditional_t<packed_type<element>,
+                         std::conditional_t<std::is_const_v<T>, const std::uint8_t, std::uint8_t>,
+                         T>;
+  storage* data = nullptr;
+  std::size_t size = 0;
+  std::size_t rank = 1;
+  std::array<std::size_t, max_rank> shape{};
+  std::array<std::ptrdiff_t, max_rank> strides{};
+  bool flat = false;  // dense, in whatever shape the other operand has
+};
+
+template <class A>
+auto operand_of(A&& a) {
+  operand<element_of<A>> o;
+  if constexpr (is_tensor_view<std::remove_cvref_t<A>>::value) {
+    o.data = a.data;
+    o.size = a.size();
+    o.rank = a.rank;
+    o.shape = a.shape;
+    o.strides = a.strides;
+  } else {
+    o.data = std::ranges::data(a);
+    o.size = std::ranges::size(a);
+    o.shape[0] = o.size;
+    o.strides[0] = 1;
+    o.flat = true;
+  }
+  return o;
+}
+template <class T>
+operand<T> operand_of(packed_span<T> a) {
+  operand<T> o;
+  o.data = a.data();
+  o.size = a.size();
+  o.shape[0] = o.size;
+  o.strides[0] = 1;
+  o.flat = true;
+  return o;
+}
+
+/// Gives a flat operand the shape of the other one.
+template <class T, class U>
+void take_shape(operand<T>& flat, const operand<U>& other) {
+  flat.rank = other.rank;
+  flat.shape = other.shape;
+  std::ptrdiff_t stride = 1;
+  for (std::size_t i = flat.rank; i-- > 0;) {
+    flat.strides[i] = stride;
+    stride *= static_cast<std::ptrdiff_t>(flat.shape[i]);
   }
 }
 
-[[nodiscard]] inline kernels::grid_args per_tensor(float scale, std::int32_t zero_point,
-                                                   grid levels) noexcept {
-  kernels::grid_args g;
-  g.scale = scale;
-  g.zero_point = zero_point;
-  g.qmin = levels.qmin;
-  g.qmax = levels.qmax;
-  return g;
+/// Whether two dense operands share memory.
+template <class T, class U>
+bool overlap(const operand<T>& in, const operand<U>& out) noexcept {
+  const auto bytes = [](const auto& o, std::size_t per_unit) {
+    return (o.size + per_unit - 1) / per_unit * sizeof(*o.data);
+  };
+  const auto in_first = reinterpret_cast<std::uintptr_t>(in.data);
+  const auto out_first = reinterpret_cast<std::uintptr_t>(out.data);
+  return in.size > 0 && out.size > 0 &&
+         in_first < out_first + bytes(out, elements_per_unit<std::remove_const_t<U>>) &&
+         out_first < in_first + bytes(in, elements_per_unit<std::remove_const_t<T>>);
 }
 
-/// One operation of the kernel table, by element type.
-template <auto U8, auto S8>
-struct kernel_row {
-  template <class Q>
-  static auto of(const kernels::kernel_table& t) noexcept {
-    if constexpr (std::same_as<Q, std::uint8_t>) {
-      return t.*U8;
+template <class T, class U>
+void require_same_shape(operand<T>& in, operand<U>& out, const char* where) {
+  require(!in.flat || !out.flat || !overlap(in, out), error_kind::invalid_argument, where,
+          ": input and output overlap");
+  if (in.flat || out.flat) {
+    require(in.size == out.size, error_kind::shape_mismatch, where, ": input has ", in.size,
+            " elements, output ", out.size);
+    if (out.flat) {
+      take_shape(out, in);
     } else {
-      return t.*S8;
+      take_shape(in, out);
     }
   }
-};
-using quantize_row =
-    kernel_row<&kernels::kernel_table::quantize_u8, &kernels::kernel_table::quantize_s8>;
-using dequantize_row =
-    kernel_row<&kernels::kernel_table::dequantize_u8, &kernels::kernel_table::dequantize_s8>;
-using requantize_row =
-    kernel_row<&kernels::kernel_table::requantize_u8, &kernels::kernel_table::requantize_s8>;
-
-/// Walks two views of the same shape and hands runs of the innermost dimension to `kernel`, or
-/// single elements where that dimension is not dense. Neighbouring dimensions that are dense in
-/// both views are merged first, except across `p.axis`.
-template <class In, class Out, class Kernel>
-void for_each_run(tensor_view<In> in, tensor_view<Out> out, const channel_quant_params* p,
-                  kernels::grid_args g, Kernel kernel, const char* where) {
   require(in.rank == out.rank, error_kind::shape_mismatch, where, ": input has rank ", in.rank,
           ", output ", out.rank);
   for (std::size_t i = 0; i < in.rank; ++i) {
     require(in.shape[i] == out.shape[i], error_kind::shape_mismatch, where, ": dimension ", i,
             " is ", in.shape[i], " in the input, ", out.shape[i], " in the output");
   }
-  const std::size_t size = in.size();
-  if (size == 0) {
+  require(in.size == 0 || (in.data != nullptr && out.data != nullptr), error_kind::invalid_argument,
+          where, ": null data with size ", in.size);
+}
+
+// -------------------------------------------------------------------------------------- parameters
+
+/// Parameters of any granularity: those of element (i0, i1, ...) are at the sum of
+/// strides[d] * i_d, with i_axis / block_size in place of i_axis.
+struct parameter_view {
+  const float* scales = nullptr;
+  const std::int32_t* zero_points = nullptr;
+  std::size_t count = 1;
+  std::array<std::ptrdiff_t, max_rank> strides{};
+  std::size_t block_axis = max_rank;
+  std::size_t block_size = 1;
+};
+
+inline parameter_view view_of(const quant_params& p, std::size_t, const auto&, const char*) {
+  return {&p.scale, &p.zero_point, 1, {}, max_rank, 1};
+}
+
+inline parameter_view view_of(const channel_quant_params& p, std::size_t rank, const auto& shape,
+                              const char* where) {
+  require(p.axis < rank, error_kind::invalid_argument, where, ": axis ", p.axis,
+          " of a tensor of rank ", rank);
+  require(p.scales.size() == shape[p.axis] && p.zero_points.size() == shape[p.axis],
+          error_kind::shape_mismatch, where, ": ", p.scales.size(), " scales and ",
+          p.zero_points.size(), " zero points for ", shape[p.axis], " channels");
+  parameter_view v{p.scales.data(), p.zero_points.data(), p.scales.size(), {}, max_rank, 1};
+  v.strides[p.axis] = 1;
+  return v;
+}
+
+inline parameter_view view_of(const block_quant_params& p, std::size_t rank, const auto& shape,
+                              const char* where) {
+  require(p.axis < rank, error_kind::invalid_argument, where, ": axis ", p.axis,
+          " of a tensor of rank ", rank);
+  require(p.block_size > 0, error_kind::invalid_argument, where, ": block size 0");
+  std::size_t blocks = 1;
+  parameter_view v{p.scales.data(), p.zero_points.data(), 0, {}, p.axis, p.block_size};
+  for (std::size_t i = rank; i-- > 0;) {
+    v.strides[i] = static_cast<std::ptrdiff_t>(blocks);
+    blocks *= i == p.axis ? (shape[i] + p.block_size - 1) / p.block_size : shape[i];
+  }
+  require(p.scales.size() == blocks && p.zero_points.size() == blocks, error_kind::shape_mismatch,
+          where, ": ", p.scales.size(), " scales and ", p.zero_points.size(), " zero points for ",
+          blocks, " blocks of ", p.block_size, " along axis ", p.axis);
+  v.count = blocks;
+  return v;
+}
+
+inline void require_parameters(const parameter_view& p, grid levels, const char* where) {
+  for (std::size_t i = 0; i < p.count; ++i) {
+    require_scale(p.scales[i], where);
+    require_zero_point(p.zero_points[i], levels, where);
+  }
+}
+
+/// Calls f(walk, offset) for the whole blocks of a walk over two operands, and for the shorter ones
+/// at the end.
+template <class T, class U, class F>
+void for_each_walk(const operand<T>& in, const operand<U>& out, const parameter_view& p,
+                   const F& f) {
+  const auto dimension = [&](std::size_t i) {
+    return walk_dimension{in.shape[i], in.strides[i], out.strides[i], p.strides[i]};
+  };
+  const auto make = [&](std::size_t blocks, std::size_t block_size) {
+    walk w;
+    for (std::size_t i = 0; i < in.rank; ++i) {
+      walk_dimension d = dimension(i);
+      if (i != p.block_axis) {
+        w.push(d);
+        continue;
+      }
+      const auto elements = static_cast<std::ptrdiff_t>(block_size);
+      w.push({blocks, d.in * elements, d.out * elements, d.parameter});
+      w.push({block_size, d.in, d.out, 0});
+    }
+    return w;
+  };
+  if (p.block_axis >= in.rank) {
+    f(make(0, 0), walk_offset{});
     return;
   }
-  require(in.data != nullptr && out.data != nullptr, error_kind::invalid_argument, where,
-          ": null data with size ", size);
-
-  constexpr std::size_t no_axis = max_rank;
-  std::size_t rank = 0;
-  std::size_t axis = no_axis;
-  std::array<std::size_t, max_rank> shape{};
-  std::array<std::ptrdiff_t, max_rank> in_stride{};
-  std::array<std::ptrdiff_t, max_rank> out_stride{};
-  for (std::size_t i = 0; i < in.rank; ++i) {
-    const bool is_axis = p != nullptr && i == p->axis;
-    if (in.shape[i] == 1 && !is_axis) {
-      continue;
-    }
-    const auto extent = static_cast<std::ptrdiff_t>(in.shape[i]);
-    if (rank > 0 && !is_axis && axis != rank - 1 && in_stride[rank - 1] == in.strides[i] * extent &&
-        out_stride[rank - 1] == out.strides[i] * extent) {
-      shape[rank - 1] *= in.shape[i];
-      in_stride[rank - 1] = in.strides[i];
-      out_stride[rank - 1] = out.strides[i];
-      continue;
-    }
-    axis = is_axis ? rank : axis;
-    shape[rank] = in.shape[i];
-    in_stride[rank] = in.strides[i];
-    out_stride[rank] = out.strides[i];
-    ++rank;
+  const std::size_t extent = in.shape[p.block_axis];
+  const std::size_t whole = extent / p.block_size;
+  if (whole > 0) {
+    f(make(whole, p.block_size), walk_offset{});
   }
-  if (rank == 0) {
-    rank = 1;
-    shape[0] = 1;
-  }
-  const std::size_t inner = rank - 1;
-  const bool dense = shape[inner] == 1 || (in_stride[inner] == 1 && out_stride[inner] == 1);
-  if (axis == inner) {
-    g.column_scale = p->scales.data();
-    g.column_zero_point = p->zero_points.data();
-  }
-
-  std::array<std::size_t, max_rank> index{};
-  while (true) {
-    std::ptrdiff_t in_offset = 0;
-    std::ptrdiff_t out_offset = 0;
-    for (std::size_t i = 0; i < inner; ++i) {
-      in_offset += static_cast<std::ptrdiff_t>(index[i]) * in_stride[i];
-      out_offset += static_cast<std::ptrdiff_t>(index[i]) * out_stride[i];
-    }
-    if (axis < inner) {
-      g.scale = p->scales[index[axis]];
-      g.zero_point = p->zero_points[index[axis]];
-    }
-    if (dense) {
-      kernel(in.data + in_offset, shape[inner], g, out.data + out_offset);
-    } else {
-      kernels::grid_args one = g;
-      one.column_scale = nullptr;
-      for (std::size_t j = 0; j < shape[inner]; ++j) {
-        if (g.column_scale != nullptr) {
-          one.scale = g.column_scale[j];
-          one.zero_point = g.column_zero_point[j];
-        }
-        const auto step = static_cast<std::ptrdiff_t>(j);
-        kernel(in.data + in_offset + step * in_stride[inner], 1, one,
-               out.data + out_offset + step * out_stride[inner]);
-      }
-    }
-    std::size_t i = inner;
-    while (i > 0 && ++index[i - 1] == shape[i - 1]) {
-      index[--i] = 0;
-    }
-    if (i == 0) {
-      return;
-    }
+  if (extent % p.block_size != 0) {
+    const walk_dimension d = dimension(p.block_axis);
+    const walk_dimension blocks{whole, d.in * static_cast<std::ptrdiff_t>(p.block_size),
+                                d.out * static_cast<std::ptrdiff_t>(p.block_size), d.parameter};
+    f(make(1, extent % p.block_size), walk_offset{}.moved(blocks, whole));
   }
 }
 
-template <class Row, class Q, class In, class Out>
-void convert_span(std::span<In> in, std::span<Out> out, kernels::grid_args g, const char* where) {
-  require_spans(in, out, where);
-  Row::template of<Q>(active_table())(in.data(), in.size(), g, out.data());
+/// A type of whole bytes whose rows compute the values of Q: Q itself, or what its elements are
+/// when they are unpacked.
+template <class Q>
+struct unpacked {
+  using type = Q;
+};
+template <packed_type Q>
+struct unpacked<Q> {
+  using type = typename Q::value_type;
+};
+template <class Q>
+using unpacked_t = typename unpacked<Q>::type;
+
+/// The address of the unit of memory that holds element i.
+template <class T, class S>
+S* address(S* data, std::ptrdiff_t i) noexcept {
+  return data + i / static_cast<std::ptrdiff_t>(elements_per_unit<T>);
 }
 
-template <class Row, class Q, class In, class Out>
-void convert_view(tensor_view<In> in, tensor_view<Out> out, const quant_params& p, grid levels,
-                  const char* where) {
-  for_each_run(in, out, nullptr, per_tensor(p.scale, p.zero_point, levels),
-               Row::template of<Q>(active_table()), where);
-}
-
-template <class Row, class Q, class In, class Out>
-void convert_channels(tensor_view<In> in, tensor_view<Out> out, const channel_quant_params& p,
-                      grid levels, const char* where) {
-  require_grid<Q>(levels, where);
-  require_channels(p, in.rank, in.shape, where);
-  for (const std::int32_t zero_point : p.zero_points) {
-    require_zero_point(zero_point, levels, where);
+/// Element i, unpacked and, for the small float formats, widened.
+template <class T>
+auto load_element(const auto* data, std::ptrdiff_t i) noexcept {
+  if constexpr (packed_type<T>) {
+    const auto slot = static_cast<std::size_t>(i) % elements_per_unit<T>;
+    return unpack_element<T>(*address<T>(data, i), slot);
+  } else if constexpr (float_format<T>) {
+    return to_float(data[i]);
+  } else {
+    return data[i];
   }
-  for_each_run(in, out, &p, per_tensor(1.0F, 0, levels), Row::template of<Q>(active_table()),
-               where);
 }
+template <class T, class V>
+void store_element(auto* data, std::ptrdiff_t i, V value) noexcept {
+  if constexpr (packed_type<T>) {
+    const auto slot = static_cast<std::size_t>(i) % elements_per_unit<T>;
+    std::uint8_t& byte = *address<T>(data, i);
+    const unsigned others = byte & ~pack_element<T>(static_cast<V>(-1), slot);
+    byte = static_cast<std::uint8_t>(others | pack_element<T>(value, slot));
+  } else if constexpr (float_format<T>) {
+    data[i] = detent::round_to<T>(value);
+  } else {
+    data[i] = value;
+  }
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OPERANDS_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
 
 template <class Q>
 void require_params(quant_params p, grid levels, const char* where) {
@@ -3620,61 +6030,417 @@ void require_params(quant_params p, grid levels, const char* where) {
   require_zero_point(p.zero_point, levels, where);
 }
 
-}  // namespace detail
+/// The members of the kernel table for an integer type.
+template <class Q>
+struct kernel_rows;
+#define DETENT_KERNEL_ROWS(Q, name)                                               \
+  template <>                                                                     \
+  struct kernel_rows<Q> {                                                         \
+    static constexpr auto quantize = &kernels::kernel_table::quantize_##name;     \
+    static constexpr auto dequantize = &kernels::kernel_table::dequantize_##name; \
+    static constexpr auto requantize = &kernels::kernel_table::requantize_##name; \
+  };
+#define DETENT_NIBBLE_ROWS(Q, name)                                               \
+  template <>                                                                     \
+  struct kernel_rows<Q> {                                                         \
+    static constexpr auto quantize = &kernels::kernel_table::quantize_##name;     \
+    static constexpr auto dequantize = &kernels::kernel_table::dequantize_##name; \
+  };
+DETENT_KERNEL_ROWS(std::uint8_t, u8)
+DETENT_KERNEL_ROWS(std::int8_t, s8)
+DETENT_KERNEL_ROWS(std::uint16_t, u16)
+DETENT_KERNEL_ROWS(std::int16_t, s16)
+DETENT_NIBBLE_ROWS(uint4, u4)
+DETENT_NIBBLE_ROWS(int4, s4)
+#undef DETENT_KERNEL_ROWS
+#undef DETENT_NIBBLE_ROWS
+template <>
+struct kernel_rows<std::int32_t> {
+  static constexpr auto dequantize = &kernels::kernel_table::dequantize_s32;
+};
 
-// The same functions for the two element types: overloads rather than templates, so that vectors
-// and arrays convert to spans.
-#define DETENT_QUANTIZE_OVERLOADS(Q)                                                            \
-  /* Per tensor. scale > 0 and finite; levels within the type; zero_point within levels. */     \
-  inline void quantize(std::span<const float> x, std::span<Q> q, quant_params p,                \
-                       grid levels = full_grid<Q>) {                                            \
-    detail::require_params<Q>(p, levels, "quantize");                                           \
-    detail::convert_span<detail::quantize_row, Q>(                                              \
-        x, q, detail::per_tensor(p.scale, p.zero_point, levels), "quantize");                   \
-  }                                                                                             \
-  inline void quantize(tensor_view<const float> x, tensor_view<Q> q, quant_params p,            \
-                       grid levels = full_grid<Q>) {                                            \
-    detail::require_params<Q>(p, levels, "quantize");                                           \
-    detail::convert_view<detail::quantize_row, Q>(x, q, p, levels, "quantize");                 \
-  }                                                                                             \
-  /* Per channel along p.axis. */                                                               \
-  inline void quantize(tensor_view<const float> x, tensor_view<Q> q,                            \
-                       const channel_quant_params& p, grid levels = full_grid<Q>) {             \
-    detail::convert_channels<detail::quantize_row, Q>(x, q, p, levels, "quantize");             \
-  }                                                                                             \
-  inline void dequantize(std::span<const Q> q, std::span<float> x, quant_params p) {            \
-    detail::require_params<Q>(p, full_grid<Q>, "dequantize");                                   \
-    detail::convert_span<detail::dequantize_row, Q>(                                            \
-        q, x, detail::per_tensor(p.scale, p.zero_point, full_grid<Q>), "dequantize");           \
-  }                                                                                             \
-  inline void dequantize(tensor_view<const Q> q, tensor_view<float> x, quant_params p) {        \
-    detail::require_params<Q>(p, full_grid<Q>, "dequantize");                                   \
-    detail::convert_view<detail::dequantize_row, Q>(q, x, p, full_grid<Q>, "dequantize");       \
-  }                                                                                             \
-  inline void dequantize(tensor_view<const Q> q, tensor_view<float> x,                          \
-                         const channel_quant_params& p) {                                       \
-    detail::convert_channels<detail::dequantize_row, Q>(q, x, p, full_grid<Q>, "dequantize");   \
-  }                                                                                             \
-  /* p.scale is the multiplier, p.zero_point that of the output. */                             \
-  inline void requantize(std::span<const std::int32_t> acc, std::span<Q> q, quant_params p,     \
-                         grid levels = full_grid<Q>) {                                          \
-    detail::require_params<Q>(p, levels, "requantize");                                         \
-    detail::convert_span<detail::requantize_row, Q>(                                            \
-        acc, q, detail::per_tensor(p.scale, p.zero_point, levels), "requantize");               \
-  }                                                                                             \
-  inline void requantize(tensor_view<const std::int32_t> acc, tensor_view<Q> q, quant_params p, \
-                         grid levels = full_grid<Q>) {                                          \
-    detail::require_params<Q>(p, levels, "requantize");                                         \
-    detail::convert_view<detail::requantize_row, Q>(acc, q, p, levels, "requantize");           \
-  }                                                                                             \
-  inline void requantize(tensor_view<const std::int32_t> acc, tensor_view<Q> q,                 \
-                         const channel_quant_params& p, grid levels = full_grid<Q>) {           \
-    detail::convert_channels<detail::requantize_row, Q>(acc, q, p, levels, "requantize");       \
+/// An elementwise operation of the kernel table on elements In -> Out. kRowIn and kRowOut are the
+/// types that its row works on: In and Out are converted or packed on the way where they differ.
+template <class In, class Out, class Row>
+class row_operation {
+  using row_in = typename Row::in;
+  using row_out = typename Row::out;
+  using in_storage = typename operand<const In>::storage;
+  using out_storage = typename operand<Out>::storage;
+
+ public:
+  row_operation(in_storage* in, out_storage* out, const parameter_view& p, grid levels,
+                const std::int32_t* bias, const execution& e, std::size_t size)
+      : in_(in), out_(out), p_(p), levels_(levels), bias_(bias) {
+    constexpr std::size_t beyond_caches = std::size_t{32} << 20;
+    stream_ = e.stores == store_policy::streaming ||
+              (e.stores == store_policy::automatic && size >= beyond_caches / sizeof(out_storage));
   }
 
-DETENT_QUANTIZE_OVERLOADS(std::uint8_t)
-DETENT_QUANTIZE_OVERLOADS(std::int8_t)
-#undef DETENT_QUANTIZE_OVERLOADS
+  /// Whether a row of the table takes such a block as it is.
+  static bool is_direct(const walk_dimension& rows, const walk_dimension& columns) noexcept {
+    if constexpr (!std::same_as<In, row_in> || !std::same_as<Out, row_out>) {
+      return false;
+    }
+    const bool dense = (columns.in == 1 && columns.out == 1) || columns.extent == 1;
+    return dense && (columns.parameter == 0 || columns.parameter == 1 || columns.extent == 1) &&
+           whole_units<In>(rows.in, columns) && whole_units<Out>(rows.out, columns);
+  }
+
+  void operator()(const walk_block& b) const noexcept {
+    if (is_direct(b.rows, b.columns) && starts_unit<In>(b.at.in) && starts_unit<Out>(b.at.out)) {
+      run_direct(b);
+    } else {
+      for (std::size_t r = 0; r < b.rows.extent; r += tile_side) {
+        for (std::size_t c = 0; c < b.columns.extent; c += tile_columns(b.rows.extent)) {
+          walk_block tile{b.rows, b.columns, b.at.moved(b.rows, r).moved(b.columns, c)};
+          tile.rows.extent = (std::min)(tile_side, b.rows.extent - r);
+          tile.columns.extent = (std::min)(tile_columns(b.rows.extent), b.columns.extent - c);
+          run_tile(tile);
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t tile_size = tile_side * tile_side;
+  static constexpr std::size_t tile_columns(std::size_t rows) noexcept {
+    return rows == 1 ? tile_size : tile_side;
+  }
+
+  template <class T>
+  static bool whole_units(std::ptrdiff_t row_stride, const walk_dimension& columns) noexcept {
+    return row_stride % static_cast<std::ptrdiff_t>(elements_per_unit<T>) == 0 &&
+           columns.extent % elements_per_unit<T> == 0;
+  }
+  template <class T>
+  static bool starts_unit(std::ptrdiff_t offset) noexcept {
+    return offset % static_cast<std::ptrdiff_t>(elements_per_unit<T>) == 0;
+  }
+
+  [[nodiscard]] kernels::elementwise_args arguments(const walk_block& b) const noexcept {
+    kernels::elementwise_args a;
+    a.rows = b.rows.extent;
+    a.columns = b.columns.extent;
+    a.scale = p_.scales + b.at.parameter;
+    a.zero_point = p_.zero_points + b.at.parameter;
+    a.parameter_step = b.rows.parameter;
+    a.per_column = b.columns.parameter != 0 && b.columns.extent > 1;
+    a.bias = bias_ == nullptr ? nullptr : bias_ + b.at.parameter;
+    a.qmin = levels_.qmin;
+    a.qmax = levels_.qmax;
+    return a;
+  }
+
+  void run_direct(const walk_block& b) const noexcept {
+    if constexpr (std::same_as<In, row_in> && std::same_as<Out, row_out>) {
+      kernels::elementwise_args a = arguments(b);
+      a.in_stride = b.rows.in;
+      a.out_stride = b.rows.out;
+      const auto* in = address<In>(in_, b.at.in);
+      auto* out = address<Out>(out_, b.at.out);
+      constexpr std::size_t line = 64;
+      constexpr std::size_t line_elements = line / sizeof(out_storage) * elements_per_unit<Out>;
+      const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(out) % line;
+      if (!stream_) {
+        Row::run(in, a, out);
+      } else if (a.rows == 1 && misaligned % sizeof(out_storage) == 0) {
+        const std::size_t head = (std::min)(
+            a.columns, line_elements - misaligned / sizeof(out_storage) * elements_per_unit<Out>);
+        kernels::elementwise_args first = a;
+        first.columns = head;
+        Row::run(in, first, out);
+        a.columns -= head;
+        const auto step = static_cast<std::ptrdiff_t>(head);
+        if (a.per_column) {
+          a.scale += step;
+          a.zero_point += step;
+          a.bias = a.bias == nullptr ? nullptr : a.bias + step;
+        }
+        a.stream = true;
+        Row::run(address<In>(in, step), a, address<Out>(out, step));
+      } else {
+        a.stream =
+            misaligned == 0 && a.out_stride % static_cast<std::ptrdiff_t>(line_elements) == 0;
+        Row::run(in, a, out);
+      }
+    }
+  }
+
+  /// Gathers what the row can't read in place, computes, scatters what it can't write in place.
+  void run_tile(const walk_block& b) const noexcept {
+    using widened = unpacked_t<row_in>;
+    using narrow = unpacked_t<row_out>;
+    alignas(64) std::array<widened, tile_size> gathered;
+    alignas(64) std::array<narrow, tile_size> results;
+    const std::size_t rows = b.rows.extent;
+    const std::size_t columns = b.columns.extent;
+    const auto columns_step = static_cast<std::ptrdiff_t>(columns);
+    constexpr bool reads = std::same_as<In, widened>;
+    constexpr bool writes = std::same_as<Out, narrow>;
+
+    kernels::elementwise_args a = arguments(b);
+    const widened* from = gathered.data();
+    a.in_stride = columns_step;
+    if constexpr (reads) {
+      if (b.columns.in == 1) {
+        from = in_ + b.at.in;
+        a.in_stride = b.rows.in;
+      }
+    }
+    if (from == gathered.data()) {
+      for (std::size_t r = 0; r < rows; ++r) {
+        const walk_offset row = b.at.moved(b.rows, r);
+        for (std::size_t c = 0; c < columns; ++c) {
+          gathered[r * columns + c] = static_cast<widened>(
+              load_element<In>(in_, row.in + static_cast<std::ptrdiff_t>(c) * b.columns.in));
+        }
+      }
+    }
+    narrow* to = results.data();
+    a.out_stride = columns_step;
+    if constexpr (writes) {
+      if (b.columns.out == 1) {
+        to = out_ + b.at.out;
+        a.out_stride = b.rows.out;
+      }
+    }
+    run_rows(b, a, from, to);
+    if (to == results.data()) {
+      // Along the rows where they are dense in the output.
+      const bool across = b.columns.out != 1 && b.rows.out == 1;
+      const std::size_t outer = across ? columns : rows;
+      const std::size_t inner = across ? rows : columns;
+      for (std::size_t i = 0; i < outer; ++i) {
+        for (std::size_t j = 0; j < inner; ++j) {
+          const std::size_t r = across ? j : i;
+          const std::size_t c = across ? i : j;
+          store_element<Out>(out_, b.at.moved(b.rows, r).moved(b.columns, c).out,
+                             results[r * columns + c]);
+        }
+      }
+    }
+  }
+
+  /// Parameters that differ from column to column but do not stand together are copied for each
+  /// row.
+  template <class From, class To>
+  void run_rows(const walk_block& b, const kernels::elementwise_args& a, const From* from,
+                To* to) const noexcept {
+    using unpacked_row = typename Row::unpacked_row;
+    if (!a.per_column || b.columns.parameter == 1) {
+      unpacked_row::run(from, a, to);
+      return;
+    }
+    std::array<float, tile_size> scales;
+    std::array<std::int32_t, tile_size> zero_points;
+    std::array<std::int32_t, tile_size> biases;
+    for (std::size_t r = 0; r < a.rows; ++r) {
+      const walk_offset row = b.at.moved(b.rows, r);
+      for (std::size_t c = 0; c < a.columns; ++c) {
+        const std::ptrdiff_t at = row.moved(b.columns, c).parameter;
+        scales[c] = p_.scales[at];
+        zero_points[c] = p_.zero_points[at];
+        biases[c] = bias_ == nullptr ? 0 : bias_[at];
+      }
+      kernels::elementwise_args one = a;
+      one.rows = 1;
+      one.scale = scales.data();
+      one.zero_point = zero_points.data();
+      one.bias = biases.data();
+      const auto step = static_cast<std::ptrdiff_t>(r);
+      unpacked_row::run(from + step * a.in_stride, one, to + step * a.out_stride);
+    }
+  }
+
+  in_storage* in_;
+  out_storage* out_;
+  parameter_view p_;
+  grid levels_;
+  const std::int32_t* bias_;
+  bool stream_ = false;
+};
+
+/// Packed elements of two bits have no rows of their own: those of bytes compute their values.
+template <class Q>
+using row_type =
+    std::conditional_t<packed_type<Q> && !std::same_as<Q, int4> && !std::same_as<Q, uint4>,
+                       unpacked_t<Q>, Q>;
+
+template <class Q>
+struct quantize_row {
+  using in = float;
+  using out = Q;
+  using unpacked_row = quantize_row<unpacked_t<Q>>;
+  static void run(const float* x, const kernels::elementwise_args& a, auto* q) noexcept {
+    (active_table().*kernel_rows<Q>::quantize)(x, a, q);
+  }
+};
+template <class Q>
+struct dequantize_row {
+  using in = Q;
+  using out = float;
+  using unpacked_row = dequantize_row<unpacked_t<Q>>;
+  static void run(const auto* q, const kernels::elementwise_args& a, float* x) noexcept {
+    (active_table().*kernel_rows<Q>::dequantize)(q, a, x);
+  }
+};
+template <class Q>
+struct requantize_row {
+  using in = std::int32_t;
+  using out = Q;
+  using unpacked_row = requantize_row<unpacked_t<Q>>;
+  static void run(const std::int32_t* acc, const kernels::elementwise_args& a, Q* q) noexcept {
+    (active_table().*kernel_rows<Q>::requantize)(acc, a, q);
+  }
+};
+
+/// Doubles are divided in double: there is no row for that.
+template <class Q>
+class double_operation {
+ public:
+  double_operation(const double* in, typename operand<Q>::storage* out, const parameter_view& p,
+                   grid levels)
+      : in_(in), out_(out), p_(p), levels_(levels) {}
+  static bool is_direct(const walk_dimension&, const walk_dimension&) noexcept { return true; }
+  void operator()(const walk_block& b) const noexcept {
+    for (std::size_t r = 0; r < b.rows.extent; ++r) {
+      for (std::size_t c = 0; c < b.columns.extent; ++c) {
+        const walk_offset at = b.at.moved(b.rows, r).moved(b.columns, c);
+        const quant_params p{p_.scales[at.parameter], p_.zero_points[at.parameter]};
+        store_element<Q>(out_, at.out,
+                         static_cast<unpacked_t<Q>>(reference::quantize(in_[at.in], p, levels_)));
+      }
+    }
+  }
+
+ private:
+  const double* in_;
+  typename operand<Q>::storage* out_;
+  parameter_view p_;
+  grid levels_;
+};
+
+/// Tasks must not share a byte of the output.
+template <class Out>
+bool may_split(const operand<Out>& out) noexcept {
+  for (std::size_t i = 0; i + 1 < out.rank; ++i) {
+    if (out.shape[i] > 1 &&
+        out.strides[i] % static_cast<std::ptrdiff_t>(elements_per_unit<Out>) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+template <class Row, class T, class Out>
+void run_elementwise(const operand<T>& in, const operand<Out>& out, const parameter_view& p,
+                     grid levels, const std::int32_t* bias, const execution& e) {
+  using In = std::remove_const_t<T>;
+  const auto run = [&](const auto& operation) {
+    for_each_walk(in, out, p, [&](const walk& w, walk_offset start) {
+      run_walk(w, start, e, may_split(out), &std::remove_cvref_t<decltype(operation)>::is_direct,
+               operation);
+    });
+  };
+  if constexpr (std::same_as<In, double>) {
+    run(double_operation<Out>(in.data, out.data, p, levels));
+  } else {
+    run(row_operation<In, Out, Row>(in.data, out.data, p, levels, bias, e, in.size));
+  }
+}
+
+template <class In, class Out, class P>
+void quantize_elements(const In& x, Out&& q, const P& p, grid levels, const execution& e) {
+  constexpr const char* where = "quantize";
+  using Q = element_of<Out>;
+  auto in = operand_of(x);
+  auto out = operand_of(q);
+  require_grid<Q>(levels, where);
+  require_same_shape(in, out, where);
+  const parameter_view v = view_of(p, in.rank, in.shape, where);
+  require_parameters(v, levels, where);
+  run_elementwise<quantize_row<row_type<Q>>>(in, out, v, levels, nullptr, e);
+}
+
+template <class In, class Out, class P>
+void dequantize_elements(const In& q, Out&& x, const P& p, const execution& e) {
+  constexpr const char* where = "dequantize";
+  using Q = std::remove_const_t<element_of<const In>>;
+  auto in = operand_of(q);
+  auto out = operand_of(x);
+  require_same_shape(in, out, where);
+  const parameter_view v = view_of(p, in.rank, in.shape, where);
+  if constexpr (std::same_as<Q, std::int32_t>) {
+    require_parameters(v, {0, 0}, where);
+  } else {
+    require_parameters(v, full_grid<Q>, where);
+  }
+  run_elementwise<dequantize_row<row_type<Q>>>(in, out, v, {}, nullptr, e);
+}
+
+template <class In, class Out, class P>
+void requantize_elements(const In& acc, Out&& q, const P& p, std::span<const std::int32_t> bias,
+                         grid levels, const execution& e) {
+  constexpr const char* where = "requantize";
+  using Q = element_of<Out>;
+  auto in = operand_of(acc);
+  auto out = operand_of(q);
+  require_grid<Q>(levels, where);
+  require_same_shape(in, out, where);
+  const parameter_view v = view_of(p, in.rank, in.shape, where);
+  require_parameters(v, levels, where);
+  require(bias.empty() || bias.size() == v.count, error_kind::shape_mismatch, where, ": ",
+          bias.size(), " biases for ", v.count, " multipliers");
+  run_elementwise<requantize_row<Q>>(in, out, v, levels, bias.empty() ? nullptr : bias.data(), e);
+}
+
+/// Templates, so that {scale, zero_point} can only mean quant_params.
+template <class P>
+concept many_params = std::same_as<P, channel_quant_params> || std::same_as<P, block_quant_params>;
+
+template <class A>
+inline constexpr grid grid_of = full_grid<std::remove_const_t<element_of<A>>>;
+
+}  // namespace detail
+
+/// scale > 0 and finite; `levels` within the type of q; zero points within `levels`.
+template <detail::reals_to_read In, detail::integers_to_write Out>
+void quantize(const In& x, Out&& q, const quant_params& p, grid levels = detail::grid_of<Out>,
+              const execution& e = {}) {
+  detail::quantize_elements(x, q, p, levels, e);
+}
+template <detail::reals_to_read In, detail::integers_to_write Out, detail::many_params P>
+void quantize(const In& x, Out&& q, const P& p, grid levels = detail::grid_of<Out>,
+              const execution& e = {}) {
+  detail::quantize_elements(x, q, p, levels, e);
+}
+
+/// Small float formats receive the float result rounded half to even. The zero point of an int32 (a
+/// bias) is 0.
+template <detail::integers_to_read In, detail::reals_to_write Out>
+void dequantize(const In& q, Out&& x, const quant_params& p, const execution& e = {}) {
+  detail::dequantize_elements(q, x, p, e);
+}
+template <detail::integers_to_read In, detail::reals_to_write Out, detail::many_params P>
+void dequantize(const In& q, Out&& x, const P& p, const execution& e = {}) {
+  detail::dequantize_elements(q, x, p, e);
+}
+
+/// p.scale is the multiplier, p.zero_point that of the output. `bias` (none, or one for each
+/// multiplier) is added to the accumulators first, modulo 2^32.
+template <detail::accumulators_to_read In, detail::integers_to_write Out>
+requires quantized_type<detail::element_of<Out>>
+void requantize(const In& acc, Out&& q, const quant_params& p, grid levels = detail::grid_of<Out>,
+                std::span<const std::int32_t> bias = {}, const execution& e = {}) {
+  detail::requantize_elements(acc, q, p, bias, levels, e);
+}
+template <detail::accumulators_to_read In, detail::integers_to_write Out, detail::many_params P>
+requires quantized_type<detail::element_of<Out>>
+void requantize(const In& acc, Out&& q, const P& p, grid levels = detail::grid_of<Out>,
+                std::span<const std::int32_t> bias = {}, const execution& e = {}) {
+  detail::requantize_elements(acc, q, p, bias, levels, e);
+}
 
 /// The scale and zero point whose grid covers `range` and zero; see reference::params_from_range
 /// for the rule. Throws invalid_argument if the range is not finite or not ordered, if the grid has
@@ -3700,6 +6466,211 @@ DETENT_QUANTIZE_OVERLOADS(std::int8_t)
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_QUANTIZE_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace reference {
+
+/// round_half_even(bias / (input_scale * weight_scale)), not saturated. In double, where the
+/// product of two floats is exact; the quotient is rounded once. NaN and infinities stay what they
+/// are.
+[[nodiscard]] inline double bias_steps(float bias, float input_scale, float weight_scale) noexcept {
+  const double scale = static_cast<double>(input_scale) * static_cast<double>(weight_scale);
+  return round_half_even(static_cast<double>(bias) / scale);
+}
+
+/// bias_steps saturated to 32 bits. NaN gives 0, which is a bias's zero point; infinities saturate.
+/// Scales are positive and finite.
+[[nodiscard]] inline std::int32_t quantize_bias(float bias, float input_scale,
+                                                float weight_scale) noexcept {
+  constexpr double lowest = std::numeric_limits<std::int32_t>::min();
+  constexpr double highest = std::numeric_limits<std::int32_t>::max();
+  const double steps = bias_steps(bias, input_scale, weight_scale);
+  if (std::isnan(steps)) {
+    return 0;
+  }
+  return static_cast<std::int32_t>(steps < lowest ? lowest : steps > highest ? highest : steps);
+}
+
+/// |bias_steps| + accumulator_bound <= 2^31 - 1: no sum of the integer product, bias included, can
+/// overflow.
+[[nodiscard]] inline bool is_bias_safe(float bias, float input_scale, float weight_scale,
+                                       std::int64_t accumulator_bound) noexcept {
+  const double limit =
+      static_cast<double>(std::numeric_limits<std::int32_t>::max() - accumulator_bound);
+  return std::fabs(bias_steps(bias, input_scale, weight_scale)) <= limit;
+}
+
+/// The smallest float >= weight_scale for which is_bias_safe, or FLT_MAX if there is none. `bias`
+/// is finite, scales are positive and finite, 0 <= accumulator_bound <= 2^31 - 1.
+///
+/// With limit = 2^31 - 1 - accumulator_bound, real arithmetic would ask for
+///
+///   |bias| / (input_scale * scale) <= limit + 1/2    (< if limit is odd: ties go to even)
+///
+/// The search begins at the float nearest to bound = |bias| / (input_scale * (limit + 1/2)), or at
+/// weight_scale, and steps upwards.
+///
+/// Safe: it ends at a float that is_bias_safe has accepted, and that is the promise itself, asked
+/// of what quantize_bias computes. No error analysis is needed for it.
+///
+/// Smallest: is_bias_safe is monotone in the scale (the product is exact, and rounding a quotient
+/// keeps its order), so that it is enough to see that the float before the one where the search
+/// begins is not safe. For weight_scale there is nothing to show. Else that float is at least half
+/// its step, 2^-25 of its value, below the bound, its quotient as far above limit + 1/2, and the
+/// rounding errors in double, 2^-51 together, cannot bridge that.
+[[nodiscard]] inline float bias_safe_weight_scale(float bias, float input_scale, float weight_scale,
+                                                  std::int64_t accumulator_bound) noexcept {
+  constexpr float largest = std::numeric_limits<float>::max();
+  if (is_bias_safe(bias, input_scale, weight_scale, accumulator_bound)) {
+    return weight_scale;
+  }
+  const double limit =
+      static_cast<double>(std::numeric_limits<std::int32_t>::max() - accumulator_bound);
+  const double bound =
+      std::fabs(static_cast<double>(bias)) / (static_cast<double>(input_scale) * (limit + 0.5));
+  float scale = bound < static_cast<double>(largest) ? static_cast<float>(bound) : largest;
+  scale = scale > weight_scale ? scale : weight_scale;
+  while (scale < largest && !is_bias_safe(bias, input_scale, scale, accumulator_bound)) {
+    scale = std::nextafter(scale, largest);
+  }
+  return scale;
+}
+
+}  // namespace reference
+
+namespace detail {
+
+/// The scale of a channel where there is one scale for each, or one for all.
+[[nodiscard]] inline float weight_scale_of(std::span<const float> weight_scales,
+                                           std::size_t channel) noexcept {
+  return weight_scales.size() == 1 ? weight_scales[0] : weight_scales[channel];
+}
+
+template <class Out>
+void require_bias_arguments(std::span<const float> bias, float input_scale,
+                            std::span<const float> weight_scales, std::span<Out> out,
+                            const char* where) {
+  require_spans(bias, out, where);
+  require(weight_scales.size() == 1 || weight_scales.size() == bias.size(),
+          error_kind::shape_mismatch, where, ": ", weight_scales.size(), " weight scales for ",
+          bias.size(), " channels");
+  require(std::isfinite(input_scale) && input_scale > 0.0F, error_kind::invalid_argument, where,
+          ": input scale ", input_scale, " is not a positive finite number");
+  for (std::size_t c = 0; c < weight_scales.size(); ++c) {
+    require(std::isfinite(weight_scales[c]) && weight_scales[c] > 0.0F,
+            error_kind::invalid_argument, where, ": weight scale ", weight_scales[c],
+            " of channel ", c, " is not a positive finite number");
+  }
+}
+
+}  // namespace detail
+
+/// out[c] = saturate(round_half_even(bias[c] / (input_scale * weight_scale[c]))), the bias of a
+/// product whose left side has input_scale and whose weights have one scale for each channel, or
+/// one for all. Product and quotient in double; infinities saturate. `out` overlaps no input.
+///
+/// Throws shape_mismatch if `out` has not the size of `bias`, or `weight_scales` neither that nor
+/// one; invalid_argument if a scale is not a positive finite number, or if the bias of a channel is
+/// NaN.
+inline void quantize_bias(std::span<const float> bias, float input_scale,
+                          std::span<const float> weight_scales, std::span<std::int32_t> out) {
+  detail::require_bias_arguments(bias, input_scale, weight_scales, out, "quantize_bias");
+  for (std::size_t c = 0; c < bias.size(); ++c) {
+    detail::require(!std::isnan(bias[c]), error_kind::invalid_argument,
+                    "quantize_bias: bias of channel ", c, " is NaN");
+  }
+  for (std::size_t c = 0; c < bias.size(); ++c) {
+    out[c] =
+        reference::quantize_bias(bias[c], input_scale, detail::weight_scale_of(weight_scales, c));
+  }
+}
+
+/// out[c] = the smallest weight scale >= the given one for which
+///
+///   |round_half_even(bias[c] / (input_scale * out[c]))| + accumulator_bound <= 2^31 - 1
+///
+/// so that neither the bias saturates nor a sum overflows: a channel with tiny weights and a large
+/// bias gets coarser weights instead of a wrong bias. It holds for the floats themselves, as
+/// quantize_bias computes with them; reference::bias_safe_weight_scale says why.
+///
+/// `accumulator_bound` is the largest |sum| that the product can reach without the bias. A bound
+/// that was found with the given scales stays one, since raising the scale of a weight makes no
+/// integer larger. Where one scale serves all channels, the largest of `out` is safe for each.
+///
+/// `out` may be the array of `weight_scales` if that has a scale for each channel; else it overlaps
+/// no input.
+///
+/// Throws shape_mismatch and invalid_argument as quantize_bias does, invalid_argument also if a
+/// bias is infinite or accumulator_bound is not in 0..2^31-1; overflow if no finite scale is large
+/// enough. The last two kinds name the channel.
+inline void bias_safe_weight_scales(std::span<const float> bias, float input_scale,
+                                    std::span<const float> weight_scales, std::span<float> out,
+                                    std::int64_t accumulator_bound = 0) {
+  detail::require_bias_arguments(bias, input_scale, weight_scales, out, "bias_safe_weight_scales");
+  detail::require(
+      accumulator_bound >= 0 && accumulator_bound <= std::numeric_limits<std::int32_t>::max(),
+      error_kind::invalid_argument, "bias_safe_weight_scales: accumulator bound ",
+      accumulator_bound, " is outside 0..2147483647");
+  for (std::size_t c = 0; c < bias.size(); ++c) {
+    detail::require(std::isfinite(bias[c]), error_kind::invalid_argument,
+                    "bias_safe_weight_scales: bias ", bias[c], " of channel ", c, " is not finite");
+    detail::require(reference::is_bias_safe(bias[c], input_scale, std::numeric_limits<float>::max(),
+                                            accumulator_bound),
+                    error_kind::overflow, "bias_safe_weight_scales: bias ", bias[c], " of channel ",
+                    c, " fits 32 bits with no finite weight scale");
+  }
+  for (std::size_t c = 0; c < bias.size(); ++c) {
+    out[c] = reference::bias_safe_weight_scale(
+        bias[c], input_scale, detail::weight_scale_of(weight_scales, c), accumulator_bound);
+  }
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_BIAS_HPP
+// ---- detent/convolution.hpp ----
+// 1-D and 2-D convolutions on channels-last tensors: 8-bit integers, exact, and floats.
+//
+//   input    [batch][in_height][in_width][in_channels]
+//   weights  [out_channels][in_channels / groups][kernel_height][kernel_width], as ONNX has them
+//   output   [batch][out_height][out_width][out_channels]
+//
+// A 1-D convolution has height 1. Integer arithmetic and epilogues are those of gemm(); padding
+// stands for the real value 0, that is lhs_zero_point. The float sum is a chain of fused
+// multiply-adds in the order kernel row, kernel column, channel, starting from the bias.
+#ifndef DETENT_CONVOLUTION_HPP
+#define DETENT_CONVOLUTION_HPP
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+// ---- detent/epilogue.hpp ----
+// From exact 32-bit sums to what the caller wants stored; shared by gemm() and convolutions.
+#ifndef DETENT_EPILOGUE_HPP
+#define DETENT_EPILOGUE_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+// ---- detent/pack.hpp ----
+// Weight matrices in the layout that the kernels read, with what an exact product needs besides.
+#ifndef DETENT_PACK_HPP
+#define DETENT_PACK_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
@@ -3941,7 +6912,7 @@ class column_terms {
       epilogue_.lower = o.lower;
       epilogue_.upper = o.upper;
     }
-    if constexpr (quantized_type<T>) {
+    if constexpr (quantized_byte<T>) {
       const grid levels = o.levels.qmin > o.levels.qmax ? full_grid<T> : o.levels;
       require_grid<T>(levels, where);
       require_scale(o.output.scale, where);
@@ -3987,152 +6958,11 @@ DETENT_NAMESPACE_END
 #include <cstdint>
 #include <vector>
 
-// ---- detent/parallel.hpp ----
-// Threads are the caller's: whatever can run a body for 0..count-1 can be passed as a parallel_for.
-#ifndef DETENT_PARALLEL_HPP
-#define DETENT_PARALLEL_HPP
-
-#include <condition_variable>
-#include <cstddef>
-#include <exception>
-#include <functional>
-#include <mutex>
-#include <thread>
-#include <vector>
-
-DETENT_NAMESPACE_BEGIN
-
-/// Calls body(i) once for each i in [0, count), in any order and on any threads, and returns when
-/// all have returned. An empty function means the calling thread. Results never depend on the
-/// choice.
-using parallel_for =
-    std::function<void(std::size_t count, const std::function<void(std::size_t)>& body)>;
-
-namespace detail {
-inline void run_parallel(const parallel_for& parallel, std::size_t count,
-                         const std::function<void(std::size_t)>& body) {
-  if (parallel && count > 1) {
-    parallel(count, body);
-    return;
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    body(i);
-  }
-}
-}  // namespace detail
-
-/// A fixed set of threads for callers who have none. `pool.parallel()` is the parallel_for to pass.
-/// One job at a time: concurrent callers wait for each other; a body must not call into its own
-/// pool. The first exception that a body throws is rethrown to the caller.
-class thread_pool {
- public:
-  /// `threads` counts the caller's: 1 starts none, 0 means one per hardware thread.
-  explicit thread_pool(std::size_t threads = 0) {
-    if (threads == 0) {
-      threads = std::thread::hardware_concurrency();
-    }
-    for (std::size_t i = 1; i < threads; ++i) {
-      workers_.emplace_back([this] { work(); });
-    }
-  }
-  thread_pool(const thread_pool&) = delete;
-  thread_pool& operator=(const thread_pool&) = delete;
-  ~thread_pool() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_all();
-    for (std::thread& worker : workers_) {
-      worker.join();
-    }
-  }
-
-  [[nodiscard]] std::size_t size() const noexcept { return workers_.size() + 1; }
-
-  [[nodiscard]] parallel_for parallel() {
-    return [this](std::size_t count, const std::function<void(std::size_t)>& body) {
-      run(count, body);
-    };
-  }
-
-  void run(std::size_t count, const std::function<void(std::size_t)>& body) {
-    const std::lock_guard one_job(job_mutex_);
-    std::unique_lock lock(mutex_);
-    body_ = &body;
-    next_ = 0;
-    count_ = count;
-    failure_ = nullptr;
-    wake_.notify_all();
-    take(lock);
-    done_.wait(lock, [this] { return running_ == 0; });
-    body_ = nullptr;
-    if (failure_) {
-      std::rethrow_exception(failure_);
-    }
-  }
-
- private:
-  void work() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      wake_.wait(lock, [this] { return stopping_ || (body_ != nullptr && next_ < count_); });
-      if (stopping_) {
-        return;
-      }
-      take(lock);
-    }
-  }
-
-  /// Runs indices until none is left. Holds the lock between bodies.
-  void take(std::unique_lock<std::mutex>& lock) {
-    ++running_;
-    while (next_ < count_) {
-      const std::size_t i = next_++;
-      lock.unlock();
-      std::exception_ptr failure;
-#if DETENT_WITH_EXCEPTIONS
-      try {
-        (*body_)(i);
-      } catch (...) {
-        failure = std::current_exception();
-      }
-#else
-      (*body_)(i);
-#endif
-      lock.lock();
-      if (failure) {
-        failure_ = failure_ ? failure_ : failure;
-        next_ = count_;
-      }
-    }
-    if (--running_ == 0) {
-      done_.notify_all();
-    }
-  }
-
-  std::mutex job_mutex_;  // held for a whole job
-  std::mutex mutex_;      // guards what follows
-  std::condition_variable wake_;
-  std::condition_variable done_;
-  const std::function<void(std::size_t)>* body_ = nullptr;
-  std::size_t next_ = 0;
-  std::size_t count_ = 0;
-  std::size_t running_ = 0;
-  std::exception_ptr failure_;
-  bool stopping_ = false;
-  std::vector<std::thread> workers_;
-};
-
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_PARALLEL_HPP
-
 DETENT_NAMESPACE_BEGIN
 
 template <class T>
 concept integer_gemm_output =
-    std::same_as<T, std::int32_t> || std::same_as<T, float> || quantized_type<T>;
+    std::same_as<T, std::int32_t> || std::same_as<T, float> || quantized_byte<T>;
 
 namespace detail {
 
@@ -4741,6 +7571,836 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_CONVOLUTION_HPP
+// ---- detent/dynamic_quantize.hpp ----
+// Quantization whose parameters come from the data itself: of a whole tensor, or of each row of a
+// matrix (per token), with the sums of the rows that a product with zero points needs.
+//
+//   range  = smallest and largest of the values that are not NaN
+//   params = params_from_range(range, scheme)
+//   q      = quantize(x, params)
+//
+// A tensor is read twice. Of a matrix each row is, one after the other: the second time from the
+// first- or second-level cache. NaN becomes the zero point; a row of nothing but NaN, or of
+// nothing, has the parameters of the range 0 .. 0. Infinities have no finite range:
+// invalid_argument.
+#ifndef DETENT_DYNAMIC_QUANTIZE_HPP
+#define DETENT_DYNAMIC_QUANTIZE_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+inline quant_params dynamic_params(kernels::min_max_result r, bool any, quant_scheme scheme,
+                                   const char* where) {
+  const value_range range = any ? value_range{r.lower, r.upper} : value_range{};
+  require(std::isfinite(range.lower) && std::isfinite(range.upper), error_kind::invalid_argument,
+          where, ": the range ", range.lower, " .. ", range.upper, " is not finite");
+  return params_from_range(range, scheme);
+}
+
+/// The range of values that are `stride` apart.
+inline kernels::min_max_result strided_range(const float* x, std::size_t n, std::ptrdiff_t stride) {
+  if (stride == 1 || n <= 1) {
+    return active_table().min_max(x, n);
+  }
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  kernels::min_max_result all{infinity, -infinity, 0};
+  std::array<float, 1024> piece;
+  for (std::size_t first = 0; first < n; first += piece.size()) {
+    const std::size_t count = (std::min)(piece.size(), n - first);
+    for (std::size_t i = 0; i < count; ++i) {
+      piece[i] = x[static_cast<std::ptrdiff_t>(first + i) * stride];
+    }
+    const kernels::min_max_result r = active_table().min_max(piece.data(), count);
+    all = {(std::min)(all.lower, r.lower), (std::max)(all.upper, r.upper),
+           all.count_nan + r.count_nan};
+  }
+  return all;
+}
+
+}  // namespace detail
+
+/// Quantizes x and returns the parameters. `scheme` fits the type of q. Throws shape_mismatch or
+/// invalid_argument (null data, infinities, a grid that does not fit) before it writes anything.
+template <quantized_type Q>
+quant_params dynamic_quantize(std::span<const float> x, std::span<Q> q,
+                              quant_scheme scheme = asymmetric<Q>, const execution& e = {}) {
+  constexpr const char* where = "dynamic_quantize";
+  detail::require_spans(x, q, where);
+  detail::require_grid<Q>(scheme.levels, where);
+  const kernels::min_max_result r = detail::active_table().min_max(x.data(), x.size());
+  const quant_params p = detail::dynamic_params(r, r.count_nan < x.size(), scheme, where);
+  quantize(x, q, p, scheme.levels, e);
+  return p;
+}
+
+/// Quantizes each row of x with parameters of its own, which go to `scales` and `zero_points`, one
+/// for each row. `row_sums`, if there are any, receive the sum of the integers of each row. Throws
+/// as above, but rows may have been written when a later one holds an infinity.
+template <quantized_type Q>
+void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::span<float> scales,
+                           std::span<std::int32_t> zero_points,
+                           std::span<std::int32_t> row_sums = {},
+                           quant_scheme scheme = asymmetric<Q>, const execution& e = {}) {
+  constexpr const char* where = "dynamic_quantize_rows";
+  using detail::require;
+  require(x.rows == q.rows && x.columns == q.columns, error_kind::shape_mismatch, where,
+          ": input is ", x.rows, " x ", x.columns, ", output ", q.rows, " x ", q.columns);
+  require(x.rows == 0 || x.columns == 0 || (x.data != nullptr && q.data != nullptr),
+          error_kind::invalid_argument, where, ": null data");
+  require(scales.size() == x.rows && zero_points.size() == x.rows, error_kind::shape_mismatch,
+          where, ": ", scales.size(), " scales and ", zero_points.size(), " zero points for ",
+          x.rows, " rows");
+  require(row_sums.empty() || row_sums.size() == x.rows, error_kind::shape_mismatch, where, ": ",
+          row_sums.size(), " row sums for ", x.rows, " rows");
+  detail::require_grid<Q>(scheme.levels, where);
+  const std::size_t shape[] = {x.columns};
+  const std::ptrdiff_t in_stride[] = {x.column_stride};
+  const std::ptrdiff_t out_stride[] = {q.column_stride};
+  const auto run_row = [&](std::size_t r) {
+    const auto row = static_cast<std::ptrdiff_t>(r);
+    const float* from = x.data + row * x.row_stride;
+    Q* to = q.data + row * q.row_stride;
+    const kernels::min_max_result range = detail::strided_range(from, x.columns, x.column_stride);
+    const quant_params p =
+        detail::dynamic_params(range, range.count_nan < x.columns, scheme, where);
+    quantize(tensor_view<const float>(from, shape, in_stride),
+             tensor_view<Q>(to, shape, out_stride), p, scheme.levels);
+    scales[r] = p.scale;
+    zero_points[r] = p.zero_point;
+    if (!row_sums.empty()) {
+      std::int32_t sum = 0;
+      for (std::size_t c = 0; c < x.columns; ++c) {
+        sum += to[static_cast<std::ptrdiff_t>(c) * q.column_stride];
+      }
+      row_sums[r] = sum;
+    }
+  };
+  // Some rows for each task, so that short ones are worth it.
+  const std::size_t chunk = x.columns == 0 ? x.rows + 1 : 1 + detail::task_size / 4 / x.columns;
+  detail::run_parallel(e.parallel, (x.rows + chunk - 1) / chunk, [&](std::size_t task) {
+    const std::size_t end = (std::min)((task + 1) * chunk, x.rows);
+    for (std::size_t r = task * chunk; r < end; ++r) {
+      run_row(r);
+    }
+  });
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_DYNAMIC_QUANTIZE_HPP
+// ---- detent/fake_quantize.hpp ----
+// Fake quantization: quantize and dequantize in one step, to see in float what a grid does to a
+// network and to train through it; and its gradients.
+//
+//   xhat = float(q - zero_point) * scale
+//   q    = clamp(round_half_even(x / scale) + zero_point, qmin, qmax)
+//
+// The grid is only a range of integers, of up to 16 bits: 2 to 65536 levels within -32768..65535.
+// Nothing is stored in an integer type.
+//
+// All functions are thread-safe, allocate nothing, and throw detent::error (invalid_argument,
+// shape_mismatch) before they write anything. An output may be the very buffer of an input (same
+// data, same strides); otherwise outputs overlap neither inputs nor each other.
+#ifndef DETENT_FAKE_QUANTIZE_HPP
+#define DETENT_FAKE_QUANTIZE_HPP
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+DETENT_NAMESPACE_BEGIN
+namespace reference {
+
+/// xhat = dequantize(quantize(x)). NaN gives 0, the value of the zero point; infinities saturate.
+[[nodiscard]] inline float fake_quantize(float x, quant_params p, grid levels) noexcept {
+  return dequantize(quantize(x, p, levels), p);
+}
+
+/// What fake_quantize_derivatives() returns: d xhat / dx, / dscale, / dzero_point.
+struct fake_quantize_partials {
+  float x = 0.0F;
+  float scale = 0.0F;
+  float zero_point = 0.0F;
+  friend bool operator==(const fake_quantize_partials&, const fake_quantize_partials&) = default;
+};
+
+/// The derivatives of xhat with rounding taken for the identity (straight-through estimator;
+/// Bengio, Leonard, Courville 2013). Those for the scale are LSQ's (Esser et al. 2020), those for
+/// the zero point LSQ+'s (Bhalgat et al. 2020) for xhat = (q - zero_point) * scale.
+///
+/// "Inside" is a matter of the level before clamping, r + zero_point with
+/// r = round_half_even(x / scale) of the IEEE quotient:
+///
+///                                     dx    dscale                dzero_point
+///   qmin <= r + zero_point <= qmax    1     r - x / scale         0
+///   r + zero_point < qmin             0     qmin - zero_point     -scale
+///   r + zero_point > qmax             0     qmax - zero_point     -scale
+///   x is NaN                          0     0                     0
+///
+/// Up to half a step beyond the outer levels is thus inside; the tie itself where the outer r is
+/// even. r - x / scale is exact in float. NaN is replaced by 0 whatever the parameters are: nothing
+/// depends on them.
+[[nodiscard]] inline fake_quantize_partials fake_quantize_derivatives(float x, quant_params p,
+                                                                      grid levels) noexcept {
+  const float steps = x / p.scale;
+  if (std::isnan(steps)) {
+    return {};
+  }
+  const float rounded = round_half_even(steps);
+  const auto lowest = static_cast<float>(levels.qmin - p.zero_point);
+  const auto highest = static_cast<float>(levels.qmax - p.zero_point);
+  if (rounded < lowest) {
+    return {0.0F, lowest, -p.scale};
+  }
+  if (rounded > highest) {
+    return {0.0F, highest, -p.scale};
+  }
+  return {1.0F, rounded - steps, 0.0F};
+}
+
+/// How many elements of a channel (or of the tensor) the sums of fake_quantize_backward() take
+/// together.
+inline constexpr std::size_t gradient_block = 1024;
+
+}  // namespace reference
+
+namespace detail {
+
+/// Parameters in the form that loops take; the same bits as the definitions, without branches.
+class fake_quantizer {
+ public:
+  fake_quantizer(float scale, std::int32_t zero_point, grid levels) noexcept
+      : scale_(scale),
+        lowest_(static_cast<float>(levels.qmin - zero_point)),
+        highest_(static_cast<float>(levels.qmax - zero_point)) {}
+
+  [[nodiscard]] float operator()(float x) const noexcept {
+    const float steps = x / scale_;
+    const float number = steps == steps ? steps : 0.0F;
+    return round(clamped(number, lowest_, highest_)) * scale_;
+  }
+
+  [[nodiscard]] reference::fake_quantize_partials derivatives(float x) const noexcept {
+    const float steps = x / scale_;
+    // One step outside is as good as any further: it keeps the rounding in its domain.
+    const float rounded = round(clamped(steps, lowest_ - 1.0F, highest_ + 1.0F));
+    if (rounded < lowest_) {
+      return {0.0F, lowest_, -scale_};
+    }
+    if (rounded > highest_) {
+      return {0.0F, highest_, -scale_};
+    }
+    if (steps != steps) {
+      return {};
+    }
+    return {1.0F, rounded - steps, 0.0F};
+  }
+
+ private:
+  /// NaN passes through.
+  [[nodiscard]] static float clamped(float x, float lower, float upper) noexcept {
+    const float raised = x < lower ? lower : x;
+    return raised > upper ? upper : raised;
+  }
+  /// Half to even for |x| < 2^22; never -0, as an integer that is converted.
+  [[nodiscard]] static float round(float x) noexcept {
+    constexpr float bias = 12582912.0F;  // 1.5 * 2^23: its neighbours are integers
+    return (x + bias) - bias;
+  }
+
+  float scale_;
+  float lowest_;
+  float highest_;
+};
+
+/// N operands of one shape that are walked together: element strides along each dimension.
+template <std::size_t N>
+struct common_walk {
+  using offsets = std::array<std::ptrdiff_t, N>;
+
+  std::size_t rank = 1;
+  std::array<std::size_t, max_rank> shape{1};
+  std::array<offsets, max_rank> strides{};
+
+  [[nodiscard]] std::size_t row_size() const noexcept { return shape[rank - 1]; }
+  [[nodiscard]] std::ptrdiff_t row_stride(std::size_t operand) const noexcept {
+    return strides[rank - 1][operand];
+  }
+  [[nodiscard]] offsets advance(offsets at, std::size_t dimension, std::size_t by) const noexcept {
+    for (std::size_t k = 0; k < N; ++k) {
+      at[k] += static_cast<std::ptrdiff_t>(by) * strides[dimension][k];
+    }
+    return at;
+  }
+  /// Calls visit(offsets of the first element) for each row of the last dimension, in order.
+  template <class Visit>
+  void for_each_row(const Visit& visit, offsets at = {}, std::size_t dimension = 0) const {
+    if (dimension + 1 == rank) {
+      visit(at);
+      return;
+    }
+    for (std::size_t i = 0; i < shape[dimension]; ++i) {
+      for_each_row(visit, advance(at, dimension, i), dimension + 1);
+    }
+  }
+};
+
+template <class T, class U>
+void require_shape_of_x(const tensor_view<T>& x, const tensor_view<U>& other, const char* name,
+                        const char* where) {
+  require(x.rank == other.rank, error_kind::shape_mismatch, where, ": x has rank ", x.rank, ", ",
+          name, " ", other.rank);
+  for (std::size_t i = 0; i < x.rank; ++i) {
+    require(x.shape[i] == other.shape[i], error_kind::shape_mismatch, where, ": dimension ", i,
+            " is ", x.shape[i], " in x, ", other.shape[i], " in ", name);
+  }
+  require(x.size() == 0 || (x.data != nullptr && other.data != nullptr),
+          error_kind::invalid_argument, where, ": null data with size ", x.size());
+}
+
+/// The walk over views of one shape. The last operand is the channel: it moves by 1 along `axis`,
+/// and not at all where axis is no dimension.
+template <class First, class... Rest>
+[[nodiscard]] common_walk<sizeof...(Rest) + 2> channel_walk(
+    std::size_t axis, const tensor_view<First>& first, const tensor_view<Rest>&... rest) noexcept {
+  common_walk<sizeof...(Rest) + 2> walk;  // of rank 0: one row of one element
+  if (first.rank > 0) {
+    walk.rank = first.rank;
+    walk.shape = first.shape;
+  }
+  for (std::size_t i = 0; i < first.rank; ++i) {
+    walk.strides[i] = {first.strides[i], rest.strides[i]..., i == axis ? 1 : 0};
+  }
+  return walk;
+}
+
+inline constexpr std::size_t no_channel_axis = max_rank;
+
+inline void require_fake_grid(grid levels, const char* where) {
+  require(levels.qmin >= -32768 && levels.qmax <= 65535 && levels.qmin < levels.qmax &&
+              levels.qmax - levels.qmin <= 65535,
+          error_kind::invalid_argument, where, ": grid ", levels.qmin, "..", levels.qmax,
+          " does not have 2 to 65536 levels within -32768..65535");
+}
+
+inline void require_fake_params(quant_params p, grid levels, const char* where) {
+  require_fake_grid(levels, where);
+  require_scale(p.scale, where);
+  require_zero_point(p.zero_point, levels, where);
+}
+
+inline void require_fake_params(const channel_quant_params& p, tensor_view<const float> x,
+                                grid levels, const char* where) {
+  require_fake_grid(levels, where);
+  require(p.axis < x.rank, error_kind::invalid_argument, where, ": axis ", p.axis,
+          " of a tensor of rank ", x.rank);
+  const std::size_t channels = x.shape[p.axis];
+  require(p.scales.size() == channels && p.zero_points.size() == channels,
+          error_kind::shape_mismatch, where, ": ", p.scales.size(), " scales and ",
+          p.zero_points.size(), " zero points for ", channels, " channels");
+  for (std::size_t i = 0; i < channels; ++i) {
+    require_scale(p.scales[i], where);
+    require_zero_point(p.zero_points[i], levels, where);
+  }
+}
+
+/// fake_quantize() after its checks; channel c has scales[c] and zero_points[c].
+inline void fake_quantize_views(tensor_view<const float> x, tensor_view<float> y, std::size_t axis,
+                                const float* scales, const std::int32_t* zero_points, grid levels) {
+  const auto walk = channel_walk(axis, x, y);
+  const std::size_t n = walk.row_size();
+  const std::ptrdiff_t x_stride = walk.row_stride(0);
+  const std::ptrdiff_t y_stride = walk.row_stride(1);
+  const std::ptrdiff_t channel_stride = walk.row_stride(2);
+  walk.for_each_row([&](const common_walk<3>::offsets& at) {
+    const float* from = x.data + at[0];
+    float* to = y.data + at[1];
+    const auto quantizer = [&](std::ptrdiff_t i) {
+      const std::ptrdiff_t channel = at[2] + i * channel_stride;
+      return fake_quantizer(scales[channel], zero_points[channel], levels);
+    };
+    const auto end = static_cast<std::ptrdiff_t>(n);
+    if (channel_stride == 0 && x_stride == 1 && y_stride == 1) {
+      const fake_quantizer q = quantizer(0);
+      for (std::ptrdiff_t i = 0; i < end; ++i) {  // the loop that compilers vectorize
+        to[i] = q(from[i]);
+      }
+      return;
+    }
+    for (std::ptrdiff_t i = 0; i < end; ++i) {
+      to[i * y_stride] = quantizer(i)(from[i * x_stride]);
+    }
+  });
+}
+
+}  // namespace detail
+
+/// y = reference::fake_quantize(x, p, levels), bit for bit: what quantize() and dequantize() return
+/// where the grid is one of theirs. NaN gives 0, infinities saturate.
+inline void fake_quantize(tensor_view<const float> x, tensor_view<float> y, quant_params p,
+                          grid levels) {
+  detail::require_fake_params(p, levels, "fake_quantize");
+  detail::require_shape_of_x(x, y, "y", "fake_quantize");
+  detail::fake_quantize_views(x, y, detail::no_channel_axis, &p.scale, &p.zero_point, levels);
+}
+
+inline void fake_quantize(std::span<const float> x, std::span<float> y, quant_params p,
+                          grid levels) {
+  fake_quantize(tensor_view<const float>(x.data(), {x.size()}),
+                tensor_view<float>(y.data(), {y.size()}), p, levels);
+}
+
+/// Per channel along p.axis.
+inline void fake_quantize(tensor_view<const float> x, tensor_view<float> y,
+                          const channel_quant_params& p, grid levels) {
+  detail::require_fake_params(p, x, levels, "fake_quantize");
+  detail::require_shape_of_x(x, y, "y", "fake_quantize");
+  detail::fake_quantize_views(x, y, p.axis, p.scales.data(), p.zero_points.data(), levels);
+}
+
+/// The factor that LSQ multiplies the gradient of the scale with, so that the scale learns at the
+/// pace of the values that share it: 1 / sqrt(count * qmax), in double, rounded to float.
+/// `count` is the number of values that share the scale. Throws invalid_argument if count or qmax
+/// is not positive.
+[[nodiscard]] inline float lsq_gradient_factor(std::size_t count, grid levels) {
+  detail::require(count > 0, error_kind::invalid_argument, "lsq_gradient_factor: count is 0");
+  detail::require(levels.qmax > 0, error_kind::invalid_argument, "lsq_gradient_factor: qmax ",
+                  levels.qmax, " is not positive");
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(count) * levels.qmax));
+}
+
+/// The gradients of a loss with respect to the parameters of one tensor.
+struct quant_params_gradient {
+  float scale = 0.0F;
+  float zero_point = 0.0F;
+  friend bool operator==(const quant_params_gradient&, const quant_params_gradient&) = default;
+};
+
+namespace detail {
+
+/// The sums of one channel, in blocks of reference::gradient_block elements.
+class gradient_sums {
+ public:
+  void add(float grad_y, const reference::fake_quantize_partials& d) noexcept {
+    block_scale_ += term(grad_y, d.scale);
+    block_zero_point_ += term(grad_y, d.zero_point);
+    if (++count_ == reference::gradient_block) {
+      close_block();
+    }
+  }
+
+  [[nodiscard]] quant_params_gradient finalize(float factor) noexcept {
+    close_block();
+    return {static_cast<float>(scale_ * static_cast<double>(factor)),
+            static_cast<float>(zero_point_ * static_cast<double>(factor))};
+  }
+
+ private:
+  /// Exact, hence the same sum whether or not the compiler contracts it with the addition.
+  [[nodiscard]] static double term(float grad_y, float derivative) noexcept {
+    return derivative == 0.0F ? 0.0 : static_cast<double>(grad_y) * static_cast<double>(derivative);
+  }
+  void close_block() noexcept {
+    scale_ += block_scale_;
+    zero_point_ += block_zero_point_;
+    block_scale_ = 0.0;
+    block_zero_point_ = 0.0;
+    count_ = 0;
+  }
+
+  double scale_ = 0.0;
+  double zero_point_ = 0.0;
+  double block_scale_ = 0.0;
+  double block_zero_point_ = 0.0;
+  std::size_t count_ = 0;
+};
+
+/// The operands of fake_quantize_backward() after its checks.
+struct backward_operands {
+  tensor_view<const float> x;
+  tensor_view<const float> grad_y;
+  tensor_view<float> grad_x;
+  std::size_t axis = no_channel_axis;
+  std::span<const float> scales;
+  std::span<const std::int32_t> zero_points;
+  grid levels;
+};
+
+inline void require_backward(tensor_view<const float> x, tensor_view<const float> grad_y,
+                             tensor_view<float> grad_x, float factor) {
+  constexpr const char* where = "fake_quantize_backward";
+  require_shape_of_x(x, grad_y, "grad_y", where);
+  require_shape_of_x(x, grad_x, "grad_x", where);
+  require(std::isfinite(factor) && factor > 0.0F, error_kind::invalid_argument, where,
+          ": gradient factor ", factor, " is not a positive finite number");
+}
+
+/// Writes grad_x and calls finish(channel, sums). Several channels at a time, so that memory is
+/// walked in its order also where the channels are the last dimension; the elements of one channel
+/// come in their order all the same.
+template <class Finish>
+void fake_quantize_backward(const backward_operands& o, const Finish& finish) {
+  constexpr std::size_t tile = 64;
+  constexpr std::size_t channel_operand = 3;
+  auto walk = channel_walk(o.axis, o.x, o.grad_y, o.grad_x);
+  const auto step = walk.strides[walk.rank - 1];
+  const std::size_t channels = o.scales.size();
+  for (std::size_t first = 0; first < channels; first += tile) {
+    const std::size_t count = (std::min)(tile, channels - first);
+    std::array<gradient_sums, tile> sums{};
+    common_walk<4>::offsets begin{};
+    if (o.axis != no_channel_axis) {
+      walk.shape[o.axis] = count;
+      begin = walk.advance(begin, o.axis, first);
+    }
+    const auto end = static_cast<std::ptrdiff_t>(walk.row_size());
+    walk.for_each_row(
+        [&](const common_walk<4>::offsets& at) {
+          for (std::ptrdiff_t i = 0; i < end; ++i) {
+            const auto channel =
+                static_cast<std::size_t>(at[channel_operand] + i * step[channel_operand]);
+            const fake_quantizer q(o.scales[channel], o.zero_points[channel], o.levels);
+            const float grad_y = o.grad_y.data[at[1] + i * step[1]];
+            const auto d = q.derivatives(o.x.data[at[0] + i * step[0]]);
+            o.grad_x.data[at[2] + i * step[2]] = d.x == 0.0F ? 0.0F : grad_y;
+            sums[channel - first].add(grad_y, d);
+          }
+        },
+        begin);
+    for (std::size_t c = 0; c < count; ++c) {
+      finish(first + c, sums[c]);
+    }
+  }
+}
+
+}  // namespace detail
+
+/// The gradients of a loss through y = fake_quantize(x, p, levels), given its gradient grad_y for
+/// y. With d = reference::fake_quantize_derivatives(x[i], p, levels):
+///
+///   grad_x[i]   = d.x is 1 ? grad_y[i] : 0
+///   scale       = factor * sum of grad_y[i] * d.scale
+///   zero_point  = factor * sum of grad_y[i] * d.zero_point
+///
+/// A derivative of 0 contributes 0 even if grad_y is NaN or infinite; elsewhere they propagate. A
+/// NaN in x has no gradient at all. `factor` is positive and finite; see lsq_gradient_factor().
+///
+/// The sums are in double: the products, which are exact, are added in the order of the elements
+/// (last dimension fastest) within blocks of reference::gradient_block, then the sums of the blocks
+/// in their order, the last block being whatever is left. The sum is multiplied by the factor in
+/// double and rounded to float. Hence they depend on the values alone, not on strides or the
+/// processor, and whole blocks may be summed anywhere. grad_x may be the buffer of x or of grad_y.
+inline quant_params_gradient fake_quantize_backward(tensor_view<const float> x,
+                                                    tensor_view<const float> grad_y, quant_params p,
+                                                    grid levels, tensor_view<float> grad_x,
+                                                    float factor = 1.0F) {
+  detail::require_fake_params(p, levels, "fake_quantize_backward");
+  detail::require_backward(x, grad_y, grad_x, factor);
+  quant_params_gradient result;
+  detail::fake_quantize_backward(
+      {.x = x,
+       .grad_y = grad_y,
+       .grad_x = grad_x,
+       .scales = {&p.scale, 1},
+       .zero_points = {&p.zero_point, 1},
+       .levels = levels},
+      [&](std::size_t, detail::gradient_sums& sums) { result = sums.finalize(factor); });
+  return result;
+}
+
+inline quant_params_gradient fake_quantize_backward(std::span<const float> x,
+                                                    std::span<const float> grad_y, quant_params p,
+                                                    grid levels, std::span<float> grad_x,
+                                                    float factor = 1.0F) {
+  return fake_quantize_backward(tensor_view<const float>(x.data(), {x.size()}),
+                                tensor_view<const float>(grad_y.data(), {grad_y.size()}), p, levels,
+                                tensor_view<float>(grad_x.data(), {grad_x.size()}), factor);
+}
+
+/// Per channel along p.axis: fills grad_scales and grad_zero_points, which have an element for each
+/// channel. The sums of a channel run over its own elements in their order, in blocks of them.
+inline void fake_quantize_backward(tensor_view<const float> x, tensor_view<const float> grad_y,
+                                   const channel_quant_params& p, grid levels,
+                                   tensor_view<float> grad_x, std::span<float> grad_scales,
+                                   std::span<float> grad_zero_points, float factor = 1.0F) {
+  detail::require_fake_params(p, x, levels, "fake_quantize_backward");
+  detail::require_backward(x, grad_y, grad_x, factor);
+  detail::require(
+      grad_scales.size() == p.scales.size() && grad_zero_points.size() == p.scales.size(),
+      error_kind::shape_mismatch, "fake_quantize_backward: gradients of ", grad_scales.size(),
+      " scales and ", grad_zero_points.size(), " zero points for ", p.scales.size(), " channels");
+  detail::fake_quantize_backward({.x = x,
+                                  .grad_y = grad_y,
+                                  .grad_x = grad_x,
+                                  .axis = p.axis,
+                                  .scales = p.scales,
+                                  .zero_points = p.zero_points,
+                                  .levels = levels},
+                                 [&](std::size_t channel, detail::gradient_sums& sums) {
+                                   const quant_params_gradient g = sums.finalize(factor);
+                                   grad_scales[channel] = g.scale;
+                                   grad_zero_points[channel] = g.zero_point;
+                                 });
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_FAKE_QUANTIZE_HPP
+// ---- detent/fixed_point.hpp ----
+// Requantization of 32-bit sums with integer arithmetic alone, as the engines do it whose
+// multiplier is a 31-bit integer and a shift:
+//
+//   real multiplier = mantissa * 2^(shift - 31)
+//   q = clamp(rounded(acc * real multiplier) + zero_point, qmin, qmax)
+//
+// The engines differ in how they round. Where the multiplier is a float, quantize.hpp's
+// requantize() is meant: round_half_even(float(acc) * multiplier), the "fp32" dialect.
+#ifndef DETENT_FIXED_POINT_HPP
+#define DETENT_FIXED_POINT_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+DETENT_NAMESPACE_BEGIN
+
+/// mantissa * 2^(shift - 31), with mantissa in [2^30, 2^31) and shift in [-31, 30], or mantissa 0.
+struct fixed_point_multiplier {
+  std::int32_t mantissa = 0;
+  int shift = 0;
+  friend constexpr bool operator==(const fixed_point_multiplier&,
+                                   const fixed_point_multiplier&) = default;
+};
+
+/// How a fixed-point product is rounded; see the functions of the same names in namespace
+/// reference.
+enum class requantize_dialect : std::uint8_t {
+  double_rounding,          // gemmlowp, and TensorFlow Lite by default
+  single_rounding,          // TensorFlow Lite with TFLITE_SINGLE_ROUNDING
+  rndnu = single_rounding,  // XNNPACK's name of it
+};
+
+namespace reference {
+
+/// The high half of 2 * a * b, "SQRDMULH": a * b / 2^31 rounded to the nearest integer, ties
+/// upwards. The only result that does not fit, of INT32_MIN * INT32_MIN, saturates to INT32_MAX.
+/// Source: gemmlowp's SaturatingRoundingDoublingHighMul.
+///
+///   a * b / 2^31   -1.5 -0.5  0.5  1.5
+///   result         -1    0    1    2
+[[nodiscard]] constexpr std::int32_t saturating_rounding_doubling_high_mul(
+    std::int32_t a, std::int32_t b) noexcept {
+  constexpr std::int32_t smallest = std::numeric_limits<std::int32_t>::min();
+  if (a == smallest && b == smallest) {
+    return std::numeric_limits<std::int32_t>::max();
+  }
+  const std::int64_t product = std::int64_t{a} * b;
+  return static_cast<std::int32_t>((product + (std::int64_t{1} << 30)) >> 31);
+}
+
+/// x / 2^exponent rounded to the nearest integer, ties away from zero. 0 <= exponent <= 31.
+/// Source: gemmlowp's RoundingDivideByPOT.
+///
+///   x / 2^exponent   -1.5 -0.5  0.5  1.5
+///   result           -2   -1    1    2
+[[nodiscard]] constexpr std::int32_t rounding_divide_by_power_of_two(std::int32_t x,
+                                                                     int exponent) noexcept {
+  const std::int64_t divisor = std::int64_t{1} << exponent;
+  const std::int64_t remainder = x & (divisor - 1);
+  const std::int64_t above = ((divisor - 1) >> 1) + (x < 0 ? 1 : 0);
+  return (x >> exponent) + (remainder > above ? 1 : 0);
+}
+
+/// x * 2^n, saturated. 0 <= n <= 31.
+[[nodiscard]] constexpr std::int32_t saturating_left_shift(std::int32_t x, int n) noexcept {
+  constexpr std::int64_t smallest = std::numeric_limits<std::int32_t>::min();
+  constexpr std::int64_t largest = std::numeric_limits<std::int32_t>::max();
+  return static_cast<std::int32_t>(std::clamp(std::int64_t{x} << n, smallest, largest));
+}
+
+/// min(max(scaled + zero_point, qmin), qmax).
+[[nodiscard]] constexpr std::int32_t offset_to_grid(std::int64_t scaled, std::int32_t zero_point,
+                                                    grid levels) noexcept {
+  const std::int64_t smallest = levels.qmin;
+  const std::int64_t largest = levels.qmax;
+  return static_cast<std::int32_t>(std::clamp(scaled + zero_point, smallest, largest));
+}
+
+/// Rounds twice: the product to 32 bits, ties upwards; then what remains of the shift, ties away
+/// from zero. 1 * 0.25 so becomes 1. With left = max(shift, 0) and right = max(-shift, 0):
+///
+///   scaled = rounding_divide_by_power_of_two(
+///                saturating_rounding_doubling_high_mul(acc * 2^left, mantissa), right)
+///   q      = clamp(scaled + zero_point, qmin, qmax)
+///
+/// Source: gemmlowp, TensorFlow Lite's MultiplyByQuantizedMultiplier. Those leave acc * 2^left
+/// undefined where it overflows; here it saturates, which on a grid of at most 16 bits gives what
+/// the exact product gives.
+[[nodiscard]] constexpr std::int32_t requantize_double_rounding(std::int32_t accumulator,
+                                                                fixed_point_multiplier m,
+                                                                std::int32_t zero_point,
+                                                                grid levels) noexcept {
+  const std::int32_t shifted = saturating_left_shift(accumulator, std::max(m.shift, 0));
+  const std::int32_t high = saturating_rounding_doubling_high_mul(shifted, m.mantissa);
+  return offset_to_grid(rounding_divide_by_power_of_two(high, std::max(-m.shift, 0)), zero_point,
+                        levels);
+}
+
+/// Rounds once, ties upwards; no intermediate result overflows:
+///
+///   n = 31 - shift
+///   q = clamp(((int64(acc) * mantissa + 2^(n - 1)) >> n) + zero_point, qmin, qmax)
+///
+/// Source: XNNPACK's "rndnu" (round to nearest, up).
+[[nodiscard]] constexpr std::int32_t requantize_rndnu(std::int32_t accumulator,
+                                                      fixed_point_multiplier m,
+                                                      std::int32_t zero_point,
+                                                      grid levels) noexcept {
+  const int n = 31 - m.shift;
+  const std::int64_t product = std::int64_t{accumulator} * m.mantissa;
+  return offset_to_grid((product + (std::int64_t{1} << (n - 1))) >> n, zero_point, levels);
+}
+
+/// TensorFlow Lite's MultiplyByQuantizedMultiplier with TFLITE_SINGLE_ROUNDING, ruy's and
+/// CMSIS-NN's likewise: the same function as requantize_rndnu().
+[[nodiscard]] constexpr std::int32_t requantize_single_rounding(std::int32_t accumulator,
+                                                                fixed_point_multiplier m,
+                                                                std::int32_t zero_point,
+                                                                grid levels) noexcept {
+  return requantize_rndnu(accumulator, m, zero_point, levels);
+}
+
+}  // namespace reference
+
+/// The nearest fixed-point multiplier: multiplier = f * 2^shift with f in [0.5, 1), and mantissa =
+/// f * 2^31 rounded half up, where 2^31 carries into the shift. As TensorFlow Lite's
+/// QuantizeMultiplier, with which it shares the ends of the range:
+///
+///   rounded below 2^-32   0: a product with any 32-bit number is less than one half
+///   2^30 and more         (2^31 - 1) * 2^-1: a product other than 0 is off every 16-bit grid
+///
+/// Throws invalid_argument if the multiplier is negative or not finite.
+[[nodiscard]] inline fixed_point_multiplier quantize_multiplier(double multiplier) {
+  detail::require(std::isfinite(multiplier) && multiplier >= 0.0, error_kind::invalid_argument,
+                  "quantize_multiplier: multiplier ", multiplier,
+                  " is not a finite number of at least 0");
+  constexpr std::int64_t two_to_31 = std::int64_t{1} << 31;
+  int shift = 0;
+  const double fraction = std::frexp(multiplier, &shift);
+  auto mantissa = static_cast<std::int64_t>(std::round(fraction * static_cast<double>(two_to_31)));
+  if (mantissa == two_to_31) {
+    mantissa /= 2;
+    ++shift;
+  }
+  if (shift < -31) {
+    return {0, 0};
+  }
+  if (shift > 30) {
+    return {std::numeric_limits<std::int32_t>::max(), 30};
+  }
+  return {static_cast<std::int32_t>(mantissa), shift};
+}
+
+namespace detail {
+
+inline void require_multiplier(fixed_point_multiplier m, const char* where) {
+  const bool normalized = m.mantissa == 0 || m.mantissa >= std::int32_t{1} << 30;
+  require(normalized && m.shift >= -31 && m.shift <= 30, error_kind::invalid_argument, where,
+          ": multiplier ", m.mantissa, " * 2^(", m.shift,
+          " - 31) does not have a mantissa of 0 or 2^30..2^31-1 and a shift of -31..30");
+}
+
+/// Rows of `columns` elements; column j takes multiplier j, or all columns take the only one.
+template <auto Definition, class Q>
+void requantize_rows(std::span<const std::int32_t> acc, std::span<Q> q,
+                     std::span<const fixed_point_multiplier> multipliers, std::int32_t zero_point,
+                     grid levels) noexcept {
+  const bool is_per_tensor = multipliers.size() == 1;
+  const std::size_t columns = is_per_tensor ? acc.size() : multipliers.size();
+  const std::size_t step = is_per_tensor ? 0 : 1;
+  for (std::size_t row = 0; row < acc.size(); row += columns) {
+    for (std::size_t j = 0; j < columns; ++j) {
+      q[row + j] =
+          static_cast<Q>(Definition(acc[row + j], multipliers[step * j], zero_point, levels));
+    }
+  }
+}
+
+template <class Q>
+void requantize_fixed_point(std::span<const std::int32_t> acc, std::span<Q> q,
+                            std::span<const fixed_point_multiplier> multipliers,
+                            std::int32_t zero_point, grid levels, requantize_dialect dialect) {
+  constexpr const char* where = "requantize";
+  constexpr grid type{std::numeric_limits<Q>::min(), std::numeric_limits<Q>::max()};
+  require(levels.qmin <= levels.qmax && levels.qmin >= type.qmin && levels.qmax <= type.qmax,
+          error_kind::invalid_argument, where, ": grid ", levels.qmin, "..", levels.qmax,
+          " does not fit ", type.qmin, "..", type.qmax);
+  require_zero_point(zero_point, levels, where);
+  require_spans(acc, q, where);
+  require(multipliers.empty() || multipliers.data() != nullptr, error_kind::invalid_argument, where,
+          ": null data with ", multipliers.size(), " multipliers");
+  require(multipliers.empty() ? acc.empty() : acc.size() % multipliers.size() == 0,
+          error_kind::shape_mismatch, where, ": ", multipliers.size(), " multipliers for ",
+          acc.size(), " elements, which are no whole rows");
+  for (const fixed_point_multiplier m : multipliers) {
+    require_multiplier(m, where);
+  }
+  require(dialect <= requantize_dialect::single_rounding, error_kind::invalid_argument, where,
+          ": no dialect has the number ", static_cast<int>(dialect));
+  switch (dialect) {
+    case requantize_dialect::double_rounding:
+      requantize_rows<reference::requantize_double_rounding>(acc, q, multipliers, zero_point,
+                                                             levels);
+      return;
+    case requantize_dialect::single_rounding:
+      requantize_rows<reference::requantize_single_rounding>(acc, q, multipliers, zero_point,
+                                                             levels);
+      return;
+  }
+}
+
+}  // namespace detail
+
+// q[i] = the function of namespace reference that has the dialect's name, of acc[i], for the four
+// element types: overloads rather than templates, so that vectors and arrays convert to spans.
+// levels within the type; zero_point within levels. Inputs and outputs do not overlap. Thread-safe,
+// allocates nothing, and throws detent::error (invalid_argument, shape_mismatch) before it writes
+// anything.
+#define DETENT_FIXED_POINT_OVERLOADS(Q)                                                         \
+  /* Per tensor. */                                                                             \
+  inline void requantize(std::span<const std::int32_t> acc, std::span<Q> q,                     \
+                         fixed_point_multiplier m, std::int32_t zero_point, grid levels,        \
+                         requantize_dialect dialect) {                                          \
+    detail::requantize_fixed_point(acc, q, std::span<const fixed_point_multiplier>(&m, 1),      \
+                                   zero_point, levels, dialect);                                \
+  }                                                                                             \
+  /* Per channel: acc is rows of multipliers.size() elements, column j takes multipliers[j]. */ \
+  inline void requantize(std::span<const std::int32_t> acc, std::span<Q> q,                     \
+                         std::span<const fixed_point_multiplier> multipliers,                   \
+                         std::int32_t zero_point, grid levels, requantize_dialect dialect) {    \
+    detail::requantize_fixed_point(acc, q, multipliers, zero_point, levels, dialect);           \
+  }
+
+DETENT_FIXED_POINT_OVERLOADS(std::uint8_t)
+DETENT_FIXED_POINT_OVERLOADS(std::int8_t)
+DETENT_FIXED_POINT_OVERLOADS(std::uint16_t)
+DETENT_FIXED_POINT_OVERLOADS(std::int16_t)
+#undef DETENT_FIXED_POINT_OVERLOADS
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_FIXED_POINT_HPP
 // ---- detent/observers/min_max.hpp ----
 // The range of everything seen: exact, and the same whatever the split into batches, threads or
 // merges.
@@ -5011,5 +8671,841 @@ class channel_min_max_observer {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_OBSERVERS_MIN_MAX_HPP
+// ---- detent/quantized_elementwise.hpp ----
+// Elementwise functions, lookup tables, concatenation and averages of 8-bit tensors, each of which
+// has its own scale and zero point. With D and Q for reference::dequantize and reference::quantize:
+//
+//   quantized_add, _sub, _mul, _div   Q(D(a) op D(b)), as com.microsoft.QLinearAdd and QLinearMul
+//   lookup_table, apply_table         Q(f(D(q))) for all 256 values of q, then one load per element
+//   rescale                           Q(D(q)), by such a table
+//   quantized_concat                  rescale() of each input into one output
+//   quantized_average                 exact integer sums, then one multiplication
+//
+// Every operation that is written is rounded to float by itself; nothing is contracted. NaN becomes
+// the zero point, infinities saturate. All functions are thread-safe, allocate nothing, and throw
+// detent::error (invalid_argument, shape_mismatch, overflow) before they write anything. Elements
+// are independent of each other: a caller may split spans among threads.
+#ifndef DETENT_QUANTIZED_ELEMENTWISE_HPP
+#define DETENT_QUANTIZED_ELEMENTWISE_HPP
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <span>
+#include <type_traits>
+#include <variant>
+
+DETENT_NAMESPACE_BEGIN
+namespace reference {
+
+/// x = float(q - zero_point) * scale, as dequantize(), for use in a sum: going through memory keeps
+/// the compiler from contracting the product with the addition that follows.
+[[nodiscard]] inline float dequantize_rounded(std::int32_t q, quant_params p) noexcept {
+  const volatile float x = dequantize(q, p);
+  return x;
+}
+
+/// Q(f(D(a), D(b))) with f such as std::plus<float>: dequantized, combined and quantized in float,
+/// with a rounding after each of them.
+template <class F>
+[[nodiscard]] std::int32_t quantized_binary(const F& f, std::int32_t a, quant_params a_params,
+                                            std::int32_t b, quant_params b_params,
+                                            quant_params out_params, grid levels) noexcept {
+  const float value = f(dequantize_rounded(a, a_params), dequantize_rounded(b, b_params));
+  return quantize(value, out_params, levels);
+}
+
+/// What turns a sum of (q - zero_point) into a mean in steps of the output:
+/// input_scale / (output_scale * float(count)), each operation rounded to float.
+[[nodiscard]] inline float average_multiplier(float input_scale, float output_scale,
+                                              std::size_t count) noexcept {
+  const float divisor = output_scale * static_cast<float>(count);
+  return input_scale / divisor;
+}
+
+}  // namespace reference
+
+namespace detail {
+
+/// Elements that are taken together through floats on the stack.
+inline constexpr std::size_t elementwise_block = 512;
+
+/// quantize() where the zero point need not be one of the levels: saturating to the whole type and
+/// then to the levels is the same as at once.
+template <quantized_byte Q>
+void quantize_levels(std::span<const float> x, std::span<Q> q, quant_params p, grid levels) {
+  quantize(x, q, p);
+  if (levels == full_grid<Q>) {
+    return;
+  }
+  const auto lowest = static_cast<Q>(levels.qmin);
+  const auto highest = static_cast<Q>(levels.qmax);
+  for (std::size_t i = 0; i < q.size(); ++i) {
+    const bool is_nan = x[i] != x[i];
+    q[i] = is_nan ? q[i] : (std::clamp)(q[i], lowest, highest);
+  }
+}
+
+template <class F, quantized_byte A, quantized_byte B, quantized_byte Out>
+void quantized_binary(const F& f, std::span<const A> a, quant_params a_params, std::span<const B> b,
+                      quant_params b_params, std::span<Out> out, quant_params out_params,
+                      grid levels, const char* where) {
+  require_params<A>(a_params, full_grid<A>, where);
+  require_params<B>(b_params, full_grid<B>, where);
+  require_params<Out>(out_params, full_grid<Out>, where);
+  require_grid<Out>(levels, where);
+  require_spans(a, out, where);
+  require_spans(b, out, where);
+  std::array<float, elementwise_block> left;
+  std::array<float, elementwise_block> right;
+  for (std::size_t i = 0; i < out.size(); i += elementwise_block) {
+    const std::size_t n = (std::min)(elementwise_block, out.size() - i);
+    const std::span<float> x(left.data(), n);
+    const std::span<float> y(right.data(), n);
+    dequantize(a.subspan(i, n), x, a_params);
+    dequantize(b.subspan(i, n), y, b_params);
+    for (std::size_t j = 0; j < n; ++j) {
+      x[j] = f(x[j], y[j]);
+    }
+    quantize_levels<Out>(x, out.subspan(i, n), out_params, levels);
+  }
+}
+
+}  // namespace detail
+
+// Overloads rather than templates, so that vectors and arrays convert to spans.
+//
+// out = Q(D(a) op D(b)), bit for bit reference::quantized_binary. The element types may be any of
+// u8 and s8, the sizes are equal. `levels` narrows the values that are written, as a fused clip
+// does; the zero point may lie outside of it, and is what NaN (inf - inf, 0 / 0) becomes all the
+// same. `out` may be the very buffer of a or b, and overlaps them in no other way.
+#define DETENT_QUANTIZED_BINARY(name, function, A, B, Out)                                        \
+  inline void name(std::span<const A> a, quant_params a_params, std::span<const B> b,             \
+                   quant_params b_params, std::span<Out> out, quant_params out_params,            \
+                   grid levels = full_grid<Out>) {                                                \
+    detail::quantized_binary(function, a, a_params, b, b_params, out, out_params, levels, #name); \
+  }
+#define DETENT_QUANTIZED_BINARIES(A, B, Out)                                  \
+  DETENT_QUANTIZED_BINARY(quantized_add, std::plus<float>{}, A, B, Out)       \
+  DETENT_QUANTIZED_BINARY(quantized_sub, std::minus<float>{}, A, B, Out)      \
+  DETENT_QUANTIZED_BINARY(quantized_mul, std::multiplies<float>{}, A, B, Out) \
+  DETENT_QUANTIZED_BINARY(quantized_div, std::divides<float>{}, A, B, Out)
+
+DETENT_QUANTIZED_BINARIES(std::uint8_t, std::uint8_t, std::uint8_t)
+DETENT_QUANTIZED_BINARIES(std::uint8_t, std::uint8_t, std::int8_t)
+DETENT_QUANTIZED_BINARIES(std::uint8_t, std::int8_t, std::uint8_t)
+DETENT_QUANTIZED_BINARIES(std::uint8_t, std::int8_t, std::int8_t)
+DETENT_QUANTIZED_BINARIES(std::int8_t, std::uint8_t, std::uint8_t)
+DETENT_QUANTIZED_BINARIES(std::int8_t, std::uint8_t, std::int8_t)
+DETENT_QUANTIZED_BINARIES(std::int8_t, std::int8_t, std::uint8_t)
+DETENT_QUANTIZED_BINARIES(std::int8_t, std::int8_t, std::int8_t)
+#undef DETENT_QUANTIZED_BINARIES
+#undef DETENT_QUANTIZED_BINARY
+
+// ----------------------------------------------------------------------------------------- tables
+
+/// A function of one 8-bit value: the entry of q is Q(f(D(q))) with the parameters of the input and
+/// those of the output.
+template <quantized_byte In, quantized_byte Out = In>
+class lookup_table {
+ public:
+  /// Calls f, which takes and returns float, once for each of the 256 values in the order of their
+  /// bytes. What f is given has been rounded to float before, so that it can't be contracted with
+  /// the sums in f; f's own products can. NaN becomes the zero point of the output. Throws
+  /// invalid_argument for scales and zero points that quantize() refuses.
+  template <class F>
+  requires std::is_invocable_r_v<float, const F&, float> lookup_table(const F& f,
+                                                                      quant_params in_params,
+                                                                      quant_params out_params) {
+    detail::require_params<In>(in_params, full_grid<In>, "lookup_table");
+    detail::require_params<Out>(out_params, full_grid<Out>, "lookup_table");
+    std::array<In, 256> all;
+    for (std::size_t byte = 0; byte < all.size(); ++byte) {
+      all[byte] = static_cast<In>(byte);
+    }
+    std::array<float, 256> values;
+    dequantize(std::span<const In>(all), std::span<float>(values), in_params);
+    for (float& value : values) {
+      value = f(value);
+    }
+    quantize(std::span<const float>(values), std::span<Out>(entries_), out_params);
+  }
+
+  [[nodiscard]] Out operator[](In q) const noexcept {
+    return entries_[static_cast<std::uint8_t>(q)];
+  }
+  /// All entries, in the order of the bytes that q is stored in: 0..127, then -128..-1 if signed.
+  [[nodiscard]] const std::array<Out, 256>& entries() const noexcept { return entries_; }
+
+ private:
+  std::array<Out, 256> entries_;
+};
+
+/// out[i] = table[in[i]]. `out` may be the very buffer of `in`, and overlaps it in no other way.
+template <quantized_byte In, quantized_byte Out>
+void apply_table(std::type_identity_t<std::span<const In>> in,
+                 std::type_identity_t<std::span<Out>> out, const lookup_table<In, Out>& table) {
+  detail::require_spans(in, out, "apply_table");
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    out[i] = table[in[i]];
+  }
+}
+
+namespace detail {
+
+/// The table of Q(D(q)).
+template <quantized_byte In, quantized_byte Out>
+[[nodiscard]] lookup_table<In, Out> rescale_table(quant_params in_params, quant_params out_params) {
+  return {[](float x) { return x; }, in_params, out_params};
+}
+
+template <quantized_byte In, quantized_byte Out>
+void rescale(std::span<const In> in, quant_params in_params, std::span<Out> out,
+             quant_params out_params) {
+  require_params<In>(in_params, full_grid<In>, "rescale");
+  require_params<Out>(out_params, full_grid<Out>, "rescale");
+  require_spans(in, out, "rescale");
+  apply_table(in, out, rescale_table<In, Out>(in_params, out_params));
+}
+
+}  // namespace detail
+
+// out = Q(D(in)). `out` may be the very buffer of `in`, and overlaps it in no other way.
+#define DETENT_RESCALE(In, Out)                                                           \
+  inline void rescale(std::span<const In> in, quant_params in_params, std::span<Out> out, \
+                      quant_params out_params) {                                          \
+    detail::rescale(in, in_params, out, out_params);                                      \
+  }
+DETENT_RESCALE(std::uint8_t, std::uint8_t)
+DETENT_RESCALE(std::uint8_t, std::int8_t)
+DETENT_RESCALE(std::int8_t, std::uint8_t)
+DETENT_RESCALE(std::int8_t, std::int8_t)
+#undef DETENT_RESCALE
+
+// ------------------------------------------------------------------------------------------ concat
+
+/// An input of quantized_concat(): dense values of either type, and what they stand for.
+struct concat_input {
+  std::variant<std::span<const std::uint8_t>, std::span<const std::int8_t>> values;
+  quant_params params;
+
+  concat_input(std::span<const std::uint8_t> values_, quant_params params_)
+      : values(values_), params(params_) {}
+  concat_input(std::span<const std::int8_t> values_, quant_params params_)
+      : values(values_), params(params_) {}
+};
+
+namespace detail {
+
+template <quantized_byte Out>
+void require_concat(std::span<const concat_input> inputs, std::size_t rows, std::span<Out> out,
+                    quant_params out_params) {
+  constexpr const char* where = "quantized_concat";
+  require_params<Out>(out_params, full_grid<Out>, where);
+  std::size_t total = 0;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    std::visit(
+        [&]<class In>(std::span<const In> values) {
+          require_params<In>(inputs[i].params, full_grid<In>, where);
+          require(rows == 0 ? values.empty() : values.size() % rows == 0,
+                  error_kind::shape_mismatch, where, ": input ", i, " has ", values.size(),
+                  " elements, which are not ", rows, " rows");
+          require(values.empty() || values.data() != nullptr, error_kind::invalid_argument, where,
+                  ": null data with size ", values.size());
+          total += values.size();
+        },
+        inputs[i].values);
+  }
+  require(total == out.size(), error_kind::shape_mismatch, where, ": the inputs have ", total,
+          " elements, the output ", out.size());
+  require(out.empty() || out.data() != nullptr, error_kind::invalid_argument, where,
+          ": null data with size ", out.size());
+}
+
+/// Calls convert(row of the input, row of the output) for each row.
+template <class In, class Out, class Convert>
+void for_each_concat_row(std::span<const In> in, std::size_t rows, std::span<Out> out,
+                         std::size_t offset, const Convert& convert) {
+  const std::size_t in_row = in.size() / rows;
+  const std::size_t out_row = out.size() / rows;
+  for (std::size_t r = 0; r < rows; ++r) {
+    convert(in.subspan(r * in_row, in_row), out.subspan(r * out_row + offset, in_row));
+  }
+}
+
+template <quantized_byte Out>
+void quantized_concat(std::span<const concat_input> inputs, std::size_t rows, std::span<Out> out,
+                      quant_params out_params) {
+  require_concat(inputs, rows, out, out_params);
+  if (rows == 0) {
+    return;
+  }
+  std::size_t offset = 0;
+  for (const concat_input& input : inputs) {
+    std::visit(
+        [&]<class In>(std::span<const In> values) {
+          if (std::same_as<In, Out> && input.params == out_params) {
+            for_each_concat_row(values, rows, out, offset,
+                                [](std::span<const In> from, std::span<Out> to) {
+                                  std::copy(from.begin(), from.end(), to.begin());
+                                });
+          } else {
+            const auto table = rescale_table<In, Out>(input.params, out_params);
+            for_each_concat_row(
+                values, rows, out, offset,
+                [&](std::span<const In> from, std::span<Out> to) { apply_table(from, to, table); });
+          }
+          offset += values.size() / rows;
+        },
+        input.values);
+  }
+}
+
+}  // namespace detail
+
+// Row r of the output is row r of each input, one after the other, rescaled to `out_params`: an
+// input whose type and parameters are those of the output is copied. All tensors are dense; `rows`
+// is the product of the dimensions before the axis, each input has size / rows elements in a row.
+// No overlaps.
+#define DETENT_QUANTIZED_CONCAT(Out)                                                   \
+  inline void quantized_concat(std::span<const concat_input> inputs, std::size_t rows, \
+                               std::span<Out> out, quant_params out_params) {          \
+    detail::quantized_concat(inputs, rows, out, out_params);                           \
+  }
+DETENT_QUANTIZED_CONCAT(std::uint8_t)
+DETENT_QUANTIZED_CONCAT(std::int8_t)
+#undef DETENT_QUANTIZED_CONCAT
+
+// ----------------------------------------------------------------------------------------- average
+
+namespace detail {
+
+/// Sums of 255 that fit 32 bits.
+inline constexpr std::size_t max_average_count = std::numeric_limits<std::int32_t>::max() / 255;
+
+template <quantized_byte Q>
+void add_row(const Q* row, std::ptrdiff_t stride, std::span<std::int32_t> sums) noexcept {
+  if (stride == 1) {  // the loop that compilers vectorize
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      sums[i] += row[i];
+    }
+    return;
+  }
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    sums[i] += row[static_cast<std::ptrdiff_t>(i) * stride];
+  }
+}
+
+/// row(i, channel) is the address of that channel in the i-th of `rows` rows.
+template <quantized_byte Q, class Row>
+void quantized_average(std::size_t rows, std::size_t count, const Row& row, std::ptrdiff_t stride,
+                       quant_params in_params, std::span<Q> out, quant_params out_params) {
+  constexpr const char* where = "quantized_average";
+  require_params<Q>(in_params, full_grid<Q>, where);
+  require_params<Q>(out_params, full_grid<Q>, where);
+  require(out.empty() || out.data() != nullptr, error_kind::invalid_argument, where,
+          ": null data with size ", out.size());
+  require(rows <= max_average_count, error_kind::overflow, where, ": the sum of ", rows,
+          " values may not fit 32 bits");
+  require(rows == 0 || count > 0, error_kind::invalid_argument, where, ": ", rows,
+          " values, but count is 0");
+  const float multiplier =
+      rows == 0 ? 0.0F : reference::average_multiplier(in_params.scale, out_params.scale, count);
+  require(std::isfinite(multiplier), error_kind::invalid_argument, where, ": the multiplier ",
+          in_params.scale, " / (", out_params.scale, " * ", count, ") is not finite");
+  if (multiplier == 0.0F) {
+    std::fill(out.begin(), out.end(), static_cast<Q>(out_params.zero_point));
+    return;
+  }
+  const std::int32_t offset = static_cast<std::int32_t>(rows) * in_params.zero_point;
+  std::array<std::int32_t, elementwise_block> block;
+  for (std::size_t first = 0; first < out.size(); first += elementwise_block) {
+    const std::size_t n = (std::min)(elementwise_block, out.size() - first);
+    const std::span<std::int32_t> sums(block.data(), n);
+    std::fill(sums.begin(), sums.end(), -offset);
+    for (std::size_t i = 0; i < rows; ++i) {
+      add_row(row(i, first), stride, sums);
+    }
+    requantize(std::span<const std::int32_t>(sums), out.subspan(first, n),
+               quant_params{multiplier, out_params.zero_point});
+  }
+}
+
+template <quantized_byte Q>
+void quantized_average(matrix_view<const Q> x, quant_params in_params, std::span<Q> out,
+                       quant_params out_params) {
+  require(out.size() == x.columns, error_kind::shape_mismatch, "quantized_average: ", x.columns,
+          " channels, but the output has ", out.size());
+  require(x.rows == 0 || x.columns == 0 || x.data != nullptr, error_kind::invalid_argument,
+          "quantized_average: null data with shape ", x.rows, " x ", x.columns);
+  quantized_average(
+      x.rows, x.rows, [&](std::size_t i, std::size_t channel) { return &x(i, channel); },
+      x.column_stride, in_params, out, out_params);
+}
+
+template <quantized_byte Q>
+void quantized_average(std::span<const Q* const> taps, std::size_t count, quant_params in_params,
+                       std::span<Q> out, quant_params out_params) {
+  quantized_average(
+      taps.size(), count, [&](std::size_t i, std::size_t channel) { return taps[i] + channel; }, 1,
+      in_params, out, out_params);
+}
+
+}  // namespace detail
+
+// The mean of several values of each channel, as com.microsoft.QLinearGlobalAveragePool and
+// QLinearAveragePool compute it:
+//
+//   sum    = sum of (q - in.zero_point), exact in 32 bits (overflow if there are more than 8421504)
+//   m      = in.scale / (out.scale * float(count))      two roundings;
+//   reference::average_multiplier out[c] = clamp(round_half_even(float(sum) * m) + out.zero_point)
+//   reference::requantize
+//
+// float(sum) rounds half to even above 2^24. Without any values the mean is the real 0, which is
+// the zero point. Throws invalid_argument where m is not finite. No overlaps.
+#define DETENT_QUANTIZED_AVERAGE(Q)                                                               \
+  /* Of the rows of x, which has a column for each channel: an image of one pixel per row, or the \
+     transposed view of planes. count is x.rows. */                                               \
+  inline void quantized_average(matrix_view<const Q> x, quant_params in_params, std::span<Q> out, \
+                                quant_params out_params) {                                        \
+    detail::quantized_average(x, in_params, out, out_params);                                     \
+  }                                                                                               \
+  /* Of the pixels of a window: taps[i] points to one value per channel. `count` is what the sum  \
+     is divided by: taps.size(), or more where padding counts (it stands for the real 0). */      \
+  inline void quantized_average(std::span<const Q* const> taps, std::size_t count,                \
+                                quant_params in_params, std::span<Q> out,                         \
+                                quant_params out_params) {                                        \
+    detail::quantized_average(taps, count, in_params, out, out_params);                           \
+  }
+DETENT_QUANTIZED_AVERAGE(std::uint8_t)
+DETENT_QUANTIZED_AVERAGE(std::int8_t)
+#undef DETENT_QUANTIZED_AVERAGE
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_QUANTIZED_ELEMENTWISE_HPP
+// ---- detent/scale_rules.hpp ----
+// Scale and zero point from a range as other tools compute them, bit for bit and with their bugs,
+// beside the canonical rule (reference::params_from_range): for whoever has to reproduce a model
+// that another tool has quantized.
+//
+// [lower, upper] is the range extended to include zero, magnitude = max(-lower, upper), and
+// steps = qmax - qmin. "In double" and "in float" say in which precision a rule works; every
+// operation is rounded once, and a scale found in double is rounded to float last of all. round()
+// is round_half_even.
+#ifndef DETENT_SCALE_RULES_HPP
+#define DETENT_SCALE_RULES_HPP
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+DETENT_NAMESPACE_BEGIN
+
+/// Whose arithmetic makes a scale and a zero point of a range.
+enum class scale_rule : std::uint8_t {
+  canonical,  // reference::params_from_range
+  ppq,        // PPQ
+  ort,        // the quantization tool of ONNX Runtime
+  inc,        // Intel Neural Compressor, ONNX Runtime adaptor
+  nncf,       // NNCF
+  torch,      // the observers of PyTorch
+  tensorrt,   // TensorRT
+};
+
+/// The name that command lines and messages use.
+[[nodiscard]] constexpr const char* name(scale_rule rule) noexcept {
+  switch (rule) {
+    case scale_rule::canonical:
+      return "canonical";
+    case scale_rule::ppq:
+      return "ppq";
+    case scale_rule::ort:
+      return "ort";
+    case scale_rule::inc:
+      return "inc";
+    case scale_rule::nncf:
+      return "nncf";
+    case scale_rule::torch:
+      return "torch";
+    case scale_rule::tensorrt:
+      return "tensorrt";
+  }
+  return "unknown";
+}
+
+/// How the exponent of a power of two is rounded.
+enum class power_of_two_rounding : std::uint8_t {
+  up,       // ceil(log2(scale)): PPQ's ROUND_UP, for its min/max observers
+  half_up,  // floor(log2(scale) + 1/2): PPQ's ROUND_HALF_UP, for its KL observer
+};
+
+namespace reference {
+
+/// The smallest range that contains `range` and zero.
+[[nodiscard]] inline value_range including_zero(value_range range) noexcept {
+  return {range.lower < 0.0F ? range.lower : 0.0F, range.upper > 0.0F ? range.upper : 0.0F};
+}
+
+/// The largest |x| of a range that includes zero.
+[[nodiscard]] inline float magnitude(value_range range) noexcept {
+  return -range.lower > range.upper ? -range.lower : range.upper;
+}
+
+/// The length that the rules in double divide by the steps; exact but for the subtraction.
+///
+///   asymmetric  upper - lower
+///   symmetric   2 * magnitude
+[[nodiscard]] inline double extent(value_range range, bool symmetric) noexcept {
+  const value_range r = including_zero(range);
+  return symmetric ? 2.0 * static_cast<double>(magnitude(r))
+                   : static_cast<double>(r.upper) - static_cast<double>(r.lower);
+}
+
+/// PPQ, per tensor. In double.
+///
+///   asymmetric  scale = max((upper - lower) / steps, 1e-8)
+///               zero_point = round(-lower / scale)
+///   symmetric   scale = max(2 * magnitude / steps, 1e-8)
+///               zero_point = 0
+///
+/// Bugs of PPQ: the asymmetric zero point leaves out qmin, so that it is right only for grids that
+/// begin at 0 and may lie outside all others; the symmetric one is 0 on unsigned grids, too. On
+/// -128..127 the symmetric divisor is 127.5, so that `magnitude` itself clips half a step. Per
+/// channel PPQ takes upper - lower in float; that differs from this only where the grid is
+/// asymmetric.
+///
+/// Source: PPQ 0.6.6, minmax_to_scale_offset.
+[[nodiscard]] inline quant_params params_from_range_ppq(value_range range,
+                                                        quant_scheme scheme) noexcept {
+  constexpr double smallest_scale = 1e-8;
+  const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
+  const double quotient = extent(range, scheme.symmetric) / steps;
+  const double scale = quotient > smallest_scale ? quotient : smallest_scale;
+  const double lower = including_zero(range).lower;
+  return {static_cast<float>(scale),
+          scheme.symmetric ? 0 : static_cast<std::int32_t>(round_half_even(-lower / scale))};
+}
+
+/// The quantization tool of ONNX Runtime without a minimum real range. In double.
+///
+///   asymmetric  scale = (upper - lower) / steps
+///               zero_point = round(qmin - lower / scale)
+///   symmetric   scale = 2 * magnitude / steps
+///               zero_point = round((qmin + qmax) / 2)
+///   scale < FLT_MIN, either way: scale = 1, zero_point = 0
+///
+/// qmin <= 0 <= qmax. The tool's own grids are 0..255, -128..127, symmetric 0..254 and -127..127,
+/// reduced 0..127 and -64..64. The sum is rounded, not the quotient: on a grid with an odd qmin a
+/// tie goes the other way than in the canonical rule. The zero point of an empty range is 0 on
+/// signed grids as well.
+///
+/// Source: ONNX Runtime 1.31, compute_scale_zp. Earlier releases took upper - lower in float.
+[[nodiscard]] inline quant_params params_from_range_ort(value_range range,
+                                                        quant_scheme scheme) noexcept {
+  const double qmin = scheme.levels.qmin;
+  const double qmax = scheme.levels.qmax;
+  const double scale = extent(range, scheme.symmetric) / (qmax - qmin);
+  if (scale < static_cast<double>(std::numeric_limits<float>::min())) {
+    return {1.0F, 0};
+  }
+  const double lower = including_zero(range).lower;
+  const double exact_zero_point = scheme.symmetric ? (qmin + qmax) / 2.0 : qmin - lower / scale;
+  return {static_cast<float>(scale), static_cast<std::int32_t>(round_half_even(exact_zero_point))};
+}
+
+/// Intel Neural Compressor, ONNX Runtime adaptor, per tensor. In double.
+///
+///   asymmetric  on 0..255 or 0..127 (reduced)
+///               scale = (upper - lower) / steps, zero_point = round(-lower / scale)
+///   symmetric   on -127..127 or -64..64 (reduced)
+///               scale = 2 * magnitude / steps, zero_point = 0
+///   an empty range: scale = 1, zero_point = 0
+///
+/// Bug of the tool: where the scale in double is exactly 1, the zero point is 0, whatever the
+/// range. Nothing keeps a tiny scale from rounding to the float 0. Per channel, symmetric scales
+/// are the same except that 2 * magnitude is taken in float, which matters where it overflows.
+///
+/// Source: Intel Neural Compressor 2.6, calculate_scale_zp; its capability tables name int8 only as
+/// symmetric and uint8 only as asymmetric.
+[[nodiscard]] inline quant_params params_from_range_inc(value_range range,
+                                                        quant_scheme scheme) noexcept {
+  const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
+  const double length = extent(range, scheme.symmetric);
+  const double scale = length > 0.0 ? length / steps : 1.0;
+  const double lower = including_zero(range).lower;
+  const bool zero = scheme.symmetric || scale == 1.0;
+  return {static_cast<float>(scale),
+          zero ? 0 : static_cast<std::int32_t>(round_half_even(-lower / scale))};
+}
+
+namespace nncf {
+
+/// a * b rounded to float, which no compiler can contract with a sum that follows: the product is
+/// exact in double.
+[[nodiscard]] inline float product(float a, float b) noexcept {
+  return static_cast<float>(static_cast<double>(a) * static_cast<double>(b));
+}
+
+/// NNCF's range tuning: moves one end outwards, so that zero falls on an integer level, q. `range`
+/// includes zero and is not empty; N = steps. In float.
+///
+///   q = round(-lower * (N / (upper - lower)))
+///   lower' = q / (q - N) * upper  if q < N, else lower
+///   upper' = (q - N) / q * lower  if q > 0, else upper
+///   result = (lower', upper) if upper - lower' > upper' - lower, else (lower, upper')
+///
+/// One of the two candidates is a larger range and the other a smaller one, and the larger is
+/// taken. Where q is 0 or N, the range stays as it is: an end that is less than half a step from
+/// zero keeps zero off the levels.
+[[nodiscard]] inline value_range tuned(value_range range, float steps) noexcept {
+  const float steps_per_unit = steps / (range.upper - range.lower);
+  const float q = reference::round_half_even(product(-range.lower, steps_per_unit));
+  const float lower = q < steps ? product(q / (q - steps), range.upper) : range.lower;
+  const float upper = q > 0.0F ? product((q - steps) / q, range.lower) : range.upper;
+  return range.upper - lower > upper - range.lower ? value_range{lower, range.upper}
+                                                   : value_range{range.lower, upper};
+}
+
+[[nodiscard]] inline quant_params asymmetric_params(value_range range, grid levels) noexcept {
+  constexpr float shortest = 8e-4F;
+  constexpr float smallest_scale = std::numeric_limits<float>::epsilon();
+  const float length = range.upper - range.lower;
+  if (length > std::numeric_limits<float>::max()) {
+    return {smallest_scale, levels.qmin};
+  }
+  const float widening = length > shortest ? 0.0F : shortest;
+  const auto steps = static_cast<float>(levels.qmax - levels.qmin);
+  const value_range r =
+      tuned(including_zero({range.lower - widening, range.upper + widening}), steps);
+  const float scale = (r.upper - r.lower) / steps;
+  return {scale, to_grid(-r.lower / scale, levels.qmin, levels)};
+}
+
+[[nodiscard]] inline quant_params symmetric_params(value_range range, grid levels,
+                                                   float largest_magnitude) noexcept {
+  constexpr float dead_channel = 0.01F;
+  constexpr float smallest_magnitude = 8e-5F;
+  const float own = magnitude(including_zero(range));
+  const float relative_floor = dead_channel * largest_magnitude;
+  const float floor = relative_floor > smallest_magnitude ? relative_floor : smallest_magnitude;
+  const float high = own > floor ? own : floor;
+
+  const bool narrow = levels.qmin == -levels.qmax;
+  const bool is_unsigned = levels.qmin == 0;
+  const auto steps = static_cast<float>(levels.qmax - levels.qmin);
+  const float low = is_unsigned && !(range.lower < 0.0F) ? 0.0F
+                    : narrow                             ? -high
+                                                         : -high * (steps + 1.0F) / (steps - 1.0F);
+  return {(high - low) / steps, is_unsigned && low < 0.0F ? (levels.qmax + 1) / 2 : 0};
+}
+
+}  // namespace nncf
+
+/// NNCF's min-max algorithm, with the scale and zero point that it exports to ONNX. In float.
+///
+///   asymmetric  ends = the range, moved out by 8e-4 each if it is no longer than 8e-4, then
+///               extended to zero, then nncf::tuned(ends)
+///               scale = (upper - lower) / steps, zero_point = qmin - round(lower / scale)
+///   symmetric   high = max(magnitude, 0.01 * largest_magnitude, 8e-5)
+///               low = -high on a narrow grid (-127..127, NNCF's weights)
+///                     0 on an unsigned grid where the range has nothing negative
+///                     -high * levels / (levels - 2) else, with levels = steps + 1
+///               scale = (high - low) / steps, zero_point = qmin - round(low / scale), which is 0,
+///               or the middle of an unsigned grid whose `low` is negative
+///
+/// `largest_magnitude` is the largest |x| over all channels of the tensor, of which this range is
+/// one: the floor of dead channels. 0 stands for a tensor of one channel. Only symmetric schemes
+/// look at it. The constants are the nearest floats, as in NumPy 2 and PyTorch; under NumPy 1 the
+/// floor of a dead channel may differ in the last bit.
+///
+/// The grid has 2^bits levels, or is the narrow symmetric one. NNCF itself chooses int8 for weights
+/// and for activations with anything negative, else uint8; here the grid says which, and a signed
+/// grid is "signedness forced". NNCF's floor of the scale, FLT_EPSILON, never acts: the floors of
+/// the range are higher. Its overflow fix doubles the symmetric scale exactly (254 / 127).
+///
+/// Bug of NNCF: where upper - lower overflows, the widening is NaN, NaN compares as not below zero,
+/// both ends become 0, and the scale is FLT_EPSILON with zero_point qmin.
+///
+/// Source: NNCF 2.14, nncf/quantization/fake_quantize.py.
+[[nodiscard]] inline quant_params params_from_range_nncf(value_range range, quant_scheme scheme,
+                                                         float largest_magnitude = 0.0F) noexcept {
+  return scheme.symmetric ? nncf::symmetric_params(range, scheme.levels, largest_magnitude)
+                          : nncf::asymmetric_params(range, scheme.levels);
+}
+
+/// The observers of PyTorch (MinMax, MovingAverage, Histogram and their kin) on a CPU. In float.
+///
+///   asymmetric  scale = max((upper - lower) / steps, FLT_EPSILON)
+///               zero_point = qmin - round(lower / scale)
+///   symmetric   scale = max(magnitude / (steps / 2), FLT_EPSILON)
+///               zero_point = 0 on signed grids, 128 on 0..255, floor((qmin + qmax) / 2) on other
+///               unsigned ones
+///
+/// qmin <= 0 <= qmax. PyTorch takes 128 for every unsigned grid that the caller has not given by
+/// its ends, 0..127 by reduce_range among them, where it lies outside; and it takes 127 for a
+/// 0..255 that the caller has given. Neither can be told from the grid, and neither is reproduced.
+/// On a GPU PyTorch may multiply by the reciprocal of the divisor.
+///
+/// Source: torch.ao.quantization, UniformQuantizationObserverBase, from knowledge of PyTorch 2.
+[[nodiscard]] inline quant_params params_from_range_torch(value_range range,
+                                                          quant_scheme scheme) noexcept {
+  constexpr float smallest_scale = std::numeric_limits<float>::epsilon();
+  const grid levels = scheme.levels;
+  const value_range r = including_zero(range);
+  const auto steps = static_cast<float>(levels.qmax - levels.qmin);
+  const float quotient =
+      scheme.symmetric ? magnitude(r) / (steps / 2.0F) : (r.upper - r.lower) / steps;
+  const float scale = quotient > smallest_scale ? quotient : smallest_scale;
+  if (!scheme.symmetric) {
+    return {scale, to_grid(-r.lower / scale, levels.qmin, levels)};
+  }
+  const bool is_signed = levels.qmin < 0;
+  return {scale, is_signed ? 0 : levels == full_grid<std::uint8_t> ? 128 : levels.qmax / 2};
+}
+
+/// TensorRT. In float.
+///
+///   scale = magnitude / 127, zero_point = 0
+///
+/// Symmetric on -128..127 (TensorRT clips there) or -127..127 only, with the same scale. The scale
+/// of an empty range is 0, which TensorRT refuses.
+///
+/// Source: TensorRT's documentation of explicit quantization; that the quotient is a float one is
+/// from knowledge of NVIDIA's toolkits.
+[[nodiscard]] inline quant_params params_from_range_tensorrt(value_range range) noexcept {
+  return {magnitude(including_zero(range)) / 127.0F, 0};
+}
+
+/// The power of two that `scale` (positive, finite) is projected to: 2^ceil(log2(scale)) or
+/// 2^floor(log2(scale) + 1/2). Exact: the exponent is read, not computed, and the halfway point,
+/// which is irrational, is compared with the mantissa. PPQ computes log2 in double; for every float
+/// the two agree. The argument is a double since PPQ's KL observer projects before it rounds the
+/// scale to float.
+///
+///   scale     0.25  0.3   0.354  0.5
+///   up        0.25  0.5   0.5    0.5
+///   half_up   0.25  0.25  0.5    0.5
+[[nodiscard]] inline double project_to_power_of_two(double scale,
+                                                    power_of_two_rounding rounding) noexcept {
+  constexpr double sqrt_half = 0x1.6a09e667f3bcdp-1;  // the smallest double above sqrt(1/2)
+  int exponent = 0;
+  const double mantissa = std::frexp(scale, &exponent);  // 0.5 <= mantissa < 1
+  const bool down = rounding == power_of_two_rounding::up ? mantissa == 0.5 : mantissa < sqrt_half;
+  return std::ldexp(1.0, down ? exponent - 1 : exponent);
+}
+
+}  // namespace reference
+
+namespace detail {
+
+[[nodiscard]] inline bool is_nncf_scheme(quant_scheme scheme) noexcept {
+  const auto qmin = scheme.levels.qmin;
+  const auto above_qmax = static_cast<std::uint32_t>(scheme.levels.qmax) + 1U;
+  const bool narrow = scheme.symmetric && qmin == -scheme.levels.qmax;
+  const bool full = qmin == 0 || (qmin < 0 && static_cast<std::uint32_t>(-qmin) == above_qmax);
+  return scheme.levels.qmax > 0 && std::has_single_bit(above_qmax) && (narrow || full);
+}
+
+/// Whether the tool has such quantizers at all.
+[[nodiscard]] inline bool is_expressible(quant_scheme scheme, scale_rule rule) noexcept {
+  const grid levels = scheme.levels;
+  switch (rule) {
+    case scale_rule::canonical:
+    case scale_rule::ppq:
+      return true;
+    case scale_rule::ort:
+    case scale_rule::torch:
+      return levels.qmin <= 0 && levels.qmax >= 0;
+    case scale_rule::inc:
+      return scheme.symmetric ? levels == narrow_grid<std::int8_t> || levels == grid{-64, 64}
+                              : levels == full_grid<std::uint8_t> || levels == grid{0, 127};
+    case scale_rule::nncf:
+      return is_nncf_scheme(scheme);
+    case scale_rule::tensorrt:
+      return scheme.symmetric &&
+             (levels == full_grid<std::int8_t> || levels == narrow_grid<std::int8_t>);
+  }
+  return false;
+}
+
+}  // namespace detail
+
+/// The scale and zero point of `range` as `rule` computes them; see the function
+/// reference::params_from_range_<rule> of each, and reference::params_from_range for canonical.
+///
+/// `largest_magnitude` is the largest |x| over all channels of the tensor where `range` is that of
+/// one of them; only nncf looks at it, and takes 0 to say that there is but one.
+///
+/// The zero point is what the tool would store. That of ppq may lie outside the grid, where
+/// quantize() refuses it.
+///
+/// Throws invalid_argument for a range or grid that the canonical rule refuses, if
+/// largest_magnitude is negative or not finite, or if the scale is not a positive finite number
+/// (inc where it vanishes in float, tensorrt for an empty range, overflow in float); unsupported if
+/// the tool has no such scheme.
+[[nodiscard]] inline quant_params params_from_range(value_range range, quant_scheme scheme,
+                                                    scale_rule rule,
+                                                    float largest_magnitude = 0.0F) {
+  quant_params p = params_from_range(range, scheme);  // checks the range and the grid
+  detail::require(std::isfinite(largest_magnitude) && largest_magnitude >= 0.0F,
+                  error_kind::invalid_argument, "params_from_range: largest magnitude ",
+                  largest_magnitude, " is negative or not finite");
+  detail::require(detail::is_expressible(scheme, rule), error_kind::unsupported,
+                  "params_from_range: rule ", name(rule), " has no ",
+                  scheme.symmetric ? "symmetric" : "asymmetric", " scheme on ", scheme.levels.qmin,
+                  "..", scheme.levels.qmax);
+  switch (rule) {
+    case scale_rule::canonical:
+      break;
+    case scale_rule::ppq:
+      p = reference::params_from_range_ppq(range, scheme);
+      break;
+    case scale_rule::ort:
+      p = reference::params_from_range_ort(range, scheme);
+      break;
+    case scale_rule::inc:
+      p = reference::params_from_range_inc(range, scheme);
+      break;
+    case scale_rule::nncf:
+      p = reference::params_from_range_nncf(range, scheme, largest_magnitude);
+      break;
+    case scale_rule::torch:
+      p = reference::params_from_range_torch(range, scheme);
+      break;
+    case scale_rule::tensorrt:
+      p = reference::params_from_range_tensorrt(range);
+      break;
+  }
+  detail::require(std::isfinite(p.scale) && p.scale > 0.0F, error_kind::invalid_argument,
+                  "params_from_range: rule ", name(rule), " gives ", range.lower, " .. ",
+                  range.upper, " the scale ", p.scale);
+  return p;
+}
+
+/// The power of two that `scale` is projected to; see reference::project_to_power_of_two.
+///
+/// With power_of_two_rounding::up on the scale of a symmetric scheme by rule ppq, this is PPQ's
+/// POWER_OF_2 policy to the bit. (PPQ projects the scale in double. That makes no difference: the
+/// quotient of a float magnitude is either a power of two or over half a float's step above it.)
+///
+/// Throws invalid_argument if the scale is not a positive finite number, or if it rounds up to
+/// 2^128.
+[[nodiscard]] inline float project_to_power_of_two(float scale, power_of_two_rounding rounding) {
+  detail::require_scale(scale, "project_to_power_of_two");
+  const auto power = static_cast<float>(reference::project_to_power_of_two(scale, rounding));
+  detail::require(std::isfinite(power), error_kind::invalid_argument,
+                  "project_to_power_of_two: scale ", scale, " rounds up to 2^128");
+  return power;
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SCALE_RULES_HPP
 
 #endif  // DETENT_DETENT_HPP

@@ -73,7 +73,10 @@ DETENT_KERNELS_NAMESPACE_END
 #define HWY_TARGET HWY_AVX2
 #include <hwy/highway.h>
 
+#define DETENT_PASS_NEAREST(v) \
+  hn::Vec<int_tag> { _mm256_cvtps_epi32((v).raw) }
 #include <detent/kernels/elementwise-inl.hpp>
+#undef DETENT_PASS_NEAREST
 #include <detent/kernels/gemm_f32-inl.hpp>
 
 #define DETENT_PASS_NAMESPACE avx2_widening
@@ -105,7 +108,11 @@ DETENT_KERNELS_NAMESPACE_END
 #define HWY_TARGET HWY_AVX3
 #include <hwy/highway.h>
 
+// With a mask of all lanes: GCC 12 warns that the other form leaves its result uninitialized.
+#define DETENT_PASS_NEAREST(v) \
+  hn::Vec<int_tag> { _mm512_maskz_cvtps_epi32(0xFFFF, (v).raw) }
 #include <detent/kernels/elementwise-inl.hpp>
+#undef DETENT_PASS_NEAREST
 #include <detent/kernels/gemm_f32-inl.hpp>
 
 #define DETENT_PASS_NAMESPACE avx512_widening
@@ -145,12 +152,23 @@ DETENT_KERNELS_NAMESPACE_BEGIN
   inline constexpr kernel_table integer##_table = {   \
       id,                                             \
       &elementwise::min_max,                          \
-      &elementwise::quantize<std::uint8_t>,           \
-      &elementwise::quantize<std::int8_t>,            \
-      &elementwise::dequantize<std::uint8_t>,         \
-      &elementwise::dequantize<std::int8_t>,          \
-      &elementwise::requantize<std::uint8_t>,         \
-      &elementwise::requantize<std::int8_t>,          \
+      &elementwise::quantize<u4_code>,                \
+      &elementwise::quantize<s4_code>,                \
+      &elementwise::quantize<u8_code>,                \
+      &elementwise::quantize<s8_code>,                \
+      &elementwise::quantize<u16_code>,               \
+      &elementwise::quantize<s16_code>,               \
+      &elementwise::dequantize<u4_code>,              \
+      &elementwise::dequantize<s4_code>,              \
+      &elementwise::dequantize<u8_code>,              \
+      &elementwise::dequantize<s8_code>,              \
+      &elementwise::dequantize<u16_code>,             \
+      &elementwise::dequantize<s16_code>,             \
+      &elementwise::dequantize<s32_code>,             \
+      &elementwise::requantize<u8_code>,              \
+      &elementwise::requantize<s8_code>,              \
+      &elementwise::requantize<u16_code>,             \
+      &elementwise::requantize<s16_code>,             \
       &elementwise::gemm_f32,                         \
       &elementwise::depthwise_f32,                    \
       &integer::gemm_u8s8,                            \

@@ -19,9 +19,10 @@ namespace portable {
 inline constexpr float rounding_bias = 12582912.0F;
 
 /// reference::to_grid without branches; see there.
-inline std::int32_t to_grid(float steps, std::int32_t zero_point, const grid_args& g) noexcept {
-  const auto lowest = static_cast<float>(g.qmin - zero_point);
-  const auto highest = static_cast<float>(g.qmax - zero_point);
+inline std::int32_t to_grid(float steps, std::int32_t zero_point, std::int32_t qmin,
+                            std::int32_t qmax) noexcept {
+  const auto lowest = static_cast<float>(qmin - zero_point);
+  const auto highest = static_cast<float>(qmax - zero_point);
   float v = steps == steps ? steps : 0.0F;
   v = v < lowest ? lowest : v;
   v = v > highest ? highest : v;
@@ -34,44 +35,97 @@ inline float clamp(float x, float lower, float upper) noexcept {
   return x > upper ? upper : x;
 }
 
-template <class Q>
-void quantize(const float* x, std::size_t n, const grid_args& g, Q* q) noexcept {
-  if (g.column_scale != nullptr) {
-    for (std::size_t i = 0; i < n; ++i) {
-      q[i] = static_cast<Q>(to_grid(x[i] / g.column_scale[i], g.column_zero_point[i], g));
-    }
-    return;
-  }
-  for (std::size_t i = 0; i < n; ++i) {
-    q[i] = static_cast<Q>(to_grid(x[i] / g.scale, g.zero_point, g));
+/// Sums modulo 2^32: the vector kernels' lanes wrap, and the caller has proved that the final value
+/// fits.
+inline std::uint32_t wrapping(std::int32_t v) noexcept { return static_cast<std::uint32_t>(v); }
+
+/// Element i of a row of codes.
+template <class Code>
+std::int32_t get_code(const typename Code::storage* row, std::size_t i) noexcept {
+  if constexpr (Code::bits == 4) {
+    const std::int32_t nibble = row[i / 2] >> (i % 2 * 4) & 15;
+    return Code::is_signed ? (nibble ^ 8) - 8 : nibble;
+  } else {
+    return row[i];
   }
 }
 
-template <class Q>
-void dequantize(const Q* q, std::size_t n, const grid_args& g, float* x) noexcept {
-  if (g.column_scale != nullptr) {
-    for (std::size_t i = 0; i < n; ++i) {
-      x[i] = static_cast<float>(q[i] - g.column_zero_point[i]) * g.column_scale[i];
-    }
-    return;
-  }
-  for (std::size_t i = 0; i < n; ++i) {
-    x[i] = static_cast<float>(q[i] - g.zero_point) * g.scale;
+/// Sets it; of the elements of a byte, the lower ones first.
+template <class Code>
+void set_code(typename Code::storage* row, std::size_t i, std::int32_t v) noexcept {
+  using storage = typename Code::storage;
+  if constexpr (Code::bits == 4) {
+    const unsigned nibble = static_cast<unsigned>(v) & 15U;
+    row[i / 2] = static_cast<storage>(i % 2 == 0 ? nibble : row[i / 2] | nibble << 4);
+  } else {
+    row[i] = static_cast<storage>(v);
   }
 }
 
-template <class Q>
-void requantize(const std::int32_t* acc, std::size_t n, const grid_args& g, Q* q) noexcept {
-  if (g.column_scale != nullptr) {
-    for (std::size_t i = 0; i < n; ++i) {
-      const float steps = static_cast<float>(acc[i]) * g.column_scale[i];
-      q[i] = static_cast<Q>(to_grid(steps, g.column_zero_point[i], g));
+/// The distance in storage units of elements that are `elements` apart.
+template <class Code>
+constexpr std::ptrdiff_t storage_offset(std::ptrdiff_t elements) noexcept {
+  return Code::bits == 4 ? elements / 2 : elements;
+}
+
+/// Calls f(row, first parameter of the row) for each row.
+template <class F>
+void for_each_row(const elementwise_args& a, const F& f) noexcept {
+  for (std::size_t r = 0; r < a.rows; ++r) {
+    const auto row = static_cast<std::ptrdiff_t>(r);
+    f(row, row * a.parameter_step);
+  }
+}
+
+template <class Code>
+void quantize(const float* x, const elementwise_args& a, typename Code::storage* q) noexcept {
+  for_each_row(a, [&](std::ptrdiff_t row, std::ptrdiff_t parameter) {
+    const float* from = x + row * a.in_stride;
+    typename Code::storage* to = q + storage_offset<Code>(row * a.out_stride);
+    const float* scale = a.scale + parameter;
+    const std::int32_t* zero_point = a.zero_point + parameter;
+    const std::size_t step = a.per_column ? 1 : 0;
+    for (std::size_t c = 0; c < a.columns; ++c) {
+      set_code<Code>(to, c,
+                     to_grid(from[c] / scale[c * step], zero_point[c * step], a.qmin, a.qmax));
     }
-    return;
-  }
-  for (std::size_t i = 0; i < n; ++i) {
-    q[i] = static_cast<Q>(to_grid(static_cast<float>(acc[i]) * g.scale, g.zero_point, g));
-  }
+  });
+}
+
+template <class Code>
+void dequantize(const typename Code::storage* q, const elementwise_args& a, float* x) noexcept {
+  for_each_row(a, [&](std::ptrdiff_t row, std::ptrdiff_t parameter) {
+    const typename Code::storage* from = q + storage_offset<Code>(row * a.in_stride);
+    float* to = x + row * a.out_stride;
+    const float* scale = a.scale + parameter;
+    const std::int32_t* zero_point = a.zero_point + parameter;
+    const std::size_t step = a.per_column ? 1 : 0;
+    for (std::size_t c = 0; c < a.columns; ++c) {
+      const std::int32_t value = get_code<Code>(from, c);
+      to[c] = static_cast<float>(value - zero_point[c * step]) * scale[c * step];
+    }
+  });
+}
+
+template <class Code>
+void requantize(const std::int32_t* acc, const elementwise_args& a,
+                typename Code::storage* q) noexcept {
+  for_each_row(a, [&](std::ptrdiff_t row, std::ptrdiff_t parameter) {
+    const std::int32_t* from = acc + row * a.in_stride;
+    typename Code::storage* to = q + row * a.out_stride;
+    const float* multiplier = a.scale + parameter;
+    const std::int32_t* zero_point = a.zero_point + parameter;
+    const std::size_t step = a.per_column ? 1 : 0;
+    for (std::size_t c = 0; c < a.columns; ++c) {
+      const std::uint32_t bias =
+          a.bias == nullptr ? 0U
+                            : wrapping(a.bias[parameter + static_cast<std::ptrdiff_t>(c * step)]);
+      const auto sum = static_cast<std::int32_t>(wrapping(from[c]) + bias);
+      set_code<Code>(to, c,
+                     to_grid(static_cast<float>(sum) * multiplier[c * step], zero_point[c * step],
+                             a.qmin, a.qmax));
+    }
+  });
 }
 
 DETENT_DECL min_max_result min_max(const float* x, std::size_t n) noexcept {
@@ -85,10 +139,6 @@ DETENT_DECL min_max_result min_max(const float* x, std::size_t n) noexcept {
   }
   return r;
 }
-
-/// Sums modulo 2^32: the vector kernels' lanes wrap, and the caller has proved that the final value
-/// fits.
-inline std::uint32_t wrapping(std::int32_t v) noexcept { return static_cast<std::uint32_t>(v); }
 
 inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row, std::size_t column,
                   void* c, std::size_t index) noexcept {
@@ -106,8 +156,7 @@ inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row,
     static_cast<float*>(c)[index] = clamp(scaled, e.lower, e.upper);
     return;
   }
-  const grid_args g{.qmin = e.qmin, .qmax = e.qmax};
-  const std::int32_t q = to_grid(scaled, e.zero_point, g);
+  const std::int32_t q = to_grid(scaled, e.zero_point, e.qmin, e.qmax);
   if (e.output == integer_output::u8) {
     static_cast<std::uint8_t*>(c)[index] = static_cast<std::uint8_t>(q);
   } else {
@@ -183,17 +232,17 @@ DETENT_DECL void depthwise_f32(const depthwise_f32_args& d) noexcept {
 }
 
 inline constexpr kernel_table table = {
-    target::portable,
-    &min_max,
-    &quantize<std::uint8_t>,
-    &quantize<std::int8_t>,
-    &dequantize<std::uint8_t>,
-    &dequantize<std::int8_t>,
-    &requantize<std::uint8_t>,
-    &requantize<std::int8_t>,
-    &gemm_f32,
-    &depthwise_f32,
-    &gemm_u8s8,
+    target::portable,      &min_max,
+    &quantize<u4_code>,    &quantize<s4_code>,
+    &quantize<u8_code>,    &quantize<s8_code>,
+    &quantize<u16_code>,   &quantize<s16_code>,
+    &dequantize<u4_code>,  &dequantize<s4_code>,
+    &dequantize<u8_code>,  &dequantize<s8_code>,
+    &dequantize<u16_code>, &dequantize<s16_code>,
+    &dequantize<s32_code>, &requantize<u8_code>,
+    &requantize<s8_code>,  &requantize<u16_code>,
+    &requantize<s16_code>, &gemm_f32,
+    &depthwise_f32,        &gemm_u8s8,
     &depthwise_u8,
 };
 

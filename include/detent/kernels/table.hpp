@@ -93,14 +93,37 @@ struct depthwise_f32_args {
   float lower = 0.0F, upper = 0.0F;
 };
 
-/// Where a float or an accumulator lands: one scale for all elements, or one for each column.
-struct grid_args {
-  float scale = 1.0F;  // quantize, dequantize: the scale; requantize: the multiplier
-  std::int32_t zero_point = 0;
-  const float* column_scale = nullptr;              // not null: element i takes column_scale[i] ...
-  const std::int32_t* column_zero_point = nullptr;  // ... and column_zero_point[i]
-  std::int32_t qmin = 0;
-  std::int32_t qmax = 0;
+/// The integer types of the elementwise rows. Those of four bits stand two in a byte, the first in
+/// the low half.
+template <class Storage, int kBits, bool kSigned>
+struct code {
+  using storage = Storage;
+  static constexpr int bits = kBits;
+  static constexpr bool is_signed = kSigned;
+};
+using u4_code = code<std::uint8_t, 4, false>;
+using s4_code = code<std::uint8_t, 4, true>;
+using u8_code = code<std::uint8_t, 8, false>;
+using s8_code = code<std::int8_t, 8, true>;
+using u16_code = code<std::uint16_t, 16, false>;
+using s16_code = code<std::int16_t, 16, true>;
+using s32_code = code<std::int32_t, 32, true>;
+
+/// A block of rows x columns, dense in the columns, and the parameters of its elements:
+///
+///   element (r, c) has scale[r * parameter_step + (per_column ? c : 0)] and the zero point there
+///
+/// Strides are in elements (of 4-bit types too, where they and the number of columns are even).
+struct elementwise_args {
+  std::size_t rows = 1, columns = 0;
+  std::ptrdiff_t in_stride = 0, out_stride = 0;
+  const float* scale = nullptr;  // quantize, dequantize: the scale; requantize: the multiplier
+  const std::int32_t* zero_point = nullptr;
+  std::ptrdiff_t parameter_step = 0;
+  bool per_column = false;
+  const std::int32_t* bias = nullptr;  // requantize: null, or what is added first, as the scale
+  std::int32_t qmin = 0, qmax = 0;
+  bool stream = false;  // write past the caches; rows of the output then start on cache lines
 };
 
 /// What min_max() returns; see reference::min_max.
@@ -114,15 +137,28 @@ struct min_max_result {
 struct kernel_table {
   target id;
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
-  void (*quantize_u8)(const float* x, std::size_t n, const grid_args& g, std::uint8_t* q) noexcept;
-  void (*quantize_s8)(const float* x, std::size_t n, const grid_args& g, std::int8_t* q) noexcept;
-  void (*dequantize_u8)(const std::uint8_t* q, std::size_t n, const grid_args& g,
-                        float* x) noexcept;
-  void (*dequantize_s8)(const std::int8_t* q, std::size_t n, const grid_args& g, float* x) noexcept;
-  void (*requantize_u8)(const std::int32_t* acc, std::size_t n, const grid_args& g,
+  // reference::quantize, dequantize and requantize.
+  void (*quantize_u4)(const float* x, const elementwise_args& a, std::uint8_t* q) noexcept;
+  void (*quantize_s4)(const float* x, const elementwise_args& a, std::uint8_t* q) noexcept;
+  void (*quantize_u8)(const float* x, const elementwise_args& a, std::uint8_t* q) noexcept;
+  void (*quantize_s8)(const float* x, const elementwise_args& a, std::int8_t* q) noexcept;
+  void (*quantize_u16)(const float* x, const elementwise_args& a, std::uint16_t* q) noexcept;
+  void (*quantize_s16)(const float* x, const elementwise_args& a, std::int16_t* q) noexcept;
+  void (*dequantize_u4)(const std::uint8_t* q, const elementwise_args& a, float* x) noexcept;
+  void (*dequantize_s4)(const std::uint8_t* q, const elementwise_args& a, float* x) noexcept;
+  void (*dequantize_u8)(const std::uint8_t* q, const elementwise_args& a, float* x) noexcept;
+  void (*dequantize_s8)(const std::int8_t* q, const elementwise_args& a, float* x) noexcept;
+  void (*dequantize_u16)(const std::uint16_t* q, const elementwise_args& a, float* x) noexcept;
+  void (*dequantize_s16)(const std::int16_t* q, const elementwise_args& a, float* x) noexcept;
+  void (*dequantize_s32)(const std::int32_t* q, const elementwise_args& a, float* x) noexcept;
+  void (*requantize_u8)(const std::int32_t* acc, const elementwise_args& a,
                         std::uint8_t* q) noexcept;
-  void (*requantize_s8)(const std::int32_t* acc, std::size_t n, const grid_args& g,
+  void (*requantize_s8)(const std::int32_t* acc, const elementwise_args& a,
                         std::int8_t* q) noexcept;
+  void (*requantize_u16)(const std::int32_t* acc, const elementwise_args& a,
+                         std::uint16_t* q) noexcept;
+  void (*requantize_s16)(const std::int32_t* acc, const elementwise_args& a,
+                         std::int16_t* q) noexcept;
   void (*gemm_f32)(const gemm_f32_args& args) noexcept;
   void (*depthwise_f32)(const depthwise_f32_args& args) noexcept;
   void (*gemm_u8s8)(const gemm_u8s8_args& args) noexcept;

@@ -43,12 +43,18 @@ inline grid type_grid(const operator_context& c, element_type type) {
   }
 }
 
+/// The type in which a tensor holds its elements: those of four bits stand in bytes.
+inline element_type unpacked_type(element_type type) {
+  return type == element_type::u4   ? element_type::u8
+         : type == element_type::s4 ? element_type::s8
+                                    : type;
+}
+
 /// How the scales of a node lie over its tensor: one for all, one along an axis, or one for each
-/// block of `block` elements along the axis. A view of the tensor as outer x axis x inner.
+/// block of elements along the axis. A view of the tensor as outer x axis x inner.
 struct scale_layout {
   std::size_t outer = 1, axis = 1, inner = 1;
-  std::size_t block = 0;   // elements along the axis that share a scale; 0: one scale for all
-  std::size_t blocks = 1;  // scales along the axis
+  std::size_t block = 0;  // elements along the axis that share a scale; 0: one scale for all
 
   scale_layout(const operator_context& c, const shape& dims, const tensor& scale) {
     const std::int64_t block_size = c.n().get_int("block_size", 0);
@@ -65,7 +71,7 @@ struct scale_layout {
       c.require(scale.rank() == 1 && scale.count() == axis, "scale of shape ",
                 to_string(scale.dims()), " for ", axis, " channels");
       block = 1;
-      blocks = axis;
+      per_axis_ = true;
       return;
     }
     c.require(block_size > 0, "block_size ", block_size);
@@ -74,28 +80,28 @@ struct scale_layout {
     c.require(scale.dims() == expected, "scale of shape ", to_string(scale.dims()), ", expected ",
               to_string(expected));
     block = static_cast<std::size_t>(block_size);
-    blocks = static_cast<std::size_t>(expected[at]);
   }
 
-  /// Calls run(first element, count, index of its scale, step of the scale index) for runs of
-  /// elements along the innermost dimensions: within a block the scale index advances with the
-  /// element.
+  template <class T>
+  [[nodiscard]] tensor_view<T> view(T* data) const {
+    return {data, {outer, axis, inner}};
+  }
+
+  /// Calls run(parameters) with the parameters of the view.
   template <class Run>
-  void for_each(const Run& run) const {
-    for (std::size_t o = 0; o < outer; ++o) {
-      for (std::size_t a = 0; a < axis; ++a) {
-        const std::size_t element = (o * axis + a) * inner;
-        if (block == 0) {
-          run(element, inner, std::size_t{0}, std::size_t{0});
-        } else if (block == 1 && blocks == axis) {
-          run(element, inner, a, std::size_t{0});
-        } else {
-          run(element, inner, (o * blocks + a / block) * inner, std::size_t{1});
-        }
-      }
+  void with_parameters(std::vector<float> scales, std::vector<std::int32_t> zero_points,
+                       const Run& run) const {
+    if (block == 0) {
+      run(quant_params{scales[0], zero_points[0]});
+    } else if (per_axis_) {
+      run(channel_quant_params{1, std::move(scales), std::move(zero_points)});
+    } else {
+      run(block_quant_params{1, block, std::move(scales), std::move(zero_points)});
     }
   }
-  [[nodiscard]] bool per_axis() const noexcept { return block == 1 && blocks == axis; }
+
+ private:
+  bool per_axis_ = false;
 };
 
 /// The elements of a source tensor as floats: float32 as it is, float16, bfloat16, double and int32
@@ -155,64 +161,14 @@ inline void run_quantize(operator_context& c) {
   const scale_layout layout(c, x.dims(), c.inputs[1]);
   tensor& y = c.make_output(0);
   const grid levels = type_grid(c, y.type());
-  const float* from = x.data<float>().data();
-  for (const std::int32_t z : zero_points) {
-    c.require(z >= levels.qmin && z <= levels.qmax, "zero point ", z, " is outside ", levels.qmin,
-              "..", levels.qmax);
-  }
-  if (y.type() == element_type::u8 || y.type() == element_type::s8) {
-    // A run with one scale, or with a scale for each of its elements, is one call of a kernel.
-    const auto quantize_runs = [&]<class Q>(Q* to) {
-      const auto kernel = detent::detail::quantize_row::of<Q>(detent::detail::active_table());
-      if (layout.per_axis() && layout.inner == 1) {
-        kernels::grid_args g = detent::detail::per_tensor(1.0F, 0, levels);
-        g.column_scale = scales.data();
-        g.column_zero_point = zero_points.data();
-        for (std::size_t o = 0; o < layout.outer; ++o) {
-          kernel(from + o * layout.axis, layout.axis, g, to + o * layout.axis);
-        }
-        return;
-      }
-      layout.for_each(
-          [&](std::size_t first, std::size_t count, std::size_t scale, std::size_t step) {
-            kernels::grid_args g =
-                detent::detail::per_tensor(scales[scale], zero_points[scale], levels);
-            if (step != 0) {
-              g.column_scale = scales.data() + scale;
-              g.column_zero_point = zero_points.data() + scale;
-            }
-            kernel(from + first, count, g, to + first);
-          });
-    };
-    if (y.type() == element_type::u8) {
-      quantize_runs(y.mutable_data<std::uint8_t>().data());
-    } else {
-      quantize_runs(y.mutable_data<std::int8_t>().data());
-    }
-    return;
-  }
-  const auto store = [&]<class Q>(Q* to) {
-    layout.for_each([&](std::size_t first, std::size_t count, std::size_t scale, std::size_t step) {
-      for (std::size_t i = 0; i < count; ++i) {
-        const quant_params p{scales[scale + i * step], zero_points[scale + i * step]};
-        to[first + i] = static_cast<Q>(reference::quantize(from[first + i], p, levels));
-      }
+  using integers = type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t>;
+  for_type(c, integers{}, unpacked_type(y.type()), [&]<class Q>() {
+    const auto from = layout.view<const float>(x.data<float>().data());
+    const auto to = layout.view<Q>(y.mutable_data<Q>().data());
+    layout.with_parameters(scales, zero_points, [&](const auto& p) {
+      quantize(from, to, p, levels, {.parallel = *c.parallel});
     });
-  };
-  switch (y.type()) {
-    case element_type::u16:
-      store(y.mutable_data<std::uint16_t>().data());
-      break;
-    case element_type::s16:
-      store(y.mutable_data<std::int16_t>().data());
-      break;
-    case element_type::u4:
-      store(y.mutable_data<std::uint8_t>().data());
-      break;
-    default:
-      store(y.mutable_data<std::int8_t>().data());
-      break;
-  }
+  });
 }
 
 inline void infer_dequantize(operator_context& c) {
@@ -232,47 +188,13 @@ inline void run_dequantize(operator_context& c) {
   tensor y(element_type::f32, q.dims());
   y.set_storage(c.allocate(y.bytes()));
   float* to = y.mutable_data<float>().data();
-  const auto load = [&]<class Q>(const Q* from) {
-    layout.for_each([&](std::size_t first, std::size_t count, std::size_t scale, std::size_t step) {
-      if constexpr (quantized_type<Q>) {
-        kernels::grid_args g =
-            detent::detail::per_tensor(scales[scale], zero_points[scale], full_grid<Q>);
-        if (step != 0) {
-          g.column_scale = scales.data() + scale;
-          g.column_zero_point = zero_points.data() + scale;
-        }
-        detent::detail::dequantize_row::of<Q>(detent::detail::active_table())(from + first, count,
-                                                                              g, to + first);
-      } else {
-        for (std::size_t i = 0; i < count; ++i) {
-          // In 64 bits: an int32 minus its zero point may need 33.
-          const std::int64_t steps = std::int64_t{from[first + i]} - zero_points[scale + i * step];
-          to[first + i] = static_cast<float>(steps) * scales[scale + i * step];
-        }
-      }
+  using integers = type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::int32_t>;
+  for_type(c, integers{}, unpacked_type(q.type()), [&]<class Q>() {
+    const auto from = layout.view<const Q>(q.data<Q>().data());
+    layout.with_parameters(scales, zero_points, [&](const auto& p) {
+      dequantize(from, layout.view<float>(to), p, {.parallel = *c.parallel});
     });
-  };
-  switch (q.type()) {
-    case element_type::u8:
-    case element_type::u4:
-      load(q.data<std::uint8_t>().data());
-      break;
-    case element_type::s8:
-    case element_type::s4:
-      load(q.data<std::int8_t>().data());
-      break;
-    case element_type::u16:
-      load(q.data<std::uint16_t>().data());
-      break;
-    case element_type::s16:
-      load(q.data<std::int16_t>().data());
-      break;
-    case element_type::s32:
-      load(q.data<std::int32_t>().data());
-      break;
-    default:
-      c.require_supported(false, "quantized type ", graph::name(q.type()));
-  }
+  });
   if (c.outputs[0].type() == element_type::f32) {
     c.share_output(0, y);
     return;

@@ -74,15 +74,7 @@ void run_quantized_binary(operator_context& c) {
   const auto compute = [&]<class T, class Out>(Out* out) {
     const grid levels = fused.qmin > fused.qmax ? full_grid<Out> : fused;
     detent::detail::require_params<Out>(py, full_grid<Out>, "quantized operator");
-    const kernels::kernel_table& table = detent::detail::active_table();
-    const kernels::grid_args gy = detent::detail::per_tensor(py.scale, py.zero_point, levels);
-    const auto quantize_row = detent::detail::quantize_row::of<Out>(table);
     if (a.dims() == b.dims()) {
-      const auto dequantize_row = detent::detail::dequantize_row::of<T>(table);
-      const kernels::grid_args ga =
-          detent::detail::per_tensor(pa.scale, pa.zero_point, full_grid<T>);
-      const kernels::grid_args gb =
-          detent::detail::per_tensor(pb.scale, pb.zero_point, full_grid<T>);
       constexpr std::size_t piece = 1024;
       const T* pa_data = a.data<T>().data();
       const T* pb_data = b.data<T>().data();
@@ -93,12 +85,12 @@ void run_quantized_binary(operator_context& c) {
             const std::size_t end = (std::min)((task + 1) * 16 * piece, a.count());
             for (std::size_t i = task * 16 * piece; i < end; i += piece) {
               const std::size_t n = (std::min)(piece, end - i);
-              dequantize_row(pa_data + i, n, ga, left.data());
-              dequantize_row(pb_data + i, n, gb, right.data());
+              dequantize(std::span(pa_data + i, n), std::span(left.data(), n), pa);
+              dequantize(std::span(pb_data + i, n), std::span(right.data(), n), pb);
               for (std::size_t j = 0; j < n; ++j) {
                 left[j] = combine<F>(left[j], right[j]);
               }
-              quantize_row(left.data(), n, gy, out + i);
+              quantize(std::span(left.data(), n), std::span(out + i, n), py, levels);
             }
           });
       return;
@@ -109,7 +101,7 @@ void run_quantized_binary(operator_context& c) {
     map_broadcast(c, &combine<F>, operand<float>{left.data(), &a.dims()},
                   operand<float>{right.data(), &b.dims()}, std::span<float>(result),
                   c.outputs[0].dims());
-    quantize_row(result.data(), result.size(), gy, out);
+    quantize(result, std::span(out, result.size()), py, levels);
   };
   tensor& y = c.make_output(0);
   for_type(c, quantized_types{}, a.type(), [&]<class T>() {

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Elementwise operations: bytes read and written a second, and the share of what plain loads and
+// stores of the same bytes reach, probed in the same run on memory of the same size. Both are best
+// of all iterations: a neighbour on the machine slows either at random.
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include <detent/detent.hpp>
+
+#include "limits.hpp"
+#include "quantize_scalar.hpp"
+
+namespace {
+
+using detent::packed_span;
+using detent::quant_params;
+using detent::tensor_view;
+
+/// Buffers of one size in bytes of its floats; made once, filled once.
+struct buffers {
+  explicit buffers(std::size_t bytes)
+      : reals(bytes / sizeof(float)), codes(reals.size()), accumulators(reals.size()) {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    for (std::size_t i = 0; i < reals.size(); ++i) {
+      reals[i] = normal(random);
+      accumulators[i] = static_cast<std::int32_t>(random()) >> 12;
+      codes[i] = static_cast<std::uint8_t>(random());
+    }
+  }
+  std::vector<float> reals;
+  std::vector<std::uint8_t> codes;
+  std::vector<std::int32_t> accumulators;
+};
+
+constexpr quant_params params{0.02F, 128};
+
+detent::channel_quant_params channels(std::size_t axis, std::size_t count) {
+  detent::channel_quant_params p{axis, std::vector<float>(count), std::vector<std::int32_t>(count)};
+  for (std::size_t i = 0; i < count; ++i) {
+    p.scales[i] = 0.01F + 0.0001F * static_cast<float>(i % 97);
+    p.zero_points[i] = static_cast<std::int32_t>(i % 200);
+  }
+  return p;
+}
+
+detent::block_quant_params blocks(std::size_t count, std::size_t block_size) {
+  detent::block_quant_params p{0, block_size, std::vector<float>(count / block_size),
+                               std::vector<std::int32_t>(count / block_size)};
+  for (std::size_t i = 0; i < p.scales.size(); ++i) {
+    p.scales[i] = 0.1F + 0.001F * static_cast<float>(i % 97);
+    p.zero_points[i] = static_cast<std::int32_t>(i % 16);
+  }
+  return p;
+}
+
+/// An operation on all floats (or codes, or accumulators) of the buffers.
+struct operation {
+  std::string name;
+  double bytes_read;     // for each element
+  double bytes_written;  // for each element
+  std::function<void(buffers&)> run;
+  /// Of element i, from scratch: whether what run() wrote is right.
+  std::function<bool(const buffers&, std::size_t)> is_right;
+};
+
+std::vector<operation> operations(const buffers& b) {
+  const std::size_t n = b.reals.size();
+  constexpr std::size_t columns = 1024;
+  const std::size_t rows = n / columns;
+  const auto code_is = [](const buffers& s, std::size_t i, quant_params p) {
+    return s.codes[i] ==
+           detent::reference::quantize(s.reals[i], p, detent::full_grid<std::uint8_t>);
+  };
+  const auto by_channel = [=](const char* name, std::vector<std::size_t> shape, std::size_t axis) {
+    std::size_t inner = 1;
+    for (std::size_t i = axis + 1; i < shape.size(); ++i) {
+      inner *= shape[i];
+    }
+    const detent::channel_quant_params p = channels(axis, shape[axis]);
+    return operation{name, 4, 1,
+                     [=](buffers& s) {
+                       detent::quantize(tensor_view<const float>(s.reals.data(), shape),
+                                        tensor_view<std::uint8_t>(s.codes.data(), shape), p);
+                     },
+                     [=, extent = shape[axis]](const buffers& s, std::size_t i) {
+                       const std::size_t c = i / inner % extent;
+                       return code_is(s, i, {p.scales[c], p.zero_points[c]});
+                     }};
+  };
+  std::vector<operation> all;
+  all.push_back({"quantize_u8", 4, 1,
+                 [](buffers& s) { detent::quantize(s.reals, s.codes, params); },
+                 [=](const buffers& s, std::size_t i) { return code_is(s, i, params); }});
+  all.push_back(by_channel("quantize_u8_first_axis", {64, n / 64}, 0));
+  all.push_back(by_channel("quantize_u8_middle_axis", {2, 64, n / 128}, 1));
+  all.push_back(by_channel("quantize_u8_last_axis", {rows, columns}, 1));
+  all.push_back(by_channel("quantize_u8_per_row", {rows, columns}, 0));
+  all.push_back(
+      {"quantize_s8", 4, 1,
+       [](buffers& s) {
+         detent::quantize(s.reals,
+                          std::span(reinterpret_cast<std::int8_t*>(s.codes.data()), s.codes.size()),
+                          quant_params{0.02F, 3});
+       },
+       [](const buffers& s, std::size_t i) {
+         return static_cast<std::int8_t>(s.codes[i]) ==
+                detent::reference::quantize(s.reals[i], {0.02F, 3}, detent::full_grid<std::int8_t>);
+       }});
+  all.push_back({"dequantize_u8", 1, 4,
+                 [](buffers& s) { detent::dequantize(s.codes, s.reals, params); },
+                 [](const buffers& s, std::size_t i) {
+                   return s.reals[i] == detent::reference::dequantize(s.codes[i], params);
+                 }});
+  const detent::channel_quant_params multipliers = channels(1, columns);
+  const std::vector<std::int32_t> bias(columns, 12345);
+  all.push_back(
+      {"requantize_u8_last_axis_bias", 4, 1,
+       [=](buffers& s) {
+         detent::requantize(tensor_view<const std::int32_t>(s.accumulators.data(), {rows, columns}),
+                            tensor_view<std::uint8_t>(s.codes.data(), {rows, columns}), multipliers,
+                            detent::full_grid<std::uint8_t>, bias);
+       },
+       [=](const buffers& s, std::size_t i) {
+         const std::size_t c = i % columns;
+         return s.codes[i] == detent::reference::requantize(
+                                  s.accumulators[i] + bias[c], multipliers.scales[c],
+                                  multipliers.zero_points[c], detent::full_grid<std::uint8_t>);
+       }});
+  for (const std::size_t group : {std::size_t{32}, std::size_t{128}}) {
+    const detent::block_quant_params p = blocks(n, group);
+    all.push_back({"quantize_uint4_group_" + std::to_string(group), 4, 0.5,
+                   [=](buffers& s) {
+                     const std::span<std::uint8_t> bytes(s.codes.data(), n / 2);
+                     detent::quantize(s.reals, packed_span<detent::uint4>(bytes, n), p);
+                   },
+                   [=](const buffers& s, std::size_t i) {
+                     const int code = s.codes[i / 2] >> (i % 2 * 4) & 15;
+                     return code == detent::reference::quantize(
+                                        s.reals[i], {p.scales[i / group], p.zero_points[i / group]},
+                                        {0, 15});
+                   }});
+  }
+  all.push_back({"dequantize_uint4", 0.5, 4,
+                 [=](buffers& s) {
+                   const std::span<const std::uint8_t> bytes(s.codes.data(), n / 2);
+                   detent::dequantize(packed_span<const detent::uint4>(bytes, n), s.reals,
+                                      quant_params{0.1F, 7});
+                 },
+                 [](const buffers& s, std::size_t i) {
+                   const int code = s.codes[i / 2] >> (i % 2 * 4) & 15;
+                   return s.reals[i] == detent::reference::dequantize(code, {0.1F, 7});
+                 }});
+  all.push_back({"min_max", 4, 0,
+                 [](buffers& s) {
+                   detent::min_max_observer observer;
+                   observer.observe(s.reals);
+                   benchmark::DoNotOptimize(observer.range());
+                 },
+                 [](const buffers& s, std::size_t i) {
+                   detent::min_max_observer observer;
+                   observer.observe(s.reals);
+                   return i > 0 || observer.range().upper ==
+                                       *std::max_element(s.reals.begin(), s.reals.end());
+                 }});
+  return all;
+}
+
+void measure(benchmark::State& state, detent::target target, std::size_t index) {
+  detent::set_target(target);
+  buffers b(static_cast<std::size_t>(state.range(0)));
+  const operation o = operations(b)[index];
+  const auto elements = static_cast<double>(b.reals.size());
+  const double limit =
+      detent_bench::memory_gb_per_s(static_cast<std::size_t>(elements * o.bytes_read),
+                                    static_cast<std::size_t>(elements * o.bytes_written));
+  double best = std::numeric_limits<double>::infinity();
+  for (auto _ : state) {
+    const double start = detent_bench::seconds_now();
+    o.run(b);
+    benchmark::ClobberMemory();
+    best = (std::min)(best, detent_bench::seconds_now() - start);
+  }
+  for (std::size_t i = 0; i < b.reals.size(); i += 1 + b.reals.size() / 1000) {
+    if (!o.is_right(b, i)) {
+      state.SkipWithError("wrong result");
+      return;
+    }
+  }
+  const double rate = elements * (o.bytes_read + o.bytes_written) * 1e-9 / best;
+  state.counters["best_GB_per_s"] = rate;
+  state.counters["limit_GB_per_s"] = limit;
+  state.counters["share_of_limit"] = rate / limit;
+}
+
+/// The canonical quantizer against the plain loop over x / scale, compiled at -O2.
+void times_scalar(benchmark::State& state) {
+  buffers b(static_cast<std::size_t>(state.range(0)));
+  double scalar = std::numeric_limits<double>::infinity();
+  double ours = scalar;
+  for (auto _ : state) {
+    const double start = detent_bench::seconds_now();
+    quantize_scalar(b.reals.data(), b.reals.size(), params.scale, params.zero_point,
+                    b.codes.data());
+    benchmark::ClobberMemory();
+    const double middle = detent_bench::seconds_now();
+    detent::quantize(b.reals, b.codes, params);
+    benchmark::ClobberMemory();
+    scalar = (std::min)(scalar, middle - start);
+    ours = (std::min)(ours, detent_bench::seconds_now() - middle);
+  }
+  state.counters["times_scalar"] = scalar / ours;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::int64_t> sizes = {std::int64_t{64} << 10, std::int64_t{4} << 20,
+                                           std::int64_t{256} << 20};
+  const std::vector<operation> all = operations(buffers(std::size_t{64} << 10));
+  for (const detent::target t : detent::available_targets()) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      for (const std::int64_t bytes : sizes) {
+        benchmark::RegisterBenchmark((all[i].name + '/' + detent::name(t)).c_str(),
+                                     [t, i](benchmark::State& s) { measure(s, t, i); })
+            ->Arg(bytes);
+      }
+    }
+  }
+  benchmark::RegisterBenchmark("quantize_u8_against_scalar", times_scalar)->Arg(sizes[0]);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
+    return 1;
+  }
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

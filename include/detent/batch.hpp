@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The quantizer on xsimd registers, for fusing into loops of one's own:
+//
+//   using floats = xsimd::batch<float>;
+//   const floats x = xsimd::max(floats::load_unaligned(in) + bias, floats(0.0F));
+//   detent::batch::store_8bit(out, detent::batch::quantize(x, params, levels));
+//
+// Lane by lane, every function returns the bits of its namesake in namespace detent::reference, for
+// every input and under every policy of rounding.hpp, on every architecture and with or without
+// contraction of products and sums: what is fused around it by the caller is the caller's.
+//
+// Parameters are one pair for all lanes (quant_params) or one for each lane (lane_params), as it is
+// needed where the lanes are channels. As in namespace reference, nothing is checked: scales are
+// positive and finite, qmin <= zero_point <= qmax, all in -65536..65535. The functions are
+// stateless, rely on the default rounding mode, and are compiled at the flags of the including
+// translation unit. Without xsimd this header is empty.
+#ifndef DETENT_BATCH_HPP
+#define DETENT_BATCH_HPP
+
+#include <detent/config.hpp>
+#include <detent/rounding.hpp>
+#include <detent/types.hpp>
+
+#if DETENT_WITH_XSIMD
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <xsimd/xsimd.hpp>
+
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12 warns of its own AVX-512 intrinsics, which leave operands undefined on purpose.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+DETENT_NAMESPACE_BEGIN
+namespace batch {
+
+template <class Arch>
+using floats = xsimd::batch<float, Arch>;
+template <class Arch>
+using integers = xsimd::batch<std::int32_t, Arch>;
+
+/// Scale (of requantize: the multiplier) and zero point of each lane.
+template <class Arch>
+struct lane_params {
+  floats<Arch> scale;
+  integers<Arch> zero_point;
+
+  lane_params(const floats<Arch>& scale_, const integers<Arch>& zero_point_) noexcept
+      : scale(scale_), zero_point(zero_point_) {}
+  /// The same in every lane.
+  lane_params(quant_params p) noexcept  // NOLINT(google-explicit-constructor)
+      : scale(p.scale), zero_point(p.zero_point) {}
+};
+
+}  // namespace batch
+
+namespace detail {
+
+/// The uniform numbers of the elements index, index + 1, ...
+template <class Arch>
+[[nodiscard]] batch::floats<Arch> uniform_lanes(const rounding::stochastic& rule,
+                                                std::uint64_t index) noexcept {
+  alignas(Arch::alignment()) float lanes[batch::floats<Arch>::size];
+  for (float& lane : lanes) {
+    lane = rule.uniform(index++);
+  }
+  return batch::floats<Arch>::load_aligned(lanes);
+}
+
+/// Rounds to int32. |x| < 2^23, not NaN.
+template <class Rounding, class Arch>
+[[nodiscard]] batch::integers<Arch> round_lanes(const batch::floats<Arch>& x, const Rounding& rule,
+                                                [[maybe_unused]] std::uint64_t index) noexcept {
+  using floats = batch::floats<Arch>;
+  using integers = batch::integers<Arch>;
+  if constexpr (std::same_as<Rounding, rounding::half_even>) {
+    return xsimd::nearbyint_as_int(x);  // what processors have an instruction for
+  } else {
+    const floats magnitude = xsimd::abs(x);
+    const integers whole = xsimd::to_int(magnitude);
+    const rounding_parts<floats, xsimd::batch_bool<float, Arch>> parts{
+        magnitude - xsimd::to_float(whole), x < floats(0.0F)};
+    const auto rounds_away = [&] {
+      if constexpr (std::same_as<Rounding, rounding::stochastic>) {
+        return rule.rounds_away(parts, uniform_lanes<Arch>(rule, index));
+      } else {
+        return rule.rounds_away(parts);
+      }
+    }();
+    const integers rounded = xsimd::select(xsimd::batch_bool_cast<std::int32_t>(rounds_away),
+                                           whole + integers(1), whole);
+    return xsimd::select(xsimd::batch_bool_cast<std::int32_t>(parts.negative), -rounded, rounded);
+  }
+}
+
+}  // namespace detail
+
+namespace batch {
+
+/// Rounds reals that are given in steps of the grid, adds the zero point and saturates:
+/// reference::to_grid. NaN gives the zero point; infinities saturate. Lane i is element index + i,
+/// for rules that need it.
+template <class Arch, class Policy = quantize_policy<>>
+[[nodiscard]] integers<Arch> clamp_round(const floats<Arch>& steps,
+                                         const std::type_identity_t<integers<Arch>>& zero_point,
+                                         grid levels, const Policy& policy = {},
+                                         std::uint64_t index = 0) noexcept {
+  // NaN as 0 becomes the zero point in both orders. Clamping comes first for the reasons that
+  // reference::to_grid gives, and keeps the conversion to int32 in range.
+  const floats<Arch> number = xsimd::select(xsimd::isnan(steps), floats<Arch>(0.0F), steps);
+  const floats<Arch> clamped =
+      xsimd::clip(number, xsimd::to_float(integers<Arch>(levels.qmin) - zero_point),
+                  xsimd::to_float(integers<Arch>(levels.qmax) - zero_point));
+  if constexpr (std::same_as<typename Policy::order_type, zero_point_order::before_rounding>) {
+    return detail::round_lanes(clamped + xsimd::to_float(zero_point), policy.rounding, index);
+  } else {
+    return detail::round_lanes(clamped, policy.rounding, index) + zero_point;
+  }
+}
+
+/// q = clamp(round(x / scale) + zero_point, qmin, qmax): reference::quantize. NaN gives the zero
+/// point; infinities saturate. Lane i is element index + i.
+template <class Arch, class Policy = quantize_policy<>>
+[[nodiscard]] integers<Arch> quantize(const floats<Arch>& x,
+                                      const std::type_identity_t<lane_params<Arch>>& p, grid levels,
+                                      const Policy& policy = {}, std::uint64_t index = 0) noexcept {
+  const floats<Arch> steps = typename Policy::division_type{}(x, p.scale);
+  return clamp_round(steps, p.zero_point, levels, policy, index);
+}
+
+/// x = float(q - zero_point) * scale: reference::dequantize.
+template <class Arch>
+[[nodiscard]] floats<Arch> dequantize(const integers<Arch>& q,
+                                      const std::type_identity_t<lane_params<Arch>>& p) noexcept {
+  return xsimd::to_float(q - p.zero_point) * p.scale;
+}
+
+/// q = clamp(round(float(accumulator) * multiplier) + zero_point, qmin, qmax):
+/// reference::requantize. p.scale is the multiplier, p.zero_point that of the output. Lane i is
+/// element index + i.
+template <class Arch, class Policy = quantize_policy<>>
+[[nodiscard]] integers<Arch> requantize(const integers<Arch>& accumulator,
+                                        const std::type_identity_t<lane_params<Arch>>& p,
+                                        grid levels, const Policy& policy = {},
+                                        std::uint64_t index = 0) noexcept {
+  const floats<Arch> steps = xsimd::to_float(accumulator) * p.scale;
+  return clamp_round(steps, p.zero_point, levels, policy, index);
+}
+
+/// dequantize(quantize(x)): the real that x is rounded to. NaN gives 0. Lane i is element index +
+/// i.
+template <class Arch, class Policy = quantize_policy<>>
+[[nodiscard]] floats<Arch> fake_quantize(const floats<Arch>& x,
+                                         const std::type_identity_t<lane_params<Arch>>& p,
+                                         grid levels, const Policy& policy = {},
+                                         std::uint64_t index = 0) noexcept {
+  return dequantize(quantize(x, p, levels, policy, index), p);
+}
+
+/// Writes the lanes to out[0], out[1], ... `out` need not be aligned. The values fit Q.
+template <quantized_type Q, class Arch>
+void store_8bit(Q* out, const integers<Arch>& q) noexcept {
+  alignas(Arch::alignment()) std::int32_t lanes[integers<Arch>::size];
+  q.store_aligned(lanes);
+  for (std::size_t i = 0; i < integers<Arch>::size; ++i) {
+    out[i] = static_cast<Q>(lanes[i]);
+  }
+}
+
+}  // namespace batch
+DETENT_NAMESPACE_END
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+
+#endif  // DETENT_WITH_XSIMD
+
+#endif  // DETENT_BATCH_HPP

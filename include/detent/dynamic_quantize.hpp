@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Quantization whose parameters come from the data itself: of a whole tensor, or of each row of a
+// matrix (per token), with the sums of the rows that a product with zero points needs.
+//
+//   range  = smallest and largest of the values that are not NaN
+//   params = params_from_range(range, scheme)
+//   q      = quantize(x, params)
+//
+// A tensor is read twice. Of a matrix each row is, one after the other: the second time from the
+// first- or second-level cache. NaN becomes the zero point; a row of nothing but NaN, or of
+// nothing, has the parameters of the range 0 .. 0. Infinities have no finite range:
+// invalid_argument.
+#ifndef DETENT_DYNAMIC_QUANTIZE_HPP
+#define DETENT_DYNAMIC_QUANTIZE_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <detent/dispatch.hpp>
+#include <detent/elementwise.hpp>
+#include <detent/error.hpp>
+#include <detent/quantize.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+inline quant_params dynamic_params(kernels::min_max_result r, bool any, quant_scheme scheme,
+                                   const char* where) {
+  const value_range range = any ? value_range{r.lower, r.upper} : value_range{};
+  require(std::isfinite(range.lower) && std::isfinite(range.upper), error_kind::invalid_argument,
+          where, ": the range ", range.lower, " .. ", range.upper, " is not finite");
+  return params_from_range(range, scheme);
+}
+
+/// The range of values that are `stride` apart.
+inline kernels::min_max_result strided_range(const float* x, std::size_t n, std::ptrdiff_t stride) {
+  if (stride == 1 || n <= 1) {
+    return active_table().min_max(x, n);
+  }
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  kernels::min_max_result all{infinity, -infinity, 0};
+  std::array<float, 1024> piece;
+  for (std::size_t first = 0; first < n; first += piece.size()) {
+    const std::size_t count = (std::min)(piece.size(), n - first);
+    for (std::size_t i = 0; i < count; ++i) {
+      piece[i] = x[static_cast<std::ptrdiff_t>(first + i) * stride];
+    }
+    const kernels::min_max_result r = active_table().min_max(piece.data(), count);
+    all = {(std::min)(all.lower, r.lower), (std::max)(all.upper, r.upper),
+           all.count_nan + r.count_nan};
+  }
+  return all;
+}
+
+}  // namespace detail
+
+/// Quantizes x and returns the parameters. `scheme` fits the type of q. Throws shape_mismatch or
+/// invalid_argument (null data, infinities, a grid that does not fit) before it writes anything.
+template <quantized_type Q>
+quant_params dynamic_quantize(std::span<const float> x, std::span<Q> q,
+                              quant_scheme scheme = asymmetric<Q>, const execution& e = {}) {
+  constexpr const char* where = "dynamic_quantize";
+  detail::require_spans(x, q, where);
+  detail::require_grid<Q>(scheme.levels, where);
+  const kernels::min_max_result r = detail::active_table().min_max(x.data(), x.size());
+  const quant_params p = detail::dynamic_params(r, r.count_nan < x.size(), scheme, where);
+  quantize(x, q, p, scheme.levels, e);
+  return p;
+}
+
+/// Quantizes each row of x with parameters of its own, which go to `scales` and `zero_points`, one
+/// for each row. `row_sums`, if there are any, receive the sum of the integers of each row. Throws
+/// as above, but rows may have been written when a later one holds an infinity.
+template <quantized_type Q>
+void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::span<float> scales,
+                           std::span<std::int32_t> zero_points,
+                           std::span<std::int32_t> row_sums = {},
+                           quant_scheme scheme = asymmetric<Q>, const execution& e = {}) {
+  constexpr const char* where = "dynamic_quantize_rows";
+  using detail::require;
+  require(x.rows == q.rows && x.columns == q.columns, error_kind::shape_mismatch, where,
+          ": input is ", x.rows, " x ", x.columns, ", output ", q.rows, " x ", q.columns);
+  require(x.rows == 0 || x.columns == 0 || (x.data != nullptr && q.data != nullptr),
+          error_kind::invalid_argument, where, ": null data");
+  require(scales.size() == x.rows && zero_points.size() == x.rows, error_kind::shape_mismatch,
+          where, ": ", scales.size(), " scales and ", zero_points.size(), " zero points for ",
+          x.rows, " rows");
+  require(row_sums.empty() || row_sums.size() == x.rows, error_kind::shape_mismatch, where, ": ",
+          row_sums.size(), " row sums for ", x.rows, " rows");
+  detail::require_grid<Q>(scheme.levels, where);
+  const std::size_t shape[] = {x.columns};
+  const std::ptrdiff_t in_stride[] = {x.column_stride};
+  const std::ptrdiff_t out_stride[] = {q.column_stride};
+  const auto run_row = [&](std::size_t r) {
+    const auto row = static_cast<std::ptrdiff_t>(r);
+    const float* from = x.data + row * x.row_stride;
+    Q* to = q.data + row * q.row_stride;
+    const kernels::min_max_result range = detail::strided_range(from, x.columns, x.column_stride);
+    const quant_params p =
+        detail::dynamic_params(range, range.count_nan < x.columns, scheme, where);
+    quantize(tensor_view<const float>(from, shape, in_stride),
+             tensor_view<Q>(to, shape, out_stride), p, scheme.levels);
+    scales[r] = p.scale;
+    zero_points[r] = p.zero_point;
+    if (!row_sums.empty()) {
+      std::int32_t sum = 0;
+      for (std::size_t c = 0; c < x.columns; ++c) {
+        sum += to[static_cast<std::ptrdiff_t>(c) * q.column_stride];
+      }
+      row_sums[r] = sum;
+    }
+  };
+  // Some rows for each task, so that short ones are worth it.
+  const std::size_t chunk = x.columns == 0 ? x.rows + 1 : 1 + detail::task_size / 4 / x.columns;
+  detail::run_parallel(e.parallel, (x.rows + chunk - 1) / chunk, [&](std::size_t task) {
+    const std::size_t end = (std::min)((task + 1) * chunk, x.rows);
+    for (std::size_t r = task * chunk; r < end; ++r) {
+      run_row(r);
+    }
+  });
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_DYNAMIC_QUANTIZE_HPP

@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Fake quantization: quantize and dequantize in one step, to see in float what a grid does to a
+// network and to train through it; and its gradients.
+//
+//   xhat = float(q - zero_point) * scale
+//   q    = clamp(round_half_even(x / scale) + zero_point, qmin, qmax)
+//
+// The grid is only a range of integers, of up to 16 bits: 2 to 65536 levels within -32768..65535.
+// Nothing is stored in an integer type.
+//
+// All functions are thread-safe, allocate nothing, and throw detent::error (invalid_argument,
+// shape_mismatch) before they write anything. An output may be the very buffer of an input (same
+// data, same strides); otherwise outputs overlap neither inputs nor each other.
+#ifndef DETENT_FAKE_QUANTIZE_HPP
+#define DETENT_FAKE_QUANTIZE_HPP
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <detent/error.hpp>
+#include <detent/quantize.hpp>
+#include <detent/reference.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace reference {
+
+/// xhat = dequantize(quantize(x)). NaN gives 0, the value of the zero point; infinities saturate.
+[[nodiscard]] inline float fake_quantize(float x, quant_params p, grid levels) noexcept {
+  return dequantize(quantize(x, p, levels), p);
+}
+
+/// What fake_quantize_derivatives() returns: d xhat / dx, / dscale, / dzero_point.
+struct fake_quantize_partials {
+  float x = 0.0F;
+  float scale = 0.0F;
+  float zero_point = 0.0F;
+  friend bool operator==(const fake_quantize_partials&, const fake_quantize_partials&) = default;
+};
+
+/// The derivatives of xhat with rounding taken for the identity (straight-through estimator;
+/// Bengio, Leonard, Courville 2013). Those for the scale are LSQ's (Esser et al. 2020), those for
+/// the zero point LSQ+'s (Bhalgat et al. 2020) for xhat = (q - zero_point) * scale.
+///
+/// "Inside" is a matter of the level before clamping, r + zero_point with
+/// r = round_half_even(x / scale) of the IEEE quotient:
+///
+///                                     dx    dscale                dzero_point
+///   qmin <= r + zero_point <= qmax    1     r - x / scale         0
+///   r + zero_point < qmin             0     qmin - zero_point     -scale
+///   r + zero_point > qmax             0     qmax - zero_point     -scale
+///   x is NaN                          0     0                     0
+///
+/// Up to half a step beyond the outer levels is thus inside; the tie itself where the outer r is
+/// even. r - x / scale is exact in float. NaN is replaced by 0 whatever the parameters are: nothing
+/// depends on them.
+[[nodiscard]] inline fake_quantize_partials fake_quantize_derivatives(float x, quant_params p,
+                                                                      grid levels) noexcept {
+  const float steps = x / p.scale;
+  if (std::isnan(steps)) {
+    return {};
+  }
+  const float rounded = round_half_even(steps);
+  const auto lowest = static_cast<float>(levels.qmin - p.zero_point);
+  const auto highest = static_cast<float>(levels.qmax - p.zero_point);
+  if (rounded < lowest) {
+    return {0.0F, lowest, -p.scale};
+  }
+  if (rounded > highest) {
+    return {0.0F, highest, -p.scale};
+  }
+  return {1.0F, rounded - steps, 0.0F};
+}
+
+/// How many elements of a channel (or of the tensor) the sums of fake_quantize_backward() take
+/// together.
+inline constexpr std::size_t gradient_block = 1024;
+
+}  // namespace reference
+
+namespace detail {
+
+/// Parameters in the form that loops take; the same bits as the definitions, without branches.
+class fake_quantizer {
+ public:
+  fake_quantizer(float scale, std::int32_t zero_point, grid levels) noexcept
+      : scale_(scale),
+        lowest_(static_cast<float>(levels.qmin - zero_point)),
+        highest_(static_cast<float>(levels.qmax - zero_point)) {}
+
+  [[nodiscard]] float operator()(float x) const noexcept {
+    const float steps = x / scale_;
+    const float number = steps == steps ? steps : 0.0F;
+    return round(clamped(number, lowest_, highest_)) * scale_;
+  }
+
+  [[nodiscard]] reference::fake_quantize_partials derivatives(float x) const noexcept {
+    const float steps = x / scale_;
+    // One step outside is as good as any further: it keeps the rounding in its domain.
+    const float rounded = round(clamped(steps, lowest_ - 1.0F, highest_ + 1.0F));
+    if (rounded < lowest_) {
+      return {0.0F, lowest_, -scale_};
+    }
+    if (rounded > highest_) {
+      return {0.0F, highest_, -scale_};
+    }
+    if (steps != steps) {
+      return {};
+    }
+    return {1.0F, rounded - steps, 0.0F};
+  }
+
+ private:
+  /// NaN passes through.
+  [[nodiscard]] static float clamped(float x, float lower, float upper) noexcept {
+    const float raised = x < lower ? lower : x;
+    return raised > upper ? upper : raised;
+  }
+  /// Half to even for |x| < 2^22; never -0, as an integer that is converted.
+  [[nodiscard]] static float round(float x) noexcept {
+    constexpr float bias = 12582912.0F;  // 1.5 * 2^23: its neighbours are integers
+    return (x + bias) - bias;
+  }
+
+  float scale_;
+  float lowest_;
+  float highest_;
+};
+
+/// N operands of one shape that are walked together: element strides along each dimension.
+template <std::size_t N>
+struct common_walk {
+  using offsets = std::array<std::ptrdiff_t, N>;
+
+  std::size_t rank = 1;
+  std::array<std::size_t, max_rank> shape{1};
+  std::array<offsets, max_rank> strides{};
+
+  [[nodiscard]] std::size_t row_size() const noexcept { return shape[rank - 1]; }
+  [[nodiscard]] std::ptrdiff_t row_stride(std::size_t operand) const noexcept {
+    return strides[rank - 1][operand];
+  }
+  [[nodiscard]] offsets advance(offsets at, std::size_t dimension, std::size_t by) const noexcept {
+    for (std::size_t k = 0; k < N; ++k) {
+      at[k] += static_cast<std::ptrdiff_t>(by) * strides[dimension][k];
+    }
+    return at;
+  }
+  /// Calls visit(offsets of the first element) for each row of the last dimension, in order.
+  template <class Visit>
+  void for_each_row(const Visit& visit, offsets at = {}, std::size_t dimension = 0) const {
+    if (dimension + 1 == rank) {
+      visit(at);
+      return;
+    }
+    for (std::size_t i = 0; i < shape[dimension]; ++i) {
+      for_each_row(visit, advance(at, dimension, i), dimension + 1);
+    }
+  }
+};
+
+template <class T, class U>
+void require_shape_of_x(const tensor_view<T>& x, const tensor_view<U>& other, const char* name,
+                        const char* where) {
+  require(x.rank == other.rank, error_kind::shape_mismatch, where, ": x has rank ", x.rank, ", ",
+          name, " ", other.rank);
+  for (std::size_t i = 0; i < x.rank; ++i) {
+    require(x.shape[i] == other.shape[i], error_kind::shape_mismatch, where, ": dimension ", i,
+            " is ", x.shape[i], " in x, ", other.shape[i], " in ", name);
+  }
+  require(x.size() == 0 || (x.data != nullptr && other.data != nullptr),
+          error_kind::invalid_argument, where, ": null data with size ", x.size());
+}
+
+/// The walk over views of one shape. The last operand is the channel: it moves by 1 along `axis`,
+/// and not at all where axis is no dimension.
+template <class First, class... Rest>
+[[nodiscard]] common_walk<sizeof...(Rest) + 2> channel_walk(
+    std::size_t axis, const tensor_view<First>& first, const tensor_view<Rest>&... rest) noexcept {
+  common_walk<sizeof...(Rest) + 2> walk;  // of rank 0: one row of one element
+  if (first.rank > 0) {
+    walk.rank = first.rank;
+    walk.shape = first.shape;
+  }
+  for (std::size_t i = 0; i < first.rank; ++i) {
+    walk.strides[i] = {first.strides[i], rest.strides[i]..., i == axis ? 1 : 0};
+  }
+  return walk;
+}
+
+inline constexpr std::size_t no_channel_axis = max_rank;
+
+inline void require_fake_grid(grid levels, const char* where) {
+  require(levels.qmin >= -32768 && levels.qmax <= 65535 && levels.qmin < levels.qmax &&
+              levels.qmax - levels.qmin <= 65535,
+          error_kind::invalid_argument, where, ": grid ", levels.qmin, "..", levels.qmax,
+          " does not have 2 to 65536 levels within -32768..65535");
+}
+
+inline void require_fake_params(quant_params p, grid levels, const char* where) {
+  require_fake_grid(levels, where);
+  require_scale(p.scale, where);
+  require_zero_point(p.zero_point, levels, where);
+}
+
+inline void require_fake_params(const channel_quant_params& p, tensor_view<const float> x,
+                                grid levels, const char* where) {
+  require_fake_grid(levels, where);
+  require(p.axis < x.rank, error_kind::invalid_argument, where, ": axis ", p.axis,
+          " of a tensor of rank ", x.rank);
+  const std::size_t channels = x.shape[p.axis];
+  require(p.scales.size() == channels && p.zero_points.size() == channels,
+          error_kind::shape_mismatch, where, ": ", p.scales.size(), " scales and ",
+          p.zero_points.size(), " zero points for ", channels, " channels");
+  for (std::size_t i = 0; i < channels; ++i) {
+    require_scale(p.scales[i], where);
+    require_zero_point(p.zero_points[i], levels, where);
+  }
+}
+
+/// fake_quantize() after its checks; channel c has scales[c] and zero_points[c].
+inline void fake_quantize_views(tensor_view<const float> x, tensor_view<float> y, std::size_t axis,
+                                const float* scales, const std::int32_t* zero_points, grid levels) {
+  const auto walk = channel_walk(axis, x, y);
+  const std::size_t n = walk.row_size();
+  const std::ptrdiff_t x_stride = walk.row_stride(0);
+  const std::ptrdiff_t y_stride = walk.row_stride(1);
+  const std::ptrdiff_t channel_stride = walk.row_stride(2);
+  walk.for_each_row([&](const common_walk<3>::offsets& at) {
+    const float* from = x.data + at[0];
+    float* to = y.data + at[1];
+    const auto quantizer = [&](std::ptrdiff_t i) {
+      const std::ptrdiff_t channel = at[2] + i * channel_stride;
+      return fake_quantizer(scales[channel], zero_points[channel], levels);
+    };
+    const auto end = static_cast<std::ptrdiff_t>(n);
+    if (channel_stride == 0 && x_stride == 1 && y_stride == 1) {
+      const fake_quantizer q = quantizer(0);
+      for (std::ptrdiff_t i = 0; i < end; ++i) {  // the loop that compilers vectorize
+        to[i] = q(from[i]);
+      }
+      return;
+    }
+    for (std::ptrdiff_t i = 0; i < end; ++i) {
+      to[i * y_stride] = quantizer(i)(from[i * x_stride]);
+    }
+  });
+}
+
+}  // namespace detail
+
+/// y = reference::fake_quantize(x, p, levels), bit for bit: what quantize() and dequantize() return
+/// where the grid is one of theirs. NaN gives 0, infinities saturate.
+inline void fake_quantize(tensor_view<const float> x, tensor_view<float> y, quant_params p,
+                          grid levels) {
+  detail::require_fake_params(p, levels, "fake_quantize");
+  detail::require_shape_of_x(x, y, "y", "fake_quantize");
+  detail::fake_quantize_views(x, y, detail::no_channel_axis, &p.scale, &p.zero_point, levels);
+}
+
+inline void fake_quantize(std::span<const float> x, std::span<float> y, quant_params p,
+                          grid levels) {
+  fake_quantize(tensor_view<const float>(x.data(), {x.size()}),
+                tensor_view<float>(y.data(), {y.size()}), p, levels);
+}
+
+/// Per channel along p.axis.
+inline void fake_quantize(tensor_view<const float> x, tensor_view<float> y,
+                          const channel_quant_params& p, grid levels) {
+  detail::require_fake_params(p, x, levels, "fake_quantize");
+  detail::require_shape_of_x(x, y, "y", "fake_quantize");
+  detail::fake_quantize_views(x, y, p.axis, p.scales.data(), p.zero_points.data(), levels);
+}
+
+/// The factor that LSQ multiplies the gradient of the scale with, so that the scale learns at the
+/// pace of the values that share it: 1 / sqrt(count * qmax), in double, rounded to float.
+/// `count` is the number of values that share the scale. Throws invalid_argument if count or qmax
+/// is not positive.
+[[nodiscard]] inline float lsq_gradient_factor(std::size_t count, grid levels) {
+  detail::require(count > 0, error_kind::invalid_argument, "lsq_gradient_factor: count is 0");
+  detail::require(levels.qmax > 0, error_kind::invalid_argument, "lsq_gradient_factor: qmax ",
+                  levels.qmax, " is not positive");
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(count) * levels.qmax));
+}
+
+/// The gradients of a loss with respect to the parameters of one tensor.
+struct quant_params_gradient {
+  float scale = 0.0F;
+  float zero_point = 0.0F;
+  friend bool operator==(const quant_params_gradient&, const quant_params_gradient&) = default;
+};
+
+namespace detail {
+
+/// The sums of one channel, in blocks of reference::gradient_block elements.
+class gradient_sums {
+ public:
+  void add(float grad_y, const reference::fake_quantize_partials& d) noexcept {
+    block_scale_ += term(grad_y, d.scale);
+    block_zero_point_ += term(grad_y, d.zero_point);
+    if (++count_ == reference::gradient_block) {
+      close_block();
+    }
+  }
+
+  [[nodiscard]] quant_params_gradient finalize(float factor) noexcept {
+    close_block();
+    return {static_cast<float>(scale_ * static_cast<double>(factor)),
+            static_cast<float>(zero_point_ * static_cast<double>(factor))};
+  }
+
+ private:
+  /// Exact, hence the same sum whether or not the compiler contracts it with the addition.
+  [[nodiscard]] static double term(float grad_y, float derivative) noexcept {
+    return derivative == 0.0F ? 0.0 : static_cast<double>(grad_y) * static_cast<double>(derivative);
+  }
+  void close_block() noexcept {
+    scale_ += block_scale_;
+    zero_point_ += block_zero_point_;
+    block_scale_ = 0.0;
+    block_zero_point_ = 0.0;
+    count_ = 0;
+  }
+
+  double scale_ = 0.0;
+  double zero_point_ = 0.0;
+  double block_scale_ = 0.0;
+  double block_zero_point_ = 0.0;
+  std::size_t count_ = 0;
+};
+
+/// The operands of fake_quantize_backward() after its checks.
+struct backward_operands {
+  tensor_view<const float> x;
+  tensor_view<const float> grad_y;
+  tensor_view<float> grad_x;
+  std::size_t axis = no_channel_axis;
+  std::span<const float> scales;
+  std::span<const std::int32_t> zero_points;
+  grid levels;
+};
+
+inline void require_backward(tensor_view<const float> x, tensor_view<const float> grad_y,
+                             tensor_view<float> grad_x, float factor) {
+  constexpr const char* where = "fake_quantize_backward";
+  require_shape_of_x(x, grad_y, "grad_y", where);
+  require_shape_of_x(x, grad_x, "grad_x", where);
+  require(std::isfinite(factor) && factor > 0.0F, error_kind::invalid_argument, where,
+          ": gradient factor ", factor, " is not a positive finite number");
+}
+
+/// Writes grad_x and calls finish(channel, sums). Several channels at a time, so that memory is
+/// walked in its order also where the channels are the last dimension; the elements of one channel
+/// come in their order all the same.
+template <class Finish>
+void fake_quantize_backward(const backward_operands& o, const Finish& finish) {
+  constexpr std::size_t tile = 64;
+  constexpr std::size_t channel_operand = 3;
+  auto walk = channel_walk(o.axis, o.x, o.grad_y, o.grad_x);
+  const auto step = walk.strides[walk.rank - 1];
+  const std::size_t channels = o.scales.size();
+  for (std::size_t first = 0; first < channels; first += tile) {
+    const std::size_t count = (std::min)(tile, channels - first);
+    std::array<gradient_sums, tile> sums{};
+    common_walk<4>::offsets begin{};
+    if (o.axis != no_channel_axis) {
+      walk.shape[o.axis] = count;
+      begin = walk.advance(begin, o.axis, first);
+    }
+    const auto end = static_cast<std::ptrdiff_t>(walk.row_size());
+    walk.for_each_row(
+        [&](const common_walk<4>::offsets& at) {
+          for (std::ptrdiff_t i = 0; i < end; ++i) {
+            const auto channel =
+                static_cast<std::size_t>(at[channel_operand] + i * step[channel_operand]);
+            const fake_quantizer q(o.scales[channel], o.zero_points[channel], o.levels);
+            const float grad_y = o.grad_y.data[at[1] + i * step[1]];
+            const auto d = q.derivatives(o.x.data[at[0] + i * step[0]]);
+            o.grad_x.data[at[2] + i * step[2]] = d.x == 0.0F ? 0.0F : grad_y;
+            sums[channel - first].add(grad_y, d);
+          }
+        },
+        begin);
+    for (std::size_t c = 0; c < count; ++c) {
+      finish(first + c, sums[c]);
+    }
+  }
+}
+
+}  // namespace detail
+
+/// The gradients of a loss through y = fake_quantize(x, p, levels), given its gradient grad_y for
+/// y. With d = reference::fake_quantize_derivatives(x[i], p, levels):
+///
+///   grad_x[i]   = d.x is 1 ? grad_y[i] : 0
+///   scale       = factor * sum of grad_y[i] * d.scale
+///   zero_point  = factor * sum of grad_y[i] * d.zero_point
+///
+/// A derivative of 0 contributes 0 even if grad_y is NaN or infinite; elsewhere they propagate. A
+/// NaN in x has no gradient at all. `factor` is positive and finite; see lsq_gradient_factor().
+///
+/// The sums are in double: the products, which are exact, are added in the order of the elements
+/// (last dimension fastest) within blocks of reference::gradient_block, then the sums of the blocks
+/// in their order, the last block being whatever is left. The sum is multiplied by the factor in
+/// double and rounded to float. Hence they depend on the values alone, not on strides or the
+/// processor, and whole blocks may be summed anywhere. grad_x may be the buffer of x or of grad_y.
+inline quant_params_gradient fake_quantize_backward(tensor_view<const float> x,
+                                                    tensor_view<const float> grad_y, quant_params p,
+                                                    grid levels, tensor_view<float> grad_x,
+                                                    float factor = 1.0F) {
+  detail::require_fake_params(p, levels, "fake_quantize_backward");
+  detail::require_backward(x, grad_y, grad_x, factor);
+  quant_params_gradient result;
+  detail::fake_quantize_backward(
+      {.x = x,
+       .grad_y = grad_y,
+       .grad_x = grad_x,
+       .scales = {&p.scale, 1},
+       .zero_points = {&p.zero_point, 1},
+       .levels = levels},
+      [&](std::size_t, detail::gradient_sums& sums) { result = sums.finalize(factor); });
+  return result;
+}
+
+inline quant_params_gradient fake_quantize_backward(std::span<const float> x,
+                                                    std::span<const float> grad_y, quant_params p,
+                                                    grid levels, std::span<float> grad_x,
+                                                    float factor = 1.0F) {
+  return fake_quantize_backward(tensor_view<const float>(x.data(), {x.size()}),
+                                tensor_view<const float>(grad_y.data(), {grad_y.size()}), p, levels,
+                                tensor_view<float>(grad_x.data(), {grad_x.size()}), factor);
+}
+
+/// Per channel along p.axis: fills grad_scales and grad_zero_points, which have an element for each
+/// channel. The sums of a channel run over its own elements in their order, in blocks of them.
+inline void fake_quantize_backward(tensor_view<const float> x, tensor_view<const float> grad_y,
+                                   const channel_quant_params& p, grid levels,
+                                   tensor_view<float> grad_x, std::span<float> grad_scales,
+                                   std::span<float> grad_zero_points, float factor = 1.0F) {
+  detail::require_fake_params(p, x, levels, "fake_quantize_backward");
+  detail::require_backward(x, grad_y, grad_x, factor);
+  detail::require(
+      grad_scales.size() == p.scales.size() && grad_zero_points.size() == p.scales.size(),
+      error_kind::shape_mismatch, "fake_quantize_backward: gradients of ", grad_scales.size(),
+      " scales and ", grad_zero_points.size(), " zero points for ", p.scales.size(), " channels");
+  detail::fake_quantize_backward({.x = x,
+                                  .grad_y = grad_y,
+                                  .grad_x = grad_x,
+                                  .axis = p.axis,
+                                  .scales = p.scales,
+                                  .zero_points = p.zero_points,
+                                  .levels = levels},
+                                 [&](std::size_t channel, detail::gradient_sums& sums) {
+                                   const quant_params_gradient g = sums.finalize(factor);
+                                   grad_scales[channel] = g.scale;
+                                   grad_zero_points[channel] = g.zero_point;
+                                 });
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_FAKE_QUANTIZE_HPP

@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Elementwise functions, lookup tables, concatenation and averages of 8-bit tensors, each of which
+// has its own scale and zero point. With D and Q for reference::dequantize and reference::quantize:
+//
+//   quantized_add, _sub, _mul, _div   Q(D(a) op D(b)), as com.microsoft.QLinearAdd and QLinearMul
+//   lookup_table, apply_table         Q(f(D(q))) for all 256 values of q, then one load per element
+//   rescale                           Q(D(q)), by such a table
+//   quantized_concat                  rescale() of each input into one output
+//   quantized_average                 exact integer sums, then one multiplication
+//
+// Every operation that is written is rounded to float by itself; nothing is contracted. NaN becomes
+// the zero point, infinities saturate. All functions are thread-safe, allocate nothing, and throw
+// detent::error (invalid_argument, shape_mismatch, overflow) before they write anything. Elements
+// are independent of each other: a caller may split spans among threads.
+#ifndef DETENT_QUANTIZED_ELEMENTWISE_HPP
+#define DETENT_QUANTIZED_ELEMENTWISE_HPP
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <span>
+#include <type_traits>
+#include <variant>
+
+#include <detent/error.hpp>
+#include <detent/quantize.hpp>
+#include <detent/reference.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace reference {
+
+/// x = float(q - zero_point) * scale, as dequantize(), for use in a sum: going through memory keeps
+/// the compiler from contracting the product with the addition that follows.
+[[nodiscard]] inline float dequantize_rounded(std::int32_t q, quant_params p) noexcept {
+  const volatile float x = dequantize(q, p);
+  return x;
+}
+
+/// Q(f(D(a), D(b))) with f such as std::plus<float>: dequantized, combined and quantized in float,
+/// with a rounding after each of them.
+template <class F>
+[[nodiscard]] std::int32_t quantized_binary(const F& f, std::int32_t a, quant_params a_params,
+                                            std::int32_t b, quant_params b_params,
+                                            quant_params out_params, grid levels) noexcept {
+  const float value = f(dequantize_rounded(a, a_params), dequantize_rounded(b, b_params));
+  return quantize(value, out_params, levels);
+}
+
+/// What turns a sum of (q - zero_point) into a mean in steps of the output:
+/// input_scale / (output_scale * float(count)), each operation rounded to float.
+[[nodiscard]] inline float average_multiplier(float input_scale, float output_scale,
+                                              std::size_t count) noexcept {
+  const float divisor = output_scale * static_cast<float>(count);
+  return input_scale / divisor;
+}
+
+}  // namespace reference
+
+namespace detail {
+
+/// Elements that are taken together through floats on the stack.
+inline constexpr std::size_t elementwise_block = 512;
+
+/// quantize() where the zero point need not be one of the levels: saturating to the whole type and
+/// then to the levels is the same as at once.
+template <quantized_byte Q>
+void quantize_levels(std::span<const float> x, std::span<Q> q, quant_params p, grid levels) {
+  quantize(x, q, p);
+  if (levels == full_grid<Q>) {
+    return;
+  }
+  const auto lowest = static_cast<Q>(levels.qmin);
+  const auto highest = static_cast<Q>(levels.qmax);
+  for (std::size_t i = 0; i < q.size(); ++i) {
+    const bool is_nan = x[i] != x[i];
+    q[i] = is_nan ? q[i] : (std::clamp)(q[i], lowest, highest);
+  }
+}
+
+template <class F, quantized_byte A, quantized_byte B, quantized_byte Out>
+void quantized_binary(const F& f, std::span<const A> a, quant_params a_params, std::span<const B> b,
+                      quant_params b_params, std::span<Out> out, quant_params out_params,
+                      grid levels, const char* where) {
+  require_params<A>(a_params, full_grid<A>, where);
+  require_params<B>(b_params, full_grid<B>, where);
+  require_params<Out>(out_params, full_grid<Out>, where);
+  require_grid<Out>(levels, where);
+  require_spans(a, out, where);
+  require_spans(b, out, where);
+  std::array<float, elementwise_block> left;
+  std::array<float, elementwise_block> right;
+  for (std::size_t i = 0; i < out.size(); i += elementwise_block) {
+    const std::size_t n = (std::min)(elementwise_block, out.size() - i);
+    const std::span<float> x(left.data(), n);
+    const std::span<float> y(right.data(), n);
+    dequantize(a.subspan(i, n), x, a_params);
+    dequantize(b.subspan(i, n), y, b_params);
+    for (std::size_t j = 0; j < n; ++j) {
+      x[j] = f(x[j], y[j]);
+    }
+    quantize_levels<Out>(x, out.subspan(i, n), out_params, levels);
+  }
+}
+
+}  // namespace detail
+
+// Overloads rather than templates, so that vectors and arrays convert to spans.
+//
+// out = Q(D(a) op D(b)), bit for bit reference::quantized_binary. The element types may be any of
+// u8 and s8, the sizes are equal. `levels` narrows the values that are written, as a fused clip
+// does; the zero point may lie outside of it, and is what NaN (inf - inf, 0 / 0) becomes all the
+// same. `out` may be the very buffer of a or b, and overlaps them in no other way.
+#define DETENT_QUANTIZED_BINARY(name, function, A, B, Out)                                        \
+  inline void name(std::span<const A> a, quant_params a_params, std::span<const B> b,             \
+                   quant_params b_params, std::span<Out> out, quant_params out_params,            \
+                   grid levels = full_grid<Out>) {                                                \
+    detail::quantized_binary(function, a, a_params, b, b_params, out, out_params, levels, #name); \
+  }
+#define DETENT_QUANTIZED_BINARIES(A, B, Out)                                  \
+  DETENT_QUANTIZED_BINARY(quantized_add, std::plus<float>{}, A, B, Out)       \
+  DETENT_QUANTIZED_BINARY(quantized_sub, std::minus<float>{}, A, B, Out)      \
+  DETENT_QUANTIZED_BINARY(quantized_mul, std::multiplies<float>{}, A, B, Out) \
+  DETENT_QUANTIZED_BINARY(quantized_div, std::divides<float>{}, A, B, Out)
+
+DETENT_QUANTIZED_BINARIES(std::uint8_t, std::uint8_t, std::uint8_t)
+DETENT_QUANTIZED_BINARIES(std::uint8_t, std::uint8_t, std::int8_t)
+DETENT_QUANTIZED_BINARIES(std::uint8_t, std::int8_t, std::uint8_t)
+DETENT_QUANTIZED_BINARIES(std::uint8_t, std::int8_t, std::int8_t)
+DETENT_QUANTIZED_BINARIES(std::int8_t, std::uint8_t, std::uint8_t)
+DETENT_QUANTIZED_BINARIES(std::int8_t, std::uint8_t, std::int8_t)
+DETENT_QUANTIZED_BINARIES(std::int8_t, std::int8_t, std::uint8_t)
+DETENT_QUANTIZED_BINARIES(std::int8_t, std::int8_t, std::int8_t)
+#undef DETENT_QUANTIZED_BINARIES
+#undef DETENT_QUANTIZED_BINARY
+
+// ----------------------------------------------------------------------------------------- tables
+
+/// A function of one 8-bit value: the entry of q is Q(f(D(q))) with the parameters of the input and
+/// those of the output.
+template <quantized_byte In, quantized_byte Out = In>
+class lookup_table {
+ public:
+  /// Calls f, which takes and returns float, once for each of the 256 values in the order of their
+  /// bytes. What f is given has been rounded to float before, so that it can't be contracted with
+  /// the sums in f; f's own products can. NaN becomes the zero point of the output. Throws
+  /// invalid_argument for scales and zero points that quantize() refuses.
+  template <class F>
+  requires std::is_invocable_r_v<float, const F&, float> lookup_table(const F& f,
+                                                                      quant_params in_params,
+                                                                      quant_params out_params) {
+    detail::require_params<In>(in_params, full_grid<In>, "lookup_table");
+    detail::require_params<Out>(out_params, full_grid<Out>, "lookup_table");
+    std::array<In, 256> all;
+    for (std::size_t byte = 0; byte < all.size(); ++byte) {
+      all[byte] = static_cast<In>(byte);
+    }
+    std::array<float, 256> values;
+    dequantize(std::span<const In>(all), std::span<float>(values), in_params);
+    for (float& value : values) {
+      value = f(value);
+    }
+    quantize(std::span<const float>(values), std::span<Out>(entries_), out_params);
+  }
+
+  [[nodiscard]] Out operator[](In q) const noexcept {
+    return entries_[static_cast<std::uint8_t>(q)];
+  }
+  /// All entries, in the order of the bytes that q is stored in: 0..127, then -128..-1 if signed.
+  [[nodiscard]] const std::array<Out, 256>& entries() const noexcept { return entries_; }
+
+ private:
+  std::array<Out, 256> entries_;
+};
+
+/// out[i] = table[in[i]]. `out` may be the very buffer of `in`, and overlaps it in no other way.
+template <quantized_byte In, quantized_byte Out>
+void apply_table(std::type_identity_t<std::span<const In>> in,
+                 std::type_identity_t<std::span<Out>> out, const lookup_table<In, Out>& table) {
+  detail::require_spans(in, out, "apply_table");
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    out[i] = table[in[i]];
+  }
+}
+
+namespace detail {
+
+/// The table of Q(D(q)).
+template <quantized_byte In, quantized_byte Out>
+[[nodiscard]] lookup_table<In, Out> rescale_table(quant_params in_params, quant_params out_params) {
+  return {[](float x) { return x; }, in_params, out_params};
+}
+
+template <quantized_byte In, quantized_byte Out>
+void rescale(std::span<const In> in, quant_params in_params, std::span<Out> out,
+             quant_params out_params) {
+  require_params<In>(in_params, full_grid<In>, "rescale");
+  require_params<Out>(out_params, full_grid<Out>, "rescale");
+  require_spans(in, out, "rescale");
+  apply_table(in, out, rescale_table<In, Out>(in_params, out_params));
+}
+
+}  // namespace detail
+
+// out = Q(D(in)). `out` may be the very buffer of `in`, and overlaps it in no other way.
+#define DETENT_RESCALE(In, Out)                                                           \
+  inline void rescale(std::span<const In> in, quant_params in_params, std::span<Out> out, \
+                      quant_params out_params) {                                          \
+    detail::rescale(in, in_params, out, out_params);                                      \
+  }
+DETENT_RESCALE(std::uint8_t, std::uint8_t)
+DETENT_RESCALE(std::uint8_t, std::int8_t)
+DETENT_RESCALE(std::int8_t, std::uint8_t)
+DETENT_RESCALE(std::int8_t, std::int8_t)
+#undef DETENT_RESCALE
+
+// ------------------------------------------------------------------------------------------ concat
+
+/// An input of quantized_concat(): dense values of either type, and what they stand for.
+struct concat_input {
+  std::variant<std::span<const std::uint8_t>, std::span<const std::int8_t>> values;
+  quant_params params;
+
+  concat_input(std::span<const std::uint8_t> values_, quant_params params_)
+      : values(values_), params(params_) {}
+  concat_input(std::span<const std::int8_t> values_, quant_params params_)
+      : values(values_), params(params_) {}
+};
+
+namespace detail {
+
+template <quantized_byte Out>
+void require_concat(std::span<const concat_input> inputs, std::size_t rows, std::span<Out> out,
+                    quant_params out_params) {
+  constexpr const char* where = "quantized_concat";
+  require_params<Out>(out_params, full_grid<Out>, where);
+  std::size_t total = 0;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    std::visit(
+        [&]<class In>(std::span<const In> values) {
+          require_params<In>(inputs[i].params, full_grid<In>, where);
+          require(rows == 0 ? values.empty() : values.size() % rows == 0,
+                  error_kind::shape_mismatch, where, ": input ", i, " has ", values.size(),
+                  " elements, which are not ", rows, " rows");
+          require(values.empty() || values.data() != nullptr, error_kind::invalid_argument, where,
+                  ": null data with size ", values.size());
+          total += values.size();
+        },
+        inputs[i].values);
+  }
+  require(total == out.size(), error_kind::shape_mismatch, where, ": the inputs have ", total,
+          " elements, the output ", out.size());
+  require(out.empty() || out.data() != nullptr, error_kind::invalid_argument, where,
+          ": null data with size ", out.size());
+}
+
+/// Calls convert(row of the input, row of the output) for each row.
+template <class In, class Out, class Convert>
+void for_each_concat_row(std::span<const In> in, std::size_t rows, std::span<Out> out,
+                         std::size_t offset, const Convert& convert) {
+  const std::size_t in_row = in.size() / rows;
+  const std::size_t out_row = out.size() / rows;
+  for (std::size_t r = 0; r < rows; ++r) {
+    convert(in.subspan(r * in_row, in_row), out.subspan(r * out_row + offset, in_row));
+  }
+}
+
+template <quantized_byte Out>
+void quantized_concat(std::span<const concat_input> inputs, std::size_t rows, std::span<Out> out,
+                      quant_params out_params) {
+  require_concat(inputs, rows, out, out_params);
+  if (rows == 0) {
+    return;
+  }
+  std::size_t offset = 0;
+  for (const concat_input& input : inputs) {
+    std::visit(
+        [&]<class In>(std::span<const In> values) {
+          if (std::same_as<In, Out> && input.params == out_params) {
+            for_each_concat_row(values, rows, out, offset,
+                                [](std::span<const In> from, std::span<Out> to) {
+                                  std::copy(from.begin(), from.end(), to.begin());
+                                });
+          } else {
+            const auto table = rescale_table<In, Out>(input.params, out_params);
+            for_each_concat_row(
+                values, rows, out, offset,
+                [&](std::span<const In> from, std::span<Out> to) { apply_table(from, to, table); });
+          }
+          offset += values.size() / rows;
+        },
+        input.values);
+  }
+}
+
+}  // namespace detail
+
+// Row r of the output is row r of each input, one after the other, rescaled to `out_params`: an
+// input whose type and parameters are those of the output is copied. All tensors are dense; `rows`
+// is the product of the dimensions before the axis, each input has size / rows elements in a row.
+// No overlaps.
+#define DETENT_QUANTIZED_CONCAT(Out)                                                   \
+  inline void quantized_concat(std::span<const concat_input> inputs, std::size_t rows, \
+                               std::span<Out> out, quant_params out_params) {          \
+    detail::quantized_concat(inputs, rows, out, out_params);                           \
+  }
+DETENT_QUANTIZED_CONCAT(std::uint8_t)
+DETENT_QUANTIZED_CONCAT(std::int8_t)
+#undef DETENT_QUANTIZED_CONCAT
+
+// ----------------------------------------------------------------------------------------- average
+
+namespace detail {
+
+/// Sums of 255 that fit 32 bits.
+inline constexpr std::size_t max_average_count = std::numeric_limits<std::int32_t>::max() / 255;
+
+template <quantized_byte Q>
+void add_row(const Q* row, std::ptrdiff_t stride, std::span<std::int32_t> sums) noexcept {
+  if (stride == 1) {  // the loop that compilers vectorize
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      sums[i] += row[i];
+    }
+    return;
+  }
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    sums[i] += row[static_cast<std::ptrdiff_t>(i) * stride];
+  }
+}
+
+/// row(i, channel) is the address of that channel in the i-th of `rows` rows.
+template <quantized_byte Q, class Row>
+void quantized_average(std::size_t rows, std::size_t count, const Row& row, std::ptrdiff_t stride,
+                       quant_params in_params, std::span<Q> out, quant_params out_params) {
+  constexpr const char* where = "quantized_average";
+  require_params<Q>(in_params, full_grid<Q>, where);
+  require_params<Q>(out_params, full_grid<Q>, where);
+  require(out.empty() || out.data() != nullptr, error_kind::invalid_argument, where,
+          ": null data with size ", out.size());
+  require(rows <= max_average_count, error_kind::overflow, where, ": the sum of ", rows,
+          " values may not fit 32 bits");
+  require(rows == 0 || count > 0, error_kind::invalid_argument, where, ": ", rows,
+          " values, but count is 0");
+  const float multiplier =
+      rows == 0 ? 0.0F : reference::average_multiplier(in_params.scale, out_params.scale, count);
+  require(std::isfinite(multiplier), error_kind::invalid_argument, where, ": the multiplier ",
+          in_params.scale, " / (", out_params.scale, " * ", count, ") is not finite");
+  if (multiplier == 0.0F) {
+    std::fill(out.begin(), out.end(), static_cast<Q>(out_params.zero_point));
+    return;
+  }
+  const std::int32_t offset = static_cast<std::int32_t>(rows) * in_params.zero_point;
+  std::array<std::int32_t, elementwise_block> block;
+  for (std::size_t first = 0; first < out.size(); first += elementwise_block) {
+    const std::size_t n = (std::min)(elementwise_block, out.size() - first);
+    const std::span<std::int32_t> sums(block.data(), n);
+    std::fill(sums.begin(), sums.end(), -offset);
+    for (std::size_t i = 0; i < rows; ++i) {
+      add_row(row(i, first), stride, sums);
+    }
+    requantize(std::span<const std::int32_t>(sums), out.subspan(first, n),
+               quant_params{multiplier, out_params.zero_point});
+  }
+}
+
+template <quantized_byte Q>
+void quantized_average(matrix_view<const Q> x, quant_params in_params, std::span<Q> out,
+                       quant_params out_params) {
+  require(out.size() == x.columns, error_kind::shape_mismatch, "quantized_average: ", x.columns,
+          " channels, but the output has ", out.size());
+  require(x.rows == 0 || x.columns == 0 || x.data != nullptr, error_kind::invalid_argument,
+          "quantized_average: null data with shape ", x.rows, " x ", x.columns);
+  quantized_average(
+      x.rows, x.rows, [&](std::size_t i, std::size_t channel) { return &x(i, channel); },
+      x.column_stride, in_params, out, out_params);
+}
+
+template <quantized_byte Q>
+void quantized_average(std::span<const Q* const> taps, std::size_t count, quant_params in_params,
+                       std::span<Q> out, quant_params out_params) {
+  quantized_average(
+      taps.size(), count, [&](std::size_t i, std::size_t channel) { return taps[i] + channel; }, 1,
+      in_params, out, out_params);
+}
+
+}  // namespace detail
+
+// The mean of several values of each channel, as com.microsoft.QLinearGlobalAveragePool and
+// QLinearAveragePool compute it:
+//
+//   sum    = sum of (q - in.zero_point), exact in 32 bits (overflow if there are more than 8421504)
+//   m      = in.scale / (out.scale * float(count))      two roundings;
+//   reference::average_multiplier out[c] = clamp(round_half_even(float(sum) * m) + out.zero_point)
+//   reference::requantize
+//
+// float(sum) rounds half to even above 2^24. Without any values the mean is the real 0, which is
+// the zero point. Throws invalid_argument where m is not finite. No overlaps.
+#define DETENT_QUANTIZED_AVERAGE(Q)                                                               \
+  /* Of the rows of x, which has a column for each channel: an image of one pixel per row, or the \
+     transposed view of planes. count is x.rows. */                                               \
+  inline void quantized_average(matrix_view<const Q> x, quant_params in_params, std::span<Q> out, \
+                                quant_params out_params) {                                        \
+    detail::quantized_average(x, in_params, out, out_params);                                     \
+  }                                                                                               \
+  /* Of the pixels of a window: taps[i] points to one value per channel. `count` is what the sum  \
+     is divided by: taps.size(), or more where padding counts (it stands for the real 0). */      \
+  inline void quantized_average(std::span<const Q* const> taps, std::size_t count,                \
+                                quant_params in_params, std::span<Q> out,                         \
+                                quant_params out_params) {                                        \
+    detail::quantized_average(taps, count, in_params, out, out_params);                           \
+  }
+DETENT_QUANTIZED_AVERAGE(std::uint8_t)
+DETENT_QUANTIZED_AVERAGE(std::int8_t)
+#undef DETENT_QUANTIZED_AVERAGE
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_QUANTIZED_ELEMENTWISE_HPP

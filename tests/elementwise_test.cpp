@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The table in quantize.hpp: quantize and requantize; threads, stores, ties, errors.
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/detent.hpp>
+
+#include "check_error.hpp"
+#include "elementwise_cells.hpp"
+#include "for_each_target.hpp"
+#include "random.hpp"
+#include "scales.hpp"
+
+using namespace test;  // NOLINT: its other half
+
+TEST_CASE_TEMPLATE("quantize: every cell", X, float, double, float16, bfloat16, float8_e4m3fn,
+                   float8_e5m2) {
+  check_quantize<X>(100);
+}
+
+TEST_CASE_TEMPLATE("requantize: every cell", Q, std::uint8_t, std::int8_t, std::uint16_t,
+                   std::int16_t) {
+  check_operation<requantizing<Q>>(300);
+}
+
+TEST_CASE("threads and streaming stores do not change results") {
+  random_source random(400);
+  INFO("seed ", random.seed());
+  for (const std::size_t threads : {1U, 2U, 3U, 7U}) {
+    detent::thread_pool pool(threads);
+    for (const detent::store_policy stores :
+         {detent::store_policy::cached, detent::store_policy::streaming}) {
+      const detent::execution e{pool.parallel(), stores};
+      for (const granularity kind :
+           {granularity::tensor, granularity::channel, granularity::block}) {
+        for (const std::vector<std::size_t>& shape :
+             {std::vector<std::size_t>{200003}, {5, 30011}, {7, 3, 9001}, {64, 2048}}) {
+          check_cell<quantizing<float, std::uint8_t>>(random, kind, shape, e);
+          check_cell<quantizing<float, int4>>(random, kind, shape, e);
+          check_cell<quantizing<float, std::int16_t>>(random, kind, shape, e);
+          check_cell<dequantizing<std::int8_t, float>>(random, kind, shape, e);
+          check_cell<dequantizing<uint4, float>>(random, kind, shape, e);
+          check_cell<requantizing<std::uint8_t>>(random, kind, shape, e);
+        }
+      }
+    }
+  }
+}
+
+// Where quotient and product could part: every tie of 16 bits and its neighbours.
+TEST_CASE("all ties of 16-bit grids") {
+  random_source random(500);
+  INFO("seed ", random.seed());
+  std::vector<float> scales(std::begin(test::hard_scales), std::end(test::hard_scales));
+  for (int i = 0; i < 12; ++i) {
+    scales.push_back(random.real(1e-6F, 1.0F));
+  }
+  std::vector<float> x;
+  for (const float scale : scales) {
+    x.clear();
+    for (int k = -65600; k <= 65600; k += 1 + static_cast<int>(random.size(0, 2))) {
+      const float tie = (static_cast<float>(k) + 0.5F) * scale;
+      const float below = std::nextafter(tie, -infinity);
+      const float above = std::nextafter(tie, infinity);
+      x.insert(x.end(), {std::nextafter(below, -infinity), below, tie, above,
+                         std::nextafter(above, infinity)});
+    }
+    for (const std::int32_t zero_point : {0, 30000, 65535}) {
+      const quant_params p{scale, zero_point};
+      std::vector<std::uint16_t> expected(x.size());
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        expected[i] = static_cast<std::uint16_t>(
+            detent::reference::quantize(x[i], p, full_grid<std::uint16_t>));
+      }
+      INFO("scale ", scale, " zero point ", zero_point);
+      for_each_target([&] {
+        std::vector<std::uint16_t> q(x.size());
+        detent::quantize(x, q, p);
+        CHECK((q == expected));
+      });
+    }
+  }
+}
+
+TEST_CASE("arguments that make no sense are errors that name them") {
+  using detent::error_kind;
+  std::vector<float> x(24);
+  std::vector<std::uint8_t> q(24, 7);
+  const detent::tensor_view<const float> in(x.data(), {4, 6});
+  const detent::tensor_view<std::uint8_t> out(q.data(), {4, 6});
+  const auto block = [](std::size_t axis, std::size_t size, std::size_t count) {
+    return detent::block_quant_params{axis, size, std::vector<float>(count, 1.0F),
+                                      std::vector<std::int32_t>(count, 0)};
+  };
+  const auto check = [&](error_kind kind, std::string_view text, const auto& call) {
+    test::check_error(kind, {text}, call);
+    CHECK(q == std::vector<std::uint8_t>(24, 7));
+  };
+  check(error_kind::invalid_argument, "axis 2 of a tensor of rank 2",
+        [&] { detent::quantize(in, out, block(2, 3, 8)); });
+  check(error_kind::invalid_argument, "block size 0",
+        [&] { detent::quantize(in, out, block(1, 0, 8)); });
+  check(error_kind::shape_mismatch, "8 blocks of 4 along axis 1",
+        [&] { detent::quantize(in, out, block(1, 4, 9)); });
+  check(error_kind::shape_mismatch, "5 scales", [&] {
+    detent::quantize(in, out,
+                     detent::channel_quant_params{1, std::vector<float>(5, 1.0F),
+                                                  std::vector<std::int32_t>(5, 0)});
+  });
+  check(error_kind::invalid_argument, "overlap", [&] {
+    detent::quantize(x, std::span(reinterpret_cast<std::uint8_t*>(x.data()) + 90, 24), {1.0F, 0});
+  });
+  check(error_kind::invalid_argument, "does not fit 0..15", [&] {
+    detent::quantize(x, packed_span<uint4>(std::span(q).first(12), 24), {1.0F, 0}, {0, 16});
+  });
+  check(error_kind::invalid_argument, "zero point 9", [&] {
+    detent::quantize(x, packed_span<int4>(std::span(q).first(12), 24), {1.0F, 9});
+  });
+  check(error_kind::shape_mismatch, "24 elements, output 20", [&] {
+    detent::quantize(x, packed_span<uint4>(std::span(q).first(10), 20), {1.0F, 0});
+  });
+  check(error_kind::shape_mismatch, "bytes for 24 elements",
+        [&] { static_cast<void>(packed_span<uint4>(std::span(q).first(11), 24)); });
+  std::vector<std::int32_t> acc(24);
+  const std::vector<std::int32_t> bias(3);
+  check(error_kind::shape_mismatch, "3 biases for 1 multipliers", [&] {
+    detent::requantize(acc, q, {1.0F, 0}, full_grid<std::uint8_t>, bias);
+  });
+  check(error_kind::invalid_argument, "zero point 1", [&] {
+    detent::dequantize(acc, x, {1.0F, 1});
+  });
+}
