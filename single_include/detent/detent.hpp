@@ -66,16 +66,13 @@
 // ---- detent/config.hpp ----
 // Every macro that a user may set, and what follows from it. All options are 0 or 1.
 //
-//   DETENT_SEPARATE_COMPILATION   (defined or not) the kernels are compiled in one other
-//   translation
-//                                 unit, which includes <detent/src.hpp>; this one only declares
-//                                 them
-//   DETENT_COMPILE_KERNELS        (defined or not) this is that other unit: what <detent/src.hpp>
-//   defines,
-//                                 and what a file defines that has only the single header
-//   DETENT_WITH_HIGHWAY           vector kernels through <hwy/highway.h>; default: if it is found
-//   DETENT_WITH_XSIMD             register-level templates through <xsimd/xsimd.hpp>; default: if
-//   found
+//   DETENT_SEPARATE_COMPILATION  (defined or not) the kernels are compiled in one other translation
+//                                unit, which includes <detent/src.hpp>; this one only declares them
+//   DETENT_COMPILE_KERNELS       (defined or not) this is that other unit: what <detent/src.hpp>
+//                                defines, and what a file defines that has only the single header
+//   DETENT_WITH_HIGHWAY          vector kernels through <hwy/highway.h>; default: if it is found
+//   DETENT_WITH_XSIMD            register-level templates through <xsimd/xsimd.hpp>; default: if it
+//                                is found
 //
 // Without Highway or xsimd the same functions run through portable code and return the same bits.
 #ifndef DETENT_CONFIG_HPP
