@@ -79,62 +79,68 @@ inline double integer_peak_gops() {
 }
 
 #if defined(__x86_64__)
-/// Reads `read` bytes and writes `written`, in steps that keep their ratio.
-template <bool kStream>
-__attribute__((target("avx2"))) void touch(const char* from, std::size_t read, char* to,
-                                           std::size_t written) {
-  constexpr std::size_t line = 64;
-  const std::size_t steps = (std::max)(read, written) / (8 * line);
-  const std::size_t read_lines = read / line;
-  const std::size_t written_lines = written / line;
-  __m256i sum = _mm256_setzero_si256();
-  for (std::size_t s = 0; s < steps; ++s) {
-    for (std::size_t i = read_lines * s / steps; i < read_lines * (s + 1) / steps; ++i) {
-      sum = _mm256_xor_si256(sum,
-                             _mm256_load_si256(reinterpret_cast<const __m256i*>(from + i * line)));
-      sum = _mm256_xor_si256(
-          sum, _mm256_load_si256(reinterpret_cast<const __m256i*>(from + i * line + line / 2)));
+/// `steps` times: reads kRead cache lines and writes kWritten.
+template <int kRead, int kWritten, bool kStream>
+__attribute__((target("avx2"))) void touch(const __m256i* from, __m256i* to, std::size_t steps) {
+  __m256i even = _mm256_setzero_si256();
+  __m256i odd = even;
+  for (std::size_t s = 0; s < steps; ++s, from += 2 * kRead, to += 2 * kWritten) {
+    for (int i = 0; i < kRead; ++i) {
+      even = _mm256_xor_si256(even, _mm256_load_si256(from + 2 * i));
+      odd = _mm256_xor_si256(odd, _mm256_load_si256(from + 2 * i + 1));
     }
-    for (std::size_t i = written_lines * s / steps; i < written_lines * (s + 1) / steps; ++i) {
-      auto* first = reinterpret_cast<__m256i*>(to + i * line);
+    for (int i = 0; i < 2 * kWritten; ++i) {
       if constexpr (kStream) {
-        _mm256_stream_si256(first, sum);
-        _mm256_stream_si256(first + 1, sum);
+        _mm256_stream_si256(to + i, even);
       } else {
-        _mm256_store_si256(first, sum);
-        _mm256_store_si256(first + 1, sum);
+        _mm256_store_si256(to + i, even);
       }
     }
   }
-  __asm__ volatile("" : : "x"(sum) : "memory");
+  __asm__ volatile("" : : "x"(even), "x"(odd) : "memory");
+}
+
+/// What plain loads and stores of kRead : kWritten lines reach on memory of `bytes` in all: the
+/// better of stores through and past the caches.
+template <int kRead, int kWritten>
+double memory_gb_per_s(std::size_t bytes) {
+  constexpr std::size_t line = 64;
+  const std::size_t steps = bytes / (line * (kRead + kWritten));
+  std::vector<char> memory(bytes + 2 * line, 1);
+  char* first = memory.data() + (line - reinterpret_cast<std::uintptr_t>(memory.data()) % line);
+  const auto* from = reinterpret_cast<const __m256i*>(first);
+  auto* to = reinterpret_cast<__m256i*>(first + steps * kRead * line);
+  const std::size_t times = 1 + (std::size_t{4} << 20) / bytes;
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 20; ++i) {
+    const double start = seconds_now();
+    for (std::size_t k = 0; k < times; ++k) {
+      if (i % 2 == 0) {
+        touch<kRead, kWritten, false>(from, to, steps);
+      } else {
+        touch<kRead, kWritten, true>(from, to, steps);
+      }
+    }
+    best = (std::min)(best, (seconds_now() - start) / static_cast<double>(times));
+  }
+  return static_cast<double>(steps * line * (kRead + kWritten)) * 1e-9 / best;
 }
 #endif
 
-/// What plain loads and stores reach on fresh memory of that size: the better of stores through and
-/// past the caches.
-inline double memory_gb_per_s(std::size_t read, std::size_t written) {
+/// For operations that read and write so many bytes for each element; 0 where it is not known.
+inline double memory_gb_per_s(double read, double written, std::size_t elements) {
 #if defined(__x86_64__)
+  const auto bytes = static_cast<std::size_t>(static_cast<double>(elements) * (read + written));
   if (detent::kernels::cpu_supports(detent::target::avx2)) {
-    constexpr std::size_t line = 64;
-    std::vector<char> memory(read + written + 2 * line, 1);
-    char* from = memory.data() + (line - reinterpret_cast<std::uintptr_t>(memory.data()) % line);
-    char* to = from + read / line * line;
-    double best = std::numeric_limits<double>::infinity();
-    const std::size_t times = 1 + (std::size_t{4} << 20) / (read + written);
-    for (int i = 0; i < 12; ++i) {
-      const double start = seconds_now();
-      for (std::size_t k = 0; k < times; ++k) {
-        if (i % 2 == 0) {
-          touch<false>(from, read, to, written);
-        } else {
-          touch<true>(from, read, to, written);
-        }
-      }
-      best = (std::min)(best, (seconds_now() - start) / static_cast<double>(times));
-    }
-    return static_cast<double>(read + written) * 1e-9 / best;
+    return written == 0          ? memory_gb_per_s<8, 0>(bytes)
+           : read == 4 * written ? memory_gb_per_s<4, 1>(bytes)
+           : read == 8 * written ? memory_gb_per_s<8, 1>(bytes)
+           : written == 4 * read ? memory_gb_per_s<1, 4>(bytes)
+           : written == 8 * read ? memory_gb_per_s<1, 8>(bytes)
+                                 : 0.0;
   }
 #endif
+  static_cast<void>(read), static_cast<void>(written), static_cast<void>(elements);
   return 0.0;
 }
 
