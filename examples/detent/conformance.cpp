@@ -53,8 +53,8 @@ std::string first_difference(const tensor& actual, const tensor& expected) {
       const auto bits = t.data<std::uint16_t>();
       for (std::size_t i = 0; i < v.size(); ++i) {
         v[i] = static_cast<double>(t.type() == element_type::f16
-                                       ? graph::to_float(graph::half{bits[i]})
-                                       : graph::to_float(graph::bfloat16{bits[i]}));
+                                       ? detent::to_float(detent::float16{bits[i]})
+                                       : detent::to_float(detent::bfloat16{bits[i]}));
       }
     }
     return v;

@@ -3,6 +3,7 @@
 #ifndef DETENT_DISPATCH_HPP
 #define DETENT_DISPATCH_HPP
 
+#include <cstring>
 #include <vector>
 
 #include <detent/config.hpp>

@@ -13,8 +13,12 @@
 #ifndef DETENT_DYNAMIC_QUANTIZE_HPP
 #define DETENT_DYNAMIC_QUANTIZE_HPP
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include <detent/dispatch.hpp>

@@ -5,10 +5,8 @@
 // The dimensions of both operands and of the parameters are merged where all three allow it. Then
 //   - the last dimension is the columns of a block and the one before its rows, if the columns are
 //     dense in both operands;
-//   - otherwise tiles are gathered, computed and scattered, along the dimension in which the input
-//   is
-//     dense if there is one: what changes the layout costs a copy of a tile in the first-level
-//     cache.
+//   - otherwise tiles are gathered, computed and scattered, along a dimension in which the input is
+//     dense if there is one: a change of layout costs a copy of a tile in the first-level cache.
 #ifndef DETENT_ELEMENTWISE_HPP
 #define DETENT_ELEMENTWISE_HPP
 

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <utility>
+#include <type_traits>
 
 #include <detent/config.hpp>
 

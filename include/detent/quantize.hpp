@@ -9,9 +9,8 @@
 //
 //   reals      float, float16, bfloat16, float8_e4m3fn, float8_e5m2; to quantize also double
 //   integers   (u)int8, (u)int16; (u)int4, (u)int2 through packed_span; to dequantize also int32
-//   views      anything contiguous (std::vector, std::span, ...), tensor_view; packed_span stands
-//   for
-//              dense elements in the order of the other operand
+//   views      anything contiguous (std::vector, std::span, ...), tensor_view; packed_span, whose
+//              elements are dense, in the order of the other operand
 //   parameters quant_params (per tensor), channel_quant_params (along any axis; along axis 0 of a
 //              matrix: per row, per token), block_quant_params (per group)
 //
@@ -33,6 +32,7 @@
 #include <cstdint>
 #include <span>
 #include <type_traits>
+#include <vector>
 
 #include <detent/dispatch.hpp>
 #include <detent/elementwise.hpp>
@@ -82,8 +82,8 @@ struct kernel_rows<std::int32_t> {
   static constexpr auto dequantize = &kernels::kernel_table::dequantize_s32;
 };
 
-/// An elementwise operation of the kernel table on elements In -> Out. kRowIn and kRowOut are the
-/// types that its row works on: In and Out are converted or packed on the way where they differ.
+/// An elementwise operation of the kernel table on elements In -> Out. Row::in and Row::out are the
+/// types that its row works on: elements are converted or packed on the way where they differ.
 template <class In, class Out, class Row>
 class row_operation {
   using row_in = typename Row::in;

@@ -70,10 +70,11 @@ inline constexpr std::size_t elementwise_block = 512;
 /// then to the levels is the same as at once.
 template <quantized_byte Q>
 void quantize_levels(std::span<const float> x, std::span<Q> q, quant_params p, grid levels) {
-  quantize(x, q, p);
-  if (levels == full_grid<Q>) {
+  if (p.zero_point >= levels.qmin && p.zero_point <= levels.qmax) {
+    quantize(x, q, p, levels);
     return;
   }
+  quantize(x, q, p);
   const auto lowest = static_cast<Q>(levels.qmin);
   const auto highest = static_cast<Q>(levels.qmax);
   for (std::size_t i = 0; i < q.size(); ++i) {

@@ -493,7 +493,7 @@ DETENT_KERNELS_NAMESPACE_END
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <utility>
+#include <type_traits>
 
 DETENT_NAMESPACE_BEGIN
 
@@ -1353,9 +1353,8 @@ DETENT_NAMESPACE_END
 //
 //   reals      float, float16, bfloat16, float8_e4m3fn, float8_e5m2; to quantize also double
 //   integers   (u)int8, (u)int16; (u)int4, (u)int2 through packed_span; to dequantize also int32
-//   views      anything contiguous (std::vector, std::span, ...), tensor_view; packed_span stands
-//   for
-//              dense elements in the order of the other operand
+//   views      anything contiguous (std::vector, std::span, ...), tensor_view; packed_span, whose
+//              elements are dense, in the order of the other operand
 //   parameters quant_params (per tensor), channel_quant_params (along any axis; along axis 0 of a
 //              matrix: per row, per token), block_quant_params (per group)
 //
@@ -1377,12 +1376,14 @@ DETENT_NAMESPACE_END
 #include <cstdint>
 #include <span>
 #include <type_traits>
+#include <vector>
 
 // ---- detent/dispatch.hpp ----
 // Which CPU target the library uses, and how to choose another one.
 #ifndef DETENT_DISPATCH_HPP
 #define DETENT_DISPATCH_HPP
 
+#include <cstring>
 #include <vector>
 
 // ---- detent/kernels/dispatch.hpp ----
@@ -1838,9 +1839,9 @@ DETENT_KERNELS_NAMESPACE_END
 // 2^-e, low is that with a relative error of 2^-23, and RN(x * low) adds another of 2^-24. Hence
 // only scales with 0 < d <= 5 * 2^(E-23) can fail, that is, those with S within 1 .. 5 of a
 // multiple of 2^(23-E). All ties of an 8-bit grid are below 2^8 steps from the zero point, so that
-// is 2^16. Such scales, one in some thousand, and those whose high or low is not a normal number
-// are left to the portable code, which divides. For 16-bit grids the modulus would be 2^8, and one
-// scale in 26 hard: there, the vectors divide.
+// is 2^16. Such scales, one in some thousands, and those whose high or low is not a normal number
+// are divided by. For 16-bit grids the modulus would be 2^8, and one scale in 26 hard: there, all
+// are divided by.
 
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -1855,7 +1856,7 @@ using int_vector = hn::Vec<int_tag>;
 inline constexpr std::size_t lanes = hn::MaxLanes(float_tag{});
 
 /// 1.5 * 2^23: adding it rounds |v| < 2^22 to an integer, half to even, which then stands in the
-/// low bits. Cheaper than a conversion, which would have to be repaired for large values.
+/// low bits.
 inline constexpr float rounding_bias = 12582912.0F;
 inline constexpr std::int32_t rounding_bias_bits = 0x4B400000;
 
@@ -1876,14 +1877,10 @@ struct grid_vectors {
   HWY_INLINE float_vector clamp(float_vector steps) const noexcept {
     return hn::Min(highest, hn::Max(lowest, steps));
   }
-  /// Rounds what clamp() returned; NaN must have been replaced.
+  /// Rounds what clamp() returned for a number.
   HWY_INLINE int_vector round(float_vector clamped) const noexcept {
     const float_vector biased = hn::Add(clamped, hn::Set(float_tag{}, rounding_bias));
     return hn::Add(hn::BitCast(int_tag{}, biased), zero_point_minus_bias);
-  }
-  /// reference::to_grid.
-  HWY_INLINE int_vector to_grid(float_vector steps) const noexcept {
-    return round(clamp(hn::IfThenElseZero(hn::Eq(steps, steps), steps)));
   }
 };
 
@@ -1899,9 +1896,8 @@ HWY_INLINE void store_8bit(int_vector v, std::size_t count, Q* q) noexcept {
   hn::StoreN(hn::DemoteTo(dq, v), dq, q, count);
 }
 
-/// What the vectors of a group have in common: they become one vector of 8-bit codes.
-inline constexpr std::size_t group_vectors = 4;
-inline constexpr std::size_t group_size = group_vectors * lanes;
+/// Four vectors become one vector of 8-bit codes.
+inline constexpr std::size_t group_size = 4 * lanes;
 
 /// Beyond every grid, in steps from the zero point.
 inline constexpr float step_limit = 1048576.0F;
@@ -1940,7 +1936,7 @@ class zero_point_array {
   HWY_INLINE int_vector vector(std::size_t i, std::size_t k) const noexcept {
     return hn::LoadU(int_tag{}, z_ + i + k * lanes);
   }
-  /// Those of vectors k and k + 1, in the order of codes_8bit.
+  /// Those of vectors k and k + 1, in the order of code_writer.
   HWY_INLINE word_vector words(std::size_t i, std::size_t k) const noexcept {
     return hn::ReorderDemote2To(word_tag{}, vector(i, k), vector(i, k + 1));
   }
@@ -2094,6 +2090,8 @@ class divisor_array {
     return hn::AllTrue(df, all);
   }
 
+  /// As they were given, readable up to the next multiple of group_size.
+  HWY_INLINE const float* scales() const noexcept { return scale_; }
   /// Of one element, for all lanes.
   HWY_INLINE product_divisor one(std::size_t i) const noexcept {
     const float_tag df;
@@ -2235,17 +2233,11 @@ HWY_INLINE void copy_padded(const T* from, std::size_t count, T* to) noexcept {
   }
 }
 
-/// Columns first .. first + columns of `rows` rows from `row` on.
-HWY_INLINE elementwise_args part_of(const elementwise_args& a, std::size_t row, std::size_t rows,
-                                    std::size_t first, std::size_t columns) noexcept {
-  elementwise_args part = a;
-  part.rows = rows;
-  part.columns = columns;
-  const std::ptrdiff_t parameter = static_cast<std::ptrdiff_t>(row) * a.parameter_step +
-                                   (a.per_column ? static_cast<std::ptrdiff_t>(first) : 0);
-  part.scale += parameter;
-  part.zero_point += parameter;
-  return part;
+/// Streaming stores become visible to other threads in order with what follows.
+HWY_INLINE void finish_stores(const elementwise_args& a) noexcept {
+  if (a.stream) {
+    hwy::FlushStream();
+  }
 }
 
 /// One scale for each row.
@@ -2257,25 +2249,22 @@ void quantize_rows(const float* x, const elementwise_args& a, typename Code::sto
   for (std::size_t first = 0; first < a.rows; first += step) {
     const std::size_t rows = a.rows - first < step ? a.rows - first : step;
     const std::size_t scales = a.parameter_step == 0 ? 1 : rows;
-    const auto start = static_cast<std::ptrdiff_t>(first);
-    if (Code::bits != 16 &&
-        !divisors.assign(a.scale + start * a.parameter_step, a.parameter_step, scales)) {
-      portable::quantize<Code>(x + start * a.in_stride, part_of(a, first, rows, 0, a.columns),
-                               q + storage_offset<Code>(start * a.out_stride));
-      continue;
-    }
+    const bool regular =
+        Code::bits != 16 &&
+        divisors.assign(a.scale + static_cast<std::ptrdiff_t>(first) * a.parameter_step,
+                        a.parameter_step, scales);
     for (std::size_t r = 0; r < rows; ++r) {
       const auto row = static_cast<std::ptrdiff_t>(first + r);
       const float* from = x + row * a.in_stride;
       typename Code::storage* to = q + storage_offset<Code>(row * a.out_stride);
       const one_zero_point z(a.zero_point[row * a.parameter_step]);
-      if constexpr (Code::bits == 16) {
-        const quotient_divisor d{hn::Set(float_tag{}, a.scale[row * a.parameter_step])};
-        quantize_row<Code>(from, float_source{}, one_divisor<quotient_divisor>{d}, z, writer,
-                           a.columns, to);
-      } else {
+      if (regular) {
         const product_divisor d = divisors.one(scales == 1 ? 0 : r);
         quantize_row<Code>(from, float_source{}, one_divisor<product_divisor>{d}, z, writer,
+                           a.columns, to);
+      } else {
+        const quotient_divisor d{hn::Set(float_tag{}, a.scale[row * a.parameter_step])};
+        quantize_row<Code>(from, float_source{}, one_divisor<quotient_divisor>{d}, z, writer,
                            a.columns, to);
       }
     }
@@ -2289,7 +2278,6 @@ void quantize_columns(const float* x, const elementwise_args& a,
   const code_writer<Code> writer(a);
   divisor_array<parameter_columns> divisors;
   alignas(64) std::int32_t zero_points[parameter_columns];
-  alignas(64) float scales[parameter_columns];
   for (std::size_t c = 0; c < a.columns; c += parameter_columns) {
     const std::size_t columns =
         a.columns - c < parameter_columns ? a.columns - c : parameter_columns;
@@ -2302,20 +2290,14 @@ void quantize_columns(const float* x, const elementwise_args& a,
       if (r == 0 || a.parameter_step != 0) {
         const std::ptrdiff_t parameter = row * a.parameter_step + column;
         copy_padded(a.zero_point + parameter, columns, zero_points);
-        if constexpr (Code::bits == 16) {
-          copy_padded(a.scale + parameter, columns, scales);
-        } else {
-          regular = divisors.assign(a.scale + parameter, 1, columns);
-        }
+        regular = divisors.assign(a.scale + parameter, 1, columns) && Code::bits != 16;
       }
-      if constexpr (Code::bits == 16) {
-        quantize_row<Code>(from, float_source{}, quotient_lanes{scales},
-                           zero_point_array(zero_points), writer, columns, to);
-      } else if (HWY_LIKELY(regular)) {
+      if (regular) {
         quantize_row<Code>(from, float_source{}, product_lanes<decltype(divisors)>{divisors},
                            zero_point_array(zero_points), writer, columns, to);
       } else {
-        portable::quantize<Code>(from, part_of(a, r, 1, c, columns), to);
+        quantize_row<Code>(from, float_source{}, quotient_lanes{divisors.scales()},
+                           zero_point_array(zero_points), writer, columns, to);
       }
     }
   }
@@ -2328,24 +2310,28 @@ void quantize(const float* x, const elementwise_args& a, typename Code::storage*
   } else {
     quantize_rows<Code>(x, a, q);
   }
+  finish_stores(a);
 }
 
 template <class Code>
-void requantize(const std::int32_t* acc, const elementwise_args& a,
-                typename Code::storage* q) noexcept {
+void requantize_rows(const std::int32_t* acc, const elementwise_args& a,
+                     typename Code::storage* q) noexcept {
   const code_writer<Code> writer(a);
-  if (!a.per_column) {
-    for (std::size_t r = 0; r < a.rows; ++r) {
-      const auto row = static_cast<std::ptrdiff_t>(r);
-      const std::ptrdiff_t parameter = row * a.parameter_step;
-      const std::int32_t bias = a.bias == nullptr ? 0 : a.bias[parameter];
-      const multiplier m{hn::Set(float_tag{}, a.scale[parameter])};
-      quantize_row<Code>(acc + row * a.in_stride, biased_source{hn::Set(int_tag{}, bias)},
-                         one_divisor<multiplier>{m}, one_zero_point(a.zero_point[parameter]),
-                         writer, a.columns, q + row * a.out_stride);
-    }
-    return;
+  for (std::size_t r = 0; r < a.rows; ++r) {
+    const auto row = static_cast<std::ptrdiff_t>(r);
+    const std::ptrdiff_t parameter = row * a.parameter_step;
+    const std::int32_t bias = a.bias == nullptr ? 0 : a.bias[parameter];
+    const multiplier m{hn::Set(float_tag{}, a.scale[parameter])};
+    quantize_row<Code>(acc + row * a.in_stride, biased_source{hn::Set(int_tag{}, bias)},
+                       one_divisor<multiplier>{m}, one_zero_point(a.zero_point[parameter]), writer,
+                       a.columns, q + row * a.out_stride);
   }
+}
+
+template <class Code>
+void requantize_columns(const std::int32_t* acc, const elementwise_args& a,
+                        typename Code::storage* q) noexcept {
+  const code_writer<Code> writer(a);
   alignas(64) float factors[parameter_columns];
   alignas(64) std::int32_t zero_points[parameter_columns];
   alignas(64) std::int32_t biases[parameter_columns];
@@ -2366,6 +2352,17 @@ void requantize(const std::int32_t* acc, const elementwise_args& a,
                          q + row * a.out_stride + column);
     }
   }
+}
+
+template <class Code>
+void requantize(const std::int32_t* acc, const elementwise_args& a,
+                typename Code::storage* q) noexcept {
+  if (a.per_column) {
+    requantize_columns<Code>(acc, a, q);
+  } else {
+    requantize_rows<Code>(acc, a, q);
+  }
+  finish_stores(a);
 }
 
 /// Bytes for pairs of four-bit codes, the low half first; `count` is even.
@@ -2477,6 +2474,7 @@ void dequantize(const typename Code::storage* q, const elementwise_args& a, floa
       }
     }
   }
+  finish_stores(a);
 }
 
 inline min_max_result min_max(const float* x, std::size_t n) noexcept {
@@ -3335,9 +3333,9 @@ HWY_POP_ATTRIBUTES
 // 2^-e, low is that with a relative error of 2^-23, and RN(x * low) adds another of 2^-24. Hence
 // only scales with 0 < d <= 5 * 2^(E-23) can fail, that is, those with S within 1 .. 5 of a
 // multiple of 2^(23-E). All ties of an 8-bit grid are below 2^8 steps from the zero point, so that
-// is 2^16. Such scales, one in some thousand, and those whose high or low is not a normal number
-// are left to the portable code, which divides. For 16-bit grids the modulus would be 2^8, and one
-// scale in 26 hard: there, the vectors divide.
+// is 2^16. Such scales, one in some thousands, and those whose high or low is not a normal number
+// are divided by. For 16-bit grids the modulus would be 2^8, and one scale in 26 hard: there, all
+// are divided by.
 
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -3352,7 +3350,7 @@ using int_vector = hn::Vec<int_tag>;
 inline constexpr std::size_t lanes = hn::MaxLanes(float_tag{});
 
 /// 1.5 * 2^23: adding it rounds |v| < 2^22 to an integer, half to even, which then stands in the
-/// low bits. Cheaper than a conversion, which would have to be repaired for large values.
+/// low bits.
 inline constexpr float rounding_bias = 12582912.0F;
 inline constexpr std::int32_t rounding_bias_bits = 0x4B400000;
 
@@ -3373,14 +3371,10 @@ struct grid_vectors {
   HWY_INLINE float_vector clamp(float_vector steps) const noexcept {
     return hn::Min(highest, hn::Max(lowest, steps));
   }
-  /// Rounds what clamp() returned; NaN must have been replaced.
+  /// Rounds what clamp() returned for a number.
   HWY_INLINE int_vector round(float_vector clamped) const noexcept {
     const float_vector biased = hn::Add(clamped, hn::Set(float_tag{}, rounding_bias));
     return hn::Add(hn::BitCast(int_tag{}, biased), zero_point_minus_bias);
-  }
-  /// reference::to_grid.
-  HWY_INLINE int_vector to_grid(float_vector steps) const noexcept {
-    return round(clamp(hn::IfThenElseZero(hn::Eq(steps, steps), steps)));
   }
 };
 
@@ -3396,9 +3390,8 @@ HWY_INLINE void store_8bit(int_vector v, std::size_t count, Q* q) noexcept {
   hn::StoreN(hn::DemoteTo(dq, v), dq, q, count);
 }
 
-/// What the vectors of a group have in common: they become one vector of 8-bit codes.
-inline constexpr std::size_t group_vectors = 4;
-inline constexpr std::size_t group_size = group_vectors * lanes;
+/// Four vectors become one vector of 8-bit codes.
+inline constexpr std::size_t group_size = 4 * lanes;
 
 /// Beyond every grid, in steps from the zero point.
 inline constexpr float step_limit = 1048576.0F;
@@ -3437,7 +3430,7 @@ class zero_point_array {
   HWY_INLINE int_vector vector(std::size_t i, std::size_t k) const noexcept {
     return hn::LoadU(int_tag{}, z_ + i + k * lanes);
   }
-  /// Those of vectors k and k + 1, in the order of codes_8bit.
+  /// Those of vectors k and k + 1, in the order of code_writer.
   HWY_INLINE word_vector words(std::size_t i, std::size_t k) const noexcept {
     return hn::ReorderDemote2To(word_tag{}, vector(i, k), vector(i, k + 1));
   }
@@ -3591,6 +3584,8 @@ class divisor_array {
     return hn::AllTrue(df, all);
   }
 
+  /// As they were given, readable up to the next multiple of group_size.
+  HWY_INLINE const float* scales() const noexcept { return scale_; }
   /// Of one element, for all lanes.
   HWY_INLINE product_divisor one(std::size_t i) const noexcept {
     const float_tag df;
@@ -3732,17 +3727,11 @@ HWY_INLINE void copy_padded(const T* from, std::size_t count, T* to) noexcept {
   }
 }
 
-/// Columns first .. first + columns of `rows` rows from `row` on.
-HWY_INLINE elementwise_args part_of(const elementwise_args& a, std::size_t row, std::size_t rows,
-                                    std::size_t first, std::size_t columns) noexcept {
-  elementwise_args part = a;
-  part.rows = rows;
-  part.columns = columns;
-  const std::ptrdiff_t parameter = static_cast<std::ptrdiff_t>(row) * a.parameter_step +
-                                   (a.per_column ? static_cast<std::ptrdiff_t>(first) : 0);
-  part.scale += parameter;
-  part.zero_point += parameter;
-  return part;
+/// Streaming stores become visible to other threads in order with what follows.
+HWY_INLINE void finish_stores(const elementwise_args& a) noexcept {
+  if (a.stream) {
+    hwy::FlushStream();
+  }
 }
 
 /// One scale for each row.
@@ -3754,25 +3743,22 @@ void quantize_rows(const float* x, const elementwise_args& a, typename Code::sto
   for (std::size_t first = 0; first < a.rows; first += step) {
     const std::size_t rows = a.rows - first < step ? a.rows - first : step;
     const std::size_t scales = a.parameter_step == 0 ? 1 : rows;
-    const auto start = static_cast<std::ptrdiff_t>(first);
-    if (Code::bits != 16 &&
-        !divisors.assign(a.scale + start * a.parameter_step, a.parameter_step, scales)) {
-      portable::quantize<Code>(x + start * a.in_stride, part_of(a, first, rows, 0, a.columns),
-                               q + storage_offset<Code>(start * a.out_stride));
-      continue;
-    }
+    const bool regular =
+        Code::bits != 16 &&
+        divisors.assign(a.scale + static_cast<std::ptrdiff_t>(first) * a.parameter_step,
+                        a.parameter_step, scales);
     for (std::size_t r = 0; r < rows; ++r) {
       const auto row = static_cast<std::ptrdiff_t>(first + r);
       const float* from = x + row * a.in_stride;
       typename Code::storage* to = q + storage_offset<Code>(row * a.out_stride);
       const one_zero_point z(a.zero_point[row * a.parameter_step]);
-      if constexpr (Code::bits == 16) {
-        const quotient_divisor d{hn::Set(float_tag{}, a.scale[row * a.parameter_step])};
-        quantize_row<Code>(from, float_source{}, one_divisor<quotient_divisor>{d}, z, writer,
-                           a.columns, to);
-      } else {
+      if (regular) {
         const product_divisor d = divisors.one(scales == 1 ? 0 : r);
         quantize_row<Code>(from, float_source{}, one_divisor<product_divisor>{d}, z, writer,
+                           a.columns, to);
+      } else {
+        const quotient_divisor d{hn::Set(float_tag{}, a.scale[row * a.parameter_step])};
+        quantize_row<Code>(from, float_source{}, one_divisor<quotient_divisor>{d}, z, writer,
                            a.columns, to);
       }
     }
@@ -3786,7 +3772,6 @@ void quantize_columns(const float* x, const elementwise_args& a,
   const code_writer<Code> writer(a);
   divisor_array<parameter_columns> divisors;
   alignas(64) std::int32_t zero_points[parameter_columns];
-  alignas(64) float scales[parameter_columns];
   for (std::size_t c = 0; c < a.columns; c += parameter_columns) {
     const std::size_t columns =
         a.columns - c < parameter_columns ? a.columns - c : parameter_columns;
@@ -3799,20 +3784,14 @@ void quantize_columns(const float* x, const elementwise_args& a,
       if (r == 0 || a.parameter_step != 0) {
         const std::ptrdiff_t parameter = row * a.parameter_step + column;
         copy_padded(a.zero_point + parameter, columns, zero_points);
-        if constexpr (Code::bits == 16) {
-          copy_padded(a.scale + parameter, columns, scales);
-        } else {
-          regular = divisors.assign(a.scale + parameter, 1, columns);
-        }
+        regular = divisors.assign(a.scale + parameter, 1, columns) && Code::bits != 16;
       }
-      if constexpr (Code::bits == 16) {
-        quantize_row<Code>(from, float_source{}, quotient_lanes{scales},
-                           zero_point_array(zero_points), writer, columns, to);
-      } else if (HWY_LIKELY(regular)) {
+      if (regular) {
         quantize_row<Code>(from, float_source{}, product_lanes<decltype(divisors)>{divisors},
                            zero_point_array(zero_points), writer, columns, to);
       } else {
-        portable::quantize<Code>(from, part_of(a, r, 1, c, columns), to);
+        quantize_row<Code>(from, float_source{}, quotient_lanes{divisors.scales()},
+                           zero_point_array(zero_points), writer, columns, to);
       }
     }
   }
@@ -3825,24 +3804,28 @@ void quantize(const float* x, const elementwise_args& a, typename Code::storage*
   } else {
     quantize_rows<Code>(x, a, q);
   }
+  finish_stores(a);
 }
 
 template <class Code>
-void requantize(const std::int32_t* acc, const elementwise_args& a,
-                typename Code::storage* q) noexcept {
+void requantize_rows(const std::int32_t* acc, const elementwise_args& a,
+                     typename Code::storage* q) noexcept {
   const code_writer<Code> writer(a);
-  if (!a.per_column) {
-    for (std::size_t r = 0; r < a.rows; ++r) {
-      const auto row = static_cast<std::ptrdiff_t>(r);
-      const std::ptrdiff_t parameter = row * a.parameter_step;
-      const std::int32_t bias = a.bias == nullptr ? 0 : a.bias[parameter];
-      const multiplier m{hn::Set(float_tag{}, a.scale[parameter])};
-      quantize_row<Code>(acc + row * a.in_stride, biased_source{hn::Set(int_tag{}, bias)},
-                         one_divisor<multiplier>{m}, one_zero_point(a.zero_point[parameter]),
-                         writer, a.columns, q + row * a.out_stride);
-    }
-    return;
+  for (std::size_t r = 0; r < a.rows; ++r) {
+    const auto row = static_cast<std::ptrdiff_t>(r);
+    const std::ptrdiff_t parameter = row * a.parameter_step;
+    const std::int32_t bias = a.bias == nullptr ? 0 : a.bias[parameter];
+    const multiplier m{hn::Set(float_tag{}, a.scale[parameter])};
+    quantize_row<Code>(acc + row * a.in_stride, biased_source{hn::Set(int_tag{}, bias)},
+                       one_divisor<multiplier>{m}, one_zero_point(a.zero_point[parameter]), writer,
+                       a.columns, q + row * a.out_stride);
   }
+}
+
+template <class Code>
+void requantize_columns(const std::int32_t* acc, const elementwise_args& a,
+                        typename Code::storage* q) noexcept {
+  const code_writer<Code> writer(a);
   alignas(64) float factors[parameter_columns];
   alignas(64) std::int32_t zero_points[parameter_columns];
   alignas(64) std::int32_t biases[parameter_columns];
@@ -3863,6 +3846,17 @@ void requantize(const std::int32_t* acc, const elementwise_args& a,
                          q + row * a.out_stride + column);
     }
   }
+}
+
+template <class Code>
+void requantize(const std::int32_t* acc, const elementwise_args& a,
+                typename Code::storage* q) noexcept {
+  if (a.per_column) {
+    requantize_columns<Code>(acc, a, q);
+  } else {
+    requantize_rows<Code>(acc, a, q);
+  }
+  finish_stores(a);
 }
 
 /// Bytes for pairs of four-bit codes, the low half first; `count` is even.
@@ -3974,6 +3968,7 @@ void dequantize(const typename Code::storage* q, const elementwise_args& a, floa
       }
     }
   }
+  finish_stores(a);
 }
 
 inline min_max_result min_max(const float* x, std::size_t n) noexcept {
@@ -4958,10 +4953,8 @@ DETENT_NAMESPACE_END
 // The dimensions of both operands and of the parameters are merged where all three allow it. Then
 //   - the last dimension is the columns of a block and the one before its rows, if the columns are
 //     dense in both operands;
-//   - otherwise tiles are gathered, computed and scattered, along the dimension in which the input
-//   is
-//     dense if there is one: what changes the layout costs a copy of a tile in the first-level
-//     cache.
+//   - otherwise tiles are gathered, computed and scattered, along a dimension in which the input is
+//     dense if there is one: a change of layout costs a copy of a tile in the first-level cache.
 #ifndef DETENT_ELEMENTWISE_HPP
 #define DETENT_ELEMENTWISE_HPP
 
@@ -6056,8 +6049,8 @@ struct kernel_rows<std::int32_t> {
   static constexpr auto dequantize = &kernels::kernel_table::dequantize_s32;
 };
 
-/// An elementwise operation of the kernel table on elements In -> Out. kRowIn and kRowOut are the
-/// types that its row works on: In and Out are converted or packed on the way where they differ.
+/// An elementwise operation of the kernel table on elements In -> Out. Row::in and Row::out are the
+/// types that its row works on: elements are converted or packed on the way where they differ.
 template <class In, class Out, class Row>
 class row_operation {
   using row_in = typename Row::in;
@@ -6643,6 +6636,7 @@ DETENT_NAMESPACE_END
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -6953,6 +6947,7 @@ DETENT_NAMESPACE_END
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 DETENT_NAMESPACE_BEGIN
@@ -7583,8 +7578,12 @@ DETENT_NAMESPACE_END
 #ifndef DETENT_DYNAMIC_QUANTIZE_HPP
 #define DETENT_DYNAMIC_QUANTIZE_HPP
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 DETENT_NAMESPACE_BEGIN
@@ -8735,10 +8734,11 @@ inline constexpr std::size_t elementwise_block = 512;
 /// then to the levels is the same as at once.
 template <quantized_byte Q>
 void quantize_levels(std::span<const float> x, std::span<Q> q, quant_params p, grid levels) {
-  quantize(x, q, p);
-  if (levels == full_grid<Q>) {
+  if (p.zero_point >= levels.qmin && p.zero_point <= levels.qmax) {
+    quantize(x, q, p, levels);
     return;
   }
+  quantize(x, q, p);
   const auto lowest = static_cast<Q>(levels.qmin);
   const auto highest = static_cast<Q>(levels.qmax);
   for (std::size_t i = 0; i < q.size(); ++i) {

@@ -889,27 +889,28 @@ TEST_CASE("onnx: every half and every bfloat16 comes back from float") {
   std::size_t wrong = 0;
   for (std::uint32_t i = 0; i < 65536; ++i) {
     const auto bits = static_cast<std::uint16_t>(i);
-    const float h = graph::to_float(graph::half{bits});
-    const float b = graph::to_float(graph::bfloat16{bits});
+    const float h = detent::to_float(detent::float16{bits});
+    const float b = detent::to_float(detent::bfloat16{bits});
     const bool half_nan = (bits & 0x7FFF) > 0x7C00;
     const bool bfloat_nan = (bits & 0x7FFF) > 0x7F80;
     wrong += std::isnan(h) != half_nan || std::isnan(b) != bfloat_nan ? 1U : 0U;
-    wrong += (half_nan ? (graph::to_half(h).bits & 0x7FFF) <= 0x7C00
-                       : graph::to_half(h).bits != bits || nearest_half(h) != bits)
-                 ? 1U
-                 : 0U;
-    const std::uint16_t back = graph::to_bfloat16(b).bits;
+    wrong +=
+        (half_nan ? (detent::round_to<detent::float16>(h).bits & 0x7FFF) <= 0x7C00
+                  : detent::round_to<detent::float16>(h).bits != bits || nearest_half(h) != bits)
+            ? 1U
+            : 0U;
+    const std::uint16_t back = detent::round_to<detent::bfloat16>(b).bits;
     wrong += (bfloat_nan ? (back & 0x7FFF) <= 0x7F80 : back != bits) ? 1U : 0U;
   }
   CHECK(wrong == 0);
 }
 
-TEST_CASE("onnx: to_half() rounds to nearest, ties to even") {
+TEST_CASE("onnx: round_to<float16>() rounds to nearest, ties to even") {
   test::random_source r(6);
   INFO("seed ", r.seed());
   std::size_t wrong = 0;
   const auto check = [&](float x) {
-    const std::uint16_t actual = canonical(graph::to_half(x).bits);
+    const std::uint16_t actual = canonical(detent::round_to<detent::float16>(x).bits);
     const std::uint16_t expected = nearest_half(x);
     if ((std::isnan(x) ? actual & 0x7FFF : actual) != expected) {
       ++wrong;
@@ -918,10 +919,10 @@ TEST_CASE("onnx: to_half() rounds to nearest, ties to even") {
   };
   // Between each two neighbours: the tie and the floats on either side of it.
   for (std::uint16_t bits = 0; bits < 0x7C00; ++bits) {
-    const float low = graph::to_float(graph::half{bits});
-    const float high = bits == 0x7BFF
-                           ? 65536.0F
-                           : graph::to_float(graph::half{static_cast<std::uint16_t>(bits + 1)});
+    const float low = detent::to_float(detent::float16{bits});
+    const float high =
+        bits == 0x7BFF ? 65536.0F
+                       : detent::to_float(detent::float16{static_cast<std::uint16_t>(bits + 1)});
     const float tie = low + (high - low) / 2;  // exact: a float has 13 bits more
     for (const float x : {low, tie, std::nextafter(tie, 0.0F), std::nextafter(tie, 1e9F),
                           std::nextafter(low, 1e9F)}) {

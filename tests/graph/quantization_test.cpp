@@ -163,9 +163,9 @@ TEST_CASE("lower: convolutions of every kind") {
   for (const kind& k : kinds) {
     for (const element_type x_type : {element_type::u8, element_type::s8}) {
       for (const weights& w : all_weights) {
-        for (const int variant : {0, 1, 2, 3, 4, 5}) {
-          // 0: no bias, 1: int32 bias, 2: float bias, Relu, 3: Clip, 4: float output, 5: float,
-          // Clip
+        for (const int variant : {0, 1, 2, 3, 4, 5, 6, 7}) {
+          // 0: no bias, 1: int32 bias, 2: float bias, Relu, 3: Clip, 4: float output,
+          // 5: float, Clip, 6 and 7: Clip that leaves no level for zero
           INFO(k.name, " x ", graph::name(x_type), " w ", graph::name(w.type),
                w.per_channel ? " per channel" : "", w.zero_points ? " with zero points" : "",
                " variant ", variant);
@@ -197,9 +197,14 @@ TEST_CASE("lower: convolutions of every kind") {
             y = b.add("Relu", {y});
           } else if (variant == 3 || variant == 5) {
             y = b.add("Clip", {y, b.scalar("lo", -1.0F), b.scalar("hi", 2.5F)});
+          } else if (variant == 6) {
+            y = b.add("Clip", {y, b.scalar("lo", 1.0F), b.scalar("hi", 6.0F)});
+          } else if (variant == 7) {
+            y = b.add("Clip", {y, b.scalar("lo", -3.0F), b.scalar("hi", -1.0F)});
           }
           const float step = 0.11F;
-          if (variant >= 4) {
+          const bool float_output = variant == 4 || variant == 5;
+          if (float_output) {
             b.output(y);
           } else {
             b.output(b.quantize(y, step, zero_point(x_type, 100), x_type), x_type);
@@ -207,7 +212,7 @@ TEST_CASE("lower: convolutions of every kind") {
           const graph::model lowered_model = graph::for_execution(b.get());
           CHECK(operators(lowered_model) == "QuantizeLinear detent.QLinearConv");
           const tensors x{{"x", random_floats(r, k.in, -7.0F, 7.0F)}};
-          CHECK(distance(b.get(), x, static_cast<double>(step)) <= (variant >= 4 ? 0.01 : 1.0));
+          CHECK(distance(b.get(), x, static_cast<double>(step)) <= (float_output ? 0.01 : 1.0));
         }
       }
     }
@@ -274,17 +279,21 @@ TEST_CASE("lower: elementwise operators are exact") {
   for (const char* op : {"Add", "Sub", "Mul", "Div"}) {
     for (const element_type type : {element_type::u8, element_type::s8}) {
       for (const shape& other : {shape{2, 4, 5}, shape{4, 1}, shape{}}) {
-        for (const char* activation : {"", "Relu", "Clip"}) {
+        // The last two leave no level for zero.
+        for (const char* activation : {"", "Relu", "Clip", "Clip above", "Clip below"}) {
           INFO(op, " ", graph::name(type), " ", graph::to_string(other), " ", activation);
           model_builder b;
           b.input("x", {2, 4, 5});
           b.input("y", other);
           std::string out = b.add(op, {b.pair("x", 0.031F, zero_point(type, 128), type),
                                        b.pair("y", 0.017F, zero_point(type, 0), type)});
-          if (std::string(activation) == "Relu") {
+          const std::string name(activation);
+          if (name == "Relu") {
             out = b.add("Relu", {out});
-          } else if (std::string(activation) == "Clip") {
-            out = b.add("Clip", {out, b.scalar("lo", -0.5F), b.scalar("hi", 1.7F)});
+          } else if (!name.empty()) {
+            const float low = name == "Clip above" ? 0.6F : name == "Clip below" ? -1.9F : -0.5F;
+            const float high = name == "Clip below" ? -0.3F : 1.7F;
+            out = b.add("Clip", {out, b.scalar("lo", low), b.scalar("hi", high)});
           }
           b.output(b.quantize(out, 0.043F, zero_point(type, 77), type), type);
           CHECK(lowered(b.get()) ==

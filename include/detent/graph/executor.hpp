@@ -4,6 +4,7 @@
 #ifndef DETENT_GRAPH_EXECUTOR_HPP
 #define DETENT_GRAPH_EXECUTOR_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -11,7 +12,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -88,7 +91,7 @@ class buffer_pool {
   auto values = out.mutable_data<float>();
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] =
-        t.type() == element_type::f16 ? to_float(half{bits[i]}) : to_float(bfloat16{bits[i]});
+        t.type() == element_type::f16 ? to_float(float16{bits[i]}) : to_float(bfloat16{bits[i]});
   }
   return out;
 }
@@ -103,7 +106,8 @@ class buffer_pool {
   const auto values = t.data<float>();
   auto bits = out.mutable_data<std::uint16_t>();
   for (std::size_t i = 0; i < values.size(); ++i) {
-    bits[i] = type == element_type::f16 ? to_half(values[i]).bits : to_bfloat16(values[i]).bits;
+    bits[i] = type == element_type::f16 ? round_to<float16>(values[i]).bits
+                                        : round_to<bfloat16>(values[i]).bits;
   }
   return out;
 }

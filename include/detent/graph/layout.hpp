@@ -10,7 +10,7 @@
 #include <memory>
 
 #include <detent/config.hpp>
-#include <detent/graph/ops/movement.hpp>
+#include <detent/graph/ops/copying.hpp>
 #include <detent/graph/tensor.hpp>
 
 DETENT_NAMESPACE_BEGIN

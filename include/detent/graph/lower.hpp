@@ -28,7 +28,7 @@
 #include <detent/config.hpp>
 #include <detent/graph/executor.hpp>
 #include <detent/graph/ir.hpp>
-#include <detent/graph/ops/activations.hpp>
+#include <detent/graph/ops/unary_functions.hpp>
 #include <detent/graph/optimize.hpp>
 #include <detent/graph/tensor.hpp>
 #include <detent/reference.hpp>

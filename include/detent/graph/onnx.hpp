@@ -7,12 +7,14 @@
 #ifndef DETENT_GRAPH_ONNX_HPP
 #define DETENT_GRAPH_ONNX_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>

@@ -4,14 +4,15 @@
 #ifndef DETENT_GRAPH_OPERATOR_HPP
 #define DETENT_GRAPH_OPERATOR_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -216,6 +217,14 @@ using float_types = type_list<float, double>;
 using number_types =
     type_list<float, double, std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::uint32_t,
               std::int32_t, std::uint64_t, std::int64_t>;
+using signed_types =
+    type_list<float, double, std::int8_t, std::int16_t, std::int32_t, std::int64_t>;
+
+/// Integers wrap: their arithmetic goes through uint64, where nothing is undefined.
+template <class T>
+[[nodiscard]] constexpr std::uint64_t wide(T x) noexcept {
+  return static_cast<std::uint64_t>(x);
+}
 
 template <class... Types, class Function>
 [[nodiscard]] bool visit_type(type_list<Types...>, element_type type, const Function& f) {

@@ -3,6 +3,7 @@
 #ifndef DETENT_GRAPH_OPSET_HPP
 #define DETENT_GRAPH_OPSET_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>

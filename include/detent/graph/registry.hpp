@@ -5,6 +5,22 @@
 
 #include <detent/config.hpp>
 #include <detent/graph/operator.hpp>
+
+// The operators take a compiler most of a minute. DETENT_GRAPH_SEPARATE_COMPILATION leaves them to
+// the one unit that includes <detent/graph/src.hpp>; the CMake target detent::graph does both.
+#if defined(DETENT_GRAPH_SEPARATE_COMPILATION)
+#define DETENT_GRAPH_DECL
+#else
+#define DETENT_GRAPH_DECL inline
+#endif
+
+#if defined(DETENT_COMPILE_GRAPH) || !defined(DETENT_GRAPH_SEPARATE_COMPILATION)
+#define DETENT_GRAPH_DEFINES_OPERATORS 1
+#else
+#define DETENT_GRAPH_DEFINES_OPERATORS 0
+#endif
+
+#if DETENT_GRAPH_DEFINES_OPERATORS
 #include <detent/graph/ops/activations.hpp>
 #include <detent/graph/ops/convolution.hpp>
 #include <detent/graph/ops/elementwise.hpp>
@@ -17,12 +33,16 @@
 #include <detent/graph/ops/reduction.hpp>
 #include <detent/graph/ops/resize.hpp>
 #include <detent/graph/ops/shape.hpp>
+#endif
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
 /// Every operator of graph/ops/. Copy it and add() to it to bring operators of your own.
-[[nodiscard]] inline const operator_registry& default_operators() {
+[[nodiscard]] DETENT_GRAPH_DECL const operator_registry& default_operators();
+
+#if DETENT_GRAPH_DEFINES_OPERATORS
+DETENT_GRAPH_DECL const operator_registry& default_operators() {
   static const operator_registry registry = [] {
     operator_registry r;
     r.add(ops::activation_operators);
@@ -41,6 +61,7 @@ namespace graph {
   }();
   return registry;
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

@@ -3,19 +3,18 @@
 #ifndef DETENT_GRAPH_TENSOR_HPP
 #define DETENT_GRAPH_TENSOR_HPP
 
-#include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/float_formats.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -113,58 +112,6 @@ enum class element_type : std::int32_t {
       return 0;
   }
   return 0;
-}
-
-/// IEEE binary16 and bfloat16 by their bits; arithmetic is done in float.
-struct half {
-  std::uint16_t bits;
-};
-struct bfloat16 {
-  std::uint16_t bits;
-};
-
-[[nodiscard]] inline float to_float(half h) noexcept {
-  const std::uint32_t sign = static_cast<std::uint32_t>(h.bits & 0x8000U) << 16U;
-  const std::uint32_t exponent = h.bits >> 10U & 0x1FU;
-  const std::uint32_t mantissa = h.bits & 0x3FFU;
-  if (exponent == 0) {
-    const float magnitude = std::ldexp(static_cast<float>(mantissa), -24);
-    return sign != 0 ? -magnitude : magnitude;
-  }
-  const std::uint32_t biased = exponent == 31 ? 255 : exponent + 112;
-  return std::bit_cast<float>(sign | biased << 23U | mantissa << 13U);
-}
-[[nodiscard]] inline float to_float(bfloat16 b) noexcept {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(b.bits) << 16U);
-}
-
-/// Rounds half to even; overflow becomes infinity; NaN stays NaN.
-[[nodiscard]] inline half to_half(float x) noexcept {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  const auto sign = static_cast<std::uint16_t>(bits >> 16U & 0x8000U);
-  const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
-  if (magnitude > 0x7F800000U) {
-    return {static_cast<std::uint16_t>(sign | 0x7E00U)};
-  }
-  if (magnitude >= 0x477FF000U) {  // rounds to 2^16 or more
-    return {static_cast<std::uint16_t>(sign | 0x7C00U)};
-  }
-  if (magnitude < 0x38800000U) {  // below 2^-14: a multiple of 2^-24
-    // Adding 0.5 aligns the binary point so that the float addition does the rounding.
-    const float aligned = std::bit_cast<float>(magnitude) + 0.5F;
-    return {
-        static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(aligned) - 0x3F000000U))};
-  }
-  const std::uint32_t odd = magnitude >> 13U & 1U;
-  const std::uint32_t rounded = magnitude - 0x38000000U + 0xFFFU + odd;
-  return {static_cast<std::uint16_t>(sign | rounded >> 13U)};
-}
-[[nodiscard]] inline bfloat16 to_bfloat16(float x) noexcept {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  if ((bits & 0x7FFFFFFFU) > 0x7F800000U) {
-    return {static_cast<std::uint16_t>(bits >> 16U | 0x40U)};
-  }
-  return {static_cast<std::uint16_t>((bits + 0x7FFFU + (bits >> 16U & 1U)) >> 16U)};
 }
 
 using shape = std::vector<std::int64_t>;

@@ -20,9 +20,9 @@
 // 2^-e, low is that with a relative error of 2^-23, and RN(x * low) adds another of 2^-24. Hence
 // only scales with 0 < d <= 5 * 2^(E-23) can fail, that is, those with S within 1 .. 5 of a
 // multiple of 2^(23-E). All ties of an 8-bit grid are below 2^8 steps from the zero point, so that
-// is 2^16. Such scales, one in some thousand, and those whose high or low is not a normal number
-// are left to the portable code, which divides. For 16-bit grids the modulus would be 2^8, and one
-// scale in 26 hard: there, the vectors divide.
+// is 2^16. Such scales, one in some thousands, and those whose high or low is not a normal number
+// are divided by. For 16-bit grids the modulus would be 2^8, and one scale in 26 hard: there, all
+// are divided by.
 
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -37,7 +37,7 @@ using int_vector = hn::Vec<int_tag>;
 inline constexpr std::size_t lanes = hn::MaxLanes(float_tag{});
 
 /// 1.5 * 2^23: adding it rounds |v| < 2^22 to an integer, half to even, which then stands in the
-/// low bits. Cheaper than a conversion, which would have to be repaired for large values.
+/// low bits.
 inline constexpr float rounding_bias = 12582912.0F;
 inline constexpr std::int32_t rounding_bias_bits = 0x4B400000;
 
@@ -58,14 +58,10 @@ struct grid_vectors {
   HWY_INLINE float_vector clamp(float_vector steps) const noexcept {
     return hn::Min(highest, hn::Max(lowest, steps));
   }
-  /// Rounds what clamp() returned; NaN must have been replaced.
+  /// Rounds what clamp() returned for a number.
   HWY_INLINE int_vector round(float_vector clamped) const noexcept {
     const float_vector biased = hn::Add(clamped, hn::Set(float_tag{}, rounding_bias));
     return hn::Add(hn::BitCast(int_tag{}, biased), zero_point_minus_bias);
-  }
-  /// reference::to_grid.
-  HWY_INLINE int_vector to_grid(float_vector steps) const noexcept {
-    return round(clamp(hn::IfThenElseZero(hn::Eq(steps, steps), steps)));
   }
 };
 
@@ -81,9 +77,8 @@ HWY_INLINE void store_8bit(int_vector v, std::size_t count, Q* q) noexcept {
   hn::StoreN(hn::DemoteTo(dq, v), dq, q, count);
 }
 
-/// What the vectors of a group have in common: they become one vector of 8-bit codes.
-inline constexpr std::size_t group_vectors = 4;
-inline constexpr std::size_t group_size = group_vectors * lanes;
+/// Four vectors become one vector of 8-bit codes.
+inline constexpr std::size_t group_size = 4 * lanes;
 
 /// Beyond every grid, in steps from the zero point.
 inline constexpr float step_limit = 1048576.0F;
@@ -122,7 +117,7 @@ class zero_point_array {
   HWY_INLINE int_vector vector(std::size_t i, std::size_t k) const noexcept {
     return hn::LoadU(int_tag{}, z_ + i + k * lanes);
   }
-  /// Those of vectors k and k + 1, in the order of codes_8bit.
+  /// Those of vectors k and k + 1, in the order of code_writer.
   HWY_INLINE word_vector words(std::size_t i, std::size_t k) const noexcept {
     return hn::ReorderDemote2To(word_tag{}, vector(i, k), vector(i, k + 1));
   }
@@ -276,6 +271,8 @@ class divisor_array {
     return hn::AllTrue(df, all);
   }
 
+  /// As they were given, readable up to the next multiple of group_size.
+  HWY_INLINE const float* scales() const noexcept { return scale_; }
   /// Of one element, for all lanes.
   HWY_INLINE product_divisor one(std::size_t i) const noexcept {
     const float_tag df;
@@ -417,17 +414,11 @@ HWY_INLINE void copy_padded(const T* from, std::size_t count, T* to) noexcept {
   }
 }
 
-/// Columns first .. first + columns of `rows` rows from `row` on.
-HWY_INLINE elementwise_args part_of(const elementwise_args& a, std::size_t row, std::size_t rows,
-                                    std::size_t first, std::size_t columns) noexcept {
-  elementwise_args part = a;
-  part.rows = rows;
-  part.columns = columns;
-  const std::ptrdiff_t parameter = static_cast<std::ptrdiff_t>(row) * a.parameter_step +
-                                   (a.per_column ? static_cast<std::ptrdiff_t>(first) : 0);
-  part.scale += parameter;
-  part.zero_point += parameter;
-  return part;
+/// Streaming stores become visible to other threads in order with what follows.
+HWY_INLINE void finish_stores(const elementwise_args& a) noexcept {
+  if (a.stream) {
+    hwy::FlushStream();
+  }
 }
 
 /// One scale for each row.
@@ -439,25 +430,22 @@ void quantize_rows(const float* x, const elementwise_args& a, typename Code::sto
   for (std::size_t first = 0; first < a.rows; first += step) {
     const std::size_t rows = a.rows - first < step ? a.rows - first : step;
     const std::size_t scales = a.parameter_step == 0 ? 1 : rows;
-    const auto start = static_cast<std::ptrdiff_t>(first);
-    if (Code::bits != 16 &&
-        !divisors.assign(a.scale + start * a.parameter_step, a.parameter_step, scales)) {
-      portable::quantize<Code>(x + start * a.in_stride, part_of(a, first, rows, 0, a.columns),
-                               q + storage_offset<Code>(start * a.out_stride));
-      continue;
-    }
+    const bool regular =
+        Code::bits != 16 &&
+        divisors.assign(a.scale + static_cast<std::ptrdiff_t>(first) * a.parameter_step,
+                        a.parameter_step, scales);
     for (std::size_t r = 0; r < rows; ++r) {
       const auto row = static_cast<std::ptrdiff_t>(first + r);
       const float* from = x + row * a.in_stride;
       typename Code::storage* to = q + storage_offset<Code>(row * a.out_stride);
       const one_zero_point z(a.zero_point[row * a.parameter_step]);
-      if constexpr (Code::bits == 16) {
-        const quotient_divisor d{hn::Set(float_tag{}, a.scale[row * a.parameter_step])};
-        quantize_row<Code>(from, float_source{}, one_divisor<quotient_divisor>{d}, z, writer,
-                           a.columns, to);
-      } else {
+      if (regular) {
         const product_divisor d = divisors.one(scales == 1 ? 0 : r);
         quantize_row<Code>(from, float_source{}, one_divisor<product_divisor>{d}, z, writer,
+                           a.columns, to);
+      } else {
+        const quotient_divisor d{hn::Set(float_tag{}, a.scale[row * a.parameter_step])};
+        quantize_row<Code>(from, float_source{}, one_divisor<quotient_divisor>{d}, z, writer,
                            a.columns, to);
       }
     }
@@ -471,7 +459,6 @@ void quantize_columns(const float* x, const elementwise_args& a,
   const code_writer<Code> writer(a);
   divisor_array<parameter_columns> divisors;
   alignas(64) std::int32_t zero_points[parameter_columns];
-  alignas(64) float scales[parameter_columns];
   for (std::size_t c = 0; c < a.columns; c += parameter_columns) {
     const std::size_t columns =
         a.columns - c < parameter_columns ? a.columns - c : parameter_columns;
@@ -484,20 +471,14 @@ void quantize_columns(const float* x, const elementwise_args& a,
       if (r == 0 || a.parameter_step != 0) {
         const std::ptrdiff_t parameter = row * a.parameter_step + column;
         copy_padded(a.zero_point + parameter, columns, zero_points);
-        if constexpr (Code::bits == 16) {
-          copy_padded(a.scale + parameter, columns, scales);
-        } else {
-          regular = divisors.assign(a.scale + parameter, 1, columns);
-        }
+        regular = divisors.assign(a.scale + parameter, 1, columns) && Code::bits != 16;
       }
-      if constexpr (Code::bits == 16) {
-        quantize_row<Code>(from, float_source{}, quotient_lanes{scales},
-                           zero_point_array(zero_points), writer, columns, to);
-      } else if (HWY_LIKELY(regular)) {
+      if (regular) {
         quantize_row<Code>(from, float_source{}, product_lanes<decltype(divisors)>{divisors},
                            zero_point_array(zero_points), writer, columns, to);
       } else {
-        portable::quantize<Code>(from, part_of(a, r, 1, c, columns), to);
+        quantize_row<Code>(from, float_source{}, quotient_lanes{divisors.scales()},
+                           zero_point_array(zero_points), writer, columns, to);
       }
     }
   }
@@ -510,24 +491,28 @@ void quantize(const float* x, const elementwise_args& a, typename Code::storage*
   } else {
     quantize_rows<Code>(x, a, q);
   }
+  finish_stores(a);
 }
 
 template <class Code>
-void requantize(const std::int32_t* acc, const elementwise_args& a,
-                typename Code::storage* q) noexcept {
+void requantize_rows(const std::int32_t* acc, const elementwise_args& a,
+                     typename Code::storage* q) noexcept {
   const code_writer<Code> writer(a);
-  if (!a.per_column) {
-    for (std::size_t r = 0; r < a.rows; ++r) {
-      const auto row = static_cast<std::ptrdiff_t>(r);
-      const std::ptrdiff_t parameter = row * a.parameter_step;
-      const std::int32_t bias = a.bias == nullptr ? 0 : a.bias[parameter];
-      const multiplier m{hn::Set(float_tag{}, a.scale[parameter])};
-      quantize_row<Code>(acc + row * a.in_stride, biased_source{hn::Set(int_tag{}, bias)},
-                         one_divisor<multiplier>{m}, one_zero_point(a.zero_point[parameter]),
-                         writer, a.columns, q + row * a.out_stride);
-    }
-    return;
+  for (std::size_t r = 0; r < a.rows; ++r) {
+    const auto row = static_cast<std::ptrdiff_t>(r);
+    const std::ptrdiff_t parameter = row * a.parameter_step;
+    const std::int32_t bias = a.bias == nullptr ? 0 : a.bias[parameter];
+    const multiplier m{hn::Set(float_tag{}, a.scale[parameter])};
+    quantize_row<Code>(acc + row * a.in_stride, biased_source{hn::Set(int_tag{}, bias)},
+                       one_divisor<multiplier>{m}, one_zero_point(a.zero_point[parameter]), writer,
+                       a.columns, q + row * a.out_stride);
   }
+}
+
+template <class Code>
+void requantize_columns(const std::int32_t* acc, const elementwise_args& a,
+                        typename Code::storage* q) noexcept {
+  const code_writer<Code> writer(a);
   alignas(64) float factors[parameter_columns];
   alignas(64) std::int32_t zero_points[parameter_columns];
   alignas(64) std::int32_t biases[parameter_columns];
@@ -548,6 +533,17 @@ void requantize(const std::int32_t* acc, const elementwise_args& a,
                          q + row * a.out_stride + column);
     }
   }
+}
+
+template <class Code>
+void requantize(const std::int32_t* acc, const elementwise_args& a,
+                typename Code::storage* q) noexcept {
+  if (a.per_column) {
+    requantize_columns<Code>(acc, a, q);
+  } else {
+    requantize_rows<Code>(acc, a, q);
+  }
+  finish_stores(a);
 }
 
 /// Bytes for pairs of four-bit codes, the low half first; `count` is even.
@@ -659,6 +655,7 @@ void dequantize(const typename Code::storage* q, const elementwise_args& a, floa
       }
     }
   }
+  finish_stores(a);
 }
 
 inline min_max_result min_max(const float* x, std::size_t n) noexcept {

@@ -7,10 +7,14 @@
 #ifndef DETENT_GRAPH_OPS_CONVOLUTION_HPP
 #define DETENT_GRAPH_OPS_CONVOLUTION_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <detent/config.hpp>

@@ -8,9 +8,13 @@
 #define DETENT_GRAPH_OPS_MATMUL_HPP
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <detent/config.hpp>

@@ -4,10 +4,10 @@
 #define DETENT_GRAPH_OPS_QUANTIZATION_HPP
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
@@ -117,7 +117,8 @@ inline tensor as_float(const operator_context& c, const tensor& t) {
   if (t.type() == element_type::f16 || t.type() == element_type::bf16) {
     const auto bits = t.data<std::uint16_t>();
     for (std::size_t i = 0; i < to.size(); ++i) {
-      to[i] = t.type() == element_type::f16 ? to_float(half{bits[i]}) : to_float(bfloat16{bits[i]});
+      to[i] =
+          t.type() == element_type::f16 ? to_float(float16{bits[i]}) : to_float(bfloat16{bits[i]});
     }
     return out;
   }
@@ -201,8 +202,8 @@ inline void run_dequantize(operator_context& c) {
   }
   auto bits = c.make_output(0).mutable_data<std::uint16_t>();
   for (std::size_t i = 0; i < bits.size(); ++i) {
-    bits[i] =
-        c.outputs[0].type() == element_type::f16 ? to_half(to[i]).bits : to_bfloat16(to[i]).bits;
+    bits[i] = c.outputs[0].type() == element_type::f16 ? round_to<float16>(to[i]).bits
+                                                       : round_to<bfloat16>(to[i]).bits;
   }
 }
 

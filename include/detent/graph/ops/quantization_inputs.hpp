@@ -7,8 +7,11 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
@@ -36,7 +39,7 @@ inline std::vector<float> read_scales(const operator_context& c, std::size_t i) 
     const auto bits = t.data<std::uint16_t>();
     for (std::size_t k = 0; k < scales.size(); ++k) {
       scales[k] =
-          t.type() == element_type::f16 ? to_float(half{bits[k]}) : to_float(bfloat16{bits[k]});
+          t.type() == element_type::f16 ? to_float(float16{bits[k]}) : to_float(bfloat16{bits[k]});
     }
   }
   for (const float s : scales) {

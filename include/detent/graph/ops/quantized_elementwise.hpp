@@ -13,18 +13,21 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
-#include <detent/dispatch.hpp>
 #include <detent/graph/layout.hpp>
 #include <detent/graph/operator.hpp>
-#include <detent/graph/ops/activations.hpp>
+#include <detent/graph/ops/unary_functions.hpp>
 #include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/convolution.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
 #include <detent/quantize.hpp>
+#include <detent/quantized_elementwise.hpp>
 #include <detent/reference.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -36,17 +39,19 @@ using quantized_types = type_list<std::uint8_t, std::int8_t>;
 enum class binary_function : std::uint8_t { add, sub, mul, div };
 
 template <binary_function F>
-[[nodiscard]] float combine(float a, float b) noexcept {
-  if constexpr (F == binary_function::add) {
-    return a + b;
-  } else if constexpr (F == binary_function::sub) {
-    return a - b;
-  } else if constexpr (F == binary_function::mul) {
-    return a * b;
-  } else {
-    return a / b;
+struct combine {
+  [[nodiscard]] float operator()(float a, float b) const noexcept {
+    if constexpr (F == binary_function::add) {
+      return a + b;
+    } else if constexpr (F == binary_function::sub) {
+      return a - b;
+    } else if constexpr (F == binary_function::mul) {
+      return a * b;
+    } else {
+      return a / b;
+    }
   }
-}
+};
 
 /// Inputs: a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point.
 inline void infer_quantized_binary(operator_context& c) {
@@ -75,33 +80,27 @@ void run_quantized_binary(operator_context& c) {
     const grid levels = fused.qmin > fused.qmax ? full_grid<Out> : fused;
     detent::detail::require_params<Out>(py, full_grid<Out>, "quantized operator");
     if (a.dims() == b.dims()) {
-      constexpr std::size_t piece = 1024;
-      const T* pa_data = a.data<T>().data();
-      const T* pb_data = b.data<T>().data();
-      detent::detail::run_parallel(
-          *c.parallel, (a.count() + 16 * piece - 1) / (16 * piece), [&](std::size_t task) {
-            std::array<float, piece> left;
-            std::array<float, piece> right;
-            const std::size_t end = (std::min)((task + 1) * 16 * piece, a.count());
-            for (std::size_t i = task * 16 * piece; i < end; i += piece) {
-              const std::size_t n = (std::min)(piece, end - i);
-              dequantize(std::span(pa_data + i, n), std::span(left.data(), n), pa);
-              dequantize(std::span(pb_data + i, n), std::span(right.data(), n), pb);
-              for (std::size_t j = 0; j < n; ++j) {
-                left[j] = combine<F>(left[j], right[j]);
-              }
-              quantize(std::span(left.data(), n), std::span(out + i, n), py, levels);
-            }
-          });
+      constexpr std::size_t piece = 16384;
+      const std::span<const T> left = a.data<T>();
+      const std::span<const T> right = b.data<T>();
+      const auto run = [&](std::size_t task) {
+        const std::size_t first = task * piece;
+        const std::size_t n = (std::min)(piece, left.size() - first);
+        detent::detail::quantized_binary(combine<F>{}, left.subspan(first, n), pa,
+                                         right.subspan(first, n), pb, std::span(out + first, n), py,
+                                         levels, "quantized operator");
+      };
+      detent::detail::run_parallel(*c.parallel, (left.size() + piece - 1) / piece, run);
       return;
     }
     const std::vector<float> left = dequantized<T>(a, pa);
     const std::vector<float> right = dequantized<T>(b, pb);
     std::vector<float> result(c.outputs[0].count());
-    map_broadcast(c, &combine<F>, operand<float>{left.data(), &a.dims()},
+    map_broadcast(c, combine<F>{}, operand<float>{left.data(), &a.dims()},
                   operand<float>{right.data(), &b.dims()}, std::span<float>(result),
                   c.outputs[0].dims());
-    quantize(result, std::span(out, result.size()), py, levels);
+    detent::detail::quantize_levels(std::span<const float>(result), std::span(out, result.size()),
+                                    py, levels);
   };
   tensor& y = c.make_output(0);
   for_type(c, quantized_types{}, a.type(), [&]<class T>() {
@@ -122,18 +121,13 @@ template <class Function>
 std::array<std::uint8_t, 256> make_table(const operator_context& c, element_type in,
                                          quant_params from, element_type out, quant_params to,
                                          const Function& function) {
-  require_8bit(c, tensor(in, {}), "input");
-  require_8bit(c, tensor(out, {}), "output");
-  const grid levels = out == element_type::u8 ? full_grid<std::uint8_t> : full_grid<std::int8_t>;
-  c.require(to.zero_point >= levels.qmin && to.zero_point <= levels.qmax, "zero point ",
-            to.zero_point, " is outside ", levels.qmin, "..", levels.qmax);
   std::array<std::uint8_t, 256> table{};
-  for (std::int32_t byte = 0; byte < 256; ++byte) {
-    const std::int32_t q = in == element_type::s8 && byte > 127 ? byte - 256 : byte;
-    const float value = function(reference::dequantize(q, from));
-    table[static_cast<std::size_t>(byte)] =
-        static_cast<std::uint8_t>(reference::quantize(value, to, levels));
-  }
+  for_type(c, quantized_types{}, in, [&]<class In>() {
+    for_type(c, quantized_types{}, out, [&]<class Out>() {
+      const lookup_table<In, Out> values(function, from, to);
+      std::memcpy(table.data(), values.entries().data(), table.size());
+    });
+  });
   return table;
 }
 

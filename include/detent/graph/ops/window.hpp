@@ -4,12 +4,10 @@
 #define DETENT_GRAPH_OPS_WINDOW_HPP
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include <detent/config.hpp>
 #include <detent/convolution.hpp>

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The elements of tensors of any type.
+//
+// Elements are brought to one of three wide types, which hold each of them exactly: double for the
+// floating ones, uint64 for uint64, int64 for the rest.
+#ifndef DETENT_GRAPH_OPS_ELEMENTS_HPP
+#define DETENT_GRAPH_OPS_ELEMENTS_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/float_formats.hpp>
+#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/broadcast.hpp>
+#include <detent/graph/tensor.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ops {
+
+/// x rounded toward zero and saturated; NaN becomes 0.
+template <class T>
+[[nodiscard]] inline T saturate_to(double x) noexcept {
+  using limits = std::numeric_limits<T>;
+  constexpr double end = 2.0 * static_cast<double>(limits::max() / 2 + 1);
+  if (x >= end) {
+    return limits::max();
+  }
+  if (x <= static_cast<double>(limits::min())) {
+    return limits::min();
+  }
+  return x == x ? static_cast<T>(x) : T{0};
+}
+
+template <class Wide, class Source>
+[[nodiscard]] inline Wide widen(Source x) noexcept {
+  if constexpr (float_format<Source>) {
+    return static_cast<Wide>(to_float(x));
+  } else {
+    return static_cast<Wide>(x);
+  }
+}
+
+/// The elements from `begin` on, as many as `out` holds.
+template <class Wide, class Source>
+void load_as(const tensor& t, std::size_t begin, std::span<Wide> out) {
+  const Source* from = t.data<Source>().data() + begin;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    out[i] = widen<Wide>(from[i]);
+  }
+}
+
+template <class Wide>
+void load(const operator_context& c, const tensor& t, std::size_t begin, std::span<Wide> out) {
+  switch (t.type()) {
+    case element_type::f32:
+      load_as<Wide, float>(t, begin, out);
+      return;
+    case element_type::f64:
+      load_as<Wide, double>(t, begin, out);
+      return;
+    case element_type::f16:
+      load_as<Wide, float16>(t, begin, out);
+      return;
+    case element_type::bf16:
+      load_as<Wide, bfloat16>(t, begin, out);
+      return;
+    case element_type::u4:
+    case element_type::u8:
+      load_as<Wide, std::uint8_t>(t, begin, out);
+      return;
+    case element_type::s4:
+    case element_type::s8:
+      load_as<Wide, std::int8_t>(t, begin, out);
+      return;
+    case element_type::u16:
+      load_as<Wide, std::uint16_t>(t, begin, out);
+      return;
+    case element_type::s16:
+      load_as<Wide, std::int16_t>(t, begin, out);
+      return;
+    case element_type::u32:
+      load_as<Wide, std::uint32_t>(t, begin, out);
+      return;
+    case element_type::s32:
+      load_as<Wide, std::int32_t>(t, begin, out);
+      return;
+    case element_type::u64:
+      load_as<Wide, std::uint64_t>(t, begin, out);
+      return;
+    case element_type::s64:
+      load_as<Wide, std::int64_t>(t, begin, out);
+      return;
+    case element_type::boolean:
+      load_as<Wide, std::uint8_t>(t, begin, out);
+      for (Wide& x : out) {
+        x = static_cast<Wide>(x != Wide{0});
+      }
+      return;
+    case element_type::string:
+    case element_type::undefined:
+      break;
+  }
+  c.require_supported(false, "no code for elements of type ", graph::name(t.type()));
+}
+
+[[nodiscard]] inline bool is_floating(element_type type) noexcept {
+  return type == element_type::f32 || type == element_type::f64 || type == element_type::f16 ||
+         type == element_type::bf16;
+}
+
+/// All elements of a tensor as double or int64.
+template <class Wide>
+[[nodiscard]] std::vector<Wide> load_all(const operator_context& c, const tensor& t) {
+  std::vector<Wide> values(t.count());
+  load(c, t, 0, std::span<Wide>(values));
+  return values;
+}
+
+/// From floating point: saturates. From integers: drops the higher bits, as ONNX says.
+template <class Target, class Wide>
+[[nodiscard]] inline Target narrow(Wide x) noexcept {
+  if constexpr (float_format<Target> && std::is_same_v<Wide, double>) {
+    return round_to<Target>(x);
+  } else if constexpr (float_format<Target>) {
+    return round_to<Target>(static_cast<float>(x));
+  } else if constexpr (std::is_integral_v<Target> && std::is_same_v<Wide, double>) {
+    return saturate_to<Target>(x);
+  } else {
+    return static_cast<Target>(x);
+  }
+}
+
+template <class Wide>
+[[nodiscard]] inline std::uint8_t narrow_to_u4(Wide x) noexcept {
+  if constexpr (std::is_same_v<Wide, double>) {
+    return (std::min)(saturate_to<std::uint8_t>(x), std::uint8_t{15});
+  } else {
+    return static_cast<std::uint8_t>(wide(x) & 15U);
+  }
+}
+
+template <class Wide>
+[[nodiscard]] inline std::int8_t narrow_to_s4(Wide x) noexcept {
+  if constexpr (std::is_same_v<Wide, double>) {
+    return std::clamp(saturate_to<std::int8_t>(x), std::int8_t{-8}, std::int8_t{7});
+  } else {
+    return static_cast<std::int8_t>(static_cast<int>((wide(x) & 15U) ^ 8U) - 8);
+  }
+}
+
+template <class Target, class Wide, class Convert>
+void store_as(std::span<const Wide> values, tensor& t, std::size_t begin, const Convert& convert) {
+  Target* to = t.mutable_data<Target>().data() + begin;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    to[i] = convert(values[i]);
+  }
+}
+
+template <class Target, class Wide>
+void store_as(std::span<const Wide> values, tensor& t, std::size_t begin) {
+  store_as<Target>(values, t, begin, [](Wide x) { return narrow<Target>(x); });
+}
+
+/// The opposite of load(). infer_cast() has seen to it that the type is one of these.
+template <class Wide>
+void store(std::span<const Wide> values, tensor& t, std::size_t begin) {
+  switch (t.type()) {
+    case element_type::f32:
+      store_as<float>(values, t, begin);
+      return;
+    case element_type::f64:
+      store_as<double>(values, t, begin);
+      return;
+    case element_type::f16:
+      store_as<float16>(values, t, begin);
+      return;
+    case element_type::bf16:
+      store_as<bfloat16>(values, t, begin);
+      return;
+    case element_type::u8:
+      store_as<std::uint8_t>(values, t, begin);
+      return;
+    case element_type::s8:
+      store_as<std::int8_t>(values, t, begin);
+      return;
+    case element_type::u16:
+      store_as<std::uint16_t>(values, t, begin);
+      return;
+    case element_type::s16:
+      store_as<std::int16_t>(values, t, begin);
+      return;
+    case element_type::u32:
+      store_as<std::uint32_t>(values, t, begin);
+      return;
+    case element_type::s32:
+      store_as<std::int32_t>(values, t, begin);
+      return;
+    case element_type::u64:
+      store_as<std::uint64_t>(values, t, begin);
+      return;
+    case element_type::s64:
+      store_as<std::int64_t>(values, t, begin);
+      return;
+    case element_type::u4:
+      store_as<std::uint8_t>(values, t, begin, [](Wide x) { return narrow_to_u4(x); });
+      return;
+    case element_type::s4:
+      store_as<std::int8_t>(values, t, begin, [](Wide x) { return narrow_to_s4(x); });
+      return;
+    case element_type::boolean:
+      store_as<std::uint8_t>(values, t, begin,
+                             [](Wide x) { return static_cast<std::uint8_t>(x != Wide{0}); });
+      return;
+    case element_type::string:
+    case element_type::undefined:
+      return;
+  }
+}
+
+template <class Wide>
+void convert_elements(const operator_context& c, const tensor& from, tensor& to) {
+  for_pieces(c, from.count(), cheap_piece, [&](std::size_t begin, std::size_t end) {
+    std::array<Wide, 512> block;
+    for (std::size_t i = begin; i < end; i += block.size()) {
+      const std::span<Wide> part(block.data(), (std::min)(block.size(), end - i));
+      load(c, from, i, part);
+      store(std::span<const Wide>(part), to, i);
+    }
+  });
+}
+
+/// Types that operators of several inputs are compiled for. Other integers are widened to int64 and
+/// the results cut off, which is the same arithmetic; large tensors of them are rare there.
+using wide_types = type_list<float, double, std::int64_t, std::uint64_t>;
+
+[[nodiscard]] inline element_type widened(element_type type) noexcept {
+  switch (type) {
+    case element_type::u8:
+    case element_type::s8:
+    case element_type::u16:
+    case element_type::s16:
+    case element_type::u32:
+    case element_type::s32:
+      return element_type::s64;
+    default:
+      return type;
+  }
+}
+
+/// The elements of a tensor as T: where they are or, if that is another type, copies.
+template <class T>
+class elements {
+ public:
+  elements(const operator_context& c, const tensor& t) : dims_(&t.dims()) {
+    if (t.type() == type_of<T>()) {
+      view_ = t.data<T>();
+    } else {
+      copy_ = load_all<T>(c, t);
+      view_ = copy_;
+    }
+  }
+  elements(const elements&) = delete;
+  elements& operator=(const elements&) = delete;
+  ~elements() = default;
+
+  [[nodiscard]] std::span<const T> view() const noexcept { return view_; }
+  [[nodiscard]] operand<T> as_operand() const noexcept { return {view_.data(), dims_}; }
+
+ private:
+  const shape* dims_;
+  std::vector<T> copy_;
+  std::span<const T> view_;
+};
+
+/// Calls fill(out) with room for the elements of output 0 as T.
+template <class T, class Fill>
+void fill_output(operator_context& c, const Fill& fill) {
+  tensor& out = c.make_output(0);
+  if constexpr (std::is_integral_v<T>) {
+    if (out.type() != type_of<T>()) {
+      std::vector<T> values(out.count());
+      fill(std::span<T>(values));
+      store(std::span<const T>(values), out, 0);
+      return;
+    }
+  }
+  fill(out.mutable_data<T>());
+}
+
+}  // namespace ops
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_ELEMENTS_HPP

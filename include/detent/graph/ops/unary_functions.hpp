@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Functions of one element, among them the activations: apply_unary().
+//
+// A function object per operator. `types` are the elements it is for. Those that call into libm
+// take and return double, also for float: the double result, rounded once, does not depend on the
+// libm's float functions. An object whose constructor takes the node reads its attributes there.
+//
+// NaN passes through all of them: conditions are written so that it takes the branch that keeps it.
+// Where a product is added to something, the product is exact in double for elements that are
+// floats, or std::fma is called: either way it does not matter whether the compiler contracts.
+#ifndef DETENT_GRAPH_OPS_UNARY_FUNCTIONS_HPP
+#define DETENT_GRAPH_OPS_UNARY_FUNCTIONS_HPP
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/ir.hpp>
+#include <detent/graph/operator.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ops {
+
+/// The one place where a function object meets an element.
+template <class F, class T>
+[[nodiscard]] inline T apply(const F& f, T x) {
+  return static_cast<T>(f(x));
+}
+
+namespace unary {
+
+struct neg {
+  static constexpr std::string_view name = "Neg";
+  using types = signed_types;
+  template <class T>
+  [[nodiscard]] T operator()(T x) const {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(0 - wide(x));
+    } else {
+      return -x;
+    }
+  }
+};
+
+struct abs {
+  static constexpr std::string_view name = "Abs";
+  using types = number_types;
+  template <class T>
+  [[nodiscard]] T operator()(T x) const {
+    if constexpr (std::is_integral_v<T>) {
+      return x < T{0} ? static_cast<T>(0 - wide(x)) : x;
+    } else {
+      return std::fabs(x);
+    }
+  }
+};
+
+struct sign {
+  static constexpr std::string_view name = "Sign";
+  using types = number_types;
+  template <class T>
+  [[nodiscard]] T operator()(T x) const {
+    if (x > T{0}) {
+      return T{1};
+    }
+    return x < T{0} ? static_cast<T>(-1) : x;  // zero and NaN stay
+  }
+};
+
+struct ceil {
+  static constexpr std::string_view name = "Ceil";
+  using types = float_types;
+  template <class T>
+  [[nodiscard]] T operator()(T x) const {
+    return std::ceil(x);
+  }
+};
+
+struct floor {
+  static constexpr std::string_view name = "Floor";
+  using types = float_types;
+  template <class T>
+  [[nodiscard]] T operator()(T x) const {
+    return std::floor(x);
+  }
+};
+
+struct round {
+  static constexpr std::string_view name = "Round";
+  using types = float_types;
+  template <class T>
+  [[nodiscard]] T operator()(T x) const {
+    return std::nearbyint(x);  // half to even
+  }
+};
+
+struct reciprocal {
+  static constexpr std::string_view name = "Reciprocal";
+  using types = float_types;
+  template <class T>
+  [[nodiscard]] T operator()(T x) const {
+    return T{1} / x;
+  }
+};
+
+struct sqrt {
+  static constexpr std::string_view name = "Sqrt";
+  using types = float_types;
+  template <class T>
+  [[nodiscard]] T operator()(T x) const {
+    return std::sqrt(x);
+  }
+};
+
+struct exp {
+  static constexpr std::string_view name = "Exp";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return std::exp(x); }
+};
+
+struct log {
+  static constexpr std::string_view name = "Log";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return std::log(x); }
+};
+
+struct erf {
+  static constexpr std::string_view name = "Erf";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return std::erf(x); }
+};
+
+struct sin {
+  static constexpr std::string_view name = "Sin";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return std::sin(x); }
+};
+
+struct cos {
+  static constexpr std::string_view name = "Cos";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return std::cos(x); }
+};
+
+/// x < 0 ? x * factor : x. The factor is chosen by its bits: GCC makes a jump of any other form
+/// that keeps infinities, NaN and -0 right, and does not vectorize it.
+template <class T>
+[[nodiscard]] inline T scale_negative(T x, T factor) {
+  if constexpr (std::is_integral_v<T>) {
+    return x < T{0} ? static_cast<T>(wide(x) * wide(factor)) : x;
+  } else {
+    using bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+    const bits negative = bits{0} - static_cast<bits>(x < T{0});
+    return x * std::bit_cast<T>((std::bit_cast<bits>(factor) & negative) |
+                                (std::bit_cast<bits>(T{1}) & ~negative));
+  }
+}
+
+/// 1 / (1 + e^-x).
+[[nodiscard]] inline double logistic(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
+/// log(1 + e^x), without overflow.
+[[nodiscard]] inline double log_1p_exp(double x) {
+  return x > 0.0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));
+}
+
+struct relu {
+  static constexpr std::string_view name = "Relu";
+  using types = number_types;
+  template <class T>
+  [[nodiscard]] T operator()(T x) const {
+    return x < T{0} ? T{0} : x;
+  }
+};
+
+struct leaky_relu {
+  static constexpr std::string_view name = "LeakyRelu";
+  using types = float_types;
+  float alpha;
+  explicit leaky_relu(const node& n) : alpha(n.get_float("alpha", 0.01F)) {}
+  template <class T>
+  [[nodiscard]] T operator()(T x) const {
+    return scale_negative(x, static_cast<T>(alpha));
+  }
+};
+
+struct elu {
+  static constexpr std::string_view name = "Elu";
+  using types = float_types;
+  double alpha;
+  explicit elu(const node& n) : alpha(static_cast<double>(n.get_float("alpha", 1.0F))) {}
+  [[nodiscard]] double operator()(double x) const { return x < 0.0 ? alpha * std::expm1(x) : x; }
+};
+
+struct selu {
+  static constexpr std::string_view name = "Selu";
+  using types = float_types;
+  double alpha;
+  double gamma;
+  explicit selu(const node& n)
+      : alpha(static_cast<double>(n.get_float("alpha", 1.67326319217681884765625F))),
+        gamma(static_cast<double>(n.get_float("gamma", 1.05070102214813232421875F))) {}
+  [[nodiscard]] double operator()(double x) const {
+    return gamma * (x > 0.0 ? x : alpha * std::expm1(x));
+  }
+};
+
+struct celu {
+  static constexpr std::string_view name = "Celu";
+  using types = float_types;
+  double alpha;
+  explicit celu(const node& n) : alpha(static_cast<double>(n.get_float("alpha", 1.0F))) {}
+  [[nodiscard]] double operator()(double x) const {
+    return x > 0.0 ? x : alpha * std::expm1(x / alpha);
+  }
+};
+
+struct thresholded_relu {
+  static constexpr std::string_view name = "ThresholdedRelu";
+  using types = float_types;
+  float alpha;
+  explicit thresholded_relu(const node& n) : alpha(n.get_float("alpha", 1.0F)) {}
+  template <class T>
+  [[nodiscard]] T operator()(T x) const {
+    return x <= static_cast<T>(alpha) ? T{0} : x;
+  }
+};
+
+struct sigmoid {
+  static constexpr std::string_view name = "Sigmoid";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return logistic(x); }
+};
+
+struct tanh {
+  static constexpr std::string_view name = "Tanh";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return std::tanh(x); }
+};
+
+struct hard_sigmoid {
+  static constexpr std::string_view name = "HardSigmoid";
+  using types = float_types;
+  double alpha;
+  double beta;
+  explicit hard_sigmoid(const node& n)
+      : alpha(static_cast<double>(n.get_float("alpha", 0.2F))),
+        beta(static_cast<double>(n.get_float("beta", 0.5F))) {}
+  [[nodiscard]] double operator()(double x) const {
+    const double line = alpha * x + beta;
+    const double raised = line < 0.0 ? 0.0 : line;
+    return raised > 1.0 ? 1.0 : raised;
+  }
+};
+
+struct hard_swish {
+  static constexpr std::string_view name = "HardSwish";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const {
+    const double line = x + 3.0;
+    const double raised = line < 0.0 ? 0.0 : line;
+    return x * (raised > 6.0 ? 6.0 : raised) / 6.0;
+  }
+};
+
+struct softplus {
+  static constexpr std::string_view name = "Softplus";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return log_1p_exp(x); }
+};
+
+struct softsign {
+  static constexpr std::string_view name = "Softsign";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return x / (1.0 + std::fabs(x)); }
+};
+
+struct gelu {
+  static constexpr std::string_view name = "Gelu";
+  using types = float_types;
+  bool by_tanh;
+  explicit gelu(const node& n) {
+    const std::string approximate = n.get_string("approximate", "none");
+    by_tanh = approximate == "tanh";
+    if (!by_tanh && approximate != "none") {
+      detent::detail::raise(
+          error_kind::bad_file,
+          detent::detail::message(n.label(), ": no approximation is called '", approximate, "'"));
+    }
+  }
+  [[nodiscard]] double operator()(double x) const {
+    constexpr double sqrt_half = 0.70710678118654752440;
+    constexpr double sqrt_2_over_pi = 0.79788456080286535588;
+    if (by_tanh) {
+      return 0.5 * x * (1.0 + std::tanh(sqrt_2_over_pi * std::fma(0.044715 * x * x, x, x)));
+    }
+    return 0.5 * x * (1.0 + std::erf(sqrt_half * x));
+  }
+};
+
+struct swish {
+  static constexpr std::string_view name = "Swish";
+  using types = float_types;
+  double alpha;
+  explicit swish(const node& n) : alpha(static_cast<double>(n.get_float("alpha", 1.0F))) {}
+  [[nodiscard]] double operator()(double x) const { return x * logistic(alpha * x); }
+};
+
+struct mish {
+  static constexpr std::string_view name = "Mish";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return x * std::tanh(log_1p_exp(x)); }
+};
+
+}  // namespace unary
+
+using unary_functions = type_list<unary::neg, unary::abs, unary::sign, unary::ceil, unary::floor,
+                                  unary::round, unary::reciprocal, unary::sqrt, unary::exp,
+                                  unary::log, unary::erf, unary::sin, unary::cos>;
+
+using activation_functions =
+    type_list<unary::relu, unary::leaky_relu, unary::elu, unary::selu, unary::celu,
+              unary::thresholded_relu, unary::sigmoid, unary::tanh, unary::hard_sigmoid,
+              unary::hard_swish, unary::softplus, unary::softsign, unary::gelu, unary::swish,
+              unary::mish>;
+
+template <class F>
+[[nodiscard]] F make_function(const node& n) {
+  if constexpr (std::is_constructible_v<F, const node&>) {
+    return F(n);
+  } else {
+    return F{};
+  }
+}
+
+/// Calls visit.operator()<F>() with the function of the node if it is among the list.
+template <class... Functions, class Visitor>
+bool visit_function(type_list<Functions...>, const node& n, const Visitor& visit) {
+  return ((n.is(Functions::name) && (visit.template operator()<Functions>(), true)) || ...);
+}
+
+template <class Visitor>
+bool visit_unary(const node& n, const Visitor& visit) {
+  return visit_function(activation_functions{}, n, visit) ||
+         visit_function(unary_functions{}, n, visit);
+}
+
+/// True of nodes that map each float of one input to one of one output, so that a table of the
+/// values at all points of a quantized input says all about them: the activations except PRelu, and
+/// Neg, Abs, Exp, ...
+[[nodiscard]] inline bool is_unary_activation(const node& n) {
+  return visit_unary(n, []<class F>() {});
+}
+
+/// What such a node makes of x, to the bit. Throws unsupported for any other node. The functions
+/// are the same in all operator sets.
+[[nodiscard]] inline float apply_unary(const node& n, std::int64_t /*opset*/, float x) {
+  float y = 0.0F;
+  const bool known = visit_unary(n, [&]<class F>() { y = apply(make_function<F>(n), x); });
+  detent::detail::require(known, error_kind::unsupported, n.label(), " is no unary function");
+  return y;
+}
+
+}  // namespace ops
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_UNARY_FUNCTIONS_HPP
