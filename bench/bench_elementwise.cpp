@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Elementwise operations: bytes read and written a second, and the share of what plain loads and
-// stores of the same bytes reach, probed in the same run on memory of the same size. Both are best
-// of all iterations: a neighbour on the machine slows either at random.
+// stores of the same bytes reach, probed in the same run on memory of the same size. Where CMake
+// finds oneDNN, also how many times as fast as that; iterations of both take turns. All are best of
+// all iterations: a neighbour on the machine slows each at random.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -16,6 +20,11 @@
 
 #include "limits.hpp"
 #include "quantize_scalar.hpp"
+#if DETENT_BENCH_ONEDNN
+#include <omp.h>
+
+#include "onednn.hpp"
+#endif
 
 namespace {
 
@@ -23,10 +32,18 @@ using detent::packed_span;
 using detent::quant_params;
 using detent::tensor_view;
 
+/// Of matrices.
+constexpr std::size_t columns = 1024;
+
 /// Buffers of one size in bytes of its floats; made once, filled once.
 struct buffers {
   explicit buffers(std::size_t bytes)
-      : reals(bytes / sizeof(float)), codes(reals.size()), accumulators(reals.size()) {
+      : reals(bytes / sizeof(float)),
+        codes(reals.size()),
+        accumulators(reals.size()),
+        scales(reals.size() / columns),
+        zero_points(scales.size()),
+        row_sums(scales.size()) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
     for (std::size_t i = 0; i < reals.size(); ++i) {
@@ -38,6 +55,10 @@ struct buffers {
   std::vector<float> reals;
   std::vector<std::uint8_t> codes;
   std::vector<std::int32_t> accumulators;
+  // of rows, where an operation makes them
+  std::vector<float> scales;
+  std::vector<std::int32_t> zero_points;
+  std::vector<std::int32_t> row_sums;
 };
 
 constexpr quant_params params{0.02F, 128};
@@ -69,11 +90,34 @@ struct operation {
   std::function<void(buffers&)> run;
   /// Of element i, from scratch: whether what run() wrote is right.
   std::function<bool(const buffers&, std::size_t)> is_right;
+  /// Bytes that a pass before reads, for each element: the data itself, or many parameters.
+  double bytes_before = 0;
+  /// Makes what another library does on the same memory, if it has something: without zero points
+  /// that differ and without bias.
+  std::function<std::function<void()>(buffers&)> peer{};
 };
+
+#if DETENT_BENCH_ONEDNN
+/// oneDNN multiplies: by 1 / scale where we divide.
+template <class From, class To>
+std::function<void()> reorder(const From* from, To* to, std::size_t rows,
+                              detent_bench::onednn_scale scale, std::vector<float> multipliers,
+                              std::int32_t zero_point = 0, bool from_zero_point = false) {
+  const auto made = std::make_shared<detent_bench::onednn_reorder>(
+      from, to, rows, columns, scale, std::move(multipliers), zero_point, from_zero_point);
+  return [made] { made->run(); };
+}
+
+std::vector<float> reciprocals(std::vector<float> scales) {
+  for (float& s : scales) {
+    s = 1.0F / s;
+  }
+  return scales;
+}
+#endif
 
 std::vector<operation> operations(const buffers& b) {
   const std::size_t n = b.reals.size();
-  constexpr std::size_t columns = 1024;
   const std::size_t rows = n / columns;
   const auto code_is = [](const buffers& s, std::size_t i, quant_params p) {
     return s.codes[i] ==
@@ -146,7 +190,8 @@ std::vector<operation> operations(const buffers& b) {
                      return code == detent::reference::quantize(
                                         s.reals[i], {p.scales[i / group], p.zero_points[i / group]},
                                         {0, 15});
-                   }});
+                   },
+                   8.0 / static_cast<double>(group)});
   }
   all.push_back({"dequantize_uint4", 0.5, 4,
                  [=](buffers& s) {
@@ -157,6 +202,34 @@ std::vector<operation> operations(const buffers& b) {
                  [](const buffers& s, std::size_t i) {
                    const int code = s.codes[i / 2] >> (i % 2 * 4) & 15;
                    return s.reals[i] == detent::reference::dequantize(code, {0.1F, 7});
+                 }});
+  all.push_back({"dynamic_quantize_u8", 4, 1,
+                 [](buffers& s) { detent::dynamic_quantize(s.reals, std::span(s.codes)); },
+                 [](const buffers& s, std::size_t i) {
+                   if (i > 0) {
+                     return true;
+                   }
+                   const auto r = detent::reference::min_max(s.reals.data(), s.reals.size());
+                   const quant_params p = detent::reference::params_from_range(
+                       {r.lower, r.upper}, detent::asymmetric<std::uint8_t>);
+                   return s.codes[0] == detent::reference::quantize(
+                                            s.reals[0], p, detent::full_grid<std::uint8_t>);
+                 },
+                 4});
+  all.push_back({"dynamic_quantize_u8_per_row", 4, 1,
+                 [=](buffers& s) {
+                   detent::dynamic_quantize_rows(
+                       detent::matrix_view<const float>(s.reals.data(), rows, columns),
+                       detent::matrix_view<std::uint8_t>(s.codes.data(), rows, columns),
+                       std::span(s.scales), std::span(s.zero_points), std::span(s.row_sums));
+                 },
+                 [=](const buffers& s, std::size_t i) {
+                   const std::size_t row = i / columns;
+                   const auto r = detent::reference::min_max(&s.reals[row * columns], columns);
+                   const quant_params p = detent::reference::params_from_range(
+                       {r.lower, r.upper}, detent::asymmetric<std::uint8_t>);
+                   return p.scale == s.scales[row] && p.zero_point == s.zero_points[row] &&
+                          code_is(s, i, p);
                  }});
   all.push_back({"min_max", 4, 0,
                  [](buffers& s) {
@@ -170,6 +243,40 @@ std::vector<operation> operations(const buffers& b) {
                    return i > 0 || observer.range().upper ==
                                        *std::max_element(s.reals.begin(), s.reals.end());
                  }});
+#if DETENT_BENCH_ONEDNN
+  using detent_bench::onednn_scale;
+  const auto peer = [&](const char* name, std::function<std::function<void()>(buffers&)> make) {
+    for (operation& o : all) {
+      if (o.name == name) {
+        o.peer = std::move(make);
+      }
+    }
+  };
+  peer("quantize_u8", [=](buffers& s) {
+    return reorder(s.reals.data(), s.codes.data(), rows, onednn_scale::tensor,
+                   reciprocals({params.scale}), params.zero_point);
+  });
+  peer("quantize_s8", [=](buffers& s) {
+    return reorder(s.reals.data(), reinterpret_cast<std::int8_t*>(s.codes.data()), rows,
+                   onednn_scale::tensor, reciprocals({0.02F}), 3);
+  });
+  peer("quantize_u8_last_axis", [=](buffers& s) {
+    return reorder(s.reals.data(), s.codes.data(), rows, onednn_scale::column,
+                   reciprocals(channels(1, columns).scales));
+  });
+  peer("quantize_u8_per_row", [=](buffers& s) {
+    return reorder(s.reals.data(), s.codes.data(), rows, onednn_scale::row,
+                   reciprocals(channels(0, rows).scales));
+  });
+  peer("dequantize_u8", [=](buffers& s) {
+    return reorder(s.codes.data(), s.reals.data(), rows, onednn_scale::tensor, {params.scale},
+                   params.zero_point, true);
+  });
+  peer("requantize_u8_last_axis_bias", [=](buffers& s) {
+    return reorder(s.accumulators.data(), s.codes.data(), rows, onednn_scale::column,
+                   channels(1, columns).scales);
+  });
+#endif
   return all;
 }
 
@@ -178,9 +285,25 @@ void measure(benchmark::State& state, detent::target target, std::size_t index) 
   buffers b(static_cast<std::size_t>(state.range(0)));
   const operation o = operations(b)[index];
   const auto elements = static_cast<double>(b.reals.size());
-  const double limit = detent_bench::memory_gb_per_s(o.bytes_read, o.bytes_written, b.reals.size());
-  double best = std::numeric_limits<double>::infinity();
+  const double bytes = elements * (o.bytes_read + o.bytes_written + o.bytes_before);
+  double limit_seconds =
+      elements * (o.bytes_read + o.bytes_written) /
+      detent_bench::memory_gb_per_s(o.bytes_read, o.bytes_written, b.reals.size());
+  if (o.bytes_before > 0) {
+    limit_seconds += elements * o.bytes_before /
+                     detent_bench::memory_gb_per_s(o.bytes_before, 0, b.reals.size());
+  }
+  const std::function<void()> peer = o.peer ? o.peer(b) : std::function<void()>();
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  double best = infinity;
+  double peer_best = infinity;
   for (auto _ : state) {
+    if (peer) {
+      const double start = detent_bench::seconds_now();
+      peer();
+      benchmark::ClobberMemory();
+      peer_best = (std::min)(peer_best, detent_bench::seconds_now() - start);
+    }
     const double start = detent_bench::seconds_now();
     o.run(b);
     benchmark::ClobberMemory();
@@ -192,10 +315,11 @@ void measure(benchmark::State& state, detent::target target, std::size_t index) 
       return;
     }
   }
-  const double rate = elements * (o.bytes_read + o.bytes_written) * 1e-9 / best;
+  const double rate = bytes * 1e-9 / best;
   state.counters["best_GB_per_s"] = rate;
-  state.counters["limit_GB_per_s"] = limit;
-  state.counters["share_of_limit"] = rate / limit;
+  state.counters["limit_GB_per_s"] = bytes / limit_seconds;
+  state.counters["share_of_limit"] = rate * limit_seconds / bytes;
+  state.counters["times_peer"] = peer ? peer_best / best : 0.0;
 }
 
 /// The canonical quantizer against the plain loop over x / scale, compiled at -O2, which takes the
@@ -220,11 +344,15 @@ void times_scalar(benchmark::State& state) {
   state.counters["best_GB_per_s"] = bytes / ours;
   state.counters["limit_GB_per_s"] = bytes / scalar;
   state.counters["share_of_limit"] = scalar / ours;
+  state.counters["times_peer"] = 0.0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+#if DETENT_BENCH_ONEDNN
+  omp_set_num_threads(1);
+#endif
   const std::vector<std::int64_t> sizes = {std::int64_t{64} << 10, std::int64_t{4} << 20,
                                            std::int64_t{256} << 20};
   const std::vector<operation> all = operations(buffers(std::size_t{64} << 10));

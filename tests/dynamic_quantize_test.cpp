@@ -58,6 +58,37 @@ TEST_CASE_TEMPLATE("a tensor", Q, std::uint8_t, std::int8_t, std::uint16_t, std:
   }
 }
 
+TEST_CASE_TEMPLATE("sums of codes, modulo 2^32", Q, std::uint8_t, std::int8_t) {
+  random_source random(4);
+  INFO("seed ", random.seed());
+  const auto check = [](std::span<const Q> q) {
+    std::int64_t sum = 0;
+    for (const Q v : q) {
+      sum += v;
+    }
+    const auto expected = static_cast<std::int32_t>(static_cast<std::uint64_t>(sum));
+    for_each_target([&] {
+      const auto& table = detent::detail::active_table();
+      if constexpr (std::is_signed_v<Q>) {
+        CHECK(table.sum_s8(q.data(), q.size()) == expected);
+      } else {
+        CHECK(table.sum_u8(q.data(), q.size()) == expected);
+      }
+    });
+  };
+  std::vector<Q> q(400);
+  for (const bool extreme : {false, true}) {
+    for (Q& v : q) {
+      v = static_cast<Q>(!extreme ? random.integer(0, 255) : std::is_signed_v<Q> ? -128 : 255);
+    }
+    for (std::size_t n = 0; n < 330; ++n) {
+      check(std::span<const Q>(q).subspan(n % 67, n));
+    }
+  }
+  q.assign(34000001, std::numeric_limits<Q>::lowest() == 0 ? Q(255) : Q(-128));
+  check(q);
+}
+
 TEST_CASE_TEMPLATE("rows, with their sums, in any layout and on any threads", Q, std::uint8_t,
                    std::int8_t) {
   random_source random(2);

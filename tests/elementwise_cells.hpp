@@ -274,7 +274,8 @@ parameters random_parameters(random_source& random, granularity kind,
   p.kind = kind;
   p.axis = axis;
   p.shape = shape;
-  p.block_size = random.size(1, 40);
+  // Powers of two have code of their own.
+  p.block_size = random.chance(50) ? std::size_t{1} << random.size(0, 9) : random.size(1, 40);
   std::size_t count = 1;
   if (kind == granularity::channel) {
     count = shape[axis];

@@ -53,6 +53,47 @@ TEST_CASE("threads and streaming stores do not change results") {
   }
 }
 
+TEST_CASE_TEMPLATE("blocks whose size is a power of two, one behind the other", Q, std::uint8_t,
+                   std::int8_t, int4, std::uint16_t) {
+  using operation = quantizing<float, Q>;
+  random_source random(600);
+  INFO("seed ", random.seed());
+  for (std::size_t size = 1; size <= 1024; size *= 2) {
+    for (const std::size_t blocks : {1U, 2U, 3U, 5U, 63U, 64U, 65U, 131U}) {
+      const std::size_t n = blocks * size - (random.chance(50) ? 0 : random.size(0, size - 1));
+      detent::block_quant_params p{0, size, {}, {}};
+      const bool hard = random.chance(25);
+      for (std::size_t i = 0; i < blocks; ++i) {
+        p.scales.push_back(hard && random.chance(10)
+                               ? test::hard_scales[random.size(0, std::size(test::hard_scales) - 1)]
+                               : random.real(1e-4F, 10.0F));
+        p.zero_points.push_back(random.integer(full_grid<Q>.qmin, full_grid<Q>.qmax));
+      }
+      elements<float> in(random, {n});
+      std::vector<plain_t<Q>> expected(n);
+      for (std::size_t i = 0; i < n; ++i) {
+        const quant_params of_block{p.scales[i / size], p.zero_points[i / size]};
+        const float x = operation::random_input(random, of_block.scale);
+        in.set({i}, x);
+        expected[i] = operation::expected(x, of_block, full_grid<Q>, 0);
+      }
+      for (const detent::store_policy stores :
+           {detent::store_policy::cached, detent::store_policy::streaming}) {
+        INFO(n, " elements in blocks of ", size);
+        for_each_target([&] {
+          elements<Q> out(random, {n});
+          operation::run(in, out, p, full_grid<Q>, {}, {{}, stores});
+          std::size_t wrong = 0;
+          for (std::size_t i = 0; i < n; ++i) {
+            wrong += out.get({i}) != expected[i] ? 1U : 0U;
+          }
+          CHECK(wrong == 0);
+        });
+      }
+    }
+  }
+}
+
 // Where quotient and product could part: every tie of 16 bits and its neighbours.
 TEST_CASE("all ties of 16-bit grids") {
   random_source random(500);

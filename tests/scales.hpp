@@ -12,7 +12,7 @@ inline constexpr float hard_scales[] = {
     0x1.6a09e6p-9F,  // sqrt(2)
     0x1.921fb6p+1F,  // pi
     0x1.555556p-8F,  // 1/192
-    // 24-bit mantissas within a few of a multiple of 2^16 and of 2^8: see elementwise-inl.hpp
+    // 24-bit mantissas within a few of a multiple of 2^16 and of 2^8: see quantize-inl.hpp
     0x1.020002p-4F, 0x1.02000ap-4F, 0x1.02000cp-4F, 0x1.01fff6p-4F, 0x1.01fffep-4F, 0x1.00020ap-4F,
     0x1.0001f6p-4F, 255.0F, 3.7e10F,
     0x1p-126F,         // the smallest normal number

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <type_traits>
 
 #include <detent/dispatch.hpp>
 #include <detent/elementwise.hpp>
@@ -58,6 +59,26 @@ inline kernels::min_max_result strided_range(const float* x, std::size_t n, std:
   return all;
 }
 
+/// The sum of codes that are `stride` apart, modulo 2^32.
+template <quantized_type Q>
+std::int32_t sum_codes(const Q* q, std::size_t n, std::ptrdiff_t stride) noexcept {
+  if constexpr (std::is_same_v<Q, std::uint8_t>) {
+    if (stride == 1) {
+      return active_table().sum_u8(q, n);
+    }
+  } else if constexpr (std::is_same_v<Q, std::int8_t>) {
+    if (stride == 1) {
+      return active_table().sum_s8(q, n);
+    }
+  }
+  std::uint32_t sum = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    sum += static_cast<std::uint32_t>(
+        static_cast<std::int32_t>(q[static_cast<std::ptrdiff_t>(i) * stride]));
+  }
+  return static_cast<std::int32_t>(sum);
+}
+
 }  // namespace detail
 
 /// Quantizes x and returns the parameters. `scheme` fits the type of q. Throws shape_mismatch or
@@ -75,8 +96,8 @@ quant_params dynamic_quantize(std::span<const float> x, std::span<Q> q,
 }
 
 /// Quantizes each row of x with parameters of its own, which go to `scales` and `zero_points`, one
-/// for each row. `row_sums`, if there are any, receive the sum of the integers of each row. Throws
-/// as above, but rows may have been written when a later one holds an infinity.
+/// for each row. `row_sums`, if there are any, receive the sum of the integers of each row, modulo
+/// 2^32. Throws as above, but rows may have been written when a later one holds an infinity.
 template <quantized_type Q>
 void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::span<float> scales,
                            std::span<std::int32_t> zero_points,
@@ -94,34 +115,63 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
   require(row_sums.empty() || row_sums.size() == x.rows, error_kind::shape_mismatch, where, ": ",
           row_sums.size(), " row sums for ", x.rows, " rows");
   detail::require_grid<Q>(scheme.levels, where);
-  const std::size_t shape[] = {x.columns};
-  const std::ptrdiff_t in_stride[] = {x.column_stride};
-  const std::ptrdiff_t out_stride[] = {q.column_stride};
-  const auto run_row = [&](std::size_t r) {
-    const auto row = static_cast<std::ptrdiff_t>(r);
+  // Rows that fit the first-level cache twice go together: while some are quantized, the next are
+  // fetched.
+  constexpr std::size_t elements_together = std::size_t{1} << 11;
+  const std::size_t rows_together =
+      x.columns == 0 ? x.rows + 1 : (std::max)(std::size_t{1}, elements_together / x.columns);
+  const bool follow =
+      x.row_stride > 0 && static_cast<std::size_t>(x.row_stride) <= elements_together;
+  const std::size_t next_rows =
+      follow ? rows_together * static_cast<std::size_t>(x.row_stride) * sizeof(float) : 0;
+  const std::ptrdiff_t in_strides[] = {x.row_stride, x.column_stride};
+  const std::ptrdiff_t out_strides[] = {q.row_stride, q.column_stride};
+  const auto run_rows = [&](std::size_t first, std::size_t end) {
+    for (std::size_t r = first; r < end; ++r) {
+      const kernels::min_max_result range = detail::strided_range(
+          x.data + static_cast<std::ptrdiff_t>(r) * x.row_stride, x.columns, x.column_stride);
+      const quant_params p =
+          detail::dynamic_params(range, range.count_nan < x.columns, scheme, where);
+      scales[r] = p.scale;
+      zero_points[r] = p.zero_point;
+    }
+    const auto row = static_cast<std::ptrdiff_t>(first);
     const float* from = x.data + row * x.row_stride;
     Q* to = q.data + row * q.row_stride;
-    const kernels::min_max_result range = detail::strided_range(from, x.columns, x.column_stride);
-    const quant_params p =
-        detail::dynamic_params(range, range.count_nan < x.columns, scheme, where);
-    quantize(tensor_view<const float>(from, shape, in_stride),
-             tensor_view<Q>(to, shape, out_stride), p, scheme.levels);
-    scales[r] = p.scale;
-    zero_points[r] = p.zero_point;
-    if (!row_sums.empty()) {
-      std::int32_t sum = 0;
-      for (std::size_t c = 0; c < x.columns; ++c) {
-        sum += to[static_cast<std::ptrdiff_t>(c) * q.column_stride];
-      }
-      row_sums[r] = sum;
+    if (x.column_stride == 1 && q.column_stride == 1) {
+      kernels::elementwise_args a;
+      a.rows = end - first;
+      a.columns = x.columns;
+      a.in_stride = x.row_stride;
+      a.out_stride = q.row_stride;
+      a.scale = &scales[first];
+      a.zero_point = &zero_points[first];
+      a.parameter_step = 1;
+      a.qmin = scheme.levels.qmin;
+      a.qmax = scheme.levels.qmax;
+      a.read_ahead = next_rows;
+      detail::quantize_row<Q>::run(from, a, to);
+    } else {
+      const std::size_t shape[] = {end - first, x.columns};
+      detail::parameter_view params{&scales[first], &zero_points[first], end - first, {}};
+      params.strides[0] = 1;
+      detail::run_elementwise<detail::quantize_row<Q>>(
+          detail::operand_of(tensor_view<const float>(from, shape, in_strides)),
+          detail::operand_of(tensor_view<Q>(to, shape, out_strides)), params, scheme.levels,
+          nullptr, {});
+    }
+    for (std::size_t r = first; r < end && !row_sums.empty(); ++r) {
+      row_sums[r] = detail::sum_codes(q.data + static_cast<std::ptrdiff_t>(r) * q.row_stride,
+                                      x.columns, q.column_stride);
     }
   };
-  // Some rows for each task, so that short ones are worth it.
-  const std::size_t chunk = x.columns == 0 ? x.rows + 1 : 1 + detail::task_size / 4 / x.columns;
+  // Some for each task, so that short rows are worth it.
+  const std::size_t chunk =
+      rows_together * (x.columns == 0 ? 1 : 1 + detail::task_size / 4 / elements_together);
   detail::run_parallel(e.parallel, (x.rows + chunk - 1) / chunk, [&](std::size_t task) {
     const std::size_t end = (std::min)((task + 1) * chunk, x.rows);
-    for (std::size_t r = task * chunk; r < end; ++r) {
-      run_row(r);
+    for (std::size_t first = task * chunk; first < end; first += rows_together) {
+      run_rows(first, (std::min)(first + rows_together, end));
     }
   });
 }

@@ -49,11 +49,7 @@ void require_product(matrix_view<const T> lhs, std::size_t depth, std::size_t co
 inline void sum_rows(const std::uint8_t* a, std::size_t lda, std::size_t rows, std::size_t depth,
                      std::int32_t* sums) noexcept {
   for (std::size_t i = 0; i < rows; ++i) {
-    std::uint32_t sum = 0;
-    for (std::size_t k = 0; k < depth; ++k) {
-      sum += a[i * lda + k];
-    }
-    sums[i] = static_cast<std::int32_t>(sum);
+    sums[i] = active_table().sum_u8(a + i * lda, depth);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <span>
 #include <type_traits>
 
+#include <detent/dispatch.hpp>
 #include <detent/elementwise.hpp>
 #include <detent/error.hpp>
 #include <detent/float_formats.hpp>
@@ -252,8 +253,16 @@ inline parameter_view view_of(const block_quant_params& p, std::size_t rank, con
   return v;
 }
 
+/// Looks at all of them at once first: there may be many, and rarely is one wrong.
 inline void require_parameters(const parameter_view& p, grid levels, const char* where) {
+  const kernels::min_max_result scales = active_table().min_max(p.scales, p.count);
+  bool right = scales.count_nan == 0 && scales.lower > 0.0F && std::isfinite(scales.upper);
+  const auto qmin = static_cast<std::uint32_t>(levels.qmin);
   for (std::size_t i = 0; i < p.count; ++i) {
+    right &= static_cast<std::uint32_t>(p.zero_points[i]) - qmin <=
+             static_cast<std::uint32_t>(levels.qmax) - qmin;
+  }
+  for (std::size_t i = 0; i < p.count && !right; ++i) {
     require_scale(p.scales[i], where);
     require_zero_point(p.zero_points[i], levels, where);
   }

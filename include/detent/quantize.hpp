@@ -96,8 +96,9 @@ class row_operation {
                 const std::int32_t* bias, const execution& e, std::size_t size)
       : in_(in), out_(out), p_(p), levels_(levels), bias_(bias) {
     constexpr std::size_t beyond_caches = std::size_t{32} << 20;
-    stream_ = e.stores == store_policy::streaming ||
-              (e.stores == store_policy::automatic && size >= beyond_caches / sizeof(out_storage));
+    is_large_ =
+        e.stores == store_policy::streaming ||
+        (e.stores == store_policy::automatic && size >= beyond_caches / sizeof(out_storage));
   }
 
   /// Whether a row of the table takes such a block as it is.
@@ -141,6 +142,9 @@ class row_operation {
     return offset % static_cast<std::ptrdiff_t>(elements_per_unit<T>) == 0;
   }
 
+  /// The processor's own prefetchers end with every page.
+  static constexpr std::size_t page_bytes = 4096;
+
   [[nodiscard]] kernels::elementwise_args arguments(const walk_block& b) const noexcept {
     kernels::elementwise_args a;
     a.rows = b.rows.extent;
@@ -165,7 +169,7 @@ class row_operation {
       constexpr std::size_t line = 64;
       constexpr std::size_t line_elements = line / sizeof(out_storage) * elements_per_unit<Out>;
       const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(out) % line;
-      if (!stream_) {
+      if (!is_large_) {
         Row::run(in, a, out);
       } else if (a.rows == 1 && misaligned % sizeof(out_storage) == 0) {
         const std::size_t head = (std::min)(
@@ -181,10 +185,11 @@ class row_operation {
           a.bias = a.bias == nullptr ? nullptr : a.bias + step;
         }
         a.stream = true;
+        a.read_ahead = page_bytes;
         Row::run(address<In>(in, step), a, address<Out>(out, step));
       } else {
-        a.stream =
-            misaligned == 0 && a.out_stride % static_cast<std::ptrdiff_t>(line_elements) == 0;
+        a.stream = true;
+        a.read_ahead = page_bytes;
         Row::run(in, a, out);
       }
     }
@@ -281,7 +286,7 @@ class row_operation {
   parameter_view p_;
   grid levels_;
   const std::int32_t* bias_;
-  bool stream_ = false;
+  bool is_large_ = false;
 };
 
 /// Packed elements of two bits have no rows of their own: those of bytes compute their values.

@@ -31,7 +31,7 @@ namespace reference {
   }
   const float below = std::floor(x);
   const float fraction = x - below;  // exact where it decides
-  const bool below_is_odd = std::fmod(below, 2.0F) != 0.0F;
+  const bool below_is_odd = below != 2.0F * std::floor(below / 2.0F);
   const bool up = fraction > 0.5F || (fraction == 0.5F && below_is_odd);
   return std::copysign(up ? below + 1.0F : below, x);
 }
@@ -40,7 +40,7 @@ namespace reference {
 [[nodiscard]] inline double round_half_even(double x) noexcept {
   const double below = std::floor(x);
   const double fraction = x - below;
-  const bool below_is_odd = std::fmod(below, 2.0) != 0.0;
+  const bool below_is_odd = below != 2.0 * std::floor(below / 2.0);
   const bool up = fraction > 0.5 || (fraction == 0.5 && below_is_odd);
   return std::copysign(up ? below + 1.0 : below, x);
 }

@@ -422,7 +422,8 @@ struct elementwise_args {
   bool per_column = false;
   const std::int32_t* bias = nullptr;  // requantize: null, or what is added first, as the scale
   std::int32_t qmin = 0, qmax = 0;
-  bool stream = false;  // write past the caches; rows of the output then start on cache lines
+  bool stream = false;  // write past the caches, where rows of the output start on cache lines
+  std::size_t read_ahead = 0;  // bytes: what follows so far behind is fetched, if not 0
 };
 
 /// What min_max() returns; see reference::min_max.
@@ -436,6 +437,9 @@ struct min_max_result {
 struct kernel_table {
   target id;
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
+  // Modulo 2^32.
+  std::int32_t (*sum_u8)(const std::uint8_t* q, std::size_t n) noexcept;
+  std::int32_t (*sum_s8)(const std::int8_t* q, std::size_t n) noexcept;
   // reference::quantize, dequantize and requantize.
   void (*quantize_u4)(const float* x, const elementwise_args& a, std::uint8_t* q) noexcept;
   void (*quantize_s4)(const float* x, const elementwise_args& a, std::uint8_t* q) noexcept;
@@ -756,7 +760,7 @@ namespace reference {
   }
   const float below = std::floor(x);
   const float fraction = x - below;  // exact where it decides
-  const bool below_is_odd = std::fmod(below, 2.0F) != 0.0F;
+  const bool below_is_odd = below != 2.0F * std::floor(below / 2.0F);
   const bool up = fraction > 0.5F || (fraction == 0.5F && below_is_odd);
   return std::copysign(up ? below + 1.0F : below, x);
 }
@@ -765,7 +769,7 @@ namespace reference {
 [[nodiscard]] inline double round_half_even(double x) noexcept {
   const double below = std::floor(x);
   const double fraction = x - below;
-  const bool below_is_odd = std::fmod(below, 2.0) != 0.0;
+  const bool below_is_odd = below != 2.0 * std::floor(below / 2.0);
   const bool up = fraction > 0.5 || (fraction == 0.5 && below_is_odd);
   return std::copysign(up ? below + 1.0 : below, x);
 }
@@ -1672,6 +1676,15 @@ DETENT_DECL min_max_result min_max(const float* x, std::size_t n) noexcept {
   return r;
 }
 
+template <class Q>
+std::int32_t sum_codes(const Q* q, std::size_t n) noexcept {
+  std::uint32_t sum = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    sum += static_cast<std::uint32_t>(static_cast<std::int32_t>(q[i]));
+  }
+  return static_cast<std::int32_t>(sum);
+}
+
 inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row, std::size_t column,
                   void* c, std::size_t index) noexcept {
   sum += wrapping(e.column_offset[column]);
@@ -1764,17 +1777,30 @@ DETENT_DECL void depthwise_f32(const depthwise_f32_args& d) noexcept {
 }
 
 inline constexpr kernel_table table = {
-    target::portable,      &min_max,
-    &quantize<u4_code>,    &quantize<s4_code>,
-    &quantize<u8_code>,    &quantize<s8_code>,
-    &quantize<u16_code>,   &quantize<s16_code>,
-    &dequantize<u4_code>,  &dequantize<s4_code>,
-    &dequantize<u8_code>,  &dequantize<s8_code>,
-    &dequantize<u16_code>, &dequantize<s16_code>,
-    &dequantize<s32_code>, &requantize<u8_code>,
-    &requantize<s8_code>,  &requantize<u16_code>,
-    &requantize<s16_code>, &gemm_f32,
-    &depthwise_f32,        &gemm_u8s8,
+    target::portable,
+    &min_max,
+    &sum_codes<std::uint8_t>,
+    &sum_codes<std::int8_t>,
+    &quantize<u4_code>,
+    &quantize<s4_code>,
+    &quantize<u8_code>,
+    &quantize<s8_code>,
+    &quantize<u16_code>,
+    &quantize<s16_code>,
+    &dequantize<u4_code>,
+    &dequantize<s4_code>,
+    &dequantize<u8_code>,
+    &dequantize<s8_code>,
+    &dequantize<u16_code>,
+    &dequantize<s16_code>,
+    &dequantize<s32_code>,
+    &requantize<u8_code>,
+    &requantize<s8_code>,
+    &requantize<u16_code>,
+    &requantize<s16_code>,
+    &gemm_f32,
+    &depthwise_f32,
+    &gemm_u8s8,
     &depthwise_u8,
 };
 
@@ -1815,33 +1841,8 @@ DETENT_KERNELS_NAMESPACE_END
 #define HWY_TARGET HWY_AVX2
 #include <hwy/highway.h>
 
-#define DETENT_PASS_NEAREST(v) \
-  hn::Vec<int_tag> { _mm256_cvtps_epi32((v).raw) }
-// ---- detent/kernels/elementwise-inl.hpp ----
-// Elementwise kernels, re-included once per Highway target by kernels/dispatch.hpp, which has
-// defined
-//
-//   DETENT_PASS_NEAREST(v)   v rounded half to even; INT32_MIN where that is no int32_t or v is NaN
-//
-// Quantizing by division, at the price of two multiplications. Let s = S * 2^e with a 24-bit
-// integer S, high = RN(1 / s), low = RN((1 - high * s) * high), and v = RN(x * high + RN(x * low)),
-// where RN rounds to float. v and the IEEE quotient w = RN(x / s) may differ, but they round to the
-// same integer:
-//
-// They do not only if a tie T = k + 1/2 lies between them or is one of them, that is, if one of the
-// two midpoints m between T and its neighbours among the floats lies between x / s and
-// x * high + RN(x * low). Let 2^E <= |T| < 2^(E+1), so that m = T +- 2^(E-24) (T = 1/2 has a nearer
-// neighbour below; the same argument holds with room to spare). In units of 2^(e-1), s * T is an
-// integer, and so is x, which is as large; s * m is away from an integer by the distance d of
-// S * 2^(E-23) from the nearest integer, or by 1 if d = 0, because then x = s * m would need 25
-// bits. So |x / s - m| >= d / (2 S), where d is a multiple of 2^(E-23). On the other side, the
-// error of x * high + RN(x * low) is below 2.5 * 2^(E-23) / S: 1 / s - high is at most 2^-48 *
-// 2^-e, low is that with a relative error of 2^-23, and RN(x * low) adds another of 2^-24. Hence
-// only scales with 0 < d <= 5 * 2^(E-23) can fail, that is, those with S within 1 .. 5 of a
-// multiple of 2^(23-E). All ties of an 8-bit grid are below 2^8 steps from the zero point, so that
-// is 2^16. Such scales, one in some thousands, and those whose high or low is not a normal number
-// are divided by. For 16-bit grids the modulus would be 2^8, and one scale in 26 hard: there, all
-// are divided by.
+// ---- detent/kernels/vectors-inl.hpp ----
+// What the kernels of a Highway target share; re-included once for each by kernels/dispatch.hpp.
 
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -1899,11 +1900,10 @@ HWY_INLINE void store_8bit(int_vector v, std::size_t count, Q* q) noexcept {
 /// Four vectors become one vector of 8-bit codes.
 inline constexpr std::size_t group_size = 4 * lanes;
 
-/// Beyond every grid, in steps from the zero point.
-inline constexpr float step_limit = 1048576.0F;
-
-using word_tag = hn::Repartition<std::int16_t, float_tag>;
-using word_vector = hn::Vec<word_tag>;
+/// Streaming stores want whole vectors of memory.
+HWY_INLINE bool starts_line(const void* p) noexcept {
+  return reinterpret_cast<std::uintptr_t>(p) % 64 == 0;
+}
 
 template <class D, class T>
 HWY_INLINE void store_bytes(hn::Vec<D> v, D d, bool stream, T* to) noexcept {
@@ -1913,6 +1913,75 @@ HWY_INLINE void store_bytes(hn::Vec<D> v, D d, bool stream, T* to) noexcept {
     hn::StoreU(v, d, to);
   }
 }
+
+/// Fetches what is `distance` bytes behind the kBytes at `from`, and a line of each of the two
+/// pages that follow it: that wakes the processor's prefetchers there, which end with every page.
+template <std::size_t kBytes>
+HWY_INLINE void prefetch_ahead(const void* from, std::size_t distance) noexcept {
+  constexpr std::size_t line = 64;
+  constexpr std::size_t page = 4096;
+  const auto* bytes = static_cast<const char*>(from) + distance;
+  for (std::size_t i = 0; i < kBytes; i += line) {
+    hwy::Prefetch(bytes + i);
+  }
+  hwy::Prefetch(bytes + page);
+  hwy::Prefetch(bytes + 2 * page);
+}
+
+/// The distance in storage units of elements that are `elements` apart.
+template <class Code>
+HWY_INLINE constexpr std::ptrdiff_t storage_offset(std::ptrdiff_t elements) noexcept {
+  return Code::bits == 4 ? elements / 2 : elements;
+}
+
+/// Streaming stores become visible to other threads in order with what follows.
+HWY_INLINE void finish_stores(const elementwise_args& a) noexcept {
+  if (a.stream) {
+    hwy::FlushStream();
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#define DETENT_PASS_NEAREST(v) \
+  hn::Vec<int_tag> { _mm256_cvtps_epi32((v).raw) }
+// ---- detent/kernels/quantize-inl.hpp ----
+// quantize and requantize; re-included once per Highway target by kernels/dispatch.hpp, which has
+// defined
+//
+//   DETENT_PASS_NEAREST(v)   v rounded half to even; INT32_MIN where that is no int32_t or v is NaN
+//
+// Quantizing by division, at the price of two multiplications. Let s = S * 2^e with a 24-bit
+// integer S, high = RN(1 / s), low = RN((1 - high * s) * high), and v = RN(x * high + RN(x * low)),
+// where RN rounds to float. v and the IEEE quotient w = RN(x / s) may differ, but they round to the
+// same integer:
+//
+// They do not only if a tie T = k + 1/2 lies between them or is one of them, that is, if one of the
+// two midpoints m between T and its neighbours among the floats lies between x / s and
+// x * high + RN(x * low). Let 2^E <= |T| < 2^(E+1), so that m = T +- 2^(E-24) (T = 1/2 has a nearer
+// neighbour below; the same argument holds with room to spare). In units of 2^(e-1), s * T is an
+// integer, and so is x, which is as large; s * m is away from an integer by the distance d of
+// S * 2^(E-23) from the nearest integer, or by 1 if d = 0, because then x = s * m would need 25
+// bits. So |x / s - m| >= d / (2 S), where d is a multiple of 2^(E-23). On the other side, the
+// error of x * high + RN(x * low) is below 2.5 * 2^(E-23) / S: 1 / s - high is at most 2^-48 *
+// 2^-e, low is that with a relative error of 2^-23, and RN(x * low) adds another of 2^-24. Hence
+// only scales with 0 < d <= 5 * 2^(E-23) can fail, that is, those with S within 1 .. 5 of a
+// multiple of 2^(23-E). All ties of an 8-bit grid are below 2^8 steps from the zero point, so that
+// is 2^16. Such scales, one in some thousands, and those whose high or low is not a normal number
+// are divided by. For 16-bit grids the modulus would be 2^8, and one scale in 26 hard: there, all
+// are divided by.
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+/// Beyond every grid, in steps from the zero point.
+inline constexpr std::int32_t step_limit = 1 << 20;
+
+using word_tag = hn::Repartition<std::int16_t, float_tag>;
+using word_vector = hn::Vec<word_tag>;
 
 /// Zero points of a group's vectors, which all elements share.
 class one_zero_point {
@@ -1929,7 +1998,7 @@ class one_zero_point {
   std::int32_t z_;
 };
 
-/// Zero points that differ; readable up to the next multiple of group_size.
+/// Zero points that differ, 32 bits each; readable up to the next multiple of group_size.
 class zero_point_array {
  public:
   explicit HWY_INLINE zero_point_array(const std::int32_t* z) noexcept : z_(z) {}
@@ -1945,8 +2014,23 @@ class zero_point_array {
   const std::int32_t* z_;
 };
 
+/// The same for codes of 8 bits, by zero_point_array::words() made before.
+class zero_point_words {
+ public:
+  explicit HWY_INLINE zero_point_words(const std::int16_t* z) noexcept : z_(z) {}
+  HWY_INLINE word_vector words(std::size_t i, std::size_t k) const noexcept {
+    return hn::LoadU(word_tag{}, z_ + i + k * lanes);
+  }
+
+ private:
+  const std::int16_t* z_;
+};
+
 /// Adds zero points to a group of steps, saturates to a grid and stores codes of 8 or 4 bits.
 /// Packing works within blocks of 128 bits, so the blocks are put in order at the end.
+///
+/// A step that is no int32_t, or of NaN, is INT32_MIN: overflows() says whether there may be some,
+/// for the caller to replace them.
 template <class Code>
 class code_writer {
   using storage = typename Code::storage;
@@ -1957,15 +2041,24 @@ class code_writer {
  public:
   HWY_INLINE code_writer(const elementwise_args& a) noexcept
       : qmin_(hn::Set(byte_tag{}, static_cast<byte>(a.qmin))),
-        qmax_(hn::Set(byte_tag{}, static_cast<byte>(a.qmax))),
-        stream_(a.stream) {}
+        qmax_(hn::Set(byte_tag{}, static_cast<byte>(a.qmax))) {}
+
+  struct steps {
+    word_vector w0, w1;
+    HWY_INLINE steps(int_vector n0, int_vector n1, int_vector n2, int_vector n3) noexcept
+        : w0(hn::ReorderDemote2To(word_tag{}, n0, n1)),
+          w1(hn::ReorderDemote2To(word_tag{}, n2, n3)) {}
+    HWY_INLINE bool overflows() const noexcept {
+      const word_tag dw;
+      return !hn::AllFalse(dw, hn::Eq(hn::Min(w0, w1), hn::Set(dw, -32768)));
+    }
+  };
 
   template <class ZeroPoints>
-  HWY_INLINE void store(int_vector n0, int_vector n1, int_vector n2, int_vector n3,
-                        const ZeroPoints& z, std::size_t i, storage* q) const noexcept {
-    const word_tag dw;
-    const word_vector w0 = hn::SaturatedAdd(hn::ReorderDemote2To(dw, n0, n1), z.words(i, 0));
-    const word_vector w1 = hn::SaturatedAdd(hn::ReorderDemote2To(dw, n2, n3), z.words(i, 2));
+  HWY_INLINE void store(const steps& n, const ZeroPoints& z, std::size_t i, bool stream,
+                        storage* q) const noexcept {
+    const word_vector w0 = hn::SaturatedAdd(n.w0, z.words(i, 0));
+    const word_vector w1 = hn::SaturatedAdd(n.w1, z.words(i, 2));
     const byte_tag db;
     const hn::Repartition<std::uint32_t, float_tag> d32;
     const auto bytes =
@@ -1978,9 +2071,9 @@ class code_writer {
       const auto pair = hn::BitCast(dp, codes);
       const auto nibbles = hn::Or(hn::And(pair, hn::Set(dp, 0x0F)),
                                   hn::And(hn::ShiftRight<4>(pair), hn::Set(dp, 0xF0)));
-      store_bytes(hn::TruncateTo(half, nibbles), half, stream_, q);
+      store_bytes(hn::TruncateTo(half, nibbles), half, stream, q);
     } else {
-      store_bytes(codes, db, stream_, q);
+      store_bytes(codes, db, stream, q);
     }
   }
 
@@ -1993,7 +2086,6 @@ class code_writer {
       order(8), order(9), order(10), order(11), order(12), order(13), order(14), order(15)};
 
   hn::Vec<byte_tag> qmin_, qmax_;
-  bool stream_;
 };
 
 /// The same for 16 bits.
@@ -2004,52 +2096,57 @@ requires(Code::bits == 16) class code_writer<Code> {
 
  public:
   HWY_INLINE code_writer(const elementwise_args& a) noexcept
-      : qmin_(hn::Set(int_tag{}, a.qmin)), qmax_(hn::Set(int_tag{}, a.qmax)), stream_(a.stream) {}
+      : qmin_(hn::Set(int_tag{}, a.qmin)), qmax_(hn::Set(int_tag{}, a.qmax)) {}
+
+  struct steps {
+    int_vector n0, n1, n2, n3;
+    HWY_INLINE bool overflows() const noexcept {
+      const int_tag di;
+      const int_vector lowest = hn::Min(hn::Min(n0, n1), hn::Min(n2, n3));
+      return !hn::AllFalse(di, hn::Eq(lowest, hn::Set(di, hwy::LowestValue<std::int32_t>())));
+    }
+  };
 
   template <class ZeroPoints>
-  HWY_INLINE void store(int_vector n0, int_vector n1, int_vector n2, int_vector n3,
-                        const ZeroPoints& z, std::size_t i, storage* q) const noexcept {
+  HWY_INLINE void store(const steps& n, const ZeroPoints& z, std::size_t i, bool stream,
+                        storage* q) const noexcept {
     const storage_tag d;
-    const auto low = hn::OrderedDemote2To(d, grid(n0, z.vector(i, 0)), grid(n1, z.vector(i, 1)));
-    const auto high = hn::OrderedDemote2To(d, grid(n2, z.vector(i, 2)), grid(n3, z.vector(i, 3)));
-    store_bytes(low, d, stream_, q);
-    store_bytes(high, d, stream_, q + 2 * lanes);
+    const auto low =
+        hn::OrderedDemote2To(d, grid(n.n0, z.vector(i, 0)), grid(n.n1, z.vector(i, 1)));
+    const auto high =
+        hn::OrderedDemote2To(d, grid(n.n2, z.vector(i, 2)), grid(n.n3, z.vector(i, 3)));
+    store_bytes(low, d, stream, q);
+    store_bytes(high, d, stream, q + 2 * lanes);
   }
 
  private:
-  /// INT32_MIN plus a negative zero point would wrap.
+  /// The largest and smallest integers plus a zero point would wrap.
   HWY_INLINE int_vector grid(int_vector n, int_vector z) const noexcept {
+    const int_tag di;
     const int_vector bounded =
-        hn::Max(n, hn::Set(int_tag{}, -static_cast<std::int32_t>(step_limit)));
+        hn::Min(hn::Max(n, hn::Set(di, -step_limit)), hn::Set(di, step_limit));
     return hn::Min(hn::Max(hn::Add(bounded, z), qmin_), qmax_);
   }
 
   int_vector qmin_, qmax_;
-  bool stream_;
 };
 
 /// Multiplies by the reciprocal of a scale that the proof at the top covers.
 struct product_divisor {
-  float_vector highest, high, low;  // of x; of 1 / s
+  float_vector high, low;  // of 1 / s
   HWY_INLINE float_vector operator()(float_vector x) const noexcept {
-    // Without the bound an infinite x would become NaN, and a large step the smallest integer.
-    const float_vector bounded = hn::Min(x, highest);
-    return hn::MulAdd(bounded, high, hn::Mul(bounded, low));
+    return hn::MulAdd(x, high, hn::Mul(x, low));
   }
 };
 
 struct quotient_divisor {
   float_vector scale;
-  HWY_INLINE float_vector operator()(float_vector x) const noexcept {
-    return hn::Min(hn::Div(x, scale), hn::Set(float_tag{}, step_limit));
-  }
+  HWY_INLINE float_vector operator()(float_vector x) const noexcept { return hn::Div(x, scale); }
 };
 
 struct multiplier {
   float_vector factor;
-  HWY_INLINE float_vector operator()(float_vector x) const noexcept {
-    return hn::Min(hn::Mul(x, factor), hn::Set(float_tag{}, step_limit));
-  }
+  HWY_INLINE float_vector operator()(float_vector x) const noexcept { return hn::Mul(x, factor); }
 };
 
 /// Of every vector the same.
@@ -2059,26 +2156,31 @@ struct one_divisor {
   HWY_INLINE Divisor operator()(std::size_t) const noexcept { return divisor; }
 };
 
+/// From so many elements to the next multiple of group_size.
+HWY_INLINE constexpr std::size_t padded(std::size_t count) noexcept {
+  return (count + group_size - 1) / group_size * group_size;
+}
+
 /// The divisors of up to kCapacity scales, made together.
 template <std::size_t kCapacity>
 class divisor_array {
  public:
   /// Takes `count` scales that are `step` apart. True if the proof at the top covers all of them.
+  /// Behind them, to the next multiple of group_size, are some that are harmless.
   HWY_INLINE bool assign(const float* scale, std::ptrdiff_t step, std::size_t count) noexcept {
     const float_tag df;
     const int_tag di;
-    const std::size_t padded = (count + group_size - 1) / group_size * group_size;
-    for (std::size_t i = 0; i < padded; ++i) {
-      scale_[i] = i < count ? scale[static_cast<std::ptrdiff_t>(i) * step] : 1.0F;
-    }
+    const float_vector one = hn::Set(df, 1.0F);
     auto all = hn::FirstN(df, lanes);
-    for (std::size_t i = 0; i < count; i += lanes) {
-      const float_vector s = hn::Load(df, scale_ + i);
-      const float_vector one = hn::Set(df, 1.0F);
+    const std::size_t end = count == 1 ? 1 : padded(count);
+    for (std::size_t i = 0; i < end; i += lanes) {
+      const std::size_t left = i > count ? 0 : count - i < lanes ? count - i : lanes;
+      const float_vector s =
+          step == 1 ? hn::LoadNOr(one, df, scale + i, left)
+                    : gather(scale + static_cast<std::ptrdiff_t>(i) * step, step, left);
       const float_vector high = hn::Div(one, s);
       hn::Store(high, df, high_ + i);
       hn::Store(hn::Mul(hn::NegMulAdd(high, s, one), high), df, low_ + i);
-      hn::Store(hn::Mul(s, hn::Set(df, step_limit)), df, highest_ + i);
       // 2^-126 <= s <= 2^77: high and low are normal numbers.
       const auto normal =
           hn::And(hn::Ge(s, hn::Set(df, 0x1p-126F)), hn::Le(s, hn::Set(df, 0x1p+77F)));
@@ -2090,26 +2192,30 @@ class divisor_array {
     return hn::AllTrue(df, all);
   }
 
-  /// As they were given, readable up to the next multiple of group_size.
-  HWY_INLINE const float* scales() const noexcept { return scale_; }
   /// Of one element, for all lanes.
   HWY_INLINE product_divisor one(std::size_t i) const noexcept {
     const float_tag df;
-    return {hn::Set(df, highest_[i]), hn::Set(df, high_[i]), hn::Set(df, low_[i])};
+    return {hn::Set(df, high_[i]), hn::Set(df, low_[i])};
   }
   /// Of the elements from i on, each lane its own.
   HWY_INLINE product_divisor lanes_at(std::size_t i) const noexcept {
     const float_tag df;
-    return {hn::LoadU(df, highest_ + i), hn::LoadU(df, high_ + i), hn::LoadU(df, low_ + i)};
+    return {hn::LoadU(df, high_ + i), hn::LoadU(df, low_ + i)};
   }
 
  private:
+  HWY_INLINE static float_vector gather(const float* scale, std::ptrdiff_t step,
+                                        std::size_t count) noexcept {
+    alignas(64) float some[lanes];
+    for (std::size_t k = 0; k < lanes; ++k) {
+      some[k] = k < count ? scale[static_cast<std::ptrdiff_t>(k) * step] : 1.0F;
+    }
+    return hn::Load(float_tag{}, some);
+  }
+
   static constexpr std::int32_t modulus = 1 << 16;
-  static constexpr std::size_t size = (kCapacity + group_size - 1) / group_size * group_size;
-  alignas(64) float scale_[size];
-  alignas(64) float highest_[size];
-  alignas(64) float high_[size];
-  alignas(64) float low_[size];
+  alignas(64) float high_[padded(kCapacity)];
+  alignas(64) float low_[padded(kCapacity)];
 };
 
 template <class Array>
@@ -2130,10 +2236,9 @@ struct multiplier_lanes {
   }
 };
 
-/// How the elements of a row become steps before they are divided. Floats do not change.
+/// How the elements of a row become floats that are divided. Floats do not change.
 struct float_source {
   using element = float;
-  static constexpr bool may_be_nan = true;
   HWY_INLINE float_vector load(const float* x, std::size_t) const noexcept {
     return hn::LoadU(float_tag{}, x);
   }
@@ -2141,7 +2246,6 @@ struct float_source {
 /// To an accumulator a bias is added modulo 2^32.
 struct biased_source {
   using element = std::int32_t;
-  static constexpr bool may_be_nan = false;
   int_vector bias;
   HWY_INLINE float_vector load(const std::int32_t* x, std::size_t) const noexcept {
     return hn::ConvertTo(float_tag{}, hn::Add(hn::LoadU(int_tag{}, x), bias));
@@ -2150,7 +2254,6 @@ struct biased_source {
 /// Of each column its own; readable up to the next multiple of group_size.
 struct column_biased_source {
   using element = std::int32_t;
-  static constexpr bool may_be_nan = false;
   const std::int32_t* bias;
   HWY_INLINE float_vector load(const std::int32_t* x, std::size_t i) const noexcept {
     const int_tag di;
@@ -2158,126 +2261,216 @@ struct column_biased_source {
   }
 };
 
+/// What NaN and those beyond 32 bits become, whose step is INT32_MIN: zero, and the end of the grid
+/// on their side.
+HWY_INLINE int_vector replace_overflow(int_vector n, float_vector x) noexcept {
+  const float_tag df;
+  const int_tag di;
+  const auto is_large = hn::RebindMask(di, hn::Gt(x, hn::Zero(df)));
+  const auto is_nan = hn::RebindMask(di, hn::IsNaN(x));
+  const int_vector replaced =
+      hn::IfThenElse(is_large, hn::Set(di, step_limit), hn::IfThenZeroElse(is_nan, n));
+  return hn::IfThenElse(hn::Eq(n, hn::Set(di, hwy::LowestValue<std::int32_t>())), replaced, n);
+}
+
 /// A group, whose first element is number i of its row.
 template <class Code, class Source, class Divisors, class ZeroPoints>
 HWY_INLINE void quantize_group(const typename Source::element* x, const Source& source,
                                const Divisors& divisors, const ZeroPoints& z,
-                               const code_writer<Code>& writer, std::size_t i,
+                               const code_writer<Code>& writer, std::size_t i, bool stream,
                                typename Code::storage* q) noexcept {
-  const float_tag df;
+  using steps = typename code_writer<Code>::steps;
   const float_vector x0 = source.load(x, i);
   const float_vector x1 = source.load(x + lanes, i + lanes);
   const float_vector x2 = source.load(x + 2 * lanes, i + 2 * lanes);
   const float_vector x3 = source.load(x + 3 * lanes, i + 3 * lanes);
-  int_vector n0 = DETENT_PASS_NEAREST(divisors(i)(x0));
-  int_vector n1 = DETENT_PASS_NEAREST(divisors(i + lanes)(x1));
-  int_vector n2 = DETENT_PASS_NEAREST(divisors(i + 2 * lanes)(x2));
-  int_vector n3 = DETENT_PASS_NEAREST(divisors(i + 3 * lanes)(x3));
-  if constexpr (Source::may_be_nan) {
-    const auto any_nan = hn::Or(hn::IsEitherNaN(x0, x1), hn::IsEitherNaN(x2, x3));
-    if (HWY_UNLIKELY(!hn::AllFalse(df, any_nan))) {
-      n0 = hn::IfThenZeroElse(hn::RebindMask(int_tag{}, hn::IsNaN(x0)), n0);
-      n1 = hn::IfThenZeroElse(hn::RebindMask(int_tag{}, hn::IsNaN(x1)), n1);
-      n2 = hn::IfThenZeroElse(hn::RebindMask(int_tag{}, hn::IsNaN(x2)), n2);
-      n3 = hn::IfThenZeroElse(hn::RebindMask(int_tag{}, hn::IsNaN(x3)), n3);
-    }
+  const int_vector n0 = DETENT_PASS_NEAREST(divisors(i)(x0));
+  const int_vector n1 = DETENT_PASS_NEAREST(divisors(i + lanes)(x1));
+  const int_vector n2 = DETENT_PASS_NEAREST(divisors(i + 2 * lanes)(x2));
+  const int_vector n3 = DETENT_PASS_NEAREST(divisors(i + 3 * lanes)(x3));
+  steps n{n0, n1, n2, n3};
+  if (HWY_UNLIKELY(n.overflows())) {
+    n = steps{replace_overflow(n0, x0), replace_overflow(n1, x1), replace_overflow(n2, x2),
+              replace_overflow(n3, x3)};
   }
-  writer.store(n0, n1, n2, n3, z, i, q);
+  writer.store(n, z, i, stream, q);
 }
 
-/// The distance in storage units of elements that are `elements` apart.
-template <class Code>
-HWY_INLINE constexpr std::ptrdiff_t storage_offset(std::ptrdiff_t elements) noexcept {
-  return Code::bits == 4 ? elements / 2 : elements;
-}
-
-/// A row, or a piece of one. What is left behind the last whole group goes through buffers.
+/// Elements of a row that are no whole group, from number i on: they go through buffers.
 template <class Code, class Source, class Divisors, class ZeroPoints>
-HWY_INLINE void quantize_row(const typename Source::element* x, const Source& source,
-                             const Divisors& divisors, const ZeroPoints& z,
-                             const code_writer<Code>& writer, std::size_t columns,
-                             typename Code::storage* q) noexcept {
+HWY_INLINE void quantize_last(const typename Source::element* x, const Source& source,
+                              const Divisors& divisors, const ZeroPoints& z,
+                              const code_writer<Code>& writer, std::size_t i, std::size_t columns,
+                              typename Code::storage* q) noexcept {
   using element = typename Source::element;
   using storage = typename Code::storage;
   alignas(64) element last[group_size];
   alignas(64) storage codes[group_size];
-  for (std::size_t i = 0; i < columns; i += group_size) {
-    const element* from = x + i;
-    storage* to = q + storage_offset<Code>(static_cast<std::ptrdiff_t>(i));
-    const std::size_t left = columns - i;
-    if (HWY_LIKELY(left >= group_size)) {
-      quantize_group<Code>(from, source, divisors, z, writer, i, to);
-      continue;
+  const std::size_t left = columns - i;
+  for (std::size_t k = 0; k < group_size; ++k) {
+    last[k] = k < left ? x[i + k] : element{0};
+  }
+  quantize_group<Code>(last, source, divisors, z, writer, i, false, codes);
+  std::memcpy(q + storage_offset<Code>(static_cast<std::ptrdiff_t>(i)), codes,
+              static_cast<std::size_t>(storage_offset<Code>(static_cast<std::ptrdiff_t>(left))) *
+                  sizeof(storage));
+}
+
+/// A row, or a piece of one.
+template <class Code, class Source, class Divisors, class ZeroPoints>
+HWY_INLINE void quantize_row(const typename Source::element* x, const Source& source,
+                             const Divisors& divisors, const ZeroPoints& z,
+                             const code_writer<Code>& writer, std::size_t columns,
+                             const elementwise_args& a, typename Code::storage* q) noexcept {
+  const bool stream = a.stream && starts_line(q);
+  std::size_t i = 0;
+  for (; i + group_size <= columns; i += group_size) {
+    if (a.read_ahead != 0) {
+      prefetch_ahead<group_size * sizeof(typename Source::element)>(x + i, a.read_ahead);
     }
-    for (std::size_t k = 0; k < group_size; ++k) {
-      last[k] = k < left ? from[k] : element{0};
-    }
-    quantize_group<Code>(last, source, divisors, z, writer, i, codes);
-    std::memcpy(to, codes,
-                static_cast<std::size_t>(storage_offset<Code>(static_cast<std::ptrdiff_t>(left))) *
-                    sizeof(storage));
+    quantize_group<Code>(x + i, source, divisors, z, writer, i, stream,
+                         q + storage_offset<Code>(static_cast<std::ptrdiff_t>(i)));
+  }
+  if (i < columns) {
+    quantize_last<Code>(x, source, divisors, z, writer, i, columns, q);
   }
 }
 
 /// Rows whose parameters are made together, and columns.
-inline constexpr std::size_t parameter_rows = 16;
+inline constexpr std::size_t parameter_rows = 64;
 inline constexpr std::size_t parameter_columns = 1024;
 
 /// A piece of a row of parameters that becomes readable up to the next multiple of group_size; what
 /// is behind it is harmless: 1 for scales, 0 for integers. From null: zeros.
 template <class T>
 HWY_INLINE void copy_padded(const T* from, std::size_t count, T* to) noexcept {
-  const T padding = std::is_same_v<T, float> ? T{1} : T{0};
-  for (std::size_t i = 0; i < (count + group_size - 1) / group_size * group_size; ++i) {
-    to[i] = from != nullptr && i < count ? from[i] : padding;
+  const std::size_t copied = from == nullptr ? 0 : count;
+  if (copied > 0) {
+    std::memcpy(to, from, copied * sizeof(T));
+  }
+  for (std::size_t i = copied; i < padded(count); ++i) {
+    to[i] = std::is_same_v<T, float> ? T{1} : T{0};
   }
 }
 
-/// Streaming stores become visible to other threads in order with what follows.
-HWY_INLINE void finish_stores(const elementwise_args& a) noexcept {
-  if (a.stream) {
-    hwy::FlushStream();
+/// Short rows, one behind the other, are taken as one: what a group needs comes from arrays, by the
+/// number of the element. A row has 2^shift elements: a vector if kIsVector, else more.
+template <bool kIsVector>
+struct short_rows {
+  const divisor_array<parameter_rows>& divisors;
+  const std::int32_t* zero_points;  // of parameter_rows rows
+  int shift;
+
+  HWY_INLINE product_divisor operator()(std::size_t i) const noexcept {
+    return divisors.one(i >> shift);
   }
-}
+  HWY_INLINE word_vector words(std::size_t i, std::size_t k) const noexcept {
+    if constexpr (kIsVector) {
+      const int_tag di;
+      return hn::ReorderDemote2To(word_tag{}, hn::Set(di, zero_points[(i + k * lanes) >> shift]),
+                                  hn::Set(di, zero_points[(i + (k + 1) * lanes) >> shift]));
+    } else {
+      return hn::Set(word_tag{}, static_cast<std::int16_t>(zero_points[(i + k * lanes) >> shift]));
+    }
+  }
+};
+inline constexpr std::size_t short_row = 512;
 
 /// One scale for each row.
 template <class Code>
 void quantize_rows(const float* x, const elementwise_args& a, typename Code::storage* q) noexcept {
   const code_writer<Code> writer(a);
   divisor_array<parameter_rows> divisors;
-  const std::size_t step = a.parameter_step == 0 ? a.rows : parameter_rows;
+  const bool one_scale = a.parameter_step == 0;
+  const bool are_short = !one_scale && a.columns >= lanes && a.columns <= short_row &&
+                         (a.columns & (a.columns - 1)) == 0 &&
+                         a.in_stride == static_cast<std::ptrdiff_t>(a.columns) &&
+                         a.out_stride == a.in_stride;
+  const std::size_t step = one_scale ? a.rows : parameter_rows;
   for (std::size_t first = 0; first < a.rows; first += step) {
     const std::size_t rows = a.rows - first < step ? a.rows - first : step;
-    const std::size_t scales = a.parameter_step == 0 ? 1 : rows;
+    const auto start = static_cast<std::ptrdiff_t>(first);
+    const float* scale = a.scale + start * a.parameter_step;
+    const std::int32_t* zero_point = a.zero_point + start * a.parameter_step;
     const bool regular =
-        Code::bits != 16 &&
-        divisors.assign(a.scale + static_cast<std::ptrdiff_t>(first) * a.parameter_step,
-                        a.parameter_step, scales);
+        Code::bits != 16 && divisors.assign(scale, a.parameter_step, one_scale ? 1 : rows);
+    if constexpr (Code::bits != 16) {
+      if (regular && are_short) {
+        std::int32_t zero_points[parameter_rows];
+        for (std::size_t r = 0; r < parameter_rows; ++r) {
+          zero_points[r] =
+              r < rows ? zero_point[static_cast<std::ptrdiff_t>(r) * a.parameter_step] : 0;
+        }
+        const auto quantize_all = [&](const auto& rows_of_group) HWY_ATTR {
+          quantize_row<Code>(x + start * a.in_stride, float_source{}, rows_of_group, rows_of_group,
+                             writer, rows * a.columns, a,
+                             q + storage_offset<Code>(start * a.out_stride));
+        };
+        int shift = 0;
+        while (std::size_t{1} << shift != a.columns) {
+          ++shift;
+        }
+        if (a.columns == lanes) {
+          quantize_all(short_rows<true>{divisors, zero_points, shift});
+        } else {
+          quantize_all(short_rows<false>{divisors, zero_points, shift});
+        }
+        continue;
+      }
+    }
     for (std::size_t r = 0; r < rows; ++r) {
       const auto row = static_cast<std::ptrdiff_t>(first + r);
       const float* from = x + row * a.in_stride;
       typename Code::storage* to = q + storage_offset<Code>(row * a.out_stride);
-      const one_zero_point z(a.zero_point[row * a.parameter_step]);
+      const std::ptrdiff_t parameter = static_cast<std::ptrdiff_t>(r) * a.parameter_step;
+      const one_zero_point z(zero_point[parameter]);
       if (regular) {
-        const product_divisor d = divisors.one(scales == 1 ? 0 : r);
+        const product_divisor d = divisors.one(one_scale ? 0 : r);
         quantize_row<Code>(from, float_source{}, one_divisor<product_divisor>{d}, z, writer,
-                           a.columns, to);
+                           a.columns, a, to);
       } else {
-        const quotient_divisor d{hn::Set(float_tag{}, a.scale[row * a.parameter_step])};
+        const quotient_divisor d{hn::Set(float_tag{}, scale[parameter])};
         quantize_row<Code>(from, float_source{}, one_divisor<quotient_divisor>{d}, z, writer,
-                           a.columns, to);
+                           a.columns, a, to);
       }
     }
   }
 }
 
-/// One scale for each column.
+/// The zero points of columns, as the codes need them.
+template <class Code>
+class zero_point_columns {
+ public:
+  HWY_INLINE void assign(const std::int32_t* z, std::size_t count) noexcept {
+    copy_padded(z, count, wide_);
+    if constexpr (Code::bits != 16) {
+      const zero_point_array all(wide_);
+      for (std::size_t i = 0; i < padded(count); i += 2 * lanes) {
+        hn::StoreU(all.words(i, 0), word_tag{}, words_ + i);
+      }
+    }
+  }
+  HWY_INLINE auto get() const noexcept {
+    if constexpr (Code::bits == 16) {
+      return zero_point_array(wide_);
+    } else {
+      return zero_point_words(words_);
+    }
+  }
+
+ private:
+  alignas(64) std::int32_t wide_[parameter_columns];
+  alignas(64) std::int16_t words_[parameter_columns];
+};
+
+/// A scale for each column, the same in all rows if parameter_step is 0: then made once.
 template <class Code>
 void quantize_columns(const float* x, const elementwise_args& a,
                       typename Code::storage* q) noexcept {
   const code_writer<Code> writer(a);
   divisor_array<parameter_columns> divisors;
-  alignas(64) std::int32_t zero_points[parameter_columns];
+  zero_point_columns<Code> zero_points;
+  alignas(64) float scales[parameter_columns];
   for (std::size_t c = 0; c < a.columns; c += parameter_columns) {
     const std::size_t columns =
         a.columns - c < parameter_columns ? a.columns - c : parameter_columns;
@@ -2289,15 +2482,20 @@ void quantize_columns(const float* x, const elementwise_args& a,
       typename Code::storage* to = q + storage_offset<Code>(row * a.out_stride + column);
       if (r == 0 || a.parameter_step != 0) {
         const std::ptrdiff_t parameter = row * a.parameter_step + column;
-        copy_padded(a.zero_point + parameter, columns, zero_points);
-        regular = divisors.assign(a.scale + parameter, 1, columns) && Code::bits != 16;
+        zero_points.assign(a.zero_point + parameter, columns);
+        // One row is divided before its reciprocals are made.
+        regular = Code::bits != 16 && a.parameter_step == 0 && a.rows > 1 &&
+                  divisors.assign(a.scale + parameter, 1, columns);
+        if (!regular) {
+          copy_padded(a.scale + parameter, columns, scales);
+        }
       }
       if (regular) {
         quantize_row<Code>(from, float_source{}, product_lanes<decltype(divisors)>{divisors},
-                           zero_point_array(zero_points), writer, columns, to);
+                           zero_points.get(), writer, columns, a, to);
       } else {
-        quantize_row<Code>(from, float_source{}, quotient_lanes{divisors.scales()},
-                           zero_point_array(zero_points), writer, columns, to);
+        quantize_row<Code>(from, float_source{}, quotient_lanes{scales}, zero_points.get(), writer,
+                           columns, a, to);
       }
     }
   }
@@ -2324,7 +2522,7 @@ void requantize_rows(const std::int32_t* acc, const elementwise_args& a,
     const multiplier m{hn::Set(float_tag{}, a.scale[parameter])};
     quantize_row<Code>(acc + row * a.in_stride, biased_source{hn::Set(int_tag{}, bias)},
                        one_divisor<multiplier>{m}, one_zero_point(a.zero_point[parameter]), writer,
-                       a.columns, q + row * a.out_stride);
+                       a.columns, a, q + row * a.out_stride);
   }
 }
 
@@ -2333,7 +2531,7 @@ void requantize_columns(const std::int32_t* acc, const elementwise_args& a,
                         typename Code::storage* q) noexcept {
   const code_writer<Code> writer(a);
   alignas(64) float factors[parameter_columns];
-  alignas(64) std::int32_t zero_points[parameter_columns];
+  zero_point_columns<Code> zero_points;
   alignas(64) std::int32_t biases[parameter_columns];
   for (std::size_t c = 0; c < a.columns; c += parameter_columns) {
     const std::size_t columns =
@@ -2343,12 +2541,12 @@ void requantize_columns(const std::int32_t* acc, const elementwise_args& a,
       const auto row = static_cast<std::ptrdiff_t>(r);
       if (r == 0 || a.parameter_step != 0) {
         const std::ptrdiff_t parameter = row * a.parameter_step + column;
-        copy_padded(a.zero_point + parameter, columns, zero_points);
+        zero_points.assign(a.zero_point + parameter, columns);
         copy_padded(a.bias == nullptr ? nullptr : a.bias + parameter, columns, biases);
         copy_padded(a.scale + parameter, columns, factors);
       }
       quantize_row<Code>(acc + row * a.in_stride + column, column_biased_source{biases},
-                         multiplier_lanes{factors}, zero_point_array(zero_points), writer, columns,
+                         multiplier_lanes{factors}, zero_points.get(), writer, columns, a,
                          q + row * a.out_stride + column);
     }
   }
@@ -2364,6 +2562,17 @@ void requantize(const std::int32_t* acc, const elementwise_args& a,
   }
   finish_stores(a);
 }
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+#undef DETENT_PASS_NEAREST
+// ---- detent/kernels/dequantize-inl.hpp ----
+// dequantize; re-included once per Highway target by kernels/dispatch.hpp.
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
 
 /// Bytes for pairs of four-bit codes, the low half first; `count` is even.
 template <class Code>
@@ -2425,9 +2634,10 @@ HWY_INLINE float_vector dequantize_vector(const Q* q, const Parameters& p, std::
 }
 
 template <class Q, class Parameters>
-HWY_INLINE void dequantize_row(const Q* q, std::size_t columns, const Parameters& p, bool stream,
-                               float* x) noexcept {
+HWY_INLINE void dequantize_row(const Q* q, std::size_t columns, const Parameters& p,
+                               bool may_stream, float* x) noexcept {
   const float_tag df;
+  const bool stream = may_stream && starts_line(x);
   std::size_t i = 0;
   if (stream) {
     for (; i + lanes <= columns; i += lanes) {
@@ -2443,88 +2653,60 @@ HWY_INLINE void dequantize_row(const Q* q, std::size_t columns, const Parameters
   }
 }
 
+/// The rows from `row` on that stand one behind the other: their codes, unpacked if need be, and
+/// `columns` of each.
+template <class Code, class Q>
+HWY_INLINE void dequantize_rows(const Q* codes, const elementwise_args& a, std::size_t row,
+                                std::size_t rows, std::size_t column, std::size_t columns,
+                                float* x) noexcept {
+  for (std::size_t r = 0; r < rows; ++r) {
+    const auto at = static_cast<std::ptrdiff_t>(row + r);
+    const float* scale = a.scale + at * a.parameter_step;
+    const std::int32_t* zero_point = a.zero_point + at * a.parameter_step;
+    float* to = x + at * a.out_stride + static_cast<std::ptrdiff_t>(column);
+    if (a.per_column) {
+      dequantize_row(codes + r * columns, columns,
+                     parameter_arrays{zero_point + column, scale + column}, a.stream, to);
+    } else {
+      const one_parameter p{hn::Set(int_tag{}, *zero_point), hn::Set(float_tag{}, *scale)};
+      dequantize_row(codes + r * columns, columns, p, a.stream, to);
+    }
+  }
+}
+
 template <class Code>
 void dequantize(const typename Code::storage* q, const elementwise_args& a, float* x) noexcept {
-  // Pieces of a row: four-bit codes are unpacked before, in a buffer.
-  const std::size_t piece = Code::bits == 4 ? parameter_columns : a.columns;
-  alignas(64) std::uint8_t bytes[Code::bits == 4 ? parameter_columns : 1];
-  for (std::size_t r = 0; r < a.rows; ++r) {
-    const auto row = static_cast<std::ptrdiff_t>(r);
-    const float* scale = a.scale + row * a.parameter_step;
-    const std::int32_t* zero_point = a.zero_point + row * a.parameter_step;
-    const typename Code::storage* from = q + storage_offset<Code>(row * a.in_stride);
-    float* to = x + row * a.out_stride;
+  // Pieces of a row, or of several short ones: four-bit codes are unpacked before, in a buffer.
+  constexpr std::size_t piece = 1024;
+  alignas(64) std::uint8_t bytes[Code::bits == 4 ? piece : 1];
+  const bool are_short = a.columns > 0 && a.columns <= piece / 2 &&
+                         a.in_stride == static_cast<std::ptrdiff_t>(a.columns);
+  const std::size_t rows_of_piece = are_short ? piece / a.columns : 1;
+  for (std::size_t r = 0; r < a.rows; r += rows_of_piece) {
+    const std::size_t rows = a.rows - r < rows_of_piece ? a.rows - r : rows_of_piece;
+    const typename Code::storage* from =
+        q + storage_offset<Code>(static_cast<std::ptrdiff_t>(r) * a.in_stride);
     for (std::size_t c = 0; c < a.columns; c += piece) {
       const std::size_t columns = a.columns - c < piece ? a.columns - c : piece;
-      const auto* codes = [&]() HWY_ATTR {
-        if constexpr (Code::bits == 4) {
-          unpack_nibbles<Code>(from + c / 2, columns, bytes);
-          using byte = std::conditional_t<Code::is_signed, std::int8_t, std::uint8_t>;
-          return reinterpret_cast<const byte*>(bytes);
-        } else {
-          return from + c;
-        }
-      }();
-      if (a.per_column) {
-        dequantize_row(codes, columns, parameter_arrays{zero_point + c, scale + c}, a.stream,
-                       to + c);
+      const auto* codes = from + storage_offset<Code>(static_cast<std::ptrdiff_t>(c));
+      if (a.read_ahead != 0 && rows * columns == piece) {
+        prefetch_ahead<piece * Code::bits / 8>(codes, a.read_ahead);
+      }
+      if constexpr (Code::bits == 4) {
+        using byte = std::conditional_t<Code::is_signed, std::int8_t, std::uint8_t>;
+        unpack_nibbles<Code>(codes, rows * columns, bytes);
+        dequantize_rows<Code>(reinterpret_cast<const byte*>(bytes), a, r, rows, c, columns, x);
       } else {
-        const one_parameter p{hn::Set(int_tag{}, *zero_point), hn::Set(float_tag{}, *scale)};
-        dequantize_row(codes, columns, p, a.stream, to + c);
+        dequantize_rows<Code>(codes, a, r, rows, c, columns, x);
       }
     }
   }
   finish_stores(a);
 }
 
-inline min_max_result min_max(const float* x, std::size_t n) noexcept {
-  const float_tag df;
-  constexpr float infinity = std::numeric_limits<float>::infinity();
-  const float_vector plus_infinity = hn::Set(df, infinity);
-  const float_vector minus_infinity = hn::Set(df, -infinity);
-  // Four chains: min and max have a latency of several cycles. As above, the second operand is what
-  // is returned next to a NaN, so NaN never enters a chain.
-  float_vector lower[4] = {plus_infinity, plus_infinity, plus_infinity, plus_infinity};
-  float_vector upper[4] = {minus_infinity, minus_infinity, minus_infinity, minus_infinity};
-  std::size_t count_nan = 0;
-  std::size_t i = 0;
-  for (; i + 4 * lanes <= n; i += 4 * lanes) {
-    const float_vector v0 = hn::LoadU(df, x + i);
-    const float_vector v1 = hn::LoadU(df, x + i + lanes);
-    const float_vector v2 = hn::LoadU(df, x + i + 2 * lanes);
-    const float_vector v3 = hn::LoadU(df, x + i + 3 * lanes);
-    lower[0] = hn::Min(v0, lower[0]);
-    lower[1] = hn::Min(v1, lower[1]);
-    lower[2] = hn::Min(v2, lower[2]);
-    lower[3] = hn::Min(v3, lower[3]);
-    upper[0] = hn::Max(v0, upper[0]);
-    upper[1] = hn::Max(v1, upper[1]);
-    upper[2] = hn::Max(v2, upper[2]);
-    upper[3] = hn::Max(v3, upper[3]);
-    const auto any_nan =
-        hn::Or(hn::Or(hn::IsNaN(v0), hn::IsNaN(v1)), hn::Or(hn::IsNaN(v2), hn::IsNaN(v3)));
-    if (HWY_UNLIKELY(!hn::AllFalse(df, any_nan))) {
-      count_nan += hn::CountTrue(df, hn::IsNaN(v0)) + hn::CountTrue(df, hn::IsNaN(v1)) +
-                   hn::CountTrue(df, hn::IsNaN(v2)) + hn::CountTrue(df, hn::IsNaN(v3));
-    }
-  }
-  float_vector low = hn::Min(hn::Min(lower[0], lower[1]), hn::Min(lower[2], lower[3]));
-  float_vector high = hn::Max(hn::Max(upper[0], upper[1]), hn::Max(upper[2], upper[3]));
-  for (; i < n; i += lanes) {
-    const std::size_t count = n - i < lanes ? n - i : lanes;
-    const float_vector v = hn::LoadNOr(plus_infinity, df, x + i, count);
-    low = hn::Min(v, low);
-    high = hn::Max(hn::LoadNOr(minus_infinity, df, x + i, count), high);
-    count_nan += hn::CountTrue(df, hn::IsNaN(v));
-  }
-  // Adding zero turns -0 into +0.
-  return {hn::ReduceMin(df, low) + 0.0F, hn::ReduceMax(df, high) + 0.0F, count_nan};
-}
-
 }  // namespace HWY_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
-#undef DETENT_PASS_NEAREST
 // ---- detent/kernels/gemm_f32-inl.hpp ----
 // Float products, re-included once per Highway target by kernels/dispatch.hpp.
 //
@@ -2649,6 +2831,94 @@ inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
       hn::StoreN(clamp_ordered(sum, lower, upper), df, out + c, count);
     }
   }
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+// ---- detent/kernels/reduce-inl.hpp ----
+// Ranges and sums; re-included once per Highway target by kernels/dispatch.hpp.
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+inline min_max_result min_max(const float* x, std::size_t n) noexcept {
+  const float_tag df;
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const float_vector plus_infinity = hn::Set(df, infinity);
+  const float_vector minus_infinity = hn::Set(df, -infinity);
+  // Four chains: min and max have a latency of several cycles. As above, the second operand is what
+  // is returned next to a NaN, so NaN never enters a chain.
+  float_vector lower[4] = {plus_infinity, plus_infinity, plus_infinity, plus_infinity};
+  float_vector upper[4] = {minus_infinity, minus_infinity, minus_infinity, minus_infinity};
+  std::size_t count_nan = 0;
+  const auto partly = [&](std::size_t first, std::size_t count) HWY_ATTR {
+    const float_vector v = hn::LoadNOr(plus_infinity, df, x + first, count);
+    lower[0] = hn::Min(v, lower[0]);
+    upper[0] = hn::Max(hn::LoadNOr(minus_infinity, df, x + first, count), upper[0]);
+    count_nan += hn::CountTrue(df, hn::IsNaN(v));
+  };
+  // Vectors that cross cache lines take twice as long to load.
+  const std::size_t beyond = reinterpret_cast<std::uintptr_t>(x) / sizeof(float) % lanes;
+  std::size_t i = beyond == 0 || n < lanes ? 0 : lanes - beyond;
+  if (i > 0) {
+    partly(0, i);
+  }
+  // Less is in a cache.
+  const std::size_t read_ahead = n >= (std::size_t{1} << 18) ? 4096 : 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    if (read_ahead != 0) {
+      prefetch_ahead<group_size * sizeof(float)>(x + i, read_ahead);
+    }
+    const float_vector v0 = hn::LoadU(df, x + i);
+    const float_vector v1 = hn::LoadU(df, x + i + lanes);
+    const float_vector v2 = hn::LoadU(df, x + i + 2 * lanes);
+    const float_vector v3 = hn::LoadU(df, x + i + 3 * lanes);
+    lower[0] = hn::Min(v0, lower[0]);
+    lower[1] = hn::Min(v1, lower[1]);
+    lower[2] = hn::Min(v2, lower[2]);
+    lower[3] = hn::Min(v3, lower[3]);
+    upper[0] = hn::Max(v0, upper[0]);
+    upper[1] = hn::Max(v1, upper[1]);
+    upper[2] = hn::Max(v2, upper[2]);
+    upper[3] = hn::Max(v3, upper[3]);
+    const auto any_nan = hn::Or(hn::IsEitherNaN(v0, v1), hn::IsEitherNaN(v2, v3));
+    if (HWY_UNLIKELY(!hn::AllFalse(df, any_nan))) {
+      count_nan += hn::CountTrue(df, hn::IsNaN(v0)) + hn::CountTrue(df, hn::IsNaN(v1)) +
+                   hn::CountTrue(df, hn::IsNaN(v2)) + hn::CountTrue(df, hn::IsNaN(v3));
+    }
+  }
+  for (; i < n; i += lanes) {
+    partly(i, n - i < lanes ? n - i : lanes);
+  }
+  const float_vector low = hn::Min(hn::Min(lower[0], lower[1]), hn::Min(lower[2], lower[3]));
+  const float_vector high = hn::Max(hn::Max(upper[0], upper[1]), hn::Max(upper[2], upper[3]));
+  // Adding zero turns -0 into +0.
+  return {hn::ReduceMin(df, low) + 0.0F, hn::ReduceMax(df, high) + 0.0F, count_nan};
+}
+
+/// The sum of n codes, modulo 2^32.
+template <class Q>
+std::int32_t sum_codes(const Q* q, std::size_t n) noexcept {
+  // Sums of eight bytes want them unsigned: the sign bit turned, signed ones are larger by 128.
+  const hn::Repartition<std::uint8_t, float_tag> db;
+  const hn::Repartition<std::uint64_t, float_tag> d64;
+  constexpr std::uint8_t turned = std::is_signed_v<Q> ? 128 : 0;
+  const auto bytes = reinterpret_cast<const std::uint8_t*>(q);
+  const auto turn = hn::Set(db, turned);
+  const std::size_t step = hn::Lanes(db);
+  auto sum = hn::Zero(d64);
+  std::size_t i = 0;
+  for (; i + step <= n; i += step) {
+    sum = hn::Add(sum, hn::SumsOf8(hn::Xor(hn::LoadU(db, bytes + i), turn)));
+  }
+  if (i < n) {
+    const auto last = hn::LoadNOr(turn, db, bytes + i, n - i);
+    sum = hn::Add(sum, hn::SumsOf8(hn::Xor(last, turn)));
+  }
+  return static_cast<std::int32_t>(
+      static_cast<std::uint32_t>(hn::ReduceSum(d64, sum) - std::uint64_t{turned} * n));
 }
 
 }  // namespace HWY_NAMESPACE
@@ -3308,34 +3578,8 @@ HWY_POP_ATTRIBUTES
 #define HWY_TARGET HWY_AVX3
 #include <hwy/highway.h>
 
-// With a mask of all lanes: GCC 12 warns that the other form leaves its result uninitialized.
-#define DETENT_PASS_NEAREST(v) \
-  hn::Vec<int_tag> { _mm512_maskz_cvtps_epi32(0xFFFF, (v).raw) }
-// ---- detent/kernels/elementwise-inl.hpp ----
-// Elementwise kernels, re-included once per Highway target by kernels/dispatch.hpp, which has
-// defined
-//
-//   DETENT_PASS_NEAREST(v)   v rounded half to even; INT32_MIN where that is no int32_t or v is NaN
-//
-// Quantizing by division, at the price of two multiplications. Let s = S * 2^e with a 24-bit
-// integer S, high = RN(1 / s), low = RN((1 - high * s) * high), and v = RN(x * high + RN(x * low)),
-// where RN rounds to float. v and the IEEE quotient w = RN(x / s) may differ, but they round to the
-// same integer:
-//
-// They do not only if a tie T = k + 1/2 lies between them or is one of them, that is, if one of the
-// two midpoints m between T and its neighbours among the floats lies between x / s and
-// x * high + RN(x * low). Let 2^E <= |T| < 2^(E+1), so that m = T +- 2^(E-24) (T = 1/2 has a nearer
-// neighbour below; the same argument holds with room to spare). In units of 2^(e-1), s * T is an
-// integer, and so is x, which is as large; s * m is away from an integer by the distance d of
-// S * 2^(E-23) from the nearest integer, or by 1 if d = 0, because then x = s * m would need 25
-// bits. So |x / s - m| >= d / (2 S), where d is a multiple of 2^(E-23). On the other side, the
-// error of x * high + RN(x * low) is below 2.5 * 2^(E-23) / S: 1 / s - high is at most 2^-48 *
-// 2^-e, low is that with a relative error of 2^-23, and RN(x * low) adds another of 2^-24. Hence
-// only scales with 0 < d <= 5 * 2^(E-23) can fail, that is, those with S within 1 .. 5 of a
-// multiple of 2^(23-E). All ties of an 8-bit grid are below 2^8 steps from the zero point, so that
-// is 2^16. Such scales, one in some thousands, and those whose high or low is not a normal number
-// are divided by. For 16-bit grids the modulus would be 2^8, and one scale in 26 hard: there, all
-// are divided by.
+// ---- detent/kernels/vectors-inl.hpp ----
+// What the kernels of a Highway target share; re-included once for each by kernels/dispatch.hpp.
 
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -3393,11 +3637,10 @@ HWY_INLINE void store_8bit(int_vector v, std::size_t count, Q* q) noexcept {
 /// Four vectors become one vector of 8-bit codes.
 inline constexpr std::size_t group_size = 4 * lanes;
 
-/// Beyond every grid, in steps from the zero point.
-inline constexpr float step_limit = 1048576.0F;
-
-using word_tag = hn::Repartition<std::int16_t, float_tag>;
-using word_vector = hn::Vec<word_tag>;
+/// Streaming stores want whole vectors of memory.
+HWY_INLINE bool starts_line(const void* p) noexcept {
+  return reinterpret_cast<std::uintptr_t>(p) % 64 == 0;
+}
 
 template <class D, class T>
 HWY_INLINE void store_bytes(hn::Vec<D> v, D d, bool stream, T* to) noexcept {
@@ -3407,6 +3650,76 @@ HWY_INLINE void store_bytes(hn::Vec<D> v, D d, bool stream, T* to) noexcept {
     hn::StoreU(v, d, to);
   }
 }
+
+/// Fetches what is `distance` bytes behind the kBytes at `from`, and a line of each of the two
+/// pages that follow it: that wakes the processor's prefetchers there, which end with every page.
+template <std::size_t kBytes>
+HWY_INLINE void prefetch_ahead(const void* from, std::size_t distance) noexcept {
+  constexpr std::size_t line = 64;
+  constexpr std::size_t page = 4096;
+  const auto* bytes = static_cast<const char*>(from) + distance;
+  for (std::size_t i = 0; i < kBytes; i += line) {
+    hwy::Prefetch(bytes + i);
+  }
+  hwy::Prefetch(bytes + page);
+  hwy::Prefetch(bytes + 2 * page);
+}
+
+/// The distance in storage units of elements that are `elements` apart.
+template <class Code>
+HWY_INLINE constexpr std::ptrdiff_t storage_offset(std::ptrdiff_t elements) noexcept {
+  return Code::bits == 4 ? elements / 2 : elements;
+}
+
+/// Streaming stores become visible to other threads in order with what follows.
+HWY_INLINE void finish_stores(const elementwise_args& a) noexcept {
+  if (a.stream) {
+    hwy::FlushStream();
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+// With a mask of all lanes: GCC 12 warns that the other form leaves its result uninitialized.
+#define DETENT_PASS_NEAREST(v) \
+  hn::Vec<int_tag> { _mm512_maskz_cvtps_epi32(0xFFFF, (v).raw) }
+// ---- detent/kernels/quantize-inl.hpp ----
+// quantize and requantize; re-included once per Highway target by kernels/dispatch.hpp, which has
+// defined
+//
+//   DETENT_PASS_NEAREST(v)   v rounded half to even; INT32_MIN where that is no int32_t or v is NaN
+//
+// Quantizing by division, at the price of two multiplications. Let s = S * 2^e with a 24-bit
+// integer S, high = RN(1 / s), low = RN((1 - high * s) * high), and v = RN(x * high + RN(x * low)),
+// where RN rounds to float. v and the IEEE quotient w = RN(x / s) may differ, but they round to the
+// same integer:
+//
+// They do not only if a tie T = k + 1/2 lies between them or is one of them, that is, if one of the
+// two midpoints m between T and its neighbours among the floats lies between x / s and
+// x * high + RN(x * low). Let 2^E <= |T| < 2^(E+1), so that m = T +- 2^(E-24) (T = 1/2 has a nearer
+// neighbour below; the same argument holds with room to spare). In units of 2^(e-1), s * T is an
+// integer, and so is x, which is as large; s * m is away from an integer by the distance d of
+// S * 2^(E-23) from the nearest integer, or by 1 if d = 0, because then x = s * m would need 25
+// bits. So |x / s - m| >= d / (2 S), where d is a multiple of 2^(E-23). On the other side, the
+// error of x * high + RN(x * low) is below 2.5 * 2^(E-23) / S: 1 / s - high is at most 2^-48 *
+// 2^-e, low is that with a relative error of 2^-23, and RN(x * low) adds another of 2^-24. Hence
+// only scales with 0 < d <= 5 * 2^(E-23) can fail, that is, those with S within 1 .. 5 of a
+// multiple of 2^(23-E). All ties of an 8-bit grid are below 2^8 steps from the zero point, so that
+// is 2^16. Such scales, one in some thousands, and those whose high or low is not a normal number
+// are divided by. For 16-bit grids the modulus would be 2^8, and one scale in 26 hard: there, all
+// are divided by.
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+/// Beyond every grid, in steps from the zero point.
+inline constexpr std::int32_t step_limit = 1 << 20;
+
+using word_tag = hn::Repartition<std::int16_t, float_tag>;
+using word_vector = hn::Vec<word_tag>;
 
 /// Zero points of a group's vectors, which all elements share.
 class one_zero_point {
@@ -3423,7 +3736,7 @@ class one_zero_point {
   std::int32_t z_;
 };
 
-/// Zero points that differ; readable up to the next multiple of group_size.
+/// Zero points that differ, 32 bits each; readable up to the next multiple of group_size.
 class zero_point_array {
  public:
   explicit HWY_INLINE zero_point_array(const std::int32_t* z) noexcept : z_(z) {}
@@ -3439,8 +3752,23 @@ class zero_point_array {
   const std::int32_t* z_;
 };
 
+/// The same for codes of 8 bits, by zero_point_array::words() made before.
+class zero_point_words {
+ public:
+  explicit HWY_INLINE zero_point_words(const std::int16_t* z) noexcept : z_(z) {}
+  HWY_INLINE word_vector words(std::size_t i, std::size_t k) const noexcept {
+    return hn::LoadU(word_tag{}, z_ + i + k * lanes);
+  }
+
+ private:
+  const std::int16_t* z_;
+};
+
 /// Adds zero points to a group of steps, saturates to a grid and stores codes of 8 or 4 bits.
 /// Packing works within blocks of 128 bits, so the blocks are put in order at the end.
+///
+/// A step that is no int32_t, or of NaN, is INT32_MIN: overflows() says whether there may be some,
+/// for the caller to replace them.
 template <class Code>
 class code_writer {
   using storage = typename Code::storage;
@@ -3451,15 +3779,24 @@ class code_writer {
  public:
   HWY_INLINE code_writer(const elementwise_args& a) noexcept
       : qmin_(hn::Set(byte_tag{}, static_cast<byte>(a.qmin))),
-        qmax_(hn::Set(byte_tag{}, static_cast<byte>(a.qmax))),
-        stream_(a.stream) {}
+        qmax_(hn::Set(byte_tag{}, static_cast<byte>(a.qmax))) {}
+
+  struct steps {
+    word_vector w0, w1;
+    HWY_INLINE steps(int_vector n0, int_vector n1, int_vector n2, int_vector n3) noexcept
+        : w0(hn::ReorderDemote2To(word_tag{}, n0, n1)),
+          w1(hn::ReorderDemote2To(word_tag{}, n2, n3)) {}
+    HWY_INLINE bool overflows() const noexcept {
+      const word_tag dw;
+      return !hn::AllFalse(dw, hn::Eq(hn::Min(w0, w1), hn::Set(dw, -32768)));
+    }
+  };
 
   template <class ZeroPoints>
-  HWY_INLINE void store(int_vector n0, int_vector n1, int_vector n2, int_vector n3,
-                        const ZeroPoints& z, std::size_t i, storage* q) const noexcept {
-    const word_tag dw;
-    const word_vector w0 = hn::SaturatedAdd(hn::ReorderDemote2To(dw, n0, n1), z.words(i, 0));
-    const word_vector w1 = hn::SaturatedAdd(hn::ReorderDemote2To(dw, n2, n3), z.words(i, 2));
+  HWY_INLINE void store(const steps& n, const ZeroPoints& z, std::size_t i, bool stream,
+                        storage* q) const noexcept {
+    const word_vector w0 = hn::SaturatedAdd(n.w0, z.words(i, 0));
+    const word_vector w1 = hn::SaturatedAdd(n.w1, z.words(i, 2));
     const byte_tag db;
     const hn::Repartition<std::uint32_t, float_tag> d32;
     const auto bytes =
@@ -3472,9 +3809,9 @@ class code_writer {
       const auto pair = hn::BitCast(dp, codes);
       const auto nibbles = hn::Or(hn::And(pair, hn::Set(dp, 0x0F)),
                                   hn::And(hn::ShiftRight<4>(pair), hn::Set(dp, 0xF0)));
-      store_bytes(hn::TruncateTo(half, nibbles), half, stream_, q);
+      store_bytes(hn::TruncateTo(half, nibbles), half, stream, q);
     } else {
-      store_bytes(codes, db, stream_, q);
+      store_bytes(codes, db, stream, q);
     }
   }
 
@@ -3487,7 +3824,6 @@ class code_writer {
       order(8), order(9), order(10), order(11), order(12), order(13), order(14), order(15)};
 
   hn::Vec<byte_tag> qmin_, qmax_;
-  bool stream_;
 };
 
 /// The same for 16 bits.
@@ -3498,52 +3834,57 @@ requires(Code::bits == 16) class code_writer<Code> {
 
  public:
   HWY_INLINE code_writer(const elementwise_args& a) noexcept
-      : qmin_(hn::Set(int_tag{}, a.qmin)), qmax_(hn::Set(int_tag{}, a.qmax)), stream_(a.stream) {}
+      : qmin_(hn::Set(int_tag{}, a.qmin)), qmax_(hn::Set(int_tag{}, a.qmax)) {}
+
+  struct steps {
+    int_vector n0, n1, n2, n3;
+    HWY_INLINE bool overflows() const noexcept {
+      const int_tag di;
+      const int_vector lowest = hn::Min(hn::Min(n0, n1), hn::Min(n2, n3));
+      return !hn::AllFalse(di, hn::Eq(lowest, hn::Set(di, hwy::LowestValue<std::int32_t>())));
+    }
+  };
 
   template <class ZeroPoints>
-  HWY_INLINE void store(int_vector n0, int_vector n1, int_vector n2, int_vector n3,
-                        const ZeroPoints& z, std::size_t i, storage* q) const noexcept {
+  HWY_INLINE void store(const steps& n, const ZeroPoints& z, std::size_t i, bool stream,
+                        storage* q) const noexcept {
     const storage_tag d;
-    const auto low = hn::OrderedDemote2To(d, grid(n0, z.vector(i, 0)), grid(n1, z.vector(i, 1)));
-    const auto high = hn::OrderedDemote2To(d, grid(n2, z.vector(i, 2)), grid(n3, z.vector(i, 3)));
-    store_bytes(low, d, stream_, q);
-    store_bytes(high, d, stream_, q + 2 * lanes);
+    const auto low =
+        hn::OrderedDemote2To(d, grid(n.n0, z.vector(i, 0)), grid(n.n1, z.vector(i, 1)));
+    const auto high =
+        hn::OrderedDemote2To(d, grid(n.n2, z.vector(i, 2)), grid(n.n3, z.vector(i, 3)));
+    store_bytes(low, d, stream, q);
+    store_bytes(high, d, stream, q + 2 * lanes);
   }
 
  private:
-  /// INT32_MIN plus a negative zero point would wrap.
+  /// The largest and smallest integers plus a zero point would wrap.
   HWY_INLINE int_vector grid(int_vector n, int_vector z) const noexcept {
+    const int_tag di;
     const int_vector bounded =
-        hn::Max(n, hn::Set(int_tag{}, -static_cast<std::int32_t>(step_limit)));
+        hn::Min(hn::Max(n, hn::Set(di, -step_limit)), hn::Set(di, step_limit));
     return hn::Min(hn::Max(hn::Add(bounded, z), qmin_), qmax_);
   }
 
   int_vector qmin_, qmax_;
-  bool stream_;
 };
 
 /// Multiplies by the reciprocal of a scale that the proof at the top covers.
 struct product_divisor {
-  float_vector highest, high, low;  // of x; of 1 / s
+  float_vector high, low;  // of 1 / s
   HWY_INLINE float_vector operator()(float_vector x) const noexcept {
-    // Without the bound an infinite x would become NaN, and a large step the smallest integer.
-    const float_vector bounded = hn::Min(x, highest);
-    return hn::MulAdd(bounded, high, hn::Mul(bounded, low));
+    return hn::MulAdd(x, high, hn::Mul(x, low));
   }
 };
 
 struct quotient_divisor {
   float_vector scale;
-  HWY_INLINE float_vector operator()(float_vector x) const noexcept {
-    return hn::Min(hn::Div(x, scale), hn::Set(float_tag{}, step_limit));
-  }
+  HWY_INLINE float_vector operator()(float_vector x) const noexcept { return hn::Div(x, scale); }
 };
 
 struct multiplier {
   float_vector factor;
-  HWY_INLINE float_vector operator()(float_vector x) const noexcept {
-    return hn::Min(hn::Mul(x, factor), hn::Set(float_tag{}, step_limit));
-  }
+  HWY_INLINE float_vector operator()(float_vector x) const noexcept { return hn::Mul(x, factor); }
 };
 
 /// Of every vector the same.
@@ -3553,26 +3894,31 @@ struct one_divisor {
   HWY_INLINE Divisor operator()(std::size_t) const noexcept { return divisor; }
 };
 
+/// From so many elements to the next multiple of group_size.
+HWY_INLINE constexpr std::size_t padded(std::size_t count) noexcept {
+  return (count + group_size - 1) / group_size * group_size;
+}
+
 /// The divisors of up to kCapacity scales, made together.
 template <std::size_t kCapacity>
 class divisor_array {
  public:
   /// Takes `count` scales that are `step` apart. True if the proof at the top covers all of them.
+  /// Behind them, to the next multiple of group_size, are some that are harmless.
   HWY_INLINE bool assign(const float* scale, std::ptrdiff_t step, std::size_t count) noexcept {
     const float_tag df;
     const int_tag di;
-    const std::size_t padded = (count + group_size - 1) / group_size * group_size;
-    for (std::size_t i = 0; i < padded; ++i) {
-      scale_[i] = i < count ? scale[static_cast<std::ptrdiff_t>(i) * step] : 1.0F;
-    }
+    const float_vector one = hn::Set(df, 1.0F);
     auto all = hn::FirstN(df, lanes);
-    for (std::size_t i = 0; i < count; i += lanes) {
-      const float_vector s = hn::Load(df, scale_ + i);
-      const float_vector one = hn::Set(df, 1.0F);
+    const std::size_t end = count == 1 ? 1 : padded(count);
+    for (std::size_t i = 0; i < end; i += lanes) {
+      const std::size_t left = i > count ? 0 : count - i < lanes ? count - i : lanes;
+      const float_vector s =
+          step == 1 ? hn::LoadNOr(one, df, scale + i, left)
+                    : gather(scale + static_cast<std::ptrdiff_t>(i) * step, step, left);
       const float_vector high = hn::Div(one, s);
       hn::Store(high, df, high_ + i);
       hn::Store(hn::Mul(hn::NegMulAdd(high, s, one), high), df, low_ + i);
-      hn::Store(hn::Mul(s, hn::Set(df, step_limit)), df, highest_ + i);
       // 2^-126 <= s <= 2^77: high and low are normal numbers.
       const auto normal =
           hn::And(hn::Ge(s, hn::Set(df, 0x1p-126F)), hn::Le(s, hn::Set(df, 0x1p+77F)));
@@ -3584,26 +3930,30 @@ class divisor_array {
     return hn::AllTrue(df, all);
   }
 
-  /// As they were given, readable up to the next multiple of group_size.
-  HWY_INLINE const float* scales() const noexcept { return scale_; }
   /// Of one element, for all lanes.
   HWY_INLINE product_divisor one(std::size_t i) const noexcept {
     const float_tag df;
-    return {hn::Set(df, highest_[i]), hn::Set(df, high_[i]), hn::Set(df, low_[i])};
+    return {hn::Set(df, high_[i]), hn::Set(df, low_[i])};
   }
   /// Of the elements from i on, each lane its own.
   HWY_INLINE product_divisor lanes_at(std::size_t i) const noexcept {
     const float_tag df;
-    return {hn::LoadU(df, highest_ + i), hn::LoadU(df, high_ + i), hn::LoadU(df, low_ + i)};
+    return {hn::LoadU(df, high_ + i), hn::LoadU(df, low_ + i)};
   }
 
  private:
+  HWY_INLINE static float_vector gather(const float* scale, std::ptrdiff_t step,
+                                        std::size_t count) noexcept {
+    alignas(64) float some[lanes];
+    for (std::size_t k = 0; k < lanes; ++k) {
+      some[k] = k < count ? scale[static_cast<std::ptrdiff_t>(k) * step] : 1.0F;
+    }
+    return hn::Load(float_tag{}, some);
+  }
+
   static constexpr std::int32_t modulus = 1 << 16;
-  static constexpr std::size_t size = (kCapacity + group_size - 1) / group_size * group_size;
-  alignas(64) float scale_[size];
-  alignas(64) float highest_[size];
-  alignas(64) float high_[size];
-  alignas(64) float low_[size];
+  alignas(64) float high_[padded(kCapacity)];
+  alignas(64) float low_[padded(kCapacity)];
 };
 
 template <class Array>
@@ -3624,10 +3974,9 @@ struct multiplier_lanes {
   }
 };
 
-/// How the elements of a row become steps before they are divided. Floats do not change.
+/// How the elements of a row become floats that are divided. Floats do not change.
 struct float_source {
   using element = float;
-  static constexpr bool may_be_nan = true;
   HWY_INLINE float_vector load(const float* x, std::size_t) const noexcept {
     return hn::LoadU(float_tag{}, x);
   }
@@ -3635,7 +3984,6 @@ struct float_source {
 /// To an accumulator a bias is added modulo 2^32.
 struct biased_source {
   using element = std::int32_t;
-  static constexpr bool may_be_nan = false;
   int_vector bias;
   HWY_INLINE float_vector load(const std::int32_t* x, std::size_t) const noexcept {
     return hn::ConvertTo(float_tag{}, hn::Add(hn::LoadU(int_tag{}, x), bias));
@@ -3644,7 +3992,6 @@ struct biased_source {
 /// Of each column its own; readable up to the next multiple of group_size.
 struct column_biased_source {
   using element = std::int32_t;
-  static constexpr bool may_be_nan = false;
   const std::int32_t* bias;
   HWY_INLINE float_vector load(const std::int32_t* x, std::size_t i) const noexcept {
     const int_tag di;
@@ -3652,126 +3999,216 @@ struct column_biased_source {
   }
 };
 
+/// What NaN and those beyond 32 bits become, whose step is INT32_MIN: zero, and the end of the grid
+/// on their side.
+HWY_INLINE int_vector replace_overflow(int_vector n, float_vector x) noexcept {
+  const float_tag df;
+  const int_tag di;
+  const auto is_large = hn::RebindMask(di, hn::Gt(x, hn::Zero(df)));
+  const auto is_nan = hn::RebindMask(di, hn::IsNaN(x));
+  const int_vector replaced =
+      hn::IfThenElse(is_large, hn::Set(di, step_limit), hn::IfThenZeroElse(is_nan, n));
+  return hn::IfThenElse(hn::Eq(n, hn::Set(di, hwy::LowestValue<std::int32_t>())), replaced, n);
+}
+
 /// A group, whose first element is number i of its row.
 template <class Code, class Source, class Divisors, class ZeroPoints>
 HWY_INLINE void quantize_group(const typename Source::element* x, const Source& source,
                                const Divisors& divisors, const ZeroPoints& z,
-                               const code_writer<Code>& writer, std::size_t i,
+                               const code_writer<Code>& writer, std::size_t i, bool stream,
                                typename Code::storage* q) noexcept {
-  const float_tag df;
+  using steps = typename code_writer<Code>::steps;
   const float_vector x0 = source.load(x, i);
   const float_vector x1 = source.load(x + lanes, i + lanes);
   const float_vector x2 = source.load(x + 2 * lanes, i + 2 * lanes);
   const float_vector x3 = source.load(x + 3 * lanes, i + 3 * lanes);
-  int_vector n0 = DETENT_PASS_NEAREST(divisors(i)(x0));
-  int_vector n1 = DETENT_PASS_NEAREST(divisors(i + lanes)(x1));
-  int_vector n2 = DETENT_PASS_NEAREST(divisors(i + 2 * lanes)(x2));
-  int_vector n3 = DETENT_PASS_NEAREST(divisors(i + 3 * lanes)(x3));
-  if constexpr (Source::may_be_nan) {
-    const auto any_nan = hn::Or(hn::IsEitherNaN(x0, x1), hn::IsEitherNaN(x2, x3));
-    if (HWY_UNLIKELY(!hn::AllFalse(df, any_nan))) {
-      n0 = hn::IfThenZeroElse(hn::RebindMask(int_tag{}, hn::IsNaN(x0)), n0);
-      n1 = hn::IfThenZeroElse(hn::RebindMask(int_tag{}, hn::IsNaN(x1)), n1);
-      n2 = hn::IfThenZeroElse(hn::RebindMask(int_tag{}, hn::IsNaN(x2)), n2);
-      n3 = hn::IfThenZeroElse(hn::RebindMask(int_tag{}, hn::IsNaN(x3)), n3);
-    }
+  const int_vector n0 = DETENT_PASS_NEAREST(divisors(i)(x0));
+  const int_vector n1 = DETENT_PASS_NEAREST(divisors(i + lanes)(x1));
+  const int_vector n2 = DETENT_PASS_NEAREST(divisors(i + 2 * lanes)(x2));
+  const int_vector n3 = DETENT_PASS_NEAREST(divisors(i + 3 * lanes)(x3));
+  steps n{n0, n1, n2, n3};
+  if (HWY_UNLIKELY(n.overflows())) {
+    n = steps{replace_overflow(n0, x0), replace_overflow(n1, x1), replace_overflow(n2, x2),
+              replace_overflow(n3, x3)};
   }
-  writer.store(n0, n1, n2, n3, z, i, q);
+  writer.store(n, z, i, stream, q);
 }
 
-/// The distance in storage units of elements that are `elements` apart.
-template <class Code>
-HWY_INLINE constexpr std::ptrdiff_t storage_offset(std::ptrdiff_t elements) noexcept {
-  return Code::bits == 4 ? elements / 2 : elements;
-}
-
-/// A row, or a piece of one. What is left behind the last whole group goes through buffers.
+/// Elements of a row that are no whole group, from number i on: they go through buffers.
 template <class Code, class Source, class Divisors, class ZeroPoints>
-HWY_INLINE void quantize_row(const typename Source::element* x, const Source& source,
-                             const Divisors& divisors, const ZeroPoints& z,
-                             const code_writer<Code>& writer, std::size_t columns,
-                             typename Code::storage* q) noexcept {
+HWY_INLINE void quantize_last(const typename Source::element* x, const Source& source,
+                              const Divisors& divisors, const ZeroPoints& z,
+                              const code_writer<Code>& writer, std::size_t i, std::size_t columns,
+                              typename Code::storage* q) noexcept {
   using element = typename Source::element;
   using storage = typename Code::storage;
   alignas(64) element last[group_size];
   alignas(64) storage codes[group_size];
-  for (std::size_t i = 0; i < columns; i += group_size) {
-    const element* from = x + i;
-    storage* to = q + storage_offset<Code>(static_cast<std::ptrdiff_t>(i));
-    const std::size_t left = columns - i;
-    if (HWY_LIKELY(left >= group_size)) {
-      quantize_group<Code>(from, source, divisors, z, writer, i, to);
-      continue;
+  const std::size_t left = columns - i;
+  for (std::size_t k = 0; k < group_size; ++k) {
+    last[k] = k < left ? x[i + k] : element{0};
+  }
+  quantize_group<Code>(last, source, divisors, z, writer, i, false, codes);
+  std::memcpy(q + storage_offset<Code>(static_cast<std::ptrdiff_t>(i)), codes,
+              static_cast<std::size_t>(storage_offset<Code>(static_cast<std::ptrdiff_t>(left))) *
+                  sizeof(storage));
+}
+
+/// A row, or a piece of one.
+template <class Code, class Source, class Divisors, class ZeroPoints>
+HWY_INLINE void quantize_row(const typename Source::element* x, const Source& source,
+                             const Divisors& divisors, const ZeroPoints& z,
+                             const code_writer<Code>& writer, std::size_t columns,
+                             const elementwise_args& a, typename Code::storage* q) noexcept {
+  const bool stream = a.stream && starts_line(q);
+  std::size_t i = 0;
+  for (; i + group_size <= columns; i += group_size) {
+    if (a.read_ahead != 0) {
+      prefetch_ahead<group_size * sizeof(typename Source::element)>(x + i, a.read_ahead);
     }
-    for (std::size_t k = 0; k < group_size; ++k) {
-      last[k] = k < left ? from[k] : element{0};
-    }
-    quantize_group<Code>(last, source, divisors, z, writer, i, codes);
-    std::memcpy(to, codes,
-                static_cast<std::size_t>(storage_offset<Code>(static_cast<std::ptrdiff_t>(left))) *
-                    sizeof(storage));
+    quantize_group<Code>(x + i, source, divisors, z, writer, i, stream,
+                         q + storage_offset<Code>(static_cast<std::ptrdiff_t>(i)));
+  }
+  if (i < columns) {
+    quantize_last<Code>(x, source, divisors, z, writer, i, columns, q);
   }
 }
 
 /// Rows whose parameters are made together, and columns.
-inline constexpr std::size_t parameter_rows = 16;
+inline constexpr std::size_t parameter_rows = 64;
 inline constexpr std::size_t parameter_columns = 1024;
 
 /// A piece of a row of parameters that becomes readable up to the next multiple of group_size; what
 /// is behind it is harmless: 1 for scales, 0 for integers. From null: zeros.
 template <class T>
 HWY_INLINE void copy_padded(const T* from, std::size_t count, T* to) noexcept {
-  const T padding = std::is_same_v<T, float> ? T{1} : T{0};
-  for (std::size_t i = 0; i < (count + group_size - 1) / group_size * group_size; ++i) {
-    to[i] = from != nullptr && i < count ? from[i] : padding;
+  const std::size_t copied = from == nullptr ? 0 : count;
+  if (copied > 0) {
+    std::memcpy(to, from, copied * sizeof(T));
+  }
+  for (std::size_t i = copied; i < padded(count); ++i) {
+    to[i] = std::is_same_v<T, float> ? T{1} : T{0};
   }
 }
 
-/// Streaming stores become visible to other threads in order with what follows.
-HWY_INLINE void finish_stores(const elementwise_args& a) noexcept {
-  if (a.stream) {
-    hwy::FlushStream();
+/// Short rows, one behind the other, are taken as one: what a group needs comes from arrays, by the
+/// number of the element. A row has 2^shift elements: a vector if kIsVector, else more.
+template <bool kIsVector>
+struct short_rows {
+  const divisor_array<parameter_rows>& divisors;
+  const std::int32_t* zero_points;  // of parameter_rows rows
+  int shift;
+
+  HWY_INLINE product_divisor operator()(std::size_t i) const noexcept {
+    return divisors.one(i >> shift);
   }
-}
+  HWY_INLINE word_vector words(std::size_t i, std::size_t k) const noexcept {
+    if constexpr (kIsVector) {
+      const int_tag di;
+      return hn::ReorderDemote2To(word_tag{}, hn::Set(di, zero_points[(i + k * lanes) >> shift]),
+                                  hn::Set(di, zero_points[(i + (k + 1) * lanes) >> shift]));
+    } else {
+      return hn::Set(word_tag{}, static_cast<std::int16_t>(zero_points[(i + k * lanes) >> shift]));
+    }
+  }
+};
+inline constexpr std::size_t short_row = 512;
 
 /// One scale for each row.
 template <class Code>
 void quantize_rows(const float* x, const elementwise_args& a, typename Code::storage* q) noexcept {
   const code_writer<Code> writer(a);
   divisor_array<parameter_rows> divisors;
-  const std::size_t step = a.parameter_step == 0 ? a.rows : parameter_rows;
+  const bool one_scale = a.parameter_step == 0;
+  const bool are_short = !one_scale && a.columns >= lanes && a.columns <= short_row &&
+                         (a.columns & (a.columns - 1)) == 0 &&
+                         a.in_stride == static_cast<std::ptrdiff_t>(a.columns) &&
+                         a.out_stride == a.in_stride;
+  const std::size_t step = one_scale ? a.rows : parameter_rows;
   for (std::size_t first = 0; first < a.rows; first += step) {
     const std::size_t rows = a.rows - first < step ? a.rows - first : step;
-    const std::size_t scales = a.parameter_step == 0 ? 1 : rows;
+    const auto start = static_cast<std::ptrdiff_t>(first);
+    const float* scale = a.scale + start * a.parameter_step;
+    const std::int32_t* zero_point = a.zero_point + start * a.parameter_step;
     const bool regular =
-        Code::bits != 16 &&
-        divisors.assign(a.scale + static_cast<std::ptrdiff_t>(first) * a.parameter_step,
-                        a.parameter_step, scales);
+        Code::bits != 16 && divisors.assign(scale, a.parameter_step, one_scale ? 1 : rows);
+    if constexpr (Code::bits != 16) {
+      if (regular && are_short) {
+        std::int32_t zero_points[parameter_rows];
+        for (std::size_t r = 0; r < parameter_rows; ++r) {
+          zero_points[r] =
+              r < rows ? zero_point[static_cast<std::ptrdiff_t>(r) * a.parameter_step] : 0;
+        }
+        const auto quantize_all = [&](const auto& rows_of_group) HWY_ATTR {
+          quantize_row<Code>(x + start * a.in_stride, float_source{}, rows_of_group, rows_of_group,
+                             writer, rows * a.columns, a,
+                             q + storage_offset<Code>(start * a.out_stride));
+        };
+        int shift = 0;
+        while (std::size_t{1} << shift != a.columns) {
+          ++shift;
+        }
+        if (a.columns == lanes) {
+          quantize_all(short_rows<true>{divisors, zero_points, shift});
+        } else {
+          quantize_all(short_rows<false>{divisors, zero_points, shift});
+        }
+        continue;
+      }
+    }
     for (std::size_t r = 0; r < rows; ++r) {
       const auto row = static_cast<std::ptrdiff_t>(first + r);
       const float* from = x + row * a.in_stride;
       typename Code::storage* to = q + storage_offset<Code>(row * a.out_stride);
-      const one_zero_point z(a.zero_point[row * a.parameter_step]);
+      const std::ptrdiff_t parameter = static_cast<std::ptrdiff_t>(r) * a.parameter_step;
+      const one_zero_point z(zero_point[parameter]);
       if (regular) {
-        const product_divisor d = divisors.one(scales == 1 ? 0 : r);
+        const product_divisor d = divisors.one(one_scale ? 0 : r);
         quantize_row<Code>(from, float_source{}, one_divisor<product_divisor>{d}, z, writer,
-                           a.columns, to);
+                           a.columns, a, to);
       } else {
-        const quotient_divisor d{hn::Set(float_tag{}, a.scale[row * a.parameter_step])};
+        const quotient_divisor d{hn::Set(float_tag{}, scale[parameter])};
         quantize_row<Code>(from, float_source{}, one_divisor<quotient_divisor>{d}, z, writer,
-                           a.columns, to);
+                           a.columns, a, to);
       }
     }
   }
 }
 
-/// One scale for each column.
+/// The zero points of columns, as the codes need them.
+template <class Code>
+class zero_point_columns {
+ public:
+  HWY_INLINE void assign(const std::int32_t* z, std::size_t count) noexcept {
+    copy_padded(z, count, wide_);
+    if constexpr (Code::bits != 16) {
+      const zero_point_array all(wide_);
+      for (std::size_t i = 0; i < padded(count); i += 2 * lanes) {
+        hn::StoreU(all.words(i, 0), word_tag{}, words_ + i);
+      }
+    }
+  }
+  HWY_INLINE auto get() const noexcept {
+    if constexpr (Code::bits == 16) {
+      return zero_point_array(wide_);
+    } else {
+      return zero_point_words(words_);
+    }
+  }
+
+ private:
+  alignas(64) std::int32_t wide_[parameter_columns];
+  alignas(64) std::int16_t words_[parameter_columns];
+};
+
+/// A scale for each column, the same in all rows if parameter_step is 0: then made once.
 template <class Code>
 void quantize_columns(const float* x, const elementwise_args& a,
                       typename Code::storage* q) noexcept {
   const code_writer<Code> writer(a);
   divisor_array<parameter_columns> divisors;
-  alignas(64) std::int32_t zero_points[parameter_columns];
+  zero_point_columns<Code> zero_points;
+  alignas(64) float scales[parameter_columns];
   for (std::size_t c = 0; c < a.columns; c += parameter_columns) {
     const std::size_t columns =
         a.columns - c < parameter_columns ? a.columns - c : parameter_columns;
@@ -3783,15 +4220,20 @@ void quantize_columns(const float* x, const elementwise_args& a,
       typename Code::storage* to = q + storage_offset<Code>(row * a.out_stride + column);
       if (r == 0 || a.parameter_step != 0) {
         const std::ptrdiff_t parameter = row * a.parameter_step + column;
-        copy_padded(a.zero_point + parameter, columns, zero_points);
-        regular = divisors.assign(a.scale + parameter, 1, columns) && Code::bits != 16;
+        zero_points.assign(a.zero_point + parameter, columns);
+        // One row is divided before its reciprocals are made.
+        regular = Code::bits != 16 && a.parameter_step == 0 && a.rows > 1 &&
+                  divisors.assign(a.scale + parameter, 1, columns);
+        if (!regular) {
+          copy_padded(a.scale + parameter, columns, scales);
+        }
       }
       if (regular) {
         quantize_row<Code>(from, float_source{}, product_lanes<decltype(divisors)>{divisors},
-                           zero_point_array(zero_points), writer, columns, to);
+                           zero_points.get(), writer, columns, a, to);
       } else {
-        quantize_row<Code>(from, float_source{}, quotient_lanes{divisors.scales()},
-                           zero_point_array(zero_points), writer, columns, to);
+        quantize_row<Code>(from, float_source{}, quotient_lanes{scales}, zero_points.get(), writer,
+                           columns, a, to);
       }
     }
   }
@@ -3818,7 +4260,7 @@ void requantize_rows(const std::int32_t* acc, const elementwise_args& a,
     const multiplier m{hn::Set(float_tag{}, a.scale[parameter])};
     quantize_row<Code>(acc + row * a.in_stride, biased_source{hn::Set(int_tag{}, bias)},
                        one_divisor<multiplier>{m}, one_zero_point(a.zero_point[parameter]), writer,
-                       a.columns, q + row * a.out_stride);
+                       a.columns, a, q + row * a.out_stride);
   }
 }
 
@@ -3827,7 +4269,7 @@ void requantize_columns(const std::int32_t* acc, const elementwise_args& a,
                         typename Code::storage* q) noexcept {
   const code_writer<Code> writer(a);
   alignas(64) float factors[parameter_columns];
-  alignas(64) std::int32_t zero_points[parameter_columns];
+  zero_point_columns<Code> zero_points;
   alignas(64) std::int32_t biases[parameter_columns];
   for (std::size_t c = 0; c < a.columns; c += parameter_columns) {
     const std::size_t columns =
@@ -3837,12 +4279,12 @@ void requantize_columns(const std::int32_t* acc, const elementwise_args& a,
       const auto row = static_cast<std::ptrdiff_t>(r);
       if (r == 0 || a.parameter_step != 0) {
         const std::ptrdiff_t parameter = row * a.parameter_step + column;
-        copy_padded(a.zero_point + parameter, columns, zero_points);
+        zero_points.assign(a.zero_point + parameter, columns);
         copy_padded(a.bias == nullptr ? nullptr : a.bias + parameter, columns, biases);
         copy_padded(a.scale + parameter, columns, factors);
       }
       quantize_row<Code>(acc + row * a.in_stride + column, column_biased_source{biases},
-                         multiplier_lanes{factors}, zero_point_array(zero_points), writer, columns,
+                         multiplier_lanes{factors}, zero_points.get(), writer, columns, a,
                          q + row * a.out_stride + column);
     }
   }
@@ -3858,6 +4300,17 @@ void requantize(const std::int32_t* acc, const elementwise_args& a,
   }
   finish_stores(a);
 }
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+#undef DETENT_PASS_NEAREST
+// ---- detent/kernels/dequantize-inl.hpp ----
+// dequantize; re-included once per Highway target by kernels/dispatch.hpp.
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
 
 /// Bytes for pairs of four-bit codes, the low half first; `count` is even.
 template <class Code>
@@ -3919,9 +4372,10 @@ HWY_INLINE float_vector dequantize_vector(const Q* q, const Parameters& p, std::
 }
 
 template <class Q, class Parameters>
-HWY_INLINE void dequantize_row(const Q* q, std::size_t columns, const Parameters& p, bool stream,
-                               float* x) noexcept {
+HWY_INLINE void dequantize_row(const Q* q, std::size_t columns, const Parameters& p,
+                               bool may_stream, float* x) noexcept {
   const float_tag df;
+  const bool stream = may_stream && starts_line(x);
   std::size_t i = 0;
   if (stream) {
     for (; i + lanes <= columns; i += lanes) {
@@ -3937,88 +4391,60 @@ HWY_INLINE void dequantize_row(const Q* q, std::size_t columns, const Parameters
   }
 }
 
+/// The rows from `row` on that stand one behind the other: their codes, unpacked if need be, and
+/// `columns` of each.
+template <class Code, class Q>
+HWY_INLINE void dequantize_rows(const Q* codes, const elementwise_args& a, std::size_t row,
+                                std::size_t rows, std::size_t column, std::size_t columns,
+                                float* x) noexcept {
+  for (std::size_t r = 0; r < rows; ++r) {
+    const auto at = static_cast<std::ptrdiff_t>(row + r);
+    const float* scale = a.scale + at * a.parameter_step;
+    const std::int32_t* zero_point = a.zero_point + at * a.parameter_step;
+    float* to = x + at * a.out_stride + static_cast<std::ptrdiff_t>(column);
+    if (a.per_column) {
+      dequantize_row(codes + r * columns, columns,
+                     parameter_arrays{zero_point + column, scale + column}, a.stream, to);
+    } else {
+      const one_parameter p{hn::Set(int_tag{}, *zero_point), hn::Set(float_tag{}, *scale)};
+      dequantize_row(codes + r * columns, columns, p, a.stream, to);
+    }
+  }
+}
+
 template <class Code>
 void dequantize(const typename Code::storage* q, const elementwise_args& a, float* x) noexcept {
-  // Pieces of a row: four-bit codes are unpacked before, in a buffer.
-  const std::size_t piece = Code::bits == 4 ? parameter_columns : a.columns;
-  alignas(64) std::uint8_t bytes[Code::bits == 4 ? parameter_columns : 1];
-  for (std::size_t r = 0; r < a.rows; ++r) {
-    const auto row = static_cast<std::ptrdiff_t>(r);
-    const float* scale = a.scale + row * a.parameter_step;
-    const std::int32_t* zero_point = a.zero_point + row * a.parameter_step;
-    const typename Code::storage* from = q + storage_offset<Code>(row * a.in_stride);
-    float* to = x + row * a.out_stride;
+  // Pieces of a row, or of several short ones: four-bit codes are unpacked before, in a buffer.
+  constexpr std::size_t piece = 1024;
+  alignas(64) std::uint8_t bytes[Code::bits == 4 ? piece : 1];
+  const bool are_short = a.columns > 0 && a.columns <= piece / 2 &&
+                         a.in_stride == static_cast<std::ptrdiff_t>(a.columns);
+  const std::size_t rows_of_piece = are_short ? piece / a.columns : 1;
+  for (std::size_t r = 0; r < a.rows; r += rows_of_piece) {
+    const std::size_t rows = a.rows - r < rows_of_piece ? a.rows - r : rows_of_piece;
+    const typename Code::storage* from =
+        q + storage_offset<Code>(static_cast<std::ptrdiff_t>(r) * a.in_stride);
     for (std::size_t c = 0; c < a.columns; c += piece) {
       const std::size_t columns = a.columns - c < piece ? a.columns - c : piece;
-      const auto* codes = [&]() HWY_ATTR {
-        if constexpr (Code::bits == 4) {
-          unpack_nibbles<Code>(from + c / 2, columns, bytes);
-          using byte = std::conditional_t<Code::is_signed, std::int8_t, std::uint8_t>;
-          return reinterpret_cast<const byte*>(bytes);
-        } else {
-          return from + c;
-        }
-      }();
-      if (a.per_column) {
-        dequantize_row(codes, columns, parameter_arrays{zero_point + c, scale + c}, a.stream,
-                       to + c);
+      const auto* codes = from + storage_offset<Code>(static_cast<std::ptrdiff_t>(c));
+      if (a.read_ahead != 0 && rows * columns == piece) {
+        prefetch_ahead<piece * Code::bits / 8>(codes, a.read_ahead);
+      }
+      if constexpr (Code::bits == 4) {
+        using byte = std::conditional_t<Code::is_signed, std::int8_t, std::uint8_t>;
+        unpack_nibbles<Code>(codes, rows * columns, bytes);
+        dequantize_rows<Code>(reinterpret_cast<const byte*>(bytes), a, r, rows, c, columns, x);
       } else {
-        const one_parameter p{hn::Set(int_tag{}, *zero_point), hn::Set(float_tag{}, *scale)};
-        dequantize_row(codes, columns, p, a.stream, to + c);
+        dequantize_rows<Code>(codes, a, r, rows, c, columns, x);
       }
     }
   }
   finish_stores(a);
 }
 
-inline min_max_result min_max(const float* x, std::size_t n) noexcept {
-  const float_tag df;
-  constexpr float infinity = std::numeric_limits<float>::infinity();
-  const float_vector plus_infinity = hn::Set(df, infinity);
-  const float_vector minus_infinity = hn::Set(df, -infinity);
-  // Four chains: min and max have a latency of several cycles. As above, the second operand is what
-  // is returned next to a NaN, so NaN never enters a chain.
-  float_vector lower[4] = {plus_infinity, plus_infinity, plus_infinity, plus_infinity};
-  float_vector upper[4] = {minus_infinity, minus_infinity, minus_infinity, minus_infinity};
-  std::size_t count_nan = 0;
-  std::size_t i = 0;
-  for (; i + 4 * lanes <= n; i += 4 * lanes) {
-    const float_vector v0 = hn::LoadU(df, x + i);
-    const float_vector v1 = hn::LoadU(df, x + i + lanes);
-    const float_vector v2 = hn::LoadU(df, x + i + 2 * lanes);
-    const float_vector v3 = hn::LoadU(df, x + i + 3 * lanes);
-    lower[0] = hn::Min(v0, lower[0]);
-    lower[1] = hn::Min(v1, lower[1]);
-    lower[2] = hn::Min(v2, lower[2]);
-    lower[3] = hn::Min(v3, lower[3]);
-    upper[0] = hn::Max(v0, upper[0]);
-    upper[1] = hn::Max(v1, upper[1]);
-    upper[2] = hn::Max(v2, upper[2]);
-    upper[3] = hn::Max(v3, upper[3]);
-    const auto any_nan =
-        hn::Or(hn::Or(hn::IsNaN(v0), hn::IsNaN(v1)), hn::Or(hn::IsNaN(v2), hn::IsNaN(v3)));
-    if (HWY_UNLIKELY(!hn::AllFalse(df, any_nan))) {
-      count_nan += hn::CountTrue(df, hn::IsNaN(v0)) + hn::CountTrue(df, hn::IsNaN(v1)) +
-                   hn::CountTrue(df, hn::IsNaN(v2)) + hn::CountTrue(df, hn::IsNaN(v3));
-    }
-  }
-  float_vector low = hn::Min(hn::Min(lower[0], lower[1]), hn::Min(lower[2], lower[3]));
-  float_vector high = hn::Max(hn::Max(upper[0], upper[1]), hn::Max(upper[2], upper[3]));
-  for (; i < n; i += lanes) {
-    const std::size_t count = n - i < lanes ? n - i : lanes;
-    const float_vector v = hn::LoadNOr(plus_infinity, df, x + i, count);
-    low = hn::Min(v, low);
-    high = hn::Max(hn::LoadNOr(minus_infinity, df, x + i, count), high);
-    count_nan += hn::CountTrue(df, hn::IsNaN(v));
-  }
-  // Adding zero turns -0 into +0.
-  return {hn::ReduceMin(df, low) + 0.0F, hn::ReduceMax(df, high) + 0.0F, count_nan};
-}
-
 }  // namespace HWY_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
-#undef DETENT_PASS_NEAREST
 // ---- detent/kernels/gemm_f32-inl.hpp ----
 // Float products, re-included once per Highway target by kernels/dispatch.hpp.
 //
@@ -4143,6 +4569,94 @@ inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
       hn::StoreN(clamp_ordered(sum, lower, upper), df, out + c, count);
     }
   }
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+// ---- detent/kernels/reduce-inl.hpp ----
+// Ranges and sums; re-included once per Highway target by kernels/dispatch.hpp.
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+inline min_max_result min_max(const float* x, std::size_t n) noexcept {
+  const float_tag df;
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const float_vector plus_infinity = hn::Set(df, infinity);
+  const float_vector minus_infinity = hn::Set(df, -infinity);
+  // Four chains: min and max have a latency of several cycles. As above, the second operand is what
+  // is returned next to a NaN, so NaN never enters a chain.
+  float_vector lower[4] = {plus_infinity, plus_infinity, plus_infinity, plus_infinity};
+  float_vector upper[4] = {minus_infinity, minus_infinity, minus_infinity, minus_infinity};
+  std::size_t count_nan = 0;
+  const auto partly = [&](std::size_t first, std::size_t count) HWY_ATTR {
+    const float_vector v = hn::LoadNOr(plus_infinity, df, x + first, count);
+    lower[0] = hn::Min(v, lower[0]);
+    upper[0] = hn::Max(hn::LoadNOr(minus_infinity, df, x + first, count), upper[0]);
+    count_nan += hn::CountTrue(df, hn::IsNaN(v));
+  };
+  // Vectors that cross cache lines take twice as long to load.
+  const std::size_t beyond = reinterpret_cast<std::uintptr_t>(x) / sizeof(float) % lanes;
+  std::size_t i = beyond == 0 || n < lanes ? 0 : lanes - beyond;
+  if (i > 0) {
+    partly(0, i);
+  }
+  // Less is in a cache.
+  const std::size_t read_ahead = n >= (std::size_t{1} << 18) ? 4096 : 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    if (read_ahead != 0) {
+      prefetch_ahead<group_size * sizeof(float)>(x + i, read_ahead);
+    }
+    const float_vector v0 = hn::LoadU(df, x + i);
+    const float_vector v1 = hn::LoadU(df, x + i + lanes);
+    const float_vector v2 = hn::LoadU(df, x + i + 2 * lanes);
+    const float_vector v3 = hn::LoadU(df, x + i + 3 * lanes);
+    lower[0] = hn::Min(v0, lower[0]);
+    lower[1] = hn::Min(v1, lower[1]);
+    lower[2] = hn::Min(v2, lower[2]);
+    lower[3] = hn::Min(v3, lower[3]);
+    upper[0] = hn::Max(v0, upper[0]);
+    upper[1] = hn::Max(v1, upper[1]);
+    upper[2] = hn::Max(v2, upper[2]);
+    upper[3] = hn::Max(v3, upper[3]);
+    const auto any_nan = hn::Or(hn::IsEitherNaN(v0, v1), hn::IsEitherNaN(v2, v3));
+    if (HWY_UNLIKELY(!hn::AllFalse(df, any_nan))) {
+      count_nan += hn::CountTrue(df, hn::IsNaN(v0)) + hn::CountTrue(df, hn::IsNaN(v1)) +
+                   hn::CountTrue(df, hn::IsNaN(v2)) + hn::CountTrue(df, hn::IsNaN(v3));
+    }
+  }
+  for (; i < n; i += lanes) {
+    partly(i, n - i < lanes ? n - i : lanes);
+  }
+  const float_vector low = hn::Min(hn::Min(lower[0], lower[1]), hn::Min(lower[2], lower[3]));
+  const float_vector high = hn::Max(hn::Max(upper[0], upper[1]), hn::Max(upper[2], upper[3]));
+  // Adding zero turns -0 into +0.
+  return {hn::ReduceMin(df, low) + 0.0F, hn::ReduceMax(df, high) + 0.0F, count_nan};
+}
+
+/// The sum of n codes, modulo 2^32.
+template <class Q>
+std::int32_t sum_codes(const Q* q, std::size_t n) noexcept {
+  // Sums of eight bytes want them unsigned: the sign bit turned, signed ones are larger by 128.
+  const hn::Repartition<std::uint8_t, float_tag> db;
+  const hn::Repartition<std::uint64_t, float_tag> d64;
+  constexpr std::uint8_t turned = std::is_signed_v<Q> ? 128 : 0;
+  const auto bytes = reinterpret_cast<const std::uint8_t*>(q);
+  const auto turn = hn::Set(db, turned);
+  const std::size_t step = hn::Lanes(db);
+  auto sum = hn::Zero(d64);
+  std::size_t i = 0;
+  for (; i + step <= n; i += step) {
+    sum = hn::Add(sum, hn::SumsOf8(hn::Xor(hn::LoadU(db, bytes + i), turn)));
+  }
+  if (i < n) {
+    const auto last = hn::LoadNOr(turn, db, bytes + i, n - i);
+    sum = hn::Add(sum, hn::SumsOf8(hn::Xor(last, turn)));
+  }
+  return static_cast<std::int32_t>(
+      static_cast<std::uint32_t>(hn::ReduceSum(d64, sum) - std::uint64_t{turned} * n));
 }
 
 }  // namespace HWY_NAMESPACE
@@ -4810,6 +5324,8 @@ DETENT_KERNELS_NAMESPACE_BEGIN
   inline constexpr kernel_table integer##_table = {   \
       id,                                             \
       &elementwise::min_max,                          \
+      &elementwise::sum_codes<std::uint8_t>,          \
+      &elementwise::sum_codes<std::int8_t>,           \
       &elementwise::quantize<u4_code>,                \
       &elementwise::quantize<s4_code>,                \
       &elementwise::quantize<u8_code>,                \
@@ -5914,8 +6430,16 @@ inline parameter_view view_of(const block_quant_params& p, std::size_t rank, con
   return v;
 }
 
+/// Looks at all of them at once first: there may be many, and rarely is one wrong.
 inline void require_parameters(const parameter_view& p, grid levels, const char* where) {
+  const kernels::min_max_result scales = active_table().min_max(p.scales, p.count);
+  bool right = scales.count_nan == 0 && scales.lower > 0.0F && std::isfinite(scales.upper);
+  const auto qmin = static_cast<std::uint32_t>(levels.qmin);
   for (std::size_t i = 0; i < p.count; ++i) {
+    right &= static_cast<std::uint32_t>(p.zero_points[i]) - qmin <=
+             static_cast<std::uint32_t>(levels.qmax) - qmin;
+  }
+  for (std::size_t i = 0; i < p.count && !right; ++i) {
     require_scale(p.scales[i], where);
     require_zero_point(p.zero_points[i], levels, where);
   }
@@ -6063,8 +6587,9 @@ class row_operation {
                 const std::int32_t* bias, const execution& e, std::size_t size)
       : in_(in), out_(out), p_(p), levels_(levels), bias_(bias) {
     constexpr std::size_t beyond_caches = std::size_t{32} << 20;
-    stream_ = e.stores == store_policy::streaming ||
-              (e.stores == store_policy::automatic && size >= beyond_caches / sizeof(out_storage));
+    is_large_ =
+        e.stores == store_policy::streaming ||
+        (e.stores == store_policy::automatic && size >= beyond_caches / sizeof(out_storage));
   }
 
   /// Whether a row of the table takes such a block as it is.
@@ -6108,6 +6633,9 @@ class row_operation {
     return offset % static_cast<std::ptrdiff_t>(elements_per_unit<T>) == 0;
   }
 
+  /// The processor's own prefetchers end with every page.
+  static constexpr std::size_t page_bytes = 4096;
+
   [[nodiscard]] kernels::elementwise_args arguments(const walk_block& b) const noexcept {
     kernels::elementwise_args a;
     a.rows = b.rows.extent;
@@ -6132,7 +6660,7 @@ class row_operation {
       constexpr std::size_t line = 64;
       constexpr std::size_t line_elements = line / sizeof(out_storage) * elements_per_unit<Out>;
       const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(out) % line;
-      if (!stream_) {
+      if (!is_large_) {
         Row::run(in, a, out);
       } else if (a.rows == 1 && misaligned % sizeof(out_storage) == 0) {
         const std::size_t head = (std::min)(
@@ -6148,10 +6676,11 @@ class row_operation {
           a.bias = a.bias == nullptr ? nullptr : a.bias + step;
         }
         a.stream = true;
+        a.read_ahead = page_bytes;
         Row::run(address<In>(in, step), a, address<Out>(out, step));
       } else {
-        a.stream =
-            misaligned == 0 && a.out_stride % static_cast<std::ptrdiff_t>(line_elements) == 0;
+        a.stream = true;
+        a.read_ahead = page_bytes;
         Row::run(in, a, out);
       }
     }
@@ -6248,7 +6777,7 @@ class row_operation {
   parameter_view p_;
   grid levels_;
   const std::int32_t* bias_;
-  bool stream_ = false;
+  bool is_large_ = false;
 };
 
 /// Packed elements of two bits have no rows of their own: those of bytes compute their values.
@@ -6982,11 +7511,7 @@ void require_product(matrix_view<const T> lhs, std::size_t depth, std::size_t co
 inline void sum_rows(const std::uint8_t* a, std::size_t lda, std::size_t rows, std::size_t depth,
                      std::int32_t* sums) noexcept {
   for (std::size_t i = 0; i < rows; ++i) {
-    std::uint32_t sum = 0;
-    for (std::size_t k = 0; k < depth; ++k) {
-      sum += a[i * lda + k];
-    }
-    sums[i] = static_cast<std::int32_t>(sum);
+    sums[i] = active_table().sum_u8(a + i * lda, depth);
   }
 }
 
@@ -7585,6 +8110,7 @@ DETENT_NAMESPACE_END
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <type_traits>
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
@@ -7617,6 +8143,26 @@ inline kernels::min_max_result strided_range(const float* x, std::size_t n, std:
   return all;
 }
 
+/// The sum of codes that are `stride` apart, modulo 2^32.
+template <quantized_type Q>
+std::int32_t sum_codes(const Q* q, std::size_t n, std::ptrdiff_t stride) noexcept {
+  if constexpr (std::is_same_v<Q, std::uint8_t>) {
+    if (stride == 1) {
+      return active_table().sum_u8(q, n);
+    }
+  } else if constexpr (std::is_same_v<Q, std::int8_t>) {
+    if (stride == 1) {
+      return active_table().sum_s8(q, n);
+    }
+  }
+  std::uint32_t sum = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    sum += static_cast<std::uint32_t>(
+        static_cast<std::int32_t>(q[static_cast<std::ptrdiff_t>(i) * stride]));
+  }
+  return static_cast<std::int32_t>(sum);
+}
+
 }  // namespace detail
 
 /// Quantizes x and returns the parameters. `scheme` fits the type of q. Throws shape_mismatch or
@@ -7634,8 +8180,8 @@ quant_params dynamic_quantize(std::span<const float> x, std::span<Q> q,
 }
 
 /// Quantizes each row of x with parameters of its own, which go to `scales` and `zero_points`, one
-/// for each row. `row_sums`, if there are any, receive the sum of the integers of each row. Throws
-/// as above, but rows may have been written when a later one holds an infinity.
+/// for each row. `row_sums`, if there are any, receive the sum of the integers of each row, modulo
+/// 2^32. Throws as above, but rows may have been written when a later one holds an infinity.
 template <quantized_type Q>
 void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::span<float> scales,
                            std::span<std::int32_t> zero_points,
@@ -7653,34 +8199,63 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
   require(row_sums.empty() || row_sums.size() == x.rows, error_kind::shape_mismatch, where, ": ",
           row_sums.size(), " row sums for ", x.rows, " rows");
   detail::require_grid<Q>(scheme.levels, where);
-  const std::size_t shape[] = {x.columns};
-  const std::ptrdiff_t in_stride[] = {x.column_stride};
-  const std::ptrdiff_t out_stride[] = {q.column_stride};
-  const auto run_row = [&](std::size_t r) {
-    const auto row = static_cast<std::ptrdiff_t>(r);
+  // Rows that fit the first-level cache twice go together: while some are quantized, the next are
+  // fetched.
+  constexpr std::size_t elements_together = std::size_t{1} << 11;
+  const std::size_t rows_together =
+      x.columns == 0 ? x.rows + 1 : (std::max)(std::size_t{1}, elements_together / x.columns);
+  const bool follow =
+      x.row_stride > 0 && static_cast<std::size_t>(x.row_stride) <= elements_together;
+  const std::size_t next_rows =
+      follow ? rows_together * static_cast<std::size_t>(x.row_stride) * sizeof(float) : 0;
+  const std::ptrdiff_t in_strides[] = {x.row_stride, x.column_stride};
+  const std::ptrdiff_t out_strides[] = {q.row_stride, q.column_stride};
+  const auto run_rows = [&](std::size_t first, std::size_t end) {
+    for (std::size_t r = first; r < end; ++r) {
+      const kernels::min_max_result range = detail::strided_range(
+          x.data + static_cast<std::ptrdiff_t>(r) * x.row_stride, x.columns, x.column_stride);
+      const quant_params p =
+          detail::dynamic_params(range, range.count_nan < x.columns, scheme, where);
+      scales[r] = p.scale;
+      zero_points[r] = p.zero_point;
+    }
+    const auto row = static_cast<std::ptrdiff_t>(first);
     const float* from = x.data + row * x.row_stride;
     Q* to = q.data + row * q.row_stride;
-    const kernels::min_max_result range = detail::strided_range(from, x.columns, x.column_stride);
-    const quant_params p =
-        detail::dynamic_params(range, range.count_nan < x.columns, scheme, where);
-    quantize(tensor_view<const float>(from, shape, in_stride),
-             tensor_view<Q>(to, shape, out_stride), p, scheme.levels);
-    scales[r] = p.scale;
-    zero_points[r] = p.zero_point;
-    if (!row_sums.empty()) {
-      std::int32_t sum = 0;
-      for (std::size_t c = 0; c < x.columns; ++c) {
-        sum += to[static_cast<std::ptrdiff_t>(c) * q.column_stride];
-      }
-      row_sums[r] = sum;
+    if (x.column_stride == 1 && q.column_stride == 1) {
+      kernels::elementwise_args a;
+      a.rows = end - first;
+      a.columns = x.columns;
+      a.in_stride = x.row_stride;
+      a.out_stride = q.row_stride;
+      a.scale = &scales[first];
+      a.zero_point = &zero_points[first];
+      a.parameter_step = 1;
+      a.qmin = scheme.levels.qmin;
+      a.qmax = scheme.levels.qmax;
+      a.read_ahead = next_rows;
+      detail::quantize_row<Q>::run(from, a, to);
+    } else {
+      const std::size_t shape[] = {end - first, x.columns};
+      detail::parameter_view params{&scales[first], &zero_points[first], end - first, {}};
+      params.strides[0] = 1;
+      detail::run_elementwise<detail::quantize_row<Q>>(
+          detail::operand_of(tensor_view<const float>(from, shape, in_strides)),
+          detail::operand_of(tensor_view<Q>(to, shape, out_strides)), params, scheme.levels,
+          nullptr, {});
+    }
+    for (std::size_t r = first; r < end && !row_sums.empty(); ++r) {
+      row_sums[r] = detail::sum_codes(q.data + static_cast<std::ptrdiff_t>(r) * q.row_stride,
+                                      x.columns, q.column_stride);
     }
   };
-  // Some rows for each task, so that short ones are worth it.
-  const std::size_t chunk = x.columns == 0 ? x.rows + 1 : 1 + detail::task_size / 4 / x.columns;
+  // Some for each task, so that short rows are worth it.
+  const std::size_t chunk =
+      rows_together * (x.columns == 0 ? 1 : 1 + detail::task_size / 4 / elements_together);
   detail::run_parallel(e.parallel, (x.rows + chunk - 1) / chunk, [&](std::size_t task) {
     const std::size_t end = (std::min)((task + 1) * chunk, x.rows);
-    for (std::size_t r = task * chunk; r < end; ++r) {
-      run_row(r);
+    for (std::size_t first = task * chunk; first < end; first += rows_together) {
+      run_rows(first, (std::min)(first + rows_together, end));
     }
   });
 }

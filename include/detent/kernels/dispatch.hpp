@@ -73,11 +73,15 @@ DETENT_KERNELS_NAMESPACE_END
 #define HWY_TARGET HWY_AVX2
 #include <hwy/highway.h>
 
+#include <detent/kernels/vectors-inl.hpp>
+
 #define DETENT_PASS_NEAREST(v) \
   hn::Vec<int_tag> { _mm256_cvtps_epi32((v).raw) }
-#include <detent/kernels/elementwise-inl.hpp>
+#include <detent/kernels/quantize-inl.hpp>
 #undef DETENT_PASS_NEAREST
+#include <detent/kernels/dequantize-inl.hpp>
 #include <detent/kernels/gemm_f32-inl.hpp>
+#include <detent/kernels/reduce-inl.hpp>
 
 #define DETENT_PASS_NAMESPACE avx2_widening
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR
@@ -108,12 +112,16 @@ DETENT_KERNELS_NAMESPACE_END
 #define HWY_TARGET HWY_AVX3
 #include <hwy/highway.h>
 
+#include <detent/kernels/vectors-inl.hpp>
+
 // With a mask of all lanes: GCC 12 warns that the other form leaves its result uninitialized.
 #define DETENT_PASS_NEAREST(v) \
   hn::Vec<int_tag> { _mm512_maskz_cvtps_epi32(0xFFFF, (v).raw) }
-#include <detent/kernels/elementwise-inl.hpp>
+#include <detent/kernels/quantize-inl.hpp>
 #undef DETENT_PASS_NEAREST
+#include <detent/kernels/dequantize-inl.hpp>
 #include <detent/kernels/gemm_f32-inl.hpp>
+#include <detent/kernels/reduce-inl.hpp>
 
 #define DETENT_PASS_NAMESPACE avx512_widening
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR
@@ -152,6 +160,8 @@ DETENT_KERNELS_NAMESPACE_BEGIN
   inline constexpr kernel_table integer##_table = {   \
       id,                                             \
       &elementwise::min_max,                          \
+      &elementwise::sum_codes<std::uint8_t>,          \
+      &elementwise::sum_codes<std::int8_t>,           \
       &elementwise::quantize<u4_code>,                \
       &elementwise::quantize<s4_code>,                \
       &elementwise::quantize<u8_code>,                \

@@ -140,6 +140,15 @@ DETENT_DECL min_max_result min_max(const float* x, std::size_t n) noexcept {
   return r;
 }
 
+template <class Q>
+std::int32_t sum_codes(const Q* q, std::size_t n) noexcept {
+  std::uint32_t sum = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    sum += static_cast<std::uint32_t>(static_cast<std::int32_t>(q[i]));
+  }
+  return static_cast<std::int32_t>(sum);
+}
+
 inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row, std::size_t column,
                   void* c, std::size_t index) noexcept {
   sum += wrapping(e.column_offset[column]);
@@ -232,17 +241,30 @@ DETENT_DECL void depthwise_f32(const depthwise_f32_args& d) noexcept {
 }
 
 inline constexpr kernel_table table = {
-    target::portable,      &min_max,
-    &quantize<u4_code>,    &quantize<s4_code>,
-    &quantize<u8_code>,    &quantize<s8_code>,
-    &quantize<u16_code>,   &quantize<s16_code>,
-    &dequantize<u4_code>,  &dequantize<s4_code>,
-    &dequantize<u8_code>,  &dequantize<s8_code>,
-    &dequantize<u16_code>, &dequantize<s16_code>,
-    &dequantize<s32_code>, &requantize<u8_code>,
-    &requantize<s8_code>,  &requantize<u16_code>,
-    &requantize<s16_code>, &gemm_f32,
-    &depthwise_f32,        &gemm_u8s8,
+    target::portable,
+    &min_max,
+    &sum_codes<std::uint8_t>,
+    &sum_codes<std::int8_t>,
+    &quantize<u4_code>,
+    &quantize<s4_code>,
+    &quantize<u8_code>,
+    &quantize<s8_code>,
+    &quantize<u16_code>,
+    &quantize<s16_code>,
+    &dequantize<u4_code>,
+    &dequantize<s4_code>,
+    &dequantize<u8_code>,
+    &dequantize<s8_code>,
+    &dequantize<u16_code>,
+    &dequantize<s16_code>,
+    &dequantize<s32_code>,
+    &requantize<u8_code>,
+    &requantize<s8_code>,
+    &requantize<u16_code>,
+    &requantize<s16_code>,
+    &gemm_f32,
+    &depthwise_f32,
+    &gemm_u8s8,
     &depthwise_u8,
 };
 

@@ -123,7 +123,8 @@ struct elementwise_args {
   bool per_column = false;
   const std::int32_t* bias = nullptr;  // requantize: null, or what is added first, as the scale
   std::int32_t qmin = 0, qmax = 0;
-  bool stream = false;  // write past the caches; rows of the output then start on cache lines
+  bool stream = false;  // write past the caches, where rows of the output start on cache lines
+  std::size_t read_ahead = 0;  // bytes: what follows so far behind is fetched, if not 0
 };
 
 /// What min_max() returns; see reference::min_max.
@@ -137,6 +138,9 @@ struct min_max_result {
 struct kernel_table {
   target id;
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
+  // Modulo 2^32.
+  std::int32_t (*sum_u8)(const std::uint8_t* q, std::size_t n) noexcept;
+  std::int32_t (*sum_s8)(const std::int8_t* q, std::size_t n) noexcept;
   // reference::quantize, dequantize and requantize.
   void (*quantize_u4)(const float* x, const elementwise_args& a, std::uint8_t* q) noexcept;
   void (*quantize_s4)(const float* x, const elementwise_args& a, std::uint8_t* q) noexcept;

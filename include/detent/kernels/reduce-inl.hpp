@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Ranges and sums; re-included once per Highway target by kernels/dispatch.hpp.
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+inline min_max_result min_max(const float* x, std::size_t n) noexcept {
+  const float_tag df;
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const float_vector plus_infinity = hn::Set(df, infinity);
+  const float_vector minus_infinity = hn::Set(df, -infinity);
+  // Four chains: min and max have a latency of several cycles. As above, the second operand is what
+  // is returned next to a NaN, so NaN never enters a chain.
+  float_vector lower[4] = {plus_infinity, plus_infinity, plus_infinity, plus_infinity};
+  float_vector upper[4] = {minus_infinity, minus_infinity, minus_infinity, minus_infinity};
+  std::size_t count_nan = 0;
+  const auto partly = [&](std::size_t first, std::size_t count) HWY_ATTR {
+    const float_vector v = hn::LoadNOr(plus_infinity, df, x + first, count);
+    lower[0] = hn::Min(v, lower[0]);
+    upper[0] = hn::Max(hn::LoadNOr(minus_infinity, df, x + first, count), upper[0]);
+    count_nan += hn::CountTrue(df, hn::IsNaN(v));
+  };
+  // Vectors that cross cache lines take twice as long to load.
+  const std::size_t beyond = reinterpret_cast<std::uintptr_t>(x) / sizeof(float) % lanes;
+  std::size_t i = beyond == 0 || n < lanes ? 0 : lanes - beyond;
+  if (i > 0) {
+    partly(0, i);
+  }
+  // Less is in a cache.
+  const std::size_t read_ahead = n >= (std::size_t{1} << 18) ? 4096 : 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    if (read_ahead != 0) {
+      prefetch_ahead<group_size * sizeof(float)>(x + i, read_ahead);
+    }
+    const float_vector v0 = hn::LoadU(df, x + i);
+    const float_vector v1 = hn::LoadU(df, x + i + lanes);
+    const float_vector v2 = hn::LoadU(df, x + i + 2 * lanes);
+    const float_vector v3 = hn::LoadU(df, x + i + 3 * lanes);
+    lower[0] = hn::Min(v0, lower[0]);
+    lower[1] = hn::Min(v1, lower[1]);
+    lower[2] = hn::Min(v2, lower[2]);
+    lower[3] = hn::Min(v3, lower[3]);
+    upper[0] = hn::Max(v0, upper[0]);
+    upper[1] = hn::Max(v1, upper[1]);
+    upper[2] = hn::Max(v2, upper[2]);
+    upper[3] = hn::Max(v3, upper[3]);
+    const auto any_nan = hn::Or(hn::IsEitherNaN(v0, v1), hn::IsEitherNaN(v2, v3));
+    if (HWY_UNLIKELY(!hn::AllFalse(df, any_nan))) {
+      count_nan += hn::CountTrue(df, hn::IsNaN(v0)) + hn::CountTrue(df, hn::IsNaN(v1)) +
+                   hn::CountTrue(df, hn::IsNaN(v2)) + hn::CountTrue(df, hn::IsNaN(v3));
+    }
+  }
+  for (; i < n; i += lanes) {
+    partly(i, n - i < lanes ? n - i : lanes);
+  }
+  const float_vector low = hn::Min(hn::Min(lower[0], lower[1]), hn::Min(lower[2], lower[3]));
+  const float_vector high = hn::Max(hn::Max(upper[0], upper[1]), hn::Max(upper[2], upper[3]));
+  // Adding zero turns -0 into +0.
+  return {hn::ReduceMin(df, low) + 0.0F, hn::ReduceMax(df, high) + 0.0F, count_nan};
+}
+
+/// The sum of n codes, modulo 2^32.
+template <class Q>
+std::int32_t sum_codes(const Q* q, std::size_t n) noexcept {
+  // Sums of eight bytes want them unsigned: the sign bit turned, signed ones are larger by 128.
+  const hn::Repartition<std::uint8_t, float_tag> db;
+  const hn::Repartition<std::uint64_t, float_tag> d64;
+  constexpr std::uint8_t turned = std::is_signed_v<Q> ? 128 : 0;
+  const auto bytes = reinterpret_cast<const std::uint8_t*>(q);
+  const auto turn = hn::Set(db, turned);
+  const std::size_t step = hn::Lanes(db);
+  auto sum = hn::Zero(d64);
+  std::size_t i = 0;
+  for (; i + step <= n; i += step) {
+    sum = hn::Add(sum, hn::SumsOf8(hn::Xor(hn::LoadU(db, bytes + i), turn)));
+  }
+  if (i < n) {
+    const auto last = hn::LoadNOr(turn, db, bytes + i, n - i);
+    sum = hn::Add(sum, hn::SumsOf8(hn::Xor(last, turn)));
+  }
+  return static_cast<std::int32_t>(
+      static_cast<std::uint32_t>(hn::ReduceSum(d64, sum) - std::uint64_t{turned} * n));
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the kernels of a Highway target share; re-included once for each by kernels/dispatch.hpp.
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Vectors of sixteen lanes at the most: one panel of columns.
+using float_tag = hn::CappedTag<float, panel_columns>;
+using int_tag = hn::RebindToSigned<float_tag>;
+using float_vector = hn::Vec<float_tag>;
+using int_vector = hn::Vec<int_tag>;
+inline constexpr std::size_t lanes = hn::MaxLanes(float_tag{});
+
+/// 1.5 * 2^23: adding it rounds |v| < 2^22 to an integer, half to even, which then stands in the
+/// low bits.
+inline constexpr float rounding_bias = 12582912.0F;
+inline constexpr std::int32_t rounding_bias_bits = 0x4B400000;
+
+/// The grid's bounds in steps from the zero point, ready for float vectors.
+struct grid_vectors {
+  float_vector lowest, highest;
+  int_vector zero_point_minus_bias;
+
+  HWY_INLINE grid_vectors(int_vector zero_point, std::int32_t qmin, std::int32_t qmax) noexcept {
+    const float_tag df;
+    const int_tag di;
+    lowest = hn::ConvertTo(df, hn::Sub(hn::Set(di, qmin), zero_point));
+    highest = hn::ConvertTo(df, hn::Sub(hn::Set(di, qmax), zero_point));
+    zero_point_minus_bias = hn::Sub(zero_point, hn::Set(di, rounding_bias_bits));
+  }
+
+  /// x86's max and min return the second operand when either is NaN, so NaN passes.
+  HWY_INLINE float_vector clamp(float_vector steps) const noexcept {
+    return hn::Min(highest, hn::Max(lowest, steps));
+  }
+  /// Rounds what clamp() returned for a number.
+  HWY_INLINE int_vector round(float_vector clamped) const noexcept {
+    const float_vector biased = hn::Add(clamped, hn::Set(float_tag{}, rounding_bias));
+    return hn::Add(hn::BitCast(int_tag{}, biased), zero_point_minus_bias);
+  }
+};
+
+template <class Q>
+HWY_INLINE void store_8bit(int_vector v, Q* q) noexcept {
+  const hn::Rebind<Q, float_tag> dq;
+  hn::StoreU(hn::DemoteTo(dq, v), dq, q);
+}
+
+template <class Q>
+HWY_INLINE void store_8bit(int_vector v, std::size_t count, Q* q) noexcept {
+  const hn::Rebind<Q, float_tag> dq;
+  hn::StoreN(hn::DemoteTo(dq, v), dq, q, count);
+}
+
+/// Four vectors become one vector of 8-bit codes.
+inline constexpr std::size_t group_size = 4 * lanes;
+
+/// Streaming stores want whole vectors of memory.
+HWY_INLINE bool starts_line(const void* p) noexcept {
+  return reinterpret_cast<std::uintptr_t>(p) % 64 == 0;
+}
+
+template <class D, class T>
+HWY_INLINE void store_bytes(hn::Vec<D> v, D d, bool stream, T* to) noexcept {
+  if (stream) {
+    hn::Stream(v, d, to);
+  } else {
+    hn::StoreU(v, d, to);
+  }
+}
+
+/// Fetches what is `distance` bytes behind the kBytes at `from`, and a line of each of the two
+/// pages that follow it: that wakes the processor's prefetchers there, which end with every page.
+template <std::size_t kBytes>
+HWY_INLINE void prefetch_ahead(const void* from, std::size_t distance) noexcept {
+  constexpr std::size_t line = 64;
+  constexpr std::size_t page = 4096;
+  const auto* bytes = static_cast<const char*>(from) + distance;
+  for (std::size_t i = 0; i < kBytes; i += line) {
+    hwy::Prefetch(bytes + i);
+  }
+  hwy::Prefetch(bytes + page);
+  hwy::Prefetch(bytes + 2 * page);
+}
+
+/// The distance in storage units of elements that are `elements` apart.
+template <class Code>
+HWY_INLINE constexpr std::ptrdiff_t storage_offset(std::ptrdiff_t elements) noexcept {
+  return Code::bits == 4 ? elements / 2 : elements;
+}
+
+/// Streaming stores become visible to other threads in order with what follows.
+HWY_INLINE void finish_stores(const elementwise_args& a) noexcept {
+  if (a.stream) {
+    hwy::FlushStream();
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
