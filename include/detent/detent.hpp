@@ -20,6 +20,7 @@
 #include <detent/pack.hpp>
 #include <detent/packed.hpp>
 #include <detent/parallel.hpp>
+#include <detent/power_of_two.hpp>
 #include <detent/quantize.hpp>
 #include <detent/quantized_elementwise.hpp>
 #include <detent/reference.hpp>

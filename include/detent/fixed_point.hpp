@@ -186,22 +186,26 @@ void requantize_rows(std::span<const std::int32_t> acc, std::span<Q> q,
   }
 }
 
+/// Elements are rows of as many columns as there are multipliers.
+template <class Multiplier>
+void require_columns(std::size_t elements, std::span<const Multiplier> multipliers,
+                     const char* where) {
+  require(multipliers.empty() || multipliers.data() != nullptr, error_kind::invalid_argument, where,
+          ": null data with ", multipliers.size(), " multipliers");
+  require(multipliers.empty() ? elements == 0 : elements % multipliers.size() == 0,
+          error_kind::shape_mismatch, where, ": ", multipliers.size(), " multipliers for ",
+          elements, " elements, which are no whole rows");
+}
+
 template <class Q>
 void requantize_fixed_point(std::span<const std::int32_t> acc, std::span<Q> q,
                             std::span<const fixed_point_multiplier> multipliers,
                             std::int32_t zero_point, grid levels, requantize_dialect dialect) {
   constexpr const char* where = "requantize";
-  constexpr grid type{std::numeric_limits<Q>::min(), std::numeric_limits<Q>::max()};
-  require(levels.qmin <= levels.qmax && levels.qmin >= type.qmin && levels.qmax <= type.qmax,
-          error_kind::invalid_argument, where, ": grid ", levels.qmin, "..", levels.qmax,
-          " does not fit ", type.qmin, "..", type.qmax);
+  require_grid<Q>(levels, where);
   require_zero_point(zero_point, levels, where);
   require_spans(acc, q, where);
-  require(multipliers.empty() || multipliers.data() != nullptr, error_kind::invalid_argument, where,
-          ": null data with ", multipliers.size(), " multipliers");
-  require(multipliers.empty() ? acc.empty() : acc.size() % multipliers.size() == 0,
-          error_kind::shape_mismatch, where, ": ", multipliers.size(), " multipliers for ",
-          acc.size(), " elements, which are no whole rows");
+  require_columns(acc.size(), multipliers, where);
   for (const fixed_point_multiplier m : multipliers) {
     require_multiplier(m, where);
   }
