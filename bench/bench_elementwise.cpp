@@ -4,9 +4,7 @@
 // finds oneDNN, also how many times as fast as that; iterations of both take turns. All are best of
 // all iterations: a neighbour on the machine slows each at random.
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <memory>

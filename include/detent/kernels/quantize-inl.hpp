@@ -349,10 +349,10 @@ HWY_INLINE void quantize_group(const typename Source::element* x, const Source& 
 
 /// Elements of a row that are no whole group, from number i on: they go through buffers.
 template <class Code, class Source, class Divisors, class ZeroPoints>
-HWY_INLINE void quantize_last(const typename Source::element* x, const Source& source,
-                              const Divisors& divisors, const ZeroPoints& z,
-                              const code_writer<Code>& writer, std::size_t i, std::size_t columns,
-                              typename Code::storage* q) noexcept {
+HWY_NOINLINE void quantize_last(const typename Source::element* x, const Source& source,
+                                const Divisors& divisors, const ZeroPoints& z,
+                                const code_writer<Code>& writer, std::size_t i, std::size_t columns,
+                                typename Code::storage* q) noexcept {
   using element = typename Source::element;
   using storage = typename Code::storage;
   alignas(64) element last[group_size];
@@ -447,10 +447,14 @@ void quantize_rows(const float* x, const elementwise_args& a, typename Code::sto
         Code::bits != 16 && divisors.assign(scale, a.parameter_step, one_scale ? 1 : rows);
     if constexpr (Code::bits != 16) {
       if (regular && are_short) {
-        std::int32_t zero_points[parameter_rows];
-        for (std::size_t r = 0; r < parameter_rows; ++r) {
-          zero_points[r] =
-              r < rows ? zero_point[static_cast<std::ptrdiff_t>(r) * a.parameter_step] : 0;
+        std::int32_t copies[parameter_rows];
+        const std::int32_t* zero_points = zero_point;
+        if (rows != parameter_rows || a.parameter_step != 1) {
+          for (std::size_t r = 0; r < parameter_rows; ++r) {
+            copies[r] =
+                r < rows ? zero_point[static_cast<std::ptrdiff_t>(r) * a.parameter_step] : 0;
+          }
+          zero_points = copies;
         }
         const auto quantize_all = [&](const auto& rows_of_group) HWY_ATTR {
           quantize_row<Code>(x + start * a.in_stride, float_source{}, rows_of_group, rows_of_group,
