@@ -3,6 +3,7 @@
 // that the fastest iteration reached: best against best, because a neighbour on the same core takes
 // cache and issue slots from both at random.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -29,15 +30,25 @@ void gemm(benchmark::State& state, detent::target target) {
   for (auto& v : a) {
     v = static_cast<std::uint8_t>(random());
   }
-  for (auto& v : b) {
-    v = static_cast<std::int8_t>(random());
+  // Normally distributed, each column scaled to -127..127, as weights are.
+  std::normal_distribution<float> normal;
+  std::vector<float> values(k);
+  for (std::size_t j = 0; j < n; ++j) {
+    float largest = 0.0F;
+    for (float& v : values) {
+      v = normal(random);
+      largest = (std::max)(largest, std::fabs(v));
+    }
+    for (std::size_t i = 0; i < k; ++i) {
+      b[i * n + j] = static_cast<std::int8_t>(std::lrint(values[i] / largest * 127.0F));
+    }
   }
   const auto weights = detent::pack_weights({b.data(), k, n});
   std::vector<T> c(m * n);
   const detent::matrix_view<const std::uint8_t> lhs(a.data(), m, k);
   const detent::matrix_view<T> out(c.data(), m, n);
   const detent::epilogue_options options{.lhs_zero_point = 7, .output = {4096.0F, 3}};
-  const double peak = detent_bench::integer_peak_gops();
+  const double peak = detent_bench::integer_peak_gops(target);
   double best = std::numeric_limits<double>::infinity();
   for (auto _ : state) {
     const double start = detent_bench::seconds_now();
@@ -63,6 +74,7 @@ void gemm(benchmark::State& state, detent::target target) {
       return;
     }
   }
+  state.counters["corrected_pairs"] = static_cast<double>(weights.certificate().corrected_pairs);
   const double operations = 2.0 * static_cast<double>(m * n * k);
   state.counters["GOPS"] =
       benchmark::Counter(operations * 1e-9, benchmark::Counter::kIsIterationInvariantRate);

@@ -40,14 +40,43 @@ __attribute__((target("avx512f,avx512vnni"))) inline void issue_vpdpbusd_zmm(std
   }
 }
 
-__attribute__((target("avx2"))) inline void issue_vpmaddwd_ymm(std::size_t times) {
+__attribute__((target("avx2,avxvnni"))) inline void issue_vpdpbusd_ymm(std::size_t times) {
   for (std::size_t i = 0; i < times; ++i) {
-    __asm__ volatile(DETENT_BENCH_TWENTY("vpmaddwd", "%%ymm14", "%%ymm15", "%%ymm")
-                         DETENT_BENCH_TWENTY("vpmaddwd", "%%ymm14", "%%ymm15", "%%ymm")::
+    __asm__ volatile(DETENT_BENCH_TWENTY("%{vex%} vpdpbusd", "%%ymm14", "%%ymm15", "%%ymm")
+                         DETENT_BENCH_TWENTY("%{vex%} vpdpbusd", "%%ymm14", "%%ymm15", "%%ymm")::
                              : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",
                                "xmm8", "xmm9");
   }
 }
+
+// The same sums by three instructions.
+#define DETENT_BENCH_PAIRS(r, n)                                                                  \
+  "vpmaddubsw %%" r "14,%%" r "13,%%" r "12\nvpmaddwd %%" r "15,%%" r "12,%%" r "12\nvpaddd %%" r \
+  "12,%%" r n ",%%" r n "\n"
+#define DETENT_BENCH_TEN_PAIRS(r)                                                      \
+  DETENT_BENCH_PAIRS(r, "0")                                                           \
+  DETENT_BENCH_PAIRS(r, "1")                                                           \
+  DETENT_BENCH_PAIRS(r, "2") DETENT_BENCH_PAIRS(r, "3") DETENT_BENCH_PAIRS(r, "4")     \
+      DETENT_BENCH_PAIRS(r, "5") DETENT_BENCH_PAIRS(r, "6") DETENT_BENCH_PAIRS(r, "7") \
+          DETENT_BENCH_PAIRS(r, "8") DETENT_BENCH_PAIRS(r, "9")
+
+__attribute__((target("avx2"))) inline void issue_pairs_ymm(std::size_t times) {
+  for (std::size_t i = 0; i < times; ++i) {
+    __asm__ volatile(DETENT_BENCH_TEN_PAIRS("ymm") DETENT_BENCH_TEN_PAIRS("ymm")::
+                         : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+                           "xmm9", "xmm12");
+  }
+}
+
+__attribute__((target("avx512bw"))) inline void issue_pairs_zmm(std::size_t times) {
+  for (std::size_t i = 0; i < times; ++i) {
+    __asm__ volatile(DETENT_BENCH_TEN_PAIRS("zmm") DETENT_BENCH_TEN_PAIRS("zmm")::
+                         : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+                           "xmm9", "xmm12");
+  }
+}
+#undef DETENT_BENCH_TEN_PAIRS
+#undef DETENT_BENCH_PAIRS
 #undef DETENT_BENCH_TWENTY
 #endif
 
@@ -65,17 +94,23 @@ double probe_gops(const Issue& issue, double products) {
   return best;
 }
 
-/// The peak of 8-bit products: vpdpbusd on 512 bits where there is one, else vpmaddwd on 256 bits.
-inline double integer_peak_gops() {
+/// The peak of 8-bit products with the instructions of a target: vpdpbusd, or vpmaddubsw, vpmaddwd
+/// and vpaddd.
+inline double integer_peak_gops(detent::target t) {
+  switch (t) {
 #if defined(__x86_64__)
-  if (detent::kernels::cpu_supports(detent::target::avx512_vnni)) {
-    return probe_gops(issue_vpdpbusd_zmm, 64.0);
-  }
-  if (detent::kernels::cpu_supports(detent::target::avx2)) {
-    return probe_gops(issue_vpmaddwd_ymm, 16.0);
-  }
+    case detent::target::avx2:
+      return probe_gops(issue_pairs_ymm, 32.0);
+    case detent::target::avx_vnni:
+      return probe_gops(issue_vpdpbusd_ymm, 32.0);
+    case detent::target::avx512:
+      return probe_gops(issue_pairs_zmm, 64.0);
+    case detent::target::avx512_vnni:
+      return probe_gops(issue_vpdpbusd_zmm, 64.0);
 #endif
-  return 0.0;
+    default:
+      return 0.0;
+  }
 }
 
 #if defined(__x86_64__)

@@ -30,5 +30,6 @@
 #include <detent/target.hpp>
 #include <detent/types.hpp>
 #include <detent/version.hpp>
+#include <detent/weight_pairs.hpp>
 
 #endif  // DETENT_DETENT_HPP

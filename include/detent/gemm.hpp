@@ -87,7 +87,7 @@ void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, ma
     kernels::gemm_u8s8_args g;
     g.a = lhs.data + first * lda;
     g.lda = lda;
-    g.packed_b = weights.data().data();
+    g.b = weights.panels();
     g.c = out.data + first * ldc;
     g.ldc = ldc;
     g.m = rows;

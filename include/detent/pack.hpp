@@ -14,6 +14,7 @@
 #include <detent/kernels/table.hpp>
 #include <detent/quantize.hpp>
 #include <detent/types.hpp>
+#include <detent/weight_pairs.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
@@ -47,6 +48,9 @@ struct weights_certificate {
   /// No sum |bias + sum_k (a - lhs_zero_point) * (b - rhs_zero_point)| is larger, for any a and any
   /// lhs_zero_point in 0..255. The product is exact in 32 bits if this is at most 2^31 - 1.
   std::int64_t accumulator_bound = 0;
+  /// Pairs of weights whose products with two u8 may not fit 16 bits, as targets without VNNI add
+  /// them, and that no order of k avoids: these get corrections, so that the product is exact.
+  std::size_t corrected_pairs = 0;
 
   [[nodiscard]] bool fits_s32() const noexcept {
     return accumulator_bound <= std::numeric_limits<std::int32_t>::max();
@@ -108,12 +112,18 @@ class packed_weights {
       certificate_.accumulator_bound =
           (std::max)(certificate_.accumulator_bound, 255 * magnitude + (bias < 0 ? -bias : bias));
     }
+    pairs_ = detail::weight_pairs(data_, depth_, columns_);
+    certificate_.corrected_pairs = pairs_.corrected();
   }
 
   [[nodiscard]] std::size_t depth() const noexcept { return depth_; }      // K
   [[nodiscard]] std::size_t columns() const noexcept { return columns_; }  // N
   [[nodiscard]] const weights_certificate& certificate() const noexcept { return certificate_; }
   [[nodiscard]] std::span<const std::int8_t> data() const noexcept { return data_; }
+  /// For the kernels; valid as long as this object.
+  [[nodiscard]] kernels::packed_panels panels() const noexcept {
+    return pairs_.panels(data_.data());
+  }
   [[nodiscard]] std::span<const std::int32_t> column_sums() const noexcept { return column_sums_; }
   [[nodiscard]] std::span<const float> scales() const noexcept { return scales_; }
   [[nodiscard]] std::span<const std::int32_t> zero_points() const noexcept { return zero_points_; }
@@ -124,6 +134,7 @@ class packed_weights {
   std::size_t depth_ = 0;
   std::size_t columns_ = 0;
   std::vector<std::int8_t> data_;
+  detail::weight_pairs pairs_;
   std::vector<std::int32_t> column_sums_;
   std::vector<float> scales_;
   std::vector<std::int32_t> zero_points_;

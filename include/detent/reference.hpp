@@ -174,6 +174,28 @@ using kernels::min_max_result;
   return sum;
 }
 
+/// Two weights of neighbouring k, split so that a0 * safe[0] + a1 * safe[1] fits 16 bits for all a
+/// in 0..255: b = safe + rest. What is too much is taken from the larger one.
+///
+///   b      100 28   100 29   -128 -1   -128 -128   127 127   100 -100
+///   safe   100 28    99 29   -127 -1      0 -128     1 127   100 -100
+///   rest     0  0     1  0     -1  0   -128    0   126   0     0    0
+struct pair_split {
+  std::int8_t safe[2];
+  std::int8_t rest[2];
+};
+[[nodiscard]] constexpr pair_split split_pair(std::int8_t first, std::int8_t second) noexcept {
+  constexpr int limit = 128;  // 128 * 255 <= 2^15 - 1
+  const int b[2] = {first, second};
+  const bool same_sign = (b[0] < 0) == (b[1] < 0);
+  const int sum = b[0] + b[1];
+  const int excess = !same_sign ? 0 : sum > limit ? sum - limit : sum < -limit ? sum + limit : 0;
+  const bool from_first = sum > 0 ? b[0] >= b[1] : b[0] <= b[1];
+  const int rest[2] = {from_first ? excess : 0, from_first ? 0 : excess};
+  return {{static_cast<std::int8_t>(b[0] - rest[0]), static_cast<std::int8_t>(b[1] - rest[1])},
+          {static_cast<std::int8_t>(rest[0]), static_cast<std::int8_t>(rest[1])}};
+}
+
 /// One element of a float matrix product: a chain of fused multiply-adds in the order of k,
 /// starting from the bias. The chain is never split, so that every target returns the same bits.
 [[nodiscard]] inline float dot(const float* lhs, const float* rhs, std::ptrdiff_t rhs_stride,

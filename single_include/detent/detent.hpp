@@ -342,13 +342,38 @@ struct integer_epilogue {
   float upper = 0.0F;
 };
 
-/// C[m x n] = epilogue(A[m x k] * B[k x n]); A unsigned and row-major, B signed and packed:
-///   packed[((panel * groups + group) * 16 + column) * 4 + depth]
+/// Signed 8-bit weights, k x n:
+///
+///   data[((panel * groups + group) * 16 + column) * 4 + depth]
+///
 /// with groups = ceil(k / 4) and zeros where k or n end early.
+///
+/// Where an instruction adds the products of two neighbouring k in 16 bits (vpmaddubsw), `paired`
+/// is read instead, of which no pair overflows with any u8. Each strip of strip_columns columns has
+/// an order of its own of the k within blocks of block_depth, chosen so that hardly any pair would:
+///
+///   paired(block * block_depth + i, j) = data(block * block_depth + order[i], j) - correction
+///
+/// with 16 bytes of order for each block of each strip, and zeros up to a whole block. Corrections
+/// are what is left: those of a panel are first_correction[panel] .. first_correction[panel + 1];
+/// number i belongs to group correction_group[i] of that order, ascending within a panel, and is
+/// laid out like a group.
+struct packed_panels {
+  const std::int8_t* data = nullptr;
+  const std::int8_t* paired = nullptr;
+  const std::uint8_t* order = nullptr;
+  const std::size_t* first_correction = nullptr;
+  const std::size_t* correction_group = nullptr;
+  const std::int8_t* corrections = nullptr;
+};
+inline constexpr std::size_t block_depth = 16;
+inline constexpr std::size_t strip_columns = 64;
+
+/// C[m x n] = epilogue(A[m x k] * B[k x n]); A unsigned and row-major.
 struct gemm_u8s8_args {
   const std::uint8_t* a = nullptr;
   std::size_t lda = 0;
-  const std::int8_t* packed_b = nullptr;
+  packed_panels b;
   void* c = nullptr;  // of the epilogue's output type
   std::size_t ldc = 0;
   std::size_t m = 0, n = 0, k = 0;
@@ -901,6 +926,28 @@ using kernels::min_max_result;
     sum += a * b;
   }
   return sum;
+}
+
+/// Two weights of neighbouring k, split so that a0 * safe[0] + a1 * safe[1] fits 16 bits for all a
+/// in 0..255: b = safe + rest. What is too much is taken from the larger one.
+///
+///   b      100 28   100 29   -128 -1   -128 -128   127 127   100 -100
+///   safe   100 28    99 29   -127 -1      0 -128     1 127   100 -100
+///   rest     0  0     1  0     -1  0   -128    0   126   0     0    0
+struct pair_split {
+  std::int8_t safe[2];
+  std::int8_t rest[2];
+};
+[[nodiscard]] constexpr pair_split split_pair(std::int8_t first, std::int8_t second) noexcept {
+  constexpr int limit = 128;  // 128 * 255 <= 2^15 - 1
+  const int b[2] = {first, second};
+  const bool same_sign = (b[0] < 0) == (b[1] < 0);
+  const int sum = b[0] + b[1];
+  const int excess = !same_sign ? 0 : sum > limit ? sum - limit : sum < -limit ? sum + limit : 0;
+  const bool from_first = sum > 0 ? b[0] >= b[1] : b[0] <= b[1];
+  const int rest[2] = {from_first ? excess : 0, from_first ? 0 : excess};
+  return {{static_cast<std::int8_t>(b[0] - rest[0]), static_cast<std::int8_t>(b[1] - rest[1])},
+          {static_cast<std::int8_t>(rest[0]), static_cast<std::int8_t>(rest[1])}};
 }
 
 /// One element of a float matrix product: a chain of fused multiply-adds in the order of k,
@@ -1712,7 +1759,7 @@ inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row,
 DETENT_DECL void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   const std::size_t groups = (g.k + group_depth - 1) / group_depth;
   for (std::size_t column = 0; column < g.n; column += panel_columns) {
-    const std::int8_t* panel = g.packed_b + column * groups * group_depth;
+    const std::int8_t* panel = g.b.data + column * groups * group_depth;
     const std::size_t columns = g.n - column < panel_columns ? g.n - column : panel_columns;
     for (std::size_t row = 0; row < g.m; ++row) {
       std::uint32_t sum[panel_columns] = {};
@@ -1939,6 +1986,16 @@ HWY_INLINE void finish_stores(const elementwise_args& a) noexcept {
   if (a.stream) {
     hwy::FlushStream();
   }
+}
+
+/// sum + (a0*b0 + a1*b1) + (a2*b2 + a3*b3) in each 32-bit lane; the sums in brackets saturate at 16
+/// bits. Three instructions: vpmaddubsw, vpmaddwd, vpaddd.
+template <class Unsigned, class Signed>
+HWY_INLINE int_vector add_pair_products(int_vector sum, Unsigned a, Signed b) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  const auto pairs = hn::SatWidenMulPairwiseAdd(di16, a, b);
+  return hn::Add(sum, hn::WidenMulPairwiseAdd(di, pairs, hn::Set(di16, 1)));
 }
 
 }  // namespace HWY_NAMESPACE
@@ -2929,9 +2986,10 @@ std::int32_t sum_codes(const Q* q, std::size_t n) noexcept {
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
 
-#define DETENT_PASS_NAMESPACE avx2_widening
+#define DETENT_PASS_NAMESPACE avx2_pairs
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR
-#define DETENT_PASS_DOT(sum, a, b) hn::SumOfMulQuadAccumulate(int_tag{}, a, b, sum)
+#define DETENT_PASS_DOT(sum, a, b) add_pair_products(sum, a, b)
+#define DETENT_PASS_PAIRS 1
 #define DETENT_PASS_ROWS 4
 #define DETENT_PASS_PANELS 1
 // ---- detent/kernels/gemm_u8s8-inl.hpp ----
@@ -2940,14 +2998,16 @@ HWY_POP_ATTRIBUTES
 //
 //   DETENT_PASS_NAMESPACE    the namespace of this pass
 //   DETENT_PASS_ATTRIBUTES   the target string of its functions
-//   DETENT_PASS_DOT(sum, a, b)   sum + a0*b0 + a1*b1 + a2*b2 + a3*b3 in each 32-bit lane, exact
-//                                modulo 2^32 for every unsigned a and signed b
+//   DETENT_PASS_DOT(sum, a, b)   sum + a0*b0 + a1*b1 + a2*b2 + a3*b3 in each 32-bit lane, modulo
+//                                2^32, for unsigned a and signed b
+//   DETENT_PASS_PAIRS            1 if it adds a0*b0 + a1*b1 and a2*b2 + a3*b3 in 16 bits
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
 //
 // vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
 // must be in flight; 12 x 32 columns has 24, and the first-level cache holds its weights for more
-// of k than those of a wider tile. Without it, Highway widens to 16 bits and multiplies with
-// vpmaddwd, which is exact as well.
+// of k than those of a wider tile. Without it, vpmaddubsw, vpmaddwd and vpaddd do the same in three
+// instructions; as the first of them saturates, the weights are read in two parts of which neither
+// makes it do so (packed_panels), the second of them sparse.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -3093,18 +3153,27 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
-/// Adds (from k = 0: sets) the products of `depth` values of k, starting at k0, to a tile of sums.
-template <std::size_t kRows, std::size_t kPanels>
-HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::size_t column,
-                               std::size_t k0, std::size_t depth, std::int32_t* sums) noexcept {
+/// What a tile reads: rows of a, and panels of b that are panel_stride apart; both from the same k
+/// on.
+struct tile_operands {
+  const std::uint8_t* a;
+  std::size_t lda;
+  const std::int8_t* b;
+  std::size_t panel_stride;
+  std::size_t depth;
+  bool is_first;  // the sums are set rather than added to
+};
+
+/// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
+/// apart.
+template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
+HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   constexpr std::size_t kVectors = kPanels * vectors_per_panel;
-  constexpr std::size_t kStride = kPanels * panel_columns;
   const int_tag di;
   const std::uint8_t* a[kRows];
   int_vector sum[kRows][kVectors];
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = g.a + (row + r) * g.lda + k0; }
-  if (k0 == 0) {
-    prefetch_rows(g, row, kRows, column, (std::min)(kStride, g.n - column));
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = t.a + r * t.lda; }
+  if (t.is_first) {
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[r][v] = hn::Zero(di); }
     }
@@ -3115,31 +3184,29 @@ HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::si
       }
     }
   }
-  const std::size_t panel_stride =
-      (g.k + group_depth - 1) / group_depth * group_depth * panel_columns;
-  const std::int8_t* b = g.packed_b + column / panel_columns * panel_stride + k0 * panel_columns;
-  const std::size_t whole_groups = depth / group_depth;
+  const std::int8_t* b = t.b;
+  const std::size_t whole_groups = t.depth / group_depth;
   // Unrolled, since the scalar instructions of a loop take issue slots from vpdpbusd.
   constexpr std::size_t kGroups = 4;
   std::size_t group = 0;
   for (; group + kGroups <= whole_groups; group += kGroups) {
     DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
-      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, panel_stride, sum);
+      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum);
       b += group_depth * panel_columns;
     }
   }
   for (; group < whole_groups; ++group) {
-    add_products<kRows, kPanels>(a, group * group_depth, b, panel_stride, sum);
+    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum);
     b += group_depth * panel_columns;
   }
-  if (depth % group_depth != 0) {
+  if (t.depth % group_depth != 0) {
     // The last one to three k: nothing past the end of a row is read.
     std::uint8_t last[kRows][group_depth] = {};
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      std::memcpy(last[r], a[r] + whole_groups * group_depth, depth % group_depth);
+      std::memcpy(last[r], a[r] + whole_groups * group_depth, t.depth % group_depth);
       a[r] = last[r];
     }
-    add_products<kRows, kPanels>(a, 0, b, panel_stride, sum);
+    add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum);
   }
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
@@ -3148,22 +3215,146 @@ HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::si
   }
 }
 
-/// Adds the products of `depth` values of k, starting at k0, to a block of sums: kRows rows at a
-/// time, the rest with ever smaller tiles.
-template <std::size_t kRows, std::size_t kPanels>
-HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                         std::size_t column, std::size_t k0, std::size_t depth,
-                         std::int32_t* sums) noexcept {
-  std::size_t r = 0;
-  for (; r + kRows <= rows; r += kRows) {
-    gemm_u8s8_tile<kRows, kPanels>(g, first + r, column, k0, depth,
-                                   sums + r * kPanels * panel_columns);
+/// Adds products to a block of sums that begins at row `row` and column `column` of c: kRows rows
+/// at a time, the rest with ever smaller tiles.
+template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
+HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
+                         std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
+  for (; rows >= kRows; rows -= kRows, row += kRows) {
+    if (t.is_first) {
+      prefetch_rows(g, row, kRows, column, (std::min)(kPanels * panel_columns, g.n - column));
+    }
+    add_tile<kRows, kPanels, kStride>(t, sums);
+    t.a += kRows * t.lda;
+    sums += kRows * kStride;
   }
   if constexpr (kRows > 1) {
-    add_rows<kRows / 2, kPanels>(g, first + r, rows - r, column, k0, depth,
-                                 sums + r * kPanels * panel_columns);
+    add_rows<kRows / 2, kPanels, kStride>(g, row, rows, column, t, sums);
   }
 }
+
+[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
+                                                        std::size_t multiple) noexcept {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+#if DETENT_PASS_PAIRS
+
+/// Bytes of each row that are put in the order of a strip at a time.
+inline constexpr std::size_t pair_chunk = 512;
+
+/// Puts `depth` bytes of each row from k0 on in the order of a strip; zeros up to a whole block.
+HWY_INLINE void reorder_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                             std::size_t k0, std::size_t depth, const std::uint8_t* order,
+                             std::uint8_t* to) noexcept {
+  const hn::Repartition<std::uint8_t, int_tag> d;
+  const std::size_t step = hn::Lanes(d);
+  const std::size_t size = round_up(depth, block_depth);
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::uint8_t* from = g.a + (first + r) * g.lda + k0;
+    std::uint8_t* row = to + r * pair_chunk;
+    std::size_t k = 0;
+    for (; k + step <= depth; k += step) {
+      hn::Store(hn::TableLookupBytes(hn::LoadU(d, from + k), hn::LoadU(d, order + k)), d, row + k);
+    }
+    if (k < size) {
+      hn::Store(hn::TableLookupBytes(hn::LoadN(d, from + k, depth - k),
+                                     hn::LoadN(d, order + k, size - k)),
+                d, row + k);
+    }
+  }
+}
+
+/// Adds corrections to kRows rows of sums: the groups are those of a chunk from group `group0` on.
+template <std::size_t kRows, std::size_t kStride>
+HWY_INLINE void add_corrections(const packed_panels& b, std::size_t begin, std::size_t end,
+                                const std::uint8_t* chunk, std::size_t group0, std::size_t rows,
+                                std::int32_t* sums) noexcept {
+  const int_tag di;
+  for (; rows >= kRows; rows -= kRows) {
+    const std::uint8_t* a[kRows];
+    int_vector sum[kRows][vectors_per_panel];
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      a[r] = chunk + r * pair_chunk;
+      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+        sum[r][v] = hn::LoadU(di, sums + r * kStride + v * lanes);
+      }
+    }
+    for (std::size_t i = begin; i < end; ++i) {
+      add_products<kRows, 1>(a, (b.correction_group[i] - group0) * group_depth,
+                             b.corrections + i * group_depth * panel_columns, 0, sum);
+    }
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+        hn::StoreU(sum[r][v], di, sums + r * kStride + v * lanes);
+      }
+    }
+    chunk += kRows * pair_chunk;
+    sums += kRows * kStride;
+  }
+  if constexpr (kRows > 1) {
+    add_corrections<kRows / 2, kStride>(b, begin, end, chunk, group0, rows, sums);
+  }
+}
+
+/// The rows first .. first + rows (at most block_rows) of a strip of columns.
+inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                            std::size_t column) noexcept {
+  constexpr std::size_t kPanels = DETENT_PASS_PANELS;
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  alignas(64) std::int32_t sums[block_rows * strip_columns];
+  alignas(64) std::uint8_t chunk[block_rows * pair_chunk];
+  const std::size_t columns = (std::min)(strip_columns, g.n - column);
+  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+  const std::size_t padded = round_up(g.k, block_depth);
+  const std::size_t panel_stride = padded * panel_columns;
+  const std::size_t first_panel = column / panel_columns;
+  const std::uint8_t* order = g.b.order + column / strip_columns * padded;
+  std::size_t correction[strip_columns / panel_columns];
+  for (std::size_t p = 0; p < panels; ++p) {
+    correction[p] = g.b.first_correction[first_panel + p];
+  }
+  for (std::size_t k = 0; k == 0 || k < g.k; k += pair_chunk) {
+    const std::size_t depth = (std::min)(pair_chunk, g.k - k);
+    reorder_rows(g, first, rows, k, depth, order + k, chunk);
+    tile_operands t{chunk, pair_chunk, nullptr, panel_stride, round_up(depth, block_depth), k == 0};
+    std::size_t p = 0;
+    for (; p + kPanels <= panels; p += kPanels) {
+      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
+      add_rows<kRows, kPanels, strip_columns>(g, first, rows, column + p * panel_columns, t,
+                                              sums + p * panel_columns);
+    }
+    for (; p < panels; ++p) {
+      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
+      add_rows<kRows, 1, strip_columns>(g, first, rows, column + p * panel_columns, t,
+                                        sums + p * panel_columns);
+    }
+    const std::size_t end_group = (k + t.depth) / group_depth;
+    for (p = 0; p < panels; ++p) {
+      const std::size_t begin = correction[p];
+      while (correction[p] < g.b.first_correction[first_panel + p + 1] &&
+             g.b.correction_group[correction[p]] < end_group) {
+        ++correction[p];
+      }
+      if (correction[p] > begin) {
+        add_corrections<kRows, strip_columns>(g.b, begin, correction[p], chunk, k / group_depth,
+                                              rows, sums + p * panel_columns);
+      }
+    }
+  }
+  store_sums(g.epilogue, sums, strip_columns, first, rows, column, columns, g.c,
+             first * g.ldc + column, g.ldc);
+}
+
+inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  for (std::size_t first = 0; first < g.m; first += block_rows) {
+    for (std::size_t column = 0; column < g.n; column += strip_columns) {
+      gemm_u8s8_strip(g, first, (std::min)(block_rows, g.m - first), column);
+    }
+  }
+}
+
+#else
 
 /// The rows first .. first + rows (at most block_rows) of kPanels panels of columns.
 template <std::size_t kPanels>
@@ -3174,8 +3365,13 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
       kPanels > DETENT_PASS_PANELS ? DETENT_PASS_ROWS / 2 : DETENT_PASS_ROWS;
   constexpr std::size_t chunk_depth = chunk_bytes / kColumns;
   alignas(64) std::int32_t sums[block_rows * kColumns];
+  const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
+  const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
   for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    add_rows<kRows, kPanels>(g, first, rows, column, k, (std::min)(chunk_depth, g.k - k), sums);
+    const tile_operands t{g.a + first * g.lda + k,          g.lda,
+                          panel + k * panel_columns,        panel_stride,
+                          (std::min)(chunk_depth, g.k - k), k == 0};
+    add_rows<kRows, kPanels, kColumns>(g, first, rows, column, t, sums);
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
@@ -3205,6 +3401,8 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
     }
   }
 }
+
+#endif  // DETENT_PASS_PAIRS
 
 inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
   const int_tag di;
@@ -3246,6 +3444,7 @@ HWY_POP_ATTRIBUTES
 #undef DETENT_PASS_NAMESPACE
 #undef DETENT_PASS_ATTRIBUTES
 #undef DETENT_PASS_DOT
+#undef DETENT_PASS_PAIRS
 #undef DETENT_PASS_ROWS
 #undef DETENT_PASS_PANELS
 
@@ -3253,6 +3452,7 @@ HWY_POP_ATTRIBUTES
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR ",avxvnni"
 #define DETENT_PASS_DOT(sum, a, b) \
   hn::Vec<int_tag> { _mm256_dpbusd_avx_epi32((sum).raw, (a).raw, (b).raw) }
+#define DETENT_PASS_PAIRS 0
 #define DETENT_PASS_ROWS 6
 #define DETENT_PASS_PANELS 1
 // ---- detent/kernels/gemm_u8s8-inl.hpp ----
@@ -3261,14 +3461,16 @@ HWY_POP_ATTRIBUTES
 //
 //   DETENT_PASS_NAMESPACE    the namespace of this pass
 //   DETENT_PASS_ATTRIBUTES   the target string of its functions
-//   DETENT_PASS_DOT(sum, a, b)   sum + a0*b0 + a1*b1 + a2*b2 + a3*b3 in each 32-bit lane, exact
-//                                modulo 2^32 for every unsigned a and signed b
+//   DETENT_PASS_DOT(sum, a, b)   sum + a0*b0 + a1*b1 + a2*b2 + a3*b3 in each 32-bit lane, modulo
+//                                2^32, for unsigned a and signed b
+//   DETENT_PASS_PAIRS            1 if it adds a0*b0 + a1*b1 and a2*b2 + a3*b3 in 16 bits
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
 //
 // vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
 // must be in flight; 12 x 32 columns has 24, and the first-level cache holds its weights for more
-// of k than those of a wider tile. Without it, Highway widens to 16 bits and multiplies with
-// vpmaddwd, which is exact as well.
+// of k than those of a wider tile. Without it, vpmaddubsw, vpmaddwd and vpaddd do the same in three
+// instructions; as the first of them saturates, the weights are read in two parts of which neither
+// makes it do so (packed_panels), the second of them sparse.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -3414,18 +3616,27 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
-/// Adds (from k = 0: sets) the products of `depth` values of k, starting at k0, to a tile of sums.
-template <std::size_t kRows, std::size_t kPanels>
-HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::size_t column,
-                               std::size_t k0, std::size_t depth, std::int32_t* sums) noexcept {
+/// What a tile reads: rows of a, and panels of b that are panel_stride apart; both from the same k
+/// on.
+struct tile_operands {
+  const std::uint8_t* a;
+  std::size_t lda;
+  const std::int8_t* b;
+  std::size_t panel_stride;
+  std::size_t depth;
+  bool is_first;  // the sums are set rather than added to
+};
+
+/// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
+/// apart.
+template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
+HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   constexpr std::size_t kVectors = kPanels * vectors_per_panel;
-  constexpr std::size_t kStride = kPanels * panel_columns;
   const int_tag di;
   const std::uint8_t* a[kRows];
   int_vector sum[kRows][kVectors];
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = g.a + (row + r) * g.lda + k0; }
-  if (k0 == 0) {
-    prefetch_rows(g, row, kRows, column, (std::min)(kStride, g.n - column));
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = t.a + r * t.lda; }
+  if (t.is_first) {
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[r][v] = hn::Zero(di); }
     }
@@ -3436,31 +3647,29 @@ HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::si
       }
     }
   }
-  const std::size_t panel_stride =
-      (g.k + group_depth - 1) / group_depth * group_depth * panel_columns;
-  const std::int8_t* b = g.packed_b + column / panel_columns * panel_stride + k0 * panel_columns;
-  const std::size_t whole_groups = depth / group_depth;
+  const std::int8_t* b = t.b;
+  const std::size_t whole_groups = t.depth / group_depth;
   // Unrolled, since the scalar instructions of a loop take issue slots from vpdpbusd.
   constexpr std::size_t kGroups = 4;
   std::size_t group = 0;
   for (; group + kGroups <= whole_groups; group += kGroups) {
     DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
-      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, panel_stride, sum);
+      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum);
       b += group_depth * panel_columns;
     }
   }
   for (; group < whole_groups; ++group) {
-    add_products<kRows, kPanels>(a, group * group_depth, b, panel_stride, sum);
+    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum);
     b += group_depth * panel_columns;
   }
-  if (depth % group_depth != 0) {
+  if (t.depth % group_depth != 0) {
     // The last one to three k: nothing past the end of a row is read.
     std::uint8_t last[kRows][group_depth] = {};
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      std::memcpy(last[r], a[r] + whole_groups * group_depth, depth % group_depth);
+      std::memcpy(last[r], a[r] + whole_groups * group_depth, t.depth % group_depth);
       a[r] = last[r];
     }
-    add_products<kRows, kPanels>(a, 0, b, panel_stride, sum);
+    add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum);
   }
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
@@ -3469,22 +3678,146 @@ HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::si
   }
 }
 
-/// Adds the products of `depth` values of k, starting at k0, to a block of sums: kRows rows at a
-/// time, the rest with ever smaller tiles.
-template <std::size_t kRows, std::size_t kPanels>
-HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                         std::size_t column, std::size_t k0, std::size_t depth,
-                         std::int32_t* sums) noexcept {
-  std::size_t r = 0;
-  for (; r + kRows <= rows; r += kRows) {
-    gemm_u8s8_tile<kRows, kPanels>(g, first + r, column, k0, depth,
-                                   sums + r * kPanels * panel_columns);
+/// Adds products to a block of sums that begins at row `row` and column `column` of c: kRows rows
+/// at a time, the rest with ever smaller tiles.
+template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
+HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
+                         std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
+  for (; rows >= kRows; rows -= kRows, row += kRows) {
+    if (t.is_first) {
+      prefetch_rows(g, row, kRows, column, (std::min)(kPanels * panel_columns, g.n - column));
+    }
+    add_tile<kRows, kPanels, kStride>(t, sums);
+    t.a += kRows * t.lda;
+    sums += kRows * kStride;
   }
   if constexpr (kRows > 1) {
-    add_rows<kRows / 2, kPanels>(g, first + r, rows - r, column, k0, depth,
-                                 sums + r * kPanels * panel_columns);
+    add_rows<kRows / 2, kPanels, kStride>(g, row, rows, column, t, sums);
   }
 }
+
+[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
+                                                        std::size_t multiple) noexcept {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+#if DETENT_PASS_PAIRS
+
+/// Bytes of each row that are put in the order of a strip at a time.
+inline constexpr std::size_t pair_chunk = 512;
+
+/// Puts `depth` bytes of each row from k0 on in the order of a strip; zeros up to a whole block.
+HWY_INLINE void reorder_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                             std::size_t k0, std::size_t depth, const std::uint8_t* order,
+                             std::uint8_t* to) noexcept {
+  const hn::Repartition<std::uint8_t, int_tag> d;
+  const std::size_t step = hn::Lanes(d);
+  const std::size_t size = round_up(depth, block_depth);
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::uint8_t* from = g.a + (first + r) * g.lda + k0;
+    std::uint8_t* row = to + r * pair_chunk;
+    std::size_t k = 0;
+    for (; k + step <= depth; k += step) {
+      hn::Store(hn::TableLookupBytes(hn::LoadU(d, from + k), hn::LoadU(d, order + k)), d, row + k);
+    }
+    if (k < size) {
+      hn::Store(hn::TableLookupBytes(hn::LoadN(d, from + k, depth - k),
+                                     hn::LoadN(d, order + k, size - k)),
+                d, row + k);
+    }
+  }
+}
+
+/// Adds corrections to kRows rows of sums: the groups are those of a chunk from group `group0` on.
+template <std::size_t kRows, std::size_t kStride>
+HWY_INLINE void add_corrections(const packed_panels& b, std::size_t begin, std::size_t end,
+                                const std::uint8_t* chunk, std::size_t group0, std::size_t rows,
+                                std::int32_t* sums) noexcept {
+  const int_tag di;
+  for (; rows >= kRows; rows -= kRows) {
+    const std::uint8_t* a[kRows];
+    int_vector sum[kRows][vectors_per_panel];
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      a[r] = chunk + r * pair_chunk;
+      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+        sum[r][v] = hn::LoadU(di, sums + r * kStride + v * lanes);
+      }
+    }
+    for (std::size_t i = begin; i < end; ++i) {
+      add_products<kRows, 1>(a, (b.correction_group[i] - group0) * group_depth,
+                             b.corrections + i * group_depth * panel_columns, 0, sum);
+    }
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+        hn::StoreU(sum[r][v], di, sums + r * kStride + v * lanes);
+      }
+    }
+    chunk += kRows * pair_chunk;
+    sums += kRows * kStride;
+  }
+  if constexpr (kRows > 1) {
+    add_corrections<kRows / 2, kStride>(b, begin, end, chunk, group0, rows, sums);
+  }
+}
+
+/// The rows first .. first + rows (at most block_rows) of a strip of columns.
+inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                            std::size_t column) noexcept {
+  constexpr std::size_t kPanels = DETENT_PASS_PANELS;
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  alignas(64) std::int32_t sums[block_rows * strip_columns];
+  alignas(64) std::uint8_t chunk[block_rows * pair_chunk];
+  const std::size_t columns = (std::min)(strip_columns, g.n - column);
+  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+  const std::size_t padded = round_up(g.k, block_depth);
+  const std::size_t panel_stride = padded * panel_columns;
+  const std::size_t first_panel = column / panel_columns;
+  const std::uint8_t* order = g.b.order + column / strip_columns * padded;
+  std::size_t correction[strip_columns / panel_columns];
+  for (std::size_t p = 0; p < panels; ++p) {
+    correction[p] = g.b.first_correction[first_panel + p];
+  }
+  for (std::size_t k = 0; k == 0 || k < g.k; k += pair_chunk) {
+    const std::size_t depth = (std::min)(pair_chunk, g.k - k);
+    reorder_rows(g, first, rows, k, depth, order + k, chunk);
+    tile_operands t{chunk, pair_chunk, nullptr, panel_stride, round_up(depth, block_depth), k == 0};
+    std::size_t p = 0;
+    for (; p + kPanels <= panels; p += kPanels) {
+      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
+      add_rows<kRows, kPanels, strip_columns>(g, first, rows, column + p * panel_columns, t,
+                                              sums + p * panel_columns);
+    }
+    for (; p < panels; ++p) {
+      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
+      add_rows<kRows, 1, strip_columns>(g, first, rows, column + p * panel_columns, t,
+                                        sums + p * panel_columns);
+    }
+    const std::size_t end_group = (k + t.depth) / group_depth;
+    for (p = 0; p < panels; ++p) {
+      const std::size_t begin = correction[p];
+      while (correction[p] < g.b.first_correction[first_panel + p + 1] &&
+             g.b.correction_group[correction[p]] < end_group) {
+        ++correction[p];
+      }
+      if (correction[p] > begin) {
+        add_corrections<kRows, strip_columns>(g.b, begin, correction[p], chunk, k / group_depth,
+                                              rows, sums + p * panel_columns);
+      }
+    }
+  }
+  store_sums(g.epilogue, sums, strip_columns, first, rows, column, columns, g.c,
+             first * g.ldc + column, g.ldc);
+}
+
+inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  for (std::size_t first = 0; first < g.m; first += block_rows) {
+    for (std::size_t column = 0; column < g.n; column += strip_columns) {
+      gemm_u8s8_strip(g, first, (std::min)(block_rows, g.m - first), column);
+    }
+  }
+}
+
+#else
 
 /// The rows first .. first + rows (at most block_rows) of kPanels panels of columns.
 template <std::size_t kPanels>
@@ -3495,8 +3828,13 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
       kPanels > DETENT_PASS_PANELS ? DETENT_PASS_ROWS / 2 : DETENT_PASS_ROWS;
   constexpr std::size_t chunk_depth = chunk_bytes / kColumns;
   alignas(64) std::int32_t sums[block_rows * kColumns];
+  const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
+  const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
   for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    add_rows<kRows, kPanels>(g, first, rows, column, k, (std::min)(chunk_depth, g.k - k), sums);
+    const tile_operands t{g.a + first * g.lda + k,          g.lda,
+                          panel + k * panel_columns,        panel_stride,
+                          (std::min)(chunk_depth, g.k - k), k == 0};
+    add_rows<kRows, kPanels, kColumns>(g, first, rows, column, t, sums);
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
@@ -3526,6 +3864,8 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
     }
   }
 }
+
+#endif  // DETENT_PASS_PAIRS
 
 inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
   const int_tag di;
@@ -3567,6 +3907,7 @@ HWY_POP_ATTRIBUTES
 #undef DETENT_PASS_NAMESPACE
 #undef DETENT_PASS_ATTRIBUTES
 #undef DETENT_PASS_DOT
+#undef DETENT_PASS_PAIRS
 #undef DETENT_PASS_ROWS
 #undef DETENT_PASS_PANELS
 
@@ -3680,6 +4021,16 @@ HWY_INLINE void finish_stores(const elementwise_args& a) noexcept {
   if (a.stream) {
     hwy::FlushStream();
   }
+}
+
+/// sum + (a0*b0 + a1*b1) + (a2*b2 + a3*b3) in each 32-bit lane; the sums in brackets saturate at 16
+/// bits. Three instructions: vpmaddubsw, vpmaddwd, vpaddd.
+template <class Unsigned, class Signed>
+HWY_INLINE int_vector add_pair_products(int_vector sum, Unsigned a, Signed b) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  const auto pairs = hn::SatWidenMulPairwiseAdd(di16, a, b);
+  return hn::Add(sum, hn::WidenMulPairwiseAdd(di, pairs, hn::Set(di16, 1)));
 }
 
 }  // namespace HWY_NAMESPACE
@@ -4671,9 +5022,10 @@ std::int32_t sum_codes(const Q* q, std::size_t n) noexcept {
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
 
-#define DETENT_PASS_NAMESPACE avx512_widening
+#define DETENT_PASS_NAMESPACE avx512_pairs
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR
-#define DETENT_PASS_DOT(sum, a, b) hn::SumOfMulQuadAccumulate(int_tag{}, a, b, sum)
+#define DETENT_PASS_DOT(sum, a, b) add_pair_products(sum, a, b)
+#define DETENT_PASS_PAIRS 1
 #define DETENT_PASS_ROWS 6
 #define DETENT_PASS_PANELS 1
 // ---- detent/kernels/gemm_u8s8-inl.hpp ----
@@ -4682,14 +5034,16 @@ HWY_POP_ATTRIBUTES
 //
 //   DETENT_PASS_NAMESPACE    the namespace of this pass
 //   DETENT_PASS_ATTRIBUTES   the target string of its functions
-//   DETENT_PASS_DOT(sum, a, b)   sum + a0*b0 + a1*b1 + a2*b2 + a3*b3 in each 32-bit lane, exact
-//                                modulo 2^32 for every unsigned a and signed b
+//   DETENT_PASS_DOT(sum, a, b)   sum + a0*b0 + a1*b1 + a2*b2 + a3*b3 in each 32-bit lane, modulo
+//                                2^32, for unsigned a and signed b
+//   DETENT_PASS_PAIRS            1 if it adds a0*b0 + a1*b1 and a2*b2 + a3*b3 in 16 bits
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
 //
 // vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
 // must be in flight; 12 x 32 columns has 24, and the first-level cache holds its weights for more
-// of k than those of a wider tile. Without it, Highway widens to 16 bits and multiplies with
-// vpmaddwd, which is exact as well.
+// of k than those of a wider tile. Without it, vpmaddubsw, vpmaddwd and vpaddd do the same in three
+// instructions; as the first of them saturates, the weights are read in two parts of which neither
+// makes it do so (packed_panels), the second of them sparse.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -4835,18 +5189,27 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
-/// Adds (from k = 0: sets) the products of `depth` values of k, starting at k0, to a tile of sums.
-template <std::size_t kRows, std::size_t kPanels>
-HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::size_t column,
-                               std::size_t k0, std::size_t depth, std::int32_t* sums) noexcept {
+/// What a tile reads: rows of a, and panels of b that are panel_stride apart; both from the same k
+/// on.
+struct tile_operands {
+  const std::uint8_t* a;
+  std::size_t lda;
+  const std::int8_t* b;
+  std::size_t panel_stride;
+  std::size_t depth;
+  bool is_first;  // the sums are set rather than added to
+};
+
+/// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
+/// apart.
+template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
+HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   constexpr std::size_t kVectors = kPanels * vectors_per_panel;
-  constexpr std::size_t kStride = kPanels * panel_columns;
   const int_tag di;
   const std::uint8_t* a[kRows];
   int_vector sum[kRows][kVectors];
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = g.a + (row + r) * g.lda + k0; }
-  if (k0 == 0) {
-    prefetch_rows(g, row, kRows, column, (std::min)(kStride, g.n - column));
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = t.a + r * t.lda; }
+  if (t.is_first) {
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[r][v] = hn::Zero(di); }
     }
@@ -4857,31 +5220,29 @@ HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::si
       }
     }
   }
-  const std::size_t panel_stride =
-      (g.k + group_depth - 1) / group_depth * group_depth * panel_columns;
-  const std::int8_t* b = g.packed_b + column / panel_columns * panel_stride + k0 * panel_columns;
-  const std::size_t whole_groups = depth / group_depth;
+  const std::int8_t* b = t.b;
+  const std::size_t whole_groups = t.depth / group_depth;
   // Unrolled, since the scalar instructions of a loop take issue slots from vpdpbusd.
   constexpr std::size_t kGroups = 4;
   std::size_t group = 0;
   for (; group + kGroups <= whole_groups; group += kGroups) {
     DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
-      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, panel_stride, sum);
+      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum);
       b += group_depth * panel_columns;
     }
   }
   for (; group < whole_groups; ++group) {
-    add_products<kRows, kPanels>(a, group * group_depth, b, panel_stride, sum);
+    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum);
     b += group_depth * panel_columns;
   }
-  if (depth % group_depth != 0) {
+  if (t.depth % group_depth != 0) {
     // The last one to three k: nothing past the end of a row is read.
     std::uint8_t last[kRows][group_depth] = {};
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      std::memcpy(last[r], a[r] + whole_groups * group_depth, depth % group_depth);
+      std::memcpy(last[r], a[r] + whole_groups * group_depth, t.depth % group_depth);
       a[r] = last[r];
     }
-    add_products<kRows, kPanels>(a, 0, b, panel_stride, sum);
+    add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum);
   }
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
@@ -4890,22 +5251,146 @@ HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::si
   }
 }
 
-/// Adds the products of `depth` values of k, starting at k0, to a block of sums: kRows rows at a
-/// time, the rest with ever smaller tiles.
-template <std::size_t kRows, std::size_t kPanels>
-HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                         std::size_t column, std::size_t k0, std::size_t depth,
-                         std::int32_t* sums) noexcept {
-  std::size_t r = 0;
-  for (; r + kRows <= rows; r += kRows) {
-    gemm_u8s8_tile<kRows, kPanels>(g, first + r, column, k0, depth,
-                                   sums + r * kPanels * panel_columns);
+/// Adds products to a block of sums that begins at row `row` and column `column` of c: kRows rows
+/// at a time, the rest with ever smaller tiles.
+template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
+HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
+                         std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
+  for (; rows >= kRows; rows -= kRows, row += kRows) {
+    if (t.is_first) {
+      prefetch_rows(g, row, kRows, column, (std::min)(kPanels * panel_columns, g.n - column));
+    }
+    add_tile<kRows, kPanels, kStride>(t, sums);
+    t.a += kRows * t.lda;
+    sums += kRows * kStride;
   }
   if constexpr (kRows > 1) {
-    add_rows<kRows / 2, kPanels>(g, first + r, rows - r, column, k0, depth,
-                                 sums + r * kPanels * panel_columns);
+    add_rows<kRows / 2, kPanels, kStride>(g, row, rows, column, t, sums);
   }
 }
+
+[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
+                                                        std::size_t multiple) noexcept {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+#if DETENT_PASS_PAIRS
+
+/// Bytes of each row that are put in the order of a strip at a time.
+inline constexpr std::size_t pair_chunk = 512;
+
+/// Puts `depth` bytes of each row from k0 on in the order of a strip; zeros up to a whole block.
+HWY_INLINE void reorder_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                             std::size_t k0, std::size_t depth, const std::uint8_t* order,
+                             std::uint8_t* to) noexcept {
+  const hn::Repartition<std::uint8_t, int_tag> d;
+  const std::size_t step = hn::Lanes(d);
+  const std::size_t size = round_up(depth, block_depth);
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::uint8_t* from = g.a + (first + r) * g.lda + k0;
+    std::uint8_t* row = to + r * pair_chunk;
+    std::size_t k = 0;
+    for (; k + step <= depth; k += step) {
+      hn::Store(hn::TableLookupBytes(hn::LoadU(d, from + k), hn::LoadU(d, order + k)), d, row + k);
+    }
+    if (k < size) {
+      hn::Store(hn::TableLookupBytes(hn::LoadN(d, from + k, depth - k),
+                                     hn::LoadN(d, order + k, size - k)),
+                d, row + k);
+    }
+  }
+}
+
+/// Adds corrections to kRows rows of sums: the groups are those of a chunk from group `group0` on.
+template <std::size_t kRows, std::size_t kStride>
+HWY_INLINE void add_corrections(const packed_panels& b, std::size_t begin, std::size_t end,
+                                const std::uint8_t* chunk, std::size_t group0, std::size_t rows,
+                                std::int32_t* sums) noexcept {
+  const int_tag di;
+  for (; rows >= kRows; rows -= kRows) {
+    const std::uint8_t* a[kRows];
+    int_vector sum[kRows][vectors_per_panel];
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      a[r] = chunk + r * pair_chunk;
+      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+        sum[r][v] = hn::LoadU(di, sums + r * kStride + v * lanes);
+      }
+    }
+    for (std::size_t i = begin; i < end; ++i) {
+      add_products<kRows, 1>(a, (b.correction_group[i] - group0) * group_depth,
+                             b.corrections + i * group_depth * panel_columns, 0, sum);
+    }
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+        hn::StoreU(sum[r][v], di, sums + r * kStride + v * lanes);
+      }
+    }
+    chunk += kRows * pair_chunk;
+    sums += kRows * kStride;
+  }
+  if constexpr (kRows > 1) {
+    add_corrections<kRows / 2, kStride>(b, begin, end, chunk, group0, rows, sums);
+  }
+}
+
+/// The rows first .. first + rows (at most block_rows) of a strip of columns.
+inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                            std::size_t column) noexcept {
+  constexpr std::size_t kPanels = DETENT_PASS_PANELS;
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  alignas(64) std::int32_t sums[block_rows * strip_columns];
+  alignas(64) std::uint8_t chunk[block_rows * pair_chunk];
+  const std::size_t columns = (std::min)(strip_columns, g.n - column);
+  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+  const std::size_t padded = round_up(g.k, block_depth);
+  const std::size_t panel_stride = padded * panel_columns;
+  const std::size_t first_panel = column / panel_columns;
+  const std::uint8_t* order = g.b.order + column / strip_columns * padded;
+  std::size_t correction[strip_columns / panel_columns];
+  for (std::size_t p = 0; p < panels; ++p) {
+    correction[p] = g.b.first_correction[first_panel + p];
+  }
+  for (std::size_t k = 0; k == 0 || k < g.k; k += pair_chunk) {
+    const std::size_t depth = (std::min)(pair_chunk, g.k - k);
+    reorder_rows(g, first, rows, k, depth, order + k, chunk);
+    tile_operands t{chunk, pair_chunk, nullptr, panel_stride, round_up(depth, block_depth), k == 0};
+    std::size_t p = 0;
+    for (; p + kPanels <= panels; p += kPanels) {
+      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
+      add_rows<kRows, kPanels, strip_columns>(g, first, rows, column + p * panel_columns, t,
+                                              sums + p * panel_columns);
+    }
+    for (; p < panels; ++p) {
+      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
+      add_rows<kRows, 1, strip_columns>(g, first, rows, column + p * panel_columns, t,
+                                        sums + p * panel_columns);
+    }
+    const std::size_t end_group = (k + t.depth) / group_depth;
+    for (p = 0; p < panels; ++p) {
+      const std::size_t begin = correction[p];
+      while (correction[p] < g.b.first_correction[first_panel + p + 1] &&
+             g.b.correction_group[correction[p]] < end_group) {
+        ++correction[p];
+      }
+      if (correction[p] > begin) {
+        add_corrections<kRows, strip_columns>(g.b, begin, correction[p], chunk, k / group_depth,
+                                              rows, sums + p * panel_columns);
+      }
+    }
+  }
+  store_sums(g.epilogue, sums, strip_columns, first, rows, column, columns, g.c,
+             first * g.ldc + column, g.ldc);
+}
+
+inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  for (std::size_t first = 0; first < g.m; first += block_rows) {
+    for (std::size_t column = 0; column < g.n; column += strip_columns) {
+      gemm_u8s8_strip(g, first, (std::min)(block_rows, g.m - first), column);
+    }
+  }
+}
+
+#else
 
 /// The rows first .. first + rows (at most block_rows) of kPanels panels of columns.
 template <std::size_t kPanels>
@@ -4916,8 +5401,13 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
       kPanels > DETENT_PASS_PANELS ? DETENT_PASS_ROWS / 2 : DETENT_PASS_ROWS;
   constexpr std::size_t chunk_depth = chunk_bytes / kColumns;
   alignas(64) std::int32_t sums[block_rows * kColumns];
+  const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
+  const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
   for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    add_rows<kRows, kPanels>(g, first, rows, column, k, (std::min)(chunk_depth, g.k - k), sums);
+    const tile_operands t{g.a + first * g.lda + k,          g.lda,
+                          panel + k * panel_columns,        panel_stride,
+                          (std::min)(chunk_depth, g.k - k), k == 0};
+    add_rows<kRows, kPanels, kColumns>(g, first, rows, column, t, sums);
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
@@ -4947,6 +5437,8 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
     }
   }
 }
+
+#endif  // DETENT_PASS_PAIRS
 
 inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
   const int_tag di;
@@ -4988,6 +5480,7 @@ HWY_POP_ATTRIBUTES
 #undef DETENT_PASS_NAMESPACE
 #undef DETENT_PASS_ATTRIBUTES
 #undef DETENT_PASS_DOT
+#undef DETENT_PASS_PAIRS
 #undef DETENT_PASS_ROWS
 #undef DETENT_PASS_PANELS
 
@@ -4995,6 +5488,7 @@ HWY_POP_ATTRIBUTES
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR ",avx512vnni"
 #define DETENT_PASS_DOT(sum, a, b) \
   hn::Vec<int_tag> { _mm512_dpbusd_epi32((sum).raw, (a).raw, (b).raw) }
+#define DETENT_PASS_PAIRS 0
 #define DETENT_PASS_ROWS 12
 #define DETENT_PASS_PANELS 2
 // ---- detent/kernels/gemm_u8s8-inl.hpp ----
@@ -5003,14 +5497,16 @@ HWY_POP_ATTRIBUTES
 //
 //   DETENT_PASS_NAMESPACE    the namespace of this pass
 //   DETENT_PASS_ATTRIBUTES   the target string of its functions
-//   DETENT_PASS_DOT(sum, a, b)   sum + a0*b0 + a1*b1 + a2*b2 + a3*b3 in each 32-bit lane, exact
-//                                modulo 2^32 for every unsigned a and signed b
+//   DETENT_PASS_DOT(sum, a, b)   sum + a0*b0 + a1*b1 + a2*b2 + a3*b3 in each 32-bit lane, modulo
+//                                2^32, for unsigned a and signed b
+//   DETENT_PASS_PAIRS            1 if it adds a0*b0 + a1*b1 and a2*b2 + a3*b3 in 16 bits
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
 //
 // vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
 // must be in flight; 12 x 32 columns has 24, and the first-level cache holds its weights for more
-// of k than those of a wider tile. Without it, Highway widens to 16 bits and multiplies with
-// vpmaddwd, which is exact as well.
+// of k than those of a wider tile. Without it, vpmaddubsw, vpmaddwd and vpaddd do the same in three
+// instructions; as the first of them saturates, the weights are read in two parts of which neither
+// makes it do so (packed_panels), the second of them sparse.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -5156,18 +5652,27 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
-/// Adds (from k = 0: sets) the products of `depth` values of k, starting at k0, to a tile of sums.
-template <std::size_t kRows, std::size_t kPanels>
-HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::size_t column,
-                               std::size_t k0, std::size_t depth, std::int32_t* sums) noexcept {
+/// What a tile reads: rows of a, and panels of b that are panel_stride apart; both from the same k
+/// on.
+struct tile_operands {
+  const std::uint8_t* a;
+  std::size_t lda;
+  const std::int8_t* b;
+  std::size_t panel_stride;
+  std::size_t depth;
+  bool is_first;  // the sums are set rather than added to
+};
+
+/// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
+/// apart.
+template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
+HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   constexpr std::size_t kVectors = kPanels * vectors_per_panel;
-  constexpr std::size_t kStride = kPanels * panel_columns;
   const int_tag di;
   const std::uint8_t* a[kRows];
   int_vector sum[kRows][kVectors];
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = g.a + (row + r) * g.lda + k0; }
-  if (k0 == 0) {
-    prefetch_rows(g, row, kRows, column, (std::min)(kStride, g.n - column));
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = t.a + r * t.lda; }
+  if (t.is_first) {
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[r][v] = hn::Zero(di); }
     }
@@ -5178,31 +5683,29 @@ HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::si
       }
     }
   }
-  const std::size_t panel_stride =
-      (g.k + group_depth - 1) / group_depth * group_depth * panel_columns;
-  const std::int8_t* b = g.packed_b + column / panel_columns * panel_stride + k0 * panel_columns;
-  const std::size_t whole_groups = depth / group_depth;
+  const std::int8_t* b = t.b;
+  const std::size_t whole_groups = t.depth / group_depth;
   // Unrolled, since the scalar instructions of a loop take issue slots from vpdpbusd.
   constexpr std::size_t kGroups = 4;
   std::size_t group = 0;
   for (; group + kGroups <= whole_groups; group += kGroups) {
     DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
-      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, panel_stride, sum);
+      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum);
       b += group_depth * panel_columns;
     }
   }
   for (; group < whole_groups; ++group) {
-    add_products<kRows, kPanels>(a, group * group_depth, b, panel_stride, sum);
+    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum);
     b += group_depth * panel_columns;
   }
-  if (depth % group_depth != 0) {
+  if (t.depth % group_depth != 0) {
     // The last one to three k: nothing past the end of a row is read.
     std::uint8_t last[kRows][group_depth] = {};
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      std::memcpy(last[r], a[r] + whole_groups * group_depth, depth % group_depth);
+      std::memcpy(last[r], a[r] + whole_groups * group_depth, t.depth % group_depth);
       a[r] = last[r];
     }
-    add_products<kRows, kPanels>(a, 0, b, panel_stride, sum);
+    add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum);
   }
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
@@ -5211,22 +5714,146 @@ HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::si
   }
 }
 
-/// Adds the products of `depth` values of k, starting at k0, to a block of sums: kRows rows at a
-/// time, the rest with ever smaller tiles.
-template <std::size_t kRows, std::size_t kPanels>
-HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                         std::size_t column, std::size_t k0, std::size_t depth,
-                         std::int32_t* sums) noexcept {
-  std::size_t r = 0;
-  for (; r + kRows <= rows; r += kRows) {
-    gemm_u8s8_tile<kRows, kPanels>(g, first + r, column, k0, depth,
-                                   sums + r * kPanels * panel_columns);
+/// Adds products to a block of sums that begins at row `row` and column `column` of c: kRows rows
+/// at a time, the rest with ever smaller tiles.
+template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
+HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
+                         std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
+  for (; rows >= kRows; rows -= kRows, row += kRows) {
+    if (t.is_first) {
+      prefetch_rows(g, row, kRows, column, (std::min)(kPanels * panel_columns, g.n - column));
+    }
+    add_tile<kRows, kPanels, kStride>(t, sums);
+    t.a += kRows * t.lda;
+    sums += kRows * kStride;
   }
   if constexpr (kRows > 1) {
-    add_rows<kRows / 2, kPanels>(g, first + r, rows - r, column, k0, depth,
-                                 sums + r * kPanels * panel_columns);
+    add_rows<kRows / 2, kPanels, kStride>(g, row, rows, column, t, sums);
   }
 }
+
+[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
+                                                        std::size_t multiple) noexcept {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+#if DETENT_PASS_PAIRS
+
+/// Bytes of each row that are put in the order of a strip at a time.
+inline constexpr std::size_t pair_chunk = 512;
+
+/// Puts `depth` bytes of each row from k0 on in the order of a strip; zeros up to a whole block.
+HWY_INLINE void reorder_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                             std::size_t k0, std::size_t depth, const std::uint8_t* order,
+                             std::uint8_t* to) noexcept {
+  const hn::Repartition<std::uint8_t, int_tag> d;
+  const std::size_t step = hn::Lanes(d);
+  const std::size_t size = round_up(depth, block_depth);
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::uint8_t* from = g.a + (first + r) * g.lda + k0;
+    std::uint8_t* row = to + r * pair_chunk;
+    std::size_t k = 0;
+    for (; k + step <= depth; k += step) {
+      hn::Store(hn::TableLookupBytes(hn::LoadU(d, from + k), hn::LoadU(d, order + k)), d, row + k);
+    }
+    if (k < size) {
+      hn::Store(hn::TableLookupBytes(hn::LoadN(d, from + k, depth - k),
+                                     hn::LoadN(d, order + k, size - k)),
+                d, row + k);
+    }
+  }
+}
+
+/// Adds corrections to kRows rows of sums: the groups are those of a chunk from group `group0` on.
+template <std::size_t kRows, std::size_t kStride>
+HWY_INLINE void add_corrections(const packed_panels& b, std::size_t begin, std::size_t end,
+                                const std::uint8_t* chunk, std::size_t group0, std::size_t rows,
+                                std::int32_t* sums) noexcept {
+  const int_tag di;
+  for (; rows >= kRows; rows -= kRows) {
+    const std::uint8_t* a[kRows];
+    int_vector sum[kRows][vectors_per_panel];
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      a[r] = chunk + r * pair_chunk;
+      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+        sum[r][v] = hn::LoadU(di, sums + r * kStride + v * lanes);
+      }
+    }
+    for (std::size_t i = begin; i < end; ++i) {
+      add_products<kRows, 1>(a, (b.correction_group[i] - group0) * group_depth,
+                             b.corrections + i * group_depth * panel_columns, 0, sum);
+    }
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+        hn::StoreU(sum[r][v], di, sums + r * kStride + v * lanes);
+      }
+    }
+    chunk += kRows * pair_chunk;
+    sums += kRows * kStride;
+  }
+  if constexpr (kRows > 1) {
+    add_corrections<kRows / 2, kStride>(b, begin, end, chunk, group0, rows, sums);
+  }
+}
+
+/// The rows first .. first + rows (at most block_rows) of a strip of columns.
+inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                            std::size_t column) noexcept {
+  constexpr std::size_t kPanels = DETENT_PASS_PANELS;
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  alignas(64) std::int32_t sums[block_rows * strip_columns];
+  alignas(64) std::uint8_t chunk[block_rows * pair_chunk];
+  const std::size_t columns = (std::min)(strip_columns, g.n - column);
+  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+  const std::size_t padded = round_up(g.k, block_depth);
+  const std::size_t panel_stride = padded * panel_columns;
+  const std::size_t first_panel = column / panel_columns;
+  const std::uint8_t* order = g.b.order + column / strip_columns * padded;
+  std::size_t correction[strip_columns / panel_columns];
+  for (std::size_t p = 0; p < panels; ++p) {
+    correction[p] = g.b.first_correction[first_panel + p];
+  }
+  for (std::size_t k = 0; k == 0 || k < g.k; k += pair_chunk) {
+    const std::size_t depth = (std::min)(pair_chunk, g.k - k);
+    reorder_rows(g, first, rows, k, depth, order + k, chunk);
+    tile_operands t{chunk, pair_chunk, nullptr, panel_stride, round_up(depth, block_depth), k == 0};
+    std::size_t p = 0;
+    for (; p + kPanels <= panels; p += kPanels) {
+      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
+      add_rows<kRows, kPanels, strip_columns>(g, first, rows, column + p * panel_columns, t,
+                                              sums + p * panel_columns);
+    }
+    for (; p < panels; ++p) {
+      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
+      add_rows<kRows, 1, strip_columns>(g, first, rows, column + p * panel_columns, t,
+                                        sums + p * panel_columns);
+    }
+    const std::size_t end_group = (k + t.depth) / group_depth;
+    for (p = 0; p < panels; ++p) {
+      const std::size_t begin = correction[p];
+      while (correction[p] < g.b.first_correction[first_panel + p + 1] &&
+             g.b.correction_group[correction[p]] < end_group) {
+        ++correction[p];
+      }
+      if (correction[p] > begin) {
+        add_corrections<kRows, strip_columns>(g.b, begin, correction[p], chunk, k / group_depth,
+                                              rows, sums + p * panel_columns);
+      }
+    }
+  }
+  store_sums(g.epilogue, sums, strip_columns, first, rows, column, columns, g.c,
+             first * g.ldc + column, g.ldc);
+}
+
+inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  for (std::size_t first = 0; first < g.m; first += block_rows) {
+    for (std::size_t column = 0; column < g.n; column += strip_columns) {
+      gemm_u8s8_strip(g, first, (std::min)(block_rows, g.m - first), column);
+    }
+  }
+}
+
+#else
 
 /// The rows first .. first + rows (at most block_rows) of kPanels panels of columns.
 template <std::size_t kPanels>
@@ -5237,8 +5864,13 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
       kPanels > DETENT_PASS_PANELS ? DETENT_PASS_ROWS / 2 : DETENT_PASS_ROWS;
   constexpr std::size_t chunk_depth = chunk_bytes / kColumns;
   alignas(64) std::int32_t sums[block_rows * kColumns];
+  const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
+  const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
   for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    add_rows<kRows, kPanels>(g, first, rows, column, k, (std::min)(chunk_depth, g.k - k), sums);
+    const tile_operands t{g.a + first * g.lda + k,          g.lda,
+                          panel + k * panel_columns,        panel_stride,
+                          (std::min)(chunk_depth, g.k - k), k == 0};
+    add_rows<kRows, kPanels, kColumns>(g, first, rows, column, t, sums);
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
@@ -5268,6 +5900,8 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
     }
   }
 }
+
+#endif  // DETENT_PASS_PAIRS
 
 inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
   const int_tag di;
@@ -5309,6 +5943,7 @@ HWY_POP_ATTRIBUTES
 #undef DETENT_PASS_NAMESPACE
 #undef DETENT_PASS_ATTRIBUTES
 #undef DETENT_PASS_DOT
+#undef DETENT_PASS_PAIRS
 #undef DETENT_PASS_ROWS
 #undef DETENT_PASS_PANELS
 
@@ -5357,11 +5992,11 @@ DETENT_KERNELS_NAMESPACE_BEGIN
       &integer::depthwise_u8,                         \
   };
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX2
-DETENT_KERNEL_TABLE(target::avx2, N_AVX2, avx2_widening)
+DETENT_KERNEL_TABLE(target::avx2, N_AVX2, avx2_pairs)
 DETENT_KERNEL_TABLE(target::avx_vnni, N_AVX2, avx2_vnni)
 #endif
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX3
-DETENT_KERNEL_TABLE(target::avx512, N_AVX3, avx512_widening)
+DETENT_KERNEL_TABLE(target::avx512, N_AVX3, avx512_pairs)
 DETENT_KERNEL_TABLE(target::avx512_vnni, N_AVX3, avx512_vnni)
 #endif
 #undef DETENT_KERNEL_TABLE
@@ -5372,11 +6007,11 @@ DETENT_DECL table_list compiled_tables() noexcept {
     &portable::table,
 #if DETENT_WITH_HIGHWAY
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX2
-    &avx2_widening_table,
+    &avx2_pairs_table,
     &avx2_vnni_table,
 #endif
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX3
-    &avx512_widening_table,
+    &avx512_pairs_table,
     &avx512_vnni_table,
 #endif
 #endif
@@ -7200,6 +7835,214 @@ DETENT_NAMESPACE_END
 #include <span>
 #include <vector>
 
+// ---- detent/weight_pairs.hpp ----
+// Weights for processors without VNNI, whose vpmaddubsw adds the products of two neighbouring k in
+// 16 bits and saturates: kernels::packed_panels says what is made here.
+//
+// A pair of weights is safe if a0 * b0 + a1 * b1 fits 16 bits for all a of 0..255 (reference::
+// split_pair). Which k are neighbours may be chosen: within blocks of 16 k, an order is looked for
+// that makes all pairs of all columns of a strip safe; of a pair that is not, what is too much
+// becomes a correction. Of normally distributed weights one pair in sixty is unsafe, and hardly one
+// is left.
+#ifndef DETENT_WEIGHT_PAIRS_HPP
+#define DETENT_WEIGHT_PAIRS_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// The order of the k of one block: positions 2i and 2i + 1 are a pair.
+using pair_order = std::array<std::uint8_t, kernels::block_depth>;
+
+/// Finds partners: unsafe[i][j] is in how many columns i and j are an unsafe pair. Those with the
+/// fewest possible partners choose first; what can't be paired safely takes the least bad partner.
+inline pair_order choose_pairs(const std::array<std::array<std::uint8_t, kernels::block_depth>,
+                                                kernels::block_depth>& unsafe) noexcept {
+  constexpr std::size_t depth = kernels::block_depth;
+  std::array<bool, depth> taken{};
+  pair_order order{};
+  for (std::size_t pair = 0; pair < depth / 2; ++pair) {
+    std::size_t first = depth;
+    std::size_t fewest = depth;
+    for (std::size_t i = 0; i < depth; ++i) {
+      if (taken[i]) {
+        continue;
+      }
+      std::size_t partners = 0;
+      for (std::size_t j = 0; j < depth; ++j) {
+        partners += !taken[j] && j != i && unsafe[i][j] == 0 ? 1U : 0U;
+      }
+      if (first == depth || (partners > 0 && (fewest == 0 || partners < fewest))) {
+        first = i;
+        fewest = partners;
+      }
+    }
+    taken[first] = true;
+    // Of several partners that do, the one that others can use least.
+    std::size_t second = depth;
+    std::size_t least = 0;
+    for (std::size_t j = 0; j < depth; ++j) {
+      if (taken[j]) {
+        continue;
+      }
+      std::size_t others = 0;
+      for (std::size_t i = 0; i < depth; ++i) {
+        others += !taken[i] && i != j && unsafe[i][j] == 0 ? 1U : 0U;
+      }
+      const std::size_t cost = unsafe[first][j] * depth + others;
+      if (second == depth || cost < least) {
+        second = j;
+        least = cost;
+      }
+    }
+    taken[second] = true;
+    order[2 * pair] = static_cast<std::uint8_t>(first);
+    order[2 * pair + 1] = static_cast<std::uint8_t>(second);
+  }
+  return order;
+}
+
+/// Weights in the order and with the corrections of packed_panels.
+class weight_pairs {
+ public:
+  weight_pairs() = default;
+
+  /// `data` is packed as packed_panels says.
+  weight_pairs(std::span<const std::int8_t> data, std::size_t depth, std::size_t columns) {
+    using namespace kernels;
+    const std::size_t groups = (depth + group_depth - 1) / group_depth;
+    const std::size_t blocks = (depth + block_depth - 1) / block_depth;
+    const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+    constexpr std::size_t group_size = group_depth * panel_columns;
+    constexpr std::size_t panels_of_strip = strip_columns / panel_columns;
+    const std::size_t padded_groups = blocks * block_depth / group_depth;
+    data_.assign(panels * padded_groups * group_size, 0);
+    order_.resize((panels + panels_of_strip - 1) / panels_of_strip * blocks * block_depth);
+    first_correction_.assign(panels + 1, 0);
+    const auto weight = [&](std::size_t k, std::size_t column) -> std::int8_t {
+      return k >= depth ? std::int8_t{0}
+                        : data[(column / panel_columns * groups + k / group_depth) * group_size +
+                               column % panel_columns * group_depth + k % group_depth];
+    };
+    std::vector<std::int8_t> block(block_depth * strip_columns);
+    for (std::size_t strip = 0; strip < panels; strip += panels_of_strip) {
+      const std::size_t first = strip * panel_columns;
+      const std::size_t count = (std::min)(strip_columns, columns - first);
+      for (std::size_t b = 0; b < blocks; ++b) {
+        for (std::size_t k = 0; k < block_depth; ++k) {
+          for (std::size_t j = 0; j < count; ++j) {
+            block[k * strip_columns + j] = weight(b * block_depth + k, first + j);
+          }
+        }
+        const pair_order order = order_of(block, count);
+        std::copy(order.begin(), order.end(),
+                  order_.begin() + static_cast<std::ptrdiff_t>(
+                                       (strip / panels_of_strip * blocks + b) * block_depth));
+        for (std::size_t j = 0; j < count; ++j) {
+          std::int8_t* to =
+              data_.data() +
+              ((first + j) / panel_columns * padded_groups + b * block_depth / group_depth) *
+                  group_size +
+              (first + j) % panel_columns * group_depth;
+          for (std::size_t i = 0; i < block_depth; ++i) {
+            to[i / group_depth * group_size + i % group_depth] =
+                block[order[i] * strip_columns + j];
+          }
+        }
+      }
+    }
+    for (std::size_t panel = 0; panel < panels; ++panel) {
+      for (std::size_t group = 0; group < padded_groups; ++group) {
+        correct(data_.data() + (panel * padded_groups + group) * group_size, group);
+      }
+      first_correction_[panel + 1] = correction_group_.size();
+    }
+  }
+
+  [[nodiscard]] kernels::packed_panels panels(const std::int8_t* data) const noexcept {
+    return {data,
+            data_.data(),
+            order_.data(),
+            first_correction_.data(),
+            correction_group_.data(),
+            corrections_.data()};
+  }
+  /// Pairs that no order made safe.
+  [[nodiscard]] std::size_t corrected() const noexcept { return corrected_; }
+
+ private:
+  static bool is_safe(std::int8_t a, std::int8_t b) noexcept {
+    const reference::pair_split split = reference::split_pair(a, b);
+    return split.rest[0] == 0 && split.rest[1] == 0;
+  }
+
+  static pair_order order_of(const std::vector<std::int8_t>& block, std::size_t columns) noexcept {
+    using kernels::block_depth;
+    std::array<std::array<std::uint8_t, block_depth>, block_depth> unsafe{};
+    bool as_it_is = true;
+    for (std::size_t i = 0; i < block_depth; ++i) {
+      for (std::size_t j = i + 1; j < block_depth; ++j) {
+        std::uint8_t count = 0;
+        for (std::size_t c = 0; c < columns; ++c) {
+          count =
+              static_cast<std::uint8_t>(count + !is_safe(block[i * kernels::strip_columns + c],
+                                                         block[j * kernels::strip_columns + c]));
+        }
+        unsafe[i][j] = unsafe[j][i] = count;
+        as_it_is = as_it_is && (count == 0 || i % 2 != 0 || j != i + 1);
+      }
+    }
+    if (!as_it_is) {
+      return choose_pairs(unsafe);
+    }
+    pair_order order{};
+    for (std::size_t i = 0; i < block_depth; ++i) {
+      order[i] = static_cast<std::uint8_t>(i);
+    }
+    return order;
+  }
+
+  void correct(std::int8_t* group_data, std::size_t group) {
+    constexpr std::size_t group_size = kernels::group_depth * kernels::panel_columns;
+    bool is_corrected = false;
+    for (std::size_t i = 0; i < group_size; i += 2) {
+      const reference::pair_split split = reference::split_pair(group_data[i], group_data[i + 1]);
+      if (split.rest[0] == 0 && split.rest[1] == 0) {
+        continue;
+      }
+      if (!is_corrected) {
+        is_corrected = true;
+        correction_group_.push_back(group);
+        corrections_.resize(corrections_.size() + group_size);
+      }
+      std::int8_t* correction = corrections_.data() + corrections_.size() - group_size;
+      for (std::size_t k = 0; k < 2; ++k) {
+        group_data[i + k] = split.safe[k];
+        correction[i + k] = split.rest[k];
+      }
+      ++corrected_;
+    }
+  }
+
+  std::vector<std::int8_t> data_;
+  std::vector<std::uint8_t> order_;
+  std::vector<std::size_t> first_correction_;
+  std::vector<std::size_t> correction_group_;
+  std::vector<std::int8_t> corrections_;
+  std::size_t corrected_ = 0;
+};
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_WEIGHT_PAIRS_HPP
+
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
@@ -7232,6 +8075,9 @@ struct weights_certificate {
   /// No sum |bias + sum_k (a - lhs_zero_point) * (b - rhs_zero_point)| is larger, for any a and any
   /// lhs_zero_point in 0..255. The product is exact in 32 bits if this is at most 2^31 - 1.
   std::int64_t accumulator_bound = 0;
+  /// Pairs of weights whose products with two u8 may not fit 16 bits, as targets without VNNI add
+  /// them, and that no order of k avoids: these get corrections, so that the product is exact.
+  std::size_t corrected_pairs = 0;
 
   [[nodiscard]] bool fits_s32() const noexcept {
     return accumulator_bound <= std::numeric_limits<std::int32_t>::max();
@@ -7293,12 +8139,18 @@ class packed_weights {
       certificate_.accumulator_bound =
           (std::max)(certificate_.accumulator_bound, 255 * magnitude + (bias < 0 ? -bias : bias));
     }
+    pairs_ = detail::weight_pairs(data_, depth_, columns_);
+    certificate_.corrected_pairs = pairs_.corrected();
   }
 
   [[nodiscard]] std::size_t depth() const noexcept { return depth_; }      // K
   [[nodiscard]] std::size_t columns() const noexcept { return columns_; }  // N
   [[nodiscard]] const weights_certificate& certificate() const noexcept { return certificate_; }
   [[nodiscard]] std::span<const std::int8_t> data() const noexcept { return data_; }
+  /// For the kernels; valid as long as this object.
+  [[nodiscard]] kernels::packed_panels panels() const noexcept {
+    return pairs_.panels(data_.data());
+  }
   [[nodiscard]] std::span<const std::int32_t> column_sums() const noexcept { return column_sums_; }
   [[nodiscard]] std::span<const float> scales() const noexcept { return scales_; }
   [[nodiscard]] std::span<const std::int32_t> zero_points() const noexcept { return zero_points_; }
@@ -7309,6 +8161,7 @@ class packed_weights {
   std::size_t depth_ = 0;
   std::size_t columns_ = 0;
   std::vector<std::int8_t> data_;
+  detail::weight_pairs pairs_;
   std::vector<std::int32_t> column_sums_;
   std::vector<float> scales_;
   std::vector<std::int32_t> zero_points_;
@@ -7557,7 +8410,7 @@ void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, ma
     kernels::gemm_u8s8_args g;
     g.a = lhs.data + first * lda;
     g.lda = lda;
-    g.packed_b = weights.data().data();
+    g.b = weights.panels();
     g.c = out.data + first * ldc;
     g.ldc = ldc;
     g.m = rows;
@@ -7985,7 +8838,7 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
         kernels::gemm_u8s8_args g;
         g.a = rows;
         g.lda = lda;
-        g.packed_b = weights.data().data();
+        g.b = weights.panels();
         g.c = output.data() + first * f.out_channels + group * f.group_out();
         g.ldc = f.out_channels;
         g.m = count;

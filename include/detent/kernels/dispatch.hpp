@@ -83,9 +83,10 @@ DETENT_KERNELS_NAMESPACE_END
 #include <detent/kernels/gemm_f32-inl.hpp>
 #include <detent/kernels/reduce-inl.hpp>
 
-#define DETENT_PASS_NAMESPACE avx2_widening
+#define DETENT_PASS_NAMESPACE avx2_pairs
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR
-#define DETENT_PASS_DOT(sum, a, b) hn::SumOfMulQuadAccumulate(int_tag{}, a, b, sum)
+#define DETENT_PASS_DOT(sum, a, b) add_pair_products(sum, a, b)
+#define DETENT_PASS_PAIRS 1
 #define DETENT_PASS_ROWS 4
 #define DETENT_PASS_PANELS 1
 #include <detent/kernels/gemm_u8s8-inl.hpp>
@@ -95,6 +96,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR ",avxvnni"
 #define DETENT_PASS_DOT(sum, a, b) \
   hn::Vec<int_tag> { _mm256_dpbusd_avx_epi32((sum).raw, (a).raw, (b).raw) }
+#define DETENT_PASS_PAIRS 0
 #define DETENT_PASS_ROWS 6
 #define DETENT_PASS_PANELS 1
 #include <detent/kernels/gemm_u8s8-inl.hpp>
@@ -123,9 +125,10 @@ DETENT_KERNELS_NAMESPACE_END
 #include <detent/kernels/gemm_f32-inl.hpp>
 #include <detent/kernels/reduce-inl.hpp>
 
-#define DETENT_PASS_NAMESPACE avx512_widening
+#define DETENT_PASS_NAMESPACE avx512_pairs
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR
-#define DETENT_PASS_DOT(sum, a, b) hn::SumOfMulQuadAccumulate(int_tag{}, a, b, sum)
+#define DETENT_PASS_DOT(sum, a, b) add_pair_products(sum, a, b)
+#define DETENT_PASS_PAIRS 1
 #define DETENT_PASS_ROWS 6
 #define DETENT_PASS_PANELS 1
 #include <detent/kernels/gemm_u8s8-inl.hpp>
@@ -135,6 +138,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR ",avx512vnni"
 #define DETENT_PASS_DOT(sum, a, b) \
   hn::Vec<int_tag> { _mm512_dpbusd_epi32((sum).raw, (a).raw, (b).raw) }
+#define DETENT_PASS_PAIRS 0
 #define DETENT_PASS_ROWS 12
 #define DETENT_PASS_PANELS 2
 #include <detent/kernels/gemm_u8s8-inl.hpp>
@@ -185,11 +189,11 @@ DETENT_KERNELS_NAMESPACE_BEGIN
       &integer::depthwise_u8,                         \
   };
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX2
-DETENT_KERNEL_TABLE(target::avx2, N_AVX2, avx2_widening)
+DETENT_KERNEL_TABLE(target::avx2, N_AVX2, avx2_pairs)
 DETENT_KERNEL_TABLE(target::avx_vnni, N_AVX2, avx2_vnni)
 #endif
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX3
-DETENT_KERNEL_TABLE(target::avx512, N_AVX3, avx512_widening)
+DETENT_KERNEL_TABLE(target::avx512, N_AVX3, avx512_pairs)
 DETENT_KERNEL_TABLE(target::avx512_vnni, N_AVX3, avx512_vnni)
 #endif
 #undef DETENT_KERNEL_TABLE
@@ -200,11 +204,11 @@ DETENT_DECL table_list compiled_tables() noexcept {
     &portable::table,
 #if DETENT_WITH_HIGHWAY
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX2
-    &avx2_widening_table,
+    &avx2_pairs_table,
     &avx2_vnni_table,
 #endif
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX3
-    &avx512_widening_table,
+    &avx512_pairs_table,
     &avx512_vnni_table,
 #endif
 #endif

@@ -4,14 +4,16 @@
 //
 //   DETENT_PASS_NAMESPACE    the namespace of this pass
 //   DETENT_PASS_ATTRIBUTES   the target string of its functions
-//   DETENT_PASS_DOT(sum, a, b)   sum + a0*b0 + a1*b1 + a2*b2 + a3*b3 in each 32-bit lane, exact
-//                                modulo 2^32 for every unsigned a and signed b
+//   DETENT_PASS_DOT(sum, a, b)   sum + a0*b0 + a1*b1 + a2*b2 + a3*b3 in each 32-bit lane, modulo
+//                                2^32, for unsigned a and signed b
+//   DETENT_PASS_PAIRS            1 if it adds a0*b0 + a1*b1 and a2*b2 + a3*b3 in 16 bits
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
 //
 // vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
 // must be in flight; 12 x 32 columns has 24, and the first-level cache holds its weights for more
-// of k than those of a wider tile. Without it, Highway widens to 16 bits and multiplies with
-// vpmaddwd, which is exact as well.
+// of k than those of a wider tile. Without it, vpmaddubsw, vpmaddwd and vpaddd do the same in three
+// instructions; as the first of them saturates, the weights are read in two parts of which neither
+// makes it do so (packed_panels), the second of them sparse.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -157,18 +159,27 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
-/// Adds (from k = 0: sets) the products of `depth` values of k, starting at k0, to a tile of sums.
-template <std::size_t kRows, std::size_t kPanels>
-HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::size_t column,
-                               std::size_t k0, std::size_t depth, std::int32_t* sums) noexcept {
+/// What a tile reads: rows of a, and panels of b that are panel_stride apart; both from the same k
+/// on.
+struct tile_operands {
+  const std::uint8_t* a;
+  std::size_t lda;
+  const std::int8_t* b;
+  std::size_t panel_stride;
+  std::size_t depth;
+  bool is_first;  // the sums are set rather than added to
+};
+
+/// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
+/// apart.
+template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
+HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   constexpr std::size_t kVectors = kPanels * vectors_per_panel;
-  constexpr std::size_t kStride = kPanels * panel_columns;
   const int_tag di;
   const std::uint8_t* a[kRows];
   int_vector sum[kRows][kVectors];
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = g.a + (row + r) * g.lda + k0; }
-  if (k0 == 0) {
-    prefetch_rows(g, row, kRows, column, (std::min)(kStride, g.n - column));
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = t.a + r * t.lda; }
+  if (t.is_first) {
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[r][v] = hn::Zero(di); }
     }
@@ -179,31 +190,29 @@ HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::si
       }
     }
   }
-  const std::size_t panel_stride =
-      (g.k + group_depth - 1) / group_depth * group_depth * panel_columns;
-  const std::int8_t* b = g.packed_b + column / panel_columns * panel_stride + k0 * panel_columns;
-  const std::size_t whole_groups = depth / group_depth;
+  const std::int8_t* b = t.b;
+  const std::size_t whole_groups = t.depth / group_depth;
   // Unrolled, since the scalar instructions of a loop take issue slots from vpdpbusd.
   constexpr std::size_t kGroups = 4;
   std::size_t group = 0;
   for (; group + kGroups <= whole_groups; group += kGroups) {
     DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
-      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, panel_stride, sum);
+      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum);
       b += group_depth * panel_columns;
     }
   }
   for (; group < whole_groups; ++group) {
-    add_products<kRows, kPanels>(a, group * group_depth, b, panel_stride, sum);
+    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum);
     b += group_depth * panel_columns;
   }
-  if (depth % group_depth != 0) {
+  if (t.depth % group_depth != 0) {
     // The last one to three k: nothing past the end of a row is read.
     std::uint8_t last[kRows][group_depth] = {};
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      std::memcpy(last[r], a[r] + whole_groups * group_depth, depth % group_depth);
+      std::memcpy(last[r], a[r] + whole_groups * group_depth, t.depth % group_depth);
       a[r] = last[r];
     }
-    add_products<kRows, kPanels>(a, 0, b, panel_stride, sum);
+    add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum);
   }
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
@@ -212,22 +221,146 @@ HWY_INLINE void gemm_u8s8_tile(const gemm_u8s8_args& g, std::size_t row, std::si
   }
 }
 
-/// Adds the products of `depth` values of k, starting at k0, to a block of sums: kRows rows at a
-/// time, the rest with ever smaller tiles.
-template <std::size_t kRows, std::size_t kPanels>
-HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                         std::size_t column, std::size_t k0, std::size_t depth,
-                         std::int32_t* sums) noexcept {
-  std::size_t r = 0;
-  for (; r + kRows <= rows; r += kRows) {
-    gemm_u8s8_tile<kRows, kPanels>(g, first + r, column, k0, depth,
-                                   sums + r * kPanels * panel_columns);
+/// Adds products to a block of sums that begins at row `row` and column `column` of c: kRows rows
+/// at a time, the rest with ever smaller tiles.
+template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
+HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
+                         std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
+  for (; rows >= kRows; rows -= kRows, row += kRows) {
+    if (t.is_first) {
+      prefetch_rows(g, row, kRows, column, (std::min)(kPanels * panel_columns, g.n - column));
+    }
+    add_tile<kRows, kPanels, kStride>(t, sums);
+    t.a += kRows * t.lda;
+    sums += kRows * kStride;
   }
   if constexpr (kRows > 1) {
-    add_rows<kRows / 2, kPanels>(g, first + r, rows - r, column, k0, depth,
-                                 sums + r * kPanels * panel_columns);
+    add_rows<kRows / 2, kPanels, kStride>(g, row, rows, column, t, sums);
   }
 }
+
+[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
+                                                        std::size_t multiple) noexcept {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+#if DETENT_PASS_PAIRS
+
+/// Bytes of each row that are put in the order of a strip at a time.
+inline constexpr std::size_t pair_chunk = 512;
+
+/// Puts `depth` bytes of each row from k0 on in the order of a strip; zeros up to a whole block.
+HWY_INLINE void reorder_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                             std::size_t k0, std::size_t depth, const std::uint8_t* order,
+                             std::uint8_t* to) noexcept {
+  const hn::Repartition<std::uint8_t, int_tag> d;
+  const std::size_t step = hn::Lanes(d);
+  const std::size_t size = round_up(depth, block_depth);
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::uint8_t* from = g.a + (first + r) * g.lda + k0;
+    std::uint8_t* row = to + r * pair_chunk;
+    std::size_t k = 0;
+    for (; k + step <= depth; k += step) {
+      hn::Store(hn::TableLookupBytes(hn::LoadU(d, from + k), hn::LoadU(d, order + k)), d, row + k);
+    }
+    if (k < size) {
+      hn::Store(hn::TableLookupBytes(hn::LoadN(d, from + k, depth - k),
+                                     hn::LoadN(d, order + k, size - k)),
+                d, row + k);
+    }
+  }
+}
+
+/// Adds corrections to kRows rows of sums: the groups are those of a chunk from group `group0` on.
+template <std::size_t kRows, std::size_t kStride>
+HWY_INLINE void add_corrections(const packed_panels& b, std::size_t begin, std::size_t end,
+                                const std::uint8_t* chunk, std::size_t group0, std::size_t rows,
+                                std::int32_t* sums) noexcept {
+  const int_tag di;
+  for (; rows >= kRows; rows -= kRows) {
+    const std::uint8_t* a[kRows];
+    int_vector sum[kRows][vectors_per_panel];
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      a[r] = chunk + r * pair_chunk;
+      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+        sum[r][v] = hn::LoadU(di, sums + r * kStride + v * lanes);
+      }
+    }
+    for (std::size_t i = begin; i < end; ++i) {
+      add_products<kRows, 1>(a, (b.correction_group[i] - group0) * group_depth,
+                             b.corrections + i * group_depth * panel_columns, 0, sum);
+    }
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+        hn::StoreU(sum[r][v], di, sums + r * kStride + v * lanes);
+      }
+    }
+    chunk += kRows * pair_chunk;
+    sums += kRows * kStride;
+  }
+  if constexpr (kRows > 1) {
+    add_corrections<kRows / 2, kStride>(b, begin, end, chunk, group0, rows, sums);
+  }
+}
+
+/// The rows first .. first + rows (at most block_rows) of a strip of columns.
+inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                            std::size_t column) noexcept {
+  constexpr std::size_t kPanels = DETENT_PASS_PANELS;
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  alignas(64) std::int32_t sums[block_rows * strip_columns];
+  alignas(64) std::uint8_t chunk[block_rows * pair_chunk];
+  const std::size_t columns = (std::min)(strip_columns, g.n - column);
+  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+  const std::size_t padded = round_up(g.k, block_depth);
+  const std::size_t panel_stride = padded * panel_columns;
+  const std::size_t first_panel = column / panel_columns;
+  const std::uint8_t* order = g.b.order + column / strip_columns * padded;
+  std::size_t correction[strip_columns / panel_columns];
+  for (std::size_t p = 0; p < panels; ++p) {
+    correction[p] = g.b.first_correction[first_panel + p];
+  }
+  for (std::size_t k = 0; k == 0 || k < g.k; k += pair_chunk) {
+    const std::size_t depth = (std::min)(pair_chunk, g.k - k);
+    reorder_rows(g, first, rows, k, depth, order + k, chunk);
+    tile_operands t{chunk, pair_chunk, nullptr, panel_stride, round_up(depth, block_depth), k == 0};
+    std::size_t p = 0;
+    for (; p + kPanels <= panels; p += kPanels) {
+      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
+      add_rows<kRows, kPanels, strip_columns>(g, first, rows, column + p * panel_columns, t,
+                                              sums + p * panel_columns);
+    }
+    for (; p < panels; ++p) {
+      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
+      add_rows<kRows, 1, strip_columns>(g, first, rows, column + p * panel_columns, t,
+                                        sums + p * panel_columns);
+    }
+    const std::size_t end_group = (k + t.depth) / group_depth;
+    for (p = 0; p < panels; ++p) {
+      const std::size_t begin = correction[p];
+      while (correction[p] < g.b.first_correction[first_panel + p + 1] &&
+             g.b.correction_group[correction[p]] < end_group) {
+        ++correction[p];
+      }
+      if (correction[p] > begin) {
+        add_corrections<kRows, strip_columns>(g.b, begin, correction[p], chunk, k / group_depth,
+                                              rows, sums + p * panel_columns);
+      }
+    }
+  }
+  store_sums(g.epilogue, sums, strip_columns, first, rows, column, columns, g.c,
+             first * g.ldc + column, g.ldc);
+}
+
+inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  for (std::size_t first = 0; first < g.m; first += block_rows) {
+    for (std::size_t column = 0; column < g.n; column += strip_columns) {
+      gemm_u8s8_strip(g, first, (std::min)(block_rows, g.m - first), column);
+    }
+  }
+}
+
+#else
 
 /// The rows first .. first + rows (at most block_rows) of kPanels panels of columns.
 template <std::size_t kPanels>
@@ -238,8 +371,13 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
       kPanels > DETENT_PASS_PANELS ? DETENT_PASS_ROWS / 2 : DETENT_PASS_ROWS;
   constexpr std::size_t chunk_depth = chunk_bytes / kColumns;
   alignas(64) std::int32_t sums[block_rows * kColumns];
+  const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
+  const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
   for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    add_rows<kRows, kPanels>(g, first, rows, column, k, (std::min)(chunk_depth, g.k - k), sums);
+    const tile_operands t{g.a + first * g.lda + k,          g.lda,
+                          panel + k * panel_columns,        panel_stride,
+                          (std::min)(chunk_depth, g.k - k), k == 0};
+    add_rows<kRows, kPanels, kColumns>(g, first, rows, column, t, sums);
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
@@ -269,6 +407,8 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
     }
   }
 }
+
+#endif  // DETENT_PASS_PAIRS
 
 inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
   const int_tag di;

@@ -176,7 +176,7 @@ inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row,
 DETENT_DECL void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   const std::size_t groups = (g.k + group_depth - 1) / group_depth;
   for (std::size_t column = 0; column < g.n; column += panel_columns) {
-    const std::int8_t* panel = g.packed_b + column * groups * group_depth;
+    const std::int8_t* panel = g.b.data + column * groups * group_depth;
     const std::size_t columns = g.n - column < panel_columns ? g.n - column : panel_columns;
     for (std::size_t row = 0; row < g.m; ++row) {
       std::uint32_t sum[panel_columns] = {};

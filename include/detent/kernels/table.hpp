@@ -43,13 +43,38 @@ struct integer_epilogue {
   float upper = 0.0F;
 };
 
-/// C[m x n] = epilogue(A[m x k] * B[k x n]); A unsigned and row-major, B signed and packed:
-///   packed[((panel * groups + group) * 16 + column) * 4 + depth]
+/// Signed 8-bit weights, k x n:
+///
+///   data[((panel * groups + group) * 16 + column) * 4 + depth]
+///
 /// with groups = ceil(k / 4) and zeros where k or n end early.
+///
+/// Where an instruction adds the products of two neighbouring k in 16 bits (vpmaddubsw), `paired`
+/// is read instead, of which no pair overflows with any u8. Each strip of strip_columns columns has
+/// an order of its own of the k within blocks of block_depth, chosen so that hardly any pair would:
+///
+///   paired(block * block_depth + i, j) = data(block * block_depth + order[i], j) - correction
+///
+/// with 16 bytes of order for each block of each strip, and zeros up to a whole block. Corrections
+/// are what is left: those of a panel are first_correction[panel] .. first_correction[panel + 1];
+/// number i belongs to group correction_group[i] of that order, ascending within a panel, and is
+/// laid out like a group.
+struct packed_panels {
+  const std::int8_t* data = nullptr;
+  const std::int8_t* paired = nullptr;
+  const std::uint8_t* order = nullptr;
+  const std::size_t* first_correction = nullptr;
+  const std::size_t* correction_group = nullptr;
+  const std::int8_t* corrections = nullptr;
+};
+inline constexpr std::size_t block_depth = 16;
+inline constexpr std::size_t strip_columns = 64;
+
+/// C[m x n] = epilogue(A[m x k] * B[k x n]); A unsigned and row-major.
 struct gemm_u8s8_args {
   const std::uint8_t* a = nullptr;
   std::size_t lda = 0;
-  const std::int8_t* packed_b = nullptr;
+  packed_panels b;
   void* c = nullptr;  // of the epilogue's output type
   std::size_t ldc = 0;
   std::size_t m = 0, n = 0, k = 0;

@@ -98,6 +98,16 @@ HWY_INLINE void finish_stores(const elementwise_args& a) noexcept {
   }
 }
 
+/// sum + (a0*b0 + a1*b1) + (a2*b2 + a3*b3) in each 32-bit lane; the sums in brackets saturate at 16
+/// bits. Three instructions: vpmaddubsw, vpmaddwd, vpaddd.
+template <class Unsigned, class Signed>
+HWY_INLINE int_vector add_pair_products(int_vector sum, Unsigned a, Signed b) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  const auto pairs = hn::SatWidenMulPairwiseAdd(di16, a, b);
+  return hn::Add(sum, hn::WidenMulPairwiseAdd(di, pairs, hn::Set(di16, 1)));
+}
+
 }  // namespace HWY_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES

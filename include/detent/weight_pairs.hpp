@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Weights for processors without VNNI, whose vpmaddubsw adds the products of two neighbouring k in
+// 16 bits and saturates: kernels::packed_panels says what is made here.
+//
+// A pair of weights is safe if a0 * b0 + a1 * b1 fits 16 bits for all a of 0..255 (reference::
+// split_pair). Which k are neighbours may be chosen: within blocks of 16 k, an order is looked for
+// that makes all pairs of all columns of a strip safe; of a pair that is not, what is too much
+// becomes a correction. Of normally distributed weights one pair in sixty is unsafe, and hardly one
+// is left.
+#ifndef DETENT_WEIGHT_PAIRS_HPP
+#define DETENT_WEIGHT_PAIRS_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/kernels/table.hpp>
+#include <detent/reference.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// The order of the k of one block: positions 2i and 2i + 1 are a pair.
+using pair_order = std::array<std::uint8_t, kernels::block_depth>;
+
+/// Finds partners: unsafe[i][j] is in how many columns i and j are an unsafe pair. Those with the
+/// fewest possible partners choose first; what can't be paired safely takes the least bad partner.
+inline pair_order choose_pairs(const std::array<std::array<std::uint8_t, kernels::block_depth>,
+                                                kernels::block_depth>& unsafe) noexcept {
+  constexpr std::size_t depth = kernels::block_depth;
+  std::array<bool, depth> taken{};
+  pair_order order{};
+  for (std::size_t pair = 0; pair < depth / 2; ++pair) {
+    std::size_t first = depth;
+    std::size_t fewest = depth;
+    for (std::size_t i = 0; i < depth; ++i) {
+      if (taken[i]) {
+        continue;
+      }
+      std::size_t partners = 0;
+      for (std::size_t j = 0; j < depth; ++j) {
+        partners += !taken[j] && j != i && unsafe[i][j] == 0 ? 1U : 0U;
+      }
+      if (first == depth || (partners > 0 && (fewest == 0 || partners < fewest))) {
+        first = i;
+        fewest = partners;
+      }
+    }
+    taken[first] = true;
+    // Of several partners that do, the one that others can use least.
+    std::size_t second = depth;
+    std::size_t least = 0;
+    for (std::size_t j = 0; j < depth; ++j) {
+      if (taken[j]) {
+        continue;
+      }
+      std::size_t others = 0;
+      for (std::size_t i = 0; i < depth; ++i) {
+        others += !taken[i] && i != j && unsafe[i][j] == 0 ? 1U : 0U;
+      }
+      const std::size_t cost = unsafe[first][j] * depth + others;
+      if (second == depth || cost < least) {
+        second = j;
+        least = cost;
+      }
+    }
+    taken[second] = true;
+    order[2 * pair] = static_cast<std::uint8_t>(first);
+    order[2 * pair + 1] = static_cast<std::uint8_t>(second);
+  }
+  return order;
+}
+
+/// Weights in the order and with the corrections of packed_panels.
+class weight_pairs {
+ public:
+  weight_pairs() = default;
+
+  /// `data` is packed as packed_panels says.
+  weight_pairs(std::span<const std::int8_t> data, std::size_t depth, std::size_t columns) {
+    using namespace kernels;
+    const std::size_t groups = (depth + group_depth - 1) / group_depth;
+    const std::size_t blocks = (depth + block_depth - 1) / block_depth;
+    const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+    constexpr std::size_t group_size = group_depth * panel_columns;
+    constexpr std::size_t panels_of_strip = strip_columns / panel_columns;
+    const std::size_t padded_groups = blocks * block_depth / group_depth;
+    data_.assign(panels * padded_groups * group_size, 0);
+    order_.resize((panels + panels_of_strip - 1) / panels_of_strip * blocks * block_depth);
+    first_correction_.assign(panels + 1, 0);
+    const auto weight = [&](std::size_t k, std::size_t column) -> std::int8_t {
+      return k >= depth ? std::int8_t{0}
+                        : data[(column / panel_columns * groups + k / group_depth) * group_size +
+                               column % panel_columns * group_depth + k % group_depth];
+    };
+    std::vector<std::int8_t> block(block_depth * strip_columns);
+    for (std::size_t strip = 0; strip < panels; strip += panels_of_strip) {
+      const std::size_t first = strip * panel_columns;
+      const std::size_t count = (std::min)(strip_columns, columns - first);
+      for (std::size_t b = 0; b < blocks; ++b) {
+        for (std::size_t k = 0; k < block_depth; ++k) {
+          for (std::size_t j = 0; j < count; ++j) {
+            block[k * strip_columns + j] = weight(b * block_depth + k, first + j);
+          }
+        }
+        const pair_order order = order_of(block, count);
+        std::copy(order.begin(), order.end(),
+                  order_.begin() + static_cast<std::ptrdiff_t>(
+                                       (strip / panels_of_strip * blocks + b) * block_depth));
+        for (std::size_t j = 0; j < count; ++j) {
+          std::int8_t* to =
+              data_.data() +
+              ((first + j) / panel_columns * padded_groups + b * block_depth / group_depth) *
+                  group_size +
+              (first + j) % panel_columns * group_depth;
+          for (std::size_t i = 0; i < block_depth; ++i) {
+            to[i / group_depth * group_size + i % group_depth] =
+                block[order[i] * strip_columns + j];
+          }
+        }
+      }
+    }
+    for (std::size_t panel = 0; panel < panels; ++panel) {
+      for (std::size_t group = 0; group < padded_groups; ++group) {
+        correct(data_.data() + (panel * padded_groups + group) * group_size, group);
+      }
+      first_correction_[panel + 1] = correction_group_.size();
+    }
+  }
+
+  [[nodiscard]] kernels::packed_panels panels(const std::int8_t* data) const noexcept {
+    return {data,
+            data_.data(),
+            order_.data(),
+            first_correction_.data(),
+            correction_group_.data(),
+            corrections_.data()};
+  }
+  /// Pairs that no order made safe.
+  [[nodiscard]] std::size_t corrected() const noexcept { return corrected_; }
+
+ private:
+  static bool is_safe(std::int8_t a, std::int8_t b) noexcept {
+    const reference::pair_split split = reference::split_pair(a, b);
+    return split.rest[0] == 0 && split.rest[1] == 0;
+  }
+
+  static pair_order order_of(const std::vector<std::int8_t>& block, std::size_t columns) noexcept {
+    using kernels::block_depth;
+    std::array<std::array<std::uint8_t, block_depth>, block_depth> unsafe{};
+    bool as_it_is = true;
+    for (std::size_t i = 0; i < block_depth; ++i) {
+      for (std::size_t j = i + 1; j < block_depth; ++j) {
+        std::uint8_t count = 0;
+        for (std::size_t c = 0; c < columns; ++c) {
+          count =
+              static_cast<std::uint8_t>(count + !is_safe(block[i * kernels::strip_columns + c],
+                                                         block[j * kernels::strip_columns + c]));
+        }
+        unsafe[i][j] = unsafe[j][i] = count;
+        as_it_is = as_it_is && (count == 0 || i % 2 != 0 || j != i + 1);
+      }
+    }
+    if (!as_it_is) {
+      return choose_pairs(unsafe);
+    }
+    pair_order order{};
+    for (std::size_t i = 0; i < block_depth; ++i) {
+      order[i] = static_cast<std::uint8_t>(i);
+    }
+    return order;
+  }
+
+  void correct(std::int8_t* group_data, std::size_t group) {
+    constexpr std::size_t group_size = kernels::group_depth * kernels::panel_columns;
+    bool is_corrected = false;
+    for (std::size_t i = 0; i < group_size; i += 2) {
+      const reference::pair_split split = reference::split_pair(group_data[i], group_data[i + 1]);
+      if (split.rest[0] == 0 && split.rest[1] == 0) {
+        continue;
+      }
+      if (!is_corrected) {
+        is_corrected = true;
+        correction_group_.push_back(group);
+        corrections_.resize(corrections_.size() + group_size);
+      }
+      std::int8_t* correction = corrections_.data() + corrections_.size() - group_size;
+      for (std::size_t k = 0; k < 2; ++k) {
+        group_data[i + k] = split.safe[k];
+        correction[i + k] = split.rest[k];
+      }
+      ++corrected_;
+    }
+  }
+
+  std::vector<std::int8_t> data_;
+  std::vector<std::uint8_t> order_;
+  std::vector<std::size_t> first_correction_;
+  std::vector<std::size_t> correction_group_;
+  std::vector<std::int8_t> corrections_;
+  std::size_t corrected_ = 0;
+};
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_WEIGHT_PAIRS_HPP
