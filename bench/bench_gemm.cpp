@@ -74,7 +74,7 @@ void gemm(benchmark::State& state, detent::target target) {
       return;
     }
   }
-  state.counters["corrected_pairs"] = static_cast<double>(weights.certificate().corrected_pairs);
+  state.counters["corrected_pairs"] = static_cast<double>(weights.pairs().corrected());
   const double operations = 2.0 * static_cast<double>(m * n * k);
   state.counters["GOPS"] =
       benchmark::Counter(operations * 1e-9, benchmark::Counter::kIsIterationInvariantRate);

@@ -32,7 +32,7 @@ bool is_safe(int b0, int b1) {
 std::size_t check(const std::vector<std::int8_t>& w, std::size_t depth, std::size_t columns) {
   using namespace kernels;
   const auto packed = detent::pack_weights({w.data(), depth, columns});
-  const packed_panels panels = packed.panels();
+  const packed_panels panels = packed.pairs().panels(packed.data().data());
   const std::size_t blocks = (depth + block_depth - 1) / block_depth;
   const std::size_t groups = blocks * block_depth / group_depth;
   constexpr std::size_t group_size = group_depth * panel_columns;
@@ -68,7 +68,7 @@ std::size_t check(const std::vector<std::int8_t>& w, std::size_t depth, std::siz
     }
   }
   CHECK(unsafe == 0);
-  CHECK(corrected == packed.certificate().corrected_pairs);
+  CHECK(corrected == packed.pairs().corrected());
   std::size_t wrong = 0;
   for (std::size_t strip = 0; strip * strip_columns < columns; ++strip) {
     for (std::size_t b = 0; b < blocks; ++b) {

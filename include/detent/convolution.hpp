@@ -404,7 +404,7 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
         kernels::gemm_u8s8_args g;
         g.a = rows;
         g.lda = lda;
-        g.b = weights.panels();
+        g.b = weights.panels(table);
         g.c = output.data() + first * f.out_channels + group * f.group_out();
         g.ldc = f.out_channels;
         g.m = count;

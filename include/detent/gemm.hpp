@@ -82,12 +82,13 @@ void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, ma
   const auto lda = static_cast<std::size_t>(lhs.row_stride);
   const auto ldc = static_cast<std::size_t>(out.row_stride);
   std::vector<std::int32_t> row_sums(terms.needs_row_sums() ? lhs.rows : 0);
-  const auto kernel = detail::active_table().gemm_u8s8;
+  const kernels::kernel_table& table = detail::active_table();
+  const kernels::packed_panels panels = weights.panels(table);
   detail::for_row_blocks(lhs.rows, parallel, [&](std::size_t first, std::size_t rows) {
     kernels::gemm_u8s8_args g;
     g.a = lhs.data + first * lda;
     g.lda = lda;
-    g.b = weights.panels();
+    g.b = panels;
     g.c = out.data + first * ldc;
     g.ldc = ldc;
     g.m = rows;
@@ -97,7 +98,7 @@ void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, ma
       detail::sum_rows(g.a, lda, rows, g.k, row_sums.data() + first);
     }
     g.epilogue = terms.epilogue(row_sums.data() + first);
-    kernel(g);
+    table.gemm_u8s8(g);
   });
 }
 

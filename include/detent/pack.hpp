@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -48,9 +50,6 @@ struct weights_certificate {
   /// No sum |bias + sum_k (a - lhs_zero_point) * (b - rhs_zero_point)| is larger, for any a and any
   /// lhs_zero_point in 0..255. The product is exact in 32 bits if this is at most 2^31 - 1.
   std::int64_t accumulator_bound = 0;
-  /// Pairs of weights whose products with two u8 may not fit 16 bits, as targets without VNNI add
-  /// them, and that no order of k avoids: these get corrections, so that the product is exact.
-  std::size_t corrected_pairs = 0;
 
   [[nodiscard]] bool fits_s32() const noexcept {
     return accumulator_bound <= std::numeric_limits<std::int32_t>::max();
@@ -112,17 +111,25 @@ class packed_weights {
       certificate_.accumulator_bound =
           (std::max)(certificate_.accumulator_bound, 255 * magnitude + (bias < 0 ? -bias : bias));
     }
-    pairs_ = detail::weight_pairs(data_, depth_, columns_);
-    certificate_.corrected_pairs = pairs_.corrected();
   }
 
   [[nodiscard]] std::size_t depth() const noexcept { return depth_; }      // K
   [[nodiscard]] std::size_t columns() const noexcept { return columns_; }  // N
   [[nodiscard]] const weights_certificate& certificate() const noexcept { return certificate_; }
   [[nodiscard]] std::span<const std::int8_t> data() const noexcept { return data_; }
-  /// For the kernels; valid as long as this object.
-  [[nodiscard]] kernels::packed_panels panels() const noexcept {
-    return pairs_.panels(data_.data());
+  /// The same for kernels that add products in pairs: a second copy of the weights, made when it is
+  /// first asked for. Thread-safe.
+  [[nodiscard]] const detail::weight_pairs& pairs() const {
+    std::call_once(pairs_->made,
+                   [this] { pairs_->value = detail::weight_pairs(data_, depth_, columns_); });
+    return pairs_->value;
+  }
+  /// What a kernel reads; valid as long as this object.
+  [[nodiscard]] kernels::packed_panels panels(const kernels::kernel_table& table) const {
+    if (!table.adds_pairs) {
+      return {data_.data(), nullptr, nullptr, nullptr, nullptr, nullptr};
+    }
+    return pairs().panels(data_.data());
   }
   [[nodiscard]] std::span<const std::int32_t> column_sums() const noexcept { return column_sums_; }
   [[nodiscard]] std::span<const float> scales() const noexcept { return scales_; }
@@ -134,7 +141,11 @@ class packed_weights {
   std::size_t depth_ = 0;
   std::size_t columns_ = 0;
   std::vector<std::int8_t> data_;
-  detail::weight_pairs pairs_;
+  struct lazy_pairs {
+    std::once_flag made;
+    detail::weight_pairs value;
+  };
+  std::shared_ptr<lazy_pairs> pairs_ = std::make_shared<lazy_pairs>();
   std::vector<std::int32_t> column_sums_;
   std::vector<float> scales_;
   std::vector<std::int32_t> zero_points_;

@@ -461,6 +461,7 @@ struct min_max_result {
 
 struct kernel_table {
   target id;
+  bool adds_pairs;  // gemm_u8s8 reads packed_panels::paired
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
   // Modulo 2^32.
   std::int32_t (*sum_u8)(const std::uint8_t* q, std::size_t n) noexcept;
@@ -1825,6 +1826,7 @@ DETENT_DECL void depthwise_f32(const depthwise_f32_args& d) noexcept {
 
 inline constexpr kernel_table table = {
     target::portable,
+    false,
     &min_max,
     &sum_codes<std::uint8_t>,
     &sum_codes<std::int8_t>,
@@ -3238,6 +3240,8 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
   return (n + multiple - 1) / multiple * multiple;
 }
 
+inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+
 #if DETENT_PASS_PAIRS
 
 /// Bytes of each row that are put in the order of a strip at a time.
@@ -3700,6 +3704,8 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
                                                         std::size_t multiple) noexcept {
   return (n + multiple - 1) / multiple * multiple;
 }
+
+inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
 
 #if DETENT_PASS_PAIRS
 
@@ -5274,6 +5280,8 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
   return (n + multiple - 1) / multiple * multiple;
 }
 
+inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+
 #if DETENT_PASS_PAIRS
 
 /// Bytes of each row that are put in the order of a strip at a time.
@@ -5737,6 +5745,8 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
   return (n + multiple - 1) / multiple * multiple;
 }
 
+inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+
 #if DETENT_PASS_PAIRS
 
 /// Bytes of each row that are put in the order of a strip at a time.
@@ -5966,6 +5976,7 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 #define DETENT_KERNEL_TABLE(id, elementwise, integer) \
   inline constexpr kernel_table integer##_table = {   \
       id,                                             \
+      integer::adds_pairs,                            \
       &elementwise::min_max,                          \
       &elementwise::sum_codes<std::uint8_t>,          \
       &elementwise::sum_codes<std::int8_t>,           \
@@ -7832,6 +7843,8 @@ DETENT_NAMESPACE_END
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -8075,9 +8088,6 @@ struct weights_certificate {
   /// No sum |bias + sum_k (a - lhs_zero_point) * (b - rhs_zero_point)| is larger, for any a and any
   /// lhs_zero_point in 0..255. The product is exact in 32 bits if this is at most 2^31 - 1.
   std::int64_t accumulator_bound = 0;
-  /// Pairs of weights whose products with two u8 may not fit 16 bits, as targets without VNNI add
-  /// them, and that no order of k avoids: these get corrections, so that the product is exact.
-  std::size_t corrected_pairs = 0;
 
   [[nodiscard]] bool fits_s32() const noexcept {
     return accumulator_bound <= std::numeric_limits<std::int32_t>::max();
@@ -8139,17 +8149,25 @@ class packed_weights {
       certificate_.accumulator_bound =
           (std::max)(certificate_.accumulator_bound, 255 * magnitude + (bias < 0 ? -bias : bias));
     }
-    pairs_ = detail::weight_pairs(data_, depth_, columns_);
-    certificate_.corrected_pairs = pairs_.corrected();
   }
 
   [[nodiscard]] std::size_t depth() const noexcept { return depth_; }      // K
   [[nodiscard]] std::size_t columns() const noexcept { return columns_; }  // N
   [[nodiscard]] const weights_certificate& certificate() const noexcept { return certificate_; }
   [[nodiscard]] std::span<const std::int8_t> data() const noexcept { return data_; }
-  /// For the kernels; valid as long as this object.
-  [[nodiscard]] kernels::packed_panels panels() const noexcept {
-    return pairs_.panels(data_.data());
+  /// The same for kernels that add products in pairs: a second copy of the weights, made when it is
+  /// first asked for. Thread-safe.
+  [[nodiscard]] const detail::weight_pairs& pairs() const {
+    std::call_once(pairs_->made,
+                   [this] { pairs_->value = detail::weight_pairs(data_, depth_, columns_); });
+    return pairs_->value;
+  }
+  /// What a kernel reads; valid as long as this object.
+  [[nodiscard]] kernels::packed_panels panels(const kernels::kernel_table& table) const {
+    if (!table.adds_pairs) {
+      return {data_.data(), nullptr, nullptr, nullptr, nullptr, nullptr};
+    }
+    return pairs().panels(data_.data());
   }
   [[nodiscard]] std::span<const std::int32_t> column_sums() const noexcept { return column_sums_; }
   [[nodiscard]] std::span<const float> scales() const noexcept { return scales_; }
@@ -8161,7 +8179,11 @@ class packed_weights {
   std::size_t depth_ = 0;
   std::size_t columns_ = 0;
   std::vector<std::int8_t> data_;
-  detail::weight_pairs pairs_;
+  struct lazy_pairs {
+    std::once_flag made;
+    detail::weight_pairs value;
+  };
+  std::shared_ptr<lazy_pairs> pairs_ = std::make_shared<lazy_pairs>();
   std::vector<std::int32_t> column_sums_;
   std::vector<float> scales_;
   std::vector<std::int32_t> zero_points_;
@@ -8405,12 +8427,13 @@ void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, ma
   const auto lda = static_cast<std::size_t>(lhs.row_stride);
   const auto ldc = static_cast<std::size_t>(out.row_stride);
   std::vector<std::int32_t> row_sums(terms.needs_row_sums() ? lhs.rows : 0);
-  const auto kernel = detail::active_table().gemm_u8s8;
+  const kernels::kernel_table& table = detail::active_table();
+  const kernels::packed_panels panels = weights.panels(table);
   detail::for_row_blocks(lhs.rows, parallel, [&](std::size_t first, std::size_t rows) {
     kernels::gemm_u8s8_args g;
     g.a = lhs.data + first * lda;
     g.lda = lda;
-    g.b = weights.panels();
+    g.b = panels;
     g.c = out.data + first * ldc;
     g.ldc = ldc;
     g.m = rows;
@@ -8420,7 +8443,7 @@ void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, ma
       detail::sum_rows(g.a, lda, rows, g.k, row_sums.data() + first);
     }
     g.epilogue = terms.epilogue(row_sums.data() + first);
-    kernel(g);
+    table.gemm_u8s8(g);
   });
 }
 
@@ -8838,7 +8861,7 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
         kernels::gemm_u8s8_args g;
         g.a = rows;
         g.lda = lda;
-        g.b = weights.panels();
+        g.b = weights.panels(table);
         g.c = output.data() + first * f.out_channels + group * f.group_out();
         g.ldc = f.out_channels;
         g.m = count;

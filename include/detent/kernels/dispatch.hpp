@@ -163,6 +163,7 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 #define DETENT_KERNEL_TABLE(id, elementwise, integer) \
   inline constexpr kernel_table integer##_table = {   \
       id,                                             \
+      integer::adds_pairs,                            \
       &elementwise::min_max,                          \
       &elementwise::sum_codes<std::uint8_t>,          \
       &elementwise::sum_codes<std::int8_t>,           \

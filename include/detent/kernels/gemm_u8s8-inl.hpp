@@ -244,6 +244,8 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
   return (n + multiple - 1) / multiple * multiple;
 }
 
+inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+
 #if DETENT_PASS_PAIRS
 
 /// Bytes of each row that are put in the order of a strip at a time.

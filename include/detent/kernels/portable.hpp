@@ -242,6 +242,7 @@ DETENT_DECL void depthwise_f32(const depthwise_f32_args& d) noexcept {
 
 inline constexpr kernel_table table = {
     target::portable,
+    false,
     &min_max,
     &sum_codes<std::uint8_t>,
     &sum_codes<std::int8_t>,

@@ -162,6 +162,7 @@ struct min_max_result {
 
 struct kernel_table {
   target id;
+  bool adds_pairs;  // gemm_u8s8 reads packed_panels::paired
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
   // Modulo 2^32.
   std::int32_t (*sum_u8)(const std::uint8_t* q, std::size_t n) noexcept;
