@@ -171,8 +171,9 @@ TEST_CASE("gemm: every tail of rows and columns, several depths") {
 TEST_CASE("gemm: every tail of the depth") {
   random_source random(2);
   INFO("seed ", random.seed());
-  for (const std::size_t k : sizes{0,  1,  2,  3,   4,   5,   6,   7,   8,   9,   63,
-                                   64, 65, 66, 255, 256, 257, 383, 384, 385, 386, 769}) {
+  for (const std::size_t k :
+       sizes{0,   1,   2,   3,   4,   5,   6,   7,   8,   9,   63,  64,  65,   66,   255,
+             256, 257, 383, 384, 385, 386, 511, 512, 513, 527, 528, 769, 1024, 1030, 1537}) {
     integer_operands p(k);
     p.randomize(random);
     p.randomize_columns(random);
@@ -208,7 +209,7 @@ TEST_CASE("gemm: extreme operands") {
       {"zeros", 0, 0, 0, 0, 0},
       {"zeros that stand for 128", 0, 0, 0, 0, -128},
   };
-  for (const std::size_t k : sizes{1, 2, 4, 7, 64, 386}) {
+  for (const std::size_t k : sizes{1, 2, 4, 7, 64, 386, 514, 1040}) {
     for (const pattern& one : patterns) {
       INFO("k ", k, " ", std::string(one.name));
       integer_operands p(k);
@@ -224,6 +225,25 @@ TEST_CASE("gemm: extreme operands") {
       check_corners<std::int32_t>(p, {}, rows, columns);
       check_corners<std::int32_t>(p, {.lhs_zero_point = 255}, rows, columns);
       check_corners<std::int8_t>(p, {.lhs_zero_point = 128, .output = {7.5F, 0}}, rows, columns);
+    }
+  }
+}
+
+TEST_CASE("gemm: weights that no order of k keeps from saturating vpmaddubsw") {
+  random_source random(9);
+  INFO("seed ", random.seed());
+  for (const std::size_t k : sizes{16, 48, 511, 512, 516, 1025, 1600}) {
+    for (const int percent : {2, 50, 100}) {
+      integer_operands p(k);
+      p.randomize(random);
+      // The others are too small to make an unsafe pair with each other.
+      for (std::int8_t& weight : p.rhs) {
+        weight = static_cast<std::int8_t>(random.chance(percent) ? (random.chance(50) ? 127 : -128)
+                                                                 : random.integer(-60, 60));
+      }
+      p.randomize_columns(random);
+      INFO("percent ", percent);
+      check_corners<std::int32_t>(p, {.lhs_zero_point = 7}, {1, 4, 13, 50}, {1, 17, 64, 70});
     }
   }
 }

@@ -6,7 +6,8 @@
 //   q = clamp(rounded(acc * real multiplier) + zero_point, qmin, qmax)
 //
 // The engines differ in how they round. Where the multiplier is a float, quantize.hpp's
-// requantize() is meant: round_half_even(float(acc) * multiplier), the "fp32" dialect.
+// requantize() is meant: round_half_even(float(acc) * multiplier), the "fp32" dialect, which has
+// vector kernels; these here are scalar code.
 #ifndef DETENT_FIXED_POINT_HPP
 #define DETENT_FIXED_POINT_HPP
 

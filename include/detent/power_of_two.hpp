@@ -6,6 +6,7 @@
 // The product is exact and rounded once, by any rule of rounding.hpp that looks at the value alone.
 // project_to_power_of_two() (scale_rules.hpp) makes such scales. Quantizing and dequantizing by
 // them needs nothing of its own: dividing and multiplying floats by a power of two is exact.
+// Scalar code, left to the compiler to vectorize.
 #ifndef DETENT_POWER_OF_TWO_HPP
 #define DETENT_POWER_OF_TWO_HPP
 

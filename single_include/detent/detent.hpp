@@ -357,7 +357,7 @@ struct integer_epilogue {
 /// with 16 bytes of order for each block of each strip, and zeros up to a whole block. Corrections
 /// are what is left: those of a panel are first_correction[panel] .. first_correction[panel + 1];
 /// number i belongs to group correction_group[i] of that order, ascending within a panel, and is
-/// laid out like a group.
+/// laid out like a group. All but `data` is null for tables without adds_pairs.
 struct packed_panels {
   const std::int8_t* data = nullptr;
   const std::int8_t* paired = nullptr;
@@ -448,7 +448,7 @@ struct elementwise_args {
   const std::int32_t* bias = nullptr;  // requantize: null, or what is added first, as the scale
   std::int32_t qmin = 0, qmax = 0;
   bool stream = false;  // write past the caches, where rows of the output start on cache lines
-  std::size_t read_ahead = 0;  // bytes: what follows so far behind is fetched, if not 0
+  std::size_t read_ahead = 0;  // bytes from what is read to what is prefetched; 0: nothing is
 };
 
 /// What min_max() returns; see reference::min_max.
@@ -8980,8 +8980,8 @@ DETENT_NAMESPACE_END
 //   params = params_from_range(range, scheme)
 //   q      = quantize(x, params)
 //
-// A tensor is read twice. Of a matrix each row is, one after the other: the second time from the
-// first- or second-level cache. NaN becomes the zero point; a row of nothing but NaN, or of
+// A tensor is read twice. Of a matrix, a few rows at a time are (as many as make some thousands of
+// elements): the second time from the first- or second-level cache. NaN becomes the zero point; a row of nothing but NaN, or of
 // nothing, has the parameters of the range 0 .. 0. Infinities have no finite range:
 // invalid_argument.
 #ifndef DETENT_DYNAMIC_QUANTIZE_HPP
@@ -9616,7 +9616,8 @@ DETENT_NAMESPACE_END
 //   q = clamp(rounded(acc * real multiplier) + zero_point, qmin, qmax)
 //
 // The engines differ in how they round. Where the multiplier is a float, quantize.hpp's
-// requantize() is meant: round_half_even(float(acc) * multiplier), the "fp32" dialect.
+// requantize() is meant: round_half_even(float(acc) * multiplier), the "fp32" dialect, which has
+// vector kernels; these here are scalar code.
 #ifndef DETENT_FIXED_POINT_HPP
 #define DETENT_FIXED_POINT_HPP
 
@@ -10138,6 +10139,7 @@ DETENT_NAMESPACE_END
 // The product is exact and rounded once, by any rule of rounding.hpp that looks at the value alone.
 // project_to_power_of_two() (scale_rules.hpp) makes such scales. Quantizing and dequantizing by
 // them needs nothing of its own: dividing and multiplying floats by a power of two is exact.
+// Scalar code, left to the compiler to vectorize.
 #ifndef DETENT_POWER_OF_TWO_HPP
 #define DETENT_POWER_OF_TWO_HPP
 

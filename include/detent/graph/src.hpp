@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Include this in exactly one translation unit of a program whose other units define
 // DETENT_GRAPH_SEPARATE_COMPILATION. It compiles the operators of the graph floor; the CMake target
-// detent::graph does it. Unlike the kernels, it must be compiled with the -m options of its callers,
-// or it is not found when linking.
+// detent::graph does it. Unlike the kernels, it must be compiled with the -m options of its
+// callers, or it is not found when linking.
 #ifndef DETENT_GRAPH_SRC_HPP
 #define DETENT_GRAPH_SRC_HPP
 

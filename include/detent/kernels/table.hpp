@@ -58,7 +58,7 @@ struct integer_epilogue {
 /// with 16 bytes of order for each block of each strip, and zeros up to a whole block. Corrections
 /// are what is left: those of a panel are first_correction[panel] .. first_correction[panel + 1];
 /// number i belongs to group correction_group[i] of that order, ascending within a panel, and is
-/// laid out like a group.
+/// laid out like a group. All but `data` is null for tables without adds_pairs.
 struct packed_panels {
   const std::int8_t* data = nullptr;
   const std::int8_t* paired = nullptr;
@@ -149,7 +149,7 @@ struct elementwise_args {
   const std::int32_t* bias = nullptr;  // requantize: null, or what is added first, as the scale
   std::int32_t qmin = 0, qmax = 0;
   bool stream = false;  // write past the caches, where rows of the output start on cache lines
-  std::size_t read_ahead = 0;  // bytes: what follows so far behind is fetched, if not 0
+  std::size_t read_ahead = 0;  // bytes from what is read to what is prefetched; 0: nothing is
 };
 
 /// What min_max() returns; see reference::min_max.

@@ -22,10 +22,10 @@
 #include <detent/config.hpp>
 #include <detent/graph/layout.hpp>
 #include <detent/graph/operator.hpp>
-#include <detent/graph/ops/unary_functions.hpp>
 #include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/convolution.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
+#include <detent/graph/ops/unary_functions.hpp>
 #include <detent/quantize.hpp>
 #include <detent/quantized_elementwise.hpp>
 #include <detent/reference.hpp>
