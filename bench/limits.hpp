@@ -53,13 +53,14 @@ __attribute__((target("avx2,avxvnni"))) inline void issue_vpdpbusd_ymm(std::size
 #define DETENT_BENCH_PAIRS(r, n)                                                                  \
   "vpmaddubsw %%" r "14,%%" r "13,%%" r "12\nvpmaddwd %%" r "15,%%" r "12,%%" r "12\nvpaddd %%" r \
   "12,%%" r n ",%%" r n "\n"
-#define DETENT_BENCH_TEN_PAIRS(r)                                                      \
-  DETENT_BENCH_PAIRS(r, "0")                                                           \
-  DETENT_BENCH_PAIRS(r, "1")                                                           \
-  DETENT_BENCH_PAIRS(r, "2")                                                           \
-  DETENT_BENCH_PAIRS(r, "3") DETENT_BENCH_PAIRS(r, "4") DETENT_BENCH_PAIRS(r, "5")     \
-      DETENT_BENCH_PAIRS(r, "6") DETENT_BENCH_PAIRS(r, "7") DETENT_BENCH_PAIRS(r, "8") \
-          DETENT_BENCH_PAIRS(r, "9")
+#define DETENT_BENCH_TEN_PAIRS(r)                                                  \
+  DETENT_BENCH_PAIRS(r, "0")                                                       \
+  DETENT_BENCH_PAIRS(r, "1")                                                       \
+  DETENT_BENCH_PAIRS(r, "2")                                                       \
+  DETENT_BENCH_PAIRS(r, "3")                                                       \
+  DETENT_BENCH_PAIRS(r, "4")                                                       \
+  DETENT_BENCH_PAIRS(r, "5") DETENT_BENCH_PAIRS(r, "6") DETENT_BENCH_PAIRS(r, "7") \
+      DETENT_BENCH_PAIRS(r, "8") DETENT_BENCH_PAIRS(r, "9")
 
 __attribute__((target("avx2"))) inline void issue_pairs_ymm(std::size_t times) {
   for (std::size_t i = 0; i < times; ++i) {

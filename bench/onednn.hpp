@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// oneDNN's reorder, which quantizes and dequantizes, on matrices: version 2 and 3 of its interface.
+// oneDNN's reorder, which quantizes and dequantizes, on matrices, and its integer convolution:
+// version 2 and 3 of its interface.
 #ifndef DETENT_BENCH_ONEDNN_HPP
 #define DETENT_BENCH_ONEDNN_HPP
 
@@ -11,6 +12,8 @@
 #include <vector>
 
 #include <oneapi/dnnl/dnnl.hpp>
+
+#include <detent/window.hpp>
 
 namespace detent_bench {
 
@@ -89,6 +92,100 @@ class onednn_reorder {
   std::int32_t zero_point_;
   std::unordered_map<int, dnnl::memory> arguments_;
   dnnl::reorder reorder_;
+};
+
+/// A channels-last convolution from u8 to u8, its weights in the layout that oneDNN chooses.
+class onednn_convolution {
+ public:
+  onednn_convolution(const detent::filter_shape& f, const detent::window& w,
+                     const std::uint8_t* input, const std::int8_t* weights,
+                     std::vector<std::int32_t> bias, std::vector<float> multipliers,
+                     std::int32_t in_zero_point, std::int32_t out_zero_point, std::uint8_t* output)
+      : engine_(dnnl::engine::kind::cpu, 0),
+        stream_(engine_),
+        bias_(std::move(bias)),
+        multipliers_(std::move(multipliers)),
+        in_zero_point_(in_zero_point),
+        out_zero_point_(out_zero_point) {
+    using dnnl::memory;
+    using type = memory::data_type;
+    using tag = memory::format_tag;
+    const auto dim = [](std::size_t n) { return static_cast<memory::dim>(n); };
+    const memory::dims in_dims{dim(w.batch), dim(f.in_channels), dim(w.in_height), dim(w.in_width)};
+    const memory::dims out_dims{dim(w.batch), dim(f.out_channels), dim(w.out_height(f)),
+                                dim(w.out_width(f))};
+    const bool grouped = f.groups > 1;
+    memory::dims weight_dims{dim(f.out_channels), dim(f.group_in()), dim(f.kernel_height),
+                             dim(f.kernel_width)};
+    if (grouped) {
+      weight_dims[0] = dim(f.group_out());
+      weight_dims.insert(weight_dims.begin(), dim(f.groups));
+    }
+    const memory::desc in_desc(in_dims, type::u8, tag::nhwc);
+    const memory::desc out_desc(out_dims, type::u8, tag::nhwc);
+    const memory::desc any_desc(weight_dims, type::s8, tag::any);
+    const memory::desc given_desc(weight_dims, type::s8, grouped ? tag::goihw : tag::oihw);
+    const memory::desc bias_desc({dim(f.out_channels)}, type::s32, tag::x);
+    const memory::dims strides{dim(w.stride_height), dim(w.stride_width)};
+    const memory::dims dilations{dim(w.dilation_height - 1), dim(w.dilation_width - 1)};
+    const memory::dims before{dim(w.pad_top), dim(w.pad_left)};
+    const memory::dims after{dim(w.pad_bottom), dim(w.pad_right)};
+    dnnl::primitive_attr attributes;
+    constexpr auto inference = dnnl::prop_kind::forward_inference;
+    constexpr auto direct = dnnl::algorithm::convolution_direct;
+#if DNNL_VERSION_MAJOR >= 3
+    attributes.set_scales_mask(DNNL_ARG_WEIGHTS, grouped ? 3 : 1);
+    attributes.set_zero_points_mask(DNNL_ARG_SRC, 0);
+    attributes.set_zero_points_mask(DNNL_ARG_DST, 0);
+    const dnnl::convolution_forward::primitive_desc chosen(engine_, inference, direct, in_desc,
+                                                           any_desc, bias_desc, out_desc, strides,
+                                                           dilations, before, after, attributes);
+#else
+    attributes.set_output_scales(2, multipliers_);
+    attributes.set_zero_points(DNNL_ARG_SRC, 0, {in_zero_point_});
+    attributes.set_zero_points(DNNL_ARG_DST, 0, {out_zero_point_});
+    const dnnl::convolution_forward::primitive_desc chosen(
+        dnnl::convolution_forward::desc(inference, direct, in_desc, any_desc, bias_desc, out_desc,
+                                        strides, dilations, before, after),
+        attributes, engine_);
+#endif
+    memory given(given_desc, engine_, const_cast<std::int8_t*>(weights));
+    const memory packed(chosen.weights_desc(), engine_);
+    dnnl::reorder(given, packed).execute(stream_, given, const_cast<memory&>(packed));
+    stream_.wait();
+    arguments_ = {{DNNL_ARG_SRC, memory(in_desc, engine_, const_cast<std::uint8_t*>(input))},
+                  {DNNL_ARG_WEIGHTS, packed},
+                  {DNNL_ARG_BIAS, memory(bias_desc, engine_, bias_.data())},
+                  {DNNL_ARG_DST, memory(out_desc, engine_, output)}};
+#if DNNL_VERSION_MAJOR >= 3
+    const memory::desc one({1}, type::s32, tag::x);
+    const memory::desc scales({dim(f.out_channels)}, type::f32, tag::x);
+    arguments_.insert(
+        {DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS, memory(scales, engine_, multipliers_.data())});
+    arguments_.insert(
+        {DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_SRC, memory(one, engine_, &in_zero_point_)});
+    arguments_.insert(
+        {DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_DST, memory(one, engine_, &out_zero_point_)});
+#endif
+    convolution_ = dnnl::convolution_forward(chosen);
+  }
+  onednn_convolution(const onednn_convolution&) = delete;
+  onednn_convolution& operator=(const onednn_convolution&) = delete;
+
+  void run() {
+    convolution_.execute(stream_, arguments_);
+    stream_.wait();
+  }
+
+ private:
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  std::vector<std::int32_t> bias_;
+  std::vector<float> multipliers_;
+  std::int32_t in_zero_point_;
+  std::int32_t out_zero_point_;
+  std::unordered_map<int, dnnl::memory> arguments_;
+  dnnl::convolution_forward convolution_;
 };
 
 }  // namespace detent_bench

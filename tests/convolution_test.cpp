@@ -311,6 +311,26 @@ TEST_CASE("convolution: depthwise, every number of channels") {
   }
 }
 
+TEST_CASE("convolution: depthwise, rows of pixels that share their taps") {
+  random_source random(9);
+  INFO("seed ", random.seed());
+  guarded_images memory;
+  for (const std::size_t channels : {1U, 16U, 31U, 32U, 40U, 48U, 64U, 65U, 96U, 160U}) {
+    for (const std::size_t kernel : {2U, 3U, 5U, 7U}) {
+      geometry g;
+      g.f = {channels, channels, channels, random.size(1, 6), kernel};
+      g.w.in_height = random.size(1, 5);
+      g.w.in_width = random.size(8, 20);
+      g.w.stride_width = random.chance(70) ? 1 : 2;
+      g.w.dilation_width = random.chance(80) ? 1 : 2;
+      g.w.pad_top = g.w.pad_bottom = g.f.kernel_height - 1;
+      g.w.pad_left = random.size(0, kernel);
+      g.w.pad_right = random.size(0, kernel);
+      check(random, g, memory);
+    }
+  }
+}
+
 TEST_CASE("convolution: groups with several outputs for each input, and the reverse") {
   random_source random(3);
   INFO("seed ", random.seed());

@@ -21,6 +21,7 @@
 #include <span>
 #include <vector>
 
+#include <detent/depthwise.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/epilogue.hpp>
 #include <detent/error.hpp>
@@ -28,50 +29,9 @@
 #include <detent/pack.hpp>
 #include <detent/parallel.hpp>
 #include <detent/types.hpp>
+#include <detent/window.hpp>
 
 DETENT_NAMESPACE_BEGIN
-
-/// The shape of a filter bank.
-struct filter_shape {
-  std::size_t out_channels = 0;
-  std::size_t in_channels = 0;  // of the whole input, all groups together
-  std::size_t groups = 1;
-  std::size_t kernel_height = 1;
-  std::size_t kernel_width = 1;
-
-  [[nodiscard]] std::size_t group_in() const noexcept { return in_channels / groups; }
-  [[nodiscard]] std::size_t group_out() const noexcept { return out_channels / groups; }
-  [[nodiscard]] std::size_t taps() const noexcept { return kernel_height * kernel_width; }
-  [[nodiscard]] std::size_t size() const noexcept { return out_channels * group_in() * taps(); }
-  [[nodiscard]] bool depthwise() const noexcept {
-    return groups > 1 && groups == in_channels && groups == out_channels;
-  }
-};
-
-/// How the filters move over an input.
-struct window {
-  std::size_t batch = 1;
-  std::size_t in_height = 1, in_width = 1;
-  std::size_t stride_height = 1, stride_width = 1;
-  std::size_t dilation_height = 1, dilation_width = 1;
-  std::size_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;
-
-  [[nodiscard]] std::size_t out_height(const filter_shape& f) const noexcept {
-    return extent(in_height + pad_top + pad_bottom, f.kernel_height, dilation_height,
-                  stride_height);
-  }
-  [[nodiscard]] std::size_t out_width(const filter_shape& f) const noexcept {
-    return extent(in_width + pad_left + pad_right, f.kernel_width, dilation_width, stride_width);
-  }
-
- private:
-  /// 0 where the kernel is larger than the padded input.
-  static std::size_t extent(std::size_t in, std::size_t kernel, std::size_t dilation,
-                            std::size_t stride) noexcept {
-    const std::size_t reach = dilation * (kernel - 1) + 1;
-    return in < reach ? 0 : (in - reach) / stride + 1;
-  }
-};
 
 namespace detail {
 
@@ -177,23 +137,6 @@ class pixel_reader {
         });
   }
 
-  /// The address of each tap of `count` pixels; `blank` stands for padding.
-  void addresses(std::size_t first, std::size_t count, const T* blank, const T** tap) const {
-    for_pixels(first, count,
-               [&](std::size_t, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
-                 for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh) {
-                   const std::ptrdiff_t y =
-                       top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
-                   for (std::size_t kw = 0; kw < filter_.kernel_width; ++kw) {
-                     const std::ptrdiff_t x =
-                         left + static_cast<std::ptrdiff_t>(kw * window_.dilation_width);
-                     const bool inside = y >= 0 && y < height() && x >= 0 && x < width();
-                     *tap++ = inside ? image + (y * width() + x) * in_channels() : blank;
-                   }
-                 }
-               });
-  }
-
  private:
   [[nodiscard]] std::ptrdiff_t height() const noexcept {
     return static_cast<std::ptrdiff_t>(window_.in_height);
@@ -282,21 +225,6 @@ void for_gathered_blocks(const pixel_reader<T>& reader, const filter_shape& f, c
   });
 }
 
-/// Runs `kernel(tap addresses, first pixel, pixels)` over blocks of pixels.
-template <class T, class Kernel>
-void for_addressed_blocks(const pixel_reader<T>& reader, const filter_shape& f, T padding,
-                          const parallel_for& parallel, const Kernel& kernel) {
-  const std::vector<T> blank(f.in_channels, padding);
-  const std::size_t block = rows_per_task;
-  run_parallel(parallel, (reader.pixels() + block - 1) / block, [&](std::size_t i) {
-    const std::size_t first = i * block;
-    const std::size_t count = (std::min)(block, reader.pixels() - first);
-    std::vector<const T*> tap(count * f.taps());
-    reader.addresses(first, count, blank.data(), tap.data());
-    kernel(tap.data(), first, count);
-  });
-}
-
 }  // namespace detail
 
 /// An owned, packed filter bank of signed 8-bit weights. weight_options hold one value or one for
@@ -318,14 +246,7 @@ class packed_filters {
       }
       groups_.emplace_back(matrix_view<const std::int8_t>(matrix.data(), f.taps(), f.out_channels),
                            options);
-      channel_stride_ = detail::round_up(f.out_channels, kernels::panel_columns);
-      depthwise_.assign(f.taps() * channel_stride_, 0);
-      for (std::size_t t = 0; t < f.taps(); ++t) {
-        for (std::size_t c = 0; c < f.out_channels; ++c) {
-          depthwise_[t * channel_stride_ + c] = static_cast<std::int16_t>(
-              matrix[t * f.out_channels + c] - groups_[0].zero_points()[c]);
-        }
-      }
+      depthwise_ = detail::depthwise_weights(matrix.data(), f, groups_[0].zero_points());
       return;
     }
     const std::size_t group_size = f.size() / f.groups;
@@ -343,14 +264,12 @@ class packed_filters {
   [[nodiscard]] const filter_shape& shape() const noexcept { return shape_; }
   /// One matrix per group; for depthwise filters, one matrix whose columns are the channels.
   [[nodiscard]] std::span<const packed_weights> groups() const noexcept { return groups_; }
-  [[nodiscard]] std::span<const std::int16_t> depthwise() const noexcept { return depthwise_; }
-  [[nodiscard]] std::size_t channel_stride() const noexcept { return channel_stride_; }
+  [[nodiscard]] const detail::depthwise_weights& depthwise() const noexcept { return depthwise_; }
 
  private:
   filter_shape shape_;
   std::vector<packed_weights> groups_;
-  std::vector<std::int16_t> depthwise_;  // [tap][channel], zero points subtracted
-  std::size_t channel_stride_ = 0;
+  detail::depthwise_weights depthwise_;
 };
 
 /// Integer convolution; the epilogue is that of gemm(). Throws what gemm() throws.
@@ -368,29 +287,26 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
     terms[g].prepare<T>(filters.groups()[g], options, "convolution");
   }
   const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
-  const detail::pixel_reader<std::uint8_t> reader(input.data(), f, w, padding);
   const kernels::kernel_table& table = detail::active_table();
 
   if (f.depthwise()) {
     // The weights carry their zero points; what is left is bias - lhs_zero_point * sum(weights),
     // which is the column offset of the terms.
-    detail::for_addressed_blocks(
-        reader, f, padding, parallel,
-        [&](const std::uint8_t* const* tap, std::size_t first, std::size_t count) {
-          kernels::depthwise_u8_args d;
-          d.tap = tap;
-          d.taps = f.taps();
-          d.pixels = count;
-          d.channels = f.out_channels;
-          d.weights = filters.depthwise().data();
-          d.channel_stride = filters.channel_stride();
-          d.c = output.data() + first * f.out_channels;
-          d.epilogue = terms[0].epilogue(nullptr);
-          d.epilogue.rhs_zero_point = nullptr;
-          table.depthwise_u8(d);
-        });
+    kernels::depthwise_u8_args d;
+    d.weights = filters.depthwise().panels();
+    d.c = output.data();
+    d.epilogue = terms[0].epilogue(nullptr);
+    d.epilogue.rhs_zero_point = nullptr;
+    const detail::tap_order& order = filters.depthwise().order();
+    detail::for_depthwise_rows(input.data(), f, w, padding, order.taps(), order.is_vertical(),
+                               parallel, [&](const kernels::depthwise_rows<std::uint8_t>& rows) {
+                                 kernels::depthwise_u8_args part = d;
+                                 part.rows = rows;
+                                 table.depthwise_u8(part);
+                               });
     return;
   }
+  const detail::pixel_reader<std::uint8_t> reader(input.data(), f, w, padding);
   detail::for_gathered_blocks(
       reader, f, input.data(), parallel,
       [&](const std::uint8_t* rows, std::size_t lda, std::size_t first, std::size_t count,
@@ -470,27 +386,29 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
   if (output.empty()) {
     return;
   }
-  const detail::pixel_reader<float> reader(input.data(), f, w, 0.0F);
   const kernels::kernel_table& table = detail::active_table();
   if (f.depthwise()) {
-    detail::for_addressed_blocks(
-        reader, f, 0.0F, parallel,
-        [&](const float* const* tap, std::size_t first, std::size_t count) {
-          kernels::depthwise_f32_args d;
-          d.tap = tap;
-          d.taps = f.taps();
-          d.pixels = count;
-          d.channels = f.out_channels;
-          d.weights = filters.depthwise().data() + filters.channel_stride();
-          d.channel_stride = filters.channel_stride();
-          d.bias = filters.depthwise().data();
-          d.c = output.data() + first * f.out_channels;
-          d.lower = lower;
-          d.upper = upper;
-          table.depthwise_f32(d);
-        });
+    kernels::depthwise_f32_args d;
+    d.weights = filters.depthwise().data() + filters.channel_stride();
+    d.channel_stride = filters.channel_stride();
+    d.bias = filters.depthwise().data();
+    d.c = output.data();
+    d.lower = lower;
+    d.upper = upper;
+    std::vector<detail::tap_position> order;
+    for (std::size_t t = 0; t < f.taps(); ++t) {
+      order.push_back({t / f.kernel_width, t % f.kernel_width});
+    }
+    detail::for_depthwise_rows(input.data(), f, w, 0.0F,
+                               std::span<const detail::tap_position>(order), false, parallel,
+                               [&](const kernels::depthwise_rows<float>& rows) {
+                                 kernels::depthwise_f32_args part = d;
+                                 part.rows = rows;
+                                 table.depthwise_f32(part);
+                               });
     return;
   }
+  const detail::pixel_reader<float> reader(input.data(), f, w, 0.0F);
   detail::for_gathered_blocks(reader, f, input.data(), parallel,
                               [&](const float* rows, std::size_t lda, std::size_t first,
                                   std::size_t count, std::size_t group) {

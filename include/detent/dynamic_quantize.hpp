@@ -7,9 +7,9 @@
 //   q      = quantize(x, params)
 //
 // A tensor is read twice. Of a matrix, a few rows at a time are (as many as make some thousands of
-// elements): the second time from the first- or second-level cache. NaN becomes the zero point; a row of nothing but NaN, or of
-// nothing, has the parameters of the range 0 .. 0. Infinities have no finite range:
-// invalid_argument.
+// elements): the second time from the first- or second-level cache. NaN becomes the zero point; a
+// row of nothing but NaN, or of nothing, has the parameters of the range 0 .. 0. Infinities have no
+// finite range: invalid_argument.
 #ifndef DETENT_DYNAMIC_QUANTIZE_HPP
 #define DETENT_DYNAMIC_QUANTIZE_HPP
 

@@ -394,22 +394,57 @@ struct gemm_f32_args {
   float lower = 0.0F, upper = 0.0F;
 };
 
-/// Depthwise products: each output pixel reads `taps` rows of `channels` values, given by address.
-///   sum[p, c] = sum_t tap[p * taps + t][c] * weights[t * channel_stride + c]
-/// Weights are 16 bits wide so that their zero point is already subtracted.
-struct depthwise_u8_args {
-  const std::uint8_t* const* tap = nullptr;
-  std::size_t taps = 0, pixels = 0, channels = 0;
-  const std::int16_t* weights = nullptr;
-  std::size_t channel_stride = 0;  // a multiple of panel_columns
-  void* c = nullptr;               // pixels x channels, dense
-  integer_epilogue epilogue;       // row_sum unused
+/// Output pixels of a depthwise product that read the same way:
+///
+///   sum[pixel + i, c] = sum_t taps[tap + t][i * step + c] * weights[t, c]     for 0 <= i < pixels
+struct depthwise_run {
+  std::size_t tap = 0;    // where the addresses of its taps begin
+  std::size_t pixel = 0;  // position in the output
+  std::size_t pixels = 0;
 };
 
-/// The same in float: clamp(bias[c] + chain of fused multiply-adds over t, lower, upper).
+/// The runs of a depthwise product, and what is the same for all of them.
+template <class T>
+struct depthwise_rows {
+  const T* const* taps = nullptr;
+  const depthwise_run* runs = nullptr;
+  std::size_t run_count = 0;
+  std::size_t tap_count = 0, channels = 0;
+  std::size_t step = 0;  // from a tap of one pixel to the same tap of the next, in elements
+  // If not 0, then in runs of several pixels the taps 4 * (g * width + i) + 0..3 are those of group
+  // g * width, i steps on, for 0 <= i < width.
+  std::size_t width = 0;
+};
+
+/// Weights of 8-bit depthwise products, less their zero points, in blocks of strip_columns channels
+/// and groups of group_depth taps; zeros where the taps end early. The channels of a block stand in
+/// four quarters: instructions that interleave bytes do so within 16 of them.
+///
+///   channel(quarter, i) = i / 4 * 16 + quarter * 4 + i % 4        for 0 <= i < 16
+///   bytes[(((block * groups + group) * 4 + quarter) * 16 + i) * 4 + tap % 4]
+///   words[((((block * groups + group) * 4 + quarter) * 2 + tap % 2) * 16 + i) * 2 + tap % 4 / 2]
+///
+/// `bytes` is null if a weight less its zero point does not fit one. Of up to panel_columns * 2
+/// channels that divide a block, the block holds the same channels again and again; in other blocks
+/// what lies behind the last channel is zero.
+struct depthwise_panels {
+  const std::int8_t* bytes = nullptr;
+  const std::int16_t* words = nullptr;
+};
+
+/// Addresses of taps are readable up to a whole group (those behind the last tap are any address
+/// that the last tap could be).
+struct depthwise_u8_args {
+  depthwise_rows<std::uint8_t> rows;
+  depthwise_panels weights;
+  void* c = nullptr;          // pixels x channels, dense
+  integer_epilogue epilogue;  // row_sum unused
+};
+
+/// The same in float: clamp(bias[c] + chain of fused multiply-adds over t, lower, upper), with
+/// weights[t * channel_stride + c].
 struct depthwise_f32_args {
-  const float* const* tap = nullptr;
-  std::size_t taps = 0, pixels = 0, channels = 0;
+  depthwise_rows<float> rows;
   const float* weights = nullptr;
   std::size_t channel_stride = 0;
   const float* bias = nullptr;
@@ -1779,17 +1814,35 @@ DETENT_DECL void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   }
 }
 
-DETENT_DECL void depthwise_u8(const depthwise_u8_args& d) noexcept {
-  for (std::size_t p = 0; p < d.pixels; ++p) {
-    for (std::size_t c = 0; c < d.channels; ++c) {
-      std::uint32_t sum = 0;
-      for (std::size_t t = 0; t < d.taps; ++t) {
-        sum +=
-            wrapping(std::int32_t{d.tap[p * d.taps + t][c]} * d.weights[t * d.channel_stride + c]);
-      }
-      store(d.epilogue, sum, 0, c, d.c, p * d.channels + c);
+/// Calls f(tap addresses, offset from them, output pixel) for each pixel.
+template <class T, class F>
+void for_each_pixel(const depthwise_rows<T>& rows, const F& f) noexcept {
+  for (std::size_t r = 0; r < rows.run_count; ++r) {
+    const depthwise_run& run = rows.runs[r];
+    for (std::size_t p = 0; p < run.pixels; ++p) {
+      f(rows.taps + run.tap, p * rows.step, run.pixel + p);
     }
   }
+}
+
+DETENT_DECL void depthwise_u8(const depthwise_u8_args& d) noexcept {
+  const std::size_t groups = (d.rows.tap_count + group_depth - 1) / group_depth;
+  for_each_pixel(
+      d.rows, [&](const std::uint8_t* const* taps, std::size_t offset, std::size_t pixel) {
+        for (std::size_t c = 0; c < d.rows.channels; ++c) {
+          const std::size_t lane = c % strip_columns;
+          const std::size_t i = lane / 16 * 4 + lane % 4;
+          const std::size_t quarter = lane % 16 / 4;
+          std::uint32_t sum = 0;
+          for (std::size_t t = 0; t < d.rows.tap_count; ++t) {
+            const std::size_t group = c / strip_columns * groups + t / group_depth;
+            const std::int32_t weight =
+                d.weights.words[(((group * 4 + quarter) * 2 + t % 2) * 16 + i) * 2 + t % 4 / 2];
+            sum += wrapping(taps[t][offset + c] * weight);
+          }
+          store(d.epilogue, sum, 0, c, d.c, pixel * d.rows.channels + c);
+        }
+      });
 }
 
 DETENT_DECL void gemm_f32(const gemm_f32_args& g) noexcept {
@@ -1813,15 +1866,15 @@ DETENT_DECL void gemm_f32(const gemm_f32_args& g) noexcept {
 }
 
 DETENT_DECL void depthwise_f32(const depthwise_f32_args& d) noexcept {
-  for (std::size_t p = 0; p < d.pixels; ++p) {
-    for (std::size_t c = 0; c < d.channels; ++c) {
+  for_each_pixel(d.rows, [&](const float* const* taps, std::size_t offset, std::size_t pixel) {
+    for (std::size_t c = 0; c < d.rows.channels; ++c) {
       float sum = d.bias[c];
-      for (std::size_t t = 0; t < d.taps; ++t) {
-        sum = std::fma(d.tap[p * d.taps + t][c], d.weights[t * d.channel_stride + c], sum);
+      for (std::size_t t = 0; t < d.rows.tap_count; ++t) {
+        sum = std::fma(taps[t][offset + c], d.weights[t * d.channel_stride + c], sum);
       }
-      d.c[p * d.channels + c] = clamp(sum, d.lower, d.upper);
+      d.c[pixel * d.rows.channels + c] = clamp(sum, d.lower, d.upper);
     }
-  }
+  });
 }
 
 inline constexpr kernel_table table = {
@@ -2865,33 +2918,43 @@ inline void gemm_f32(const gemm_f32_args& g) noexcept {
   }
 }
 
-inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
+/// One pixel of a depthwise product.
+HWY_INLINE void depthwise_f32_pixel(const depthwise_f32_args& d, const float* const* tap,
+                                    std::size_t offset, float* out) noexcept {
   const float_tag df;
   const float_vector lower = hn::Set(df, d.lower);
   const float_vector upper = hn::Set(df, d.upper);
-  for (std::size_t p = 0; p < d.pixels; ++p) {
-    const float* const* tap = d.tap + p * d.taps;
-    float* out = d.c + p * d.channels;
-    std::size_t c = 0;
-    for (; c + 2 * lanes <= d.channels; c += 2 * lanes) {
-      float_vector sum0 = hn::LoadU(df, d.bias + c);
-      float_vector sum1 = hn::LoadU(df, d.bias + c + lanes);
-      const float* w = d.weights + c;
-      for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
-        sum0 = hn::MulAdd(hn::LoadU(df, tap[t] + c), hn::LoadU(df, w), sum0);
-        sum1 = hn::MulAdd(hn::LoadU(df, tap[t] + c + lanes), hn::LoadU(df, w + lanes), sum1);
-      }
-      hn::StoreU(clamp_ordered(sum0, lower, upper), df, out + c);
-      hn::StoreU(clamp_ordered(sum1, lower, upper), df, out + c + lanes);
+  const std::size_t channels = d.rows.channels;
+  std::size_t c = 0;
+  for (; c + 2 * lanes <= channels; c += 2 * lanes) {
+    float_vector sum0 = hn::LoadU(df, d.bias + c);
+    float_vector sum1 = hn::LoadU(df, d.bias + c + lanes);
+    const float* w = d.weights + c;
+    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
+      const float* x = tap[t] + offset + c;
+      sum0 = hn::MulAdd(hn::LoadU(df, x), hn::LoadU(df, w), sum0);
+      sum1 = hn::MulAdd(hn::LoadU(df, x + lanes), hn::LoadU(df, w + lanes), sum1);
     }
-    for (; c < d.channels; c += lanes) {
-      const std::size_t count = d.channels - c < lanes ? d.channels - c : lanes;
-      float_vector sum = hn::LoadN(df, d.bias + c, count);
-      const float* w = d.weights + c;
-      for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
-        sum = hn::MulAdd(hn::LoadN(df, tap[t] + c, count), hn::LoadN(df, w, count), sum);
-      }
-      hn::StoreN(clamp_ordered(sum, lower, upper), df, out + c, count);
+    hn::StoreU(clamp_ordered(sum0, lower, upper), df, out + c);
+    hn::StoreU(clamp_ordered(sum1, lower, upper), df, out + c + lanes);
+  }
+  for (; c < channels; c += lanes) {
+    const std::size_t count = channels - c < lanes ? channels - c : lanes;
+    float_vector sum = hn::LoadN(df, d.bias + c, count);
+    const float* w = d.weights + c;
+    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
+      sum = hn::MulAdd(hn::LoadN(df, tap[t] + offset + c, count), hn::LoadN(df, w, count), sum);
+    }
+    hn::StoreN(clamp_ordered(sum, lower, upper), df, out + c, count);
+  }
+}
+
+inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
+  for (std::size_t r = 0; r < d.rows.run_count; ++r) {
+    const depthwise_run& run = d.rows.runs[r];
+    for (std::size_t p = 0; p < run.pixels; ++p) {
+      depthwise_f32_pixel(d, d.rows.taps + run.tap, p * d.rows.step,
+                          d.c + (run.pixel + p) * d.rows.channels);
     }
   }
 }
@@ -2994,6 +3057,341 @@ HWY_POP_ATTRIBUTES
 #define DETENT_PASS_PAIRS 1
 #define DETENT_PASS_ROWS 4
 #define DETENT_PASS_PANELS 1
+// ---- detent/kernels/depthwise_u8-inl.hpp ----
+// 8-bit depthwise products, re-included like gemm_u8s8-inl.hpp and with the same macros.
+//
+// The bytes that four taps have in a block of channels are interleaved, so that each 32-bit lane
+// holds the four of one channel, as vpdpbusd wants them. Without it, and for weights that do not
+// fit a byte, the lane is read as two pairs of words. The unpack instructions work within 16 bytes,
+// which puts the channels in the order of depthwise_panels; packing 32-bit results to bytes undoes
+// it.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
+
+using byte_tag = hn::Repartition<std::uint8_t, int_tag>;
+using byte_vector = hn::Vec<byte_tag>;
+/// Channels that a vector of bytes holds: a whole block, or half of one.
+inline constexpr std::size_t part_channels = hn::MaxLanes(byte_tag{});
+/// 32-bit vectors for them, one for each quarter.
+inline constexpr std::size_t quarters = 4;
+
+/// [a0 b0 a2 b2] and [a1 b1 a3 b3] of 16-byte blocks.
+template <class V>
+HWY_INLINE V even_blocks(V a, V b) noexcept {
+  return hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a);
+}
+template <class V>
+HWY_INLINE V odd_blocks(V a, V b) noexcept {
+  return hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a));
+}
+
+/// Channels in their order become quarters: quarter k has the 16-byte blocks k, k + 4, ...
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void to_quarters(D d, V (&v)[quarters]) noexcept {
+  if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
+    const V even01 = even_blocks(v[0], v[1]);
+    const V even23 = even_blocks(v[2], v[3]);
+    const V odd01 = odd_blocks(v[0], v[1]);
+    const V odd23 = odd_blocks(v[2], v[3]);
+    v[0] = hn::ConcatLowerLower(d, even23, even01);
+    v[1] = hn::ConcatLowerLower(d, odd23, odd01);
+    v[2] = hn::ConcatUpperUpper(d, even23, even01);
+    v[3] = hn::ConcatUpperUpper(d, odd23, odd01);
+  } else {
+    const V low02 = hn::ConcatLowerLower(d, v[2], v[0]);
+    const V high02 = hn::ConcatUpperUpper(d, v[2], v[0]);
+    const V low13 = hn::ConcatLowerLower(d, v[3], v[1]);
+    const V high13 = hn::ConcatUpperUpper(d, v[3], v[1]);
+    v[0] = low02, v[1] = high02, v[2] = low13, v[3] = high13;
+  }
+}
+
+/// The reverse.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void from_quarters(D d, V (&v)[quarters]) noexcept {
+  if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
+    to_quarters(d, v);
+  } else {
+    const V low01 = hn::ConcatLowerLower(d, v[1], v[0]);
+    const V high01 = hn::ConcatUpperUpper(d, v[1], v[0]);
+    const V low23 = hn::ConcatLowerLower(d, v[3], v[2]);
+    const V high23 = hn::ConcatUpperUpper(d, v[3], v[2]);
+    v[0] = low01, v[1] = low23, v[2] = high01, v[3] = high23;
+  }
+}
+
+/// The epilogue of a part's channels, with what depends on the channels only already loaded.
+class quarter_epilogue {
+ public:
+  /// Of the channels from `first` on. Where they repeat (`channels` divides the part), so do the
+  /// arrays; otherwise they are zero behind the last panel.
+  HWY_INLINE quarter_epilogue(const integer_epilogue& e, std::size_t first, std::size_t channels,
+                              bool repeats) noexcept
+      : output_(e.output),
+        lower_(hn::Set(float_tag{}, e.lower)),
+        upper_(hn::Set(float_tag{}, e.upper)),
+        grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      const std::size_t position = first + j * lanes;
+      const std::size_t column = repeats ? position % channels : position;
+      const bool inside = column < channels;
+      offset_[j] = inside ? hn::LoadU(int_tag{}, e.column_offset + column) : hn::Zero(int_tag{});
+      multiplier_[j] = inside && e.multiplier != nullptr
+                           ? hn::LoadU(float_tag{}, e.multiplier + column)
+                           : hn::Zero(float_tag{});
+    }
+    to_quarters(int_tag{}, offset_);
+    to_quarters(float_tag{}, multiplier_);
+  }
+
+  [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
+    return output_ == integer_output::u8 || output_ == integer_output::s8;
+  }
+  /// What the sums of products are added to.
+  HWY_INLINE void begin(int_vector (&sum)[quarters]) const noexcept {
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) { sum[k] = offset_[k]; }
+  }
+
+  /// Stores the results of `count` channels at element `index` of c.
+  HWY_INLINE void store(int_vector (&sum)[quarters], std::size_t count, void* c,
+                        std::size_t index) const noexcept {
+    if (makes_bytes()) {
+      store_bytes(sum, count, c, index);
+    } else if (output_ == integer_output::s32) {
+      from_quarters(int_tag{}, sum);
+      store_vectors(sum, int_tag{}, count, static_cast<std::int32_t*>(c) + index);
+    } else {
+      float_vector v[quarters];
+      DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+        v[k] = clamp_ordered(hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]), lower_,
+                             upper_);
+      }
+      from_quarters(float_tag{}, v);
+      store_vectors(v, float_tag{}, count, static_cast<float*>(c) + index);
+    }
+  }
+
+  /// The same for an output of bytes.
+  HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
+                              std::size_t index) const noexcept {
+    int_vector q[quarters];
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      // The product of an integer and a finite multiplier is never NaN.
+      const float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
+      q[k] = grid_.round(grid_.clamp(steps));
+    }
+    const hn::Repartition<std::int16_t, int_tag> d16;
+    const byte_tag d8;
+    const auto low = hn::ReorderDemote2To(d16, q[0], q[1]);
+    const auto high = hn::ReorderDemote2To(d16, q[2], q[3]);
+    const byte_vector bytes =
+        output_ == integer_output::u8
+            ? hn::ReorderDemote2To(d8, low, high)
+            : hn::BitCast(d8, hn::ReorderDemote2To(hn::RebindToSigned<byte_tag>{}, low, high));
+    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
+    if (count == part_channels) {
+      hn::StoreU(bytes, d8, to);
+    } else {
+      hn::StoreN(bytes, d8, to, count);
+    }
+  }
+
+ private:
+  template <class V, class D, class T>
+  static HWY_INLINE void store_vectors(const V (&v)[quarters], D d, std::size_t count,
+                                       T* to) noexcept {
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      if (count >= (j + 1) * lanes) {
+        hn::StoreU(v[j], d, to + j * lanes);
+      } else if (count > j * lanes) {
+        hn::StoreN(v[j], d, to + j * lanes, count - j * lanes);
+      }
+    }
+  }
+
+  integer_output output_;
+  int_vector offset_[quarters];
+  float_vector multiplier_[quarters];
+  float_vector lower_, upper_;
+  grid_vectors grid_;
+};
+
+/// Elements of weights between one quarter and the next, and one group of taps and the next.
+inline constexpr std::size_t quarter_size = 16 * group_depth;
+inline constexpr std::size_t weight_group_size = quarters * quarter_size;
+
+/// Adds the products of four taps, whose bytes are interleaved in `x`, with one group of weights.
+[[maybe_unused]] HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int8_t* w,
+                                           int_vector (&sum)[quarters]) noexcept {
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+    sum[k] = DETENT_PASS_DOT(sum[k], x[k], hn::LoadU(ds8, w + k * quarter_size));
+  }
+}
+HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int16_t* w,
+                          int_vector (&sum)[quarters]) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> d16;
+  const hn::Repartition<std::uint16_t, int_tag> du16;
+  DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+    const std::int16_t* pair = w + k * quarter_size;
+    const auto words = hn::BitCast(du16, x[k]);
+    const auto even = hn::BitCast(d16, hn::And(words, hn::Set(du16, 0xFF)));
+    const auto odd = hn::BitCast(d16, hn::ShiftRight<8>(words));
+    sum[k] = hn::Add(sum[k], hn::WidenMulPairwiseAdd(di, even, hn::LoadU(d16, pair)));
+    sum[k] =
+        hn::Add(sum[k], hn::WidenMulPairwiseAdd(di, odd, hn::LoadU(d16, pair + quarter_size / 2)));
+  }
+}
+
+/// Interleaves the bytes of four taps, `offset` behind their addresses.
+HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
+                          byte_vector (&x)[quarters]) noexcept {
+  const byte_tag d8;
+  const hn::Repartition<std::uint16_t, int_tag> d16;
+  byte_vector row[group_depth];
+  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
+    // A masked load costs no more; on smaller vectors it would.
+    row[t] = lanes < 16 && count == part_channels ? hn::LoadU(d8, tap[t] + offset)
+                                                  : hn::LoadN(d8, tap[t] + offset, count);
+  }
+  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, row[0], row[1]));
+  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[0], row[1]));
+  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, row[2], row[3]));
+  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[2], row[3]));
+  x[0] = hn::BitCast(d8, hn::InterleaveLower(d16, low01, low23));
+  x[1] = hn::BitCast(d8, hn::InterleaveUpper(d16, low01, low23));
+  x[2] = hn::BitCast(d8, hn::InterleaveLower(d16, high01, high23));
+  x[3] = hn::BitCast(d8, hn::InterleaveUpper(d16, high01, high23));
+}
+
+/// A part of the channels of a depthwise product, as vectors of part_channels bytes: one for each
+/// pixel, or with several pixels in each where the part repeats all channels. W is the type of the
+/// weights.
+template <class W>
+class depthwise_part {
+ public:
+  HWY_INLINE depthwise_part(const depthwise_u8_args& d, const W* weights,
+                            std::size_t first) noexcept
+      : rows_(d.rows),
+        groups_((rows_.tap_count + group_depth - 1) / group_depth),
+        weights_(weights + first / strip_columns * groups_ * weight_group_size +
+                 first % strip_columns / quarters * group_depth / sizeof(W)),
+        first_(first),
+        repeats_(rows_.channels >= panel_columns && rows_.channels < part_channels &&
+                 part_channels % rows_.channels == 0 && rows_.step == rows_.channels),
+        in_step_(repeats_ ? part_channels : rows_.step),
+        out_step_(repeats_ ? part_channels : rows_.channels),
+        count_(repeats_ ? part_channels : (std::min)(part_channels, rows_.channels - first)),
+        c_(d.c),
+        epilogue_(d.epilogue, first, rows_.channels, repeats_) {}
+
+  HWY_INLINE void run(const depthwise_run& run) const noexcept {
+    const std::uint8_t* const* tap = rows_.taps + run.tap;
+    const std::size_t out = run.pixel * rows_.channels + first_;
+    const std::size_t size = run.pixels * rows_.channels;
+    const std::size_t whole = repeats_ ? size / part_channels : run.pixels;
+    std::size_t v = 0;
+    if constexpr (tile > 1) {
+      if (rows_.width == 3 && epilogue_.makes_bytes()) {
+        v = !repeats_                             ? tiles<3, 1>(tap, whole, out)
+            : part_channels / rows_.channels == 2 ? tiles<3, 2>(tap, whole, out)
+                                                  : 0;
+      } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
+        v = tiles<5, 1>(tap, whole, out);
+      }
+    }
+    for (; v < whole; ++v) {
+      vector(tap, v, count_, out);
+    }
+    if (repeats_ && v * part_channels < size) {
+      vector(tap, v, size - v * part_channels, out);
+    }
+  }
+
+ private:
+  /// Vectors whose sums the registers hold at the same time. Words are rare where bytes will do.
+  static constexpr std::size_t tile = sizeof(W) == 2 ? 1 : lanes == 16 ? 4 : 2;
+
+  /// `count` elements of vector v.
+  HWY_INLINE void vector(const std::uint8_t* const* tap, std::size_t v, std::size_t count,
+                         std::size_t out) const noexcept {
+    int_vector sum[quarters];
+    epilogue_.begin(sum);
+    for (std::size_t g = 0; g < groups_; ++g) {
+      byte_vector x[quarters];
+      load_taps(tap + g * group_depth, v * in_step_ + first_, count, x);
+      add_group(x, weights_ + g * weight_group_size, sum);
+    }
+    epilogue_.store(sum, count, c_, out + v * out_step_);
+  }
+
+  /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for
+  /// all the vectors that want it. Returns how many vectors are done.
+  template <std::size_t kWidth, std::size_t kPixels>
+  HWY_INLINE std::size_t tiles(const std::uint8_t* const* tap, std::size_t vectors,
+                               std::size_t out) const noexcept {
+    std::size_t v = 0;
+    for (; v + tile <= vectors; v += tile) {
+      int_vector sum[tile][quarters];
+      DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) { epilogue_.begin(sum[i]); }
+      for (std::size_t g = 0; g < groups_; g += kWidth) {
+        const W* w = weights_ + g * weight_group_size;
+        DETENT_UNROLL for (std::size_t column = 0; column < (tile - 1) * kPixels + kWidth;
+                           ++column) {
+          byte_vector x[quarters];
+          load_taps(tap + g * group_depth, v * in_step_ + column * rows_.step + first_, count_, x);
+          DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) {
+            if (column >= i * kPixels && column - i * kPixels < kWidth) {
+              add_group(x, w + (column - i * kPixels) * weight_group_size, sum[i]);
+            }
+          }
+        }
+      }
+      DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) {
+        epilogue_.store_bytes(sum[i], count_, c_, out + (v + i) * out_step_);
+      }
+    }
+    return v;
+  }
+
+  const depthwise_rows<std::uint8_t>& rows_;
+  std::size_t groups_;
+  const W* weights_;
+  std::size_t first_;
+  bool repeats_;
+  std::size_t in_step_, out_step_;  // from one vector to the next
+  std::size_t count_;
+  void* c_;
+  quarter_epilogue epilogue_;
+};
+
+template <class W>
+void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
+  for (std::size_t first = 0; first < d.rows.channels; first += part_channels) {
+    const depthwise_part<W> part(d, weights, first);
+    for (std::size_t r = 0; r < d.rows.run_count; ++r) {
+      part.run(d.rows.runs[r]);
+    }
+  }
+}
+
+inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
+#if !DETENT_PASS_PAIRS
+  if (d.weights.bytes != nullptr) {
+    return depthwise_u8_with(d, d.weights.bytes);
+  }
+#endif
+  depthwise_u8_with(d, d.weights.words);
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
 // ---- detent/kernels/gemm_u8s8-inl.hpp ----
 // Integer products, re-included by kernels/dispatch.hpp once per Highway target and once more for
 // each instruction that Highway's target lacks. The driver has defined
@@ -3407,38 +3805,6 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 }
 
 #endif  // DETENT_PASS_PAIRS
-
-inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
-  const int_tag di;
-  const hn::Rebind<std::uint8_t, int_tag> du8;
-  const hn::Rebind<std::int16_t, int_tag> ds16;
-  constexpr std::size_t block = 4 * panel_columns;
-  alignas(64) std::int32_t sums[block];
-  for (std::size_t p = 0; p < d.pixels; ++p) {
-    const std::uint8_t* const* tap = d.tap + p * d.taps;
-    for (std::size_t first = 0; first < d.channels; first += block) {
-      const std::size_t columns = d.channels - first < block ? d.channels - first : block;
-      for (std::size_t j = 0; j < columns; j += lanes) {
-        const std::size_t c = first + j;
-        const std::int16_t* w = d.weights + c;
-        int_vector sum = hn::Zero(di);
-        if (j + lanes <= columns) {
-          for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
-            sum = hn::Add(sum, hn::Mul(hn::PromoteTo(di, hn::LoadU(du8, tap[t] + c)),
-                                       hn::PromoteTo(di, hn::LoadU(ds16, w))));
-          }
-        } else {
-          for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
-            sum = hn::Add(sum, hn::Mul(hn::PromoteTo(di, hn::LoadN(du8, tap[t] + c, columns - j)),
-                                       hn::PromoteTo(di, hn::LoadU(ds16, w))));
-          }
-        }
-        hn::Store(sum, di, sums + j);
-      }
-      store_sums(d.epilogue, sums, block, 0, 1, first, columns, d.c, p * d.channels + first, 0);
-    }
-  }
-}
 
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
@@ -3459,6 +3825,341 @@ HWY_POP_ATTRIBUTES
 #define DETENT_PASS_PAIRS 0
 #define DETENT_PASS_ROWS 6
 #define DETENT_PASS_PANELS 1
+// ---- detent/kernels/depthwise_u8-inl.hpp ----
+// 8-bit depthwise products, re-included like gemm_u8s8-inl.hpp and with the same macros.
+//
+// The bytes that four taps have in a block of channels are interleaved, so that each 32-bit lane
+// holds the four of one channel, as vpdpbusd wants them. Without it, and for weights that do not
+// fit a byte, the lane is read as two pairs of words. The unpack instructions work within 16 bytes,
+// which puts the channels in the order of depthwise_panels; packing 32-bit results to bytes undoes
+// it.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
+
+using byte_tag = hn::Repartition<std::uint8_t, int_tag>;
+using byte_vector = hn::Vec<byte_tag>;
+/// Channels that a vector of bytes holds: a whole block, or half of one.
+inline constexpr std::size_t part_channels = hn::MaxLanes(byte_tag{});
+/// 32-bit vectors for them, one for each quarter.
+inline constexpr std::size_t quarters = 4;
+
+/// [a0 b0 a2 b2] and [a1 b1 a3 b3] of 16-byte blocks.
+template <class V>
+HWY_INLINE V even_blocks(V a, V b) noexcept {
+  return hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a);
+}
+template <class V>
+HWY_INLINE V odd_blocks(V a, V b) noexcept {
+  return hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a));
+}
+
+/// Channels in their order become quarters: quarter k has the 16-byte blocks k, k + 4, ...
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void to_quarters(D d, V (&v)[quarters]) noexcept {
+  if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
+    const V even01 = even_blocks(v[0], v[1]);
+    const V even23 = even_blocks(v[2], v[3]);
+    const V odd01 = odd_blocks(v[0], v[1]);
+    const V odd23 = odd_blocks(v[2], v[3]);
+    v[0] = hn::ConcatLowerLower(d, even23, even01);
+    v[1] = hn::ConcatLowerLower(d, odd23, odd01);
+    v[2] = hn::ConcatUpperUpper(d, even23, even01);
+    v[3] = hn::ConcatUpperUpper(d, odd23, odd01);
+  } else {
+    const V low02 = hn::ConcatLowerLower(d, v[2], v[0]);
+    const V high02 = hn::ConcatUpperUpper(d, v[2], v[0]);
+    const V low13 = hn::ConcatLowerLower(d, v[3], v[1]);
+    const V high13 = hn::ConcatUpperUpper(d, v[3], v[1]);
+    v[0] = low02, v[1] = high02, v[2] = low13, v[3] = high13;
+  }
+}
+
+/// The reverse.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void from_quarters(D d, V (&v)[quarters]) noexcept {
+  if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
+    to_quarters(d, v);
+  } else {
+    const V low01 = hn::ConcatLowerLower(d, v[1], v[0]);
+    const V high01 = hn::ConcatUpperUpper(d, v[1], v[0]);
+    const V low23 = hn::ConcatLowerLower(d, v[3], v[2]);
+    const V high23 = hn::ConcatUpperUpper(d, v[3], v[2]);
+    v[0] = low01, v[1] = low23, v[2] = high01, v[3] = high23;
+  }
+}
+
+/// The epilogue of a part's channels, with what depends on the channels only already loaded.
+class quarter_epilogue {
+ public:
+  /// Of the channels from `first` on. Where they repeat (`channels` divides the part), so do the
+  /// arrays; otherwise they are zero behind the last panel.
+  HWY_INLINE quarter_epilogue(const integer_epilogue& e, std::size_t first, std::size_t channels,
+                              bool repeats) noexcept
+      : output_(e.output),
+        lower_(hn::Set(float_tag{}, e.lower)),
+        upper_(hn::Set(float_tag{}, e.upper)),
+        grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      const std::size_t position = first + j * lanes;
+      const std::size_t column = repeats ? position % channels : position;
+      const bool inside = column < channels;
+      offset_[j] = inside ? hn::LoadU(int_tag{}, e.column_offset + column) : hn::Zero(int_tag{});
+      multiplier_[j] = inside && e.multiplier != nullptr
+                           ? hn::LoadU(float_tag{}, e.multiplier + column)
+                           : hn::Zero(float_tag{});
+    }
+    to_quarters(int_tag{}, offset_);
+    to_quarters(float_tag{}, multiplier_);
+  }
+
+  [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
+    return output_ == integer_output::u8 || output_ == integer_output::s8;
+  }
+  /// What the sums of products are added to.
+  HWY_INLINE void begin(int_vector (&sum)[quarters]) const noexcept {
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) { sum[k] = offset_[k]; }
+  }
+
+  /// Stores the results of `count` channels at element `index` of c.
+  HWY_INLINE void store(int_vector (&sum)[quarters], std::size_t count, void* c,
+                        std::size_t index) const noexcept {
+    if (makes_bytes()) {
+      store_bytes(sum, count, c, index);
+    } else if (output_ == integer_output::s32) {
+      from_quarters(int_tag{}, sum);
+      store_vectors(sum, int_tag{}, count, static_cast<std::int32_t*>(c) + index);
+    } else {
+      float_vector v[quarters];
+      DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+        v[k] = clamp_ordered(hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]), lower_,
+                             upper_);
+      }
+      from_quarters(float_tag{}, v);
+      store_vectors(v, float_tag{}, count, static_cast<float*>(c) + index);
+    }
+  }
+
+  /// The same for an output of bytes.
+  HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
+                              std::size_t index) const noexcept {
+    int_vector q[quarters];
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      // The product of an integer and a finite multiplier is never NaN.
+      const float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
+      q[k] = grid_.round(grid_.clamp(steps));
+    }
+    const hn::Repartition<std::int16_t, int_tag> d16;
+    const byte_tag d8;
+    const auto low = hn::ReorderDemote2To(d16, q[0], q[1]);
+    const auto high = hn::ReorderDemote2To(d16, q[2], q[3]);
+    const byte_vector bytes =
+        output_ == integer_output::u8
+            ? hn::ReorderDemote2To(d8, low, high)
+            : hn::BitCast(d8, hn::ReorderDemote2To(hn::RebindToSigned<byte_tag>{}, low, high));
+    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
+    if (count == part_channels) {
+      hn::StoreU(bytes, d8, to);
+    } else {
+      hn::StoreN(bytes, d8, to, count);
+    }
+  }
+
+ private:
+  template <class V, class D, class T>
+  static HWY_INLINE void store_vectors(const V (&v)[quarters], D d, std::size_t count,
+                                       T* to) noexcept {
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      if (count >= (j + 1) * lanes) {
+        hn::StoreU(v[j], d, to + j * lanes);
+      } else if (count > j * lanes) {
+        hn::StoreN(v[j], d, to + j * lanes, count - j * lanes);
+      }
+    }
+  }
+
+  integer_output output_;
+  int_vector offset_[quarters];
+  float_vector multiplier_[quarters];
+  float_vector lower_, upper_;
+  grid_vectors grid_;
+};
+
+/// Elements of weights between one quarter and the next, and one group of taps and the next.
+inline constexpr std::size_t quarter_size = 16 * group_depth;
+inline constexpr std::size_t weight_group_size = quarters * quarter_size;
+
+/// Adds the products of four taps, whose bytes are interleaved in `x`, with one group of weights.
+[[maybe_unused]] HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int8_t* w,
+                                           int_vector (&sum)[quarters]) noexcept {
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+    sum[k] = DETENT_PASS_DOT(sum[k], x[k], hn::LoadU(ds8, w + k * quarter_size));
+  }
+}
+HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int16_t* w,
+                          int_vector (&sum)[quarters]) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> d16;
+  const hn::Repartition<std::uint16_t, int_tag> du16;
+  DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+    const std::int16_t* pair = w + k * quarter_size;
+    const auto words = hn::BitCast(du16, x[k]);
+    const auto even = hn::BitCast(d16, hn::And(words, hn::Set(du16, 0xFF)));
+    const auto odd = hn::BitCast(d16, hn::ShiftRight<8>(words));
+    sum[k] = hn::Add(sum[k], hn::WidenMulPairwiseAdd(di, even, hn::LoadU(d16, pair)));
+    sum[k] =
+        hn::Add(sum[k], hn::WidenMulPairwiseAdd(di, odd, hn::LoadU(d16, pair + quarter_size / 2)));
+  }
+}
+
+/// Interleaves the bytes of four taps, `offset` behind their addresses.
+HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
+                          byte_vector (&x)[quarters]) noexcept {
+  const byte_tag d8;
+  const hn::Repartition<std::uint16_t, int_tag> d16;
+  byte_vector row[group_depth];
+  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
+    // A masked load costs no more; on smaller vectors it would.
+    row[t] = lanes < 16 && count == part_channels ? hn::LoadU(d8, tap[t] + offset)
+                                                  : hn::LoadN(d8, tap[t] + offset, count);
+  }
+  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, row[0], row[1]));
+  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[0], row[1]));
+  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, row[2], row[3]));
+  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[2], row[3]));
+  x[0] = hn::BitCast(d8, hn::InterleaveLower(d16, low01, low23));
+  x[1] = hn::BitCast(d8, hn::InterleaveUpper(d16, low01, low23));
+  x[2] = hn::BitCast(d8, hn::InterleaveLower(d16, high01, high23));
+  x[3] = hn::BitCast(d8, hn::InterleaveUpper(d16, high01, high23));
+}
+
+/// A part of the channels of a depthwise product, as vectors of part_channels bytes: one for each
+/// pixel, or with several pixels in each where the part repeats all channels. W is the type of the
+/// weights.
+template <class W>
+class depthwise_part {
+ public:
+  HWY_INLINE depthwise_part(const depthwise_u8_args& d, const W* weights,
+                            std::size_t first) noexcept
+      : rows_(d.rows),
+        groups_((rows_.tap_count + group_depth - 1) / group_depth),
+        weights_(weights + first / strip_columns * groups_ * weight_group_size +
+                 first % strip_columns / quarters * group_depth / sizeof(W)),
+        first_(first),
+        repeats_(rows_.channels >= panel_columns && rows_.channels < part_channels &&
+                 part_channels % rows_.channels == 0 && rows_.step == rows_.channels),
+        in_step_(repeats_ ? part_channels : rows_.step),
+        out_step_(repeats_ ? part_channels : rows_.channels),
+        count_(repeats_ ? part_channels : (std::min)(part_channels, rows_.channels - first)),
+        c_(d.c),
+        epilogue_(d.epilogue, first, rows_.channels, repeats_) {}
+
+  HWY_INLINE void run(const depthwise_run& run) const noexcept {
+    const std::uint8_t* const* tap = rows_.taps + run.tap;
+    const std::size_t out = run.pixel * rows_.channels + first_;
+    const std::size_t size = run.pixels * rows_.channels;
+    const std::size_t whole = repeats_ ? size / part_channels : run.pixels;
+    std::size_t v = 0;
+    if constexpr (tile > 1) {
+      if (rows_.width == 3 && epilogue_.makes_bytes()) {
+        v = !repeats_                             ? tiles<3, 1>(tap, whole, out)
+            : part_channels / rows_.channels == 2 ? tiles<3, 2>(tap, whole, out)
+                                                  : 0;
+      } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
+        v = tiles<5, 1>(tap, whole, out);
+      }
+    }
+    for (; v < whole; ++v) {
+      vector(tap, v, count_, out);
+    }
+    if (repeats_ && v * part_channels < size) {
+      vector(tap, v, size - v * part_channels, out);
+    }
+  }
+
+ private:
+  /// Vectors whose sums the registers hold at the same time. Words are rare where bytes will do.
+  static constexpr std::size_t tile = sizeof(W) == 2 ? 1 : lanes == 16 ? 4 : 2;
+
+  /// `count` elements of vector v.
+  HWY_INLINE void vector(const std::uint8_t* const* tap, std::size_t v, std::size_t count,
+                         std::size_t out) const noexcept {
+    int_vector sum[quarters];
+    epilogue_.begin(sum);
+    for (std::size_t g = 0; g < groups_; ++g) {
+      byte_vector x[quarters];
+      load_taps(tap + g * group_depth, v * in_step_ + first_, count, x);
+      add_group(x, weights_ + g * weight_group_size, sum);
+    }
+    epilogue_.store(sum, count, c_, out + v * out_step_);
+  }
+
+  /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for
+  /// all the vectors that want it. Returns how many vectors are done.
+  template <std::size_t kWidth, std::size_t kPixels>
+  HWY_INLINE std::size_t tiles(const std::uint8_t* const* tap, std::size_t vectors,
+                               std::size_t out) const noexcept {
+    std::size_t v = 0;
+    for (; v + tile <= vectors; v += tile) {
+      int_vector sum[tile][quarters];
+      DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) { epilogue_.begin(sum[i]); }
+      for (std::size_t g = 0; g < groups_; g += kWidth) {
+        const W* w = weights_ + g * weight_group_size;
+        DETENT_UNROLL for (std::size_t column = 0; column < (tile - 1) * kPixels + kWidth;
+                           ++column) {
+          byte_vector x[quarters];
+          load_taps(tap + g * group_depth, v * in_step_ + column * rows_.step + first_, count_, x);
+          DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) {
+            if (column >= i * kPixels && column - i * kPixels < kWidth) {
+              add_group(x, w + (column - i * kPixels) * weight_group_size, sum[i]);
+            }
+          }
+        }
+      }
+      DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) {
+        epilogue_.store_bytes(sum[i], count_, c_, out + (v + i) * out_step_);
+      }
+    }
+    return v;
+  }
+
+  const depthwise_rows<std::uint8_t>& rows_;
+  std::size_t groups_;
+  const W* weights_;
+  std::size_t first_;
+  bool repeats_;
+  std::size_t in_step_, out_step_;  // from one vector to the next
+  std::size_t count_;
+  void* c_;
+  quarter_epilogue epilogue_;
+};
+
+template <class W>
+void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
+  for (std::size_t first = 0; first < d.rows.channels; first += part_channels) {
+    const depthwise_part<W> part(d, weights, first);
+    for (std::size_t r = 0; r < d.rows.run_count; ++r) {
+      part.run(d.rows.runs[r]);
+    }
+  }
+}
+
+inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
+#if !DETENT_PASS_PAIRS
+  if (d.weights.bytes != nullptr) {
+    return depthwise_u8_with(d, d.weights.bytes);
+  }
+#endif
+  depthwise_u8_with(d, d.weights.words);
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
 // ---- detent/kernels/gemm_u8s8-inl.hpp ----
 // Integer products, re-included by kernels/dispatch.hpp once per Highway target and once more for
 // each instruction that Highway's target lacks. The driver has defined
@@ -3872,38 +4573,6 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 }
 
 #endif  // DETENT_PASS_PAIRS
-
-inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
-  const int_tag di;
-  const hn::Rebind<std::uint8_t, int_tag> du8;
-  const hn::Rebind<std::int16_t, int_tag> ds16;
-  constexpr std::size_t block = 4 * panel_columns;
-  alignas(64) std::int32_t sums[block];
-  for (std::size_t p = 0; p < d.pixels; ++p) {
-    const std::uint8_t* const* tap = d.tap + p * d.taps;
-    for (std::size_t first = 0; first < d.channels; first += block) {
-      const std::size_t columns = d.channels - first < block ? d.channels - first : block;
-      for (std::size_t j = 0; j < columns; j += lanes) {
-        const std::size_t c = first + j;
-        const std::int16_t* w = d.weights + c;
-        int_vector sum = hn::Zero(di);
-        if (j + lanes <= columns) {
-          for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
-            sum = hn::Add(sum, hn::Mul(hn::PromoteTo(di, hn::LoadU(du8, tap[t] + c)),
-                                       hn::PromoteTo(di, hn::LoadU(ds16, w))));
-          }
-        } else {
-          for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
-            sum = hn::Add(sum, hn::Mul(hn::PromoteTo(di, hn::LoadN(du8, tap[t] + c, columns - j)),
-                                       hn::PromoteTo(di, hn::LoadU(ds16, w))));
-          }
-        }
-        hn::Store(sum, di, sums + j);
-      }
-      store_sums(d.epilogue, sums, block, 0, 1, first, columns, d.c, p * d.channels + first, 0);
-    }
-  }
-}
 
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
@@ -4905,33 +5574,43 @@ inline void gemm_f32(const gemm_f32_args& g) noexcept {
   }
 }
 
-inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
+/// One pixel of a depthwise product.
+HWY_INLINE void depthwise_f32_pixel(const depthwise_f32_args& d, const float* const* tap,
+                                    std::size_t offset, float* out) noexcept {
   const float_tag df;
   const float_vector lower = hn::Set(df, d.lower);
   const float_vector upper = hn::Set(df, d.upper);
-  for (std::size_t p = 0; p < d.pixels; ++p) {
-    const float* const* tap = d.tap + p * d.taps;
-    float* out = d.c + p * d.channels;
-    std::size_t c = 0;
-    for (; c + 2 * lanes <= d.channels; c += 2 * lanes) {
-      float_vector sum0 = hn::LoadU(df, d.bias + c);
-      float_vector sum1 = hn::LoadU(df, d.bias + c + lanes);
-      const float* w = d.weights + c;
-      for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
-        sum0 = hn::MulAdd(hn::LoadU(df, tap[t] + c), hn::LoadU(df, w), sum0);
-        sum1 = hn::MulAdd(hn::LoadU(df, tap[t] + c + lanes), hn::LoadU(df, w + lanes), sum1);
-      }
-      hn::StoreU(clamp_ordered(sum0, lower, upper), df, out + c);
-      hn::StoreU(clamp_ordered(sum1, lower, upper), df, out + c + lanes);
+  const std::size_t channels = d.rows.channels;
+  std::size_t c = 0;
+  for (; c + 2 * lanes <= channels; c += 2 * lanes) {
+    float_vector sum0 = hn::LoadU(df, d.bias + c);
+    float_vector sum1 = hn::LoadU(df, d.bias + c + lanes);
+    const float* w = d.weights + c;
+    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
+      const float* x = tap[t] + offset + c;
+      sum0 = hn::MulAdd(hn::LoadU(df, x), hn::LoadU(df, w), sum0);
+      sum1 = hn::MulAdd(hn::LoadU(df, x + lanes), hn::LoadU(df, w + lanes), sum1);
     }
-    for (; c < d.channels; c += lanes) {
-      const std::size_t count = d.channels - c < lanes ? d.channels - c : lanes;
-      float_vector sum = hn::LoadN(df, d.bias + c, count);
-      const float* w = d.weights + c;
-      for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
-        sum = hn::MulAdd(hn::LoadN(df, tap[t] + c, count), hn::LoadN(df, w, count), sum);
-      }
-      hn::StoreN(clamp_ordered(sum, lower, upper), df, out + c, count);
+    hn::StoreU(clamp_ordered(sum0, lower, upper), df, out + c);
+    hn::StoreU(clamp_ordered(sum1, lower, upper), df, out + c + lanes);
+  }
+  for (; c < channels; c += lanes) {
+    const std::size_t count = channels - c < lanes ? channels - c : lanes;
+    float_vector sum = hn::LoadN(df, d.bias + c, count);
+    const float* w = d.weights + c;
+    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
+      sum = hn::MulAdd(hn::LoadN(df, tap[t] + offset + c, count), hn::LoadN(df, w, count), sum);
+    }
+    hn::StoreN(clamp_ordered(sum, lower, upper), df, out + c, count);
+  }
+}
+
+inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
+  for (std::size_t r = 0; r < d.rows.run_count; ++r) {
+    const depthwise_run& run = d.rows.runs[r];
+    for (std::size_t p = 0; p < run.pixels; ++p) {
+      depthwise_f32_pixel(d, d.rows.taps + run.tap, p * d.rows.step,
+                          d.c + (run.pixel + p) * d.rows.channels);
     }
   }
 }
@@ -5034,6 +5713,341 @@ HWY_POP_ATTRIBUTES
 #define DETENT_PASS_PAIRS 1
 #define DETENT_PASS_ROWS 6
 #define DETENT_PASS_PANELS 1
+// ---- detent/kernels/depthwise_u8-inl.hpp ----
+// 8-bit depthwise products, re-included like gemm_u8s8-inl.hpp and with the same macros.
+//
+// The bytes that four taps have in a block of channels are interleaved, so that each 32-bit lane
+// holds the four of one channel, as vpdpbusd wants them. Without it, and for weights that do not
+// fit a byte, the lane is read as two pairs of words. The unpack instructions work within 16 bytes,
+// which puts the channels in the order of depthwise_panels; packing 32-bit results to bytes undoes
+// it.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
+
+using byte_tag = hn::Repartition<std::uint8_t, int_tag>;
+using byte_vector = hn::Vec<byte_tag>;
+/// Channels that a vector of bytes holds: a whole block, or half of one.
+inline constexpr std::size_t part_channels = hn::MaxLanes(byte_tag{});
+/// 32-bit vectors for them, one for each quarter.
+inline constexpr std::size_t quarters = 4;
+
+/// [a0 b0 a2 b2] and [a1 b1 a3 b3] of 16-byte blocks.
+template <class V>
+HWY_INLINE V even_blocks(V a, V b) noexcept {
+  return hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a);
+}
+template <class V>
+HWY_INLINE V odd_blocks(V a, V b) noexcept {
+  return hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a));
+}
+
+/// Channels in their order become quarters: quarter k has the 16-byte blocks k, k + 4, ...
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void to_quarters(D d, V (&v)[quarters]) noexcept {
+  if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
+    const V even01 = even_blocks(v[0], v[1]);
+    const V even23 = even_blocks(v[2], v[3]);
+    const V odd01 = odd_blocks(v[0], v[1]);
+    const V odd23 = odd_blocks(v[2], v[3]);
+    v[0] = hn::ConcatLowerLower(d, even23, even01);
+    v[1] = hn::ConcatLowerLower(d, odd23, odd01);
+    v[2] = hn::ConcatUpperUpper(d, even23, even01);
+    v[3] = hn::ConcatUpperUpper(d, odd23, odd01);
+  } else {
+    const V low02 = hn::ConcatLowerLower(d, v[2], v[0]);
+    const V high02 = hn::ConcatUpperUpper(d, v[2], v[0]);
+    const V low13 = hn::ConcatLowerLower(d, v[3], v[1]);
+    const V high13 = hn::ConcatUpperUpper(d, v[3], v[1]);
+    v[0] = low02, v[1] = high02, v[2] = low13, v[3] = high13;
+  }
+}
+
+/// The reverse.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void from_quarters(D d, V (&v)[quarters]) noexcept {
+  if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
+    to_quarters(d, v);
+  } else {
+    const V low01 = hn::ConcatLowerLower(d, v[1], v[0]);
+    const V high01 = hn::ConcatUpperUpper(d, v[1], v[0]);
+    const V low23 = hn::ConcatLowerLower(d, v[3], v[2]);
+    const V high23 = hn::ConcatUpperUpper(d, v[3], v[2]);
+    v[0] = low01, v[1] = low23, v[2] = high01, v[3] = high23;
+  }
+}
+
+/// The epilogue of a part's channels, with what depends on the channels only already loaded.
+class quarter_epilogue {
+ public:
+  /// Of the channels from `first` on. Where they repeat (`channels` divides the part), so do the
+  /// arrays; otherwise they are zero behind the last panel.
+  HWY_INLINE quarter_epilogue(const integer_epilogue& e, std::size_t first, std::size_t channels,
+                              bool repeats) noexcept
+      : output_(e.output),
+        lower_(hn::Set(float_tag{}, e.lower)),
+        upper_(hn::Set(float_tag{}, e.upper)),
+        grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      const std::size_t position = first + j * lanes;
+      const std::size_t column = repeats ? position % channels : position;
+      const bool inside = column < channels;
+      offset_[j] = inside ? hn::LoadU(int_tag{}, e.column_offset + column) : hn::Zero(int_tag{});
+      multiplier_[j] = inside && e.multiplier != nullptr
+                           ? hn::LoadU(float_tag{}, e.multiplier + column)
+                           : hn::Zero(float_tag{});
+    }
+    to_quarters(int_tag{}, offset_);
+    to_quarters(float_tag{}, multiplier_);
+  }
+
+  [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
+    return output_ == integer_output::u8 || output_ == integer_output::s8;
+  }
+  /// What the sums of products are added to.
+  HWY_INLINE void begin(int_vector (&sum)[quarters]) const noexcept {
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) { sum[k] = offset_[k]; }
+  }
+
+  /// Stores the results of `count` channels at element `index` of c.
+  HWY_INLINE void store(int_vector (&sum)[quarters], std::size_t count, void* c,
+                        std::size_t index) const noexcept {
+    if (makes_bytes()) {
+      store_bytes(sum, count, c, index);
+    } else if (output_ == integer_output::s32) {
+      from_quarters(int_tag{}, sum);
+      store_vectors(sum, int_tag{}, count, static_cast<std::int32_t*>(c) + index);
+    } else {
+      float_vector v[quarters];
+      DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+        v[k] = clamp_ordered(hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]), lower_,
+                             upper_);
+      }
+      from_quarters(float_tag{}, v);
+      store_vectors(v, float_tag{}, count, static_cast<float*>(c) + index);
+    }
+  }
+
+  /// The same for an output of bytes.
+  HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
+                              std::size_t index) const noexcept {
+    int_vector q[quarters];
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      // The product of an integer and a finite multiplier is never NaN.
+      const float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
+      q[k] = grid_.round(grid_.clamp(steps));
+    }
+    const hn::Repartition<std::int16_t, int_tag> d16;
+    const byte_tag d8;
+    const auto low = hn::ReorderDemote2To(d16, q[0], q[1]);
+    const auto high = hn::ReorderDemote2To(d16, q[2], q[3]);
+    const byte_vector bytes =
+        output_ == integer_output::u8
+            ? hn::ReorderDemote2To(d8, low, high)
+            : hn::BitCast(d8, hn::ReorderDemote2To(hn::RebindToSigned<byte_tag>{}, low, high));
+    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
+    if (count == part_channels) {
+      hn::StoreU(bytes, d8, to);
+    } else {
+      hn::StoreN(bytes, d8, to, count);
+    }
+  }
+
+ private:
+  template <class V, class D, class T>
+  static HWY_INLINE void store_vectors(const V (&v)[quarters], D d, std::size_t count,
+                                       T* to) noexcept {
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      if (count >= (j + 1) * lanes) {
+        hn::StoreU(v[j], d, to + j * lanes);
+      } else if (count > j * lanes) {
+        hn::StoreN(v[j], d, to + j * lanes, count - j * lanes);
+      }
+    }
+  }
+
+  integer_output output_;
+  int_vector offset_[quarters];
+  float_vector multiplier_[quarters];
+  float_vector lower_, upper_;
+  grid_vectors grid_;
+};
+
+/// Elements of weights between one quarter and the next, and one group of taps and the next.
+inline constexpr std::size_t quarter_size = 16 * group_depth;
+inline constexpr std::size_t weight_group_size = quarters * quarter_size;
+
+/// Adds the products of four taps, whose bytes are interleaved in `x`, with one group of weights.
+[[maybe_unused]] HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int8_t* w,
+                                           int_vector (&sum)[quarters]) noexcept {
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+    sum[k] = DETENT_PASS_DOT(sum[k], x[k], hn::LoadU(ds8, w + k * quarter_size));
+  }
+}
+HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int16_t* w,
+                          int_vector (&sum)[quarters]) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> d16;
+  const hn::Repartition<std::uint16_t, int_tag> du16;
+  DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+    const std::int16_t* pair = w + k * quarter_size;
+    const auto words = hn::BitCast(du16, x[k]);
+    const auto even = hn::BitCast(d16, hn::And(words, hn::Set(du16, 0xFF)));
+    const auto odd = hn::BitCast(d16, hn::ShiftRight<8>(words));
+    sum[k] = hn::Add(sum[k], hn::WidenMulPairwiseAdd(di, even, hn::LoadU(d16, pair)));
+    sum[k] =
+        hn::Add(sum[k], hn::WidenMulPairwiseAdd(di, odd, hn::LoadU(d16, pair + quarter_size / 2)));
+  }
+}
+
+/// Interleaves the bytes of four taps, `offset` behind their addresses.
+HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
+                          byte_vector (&x)[quarters]) noexcept {
+  const byte_tag d8;
+  const hn::Repartition<std::uint16_t, int_tag> d16;
+  byte_vector row[group_depth];
+  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
+    // A masked load costs no more; on smaller vectors it would.
+    row[t] = lanes < 16 && count == part_channels ? hn::LoadU(d8, tap[t] + offset)
+                                                  : hn::LoadN(d8, tap[t] + offset, count);
+  }
+  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, row[0], row[1]));
+  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[0], row[1]));
+  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, row[2], row[3]));
+  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[2], row[3]));
+  x[0] = hn::BitCast(d8, hn::InterleaveLower(d16, low01, low23));
+  x[1] = hn::BitCast(d8, hn::InterleaveUpper(d16, low01, low23));
+  x[2] = hn::BitCast(d8, hn::InterleaveLower(d16, high01, high23));
+  x[3] = hn::BitCast(d8, hn::InterleaveUpper(d16, high01, high23));
+}
+
+/// A part of the channels of a depthwise product, as vectors of part_channels bytes: one for each
+/// pixel, or with several pixels in each where the part repeats all channels. W is the type of the
+/// weights.
+template <class W>
+class depthwise_part {
+ public:
+  HWY_INLINE depthwise_part(const depthwise_u8_args& d, const W* weights,
+                            std::size_t first) noexcept
+      : rows_(d.rows),
+        groups_((rows_.tap_count + group_depth - 1) / group_depth),
+        weights_(weights + first / strip_columns * groups_ * weight_group_size +
+                 first % strip_columns / quarters * group_depth / sizeof(W)),
+        first_(first),
+        repeats_(rows_.channels >= panel_columns && rows_.channels < part_channels &&
+                 part_channels % rows_.channels == 0 && rows_.step == rows_.channels),
+        in_step_(repeats_ ? part_channels : rows_.step),
+        out_step_(repeats_ ? part_channels : rows_.channels),
+        count_(repeats_ ? part_channels : (std::min)(part_channels, rows_.channels - first)),
+        c_(d.c),
+        epilogue_(d.epilogue, first, rows_.channels, repeats_) {}
+
+  HWY_INLINE void run(const depthwise_run& run) const noexcept {
+    const std::uint8_t* const* tap = rows_.taps + run.tap;
+    const std::size_t out = run.pixel * rows_.channels + first_;
+    const std::size_t size = run.pixels * rows_.channels;
+    const std::size_t whole = repeats_ ? size / part_channels : run.pixels;
+    std::size_t v = 0;
+    if constexpr (tile > 1) {
+      if (rows_.width == 3 && epilogue_.makes_bytes()) {
+        v = !repeats_                             ? tiles<3, 1>(tap, whole, out)
+            : part_channels / rows_.channels == 2 ? tiles<3, 2>(tap, whole, out)
+                                                  : 0;
+      } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
+        v = tiles<5, 1>(tap, whole, out);
+      }
+    }
+    for (; v < whole; ++v) {
+      vector(tap, v, count_, out);
+    }
+    if (repeats_ && v * part_channels < size) {
+      vector(tap, v, size - v * part_channels, out);
+    }
+  }
+
+ private:
+  /// Vectors whose sums the registers hold at the same time. Words are rare where bytes will do.
+  static constexpr std::size_t tile = sizeof(W) == 2 ? 1 : lanes == 16 ? 4 : 2;
+
+  /// `count` elements of vector v.
+  HWY_INLINE void vector(const std::uint8_t* const* tap, std::size_t v, std::size_t count,
+                         std::size_t out) const noexcept {
+    int_vector sum[quarters];
+    epilogue_.begin(sum);
+    for (std::size_t g = 0; g < groups_; ++g) {
+      byte_vector x[quarters];
+      load_taps(tap + g * group_depth, v * in_step_ + first_, count, x);
+      add_group(x, weights_ + g * weight_group_size, sum);
+    }
+    epilogue_.store(sum, count, c_, out + v * out_step_);
+  }
+
+  /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for
+  /// all the vectors that want it. Returns how many vectors are done.
+  template <std::size_t kWidth, std::size_t kPixels>
+  HWY_INLINE std::size_t tiles(const std::uint8_t* const* tap, std::size_t vectors,
+                               std::size_t out) const noexcept {
+    std::size_t v = 0;
+    for (; v + tile <= vectors; v += tile) {
+      int_vector sum[tile][quarters];
+      DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) { epilogue_.begin(sum[i]); }
+      for (std::size_t g = 0; g < groups_; g += kWidth) {
+        const W* w = weights_ + g * weight_group_size;
+        DETENT_UNROLL for (std::size_t column = 0; column < (tile - 1) * kPixels + kWidth;
+                           ++column) {
+          byte_vector x[quarters];
+          load_taps(tap + g * group_depth, v * in_step_ + column * rows_.step + first_, count_, x);
+          DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) {
+            if (column >= i * kPixels && column - i * kPixels < kWidth) {
+              add_group(x, w + (column - i * kPixels) * weight_group_size, sum[i]);
+            }
+          }
+        }
+      }
+      DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) {
+        epilogue_.store_bytes(sum[i], count_, c_, out + (v + i) * out_step_);
+      }
+    }
+    return v;
+  }
+
+  const depthwise_rows<std::uint8_t>& rows_;
+  std::size_t groups_;
+  const W* weights_;
+  std::size_t first_;
+  bool repeats_;
+  std::size_t in_step_, out_step_;  // from one vector to the next
+  std::size_t count_;
+  void* c_;
+  quarter_epilogue epilogue_;
+};
+
+template <class W>
+void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
+  for (std::size_t first = 0; first < d.rows.channels; first += part_channels) {
+    const depthwise_part<W> part(d, weights, first);
+    for (std::size_t r = 0; r < d.rows.run_count; ++r) {
+      part.run(d.rows.runs[r]);
+    }
+  }
+}
+
+inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
+#if !DETENT_PASS_PAIRS
+  if (d.weights.bytes != nullptr) {
+    return depthwise_u8_with(d, d.weights.bytes);
+  }
+#endif
+  depthwise_u8_with(d, d.weights.words);
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
 // ---- detent/kernels/gemm_u8s8-inl.hpp ----
 // Integer products, re-included by kernels/dispatch.hpp once per Highway target and once more for
 // each instruction that Highway's target lacks. The driver has defined
@@ -5447,38 +6461,6 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 }
 
 #endif  // DETENT_PASS_PAIRS
-
-inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
-  const int_tag di;
-  const hn::Rebind<std::uint8_t, int_tag> du8;
-  const hn::Rebind<std::int16_t, int_tag> ds16;
-  constexpr std::size_t block = 4 * panel_columns;
-  alignas(64) std::int32_t sums[block];
-  for (std::size_t p = 0; p < d.pixels; ++p) {
-    const std::uint8_t* const* tap = d.tap + p * d.taps;
-    for (std::size_t first = 0; first < d.channels; first += block) {
-      const std::size_t columns = d.channels - first < block ? d.channels - first : block;
-      for (std::size_t j = 0; j < columns; j += lanes) {
-        const std::size_t c = first + j;
-        const std::int16_t* w = d.weights + c;
-        int_vector sum = hn::Zero(di);
-        if (j + lanes <= columns) {
-          for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
-            sum = hn::Add(sum, hn::Mul(hn::PromoteTo(di, hn::LoadU(du8, tap[t] + c)),
-                                       hn::PromoteTo(di, hn::LoadU(ds16, w))));
-          }
-        } else {
-          for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
-            sum = hn::Add(sum, hn::Mul(hn::PromoteTo(di, hn::LoadN(du8, tap[t] + c, columns - j)),
-                                       hn::PromoteTo(di, hn::LoadU(ds16, w))));
-          }
-        }
-        hn::Store(sum, di, sums + j);
-      }
-      store_sums(d.epilogue, sums, block, 0, 1, first, columns, d.c, p * d.channels + first, 0);
-    }
-  }
-}
 
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
@@ -5499,6 +6481,341 @@ HWY_POP_ATTRIBUTES
 #define DETENT_PASS_PAIRS 0
 #define DETENT_PASS_ROWS 12
 #define DETENT_PASS_PANELS 2
+// ---- detent/kernels/depthwise_u8-inl.hpp ----
+// 8-bit depthwise products, re-included like gemm_u8s8-inl.hpp and with the same macros.
+//
+// The bytes that four taps have in a block of channels are interleaved, so that each 32-bit lane
+// holds the four of one channel, as vpdpbusd wants them. Without it, and for weights that do not
+// fit a byte, the lane is read as two pairs of words. The unpack instructions work within 16 bytes,
+// which puts the channels in the order of depthwise_panels; packing 32-bit results to bytes undoes
+// it.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
+
+using byte_tag = hn::Repartition<std::uint8_t, int_tag>;
+using byte_vector = hn::Vec<byte_tag>;
+/// Channels that a vector of bytes holds: a whole block, or half of one.
+inline constexpr std::size_t part_channels = hn::MaxLanes(byte_tag{});
+/// 32-bit vectors for them, one for each quarter.
+inline constexpr std::size_t quarters = 4;
+
+/// [a0 b0 a2 b2] and [a1 b1 a3 b3] of 16-byte blocks.
+template <class V>
+HWY_INLINE V even_blocks(V a, V b) noexcept {
+  return hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a);
+}
+template <class V>
+HWY_INLINE V odd_blocks(V a, V b) noexcept {
+  return hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a));
+}
+
+/// Channels in their order become quarters: quarter k has the 16-byte blocks k, k + 4, ...
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void to_quarters(D d, V (&v)[quarters]) noexcept {
+  if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
+    const V even01 = even_blocks(v[0], v[1]);
+    const V even23 = even_blocks(v[2], v[3]);
+    const V odd01 = odd_blocks(v[0], v[1]);
+    const V odd23 = odd_blocks(v[2], v[3]);
+    v[0] = hn::ConcatLowerLower(d, even23, even01);
+    v[1] = hn::ConcatLowerLower(d, odd23, odd01);
+    v[2] = hn::ConcatUpperUpper(d, even23, even01);
+    v[3] = hn::ConcatUpperUpper(d, odd23, odd01);
+  } else {
+    const V low02 = hn::ConcatLowerLower(d, v[2], v[0]);
+    const V high02 = hn::ConcatUpperUpper(d, v[2], v[0]);
+    const V low13 = hn::ConcatLowerLower(d, v[3], v[1]);
+    const V high13 = hn::ConcatUpperUpper(d, v[3], v[1]);
+    v[0] = low02, v[1] = high02, v[2] = low13, v[3] = high13;
+  }
+}
+
+/// The reverse.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void from_quarters(D d, V (&v)[quarters]) noexcept {
+  if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
+    to_quarters(d, v);
+  } else {
+    const V low01 = hn::ConcatLowerLower(d, v[1], v[0]);
+    const V high01 = hn::ConcatUpperUpper(d, v[1], v[0]);
+    const V low23 = hn::ConcatLowerLower(d, v[3], v[2]);
+    const V high23 = hn::ConcatUpperUpper(d, v[3], v[2]);
+    v[0] = low01, v[1] = low23, v[2] = high01, v[3] = high23;
+  }
+}
+
+/// The epilogue of a part's channels, with what depends on the channels only already loaded.
+class quarter_epilogue {
+ public:
+  /// Of the channels from `first` on. Where they repeat (`channels` divides the part), so do the
+  /// arrays; otherwise they are zero behind the last panel.
+  HWY_INLINE quarter_epilogue(const integer_epilogue& e, std::size_t first, std::size_t channels,
+                              bool repeats) noexcept
+      : output_(e.output),
+        lower_(hn::Set(float_tag{}, e.lower)),
+        upper_(hn::Set(float_tag{}, e.upper)),
+        grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      const std::size_t position = first + j * lanes;
+      const std::size_t column = repeats ? position % channels : position;
+      const bool inside = column < channels;
+      offset_[j] = inside ? hn::LoadU(int_tag{}, e.column_offset + column) : hn::Zero(int_tag{});
+      multiplier_[j] = inside && e.multiplier != nullptr
+                           ? hn::LoadU(float_tag{}, e.multiplier + column)
+                           : hn::Zero(float_tag{});
+    }
+    to_quarters(int_tag{}, offset_);
+    to_quarters(float_tag{}, multiplier_);
+  }
+
+  [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
+    return output_ == integer_output::u8 || output_ == integer_output::s8;
+  }
+  /// What the sums of products are added to.
+  HWY_INLINE void begin(int_vector (&sum)[quarters]) const noexcept {
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) { sum[k] = offset_[k]; }
+  }
+
+  /// Stores the results of `count` channels at element `index` of c.
+  HWY_INLINE void store(int_vector (&sum)[quarters], std::size_t count, void* c,
+                        std::size_t index) const noexcept {
+    if (makes_bytes()) {
+      store_bytes(sum, count, c, index);
+    } else if (output_ == integer_output::s32) {
+      from_quarters(int_tag{}, sum);
+      store_vectors(sum, int_tag{}, count, static_cast<std::int32_t*>(c) + index);
+    } else {
+      float_vector v[quarters];
+      DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+        v[k] = clamp_ordered(hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]), lower_,
+                             upper_);
+      }
+      from_quarters(float_tag{}, v);
+      store_vectors(v, float_tag{}, count, static_cast<float*>(c) + index);
+    }
+  }
+
+  /// The same for an output of bytes.
+  HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
+                              std::size_t index) const noexcept {
+    int_vector q[quarters];
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      // The product of an integer and a finite multiplier is never NaN.
+      const float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
+      q[k] = grid_.round(grid_.clamp(steps));
+    }
+    const hn::Repartition<std::int16_t, int_tag> d16;
+    const byte_tag d8;
+    const auto low = hn::ReorderDemote2To(d16, q[0], q[1]);
+    const auto high = hn::ReorderDemote2To(d16, q[2], q[3]);
+    const byte_vector bytes =
+        output_ == integer_output::u8
+            ? hn::ReorderDemote2To(d8, low, high)
+            : hn::BitCast(d8, hn::ReorderDemote2To(hn::RebindToSigned<byte_tag>{}, low, high));
+    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
+    if (count == part_channels) {
+      hn::StoreU(bytes, d8, to);
+    } else {
+      hn::StoreN(bytes, d8, to, count);
+    }
+  }
+
+ private:
+  template <class V, class D, class T>
+  static HWY_INLINE void store_vectors(const V (&v)[quarters], D d, std::size_t count,
+                                       T* to) noexcept {
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      if (count >= (j + 1) * lanes) {
+        hn::StoreU(v[j], d, to + j * lanes);
+      } else if (count > j * lanes) {
+        hn::StoreN(v[j], d, to + j * lanes, count - j * lanes);
+      }
+    }
+  }
+
+  integer_output output_;
+  int_vector offset_[quarters];
+  float_vector multiplier_[quarters];
+  float_vector lower_, upper_;
+  grid_vectors grid_;
+};
+
+/// Elements of weights between one quarter and the next, and one group of taps and the next.
+inline constexpr std::size_t quarter_size = 16 * group_depth;
+inline constexpr std::size_t weight_group_size = quarters * quarter_size;
+
+/// Adds the products of four taps, whose bytes are interleaved in `x`, with one group of weights.
+[[maybe_unused]] HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int8_t* w,
+                                           int_vector (&sum)[quarters]) noexcept {
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+    sum[k] = DETENT_PASS_DOT(sum[k], x[k], hn::LoadU(ds8, w + k * quarter_size));
+  }
+}
+HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int16_t* w,
+                          int_vector (&sum)[quarters]) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> d16;
+  const hn::Repartition<std::uint16_t, int_tag> du16;
+  DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+    const std::int16_t* pair = w + k * quarter_size;
+    const auto words = hn::BitCast(du16, x[k]);
+    const auto even = hn::BitCast(d16, hn::And(words, hn::Set(du16, 0xFF)));
+    const auto odd = hn::BitCast(d16, hn::ShiftRight<8>(words));
+    sum[k] = hn::Add(sum[k], hn::WidenMulPairwiseAdd(di, even, hn::LoadU(d16, pair)));
+    sum[k] =
+        hn::Add(sum[k], hn::WidenMulPairwiseAdd(di, odd, hn::LoadU(d16, pair + quarter_size / 2)));
+  }
+}
+
+/// Interleaves the bytes of four taps, `offset` behind their addresses.
+HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
+                          byte_vector (&x)[quarters]) noexcept {
+  const byte_tag d8;
+  const hn::Repartition<std::uint16_t, int_tag> d16;
+  byte_vector row[group_depth];
+  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
+    // A masked load costs no more; on smaller vectors it would.
+    row[t] = lanes < 16 && count == part_channels ? hn::LoadU(d8, tap[t] + offset)
+                                                  : hn::LoadN(d8, tap[t] + offset, count);
+  }
+  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, row[0], row[1]));
+  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[0], row[1]));
+  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, row[2], row[3]));
+  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[2], row[3]));
+  x[0] = hn::BitCast(d8, hn::InterleaveLower(d16, low01, low23));
+  x[1] = hn::BitCast(d8, hn::InterleaveUpper(d16, low01, low23));
+  x[2] = hn::BitCast(d8, hn::InterleaveLower(d16, high01, high23));
+  x[3] = hn::BitCast(d8, hn::InterleaveUpper(d16, high01, high23));
+}
+
+/// A part of the channels of a depthwise product, as vectors of part_channels bytes: one for each
+/// pixel, or with several pixels in each where the part repeats all channels. W is the type of the
+/// weights.
+template <class W>
+class depthwise_part {
+ public:
+  HWY_INLINE depthwise_part(const depthwise_u8_args& d, const W* weights,
+                            std::size_t first) noexcept
+      : rows_(d.rows),
+        groups_((rows_.tap_count + group_depth - 1) / group_depth),
+        weights_(weights + first / strip_columns * groups_ * weight_group_size +
+                 first % strip_columns / quarters * group_depth / sizeof(W)),
+        first_(first),
+        repeats_(rows_.channels >= panel_columns && rows_.channels < part_channels &&
+                 part_channels % rows_.channels == 0 && rows_.step == rows_.channels),
+        in_step_(repeats_ ? part_channels : rows_.step),
+        out_step_(repeats_ ? part_channels : rows_.channels),
+        count_(repeats_ ? part_channels : (std::min)(part_channels, rows_.channels - first)),
+        c_(d.c),
+        epilogue_(d.epilogue, first, rows_.channels, repeats_) {}
+
+  HWY_INLINE void run(const depthwise_run& run) const noexcept {
+    const std::uint8_t* const* tap = rows_.taps + run.tap;
+    const std::size_t out = run.pixel * rows_.channels + first_;
+    const std::size_t size = run.pixels * rows_.channels;
+    const std::size_t whole = repeats_ ? size / part_channels : run.pixels;
+    std::size_t v = 0;
+    if constexpr (tile > 1) {
+      if (rows_.width == 3 && epilogue_.makes_bytes()) {
+        v = !repeats_                             ? tiles<3, 1>(tap, whole, out)
+            : part_channels / rows_.channels == 2 ? tiles<3, 2>(tap, whole, out)
+                                                  : 0;
+      } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
+        v = tiles<5, 1>(tap, whole, out);
+      }
+    }
+    for (; v < whole; ++v) {
+      vector(tap, v, count_, out);
+    }
+    if (repeats_ && v * part_channels < size) {
+      vector(tap, v, size - v * part_channels, out);
+    }
+  }
+
+ private:
+  /// Vectors whose sums the registers hold at the same time. Words are rare where bytes will do.
+  static constexpr std::size_t tile = sizeof(W) == 2 ? 1 : lanes == 16 ? 4 : 2;
+
+  /// `count` elements of vector v.
+  HWY_INLINE void vector(const std::uint8_t* const* tap, std::size_t v, std::size_t count,
+                         std::size_t out) const noexcept {
+    int_vector sum[quarters];
+    epilogue_.begin(sum);
+    for (std::size_t g = 0; g < groups_; ++g) {
+      byte_vector x[quarters];
+      load_taps(tap + g * group_depth, v * in_step_ + first_, count, x);
+      add_group(x, weights_ + g * weight_group_size, sum);
+    }
+    epilogue_.store(sum, count, c_, out + v * out_step_);
+  }
+
+  /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for
+  /// all the vectors that want it. Returns how many vectors are done.
+  template <std::size_t kWidth, std::size_t kPixels>
+  HWY_INLINE std::size_t tiles(const std::uint8_t* const* tap, std::size_t vectors,
+                               std::size_t out) const noexcept {
+    std::size_t v = 0;
+    for (; v + tile <= vectors; v += tile) {
+      int_vector sum[tile][quarters];
+      DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) { epilogue_.begin(sum[i]); }
+      for (std::size_t g = 0; g < groups_; g += kWidth) {
+        const W* w = weights_ + g * weight_group_size;
+        DETENT_UNROLL for (std::size_t column = 0; column < (tile - 1) * kPixels + kWidth;
+                           ++column) {
+          byte_vector x[quarters];
+          load_taps(tap + g * group_depth, v * in_step_ + column * rows_.step + first_, count_, x);
+          DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) {
+            if (column >= i * kPixels && column - i * kPixels < kWidth) {
+              add_group(x, w + (column - i * kPixels) * weight_group_size, sum[i]);
+            }
+          }
+        }
+      }
+      DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) {
+        epilogue_.store_bytes(sum[i], count_, c_, out + (v + i) * out_step_);
+      }
+    }
+    return v;
+  }
+
+  const depthwise_rows<std::uint8_t>& rows_;
+  std::size_t groups_;
+  const W* weights_;
+  std::size_t first_;
+  bool repeats_;
+  std::size_t in_step_, out_step_;  // from one vector to the next
+  std::size_t count_;
+  void* c_;
+  quarter_epilogue epilogue_;
+};
+
+template <class W>
+void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
+  for (std::size_t first = 0; first < d.rows.channels; first += part_channels) {
+    const depthwise_part<W> part(d, weights, first);
+    for (std::size_t r = 0; r < d.rows.run_count; ++r) {
+      part.run(d.rows.runs[r]);
+    }
+  }
+}
+
+inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
+#if !DETENT_PASS_PAIRS
+  if (d.weights.bytes != nullptr) {
+    return depthwise_u8_with(d, d.weights.bytes);
+  }
+#endif
+  depthwise_u8_with(d, d.weights.words);
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
 // ---- detent/kernels/gemm_u8s8-inl.hpp ----
 // Integer products, re-included by kernels/dispatch.hpp once per Highway target and once more for
 // each instruction that Highway's target lacks. The driver has defined
@@ -5912,38 +7229,6 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 }
 
 #endif  // DETENT_PASS_PAIRS
-
-inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
-  const int_tag di;
-  const hn::Rebind<std::uint8_t, int_tag> du8;
-  const hn::Rebind<std::int16_t, int_tag> ds16;
-  constexpr std::size_t block = 4 * panel_columns;
-  alignas(64) std::int32_t sums[block];
-  for (std::size_t p = 0; p < d.pixels; ++p) {
-    const std::uint8_t* const* tap = d.tap + p * d.taps;
-    for (std::size_t first = 0; first < d.channels; first += block) {
-      const std::size_t columns = d.channels - first < block ? d.channels - first : block;
-      for (std::size_t j = 0; j < columns; j += lanes) {
-        const std::size_t c = first + j;
-        const std::int16_t* w = d.weights + c;
-        int_vector sum = hn::Zero(di);
-        if (j + lanes <= columns) {
-          for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
-            sum = hn::Add(sum, hn::Mul(hn::PromoteTo(di, hn::LoadU(du8, tap[t] + c)),
-                                       hn::PromoteTo(di, hn::LoadU(ds16, w))));
-          }
-        } else {
-          for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
-            sum = hn::Add(sum, hn::Mul(hn::PromoteTo(di, hn::LoadN(du8, tap[t] + c, columns - j)),
-                                       hn::PromoteTo(di, hn::LoadU(ds16, w))));
-          }
-        }
-        hn::Store(sum, di, sums + j);
-      }
-      store_sums(d.epilogue, sums, block, 0, 1, first, columns, d.c, p * d.channels + first, 0);
-    }
-  }
-}
 
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
@@ -7824,16 +9109,59 @@ DETENT_NAMESPACE_END
 #include <span>
 #include <vector>
 
-// ---- detent/epilogue.hpp ----
-// From exact 32-bit sums to what the caller wants stored; shared by gemm() and convolutions.
-#ifndef DETENT_EPILOGUE_HPP
-#define DETENT_EPILOGUE_HPP
+// ---- detent/depthwise.hpp ----
+// Depthwise convolutions for convolution.hpp: the layout of their weights, and where their pixels
+// read.
+#ifndef DETENT_DEPTHWISE_HPP
+#define DETENT_DEPTHWISE_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
+// ---- detent/aligned.hpp ----
+// Vectors that begin on a cache line: kernels read packed weights in whole vectors, and one that
+// lies across two lines costs twice.
+#ifndef DETENT_ALIGNED_HPP
+#define DETENT_ALIGNED_HPP
+
+#include <cstddef>
+#include <new>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+template <class T>
+struct cache_line_allocator {
+  using value_type = T;
+  static constexpr std::align_val_t alignment{64};
+
+  cache_line_allocator() = default;
+  template <class U>
+  constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}  // NOLINT
+
+  [[nodiscard]] T* allocate(std::size_t n) {
+    // std::vector asks for no more than max_size(), so that this does not overflow.
+    return static_cast<T*>(::operator new(n * sizeof(T), alignment));
+  }
+  void deallocate(T* p, std::size_t /*n*/) noexcept { ::operator delete(p, alignment); }
+  friend constexpr bool operator==(const cache_line_allocator&,
+                                   const cache_line_allocator&) noexcept {
+    return true;
+  }
+};
+
+template <class T>
+using aligned_vector = std::vector<T, cache_line_allocator<T>>;
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_ALIGNED_HPP
 // ---- detent/pack.hpp ----
 // Weight matrices in the layout that the kernels read, with what an exact product needs besides.
 #ifndef DETENT_PACK_HPP
@@ -8241,6 +9569,269 @@ class packed_floats {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_PACK_HPP
+// ---- detent/window.hpp ----
+// The geometry of convolutions; convolution.hpp says how tensors are laid out.
+#ifndef DETENT_WINDOW_HPP
+#define DETENT_WINDOW_HPP
+
+#include <cstddef>
+
+DETENT_NAMESPACE_BEGIN
+
+/// The shape of a filter bank.
+struct filter_shape {
+  std::size_t out_channels = 0;
+  std::size_t in_channels = 0;  // of the whole input, all groups together
+  std::size_t groups = 1;
+  std::size_t kernel_height = 1;
+  std::size_t kernel_width = 1;
+
+  [[nodiscard]] std::size_t group_in() const noexcept { return in_channels / groups; }
+  [[nodiscard]] std::size_t group_out() const noexcept { return out_channels / groups; }
+  [[nodiscard]] std::size_t taps() const noexcept { return kernel_height * kernel_width; }
+  [[nodiscard]] std::size_t size() const noexcept { return out_channels * group_in() * taps(); }
+  [[nodiscard]] bool depthwise() const noexcept {
+    return groups > 1 && groups == in_channels && groups == out_channels;
+  }
+};
+
+/// How the filters move over an input.
+struct window {
+  std::size_t batch = 1;
+  std::size_t in_height = 1, in_width = 1;
+  std::size_t stride_height = 1, stride_width = 1;
+  std::size_t dilation_height = 1, dilation_width = 1;
+  std::size_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;
+
+  [[nodiscard]] std::size_t out_height(const filter_shape& f) const noexcept {
+    return extent(in_height + pad_top + pad_bottom, f.kernel_height, dilation_height,
+                  stride_height);
+  }
+  [[nodiscard]] std::size_t out_width(const filter_shape& f) const noexcept {
+    return extent(in_width + pad_left + pad_right, f.kernel_width, dilation_width, stride_width);
+  }
+
+ private:
+  /// 0 where the kernel is larger than the padded input.
+  static std::size_t extent(std::size_t in, std::size_t kernel, std::size_t dilation,
+                            std::size_t stride) noexcept {
+    const std::size_t reach = dilation * (kernel - 1) + 1;
+    return in < reach ? 0 : (in - reach) / stride + 1;
+  }
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_WINDOW_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// A tap of a filter; those whose row is beyond the filter have no weight.
+struct tap_position {
+  std::size_t row, column;
+};
+
+/// The order in which an integer sum takes the taps. Where that costs few taps without weight, the
+/// four of a group stand above each other, so that pixels side by side can share them.
+class tap_order {
+ public:
+  tap_order() = default;
+  explicit tap_order(const filter_shape& f) {
+    using kernels::group_depth;
+    const std::size_t row_groups = (f.kernel_height + group_depth - 1) / group_depth;
+    const std::size_t dense_groups = (f.taps() + group_depth - 1) / group_depth;
+    is_vertical_ = 2 * row_groups * f.kernel_width <= 3 * dense_groups;
+    const std::size_t depth = is_vertical_ ? group_depth : 1;
+    for (std::size_t row = 0; row < f.kernel_height; row += depth) {
+      for (std::size_t column = 0; column < f.kernel_width; ++column) {
+        for (std::size_t i = 0; i < depth; ++i) {
+          taps_.push_back({row + i, column});
+        }
+      }
+    }
+    while (taps_.size() % group_depth != 0) {
+      taps_.push_back({f.kernel_height, f.kernel_width - 1});
+    }
+  }
+
+  [[nodiscard]] std::span<const tap_position> taps() const noexcept { return taps_; }
+  [[nodiscard]] bool is_vertical() const noexcept { return is_vertical_; }
+
+ private:
+  std::vector<tap_position> taps_;
+  bool is_vertical_ = false;
+};
+
+/// Weights in the layout of kernels::depthwise_panels.
+class depthwise_weights {
+ public:
+  depthwise_weights() = default;
+
+  /// `weights` is [kernel row][kernel column][channel].
+  depthwise_weights(const std::int8_t* weights, const filter_shape& f,
+                    std::span<const std::int32_t> zero_points)
+      : order_(f) {
+    using kernels::group_depth;
+    using kernels::strip_columns;
+    const std::span<const tap_position> taps = order_.taps();
+    const std::size_t channels = f.out_channels;
+    const std::size_t groups = taps.size() / group_depth;
+    const std::size_t blocks = (channels + strip_columns - 1) / strip_columns;
+    const bool repeats = channels % kernels::panel_columns == 0 && strip_columns % channels == 0;
+    words_.assign(blocks * groups * group_depth * strip_columns, 0);
+    bytes_.assign(words_.size(), 0);
+    bool fits = true;
+    for (std::size_t position = 0; position < blocks * strip_columns; ++position) {
+      const std::size_t channel = repeats ? position % channels : position;
+      if (channel >= channels) {
+        break;
+      }
+      const std::size_t in_block = position % strip_columns;
+      const std::size_t i = in_block / 16 * 4 + in_block % 4;
+      const std::size_t quarter = in_block % 16 / 4;
+      for (std::size_t t = 0; t < taps.size(); ++t) {
+        if (taps[t].row >= f.kernel_height) {
+          continue;
+        }
+        const std::size_t tap = taps[t].row * f.kernel_width + taps[t].column;
+        const std::int32_t value = weights[tap * channels + channel] - zero_points[channel];
+        const std::size_t q = (position / strip_columns * groups + t / group_depth) * 4 + quarter;
+        words_[((q * 2 + t % 2) * 16 + i) * 2 + t % 4 / 2] = static_cast<std::int16_t>(value);
+        bytes_[(q * 16 + i) * group_depth + t % group_depth] = static_cast<std::int8_t>(value);
+        fits = fits && value >= std::numeric_limits<std::int8_t>::min() &&
+               value <= std::numeric_limits<std::int8_t>::max();
+      }
+    }
+    if (!fits) {
+      bytes_ = {};
+    }
+  }
+
+  [[nodiscard]] kernels::depthwise_panels panels() const noexcept {
+    return {bytes_.empty() ? nullptr : bytes_.data(), words_.data()};
+  }
+  [[nodiscard]] const tap_order& order() const noexcept { return order_; }
+
+ private:
+  tap_order order_;
+  aligned_vector<std::int8_t> bytes_;
+  aligned_vector<std::int16_t> words_;
+};
+
+/// Where the rows of a depthwise convolution read: at each end of a row the pixels whose window is
+/// partly outside of the image, one by one, between them those that step through it together.
+template <class T>
+class depthwise_reader {
+ public:
+  depthwise_reader(const T* input, const filter_shape& f, const window& w, T padding,
+                   std::span<const tap_position> order)
+      : input_(input),
+        filter_(f),
+        window_(w),
+        order_(order),
+        blank_(w.in_width * f.in_channels, padding),
+        out_height_(w.out_height(f)),
+        out_width_(w.out_width(f)) {
+    const std::size_t reach = w.dilation_width * (f.kernel_width - 1);
+    first_inside_ = (std::min)((w.pad_left + w.stride_width - 1) / w.stride_width, out_width_);
+    // The last window that is inside begins at in_width - 1 - reach.
+    const std::size_t end = w.in_width + w.pad_left;
+    end_inside_ = end <= reach ? 0 : (end - 1 - reach) / w.stride_width + 1;
+    end_inside_ = (std::clamp)(end_inside_, first_inside_, out_width_);
+  }
+
+  [[nodiscard]] std::size_t runs_of_row() const noexcept {
+    return out_width_ - (end_inside_ - first_inside_) + (end_inside_ > first_inside_ ? 1 : 0);
+  }
+
+  /// Appends what output row `row`, counted through the batch, reads.
+  void append(std::size_t row, std::vector<const T*>& taps,
+              std::vector<kernels::depthwise_run>& runs) const {
+    const std::size_t line_size = window_.in_width * filter_.in_channels;
+    const T* image = input_ + row / out_height_ * window_.in_height * line_size;
+    // Positions before the image wrap, and so are beyond it.
+    const std::size_t top = row % out_height_ * window_.stride_height;
+    const auto add = [&](std::size_t x, std::size_t pixels) {
+      runs.push_back({taps.size(), row * out_width_ + x, pixels});
+      taps.resize(taps.size() + order_.size());
+      const T** to = taps.data() + taps.size() - order_.size();
+      const std::size_t left = x * window_.stride_width;
+      for (const tap_position& tap : order_) {
+        const std::size_t kernel_row = (std::min)(tap.row, filter_.kernel_height - 1);
+        const std::size_t y = top + kernel_row * window_.dilation_height - window_.pad_top;
+        const std::size_t column = left + tap.column * window_.dilation_width - window_.pad_left;
+        const T* line = y < window_.in_height ? image + y * line_size : blank_.data();
+        *to++ = column < window_.in_width ? line + column * filter_.in_channels : blank_.data();
+      }
+    };
+    for (std::size_t x = 0; x < first_inside_; ++x) {
+      add(x, 1);
+    }
+    if (end_inside_ > first_inside_) {
+      add(first_inside_, end_inside_ - first_inside_);
+    }
+    for (std::size_t x = end_inside_; x < out_width_; ++x) {
+      add(x, 1);
+    }
+  }
+
+ private:
+  const T* input_;
+  filter_shape filter_;
+  window window_;
+  std::span<const tap_position> order_;
+  std::vector<T> blank_;
+  std::size_t out_height_;
+  std::size_t out_width_;
+  std::size_t first_inside_;
+  std::size_t end_inside_;
+};
+
+/// Runs `kernel(rows)` over blocks of output rows. `order` is that of the weights.
+template <class T, class Kernel>
+void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, T padding,
+                        std::span<const tap_position> order, bool is_vertical,
+                        const parallel_for& parallel, const Kernel& kernel) {
+  constexpr std::size_t pixels_per_task = 256;
+  const depthwise_reader<T> reader(input, f, w, padding, order);
+  const std::size_t rows = w.batch * w.out_height(f);
+  const std::size_t rows_of_task = (std::max<std::size_t>)(pixels_per_task / w.out_width(f), 1);
+  run_parallel(parallel, (rows + rows_of_task - 1) / rows_of_task, [&](std::size_t task) {
+    std::vector<const T*> taps;
+    std::vector<kernels::depthwise_run> runs;
+    const std::size_t first = task * rows_of_task;
+    const std::size_t end = (std::min)(first + rows_of_task, rows);
+    runs.reserve((end - first) * reader.runs_of_row());
+    taps.reserve(runs.capacity() * order.size());
+    for (std::size_t row = first; row < end; ++row) {
+      reader.append(row, taps, runs);
+    }
+    kernels::depthwise_rows<T> all;
+    all.taps = taps.data();
+    all.runs = runs.data();
+    all.run_count = runs.size();
+    all.tap_count = order.size();
+    all.channels = f.in_channels;
+    all.step = w.stride_width * f.in_channels;
+    all.width = is_vertical && w.stride_width == 1 && w.dilation_width == 1 ? f.kernel_width : 0;
+    kernel(all);
+  });
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_DEPTHWISE_HPP
+// ---- detent/epilogue.hpp ----
+// From exact 32-bit sums to what the caller wants stored; shared by gemm() and convolutions.
+#ifndef DETENT_EPILOGUE_HPP
+#define DETENT_EPILOGUE_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
 
 DETENT_NAMESPACE_BEGIN
 
@@ -8488,48 +10079,6 @@ DETENT_NAMESPACE_END
 
 DETENT_NAMESPACE_BEGIN
 
-/// The shape of a filter bank.
-struct filter_shape {
-  std::size_t out_channels = 0;
-  std::size_t in_channels = 0;  // of the whole input, all groups together
-  std::size_t groups = 1;
-  std::size_t kernel_height = 1;
-  std::size_t kernel_width = 1;
-
-  [[nodiscard]] std::size_t group_in() const noexcept { return in_channels / groups; }
-  [[nodiscard]] std::size_t group_out() const noexcept { return out_channels / groups; }
-  [[nodiscard]] std::size_t taps() const noexcept { return kernel_height * kernel_width; }
-  [[nodiscard]] std::size_t size() const noexcept { return out_channels * group_in() * taps(); }
-  [[nodiscard]] bool depthwise() const noexcept {
-    return groups > 1 && groups == in_channels && groups == out_channels;
-  }
-};
-
-/// How the filters move over an input.
-struct window {
-  std::size_t batch = 1;
-  std::size_t in_height = 1, in_width = 1;
-  std::size_t stride_height = 1, stride_width = 1;
-  std::size_t dilation_height = 1, dilation_width = 1;
-  std::size_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;
-
-  [[nodiscard]] std::size_t out_height(const filter_shape& f) const noexcept {
-    return extent(in_height + pad_top + pad_bottom, f.kernel_height, dilation_height,
-                  stride_height);
-  }
-  [[nodiscard]] std::size_t out_width(const filter_shape& f) const noexcept {
-    return extent(in_width + pad_left + pad_right, f.kernel_width, dilation_width, stride_width);
-  }
-
- private:
-  /// 0 where the kernel is larger than the padded input.
-  static std::size_t extent(std::size_t in, std::size_t kernel, std::size_t dilation,
-                            std::size_t stride) noexcept {
-    const std::size_t reach = dilation * (kernel - 1) + 1;
-    return in < reach ? 0 : (in - reach) / stride + 1;
-  }
-};
-
 namespace detail {
 
 inline void require_filters(const filter_shape& f, std::size_t weights, const void* data) {
@@ -8634,23 +10183,6 @@ class pixel_reader {
         });
   }
 
-  /// The address of each tap of `count` pixels; `blank` stands for padding.
-  void addresses(std::size_t first, std::size_t count, const T* blank, const T** tap) const {
-    for_pixels(first, count,
-               [&](std::size_t, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
-                 for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh) {
-                   const std::ptrdiff_t y =
-                       top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
-                   for (std::size_t kw = 0; kw < filter_.kernel_width; ++kw) {
-                     const std::ptrdiff_t x =
-                         left + static_cast<std::ptrdiff_t>(kw * window_.dilation_width);
-                     const bool inside = y >= 0 && y < height() && x >= 0 && x < width();
-                     *tap++ = inside ? image + (y * width() + x) * in_channels() : blank;
-                   }
-                 }
-               });
-  }
-
  private:
   [[nodiscard]] std::ptrdiff_t height() const noexcept {
     return static_cast<std::ptrdiff_t>(window_.in_height);
@@ -8739,21 +10271,6 @@ void for_gathered_blocks(const pixel_reader<T>& reader, const filter_shape& f, c
   });
 }
 
-/// Runs `kernel(tap addresses, first pixel, pixels)` over blocks of pixels.
-template <class T, class Kernel>
-void for_addressed_blocks(const pixel_reader<T>& reader, const filter_shape& f, T padding,
-                          const parallel_for& parallel, const Kernel& kernel) {
-  const std::vector<T> blank(f.in_channels, padding);
-  const std::size_t block = rows_per_task;
-  run_parallel(parallel, (reader.pixels() + block - 1) / block, [&](std::size_t i) {
-    const std::size_t first = i * block;
-    const std::size_t count = (std::min)(block, reader.pixels() - first);
-    std::vector<const T*> tap(count * f.taps());
-    reader.addresses(first, count, blank.data(), tap.data());
-    kernel(tap.data(), first, count);
-  });
-}
-
 }  // namespace detail
 
 /// An owned, packed filter bank of signed 8-bit weights. weight_options hold one value or one for
@@ -8775,14 +10292,7 @@ class packed_filters {
       }
       groups_.emplace_back(matrix_view<const std::int8_t>(matrix.data(), f.taps(), f.out_channels),
                            options);
-      channel_stride_ = detail::round_up(f.out_channels, kernels::panel_columns);
-      depthwise_.assign(f.taps() * channel_stride_, 0);
-      for (std::size_t t = 0; t < f.taps(); ++t) {
-        for (std::size_t c = 0; c < f.out_channels; ++c) {
-          depthwise_[t * channel_stride_ + c] = static_cast<std::int16_t>(
-              matrix[t * f.out_channels + c] - groups_[0].zero_points()[c]);
-        }
-      }
+      depthwise_ = detail::depthwise_weights(matrix.data(), f, groups_[0].zero_points());
       return;
     }
     const std::size_t group_size = f.size() / f.groups;
@@ -8800,14 +10310,12 @@ class packed_filters {
   [[nodiscard]] const filter_shape& shape() const noexcept { return shape_; }
   /// One matrix per group; for depthwise filters, one matrix whose columns are the channels.
   [[nodiscard]] std::span<const packed_weights> groups() const noexcept { return groups_; }
-  [[nodiscard]] std::span<const std::int16_t> depthwise() const noexcept { return depthwise_; }
-  [[nodiscard]] std::size_t channel_stride() const noexcept { return channel_stride_; }
+  [[nodiscard]] const detail::depthwise_weights& depthwise() const noexcept { return depthwise_; }
 
  private:
   filter_shape shape_;
   std::vector<packed_weights> groups_;
-  std::vector<std::int16_t> depthwise_;  // [tap][channel], zero points subtracted
-  std::size_t channel_stride_ = 0;
+  detail::depthwise_weights depthwise_;
 };
 
 /// Integer convolution; the epilogue is that of gemm(). Throws what gemm() throws.
@@ -8825,29 +10333,26 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
     terms[g].prepare<T>(filters.groups()[g], options, "convolution");
   }
   const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
-  const detail::pixel_reader<std::uint8_t> reader(input.data(), f, w, padding);
   const kernels::kernel_table& table = detail::active_table();
 
   if (f.depthwise()) {
     // The weights carry their zero points; what is left is bias - lhs_zero_point * sum(weights),
     // which is the column offset of the terms.
-    detail::for_addressed_blocks(
-        reader, f, padding, parallel,
-        [&](const std::uint8_t* const* tap, std::size_t first, std::size_t count) {
-          kernels::depthwise_u8_args d;
-          d.tap = tap;
-          d.taps = f.taps();
-          d.pixels = count;
-          d.channels = f.out_channels;
-          d.weights = filters.depthwise().data();
-          d.channel_stride = filters.channel_stride();
-          d.c = output.data() + first * f.out_channels;
-          d.epilogue = terms[0].epilogue(nullptr);
-          d.epilogue.rhs_zero_point = nullptr;
-          table.depthwise_u8(d);
-        });
+    kernels::depthwise_u8_args d;
+    d.weights = filters.depthwise().panels();
+    d.c = output.data();
+    d.epilogue = terms[0].epilogue(nullptr);
+    d.epilogue.rhs_zero_point = nullptr;
+    const detail::tap_order& order = filters.depthwise().order();
+    detail::for_depthwise_rows(input.data(), f, w, padding, order.taps(), order.is_vertical(),
+                               parallel, [&](const kernels::depthwise_rows<std::uint8_t>& rows) {
+                                 kernels::depthwise_u8_args part = d;
+                                 part.rows = rows;
+                                 table.depthwise_u8(part);
+                               });
     return;
   }
+  const detail::pixel_reader<std::uint8_t> reader(input.data(), f, w, padding);
   detail::for_gathered_blocks(
       reader, f, input.data(), parallel,
       [&](const std::uint8_t* rows, std::size_t lda, std::size_t first, std::size_t count,
@@ -8927,27 +10432,29 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
   if (output.empty()) {
     return;
   }
-  const detail::pixel_reader<float> reader(input.data(), f, w, 0.0F);
   const kernels::kernel_table& table = detail::active_table();
   if (f.depthwise()) {
-    detail::for_addressed_blocks(
-        reader, f, 0.0F, parallel,
-        [&](const float* const* tap, std::size_t first, std::size_t count) {
-          kernels::depthwise_f32_args d;
-          d.tap = tap;
-          d.taps = f.taps();
-          d.pixels = count;
-          d.channels = f.out_channels;
-          d.weights = filters.depthwise().data() + filters.channel_stride();
-          d.channel_stride = filters.channel_stride();
-          d.bias = filters.depthwise().data();
-          d.c = output.data() + first * f.out_channels;
-          d.lower = lower;
-          d.upper = upper;
-          table.depthwise_f32(d);
-        });
+    kernels::depthwise_f32_args d;
+    d.weights = filters.depthwise().data() + filters.channel_stride();
+    d.channel_stride = filters.channel_stride();
+    d.bias = filters.depthwise().data();
+    d.c = output.data();
+    d.lower = lower;
+    d.upper = upper;
+    std::vector<detail::tap_position> order;
+    for (std::size_t t = 0; t < f.taps(); ++t) {
+      order.push_back({t / f.kernel_width, t % f.kernel_width});
+    }
+    detail::for_depthwise_rows(input.data(), f, w, 0.0F,
+                               std::span<const detail::tap_position>(order), false, parallel,
+                               [&](const kernels::depthwise_rows<float>& rows) {
+                                 kernels::depthwise_f32_args part = d;
+                                 part.rows = rows;
+                                 table.depthwise_f32(part);
+                               });
     return;
   }
+  const detail::pixel_reader<float> reader(input.data(), f, w, 0.0F);
   detail::for_gathered_blocks(reader, f, input.data(), parallel,
                               [&](const float* rows, std::size_t lda, std::size_t first,
                                   std::size_t count, std::size_t group) {
@@ -8981,9 +10488,9 @@ DETENT_NAMESPACE_END
 //   q      = quantize(x, params)
 //
 // A tensor is read twice. Of a matrix, a few rows at a time are (as many as make some thousands of
-// elements): the second time from the first- or second-level cache. NaN becomes the zero point; a row of nothing but NaN, or of
-// nothing, has the parameters of the range 0 .. 0. Infinities have no finite range:
-// invalid_argument.
+// elements): the second time from the first- or second-level cache. NaN becomes the zero point; a
+// row of nothing but NaN, or of nothing, has the parameters of the range 0 .. 0. Infinities have no
+// finite range: invalid_argument.
 #ifndef DETENT_DYNAMIC_QUANTIZE_HPP
 #define DETENT_DYNAMIC_QUANTIZE_HPP
 

@@ -89,6 +89,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_PAIRS 1
 #define DETENT_PASS_ROWS 4
 #define DETENT_PASS_PANELS 1
+#include <detent/kernels/depthwise_u8-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
 #include <detent/kernels/undef_pass-inl.hpp>
 
@@ -99,6 +100,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_PAIRS 0
 #define DETENT_PASS_ROWS 6
 #define DETENT_PASS_PANELS 1
+#include <detent/kernels/depthwise_u8-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
 #include <detent/kernels/undef_pass-inl.hpp>
 
@@ -131,6 +133,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_PAIRS 1
 #define DETENT_PASS_ROWS 6
 #define DETENT_PASS_PANELS 1
+#include <detent/kernels/depthwise_u8-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
 #include <detent/kernels/undef_pass-inl.hpp>
 
@@ -141,6 +144,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_PAIRS 0
 #define DETENT_PASS_ROWS 12
 #define DETENT_PASS_PANELS 2
+#include <detent/kernels/depthwise_u8-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
 #include <detent/kernels/undef_pass-inl.hpp>
 

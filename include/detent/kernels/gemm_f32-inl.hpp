@@ -93,33 +93,43 @@ inline void gemm_f32(const gemm_f32_args& g) noexcept {
   }
 }
 
-inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
+/// One pixel of a depthwise product.
+HWY_INLINE void depthwise_f32_pixel(const depthwise_f32_args& d, const float* const* tap,
+                                    std::size_t offset, float* out) noexcept {
   const float_tag df;
   const float_vector lower = hn::Set(df, d.lower);
   const float_vector upper = hn::Set(df, d.upper);
-  for (std::size_t p = 0; p < d.pixels; ++p) {
-    const float* const* tap = d.tap + p * d.taps;
-    float* out = d.c + p * d.channels;
-    std::size_t c = 0;
-    for (; c + 2 * lanes <= d.channels; c += 2 * lanes) {
-      float_vector sum0 = hn::LoadU(df, d.bias + c);
-      float_vector sum1 = hn::LoadU(df, d.bias + c + lanes);
-      const float* w = d.weights + c;
-      for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
-        sum0 = hn::MulAdd(hn::LoadU(df, tap[t] + c), hn::LoadU(df, w), sum0);
-        sum1 = hn::MulAdd(hn::LoadU(df, tap[t] + c + lanes), hn::LoadU(df, w + lanes), sum1);
-      }
-      hn::StoreU(clamp_ordered(sum0, lower, upper), df, out + c);
-      hn::StoreU(clamp_ordered(sum1, lower, upper), df, out + c + lanes);
+  const std::size_t channels = d.rows.channels;
+  std::size_t c = 0;
+  for (; c + 2 * lanes <= channels; c += 2 * lanes) {
+    float_vector sum0 = hn::LoadU(df, d.bias + c);
+    float_vector sum1 = hn::LoadU(df, d.bias + c + lanes);
+    const float* w = d.weights + c;
+    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
+      const float* x = tap[t] + offset + c;
+      sum0 = hn::MulAdd(hn::LoadU(df, x), hn::LoadU(df, w), sum0);
+      sum1 = hn::MulAdd(hn::LoadU(df, x + lanes), hn::LoadU(df, w + lanes), sum1);
     }
-    for (; c < d.channels; c += lanes) {
-      const std::size_t count = d.channels - c < lanes ? d.channels - c : lanes;
-      float_vector sum = hn::LoadN(df, d.bias + c, count);
-      const float* w = d.weights + c;
-      for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
-        sum = hn::MulAdd(hn::LoadN(df, tap[t] + c, count), hn::LoadN(df, w, count), sum);
-      }
-      hn::StoreN(clamp_ordered(sum, lower, upper), df, out + c, count);
+    hn::StoreU(clamp_ordered(sum0, lower, upper), df, out + c);
+    hn::StoreU(clamp_ordered(sum1, lower, upper), df, out + c + lanes);
+  }
+  for (; c < channels; c += lanes) {
+    const std::size_t count = channels - c < lanes ? channels - c : lanes;
+    float_vector sum = hn::LoadN(df, d.bias + c, count);
+    const float* w = d.weights + c;
+    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
+      sum = hn::MulAdd(hn::LoadN(df, tap[t] + offset + c, count), hn::LoadN(df, w, count), sum);
+    }
+    hn::StoreN(clamp_ordered(sum, lower, upper), df, out + c, count);
+  }
+}
+
+inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
+  for (std::size_t r = 0; r < d.rows.run_count; ++r) {
+    const depthwise_run& run = d.rows.runs[r];
+    for (std::size_t p = 0; p < run.pixels; ++p) {
+      depthwise_f32_pixel(d, d.rows.taps + run.tap, p * d.rows.step,
+                          d.c + (run.pixel + p) * d.rows.channels);
     }
   }
 }

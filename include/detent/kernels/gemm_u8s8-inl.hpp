@@ -412,38 +412,6 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 
 #endif  // DETENT_PASS_PAIRS
 
-inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
-  const int_tag di;
-  const hn::Rebind<std::uint8_t, int_tag> du8;
-  const hn::Rebind<std::int16_t, int_tag> ds16;
-  constexpr std::size_t block = 4 * panel_columns;
-  alignas(64) std::int32_t sums[block];
-  for (std::size_t p = 0; p < d.pixels; ++p) {
-    const std::uint8_t* const* tap = d.tap + p * d.taps;
-    for (std::size_t first = 0; first < d.channels; first += block) {
-      const std::size_t columns = d.channels - first < block ? d.channels - first : block;
-      for (std::size_t j = 0; j < columns; j += lanes) {
-        const std::size_t c = first + j;
-        const std::int16_t* w = d.weights + c;
-        int_vector sum = hn::Zero(di);
-        if (j + lanes <= columns) {
-          for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
-            sum = hn::Add(sum, hn::Mul(hn::PromoteTo(di, hn::LoadU(du8, tap[t] + c)),
-                                       hn::PromoteTo(di, hn::LoadU(ds16, w))));
-          }
-        } else {
-          for (std::size_t t = 0; t < d.taps; ++t, w += d.channel_stride) {
-            sum = hn::Add(sum, hn::Mul(hn::PromoteTo(di, hn::LoadN(du8, tap[t] + c, columns - j)),
-                                       hn::PromoteTo(di, hn::LoadU(ds16, w))));
-          }
-        }
-        hn::Store(sum, di, sums + j);
-      }
-      store_sums(d.epilogue, sums, block, 0, 1, first, columns, d.c, p * d.channels + first, 0);
-    }
-  }
-}
-
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES

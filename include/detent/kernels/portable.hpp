@@ -195,17 +195,35 @@ DETENT_DECL void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   }
 }
 
-DETENT_DECL void depthwise_u8(const depthwise_u8_args& d) noexcept {
-  for (std::size_t p = 0; p < d.pixels; ++p) {
-    for (std::size_t c = 0; c < d.channels; ++c) {
-      std::uint32_t sum = 0;
-      for (std::size_t t = 0; t < d.taps; ++t) {
-        sum +=
-            wrapping(std::int32_t{d.tap[p * d.taps + t][c]} * d.weights[t * d.channel_stride + c]);
-      }
-      store(d.epilogue, sum, 0, c, d.c, p * d.channels + c);
+/// Calls f(tap addresses, offset from them, output pixel) for each pixel.
+template <class T, class F>
+void for_each_pixel(const depthwise_rows<T>& rows, const F& f) noexcept {
+  for (std::size_t r = 0; r < rows.run_count; ++r) {
+    const depthwise_run& run = rows.runs[r];
+    for (std::size_t p = 0; p < run.pixels; ++p) {
+      f(rows.taps + run.tap, p * rows.step, run.pixel + p);
     }
   }
+}
+
+DETENT_DECL void depthwise_u8(const depthwise_u8_args& d) noexcept {
+  const std::size_t groups = (d.rows.tap_count + group_depth - 1) / group_depth;
+  for_each_pixel(
+      d.rows, [&](const std::uint8_t* const* taps, std::size_t offset, std::size_t pixel) {
+        for (std::size_t c = 0; c < d.rows.channels; ++c) {
+          const std::size_t lane = c % strip_columns;
+          const std::size_t i = lane / 16 * 4 + lane % 4;
+          const std::size_t quarter = lane % 16 / 4;
+          std::uint32_t sum = 0;
+          for (std::size_t t = 0; t < d.rows.tap_count; ++t) {
+            const std::size_t group = c / strip_columns * groups + t / group_depth;
+            const std::int32_t weight =
+                d.weights.words[(((group * 4 + quarter) * 2 + t % 2) * 16 + i) * 2 + t % 4 / 2];
+            sum += wrapping(taps[t][offset + c] * weight);
+          }
+          store(d.epilogue, sum, 0, c, d.c, pixel * d.rows.channels + c);
+        }
+      });
 }
 
 DETENT_DECL void gemm_f32(const gemm_f32_args& g) noexcept {
@@ -229,15 +247,15 @@ DETENT_DECL void gemm_f32(const gemm_f32_args& g) noexcept {
 }
 
 DETENT_DECL void depthwise_f32(const depthwise_f32_args& d) noexcept {
-  for (std::size_t p = 0; p < d.pixels; ++p) {
-    for (std::size_t c = 0; c < d.channels; ++c) {
+  for_each_pixel(d.rows, [&](const float* const* taps, std::size_t offset, std::size_t pixel) {
+    for (std::size_t c = 0; c < d.rows.channels; ++c) {
       float sum = d.bias[c];
-      for (std::size_t t = 0; t < d.taps; ++t) {
-        sum = std::fma(d.tap[p * d.taps + t][c], d.weights[t * d.channel_stride + c], sum);
+      for (std::size_t t = 0; t < d.rows.tap_count; ++t) {
+        sum = std::fma(taps[t][offset + c], d.weights[t * d.channel_stride + c], sum);
       }
-      d.c[p * d.channels + c] = clamp(sum, d.lower, d.upper);
+      d.c[pixel * d.rows.channels + c] = clamp(sum, d.lower, d.upper);
     }
-  }
+  });
 }
 
 inline constexpr kernel_table table = {

@@ -95,22 +95,57 @@ struct gemm_f32_args {
   float lower = 0.0F, upper = 0.0F;
 };
 
-/// Depthwise products: each output pixel reads `taps` rows of `channels` values, given by address.
-///   sum[p, c] = sum_t tap[p * taps + t][c] * weights[t * channel_stride + c]
-/// Weights are 16 bits wide so that their zero point is already subtracted.
-struct depthwise_u8_args {
-  const std::uint8_t* const* tap = nullptr;
-  std::size_t taps = 0, pixels = 0, channels = 0;
-  const std::int16_t* weights = nullptr;
-  std::size_t channel_stride = 0;  // a multiple of panel_columns
-  void* c = nullptr;               // pixels x channels, dense
-  integer_epilogue epilogue;       // row_sum unused
+/// Output pixels of a depthwise product that read the same way:
+///
+///   sum[pixel + i, c] = sum_t taps[tap + t][i * step + c] * weights[t, c]     for 0 <= i < pixels
+struct depthwise_run {
+  std::size_t tap = 0;    // where the addresses of its taps begin
+  std::size_t pixel = 0;  // position in the output
+  std::size_t pixels = 0;
 };
 
-/// The same in float: clamp(bias[c] + chain of fused multiply-adds over t, lower, upper).
+/// The runs of a depthwise product, and what is the same for all of them.
+template <class T>
+struct depthwise_rows {
+  const T* const* taps = nullptr;
+  const depthwise_run* runs = nullptr;
+  std::size_t run_count = 0;
+  std::size_t tap_count = 0, channels = 0;
+  std::size_t step = 0;  // from a tap of one pixel to the same tap of the next, in elements
+  // If not 0, then in runs of several pixels the taps 4 * (g * width + i) + 0..3 are those of group
+  // g * width, i steps on, for 0 <= i < width.
+  std::size_t width = 0;
+};
+
+/// Weights of 8-bit depthwise products, less their zero points, in blocks of strip_columns channels
+/// and groups of group_depth taps; zeros where the taps end early. The channels of a block stand in
+/// four quarters: instructions that interleave bytes do so within 16 of them.
+///
+///   channel(quarter, i) = i / 4 * 16 + quarter * 4 + i % 4        for 0 <= i < 16
+///   bytes[(((block * groups + group) * 4 + quarter) * 16 + i) * 4 + tap % 4]
+///   words[((((block * groups + group) * 4 + quarter) * 2 + tap % 2) * 16 + i) * 2 + tap % 4 / 2]
+///
+/// `bytes` is null if a weight less its zero point does not fit one. Of up to panel_columns * 2
+/// channels that divide a block, the block holds the same channels again and again; in other blocks
+/// what lies behind the last channel is zero.
+struct depthwise_panels {
+  const std::int8_t* bytes = nullptr;
+  const std::int16_t* words = nullptr;
+};
+
+/// Addresses of taps are readable up to a whole group (those behind the last tap are any address
+/// that the last tap could be).
+struct depthwise_u8_args {
+  depthwise_rows<std::uint8_t> rows;
+  depthwise_panels weights;
+  void* c = nullptr;          // pixels x channels, dense
+  integer_epilogue epilogue;  // row_sum unused
+};
+
+/// The same in float: clamp(bias[c] + chain of fused multiply-adds over t, lower, upper), with
+/// weights[t * channel_stride + c].
 struct depthwise_f32_args {
-  const float* const* tap = nullptr;
-  std::size_t taps = 0, pixels = 0, channels = 0;
+  depthwise_rows<float> rows;
   const float* weights = nullptr;
   std::size_t channel_stride = 0;
   const float* bias = nullptr;

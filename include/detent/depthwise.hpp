@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Depthwise convolutions for convolution.hpp: the layout of their weights, and where their pixels
+// read.
+#ifndef DETENT_DEPTHWISE_HPP
+#define DETENT_DEPTHWISE_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include <detent/aligned.hpp>
+#include <detent/config.hpp>
+#include <detent/kernels/table.hpp>
+#include <detent/pack.hpp>
+#include <detent/parallel.hpp>
+#include <detent/window.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// A tap of a filter; those whose row is beyond the filter have no weight.
+struct tap_position {
+  std::size_t row, column;
+};
+
+/// The order in which an integer sum takes the taps. Where that costs few taps without weight, the
+/// four of a group stand above each other, so that pixels side by side can share them.
+class tap_order {
+ public:
+  tap_order() = default;
+  explicit tap_order(const filter_shape& f) {
+    using kernels::group_depth;
+    const std::size_t row_groups = (f.kernel_height + group_depth - 1) / group_depth;
+    const std::size_t dense_groups = (f.taps() + group_depth - 1) / group_depth;
+    is_vertical_ = 2 * row_groups * f.kernel_width <= 3 * dense_groups;
+    const std::size_t depth = is_vertical_ ? group_depth : 1;
+    for (std::size_t row = 0; row < f.kernel_height; row += depth) {
+      for (std::size_t column = 0; column < f.kernel_width; ++column) {
+        for (std::size_t i = 0; i < depth; ++i) {
+          taps_.push_back({row + i, column});
+        }
+      }
+    }
+    while (taps_.size() % group_depth != 0) {
+      taps_.push_back({f.kernel_height, f.kernel_width - 1});
+    }
+  }
+
+  [[nodiscard]] std::span<const tap_position> taps() const noexcept { return taps_; }
+  [[nodiscard]] bool is_vertical() const noexcept { return is_vertical_; }
+
+ private:
+  std::vector<tap_position> taps_;
+  bool is_vertical_ = false;
+};
+
+/// Weights in the layout of kernels::depthwise_panels.
+class depthwise_weights {
+ public:
+  depthwise_weights() = default;
+
+  /// `weights` is [kernel row][kernel column][channel].
+  depthwise_weights(const std::int8_t* weights, const filter_shape& f,
+                    std::span<const std::int32_t> zero_points)
+      : order_(f) {
+    using kernels::group_depth;
+    using kernels::strip_columns;
+    const std::span<const tap_position> taps = order_.taps();
+    const std::size_t channels = f.out_channels;
+    const std::size_t groups = taps.size() / group_depth;
+    const std::size_t blocks = (channels + strip_columns - 1) / strip_columns;
+    const bool repeats = channels % kernels::panel_columns == 0 && strip_columns % channels == 0;
+    words_.assign(blocks * groups * group_depth * strip_columns, 0);
+    bytes_.assign(words_.size(), 0);
+    bool fits = true;
+    for (std::size_t position = 0; position < blocks * strip_columns; ++position) {
+      const std::size_t channel = repeats ? position % channels : position;
+      if (channel >= channels) {
+        break;
+      }
+      const std::size_t in_block = position % strip_columns;
+      const std::size_t i = in_block / 16 * 4 + in_block % 4;
+      const std::size_t quarter = in_block % 16 / 4;
+      for (std::size_t t = 0; t < taps.size(); ++t) {
+        if (taps[t].row >= f.kernel_height) {
+          continue;
+        }
+        const std::size_t tap = taps[t].row * f.kernel_width + taps[t].column;
+        const std::int32_t value = weights[tap * channels + channel] - zero_points[channel];
+        const std::size_t q = (position / strip_columns * groups + t / group_depth) * 4 + quarter;
+        words_[((q * 2 + t % 2) * 16 + i) * 2 + t % 4 / 2] = static_cast<std::int16_t>(value);
+        bytes_[(q * 16 + i) * group_depth + t % group_depth] = static_cast<std::int8_t>(value);
+        fits = fits && value >= std::numeric_limits<std::int8_t>::min() &&
+               value <= std::numeric_limits<std::int8_t>::max();
+      }
+    }
+    if (!fits) {
+      bytes_ = {};
+    }
+  }
+
+  [[nodiscard]] kernels::depthwise_panels panels() const noexcept {
+    return {bytes_.empty() ? nullptr : bytes_.data(), words_.data()};
+  }
+  [[nodiscard]] const tap_order& order() const noexcept { return order_; }
+
+ private:
+  tap_order order_;
+  aligned_vector<std::int8_t> bytes_;
+  aligned_vector<std::int16_t> words_;
+};
+
+/// Where the rows of a depthwise convolution read: at each end of a row the pixels whose window is
+/// partly outside of the image, one by one, between them those that step through it together.
+template <class T>
+class depthwise_reader {
+ public:
+  depthwise_reader(const T* input, const filter_shape& f, const window& w, T padding,
+                   std::span<const tap_position> order)
+      : input_(input),
+        filter_(f),
+        window_(w),
+        order_(order),
+        blank_(w.in_width * f.in_channels, padding),
+        out_height_(w.out_height(f)),
+        out_width_(w.out_width(f)) {
+    const std::size_t reach = w.dilation_width * (f.kernel_width - 1);
+    first_inside_ = (std::min)((w.pad_left + w.stride_width - 1) / w.stride_width, out_width_);
+    // The last window that is inside begins at in_width - 1 - reach.
+    const std::size_t end = w.in_width + w.pad_left;
+    end_inside_ = end <= reach ? 0 : (end - 1 - reach) / w.stride_width + 1;
+    end_inside_ = (std::clamp)(end_inside_, first_inside_, out_width_);
+  }
+
+  [[nodiscard]] std::size_t runs_of_row() const noexcept {
+    return out_width_ - (end_inside_ - first_inside_) + (end_inside_ > first_inside_ ? 1 : 0);
+  }
+
+  /// Appends what output row `row`, counted through the batch, reads.
+  void append(std::size_t row, std::vector<const T*>& taps,
+              std::vector<kernels::depthwise_run>& runs) const {
+    const std::size_t line_size = window_.in_width * filter_.in_channels;
+    const T* image = input_ + row / out_height_ * window_.in_height * line_size;
+    // Positions before the image wrap, and so are beyond it.
+    const std::size_t top = row % out_height_ * window_.stride_height;
+    const auto add = [&](std::size_t x, std::size_t pixels) {
+      runs.push_back({taps.size(), row * out_width_ + x, pixels});
+      taps.resize(taps.size() + order_.size());
+      const T** to = taps.data() + taps.size() - order_.size();
+      const std::size_t left = x * window_.stride_width;
+      for (const tap_position& tap : order_) {
+        const std::size_t kernel_row = (std::min)(tap.row, filter_.kernel_height - 1);
+        const std::size_t y = top + kernel_row * window_.dilation_height - window_.pad_top;
+        const std::size_t column = left + tap.column * window_.dilation_width - window_.pad_left;
+        const T* line = y < window_.in_height ? image + y * line_size : blank_.data();
+        *to++ = column < window_.in_width ? line + column * filter_.in_channels : blank_.data();
+      }
+    };
+    for (std::size_t x = 0; x < first_inside_; ++x) {
+      add(x, 1);
+    }
+    if (end_inside_ > first_inside_) {
+      add(first_inside_, end_inside_ - first_inside_);
+    }
+    for (std::size_t x = end_inside_; x < out_width_; ++x) {
+      add(x, 1);
+    }
+  }
+
+ private:
+  const T* input_;
+  filter_shape filter_;
+  window window_;
+  std::span<const tap_position> order_;
+  std::vector<T> blank_;
+  std::size_t out_height_;
+  std::size_t out_width_;
+  std::size_t first_inside_;
+  std::size_t end_inside_;
+};
+
+/// Runs `kernel(rows)` over blocks of output rows. `order` is that of the weights.
+template <class T, class Kernel>
+void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, T padding,
+                        std::span<const tap_position> order, bool is_vertical,
+                        const parallel_for& parallel, const Kernel& kernel) {
+  constexpr std::size_t pixels_per_task = 256;
+  const depthwise_reader<T> reader(input, f, w, padding, order);
+  const std::size_t rows = w.batch * w.out_height(f);
+  const std::size_t rows_of_task = (std::max<std::size_t>)(pixels_per_task / w.out_width(f), 1);
+  run_parallel(parallel, (rows + rows_of_task - 1) / rows_of_task, [&](std::size_t task) {
+    std::vector<const T*> taps;
+    std::vector<kernels::depthwise_run> runs;
+    const std::size_t first = task * rows_of_task;
+    const std::size_t end = (std::min)(first + rows_of_task, rows);
+    runs.reserve((end - first) * reader.runs_of_row());
+    taps.reserve(runs.capacity() * order.size());
+    for (std::size_t row = first; row < end; ++row) {
+      reader.append(row, taps, runs);
+    }
+    kernels::depthwise_rows<T> all;
+    all.taps = taps.data();
+    all.runs = runs.data();
+    all.run_count = runs.size();
+    all.tap_count = order.size();
+    all.channels = f.in_channels;
+    all.step = w.stride_width * f.in_channels;
+    all.width = is_vertical && w.stride_width == 1 && w.dilation_width == 1 ? f.kernel_width : 0;
+    kernel(all);
+  });
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_DEPTHWISE_HPP
