@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// u8 x s8 products: GOPS (mean), and the share of the instruction peak, probed in the same run,
-// that the fastest iteration reached: best against best, because a neighbour on the same core takes
+// 8-bit products: GOPS (mean), and the share of the instruction peak, probed in the same run, that
+// the fastest iteration reached: best against best, because a neighbour on the same core takes
 // cache and issue slots from both at random.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <random>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <benchmark/benchmark.h>
@@ -18,67 +22,128 @@
 
 namespace {
 
-template <class T>
-void gemm(benchmark::State& state, detent::target target) {
-  detent::set_target(target);
-  const auto m = static_cast<std::size_t>(state.range(0));
-  const auto n = static_cast<std::size_t>(state.range(1));
-  const auto k = static_cast<std::size_t>(state.range(2));
-  std::mt19937 random(1);
-  std::vector<std::uint8_t> a(m * k);
-  std::vector<std::int8_t> b(k * n);
-  for (auto& v : a) {
-    v = static_cast<std::uint8_t>(random());
-  }
-  // Normally distributed, each column scaled to -127..127, as weights are.
-  std::normal_distribution<float> normal;
-  std::vector<float> values(k);
-  for (std::size_t j = 0; j < n; ++j) {
-    float largest = 0.0F;
-    for (float& v : values) {
-      v = normal(random);
-      largest = (std::max)(largest, std::fabs(v));
+struct operands {
+  std::size_t m, n, k;
+  std::vector<std::int8_t> weights;
+  std::mt19937 random{1};
+
+  explicit operands(const benchmark::State& state)
+      : m(static_cast<std::size_t>(state.range(0))),
+        n(static_cast<std::size_t>(state.range(1))),
+        k(static_cast<std::size_t>(state.range(2))),
+        weights(k * n) {
+    // Normally distributed, each column scaled to -127..127, as weights are.
+    std::normal_distribution<float> normal;
+    std::vector<float> values(k);
+    for (std::size_t j = 0; j < n; ++j) {
+      float largest = 0.0F;
+      for (float& v : values) {
+        v = normal(random);
+        largest = (std::max)(largest, std::fabs(v));
+      }
+      for (std::size_t i = 0; i < k; ++i) {
+        weights[i * n + j] = static_cast<std::int8_t>(std::lrint(values[i] / largest * 127.0F));
+      }
     }
-    for (std::size_t i = 0; i < k; ++i) {
-      b[i * n + j] = static_cast<std::int8_t>(std::lrint(values[i] / largest * 127.0F));
-    }
   }
-  const auto weights = detent::pack_weights({b.data(), k, n});
-  std::vector<T> c(m * n);
-  const detent::matrix_view<const std::uint8_t> lhs(a.data(), m, k);
-  const detent::matrix_view<T> out(c.data(), m, n);
-  const detent::epilogue_options options{.lhs_zero_point = 7, .output = {4096.0F, 3}};
+  [[nodiscard]] detent::packed_weights pack() const {
+    return detent::pack_weights({weights.data(), k, n});
+  }
+};
+
+template <class Run>
+void measure(benchmark::State& state, const operands& o, detent::target target, const Run& run) {
   const double peak = detent_bench::integer_peak_gops(target);
   double best = std::numeric_limits<double>::infinity();
   for (auto _ : state) {
     const double start = detent_bench::seconds_now();
-    detent::gemm(lhs, weights, out, options);
+    run();
     benchmark::ClobberMemory();
     best = (std::min)(best, detent_bench::seconds_now() - start);
   }
-  // Validated outside the timed loop, on a sample of the output.
+  const double operations = 2.0 * static_cast<double>(o.m * o.n * o.k);
+  state.counters["GOPS"] =
+      benchmark::Counter(operations * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["best_share_of_peak"] = operations * 1e-9 / best / peak;
+}
+
+/// Validates a sample of the output: `right(row, column)` is what should be there.
+template <class T, class Right>
+void validate(benchmark::State& state, operands& o, const std::vector<T>& c, const Right& right) {
   for (int i = 0; i < 100; ++i) {
-    const std::size_t row = random() % m;
-    const std::size_t column = random() % n;
-    const auto acc = static_cast<std::int32_t>(detent::reference::dot(
-        &a[row * k], &b[column], static_cast<std::ptrdiff_t>(n), k, 7, 0, 0));
-    bool right = true;
-    if constexpr (std::is_same_v<T, std::int32_t>) {
-      right = c[row * n + column] == acc;
-    } else {
-      right = c[row * n + column] ==
-              detent::reference::requantize(acc, 1.0F / 4096.0F, 3, detent::full_grid<T>);
-    }
-    if (!right) {
+    const std::size_t row = o.random() % o.m;
+    const std::size_t column = o.random() % o.n;
+    if (c[row * o.n + column] != right(row, column)) {
       state.SkipWithError("wrong result");
       return;
     }
   }
-  state.counters["corrected_pairs"] = static_cast<double>(weights.pairs().corrected());
-  const double operations = 2.0 * static_cast<double>(m * n * k);
-  state.counters["GOPS"] =
-      benchmark::Counter(operations * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
-  state.counters["best_share_of_peak"] = operations * 1e-9 / best / peak;
+}
+
+/// A is the type of the left side, T that of the output.
+template <class A, class T>
+void gemm(benchmark::State& state, detent::target target) {
+  detent::set_target(target);
+  operands o(state);
+  std::vector<A> a(o.m * o.k);
+  for (auto& v : a) {
+    v = static_cast<A>(o.random());
+  }
+  const detent::packed_weights weights = o.pack();
+  std::vector<T> c(o.m * o.n);
+  const detent::matrix_view<const A> lhs(a.data(), o.m, o.k);
+  const detent::matrix_view<T> out(c.data(), o.m, o.n);
+  const detent::epilogue_options options{.lhs_zero_point = 7, .output = {4096.0F, 3}};
+  measure(state, o, target, [&] { detent::gemm(lhs, weights, out, options); });
+  validate(state, o, c, [&](std::size_t row, std::size_t column) {
+    const auto acc = static_cast<std::int32_t>(detent::reference::dot(
+        &a[row * o.k], &o.weights[column], static_cast<std::ptrdiff_t>(o.n), o.k, 7, 0, 0));
+    if constexpr (std::is_same_v<T, std::uint8_t>) {
+      return detent::reference::requantize(acc, 1.0F / 4096.0F, 3, detent::full_grid<T>);
+    } else {
+      return static_cast<T>(acc);
+    }
+  });
+  if (detent::detail::active_table().adds_pairs) {
+    state.counters["corrected_pairs"] = static_cast<double>(weights.pairs().corrected());
+  }
+}
+
+void dynamic_linear(benchmark::State& state, detent::target target) {
+  detent::set_target(target);
+  operands o(state);
+  std::normal_distribution<float> normal;
+  std::vector<float> a(o.m * o.k);
+  for (auto& v : a) {
+    v = normal(o.random);
+  }
+  const detent::packed_weights weights = o.pack();
+  std::vector<float> c(o.m * o.n);
+  const detent::matrix_view<const float> lhs(a.data(), o.m, o.k);
+  const detent::matrix_view<float> out(c.data(), o.m, o.n);
+  measure(state, o, target, [&] { detent::dynamic_linear(lhs, weights, out); });
+  std::vector<std::uint8_t> q(o.k);
+  validate(state, o, c, [&](std::size_t row, std::size_t column) {
+    const std::span<const float> x(&a[row * o.k], o.k);
+    const detent::quant_params p = detent::dynamic_quantize<std::uint8_t>(x, q);
+    const auto acc = static_cast<std::int32_t>(detent::reference::dot(
+        q.data(), &o.weights[column], static_cast<std::ptrdiff_t>(o.n), o.k, p.zero_point, 0, 0));
+    return static_cast<float>(acc) * p.scale;
+  });
+}
+
+struct kernel {
+  const char* name;
+  void (*run)(benchmark::State&, detent::target);
+};
+
+void add(const kernel& k, detent::target t,
+         std::initializer_list<std::array<std::int64_t, 3>> shapes) {
+  auto* b = benchmark::RegisterBenchmark((std::string(k.name) + "/" + detent::name(t)).c_str(),
+                                         [=](benchmark::State& s) { k.run(s, t); });
+  for (const std::array<std::int64_t, 3>& shape : shapes) {
+    b->Args({shape[0], shape[1], shape[2]});
+  }
 }
 
 }  // namespace
@@ -88,16 +153,25 @@ int main(int argc, char** argv) {
     if (t == detent::target::portable) {
       continue;
     }
-    for (const auto& [m, n, k] : {std::tuple(1000, 1024, 1024), std::tuple(128, 768, 768),
-                                  std::tuple(784, 128, 1152), std::tuple(1, 768, 768)}) {
-      const std::string name = std::string("/") + detent::name(t);
-      benchmark::RegisterBenchmark(("gemm_u8s8_s32" + name).c_str(), [t](benchmark::State& s) {
-        gemm<std::int32_t>(s, t);
-      })->Args({m, n, k});
-      benchmark::RegisterBenchmark(("gemm_u8s8_u8" + name).c_str(), [t](benchmark::State& s) {
-        gemm<std::uint8_t>(s, t);
-      })->Args({m, n, k});
+    for (const kernel& k : {kernel{"gemm_u8s8_s32", gemm<std::uint8_t, std::int32_t>},
+                            kernel{"gemm_u8s8_u8", gemm<std::uint8_t, std::uint8_t>}}) {
+      add(k, t, {{1000, 1024, 1024}, {128, 768, 768}, {784, 128, 1152}, {1, 768, 768}});
     }
+  }
+  for (const kernel& k : {kernel{"gemm_u8s8_f32", gemm<std::uint8_t, float>},
+                          kernel{"gemm_s8s8_s32", gemm<std::int8_t, std::int32_t>},
+                          kernel{"gemm_s8s8_f32", gemm<std::int8_t, float>},
+                          kernel{"dynamic_linear", dynamic_linear}}) {
+    add(k, detent::best_target(),
+        {{1, 768, 768},
+         {1, 4096, 4096},
+         {8, 4096, 4096},
+         {32, 4096, 4096},
+         {128, 768, 768},
+         {128, 768, 3072},
+         {3136, 64, 576},
+         {127, 513, 333},
+         {1024, 1024, 1024}});
   }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) {

@@ -279,12 +279,16 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
               const parallel_for& parallel = {}) {
   const filter_shape& f = filters.shape();
   detail::require_images(f, w, input, output);
+  detail::require(options.lhs_scales.empty() && options.lhs_zero_points.empty() &&
+                      options.bias.empty() && options.residual.data == nullptr,
+                  error_kind::unsupported,
+                  "convolution: parameters of rows, real biases and residuals are for gemm");
   if (output.empty()) {
     return;
   }
   std::vector<detail::column_terms> terms(filters.groups().size());
   for (std::size_t g = 0; g < terms.size(); ++g) {
-    terms[g].prepare<T>(filters.groups()[g], options, "convolution");
+    terms[g].prepare<T, std::uint8_t>(filters.groups()[g], options, "convolution");
   }
   const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
   const kernels::kernel_table& table = detail::active_table();

@@ -8,6 +8,7 @@
 #include <detent/config.hpp>
 #include <detent/convolution.hpp>
 #include <detent/dispatch.hpp>
+#include <detent/dynamic_linear.hpp>
 #include <detent/dynamic_quantize.hpp>
 #include <detent/elementwise.hpp>
 #include <detent/error.hpp>

@@ -3,9 +3,11 @@
 #ifndef DETENT_EPILOGUE_HPP
 #define DETENT_EPILOGUE_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include <detent/error.hpp>
@@ -21,19 +23,31 @@ DETENT_NAMESPACE_BEGIN
 /// selects which of the fields count:
 ///
 ///   acc   = bias[j] + sum_k (a[i,k] - lhs_zero_point) * (b[k,j] - zero_point[j])        exact
+///           (the bias of the weights)
 ///   s32     acc
-///   float   clamp(float(acc) * (lhs_scale * scale[j]), lower, upper)
+///   float   clamp(fma(float(acc), lhs_scale * scale[j], bias[j]) + residual[i,j], lower, upper)
+///           (the bias of the options; what is absent is 0)
 ///   u8, s8  clamp(round_half_even(float(acc) * m[j]) + output.zero_point, levels)
 ///           m[j] = reference::requantize_multiplier(lhs_scale, scale[j], output.scale)
+///
+/// lhs_zero_point is a value of the left side's type: 0..255 or -128..127.
 struct epilogue_options {
   float lhs_scale = 1.0F;
-  std::int32_t lhs_zero_point = 0;  // 0..255
+  std::int32_t lhs_zero_point = 0;
   quant_params output = {};
   /// The grid of a quantized output; the default (qmin > qmax) is the whole type. Narrowing it is
   /// how a ReLU or clip is fused.
   grid levels = {0, -1};
   float lower = -std::numeric_limits<float>::infinity();
   float upper = std::numeric_limits<float>::infinity();
+  /// Of gemm() only: parameters of each row of the left side, instead of the two above. Scales are
+  /// for float outputs.
+  std::span<const float> lhs_scales = {};
+  std::span<const std::int32_t> lhs_zero_points = {};
+  /// Of gemm() to float only: real values that are added to each column, and to each element. The
+  /// residual may be the output itself.
+  std::span<const float> bias = {};
+  matrix_view<const float> residual = {};
 };
 
 namespace detail {
@@ -45,14 +59,19 @@ inline constexpr kernels::integer_output output_kind =
     : std::same_as<T, std::uint8_t> ? kernels::integer_output::u8
                                     : kernels::integer_output::s8;
 
+/// What is added to signed values so that they become unsigned, and to their zero points: kernels
+/// read unsigned left sides.
+template <quantized_byte A>
+inline constexpr std::int32_t lhs_shift = full_grid<A>.qmin;
+
 /// The per-column arrays of an integer product, padded as the kernels want them.
 class column_terms {
  public:
-  /// Checks the options and computes the terms of the columns of `w`.
-  template <class T>
+  /// Checks the options and computes the terms of the columns of `w` for a left side of type A.
+  template <class T, class A>
   void prepare(const packed_weights& w, const epilogue_options& o, const char* where) {
     require_scale(o.lhs_scale, where);
-    require_zero_point(o.lhs_zero_point, full_grid<std::uint8_t>, where);
+    require_zero_point(o.lhs_zero_point, full_grid<A>, where);
     require(w.certificate().fits_s32(), error_kind::overflow, where, ": with K = ", w.depth(),
             " the sums may reach ", w.certificate().accumulator_bound,
             ", which does not fit 32 bits");
@@ -63,30 +82,42 @@ class column_terms {
     offset_.assign(padded, 0);
     zero_points_.assign(w.has_zero_points() ? padded : 0, 0);
     const auto depth = static_cast<std::uint32_t>(w.depth());
-    const auto lhs_zero_point = static_cast<std::uint32_t>(o.lhs_zero_point);
+    // Those of the rows come with them.
+    const auto lhs_zero_point = o.lhs_zero_points.empty()
+                                    ? static_cast<std::uint32_t>(o.lhs_zero_point - lhs_shift<A>)
+                                    : 0U;
+    column_sums_.assign(padded, 0);
     for (std::size_t j = 0; j < columns; ++j) {
       // Modulo 2^32: intermediate values may wrap, the final sum was proved to fit.
       const auto bias = static_cast<std::uint32_t>(w.bias()[j]);
       const auto column_sum = static_cast<std::uint32_t>(w.column_sums()[j]);
       const auto zero_point = static_cast<std::uint32_t>(w.zero_points()[j]);
-      offset_[j] = static_cast<std::int32_t>(bias - lhs_zero_point * column_sum +
-                                             depth * lhs_zero_point * zero_point);
+      const std::uint32_t distance_sum = column_sum - depth * zero_point;
+      offset_[j] = static_cast<std::int32_t>(bias - lhs_zero_point * distance_sum);
+      column_sums_[j] = static_cast<std::int32_t>(distance_sum);
       if (w.has_zero_points()) {
         zero_points_[j] = w.zero_points()[j];
       }
     }
     epilogue_.column_offset = offset_.data();
     epilogue_.rhs_zero_point = w.has_zero_points() ? zero_points_.data() : nullptr;
+    epilogue_.column_sum = column_sums_.data();
     if constexpr (!std::same_as<T, std::int32_t>) {
       multiplier_.assign(padded, 0.0F);
       for (std::size_t j = 0; j < columns; ++j) {
-        multiplier_[j] = std::same_as<T, float> ? o.lhs_scale * w.scales()[j]
-                                                : reference::requantize_multiplier(
-                                                      o.lhs_scale, w.scales()[j], o.output.scale);
+        multiplier_[j] =
+            std::same_as<T, float>
+                ? (o.lhs_scales.empty() ? o.lhs_scale : 1.0F) * w.scales()[j]
+                : reference::requantize_multiplier(o.lhs_scale, w.scales()[j], o.output.scale);
       }
       epilogue_.multiplier = multiplier_.data();
       epilogue_.lower = o.lower;
       epilogue_.upper = o.upper;
+    }
+    if (!o.bias.empty()) {
+      bias_.assign(padded, 0.0F);
+      std::copy(o.bias.begin(), o.bias.end(), bias_.begin());
+      epilogue_.bias = bias_.data();
     }
     if constexpr (quantized_byte<T>) {
       const grid levels = o.levels.qmin > o.levels.qmax ? full_grid<T> : o.levels;
@@ -116,7 +147,9 @@ class column_terms {
   kernels::integer_epilogue epilogue_;
   std::vector<std::int32_t> offset_;
   std::vector<std::int32_t> zero_points_;
+  std::vector<std::int32_t> column_sums_;
   std::vector<float> multiplier_;
+  std::vector<float> bias_;
 };
 
 }  // namespace detail

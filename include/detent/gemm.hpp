@@ -7,9 +7,11 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
-#include <vector>
+#include <type_traits>
 
+#include <detent/aligned.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/epilogue.hpp>
 #include <detent/error.hpp>
@@ -53,16 +55,153 @@ inline void sum_rows(const std::uint8_t* a, std::size_t lda, std::size_t rows, s
   }
 }
 
-/// Calls body(first row, rows) for the blocks that the rows are shared out in.
+/// Calls body(first row, rows) for blocks of `block` rows.
 template <class Body>
-void for_row_blocks(std::size_t rows, const parallel_for& parallel, const Body& body) {
-  if (!parallel) {
-    body(std::size_t{0}, rows);
+void for_row_blocks(std::size_t rows, std::size_t block, const parallel_for& parallel,
+                    const Body& body) {
+  if (rows == 0) {
     return;
   }
-  run_parallel(parallel, (rows + rows_per_task - 1) / rows_per_task, [&](std::size_t block) {
-    const std::size_t first = block * rows_per_task;
-    body(first, (std::min)(rows_per_task, rows - first));
+  run_parallel(parallel, (rows + block - 1) / block, [&](std::size_t i) {
+    const std::size_t first = i * block;
+    body(first, (std::min)(block, rows - first));
+  });
+}
+
+/// Room for a block of rows that are made unsigned or quantized: one for each thread, which grows
+/// to what the largest product needs.
+template <class T>
+[[nodiscard]] T* block_memory(std::size_t size) {
+  thread_local aligned_vector<T> memory;
+  if (memory.size() < size) {
+    memory.resize(size);
+  }
+  return memory.data();
+}
+
+/// Signed bytes to unsigned ones that are 128 more.
+inline void shift_to_unsigned(const std::int8_t* from, std::size_t n, std::uint8_t* to) noexcept {
+  constexpr std::size_t step = 32;
+  std::size_t i = 0;
+  for (; i + step <= n; i += step) {
+    std::uint64_t words[step / sizeof(std::uint64_t)];
+    std::memcpy(words, from + i, step);
+    for (std::uint64_t& word : words) {
+      word ^= 0x8080808080808080U;
+    }
+    std::memcpy(to + i, words, step);
+  }
+  for (; i < n; ++i) {
+    to[i] = static_cast<std::uint8_t>(from[i] + 128);
+  }
+}
+
+/// The per-row arguments of an epilogue.
+template <class T, class A>
+void require_rows(std::size_t rows, std::size_t columns, const epilogue_options& o) {
+  constexpr const char* where = "gemm";
+  constexpr bool to_float = std::same_as<T, float>;
+  require(o.lhs_scales.empty() || o.lhs_scales.size() == rows, error_kind::shape_mismatch, where,
+          ": ", o.lhs_scales.size(), " scales for ", rows, " rows");
+  require(o.lhs_zero_points.empty() || o.lhs_zero_points.size() == rows, error_kind::shape_mismatch,
+          where, ": ", o.lhs_zero_points.size(), " zero points for ", rows, " rows");
+  require(to_float || o.lhs_scales.empty(), error_kind::unsupported, where,
+          ": scales of rows are for products to float");
+  require(to_float || (o.bias.empty() && o.residual.data == nullptr), error_kind::unsupported,
+          where, ": real biases and residuals are for products to float");
+  require(o.bias.empty() || o.bias.size() == columns, error_kind::shape_mismatch, where, ": ",
+          o.bias.size(), " biases for ", columns, " columns");
+  require(o.residual.data == nullptr || (o.residual.rows == rows && o.residual.columns == columns),
+          error_kind::shape_mismatch, where, ": the residual is ", o.residual.rows, " x ",
+          o.residual.columns, ", not ", rows, " x ", columns);
+  require(o.residual.data == nullptr || o.residual.column_stride == 1 || columns <= 1,
+          error_kind::unsupported, where, ": rows must be dense (the residual's column stride is ",
+          o.residual.column_stride, ")");
+  for (const float scale : o.lhs_scales) {
+    require_scale(scale, where);
+  }
+  for (const std::int32_t zero_point : o.lhs_zero_points) {
+    require_zero_point(zero_point, full_grid<A>, where);
+  }
+}
+
+/// What all blocks of a product have in common.
+template <class T>
+class integer_product {
+ public:
+  /// `A` is the type that the options speak of.
+  template <class A>
+  integer_product(std::type_identity<A> /*lhs*/, std::size_t rows, const packed_weights& weights,
+                  matrix_view<T> out, const epilogue_options& options)
+      : table_(active_table()), weights_(weights), out_(out), residual_(options.residual) {
+    require_rows<T, A>(rows, weights.columns(), options);
+    terms_.template prepare<T, A>(weights, options, "gemm");
+    panels_ = weights.panels(table_);
+  }
+
+  /// Rows first .. first + rows (at most rows_per_task) from a's unsigned bytes. Zero points and
+  /// scales are those of these rows; null stands for what the options give to all rows.
+  void multiply(const std::uint8_t* a, std::size_t lda, std::size_t first, std::size_t rows,
+                const std::int32_t* zero_points, const float* scales) const {
+    std::int32_t row_sums[rows_per_task];
+    kernels::gemm_u8s8_args g;
+    g.a = a;
+    g.lda = lda;
+    g.b = panels_;
+    g.ldc = static_cast<std::size_t>(out_.row_stride);
+    g.c = out_.data + first * g.ldc;
+    g.m = rows;
+    g.n = weights_.columns();
+    g.k = weights_.depth();
+    if (terms_.needs_row_sums()) {
+      sum_rows(a, lda, rows, g.k, row_sums);
+    }
+    g.epilogue = terms_.epilogue(row_sums);
+    g.epilogue.row_zero_point = zero_points;
+    g.epilogue.row_scale = scales;
+    if (residual_.data != nullptr) {
+      g.epilogue.residual =
+          residual_.data + static_cast<std::ptrdiff_t>(first) * residual_.row_stride;
+      g.epilogue.residual_stride = static_cast<std::size_t>(residual_.row_stride);
+    }
+    table_.gemm_u8s8(g);
+  }
+
+ private:
+  const kernels::kernel_table& table_;
+  const packed_weights& weights_;
+  matrix_view<T> out_;
+  matrix_view<const float> residual_;
+  column_terms terms_;
+  kernels::packed_panels panels_;
+};
+
+template <class A, class T>
+void multiply(matrix_view<const A> lhs, const packed_weights& weights, matrix_view<T> out,
+              const epilogue_options& options, const parallel_for& parallel) {
+  require_product(lhs, weights.depth(), weights.columns(), out);
+  const integer_product<T> product(std::type_identity<A>{}, lhs.rows, weights, out, options);
+  const auto lda = static_cast<std::size_t>(lhs.row_stride);
+  const std::size_t depth = lhs.columns;
+  for_row_blocks(lhs.rows, rows_per_task, parallel, [&](std::size_t first, std::size_t rows) {
+    const std::int32_t* zero_points =
+        options.lhs_zero_points.empty() ? nullptr : options.lhs_zero_points.data() + first;
+    const float* scales = options.lhs_scales.empty() ? nullptr : options.lhs_scales.data() + first;
+    const A* a = lhs.data + first * lda;
+    if constexpr (std::same_as<A, std::uint8_t>) {
+      product.multiply(a, lda, first, rows, zero_points, scales);
+    } else {
+      std::uint8_t* shifted = block_memory<std::uint8_t>(rows * depth);
+      std::int32_t shifted_zero_points[rows_per_task];
+      for (std::size_t i = 0; i < rows; ++i) {
+        shift_to_unsigned(a + i * lda, depth, shifted + i * depth);
+        if (zero_points != nullptr) {
+          shifted_zero_points[i] = zero_points[i] - lhs_shift<A>;
+        }
+      }
+      product.multiply(shifted, depth, first, rows,
+                       zero_points != nullptr ? shifted_zero_points : nullptr, scales);
+    }
   });
 }
 
@@ -71,42 +210,24 @@ void for_row_blocks(std::size_t rows, const parallel_for& parallel, const Body& 
 /// out = epilogue(lhs * weights); see epilogue_options for the arithmetic of each output type.
 /// lhs is M x K, out is M x N; both with dense rows at any row stride. They do not overlap.
 /// Exact: throws overflow if the weights' certificate does not exclude sums beyond 32 bits.
-/// Throws shape_mismatch, invalid_argument. Thread-safe. Allocates O(N) (and O(M) where the weights
-/// have zero points).
+/// Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Allocates O(N); for signed
+/// left sides each thread keeps 48 rows of K bytes.
 template <integer_gemm_output T>
 void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
-  detail::require_product(lhs, weights.depth(), weights.columns(), out);
-  detail::column_terms terms;
-  terms.prepare<T>(weights, options, "gemm");
-  const auto lda = static_cast<std::size_t>(lhs.row_stride);
-  const auto ldc = static_cast<std::size_t>(out.row_stride);
-  std::vector<std::int32_t> row_sums(terms.needs_row_sums() ? lhs.rows : 0);
-  const kernels::kernel_table& table = detail::active_table();
-  const kernels::packed_panels panels = weights.panels(table);
-  detail::for_row_blocks(lhs.rows, parallel, [&](std::size_t first, std::size_t rows) {
-    kernels::gemm_u8s8_args g;
-    g.a = lhs.data + first * lda;
-    g.lda = lda;
-    g.b = panels;
-    g.c = out.data + first * ldc;
-    g.ldc = ldc;
-    g.m = rows;
-    g.n = weights.columns();
-    g.k = weights.depth();
-    if (terms.needs_row_sums()) {
-      detail::sum_rows(g.a, lda, rows, g.k, row_sums.data() + first);
-    }
-    g.epilogue = terms.epilogue(row_sums.data() + first);
-    table.gemm_u8s8(g);
-  });
+  detail::multiply(lhs, weights, out, options, parallel);
+}
+template <integer_gemm_output T>
+void gemm(matrix_view<const std::int8_t> lhs, const packed_weights& weights, matrix_view<T> out,
+          const epilogue_options& options = {}, const parallel_for& parallel = {}) {
+  detail::multiply(lhs, weights, out, options, parallel);
 }
 
-/// Writes through a mutable view of bytes as through a const one.
-template <integer_gemm_output T>
-void gemm(matrix_view<std::uint8_t> lhs, const packed_weights& weights, matrix_view<T> out,
+/// Reads through a mutable view of bytes as through a const one.
+template <quantized_byte A, integer_gemm_output T>
+void gemm(matrix_view<A> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
-  gemm(matrix_view<const std::uint8_t>(lhs), weights, out, options, parallel);
+  detail::multiply(matrix_view<const A>(lhs), weights, out, options, parallel);
 }
 
 /// out = clamp(bias + lhs * weights, lower, upper), each element one chain of fused multiply-adds
@@ -120,7 +241,8 @@ inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, mat
   const auto lda = static_cast<std::size_t>(lhs.row_stride);
   const auto ldc = static_cast<std::size_t>(out.row_stride);
   const auto kernel = detail::active_table().gemm_f32;
-  detail::for_row_blocks(lhs.rows, parallel, [&](std::size_t first, std::size_t rows) {
+  const std::size_t block = parallel ? detail::rows_per_task : lhs.rows;
+  detail::for_row_blocks(lhs.rows, block, parallel, [&](std::size_t first, std::size_t rows) {
     kernels::gemm_f32_args g;
     g.a = lhs.data + first * lda;
     g.lda = lda;

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include <detent/aligned.hpp>
 #include <detent/error.hpp>
 #include <detent/kernels/table.hpp>
 #include <detent/quantize.hpp>
@@ -60,21 +61,23 @@ struct weights_certificate {
 /// one value serves all columns.
 struct weight_options {
   std::span<const float> scales = {};
-  std::span<const std::int32_t> zero_points =
-      {};                                   // -128..255 - 128: of the signed values that are packed
-  std::span<const std::int32_t> bias = {};  // in units of lhs_scale * scale of the column
+  std::span<const std::int32_t> zero_points = {};  // values of the weights' type
+  std::span<const std::int32_t> bias = {};         // in units of lhs_scale * scale of the column
 };
 
-/// An owned, packed K x N matrix of signed 8-bit weights. Immutable; share it freely between
-/// threads.
+/// An owned, packed K x N matrix of 8-bit weights. What it holds is signed: of unsigned weights and
+/// their zero points 128 is taken away, which changes no product. Immutable; share it freely
+/// between threads.
 class packed_weights {
  public:
   packed_weights() = default;
 
   /// Copies and packs `w` (K rows, N columns, any strides: w.transposed() packs the transpose).
-  packed_weights(matrix_view<const std::int8_t> w, const weight_options& options)
+  template <quantized_byte W>
+  packed_weights(matrix_view<const W> w, const weight_options& options)
       : depth_(w.rows), columns_(w.columns) {
     detail::require_matrix(w, "pack_weights");
+    constexpr std::int32_t shift = full_grid<W>.qmin - full_grid<std::int8_t>.qmin;
     scales_ = detail::per_column(options.scales, columns_, 1.0F, "scales");
     zero_points_ =
         detail::per_column(options.zero_points, columns_, std::int32_t{0}, "zero points");
@@ -82,8 +85,9 @@ class packed_weights {
     for (const float scale : scales_) {
       detail::require_scale(scale, "pack_weights");
     }
-    for (const std::int32_t zero_point : zero_points_) {
-      detail::require_zero_point(zero_point, full_grid<std::int8_t>, "pack_weights");
+    for (std::int32_t& zero_point : zero_points_) {
+      detail::require_zero_point(zero_point, full_grid<W>, "pack_weights");
+      zero_point -= shift;
       has_zero_points_ = has_zero_points_ || zero_point != 0;
     }
 
@@ -99,7 +103,7 @@ class packed_weights {
       std::int64_t sum = 0;
       std::int64_t magnitude = 0;
       for (std::size_t k = 0; k < depth_; ++k) {
-        const std::int8_t value = w(k, j);
+        const auto value = static_cast<std::int8_t>(w(k, j) - shift);
         column[k / group_depth * group_depth * panel_columns + k % group_depth] = value;
         sum += value;
         const std::int64_t distance = std::int64_t{value} - zero_points_[j];
@@ -133,6 +137,7 @@ class packed_weights {
   }
   [[nodiscard]] std::span<const std::int32_t> column_sums() const noexcept { return column_sums_; }
   [[nodiscard]] std::span<const float> scales() const noexcept { return scales_; }
+  /// Of the signed values that are packed.
   [[nodiscard]] std::span<const std::int32_t> zero_points() const noexcept { return zero_points_; }
   [[nodiscard]] std::span<const std::int32_t> bias() const noexcept { return bias_; }
   [[nodiscard]] bool has_zero_points() const noexcept { return has_zero_points_; }
@@ -140,7 +145,7 @@ class packed_weights {
  private:
   std::size_t depth_ = 0;
   std::size_t columns_ = 0;
-  std::vector<std::int8_t> data_;
+  detail::aligned_vector<std::int8_t> data_;
   struct lazy_pairs {
     std::once_flag made;
     detail::weight_pairs value;
@@ -156,6 +161,10 @@ class packed_weights {
 
 /// Packs K x N weights for gemm(). Throws shape_mismatch or invalid_argument.
 [[nodiscard]] inline packed_weights pack_weights(matrix_view<const std::int8_t> w,
+                                                 const weight_options& options = {}) {
+  return packed_weights(w, options);
+}
+[[nodiscard]] inline packed_weights pack_weights(matrix_view<const std::uint8_t> w,
                                                  const weight_options& options = {}) {
   return packed_weights(w, options);
 }
@@ -196,7 +205,7 @@ class packed_floats {
  private:
   std::size_t depth_ = 0;
   std::size_t columns_ = 0;
-  std::vector<float> data_;
+  detail::aligned_vector<float> data_;
   std::vector<float> bias_;
 };
 

@@ -160,10 +160,10 @@ using kernels::min_max_result;
 
 /// One element of an integer matrix product with zero points on both sides:
 ///   bias + sum over k of (lhs[k] - lhs_zero_point) * (rhs[k * rhs_stride] - rhs_zero_point)
-[[nodiscard]] inline std::int64_t dot(const std::uint8_t* lhs, const std::int8_t* rhs,
-                                      std::ptrdiff_t rhs_stride, std::size_t k,
-                                      std::int32_t lhs_zero_point, std::int32_t rhs_zero_point,
-                                      std::int32_t bias) noexcept {
+template <quantized_byte A, quantized_byte B>
+[[nodiscard]] std::int64_t dot(const A* lhs, const B* rhs, std::ptrdiff_t rhs_stride, std::size_t k,
+                               std::int32_t lhs_zero_point, std::int32_t rhs_zero_point,
+                               std::int32_t bias) noexcept {
   std::int64_t sum = bias;
   for (std::size_t i = 0; i < k; ++i) {
     const std::int64_t a = std::int64_t{lhs[i]} - lhs_zero_point;

@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include <detent/aligned.hpp>
 #include <detent/config.hpp>
 #include <detent/kernels/table.hpp>
 #include <detent/reference.hpp>
@@ -197,11 +198,11 @@ class weight_pairs {
     }
   }
 
-  std::vector<std::int8_t> data_;
+  aligned_vector<std::int8_t> data_;
   std::vector<std::uint8_t> order_;
   std::vector<std::size_t> first_correction_;
   std::vector<std::size_t> correction_group_;
-  std::vector<std::int8_t> corrections_;
+  aligned_vector<std::int8_t> corrections_;
   std::size_t corrected_ = 0;
 };
 

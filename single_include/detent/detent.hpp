@@ -323,18 +323,28 @@ enum class integer_output : std::uint8_t { s32, f32, u8, s8 };
 
 /// From the 32-bit sum of a raw product (no zero points yet) to what is stored:
 ///
-///   v = sum + column_offset[j] - row_sum[i] * rhs_zero_point[j]          (modulo 2^32)
+///   v = sum + column_offset[j] - row_sum[i] * rhs_zero_point[j]
+///           - row_zero_point[i] * column_sum[j]                          (modulo 2^32)
+///   m = multiplier[j], or row_scale[i] * multiplier[j]
 ///   s32  v
-///   f32  clamp(float(v) * multiplier[j], lower, upper)
+///   f32  clamp(float(v) * m, lower, upper)
+///        clamp(fma(float(v), m, bias[j]) + residual[i, j], lower, upper)   if either is there
 ///   u8s8 clamp(round_half_even(float(v) * multiplier[j]) + zero_point, qmin, qmax)
 ///
-/// The per-column arrays are readable up to the next multiple of panel_columns.
+/// The per-column arrays are readable up to the next multiple of panel_columns. Depthwise products
+/// have columns only.
 struct integer_epilogue {
   integer_output output = integer_output::s32;
   const std::int32_t* column_offset = nullptr;   // bias and the zero-point terms of the column
   const std::int32_t* row_sum = nullptr;         // null when no rhs zero point is set
   const std::int32_t* rhs_zero_point = nullptr;  // null when row_sum is
+  const std::int32_t* row_zero_point = nullptr;  // null, or of the left side
+  const std::int32_t* column_sum = nullptr;      // read where row_zero_point is not null
   const float* multiplier = nullptr;             // null for s32
+  const float* row_scale = nullptr;              // null, or with f32 only
+  const float* bias = nullptr;                   // null, or with f32 only
+  const float* residual = nullptr;               // null, or with f32 only
+  std::size_t residual_stride = 0;
   std::int32_t zero_point = 0;
   std::int32_t qmin = 0;
   std::int32_t qmax = 0;
@@ -950,10 +960,10 @@ using kernels::min_max_result;
 
 /// One element of an integer matrix product with zero points on both sides:
 ///   bias + sum over k of (lhs[k] - lhs_zero_point) * (rhs[k * rhs_stride] - rhs_zero_point)
-[[nodiscard]] inline std::int64_t dot(const std::uint8_t* lhs, const std::int8_t* rhs,
-                                      std::ptrdiff_t rhs_stride, std::size_t k,
-                                      std::int32_t lhs_zero_point, std::int32_t rhs_zero_point,
-                                      std::int32_t bias) noexcept {
+template <quantized_byte A, quantized_byte B>
+[[nodiscard]] std::int64_t dot(const A* lhs, const B* rhs, std::ptrdiff_t rhs_stride, std::size_t k,
+                               std::int32_t lhs_zero_point, std::int32_t rhs_zero_point,
+                               std::int32_t bias) noexcept {
   std::int64_t sum = bias;
   for (std::size_t i = 0; i < k; ++i) {
     const std::int64_t a = std::int64_t{lhs[i]} - lhs_zero_point;
@@ -1774,16 +1784,26 @@ inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row,
   if (e.row_sum != nullptr) {
     sum -= wrapping(e.row_sum[row]) * wrapping(e.rhs_zero_point[column]);
   }
+  if (e.row_zero_point != nullptr) {
+    sum -= wrapping(e.row_zero_point[row]) * wrapping(e.column_sum[column]);
+  }
   const auto v = static_cast<std::int32_t>(sum);
   if (e.output == integer_output::s32) {
     static_cast<std::int32_t*>(c)[index] = v;
     return;
   }
-  const float scaled = static_cast<float>(v) * e.multiplier[column];
   if (e.output == integer_output::f32) {
-    static_cast<float*>(c)[index] = clamp(scaled, e.lower, e.upper);
+    const float multiplier =
+        e.row_scale != nullptr ? e.row_scale[row] * e.multiplier[column] : e.multiplier[column];
+    float real =
+        std::fma(static_cast<float>(v), multiplier, e.bias != nullptr ? e.bias[column] : 0.0F);
+    if (e.residual != nullptr) {
+      real += e.residual[row * e.residual_stride + column];
+    }
+    static_cast<float*>(c)[index] = clamp(real, e.lower, e.upper);
     return;
   }
+  const float scaled = static_cast<float>(v) * e.multiplier[column];
   const std::int32_t q = to_grid(scaled, e.zero_point, e.qmin, e.qmax);
   if (e.output == integer_output::u8) {
     static_cast<std::uint8_t*>(c)[index] = static_cast<std::uint8_t>(q);
@@ -3420,11 +3440,13 @@ template <integer_output kOutput>
 class column_epilogue {
  public:
   HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
-      : offset_(hn::LoadU(int_tag{}, e.column_offset + column)),
-        rhs_zero_point_(e.row_sum != nullptr ? hn::LoadU(int_tag{}, e.rhs_zero_point + column)
-                                             : hn::Zero(int_tag{})),
-        multiplier_(kOutput == integer_output::s32 ? hn::Zero(float_tag{})
-                                                   : hn::LoadU(float_tag{}, e.multiplier + column)),
+      : column_(column),
+        offset_(hn::LoadU(int_tag{}, e.column_offset + column)),
+        rhs_zero_point_(load_or_zero(int_tag{}, e.rhs_zero_point, column, e.row_sum != nullptr)),
+        column_sum_(load_or_zero(int_tag{}, e.column_sum, column, e.row_zero_point != nullptr)),
+        multiplier_(
+            load_or_zero(float_tag{}, e.multiplier, column, kOutput != integer_output::s32)),
+        bias_(load_or_zero(float_tag{}, e.bias, column, e.bias != nullptr)),
         lower_(hn::Set(float_tag{}, e.lower)),
         upper_(hn::Set(float_tag{}, e.upper)),
         grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {}
@@ -3438,16 +3460,30 @@ class column_epilogue {
     if (e.row_sum != nullptr) {
       v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
     }
+    if (e.row_zero_point != nullptr) {
+      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
+    }
     if constexpr (kOutput == integer_output::s32) {
       store_lanes(v, di, count, static_cast<std::int32_t*>(c) + index);
       return;
     }
-    const float_vector scaled = hn::Mul(hn::ConvertTo(df, v), multiplier_);
+    const float_vector sum = hn::ConvertTo(df, v);
     if constexpr (kOutput == integer_output::f32) {
-      store_lanes(clamp_ordered(scaled, lower_, upper_), df, count, static_cast<float*>(c) + index);
+      float_vector m = multiplier_;
+      if (e.row_scale != nullptr) {
+        m = hn::Mul(hn::Set(df, e.row_scale[row]), m);
+      }
+      // Without a bias the sum of the product and 0 is rounded to the product.
+      float_vector real = hn::MulAdd(sum, m, bias_);
+      if (e.residual != nullptr) {
+        const float* residual = e.residual + row * e.residual_stride + column_;
+        real = hn::Add(real,
+                       count == lanes ? hn::LoadU(df, residual) : hn::LoadN(df, residual, count));
+      }
+      store_lanes(clamp_ordered(real, lower_, upper_), df, count, static_cast<float*>(c) + index);
     } else {
       // The product of an integer and a finite multiplier is never NaN.
-      const int_vector q = grid_.round(grid_.clamp(scaled));
+      const int_vector q = grid_.round(grid_.clamp(hn::Mul(sum, multiplier_)));
       using output_type =
           std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
       output_type* to = static_cast<output_type*>(c) + index;
@@ -3460,6 +3496,11 @@ class column_epilogue {
   }
 
  private:
+  template <class D, class T>
+  static HWY_INLINE hn::Vec<D> load_or_zero(D d, const T* from, std::size_t column,
+                                            bool is_there) noexcept {
+    return is_there ? hn::LoadU(d, from + column) : hn::Zero(d);
+  }
   template <class V, class D, class T>
   static HWY_INLINE void store_lanes(V v, D d, std::size_t count, T* to) noexcept {
     if (count == lanes) {
@@ -3469,8 +3510,9 @@ class column_epilogue {
     }
   }
 
-  int_vector offset_, rhs_zero_point_;
-  float_vector multiplier_, lower_, upper_;
+  std::size_t column_;
+  int_vector offset_, rhs_zero_point_, column_sum_;
+  float_vector multiplier_, bias_, lower_, upper_;
   grid_vectors grid_;
 };
 
@@ -3564,24 +3606,26 @@ struct tile_operands {
   bool is_first;  // the sums are set rather than added to
 };
 
+/// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
+/// additions.
+template <std::size_t kSums>
+inline constexpr std::size_t parallel_sums = kSums <= 2   ? 4
+                                             : kSums <= 5 ? 2
+                                                          : 1;
+
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  constexpr std::size_t kSets = parallel_sums<kRows * kVectors>;
   const int_tag di;
   const std::uint8_t* a[kRows];
-  int_vector sum[kRows][kVectors];
+  int_vector sum[kSets][kRows][kVectors];
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = t.a + r * t.lda; }
-  if (t.is_first) {
+  DETENT_UNROLL for (std::size_t s = 0; s < kSets; ++s) {
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[r][v] = hn::Zero(di); }
-    }
-  } else {
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-        sum[r][v] = hn::LoadU(di, sums + r * kStride + v * lanes);
-      }
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[s][r][v] = hn::Zero(di); }
     }
   }
   const std::int8_t* b = t.b;
@@ -3591,12 +3635,12 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   std::size_t group = 0;
   for (; group + kGroups <= whole_groups; group += kGroups) {
     DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
-      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum);
+      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum[i % kSets]);
       b += group_depth * panel_columns;
     }
   }
   for (; group < whole_groups; ++group) {
-    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum);
+    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum[0]);
     b += group_depth * panel_columns;
   }
   if (t.depth % group_depth != 0) {
@@ -3606,30 +3650,50 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
       std::memcpy(last[r], a[r] + whole_groups * group_depth, t.depth % group_depth);
       a[r] = last[r];
     }
-    add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum);
+    add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum[0]);
   }
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      hn::StoreU(sum[r][v], di, sums + r * kStride + v * lanes);
+      int_vector all = sum[0][r][v];
+      DETENT_UNROLL for (std::size_t s = 1; s < kSets; ++s) { all = hn::Add(all, sum[s][r][v]); }
+      if (!t.is_first) {
+        all = hn::Add(all, hn::LoadU(di, sums + r * kStride + v * lanes));
+      }
+      hn::StoreU(all, di, sums + r * kStride + v * lanes);
     }
   }
 }
 
 /// Adds products to a block of sums that begins at row `row` and column `column` of c: kRows rows
-/// at a time, the rest with ever smaller tiles.
+/// at a time, as often as there are as many. Returns how many rows are done.
+template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
+HWY_INLINE std::size_t add_tiles(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
+                                 std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
+  std::size_t done = 0;
+  for (; done + kRows <= rows; done += kRows) {
+    if (t.is_first) {
+      prefetch_rows(g, row + done, kRows, column,
+                    (std::min)(kPanels * panel_columns, g.n - column));
+    }
+    add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
+    t.a += kRows * t.lda;
+  }
+  return done;
+}
+
+/// The same for all rows, the last ones with ever smaller tiles: of 12, 6, 4, 2 and 1 rows, so that
+/// what is left over rarely needs more than two.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
                          std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
-  for (; rows >= kRows; rows -= kRows, row += kRows) {
-    if (t.is_first) {
-      prefetch_rows(g, row, kRows, column, (std::min)(kPanels * panel_columns, g.n - column));
-    }
-    add_tile<kRows, kPanels, kStride>(t, sums);
-    t.a += kRows * t.lda;
-    sums += kRows * kStride;
-  }
+  const std::size_t done = add_tiles<kRows, kPanels, kStride>(g, row, rows, column, t, sums);
   if constexpr (kRows > 1) {
-    add_rows<kRows / 2, kPanels, kStride>(g, row, rows, column, t, sums);
+    if (done < rows) {
+      constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
+      t.a += done * t.lda;
+      add_rows<kNext, kPanels, kStride>(g, row + done, rows - done, column, t,
+                                        sums + done * kStride);
+    }
   }
 }
 
@@ -3758,22 +3822,35 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 
 #else
 
-/// The rows first .. first + rows (at most block_rows) of kPanels panels of columns.
+/// The rows first .. first + rows (at most block_rows) of kPanels panels of columns. Rows that fill
+/// the largest tiles go through those, panel by panel; the others need more columns to keep the
+/// multipliers busy.
 template <std::size_t kPanels>
 void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
                      std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
-  constexpr std::size_t kRows =
-      kPanels > DETENT_PASS_PANELS ? DETENT_PASS_ROWS / 2 : DETENT_PASS_ROWS;
+  constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{DETENT_PASS_PANELS});
+  constexpr std::size_t kRest = DETENT_PASS_ROWS / 2;
   constexpr std::size_t chunk_depth = chunk_bytes / kColumns;
   alignas(64) std::int32_t sums[block_rows * kColumns];
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
+  const std::size_t tiled = rows / DETENT_PASS_ROWS * DETENT_PASS_ROWS;
   for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    const tile_operands t{g.a + first * g.lda + k,          g.lda,
-                          panel + k * panel_columns,        panel_stride,
-                          (std::min)(chunk_depth, g.k - k), k == 0};
-    add_rows<kRows, kPanels, kColumns>(g, first, rows, column, t, sums);
+    const std::uint8_t* a = g.a + first * g.lda + k;
+    const std::int8_t* b = panel + k * panel_columns;
+    tile_operands t{a, g.lda, b, panel_stride, (std::min)(chunk_depth, g.k - k), k == 0};
+    for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
+      t.b = b + p * panel_stride;
+      add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
+          g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
+    }
+    if (tiled < rows) {
+      t.a = a + tiled * g.lda;
+      t.b = b;
+      add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
+                                         sums + tiled * kColumns);
+    }
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
@@ -3794,13 +3871,7 @@ void gemm_u8s8_columns(const gemm_u8s8_args& g, std::size_t first, std::size_t r
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   for (std::size_t first = 0; first < g.m; first += block_rows) {
-    const std::size_t rows = (std::min)(block_rows, g.m - first);
-    if (rows > DETENT_PASS_ROWS / 2) {
-      gemm_u8s8_columns<DETENT_PASS_PANELS>(g, first, rows, 0);
-    } else {
-      // Few rows need more columns to keep the multipliers busy.
-      gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, first, rows, 0);
-    }
+    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, first, (std::min)(block_rows, g.m - first), 0);
   }
 }
 
@@ -4188,11 +4259,13 @@ template <integer_output kOutput>
 class column_epilogue {
  public:
   HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
-      : offset_(hn::LoadU(int_tag{}, e.column_offset + column)),
-        rhs_zero_point_(e.row_sum != nullptr ? hn::LoadU(int_tag{}, e.rhs_zero_point + column)
-                                             : hn::Zero(int_tag{})),
-        multiplier_(kOutput == integer_output::s32 ? hn::Zero(float_tag{})
-                                                   : hn::LoadU(float_tag{}, e.multiplier + column)),
+      : column_(column),
+        offset_(hn::LoadU(int_tag{}, e.column_offset + column)),
+        rhs_zero_point_(load_or_zero(int_tag{}, e.rhs_zero_point, column, e.row_sum != nullptr)),
+        column_sum_(load_or_zero(int_tag{}, e.column_sum, column, e.row_zero_point != nullptr)),
+        multiplier_(
+            load_or_zero(float_tag{}, e.multiplier, column, kOutput != integer_output::s32)),
+        bias_(load_or_zero(float_tag{}, e.bias, column, e.bias != nullptr)),
         lower_(hn::Set(float_tag{}, e.lower)),
         upper_(hn::Set(float_tag{}, e.upper)),
         grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {}
@@ -4206,16 +4279,30 @@ class column_epilogue {
     if (e.row_sum != nullptr) {
       v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
     }
+    if (e.row_zero_point != nullptr) {
+      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
+    }
     if constexpr (kOutput == integer_output::s32) {
       store_lanes(v, di, count, static_cast<std::int32_t*>(c) + index);
       return;
     }
-    const float_vector scaled = hn::Mul(hn::ConvertTo(df, v), multiplier_);
+    const float_vector sum = hn::ConvertTo(df, v);
     if constexpr (kOutput == integer_output::f32) {
-      store_lanes(clamp_ordered(scaled, lower_, upper_), df, count, static_cast<float*>(c) + index);
+      float_vector m = multiplier_;
+      if (e.row_scale != nullptr) {
+        m = hn::Mul(hn::Set(df, e.row_scale[row]), m);
+      }
+      // Without a bias the sum of the product and 0 is rounded to the product.
+      float_vector real = hn::MulAdd(sum, m, bias_);
+      if (e.residual != nullptr) {
+        const float* residual = e.residual + row * e.residual_stride + column_;
+        real = hn::Add(real,
+                       count == lanes ? hn::LoadU(df, residual) : hn::LoadN(df, residual, count));
+      }
+      store_lanes(clamp_ordered(real, lower_, upper_), df, count, static_cast<float*>(c) + index);
     } else {
       // The product of an integer and a finite multiplier is never NaN.
-      const int_vector q = grid_.round(grid_.clamp(scaled));
+      const int_vector q = grid_.round(grid_.clamp(hn::Mul(sum, multiplier_)));
       using output_type =
           std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
       output_type* to = static_cast<output_type*>(c) + index;
@@ -4228,6 +4315,11 @@ class column_epilogue {
   }
 
  private:
+  template <class D, class T>
+  static HWY_INLINE hn::Vec<D> load_or_zero(D d, const T* from, std::size_t column,
+                                            bool is_there) noexcept {
+    return is_there ? hn::LoadU(d, from + column) : hn::Zero(d);
+  }
   template <class V, class D, class T>
   static HWY_INLINE void store_lanes(V v, D d, std::size_t count, T* to) noexcept {
     if (count == lanes) {
@@ -4237,8 +4329,9 @@ class column_epilogue {
     }
   }
 
-  int_vector offset_, rhs_zero_point_;
-  float_vector multiplier_, lower_, upper_;
+  std::size_t column_;
+  int_vector offset_, rhs_zero_point_, column_sum_;
+  float_vector multiplier_, bias_, lower_, upper_;
   grid_vectors grid_;
 };
 
@@ -4332,24 +4425,26 @@ struct tile_operands {
   bool is_first;  // the sums are set rather than added to
 };
 
+/// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
+/// additions.
+template <std::size_t kSums>
+inline constexpr std::size_t parallel_sums = kSums <= 2   ? 4
+                                             : kSums <= 5 ? 2
+                                                          : 1;
+
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  constexpr std::size_t kSets = parallel_sums<kRows * kVectors>;
   const int_tag di;
   const std::uint8_t* a[kRows];
-  int_vector sum[kRows][kVectors];
+  int_vector sum[kSets][kRows][kVectors];
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = t.a + r * t.lda; }
-  if (t.is_first) {
+  DETENT_UNROLL for (std::size_t s = 0; s < kSets; ++s) {
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[r][v] = hn::Zero(di); }
-    }
-  } else {
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-        sum[r][v] = hn::LoadU(di, sums + r * kStride + v * lanes);
-      }
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[s][r][v] = hn::Zero(di); }
     }
   }
   const std::int8_t* b = t.b;
@@ -4359,12 +4454,12 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   std::size_t group = 0;
   for (; group + kGroups <= whole_groups; group += kGroups) {
     DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
-      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum);
+      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum[i % kSets]);
       b += group_depth * panel_columns;
     }
   }
   for (; group < whole_groups; ++group) {
-    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum);
+    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum[0]);
     b += group_depth * panel_columns;
   }
   if (t.depth % group_depth != 0) {
@@ -4374,30 +4469,50 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
       std::memcpy(last[r], a[r] + whole_groups * group_depth, t.depth % group_depth);
       a[r] = last[r];
     }
-    add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum);
+    add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum[0]);
   }
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      hn::StoreU(sum[r][v], di, sums + r * kStride + v * lanes);
+      int_vector all = sum[0][r][v];
+      DETENT_UNROLL for (std::size_t s = 1; s < kSets; ++s) { all = hn::Add(all, sum[s][r][v]); }
+      if (!t.is_first) {
+        all = hn::Add(all, hn::LoadU(di, sums + r * kStride + v * lanes));
+      }
+      hn::StoreU(all, di, sums + r * kStride + v * lanes);
     }
   }
 }
 
 /// Adds products to a block of sums that begins at row `row` and column `column` of c: kRows rows
-/// at a time, the rest with ever smaller tiles.
+/// at a time, as often as there are as many. Returns how many rows are done.
+template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
+HWY_INLINE std::size_t add_tiles(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
+                                 std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
+  std::size_t done = 0;
+  for (; done + kRows <= rows; done += kRows) {
+    if (t.is_first) {
+      prefetch_rows(g, row + done, kRows, column,
+                    (std::min)(kPanels * panel_columns, g.n - column));
+    }
+    add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
+    t.a += kRows * t.lda;
+  }
+  return done;
+}
+
+/// The same for all rows, the last ones with ever smaller tiles: of 12, 6, 4, 2 and 1 rows, so that
+/// what is left over rarely needs more than two.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
                          std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
-  for (; rows >= kRows; rows -= kRows, row += kRows) {
-    if (t.is_first) {
-      prefetch_rows(g, row, kRows, column, (std::min)(kPanels * panel_columns, g.n - column));
-    }
-    add_tile<kRows, kPanels, kStride>(t, sums);
-    t.a += kRows * t.lda;
-    sums += kRows * kStride;
-  }
+  const std::size_t done = add_tiles<kRows, kPanels, kStride>(g, row, rows, column, t, sums);
   if constexpr (kRows > 1) {
-    add_rows<kRows / 2, kPanels, kStride>(g, row, rows, column, t, sums);
+    if (done < rows) {
+      constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
+      t.a += done * t.lda;
+      add_rows<kNext, kPanels, kStride>(g, row + done, rows - done, column, t,
+                                        sums + done * kStride);
+    }
   }
 }
 
@@ -4526,22 +4641,35 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 
 #else
 
-/// The rows first .. first + rows (at most block_rows) of kPanels panels of columns.
+/// The rows first .. first + rows (at most block_rows) of kPanels panels of columns. Rows that fill
+/// the largest tiles go through those, panel by panel; the others need more columns to keep the
+/// multipliers busy.
 template <std::size_t kPanels>
 void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
                      std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
-  constexpr std::size_t kRows =
-      kPanels > DETENT_PASS_PANELS ? DETENT_PASS_ROWS / 2 : DETENT_PASS_ROWS;
+  constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{DETENT_PASS_PANELS});
+  constexpr std::size_t kRest = DETENT_PASS_ROWS / 2;
   constexpr std::size_t chunk_depth = chunk_bytes / kColumns;
   alignas(64) std::int32_t sums[block_rows * kColumns];
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
+  const std::size_t tiled = rows / DETENT_PASS_ROWS * DETENT_PASS_ROWS;
   for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    const tile_operands t{g.a + first * g.lda + k,          g.lda,
-                          panel + k * panel_columns,        panel_stride,
-                          (std::min)(chunk_depth, g.k - k), k == 0};
-    add_rows<kRows, kPanels, kColumns>(g, first, rows, column, t, sums);
+    const std::uint8_t* a = g.a + first * g.lda + k;
+    const std::int8_t* b = panel + k * panel_columns;
+    tile_operands t{a, g.lda, b, panel_stride, (std::min)(chunk_depth, g.k - k), k == 0};
+    for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
+      t.b = b + p * panel_stride;
+      add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
+          g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
+    }
+    if (tiled < rows) {
+      t.a = a + tiled * g.lda;
+      t.b = b;
+      add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
+                                         sums + tiled * kColumns);
+    }
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
@@ -4562,13 +4690,7 @@ void gemm_u8s8_columns(const gemm_u8s8_args& g, std::size_t first, std::size_t r
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   for (std::size_t first = 0; first < g.m; first += block_rows) {
-    const std::size_t rows = (std::min)(block_rows, g.m - first);
-    if (rows > DETENT_PASS_ROWS / 2) {
-      gemm_u8s8_columns<DETENT_PASS_PANELS>(g, first, rows, 0);
-    } else {
-      // Few rows need more columns to keep the multipliers busy.
-      gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, first, rows, 0);
-    }
+    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, first, (std::min)(block_rows, g.m - first), 0);
   }
 }
 
@@ -6076,11 +6198,13 @@ template <integer_output kOutput>
 class column_epilogue {
  public:
   HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
-      : offset_(hn::LoadU(int_tag{}, e.column_offset + column)),
-        rhs_zero_point_(e.row_sum != nullptr ? hn::LoadU(int_tag{}, e.rhs_zero_point + column)
-                                             : hn::Zero(int_tag{})),
-        multiplier_(kOutput == integer_output::s32 ? hn::Zero(float_tag{})
-                                                   : hn::LoadU(float_tag{}, e.multiplier + column)),
+      : column_(column),
+        offset_(hn::LoadU(int_tag{}, e.column_offset + column)),
+        rhs_zero_point_(load_or_zero(int_tag{}, e.rhs_zero_point, column, e.row_sum != nullptr)),
+        column_sum_(load_or_zero(int_tag{}, e.column_sum, column, e.row_zero_point != nullptr)),
+        multiplier_(
+            load_or_zero(float_tag{}, e.multiplier, column, kOutput != integer_output::s32)),
+        bias_(load_or_zero(float_tag{}, e.bias, column, e.bias != nullptr)),
         lower_(hn::Set(float_tag{}, e.lower)),
         upper_(hn::Set(float_tag{}, e.upper)),
         grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {}
@@ -6094,16 +6218,30 @@ class column_epilogue {
     if (e.row_sum != nullptr) {
       v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
     }
+    if (e.row_zero_point != nullptr) {
+      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
+    }
     if constexpr (kOutput == integer_output::s32) {
       store_lanes(v, di, count, static_cast<std::int32_t*>(c) + index);
       return;
     }
-    const float_vector scaled = hn::Mul(hn::ConvertTo(df, v), multiplier_);
+    const float_vector sum = hn::ConvertTo(df, v);
     if constexpr (kOutput == integer_output::f32) {
-      store_lanes(clamp_ordered(scaled, lower_, upper_), df, count, static_cast<float*>(c) + index);
+      float_vector m = multiplier_;
+      if (e.row_scale != nullptr) {
+        m = hn::Mul(hn::Set(df, e.row_scale[row]), m);
+      }
+      // Without a bias the sum of the product and 0 is rounded to the product.
+      float_vector real = hn::MulAdd(sum, m, bias_);
+      if (e.residual != nullptr) {
+        const float* residual = e.residual + row * e.residual_stride + column_;
+        real = hn::Add(real,
+                       count == lanes ? hn::LoadU(df, residual) : hn::LoadN(df, residual, count));
+      }
+      store_lanes(clamp_ordered(real, lower_, upper_), df, count, static_cast<float*>(c) + index);
     } else {
       // The product of an integer and a finite multiplier is never NaN.
-      const int_vector q = grid_.round(grid_.clamp(scaled));
+      const int_vector q = grid_.round(grid_.clamp(hn::Mul(sum, multiplier_)));
       using output_type =
           std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
       output_type* to = static_cast<output_type*>(c) + index;
@@ -6116,6 +6254,11 @@ class column_epilogue {
   }
 
  private:
+  template <class D, class T>
+  static HWY_INLINE hn::Vec<D> load_or_zero(D d, const T* from, std::size_t column,
+                                            bool is_there) noexcept {
+    return is_there ? hn::LoadU(d, from + column) : hn::Zero(d);
+  }
   template <class V, class D, class T>
   static HWY_INLINE void store_lanes(V v, D d, std::size_t count, T* to) noexcept {
     if (count == lanes) {
@@ -6125,8 +6268,9 @@ class column_epilogue {
     }
   }
 
-  int_vector offset_, rhs_zero_point_;
-  float_vector multiplier_, lower_, upper_;
+  std::size_t column_;
+  int_vector offset_, rhs_zero_point_, column_sum_;
+  float_vector multiplier_, bias_, lower_, upper_;
   grid_vectors grid_;
 };
 
@@ -6220,24 +6364,26 @@ struct tile_operands {
   bool is_first;  // the sums are set rather than added to
 };
 
+/// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
+/// additions.
+template <std::size_t kSums>
+inline constexpr std::size_t parallel_sums = kSums <= 2   ? 4
+                                             : kSums <= 5 ? 2
+                                                          : 1;
+
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  constexpr std::size_t kSets = parallel_sums<kRows * kVectors>;
   const int_tag di;
   const std::uint8_t* a[kRows];
-  int_vector sum[kRows][kVectors];
+  int_vector sum[kSets][kRows][kVectors];
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = t.a + r * t.lda; }
-  if (t.is_first) {
+  DETENT_UNROLL for (std::size_t s = 0; s < kSets; ++s) {
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[r][v] = hn::Zero(di); }
-    }
-  } else {
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-        sum[r][v] = hn::LoadU(di, sums + r * kStride + v * lanes);
-      }
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[s][r][v] = hn::Zero(di); }
     }
   }
   const std::int8_t* b = t.b;
@@ -6247,12 +6393,12 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   std::size_t group = 0;
   for (; group + kGroups <= whole_groups; group += kGroups) {
     DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
-      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum);
+      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum[i % kSets]);
       b += group_depth * panel_columns;
     }
   }
   for (; group < whole_groups; ++group) {
-    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum);
+    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum[0]);
     b += group_depth * panel_columns;
   }
   if (t.depth % group_depth != 0) {
@@ -6262,30 +6408,50 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
       std::memcpy(last[r], a[r] + whole_groups * group_depth, t.depth % group_depth);
       a[r] = last[r];
     }
-    add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum);
+    add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum[0]);
   }
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      hn::StoreU(sum[r][v], di, sums + r * kStride + v * lanes);
+      int_vector all = sum[0][r][v];
+      DETENT_UNROLL for (std::size_t s = 1; s < kSets; ++s) { all = hn::Add(all, sum[s][r][v]); }
+      if (!t.is_first) {
+        all = hn::Add(all, hn::LoadU(di, sums + r * kStride + v * lanes));
+      }
+      hn::StoreU(all, di, sums + r * kStride + v * lanes);
     }
   }
 }
 
 /// Adds products to a block of sums that begins at row `row` and column `column` of c: kRows rows
-/// at a time, the rest with ever smaller tiles.
+/// at a time, as often as there are as many. Returns how many rows are done.
+template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
+HWY_INLINE std::size_t add_tiles(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
+                                 std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
+  std::size_t done = 0;
+  for (; done + kRows <= rows; done += kRows) {
+    if (t.is_first) {
+      prefetch_rows(g, row + done, kRows, column,
+                    (std::min)(kPanels * panel_columns, g.n - column));
+    }
+    add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
+    t.a += kRows * t.lda;
+  }
+  return done;
+}
+
+/// The same for all rows, the last ones with ever smaller tiles: of 12, 6, 4, 2 and 1 rows, so that
+/// what is left over rarely needs more than two.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
                          std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
-  for (; rows >= kRows; rows -= kRows, row += kRows) {
-    if (t.is_first) {
-      prefetch_rows(g, row, kRows, column, (std::min)(kPanels * panel_columns, g.n - column));
-    }
-    add_tile<kRows, kPanels, kStride>(t, sums);
-    t.a += kRows * t.lda;
-    sums += kRows * kStride;
-  }
+  const std::size_t done = add_tiles<kRows, kPanels, kStride>(g, row, rows, column, t, sums);
   if constexpr (kRows > 1) {
-    add_rows<kRows / 2, kPanels, kStride>(g, row, rows, column, t, sums);
+    if (done < rows) {
+      constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
+      t.a += done * t.lda;
+      add_rows<kNext, kPanels, kStride>(g, row + done, rows - done, column, t,
+                                        sums + done * kStride);
+    }
   }
 }
 
@@ -6414,22 +6580,35 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 
 #else
 
-/// The rows first .. first + rows (at most block_rows) of kPanels panels of columns.
+/// The rows first .. first + rows (at most block_rows) of kPanels panels of columns. Rows that fill
+/// the largest tiles go through those, panel by panel; the others need more columns to keep the
+/// multipliers busy.
 template <std::size_t kPanels>
 void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
                      std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
-  constexpr std::size_t kRows =
-      kPanels > DETENT_PASS_PANELS ? DETENT_PASS_ROWS / 2 : DETENT_PASS_ROWS;
+  constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{DETENT_PASS_PANELS});
+  constexpr std::size_t kRest = DETENT_PASS_ROWS / 2;
   constexpr std::size_t chunk_depth = chunk_bytes / kColumns;
   alignas(64) std::int32_t sums[block_rows * kColumns];
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
+  const std::size_t tiled = rows / DETENT_PASS_ROWS * DETENT_PASS_ROWS;
   for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    const tile_operands t{g.a + first * g.lda + k,          g.lda,
-                          panel + k * panel_columns,        panel_stride,
-                          (std::min)(chunk_depth, g.k - k), k == 0};
-    add_rows<kRows, kPanels, kColumns>(g, first, rows, column, t, sums);
+    const std::uint8_t* a = g.a + first * g.lda + k;
+    const std::int8_t* b = panel + k * panel_columns;
+    tile_operands t{a, g.lda, b, panel_stride, (std::min)(chunk_depth, g.k - k), k == 0};
+    for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
+      t.b = b + p * panel_stride;
+      add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
+          g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
+    }
+    if (tiled < rows) {
+      t.a = a + tiled * g.lda;
+      t.b = b;
+      add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
+                                         sums + tiled * kColumns);
+    }
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
@@ -6450,13 +6629,7 @@ void gemm_u8s8_columns(const gemm_u8s8_args& g, std::size_t first, std::size_t r
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   for (std::size_t first = 0; first < g.m; first += block_rows) {
-    const std::size_t rows = (std::min)(block_rows, g.m - first);
-    if (rows > DETENT_PASS_ROWS / 2) {
-      gemm_u8s8_columns<DETENT_PASS_PANELS>(g, first, rows, 0);
-    } else {
-      // Few rows need more columns to keep the multipliers busy.
-      gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, first, rows, 0);
-    }
+    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, first, (std::min)(block_rows, g.m - first), 0);
   }
 }
 
@@ -6844,11 +7017,13 @@ template <integer_output kOutput>
 class column_epilogue {
  public:
   HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
-      : offset_(hn::LoadU(int_tag{}, e.column_offset + column)),
-        rhs_zero_point_(e.row_sum != nullptr ? hn::LoadU(int_tag{}, e.rhs_zero_point + column)
-                                             : hn::Zero(int_tag{})),
-        multiplier_(kOutput == integer_output::s32 ? hn::Zero(float_tag{})
-                                                   : hn::LoadU(float_tag{}, e.multiplier + column)),
+      : column_(column),
+        offset_(hn::LoadU(int_tag{}, e.column_offset + column)),
+        rhs_zero_point_(load_or_zero(int_tag{}, e.rhs_zero_point, column, e.row_sum != nullptr)),
+        column_sum_(load_or_zero(int_tag{}, e.column_sum, column, e.row_zero_point != nullptr)),
+        multiplier_(
+            load_or_zero(float_tag{}, e.multiplier, column, kOutput != integer_output::s32)),
+        bias_(load_or_zero(float_tag{}, e.bias, column, e.bias != nullptr)),
         lower_(hn::Set(float_tag{}, e.lower)),
         upper_(hn::Set(float_tag{}, e.upper)),
         grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {}
@@ -6862,16 +7037,30 @@ class column_epilogue {
     if (e.row_sum != nullptr) {
       v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
     }
+    if (e.row_zero_point != nullptr) {
+      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
+    }
     if constexpr (kOutput == integer_output::s32) {
       store_lanes(v, di, count, static_cast<std::int32_t*>(c) + index);
       return;
     }
-    const float_vector scaled = hn::Mul(hn::ConvertTo(df, v), multiplier_);
+    const float_vector sum = hn::ConvertTo(df, v);
     if constexpr (kOutput == integer_output::f32) {
-      store_lanes(clamp_ordered(scaled, lower_, upper_), df, count, static_cast<float*>(c) + index);
+      float_vector m = multiplier_;
+      if (e.row_scale != nullptr) {
+        m = hn::Mul(hn::Set(df, e.row_scale[row]), m);
+      }
+      // Without a bias the sum of the product and 0 is rounded to the product.
+      float_vector real = hn::MulAdd(sum, m, bias_);
+      if (e.residual != nullptr) {
+        const float* residual = e.residual + row * e.residual_stride + column_;
+        real = hn::Add(real,
+                       count == lanes ? hn::LoadU(df, residual) : hn::LoadN(df, residual, count));
+      }
+      store_lanes(clamp_ordered(real, lower_, upper_), df, count, static_cast<float*>(c) + index);
     } else {
       // The product of an integer and a finite multiplier is never NaN.
-      const int_vector q = grid_.round(grid_.clamp(scaled));
+      const int_vector q = grid_.round(grid_.clamp(hn::Mul(sum, multiplier_)));
       using output_type =
           std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
       output_type* to = static_cast<output_type*>(c) + index;
@@ -6884,6 +7073,11 @@ class column_epilogue {
   }
 
  private:
+  template <class D, class T>
+  static HWY_INLINE hn::Vec<D> load_or_zero(D d, const T* from, std::size_t column,
+                                            bool is_there) noexcept {
+    return is_there ? hn::LoadU(d, from + column) : hn::Zero(d);
+  }
   template <class V, class D, class T>
   static HWY_INLINE void store_lanes(V v, D d, std::size_t count, T* to) noexcept {
     if (count == lanes) {
@@ -6893,8 +7087,9 @@ class column_epilogue {
     }
   }
 
-  int_vector offset_, rhs_zero_point_;
-  float_vector multiplier_, lower_, upper_;
+  std::size_t column_;
+  int_vector offset_, rhs_zero_point_, column_sum_;
+  float_vector multiplier_, bias_, lower_, upper_;
   grid_vectors grid_;
 };
 
@@ -6988,24 +7183,26 @@ struct tile_operands {
   bool is_first;  // the sums are set rather than added to
 };
 
+/// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
+/// additions.
+template <std::size_t kSums>
+inline constexpr std::size_t parallel_sums = kSums <= 2   ? 4
+                                             : kSums <= 5 ? 2
+                                                          : 1;
+
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  constexpr std::size_t kSets = parallel_sums<kRows * kVectors>;
   const int_tag di;
   const std::uint8_t* a[kRows];
-  int_vector sum[kRows][kVectors];
+  int_vector sum[kSets][kRows][kVectors];
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = t.a + r * t.lda; }
-  if (t.is_first) {
+  DETENT_UNROLL for (std::size_t s = 0; s < kSets; ++s) {
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[r][v] = hn::Zero(di); }
-    }
-  } else {
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-        sum[r][v] = hn::LoadU(di, sums + r * kStride + v * lanes);
-      }
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[s][r][v] = hn::Zero(di); }
     }
   }
   const std::int8_t* b = t.b;
@@ -7015,12 +7212,12 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   std::size_t group = 0;
   for (; group + kGroups <= whole_groups; group += kGroups) {
     DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
-      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum);
+      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum[i % kSets]);
       b += group_depth * panel_columns;
     }
   }
   for (; group < whole_groups; ++group) {
-    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum);
+    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum[0]);
     b += group_depth * panel_columns;
   }
   if (t.depth % group_depth != 0) {
@@ -7030,30 +7227,50 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
       std::memcpy(last[r], a[r] + whole_groups * group_depth, t.depth % group_depth);
       a[r] = last[r];
     }
-    add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum);
+    add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum[0]);
   }
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      hn::StoreU(sum[r][v], di, sums + r * kStride + v * lanes);
+      int_vector all = sum[0][r][v];
+      DETENT_UNROLL for (std::size_t s = 1; s < kSets; ++s) { all = hn::Add(all, sum[s][r][v]); }
+      if (!t.is_first) {
+        all = hn::Add(all, hn::LoadU(di, sums + r * kStride + v * lanes));
+      }
+      hn::StoreU(all, di, sums + r * kStride + v * lanes);
     }
   }
 }
 
 /// Adds products to a block of sums that begins at row `row` and column `column` of c: kRows rows
-/// at a time, the rest with ever smaller tiles.
+/// at a time, as often as there are as many. Returns how many rows are done.
+template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
+HWY_INLINE std::size_t add_tiles(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
+                                 std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
+  std::size_t done = 0;
+  for (; done + kRows <= rows; done += kRows) {
+    if (t.is_first) {
+      prefetch_rows(g, row + done, kRows, column,
+                    (std::min)(kPanels * panel_columns, g.n - column));
+    }
+    add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
+    t.a += kRows * t.lda;
+  }
+  return done;
+}
+
+/// The same for all rows, the last ones with ever smaller tiles: of 12, 6, 4, 2 and 1 rows, so that
+/// what is left over rarely needs more than two.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
                          std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
-  for (; rows >= kRows; rows -= kRows, row += kRows) {
-    if (t.is_first) {
-      prefetch_rows(g, row, kRows, column, (std::min)(kPanels * panel_columns, g.n - column));
-    }
-    add_tile<kRows, kPanels, kStride>(t, sums);
-    t.a += kRows * t.lda;
-    sums += kRows * kStride;
-  }
+  const std::size_t done = add_tiles<kRows, kPanels, kStride>(g, row, rows, column, t, sums);
   if constexpr (kRows > 1) {
-    add_rows<kRows / 2, kPanels, kStride>(g, row, rows, column, t, sums);
+    if (done < rows) {
+      constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
+      t.a += done * t.lda;
+      add_rows<kNext, kPanels, kStride>(g, row + done, rows - done, column, t,
+                                        sums + done * kStride);
+    }
   }
 }
 
@@ -7182,22 +7399,35 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 
 #else
 
-/// The rows first .. first + rows (at most block_rows) of kPanels panels of columns.
+/// The rows first .. first + rows (at most block_rows) of kPanels panels of columns. Rows that fill
+/// the largest tiles go through those, panel by panel; the others need more columns to keep the
+/// multipliers busy.
 template <std::size_t kPanels>
 void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
                      std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
-  constexpr std::size_t kRows =
-      kPanels > DETENT_PASS_PANELS ? DETENT_PASS_ROWS / 2 : DETENT_PASS_ROWS;
+  constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{DETENT_PASS_PANELS});
+  constexpr std::size_t kRest = DETENT_PASS_ROWS / 2;
   constexpr std::size_t chunk_depth = chunk_bytes / kColumns;
   alignas(64) std::int32_t sums[block_rows * kColumns];
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
+  const std::size_t tiled = rows / DETENT_PASS_ROWS * DETENT_PASS_ROWS;
   for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    const tile_operands t{g.a + first * g.lda + k,          g.lda,
-                          panel + k * panel_columns,        panel_stride,
-                          (std::min)(chunk_depth, g.k - k), k == 0};
-    add_rows<kRows, kPanels, kColumns>(g, first, rows, column, t, sums);
+    const std::uint8_t* a = g.a + first * g.lda + k;
+    const std::int8_t* b = panel + k * panel_columns;
+    tile_operands t{a, g.lda, b, panel_stride, (std::min)(chunk_depth, g.k - k), k == 0};
+    for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
+      t.b = b + p * panel_stride;
+      add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
+          g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
+    }
+    if (tiled < rows) {
+      t.a = a + tiled * g.lda;
+      t.b = b;
+      add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
+                                         sums + tiled * kColumns);
+    }
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
@@ -7218,13 +7448,7 @@ void gemm_u8s8_columns(const gemm_u8s8_args& g, std::size_t first, std::size_t r
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   for (std::size_t first = 0; first < g.m; first += block_rows) {
-    const std::size_t rows = (std::min)(block_rows, g.m - first);
-    if (rows > DETENT_PASS_ROWS / 2) {
-      gemm_u8s8_columns<DETENT_PASS_PANELS>(g, first, rows, 0);
-    } else {
-      // Few rows need more columns to keep the multipliers busy.
-      gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, first, rows, 0);
-    }
+    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, first, (std::min)(block_rows, g.m - first), 0);
   }
 }
 
@@ -9371,11 +9595,11 @@ class weight_pairs {
     }
   }
 
-  std::vector<std::int8_t> data_;
+  aligned_vector<std::int8_t> data_;
   std::vector<std::uint8_t> order_;
   std::vector<std::size_t> first_correction_;
   std::vector<std::size_t> correction_group_;
-  std::vector<std::int8_t> corrections_;
+  aligned_vector<std::int8_t> corrections_;
   std::size_t corrected_ = 0;
 };
 
@@ -9426,21 +9650,23 @@ struct weights_certificate {
 /// one value serves all columns.
 struct weight_options {
   std::span<const float> scales = {};
-  std::span<const std::int32_t> zero_points =
-      {};                                   // -128..255 - 128: of the signed values that are packed
-  std::span<const std::int32_t> bias = {};  // in units of lhs_scale * scale of the column
+  std::span<const std::int32_t> zero_points = {};  // values of the weights' type
+  std::span<const std::int32_t> bias = {};         // in units of lhs_scale * scale of the column
 };
 
-/// An owned, packed K x N matrix of signed 8-bit weights. Immutable; share it freely between
-/// threads.
+/// An owned, packed K x N matrix of 8-bit weights. What it holds is signed: of unsigned weights and
+/// their zero points 128 is taken away, which changes no product. Immutable; share it freely
+/// between threads.
 class packed_weights {
  public:
   packed_weights() = default;
 
   /// Copies and packs `w` (K rows, N columns, any strides: w.transposed() packs the transpose).
-  packed_weights(matrix_view<const std::int8_t> w, const weight_options& options)
+  template <quantized_byte W>
+  packed_weights(matrix_view<const W> w, const weight_options& options)
       : depth_(w.rows), columns_(w.columns) {
     detail::require_matrix(w, "pack_weights");
+    constexpr std::int32_t shift = full_grid<W>.qmin - full_grid<std::int8_t>.qmin;
     scales_ = detail::per_column(options.scales, columns_, 1.0F, "scales");
     zero_points_ =
         detail::per_column(options.zero_points, columns_, std::int32_t{0}, "zero points");
@@ -9448,8 +9674,9 @@ class packed_weights {
     for (const float scale : scales_) {
       detail::require_scale(scale, "pack_weights");
     }
-    for (const std::int32_t zero_point : zero_points_) {
-      detail::require_zero_point(zero_point, full_grid<std::int8_t>, "pack_weights");
+    for (std::int32_t& zero_point : zero_points_) {
+      detail::require_zero_point(zero_point, full_grid<W>, "pack_weights");
+      zero_point -= shift;
       has_zero_points_ = has_zero_points_ || zero_point != 0;
     }
 
@@ -9465,7 +9692,7 @@ class packed_weights {
       std::int64_t sum = 0;
       std::int64_t magnitude = 0;
       for (std::size_t k = 0; k < depth_; ++k) {
-        const std::int8_t value = w(k, j);
+        const auto value = static_cast<std::int8_t>(w(k, j) - shift);
         column[k / group_depth * group_depth * panel_columns + k % group_depth] = value;
         sum += value;
         const std::int64_t distance = std::int64_t{value} - zero_points_[j];
@@ -9499,6 +9726,7 @@ class packed_weights {
   }
   [[nodiscard]] std::span<const std::int32_t> column_sums() const noexcept { return column_sums_; }
   [[nodiscard]] std::span<const float> scales() const noexcept { return scales_; }
+  /// Of the signed values that are packed.
   [[nodiscard]] std::span<const std::int32_t> zero_points() const noexcept { return zero_points_; }
   [[nodiscard]] std::span<const std::int32_t> bias() const noexcept { return bias_; }
   [[nodiscard]] bool has_zero_points() const noexcept { return has_zero_points_; }
@@ -9506,7 +9734,7 @@ class packed_weights {
  private:
   std::size_t depth_ = 0;
   std::size_t columns_ = 0;
-  std::vector<std::int8_t> data_;
+  detail::aligned_vector<std::int8_t> data_;
   struct lazy_pairs {
     std::once_flag made;
     detail::weight_pairs value;
@@ -9522,6 +9750,10 @@ class packed_weights {
 
 /// Packs K x N weights for gemm(). Throws shape_mismatch or invalid_argument.
 [[nodiscard]] inline packed_weights pack_weights(matrix_view<const std::int8_t> w,
+                                                 const weight_options& options = {}) {
+  return packed_weights(w, options);
+}
+[[nodiscard]] inline packed_weights pack_weights(matrix_view<const std::uint8_t> w,
                                                  const weight_options& options = {}) {
   return packed_weights(w, options);
 }
@@ -9562,7 +9794,7 @@ class packed_floats {
  private:
   std::size_t depth_ = 0;
   std::size_t columns_ = 0;
-  std::vector<float> data_;
+  detail::aligned_vector<float> data_;
   std::vector<float> bias_;
 };
 
@@ -9828,9 +10060,11 @@ DETENT_NAMESPACE_END
 #ifndef DETENT_EPILOGUE_HPP
 #define DETENT_EPILOGUE_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 DETENT_NAMESPACE_BEGIN
@@ -9839,19 +10073,31 @@ DETENT_NAMESPACE_BEGIN
 /// selects which of the fields count:
 ///
 ///   acc   = bias[j] + sum_k (a[i,k] - lhs_zero_point) * (b[k,j] - zero_point[j])        exact
+///           (the bias of the weights)
 ///   s32     acc
-///   float   clamp(float(acc) * (lhs_scale * scale[j]), lower, upper)
+///   float   clamp(fma(float(acc), lhs_scale * scale[j], bias[j]) + residual[i,j], lower, upper)
+///           (the bias of the options; what is absent is 0)
 ///   u8, s8  clamp(round_half_even(float(acc) * m[j]) + output.zero_point, levels)
 ///           m[j] = reference::requantize_multiplier(lhs_scale, scale[j], output.scale)
+///
+/// lhs_zero_point is a value of the left side's type: 0..255 or -128..127.
 struct epilogue_options {
   float lhs_scale = 1.0F;
-  std::int32_t lhs_zero_point = 0;  // 0..255
+  std::int32_t lhs_zero_point = 0;
   quant_params output = {};
   /// The grid of a quantized output; the default (qmin > qmax) is the whole type. Narrowing it is
   /// how a ReLU or clip is fused.
   grid levels = {0, -1};
   float lower = -std::numeric_limits<float>::infinity();
   float upper = std::numeric_limits<float>::infinity();
+  /// Of gemm() only: parameters of each row of the left side, instead of the two above. Scales are
+  /// for float outputs.
+  std::span<const float> lhs_scales = {};
+  std::span<const std::int32_t> lhs_zero_points = {};
+  /// Of gemm() to float only: real values that are added to each column, and to each element. The
+  /// residual may be the output itself.
+  std::span<const float> bias = {};
+  matrix_view<const float> residual = {};
 };
 
 namespace detail {
@@ -9863,14 +10109,19 @@ inline constexpr kernels::integer_output output_kind =
     : std::same_as<T, std::uint8_t> ? kernels::integer_output::u8
                                     : kernels::integer_output::s8;
 
+/// What is added to signed values so that they become unsigned, and to their zero points: kernels
+/// read unsigned left sides.
+template <quantized_byte A>
+inline constexpr std::int32_t lhs_shift = full_grid<A>.qmin;
+
 /// The per-column arrays of an integer product, padded as the kernels want them.
 class column_terms {
  public:
-  /// Checks the options and computes the terms of the columns of `w`.
-  template <class T>
+  /// Checks the options and computes the terms of the columns of `w` for a left side of type A.
+  template <class T, class A>
   void prepare(const packed_weights& w, const epilogue_options& o, const char* where) {
     require_scale(o.lhs_scale, where);
-    require_zero_point(o.lhs_zero_point, full_grid<std::uint8_t>, where);
+    require_zero_point(o.lhs_zero_point, full_grid<A>, where);
     require(w.certificate().fits_s32(), error_kind::overflow, where, ": with K = ", w.depth(),
             " the sums may reach ", w.certificate().accumulator_bound,
             ", which does not fit 32 bits");
@@ -9881,30 +10132,42 @@ class column_terms {
     offset_.assign(padded, 0);
     zero_points_.assign(w.has_zero_points() ? padded : 0, 0);
     const auto depth = static_cast<std::uint32_t>(w.depth());
-    const auto lhs_zero_point = static_cast<std::uint32_t>(o.lhs_zero_point);
+    // Those of the rows come with them.
+    const auto lhs_zero_point = o.lhs_zero_points.empty()
+                                    ? static_cast<std::uint32_t>(o.lhs_zero_point - lhs_shift<A>)
+                                    : 0U;
+    column_sums_.assign(padded, 0);
     for (std::size_t j = 0; j < columns; ++j) {
       // Modulo 2^32: intermediate values may wrap, the final sum was proved to fit.
       const auto bias = static_cast<std::uint32_t>(w.bias()[j]);
       const auto column_sum = static_cast<std::uint32_t>(w.column_sums()[j]);
       const auto zero_point = static_cast<std::uint32_t>(w.zero_points()[j]);
-      offset_[j] = static_cast<std::int32_t>(bias - lhs_zero_point * column_sum +
-                                             depth * lhs_zero_point * zero_point);
+      const std::uint32_t distance_sum = column_sum - depth * zero_point;
+      offset_[j] = static_cast<std::int32_t>(bias - lhs_zero_point * distance_sum);
+      column_sums_[j] = static_cast<std::int32_t>(distance_sum);
       if (w.has_zero_points()) {
         zero_points_[j] = w.zero_points()[j];
       }
     }
     epilogue_.column_offset = offset_.data();
     epilogue_.rhs_zero_point = w.has_zero_points() ? zero_points_.data() : nullptr;
+    epilogue_.column_sum = column_sums_.data();
     if constexpr (!std::same_as<T, std::int32_t>) {
       multiplier_.assign(padded, 0.0F);
       for (std::size_t j = 0; j < columns; ++j) {
-        multiplier_[j] = std::same_as<T, float> ? o.lhs_scale * w.scales()[j]
-                                                : reference::requantize_multiplier(
-                                                      o.lhs_scale, w.scales()[j], o.output.scale);
+        multiplier_[j] =
+            std::same_as<T, float>
+                ? (o.lhs_scales.empty() ? o.lhs_scale : 1.0F) * w.scales()[j]
+                : reference::requantize_multiplier(o.lhs_scale, w.scales()[j], o.output.scale);
       }
       epilogue_.multiplier = multiplier_.data();
       epilogue_.lower = o.lower;
       epilogue_.upper = o.upper;
+    }
+    if (!o.bias.empty()) {
+      bias_.assign(padded, 0.0F);
+      std::copy(o.bias.begin(), o.bias.end(), bias_.begin());
+      epilogue_.bias = bias_.data();
     }
     if constexpr (quantized_byte<T>) {
       const grid levels = o.levels.qmin > o.levels.qmax ? full_grid<T> : o.levels;
@@ -9934,7 +10197,9 @@ class column_terms {
   kernels::integer_epilogue epilogue_;
   std::vector<std::int32_t> offset_;
   std::vector<std::int32_t> zero_points_;
+  std::vector<std::int32_t> column_sums_;
   std::vector<float> multiplier_;
+  std::vector<float> bias_;
 };
 
 }  // namespace detail
@@ -9950,8 +10215,9 @@ DETENT_NAMESPACE_END
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
-#include <vector>
+#include <type_traits>
 
 DETENT_NAMESPACE_BEGIN
 
@@ -9989,16 +10255,153 @@ inline void sum_rows(const std::uint8_t* a, std::size_t lda, std::size_t rows, s
   }
 }
 
-/// Calls body(first row, rows) for the blocks that the rows are shared out in.
+/// Calls body(first row, rows) for blocks of `block` rows.
 template <class Body>
-void for_row_blocks(std::size_t rows, const parallel_for& parallel, const Body& body) {
-  if (!parallel) {
-    body(std::size_t{0}, rows);
+void for_row_blocks(std::size_t rows, std::size_t block, const parallel_for& parallel,
+                    const Body& body) {
+  if (rows == 0) {
     return;
   }
-  run_parallel(parallel, (rows + rows_per_task - 1) / rows_per_task, [&](std::size_t block) {
-    const std::size_t first = block * rows_per_task;
-    body(first, (std::min)(rows_per_task, rows - first));
+  run_parallel(parallel, (rows + block - 1) / block, [&](std::size_t i) {
+    const std::size_t first = i * block;
+    body(first, (std::min)(block, rows - first));
+  });
+}
+
+/// Room for a block of rows that are made unsigned or quantized: one for each thread, which grows
+/// to what the largest product needs.
+template <class T>
+[[nodiscard]] T* block_memory(std::size_t size) {
+  thread_local aligned_vector<T> memory;
+  if (memory.size() < size) {
+    memory.resize(size);
+  }
+  return memory.data();
+}
+
+/// Signed bytes to unsigned ones that are 128 more.
+inline void shift_to_unsigned(const std::int8_t* from, std::size_t n, std::uint8_t* to) noexcept {
+  constexpr std::size_t step = 32;
+  std::size_t i = 0;
+  for (; i + step <= n; i += step) {
+    std::uint64_t words[step / sizeof(std::uint64_t)];
+    std::memcpy(words, from + i, step);
+    for (std::uint64_t& word : words) {
+      word ^= 0x8080808080808080U;
+    }
+    std::memcpy(to + i, words, step);
+  }
+  for (; i < n; ++i) {
+    to[i] = static_cast<std::uint8_t>(from[i] + 128);
+  }
+}
+
+/// The per-row arguments of an epilogue.
+template <class T, class A>
+void require_rows(std::size_t rows, std::size_t columns, const epilogue_options& o) {
+  constexpr const char* where = "gemm";
+  constexpr bool to_float = std::same_as<T, float>;
+  require(o.lhs_scales.empty() || o.lhs_scales.size() == rows, error_kind::shape_mismatch, where,
+          ": ", o.lhs_scales.size(), " scales for ", rows, " rows");
+  require(o.lhs_zero_points.empty() || o.lhs_zero_points.size() == rows, error_kind::shape_mismatch,
+          where, ": ", o.lhs_zero_points.size(), " zero points for ", rows, " rows");
+  require(to_float || o.lhs_scales.empty(), error_kind::unsupported, where,
+          ": scales of rows are for products to float");
+  require(to_float || (o.bias.empty() && o.residual.data == nullptr), error_kind::unsupported,
+          where, ": real biases and residuals are for products to float");
+  require(o.bias.empty() || o.bias.size() == columns, error_kind::shape_mismatch, where, ": ",
+          o.bias.size(), " biases for ", columns, " columns");
+  require(o.residual.data == nullptr || (o.residual.rows == rows && o.residual.columns == columns),
+          error_kind::shape_mismatch, where, ": the residual is ", o.residual.rows, " x ",
+          o.residual.columns, ", not ", rows, " x ", columns);
+  require(o.residual.data == nullptr || o.residual.column_stride == 1 || columns <= 1,
+          error_kind::unsupported, where, ": rows must be dense (the residual's column stride is ",
+          o.residual.column_stride, ")");
+  for (const float scale : o.lhs_scales) {
+    require_scale(scale, where);
+  }
+  for (const std::int32_t zero_point : o.lhs_zero_points) {
+    require_zero_point(zero_point, full_grid<A>, where);
+  }
+}
+
+/// What all blocks of a product have in common.
+template <class T>
+class integer_product {
+ public:
+  /// `A` is the type that the options speak of.
+  template <class A>
+  integer_product(std::type_identity<A> /*lhs*/, std::size_t rows, const packed_weights& weights,
+                  matrix_view<T> out, const epilogue_options& options)
+      : table_(active_table()), weights_(weights), out_(out), residual_(options.residual) {
+    require_rows<T, A>(rows, weights.columns(), options);
+    terms_.template prepare<T, A>(weights, options, "gemm");
+    panels_ = weights.panels(table_);
+  }
+
+  /// Rows first .. first + rows (at most rows_per_task) from a's unsigned bytes. Zero points and
+  /// scales are those of these rows; null stands for what the options give to all rows.
+  void multiply(const std::uint8_t* a, std::size_t lda, std::size_t first, std::size_t rows,
+                const std::int32_t* zero_points, const float* scales) const {
+    std::int32_t row_sums[rows_per_task];
+    kernels::gemm_u8s8_args g;
+    g.a = a;
+    g.lda = lda;
+    g.b = panels_;
+    g.ldc = static_cast<std::size_t>(out_.row_stride);
+    g.c = out_.data + first * g.ldc;
+    g.m = rows;
+    g.n = weights_.columns();
+    g.k = weights_.depth();
+    if (terms_.needs_row_sums()) {
+      sum_rows(a, lda, rows, g.k, row_sums);
+    }
+    g.epilogue = terms_.epilogue(row_sums);
+    g.epilogue.row_zero_point = zero_points;
+    g.epilogue.row_scale = scales;
+    if (residual_.data != nullptr) {
+      g.epilogue.residual =
+          residual_.data + static_cast<std::ptrdiff_t>(first) * residual_.row_stride;
+      g.epilogue.residual_stride = static_cast<std::size_t>(residual_.row_stride);
+    }
+    table_.gemm_u8s8(g);
+  }
+
+ private:
+  const kernels::kernel_table& table_;
+  const packed_weights& weights_;
+  matrix_view<T> out_;
+  matrix_view<const float> residual_;
+  column_terms terms_;
+  kernels::packed_panels panels_;
+};
+
+template <class A, class T>
+void multiply(matrix_view<const A> lhs, const packed_weights& weights, matrix_view<T> out,
+              const epilogue_options& options, const parallel_for& parallel) {
+  require_product(lhs, weights.depth(), weights.columns(), out);
+  const integer_product<T> product(std::type_identity<A>{}, lhs.rows, weights, out, options);
+  const auto lda = static_cast<std::size_t>(lhs.row_stride);
+  const std::size_t depth = lhs.columns;
+  for_row_blocks(lhs.rows, rows_per_task, parallel, [&](std::size_t first, std::size_t rows) {
+    const std::int32_t* zero_points =
+        options.lhs_zero_points.empty() ? nullptr : options.lhs_zero_points.data() + first;
+    const float* scales = options.lhs_scales.empty() ? nullptr : options.lhs_scales.data() + first;
+    const A* a = lhs.data + first * lda;
+    if constexpr (std::same_as<A, std::uint8_t>) {
+      product.multiply(a, lda, first, rows, zero_points, scales);
+    } else {
+      std::uint8_t* shifted = block_memory<std::uint8_t>(rows * depth);
+      std::int32_t shifted_zero_points[rows_per_task];
+      for (std::size_t i = 0; i < rows; ++i) {
+        shift_to_unsigned(a + i * lda, depth, shifted + i * depth);
+        if (zero_points != nullptr) {
+          shifted_zero_points[i] = zero_points[i] - lhs_shift<A>;
+        }
+      }
+      product.multiply(shifted, depth, first, rows,
+                       zero_points != nullptr ? shifted_zero_points : nullptr, scales);
+    }
   });
 }
 
@@ -10007,42 +10410,24 @@ void for_row_blocks(std::size_t rows, const parallel_for& parallel, const Body& 
 /// out = epilogue(lhs * weights); see epilogue_options for the arithmetic of each output type.
 /// lhs is M x K, out is M x N; both with dense rows at any row stride. They do not overlap.
 /// Exact: throws overflow if the weights' certificate does not exclude sums beyond 32 bits.
-/// Throws shape_mismatch, invalid_argument. Thread-safe. Allocates O(N) (and O(M) where the weights
-/// have zero points).
+/// Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Allocates O(N); for signed
+/// left sides each thread keeps 48 rows of K bytes.
 template <integer_gemm_output T>
 void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
-  detail::require_product(lhs, weights.depth(), weights.columns(), out);
-  detail::column_terms terms;
-  terms.prepare<T>(weights, options, "gemm");
-  const auto lda = static_cast<std::size_t>(lhs.row_stride);
-  const auto ldc = static_cast<std::size_t>(out.row_stride);
-  std::vector<std::int32_t> row_sums(terms.needs_row_sums() ? lhs.rows : 0);
-  const kernels::kernel_table& table = detail::active_table();
-  const kernels::packed_panels panels = weights.panels(table);
-  detail::for_row_blocks(lhs.rows, parallel, [&](std::size_t first, std::size_t rows) {
-    kernels::gemm_u8s8_args g;
-    g.a = lhs.data + first * lda;
-    g.lda = lda;
-    g.b = panels;
-    g.c = out.data + first * ldc;
-    g.ldc = ldc;
-    g.m = rows;
-    g.n = weights.columns();
-    g.k = weights.depth();
-    if (terms.needs_row_sums()) {
-      detail::sum_rows(g.a, lda, rows, g.k, row_sums.data() + first);
-    }
-    g.epilogue = terms.epilogue(row_sums.data() + first);
-    table.gemm_u8s8(g);
-  });
+  detail::multiply(lhs, weights, out, options, parallel);
+}
+template <integer_gemm_output T>
+void gemm(matrix_view<const std::int8_t> lhs, const packed_weights& weights, matrix_view<T> out,
+          const epilogue_options& options = {}, const parallel_for& parallel = {}) {
+  detail::multiply(lhs, weights, out, options, parallel);
 }
 
-/// Writes through a mutable view of bytes as through a const one.
-template <integer_gemm_output T>
-void gemm(matrix_view<std::uint8_t> lhs, const packed_weights& weights, matrix_view<T> out,
+/// Reads through a mutable view of bytes as through a const one.
+template <quantized_byte A, integer_gemm_output T>
+void gemm(matrix_view<A> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
-  gemm(matrix_view<const std::uint8_t>(lhs), weights, out, options, parallel);
+  detail::multiply(matrix_view<const A>(lhs), weights, out, options, parallel);
 }
 
 /// out = clamp(bias + lhs * weights, lower, upper), each element one chain of fused multiply-adds
@@ -10056,7 +10441,8 @@ inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, mat
   const auto lda = static_cast<std::size_t>(lhs.row_stride);
   const auto ldc = static_cast<std::size_t>(out.row_stride);
   const auto kernel = detail::active_table().gemm_f32;
-  detail::for_row_blocks(lhs.rows, parallel, [&](std::size_t first, std::size_t rows) {
+  const std::size_t block = parallel ? detail::rows_per_task : lhs.rows;
+  detail::for_row_blocks(lhs.rows, block, parallel, [&](std::size_t first, std::size_t rows) {
     kernels::gemm_f32_args g;
     g.a = lhs.data + first * lda;
     g.lda = lda;
@@ -10325,12 +10711,16 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
               const parallel_for& parallel = {}) {
   const filter_shape& f = filters.shape();
   detail::require_images(f, w, input, output);
+  detail::require(options.lhs_scales.empty() && options.lhs_zero_points.empty() &&
+                      options.bias.empty() && options.residual.data == nullptr,
+                  error_kind::unsupported,
+                  "convolution: parameters of rows, real biases and residuals are for gemm");
   if (output.empty()) {
     return;
   }
   std::vector<detail::column_terms> terms(filters.groups().size());
   for (std::size_t g = 0; g < terms.size(); ++g) {
-    terms[g].prepare<T>(filters.groups()[g], options, "convolution");
+    terms[g].prepare<T, std::uint8_t>(filters.groups()[g], options, "convolution");
   }
   const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
   const kernels::kernel_table& table = detail::active_table();
@@ -10479,6 +10869,29 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_CONVOLUTION_HPP
+// ---- detent/dynamic_linear.hpp ----
+// Products of real rows with 8-bit weights: the left side is quantized on the way, from its own
+// range.
+//
+//   p[i]   = params_from_range(range of row i, or of all rows, lhs_scheme)
+//   q      = quantize(lhs, p)
+//   out    = clamp(fma(float(acc), p.scale * scale[j], bias[j]) + residual[i,j], lower, upper)
+//
+// with the exact integer sum acc of gemm(). Blocks of rows are quantized just before they are
+// multiplied, so that nothing of the size of the left side is stored; per tensor, its range is
+// computed first.
+#ifndef DETENT_DYNAMIC_LINEAR_HPP
+#define DETENT_DYNAMIC_LINEAR_HPP
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <type_traits>
+#include <vector>
+
 // ---- detent/dynamic_quantize.hpp ----
 // Quantization whose parameters come from the data itself: of a whole tensor, or of each row of a
 // matrix (per token), with the sums of the rows that a product with zero points needs.
@@ -10654,6 +11067,131 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_DYNAMIC_QUANTIZE_HPP
+
+DETENT_NAMESPACE_BEGIN
+
+/// What a left side that is quantized on the way may hold.
+template <class F>
+concept linear_input =
+    std::same_as<F, float> || std::same_as<F, float16> || std::same_as<F, bfloat16>;
+
+struct dynamic_linear_options {
+  bool per_row = true;  // a range for each row (token), or one for the whole left side
+  quant_scheme lhs_scheme = asymmetric<std::uint8_t>;
+  std::span<const float> bias = {};  // none, or one for each column
+  matrix_view<const float> residual = {};
+  float lower = -std::numeric_limits<float>::infinity();
+  float upper = std::numeric_limits<float>::infinity();
+};
+
+namespace detail {
+
+/// Rows as floats: where they are, or converted to memory of the thread.
+template <linear_input F>
+[[nodiscard]] matrix_view<const float> float_rows(matrix_view<const F> x, std::size_t first,
+                                                  std::size_t rows) {
+  const F* from = x.data + static_cast<std::ptrdiff_t>(first) * x.row_stride;
+  if constexpr (std::same_as<F, float>) {
+    return {from, rows, x.columns, x.row_stride};
+  } else {
+    float* to = block_memory<float>(rows * x.columns);
+    for (std::size_t i = 0; i < rows; ++i, from += x.row_stride) {
+      for (std::size_t j = 0; j < x.columns; ++j) {
+        to[i * x.columns + j] = to_float(from[j]);
+      }
+    }
+    return {to, rows, x.columns};
+  }
+}
+
+/// The parameters of all rows together.
+template <linear_input F>
+quant_params params_of_rows(matrix_view<const F> x, quant_scheme scheme, const char* where,
+                            const parallel_for& parallel) {
+  const std::size_t blocks = (x.rows + rows_per_task - 1) / rows_per_task;
+  std::vector<kernels::min_max_result> ranges(blocks, active_table().min_max(nullptr, 0));
+  for_row_blocks(x.rows, rows_per_task, parallel, [&](std::size_t first, std::size_t rows) {
+    kernels::min_max_result& range = ranges[first / rows_per_task];
+    const matrix_view<const float> block = float_rows(x, first, rows);
+    for (std::size_t i = 0; i < rows; ++i) {
+      const kernels::min_max_result row = active_table().min_max(
+          block.data + static_cast<std::ptrdiff_t>(i) * block.row_stride, block.columns);
+      range.lower = (std::min)(range.lower, row.lower);
+      range.upper = (std::max)(range.upper, row.upper);
+      range.count_nan += row.count_nan;
+    }
+  });
+  kernels::min_max_result all = active_table().min_max(nullptr, 0);
+  for (const kernels::min_max_result& range : ranges) {
+    all.lower = (std::min)(all.lower, range.lower);
+    all.upper = (std::max)(all.upper, range.upper);
+    all.count_nan += range.count_nan;
+  }
+  return dynamic_params(all, all.count_nan < x.rows * x.columns, scheme, where);
+}
+
+}  // namespace detail
+
+/// lhs is M x K, out is M x N, both with dense rows at any row stride; out does not overlap lhs.
+/// NaN becomes the zero point; an infinity is an invalid_argument, and rows before it may have been
+/// written. Throws what gemm() throws. Thread-safe. Allocates O(M + N), and each thread keeps 48
+/// rows of K bytes (and of K floats, for other types than float).
+template <linear_input F>
+void dynamic_linear(matrix_view<const F> lhs, const packed_weights& weights, matrix_view<float> out,
+                    const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {
+  constexpr const char* where = "dynamic_linear";
+  using detail::rows_per_task;
+  detail::require_product(lhs, weights.depth(), weights.columns(), out);
+  detail::require_grid<std::uint8_t>(options.lhs_scheme.levels, where);
+  epilogue_options epilogue;
+  epilogue.lower = options.lower;
+  epilogue.upper = options.upper;
+  epilogue.bias = options.bias;
+  epilogue.residual = options.residual;
+  if (!options.per_row) {
+    const quant_params all = detail::params_of_rows(lhs, options.lhs_scheme, where, parallel);
+    epilogue.lhs_scale = all.scale;
+    epilogue.lhs_zero_point = all.zero_point;
+  }
+  const detail::integer_product<float> product(std::type_identity<std::uint8_t>{}, lhs.rows,
+                                               weights, out, epilogue);
+  detail::for_row_blocks(
+      lhs.rows, rows_per_task, parallel, [&](std::size_t first, std::size_t rows) {
+        const matrix_view<const float> block = detail::float_rows(lhs, first, rows);
+        std::uint8_t* q = detail::block_memory<std::uint8_t>(rows * lhs.columns);
+        float scales[rows_per_task] = {epilogue.lhs_scale};
+        std::int32_t zero_points[rows_per_task] = {epilogue.lhs_zero_point};
+        if (options.per_row) {
+          dynamic_quantize_rows(block, matrix_view<std::uint8_t>(q, rows, lhs.columns),
+                                std::span<float>(scales, rows),
+                                std::span<std::int32_t>(zero_points, rows), {}, options.lhs_scheme);
+          product.multiply(q, lhs.columns, first, rows, zero_points, scales);
+          return;
+        }
+        kernels::elementwise_args a;
+        a.rows = rows;
+        a.columns = lhs.columns;
+        a.in_stride = block.row_stride;
+        a.out_stride = static_cast<std::ptrdiff_t>(lhs.columns);
+        a.scale = scales;
+        a.zero_point = zero_points;
+        a.qmin = options.lhs_scheme.levels.qmin;
+        a.qmax = options.lhs_scheme.levels.qmax;
+        detail::quantize_row<std::uint8_t>::run(block.data, a, q);
+        product.multiply(q, lhs.columns, first, rows, nullptr, nullptr);
+      });
+}
+
+/// Reads through a mutable view as through a const one.
+template <linear_input F>
+void dynamic_linear(matrix_view<F> lhs, const packed_weights& weights, matrix_view<float> out,
+                    const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {
+  dynamic_linear(matrix_view<const F>(lhs), weights, out, options, parallel);
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_DYNAMIC_LINEAR_HPP
 // ---- detent/fake_quantize.hpp ----
 // Fake quantization: quantize and dequantize in one step, to see in float what a grid does to a
 // network and to train through it; and its gradients.

@@ -26,11 +26,13 @@ template <integer_output kOutput>
 class column_epilogue {
  public:
   HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
-      : offset_(hn::LoadU(int_tag{}, e.column_offset + column)),
-        rhs_zero_point_(e.row_sum != nullptr ? hn::LoadU(int_tag{}, e.rhs_zero_point + column)
-                                             : hn::Zero(int_tag{})),
-        multiplier_(kOutput == integer_output::s32 ? hn::Zero(float_tag{})
-                                                   : hn::LoadU(float_tag{}, e.multiplier + column)),
+      : column_(column),
+        offset_(hn::LoadU(int_tag{}, e.column_offset + column)),
+        rhs_zero_point_(load_or_zero(int_tag{}, e.rhs_zero_point, column, e.row_sum != nullptr)),
+        column_sum_(load_or_zero(int_tag{}, e.column_sum, column, e.row_zero_point != nullptr)),
+        multiplier_(
+            load_or_zero(float_tag{}, e.multiplier, column, kOutput != integer_output::s32)),
+        bias_(load_or_zero(float_tag{}, e.bias, column, e.bias != nullptr)),
         lower_(hn::Set(float_tag{}, e.lower)),
         upper_(hn::Set(float_tag{}, e.upper)),
         grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {}
@@ -44,16 +46,30 @@ class column_epilogue {
     if (e.row_sum != nullptr) {
       v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
     }
+    if (e.row_zero_point != nullptr) {
+      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
+    }
     if constexpr (kOutput == integer_output::s32) {
       store_lanes(v, di, count, static_cast<std::int32_t*>(c) + index);
       return;
     }
-    const float_vector scaled = hn::Mul(hn::ConvertTo(df, v), multiplier_);
+    const float_vector sum = hn::ConvertTo(df, v);
     if constexpr (kOutput == integer_output::f32) {
-      store_lanes(clamp_ordered(scaled, lower_, upper_), df, count, static_cast<float*>(c) + index);
+      float_vector m = multiplier_;
+      if (e.row_scale != nullptr) {
+        m = hn::Mul(hn::Set(df, e.row_scale[row]), m);
+      }
+      // Without a bias the sum of the product and 0 is rounded to the product.
+      float_vector real = hn::MulAdd(sum, m, bias_);
+      if (e.residual != nullptr) {
+        const float* residual = e.residual + row * e.residual_stride + column_;
+        real = hn::Add(real,
+                       count == lanes ? hn::LoadU(df, residual) : hn::LoadN(df, residual, count));
+      }
+      store_lanes(clamp_ordered(real, lower_, upper_), df, count, static_cast<float*>(c) + index);
     } else {
       // The product of an integer and a finite multiplier is never NaN.
-      const int_vector q = grid_.round(grid_.clamp(scaled));
+      const int_vector q = grid_.round(grid_.clamp(hn::Mul(sum, multiplier_)));
       using output_type =
           std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
       output_type* to = static_cast<output_type*>(c) + index;
@@ -66,6 +82,11 @@ class column_epilogue {
   }
 
  private:
+  template <class D, class T>
+  static HWY_INLINE hn::Vec<D> load_or_zero(D d, const T* from, std::size_t column,
+                                            bool is_there) noexcept {
+    return is_there ? hn::LoadU(d, from + column) : hn::Zero(d);
+  }
   template <class V, class D, class T>
   static HWY_INLINE void store_lanes(V v, D d, std::size_t count, T* to) noexcept {
     if (count == lanes) {
@@ -75,8 +96,9 @@ class column_epilogue {
     }
   }
 
-  int_vector offset_, rhs_zero_point_;
-  float_vector multiplier_, lower_, upper_;
+  std::size_t column_;
+  int_vector offset_, rhs_zero_point_, column_sum_;
+  float_vector multiplier_, bias_, lower_, upper_;
   grid_vectors grid_;
 };
 
@@ -170,24 +192,26 @@ struct tile_operands {
   bool is_first;  // the sums are set rather than added to
 };
 
+/// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
+/// additions.
+template <std::size_t kSums>
+inline constexpr std::size_t parallel_sums = kSums <= 2   ? 4
+                                             : kSums <= 5 ? 2
+                                                          : 1;
+
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  constexpr std::size_t kSets = parallel_sums<kRows * kVectors>;
   const int_tag di;
   const std::uint8_t* a[kRows];
-  int_vector sum[kRows][kVectors];
+  int_vector sum[kSets][kRows][kVectors];
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = t.a + r * t.lda; }
-  if (t.is_first) {
+  DETENT_UNROLL for (std::size_t s = 0; s < kSets; ++s) {
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[r][v] = hn::Zero(di); }
-    }
-  } else {
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-        sum[r][v] = hn::LoadU(di, sums + r * kStride + v * lanes);
-      }
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[s][r][v] = hn::Zero(di); }
     }
   }
   const std::int8_t* b = t.b;
@@ -197,12 +221,12 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   std::size_t group = 0;
   for (; group + kGroups <= whole_groups; group += kGroups) {
     DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
-      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum);
+      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum[i % kSets]);
       b += group_depth * panel_columns;
     }
   }
   for (; group < whole_groups; ++group) {
-    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum);
+    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum[0]);
     b += group_depth * panel_columns;
   }
   if (t.depth % group_depth != 0) {
@@ -212,30 +236,50 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
       std::memcpy(last[r], a[r] + whole_groups * group_depth, t.depth % group_depth);
       a[r] = last[r];
     }
-    add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum);
+    add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum[0]);
   }
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      hn::StoreU(sum[r][v], di, sums + r * kStride + v * lanes);
+      int_vector all = sum[0][r][v];
+      DETENT_UNROLL for (std::size_t s = 1; s < kSets; ++s) { all = hn::Add(all, sum[s][r][v]); }
+      if (!t.is_first) {
+        all = hn::Add(all, hn::LoadU(di, sums + r * kStride + v * lanes));
+      }
+      hn::StoreU(all, di, sums + r * kStride + v * lanes);
     }
   }
 }
 
 /// Adds products to a block of sums that begins at row `row` and column `column` of c: kRows rows
-/// at a time, the rest with ever smaller tiles.
+/// at a time, as often as there are as many. Returns how many rows are done.
+template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
+HWY_INLINE std::size_t add_tiles(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
+                                 std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
+  std::size_t done = 0;
+  for (; done + kRows <= rows; done += kRows) {
+    if (t.is_first) {
+      prefetch_rows(g, row + done, kRows, column,
+                    (std::min)(kPanels * panel_columns, g.n - column));
+    }
+    add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
+    t.a += kRows * t.lda;
+  }
+  return done;
+}
+
+/// The same for all rows, the last ones with ever smaller tiles: of 12, 6, 4, 2 and 1 rows, so that
+/// what is left over rarely needs more than two.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
                          std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
-  for (; rows >= kRows; rows -= kRows, row += kRows) {
-    if (t.is_first) {
-      prefetch_rows(g, row, kRows, column, (std::min)(kPanels * panel_columns, g.n - column));
-    }
-    add_tile<kRows, kPanels, kStride>(t, sums);
-    t.a += kRows * t.lda;
-    sums += kRows * kStride;
-  }
+  const std::size_t done = add_tiles<kRows, kPanels, kStride>(g, row, rows, column, t, sums);
   if constexpr (kRows > 1) {
-    add_rows<kRows / 2, kPanels, kStride>(g, row, rows, column, t, sums);
+    if (done < rows) {
+      constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
+      t.a += done * t.lda;
+      add_rows<kNext, kPanels, kStride>(g, row + done, rows - done, column, t,
+                                        sums + done * kStride);
+    }
   }
 }
 
@@ -364,22 +408,35 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 
 #else
 
-/// The rows first .. first + rows (at most block_rows) of kPanels panels of columns.
+/// The rows first .. first + rows (at most block_rows) of kPanels panels of columns. Rows that fill
+/// the largest tiles go through those, panel by panel; the others need more columns to keep the
+/// multipliers busy.
 template <std::size_t kPanels>
 void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
                      std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
-  constexpr std::size_t kRows =
-      kPanels > DETENT_PASS_PANELS ? DETENT_PASS_ROWS / 2 : DETENT_PASS_ROWS;
+  constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{DETENT_PASS_PANELS});
+  constexpr std::size_t kRest = DETENT_PASS_ROWS / 2;
   constexpr std::size_t chunk_depth = chunk_bytes / kColumns;
   alignas(64) std::int32_t sums[block_rows * kColumns];
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
+  const std::size_t tiled = rows / DETENT_PASS_ROWS * DETENT_PASS_ROWS;
   for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    const tile_operands t{g.a + first * g.lda + k,          g.lda,
-                          panel + k * panel_columns,        panel_stride,
-                          (std::min)(chunk_depth, g.k - k), k == 0};
-    add_rows<kRows, kPanels, kColumns>(g, first, rows, column, t, sums);
+    const std::uint8_t* a = g.a + first * g.lda + k;
+    const std::int8_t* b = panel + k * panel_columns;
+    tile_operands t{a, g.lda, b, panel_stride, (std::min)(chunk_depth, g.k - k), k == 0};
+    for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
+      t.b = b + p * panel_stride;
+      add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
+          g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
+    }
+    if (tiled < rows) {
+      t.a = a + tiled * g.lda;
+      t.b = b;
+      add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
+                                         sums + tiled * kColumns);
+    }
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
@@ -400,13 +457,7 @@ void gemm_u8s8_columns(const gemm_u8s8_args& g, std::size_t first, std::size_t r
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   for (std::size_t first = 0; first < g.m; first += block_rows) {
-    const std::size_t rows = (std::min)(block_rows, g.m - first);
-    if (rows > DETENT_PASS_ROWS / 2) {
-      gemm_u8s8_columns<DETENT_PASS_PANELS>(g, first, rows, 0);
-    } else {
-      // Few rows need more columns to keep the multipliers busy.
-      gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, first, rows, 0);
-    }
+    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, first, (std::min)(block_rows, g.m - first), 0);
   }
 }
 

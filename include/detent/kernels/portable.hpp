@@ -155,16 +155,26 @@ inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row,
   if (e.row_sum != nullptr) {
     sum -= wrapping(e.row_sum[row]) * wrapping(e.rhs_zero_point[column]);
   }
+  if (e.row_zero_point != nullptr) {
+    sum -= wrapping(e.row_zero_point[row]) * wrapping(e.column_sum[column]);
+  }
   const auto v = static_cast<std::int32_t>(sum);
   if (e.output == integer_output::s32) {
     static_cast<std::int32_t*>(c)[index] = v;
     return;
   }
-  const float scaled = static_cast<float>(v) * e.multiplier[column];
   if (e.output == integer_output::f32) {
-    static_cast<float*>(c)[index] = clamp(scaled, e.lower, e.upper);
+    const float multiplier =
+        e.row_scale != nullptr ? e.row_scale[row] * e.multiplier[column] : e.multiplier[column];
+    float real =
+        std::fma(static_cast<float>(v), multiplier, e.bias != nullptr ? e.bias[column] : 0.0F);
+    if (e.residual != nullptr) {
+      real += e.residual[row * e.residual_stride + column];
+    }
+    static_cast<float*>(c)[index] = clamp(real, e.lower, e.upper);
     return;
   }
+  const float scaled = static_cast<float>(v) * e.multiplier[column];
   const std::int32_t q = to_grid(scaled, e.zero_point, e.qmin, e.qmax);
   if (e.output == integer_output::u8) {
     static_cast<std::uint8_t*>(c)[index] = static_cast<std::uint8_t>(q);

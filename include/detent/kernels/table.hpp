@@ -24,18 +24,28 @@ enum class integer_output : std::uint8_t { s32, f32, u8, s8 };
 
 /// From the 32-bit sum of a raw product (no zero points yet) to what is stored:
 ///
-///   v = sum + column_offset[j] - row_sum[i] * rhs_zero_point[j]          (modulo 2^32)
+///   v = sum + column_offset[j] - row_sum[i] * rhs_zero_point[j]
+///           - row_zero_point[i] * column_sum[j]                          (modulo 2^32)
+///   m = multiplier[j], or row_scale[i] * multiplier[j]
 ///   s32  v
-///   f32  clamp(float(v) * multiplier[j], lower, upper)
+///   f32  clamp(float(v) * m, lower, upper)
+///        clamp(fma(float(v), m, bias[j]) + residual[i, j], lower, upper)   if either is there
 ///   u8s8 clamp(round_half_even(float(v) * multiplier[j]) + zero_point, qmin, qmax)
 ///
-/// The per-column arrays are readable up to the next multiple of panel_columns.
+/// The per-column arrays are readable up to the next multiple of panel_columns. Depthwise products
+/// have columns only.
 struct integer_epilogue {
   integer_output output = integer_output::s32;
   const std::int32_t* column_offset = nullptr;   // bias and the zero-point terms of the column
   const std::int32_t* row_sum = nullptr;         // null when no rhs zero point is set
   const std::int32_t* rhs_zero_point = nullptr;  // null when row_sum is
+  const std::int32_t* row_zero_point = nullptr;  // null, or of the left side
+  const std::int32_t* column_sum = nullptr;      // read where row_zero_point is not null
   const float* multiplier = nullptr;             // null for s32
+  const float* row_scale = nullptr;              // null, or with f32 only
+  const float* bias = nullptr;                   // null, or with f32 only
+  const float* residual = nullptr;               // null, or with f32 only
+  std::size_t residual_stride = 0;
   std::int32_t zero_point = 0;
   std::int32_t qmin = 0;
   std::int32_t qmax = 0;

@@ -318,12 +318,14 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
           } else {
             pack(once);
           }
-          const std::size_t step = zero_point_count == 1 ? rows : 1;
-          for (std::size_t i = 0; i < rows; i += step) {
-            options.lhs_zero_point = lhs_zero_points[i % zero_point_count] + shift;
-            gemm(matrix_view<const std::uint8_t>(lhs + i * s.k, step, s.k), *weights,
-                 matrix_view<T>(out + i * s.n, step, s.n), options, *c.parallel);
+          std::vector<std::int32_t> row_zero_points(zero_point_count == 1 ? 0 : rows);
+          for (std::size_t i = 0; i < row_zero_points.size(); ++i) {
+            row_zero_points[i] = lhs_zero_points[i % zero_point_count] + shift;
           }
+          options.lhs_zero_point = zero_point_count == 1 ? lhs_zero_points[0] + shift : 0;
+          options.lhs_zero_points = row_zero_points;
+          gemm(matrix_view<const std::uint8_t>(lhs, rows, s.k), *weights,
+               matrix_view<T>(out, rows, s.n), options, *c.parallel);
         });
   });
 }

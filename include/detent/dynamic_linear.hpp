@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Products of real rows with 8-bit weights: the left side is quantized on the way, from its own
+// range.
+//
+//   p[i]   = params_from_range(range of row i, or of all rows, lhs_scheme)
+//   q      = quantize(lhs, p)
+//   out    = clamp(fma(float(acc), p.scale * scale[j], bias[j]) + residual[i,j], lower, upper)
+//
+// with the exact integer sum acc of gemm(). Blocks of rows are quantized just before they are
+// multiplied, so that nothing of the size of the left side is stored; per tensor, its range is
+// computed first.
+#ifndef DETENT_DYNAMIC_LINEAR_HPP
+#define DETENT_DYNAMIC_LINEAR_HPP
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include <detent/dynamic_quantize.hpp>
+#include <detent/error.hpp>
+#include <detent/float_formats.hpp>
+#include <detent/gemm.hpp>
+#include <detent/pack.hpp>
+#include <detent/parallel.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+
+/// What a left side that is quantized on the way may hold.
+template <class F>
+concept linear_input =
+    std::same_as<F, float> || std::same_as<F, float16> || std::same_as<F, bfloat16>;
+
+struct dynamic_linear_options {
+  bool per_row = true;  // a range for each row (token), or one for the whole left side
+  quant_scheme lhs_scheme = asymmetric<std::uint8_t>;
+  std::span<const float> bias = {};  // none, or one for each column
+  matrix_view<const float> residual = {};
+  float lower = -std::numeric_limits<float>::infinity();
+  float upper = std::numeric_limits<float>::infinity();
+};
+
+namespace detail {
+
+/// Rows as floats: where they are, or converted to memory of the thread.
+template <linear_input F>
+[[nodiscard]] matrix_view<const float> float_rows(matrix_view<const F> x, std::size_t first,
+                                                  std::size_t rows) {
+  const F* from = x.data + static_cast<std::ptrdiff_t>(first) * x.row_stride;
+  if constexpr (std::same_as<F, float>) {
+    return {from, rows, x.columns, x.row_stride};
+  } else {
+    float* to = block_memory<float>(rows * x.columns);
+    for (std::size_t i = 0; i < rows; ++i, from += x.row_stride) {
+      for (std::size_t j = 0; j < x.columns; ++j) {
+        to[i * x.columns + j] = to_float(from[j]);
+      }
+    }
+    return {to, rows, x.columns};
+  }
+}
+
+/// The parameters of all rows together.
+template <linear_input F>
+quant_params params_of_rows(matrix_view<const F> x, quant_scheme scheme, const char* where,
+                            const parallel_for& parallel) {
+  const std::size_t blocks = (x.rows + rows_per_task - 1) / rows_per_task;
+  std::vector<kernels::min_max_result> ranges(blocks, active_table().min_max(nullptr, 0));
+  for_row_blocks(x.rows, rows_per_task, parallel, [&](std::size_t first, std::size_t rows) {
+    kernels::min_max_result& range = ranges[first / rows_per_task];
+    const matrix_view<const float> block = float_rows(x, first, rows);
+    for (std::size_t i = 0; i < rows; ++i) {
+      const kernels::min_max_result row = active_table().min_max(
+          block.data + static_cast<std::ptrdiff_t>(i) * block.row_stride, block.columns);
+      range.lower = (std::min)(range.lower, row.lower);
+      range.upper = (std::max)(range.upper, row.upper);
+      range.count_nan += row.count_nan;
+    }
+  });
+  kernels::min_max_result all = active_table().min_max(nullptr, 0);
+  for (const kernels::min_max_result& range : ranges) {
+    all.lower = (std::min)(all.lower, range.lower);
+    all.upper = (std::max)(all.upper, range.upper);
+    all.count_nan += range.count_nan;
+  }
+  return dynamic_params(all, all.count_nan < x.rows * x.columns, scheme, where);
+}
+
+}  // namespace detail
+
+/// lhs is M x K, out is M x N, both with dense rows at any row stride; out does not overlap lhs.
+/// NaN becomes the zero point; an infinity is an invalid_argument, and rows before it may have been
+/// written. Throws what gemm() throws. Thread-safe. Allocates O(M + N), and each thread keeps 48
+/// rows of K bytes (and of K floats, for other types than float).
+template <linear_input F>
+void dynamic_linear(matrix_view<const F> lhs, const packed_weights& weights, matrix_view<float> out,
+                    const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {
+  constexpr const char* where = "dynamic_linear";
+  using detail::rows_per_task;
+  detail::require_product(lhs, weights.depth(), weights.columns(), out);
+  detail::require_grid<std::uint8_t>(options.lhs_scheme.levels, where);
+  epilogue_options epilogue;
+  epilogue.lower = options.lower;
+  epilogue.upper = options.upper;
+  epilogue.bias = options.bias;
+  epilogue.residual = options.residual;
+  if (!options.per_row) {
+    const quant_params all = detail::params_of_rows(lhs, options.lhs_scheme, where, parallel);
+    epilogue.lhs_scale = all.scale;
+    epilogue.lhs_zero_point = all.zero_point;
+  }
+  const detail::integer_product<float> product(std::type_identity<std::uint8_t>{}, lhs.rows,
+                                               weights, out, epilogue);
+  detail::for_row_blocks(
+      lhs.rows, rows_per_task, parallel, [&](std::size_t first, std::size_t rows) {
+        const matrix_view<const float> block = detail::float_rows(lhs, first, rows);
+        std::uint8_t* q = detail::block_memory<std::uint8_t>(rows * lhs.columns);
+        float scales[rows_per_task] = {epilogue.lhs_scale};
+        std::int32_t zero_points[rows_per_task] = {epilogue.lhs_zero_point};
+        if (options.per_row) {
+          dynamic_quantize_rows(block, matrix_view<std::uint8_t>(q, rows, lhs.columns),
+                                std::span<float>(scales, rows),
+                                std::span<std::int32_t>(zero_points, rows), {}, options.lhs_scheme);
+          product.multiply(q, lhs.columns, first, rows, zero_points, scales);
+          return;
+        }
+        kernels::elementwise_args a;
+        a.rows = rows;
+        a.columns = lhs.columns;
+        a.in_stride = block.row_stride;
+        a.out_stride = static_cast<std::ptrdiff_t>(lhs.columns);
+        a.scale = scales;
+        a.zero_point = zero_points;
+        a.qmin = options.lhs_scheme.levels.qmin;
+        a.qmax = options.lhs_scheme.levels.qmax;
+        detail::quantize_row<std::uint8_t>::run(block.data, a, q);
+        product.multiply(q, lhs.columns, first, rows, nullptr, nullptr);
+      });
+}
+
+/// Reads through a mutable view as through a const one.
+template <linear_input F>
+void dynamic_linear(matrix_view<F> lhs, const packed_weights& weights, matrix_view<float> out,
+                    const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {
+  dynamic_linear(matrix_view<const F>(lhs), weights, out, options, parallel);
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_DYNAMIC_LINEAR_HPP

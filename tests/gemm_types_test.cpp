@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Products of signed and unsigned sides, parameters for each row, real biases and residuals, and
+// left sides that are quantized on the way.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/detent.hpp>
+
+#include "check_error.hpp"
+#include "compare.hpp"
+#include "for_each_target.hpp"
+#include "guarded_memory.hpp"
+#include "oracle.hpp"
+#include "random.hpp"
+
+namespace {
+
+using detent::epilogue_options;
+using detent::error_kind;
+using detent::matrix_view;
+using test::difference;
+using test::for_each_target;
+using test::random_source;
+
+template <class A_, class W_>
+struct sides {
+  using A = A_;
+  using W = W_;
+};
+
+template <class Q>
+std::int32_t any_code(random_source& random) {
+  return random.integer(detent::full_grid<Q>.qmin, detent::full_grid<Q>.qmax);
+}
+
+template <class Q>
+std::vector<Q> codes(random_source& random, std::size_t n) {
+  switch (random.integer(0, 4)) {
+    case 0:
+      return std::vector<Q>(n, static_cast<Q>(detent::full_grid<Q>.qmax));
+    case 1:
+      return std::vector<Q>(n, static_cast<Q>(detent::full_grid<Q>.qmin));
+    case 2: {
+      std::vector<Q> q(n);
+      for (std::size_t i = 0; i < n; ++i) {
+        q[i] = static_cast<Q>(i % 2 == 0 ? detent::full_grid<Q>.qmin : detent::full_grid<Q>.qmax);
+      }
+      return q;
+    }
+    default:
+      return random.integers<Q>(n);
+  }
+}
+
+/// A product with everything that an epilogue may have.
+template <class A, class W>
+struct product_case {
+  std::size_t m, n, k;
+  std::vector<A> lhs;
+  std::vector<W> rhs;
+  std::vector<float> scales;
+  std::vector<std::int32_t> zero_points, weight_bias;
+  std::vector<float> lhs_scales, bias, residual;
+  std::vector<std::int32_t> lhs_zero_points;
+  epilogue_options options;
+
+  product_case(random_source& random, std::size_t m_, std::size_t n_, std::size_t k_)
+      : m(m_), n(n_), k(k_), lhs(codes<A>(random, m * k)), rhs(codes<W>(random, k * n)) {
+    const bool has_zero_points = std::is_unsigned_v<W> || random.chance(50);
+    for (std::size_t j = 0; j < n; ++j) {
+      scales.push_back(random.real(0.001F, 0.1F));
+      zero_points.push_back(has_zero_points ? any_code<W>(random) : 0);
+      weight_bias.push_back(random.integer(-100000, 100000));
+    }
+    options.lhs_scale = random.real(0.001F, 0.1F);
+    options.lhs_zero_point = any_code<A>(random);
+    options.output = {random.real(0.05F, 5.0F), random.integer(0, 127)};
+    if (random.chance(50)) {
+      options.lower = random.real(-5.0F, 1.0F);
+      options.upper = random.real(1.0F, 5.0F);
+    }
+    if (random.chance(50)) {
+      for (std::size_t i = 0; i < m; ++i) {
+        lhs_zero_points.push_back(any_code<A>(random));
+      }
+    }
+  }
+  void add_real_terms(random_source& random) {
+    if (random.chance(60)) {
+      lhs_scales = random.reals(m, 0.001F, 0.1F);
+    }
+    if (random.chance(60)) {
+      bias = random.reals(n, -3.0F, 3.0F);
+    }
+    if (random.chance(60)) {
+      residual = random.reals(m * (n + 3), -3.0F, 3.0F);
+    }
+  }
+  [[nodiscard]] epilogue_options all_options() const {
+    epilogue_options o = options;
+    o.lhs_zero_points = lhs_zero_points;
+    o.lhs_scales = lhs_scales;
+    o.bias = bias;
+    if (!residual.empty()) {
+      o.residual = {residual.data(), m, n, static_cast<std::ptrdiff_t>(n + 3)};
+    }
+    return o;
+  }
+  [[nodiscard]] detent::packed_weights pack() const {
+    return detent::pack_weights(
+        matrix_view<const W>(rhs.data(), k, n),
+        {.scales = scales, .zero_points = zero_points, .bias = weight_bias});
+  }
+  template <class T>
+  [[nodiscard]] std::vector<T> expected() const {
+    std::vector<T> all;
+    for (std::size_t i = 0; i < m; ++i) {
+      epilogue_options o = options;
+      o.lhs_zero_point = lhs_zero_points.empty() ? options.lhs_zero_point : lhs_zero_points[i];
+      o.lhs_scale = lhs_scales.empty() ? options.lhs_scale : lhs_scales[i];
+      for (std::size_t j = 0; j < n; ++j) {
+        const std::int64_t acc = detent::reference::dot(
+            lhs.data() + i * k, rhs.data() + j, static_cast<std::ptrdiff_t>(n), k, o.lhs_zero_point,
+            zero_points[j], weight_bias[j]);
+        if constexpr (std::is_same_v<T, float>) {
+          float real = std::fma(static_cast<float>(static_cast<std::int32_t>(acc)),
+                                o.lhs_scale * scales[j], bias.empty() ? 0.0F : bias[j]);
+          if (!residual.empty()) {
+            real += residual[i * (n + 3) + j];
+          }
+          all.push_back(detent::reference::clamp(real, o.lower, o.upper));
+        } else {
+          all.push_back(test::stored_value<T>(acc, scales[j], o));
+        }
+      }
+    }
+    return all;
+  }
+  template <class T>
+  void check(const detent::parallel_for& parallel = {}) const {
+    const std::vector<T> right = expected<T>();
+    const detent::packed_weights weights = pack();
+    INFO("m ", m, " n ", n, " k ", k, " output of ", sizeof(T), " bytes");
+    test::guarded_memory lhs_memory(m * k + 1);
+    test::guarded_memory out_memory(m * n * sizeof(T) + 1);
+    const std::span<A> a = lhs_memory.back<A>(m * k);
+    const std::span<T> c = out_memory.back<T>(m * n);
+    std::copy(lhs.begin(), lhs.end(), a.begin());
+    for_each_target([&] {
+      out_memory.repaint();
+      detent::gemm(matrix_view<A>(a.data(), m, k), weights, matrix_view<T>(c.data(), m, n),
+                   all_options(), parallel);
+      CHECK(difference(c, right) == "");
+      CHECK(out_memory.intact_around(c));
+    });
+  }
+  void check_all(random_source& random, const detent::parallel_for& parallel = {}) {
+    check<std::int32_t>(parallel);
+    check<std::uint8_t>(parallel);
+    check<std::int8_t>(parallel);
+    add_real_terms(random);
+    check<float>(parallel);
+  }
+};
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("gemm: signed and unsigned sides, every tail", Sides,
+                   sides<std::uint8_t, std::int8_t>, sides<std::int8_t, std::int8_t>,
+                   sides<std::uint8_t, std::uint8_t>, sides<std::int8_t, std::uint8_t>) {
+  random_source random(1);
+  INFO("seed ", random.seed());
+  using case_type = product_case<typename Sides::A, typename Sides::W>;
+  for (std::size_t i = 1; i <= 70; ++i) {
+    case_type(random, random.size(1, 33), i, random.size(1, 70)).check_all(random);
+    case_type(random, random.size(1, 33), random.size(1, 70), i).check_all(random);
+    case_type(random, 1 + i % 60, random.size(1, 70), random.size(1, 70)).check_all(random);
+  }
+  for (const std::size_t k : {255U, 256U, 257U, 513U, 1025U}) {
+    case_type(random, 5, 18, k).check_all(random);
+  }
+}
+
+TEST_CASE("gemm: parameters of rows and residuals do not depend on threads") {
+  random_source random(2);
+  INFO("seed ", random.seed());
+  for (const std::size_t threads : {1U, 2U, 5U}) {
+    detent::thread_pool pool(threads);
+    for (int round = 0; round < 6; ++round) {
+      product_case<std::int8_t, std::int8_t>(random, random.size(90, 200), 19, 33)
+          .check_all(random, pool.parallel());
+    }
+  }
+}
+
+TEST_CASE("gemm: the residual may be the output") {
+  random_source random(3);
+  INFO("seed ", random.seed());
+  product_case<std::uint8_t, std::int8_t> p(random, 50, 37, 20);
+  p.bias.clear(), p.lhs_zero_points.clear();
+  const std::vector<float> before = random.reals(50 * 37, -2.0F, 2.0F);
+  const detent::packed_weights weights = p.pack();
+  std::vector<float> right(before.size());
+  epilogue_options o = p.all_options();
+  o.residual = {before.data(), 50, 37};
+  const matrix_view<const std::uint8_t> lhs(p.lhs.data(), 50, 20);
+  detent::gemm(lhs, weights, matrix_view<float>(right.data(), 50, 37), o);
+  for_each_target([&] {
+    std::vector<float> out = before;
+    o.residual = {out.data(), 50, 37};
+    detent::gemm(lhs, weights, matrix_view<float>(out.data(), 50, 37), o);
+    CHECK(difference(out, right) == "");
+  });
+}
+
+TEST_CASE("gemm: what does not fit the rows is refused") {
+  const std::vector<std::uint8_t> lhs(6);
+  const std::vector<std::int8_t> w(6);
+  const auto weights = detent::pack_weights({w.data(), 3, 2});
+  std::vector<float> out(4);
+  std::vector<std::int32_t> sums(4);
+  const matrix_view<const std::uint8_t> a(lhs.data(), 2, 3);
+  const matrix_view<float> to_float(out.data(), 2, 2);
+  const matrix_view<std::int32_t> to_sums(sums.data(), 2, 2);
+  const std::vector<float> one(1, 1.0F), two(2, 1.0F), bad = {1.0F, 0.0F};
+  const std::vector<std::int32_t> zero_points = {0, 256}, few(1);
+  const auto fails = [&](error_kind kind, const char* text, auto view, const epilogue_options& o) {
+    test::check_error(kind, {text}, [&] { detent::gemm(a, weights, view, o); });
+  };
+  fails(error_kind::shape_mismatch, "1 scales for 2 rows", to_float, {.lhs_scales = one});
+  fails(error_kind::shape_mismatch, "1 zero points for 2 rows", to_float, {.lhs_zero_points = few});
+  fails(error_kind::shape_mismatch, "1 biases for 2 columns", to_float, {.bias = one});
+  fails(error_kind::shape_mismatch, "the residual is 1 x 2", to_float,
+        {.residual = {two.data(), 1, 2}});
+  fails(error_kind::invalid_argument, "scale 0", to_float, {.lhs_scales = bad});
+  fails(error_kind::invalid_argument, "zero point 256", to_float, {.lhs_zero_points = zero_points});
+  fails(error_kind::unsupported, "scales of rows", to_sums, {.lhs_scales = two});
+  fails(error_kind::unsupported, "real biases", to_sums, {.bias = two});
+  const std::vector<std::int8_t> signed_lhs(6);
+  test::check_error(error_kind::invalid_argument, {"zero point 200"}, [&] {
+    detent::gemm(matrix_view<const std::int8_t>(signed_lhs.data(), 2, 3), weights, to_float,
+                 {.lhs_zero_point = 200});
+  });
+}
+
+// ------------------------------------------------------------------------------- dynamic linear
+
+namespace {
+
+template <class F>
+std::vector<F> some_reals(random_source& random, std::size_t n) {
+  std::vector<F> x;
+  for (std::size_t i = 0; i < n; ++i) {
+    const float v = random.chance(2)    ? std::numeric_limits<float>::quiet_NaN()
+                    : random.chance(10) ? 0.0F
+                                        : random.real(-3.0F, 5.0F);
+    if constexpr (std::is_same_v<F, float>) {
+      x.push_back(v);
+    } else {
+      x.push_back(detent::round_to<F>(v));
+    }
+  }
+  return x;
+}
+
+template <class F>
+float as_float(F x) {
+  if constexpr (std::is_same_v<F, float>) {
+    return x;
+  } else {
+    return detent::to_float(x);
+  }
+}
+
+template <class F>
+void check_dynamic_linear(random_source& random, std::size_t m, std::size_t n, std::size_t k,
+                          const detent::parallel_for& parallel = {}) {
+  const std::size_t lda = k + random.size(0, 3);
+  const std::vector<F> x = some_reals<F>(random, m * lda);
+  const std::vector<std::int8_t> w = random.integers<std::int8_t>(k * n);
+  const std::vector<float> scales = random.reals(n, 0.001F, 0.1F);
+  std::vector<std::int32_t> zero_points(n);
+  if (random.chance(50)) {
+    zero_points = std::vector<std::int32_t>(n, random.integer(-128, 127));
+  }
+  detent::dynamic_linear_options o;
+  o.per_row = random.chance(60);
+  o.lhs_scheme =
+      random.chance(50) ? detent::asymmetric<std::uint8_t> : detent::quant_scheme{{0, 127}, false};
+  const std::vector<float> bias = random.reals(n, -1.0F, 1.0F);
+  const std::vector<float> residual = random.reals(m * n, -1.0F, 1.0F);
+  if (random.chance(50)) {
+    o.bias = bias;
+  }
+  if (random.chance(30)) {
+    o.residual = {residual.data(), m, n};
+  }
+  if (random.chance(30)) {
+    o.lower = 0.0F;
+  }
+  // The formula, step by step.
+  std::vector<float> right(m * n);
+  const auto params_of = [&](std::size_t first, std::size_t end) {
+    std::vector<float> values;
+    for (std::size_t i = first; i < end; ++i) {
+      for (std::size_t j = 0; j < k; ++j) {
+        values.push_back(as_float(x[i * lda + j]));
+      }
+    }
+    const auto r = detent::reference::min_max(values.data(), values.size());
+    return detent::reference::params_from_range(
+        r.count_nan < values.size() ? detent::value_range{r.lower, r.upper} : detent::value_range{},
+        o.lhs_scheme);
+  };
+  for (std::size_t i = 0; i < m; ++i) {
+    const detent::quant_params p = o.per_row ? params_of(i, i + 1) : params_of(0, m);
+    std::vector<std::uint8_t> q(k);
+    for (std::size_t j = 0; j < k; ++j) {
+      q[j] = static_cast<std::uint8_t>(
+          detent::reference::quantize(as_float(x[i * lda + j]), p, o.lhs_scheme.levels));
+    }
+    for (std::size_t j = 0; j < n; ++j) {
+      const std::int64_t acc =
+          detent::reference::dot(q.data(), w.data() + j, static_cast<std::ptrdiff_t>(n), k,
+                                 p.zero_point, zero_points[j], 0);
+      float real =
+          std::fma(static_cast<float>(acc), p.scale * scales[j], o.bias.empty() ? 0.0F : bias[j]);
+      if (o.residual.data != nullptr) {
+        real += residual[i * n + j];
+      }
+      right[i * n + j] = detent::reference::clamp(real, o.lower, o.upper);
+    }
+  }
+  const auto weights =
+      detent::pack_weights({w.data(), k, n}, {.scales = scales, .zero_points = zero_points});
+  INFO("m ", m, " n ", n, " k ", k, " per row ", o.per_row);
+  for_each_target([&] {
+    std::vector<float> out(m * n);
+    detent::dynamic_linear(matrix_view<const F>(x.data(), m, k, static_cast<std::ptrdiff_t>(lda)),
+                           weights, matrix_view<float>(out.data(), m, n), o, parallel);
+    CHECK(difference(out, right) == "");
+  });
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("dynamic linear equals its steps", F, float, detent::bfloat16, detent::float16) {
+  random_source random(4);
+  INFO("seed ", random.seed());
+  for (std::size_t m = 1; m <= 50; ++m) {
+    check_dynamic_linear<F>(random, m, random.size(1, 40), random.size(1, 70));
+  }
+  check_dynamic_linear<F>(random, 3, 5, 0);
+  detent::thread_pool pool(3);
+  for (int round = 0; round < 10; ++round) {
+    check_dynamic_linear<F>(random, random.size(48, 200), 17, 40, pool.parallel());
+  }
+}
+
+TEST_CASE("dynamic linear: infinities and shapes that do not fit are refused") {
+  const std::vector<std::int8_t> w(6);
+  const auto weights = detent::pack_weights({w.data(), 3, 2});
+  std::vector<float> x = {1.0F, std::numeric_limits<float>::infinity(), 0.0F};
+  std::vector<float> out(2);
+  for (const bool per_row : {false, true}) {
+    test::check_error(error_kind::invalid_argument, {"is not finite"}, [&] {
+      detent::dynamic_linear(matrix_view<const float>(x.data(), 1, 3), weights,
+                             matrix_view<float>(out.data(), 1, 2), {.per_row = per_row});
+    });
+  }
+  test::check_error(error_kind::shape_mismatch, {"K is 2"}, [&] {
+    detent::dynamic_linear(matrix_view<const float>(x.data(), 1, 2), weights,
+                           matrix_view<float>(out.data(), 1, 2));
+  });
+  test::check_error(error_kind::invalid_argument, {"grid"}, [&] {
+    detent::dynamic_linear(matrix_view<const float>(x.data(), 1, 3), weights,
+                           matrix_view<float>(out.data(), 1, 2),
+                           {.lhs_scheme = detent::asymmetric<std::int8_t>});
+  });
+}
