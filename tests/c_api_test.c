@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ * The C interface as a C program sees it: results worked out by hand, errors by status and message.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <detent/c_api.h>
+
+static int failures = 0;
+
+#define CHECK(condition)                                                               \
+  do {                                                                                 \
+    if (!(condition)) {                                                                \
+      fprintf(stderr, "%s:%d: %s\n  last error: %s\n", __FILE__, __LINE__, #condition, \
+              detent_last_error());                                                    \
+      ++failures;                                                                      \
+    }                                                                                  \
+  } while (0)
+
+/* Backwards, on the calling thread: results do not depend on the order. */
+static void run_backwards(void* user, size_t count, detent_task task, void* context) {
+  ++*(int*)user;
+  while (count > 0) {
+    task(context, --count);
+  }
+}
+
+static void gemm_of_every_type(void) {
+  const int8_t w[6] = {1, -2, 3, 4, 5, -6}; /* 2 x 3 */
+  const uint8_t shifted[6] = {129, 126, 131, 132, 133, 122};
+  const uint8_t a[4] = {3, 5, 255, 0};
+  const int8_t as[4] = {3, 5, 127, 0};
+  const float scales[3] = {0.5F, 0.25F, 1.0F};
+  const int32_t bias[1] = {10};
+  const int32_t zero_points[1] = {128};
+  detent_weight_options o;
+  detent_weights* weights = NULL;
+  detent_weights* unsigned_weights = NULL;
+  detent_epilogue e;
+  int32_t sums[6];
+  float real[6];
+  uint8_t bytes[6];
+
+  detent_weight_options_init(&o);
+  o.scales = scales;
+  o.scale_count = 3;
+  o.bias = bias;
+  o.bias_count = 1;
+  CHECK(detent_pack_weights(DETENT_S8, w, 2, 3, 3, 1, &o, &weights) == DETENT_OK);
+  o.zero_points = zero_points;
+  o.zero_point_count = 1;
+  CHECK(detent_pack_weights(DETENT_U8, shifted, 2, 3, 3, 1, &o, &unsigned_weights) == DETENT_OK);
+  CHECK(detent_weights_depth(weights) == 2);
+  CHECK(detent_weights_columns(weights) == 3);
+  CHECK(detent_weights_accumulator_bound(weights) == 255 * 9 + 10);
+
+  detent_epilogue_init(&e);
+  e.lhs_zero_point = 1;
+  CHECK(detent_gemm(DETENT_U8, a, 2, 2, weights, DETENT_S32, sums, 3, &e, NULL) == DETENT_OK);
+  /* 10 + 2 * (1, -2, 3) + 4 * (4, 5, -6), then 254 and -1 */
+  CHECK(sums[0] == 28 && sums[1] == 26 && sums[2] == -8);
+  CHECK(sums[3] == 260 && sums[4] == -503 && sums[5] == 778);
+  CHECK(detent_gemm(DETENT_U8, a, 2, 2, unsigned_weights, DETENT_S32, sums, 3, &e, NULL) ==
+        DETENT_OK);
+  CHECK(sums[0] == 28 && sums[1] == 26 && sums[2] == -8);
+  CHECK(detent_gemm(DETENT_S8, as, 2, 1, weights, DETENT_F32, real, 3, &e, NULL) == DETENT_OK);
+  CHECK(real[0] == 14.0F && real[1] == 6.5F && real[2] == -8.0F);
+  e.output_scale = 2.0F;
+  e.output_zero_point = 4;
+  e.qmin = 1;
+  e.qmax = 10;
+  CHECK(detent_gemm(DETENT_U8, a, 2, 1, weights, DETENT_U8, bytes, 3, &e, NULL) == DETENT_OK);
+  /* 28 / 4 + 4, 26 / 8 + 4, -8 / 2 + 4, clamped */
+  CHECK(bytes[0] == 10 && bytes[1] == 7 && bytes[2] == 1);
+
+  detent_weights_free(weights);
+  detent_weights_free(unsigned_weights);
+  detent_weights_free(NULL);
+}
+
+static void rows_and_threads(void) {
+  enum { m = 200, k = 37, n = 21 };
+  static int8_t w[k * n];
+  static float a[m * k], serial[m * n], threaded[m * n];
+  detent_weights* weights = NULL;
+  detent_dynamic_linear_options o;
+  int calls = 0;
+  const detent_parallel parallel = {&run_backwards, &calls};
+  size_t i;
+  for (i = 0; i < sizeof w; ++i) {
+    w[i] = (int8_t)(i * 37 % 251 - 125);
+  }
+  for (i = 0; i < m * k; ++i) {
+    a[i] = (float)(i * 29 % 97) * 0.125F - 5.0F;
+  }
+  /* The transpose of an n x k matrix. */
+  CHECK(detent_pack_weights(DETENT_S8, w, k, n, 1, k, NULL, &weights) == DETENT_OK);
+  detent_dynamic_linear_options_init(&o);
+  o.lower = 0.0F;
+  CHECK(detent_dynamic_linear(a, k, m, weights, serial, n, &o, NULL) == DETENT_OK);
+  CHECK(detent_dynamic_linear(a, k, m, weights, threaded, n, &o, &parallel) == DETENT_OK);
+  CHECK(calls == 1);
+  CHECK(memcmp(serial, threaded, sizeof serial) == 0);
+  {
+    /* Within the error that quantizing one row makes: half a step for each of k products. */
+    double exact = 0.0;
+    for (i = 0; i < k; ++i) {
+      exact += (double)a[i] * w[3 * k + i];
+    }
+    exact = exact < 0.0 ? 0.0 : exact;
+    CHECK(fabs(serial[3] - exact) <= 0.5 * (12.0 / 255.0) * 127.0 * k);
+  }
+  /* An infinity in a task on the caller's threads becomes a status. */
+  a[100 * k] = (float)INFINITY;
+  CHECK(detent_dynamic_linear(a, k, m, weights, threaded, n, &o, &parallel) ==
+        DETENT_INVALID_ARGUMENT);
+  CHECK(strstr(detent_last_error(), "not finite") != NULL);
+  detent_weights_free(weights);
+}
+
+static void elements(void) {
+  const float x[5] = {-1.0F, 0.25F, 0.75F, 1000.0F, (float)NAN};
+  uint8_t q[5];
+  int8_t s[5];
+  float back[5], scale = 0.0F;
+  int32_t zero_point = 0;
+  CHECK(detent_quantize(x, 5, 0.5F, 3, DETENT_U8, q, NULL) == DETENT_OK);
+  CHECK(q[0] == 1 && q[1] == 3 && q[2] == 5 && q[3] == 255 && q[4] == 3); /* ties to even */
+  CHECK(detent_dequantize(DETENT_U8, q, 5, 0.5F, 3, back, NULL) == DETENT_OK);
+  CHECK(back[0] == -1.0F && back[1] == 0.0F && back[2] == 1.0F && back[3] == 126.0F);
+  CHECK(detent_dynamic_quantize(x, 3, DETENT_S8, s, &scale, &zero_point, NULL) == DETENT_OK);
+  CHECK(scale >= 1.75F / 255.0F && scale < 1.76F / 255.0F);
+  CHECK(s[0] == -128 && s[2] == 127);
+}
+
+static void errors(void) {
+  const int8_t w[2] = {1, 2};
+  const uint8_t a[2] = {1, 2};
+  int32_t c[1];
+  detent_weights* weights = NULL;
+  detent_epilogue e;
+  float scale;
+  int32_t zero_point;
+  CHECK(detent_pack_weights(DETENT_F32, w, 2, 1, 1, 1, NULL, &weights) == DETENT_INVALID_ARGUMENT);
+  CHECK(weights == NULL);
+  CHECK(strstr(detent_last_error(), "type 3") != NULL);
+  CHECK(detent_pack_weights(DETENT_S8, NULL, 2, 1, 1, 1, NULL, &weights) ==
+        DETENT_INVALID_ARGUMENT);
+  CHECK(detent_pack_weights(DETENT_S8, w, 2, 1, 1, 1, NULL, NULL) == DETENT_INVALID_ARGUMENT);
+  CHECK(detent_pack_weights(DETENT_S8, w, 2, 1, 1, 1, NULL, &weights) == DETENT_OK);
+  CHECK(detent_gemm(DETENT_U8, a, 2, 1, NULL, DETENT_S32, c, 1, NULL, NULL) ==
+        DETENT_INVALID_ARGUMENT);
+  CHECK(strstr(detent_last_error(), "null weights") != NULL);
+  CHECK(detent_gemm(DETENT_U8, NULL, 2, 1, weights, DETENT_S32, c, 1, NULL, NULL) ==
+        DETENT_INVALID_ARGUMENT);
+  detent_epilogue_init(&e);
+  e.lhs_zero_point = 300;
+  CHECK(detent_gemm(DETENT_U8, a, 2, 1, weights, DETENT_S32, c, 1, &e, NULL) ==
+        DETENT_INVALID_ARGUMENT);
+  CHECK(strstr(detent_last_error(), "300") != NULL);
+  e.size = 0; /* never initialized */
+  CHECK(detent_gemm(DETENT_U8, a, 2, 1, weights, DETENT_S32, c, 1, &e, NULL) ==
+        DETENT_INVALID_ARGUMENT);
+  CHECK(detent_quantize(NULL, 3, 1.0F, 0, DETENT_U8, c, NULL) == DETENT_INVALID_ARGUMENT);
+  CHECK(detent_dynamic_quantize(NULL, 0, DETENT_U8, NULL, &scale, &zero_point, NULL) == DETENT_OK);
+  CHECK(detent_set_target("no such thing") == DETENT_INVALID_ARGUMENT);
+  CHECK(strcmp(detent_status_name(DETENT_SHAPE_MISMATCH), "shape mismatch") == 0);
+  detent_weights_free(weights);
+}
+
+static void overflow(void) {
+  enum { k = 70000 };
+  int8_t* w = malloc(k);
+  uint8_t* a = malloc(k);
+  int32_t c[1];
+  detent_weights* weights = NULL;
+  memset(w, -128, k);
+  memset(a, 255, k);
+  CHECK(detent_pack_weights(DETENT_S8, w, k, 1, 1, 1, NULL, &weights) == DETENT_OK);
+  CHECK(detent_gemm(DETENT_U8, a, k, 1, weights, DETENT_S32, c, 1, NULL, NULL) == DETENT_OVERFLOW);
+  detent_weights_free(weights);
+  free(w);
+  free(a);
+}
+
+int main(void) {
+  CHECK(strcmp(detent_last_error(), "") == 0);
+  printf("detent %s, target %s\n", detent_version(), detent_active_target());
+  gemm_of_every_type();
+  rows_and_threads();
+  elements();
+  errors();
+  overflow();
+  CHECK(detent_set_target("portable") == DETENT_OK);
+  CHECK(strcmp(detent_active_target(), "portable") == 0);
+  gemm_of_every_type();
+  rows_and_threads();
+  elements();
+  printf("%d failures\n", failures);
+  return failures == 0 ? 0 : 1;
+}
