@@ -97,13 +97,17 @@ class pixel_reader {
   }
 
   /// Copies what `count` pixels from `first` read of one group: count rows of taps * group_in
-  /// values.
+  /// values. Up to gather_slack values behind the last one are overwritten.
   void gather(std::size_t first, std::size_t count, std::size_t group, T* rows) const {
     const std::size_t channels = filter_.group_in();
     const std::size_t run = filter_.kernel_width * channels;
     const bool dense = filter_.groups == 1 && window_.dilation_width == 1;
+    const T* end =
+        input_ + window_.batch * window_.in_height * window_.in_width * filter_.in_channels;
     for_pixels(
         first, count, [&](std::size_t, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
+          const bool inside = dense && left >= 0 &&
+                              left + static_cast<std::ptrdiff_t>(filter_.kernel_width) <= width();
           for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh, rows += run) {
             const std::ptrdiff_t y =
                 top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
@@ -112,16 +116,8 @@ class pixel_reader {
               continue;
             }
             const T* line = image + y * width() * in_channels() + group * channels;
-            if (dense) {
-              const std::ptrdiff_t kernel = static_cast<std::ptrdiff_t>(filter_.kernel_width);
-              const std::ptrdiff_t before = std::clamp<std::ptrdiff_t>(-left, 0, kernel);
-              const std::ptrdiff_t end = std::clamp<std::ptrdiff_t>(width() - left, before, kernel);
-              std::fill_n(rows, before * in_channels(), padding_);
-              if (end > before) {
-                std::memcpy(rows + before * in_channels(), line + (left + before) * in_channels(),
-                            static_cast<std::size_t>((end - before) * in_channels()) * sizeof(T));
-              }
-              std::fill_n(rows + end * in_channels(), (kernel - end) * in_channels(), padding_);
+            if (inside) {
+              copy_run(line + left * in_channels(), run, end, rows);
               continue;
             }
             for (std::size_t kw = 0; kw < filter_.kernel_width; ++kw) {
@@ -130,14 +126,34 @@ class pixel_reader {
               if (x < 0 || x >= width()) {
                 std::fill_n(rows + kw * channels, channels, padding_);
               } else {
-                std::memcpy(rows + kw * channels, line + x * in_channels(), channels * sizeof(T));
+                copy_run(line + x * in_channels(), channels, end, rows + kw * channels);
               }
             }
           }
         });
   }
 
+  /// Values that gather() may write too many.
+  static constexpr std::size_t gather_slack = 64 / sizeof(T);
+
  private:
+  /// Copies n values, or more of what follows where that is readable: a copy of constant size is a
+  /// few instructions, one of another size a call.
+  static void copy_run(const T* from, std::size_t n, const T* end, T* to) noexcept {
+    const auto readable = static_cast<std::size_t>(end - from);
+    if (n <= gather_slack / 2 && readable >= gather_slack / 2) {
+      std::memcpy(to, from, 32);
+      return;
+    }
+    if (n <= 8 * gather_slack && readable >= round_up(n, gather_slack)) {
+      for (std::size_t i = 0; i < n; i += gather_slack) {
+        std::memcpy(to + i, from + i, 64);
+      }
+      return;
+    }
+    std::memcpy(to, from, n * sizeof(T));
+  }
+
   [[nodiscard]] std::ptrdiff_t height() const noexcept {
     return static_cast<std::ptrdiff_t>(window_.in_height);
   }
@@ -212,7 +228,8 @@ void for_gathered_blocks(const pixel_reader<T>& reader, const filter_shape& f, c
   run_parallel(parallel, (reader.pixels() + block - 1) / block, [&](std::size_t i) {
     const std::size_t first = i * block;
     const std::size_t count = (std::min)(block, reader.pixels() - first);
-    const auto rows = std::make_unique_for_overwrite<T[]>(in_place ? 0 : count * depth);
+    const auto rows = std::make_unique_for_overwrite<T[]>(
+        in_place ? 0 : count * depth + pixel_reader<T>::gather_slack);
     for (std::size_t group = 0; group < f.groups; ++group) {
       if (in_place) {
         product(input + first * f.in_channels + group * f.group_in(), f.in_channels, first, count,

@@ -184,7 +184,7 @@ inline std::vector<tensor> apply(const node& n, const operator_definition& defin
     definition.infer(c);
     for (std::size_t i = 0; i < c.outputs.size(); ++i) {
       c.require(c.outputs[i].bytes() <= options.max_tensor_bytes, "output '", n.outputs[i],
-                "' of shape ", to_string(c.outputs[i].dims()), " has ", c.outputs[i].bytes(),
+                "' of shape ", shown(c.outputs[i].dims()), " has ", c.outputs[i].bytes(),
                 " bytes, the limit is ", options.max_tensor_bytes);
       if (channels_last && definition.layout == layout_support::elementwise) {
         c.outputs[i].set_channels_last(true);
@@ -377,6 +377,7 @@ class executor {
       s.constant = std::make_unique<bool[]>(s.inputs.size());
       for (std::size_t i = 0; i < s.inputs.size(); ++i) {
         s.constant[i] = s.inputs[i] != no_slot && constant_[s.inputs[i]];
+        s.arguments.push_back(s.constant[i] ? slots_[s.inputs[i]] : tensor());
       }
       steps_.push_back(std::move(s));
     }
@@ -421,21 +422,24 @@ class executor {
       }
     }
     const allocator allocate = [this](std::size_t bytes) { return pool_.allocate(bytes); };
-    std::vector<tensor> arguments;
     for (step& s : steps_) {
-      arguments.clear();
-      for (const std::size_t i : s.inputs) {
-        arguments.push_back(i == no_slot ? tensor() : slots_[i]);
+      for (std::size_t i = 0; i < s.inputs.size(); ++i) {
+        if (s.inputs[i] != no_slot && !s.constant[i]) {
+          s.arguments[i] = slots_[s.inputs[i]];
+        }
       }
       std::vector<tensor> results =
-          detail::apply(*s.current, *s.definition, s.opset, arguments,
+          detail::apply(*s.current, *s.definition, s.opset, s.arguments,
                         {s.constant.get(), s.inputs.size()}, s.state, options_, allocate, false);
       for (std::size_t i = 0; i < s.inputs.size(); ++i) {
-        // Another order of the same elements serves later users too.
-        if (s.inputs[i] != no_slot && !s.constant[i] &&
-            arguments[i].type() == slots_[s.inputs[i]].type()) {
-          slots_[s.inputs[i]] = arguments[i];
+        if (s.inputs[i] == no_slot || s.constant[i]) {
+          continue;
         }
+        // Another order of the same elements serves later users too.
+        if (s.arguments[i].type() == slots_[s.inputs[i]].type()) {
+          slots_[s.inputs[i]] = s.arguments[i];
+        }
+        s.arguments[i] = tensor();
       }
       for (std::size_t i = 0; i < s.outputs.size(); ++i) {
         if (s.outputs[i] != no_slot) {
@@ -447,7 +451,6 @@ class executor {
           slots_[s.outputs[i]] = std::move(results[i]);
         }
       }
-      arguments.clear();
       for (const std::size_t value : s.last_use_of) {
         slots_[value] = tensor();
       }
@@ -469,6 +472,7 @@ class executor {
     std::int64_t opset = 0;
     std::vector<std::size_t> inputs;
     std::unique_ptr<bool[]> constant;
+    std::vector<tensor> arguments;  // constant ones stay, in the form that the operator took them
     std::vector<std::size_t> outputs;
     std::vector<std::size_t> last_use_of;
     std::unique_ptr<operator_state> state;
@@ -486,13 +490,21 @@ class executor {
       same = v.dims[i] < 0 || v.dims[i] == t.dim(i);
     }
     detail::require(same, error_kind::shape_mismatch, "input '", v.name, "' has shape ",
-                    to_string(v.dims), " (-1: any), given is ", to_string(t.dims()));
+                    shown(v.dims), " (-1: any), given is ", shown(t.dims()));
   }
 
+  /// Also after a run that threw.
   void clear_values() {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       if (!constant_[i]) {
         slots_[i] = tensor();
+      }
+    }
+    for (step& s : steps_) {
+      for (std::size_t i = 0; i < s.inputs.size(); ++i) {
+        if (!s.constant[i]) {
+          s.arguments[i] = tensor();
+        }
       }
     }
   }

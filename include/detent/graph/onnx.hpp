@@ -345,8 +345,8 @@ class onnx_reader {
     }
     if (has_raw) {
       require(raw.size() == stored, error_kind::bad_file, "tensor '", name, "' of shape ",
-              to_string(dims), " and type ", graph::name(element), " needs ", stored,
-              " bytes and has ", raw.size());
+              shown(dims), " and type ", graph::name(element), " needs ", stored, " bytes and has ",
+              raw.size());
       tensor t = tensor::allocate(element, dims);
       if (nibbles) {
         unpack_nibbles(raw.data(), t);
@@ -362,7 +362,7 @@ class onnx_reader {
     }
     const auto copy = [&](const auto& values, auto convert) {
       require(values.size() == count, error_kind::bad_file, "tensor '", name, "' of shape ",
-              to_string(dims), " needs ", count, " values and has ", values.size());
+              shown(dims), " needs ", count, " values and has ", values.size());
       tensor t = tensor::allocate(element, dims);
       using to_type = decltype(convert(values[0]));
       auto out = t.mutable_data<to_type>();
@@ -392,7 +392,7 @@ class onnx_reader {
       case element_type::u4:
       case element_type::s4: {
         require(int32s.size() == stored, error_kind::bad_file, "tensor '", name, "' of shape ",
-                to_string(dims), " needs ", stored, " bytes and has ", int32s.size());
+                shown(dims), " needs ", stored, " bytes and has ", int32s.size());
         std::string packed;
         for (const std::int32_t v : int32s) {
           packed.push_back(static_cast<char>(v));

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <ostream>
 #include <span>
 #include <string>
 #include <utility>
@@ -125,6 +126,15 @@ using shape = std::vector<std::int64_t>;
   return text + "]";
 }
 
+/// The same for messages, made only if one is printed. Not to be kept.
+struct shown_shape {
+  const shape& dims;
+  friend std::ostream& operator<<(std::ostream& out, const shown_shape& s) {
+    return out << to_string(s.dims);
+  }
+};
+[[nodiscard]] inline shown_shape shown(const shape& dims) noexcept { return {dims}; }
+
 /// The product of the dimensions. Throws bad_file on a negative one, one beyond 2^32, or beyond
 /// 2^40 elements.
 [[nodiscard]] inline std::size_t element_count(const shape& dims) {
@@ -133,14 +143,14 @@ using shape = std::vector<std::int64_t>;
   bool empty = false;
   for (const std::int64_t d : dims) {
     detail::require(d >= 0 && d <= std::int64_t{1} << 32, error_kind::bad_file, "shape ",
-                    to_string(dims), " has a dimension out of range");
+                    shown(dims), " has a dimension out of range");
     empty = empty || d == 0;
   }
   for (const std::int64_t d : dims) {
     if (empty) {
       return 0;
     }
-    detail::require(d <= limit / count, error_kind::bad_file, "shape ", to_string(dims),
+    detail::require(d <= limit / count, error_kind::bad_file, "shape ", shown(dims),
                     " has too many elements");
     count *= d;
   }
@@ -168,7 +178,7 @@ class tensor {
   [[nodiscard]] static tensor of(element_type type, shape dims, std::span<const T> values) {
     tensor t = allocate(type, std::move(dims));
     detail::require(values.size() == t.count(), error_kind::shape_mismatch,
-                    "tensor: ", values.size(), " values for shape ", to_string(t.dims()));
+                    "tensor: ", values.size(), " values for shape ", shown(t.dims()));
     if (!values.empty()) {
       std::memcpy(t.mutable_data<T>().data(), values.data(), values.size_bytes());
     }
@@ -208,8 +218,8 @@ class tensor {
   /// The same elements under another shape of the same size.
   [[nodiscard]] tensor reshaped(shape dims) const {
     tensor t(type_, std::move(dims));
-    detail::require(t.count_ == count_, error_kind::shape_mismatch, "cannot reshape ",
-                    to_string(dims_), " to ", to_string(t.dims_));
+    detail::require(t.count_ == count_, error_kind::shape_mismatch, "cannot reshape ", shown(dims_),
+                    " to ", shown(t.dims_));
     t.storage_ = storage_;
     return t;
   }

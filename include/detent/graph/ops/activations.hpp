@@ -21,8 +21,8 @@ namespace ops {
 inline void infer_prelu(operator_context& c) {
   infer_broadcast(c);
   const shape& x = c.input(0).dims();
-  c.require(c.outputs[0].dims() == x, "a slope of shape ", to_string(c.input(1).dims()),
-            " for an input of shape ", to_string(x));
+  c.require(c.outputs[0].dims() == x, "a slope of shape ", shown(c.input(1).dims()),
+            " for an input of shape ", shown(x));
 }
 
 struct prelu {

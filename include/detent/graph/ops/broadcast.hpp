@@ -53,7 +53,7 @@ inline void for_pieces(const operator_context& c, std::size_t count, std::size_t
   for (std::size_t i = 0; i < shorter.size(); ++i) {
     const std::int64_t l = longer[skipped + i];
     const std::int64_t s = shorter[i];
-    c.require(l == s || l == 1 || s == 1, "shapes ", to_string(a), " and ", to_string(b),
+    c.require(l == s || l == 1 || s == 1, "shapes ", shown(a), " and ", shown(b),
               " cannot be broadcast");
     dims[skipped + i] = l == 1 ? s : l;
   }

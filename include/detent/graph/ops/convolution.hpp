@@ -32,12 +32,12 @@ namespace ops {
 /// Checks weights [out, in / groups, kernel ...] against an input [batch, in, spatial ...].
 inline filter_shape read_filters(const operator_context& c, const shape& input,
                                  const shape& weights) {
-  c.require(weights.size() == input.size() && input.size() >= 3, "input ", to_string(input),
-            " and weights ", to_string(weights), " do not fit together");
+  c.require(weights.size() == input.size() && input.size() >= 3, "input ", shown(input),
+            " and weights ", shown(weights), " do not fit together");
   const std::int64_t groups = c.n().get_int("group", 1);
   c.require(groups >= 1 && weights[1] <= std::numeric_limits<std::int32_t>::max() &&
                 weights[1] * groups == input[1] && weights[0] % groups == 0,
-            input[1], " input channels, weights ", to_string(weights), " and ", groups,
+            input[1], " input channels, weights ", shown(weights), " and ", groups,
             " groups do not fit together");
   c.require_supported(input.size() <= 4, "no code for ", input.size() - 2, " spatial axes");
   filter_shape f;
@@ -134,12 +134,12 @@ struct transposed_window {
 inline transposed_window read_transposed(const operator_context& c) {
   const shape& in = c.input(0).dims();
   const shape& w = c.input(1).dims();
-  c.require(in.size() == w.size() && in.size() >= 3, "input ", to_string(in), " and weights ",
-            to_string(w), " do not fit together");
+  c.require(in.size() == w.size() && in.size() >= 3, "input ", shown(in), " and weights ", shown(w),
+            " do not fit together");
   c.require_supported(in.size() <= 4, "no code for ", in.size() - 2, " spatial axes");
   const std::int64_t groups = c.n().get_int("group", 1);
   c.require(groups >= 1 && w[0] == in[1] && in[1] % groups == 0, in[1], " input channels, weights ",
-            to_string(w), " and ", groups, " groups do not fit together");
+            shown(w), " and ", groups, " groups do not fit together");
   const std::size_t rank = in.size() - 2;
   transposed_window t;
   t.a.kernel.assign(w.begin() + 2, w.end());

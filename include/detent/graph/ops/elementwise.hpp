@@ -485,7 +485,7 @@ template <class T>
   }
   const tensor& t = c.input(input);
   c.require(t.type() == c.input(0).type() && t.count() == 1, "'", attribute, "' is ",
-            graph::name(t.type()), to_string(t.dims()), ", not a single ",
+            graph::name(t.type()), shown(t.dims()), ", not a single ",
             graph::name(c.input(0).type()));
   return t.data<T>()[0];
 }

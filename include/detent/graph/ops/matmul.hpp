@@ -58,8 +58,8 @@ struct matmul_shape {
     rhs.insert(rhs.begin(), rank - rhs.size(), 1);
     lhs_batch = rhs_batch = {0};
     for (std::size_t i = 0; i < rank; ++i) {
-      c.require(lhs[i] == rhs[i] || lhs[i] == 1 || rhs[i] == 1, "stacks of ", to_string(lhs),
-                " and ", to_string(rhs), " matrices do not broadcast");
+      c.require(lhs[i] == rhs[i] || lhs[i] == 1 || rhs[i] == 1, "stacks of ", shown(lhs), " and ",
+                shown(rhs), " matrices do not broadcast");
       const std::int64_t extent = lhs[i] == 1 ? rhs[i] : lhs[i];
       out.push_back(extent);
     }
@@ -178,7 +178,7 @@ struct gemm_shape {
       : transpose_a(c.n().get_int("transA", 0) != 0), transpose_b(c.n().get_int("transB", 0) != 0) {
     const shape& a = c.input(0).dims();
     const shape& b = c.input(b_input).dims();
-    c.require(a.size() == 2 && b.size() == 2, "operands ", to_string(a), " and ", to_string(b),
+    c.require(a.size() == 2 && b.size() == 2, "operands ", shown(a), " and ", shown(b),
               " are not matrices");
     m = static_cast<std::size_t>(a[transpose_a ? 1 : 0]);
     k = static_cast<std::size_t>(a[transpose_a ? 0 : 1]);
@@ -201,8 +201,8 @@ inline void infer_gemm(operator_context& c) {
                {static_cast<std::int64_t>(s.m), static_cast<std::int64_t>(s.n)});
   if (c.has_input(2)) {
     c.require(broadcast_dims(c, c.outputs[0].dims(), c.inputs[2].dims()) == c.outputs[0].dims(),
-              "C of shape ", to_string(c.inputs[2].dims()), " does not broadcast to ",
-              to_string(c.outputs[0].dims()));
+              "C of shape ", shown(c.inputs[2].dims()), " does not broadcast to ",
+              shown(c.outputs[0].dims()));
   }
 }
 
@@ -345,8 +345,8 @@ inline void infer_quantized_gemm(operator_context& c, const integer_product_inpu
   const shape& b = c.input(at.rhs).dims();
   const bool transposed = c.n().get_int("transB", 0) != 0;
   c.require_supported(c.n().get_int("transA", 0) == 0, "transA = 1");
-  c.require(!a.empty() && b.size() == 2 && a.back() == b[transposed ? 1 : 0], "operands ",
-            to_string(a), " and ", to_string(b), " do not fit together");
+  c.require(!a.empty() && b.size() == 2 && a.back() == b[transposed ? 1 : 0], "operands ", shown(a),
+            " and ", shown(b), " do not fit together");
   shape out = a;
   out.back() = b[transposed ? 0 : 1];
   const element_type type = !c.has_input(at.out_scale)       ? element_type::f32

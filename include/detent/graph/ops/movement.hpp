@@ -161,8 +161,8 @@ inline void infer_concat(operator_context& c) {
       like_first[axis] = first.dim(axis);
       dims[axis] = add_sizes(c, dims[axis], in.dim(axis));
     }
-    c.require(like_first == first.dims(), "inputs 0 and ", i, " of shapes ",
-              to_string(first.dims()), " and ", to_string(in.dims()), " do not fit on axis ", axis);
+    c.require(like_first == first.dims(), "inputs 0 and ", i, " of shapes ", shown(first.dims()),
+              " and ", shown(in.dims()), " do not fit on axis ", axis);
   }
   c.set_output(0, first.type(), std::move(dims));
 }
@@ -198,14 +198,14 @@ inline void run_concat(operator_context& c) {
   const std::string what = "split of dimension " + std::to_string(dim);
   c.require(parts > 0, "no outputs");
   if (given) {
-    c.require(given->size() == c.n().outputs.size(), what, " into lengths ", to_string(*given),
-              " for ", parts, " outputs");
+    c.require(given->size() == c.n().outputs.size(), what, " into lengths ", shown(*given), " for ",
+              parts, " outputs");
     std::int64_t sum = 0;
     for (const std::int64_t length : *given) {
-      c.require(length >= 0, what, " into lengths ", to_string(*given));
+      c.require(length >= 0, what, " into lengths ", shown(*given));
       sum = add_sizes(c, sum, length);
     }
-    c.require(sum == dim, what, " into lengths ", to_string(*given));
+    c.require(sum == dim, what, " into lengths ", shown(*given));
     return *given;
   }
   if (c.opset < 18) {
@@ -421,8 +421,7 @@ inline void infer_pad(operator_context& c) {
   if (c.has_input(2)) {
     const tensor& value = c.input(2);
     c.require(value.type() == in.type() && value.count() == 1, "constant_value of ",
-              name(value.type()), " ", to_string(value.dims()), " for a tensor of ",
-              name(in.type()));
+              name(value.type()), " ", shown(value.dims()), " for a tensor of ", name(in.type()));
   }
   c.set_output(0, in.type(), std::move(dims));
 }
@@ -569,8 +568,8 @@ inline void infer_gather_elements(operator_context& c) {
   for (std::size_t i = 0; fits && i < indices.size(); ++i) {
     fits = i == axis || indices[i] <= in.dim(i);
   }
-  c.require(fits, "indices of shape ", to_string(indices), " for a tensor of shape ",
-            to_string(in.dims()), " on axis ", axis);
+  c.require(fits, "indices of shape ", shown(indices), " for a tensor of shape ", shown(in.dims()),
+            " on axis ", axis);
   c.set_output(0, in.type(), indices);
 }
 inline void run_gather_elements(operator_context& c) {
@@ -613,13 +612,13 @@ struct gather_nd_ranks {
   const std::int64_t batch = c.opset >= 12 ? c.n().get_int("batch_dims", 0) : 0;
   c.require(!in.empty() && !indices.empty(), "a scalar has no elements to gather");
   c.require(batch >= 0 && batch < static_cast<std::int64_t>((std::min)(in.size(), indices.size())),
-            "batch_dims ", batch, " for shapes ", to_string(in), " and ", to_string(indices));
+            "batch_dims ", batch, " for shapes ", shown(in), " and ", shown(indices));
   const auto b = static_cast<std::size_t>(batch);
   const std::int64_t depth = indices.back();
   c.require(depth >= 1 && depth <= static_cast<std::int64_t>(in.size() - b), "indices of ", depth,
-            " numbers for a tensor of shape ", to_string(in), " with batch_dims ", batch);
-  c.require(std::equal(in.begin(), in.begin() + batch, indices.begin()), "shapes ", to_string(in),
-            " and ", to_string(indices), " differ in the first ", batch, " dimensions");
+            " numbers for a tensor of shape ", shown(in), " with batch_dims ", batch);
+  c.require(std::equal(in.begin(), in.begin() + batch, indices.begin()), "shapes ", shown(in),
+            " and ", shown(indices), " differ in the first ", batch, " dimensions");
   return {b, static_cast<std::size_t>(depth)};
 }
 inline void infer_gather_nd(operator_context& c) {
@@ -663,7 +662,7 @@ inline void infer_tile(operator_context& c) {
             in.rank());
   shape dims = in.dims();
   for (std::size_t i = 0; i < dims.size(); ++i) {
-    c.require(repeats[i] >= 0, "repeats ", to_string(repeats));
+    c.require(repeats[i] >= 0, "repeats ", shown(repeats));
     dims[i] = multiply_sizes(c, dims[i], repeats[i]);
   }
   c.set_output(0, in.type(), std::move(dims));
@@ -689,7 +688,7 @@ inline void run_tile(operator_context& c) {
 
 [[nodiscard]] inline std::int64_t block_size(const operator_context& c) {
   const std::int64_t block = c.n().get_int("blocksize", 0);
-  c.require(c.input(0).rank() == 4, "a tensor of shape ", to_string(c.input(0).dims()),
+  c.require(c.input(0).rank() == 4, "a tensor of shape ", shown(c.input(0).dims()),
             " where [N,C,H,W] is needed");
   c.require(block >= 1 && block <= 1 << 20, "blocksize ", block);
   return block;
@@ -711,7 +710,7 @@ inline void infer_space_to_depth(operator_context& c) {
   const std::int64_t b = block_size(c);
   static_cast<void>(space_to_depth_crd(c));
   const shape& in = c.input(0).dims();
-  c.require(in[2] % b == 0 && in[3] % b == 0, "blocksize ", b, " for shape ", to_string(in));
+  c.require(in[2] % b == 0 && in[3] % b == 0, "blocksize ", b, " for shape ", shown(in));
   c.set_output(0, c.input(0).type(),
                {in[0], multiply_sizes(c, in[1], b * b), in[2] / b, in[3] / b});
 }
@@ -730,7 +729,7 @@ inline void infer_depth_to_space(operator_context& c) {
   const std::int64_t b = block_size(c);
   static_cast<void>(depth_to_space_crd(c));
   const shape& in = c.input(0).dims();
-  c.require(in[1] % (b * b) == 0, "blocksize ", b, " for shape ", to_string(in));
+  c.require(in[1] % (b * b) == 0, "blocksize ", b, " for shape ", shown(in));
   c.set_output(0, c.input(0).type(),
                {in[0], in[1] / (b * b), multiply_sizes(c, in[2], b), multiply_sizes(c, in[3], b)});
 }
@@ -757,7 +756,7 @@ template <class T>
 [[nodiscard]] T single_value(const operator_context& c, std::size_t i) {
   const tensor& t = c.input(i);
   c.require(t.type() == type_of<T>() && t.count() == 1, "input ", i, " is ", name(t.type()), " ",
-            to_string(t.dims()), ", not one ", name(type_of<T>()));
+            shown(t.dims()), ", not one ", name(type_of<T>()));
   if (!t.has_data()) {
     throw value_unknown{};
   }

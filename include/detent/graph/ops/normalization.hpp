@@ -62,7 +62,7 @@ template <class T>
 [[nodiscard]] std::span<const T> vector_input(const operator_context& c, std::size_t i,
                                               std::size_t count) {
   const tensor& t = c.input(i);
-  c.require(t.rank() == 1 && t.count() == count, "input ", i, " has shape ", to_string(t.dims()),
+  c.require(t.rank() == 1 && t.count() == count, "input ", i, " has shape ", shown(t.dims()),
             ", not [", count, "]");
   c.require_supported(t.type() == c.input(0).type(), "input ", i, " is ", graph::name(t.type()),
                       ", input 0 is ", graph::name(c.input(0).type()));
@@ -194,7 +194,7 @@ void normalize_groups(operator_context& c, const axis_view& v, std::size_t group
 }
 
 inline void infer_with_channels(operator_context& c) {
-  c.require(c.input(0).rank() >= 2, "an input of shape ", to_string(c.input(0).dims()),
+  c.require(c.input(0).rank() >= 2, "an input of shape ", shown(c.input(0).dims()),
             " has no channels");
   infer_like_input(c);
 }
@@ -228,7 +228,7 @@ inline void infer_layer_normalization(operator_context& c) {
   for (std::size_t i = 1; i < c.input_count(); ++i) {
     if (c.has_input(i)) {
       c.require(broadcast_dims(c, x.dims(), c.input(i).dims()) == x.dims(), "input ", i,
-                " has shape ", to_string(c.input(i).dims()), ", the first ", to_string(x.dims()));
+                " has shape ", shown(c.input(i).dims()), ", the first ", shown(x.dims()));
       c.require_supported(c.input(i).type() == x.type(), "input ", i, " is ",
                           graph::name(c.input(i).type()), ", input 0 is ", graph::name(x.type()));
     }

@@ -68,8 +68,8 @@ struct scale_layout {
       (i < at ? outer : inner) *= i == at ? 1 : static_cast<std::size_t>(dims[i]);
     }
     if (block_size == 0) {
-      c.require(scale.rank() == 1 && scale.count() == axis, "scale of shape ",
-                to_string(scale.dims()), " for ", axis, " channels");
+      c.require(scale.rank() == 1 && scale.count() == axis, "scale of shape ", shown(scale.dims()),
+                " for ", axis, " channels");
       block = 1;
       per_axis_ = true;
       return;
@@ -77,8 +77,8 @@ struct scale_layout {
     c.require(block_size > 0, "block_size ", block_size);
     shape expected = dims;
     expected[at] = (dims[at] + block_size - 1) / block_size;
-    c.require(scale.dims() == expected, "scale of shape ", to_string(scale.dims()), ", expected ",
-              to_string(expected));
+    c.require(scale.dims() == expected, "scale of shape ", shown(scale.dims()), ", expected ",
+              shown(expected));
     block = static_cast<std::size_t>(block_size);
   }
 

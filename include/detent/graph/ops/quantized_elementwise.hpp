@@ -187,8 +187,8 @@ inline void infer_quantized_concat(operator_context& c) {
     const shape& piece = c.input(i).dims();
     c.require(piece.size() == dims.size(), "pieces of rank ", piece.size(), " and ", dims.size());
     for (std::size_t d = 0; d < dims.size(); ++d) {
-      c.require(d == axis || piece[d] == dims[d], "pieces ", to_string(piece), " and ",
-                to_string(dims), " do not fit along axis ", axis);
+      c.require(d == axis || piece[d] == dims[d], "pieces ", shown(piece), " and ", shown(dims),
+                " do not fit along axis ", axis);
     }
     dims[axis] += piece[axis];
   }

@@ -31,24 +31,24 @@ inline void infer_reshape(operator_context& c) {
   std::size_t unknown = dims.size();
   for (std::size_t i = 0; i < dims.size(); ++i) {
     if (dims[i] == 0 && !allow_zero) {
-      c.require(i < in.rank(), "shape ", to_string(asked), " copies dimension ", i,
-                " of a tensor of shape ", to_string(in.dims()));
+      c.require(i < in.rank(), "shape ", shown(asked), " copies dimension ", i,
+                " of a tensor of shape ", shown(in.dims()));
       dims[i] = in.dim(i);
     } else if (dims[i] == -1) {
-      c.require(unknown == dims.size(), "shape ", to_string(asked), " has more than one -1");
+      c.require(unknown == dims.size(), "shape ", shown(asked), " has more than one -1");
       unknown = i;
       dims[i] = 1;
     }
-    c.require(dims[i] >= 0, "shape ", to_string(asked), " has a negative dimension");
+    c.require(dims[i] >= 0, "shape ", shown(asked), " has a negative dimension");
   }
   const std::size_t known = element_count(dims);
   if (unknown < dims.size()) {
-    c.require(known != 0 && in.count() % known == 0, "cannot reshape ", to_string(in.dims()),
-              " to ", to_string(asked));
+    c.require(known != 0 && in.count() % known == 0, "cannot reshape ", shown(in.dims()), " to ",
+              shown(asked));
     dims[unknown] = static_cast<std::int64_t>(in.count() / known);
   }
-  c.require(element_count(dims) == in.count(), "cannot reshape ", to_string(in.dims()), " to ",
-            to_string(asked));
+  c.require(element_count(dims) == in.count(), "cannot reshape ", shown(in.dims()), " to ",
+            shown(asked));
   c.set_output(0, in.type(), std::move(dims));
 }
 
@@ -71,7 +71,7 @@ inline void infer_squeeze(operator_context& c) {
   const std::vector<bool> gone = axis_set(c, all ? std::vector<std::int64_t>{} : *axes, in.rank());
   shape dims;
   for (std::size_t i = 0; i < in.rank(); ++i) {
-    c.require(!gone[i] || in.dim(i) == 1, "axis ", i, " of shape ", to_string(in.dims()),
+    c.require(!gone[i] || in.dim(i) == 1, "axis ", i, " of shape ", shown(in.dims()),
               " cannot be removed, it is not 1");
     if (!gone[i] && !(all && in.dim(i) == 1)) {
       dims.push_back(in.dim(i));
@@ -201,8 +201,8 @@ inline void infer_expand(operator_context& c) {
     const std::size_t asked_skip = rank - asked.size();
     const std::int64_t from = i < in_skip ? 1 : in.dim(i - in_skip);
     const std::int64_t to = i < asked_skip ? 1 : asked[i - asked_skip];
-    c.require(to >= 0 && (from == to || from == 1 || to == 1), "shape ", to_string(in.dims()),
-              " does not expand to ", to_string(asked));
+    c.require(to >= 0 && (from == to || from == 1 || to == 1), "shape ", shown(in.dims()),
+              " does not expand to ", shown(asked));
     dims[i] = from == 1 ? to : from;
   }
   c.set_output(0, in.type(), std::move(dims));

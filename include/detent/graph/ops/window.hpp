@@ -54,10 +54,10 @@ inline window_attributes read_window(const operator_context& c, const shape& dim
   w.kernel = w.kernel.empty() ? kernel : axis_list(c, "kernel_shape", rank, 1, 1);
   c.require(w.kernel.size() == rank, "kernel of rank ", w.kernel.size(), " for ", rank,
             " spatial axes");
-  c.require(kernel.empty() || kernel == w.kernel, "kernel_shape ", to_string(w.kernel),
-            " differs from that of the weights ", to_string(kernel));
+  c.require(kernel.empty() || kernel == w.kernel, "kernel_shape ", shown(w.kernel),
+            " differs from that of the weights ", shown(kernel));
   for (const std::int64_t k : w.kernel) {
-    c.require(k >= 1, "kernel ", to_string(w.kernel));
+    c.require(k >= 1, "kernel ", shown(w.kernel));
   }
   w.strides = axis_list(c, "strides", rank, 1, 1);
   w.dilations = axis_list(c, "dilations", rank, 1, 1);
