@@ -331,6 +331,27 @@ TEST_CASE("convolution: depthwise, rows of pixels that share their taps") {
   }
 }
 
+TEST_CASE("convolution: rows of windows that are read where they are") {
+  random_source random(10);
+  INFO("seed ", random.seed());
+  guarded_images memory;
+  detent::thread_pool pool(3);
+  for (int round = 0; round < 60; ++round) {
+    geometry g;
+    g.f.in_channels = 4 * random.size(1, 24);
+    g.f.out_channels = random.size(1, 70);
+    g.f.kernel_height = random.size(1, 4);
+    g.f.kernel_width = random.size(1, 5);
+    g.w = random_window(random);
+    g.w.in_width = random.size(1, 16);
+    g.w.dilation_width = 1;
+    INFO("round ", round);
+    check(random, g, memory, random.chance(50) ? pool.parallel() : detent::parallel_for());
+  }
+  // Segments longer than what a tile takes at a time.
+  check(random, {{17, 520, 1, 2, 3}, {.in_height = 3, .in_width = 4, .pad_left = 1}}, memory);
+}
+
 TEST_CASE("convolution: groups with several outputs for each input, and the reverse") {
   random_source random(3);
   INFO("seed ", random.seed());

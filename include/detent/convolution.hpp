@@ -80,6 +80,7 @@ class pixel_reader {
  public:
   pixel_reader(const T* input, const filter_shape& f, const window& w, T padding)
       : input_(input),
+        end_(input + w.batch * w.in_height * w.in_width * f.in_channels),
         filter_(f),
         window_(w),
         padding_(padding),
@@ -99,44 +100,91 @@ class pixel_reader {
   /// Copies what `count` pixels from `first` read of one group: count rows of taps * group_in
   /// values. Up to gather_slack values behind the last one are overwritten.
   void gather(std::size_t first, std::size_t count, std::size_t group, T* rows) const {
-    const std::size_t channels = filter_.group_in();
-    const std::size_t run = filter_.kernel_width * channels;
-    const bool dense = filter_.groups == 1 && window_.dilation_width == 1;
-    const T* end =
-        input_ + window_.batch * window_.in_height * window_.in_width * filter_.in_channels;
-    for_pixels(
-        first, count, [&](std::size_t, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
-          const bool inside = dense && left >= 0 &&
-                              left + static_cast<std::ptrdiff_t>(filter_.kernel_width) <= width();
-          for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh, rows += run) {
-            const std::ptrdiff_t y =
-                top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
-            if (y < 0 || y >= height()) {
-              std::fill_n(rows, run, padding_);
-              continue;
-            }
-            const T* line = image + y * width() * in_channels() + group * channels;
-            if (inside) {
-              copy_run(line + left * in_channels(), run, end, rows);
-              continue;
-            }
-            for (std::size_t kw = 0; kw < filter_.kernel_width; ++kw) {
-              const std::ptrdiff_t x =
-                  left + static_cast<std::ptrdiff_t>(kw * window_.dilation_width);
-              if (x < 0 || x >= width()) {
-                std::fill_n(rows + kw * channels, channels, padding_);
-              } else {
-                copy_run(line + x * in_channels(), channels, end, rows + kw * channels);
-              }
-            }
-          }
-        });
+    const std::size_t depth = filter_.taps() * filter_.group_in();
+    for_pixels(first, count,
+               [&](std::size_t i, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
+                 gather_pixel(image, top, left, group, rows + i * depth);
+               });
+  }
+
+  /// Whether the rows of a window are dense, and long enough to be read where they are.
+  [[nodiscard]] bool has_segments(std::size_t multiple) const noexcept {
+    constexpr std::size_t shortest = 32;
+    return filter_.groups == 1 && window_.dilation_width == 1 && run() % multiple == 0 &&
+           run() >= shortest;
+  }
+  [[nodiscard]] std::size_t run() const noexcept {
+    return filter_.kernel_width * filter_.group_in();
+  }
+
+  /// Where `count` pixels from `first` read the rows of their windows: segments[kh * count + i].
+  /// `blank` holds run() values of padding; windows that stick out of the image at the sides are
+  /// copied to `copies`, which has room for those of all pixels and gather_slack.
+  void segments(std::size_t first, std::size_t count, const T* blank, T* copies,
+                const T** segments) const {
+    for_pixels(first, count,
+               [&](std::size_t i, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
+                 const bool inside = is_inside(left);
+                 if (!inside) {
+                   gather_pixel(image, top, left, 0, copies);
+                 }
+                 for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh) {
+                   const std::ptrdiff_t y =
+                       top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
+                   segments[kh * count + i] = !inside ? copies + kh * run()
+                                              : y < 0 || y >= height()
+                                                  ? blank
+                                                  : image + (y * width() + left) * in_channels();
+                 }
+                 copies += inside ? 0 : filter_.kernel_height * run();
+               });
   }
 
   /// Values that gather() may write too many.
   static constexpr std::size_t gather_slack = 64 / sizeof(T);
 
  private:
+  [[nodiscard]] bool is_inside(std::ptrdiff_t left) const noexcept {
+    return left >= 0 && left + static_cast<std::ptrdiff_t>(filter_.kernel_width) <= width();
+  }
+
+  void gather_pixel(const T* image, std::ptrdiff_t top, std::ptrdiff_t left, std::size_t group,
+                    T* rows) const {
+    // Copies: what is written might be the members, for all that the compiler knows.
+    const std::size_t channels = filter_.group_in();
+    const std::size_t kernel_height = filter_.kernel_height;
+    const std::size_t kernel_width = filter_.kernel_width;
+    const std::size_t size = run();
+    const std::ptrdiff_t rows_of_image = height();
+    const std::ptrdiff_t columns = width();
+    const std::ptrdiff_t step = in_channels();
+    const auto dilation_height = static_cast<std::ptrdiff_t>(window_.dilation_height);
+    const auto dilation_width = static_cast<std::ptrdiff_t>(window_.dilation_width);
+    const T padding = padding_;
+    const T* const end = end_;
+    const bool dense = filter_.groups == 1 && dilation_width == 1 && is_inside(left);
+    std::ptrdiff_t y = top;
+    for (std::size_t kh = 0; kh < kernel_height; ++kh, rows += size, y += dilation_height) {
+      if (y < 0 || y >= rows_of_image) {
+        std::fill_n(rows, size, padding);
+        continue;
+      }
+      const T* line = image + y * columns * step + group * channels;
+      if (dense) {
+        copy_run(line + left * step, size, end, rows);
+        continue;
+      }
+      std::ptrdiff_t x = left;
+      for (std::size_t kw = 0; kw < kernel_width; ++kw, x += dilation_width) {
+        if (x < 0 || x >= columns) {
+          std::fill_n(rows + kw * channels, channels, padding);
+        } else {
+          copy_run(line + x * step, channels, end, rows + kw * channels);
+        }
+      }
+    }
+  }
+
   /// Copies n values, or more of what follows where that is readable: a copy of constant size is a
   /// few instructions, one of another size a call.
   static void copy_run(const T* from, std::size_t n, const T* end, T* to) noexcept {
@@ -188,6 +236,7 @@ class pixel_reader {
   }
 
   const T* input_;
+  const T* end_;
   filter_shape filter_;
   window window_;
   T padding_;
@@ -239,6 +288,25 @@ void for_gathered_blocks(const pixel_reader<T>& reader, const filter_shape& f, c
         product(rows.get(), depth, first, count, group);
       }
     }
+  });
+}
+
+/// Runs `product(segments, first pixel, pixels)` over blocks of pixels whose windows are read where
+/// they are.
+template <class T, class Product>
+void for_segmented_blocks(const pixel_reader<T>& reader, const filter_shape& f, T padding,
+                          const parallel_for& parallel, const Product& product) {
+  constexpr std::size_t block = 4 * rows_per_task;
+  const std::vector<T> blank(reader.run(), padding);
+  const std::size_t depth = f.kernel_height * reader.run();
+  run_parallel(parallel, (reader.pixels() + block - 1) / block, [&](std::size_t i) {
+    const std::size_t first = i * block;
+    const std::size_t count = (std::min)(block, reader.pixels() - first);
+    std::vector<const T*> segments(f.kernel_height * count);
+    const auto copies =
+        std::make_unique_for_overwrite<T[]>(count * depth + pixel_reader<T>::gather_slack);
+    reader.segments(first, count, blank.data(), copies.get(), segments.data());
+    product(segments.data(), first, count);
   });
 }
 
@@ -328,28 +396,52 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
     return;
   }
   const detail::pixel_reader<std::uint8_t> reader(input.data(), f, w, padding);
-  detail::for_gathered_blocks(
-      reader, f, input.data(), parallel,
-      [&](const std::uint8_t* rows, std::size_t lda, std::size_t first, std::size_t count,
-          std::size_t group) {
-        const packed_weights& weights = filters.groups()[group];
-        std::vector<std::int32_t> row_sums;
-        if (terms[group].needs_row_sums()) {
-          row_sums.resize(count);
-          detail::sum_rows(rows, lda, count, weights.depth(), row_sums.data());
-        }
-        kernels::gemm_u8s8_args g;
-        g.a = rows;
-        g.lda = lda;
-        g.b = weights.panels(table);
-        g.c = output.data() + first * f.out_channels + group * f.group_out();
-        g.ldc = f.out_channels;
-        g.m = count;
-        g.n = weights.columns();
-        g.k = weights.depth();
-        g.epilogue = terms[group].epilogue(row_sums.data());
-        table.gemm_u8s8(g);
-      });
+  /// Multiplies `count` pixels by the weights of a group; `g` says where they are.
+  const auto multiply = [&](kernels::gemm_u8s8_args g, std::size_t group, std::size_t first,
+                            std::size_t count, const auto& sum_row) {
+    const packed_weights& weights = filters.groups()[group];
+    std::vector<std::int32_t> row_sums(terms[group].needs_row_sums() ? count : 0);
+    for (std::size_t i = 0; i < row_sums.size(); ++i) {
+      row_sums[i] = sum_row(i);
+    }
+    g.b = weights.panels(table);
+    g.c = output.data() + first * f.out_channels + group * f.group_out();
+    g.ldc = f.out_channels;
+    g.m = count;
+    g.n = weights.columns();
+    g.k = weights.depth();
+    g.epilogue = terms[group].epilogue(row_sums.data());
+    table.gemm_u8s8(g);
+  };
+  if (!table.adds_pairs && !reader.is_matrix() && reader.has_segments(kernels::group_depth)) {
+    detail::for_segmented_blocks(
+        reader, f, padding, parallel,
+        [&](const std::uint8_t* const* segments, std::size_t first, std::size_t count) {
+          kernels::gemm_u8s8_args g;
+          g.rows = segments;
+          g.segments = f.kernel_height;
+          multiply(g, 0, first, count, [&](std::size_t i) {
+            std::uint32_t sum = 0;
+            for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
+              sum +=
+                  static_cast<std::uint32_t>(table.sum_u8(segments[kh * count + i], reader.run()));
+            }
+            return static_cast<std::int32_t>(sum);
+          });
+        });
+    return;
+  }
+  detail::for_gathered_blocks(reader, f, input.data(), parallel,
+                              [&](const std::uint8_t* rows, std::size_t lda, std::size_t first,
+                                  std::size_t count, std::size_t group) {
+                                kernels::gemm_u8s8_args g;
+                                g.a = rows;
+                                g.lda = lda;
+                                multiply(g, group, first, count, [&](std::size_t i) {
+                                  return table.sum_u8(rows + i * lda,
+                                                      filters.groups()[group].depth());
+                                });
+                              });
 }
 
 /// An owned, packed filter bank of floats; `bias` is empty or has one value for each output

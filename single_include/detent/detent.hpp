@@ -379,10 +379,14 @@ struct packed_panels {
 inline constexpr std::size_t block_depth = 16;
 inline constexpr std::size_t strip_columns = 64;
 
-/// C[m x n] = epilogue(A[m x k] * B[k x n]); A unsigned and row-major.
+/// C[m x n] = epilogue(A[m x k] * B[k x n]); A unsigned and row-major, or, with `rows`, in segments
+/// that may be anywhere: rows[s * m + i] is where segment s of row i is, and has k / segments
+/// values, a multiple of group_depth. Tables with adds_pairs do not take those.
 struct gemm_u8s8_args {
   const std::uint8_t* a = nullptr;
   std::size_t lda = 0;
+  const std::uint8_t* const* rows = nullptr;
+  std::size_t segments = 1;
   packed_panels b;
   void* c = nullptr;  // of the epilogue's output type
   std::size_t ldc = 0;
@@ -1814,13 +1818,16 @@ inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row,
 
 DETENT_DECL void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   const std::size_t groups = (g.k + group_depth - 1) / group_depth;
+  const std::size_t segment = g.k / g.segments;
   for (std::size_t column = 0; column < g.n; column += panel_columns) {
     const std::int8_t* panel = g.b.data + column * groups * group_depth;
     const std::size_t columns = g.n - column < panel_columns ? g.n - column : panel_columns;
     for (std::size_t row = 0; row < g.m; ++row) {
       std::uint32_t sum[panel_columns] = {};
       for (std::size_t k = 0; k < g.k; ++k) {
-        const std::int32_t a = g.a[row * g.lda + k];
+        const std::uint8_t* from =
+            g.rows == nullptr ? g.a + row * g.lda : g.rows[k / segment * g.m + row];
+        const std::int32_t a = from[k % segment];
         const std::int8_t* b =
             panel + k / group_depth * group_depth * panel_columns + k % group_depth;
         for (std::size_t j = 0; j < panel_columns; ++j) {
@@ -3595,14 +3602,16 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
-/// What a tile reads: rows of a, and panels of b that are panel_stride apart; both from the same k
-/// on.
+/// What a tile reads: from `offset` on, `depth` values of each segment of its rows, and panels of b
+/// that are panel_stride apart, from the same k on.
 struct tile_operands {
-  const std::uint8_t* a;
-  std::size_t lda;
+  const std::uint8_t* const* rows;
+  std::size_t row_stride;  // from a row's segment to its next one
+  std::size_t segments;
+  std::size_t offset;
+  std::size_t depth;
   const std::int8_t* b;
   std::size_t panel_stride;
-  std::size_t depth;
   bool is_first;  // the sums are set rather than added to
 };
 
@@ -3622,7 +3631,6 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   const int_tag di;
   const std::uint8_t* a[kRows];
   int_vector sum[kSets][kRows][kVectors];
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = t.a + r * t.lda; }
   DETENT_UNROLL for (std::size_t s = 0; s < kSets; ++s) {
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[s][r][v] = hn::Zero(di); }
@@ -3632,22 +3640,29 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   const std::size_t whole_groups = t.depth / group_depth;
   // Unrolled, since the scalar instructions of a loop take issue slots from vpdpbusd.
   constexpr std::size_t kGroups = 4;
-  std::size_t group = 0;
-  for (; group + kGroups <= whole_groups; group += kGroups) {
-    DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
-      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum[i % kSets]);
+  for (std::size_t segment = 0; segment < t.segments; ++segment) {
+    const std::uint8_t* const* rows = t.rows + segment * t.row_stride;
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = rows[r] + t.offset; }
+    std::size_t group = 0;
+    for (; group + kGroups <= whole_groups; group += kGroups) {
+      DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
+        add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride,
+                                     sum[i % kSets]);
+        b += group_depth * panel_columns;
+      }
+    }
+    for (; group < whole_groups; ++group) {
+      add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum[0]);
       b += group_depth * panel_columns;
     }
-  }
-  for (; group < whole_groups; ++group) {
-    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum[0]);
-    b += group_depth * panel_columns;
   }
   if (t.depth % group_depth != 0) {
     // The last one to three k: nothing past the end of a row is read.
     std::uint8_t last[kRows][group_depth] = {};
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      std::memcpy(last[r], a[r] + whole_groups * group_depth, t.depth % group_depth);
+      // Only the last chunk ends early, and has one segment.
+      std::memcpy(last[r], t.rows[r] + t.offset + whole_groups * group_depth,
+                  t.depth % group_depth);
       a[r] = last[r];
     }
     add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum[0]);
@@ -3676,7 +3691,7 @@ HWY_INLINE std::size_t add_tiles(const gemm_u8s8_args& g, std::size_t row, std::
                     (std::min)(kPanels * panel_columns, g.n - column));
     }
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
-    t.a += kRows * t.lda;
+    t.rows += kRows;
   }
   return done;
 }
@@ -3690,7 +3705,7 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
   if constexpr (kRows > 1) {
     if (done < rows) {
       constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
-      t.a += done * t.lda;
+      t.rows += done;
       add_rows<kNext, kPanels, kStride>(g, row + done, rows - done, column, t,
                                         sums + done * kStride);
     }
@@ -3770,6 +3785,10 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   constexpr std::size_t kRows = DETENT_PASS_ROWS;
   alignas(64) std::int32_t sums[block_rows * strip_columns];
   alignas(64) std::uint8_t chunk[block_rows * pair_chunk];
+  const std::uint8_t* chunk_rows[block_rows];
+  for (std::size_t r = 0; r < block_rows; ++r) {
+    chunk_rows[r] = chunk + r * pair_chunk;
+  }
   const std::size_t columns = (std::min)(strip_columns, g.n - column);
   const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
   const std::size_t padded = round_up(g.k, block_depth);
@@ -3783,7 +3802,8 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   for (std::size_t k = 0; k == 0 || k < g.k; k += pair_chunk) {
     const std::size_t depth = (std::min)(pair_chunk, g.k - k);
     reorder_rows(g, first, rows, k, depth, order + k, chunk);
-    tile_operands t{chunk, pair_chunk, nullptr, panel_stride, round_up(depth, block_depth), k == 0};
+    tile_operands t{chunk_rows,   0,     1, 0, round_up(depth, block_depth), nullptr,
+                    panel_stride, k == 0};
     std::size_t p = 0;
     for (; p + kPanels <= panels; p += kPanels) {
       t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
@@ -3822,12 +3842,18 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 
 #else
 
+/// Where the rows of a block are: see tile_operands.
+struct block_operands {
+  const std::uint8_t* const* rows;
+  std::size_t row_stride;
+};
+
 /// The rows first .. first + rows (at most block_rows) of kPanels panels of columns. Rows that fill
 /// the largest tiles go through those, panel by panel; the others need more columns to keep the
 /// multipliers busy.
 template <std::size_t kPanels>
-void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                     std::size_t column) noexcept {
+void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                     std::size_t rows, std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{DETENT_PASS_PANELS});
   constexpr std::size_t kRest = DETENT_PASS_ROWS / 2;
@@ -3836,20 +3862,32 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
   const std::size_t tiled = rows / DETENT_PASS_ROWS * DETENT_PASS_ROWS;
-  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    const std::uint8_t* a = g.a + first * g.lda + k;
-    const std::int8_t* b = panel + k * panel_columns;
-    tile_operands t{a, g.lda, b, panel_stride, (std::min)(chunk_depth, g.k - k), k == 0};
-    for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
-      t.b = b + p * panel_stride;
-      add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
-          g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
-    }
-    if (tiled < rows) {
-      t.a = a + tiled * g.lda;
-      t.b = b;
-      add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
-                                         sums + tiled * kColumns);
+  // Several short segments, or a piece of a long one.
+  const std::size_t segment_depth = g.k / g.segments;
+  const std::size_t segments_of_chunk =
+      segment_depth == 0 ? 1 : (std::max)(chunk_depth / segment_depth, std::size_t{1});
+  for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
+    for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
+      const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
+      tile_operands t{a.rows + s * a.row_stride,
+                      a.row_stride,
+                      (std::min)(segments_of_chunk, g.segments - s),
+                      k,
+                      (std::min)(chunk_depth, segment_depth - k),
+                      b,
+                      panel_stride,
+                      s + k == 0};
+      for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
+        t.b = b + p * panel_stride;
+        add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
+            g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
+      }
+      if (tiled < rows) {
+        t.rows += tiled;
+        t.b = b;
+        add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
+                                           sums + tiled * kColumns);
+      }
     }
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
@@ -3859,19 +3897,29 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
 
 /// The rows first .. first + rows of all columns from `column` on, the last ones with fewer panels.
 template <std::size_t kPanels>
-void gemm_u8s8_columns(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                       std::size_t column) noexcept {
+void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                       std::size_t rows, std::size_t column) noexcept {
   for (; column + (kPanels - 1) * panel_columns < g.n; column += kPanels * panel_columns) {
-    gemm_u8s8_block<kPanels>(g, first, rows, column);
+    gemm_u8s8_block<kPanels>(g, a, first, rows, column);
   }
   if constexpr (kPanels > 1) {
-    gemm_u8s8_columns<kPanels / 2>(g, first, rows, column);
+    gemm_u8s8_columns<kPanels / 2>(g, a, first, rows, column);
   }
 }
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  const std::uint8_t* block[block_rows];
   for (std::size_t first = 0; first < g.m; first += block_rows) {
-    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, first, (std::min)(block_rows, g.m - first), 0);
+    const std::size_t rows = (std::min)(block_rows, g.m - first);
+    block_operands a{block, 0};
+    if (g.rows != nullptr) {
+      a = {g.rows + first, g.m};
+    } else {
+      for (std::size_t r = 0; r < rows; ++r) {
+        block[r] = g.a + (first + r) * g.lda;
+      }
+    }
+    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, a, first, rows, 0);
   }
 }
 
@@ -4414,14 +4462,16 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
-/// What a tile reads: rows of a, and panels of b that are panel_stride apart; both from the same k
-/// on.
+/// What a tile reads: from `offset` on, `depth` values of each segment of its rows, and panels of b
+/// that are panel_stride apart, from the same k on.
 struct tile_operands {
-  const std::uint8_t* a;
-  std::size_t lda;
+  const std::uint8_t* const* rows;
+  std::size_t row_stride;  // from a row's segment to its next one
+  std::size_t segments;
+  std::size_t offset;
+  std::size_t depth;
   const std::int8_t* b;
   std::size_t panel_stride;
-  std::size_t depth;
   bool is_first;  // the sums are set rather than added to
 };
 
@@ -4441,7 +4491,6 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   const int_tag di;
   const std::uint8_t* a[kRows];
   int_vector sum[kSets][kRows][kVectors];
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = t.a + r * t.lda; }
   DETENT_UNROLL for (std::size_t s = 0; s < kSets; ++s) {
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[s][r][v] = hn::Zero(di); }
@@ -4451,22 +4500,29 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   const std::size_t whole_groups = t.depth / group_depth;
   // Unrolled, since the scalar instructions of a loop take issue slots from vpdpbusd.
   constexpr std::size_t kGroups = 4;
-  std::size_t group = 0;
-  for (; group + kGroups <= whole_groups; group += kGroups) {
-    DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
-      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum[i % kSets]);
+  for (std::size_t segment = 0; segment < t.segments; ++segment) {
+    const std::uint8_t* const* rows = t.rows + segment * t.row_stride;
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = rows[r] + t.offset; }
+    std::size_t group = 0;
+    for (; group + kGroups <= whole_groups; group += kGroups) {
+      DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
+        add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride,
+                                     sum[i % kSets]);
+        b += group_depth * panel_columns;
+      }
+    }
+    for (; group < whole_groups; ++group) {
+      add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum[0]);
       b += group_depth * panel_columns;
     }
-  }
-  for (; group < whole_groups; ++group) {
-    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum[0]);
-    b += group_depth * panel_columns;
   }
   if (t.depth % group_depth != 0) {
     // The last one to three k: nothing past the end of a row is read.
     std::uint8_t last[kRows][group_depth] = {};
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      std::memcpy(last[r], a[r] + whole_groups * group_depth, t.depth % group_depth);
+      // Only the last chunk ends early, and has one segment.
+      std::memcpy(last[r], t.rows[r] + t.offset + whole_groups * group_depth,
+                  t.depth % group_depth);
       a[r] = last[r];
     }
     add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum[0]);
@@ -4495,7 +4551,7 @@ HWY_INLINE std::size_t add_tiles(const gemm_u8s8_args& g, std::size_t row, std::
                     (std::min)(kPanels * panel_columns, g.n - column));
     }
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
-    t.a += kRows * t.lda;
+    t.rows += kRows;
   }
   return done;
 }
@@ -4509,7 +4565,7 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
   if constexpr (kRows > 1) {
     if (done < rows) {
       constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
-      t.a += done * t.lda;
+      t.rows += done;
       add_rows<kNext, kPanels, kStride>(g, row + done, rows - done, column, t,
                                         sums + done * kStride);
     }
@@ -4589,6 +4645,10 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   constexpr std::size_t kRows = DETENT_PASS_ROWS;
   alignas(64) std::int32_t sums[block_rows * strip_columns];
   alignas(64) std::uint8_t chunk[block_rows * pair_chunk];
+  const std::uint8_t* chunk_rows[block_rows];
+  for (std::size_t r = 0; r < block_rows; ++r) {
+    chunk_rows[r] = chunk + r * pair_chunk;
+  }
   const std::size_t columns = (std::min)(strip_columns, g.n - column);
   const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
   const std::size_t padded = round_up(g.k, block_depth);
@@ -4602,7 +4662,8 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   for (std::size_t k = 0; k == 0 || k < g.k; k += pair_chunk) {
     const std::size_t depth = (std::min)(pair_chunk, g.k - k);
     reorder_rows(g, first, rows, k, depth, order + k, chunk);
-    tile_operands t{chunk, pair_chunk, nullptr, panel_stride, round_up(depth, block_depth), k == 0};
+    tile_operands t{chunk_rows,   0,     1, 0, round_up(depth, block_depth), nullptr,
+                    panel_stride, k == 0};
     std::size_t p = 0;
     for (; p + kPanels <= panels; p += kPanels) {
       t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
@@ -4641,12 +4702,18 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 
 #else
 
+/// Where the rows of a block are: see tile_operands.
+struct block_operands {
+  const std::uint8_t* const* rows;
+  std::size_t row_stride;
+};
+
 /// The rows first .. first + rows (at most block_rows) of kPanels panels of columns. Rows that fill
 /// the largest tiles go through those, panel by panel; the others need more columns to keep the
 /// multipliers busy.
 template <std::size_t kPanels>
-void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                     std::size_t column) noexcept {
+void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                     std::size_t rows, std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{DETENT_PASS_PANELS});
   constexpr std::size_t kRest = DETENT_PASS_ROWS / 2;
@@ -4655,20 +4722,32 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
   const std::size_t tiled = rows / DETENT_PASS_ROWS * DETENT_PASS_ROWS;
-  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    const std::uint8_t* a = g.a + first * g.lda + k;
-    const std::int8_t* b = panel + k * panel_columns;
-    tile_operands t{a, g.lda, b, panel_stride, (std::min)(chunk_depth, g.k - k), k == 0};
-    for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
-      t.b = b + p * panel_stride;
-      add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
-          g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
-    }
-    if (tiled < rows) {
-      t.a = a + tiled * g.lda;
-      t.b = b;
-      add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
-                                         sums + tiled * kColumns);
+  // Several short segments, or a piece of a long one.
+  const std::size_t segment_depth = g.k / g.segments;
+  const std::size_t segments_of_chunk =
+      segment_depth == 0 ? 1 : (std::max)(chunk_depth / segment_depth, std::size_t{1});
+  for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
+    for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
+      const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
+      tile_operands t{a.rows + s * a.row_stride,
+                      a.row_stride,
+                      (std::min)(segments_of_chunk, g.segments - s),
+                      k,
+                      (std::min)(chunk_depth, segment_depth - k),
+                      b,
+                      panel_stride,
+                      s + k == 0};
+      for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
+        t.b = b + p * panel_stride;
+        add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
+            g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
+      }
+      if (tiled < rows) {
+        t.rows += tiled;
+        t.b = b;
+        add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
+                                           sums + tiled * kColumns);
+      }
     }
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
@@ -4678,19 +4757,29 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
 
 /// The rows first .. first + rows of all columns from `column` on, the last ones with fewer panels.
 template <std::size_t kPanels>
-void gemm_u8s8_columns(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                       std::size_t column) noexcept {
+void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                       std::size_t rows, std::size_t column) noexcept {
   for (; column + (kPanels - 1) * panel_columns < g.n; column += kPanels * panel_columns) {
-    gemm_u8s8_block<kPanels>(g, first, rows, column);
+    gemm_u8s8_block<kPanels>(g, a, first, rows, column);
   }
   if constexpr (kPanels > 1) {
-    gemm_u8s8_columns<kPanels / 2>(g, first, rows, column);
+    gemm_u8s8_columns<kPanels / 2>(g, a, first, rows, column);
   }
 }
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  const std::uint8_t* block[block_rows];
   for (std::size_t first = 0; first < g.m; first += block_rows) {
-    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, first, (std::min)(block_rows, g.m - first), 0);
+    const std::size_t rows = (std::min)(block_rows, g.m - first);
+    block_operands a{block, 0};
+    if (g.rows != nullptr) {
+      a = {g.rows + first, g.m};
+    } else {
+      for (std::size_t r = 0; r < rows; ++r) {
+        block[r] = g.a + (first + r) * g.lda;
+      }
+    }
+    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, a, first, rows, 0);
   }
 }
 
@@ -6353,14 +6442,16 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
-/// What a tile reads: rows of a, and panels of b that are panel_stride apart; both from the same k
-/// on.
+/// What a tile reads: from `offset` on, `depth` values of each segment of its rows, and panels of b
+/// that are panel_stride apart, from the same k on.
 struct tile_operands {
-  const std::uint8_t* a;
-  std::size_t lda;
+  const std::uint8_t* const* rows;
+  std::size_t row_stride;  // from a row's segment to its next one
+  std::size_t segments;
+  std::size_t offset;
+  std::size_t depth;
   const std::int8_t* b;
   std::size_t panel_stride;
-  std::size_t depth;
   bool is_first;  // the sums are set rather than added to
 };
 
@@ -6380,7 +6471,6 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   const int_tag di;
   const std::uint8_t* a[kRows];
   int_vector sum[kSets][kRows][kVectors];
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = t.a + r * t.lda; }
   DETENT_UNROLL for (std::size_t s = 0; s < kSets; ++s) {
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[s][r][v] = hn::Zero(di); }
@@ -6390,22 +6480,29 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   const std::size_t whole_groups = t.depth / group_depth;
   // Unrolled, since the scalar instructions of a loop take issue slots from vpdpbusd.
   constexpr std::size_t kGroups = 4;
-  std::size_t group = 0;
-  for (; group + kGroups <= whole_groups; group += kGroups) {
-    DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
-      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum[i % kSets]);
+  for (std::size_t segment = 0; segment < t.segments; ++segment) {
+    const std::uint8_t* const* rows = t.rows + segment * t.row_stride;
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = rows[r] + t.offset; }
+    std::size_t group = 0;
+    for (; group + kGroups <= whole_groups; group += kGroups) {
+      DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
+        add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride,
+                                     sum[i % kSets]);
+        b += group_depth * panel_columns;
+      }
+    }
+    for (; group < whole_groups; ++group) {
+      add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum[0]);
       b += group_depth * panel_columns;
     }
-  }
-  for (; group < whole_groups; ++group) {
-    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum[0]);
-    b += group_depth * panel_columns;
   }
   if (t.depth % group_depth != 0) {
     // The last one to three k: nothing past the end of a row is read.
     std::uint8_t last[kRows][group_depth] = {};
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      std::memcpy(last[r], a[r] + whole_groups * group_depth, t.depth % group_depth);
+      // Only the last chunk ends early, and has one segment.
+      std::memcpy(last[r], t.rows[r] + t.offset + whole_groups * group_depth,
+                  t.depth % group_depth);
       a[r] = last[r];
     }
     add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum[0]);
@@ -6434,7 +6531,7 @@ HWY_INLINE std::size_t add_tiles(const gemm_u8s8_args& g, std::size_t row, std::
                     (std::min)(kPanels * panel_columns, g.n - column));
     }
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
-    t.a += kRows * t.lda;
+    t.rows += kRows;
   }
   return done;
 }
@@ -6448,7 +6545,7 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
   if constexpr (kRows > 1) {
     if (done < rows) {
       constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
-      t.a += done * t.lda;
+      t.rows += done;
       add_rows<kNext, kPanels, kStride>(g, row + done, rows - done, column, t,
                                         sums + done * kStride);
     }
@@ -6528,6 +6625,10 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   constexpr std::size_t kRows = DETENT_PASS_ROWS;
   alignas(64) std::int32_t sums[block_rows * strip_columns];
   alignas(64) std::uint8_t chunk[block_rows * pair_chunk];
+  const std::uint8_t* chunk_rows[block_rows];
+  for (std::size_t r = 0; r < block_rows; ++r) {
+    chunk_rows[r] = chunk + r * pair_chunk;
+  }
   const std::size_t columns = (std::min)(strip_columns, g.n - column);
   const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
   const std::size_t padded = round_up(g.k, block_depth);
@@ -6541,7 +6642,8 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   for (std::size_t k = 0; k == 0 || k < g.k; k += pair_chunk) {
     const std::size_t depth = (std::min)(pair_chunk, g.k - k);
     reorder_rows(g, first, rows, k, depth, order + k, chunk);
-    tile_operands t{chunk, pair_chunk, nullptr, panel_stride, round_up(depth, block_depth), k == 0};
+    tile_operands t{chunk_rows,   0,     1, 0, round_up(depth, block_depth), nullptr,
+                    panel_stride, k == 0};
     std::size_t p = 0;
     for (; p + kPanels <= panels; p += kPanels) {
       t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
@@ -6580,12 +6682,18 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 
 #else
 
+/// Where the rows of a block are: see tile_operands.
+struct block_operands {
+  const std::uint8_t* const* rows;
+  std::size_t row_stride;
+};
+
 /// The rows first .. first + rows (at most block_rows) of kPanels panels of columns. Rows that fill
 /// the largest tiles go through those, panel by panel; the others need more columns to keep the
 /// multipliers busy.
 template <std::size_t kPanels>
-void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                     std::size_t column) noexcept {
+void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                     std::size_t rows, std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{DETENT_PASS_PANELS});
   constexpr std::size_t kRest = DETENT_PASS_ROWS / 2;
@@ -6594,20 +6702,32 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
   const std::size_t tiled = rows / DETENT_PASS_ROWS * DETENT_PASS_ROWS;
-  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    const std::uint8_t* a = g.a + first * g.lda + k;
-    const std::int8_t* b = panel + k * panel_columns;
-    tile_operands t{a, g.lda, b, panel_stride, (std::min)(chunk_depth, g.k - k), k == 0};
-    for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
-      t.b = b + p * panel_stride;
-      add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
-          g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
-    }
-    if (tiled < rows) {
-      t.a = a + tiled * g.lda;
-      t.b = b;
-      add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
-                                         sums + tiled * kColumns);
+  // Several short segments, or a piece of a long one.
+  const std::size_t segment_depth = g.k / g.segments;
+  const std::size_t segments_of_chunk =
+      segment_depth == 0 ? 1 : (std::max)(chunk_depth / segment_depth, std::size_t{1});
+  for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
+    for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
+      const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
+      tile_operands t{a.rows + s * a.row_stride,
+                      a.row_stride,
+                      (std::min)(segments_of_chunk, g.segments - s),
+                      k,
+                      (std::min)(chunk_depth, segment_depth - k),
+                      b,
+                      panel_stride,
+                      s + k == 0};
+      for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
+        t.b = b + p * panel_stride;
+        add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
+            g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
+      }
+      if (tiled < rows) {
+        t.rows += tiled;
+        t.b = b;
+        add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
+                                           sums + tiled * kColumns);
+      }
     }
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
@@ -6617,19 +6737,29 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
 
 /// The rows first .. first + rows of all columns from `column` on, the last ones with fewer panels.
 template <std::size_t kPanels>
-void gemm_u8s8_columns(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                       std::size_t column) noexcept {
+void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                       std::size_t rows, std::size_t column) noexcept {
   for (; column + (kPanels - 1) * panel_columns < g.n; column += kPanels * panel_columns) {
-    gemm_u8s8_block<kPanels>(g, first, rows, column);
+    gemm_u8s8_block<kPanels>(g, a, first, rows, column);
   }
   if constexpr (kPanels > 1) {
-    gemm_u8s8_columns<kPanels / 2>(g, first, rows, column);
+    gemm_u8s8_columns<kPanels / 2>(g, a, first, rows, column);
   }
 }
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  const std::uint8_t* block[block_rows];
   for (std::size_t first = 0; first < g.m; first += block_rows) {
-    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, first, (std::min)(block_rows, g.m - first), 0);
+    const std::size_t rows = (std::min)(block_rows, g.m - first);
+    block_operands a{block, 0};
+    if (g.rows != nullptr) {
+      a = {g.rows + first, g.m};
+    } else {
+      for (std::size_t r = 0; r < rows; ++r) {
+        block[r] = g.a + (first + r) * g.lda;
+      }
+    }
+    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, a, first, rows, 0);
   }
 }
 
@@ -7172,14 +7302,16 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
-/// What a tile reads: rows of a, and panels of b that are panel_stride apart; both from the same k
-/// on.
+/// What a tile reads: from `offset` on, `depth` values of each segment of its rows, and panels of b
+/// that are panel_stride apart, from the same k on.
 struct tile_operands {
-  const std::uint8_t* a;
-  std::size_t lda;
+  const std::uint8_t* const* rows;
+  std::size_t row_stride;  // from a row's segment to its next one
+  std::size_t segments;
+  std::size_t offset;
+  std::size_t depth;
   const std::int8_t* b;
   std::size_t panel_stride;
-  std::size_t depth;
   bool is_first;  // the sums are set rather than added to
 };
 
@@ -7199,7 +7331,6 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   const int_tag di;
   const std::uint8_t* a[kRows];
   int_vector sum[kSets][kRows][kVectors];
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = t.a + r * t.lda; }
   DETENT_UNROLL for (std::size_t s = 0; s < kSets; ++s) {
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[s][r][v] = hn::Zero(di); }
@@ -7209,22 +7340,29 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   const std::size_t whole_groups = t.depth / group_depth;
   // Unrolled, since the scalar instructions of a loop take issue slots from vpdpbusd.
   constexpr std::size_t kGroups = 4;
-  std::size_t group = 0;
-  for (; group + kGroups <= whole_groups; group += kGroups) {
-    DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
-      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum[i % kSets]);
+  for (std::size_t segment = 0; segment < t.segments; ++segment) {
+    const std::uint8_t* const* rows = t.rows + segment * t.row_stride;
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = rows[r] + t.offset; }
+    std::size_t group = 0;
+    for (; group + kGroups <= whole_groups; group += kGroups) {
+      DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
+        add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride,
+                                     sum[i % kSets]);
+        b += group_depth * panel_columns;
+      }
+    }
+    for (; group < whole_groups; ++group) {
+      add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum[0]);
       b += group_depth * panel_columns;
     }
-  }
-  for (; group < whole_groups; ++group) {
-    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum[0]);
-    b += group_depth * panel_columns;
   }
   if (t.depth % group_depth != 0) {
     // The last one to three k: nothing past the end of a row is read.
     std::uint8_t last[kRows][group_depth] = {};
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      std::memcpy(last[r], a[r] + whole_groups * group_depth, t.depth % group_depth);
+      // Only the last chunk ends early, and has one segment.
+      std::memcpy(last[r], t.rows[r] + t.offset + whole_groups * group_depth,
+                  t.depth % group_depth);
       a[r] = last[r];
     }
     add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum[0]);
@@ -7253,7 +7391,7 @@ HWY_INLINE std::size_t add_tiles(const gemm_u8s8_args& g, std::size_t row, std::
                     (std::min)(kPanels * panel_columns, g.n - column));
     }
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
-    t.a += kRows * t.lda;
+    t.rows += kRows;
   }
   return done;
 }
@@ -7267,7 +7405,7 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
   if constexpr (kRows > 1) {
     if (done < rows) {
       constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
-      t.a += done * t.lda;
+      t.rows += done;
       add_rows<kNext, kPanels, kStride>(g, row + done, rows - done, column, t,
                                         sums + done * kStride);
     }
@@ -7347,6 +7485,10 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   constexpr std::size_t kRows = DETENT_PASS_ROWS;
   alignas(64) std::int32_t sums[block_rows * strip_columns];
   alignas(64) std::uint8_t chunk[block_rows * pair_chunk];
+  const std::uint8_t* chunk_rows[block_rows];
+  for (std::size_t r = 0; r < block_rows; ++r) {
+    chunk_rows[r] = chunk + r * pair_chunk;
+  }
   const std::size_t columns = (std::min)(strip_columns, g.n - column);
   const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
   const std::size_t padded = round_up(g.k, block_depth);
@@ -7360,7 +7502,8 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   for (std::size_t k = 0; k == 0 || k < g.k; k += pair_chunk) {
     const std::size_t depth = (std::min)(pair_chunk, g.k - k);
     reorder_rows(g, first, rows, k, depth, order + k, chunk);
-    tile_operands t{chunk, pair_chunk, nullptr, panel_stride, round_up(depth, block_depth), k == 0};
+    tile_operands t{chunk_rows,   0,     1, 0, round_up(depth, block_depth), nullptr,
+                    panel_stride, k == 0};
     std::size_t p = 0;
     for (; p + kPanels <= panels; p += kPanels) {
       t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
@@ -7399,12 +7542,18 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 
 #else
 
+/// Where the rows of a block are: see tile_operands.
+struct block_operands {
+  const std::uint8_t* const* rows;
+  std::size_t row_stride;
+};
+
 /// The rows first .. first + rows (at most block_rows) of kPanels panels of columns. Rows that fill
 /// the largest tiles go through those, panel by panel; the others need more columns to keep the
 /// multipliers busy.
 template <std::size_t kPanels>
-void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                     std::size_t column) noexcept {
+void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                     std::size_t rows, std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{DETENT_PASS_PANELS});
   constexpr std::size_t kRest = DETENT_PASS_ROWS / 2;
@@ -7413,20 +7562,32 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
   const std::size_t tiled = rows / DETENT_PASS_ROWS * DETENT_PASS_ROWS;
-  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    const std::uint8_t* a = g.a + first * g.lda + k;
-    const std::int8_t* b = panel + k * panel_columns;
-    tile_operands t{a, g.lda, b, panel_stride, (std::min)(chunk_depth, g.k - k), k == 0};
-    for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
-      t.b = b + p * panel_stride;
-      add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
-          g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
-    }
-    if (tiled < rows) {
-      t.a = a + tiled * g.lda;
-      t.b = b;
-      add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
-                                         sums + tiled * kColumns);
+  // Several short segments, or a piece of a long one.
+  const std::size_t segment_depth = g.k / g.segments;
+  const std::size_t segments_of_chunk =
+      segment_depth == 0 ? 1 : (std::max)(chunk_depth / segment_depth, std::size_t{1});
+  for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
+    for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
+      const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
+      tile_operands t{a.rows + s * a.row_stride,
+                      a.row_stride,
+                      (std::min)(segments_of_chunk, g.segments - s),
+                      k,
+                      (std::min)(chunk_depth, segment_depth - k),
+                      b,
+                      panel_stride,
+                      s + k == 0};
+      for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
+        t.b = b + p * panel_stride;
+        add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
+            g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
+      }
+      if (tiled < rows) {
+        t.rows += tiled;
+        t.b = b;
+        add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
+                                           sums + tiled * kColumns);
+      }
     }
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
@@ -7436,19 +7597,29 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
 
 /// The rows first .. first + rows of all columns from `column` on, the last ones with fewer panels.
 template <std::size_t kPanels>
-void gemm_u8s8_columns(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                       std::size_t column) noexcept {
+void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                       std::size_t rows, std::size_t column) noexcept {
   for (; column + (kPanels - 1) * panel_columns < g.n; column += kPanels * panel_columns) {
-    gemm_u8s8_block<kPanels>(g, first, rows, column);
+    gemm_u8s8_block<kPanels>(g, a, first, rows, column);
   }
   if constexpr (kPanels > 1) {
-    gemm_u8s8_columns<kPanels / 2>(g, first, rows, column);
+    gemm_u8s8_columns<kPanels / 2>(g, a, first, rows, column);
   }
 }
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  const std::uint8_t* block[block_rows];
   for (std::size_t first = 0; first < g.m; first += block_rows) {
-    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, first, (std::min)(block_rows, g.m - first), 0);
+    const std::size_t rows = (std::min)(block_rows, g.m - first);
+    block_operands a{block, 0};
+    if (g.rows != nullptr) {
+      a = {g.rows + first, g.m};
+    } else {
+      for (std::size_t r = 0; r < rows; ++r) {
+        block[r] = g.a + (first + r) * g.lda;
+      }
+    }
+    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, a, first, rows, 0);
   }
 }
 
@@ -10512,6 +10683,7 @@ class pixel_reader {
  public:
   pixel_reader(const T* input, const filter_shape& f, const window& w, T padding)
       : input_(input),
+        end_(input + w.batch * w.in_height * w.in_width * f.in_channels),
         filter_(f),
         window_(w),
         padding_(padding),
@@ -10529,47 +10701,110 @@ class pixel_reader {
   }
 
   /// Copies what `count` pixels from `first` read of one group: count rows of taps * group_in
-  /// values.
+  /// values. Up to gather_slack values behind the last one are overwritten.
   void gather(std::size_t first, std::size_t count, std::size_t group, T* rows) const {
-    const std::size_t channels = filter_.group_in();
-    const std::size_t run = filter_.kernel_width * channels;
-    const bool dense = filter_.groups == 1 && window_.dilation_width == 1;
-    for_pixels(
-        first, count, [&](std::size_t, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
-          for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh, rows += run) {
-            const std::ptrdiff_t y =
-                top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
-            if (y < 0 || y >= height()) {
-              std::fill_n(rows, run, padding_);
-              continue;
-            }
-            const T* line = image + y * width() * in_channels() + group * channels;
-            if (dense) {
-              const std::ptrdiff_t kernel = static_cast<std::ptrdiff_t>(filter_.kernel_width);
-              const std::ptrdiff_t before = std::clamp<std::ptrdiff_t>(-left, 0, kernel);
-              const std::ptrdiff_t end = std::clamp<std::ptrdiff_t>(width() - left, before, kernel);
-              std::fill_n(rows, before * in_channels(), padding_);
-              if (end > before) {
-                std::memcpy(rows + before * in_channels(), line + (left + before) * in_channels(),
-                            static_cast<std::size_t>((end - before) * in_channels()) * sizeof(T));
-              }
-              std::fill_n(rows + end * in_channels(), (kernel - end) * in_channels(), padding_);
-              continue;
-            }
-            for (std::size_t kw = 0; kw < filter_.kernel_width; ++kw) {
-              const std::ptrdiff_t x =
-                  left + static_cast<std::ptrdiff_t>(kw * window_.dilation_width);
-              if (x < 0 || x >= width()) {
-                std::fill_n(rows + kw * channels, channels, padding_);
-              } else {
-                std::memcpy(rows + kw * channels, line + x * in_channels(), channels * sizeof(T));
-              }
-            }
-          }
-        });
+    const std::size_t depth = filter_.taps() * filter_.group_in();
+    for_pixels(first, count,
+               [&](std::size_t i, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
+                 gather_pixel(image, top, left, group, rows + i * depth);
+               });
   }
 
+  /// Whether the rows of a window are dense, and long enough to be read where they are.
+  [[nodiscard]] bool has_segments(std::size_t multiple) const noexcept {
+    constexpr std::size_t shortest = 32;
+    return filter_.groups == 1 && window_.dilation_width == 1 && run() % multiple == 0 &&
+           run() >= shortest;
+  }
+  [[nodiscard]] std::size_t run() const noexcept {
+    return filter_.kernel_width * filter_.group_in();
+  }
+
+  /// Where `count` pixels from `first` read the rows of their windows: segments[kh * count + i].
+  /// `blank` holds run() values of padding; windows that stick out of the image at the sides are
+  /// copied to `copies`, which has room for those of all pixels and gather_slack.
+  void segments(std::size_t first, std::size_t count, const T* blank, T* copies,
+                const T** segments) const {
+    for_pixels(first, count,
+               [&](std::size_t i, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
+                 const bool inside = is_inside(left);
+                 if (!inside) {
+                   gather_pixel(image, top, left, 0, copies);
+                 }
+                 for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh) {
+                   const std::ptrdiff_t y =
+                       top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
+                   segments[kh * count + i] = !inside ? copies + kh * run()
+                                              : y < 0 || y >= height()
+                                                  ? blank
+                                                  : image + (y * width() + left) * in_channels();
+                 }
+                 copies += inside ? 0 : filter_.kernel_height * run();
+               });
+  }
+
+  /// Values that gather() may write too many.
+  static constexpr std::size_t gather_slack = 64 / sizeof(T);
+
  private:
+  [[nodiscard]] bool is_inside(std::ptrdiff_t left) const noexcept {
+    return left >= 0 && left + static_cast<std::ptrdiff_t>(filter_.kernel_width) <= width();
+  }
+
+  void gather_pixel(const T* image, std::ptrdiff_t top, std::ptrdiff_t left, std::size_t group,
+                    T* rows) const {
+    // Copies: what is written might be the members, for all that the compiler knows.
+    const std::size_t channels = filter_.group_in();
+    const std::size_t kernel_height = filter_.kernel_height;
+    const std::size_t kernel_width = filter_.kernel_width;
+    const std::size_t size = run();
+    const std::ptrdiff_t rows_of_image = height();
+    const std::ptrdiff_t columns = width();
+    const std::ptrdiff_t step = in_channels();
+    const auto dilation_height = static_cast<std::ptrdiff_t>(window_.dilation_height);
+    const auto dilation_width = static_cast<std::ptrdiff_t>(window_.dilation_width);
+    const T padding = padding_;
+    const T* const end = end_;
+    const bool dense = filter_.groups == 1 && dilation_width == 1 && is_inside(left);
+    std::ptrdiff_t y = top;
+    for (std::size_t kh = 0; kh < kernel_height; ++kh, rows += size, y += dilation_height) {
+      if (y < 0 || y >= rows_of_image) {
+        std::fill_n(rows, size, padding);
+        continue;
+      }
+      const T* line = image + y * columns * step + group * channels;
+      if (dense) {
+        copy_run(line + left * step, size, end, rows);
+        continue;
+      }
+      std::ptrdiff_t x = left;
+      for (std::size_t kw = 0; kw < kernel_width; ++kw, x += dilation_width) {
+        if (x < 0 || x >= columns) {
+          std::fill_n(rows + kw * channels, channels, padding);
+        } else {
+          copy_run(line + x * step, channels, end, rows + kw * channels);
+        }
+      }
+    }
+  }
+
+  /// Copies n values, or more of what follows where that is readable: a copy of constant size is a
+  /// few instructions, one of another size a call.
+  static void copy_run(const T* from, std::size_t n, const T* end, T* to) noexcept {
+    const auto readable = static_cast<std::size_t>(end - from);
+    if (n <= gather_slack / 2 && readable >= gather_slack / 2) {
+      std::memcpy(to, from, 32);
+      return;
+    }
+    if (n <= 8 * gather_slack && readable >= round_up(n, gather_slack)) {
+      for (std::size_t i = 0; i < n; i += gather_slack) {
+        std::memcpy(to + i, from + i, 64);
+      }
+      return;
+    }
+    std::memcpy(to, from, n * sizeof(T));
+  }
+
   [[nodiscard]] std::ptrdiff_t height() const noexcept {
     return static_cast<std::ptrdiff_t>(window_.in_height);
   }
@@ -10604,6 +10839,7 @@ class pixel_reader {
   }
 
   const T* input_;
+  const T* end_;
   filter_shape filter_;
   window window_;
   T padding_;
@@ -10644,7 +10880,8 @@ void for_gathered_blocks(const pixel_reader<T>& reader, const filter_shape& f, c
   run_parallel(parallel, (reader.pixels() + block - 1) / block, [&](std::size_t i) {
     const std::size_t first = i * block;
     const std::size_t count = (std::min)(block, reader.pixels() - first);
-    const auto rows = std::make_unique_for_overwrite<T[]>(in_place ? 0 : count * depth);
+    const auto rows = std::make_unique_for_overwrite<T[]>(
+        in_place ? 0 : count * depth + pixel_reader<T>::gather_slack);
     for (std::size_t group = 0; group < f.groups; ++group) {
       if (in_place) {
         product(input + first * f.in_channels + group * f.group_in(), f.in_channels, first, count,
@@ -10654,6 +10891,25 @@ void for_gathered_blocks(const pixel_reader<T>& reader, const filter_shape& f, c
         product(rows.get(), depth, first, count, group);
       }
     }
+  });
+}
+
+/// Runs `product(segments, first pixel, pixels)` over blocks of pixels whose windows are read where
+/// they are.
+template <class T, class Product>
+void for_segmented_blocks(const pixel_reader<T>& reader, const filter_shape& f, T padding,
+                          const parallel_for& parallel, const Product& product) {
+  constexpr std::size_t block = 4 * rows_per_task;
+  const std::vector<T> blank(reader.run(), padding);
+  const std::size_t depth = f.kernel_height * reader.run();
+  run_parallel(parallel, (reader.pixels() + block - 1) / block, [&](std::size_t i) {
+    const std::size_t first = i * block;
+    const std::size_t count = (std::min)(block, reader.pixels() - first);
+    std::vector<const T*> segments(f.kernel_height * count);
+    const auto copies =
+        std::make_unique_for_overwrite<T[]>(count * depth + pixel_reader<T>::gather_slack);
+    reader.segments(first, count, blank.data(), copies.get(), segments.data());
+    product(segments.data(), first, count);
   });
 }
 
@@ -10743,28 +10999,52 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
     return;
   }
   const detail::pixel_reader<std::uint8_t> reader(input.data(), f, w, padding);
-  detail::for_gathered_blocks(
-      reader, f, input.data(), parallel,
-      [&](const std::uint8_t* rows, std::size_t lda, std::size_t first, std::size_t count,
-          std::size_t group) {
-        const packed_weights& weights = filters.groups()[group];
-        std::vector<std::int32_t> row_sums;
-        if (terms[group].needs_row_sums()) {
-          row_sums.resize(count);
-          detail::sum_rows(rows, lda, count, weights.depth(), row_sums.data());
-        }
-        kernels::gemm_u8s8_args g;
-        g.a = rows;
-        g.lda = lda;
-        g.b = weights.panels(table);
-        g.c = output.data() + first * f.out_channels + group * f.group_out();
-        g.ldc = f.out_channels;
-        g.m = count;
-        g.n = weights.columns();
-        g.k = weights.depth();
-        g.epilogue = terms[group].epilogue(row_sums.data());
-        table.gemm_u8s8(g);
-      });
+  /// Multiplies `count` pixels by the weights of a group; `g` says where they are.
+  const auto multiply = [&](kernels::gemm_u8s8_args g, std::size_t group, std::size_t first,
+                            std::size_t count, const auto& sum_row) {
+    const packed_weights& weights = filters.groups()[group];
+    std::vector<std::int32_t> row_sums(terms[group].needs_row_sums() ? count : 0);
+    for (std::size_t i = 0; i < row_sums.size(); ++i) {
+      row_sums[i] = sum_row(i);
+    }
+    g.b = weights.panels(table);
+    g.c = output.data() + first * f.out_channels + group * f.group_out();
+    g.ldc = f.out_channels;
+    g.m = count;
+    g.n = weights.columns();
+    g.k = weights.depth();
+    g.epilogue = terms[group].epilogue(row_sums.data());
+    table.gemm_u8s8(g);
+  };
+  if (!table.adds_pairs && !reader.is_matrix() && reader.has_segments(kernels::group_depth)) {
+    detail::for_segmented_blocks(
+        reader, f, padding, parallel,
+        [&](const std::uint8_t* const* segments, std::size_t first, std::size_t count) {
+          kernels::gemm_u8s8_args g;
+          g.rows = segments;
+          g.segments = f.kernel_height;
+          multiply(g, 0, first, count, [&](std::size_t i) {
+            std::uint32_t sum = 0;
+            for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
+              sum +=
+                  static_cast<std::uint32_t>(table.sum_u8(segments[kh * count + i], reader.run()));
+            }
+            return static_cast<std::int32_t>(sum);
+          });
+        });
+    return;
+  }
+  detail::for_gathered_blocks(reader, f, input.data(), parallel,
+                              [&](const std::uint8_t* rows, std::size_t lda, std::size_t first,
+                                  std::size_t count, std::size_t group) {
+                                kernels::gemm_u8s8_args g;
+                                g.a = rows;
+                                g.lda = lda;
+                                multiply(g, group, first, count, [&](std::size_t i) {
+                                  return table.sum_u8(rows + i * lda,
+                                                      filters.groups()[group].depth());
+                                });
+                              });
 }
 
 /// An owned, packed filter bank of floats; `bias` is empty or has one value for each output

@@ -181,14 +181,16 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
-/// What a tile reads: rows of a, and panels of b that are panel_stride apart; both from the same k
-/// on.
+/// What a tile reads: from `offset` on, `depth` values of each segment of its rows, and panels of b
+/// that are panel_stride apart, from the same k on.
 struct tile_operands {
-  const std::uint8_t* a;
-  std::size_t lda;
+  const std::uint8_t* const* rows;
+  std::size_t row_stride;  // from a row's segment to its next one
+  std::size_t segments;
+  std::size_t offset;
+  std::size_t depth;
   const std::int8_t* b;
   std::size_t panel_stride;
-  std::size_t depth;
   bool is_first;  // the sums are set rather than added to
 };
 
@@ -208,7 +210,6 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   const int_tag di;
   const std::uint8_t* a[kRows];
   int_vector sum[kSets][kRows][kVectors];
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = t.a + r * t.lda; }
   DETENT_UNROLL for (std::size_t s = 0; s < kSets; ++s) {
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { sum[s][r][v] = hn::Zero(di); }
@@ -218,22 +219,29 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   const std::size_t whole_groups = t.depth / group_depth;
   // Unrolled, since the scalar instructions of a loop take issue slots from vpdpbusd.
   constexpr std::size_t kGroups = 4;
-  std::size_t group = 0;
-  for (; group + kGroups <= whole_groups; group += kGroups) {
-    DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
-      add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride, sum[i % kSets]);
+  for (std::size_t segment = 0; segment < t.segments; ++segment) {
+    const std::uint8_t* const* rows = t.rows + segment * t.row_stride;
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = rows[r] + t.offset; }
+    std::size_t group = 0;
+    for (; group + kGroups <= whole_groups; group += kGroups) {
+      DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
+        add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride,
+                                     sum[i % kSets]);
+        b += group_depth * panel_columns;
+      }
+    }
+    for (; group < whole_groups; ++group) {
+      add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum[0]);
       b += group_depth * panel_columns;
     }
-  }
-  for (; group < whole_groups; ++group) {
-    add_products<kRows, kPanels>(a, group * group_depth, b, t.panel_stride, sum[0]);
-    b += group_depth * panel_columns;
   }
   if (t.depth % group_depth != 0) {
     // The last one to three k: nothing past the end of a row is read.
     std::uint8_t last[kRows][group_depth] = {};
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      std::memcpy(last[r], a[r] + whole_groups * group_depth, t.depth % group_depth);
+      // Only the last chunk ends early, and has one segment.
+      std::memcpy(last[r], t.rows[r] + t.offset + whole_groups * group_depth,
+                  t.depth % group_depth);
       a[r] = last[r];
     }
     add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum[0]);
@@ -262,7 +270,7 @@ HWY_INLINE std::size_t add_tiles(const gemm_u8s8_args& g, std::size_t row, std::
                     (std::min)(kPanels * panel_columns, g.n - column));
     }
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
-    t.a += kRows * t.lda;
+    t.rows += kRows;
   }
   return done;
 }
@@ -276,7 +284,7 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
   if constexpr (kRows > 1) {
     if (done < rows) {
       constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
-      t.a += done * t.lda;
+      t.rows += done;
       add_rows<kNext, kPanels, kStride>(g, row + done, rows - done, column, t,
                                         sums + done * kStride);
     }
@@ -356,6 +364,10 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   constexpr std::size_t kRows = DETENT_PASS_ROWS;
   alignas(64) std::int32_t sums[block_rows * strip_columns];
   alignas(64) std::uint8_t chunk[block_rows * pair_chunk];
+  const std::uint8_t* chunk_rows[block_rows];
+  for (std::size_t r = 0; r < block_rows; ++r) {
+    chunk_rows[r] = chunk + r * pair_chunk;
+  }
   const std::size_t columns = (std::min)(strip_columns, g.n - column);
   const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
   const std::size_t padded = round_up(g.k, block_depth);
@@ -369,7 +381,8 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   for (std::size_t k = 0; k == 0 || k < g.k; k += pair_chunk) {
     const std::size_t depth = (std::min)(pair_chunk, g.k - k);
     reorder_rows(g, first, rows, k, depth, order + k, chunk);
-    tile_operands t{chunk, pair_chunk, nullptr, panel_stride, round_up(depth, block_depth), k == 0};
+    tile_operands t{chunk_rows,   0,     1, 0, round_up(depth, block_depth), nullptr,
+                    panel_stride, k == 0};
     std::size_t p = 0;
     for (; p + kPanels <= panels; p += kPanels) {
       t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
@@ -408,12 +421,18 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 
 #else
 
+/// Where the rows of a block are: see tile_operands.
+struct block_operands {
+  const std::uint8_t* const* rows;
+  std::size_t row_stride;
+};
+
 /// The rows first .. first + rows (at most block_rows) of kPanels panels of columns. Rows that fill
 /// the largest tiles go through those, panel by panel; the others need more columns to keep the
 /// multipliers busy.
 template <std::size_t kPanels>
-void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                     std::size_t column) noexcept {
+void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                     std::size_t rows, std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{DETENT_PASS_PANELS});
   constexpr std::size_t kRest = DETENT_PASS_ROWS / 2;
@@ -422,20 +441,32 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
   const std::size_t tiled = rows / DETENT_PASS_ROWS * DETENT_PASS_ROWS;
-  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    const std::uint8_t* a = g.a + first * g.lda + k;
-    const std::int8_t* b = panel + k * panel_columns;
-    tile_operands t{a, g.lda, b, panel_stride, (std::min)(chunk_depth, g.k - k), k == 0};
-    for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
-      t.b = b + p * panel_stride;
-      add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
-          g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
-    }
-    if (tiled < rows) {
-      t.a = a + tiled * g.lda;
-      t.b = b;
-      add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
-                                         sums + tiled * kColumns);
+  // Several short segments, or a piece of a long one.
+  const std::size_t segment_depth = g.k / g.segments;
+  const std::size_t segments_of_chunk =
+      segment_depth == 0 ? 1 : (std::max)(chunk_depth / segment_depth, std::size_t{1});
+  for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
+    for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
+      const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
+      tile_operands t{a.rows + s * a.row_stride,
+                      a.row_stride,
+                      (std::min)(segments_of_chunk, g.segments - s),
+                      k,
+                      (std::min)(chunk_depth, segment_depth - k),
+                      b,
+                      panel_stride,
+                      s + k == 0};
+      for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
+        t.b = b + p * panel_stride;
+        add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
+            g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
+      }
+      if (tiled < rows) {
+        t.rows += tiled;
+        t.b = b;
+        add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
+                                           sums + tiled * kColumns);
+      }
     }
   }
   const std::size_t columns = (std::min)(kColumns, g.n - column);
@@ -445,19 +476,29 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, std::size_t first, std::size_t row
 
 /// The rows first .. first + rows of all columns from `column` on, the last ones with fewer panels.
 template <std::size_t kPanels>
-void gemm_u8s8_columns(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                       std::size_t column) noexcept {
+void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                       std::size_t rows, std::size_t column) noexcept {
   for (; column + (kPanels - 1) * panel_columns < g.n; column += kPanels * panel_columns) {
-    gemm_u8s8_block<kPanels>(g, first, rows, column);
+    gemm_u8s8_block<kPanels>(g, a, first, rows, column);
   }
   if constexpr (kPanels > 1) {
-    gemm_u8s8_columns<kPanels / 2>(g, first, rows, column);
+    gemm_u8s8_columns<kPanels / 2>(g, a, first, rows, column);
   }
 }
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  const std::uint8_t* block[block_rows];
   for (std::size_t first = 0; first < g.m; first += block_rows) {
-    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, first, (std::min)(block_rows, g.m - first), 0);
+    const std::size_t rows = (std::min)(block_rows, g.m - first);
+    block_operands a{block, 0};
+    if (g.rows != nullptr) {
+      a = {g.rows + first, g.m};
+    } else {
+      for (std::size_t r = 0; r < rows; ++r) {
+        block[r] = g.a + (first + r) * g.lda;
+      }
+    }
+    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, a, first, rows, 0);
   }
 }
 

@@ -80,10 +80,14 @@ struct packed_panels {
 inline constexpr std::size_t block_depth = 16;
 inline constexpr std::size_t strip_columns = 64;
 
-/// C[m x n] = epilogue(A[m x k] * B[k x n]); A unsigned and row-major.
+/// C[m x n] = epilogue(A[m x k] * B[k x n]); A unsigned and row-major, or, with `rows`, in segments
+/// that may be anywhere: rows[s * m + i] is where segment s of row i is, and has k / segments
+/// values, a multiple of group_depth. Tables with adds_pairs do not take those.
 struct gemm_u8s8_args {
   const std::uint8_t* a = nullptr;
   std::size_t lda = 0;
+  const std::uint8_t* const* rows = nullptr;
+  std::size_t segments = 1;
   packed_panels b;
   void* c = nullptr;  // of the epilogue's output type
   std::size_t ldc = 0;
