@@ -12,9 +12,11 @@
 #include <doctest/doctest.h>
 
 #include <detent/packed.hpp>
+#include <detent/quantize.hpp>
 
 #include "check_error.hpp"
 #include "compare.hpp"
+#include "for_each_target.hpp"
 #include "guarded_memory.hpp"
 #include "random.hpp"
 
@@ -253,4 +255,35 @@ TEST_CASE("errors") {
   // Nothing is a valid amount.
   pack({}, packed_span<uint2>());
   unpack(packed_span<const uint2>(), {});
+}
+
+TEST_CASE_TEMPLATE("dequantize: packed codes to outputs that begin anywhere in a cache line", Q,
+                   detent::int4, detent::uint4, detent::int2, detent::uint2) {
+  random_source random(7);
+  INFO("seed ", random.seed());
+  const detent::quant_params p{0.5F, 1};
+  std::vector<float> memory(5000 + 32);
+  auto* line = memory.data();
+  while (reinterpret_cast<std::uintptr_t>(line) % 64 != 0) {
+    ++line;
+  }
+  for (const std::size_t n : {1U, 7U, 64U, 300U, 1030U, 5000U}) {
+    const std::vector<std::uint8_t> bytes =
+        random.integers<std::uint8_t>(detent::packed_size<Q>(n));
+    const detent::packed_span<const Q> q(std::span<const std::uint8_t>(bytes), n);
+    for (std::size_t offset = 0; offset < 16; ++offset) {
+      for (const auto stores : {detent::store_policy::cached, detent::store_policy::streaming}) {
+        INFO("n ", n, " offset ", offset);
+        test::for_each_target([&] {
+          const std::span<float> x(line + offset, n);
+          detent::dequantize(q, x, p, {.stores = stores});
+          std::size_t wrong = 0;
+          for (std::size_t i = 0; i < n; ++i) {
+            wrong += x[i] != static_cast<float>(q.get(i) - p.zero_point) * p.scale ? 1U : 0U;
+          }
+          CHECK(wrong == 0);
+        });
+      }
+    }
+  }
 }

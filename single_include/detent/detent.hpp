@@ -8994,13 +8994,19 @@ class row_operation {
       constexpr std::size_t line = 64;
       constexpr std::size_t line_elements = line / sizeof(out_storage) * elements_per_unit<Out>;
       const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(out) % line;
-      if (!is_large_) {
-        Row::run(in, a, out);
-      } else if (a.rows == 1 && misaligned % sizeof(out_storage) == 0) {
-        const std::size_t head = (std::min)(
-            a.columns, line_elements - misaligned / sizeof(out_storage) * elements_per_unit<Out>);
+      a.stream = is_large_;
+      a.read_ahead = is_large_ ? page_bytes : 0;
+      // Vectors that lie across two cache lines take twice as long to store.
+      const bool is_long = is_large_ || (misaligned != 0 && a.columns >= 16 * line_elements);
+      const std::size_t head = (std::min)(
+          a.columns, line_elements - misaligned / sizeof(out_storage) * elements_per_unit<Out>);
+      // The rest must begin with a whole unit of the input, too.
+      if (a.rows == 1 && is_long && misaligned % sizeof(out_storage) == 0 &&
+          head % elements_per_unit<In> == 0) {
         kernels::elementwise_args first = a;
         first.columns = head;
+        first.stream = false;
+        first.read_ahead = 0;
         Row::run(in, first, out);
         a.columns -= head;
         const auto step = static_cast<std::ptrdiff_t>(head);
@@ -9009,12 +9015,8 @@ class row_operation {
           a.zero_point += step;
           a.bias = a.bias == nullptr ? nullptr : a.bias + step;
         }
-        a.stream = true;
-        a.read_ahead = page_bytes;
         Row::run(address<In>(in, step), a, address<Out>(out, step));
       } else {
-        a.stream = true;
-        a.read_ahead = page_bytes;
         Row::run(in, a, out);
       }
     }
