@@ -240,6 +240,8 @@ TEST_CASE("gemm: what does not fit the rows is refused") {
   fails(error_kind::shape_mismatch, "1 biases for 2 columns", to_float, {.bias = one});
   fails(error_kind::shape_mismatch, "the residual is 1 x 2", to_float,
         {.residual = {two.data(), 1, 2}});
+  fails(error_kind::unsupported, "row stride is -2", to_float,
+        {.residual = {two.data(), 2, 2, -2}});
   fails(error_kind::invalid_argument, "scale 0", to_float, {.lhs_scales = bad});
   fails(error_kind::invalid_argument, "zero point 256", to_float, {.lhs_zero_points = zero_points});
   fails(error_kind::unsupported, "scales of rows", to_sums, {.lhs_scales = two});

@@ -122,21 +122,28 @@ class pixel_reader {
   /// copied to `copies`, which has room for those of all pixels and gather_slack.
   void segments(std::size_t first, std::size_t count, const T* blank, T* copies,
                 const T** segments) const {
+    const std::size_t kernel_height = filter_.kernel_height;
+    const std::size_t size = run();
+    const std::ptrdiff_t line = width() * in_channels();
+    const auto dilation = static_cast<std::ptrdiff_t>(window_.dilation_height);
     for_pixels(first, count,
                [&](std::size_t i, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
-                 const bool inside = is_inside(left);
-                 if (!inside) {
+                 const T** segment = segments + i;
+                 if (!is_inside(left)) {
                    gather_pixel(image, top, left, 0, copies);
+                   for (std::size_t kh = 0; kh < kernel_height; ++kh, segment += count) {
+                     *segment = copies;
+                     copies += size;
+                   }
+                   return;
                  }
-                 for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh) {
-                   const std::ptrdiff_t y =
-                       top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
-                   segments[kh * count + i] = !inside ? copies + kh * run()
-                                              : y < 0 || y >= height()
-                                                  ? blank
-                                                  : image + (y * width() + left) * in_channels();
+                 std::ptrdiff_t offset = top * line + left * in_channels();
+                 std::ptrdiff_t y = top;
+                 for (std::size_t kh = 0; kh < kernel_height; ++kh, segment += count) {
+                   *segment = y < 0 || y >= height() ? blank : image + offset;
+                   y += dilation;
+                   offset += dilation * line;
                  }
-                 copies += inside ? 0 : filter_.kernel_height * run();
                });
   }
 

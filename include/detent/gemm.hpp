@@ -117,6 +117,8 @@ void require_rows(std::size_t rows, std::size_t columns, const epilogue_options&
   require(o.residual.data == nullptr || o.residual.column_stride == 1 || columns <= 1,
           error_kind::unsupported, where, ": rows must be dense (the residual's column stride is ",
           o.residual.column_stride, ")");
+  require(o.residual.row_stride >= 0, error_kind::unsupported, where,
+          ": the residual's row stride is ", o.residual.row_stride);
   for (const float scale : o.lhs_scales) {
     require_scale(scale, where);
   }

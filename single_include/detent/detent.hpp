@@ -10490,6 +10490,8 @@ void require_rows(std::size_t rows, std::size_t columns, const epilogue_options&
   require(o.residual.data == nullptr || o.residual.column_stride == 1 || columns <= 1,
           error_kind::unsupported, where, ": rows must be dense (the residual's column stride is ",
           o.residual.column_stride, ")");
+  require(o.residual.row_stride >= 0, error_kind::unsupported, where,
+          ": the residual's row stride is ", o.residual.row_stride);
   for (const float scale : o.lhs_scales) {
     require_scale(scale, where);
   }
@@ -10727,21 +10729,28 @@ class pixel_reader {
   /// copied to `copies`, which has room for those of all pixels and gather_slack.
   void segments(std::size_t first, std::size_t count, const T* blank, T* copies,
                 const T** segments) const {
+    const std::size_t kernel_height = filter_.kernel_height;
+    const std::size_t size = run();
+    const std::ptrdiff_t line = width() * in_channels();
+    const auto dilation = static_cast<std::ptrdiff_t>(window_.dilation_height);
     for_pixels(first, count,
                [&](std::size_t i, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
-                 const bool inside = is_inside(left);
-                 if (!inside) {
+                 const T** segment = segments + i;
+                 if (!is_inside(left)) {
                    gather_pixel(image, top, left, 0, copies);
+                   for (std::size_t kh = 0; kh < kernel_height; ++kh, segment += count) {
+                     *segment = copies;
+                     copies += size;
+                   }
+                   return;
                  }
-                 for (std::size_t kh = 0; kh < filter_.kernel_height; ++kh) {
-                   const std::ptrdiff_t y =
-                       top + static_cast<std::ptrdiff_t>(kh * window_.dilation_height);
-                   segments[kh * count + i] = !inside ? copies + kh * run()
-                                              : y < 0 || y >= height()
-                                                  ? blank
-                                                  : image + (y * width() + left) * in_channels();
+                 std::ptrdiff_t offset = top * line + left * in_channels();
+                 std::ptrdiff_t y = top;
+                 for (std::size_t kh = 0; kh < kernel_height; ++kh, segment += count) {
+                   *segment = y < 0 || y >= height() ? blank : image + offset;
+                   y += dilation;
+                   offset += dilation * line;
                  }
-                 copies += inside ? 0 : filter_.kernel_height * run();
                });
   }
 
