@@ -59,8 +59,9 @@ __attribute__((target("avx2,avxvnni"))) inline void issue_vpdpbusd_ymm(std::size
   DETENT_BENCH_PAIRS(r, "2")                                                       \
   DETENT_BENCH_PAIRS(r, "3")                                                       \
   DETENT_BENCH_PAIRS(r, "4")                                                       \
-  DETENT_BENCH_PAIRS(r, "5") DETENT_BENCH_PAIRS(r, "6") DETENT_BENCH_PAIRS(r, "7") \
-      DETENT_BENCH_PAIRS(r, "8") DETENT_BENCH_PAIRS(r, "9")
+  DETENT_BENCH_PAIRS(r, "5")                                                       \
+  DETENT_BENCH_PAIRS(r, "6") DETENT_BENCH_PAIRS(r, "7") DETENT_BENCH_PAIRS(r, "8") \
+      DETENT_BENCH_PAIRS(r, "9")
 
 __attribute__((target("avx2"))) inline void issue_pairs_ymm(std::size_t times) {
   for (std::size_t i = 0; i < times; ++i) {

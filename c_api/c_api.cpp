@@ -233,10 +233,14 @@ detent_status detent_pack_weights(detent_type type, const void* w, size_t k, siz
 }
 
 void detent_weights_free(detent_weights* weights) { delete weights; }
-size_t detent_weights_depth(const detent_weights* weights) { return weights->value.depth(); }
-size_t detent_weights_columns(const detent_weights* weights) { return weights->value.columns(); }
+size_t detent_weights_depth(const detent_weights* weights) {
+  return weights == nullptr ? 0 : weights->value.depth();
+}
+size_t detent_weights_columns(const detent_weights* weights) {
+  return weights == nullptr ? 0 : weights->value.columns();
+}
 int64_t detent_weights_accumulator_bound(const detent_weights* weights) {
-  return weights->value.certificate().accumulator_bound;
+  return weights == nullptr ? 0 : weights->value.certificate().accumulator_bound;
 }
 
 void detent_epilogue_init(detent_epilogue* epilogue) {

@@ -78,6 +78,8 @@ static void gemm_of_every_type(void) {
   detent_weights_free(weights);
   detent_weights_free(unsigned_weights);
   detent_weights_free(NULL);
+  CHECK(detent_weights_depth(NULL) == 0 && detent_weights_columns(NULL) == 0);
+  CHECK(detent_weights_accumulator_bound(NULL) == 0);
 }
 
 static void rows_and_threads(void) {

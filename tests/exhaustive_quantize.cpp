@@ -2,7 +2,8 @@
 // exhaustive_quantize u8|s8 [FIRST [LAST]]: quantizes all 2^32 floats with each scale of a list, or
 // with those at positions FIRST..LAST of it, on every CPU target. What is expected is the quotient
 // that the processor's division makes (the portable target), itself compared with reference.hpp on
-// a sample. A scale takes some twenty seconds of one core, so that this is not part of the usual run.
+// a sample. A scale takes some twenty seconds of one core, so that this is not part of the usual
+// run.
 #include <atomic>
 #include <bit>
 #include <cstdint>

@@ -401,3 +401,69 @@ TEST_CASE("containers convert to spans") {
   CHECK(out[1] == 1);
   CHECK(out[2] == 3);
 }
+
+// Long outputs are split at the first cache line: what stands before and behind it must agree.
+TEST_CASE_TEMPLATE("long rows to outputs that begin anywhere in a cache line", Q, std::uint8_t,
+                   std::int8_t, std::uint16_t, std::int16_t) {
+  constexpr std::size_t n = 1500;
+  random_source random(15);
+  INFO("seed ", random.seed());
+  const std::vector<float> x = random.reals(n, -300.0F, 300.0F);
+  const std::vector<Q> codes = random.integers<Q>(n);
+  const std::vector<std::int32_t> sums = random.integers<std::int32_t>(n);
+  const std::vector<std::int32_t> bias = random.integers<std::int32_t>(n);
+  channel_quant_params p{1, random.reals(n, 0.5F, 3.0F), {}};
+  for (std::size_t i = 0; i < n; ++i) {
+    p.zero_points.push_back(random.integer(full_grid<Q>.qmin, full_grid<Q>.qmax));
+  }
+  channel_quant_params multipliers = p;
+  multipliers.scales = random.reals(n, 1e-7F, 1e-6F);
+  std::vector<Q> memory(n + 128);
+  std::vector<float> real_memory(n + 32);
+  const auto line_of = [](auto& all) {
+    auto* first = all.data();
+    while (reinterpret_cast<std::uintptr_t>(first) % 64 != 0) {
+      ++first;
+    }
+    return first;
+  };
+  const std::size_t shape[] = {1, n};
+  const std::ptrdiff_t strides[] = {static_cast<std::ptrdiff_t>(n), 1};
+  for (std::size_t offset = 0; offset < 64 / sizeof(Q); offset += 1 + offset / 5) {
+    for (const auto stores : {detent::store_policy::cached, detent::store_policy::streaming}) {
+      const detent::execution e{.stores = stores};
+      INFO("offset ", offset);
+      for_each_target([&] {
+        const detent::tensor_view<Q> q(line_of(memory) + offset, shape, strides);
+        detent::quantize(detent::tensor_view<const float>(x.data(), shape, strides), q, p,
+                         full_grid<Q>, e);
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < n; ++i) {
+          wrong += q.data[i] != detent::reference::quantize(x[i], {p.scales[i], p.zero_points[i]},
+                                                            full_grid<Q>)
+                       ? 1U
+                       : 0U;
+        }
+        CHECK(wrong == 0);
+        detent::requantize(detent::tensor_view<const std::int32_t>(sums.data(), shape, strides), q,
+                           multipliers, full_grid<Q>, bias, e);
+        for (std::size_t i = 0; i < n; ++i) {
+          const auto sum = static_cast<std::int32_t>(static_cast<std::uint32_t>(sums[i]) +
+                                                     static_cast<std::uint32_t>(bias[i]));
+          wrong += q.data[i] != detent::reference::requantize(sum, multipliers.scales[i],
+                                                              p.zero_points[i], full_grid<Q>)
+                       ? 1U
+                       : 0U;
+        }
+        CHECK(wrong == 0);
+        const detent::tensor_view<float> y(line_of(real_memory) + offset % 16, shape, strides);
+        detent::dequantize(detent::tensor_view<const Q>(codes.data(), shape, strides), y, p, e);
+        for (std::size_t i = 0; i < n; ++i) {
+          wrong +=
+              y.data[i] != static_cast<float>(codes[i] - p.zero_points[i]) * p.scales[i] ? 1U : 0U;
+        }
+        CHECK(wrong == 0);
+      });
+    }
+  }
+}

@@ -87,7 +87,8 @@ DETENT_C_API detent_status detent_pack_weights(detent_type type, const void* w, 
                                                ptrdiff_t row_stride, ptrdiff_t column_stride,
                                                const detent_weight_options* options,
                                                detent_weights** weights);
-DETENT_C_API void detent_weights_free(detent_weights* weights);            /* null is allowed */
+/* All of these take null, and then return 0. */
+DETENT_C_API void detent_weights_free(detent_weights* weights);
 DETENT_C_API size_t detent_weights_depth(const detent_weights* weights);   /* K */
 DETENT_C_API size_t detent_weights_columns(const detent_weights* weights); /* N */
 /* No sum is larger in magnitude, whatever the left side. Products need at most 2^31 - 1. */

@@ -59,8 +59,8 @@ inline constexpr kernels::integer_output output_kind =
     : std::same_as<T, std::uint8_t> ? kernels::integer_output::u8
                                     : kernels::integer_output::s8;
 
-/// What is added to signed values so that they become unsigned, and to their zero points: kernels
-/// read unsigned left sides.
+/// What is subtracted from the values of a left side of type A, and from their zero points: kernels
+/// read unsigned bytes.
 template <quantized_byte A>
 inline constexpr std::int32_t lhs_shift = full_grid<A>.qmin;
 
