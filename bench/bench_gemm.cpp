@@ -158,20 +158,25 @@ int main(int argc, char** argv) {
       add(k, t, {{1000, 1024, 1024}, {128, 768, 768}, {784, 128, 1152}, {1, 768, 768}});
     }
   }
-  for (const kernel& k : {kernel{"gemm_u8s8_f32", gemm<std::uint8_t, float>},
-                          kernel{"gemm_s8s8_s32", gemm<std::int8_t, std::int32_t>},
-                          kernel{"gemm_s8s8_f32", gemm<std::int8_t, float>},
-                          kernel{"dynamic_linear", dynamic_linear}}) {
-    add(k, detent::best_target(),
-        {{1, 768, 768},
-         {1, 4096, 4096},
-         {8, 4096, 4096},
-         {32, 4096, 4096},
-         {128, 768, 768},
-         {128, 768, 3072},
-         {3136, 64, 576},
-         {127, 513, 333},
-         {1024, 1024, 1024}});
+  for (const detent::target t : detent::available_targets()) {
+    if (t < detent::target::avx512_vnni && t != detent::best_target()) {
+      continue;
+    }
+    for (const kernel& k : {kernel{"gemm_u8s8_f32", gemm<std::uint8_t, float>},
+                            kernel{"gemm_s8s8_s32", gemm<std::int8_t, std::int32_t>},
+                            kernel{"gemm_s8s8_f32", gemm<std::int8_t, float>},
+                            kernel{"dynamic_linear", dynamic_linear}}) {
+      add(k, t,
+          {{1, 768, 768},
+           {1, 4096, 4096},
+           {8, 4096, 4096},
+           {32, 4096, 4096},
+           {128, 768, 768},
+           {128, 768, 3072},
+           {3136, 64, 576},
+           {127, 513, 333},
+           {1024, 1024, 1024}});
+    }
   }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) {

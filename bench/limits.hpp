@@ -53,15 +53,15 @@ __attribute__((target("avx2,avxvnni"))) inline void issue_vpdpbusd_ymm(std::size
 #define DETENT_BENCH_PAIRS(r, n)                                                                  \
   "vpmaddubsw %%" r "14,%%" r "13,%%" r "12\nvpmaddwd %%" r "15,%%" r "12,%%" r "12\nvpaddd %%" r \
   "12,%%" r n ",%%" r n "\n"
-#define DETENT_BENCH_TEN_PAIRS(r)                                                  \
-  DETENT_BENCH_PAIRS(r, "0")                                                       \
-  DETENT_BENCH_PAIRS(r, "1")                                                       \
-  DETENT_BENCH_PAIRS(r, "2")                                                       \
-  DETENT_BENCH_PAIRS(r, "3")                                                       \
-  DETENT_BENCH_PAIRS(r, "4")                                                       \
-  DETENT_BENCH_PAIRS(r, "5")                                                       \
-  DETENT_BENCH_PAIRS(r, "6") DETENT_BENCH_PAIRS(r, "7") DETENT_BENCH_PAIRS(r, "8") \
-      DETENT_BENCH_PAIRS(r, "9")
+#define DETENT_BENCH_TEN_PAIRS(r) \
+  DETENT_BENCH_PAIRS(r, "0")      \
+  DETENT_BENCH_PAIRS(r, "1")      \
+  DETENT_BENCH_PAIRS(r, "2")      \
+  DETENT_BENCH_PAIRS(r, "3")      \
+  DETENT_BENCH_PAIRS(r, "4")      \
+  DETENT_BENCH_PAIRS(r, "5")      \
+  DETENT_BENCH_PAIRS(r, "6")      \
+  DETENT_BENCH_PAIRS(r, "7") DETENT_BENCH_PAIRS(r, "8") DETENT_BENCH_PAIRS(r, "9")
 
 __attribute__((target("avx2"))) inline void issue_pairs_ymm(std::size_t times) {
   for (std::size_t i = 0; i < times; ++i) {
@@ -78,6 +78,31 @@ __attribute__((target("avx512bw"))) inline void issue_pairs_zmm(std::size_t time
                            "xmm9", "xmm12");
   }
 }
+
+#if DETENT_KERNELS_AMX
+// Four tiles of sums, as many as two by two tiles of operands have.
+#define DETENT_BENCH_FOUR_TILES      \
+  "tdpbusd %%tmm6, %%tmm4, %%tmm0\n" \
+  "tdpbusd %%tmm7, %%tmm4, %%tmm1\n" \
+  "tdpbusd %%tmm6, %%tmm5, %%tmm2\n" \
+  "tdpbusd %%tmm7, %%tmm5, %%tmm3\n"
+
+__attribute__((target("amx-tile,amx-int8"))) inline void issue_tiles(std::size_t times) {
+  detent::kernels::tile_configuration c;
+  c.palette = 1;
+  for (std::size_t tile = 0; tile < detent::kernels::tile_count; ++tile) {
+    c.set(tile, detent::kernels::tile_rows, detent::kernels::tile_row_bytes);
+  }
+  __asm__ volatile("ldtilecfg %0" ::"m"(c) : "memory");
+  for (std::size_t i = 0; i < times; ++i) {
+    __asm__ volatile(DETENT_BENCH_FOUR_TILES DETENT_BENCH_FOUR_TILES DETENT_BENCH_FOUR_TILES
+                         DETENT_BENCH_FOUR_TILES DETENT_BENCH_FOUR_TILES ::
+                             : "memory");
+  }
+  __asm__ volatile("tilerelease" ::: "memory");
+}
+#undef DETENT_BENCH_FOUR_TILES
+#endif
 #undef DETENT_BENCH_TEN_PAIRS
 #undef DETENT_BENCH_PAIRS
 #undef DETENT_BENCH_TWENTY
@@ -97,8 +122,8 @@ double probe_gops(const Issue& issue, double products) {
   return best;
 }
 
-/// The peak of 8-bit products with the instructions of a target: vpdpbusd, or vpmaddubsw, vpmaddwd
-/// and vpaddd.
+/// The peak of 8-bit products with the instructions of a target: tdpbusd, vpdpbusd, or vpmaddubsw,
+/// vpmaddwd and vpaddd.
 inline double integer_peak_gops(detent::target t) {
   switch (t) {
 #if defined(__x86_64__)
@@ -110,6 +135,10 @@ inline double integer_peak_gops(detent::target t) {
       return probe_gops(issue_pairs_zmm, 64.0);
     case detent::target::avx512_vnni:
       return probe_gops(issue_vpdpbusd_zmm, 64.0);
+#if DETENT_KERNELS_AMX
+    case detent::target::amx_int8:
+      return probe_gops(issue_tiles, 16.0 * 16.0 * 64.0);
+#endif
 #endif
     default:
       return 0.0;

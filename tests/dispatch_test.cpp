@@ -17,13 +17,14 @@ namespace {
 using detent::target;
 using detent::kernels::cpu_supports;
 
-constexpr target all_targets[] = {target::portable, target::avx2, target::avx_vnni, target::avx512,
-                                  target::avx512_vnni};
+constexpr target all_targets[] = {target::portable, target::avx2,        target::avx_vnni,
+                                  target::avx512,   target::avx512_vnni, target::amx_int8};
 
 }  // namespace
 
 TEST_CASE("names and numbers of targets") {
-  constexpr std::string_view names[] = {"portable", "avx2", "avx_vnni", "avx512", "avx512_vnni"};
+  constexpr std::string_view names[] = {"portable", "avx2",        "avx_vnni",
+                                        "avx512",   "avx512_vnni", "amx_int8"};
   for (std::size_t i = 0; i < std::size(all_targets); ++i) {
     CHECK(static_cast<std::size_t>(all_targets[i]) == i);
     CHECK(detent::name(all_targets[i]) == names[i]);
@@ -36,6 +37,7 @@ TEST_CASE("a processor that supports a target supports what it builds on") {
   CHECK((!cpu_supports(target::avx_vnni) || cpu_supports(target::avx2)));
   CHECK((!cpu_supports(target::avx512) || cpu_supports(target::avx2)));
   CHECK((!cpu_supports(target::avx512_vnni) || cpu_supports(target::avx512)));
+  CHECK((!cpu_supports(target::amx_int8) || cpu_supports(target::avx512_vnni)));
   CHECK(!cpu_supports(static_cast<target>(200)));
 }
 

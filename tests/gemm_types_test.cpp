@@ -201,6 +201,26 @@ TEST_CASE("gemm: parameters of rows and residuals do not depend on threads") {
   }
 }
 
+TEST_CASE("few rows are shared out by their columns") {
+  random_source random(5);
+  INFO("seed ", random.seed());
+  std::size_t tasks = 0;
+  // Backwards, so that nothing may depend on the order.
+  const detent::parallel_for parallel = [&](std::size_t count, const auto& body) {
+    tasks = count;
+    for (std::size_t i = count; i-- > 0;) {
+      body(i);
+    }
+  };
+  const std::size_t shapes[][3] = {{1, 4100, 600}, {3, 1500, 700}, {40, 333, 250}, {130, 200, 90}};
+  for (const auto& [m, n, k] : shapes) {
+    product_case<std::int8_t, std::uint8_t>(random, m, n, k).check_all(random, parallel);
+    CHECK(tasks > 1);
+    product_case<std::uint8_t, std::int8_t>(random, m, n, k).check_all(random, parallel);
+    CHECK(tasks > 1);
+  }
+}
+
 TEST_CASE("gemm: the residual may be the output") {
   random_source random(3);
   INFO("seed ", random.seed());
@@ -365,6 +385,22 @@ TEST_CASE_TEMPLATE("dynamic linear equals its steps", F, float, detent::bfloat16
   for (int round = 0; round < 10; ++round) {
     check_dynamic_linear<F>(random, random.size(48, 200), 17, 40, pool.parallel());
   }
+}
+
+TEST_CASE("dynamic linear: few rows are quantized once and shared out by their columns") {
+  random_source random(6);
+  INFO("seed ", random.seed());
+  std::size_t tasks = 0;
+  const detent::parallel_for parallel = [&](std::size_t count, const auto& body) {
+    tasks = count;
+    for (std::size_t i = count; i-- > 0;) {
+      body(i);
+    }
+  };
+  check_dynamic_linear<float>(random, 1, 3000, 800, parallel);
+  CHECK(tasks > 1);
+  check_dynamic_linear<detent::bfloat16>(random, 7, 700, 500, parallel);
+  CHECK(tasks > 1);
 }
 
 TEST_CASE("dynamic linear: infinities and shapes that do not fit are refused") {

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs the tests of an executable and says first on which CPU targets they run.
+// Runs the tests of an executable and says first on which CPU targets they run. With
+// DETENT_TEST_EMULATE_AMX in the environment, AMX instructions run through the emulator.
 #define DOCTEST_CONFIG_IMPLEMENT
+#define DOCTEST_CONFIG_NO_POSIX_SIGNALS  // its handler of SIGILL would replace the emulator's
 #include <algorithm>
+#include <cstdlib>
 #include <iostream>
 
 #include <doctest/doctest.h>
 
 #include <detent/detent.hpp>
 
+#include "amx_emulator.hpp"
 #include "for_each_target.hpp"
 
 namespace {
@@ -40,6 +44,18 @@ bool is_known(std::string_view name) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (std::getenv("DETENT_TEST_EMULATE_AMX") != nullptr) {
+#if DETENT_KERNELS_AMX
+    const bool is_emulated = test::install_amx_emulator();
+#else
+    const bool is_emulated = false;
+#endif
+    if (!is_emulated) {
+      std::cout << "AMX cannot be emulated: its kernels need Linux and AVX-512 VNNI\n";
+      return skipped;
+    }
+    std::cout << "AMX instructions are emulated\n";
+  }
   print_targets();
   if (test::targets_under_test().empty()) {
     std::cout << "DETENT_TEST_TARGET=" << test::requested_target() << " is not available here\n";

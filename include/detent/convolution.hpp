@@ -418,7 +418,7 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
     g.n = weights.columns();
     g.k = weights.depth();
     g.epilogue = terms[group].epilogue(row_sums.data());
-    table.gemm_u8s8(g);
+    detail::run_gemm(table, g);
   };
   if (!table.adds_pairs && !reader.is_matrix() && reader.has_segments(kernels::group_depth)) {
     detail::for_segmented_blocks(

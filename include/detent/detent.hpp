@@ -16,6 +16,7 @@
 #include <detent/fixed_point.hpp>
 #include <detent/float_formats.hpp>
 #include <detent/gemm.hpp>
+#include <detent/int4_weights.hpp>
 #include <detent/observers/min_max.hpp>
 #include <detent/operands.hpp>
 #include <detent/pack.hpp>

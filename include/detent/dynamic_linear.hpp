@@ -6,9 +6,9 @@
 //   q      = quantize(lhs, p)
 //   out    = clamp(fma(float(acc), p.scale * scale[j], bias[j]) + residual[i,j], lower, upper)
 //
-// with the exact integer sum acc of gemm(). Blocks of rows are quantized just before they are
-// multiplied, so that nothing of the size of the left side is stored; per tensor, its range is
-// computed first.
+// with the exact integer sum acc of gemm(); with 4-bit weights as int4_weights.hpp has it. Blocks
+// of rows are quantized just before they are multiplied, so that nothing of the size of the left
+// side is stored; per tensor, its range is computed first.
 #ifndef DETENT_DYNAMIC_LINEAR_HPP
 #define DETENT_DYNAMIC_LINEAR_HPP
 
@@ -25,6 +25,7 @@
 #include <detent/error.hpp>
 #include <detent/float_formats.hpp>
 #include <detent/gemm.hpp>
+#include <detent/int4_weights.hpp>
 #include <detent/pack.hpp>
 #include <detent/parallel.hpp>
 #include <detent/types.hpp>
@@ -35,6 +36,10 @@ DETENT_NAMESPACE_BEGIN
 template <class F>
 concept linear_input =
     std::same_as<F, float> || std::same_as<F, float16> || std::same_as<F, bfloat16>;
+
+/// Weights of 8 bits with the scales of columns, or of 4 bits with those of groups.
+template <class W>
+concept linear_weights = std::same_as<W, packed_weights> || std::same_as<W, packed_int4_weights>;
 
 struct dynamic_linear_options {
   bool per_row = true;  // a range for each row (token), or one for the whole left side
@@ -96,12 +101,11 @@ quant_params params_of_rows(matrix_view<const F> x, quant_scheme scheme, const c
 /// lhs is M x K, out is M x N, both with dense rows at any row stride; out does not overlap lhs.
 /// NaN becomes the zero point; an infinity is an invalid_argument, and rows before it may have been
 /// written. Throws what gemm() throws. Thread-safe. Allocates O(M + N), and each thread keeps 48
-/// rows of K bytes (and of K floats, for other types than float).
-template <linear_input F>
-void dynamic_linear(matrix_view<const F> lhs, const packed_weights& weights, matrix_view<float> out,
+/// rows (on target amx_int8: 256) of K bytes, and of K floats for other types than float.
+template <linear_input F, linear_weights W>
+void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<float> out,
                     const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {
   constexpr const char* where = "dynamic_linear";
-  using detail::rows_per_task;
   detail::require_product(lhs, weights.depth(), weights.columns(), out);
   detail::require_grid<std::uint8_t>(options.lhs_scheme.levels, where);
   epilogue_options epilogue;
@@ -114,38 +118,62 @@ void dynamic_linear(matrix_view<const F> lhs, const packed_weights& weights, mat
     epilogue.lhs_scale = all.scale;
     epilogue.lhs_zero_point = all.zero_point;
   }
-  const detail::integer_product<float> product(std::type_identity<std::uint8_t>{}, lhs.rows,
-                                               weights, out, epilogue);
-  detail::for_row_blocks(
-      lhs.rows, rows_per_task, parallel, [&](std::size_t first, std::size_t rows) {
-        const matrix_view<const float> block = detail::float_rows(lhs, first, rows);
-        std::uint8_t* q = detail::block_memory<std::uint8_t>(rows * lhs.columns);
-        float scales[rows_per_task] = {epilogue.lhs_scale};
-        std::int32_t zero_points[rows_per_task] = {epilogue.lhs_zero_point};
-        if (options.per_row) {
-          dynamic_quantize_rows(block, matrix_view<std::uint8_t>(q, rows, lhs.columns),
-                                std::span<float>(scales, rows),
-                                std::span<std::int32_t>(zero_points, rows), {}, options.lhs_scheme);
-          product.multiply(q, lhs.columns, first, rows, zero_points, scales);
-          return;
-        }
-        kernels::elementwise_args a;
-        a.rows = rows;
-        a.columns = lhs.columns;
-        a.in_stride = block.row_stride;
-        a.out_stride = static_cast<std::ptrdiff_t>(lhs.columns);
-        a.scale = scales;
-        a.zero_point = zero_points;
-        a.qmin = options.lhs_scheme.levels.qmin;
-        a.qmax = options.lhs_scheme.levels.qmax;
-        detail::quantize_row<std::uint8_t>::run(block.data, a, q);
-        product.multiply(q, lhs.columns, first, rows, nullptr, nullptr);
-      });
+  const typename detail::product_with<float, W>::type product(std::type_identity<std::uint8_t>{},
+                                                              lhs.rows, weights, out, epilogue);
+  /// Rows as bytes, with their scales and zero points.
+  struct quantized_rows {
+    std::uint8_t* q;
+    float scales[kernels::largest_rows_per_call];
+    std::int32_t zero_points[kernels::largest_rows_per_call];
+  };
+  const auto quantize_rows = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
+    const matrix_view<const float> block = detail::float_rows(lhs, first, rows);
+    to.q = detail::block_memory<std::uint8_t>(rows * lhs.columns);
+    if (options.per_row) {
+      dynamic_quantize_rows(block, matrix_view<std::uint8_t>(to.q, rows, lhs.columns),
+                            std::span<float>(to.scales, rows),
+                            std::span<std::int32_t>(to.zero_points, rows), {}, options.lhs_scheme);
+      return;
+    }
+    kernels::elementwise_args a;
+    a.rows = rows;
+    a.columns = lhs.columns;
+    a.in_stride = block.row_stride;
+    a.out_stride = static_cast<std::ptrdiff_t>(lhs.columns);
+    a.scale = &epilogue.lhs_scale;
+    a.zero_point = &epilogue.lhs_zero_point;
+    a.qmin = options.lhs_scheme.levels.qmin;
+    a.qmax = options.lhs_scheme.levels.qmax;
+    detail::quantize_row<std::uint8_t>::run(block.data, a, to.q);
+  };
+  const auto multiply = [&](const quantized_rows& from, std::size_t first, std::size_t rows,
+                            std::size_t column, std::size_t columns) {
+    product.multiply(from.q, lhs.columns, first, rows, column, columns,
+                     options.per_row ? from.zero_points : nullptr,
+                     options.per_row ? from.scales : nullptr);
+  };
+  const detail::product_split split = product.split(lhs.rows, parallel);
+  if (lhs.rows <= split.rows) {
+    // One block of rows, quantized once; threads share its columns.
+    quantized_rows all;
+    quantize_rows(0, lhs.rows, all);
+    detail::for_product_tasks(
+        lhs.rows, out.columns, split, parallel,
+        [&](std::size_t first, std::size_t rows, std::size_t column, std::size_t columns) {
+          multiply(all, first, rows, column, columns);
+        });
+    return;
+  }
+  detail::for_row_blocks(lhs.rows, split.rows, parallel, [&](std::size_t first, std::size_t rows) {
+    quantized_rows block;
+    quantize_rows(first, rows, block);
+    multiply(block, first, rows, 0, out.columns);
+  });
 }
 
 /// Reads through a mutable view as through a const one.
-template <linear_input F>
-void dynamic_linear(matrix_view<F> lhs, const packed_weights& weights, matrix_view<float> out,
+template <linear_input F, linear_weights W>
+void dynamic_linear(matrix_view<F> lhs, const W& weights, matrix_view<float> out,
                     const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {
   dynamic_linear(matrix_view<const F>(lhs), weights, out, options, parallel);
 }

@@ -59,17 +59,19 @@ inline constexpr kernels::integer_output output_kind =
     : std::same_as<T, std::uint8_t> ? kernels::integer_output::u8
                                     : kernels::integer_output::s8;
 
-/// What is subtracted from the values of a left side of type A, and from their zero points: kernels
-/// read unsigned bytes.
+/// What is subtracted from the values of a left side of type A, and from their zero points, where
+/// kernels read unsigned bytes only.
 template <quantized_byte A>
 inline constexpr std::int32_t lhs_shift = full_grid<A>.qmin;
 
 /// The per-column arrays of an integer product, padded as the kernels want them.
 class column_terms {
  public:
-  /// Checks the options and computes the terms of the columns of `w` for a left side of type A.
+  /// Checks the options and computes the terms of the columns of `w` for a left side of type A, of
+  /// whose values `shift` is subtracted.
   template <class T, class A>
-  void prepare(const packed_weights& w, const epilogue_options& o, const char* where) {
+  void prepare(const packed_weights& w, const epilogue_options& o, const char* where,
+               std::int32_t shift = lhs_shift<A>) {
     require_scale(o.lhs_scale, where);
     require_zero_point(o.lhs_zero_point, full_grid<A>, where);
     require(w.certificate().fits_s32(), error_kind::overflow, where, ": with K = ", w.depth(),
@@ -83,9 +85,8 @@ class column_terms {
     zero_points_.assign(w.has_zero_points() ? padded : 0, 0);
     const auto depth = static_cast<std::uint32_t>(w.depth());
     // Those of the rows come with them.
-    const auto lhs_zero_point = o.lhs_zero_points.empty()
-                                    ? static_cast<std::uint32_t>(o.lhs_zero_point - lhs_shift<A>)
-                                    : 0U;
+    const auto lhs_zero_point =
+        o.lhs_zero_points.empty() ? static_cast<std::uint32_t>(o.lhs_zero_point - shift) : 0U;
     column_sums_.assign(padded, 0);
     for (std::size_t j = 0; j < columns; ++j) {
       // Modulo 2^32: intermediate values may wrap, the final sum was proved to fit.
@@ -135,10 +136,20 @@ class column_terms {
     }
   }
 
-  /// `row_sum`: the sums of the left side's rows, needed where the weights have zero points.
-  [[nodiscard]] kernels::integer_epilogue epilogue(const std::int32_t* row_sum) const noexcept {
+  /// For the columns from `column` on. `row_sum`: the sums of the left side's rows, needed where
+  /// the weights have zero points.
+  [[nodiscard]] kernels::integer_epilogue epilogue(const std::int32_t* row_sum,
+                                                   std::size_t column = 0) const noexcept {
+    const auto from = [column](auto* values) {
+      return values != nullptr ? values + column : nullptr;
+    };
     kernels::integer_epilogue e = epilogue_;
     e.row_sum = e.rhs_zero_point != nullptr ? row_sum : nullptr;
+    e.column_offset = from(e.column_offset);
+    e.rhs_zero_point = from(e.rhs_zero_point);
+    e.column_sum = from(e.column_sum);
+    e.multiplier = from(e.multiplier);
+    e.bias = from(e.bias);
     return e;
   }
   [[nodiscard]] bool needs_row_sums() const noexcept { return epilogue_.rhs_zero_point != nullptr; }

@@ -27,7 +27,8 @@ concept integer_gemm_output =
 
 namespace detail {
 
-/// Rows in one unit of parallel work: enough to read the weights for, few enough to share out.
+/// Rows in one unit of parallel work on floats: enough to read the weights for, few enough to share
+/// out.
 inline constexpr std::size_t rows_per_task = 48;
 
 template <class T, class U>
@@ -48,10 +49,12 @@ void require_product(matrix_view<const T> lhs, std::size_t depth, std::size_t co
           " and ", out.row_stride, ")");
 }
 
-inline void sum_rows(const std::uint8_t* a, std::size_t lda, std::size_t rows, std::size_t depth,
+inline void sum_rows(const kernels::kernel_table& table, const kernels::gemm_u8s8_args& g,
                      std::int32_t* sums) noexcept {
-  for (std::size_t i = 0; i < rows; ++i) {
-    sums[i] = active_table().sum_u8(a + i * lda, depth);
+  for (std::size_t i = 0; i < g.m; ++i) {
+    const std::uint8_t* row = g.a + i * g.lda;
+    sums[i] = g.lhs_signed ? table.sum_s8(reinterpret_cast<const std::int8_t*>(row), g.k)
+                           : table.sum_u8(row, g.k);
   }
 }
 
@@ -65,6 +68,49 @@ void for_row_blocks(std::size_t rows, std::size_t block, const parallel_for& par
   run_parallel(parallel, (rows + block - 1) / block, [&](std::size_t i) {
     const std::size_t first = i * block;
     body(first, (std::min)(block, rows - first));
+  });
+}
+
+/// How a product is shared out: rows first, since whoever has some of the columns has to read and
+/// prepare the rows again.
+struct product_split {
+  std::size_t rows, columns;  // of a task
+
+  product_split(std::size_t m, std::size_t n, std::size_t k, std::size_t rows_per_call,
+                bool is_parallel) noexcept
+      : rows(rows_per_call), columns(n) {
+    constexpr std::size_t wanted = 16;                          // tasks
+    constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
+    constexpr std::size_t fewest_rows = 64;
+    if (!is_parallel) {
+      return;
+    }
+    while (rows > fewest_rows && (m + rows - 1) / rows < wanted) {
+      rows /= 2;
+    }
+    const std::size_t row_tasks = (m + rows - 1) / rows;
+    const std::size_t products = (std::min)(m, rows) * k;
+    const std::size_t column_tasks =
+        (std::min)(wanted / (std::max)(row_tasks, std::size_t{1}), n * products / worth_a_task);
+    if (column_tasks > 1) {
+      columns = round_up((n + column_tasks - 1) / column_tasks, kernels::strip_columns);
+    }
+  }
+};
+
+/// Calls body(first row, rows, first column, columns) for the tasks of a product.
+template <class Body>
+void for_product_tasks(std::size_t m, std::size_t n, const product_split& split,
+                       const parallel_for& parallel, const Body& body) {
+  if (m == 0) {
+    return;
+  }
+  const std::size_t column_tasks = n == 0 ? 1 : (n + split.columns - 1) / split.columns;
+  const std::size_t row_tasks = (m + split.rows - 1) / split.rows;
+  run_parallel(parallel, row_tasks * column_tasks, [&](std::size_t i) {
+    const std::size_t first = i / column_tasks * split.rows;
+    const std::size_t column = i % column_tasks * split.columns;
+    body(first, (std::min)(split.rows, m - first), column, (std::min)(split.columns, n - column));
   });
 }
 
@@ -127,6 +173,13 @@ void require_rows(std::size_t rows, std::size_t columns, const epilogue_options&
   }
 }
 
+/// Calls the kernel of the table with the memory that it wants.
+inline void run_gemm(const kernels::kernel_table& table, kernels::gemm_u8s8_args& g) {
+  const std::size_t size = table.gemm_workspace(g.k, g.segments);
+  g.workspace = size == 0 ? nullptr : block_memory<std::byte>(size);
+  table.gemm_u8s8(g);
+}
+
 /// What all blocks of a product have in common.
 template <class T>
 class integer_product {
@@ -137,74 +190,116 @@ class integer_product {
                   matrix_view<T> out, const epilogue_options& options)
       : table_(active_table()), weights_(weights), out_(out), residual_(options.residual) {
     require_rows<T, A>(rows, weights.columns(), options);
-    terms_.template prepare<T, A>(weights, options, "gemm");
+    lhs_signed_ = std::same_as<A, std::int8_t> && table_.multiplies_signed;
+    terms_.template prepare<T, A>(weights, options, "gemm", lhs_signed_ ? 0 : lhs_shift<A>);
     panels_ = weights.panels(table_);
   }
 
-  /// Rows first .. first + rows (at most rows_per_task) from a's unsigned bytes. Zero points and
-  /// scales are those of these rows; null stands for what the options give to all rows.
+  /// Whether multiply() reads the bytes of a signed left side, instead of unsigned ones that are
+  /// 128 more.
+  [[nodiscard]] bool lhs_signed() const noexcept { return lhs_signed_; }
+
+  /// The tasks of a product with `rows` rows.
+  [[nodiscard]] product_split split(std::size_t rows, const parallel_for& parallel) const noexcept {
+    return {rows, weights_.columns(), weights_.depth(), table_.rows_per_call, bool{parallel}};
+  }
+
+  /// Rows first .. first + rows from a's bytes, times some columns (from a multiple of
+  /// strip_columns on). Zero points and scales are those of these rows; null stands for what the
+  /// options give to all rows.
   void multiply(const std::uint8_t* a, std::size_t lda, std::size_t first, std::size_t rows,
-                const std::int32_t* zero_points, const float* scales) const {
-    std::int32_t row_sums[rows_per_task];
+                std::size_t column, std::size_t columns, const std::int32_t* zero_points,
+                const float* scales) const {
+    std::int32_t row_sums[kernels::largest_rows_per_call];
     kernels::gemm_u8s8_args g;
     g.a = a;
+    g.lhs_signed = lhs_signed_;
     g.lda = lda;
-    g.b = panels_;
+    g.b = panels_from(column);
     g.ldc = static_cast<std::size_t>(out_.row_stride);
-    g.c = out_.data + first * g.ldc;
+    g.c = out_.data + first * g.ldc + column;
     g.m = rows;
-    g.n = weights_.columns();
+    g.n = columns;
     g.k = weights_.depth();
     if (terms_.needs_row_sums()) {
-      sum_rows(a, lda, rows, g.k, row_sums);
+      sum_rows(table_, g, row_sums);
     }
-    g.epilogue = terms_.epilogue(row_sums);
+    g.epilogue = terms_.epilogue(row_sums, column);
     g.epilogue.row_zero_point = zero_points;
     g.epilogue.row_scale = scales;
     if (residual_.data != nullptr) {
       g.epilogue.residual =
-          residual_.data + static_cast<std::ptrdiff_t>(first) * residual_.row_stride;
+          residual_.data + static_cast<std::ptrdiff_t>(first) * residual_.row_stride + column;
       g.epilogue.residual_stride = static_cast<std::size_t>(residual_.row_stride);
     }
-    table_.gemm_u8s8(g);
+    run_gemm(table_, g);
   }
 
  private:
+  [[nodiscard]] kernels::packed_panels panels_from(std::size_t column) const noexcept {
+    kernels::packed_panels p = panels_;
+    const std::size_t panel = column / kernels::panel_columns;
+    const std::size_t depth = round_up(weights_.depth(), kernels::group_depth);
+    p.data += column * depth;
+    if (p.paired != nullptr) {
+      const std::size_t padded = round_up(weights_.depth(), kernels::block_depth);
+      p.paired += column * padded;
+      p.order += column / kernels::strip_columns * padded;
+      p.first_correction += panel;
+    }
+    return p;
+  }
+
   const kernels::kernel_table& table_;
   const packed_weights& weights_;
   matrix_view<T> out_;
   matrix_view<const float> residual_;
   column_terms terms_;
   kernels::packed_panels panels_;
+  bool lhs_signed_ = false;
 };
 
-template <class A, class T>
-void multiply(matrix_view<const A> lhs, const packed_weights& weights, matrix_view<T> out,
+/// The class that multiplies by weights of a type, to outputs of type T.
+template <class T, class Weights>
+struct product_with;
+template <class T>
+struct product_with<T, packed_weights> {
+  using type = integer_product<T>;
+};
+
+template <class A, class Weights, class T>
+void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> out,
               const epilogue_options& options, const parallel_for& parallel) {
   require_product(lhs, weights.depth(), weights.columns(), out);
-  const integer_product<T> product(std::type_identity<A>{}, lhs.rows, weights, out, options);
+  const typename product_with<T, Weights>::type product(std::type_identity<A>{}, lhs.rows, weights,
+                                                        out, options);
   const auto lda = static_cast<std::size_t>(lhs.row_stride);
   const std::size_t depth = lhs.columns;
-  for_row_blocks(lhs.rows, rows_per_task, parallel, [&](std::size_t first, std::size_t rows) {
-    const std::int32_t* zero_points =
-        options.lhs_zero_points.empty() ? nullptr : options.lhs_zero_points.data() + first;
-    const float* scales = options.lhs_scales.empty() ? nullptr : options.lhs_scales.data() + first;
-    const A* a = lhs.data + first * lda;
-    if constexpr (std::same_as<A, std::uint8_t>) {
-      product.multiply(a, lda, first, rows, zero_points, scales);
-    } else {
-      std::uint8_t* shifted = block_memory<std::uint8_t>(rows * depth);
-      std::int32_t shifted_zero_points[rows_per_task];
-      for (std::size_t i = 0; i < rows; ++i) {
-        shift_to_unsigned(a + i * lda, depth, shifted + i * depth);
-        if (zero_points != nullptr) {
-          shifted_zero_points[i] = zero_points[i] - lhs_shift<A>;
+  for_product_tasks(
+      lhs.rows, out.columns, product.split(lhs.rows, parallel), parallel,
+      [&](std::size_t first, std::size_t rows, std::size_t column, std::size_t columns) {
+        const std::int32_t* zero_points =
+            options.lhs_zero_points.empty() ? nullptr : options.lhs_zero_points.data() + first;
+        const float* scales =
+            options.lhs_scales.empty() ? nullptr : options.lhs_scales.data() + first;
+        const A* a = lhs.data + first * lda;
+        if (std::same_as<A, std::uint8_t> || product.lhs_signed()) {
+          product.multiply(reinterpret_cast<const std::uint8_t*>(a), lda, first, rows, column,
+                           columns, zero_points, scales);
+          return;
         }
-      }
-      product.multiply(shifted, depth, first, rows,
-                       zero_points != nullptr ? shifted_zero_points : nullptr, scales);
-    }
-  });
+        std::uint8_t* shifted = block_memory<std::uint8_t>(rows * depth);
+        std::int32_t shifted_zero_points[kernels::largest_rows_per_call];
+        for (std::size_t i = 0; i < rows; ++i) {
+          shift_to_unsigned(reinterpret_cast<const std::int8_t*>(a + i * lda), depth,
+                            shifted + i * depth);
+          if (zero_points != nullptr) {
+            shifted_zero_points[i] = zero_points[i] - lhs_shift<A>;
+          }
+        }
+        product.multiply(shifted, depth, first, rows, column, columns,
+                         zero_points != nullptr ? shifted_zero_points : nullptr, scales);
+      });
 }
 
 }  // namespace detail
@@ -213,7 +308,7 @@ void multiply(matrix_view<const A> lhs, const packed_weights& weights, matrix_vi
 /// lhs is M x K, out is M x N; both with dense rows at any row stride. They do not overlap.
 /// Exact: throws overflow if the weights' certificate does not exclude sums beyond 32 bits.
 /// Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Allocates O(N); for signed
-/// left sides each thread keeps 48 rows of K bytes.
+/// left sides each thread keeps 48 rows of K bytes, on target amx_int8 up to 40 rows for any.
 template <integer_gemm_output T>
 void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {

@@ -174,6 +174,25 @@ template <quantized_byte A, quantized_byte B>
   return sum;
 }
 
+/// One element of a product with weights whose parameters are those of groups of `group_size` k:
+/// each group's sum is exact, and the groups are a chain of fused multiply-adds in their order,
+/// starting from 0. Group g has scale scales[g * parameter_stride], and the zero point there.
+template <quantized_byte A, quantized_byte B>
+[[nodiscard]] float grouped_dot(const A* lhs, const B* rhs, std::ptrdiff_t rhs_stride,
+                                std::size_t k, std::size_t group_size, std::int32_t lhs_zero_point,
+                                const float* scales, const std::int32_t* zero_points,
+                                std::ptrdiff_t parameter_stride) noexcept {
+  float real = 0.0F;
+  for (std::size_t first = 0; first < k; first += group_size) {
+    const auto group = static_cast<std::ptrdiff_t>(first / group_size) * parameter_stride;
+    const std::size_t count = k - first < group_size ? k - first : group_size;
+    const std::int64_t sum = dot(lhs + first, rhs + static_cast<std::ptrdiff_t>(first) * rhs_stride,
+                                 rhs_stride, count, lhs_zero_point, zero_points[group], 0);
+    real = std::fma(static_cast<float>(static_cast<std::int32_t>(sum)), scales[group], real);
+  }
+  return real;
+}
+
 /// Two weights of neighbouring k, split so that a0 * safe[0] + a1 * safe[1] fits 16 bits for all a
 /// in 0..255: b = safe + rest. What is too much is taken from the larger one.
 ///

@@ -16,6 +16,7 @@ enum class target : std::uint8_t {
   avx_vnni = 2,     // avx2 and vpdpbusd on 256-bit vectors in VEX encoding
   avx512 = 3,       // F, CD, VL, DQ, BW
   avx512_vnni = 4,  // avx512 and vpdpbusd on 512-bit vectors
+  amx_int8 = 5,     // avx512_vnni and tiles of 8-bit products; Linux only
 };
 
 /// The name that command lines and test output use.
@@ -31,6 +32,8 @@ enum class target : std::uint8_t {
       return "avx512";
     case target::avx512_vnni:
       return "avx512_vnni";
+    case target::amx_int8:
+      return "amx_int8";
   }
   return "unknown";
 }

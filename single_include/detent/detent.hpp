@@ -277,6 +277,7 @@ enum class target : std::uint8_t {
   avx_vnni = 2,     // avx2 and vpdpbusd on 256-bit vectors in VEX encoding
   avx512 = 3,       // F, CD, VL, DQ, BW
   avx512_vnni = 4,  // avx512 and vpdpbusd on 512-bit vectors
+  amx_int8 = 5,     // avx512_vnni and tiles of 8-bit products; Linux only
 };
 
 /// The name that command lines and test output use.
@@ -292,6 +293,8 @@ enum class target : std::uint8_t {
       return "avx512";
     case target::avx512_vnni:
       return "avx512_vnni";
+    case target::amx_int8:
+      return "amx_int8";
   }
   return "unknown";
 }
@@ -381,9 +384,11 @@ inline constexpr std::size_t strip_columns = 64;
 
 /// C[m x n] = epilogue(A[m x k] * B[k x n]); A unsigned and row-major, or, with `rows`, in segments
 /// that may be anywhere: rows[s * m + i] is where segment s of row i is, and has k / segments
-/// values, a multiple of group_depth. Tables with adds_pairs do not take those.
+/// values, a multiple of group_depth. Tables with adds_pairs do not take those. The bytes of A may
+/// be signed ones where the table multiplies_signed.
 struct gemm_u8s8_args {
   const std::uint8_t* a = nullptr;
+  bool lhs_signed = false;
   std::size_t lda = 0;
   const std::uint8_t* const* rows = nullptr;
   std::size_t segments = 1;
@@ -392,6 +397,50 @@ struct gemm_u8s8_args {
   std::size_t ldc = 0;
   std::size_t m = 0, n = 0, k = 0;
   integer_epilogue epilogue;
+  std::byte* workspace = nullptr;  // gemm_workspace() bytes, at a multiple of 64
+};
+
+/// The largest rows_per_call of any table.
+inline constexpr std::size_t largest_rows_per_call = 256;
+
+/// 4-bit weights, k x n, as codes 0..15 with a zero point and a scale for each column of each group
+/// of group_size (a multiple of nibble_depth) k. Eight k of a column stand in four bytes, the first
+/// four in their low halves:
+///
+///   data[((panel * steps + k / 8) * 16 + column) * 4 + k % 4]             steps = ceil(k / 8)
+///   scale[(panel * groups + group) * 16 + column]                         groups = ceil(k /
+///   group_size)
+///
+/// zero_point and column_sum (of codes less their zero points) as scale. Panels are filled up to a
+/// multiple of strip_columns columns.
+struct packed_nibbles {
+  const std::uint8_t* data = nullptr;
+  const std::uint8_t* zero_point = nullptr;
+  const float* scale = nullptr;
+  const std::int32_t* column_sum = nullptr;
+  std::size_t group_size = 0;
+};
+inline constexpr std::size_t nibble_depth = 8;
+inline constexpr std::size_t nibble_panel_bytes = panel_columns * nibble_depth / 2;
+
+/// sum[g] = sum_(k in g) A[i, k] * (B[k, j] - zero_point[g, j]) - row_zero_point[i] * column_sum[g,
+/// j] real   = fma(float(sum[last]), scale[last, j], ... fma(float(sum[0]), scale[0, j], 0) ...)
+/// C[m x n] = clamp(fma(real, row_scale[i], bias[j]) + residual[i, j], lower, upper)
+///
+/// A unsigned and row-major; bias and residual may be null; the residual may be C.
+struct gemm_u8u4_args {
+  const std::uint8_t* a = nullptr;
+  std::size_t lda = 0;
+  packed_nibbles b;
+  float* c = nullptr;
+  std::size_t ldc = 0;
+  std::size_t m = 0, n = 0, k = 0;
+  const std::int32_t* row_zero_point = nullptr;
+  const float* row_scale = nullptr;
+  const float* bias = nullptr;
+  const float* residual = nullptr;
+  std::size_t residual_stride = 0;
+  float lower = 0.0F, upper = 0.0F;
 };
 
 /// C[m x n] = clamp(bias[j] + sum_k A[i, k] * B[k, j], lower, upper), a chain of fused
@@ -510,7 +559,10 @@ struct min_max_result {
 
 struct kernel_table {
   target id;
-  bool adds_pairs;  // gemm_u8s8 reads packed_panels::paired
+  bool adds_pairs;            // gemm_u8s8 reads packed_panels::paired
+  bool multiplies_signed;     // and takes signed left sides
+  std::size_t rows_per_call;  // the most rows that it is worth calling gemm_u8s8 with
+  std::size_t (*gemm_workspace)(std::size_t k, std::size_t segments) noexcept;
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
   // Modulo 2^32.
   std::int32_t (*sum_u8)(const std::uint8_t* q, std::size_t n) noexcept;
@@ -541,6 +593,7 @@ struct kernel_table {
   void (*depthwise_f32)(const depthwise_f32_args& args) noexcept;
   void (*gemm_u8s8)(const gemm_u8s8_args& args) noexcept;
   void (*depthwise_u8)(const depthwise_u8_args& args) noexcept;
+  void (*gemm_u8u4)(const gemm_u8u4_args& args) noexcept;
 };
 
 DETENT_KERNELS_NAMESPACE_END
@@ -976,6 +1029,25 @@ template <quantized_byte A, quantized_byte B>
     sum += a * b;
   }
   return sum;
+}
+
+/// One element of a product with weights whose parameters are those of groups of `group_size` k:
+/// each group's sum is exact, and the groups are a chain of fused multiply-adds in their order,
+/// starting from 0. Group g has scale scales[g * parameter_stride], and the zero point there.
+template <quantized_byte A, quantized_byte B>
+[[nodiscard]] float grouped_dot(const A* lhs, const B* rhs, std::ptrdiff_t rhs_stride,
+                                std::size_t k, std::size_t group_size, std::int32_t lhs_zero_point,
+                                const float* scales, const std::int32_t* zero_points,
+                                std::ptrdiff_t parameter_stride) noexcept {
+  float real = 0.0F;
+  for (std::size_t first = 0; first < k; first += group_size) {
+    const auto group = static_cast<std::ptrdiff_t>(first / group_size) * parameter_stride;
+    const std::size_t count = k - first < group_size ? k - first : group_size;
+    const std::int64_t sum = dot(lhs + first, rhs + static_cast<std::ptrdiff_t>(first) * rhs_stride,
+                                 rhs_stride, count, lhs_zero_point, zero_points[group], 0);
+    real = std::fma(static_cast<float>(static_cast<std::int32_t>(sum)), scales[group], real);
+  }
+  return real;
 }
 
 /// Two weights of neighbouring k, split so that a0 * safe[0] + a1 * safe[1] fits 16 bits for all a
@@ -1500,6 +1572,88 @@ DETENT_NAMESPACE_END
 #include <atomic>
 #include <cstddef>
 
+// ---- detent/kernels/amx.hpp ----
+// AMX tiles: configuration, permission, and the instructions that kernels/gemm_amx-inl.hpp needs.
+//
+// The instructions are written as asm statements with a memory clobber: the intrinsics of GCC 12
+// declare less memory read than the instructions read, so that stores to a configuration or to
+// copied rows are deleted.
+#ifndef DETENT_KERNELS_AMX_HPP
+#define DETENT_KERNELS_AMX_HPP
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+// Linux only: other systems have other ways to ask for the state's permission.
+#if DETENT_ARCH_X86_64 && defined(__linux__) && defined(__GNUC__)
+#define DETENT_KERNELS_AMX 1
+#else
+#define DETENT_KERNELS_AMX 0
+#endif
+
+#if DETENT_KERNELS_AMX
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+/// True while AMX instructions run through an emulator (a handler of SIGILL, in tests). Set it
+/// before anything asks cpu_supports() or uses a kernel: then target::amx_int8 counts as supported
+/// wherever the rest of it is, and the system is not asked for permission to use real tiles.
+[[nodiscard]] DETENT_DECL std::atomic<bool>& amx_is_emulated() noexcept;
+
+/// Asks the system to let this process use AMX tiles. It may refuse: an old kernel, or a signal
+/// stack that is too small for them.
+[[nodiscard]] DETENT_DECL bool request_amx_permission() noexcept;
+
+#if !defined(DETENT_SEPARATE_COMPILATION) || defined(DETENT_COMPILE_KERNELS)
+
+DETENT_DECL std::atomic<bool>& amx_is_emulated() noexcept {
+  static std::atomic<bool> is_emulated{false};
+  return is_emulated;
+}
+
+DETENT_DECL bool request_amx_permission() noexcept {
+#if DETENT_KERNELS_AMX
+  constexpr long request_permission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long tile_data = 18;               // the component of the state
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+  return false;
+#endif
+}
+
+#endif
+
+#if DETENT_KERNELS_AMX
+
+inline constexpr std::size_t tile_count = 8;
+inline constexpr std::size_t tile_rows = 16;
+inline constexpr std::size_t tile_row_bytes = 64;
+
+/// What ldtilecfg reads. Rows and bytes of unused tiles are 0.
+struct alignas(64) tile_configuration {
+  std::uint8_t palette = 0;
+  std::uint8_t start_row = 0;
+  std::uint8_t reserved[14] = {};
+  std::uint16_t row_bytes[16] = {};
+  std::uint8_t rows[16] = {};
+
+  constexpr void set(std::size_t tile, std::size_t row_count, std::size_t bytes) noexcept {
+    rows[tile] = static_cast<std::uint8_t>(row_count);
+    row_bytes[tile] = static_cast<std::uint16_t>(bytes);
+  }
+};
+static_assert(sizeof(tile_configuration) == 64);
+
+#endif  // DETENT_KERNELS_AMX
+
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_KERNELS_AMX_HPP
+
 DETENT_KERNELS_NAMESPACE_BEGIN
 
 struct table_list {
@@ -1579,6 +1733,7 @@ DETENT_DECL bool cpu_supports(target t) noexcept {
     bool avx_vnni = false;
     bool avx512 = false;
     bool avx512_vnni = false;
+    bool amx_int8 = false;
   };
   static const features found = [] {
     const auto all = [](std::uint32_t word, std::initializer_list<int> bits) {
@@ -1607,6 +1762,10 @@ DETENT_DECL bool cpu_supports(target t) noexcept {
     // avx512 f, dq, cd, bw, vl; opmask and both halves of the zmm state
     f.avx512 = f.avx2 && (xcr0 & 0xE6U) == 0xE6U && all(extended.ebx, {16, 17, 28, 30, 31});
     f.avx512_vnni = f.avx512 && all(extended.ecx, {11});
+    // amx-tile, amx-int8; the tiles' configuration and data
+    f.amx_int8 = f.avx512_vnni &&
+                 (amx_is_emulated() || ((xcr0 & 0x60000U) == 0x60000U &&
+                                        all(extended.edx, {24, 25}) && request_amx_permission()));
     return f;
   }();
   switch (t) {
@@ -1620,6 +1779,8 @@ DETENT_DECL bool cpu_supports(target t) noexcept {
       return found.avx512;
     case target::avx512_vnni:
       return found.avx512_vnni;
+    case target::amx_int8:
+      return found.amx_int8;
   }
   return false;
 }
@@ -1892,6 +2053,40 @@ DETENT_DECL void gemm_f32(const gemm_f32_args& g) noexcept {
   }
 }
 
+DETENT_DECL void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
+  const std::size_t steps = (g.k + nibble_depth - 1) / nibble_depth;
+  const std::size_t groups = (g.k + g.b.group_size - 1) / g.b.group_size;
+  for (std::size_t i = 0; i < g.m; ++i) {
+    for (std::size_t j = 0; j < g.n; ++j) {
+      const std::size_t panel = j / panel_columns;
+      const std::uint8_t* bytes =
+          g.b.data + panel * steps * nibble_panel_bytes + j % panel_columns * group_depth;
+      float real = 0.0F;
+      for (std::size_t group = 0; group < groups; ++group) {
+        const std::size_t parameter = (panel * groups + group) * panel_columns + j % panel_columns;
+        const std::size_t end = (std::min)((group + 1) * g.b.group_size, g.k);
+        // Modulo 2^32, as vector lanes.
+        std::uint32_t sum = 0;
+        for (std::size_t k = group * g.b.group_size; k < end; ++k) {
+          const std::uint8_t both = bytes[k / nibble_depth * nibble_panel_bytes + k % group_depth];
+          const int code = k % nibble_depth < group_depth ? both & 0x0F : both >> 4;
+          sum +=
+              static_cast<std::uint32_t>(g.a[i * g.lda + k] * (code - g.b.zero_point[parameter]));
+        }
+        sum -= static_cast<std::uint32_t>(g.row_zero_point[i]) *
+               static_cast<std::uint32_t>(g.b.column_sum[parameter]);
+        real = std::fma(static_cast<float>(static_cast<std::int32_t>(sum)), g.b.scale[parameter],
+                        real);
+      }
+      float x = std::fma(real, g.row_scale[i], g.bias != nullptr ? g.bias[j] : 0.0F);
+      if (g.residual != nullptr) {
+        x += g.residual[i * g.residual_stride + j];
+      }
+      g.c[i * g.ldc + j] = clamp(x, g.lower, g.upper);
+    }
+  }
+}
+
 DETENT_DECL void depthwise_f32(const depthwise_f32_args& d) noexcept {
   for_each_pixel(d.rows, [&](const float* const* taps, std::size_t offset, std::size_t pixel) {
     for (std::size_t c = 0; c < d.rows.channels; ++c) {
@@ -1904,9 +2099,16 @@ DETENT_DECL void depthwise_f32(const depthwise_f32_args& d) noexcept {
   });
 }
 
+DETENT_DECL std::size_t no_workspace(std::size_t /*k*/, std::size_t /*segments*/) noexcept {
+  return 0;
+}
+
 inline constexpr kernel_table table = {
     target::portable,
     false,
+    false,
+    48,
+    &no_workspace,
     &min_max,
     &sum_codes<std::uint8_t>,
     &sum_codes<std::int8_t>,
@@ -1931,6 +2133,7 @@ inline constexpr kernel_table table = {
     &depthwise_f32,
     &gemm_u8s8,
     &depthwise_u8,
+    &gemm_u8u4,
 };
 
 }  // namespace portable
@@ -3718,6 +3921,11 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
 }
 
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = block_rows;
+inline std::size_t gemm_workspace(std::size_t k, std::size_t segments) noexcept {
+  return portable::no_workspace(k, segments);
+}
 
 #if DETENT_PASS_PAIRS
 
@@ -3924,6 +4132,192 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 }
 
 #endif  // DETENT_PASS_PAIRS
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+// ---- detent/kernels/gemm_u8u4-inl.hpp ----
+// Products with 4-bit weights, re-included by kernels/dispatch.hpp for each pass of
+// gemm_u8s8-inl.hpp and behind it.
+//
+// A byte of the weights becomes two in registers, less the zero point of its column and group:
+// -15..15, so that even pairs of products that are added in 16 bits are exact. Weights are read
+// once for all rows of a call as long as four panels fit the second-level cache.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// Panels of a tile with so many rows: enough sums to hide the latency of their additions, few
+/// enough for the registers.
+template <std::size_t kRows>
+inline constexpr std::size_t nibble_panels = lanes == panel_columns ? (kRows == 1   ? 4
+                                                                       : kRows == 2 ? 2
+                                                                                    : 1)
+                                                                    : (kRows == 1 ? 2 : 1);
+inline constexpr std::size_t nibble_rows = lanes == panel_columns ? 8 : 2;
+inline constexpr std::size_t nibble_block_panels = 4;
+
+/// What a tile of kRows rows and some panels adds up.
+template <std::size_t kRows>
+struct nibble_sums {
+  static constexpr std::size_t panels = nibble_panels<kRows>;
+  static constexpr std::size_t vectors = panels * vectors_per_panel;
+  // The low and the high halves of bytes apart, where there are few.
+  static constexpr std::size_t sets = kRows * vectors <= 5 ? 2 : 1;
+  int_vector sum[sets][kRows][vectors];
+};
+
+/// Adds the products of eight k: those at `a` of each row.
+template <std::size_t kRows>
+HWY_INLINE void add_nibbles(
+    const std::uint8_t* const (&a)[kRows], std::size_t offset, const std::uint8_t* b,
+    std::size_t panel_stride,
+    const hn::Vec<hn::Repartition<std::int8_t, int_tag>> (&zero_point)[nibble_sums<kRows>::vectors],
+    nibble_sums<kRows>& sums) noexcept {
+  constexpr std::size_t kVectors = nibble_sums<kRows>::vectors;
+  constexpr std::size_t kLast = nibble_sums<kRows>::sets - 1;
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const hn::Repartition<std::uint16_t, int_tag> du16;
+  const auto mask = hn::Set(du8, std::uint8_t{0x0F});
+  hn::Vec<decltype(ds8)> low[kVectors];
+  hn::Vec<decltype(ds8)> high[kVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    const auto both = hn::LoadU(du8, b + v / vectors_per_panel * panel_stride +
+                                         v % vectors_per_panel * lanes * group_depth);
+    const auto shifted = hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, both)));
+    low[v] = hn::Sub(hn::BitCast(ds8, hn::And(both, mask)), zero_point[v]);
+    high[v] = hn::Sub(hn::BitCast(ds8, hn::And(shifted, mask)), zero_point[v]);
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    std::int32_t four[2];
+    std::memcpy(four, a[r] + offset, sizeof four);
+    const auto first = hn::BitCast(du8, hn::Set(di, four[0]));
+    const auto second = hn::BitCast(du8, hn::Set(di, four[1]));
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      sums.sum[0][r][v] = DETENT_PASS_DOT(sums.sum[0][r][v], first, low[v]);
+      sums.sum[kLast][r][v] = DETENT_PASS_DOT(sums.sum[kLast][r][v], second, high[v]);
+    }
+  }
+}
+
+/// kRows rows from `first` on times the panels of a tile from `column` on.
+template <std::size_t kRows>
+HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
+                                 std::size_t column) noexcept {
+  using sums_type = nibble_sums<kRows>;
+  constexpr std::size_t kVectors = sums_type::vectors;
+  const float_tag df;
+  const int_tag di;
+  const hn::Rebind<std::uint8_t, int_tag> d_codes;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const std::size_t steps = (g.k + nibble_depth - 1) / nibble_depth;
+  const std::size_t groups = (g.k + g.b.group_size - 1) / g.b.group_size;
+  const std::size_t panel = column / panel_columns;
+  const std::size_t panel_stride = steps * nibble_panel_bytes;
+  const std::uint8_t* b = g.b.data + panel * panel_stride;
+  const std::uint8_t* a[kRows];
+  // The last one to seven k, with zeros behind them.
+  std::uint8_t last[kRows][nibble_depth] = {};
+  const std::uint8_t* last_rows[kRows];
+  const std::size_t whole_steps = g.k / nibble_depth;
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    a[r] = g.a + (first + r) * g.lda;
+    last_rows[r] = last[r];
+    if (g.k % nibble_depth != 0) {
+      std::memcpy(last[r], a[r] + whole_steps * nibble_depth, g.k % nibble_depth);
+    }
+  }
+  float_vector real[kRows][kVectors];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { real[r][v] = hn::Zero(df); }
+  }
+  std::size_t step = 0;
+  for (std::size_t group = 0; group < groups; ++group) {
+    // Of vector v: the panel's parameters, and where in them it begins.
+    const auto parameter = [&](std::size_t v) HWY_ATTR {
+      return ((panel + v / vectors_per_panel) * groups + group) * panel_columns +
+             v % vectors_per_panel * lanes;
+    };
+    hn::Vec<decltype(ds8)> zero_point[kVectors];
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      const auto codes = hn::PromoteTo(di, hn::LoadU(d_codes, g.b.zero_point + parameter(v)));
+      zero_point[v] = hn::BitCast(ds8, hn::Mul(codes, hn::Set(di, 0x01010101)));
+    }
+    sums_type sums;
+    DETENT_UNROLL for (std::size_t s = 0; s < sums_type::sets; ++s) {
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+          sums.sum[s][r][v] = hn::Zero(di);
+        }
+      }
+    }
+    const std::size_t end = (std::min)((group + 1) * (g.b.group_size / nibble_depth), steps);
+    const std::size_t whole_end = (std::min)(end, whole_steps);
+    for (; step < whole_end; ++step) {
+      add_nibbles<kRows>(a, step * nibble_depth, b + step * nibble_panel_bytes, panel_stride,
+                         zero_point, sums);
+    }
+    if (step < end) {
+      add_nibbles<kRows>(last_rows, 0, b + step * nibble_panel_bytes, panel_stride, zero_point,
+                         sums);
+      ++step;
+    }
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      const auto column_sum = hn::LoadU(di, g.b.column_sum + parameter(v));
+      const auto scale = hn::LoadU(df, g.b.scale + parameter(v));
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        int_vector all = sums.sum[0][r][v];
+        DETENT_UNROLL for (std::size_t s = 1; s < sums_type::sets; ++s) {
+          all = hn::Add(all, sums.sum[s][r][v]);
+        }
+        all = hn::Sub(all, hn::Mul(hn::Set(di, g.row_zero_point[first + r]), column_sum));
+        real[r][v] = hn::MulAdd(hn::ConvertTo(df, all), scale, real[r][v]);
+      }
+    }
+  }
+  const auto lower = hn::Set(df, g.lower);
+  const auto upper = hn::Set(df, g.upper);
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    const std::size_t j = column + v * lanes;
+    if (j >= g.n) {
+      break;
+    }
+    const std::size_t count = (std::min)(lanes, g.n - j);
+    const auto bias = g.bias != nullptr ? hn::LoadN(df, g.bias + j, count) : hn::Zero(df);
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      auto x = hn::MulAdd(real[r][v], hn::Set(df, g.row_scale[first + r]), bias);
+      if (g.residual != nullptr) {
+        x = hn::Add(x, hn::LoadN(df, g.residual + (first + r) * g.residual_stride + j, count));
+      }
+      hn::StoreN(clamp_ordered(x, lower, upper), df, g.c + (first + r) * g.ldc + j, count);
+    }
+  }
+}
+
+/// The rows first .. end of the panels of a block of columns, the last rows in smaller tiles.
+template <std::size_t kRows>
+HWY_INLINE void multiply_nibble_rows(const gemm_u8u4_args& g, std::size_t first, std::size_t column,
+                                     std::size_t end_column) noexcept {
+  constexpr std::size_t kColumns = nibble_panels<kRows> * panel_columns;
+  for (; first + kRows <= g.m; first += kRows) {
+    for (std::size_t j = column; j < end_column; j += kColumns) {
+      multiply_nibbles<kRows>(g, first, j);
+    }
+  }
+  if constexpr (kRows > 1) {
+    multiply_nibble_rows<kRows / 2>(g, first, column, end_column);
+  }
+}
+
+inline void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
+  constexpr std::size_t kColumns = nibble_block_panels * panel_columns;
+  for (std::size_t column = 0; column < g.n; column += kColumns) {
+    multiply_nibble_rows<nibble_rows>(g, 0, column, (std::min)(column + kColumns, g.n));
+  }
+}
 
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
@@ -4578,6 +4972,11 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
 }
 
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = block_rows;
+inline std::size_t gemm_workspace(std::size_t k, std::size_t segments) noexcept {
+  return portable::no_workspace(k, segments);
+}
 
 #if DETENT_PASS_PAIRS
 
@@ -4784,6 +5183,192 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 }
 
 #endif  // DETENT_PASS_PAIRS
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+// ---- detent/kernels/gemm_u8u4-inl.hpp ----
+// Products with 4-bit weights, re-included by kernels/dispatch.hpp for each pass of
+// gemm_u8s8-inl.hpp and behind it.
+//
+// A byte of the weights becomes two in registers, less the zero point of its column and group:
+// -15..15, so that even pairs of products that are added in 16 bits are exact. Weights are read
+// once for all rows of a call as long as four panels fit the second-level cache.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// Panels of a tile with so many rows: enough sums to hide the latency of their additions, few
+/// enough for the registers.
+template <std::size_t kRows>
+inline constexpr std::size_t nibble_panels = lanes == panel_columns ? (kRows == 1   ? 4
+                                                                       : kRows == 2 ? 2
+                                                                                    : 1)
+                                                                    : (kRows == 1 ? 2 : 1);
+inline constexpr std::size_t nibble_rows = lanes == panel_columns ? 8 : 2;
+inline constexpr std::size_t nibble_block_panels = 4;
+
+/// What a tile of kRows rows and some panels adds up.
+template <std::size_t kRows>
+struct nibble_sums {
+  static constexpr std::size_t panels = nibble_panels<kRows>;
+  static constexpr std::size_t vectors = panels * vectors_per_panel;
+  // The low and the high halves of bytes apart, where there are few.
+  static constexpr std::size_t sets = kRows * vectors <= 5 ? 2 : 1;
+  int_vector sum[sets][kRows][vectors];
+};
+
+/// Adds the products of eight k: those at `a` of each row.
+template <std::size_t kRows>
+HWY_INLINE void add_nibbles(
+    const std::uint8_t* const (&a)[kRows], std::size_t offset, const std::uint8_t* b,
+    std::size_t panel_stride,
+    const hn::Vec<hn::Repartition<std::int8_t, int_tag>> (&zero_point)[nibble_sums<kRows>::vectors],
+    nibble_sums<kRows>& sums) noexcept {
+  constexpr std::size_t kVectors = nibble_sums<kRows>::vectors;
+  constexpr std::size_t kLast = nibble_sums<kRows>::sets - 1;
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const hn::Repartition<std::uint16_t, int_tag> du16;
+  const auto mask = hn::Set(du8, std::uint8_t{0x0F});
+  hn::Vec<decltype(ds8)> low[kVectors];
+  hn::Vec<decltype(ds8)> high[kVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    const auto both = hn::LoadU(du8, b + v / vectors_per_panel * panel_stride +
+                                         v % vectors_per_panel * lanes * group_depth);
+    const auto shifted = hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, both)));
+    low[v] = hn::Sub(hn::BitCast(ds8, hn::And(both, mask)), zero_point[v]);
+    high[v] = hn::Sub(hn::BitCast(ds8, hn::And(shifted, mask)), zero_point[v]);
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    std::int32_t four[2];
+    std::memcpy(four, a[r] + offset, sizeof four);
+    const auto first = hn::BitCast(du8, hn::Set(di, four[0]));
+    const auto second = hn::BitCast(du8, hn::Set(di, four[1]));
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      sums.sum[0][r][v] = DETENT_PASS_DOT(sums.sum[0][r][v], first, low[v]);
+      sums.sum[kLast][r][v] = DETENT_PASS_DOT(sums.sum[kLast][r][v], second, high[v]);
+    }
+  }
+}
+
+/// kRows rows from `first` on times the panels of a tile from `column` on.
+template <std::size_t kRows>
+HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
+                                 std::size_t column) noexcept {
+  using sums_type = nibble_sums<kRows>;
+  constexpr std::size_t kVectors = sums_type::vectors;
+  const float_tag df;
+  const int_tag di;
+  const hn::Rebind<std::uint8_t, int_tag> d_codes;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const std::size_t steps = (g.k + nibble_depth - 1) / nibble_depth;
+  const std::size_t groups = (g.k + g.b.group_size - 1) / g.b.group_size;
+  const std::size_t panel = column / panel_columns;
+  const std::size_t panel_stride = steps * nibble_panel_bytes;
+  const std::uint8_t* b = g.b.data + panel * panel_stride;
+  const std::uint8_t* a[kRows];
+  // The last one to seven k, with zeros behind them.
+  std::uint8_t last[kRows][nibble_depth] = {};
+  const std::uint8_t* last_rows[kRows];
+  const std::size_t whole_steps = g.k / nibble_depth;
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    a[r] = g.a + (first + r) * g.lda;
+    last_rows[r] = last[r];
+    if (g.k % nibble_depth != 0) {
+      std::memcpy(last[r], a[r] + whole_steps * nibble_depth, g.k % nibble_depth);
+    }
+  }
+  float_vector real[kRows][kVectors];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { real[r][v] = hn::Zero(df); }
+  }
+  std::size_t step = 0;
+  for (std::size_t group = 0; group < groups; ++group) {
+    // Of vector v: the panel's parameters, and where in them it begins.
+    const auto parameter = [&](std::size_t v) HWY_ATTR {
+      return ((panel + v / vectors_per_panel) * groups + group) * panel_columns +
+             v % vectors_per_panel * lanes;
+    };
+    hn::Vec<decltype(ds8)> zero_point[kVectors];
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      const auto codes = hn::PromoteTo(di, hn::LoadU(d_codes, g.b.zero_point + parameter(v)));
+      zero_point[v] = hn::BitCast(ds8, hn::Mul(codes, hn::Set(di, 0x01010101)));
+    }
+    sums_type sums;
+    DETENT_UNROLL for (std::size_t s = 0; s < sums_type::sets; ++s) {
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+          sums.sum[s][r][v] = hn::Zero(di);
+        }
+      }
+    }
+    const std::size_t end = (std::min)((group + 1) * (g.b.group_size / nibble_depth), steps);
+    const std::size_t whole_end = (std::min)(end, whole_steps);
+    for (; step < whole_end; ++step) {
+      add_nibbles<kRows>(a, step * nibble_depth, b + step * nibble_panel_bytes, panel_stride,
+                         zero_point, sums);
+    }
+    if (step < end) {
+      add_nibbles<kRows>(last_rows, 0, b + step * nibble_panel_bytes, panel_stride, zero_point,
+                         sums);
+      ++step;
+    }
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      const auto column_sum = hn::LoadU(di, g.b.column_sum + parameter(v));
+      const auto scale = hn::LoadU(df, g.b.scale + parameter(v));
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        int_vector all = sums.sum[0][r][v];
+        DETENT_UNROLL for (std::size_t s = 1; s < sums_type::sets; ++s) {
+          all = hn::Add(all, sums.sum[s][r][v]);
+        }
+        all = hn::Sub(all, hn::Mul(hn::Set(di, g.row_zero_point[first + r]), column_sum));
+        real[r][v] = hn::MulAdd(hn::ConvertTo(df, all), scale, real[r][v]);
+      }
+    }
+  }
+  const auto lower = hn::Set(df, g.lower);
+  const auto upper = hn::Set(df, g.upper);
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    const std::size_t j = column + v * lanes;
+    if (j >= g.n) {
+      break;
+    }
+    const std::size_t count = (std::min)(lanes, g.n - j);
+    const auto bias = g.bias != nullptr ? hn::LoadN(df, g.bias + j, count) : hn::Zero(df);
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      auto x = hn::MulAdd(real[r][v], hn::Set(df, g.row_scale[first + r]), bias);
+      if (g.residual != nullptr) {
+        x = hn::Add(x, hn::LoadN(df, g.residual + (first + r) * g.residual_stride + j, count));
+      }
+      hn::StoreN(clamp_ordered(x, lower, upper), df, g.c + (first + r) * g.ldc + j, count);
+    }
+  }
+}
+
+/// The rows first .. end of the panels of a block of columns, the last rows in smaller tiles.
+template <std::size_t kRows>
+HWY_INLINE void multiply_nibble_rows(const gemm_u8u4_args& g, std::size_t first, std::size_t column,
+                                     std::size_t end_column) noexcept {
+  constexpr std::size_t kColumns = nibble_panels<kRows> * panel_columns;
+  for (; first + kRows <= g.m; first += kRows) {
+    for (std::size_t j = column; j < end_column; j += kColumns) {
+      multiply_nibbles<kRows>(g, first, j);
+    }
+  }
+  if constexpr (kRows > 1) {
+    multiply_nibble_rows<kRows / 2>(g, first, column, end_column);
+  }
+}
+
+inline void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
+  constexpr std::size_t kColumns = nibble_block_panels * panel_columns;
+  for (std::size_t column = 0; column < g.n; column += kColumns) {
+    multiply_nibble_rows<nibble_rows>(g, 0, column, (std::min)(column + kColumns, g.n));
+  }
+}
 
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
@@ -6558,6 +7143,11 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
 }
 
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = block_rows;
+inline std::size_t gemm_workspace(std::size_t k, std::size_t segments) noexcept {
+  return portable::no_workspace(k, segments);
+}
 
 #if DETENT_PASS_PAIRS
 
@@ -6764,6 +7354,192 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 }
 
 #endif  // DETENT_PASS_PAIRS
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+// ---- detent/kernels/gemm_u8u4-inl.hpp ----
+// Products with 4-bit weights, re-included by kernels/dispatch.hpp for each pass of
+// gemm_u8s8-inl.hpp and behind it.
+//
+// A byte of the weights becomes two in registers, less the zero point of its column and group:
+// -15..15, so that even pairs of products that are added in 16 bits are exact. Weights are read
+// once for all rows of a call as long as four panels fit the second-level cache.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// Panels of a tile with so many rows: enough sums to hide the latency of their additions, few
+/// enough for the registers.
+template <std::size_t kRows>
+inline constexpr std::size_t nibble_panels = lanes == panel_columns ? (kRows == 1   ? 4
+                                                                       : kRows == 2 ? 2
+                                                                                    : 1)
+                                                                    : (kRows == 1 ? 2 : 1);
+inline constexpr std::size_t nibble_rows = lanes == panel_columns ? 8 : 2;
+inline constexpr std::size_t nibble_block_panels = 4;
+
+/// What a tile of kRows rows and some panels adds up.
+template <std::size_t kRows>
+struct nibble_sums {
+  static constexpr std::size_t panels = nibble_panels<kRows>;
+  static constexpr std::size_t vectors = panels * vectors_per_panel;
+  // The low and the high halves of bytes apart, where there are few.
+  static constexpr std::size_t sets = kRows * vectors <= 5 ? 2 : 1;
+  int_vector sum[sets][kRows][vectors];
+};
+
+/// Adds the products of eight k: those at `a` of each row.
+template <std::size_t kRows>
+HWY_INLINE void add_nibbles(
+    const std::uint8_t* const (&a)[kRows], std::size_t offset, const std::uint8_t* b,
+    std::size_t panel_stride,
+    const hn::Vec<hn::Repartition<std::int8_t, int_tag>> (&zero_point)[nibble_sums<kRows>::vectors],
+    nibble_sums<kRows>& sums) noexcept {
+  constexpr std::size_t kVectors = nibble_sums<kRows>::vectors;
+  constexpr std::size_t kLast = nibble_sums<kRows>::sets - 1;
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const hn::Repartition<std::uint16_t, int_tag> du16;
+  const auto mask = hn::Set(du8, std::uint8_t{0x0F});
+  hn::Vec<decltype(ds8)> low[kVectors];
+  hn::Vec<decltype(ds8)> high[kVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    const auto both = hn::LoadU(du8, b + v / vectors_per_panel * panel_stride +
+                                         v % vectors_per_panel * lanes * group_depth);
+    const auto shifted = hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, both)));
+    low[v] = hn::Sub(hn::BitCast(ds8, hn::And(both, mask)), zero_point[v]);
+    high[v] = hn::Sub(hn::BitCast(ds8, hn::And(shifted, mask)), zero_point[v]);
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    std::int32_t four[2];
+    std::memcpy(four, a[r] + offset, sizeof four);
+    const auto first = hn::BitCast(du8, hn::Set(di, four[0]));
+    const auto second = hn::BitCast(du8, hn::Set(di, four[1]));
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      sums.sum[0][r][v] = DETENT_PASS_DOT(sums.sum[0][r][v], first, low[v]);
+      sums.sum[kLast][r][v] = DETENT_PASS_DOT(sums.sum[kLast][r][v], second, high[v]);
+    }
+  }
+}
+
+/// kRows rows from `first` on times the panels of a tile from `column` on.
+template <std::size_t kRows>
+HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
+                                 std::size_t column) noexcept {
+  using sums_type = nibble_sums<kRows>;
+  constexpr std::size_t kVectors = sums_type::vectors;
+  const float_tag df;
+  const int_tag di;
+  const hn::Rebind<std::uint8_t, int_tag> d_codes;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const std::size_t steps = (g.k + nibble_depth - 1) / nibble_depth;
+  const std::size_t groups = (g.k + g.b.group_size - 1) / g.b.group_size;
+  const std::size_t panel = column / panel_columns;
+  const std::size_t panel_stride = steps * nibble_panel_bytes;
+  const std::uint8_t* b = g.b.data + panel * panel_stride;
+  const std::uint8_t* a[kRows];
+  // The last one to seven k, with zeros behind them.
+  std::uint8_t last[kRows][nibble_depth] = {};
+  const std::uint8_t* last_rows[kRows];
+  const std::size_t whole_steps = g.k / nibble_depth;
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    a[r] = g.a + (first + r) * g.lda;
+    last_rows[r] = last[r];
+    if (g.k % nibble_depth != 0) {
+      std::memcpy(last[r], a[r] + whole_steps * nibble_depth, g.k % nibble_depth);
+    }
+  }
+  float_vector real[kRows][kVectors];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { real[r][v] = hn::Zero(df); }
+  }
+  std::size_t step = 0;
+  for (std::size_t group = 0; group < groups; ++group) {
+    // Of vector v: the panel's parameters, and where in them it begins.
+    const auto parameter = [&](std::size_t v) HWY_ATTR {
+      return ((panel + v / vectors_per_panel) * groups + group) * panel_columns +
+             v % vectors_per_panel * lanes;
+    };
+    hn::Vec<decltype(ds8)> zero_point[kVectors];
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      const auto codes = hn::PromoteTo(di, hn::LoadU(d_codes, g.b.zero_point + parameter(v)));
+      zero_point[v] = hn::BitCast(ds8, hn::Mul(codes, hn::Set(di, 0x01010101)));
+    }
+    sums_type sums;
+    DETENT_UNROLL for (std::size_t s = 0; s < sums_type::sets; ++s) {
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+          sums.sum[s][r][v] = hn::Zero(di);
+        }
+      }
+    }
+    const std::size_t end = (std::min)((group + 1) * (g.b.group_size / nibble_depth), steps);
+    const std::size_t whole_end = (std::min)(end, whole_steps);
+    for (; step < whole_end; ++step) {
+      add_nibbles<kRows>(a, step * nibble_depth, b + step * nibble_panel_bytes, panel_stride,
+                         zero_point, sums);
+    }
+    if (step < end) {
+      add_nibbles<kRows>(last_rows, 0, b + step * nibble_panel_bytes, panel_stride, zero_point,
+                         sums);
+      ++step;
+    }
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      const auto column_sum = hn::LoadU(di, g.b.column_sum + parameter(v));
+      const auto scale = hn::LoadU(df, g.b.scale + parameter(v));
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        int_vector all = sums.sum[0][r][v];
+        DETENT_UNROLL for (std::size_t s = 1; s < sums_type::sets; ++s) {
+          all = hn::Add(all, sums.sum[s][r][v]);
+        }
+        all = hn::Sub(all, hn::Mul(hn::Set(di, g.row_zero_point[first + r]), column_sum));
+        real[r][v] = hn::MulAdd(hn::ConvertTo(df, all), scale, real[r][v]);
+      }
+    }
+  }
+  const auto lower = hn::Set(df, g.lower);
+  const auto upper = hn::Set(df, g.upper);
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    const std::size_t j = column + v * lanes;
+    if (j >= g.n) {
+      break;
+    }
+    const std::size_t count = (std::min)(lanes, g.n - j);
+    const auto bias = g.bias != nullptr ? hn::LoadN(df, g.bias + j, count) : hn::Zero(df);
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      auto x = hn::MulAdd(real[r][v], hn::Set(df, g.row_scale[first + r]), bias);
+      if (g.residual != nullptr) {
+        x = hn::Add(x, hn::LoadN(df, g.residual + (first + r) * g.residual_stride + j, count));
+      }
+      hn::StoreN(clamp_ordered(x, lower, upper), df, g.c + (first + r) * g.ldc + j, count);
+    }
+  }
+}
+
+/// The rows first .. end of the panels of a block of columns, the last rows in smaller tiles.
+template <std::size_t kRows>
+HWY_INLINE void multiply_nibble_rows(const gemm_u8u4_args& g, std::size_t first, std::size_t column,
+                                     std::size_t end_column) noexcept {
+  constexpr std::size_t kColumns = nibble_panels<kRows> * panel_columns;
+  for (; first + kRows <= g.m; first += kRows) {
+    for (std::size_t j = column; j < end_column; j += kColumns) {
+      multiply_nibbles<kRows>(g, first, j);
+    }
+  }
+  if constexpr (kRows > 1) {
+    multiply_nibble_rows<kRows / 2>(g, first, column, end_column);
+  }
+}
+
+inline void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
+  constexpr std::size_t kColumns = nibble_block_panels * panel_columns;
+  for (std::size_t column = 0; column < g.n; column += kColumns) {
+    multiply_nibble_rows<nibble_rows>(g, 0, column, (std::min)(column + kColumns, g.n));
+  }
+}
 
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
@@ -7418,6 +8194,11 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
 }
 
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = block_rows;
+inline std::size_t gemm_workspace(std::size_t k, std::size_t segments) noexcept {
+  return portable::no_workspace(k, segments);
+}
 
 #if DETENT_PASS_PAIRS
 
@@ -7628,6 +8409,192 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
+// ---- detent/kernels/gemm_u8u4-inl.hpp ----
+// Products with 4-bit weights, re-included by kernels/dispatch.hpp for each pass of
+// gemm_u8s8-inl.hpp and behind it.
+//
+// A byte of the weights becomes two in registers, less the zero point of its column and group:
+// -15..15, so that even pairs of products that are added in 16 bits are exact. Weights are read
+// once for all rows of a call as long as four panels fit the second-level cache.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// Panels of a tile with so many rows: enough sums to hide the latency of their additions, few
+/// enough for the registers.
+template <std::size_t kRows>
+inline constexpr std::size_t nibble_panels = lanes == panel_columns ? (kRows == 1   ? 4
+                                                                       : kRows == 2 ? 2
+                                                                                    : 1)
+                                                                    : (kRows == 1 ? 2 : 1);
+inline constexpr std::size_t nibble_rows = lanes == panel_columns ? 8 : 2;
+inline constexpr std::size_t nibble_block_panels = 4;
+
+/// What a tile of kRows rows and some panels adds up.
+template <std::size_t kRows>
+struct nibble_sums {
+  static constexpr std::size_t panels = nibble_panels<kRows>;
+  static constexpr std::size_t vectors = panels * vectors_per_panel;
+  // The low and the high halves of bytes apart, where there are few.
+  static constexpr std::size_t sets = kRows * vectors <= 5 ? 2 : 1;
+  int_vector sum[sets][kRows][vectors];
+};
+
+/// Adds the products of eight k: those at `a` of each row.
+template <std::size_t kRows>
+HWY_INLINE void add_nibbles(
+    const std::uint8_t* const (&a)[kRows], std::size_t offset, const std::uint8_t* b,
+    std::size_t panel_stride,
+    const hn::Vec<hn::Repartition<std::int8_t, int_tag>> (&zero_point)[nibble_sums<kRows>::vectors],
+    nibble_sums<kRows>& sums) noexcept {
+  constexpr std::size_t kVectors = nibble_sums<kRows>::vectors;
+  constexpr std::size_t kLast = nibble_sums<kRows>::sets - 1;
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const hn::Repartition<std::uint16_t, int_tag> du16;
+  const auto mask = hn::Set(du8, std::uint8_t{0x0F});
+  hn::Vec<decltype(ds8)> low[kVectors];
+  hn::Vec<decltype(ds8)> high[kVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    const auto both = hn::LoadU(du8, b + v / vectors_per_panel * panel_stride +
+                                         v % vectors_per_panel * lanes * group_depth);
+    const auto shifted = hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, both)));
+    low[v] = hn::Sub(hn::BitCast(ds8, hn::And(both, mask)), zero_point[v]);
+    high[v] = hn::Sub(hn::BitCast(ds8, hn::And(shifted, mask)), zero_point[v]);
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    std::int32_t four[2];
+    std::memcpy(four, a[r] + offset, sizeof four);
+    const auto first = hn::BitCast(du8, hn::Set(di, four[0]));
+    const auto second = hn::BitCast(du8, hn::Set(di, four[1]));
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      sums.sum[0][r][v] = DETENT_PASS_DOT(sums.sum[0][r][v], first, low[v]);
+      sums.sum[kLast][r][v] = DETENT_PASS_DOT(sums.sum[kLast][r][v], second, high[v]);
+    }
+  }
+}
+
+/// kRows rows from `first` on times the panels of a tile from `column` on.
+template <std::size_t kRows>
+HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
+                                 std::size_t column) noexcept {
+  using sums_type = nibble_sums<kRows>;
+  constexpr std::size_t kVectors = sums_type::vectors;
+  const float_tag df;
+  const int_tag di;
+  const hn::Rebind<std::uint8_t, int_tag> d_codes;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const std::size_t steps = (g.k + nibble_depth - 1) / nibble_depth;
+  const std::size_t groups = (g.k + g.b.group_size - 1) / g.b.group_size;
+  const std::size_t panel = column / panel_columns;
+  const std::size_t panel_stride = steps * nibble_panel_bytes;
+  const std::uint8_t* b = g.b.data + panel * panel_stride;
+  const std::uint8_t* a[kRows];
+  // The last one to seven k, with zeros behind them.
+  std::uint8_t last[kRows][nibble_depth] = {};
+  const std::uint8_t* last_rows[kRows];
+  const std::size_t whole_steps = g.k / nibble_depth;
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    a[r] = g.a + (first + r) * g.lda;
+    last_rows[r] = last[r];
+    if (g.k % nibble_depth != 0) {
+      std::memcpy(last[r], a[r] + whole_steps * nibble_depth, g.k % nibble_depth);
+    }
+  }
+  float_vector real[kRows][kVectors];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) { real[r][v] = hn::Zero(df); }
+  }
+  std::size_t step = 0;
+  for (std::size_t group = 0; group < groups; ++group) {
+    // Of vector v: the panel's parameters, and where in them it begins.
+    const auto parameter = [&](std::size_t v) HWY_ATTR {
+      return ((panel + v / vectors_per_panel) * groups + group) * panel_columns +
+             v % vectors_per_panel * lanes;
+    };
+    hn::Vec<decltype(ds8)> zero_point[kVectors];
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      const auto codes = hn::PromoteTo(di, hn::LoadU(d_codes, g.b.zero_point + parameter(v)));
+      zero_point[v] = hn::BitCast(ds8, hn::Mul(codes, hn::Set(di, 0x01010101)));
+    }
+    sums_type sums;
+    DETENT_UNROLL for (std::size_t s = 0; s < sums_type::sets; ++s) {
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+          sums.sum[s][r][v] = hn::Zero(di);
+        }
+      }
+    }
+    const std::size_t end = (std::min)((group + 1) * (g.b.group_size / nibble_depth), steps);
+    const std::size_t whole_end = (std::min)(end, whole_steps);
+    for (; step < whole_end; ++step) {
+      add_nibbles<kRows>(a, step * nibble_depth, b + step * nibble_panel_bytes, panel_stride,
+                         zero_point, sums);
+    }
+    if (step < end) {
+      add_nibbles<kRows>(last_rows, 0, b + step * nibble_panel_bytes, panel_stride, zero_point,
+                         sums);
+      ++step;
+    }
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      const auto column_sum = hn::LoadU(di, g.b.column_sum + parameter(v));
+      const auto scale = hn::LoadU(df, g.b.scale + parameter(v));
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        int_vector all = sums.sum[0][r][v];
+        DETENT_UNROLL for (std::size_t s = 1; s < sums_type::sets; ++s) {
+          all = hn::Add(all, sums.sum[s][r][v]);
+        }
+        all = hn::Sub(all, hn::Mul(hn::Set(di, g.row_zero_point[first + r]), column_sum));
+        real[r][v] = hn::MulAdd(hn::ConvertTo(df, all), scale, real[r][v]);
+      }
+    }
+  }
+  const auto lower = hn::Set(df, g.lower);
+  const auto upper = hn::Set(df, g.upper);
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    const std::size_t j = column + v * lanes;
+    if (j >= g.n) {
+      break;
+    }
+    const std::size_t count = (std::min)(lanes, g.n - j);
+    const auto bias = g.bias != nullptr ? hn::LoadN(df, g.bias + j, count) : hn::Zero(df);
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      auto x = hn::MulAdd(real[r][v], hn::Set(df, g.row_scale[first + r]), bias);
+      if (g.residual != nullptr) {
+        x = hn::Add(x, hn::LoadN(df, g.residual + (first + r) * g.residual_stride + j, count));
+      }
+      hn::StoreN(clamp_ordered(x, lower, upper), df, g.c + (first + r) * g.ldc + j, count);
+    }
+  }
+}
+
+/// The rows first .. end of the panels of a block of columns, the last rows in smaller tiles.
+template <std::size_t kRows>
+HWY_INLINE void multiply_nibble_rows(const gemm_u8u4_args& g, std::size_t first, std::size_t column,
+                                     std::size_t end_column) noexcept {
+  constexpr std::size_t kColumns = nibble_panels<kRows> * panel_columns;
+  for (; first + kRows <= g.m; first += kRows) {
+    for (std::size_t j = column; j < end_column; j += kColumns) {
+      multiply_nibbles<kRows>(g, first, j);
+    }
+  }
+  if constexpr (kRows > 1) {
+    multiply_nibble_rows<kRows / 2>(g, first, column, end_column);
+  }
+}
+
+inline void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
+  constexpr std::size_t kColumns = nibble_block_panels * panel_columns;
+  for (std::size_t column = 0; column < g.n; column += kColumns) {
+    multiply_nibble_rows<nibble_rows>(g, 0, column, (std::min)(column + kColumns, g.n));
+  }
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
 // ---- detent/kernels/undef_pass-inl.hpp ----
 // Ends a pass of gemm_u8s8-inl.hpp.
 #undef DETENT_PASS_NAMESPACE
@@ -7636,6 +8603,458 @@ HWY_POP_ATTRIBUTES
 #undef DETENT_PASS_PAIRS
 #undef DETENT_PASS_ROWS
 #undef DETENT_PASS_PANELS
+
+#if DETENT_KERNELS_AMX
+// ---- detent/kernels/gemm_amx-inl.hpp ----
+// Integer products in AMX tiles. Included once by kernels/dispatch.hpp, behind the AVX-512 VNNI
+// pass, whose epilogue it uses.
+//
+// Panels of packed weights are what a tile reads: sixteen groups of four k, each of sixteen
+// columns. Two tiles of rows times two panels need four loads for four products. All steps of k
+// have the same shape, since ldtilecfg would clear the sums: k is divided into equal steps where
+// that costs none, else the last step goes back to where a whole one begins, with zeros for the k
+// that were done.
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni,amx-tile,amx-int8")
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace amx_int8 {
+
+using avx512_vnni::adds_pairs;
+using avx512_vnni::depthwise_u8;
+using avx512_vnni::gemm_u8u4;
+
+inline constexpr bool multiplies_signed = true;
+
+/// Enough rows that weights which are larger than the second-level cache are rarely read.
+inline constexpr std::size_t rows_per_call = largest_rows_per_call;
+
+template <int kTile>
+HWY_INLINE void load_tile(const void* from, std::size_t stride) noexcept {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
+}
+
+/// The same for what passes by once while other tiles stay in the first-level cache.
+template <int kTile>
+HWY_INLINE void stream_tile(const void* from, std::size_t stride) noexcept {
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
+}
+
+template <int kTile>
+HWY_INLINE void store_tile(void* to, std::size_t stride) noexcept {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(kTile) : "memory");
+}
+
+template <int kTile>
+HWY_INLINE void clear_tile() noexcept {
+  asm volatile("tilezero %%tmm%c0" ::"i"(kTile) : "memory");
+}
+
+/// Tile kSum += tile kLeft * tile kRight, modulo 2^32; the right one is signed.
+template <bool kSigned, int kSum, int kLeft, int kRight>
+HWY_INLINE void add_tile_product() noexcept {
+  if constexpr (kSigned) {
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kLeft), "i"(kRight)
+                 : "memory");
+  } else {
+    asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kLeft), "i"(kRight)
+                 : "memory");
+  }
+}
+
+/// One step of k: where the left tiles are, and the weights' tile from the beginning of a panel.
+struct tile_step {
+  const std::uint8_t* a[2];
+  std::size_t stride[2];
+  std::size_t b;
+};
+
+/// How k is divided: into `count` steps of `depth`, of which the last may begin too late.
+struct tile_steps {
+  std::size_t count;
+  std::size_t depth;
+  bool is_even;
+
+  HWY_INLINE explicit tile_steps(std::size_t k) noexcept {
+    const std::size_t groups = (k + group_depth - 1) / group_depth;
+    count = (groups + tile_rows - 1) / tile_rows;
+    is_even = count == 0 || groups % count == 0;
+    depth = count == 0 ? group_depth : (is_even ? groups / count : tile_rows) * group_depth;
+  }
+};
+
+/// Tiles 0 to 3 hold sums; one or two left tiles and those of the weights follow.
+inline constexpr int first_left = 4;
+inline constexpr std::size_t left_rows = 2 * tile_rows;
+
+/// The tile that holds the sums of a left tile and a panel.
+template <int kLefts>
+inline constexpr int sum_tile(int left, int panel) noexcept {
+  return left * (first_left / kLefts) + panel;
+}
+
+/// The tile that holds weights of a panel. One left tile leaves room for three of four.
+template <int kLefts>
+inline constexpr int weights_tile(int panel) noexcept {
+  constexpr int kFirst = first_left + kLefts;
+  return kFirst + panel % (static_cast<int>(tile_count) - kFirst);
+}
+
+template <int kLefts, int kPanel, int kEnd>
+HWY_INLINE void load_weights(const std::int8_t* b, std::size_t panel_stride) noexcept {
+  if constexpr (kPanel < kEnd) {
+    stream_tile<weights_tile<kLefts>(kPanel)>(b + kPanel * panel_stride, tile_row_bytes);
+    load_weights<kLefts, kPanel + 1, kEnd>(b, panel_stride);
+  }
+}
+
+template <bool kSigned, int kLefts, int kLeft, int kPanel, int kEnd>
+HWY_INLINE void add_products() noexcept {
+  if constexpr (kPanel < kEnd) {
+    add_tile_product<kSigned, sum_tile<kLefts>(kLeft, kPanel), first_left + kLeft,
+                     weights_tile<kLefts>(kPanel)>();
+    add_products<kSigned, kLefts, kLeft, kPanel + 1, kEnd>();
+  }
+}
+
+template <int kLefts, int kPanels, int kPanel>
+HWY_INLINE void clear_sums() noexcept {
+  if constexpr (kPanel < kPanels) {
+    clear_tile<sum_tile<kLefts>(0, kPanel)>();
+    if constexpr (kLefts == 2) {
+      clear_tile<sum_tile<kLefts>(1, kPanel)>();
+    }
+    clear_sums<kLefts, kPanels, kPanel + 1>();
+  }
+}
+
+template <int kLefts, int kPanels, int kPanel>
+HWY_INLINE void load_sums(const std::int32_t* sums) noexcept {
+  if constexpr (kPanel < kPanels) {
+    constexpr std::size_t row = kPanels * panel_columns;
+    load_tile<sum_tile<kLefts>(0, kPanel)>(sums, row * sizeof *sums);
+    if constexpr (kLefts == 2) {
+      load_tile<sum_tile<kLefts>(1, kPanel)>(sums + tile_rows * row, row * sizeof *sums);
+    }
+    load_sums<kLefts, kPanels, kPanel + 1>(sums + panel_columns);
+  }
+}
+
+template <int kLefts, int kPanels, int kPanel>
+HWY_INLINE void save_sums(std::int32_t* sums) noexcept {
+  if constexpr (kPanel < kPanels) {
+    constexpr std::size_t row = kPanels * panel_columns;
+    store_tile<sum_tile<kLefts>(0, kPanel)>(sums, row * sizeof *sums);
+    if constexpr (kLefts == 2) {
+      store_tile<sum_tile<kLefts>(1, kPanel)>(sums + tile_rows * row, row * sizeof *sums);
+    }
+    save_sums<kLefts, kPanels, kPanel + 1>(sums + panel_columns);
+  }
+}
+
+/// Steps begin .. end of k. Where there are more than the first-level cache has room for, the sums
+/// of several such chunks are kept in memory.
+struct step_chunk {
+  std::size_t begin, end;
+  bool is_first, is_last;
+};
+
+/// The sums of kLefts tiles of rows and kPanels panels; a row of them has kPanels * 16.
+template <bool kSigned, int kLefts, int kPanels>
+HWY_INLINE void multiply_tiles(const tile_step* steps, const step_chunk& chunk,
+                               const std::int8_t* b, std::size_t panel_stride,
+                               std::int32_t* sums) noexcept {
+  constexpr int kFirstPanels = (std::min)(kPanels, 3);
+  if (chunk.is_first) {
+    clear_sums<kLefts, kPanels, 0>();
+  } else {
+    load_sums<kLefts, kPanels, 0>(sums);
+  }
+  for (const tile_step* step = steps + chunk.begin; step != steps + chunk.end; ++step) {
+    // Weights first: they come from farther away.
+    load_weights<kLefts, 0, kFirstPanels>(b + step->b, panel_stride);
+    load_tile<first_left>(step->a[0], step->stride[0]);
+    add_products<kSigned, kLefts, 0, 0, kFirstPanels>();
+    if constexpr (kLefts == 2) {
+      load_tile<first_left + 1>(step->a[1], step->stride[1]);
+      add_products<kSigned, kLefts, 1, 0, kFirstPanels>();
+    }
+    load_weights<kLefts, kFirstPanels, kPanels>(b + step->b, panel_stride);
+    add_products<kSigned, kLefts, 0, kFirstPanels, kPanels>();
+  }
+  save_sums<kLefts, kPanels, 0>(sums);
+}
+
+/// The tiles of a thread, from a kernel's beginning to its end. If the caller uses tiles of its
+/// own, they come back.
+class tile_session {
+ public:
+  HWY_INLINE tile_session() noexcept {
+    asm volatile("sttilecfg %0" : "=m"(host_)::"memory");
+    if (host_.palette != 0) {
+      store_host<0>();
+    }
+  }
+  tile_session(const tile_session&) = delete;
+  tile_session& operator=(const tile_session&) = delete;
+  HWY_INLINE ~tile_session() {
+    if (host_.palette != 0) {
+      configure(host_);
+      load_host<0>();
+    } else {
+      asm volatile("tilerelease" ::: "memory");
+    }
+  }
+
+  /// For up to 32 rows and steps of `depth`. Clears the tiles, if it was another shape before.
+  HWY_INLINE void shape(std::size_t rows, std::size_t depth) noexcept {
+    if (rows == rows_ && depth == depth_) {
+      return;
+    }
+    rows_ = rows;
+    depth_ = depth;
+    tile_configuration c;
+    c.palette = 1;
+    const std::size_t first = (std::min)(rows, tile_rows);
+    const std::size_t second = rows - first;
+    for (std::size_t tile = 0; tile < first_left; ++tile) {
+      c.set(tile, second != 0 && tile >= 2 ? second : first, tile_row_bytes);
+    }
+    c.set(first_left, first, depth);
+    c.set(first_left + 1, second != 0 ? second : depth / group_depth,
+          second != 0 ? depth : tile_row_bytes);
+    c.set(first_left + 2, depth / group_depth, tile_row_bytes);
+    c.set(first_left + 3, depth / group_depth, tile_row_bytes);
+    configure(c);
+  }
+
+ private:
+  static HWY_INLINE void configure(const tile_configuration& c) noexcept {
+    asm volatile("ldtilecfg %0" ::"m"(c) : "memory");
+  }
+  template <int kTile>
+  HWY_INLINE void store_host() noexcept {
+    if constexpr (kTile < tile_count) {
+      if (host_.rows[kTile] != 0) {
+        store_tile<kTile>(host_tiles_[kTile], tile_row_bytes);
+      }
+      store_host<kTile + 1>();
+    }
+  }
+  template <int kTile>
+  HWY_INLINE void load_host() noexcept {
+    if constexpr (kTile < tile_count) {
+      if (host_.rows[kTile] != 0) {
+        load_tile<kTile>(host_tiles_[kTile], tile_row_bytes);
+      }
+      load_host<kTile + 1>();
+    }
+  }
+
+  tile_configuration host_;
+  std::size_t rows_ = 0;
+  std::size_t depth_ = 0;
+  std::uint8_t host_tiles_[tile_count][tile_rows * tile_row_bytes];
+};
+
+/// Depth of a chunk of k: what 32 rows of it occupy stays in the first-level cache, beside weights
+/// that pass by.
+inline constexpr std::size_t chunk_depth = 1024;
+
+/// Columns whose weights stay in the second-level cache while the rows pass over them: a multiple
+/// of four panels.
+HWY_INLINE std::size_t cached_columns(std::size_t k) noexcept {
+  constexpr std::size_t weights = std::size_t{512} << 10;
+  constexpr std::size_t step = 4 * panel_columns;
+  return (std::max)(weights / ((k + group_depth) * step), std::size_t{1}) * step;
+}
+
+HWY_INLINE std::size_t count_steps(std::size_t k, std::size_t segments) noexcept {
+  return (std::max)(tile_steps(k).count, segments * tile_steps(k / segments).count);
+}
+
+/// Sums of a block of rows: of one block of columns, or, with several chunks of k, of all that are
+/// cached.
+HWY_INLINE std::size_t count_sums(std::size_t k) noexcept {
+  return left_rows * (k > chunk_depth ? cached_columns(k) : 2 * panel_columns);
+}
+
+/// What gemm_u8s8_args::workspace has room for: sums, the steps of a block of rows, and copies of
+/// its rows and of their last k.
+inline std::size_t gemm_workspace(std::size_t k, std::size_t segments) noexcept {
+  return count_sums(k) * sizeof(std::int32_t) + count_steps(k, segments) * sizeof(tile_step) +
+         left_rows * (k + tile_row_bytes);
+}
+
+/// Where the left side's tiles are, for blocks of up to 32 rows.
+class left_side {
+ public:
+  HWY_INLINE explicit left_side(const gemm_u8s8_args& g) noexcept
+      : g_(g),
+        reads_segments_(g.rows != nullptr && tile_steps(g.k / g.segments).is_even),
+        of_segment_(reads_segments_ ? g.k / g.segments : g.k) {
+    count_ = of_segment_.count * (reads_segments_ ? g.segments : 1);
+    steps_ = reinterpret_cast<tile_step*>(g.workspace + count_sums(g.k) * sizeof(std::int32_t));
+    copies_ = reinterpret_cast<std::uint8_t*>(steps_ + count_);
+  }
+
+  [[nodiscard]] HWY_INLINE std::size_t depth() const noexcept { return of_segment_.depth; }
+  [[nodiscard]] HWY_INLINE std::size_t count() const noexcept { return count_; }
+  [[nodiscard]] HWY_INLINE const tile_step* steps() const noexcept { return steps_; }
+
+  /// Makes the steps of the rows first .. first + rows.
+  void prepare(std::size_t first, std::size_t rows) noexcept {
+    if (g_.rows == nullptr) {
+      matrix_steps(g_.a + first * g_.lda, g_.lda, rows, copies_);
+    } else if (reads_segments_) {
+      segment_steps(first, rows);
+    } else {
+      const std::size_t depth = g_.k / g_.segments;
+      for (std::size_t r = 0; r < rows; ++r) {
+        for (std::size_t s = 0; s < g_.segments; ++s) {
+          std::memcpy(copies_ + r * g_.k + s * depth, g_.rows[s * g_.m + first + r], depth);
+        }
+      }
+      matrix_steps(copies_, g_.k, rows, copies_ + rows * g_.k);
+    }
+  }
+
+ private:
+  /// Steps of dense rows; `last` has room for a tile row of each.
+  HWY_INLINE void matrix_steps(const std::uint8_t* a, std::size_t lda, std::size_t rows,
+                               std::uint8_t* last) noexcept {
+    const std::size_t depth = of_segment_.depth;
+    for (std::size_t i = 0; i < count_; ++i) {
+      set_step(i, 0, a + i * depth, lda, i * depth);
+      set_step(i, 1, a + i * depth + tile_rows * lda, lda, i * depth);
+    }
+    if (count_ == 0 || (of_segment_.is_even && g_.k % group_depth == 0)) {
+      return;
+    }
+    const std::size_t fresh = (count_ - 1) * depth;
+    const std::size_t begin =
+        of_segment_.is_even ? fresh : avx512_vnni::round_up(g_.k, group_depth) - depth;
+    std::memset(last, 0, rows * tile_row_bytes);
+    for (std::size_t r = 0; r < rows; ++r) {
+      std::memcpy(last + r * tile_row_bytes + (fresh - begin), a + r * lda + fresh, g_.k - fresh);
+    }
+    set_step(count_ - 1, 0, last, tile_row_bytes, begin);
+    set_step(count_ - 1, 1, last + tile_rows * tile_row_bytes, tile_row_bytes, begin);
+  }
+
+  /// Steps of rows in segments. Tiles of neighbouring pixels are read where they are: their rows
+  /// are equally far apart, except where a line of the image ends.
+  HWY_INLINE void segment_steps(std::size_t first, std::size_t rows) noexcept {
+    const std::size_t segment_depth = g_.k / g_.segments;
+    std::uint8_t* copy = copies_;
+    for (std::size_t s = 0; s < g_.segments; ++s) {
+      for (std::size_t t = 0; t * tile_rows < rows; ++t) {
+        const std::uint8_t* const* from = g_.rows + s * g_.m + first + t * tile_rows;
+        const std::size_t count = (std::min)(tile_rows, rows - t * tile_rows);
+        const std::uint8_t* a = from[0];
+        std::size_t stride = count > 1 ? address(from[1]) - address(from[0]) : 0;
+        for (std::size_t r = 2; r < count; ++r) {
+          if (address(from[r]) - address(from[r - 1]) != stride) {
+            a = copy;
+            stride = segment_depth;
+            for (r = 0; r < count; ++r, copy += segment_depth) {
+              std::memcpy(copy, from[r], segment_depth);
+            }
+            break;
+          }
+        }
+        for (std::size_t i = 0; i < of_segment_.count; ++i) {
+          const std::size_t k = i * of_segment_.depth;
+          set_step(s * of_segment_.count + i, t, a + k, stride, s * segment_depth + k);
+        }
+      }
+    }
+  }
+
+  static HWY_INLINE std::size_t address(const std::uint8_t* p) noexcept {
+    return reinterpret_cast<std::uintptr_t>(p);
+  }
+
+  HWY_INLINE void set_step(std::size_t i, std::size_t tile, const std::uint8_t* a,
+                           std::size_t stride, std::size_t k) noexcept {
+    steps_[i].a[tile] = a;
+    steps_[i].stride[tile] = stride;
+    steps_[i].b = k * panel_columns;
+  }
+
+  const gemm_u8s8_args& g_;
+  bool reads_segments_;
+  tile_steps of_segment_;
+  std::size_t count_;
+  tile_step* steps_;
+  std::uint8_t* copies_;
+};
+
+/// What is multiplied: a chunk of k of a block of rows, times cached columns.
+struct product_block {
+  const tile_step* steps;
+  step_chunk chunk;
+  std::size_t first, rows;
+  std::size_t first_column, end_column;
+};
+
+/// The columns from `column` on, the last ones with fewer panels at a time.
+template <bool kSigned, int kLefts, int kPanels>
+void multiply_columns(const gemm_u8s8_args& g, const product_block& block,
+                      std::size_t column) noexcept {
+  constexpr std::size_t kColumns = kPanels * panel_columns;
+  const std::size_t panel_stride = avx512_vnni::round_up(g.k, group_depth) * panel_columns;
+  const bool keeps_sums = !(block.chunk.is_first && block.chunk.is_last);
+  for (; column + kColumns < block.end_column + panel_columns; column += kColumns) {
+    std::int32_t* sums = reinterpret_cast<std::int32_t*>(g.workspace) +
+                         (keeps_sums ? (column - block.first_column) * left_rows : 0);
+    multiply_tiles<kSigned, kLefts, kPanels>(block.steps, block.chunk,
+                                             g.b.data + column / panel_columns * panel_stride,
+                                             panel_stride, sums);
+    if (block.chunk.is_last) {
+      avx512_vnni::store_sums(g.epilogue, sums, kColumns, block.first, block.rows, column,
+                              (std::min)(kColumns, g.n - column), g.c, block.first * g.ldc + column,
+                              g.ldc);
+    }
+  }
+  if constexpr (kPanels > 1) {
+    multiply_columns<kSigned, kLefts, kPanels / 2>(g, block, column);
+  }
+}
+
+template <bool kSigned>
+void multiply(const gemm_u8s8_args& g) noexcept {
+  tile_session tiles;
+  left_side left(g);
+  const std::size_t columns = cached_columns(g.k);
+  const std::size_t steps_of_chunk = (std::max)(chunk_depth / left.depth(), std::size_t{1});
+  for (std::size_t column = 0; column < g.n; column += columns) {
+    for (std::size_t first = 0; first < g.m; first += left_rows) {
+      const std::size_t rows = (std::min)(left_rows, g.m - first);
+      left.prepare(first, rows);
+      tiles.shape(rows, left.depth());
+      for (std::size_t step = 0; step == 0 || step < left.count(); step += steps_of_chunk) {
+        const std::size_t end = (std::min)(step + steps_of_chunk, left.count());
+        const product_block block{left.steps(), {step, end, step == 0, end == left.count()},
+                                  first,        rows,
+                                  column,       (std::min)(column + columns, g.n)};
+        if (rows > tile_rows) {
+          multiply_columns<kSigned, 2, 2>(g, block, column);
+        } else {
+          multiply_columns<kSigned, 1, 4>(g, block, column);
+        }
+      }
+    }
+  }
+}
+
+inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  g.lhs_signed ? multiply<true>(g) : multiply<false>(g);
+}
+
+}  // namespace amx_int8
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+#endif
 
 #ifdef HWY_TARGET_TOGGLE
 #undef HWY_TARGET_TOGGLE
@@ -7657,6 +9076,9 @@ DETENT_KERNELS_NAMESPACE_BEGIN
   inline constexpr kernel_table integer##_table = {   \
       id,                                             \
       integer::adds_pairs,                            \
+      integer::multiplies_signed,                     \
+      integer::rows_per_call,                         \
+      &integer::gemm_workspace,                       \
       &elementwise::min_max,                          \
       &elementwise::sum_codes<std::uint8_t>,          \
       &elementwise::sum_codes<std::int8_t>,           \
@@ -7681,6 +9103,7 @@ DETENT_KERNELS_NAMESPACE_BEGIN
       &elementwise::depthwise_f32,                    \
       &integer::gemm_u8s8,                            \
       &integer::depthwise_u8,                         \
+      &integer::gemm_u8u4,                            \
   };
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX2
 DETENT_KERNEL_TABLE(target::avx2, N_AVX2, avx2_pairs)
@@ -7689,6 +9112,9 @@ DETENT_KERNEL_TABLE(target::avx_vnni, N_AVX2, avx2_vnni)
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX3
 DETENT_KERNEL_TABLE(target::avx512, N_AVX3, avx512_pairs)
 DETENT_KERNEL_TABLE(target::avx512_vnni, N_AVX3, avx512_vnni)
+#if DETENT_KERNELS_AMX
+DETENT_KERNEL_TABLE(target::amx_int8, N_AVX3, amx_int8)
+#endif
 #endif
 #undef DETENT_KERNEL_TABLE
 #endif
@@ -7704,6 +9130,9 @@ DETENT_DECL table_list compiled_tables() noexcept {
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX3
     &avx512_pairs_table,
     &avx512_vnni_table,
+#if DETENT_KERNELS_AMX
+    &amx_int8_table,
+#endif
 #endif
 #endif
   };
@@ -10282,17 +11711,19 @@ inline constexpr kernels::integer_output output_kind =
     : std::same_as<T, std::uint8_t> ? kernels::integer_output::u8
                                     : kernels::integer_output::s8;
 
-/// What is subtracted from the values of a left side of type A, and from their zero points: kernels
-/// read unsigned bytes.
+/// What is subtracted from the values of a left side of type A, and from their zero points, where
+/// kernels read unsigned bytes only.
 template <quantized_byte A>
 inline constexpr std::int32_t lhs_shift = full_grid<A>.qmin;
 
 /// The per-column arrays of an integer product, padded as the kernels want them.
 class column_terms {
  public:
-  /// Checks the options and computes the terms of the columns of `w` for a left side of type A.
+  /// Checks the options and computes the terms of the columns of `w` for a left side of type A, of
+  /// whose values `shift` is subtracted.
   template <class T, class A>
-  void prepare(const packed_weights& w, const epilogue_options& o, const char* where) {
+  void prepare(const packed_weights& w, const epilogue_options& o, const char* where,
+               std::int32_t shift = lhs_shift<A>) {
     require_scale(o.lhs_scale, where);
     require_zero_point(o.lhs_zero_point, full_grid<A>, where);
     require(w.certificate().fits_s32(), error_kind::overflow, where, ": with K = ", w.depth(),
@@ -10306,9 +11737,8 @@ class column_terms {
     zero_points_.assign(w.has_zero_points() ? padded : 0, 0);
     const auto depth = static_cast<std::uint32_t>(w.depth());
     // Those of the rows come with them.
-    const auto lhs_zero_point = o.lhs_zero_points.empty()
-                                    ? static_cast<std::uint32_t>(o.lhs_zero_point - lhs_shift<A>)
-                                    : 0U;
+    const auto lhs_zero_point =
+        o.lhs_zero_points.empty() ? static_cast<std::uint32_t>(o.lhs_zero_point - shift) : 0U;
     column_sums_.assign(padded, 0);
     for (std::size_t j = 0; j < columns; ++j) {
       // Modulo 2^32: intermediate values may wrap, the final sum was proved to fit.
@@ -10358,10 +11788,20 @@ class column_terms {
     }
   }
 
-  /// `row_sum`: the sums of the left side's rows, needed where the weights have zero points.
-  [[nodiscard]] kernels::integer_epilogue epilogue(const std::int32_t* row_sum) const noexcept {
+  /// For the columns from `column` on. `row_sum`: the sums of the left side's rows, needed where
+  /// the weights have zero points.
+  [[nodiscard]] kernels::integer_epilogue epilogue(const std::int32_t* row_sum,
+                                                   std::size_t column = 0) const noexcept {
+    const auto from = [column](auto* values) {
+      return values != nullptr ? values + column : nullptr;
+    };
     kernels::integer_epilogue e = epilogue_;
     e.row_sum = e.rhs_zero_point != nullptr ? row_sum : nullptr;
+    e.column_offset = from(e.column_offset);
+    e.rhs_zero_point = from(e.rhs_zero_point);
+    e.column_sum = from(e.column_sum);
+    e.multiplier = from(e.multiplier);
+    e.bias = from(e.bias);
     return e;
   }
   [[nodiscard]] bool needs_row_sums() const noexcept { return epilogue_.rhs_zero_point != nullptr; }
@@ -10400,7 +11840,8 @@ concept integer_gemm_output =
 
 namespace detail {
 
-/// Rows in one unit of parallel work: enough to read the weights for, few enough to share out.
+/// Rows in one unit of parallel work on floats: enough to read the weights for, few enough to share
+/// out.
 inline constexpr std::size_t rows_per_task = 48;
 
 template <class T, class U>
@@ -10421,10 +11862,12 @@ void require_product(matrix_view<const T> lhs, std::size_t depth, std::size_t co
           " and ", out.row_stride, ")");
 }
 
-inline void sum_rows(const std::uint8_t* a, std::size_t lda, std::size_t rows, std::size_t depth,
+inline void sum_rows(const kernels::kernel_table& table, const kernels::gemm_u8s8_args& g,
                      std::int32_t* sums) noexcept {
-  for (std::size_t i = 0; i < rows; ++i) {
-    sums[i] = active_table().sum_u8(a + i * lda, depth);
+  for (std::size_t i = 0; i < g.m; ++i) {
+    const std::uint8_t* row = g.a + i * g.lda;
+    sums[i] = g.lhs_signed ? table.sum_s8(reinterpret_cast<const std::int8_t*>(row), g.k)
+                           : table.sum_u8(row, g.k);
   }
 }
 
@@ -10438,6 +11881,49 @@ void for_row_blocks(std::size_t rows, std::size_t block, const parallel_for& par
   run_parallel(parallel, (rows + block - 1) / block, [&](std::size_t i) {
     const std::size_t first = i * block;
     body(first, (std::min)(block, rows - first));
+  });
+}
+
+/// How a product is shared out: rows first, since whoever has some of the columns has to read and
+/// prepare the rows again.
+struct product_split {
+  std::size_t rows, columns;  // of a task
+
+  product_split(std::size_t m, std::size_t n, std::size_t k, std::size_t rows_per_call,
+                bool is_parallel) noexcept
+      : rows(rows_per_call), columns(n) {
+    constexpr std::size_t wanted = 16;                          // tasks
+    constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
+    constexpr std::size_t fewest_rows = 64;
+    if (!is_parallel) {
+      return;
+    }
+    while (rows > fewest_rows && (m + rows - 1) / rows < wanted) {
+      rows /= 2;
+    }
+    const std::size_t row_tasks = (m + rows - 1) / rows;
+    const std::size_t products = (std::min)(m, rows) * k;
+    const std::size_t column_tasks =
+        (std::min)(wanted / (std::max)(row_tasks, std::size_t{1}), n * products / worth_a_task);
+    if (column_tasks > 1) {
+      columns = round_up((n + column_tasks - 1) / column_tasks, kernels::strip_columns);
+    }
+  }
+};
+
+/// Calls body(first row, rows, first column, columns) for the tasks of a product.
+template <class Body>
+void for_product_tasks(std::size_t m, std::size_t n, const product_split& split,
+                       const parallel_for& parallel, const Body& body) {
+  if (m == 0) {
+    return;
+  }
+  const std::size_t column_tasks = n == 0 ? 1 : (n + split.columns - 1) / split.columns;
+  const std::size_t row_tasks = (m + split.rows - 1) / split.rows;
+  run_parallel(parallel, row_tasks * column_tasks, [&](std::size_t i) {
+    const std::size_t first = i / column_tasks * split.rows;
+    const std::size_t column = i % column_tasks * split.columns;
+    body(first, (std::min)(split.rows, m - first), column, (std::min)(split.columns, n - column));
   });
 }
 
@@ -10500,6 +11986,13 @@ void require_rows(std::size_t rows, std::size_t columns, const epilogue_options&
   }
 }
 
+/// Calls the kernel of the table with the memory that it wants.
+inline void run_gemm(const kernels::kernel_table& table, kernels::gemm_u8s8_args& g) {
+  const std::size_t size = table.gemm_workspace(g.k, g.segments);
+  g.workspace = size == 0 ? nullptr : block_memory<std::byte>(size);
+  table.gemm_u8s8(g);
+}
+
 /// What all blocks of a product have in common.
 template <class T>
 class integer_product {
@@ -10510,74 +12003,116 @@ class integer_product {
                   matrix_view<T> out, const epilogue_options& options)
       : table_(active_table()), weights_(weights), out_(out), residual_(options.residual) {
     require_rows<T, A>(rows, weights.columns(), options);
-    terms_.template prepare<T, A>(weights, options, "gemm");
+    lhs_signed_ = std::same_as<A, std::int8_t> && table_.multiplies_signed;
+    terms_.template prepare<T, A>(weights, options, "gemm", lhs_signed_ ? 0 : lhs_shift<A>);
     panels_ = weights.panels(table_);
   }
 
-  /// Rows first .. first + rows (at most rows_per_task) from a's unsigned bytes. Zero points and
-  /// scales are those of these rows; null stands for what the options give to all rows.
+  /// Whether multiply() reads the bytes of a signed left side, instead of unsigned ones that are
+  /// 128 more.
+  [[nodiscard]] bool lhs_signed() const noexcept { return lhs_signed_; }
+
+  /// The tasks of a product with `rows` rows.
+  [[nodiscard]] product_split split(std::size_t rows, const parallel_for& parallel) const noexcept {
+    return {rows, weights_.columns(), weights_.depth(), table_.rows_per_call, bool{parallel}};
+  }
+
+  /// Rows first .. first + rows from a's bytes, times some columns (from a multiple of
+  /// strip_columns on). Zero points and scales are those of these rows; null stands for what the
+  /// options give to all rows.
   void multiply(const std::uint8_t* a, std::size_t lda, std::size_t first, std::size_t rows,
-                const std::int32_t* zero_points, const float* scales) const {
-    std::int32_t row_sums[rows_per_task];
+                std::size_t column, std::size_t columns, const std::int32_t* zero_points,
+                const float* scales) const {
+    std::int32_t row_sums[kernels::largest_rows_per_call];
     kernels::gemm_u8s8_args g;
     g.a = a;
+    g.lhs_signed = lhs_signed_;
     g.lda = lda;
-    g.b = panels_;
+    g.b = panels_from(column);
     g.ldc = static_cast<std::size_t>(out_.row_stride);
-    g.c = out_.data + first * g.ldc;
+    g.c = out_.data + first * g.ldc + column;
     g.m = rows;
-    g.n = weights_.columns();
+    g.n = columns;
     g.k = weights_.depth();
     if (terms_.needs_row_sums()) {
-      sum_rows(a, lda, rows, g.k, row_sums);
+      sum_rows(table_, g, row_sums);
     }
-    g.epilogue = terms_.epilogue(row_sums);
+    g.epilogue = terms_.epilogue(row_sums, column);
     g.epilogue.row_zero_point = zero_points;
     g.epilogue.row_scale = scales;
     if (residual_.data != nullptr) {
       g.epilogue.residual =
-          residual_.data + static_cast<std::ptrdiff_t>(first) * residual_.row_stride;
+          residual_.data + static_cast<std::ptrdiff_t>(first) * residual_.row_stride + column;
       g.epilogue.residual_stride = static_cast<std::size_t>(residual_.row_stride);
     }
-    table_.gemm_u8s8(g);
+    run_gemm(table_, g);
   }
 
  private:
+  [[nodiscard]] kernels::packed_panels panels_from(std::size_t column) const noexcept {
+    kernels::packed_panels p = panels_;
+    const std::size_t panel = column / kernels::panel_columns;
+    const std::size_t depth = round_up(weights_.depth(), kernels::group_depth);
+    p.data += column * depth;
+    if (p.paired != nullptr) {
+      const std::size_t padded = round_up(weights_.depth(), kernels::block_depth);
+      p.paired += column * padded;
+      p.order += column / kernels::strip_columns * padded;
+      p.first_correction += panel;
+    }
+    return p;
+  }
+
   const kernels::kernel_table& table_;
   const packed_weights& weights_;
   matrix_view<T> out_;
   matrix_view<const float> residual_;
   column_terms terms_;
   kernels::packed_panels panels_;
+  bool lhs_signed_ = false;
 };
 
-template <class A, class T>
-void multiply(matrix_view<const A> lhs, const packed_weights& weights, matrix_view<T> out,
+/// The class that multiplies by weights of a type, to outputs of type T.
+template <class T, class Weights>
+struct product_with;
+template <class T>
+struct product_with<T, packed_weights> {
+  using type = integer_product<T>;
+};
+
+template <class A, class Weights, class T>
+void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> out,
               const epilogue_options& options, const parallel_for& parallel) {
   require_product(lhs, weights.depth(), weights.columns(), out);
-  const integer_product<T> product(std::type_identity<A>{}, lhs.rows, weights, out, options);
+  const typename product_with<T, Weights>::type product(std::type_identity<A>{}, lhs.rows, weights,
+                                                        out, options);
   const auto lda = static_cast<std::size_t>(lhs.row_stride);
   const std::size_t depth = lhs.columns;
-  for_row_blocks(lhs.rows, rows_per_task, parallel, [&](std::size_t first, std::size_t rows) {
-    const std::int32_t* zero_points =
-        options.lhs_zero_points.empty() ? nullptr : options.lhs_zero_points.data() + first;
-    const float* scales = options.lhs_scales.empty() ? nullptr : options.lhs_scales.data() + first;
-    const A* a = lhs.data + first * lda;
-    if constexpr (std::same_as<A, std::uint8_t>) {
-      product.multiply(a, lda, first, rows, zero_points, scales);
-    } else {
-      std::uint8_t* shifted = block_memory<std::uint8_t>(rows * depth);
-      std::int32_t shifted_zero_points[rows_per_task];
-      for (std::size_t i = 0; i < rows; ++i) {
-        shift_to_unsigned(a + i * lda, depth, shifted + i * depth);
-        if (zero_points != nullptr) {
-          shifted_zero_points[i] = zero_points[i] - lhs_shift<A>;
+  for_product_tasks(
+      lhs.rows, out.columns, product.split(lhs.rows, parallel), parallel,
+      [&](std::size_t first, std::size_t rows, std::size_t column, std::size_t columns) {
+        const std::int32_t* zero_points =
+            options.lhs_zero_points.empty() ? nullptr : options.lhs_zero_points.data() + first;
+        const float* scales =
+            options.lhs_scales.empty() ? nullptr : options.lhs_scales.data() + first;
+        const A* a = lhs.data + first * lda;
+        if (std::same_as<A, std::uint8_t> || product.lhs_signed()) {
+          product.multiply(reinterpret_cast<const std::uint8_t*>(a), lda, first, rows, column,
+                           columns, zero_points, scales);
+          return;
         }
-      }
-      product.multiply(shifted, depth, first, rows,
-                       zero_points != nullptr ? shifted_zero_points : nullptr, scales);
-    }
-  });
+        std::uint8_t* shifted = block_memory<std::uint8_t>(rows * depth);
+        std::int32_t shifted_zero_points[kernels::largest_rows_per_call];
+        for (std::size_t i = 0; i < rows; ++i) {
+          shift_to_unsigned(reinterpret_cast<const std::int8_t*>(a + i * lda), depth,
+                            shifted + i * depth);
+          if (zero_points != nullptr) {
+            shifted_zero_points[i] = zero_points[i] - lhs_shift<A>;
+          }
+        }
+        product.multiply(shifted, depth, first, rows, column, columns,
+                         zero_points != nullptr ? shifted_zero_points : nullptr, scales);
+      });
 }
 
 }  // namespace detail
@@ -10586,7 +12121,7 @@ void multiply(matrix_view<const A> lhs, const packed_weights& weights, matrix_vi
 /// lhs is M x K, out is M x N; both with dense rows at any row stride. They do not overlap.
 /// Exact: throws overflow if the weights' certificate does not exclude sums beyond 32 bits.
 /// Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Allocates O(N); for signed
-/// left sides each thread keeps 48 rows of K bytes.
+/// left sides each thread keeps 48 rows of K bytes, on target amx_int8 up to 40 rows for any.
 template <integer_gemm_output T>
 void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
@@ -11025,7 +12560,7 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
     g.n = weights.columns();
     g.k = weights.depth();
     g.epilogue = terms[group].epilogue(row_sums.data());
-    table.gemm_u8s8(g);
+    detail::run_gemm(table, g);
   };
   if (!table.adds_pairs && !reader.is_matrix() && reader.has_segments(kernels::group_depth)) {
     detail::for_segmented_blocks(
@@ -11168,9 +12703,9 @@ DETENT_NAMESPACE_END
 //   q      = quantize(lhs, p)
 //   out    = clamp(fma(float(acc), p.scale * scale[j], bias[j]) + residual[i,j], lower, upper)
 //
-// with the exact integer sum acc of gemm(). Blocks of rows are quantized just before they are
-// multiplied, so that nothing of the size of the left side is stored; per tensor, its range is
-// computed first.
+// with the exact integer sum acc of gemm(); with 4-bit weights as int4_weights.hpp has it. Blocks
+// of rows are quantized just before they are multiplied, so that nothing of the size of the left
+// side is stored; per tensor, its range is computed first.
 #ifndef DETENT_DYNAMIC_LINEAR_HPP
 #define DETENT_DYNAMIC_LINEAR_HPP
 
@@ -11358,6 +12893,239 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_DYNAMIC_QUANTIZE_HPP
+// ---- detent/int4_weights.hpp ----
+// Products of 8-bit left sides with 4-bit weights whose scales and zero points are those of groups
+// of K (W4A8): half the memory traffic of 8-bit weights, where that is what limits.
+//
+//   sum[g]   = sum_(k in group g) (lhs[i,k] - lhs_zero_point) * (code[k,j] - zero_point[g,j]) exact
+//   real     = fma(float(sum[last]), scale[last,j], ... fma(float(sum[0]), scale[0,j], 0) ...)
+//   out[i,j] = clamp(fma(real, lhs_scale, bias[j]) + residual[i,j], lower, upper)
+//
+// that is, reference::grouped_dot and then what gemm() does to reach a float.
+#ifndef DETENT_INT4_WEIGHTS_HPP
+#define DETENT_INT4_WEIGHTS_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+
+/// Everything about 4-bit weights but their codes. Matrices have a row for each group of K and a
+/// column for each column of the weights; absent ones mean scale 1 and zero point 0.
+struct int4_weight_options {
+  std::size_t group_size = 0;  // a multiple of 8; 0: all of K is one group
+  matrix_view<const float> scales = {};
+  matrix_view<const std::int32_t> zero_points = {};  // values of the codes' type
+};
+
+/// An owned, packed K x N matrix of 4-bit weights. Immutable; share it freely between threads.
+class packed_int4_weights {
+ public:
+  packed_int4_weights() = default;
+
+  /// `w` has one code in each element, K rows, N columns, any strides: -8..7 if they are signed
+  /// (int4), 0..15 if not (uint4).
+  template <quantized_byte W>
+  packed_int4_weights(matrix_view<const W> w, const int4_weight_options& options)
+      : depth_(w.rows), columns_(w.columns) {
+    using kernels::nibble_depth;
+    using kernels::panel_columns;
+    constexpr const char* where = "pack_int4_weights";
+    constexpr grid levels = std::is_signed_v<W> ? int4::levels : uint4::levels;
+    detail::require_matrix(w, where);
+    detail::require(options.group_size % nibble_depth == 0, error_kind::invalid_argument, where,
+                    ": the group size ", options.group_size, " is not a multiple of ",
+                    nibble_depth);
+    group_size_ = options.group_size != 0
+                      ? options.group_size
+                      : detail::round_up((std::max)(depth_, std::size_t{1}), nibble_depth);
+    groups_ = (depth_ + group_size_ - 1) / group_size_;
+    // No sum of a group is larger than 255 * 15 for each k.
+    constexpr std::size_t deepest = std::numeric_limits<std::int32_t>::max() / (255 * 15);
+    detail::require((std::min)(group_size_, depth_) <= deepest, error_kind::overflow, where,
+                    ": the sums of groups of ", group_size_, " may not fit 32 bits");
+    require_parameters(options.scales, "scales");
+    require_parameters(options.zero_points, "zero points");
+
+    const std::size_t steps = (depth_ + nibble_depth - 1) / nibble_depth;
+    const std::size_t padded = detail::round_up(columns_, kernels::strip_columns);
+    data_.resize(steps * padded * nibble_depth / 2);
+    scales_.resize(groups_ * padded);
+    zero_points_.resize(groups_ * padded);
+    column_sums_.resize(groups_ * padded);
+    for (std::size_t j = 0; j < columns_; ++j) {
+      for (std::size_t g = 0; g < groups_; ++g) {
+        const std::size_t at =
+            (j / panel_columns * groups_ + g) * panel_columns + j % panel_columns;
+        scales_[at] = options.scales.data != nullptr ? options.scales(g, j) : 1.0F;
+        detail::require_scale(scales_[at], where);
+        const std::int32_t zero_point =
+            options.zero_points.data != nullptr ? options.zero_points(g, j) : 0;
+        detail::require_zero_point(zero_point, levels, where);
+        zero_points_[at] = static_cast<std::uint8_t>(zero_point - levels.qmin);
+        const std::size_t end = (std::min)((g + 1) * group_size_, depth_);
+        for (std::size_t k = g * group_size_; k < end; ++k) {
+          const std::int32_t code = w(k, j);
+          detail::require(code >= levels.qmin && code <= levels.qmax, error_kind::invalid_argument,
+                          where, ": the code ", code, " of row ", k, ", column ", j, " is outside ",
+                          levels.qmin, "..", levels.qmax);
+          store(k, j, steps, code - levels.qmin);
+          column_sums_[at] += code - zero_point;
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] std::size_t depth() const noexcept { return depth_; }      // K
+  [[nodiscard]] std::size_t columns() const noexcept { return columns_; }  // N
+  [[nodiscard]] std::size_t group_size() const noexcept { return group_size_; }
+  [[nodiscard]] std::size_t groups() const noexcept { return groups_; }
+  /// The bytes that a product reads.
+  [[nodiscard]] std::size_t size_bytes() const noexcept {
+    return data_.size() + zero_points_.size() +
+           scales_.size() * (sizeof(float) + sizeof(std::int32_t));
+  }
+  /// What a kernel reads from a column (a multiple of strip_columns) on; valid as long as this
+  /// object.
+  [[nodiscard]] kernels::packed_nibbles panels(std::size_t column = 0) const noexcept {
+    const std::size_t steps = (depth_ + kernels::nibble_depth - 1) / kernels::nibble_depth;
+    const std::size_t parameter = column * groups_;
+    return {data_.data() + column * steps * (kernels::nibble_depth / 2),
+            zero_points_.data() + parameter, scales_.data() + parameter,
+            column_sums_.data() + parameter, group_size_};
+  }
+
+ private:
+  template <class T>
+  void require_parameters(matrix_view<const T> parameters, const char* what) const {
+    detail::require(parameters.data == nullptr ||
+                        (parameters.rows == groups_ && parameters.columns == columns_),
+                    error_kind::shape_mismatch, "pack_int4_weights: the ", what, " are ",
+                    parameters.rows, " x ", parameters.columns, ", not ", groups_, " x ", columns_);
+  }
+  void store(std::size_t k, std::size_t j, std::size_t steps, std::int32_t code) noexcept {
+    using namespace kernels;  // NOLINT: the names of the layout
+    std::uint8_t& both = data_[(j / panel_columns * steps + k / nibble_depth) * nibble_panel_bytes +
+                               j % panel_columns * group_depth + k % group_depth];
+    both = static_cast<std::uint8_t>(both | code << (k % nibble_depth < group_depth ? 0 : 4));
+  }
+
+  std::size_t depth_ = 0;
+  std::size_t columns_ = 0;
+  std::size_t group_size_ = kernels::nibble_depth;
+  std::size_t groups_ = 0;
+  detail::aligned_vector<std::uint8_t> data_;
+  detail::aligned_vector<float> scales_;
+  detail::aligned_vector<std::uint8_t> zero_points_;
+  detail::aligned_vector<std::int32_t> column_sums_;
+};
+
+/// Packs K x N codes for gemm() and dynamic_linear(). Throws invalid_argument, shape_mismatch,
+/// overflow.
+[[nodiscard]] inline packed_int4_weights pack_int4_weights(
+    matrix_view<const std::int8_t> codes, const int4_weight_options& options = {}) {
+  return packed_int4_weights(codes, options);
+}
+[[nodiscard]] inline packed_int4_weights pack_int4_weights(
+    matrix_view<const std::uint8_t> codes, const int4_weight_options& options = {}) {
+  return packed_int4_weights(codes, options);
+}
+
+namespace detail {
+
+/// What integer_product is for 8-bit weights.
+class int4_product {
+ public:
+  template <class A>
+  int4_product(std::type_identity<A> /*lhs*/, std::size_t rows, const packed_int4_weights& weights,
+               matrix_view<float> out, const epilogue_options& options)
+      : table_(active_table()),
+        weights_(weights),
+        out_(out),
+        options_(options),
+        zero_point_(options.lhs_zero_point - lhs_shift<A>) {
+    require_rows<float, A>(rows, weights.columns(), options);
+    require_scale(options.lhs_scale, "gemm");
+    require_zero_point(options.lhs_zero_point, full_grid<A>, "gemm");
+  }
+
+  [[nodiscard]] static constexpr bool lhs_signed() noexcept { return false; }
+
+  [[nodiscard]] product_split split(std::size_t rows, const parallel_for& parallel) const noexcept {
+    return {rows, weights_.columns(), weights_.depth(), rows_per_task, bool{parallel}};
+  }
+
+  void multiply(const std::uint8_t* a, std::size_t lda, std::size_t first, std::size_t rows,
+                std::size_t column, std::size_t columns, const std::int32_t* zero_points,
+                const float* scales) const noexcept {
+    std::int32_t same_zero_points[rows_per_task];
+    float same_scales[rows_per_task];
+    if (zero_points == nullptr) {
+      std::fill_n(same_zero_points, rows, zero_point_);
+    }
+    if (scales == nullptr) {
+      std::fill_n(same_scales, rows, options_.lhs_scale);
+    }
+    kernels::gemm_u8u4_args g;
+    g.a = a;
+    g.lda = lda;
+    g.b = weights_.panels(column);
+    g.ldc = static_cast<std::size_t>(out_.row_stride);
+    g.c = out_.data + first * g.ldc + column;
+    g.m = rows;
+    g.n = columns;
+    g.k = weights_.depth();
+    g.row_zero_point = zero_points != nullptr ? zero_points : same_zero_points;
+    g.row_scale = scales != nullptr ? scales : same_scales;
+    g.bias = options_.bias.empty() ? nullptr : options_.bias.data() + column;
+    if (options_.residual.data != nullptr) {
+      g.residual_stride = static_cast<std::size_t>(options_.residual.row_stride);
+      g.residual = options_.residual.data + first * g.residual_stride + column;
+    }
+    g.lower = options_.lower;
+    g.upper = options_.upper;
+    table_.gemm_u8u4(g);
+  }
+
+ private:
+  const kernels::kernel_table& table_;
+  const packed_int4_weights& weights_;
+  matrix_view<float> out_;
+  epilogue_options options_;
+  std::int32_t zero_point_;
+};
+
+template <>
+struct product_with<float, packed_int4_weights> {
+  using type = int4_product;
+};
+
+}  // namespace detail
+
+/// out = epilogue(lhs * weights), as above. Of the options those count that count for float
+/// outputs. lhs is M x K, out is M x N, both with dense rows at any row stride; they do not
+/// overlap. The same bits on every target and for every split into threads. Throws shape_mismatch,
+/// invalid_argument, unsupported. Thread-safe. For signed left sides each thread keeps 48 rows of K
+/// bytes.
+template <quantized_byte A>
+void gemm(matrix_view<const A> lhs, const packed_int4_weights& weights, matrix_view<float> out,
+          const epilogue_options& options = {}, const parallel_for& parallel = {}) {
+  detail::multiply(lhs, weights, out, options, parallel);
+}
+template <quantized_byte A>
+void gemm(matrix_view<A> lhs, const packed_int4_weights& weights, matrix_view<float> out,
+          const epilogue_options& options = {}, const parallel_for& parallel = {}) {
+  detail::multiply(matrix_view<const A>(lhs), weights, out, options, parallel);
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_INT4_WEIGHTS_HPP
 
 DETENT_NAMESPACE_BEGIN
 
@@ -11365,6 +13133,10 @@ DETENT_NAMESPACE_BEGIN
 template <class F>
 concept linear_input =
     std::same_as<F, float> || std::same_as<F, float16> || std::same_as<F, bfloat16>;
+
+/// Weights of 8 bits with the scales of columns, or of 4 bits with those of groups.
+template <class W>
+concept linear_weights = std::same_as<W, packed_weights> || std::same_as<W, packed_int4_weights>;
 
 struct dynamic_linear_options {
   bool per_row = true;  // a range for each row (token), or one for the whole left side
@@ -11426,12 +13198,11 @@ quant_params params_of_rows(matrix_view<const F> x, quant_scheme scheme, const c
 /// lhs is M x K, out is M x N, both with dense rows at any row stride; out does not overlap lhs.
 /// NaN becomes the zero point; an infinity is an invalid_argument, and rows before it may have been
 /// written. Throws what gemm() throws. Thread-safe. Allocates O(M + N), and each thread keeps 48
-/// rows of K bytes (and of K floats, for other types than float).
-template <linear_input F>
-void dynamic_linear(matrix_view<const F> lhs, const packed_weights& weights, matrix_view<float> out,
+/// rows (on target amx_int8: 256) of K bytes, and of K floats for other types than float.
+template <linear_input F, linear_weights W>
+void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<float> out,
                     const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {
   constexpr const char* where = "dynamic_linear";
-  using detail::rows_per_task;
   detail::require_product(lhs, weights.depth(), weights.columns(), out);
   detail::require_grid<std::uint8_t>(options.lhs_scheme.levels, where);
   epilogue_options epilogue;
@@ -11444,38 +13215,62 @@ void dynamic_linear(matrix_view<const F> lhs, const packed_weights& weights, mat
     epilogue.lhs_scale = all.scale;
     epilogue.lhs_zero_point = all.zero_point;
   }
-  const detail::integer_product<float> product(std::type_identity<std::uint8_t>{}, lhs.rows,
-                                               weights, out, epilogue);
-  detail::for_row_blocks(
-      lhs.rows, rows_per_task, parallel, [&](std::size_t first, std::size_t rows) {
-        const matrix_view<const float> block = detail::float_rows(lhs, first, rows);
-        std::uint8_t* q = detail::block_memory<std::uint8_t>(rows * lhs.columns);
-        float scales[rows_per_task] = {epilogue.lhs_scale};
-        std::int32_t zero_points[rows_per_task] = {epilogue.lhs_zero_point};
-        if (options.per_row) {
-          dynamic_quantize_rows(block, matrix_view<std::uint8_t>(q, rows, lhs.columns),
-                                std::span<float>(scales, rows),
-                                std::span<std::int32_t>(zero_points, rows), {}, options.lhs_scheme);
-          product.multiply(q, lhs.columns, first, rows, zero_points, scales);
-          return;
-        }
-        kernels::elementwise_args a;
-        a.rows = rows;
-        a.columns = lhs.columns;
-        a.in_stride = block.row_stride;
-        a.out_stride = static_cast<std::ptrdiff_t>(lhs.columns);
-        a.scale = scales;
-        a.zero_point = zero_points;
-        a.qmin = options.lhs_scheme.levels.qmin;
-        a.qmax = options.lhs_scheme.levels.qmax;
-        detail::quantize_row<std::uint8_t>::run(block.data, a, q);
-        product.multiply(q, lhs.columns, first, rows, nullptr, nullptr);
-      });
+  const typename detail::product_with<float, W>::type product(std::type_identity<std::uint8_t>{},
+                                                              lhs.rows, weights, out, epilogue);
+  /// Rows as bytes, with their scales and zero points.
+  struct quantized_rows {
+    std::uint8_t* q;
+    float scales[kernels::largest_rows_per_call];
+    std::int32_t zero_points[kernels::largest_rows_per_call];
+  };
+  const auto quantize_rows = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
+    const matrix_view<const float> block = detail::float_rows(lhs, first, rows);
+    to.q = detail::block_memory<std::uint8_t>(rows * lhs.columns);
+    if (options.per_row) {
+      dynamic_quantize_rows(block, matrix_view<std::uint8_t>(to.q, rows, lhs.columns),
+                            std::span<float>(to.scales, rows),
+                            std::span<std::int32_t>(to.zero_points, rows), {}, options.lhs_scheme);
+      return;
+    }
+    kernels::elementwise_args a;
+    a.rows = rows;
+    a.columns = lhs.columns;
+    a.in_stride = block.row_stride;
+    a.out_stride = static_cast<std::ptrdiff_t>(lhs.columns);
+    a.scale = &epilogue.lhs_scale;
+    a.zero_point = &epilogue.lhs_zero_point;
+    a.qmin = options.lhs_scheme.levels.qmin;
+    a.qmax = options.lhs_scheme.levels.qmax;
+    detail::quantize_row<std::uint8_t>::run(block.data, a, to.q);
+  };
+  const auto multiply = [&](const quantized_rows& from, std::size_t first, std::size_t rows,
+                            std::size_t column, std::size_t columns) {
+    product.multiply(from.q, lhs.columns, first, rows, column, columns,
+                     options.per_row ? from.zero_points : nullptr,
+                     options.per_row ? from.scales : nullptr);
+  };
+  const detail::product_split split = product.split(lhs.rows, parallel);
+  if (lhs.rows <= split.rows) {
+    // One block of rows, quantized once; threads share its columns.
+    quantized_rows all;
+    quantize_rows(0, lhs.rows, all);
+    detail::for_product_tasks(
+        lhs.rows, out.columns, split, parallel,
+        [&](std::size_t first, std::size_t rows, std::size_t column, std::size_t columns) {
+          multiply(all, first, rows, column, columns);
+        });
+    return;
+  }
+  detail::for_row_blocks(lhs.rows, split.rows, parallel, [&](std::size_t first, std::size_t rows) {
+    quantized_rows block;
+    quantize_rows(first, rows, block);
+    multiply(block, first, rows, 0, out.columns);
+  });
 }
 
 /// Reads through a mutable view as through a const one.
-template <linear_input F>
-void dynamic_linear(matrix_view<F> lhs, const packed_weights& weights, matrix_view<float> out,
+template <linear_input F, linear_weights W>
+void dynamic_linear(matrix_view<F> lhs, const W& weights, matrix_view<float> out,
                     const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {
   dynamic_linear(matrix_view<const F>(lhs), weights, out, options, parallel);
 }

@@ -5,6 +5,7 @@
 
 #include <initializer_list>
 
+#include <detent/kernels/amx.hpp>
 #include <detent/target.hpp>
 
 #if DETENT_ARCH_X86_64
@@ -56,6 +57,7 @@ DETENT_DECL bool cpu_supports(target t) noexcept {
     bool avx_vnni = false;
     bool avx512 = false;
     bool avx512_vnni = false;
+    bool amx_int8 = false;
   };
   static const features found = [] {
     const auto all = [](std::uint32_t word, std::initializer_list<int> bits) {
@@ -84,6 +86,10 @@ DETENT_DECL bool cpu_supports(target t) noexcept {
     // avx512 f, dq, cd, bw, vl; opmask and both halves of the zmm state
     f.avx512 = f.avx2 && (xcr0 & 0xE6U) == 0xE6U && all(extended.ebx, {16, 17, 28, 30, 31});
     f.avx512_vnni = f.avx512 && all(extended.ecx, {11});
+    // amx-tile, amx-int8; the tiles' configuration and data
+    f.amx_int8 = f.avx512_vnni &&
+                 (amx_is_emulated() || ((xcr0 & 0x60000U) == 0x60000U &&
+                                        all(extended.edx, {24, 25}) && request_amx_permission()));
     return f;
   }();
   switch (t) {
@@ -97,6 +103,8 @@ DETENT_DECL bool cpu_supports(target t) noexcept {
       return found.avx512;
     case target::avx512_vnni:
       return found.avx512_vnni;
+    case target::amx_int8:
+      return found.amx_int8;
   }
   return false;
 }

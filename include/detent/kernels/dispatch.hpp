@@ -12,6 +12,7 @@
 #include <cstddef>
 
 #include <detent/config.hpp>
+#include <detent/kernels/amx.hpp>
 #include <detent/kernels/table.hpp>
 #include <detent/target.hpp>
 
@@ -91,6 +92,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_PANELS 1
 #include <detent/kernels/depthwise_u8-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
+#include <detent/kernels/gemm_u8u4-inl.hpp>
 #include <detent/kernels/undef_pass-inl.hpp>
 
 #define DETENT_PASS_NAMESPACE avx2_vnni
@@ -102,6 +104,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_PANELS 1
 #include <detent/kernels/depthwise_u8-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
+#include <detent/kernels/gemm_u8u4-inl.hpp>
 #include <detent/kernels/undef_pass-inl.hpp>
 
 #ifdef HWY_TARGET_TOGGLE
@@ -135,6 +138,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_PANELS 1
 #include <detent/kernels/depthwise_u8-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
+#include <detent/kernels/gemm_u8u4-inl.hpp>
 #include <detent/kernels/undef_pass-inl.hpp>
 
 #define DETENT_PASS_NAMESPACE avx512_vnni
@@ -146,7 +150,12 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_PANELS 2
 #include <detent/kernels/depthwise_u8-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
+#include <detent/kernels/gemm_u8u4-inl.hpp>
 #include <detent/kernels/undef_pass-inl.hpp>
+
+#if DETENT_KERNELS_AMX
+#include <detent/kernels/gemm_amx-inl.hpp>
+#endif
 
 #ifdef HWY_TARGET_TOGGLE
 #undef HWY_TARGET_TOGGLE
@@ -168,6 +177,9 @@ DETENT_KERNELS_NAMESPACE_BEGIN
   inline constexpr kernel_table integer##_table = {   \
       id,                                             \
       integer::adds_pairs,                            \
+      integer::multiplies_signed,                     \
+      integer::rows_per_call,                         \
+      &integer::gemm_workspace,                       \
       &elementwise::min_max,                          \
       &elementwise::sum_codes<std::uint8_t>,          \
       &elementwise::sum_codes<std::int8_t>,           \
@@ -192,6 +204,7 @@ DETENT_KERNELS_NAMESPACE_BEGIN
       &elementwise::depthwise_f32,                    \
       &integer::gemm_u8s8,                            \
       &integer::depthwise_u8,                         \
+      &integer::gemm_u8u4,                            \
   };
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX2
 DETENT_KERNEL_TABLE(target::avx2, N_AVX2, avx2_pairs)
@@ -200,6 +213,9 @@ DETENT_KERNEL_TABLE(target::avx_vnni, N_AVX2, avx2_vnni)
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX3
 DETENT_KERNEL_TABLE(target::avx512, N_AVX3, avx512_pairs)
 DETENT_KERNEL_TABLE(target::avx512_vnni, N_AVX3, avx512_vnni)
+#if DETENT_KERNELS_AMX
+DETENT_KERNEL_TABLE(target::amx_int8, N_AVX3, amx_int8)
+#endif
 #endif
 #undef DETENT_KERNEL_TABLE
 #endif
@@ -215,6 +231,9 @@ DETENT_DECL table_list compiled_tables() noexcept {
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX3
     &avx512_pairs_table,
     &avx512_vnni_table,
+#if DETENT_KERNELS_AMX
+    &amx_int8_table,
+#endif
 #endif
 #endif
   };

@@ -297,6 +297,11 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
 }
 
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = block_rows;
+inline std::size_t gemm_workspace(std::size_t k, std::size_t segments) noexcept {
+  return portable::no_workspace(k, segments);
+}
 
 #if DETENT_PASS_PAIRS
 

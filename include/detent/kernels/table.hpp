@@ -82,9 +82,11 @@ inline constexpr std::size_t strip_columns = 64;
 
 /// C[m x n] = epilogue(A[m x k] * B[k x n]); A unsigned and row-major, or, with `rows`, in segments
 /// that may be anywhere: rows[s * m + i] is where segment s of row i is, and has k / segments
-/// values, a multiple of group_depth. Tables with adds_pairs do not take those.
+/// values, a multiple of group_depth. Tables with adds_pairs do not take those. The bytes of A may
+/// be signed ones where the table multiplies_signed.
 struct gemm_u8s8_args {
   const std::uint8_t* a = nullptr;
+  bool lhs_signed = false;
   std::size_t lda = 0;
   const std::uint8_t* const* rows = nullptr;
   std::size_t segments = 1;
@@ -93,6 +95,50 @@ struct gemm_u8s8_args {
   std::size_t ldc = 0;
   std::size_t m = 0, n = 0, k = 0;
   integer_epilogue epilogue;
+  std::byte* workspace = nullptr;  // gemm_workspace() bytes, at a multiple of 64
+};
+
+/// The largest rows_per_call of any table.
+inline constexpr std::size_t largest_rows_per_call = 256;
+
+/// 4-bit weights, k x n, as codes 0..15 with a zero point and a scale for each column of each group
+/// of group_size (a multiple of nibble_depth) k. Eight k of a column stand in four bytes, the first
+/// four in their low halves:
+///
+///   data[((panel * steps + k / 8) * 16 + column) * 4 + k % 4]             steps = ceil(k / 8)
+///   scale[(panel * groups + group) * 16 + column]                         groups = ceil(k /
+///   group_size)
+///
+/// zero_point and column_sum (of codes less their zero points) as scale. Panels are filled up to a
+/// multiple of strip_columns columns.
+struct packed_nibbles {
+  const std::uint8_t* data = nullptr;
+  const std::uint8_t* zero_point = nullptr;
+  const float* scale = nullptr;
+  const std::int32_t* column_sum = nullptr;
+  std::size_t group_size = 0;
+};
+inline constexpr std::size_t nibble_depth = 8;
+inline constexpr std::size_t nibble_panel_bytes = panel_columns * nibble_depth / 2;
+
+/// sum[g] = sum_(k in g) A[i, k] * (B[k, j] - zero_point[g, j]) - row_zero_point[i] * column_sum[g,
+/// j] real   = fma(float(sum[last]), scale[last, j], ... fma(float(sum[0]), scale[0, j], 0) ...)
+/// C[m x n] = clamp(fma(real, row_scale[i], bias[j]) + residual[i, j], lower, upper)
+///
+/// A unsigned and row-major; bias and residual may be null; the residual may be C.
+struct gemm_u8u4_args {
+  const std::uint8_t* a = nullptr;
+  std::size_t lda = 0;
+  packed_nibbles b;
+  float* c = nullptr;
+  std::size_t ldc = 0;
+  std::size_t m = 0, n = 0, k = 0;
+  const std::int32_t* row_zero_point = nullptr;
+  const float* row_scale = nullptr;
+  const float* bias = nullptr;
+  const float* residual = nullptr;
+  std::size_t residual_stride = 0;
+  float lower = 0.0F, upper = 0.0F;
 };
 
 /// C[m x n] = clamp(bias[j] + sum_k A[i, k] * B[k, j], lower, upper), a chain of fused
@@ -211,7 +257,10 @@ struct min_max_result {
 
 struct kernel_table {
   target id;
-  bool adds_pairs;  // gemm_u8s8 reads packed_panels::paired
+  bool adds_pairs;            // gemm_u8s8 reads packed_panels::paired
+  bool multiplies_signed;     // and takes signed left sides
+  std::size_t rows_per_call;  // the most rows that it is worth calling gemm_u8s8 with
+  std::size_t (*gemm_workspace)(std::size_t k, std::size_t segments) noexcept;
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
   // Modulo 2^32.
   std::int32_t (*sum_u8)(const std::uint8_t* q, std::size_t n) noexcept;
@@ -242,6 +291,7 @@ struct kernel_table {
   void (*depthwise_f32)(const depthwise_f32_args& args) noexcept;
   void (*gemm_u8s8)(const gemm_u8s8_args& args) noexcept;
   void (*depthwise_u8)(const depthwise_u8_args& args) noexcept;
+  void (*gemm_u8u4)(const gemm_u8u4_args& args) noexcept;
 };
 
 DETENT_KERNELS_NAMESPACE_END

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Products of 8-bit left sides with 4-bit weights whose scales and zero points are those of groups
+// of K (W4A8): half the memory traffic of 8-bit weights, where that is what limits.
+//
+//   sum[g]   = sum_(k in group g) (lhs[i,k] - lhs_zero_point) * (code[k,j] - zero_point[g,j]) exact
+//   real     = fma(float(sum[last]), scale[last,j], ... fma(float(sum[0]), scale[0,j], 0) ...)
+//   out[i,j] = clamp(fma(real, lhs_scale, bias[j]) + residual[i,j], lower, upper)
+//
+// that is, reference::grouped_dot and then what gemm() does to reach a float.
+#ifndef DETENT_INT4_WEIGHTS_HPP
+#define DETENT_INT4_WEIGHTS_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include <detent/aligned.hpp>
+#include <detent/epilogue.hpp>
+#include <detent/error.hpp>
+#include <detent/gemm.hpp>
+#include <detent/pack.hpp>
+#include <detent/packed.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+
+/// Everything about 4-bit weights but their codes. Matrices have a row for each group of K and a
+/// column for each column of the weights; absent ones mean scale 1 and zero point 0.
+struct int4_weight_options {
+  std::size_t group_size = 0;  // a multiple of 8; 0: all of K is one group
+  matrix_view<const float> scales = {};
+  matrix_view<const std::int32_t> zero_points = {};  // values of the codes' type
+};
+
+/// An owned, packed K x N matrix of 4-bit weights. Immutable; share it freely between threads.
+class packed_int4_weights {
+ public:
+  packed_int4_weights() = default;
+
+  /// `w` has one code in each element, K rows, N columns, any strides: -8..7 if they are signed
+  /// (int4), 0..15 if not (uint4).
+  template <quantized_byte W>
+  packed_int4_weights(matrix_view<const W> w, const int4_weight_options& options)
+      : depth_(w.rows), columns_(w.columns) {
+    using kernels::nibble_depth;
+    using kernels::panel_columns;
+    constexpr const char* where = "pack_int4_weights";
+    constexpr grid levels = std::is_signed_v<W> ? int4::levels : uint4::levels;
+    detail::require_matrix(w, where);
+    detail::require(options.group_size % nibble_depth == 0, error_kind::invalid_argument, where,
+                    ": the group size ", options.group_size, " is not a multiple of ",
+                    nibble_depth);
+    group_size_ = options.group_size != 0
+                      ? options.group_size
+                      : detail::round_up((std::max)(depth_, std::size_t{1}), nibble_depth);
+    groups_ = (depth_ + group_size_ - 1) / group_size_;
+    // No sum of a group is larger than 255 * 15 for each k.
+    constexpr std::size_t deepest = std::numeric_limits<std::int32_t>::max() / (255 * 15);
+    detail::require((std::min)(group_size_, depth_) <= deepest, error_kind::overflow, where,
+                    ": the sums of groups of ", group_size_, " may not fit 32 bits");
+    require_parameters(options.scales, "scales");
+    require_parameters(options.zero_points, "zero points");
+
+    const std::size_t steps = (depth_ + nibble_depth - 1) / nibble_depth;
+    const std::size_t padded = detail::round_up(columns_, kernels::strip_columns);
+    data_.resize(steps * padded * nibble_depth / 2);
+    scales_.resize(groups_ * padded);
+    zero_points_.resize(groups_ * padded);
+    column_sums_.resize(groups_ * padded);
+    for (std::size_t j = 0; j < columns_; ++j) {
+      for (std::size_t g = 0; g < groups_; ++g) {
+        const std::size_t at =
+            (j / panel_columns * groups_ + g) * panel_columns + j % panel_columns;
+        scales_[at] = options.scales.data != nullptr ? options.scales(g, j) : 1.0F;
+        detail::require_scale(scales_[at], where);
+        const std::int32_t zero_point =
+            options.zero_points.data != nullptr ? options.zero_points(g, j) : 0;
+        detail::require_zero_point(zero_point, levels, where);
+        zero_points_[at] = static_cast<std::uint8_t>(zero_point - levels.qmin);
+        const std::size_t end = (std::min)((g + 1) * group_size_, depth_);
+        for (std::size_t k = g * group_size_; k < end; ++k) {
+          const std::int32_t code = w(k, j);
+          detail::require(code >= levels.qmin && code <= levels.qmax, error_kind::invalid_argument,
+                          where, ": the code ", code, " of row ", k, ", column ", j, " is outside ",
+                          levels.qmin, "..", levels.qmax);
+          store(k, j, steps, code - levels.qmin);
+          column_sums_[at] += code - zero_point;
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] std::size_t depth() const noexcept { return depth_; }      // K
+  [[nodiscard]] std::size_t columns() const noexcept { return columns_; }  // N
+  [[nodiscard]] std::size_t group_size() const noexcept { return group_size_; }
+  [[nodiscard]] std::size_t groups() const noexcept { return groups_; }
+  /// The bytes that a product reads.
+  [[nodiscard]] std::size_t size_bytes() const noexcept {
+    return data_.size() + zero_points_.size() +
+           scales_.size() * (sizeof(float) + sizeof(std::int32_t));
+  }
+  /// What a kernel reads from a column (a multiple of strip_columns) on; valid as long as this
+  /// object.
+  [[nodiscard]] kernels::packed_nibbles panels(std::size_t column = 0) const noexcept {
+    const std::size_t steps = (depth_ + kernels::nibble_depth - 1) / kernels::nibble_depth;
+    const std::size_t parameter = column * groups_;
+    return {data_.data() + column * steps * (kernels::nibble_depth / 2),
+            zero_points_.data() + parameter, scales_.data() + parameter,
+            column_sums_.data() + parameter, group_size_};
+  }
+
+ private:
+  template <class T>
+  void require_parameters(matrix_view<const T> parameters, const char* what) const {
+    detail::require(parameters.data == nullptr ||
+                        (parameters.rows == groups_ && parameters.columns == columns_),
+                    error_kind::shape_mismatch, "pack_int4_weights: the ", what, " are ",
+                    parameters.rows, " x ", parameters.columns, ", not ", groups_, " x ", columns_);
+  }
+  void store(std::size_t k, std::size_t j, std::size_t steps, std::int32_t code) noexcept {
+    using namespace kernels;  // NOLINT: the names of the layout
+    std::uint8_t& both = data_[(j / panel_columns * steps + k / nibble_depth) * nibble_panel_bytes +
+                               j % panel_columns * group_depth + k % group_depth];
+    both = static_cast<std::uint8_t>(both | code << (k % nibble_depth < group_depth ? 0 : 4));
+  }
+
+  std::size_t depth_ = 0;
+  std::size_t columns_ = 0;
+  std::size_t group_size_ = kernels::nibble_depth;
+  std::size_t groups_ = 0;
+  detail::aligned_vector<std::uint8_t> data_;
+  detail::aligned_vector<float> scales_;
+  detail::aligned_vector<std::uint8_t> zero_points_;
+  detail::aligned_vector<std::int32_t> column_sums_;
+};
+
+/// Packs K x N codes for gemm() and dynamic_linear(). Throws invalid_argument, shape_mismatch,
+/// overflow.
+[[nodiscard]] inline packed_int4_weights pack_int4_weights(
+    matrix_view<const std::int8_t> codes, const int4_weight_options& options = {}) {
+  return packed_int4_weights(codes, options);
+}
+[[nodiscard]] inline packed_int4_weights pack_int4_weights(
+    matrix_view<const std::uint8_t> codes, const int4_weight_options& options = {}) {
+  return packed_int4_weights(codes, options);
+}
+
+namespace detail {
+
+/// What integer_product is for 8-bit weights.
+class int4_product {
+ public:
+  template <class A>
+  int4_product(std::type_identity<A> /*lhs*/, std::size_t rows, const packed_int4_weights& weights,
+               matrix_view<float> out, const epilogue_options& options)
+      : table_(active_table()),
+        weights_(weights),
+        out_(out),
+        options_(options),
+        zero_point_(options.lhs_zero_point - lhs_shift<A>) {
+    require_rows<float, A>(rows, weights.columns(), options);
+    require_scale(options.lhs_scale, "gemm");
+    require_zero_point(options.lhs_zero_point, full_grid<A>, "gemm");
+  }
+
+  [[nodiscard]] static constexpr bool lhs_signed() noexcept { return false; }
+
+  [[nodiscard]] product_split split(std::size_t rows, const parallel_for& parallel) const noexcept {
+    return {rows, weights_.columns(), weights_.depth(), rows_per_task, bool{parallel}};
+  }
+
+  void multiply(const std::uint8_t* a, std::size_t lda, std::size_t first, std::size_t rows,
+                std::size_t column, std::size_t columns, const std::int32_t* zero_points,
+                const float* scales) const noexcept {
+    std::int32_t same_zero_points[rows_per_task];
+    float same_scales[rows_per_task];
+    if (zero_points == nullptr) {
+      std::fill_n(same_zero_points, rows, zero_point_);
+    }
+    if (scales == nullptr) {
+      std::fill_n(same_scales, rows, options_.lhs_scale);
+    }
+    kernels::gemm_u8u4_args g;
+    g.a = a;
+    g.lda = lda;
+    g.b = weights_.panels(column);
+    g.ldc = static_cast<std::size_t>(out_.row_stride);
+    g.c = out_.data + first * g.ldc + column;
+    g.m = rows;
+    g.n = columns;
+    g.k = weights_.depth();
+    g.row_zero_point = zero_points != nullptr ? zero_points : same_zero_points;
+    g.row_scale = scales != nullptr ? scales : same_scales;
+    g.bias = options_.bias.empty() ? nullptr : options_.bias.data() + column;
+    if (options_.residual.data != nullptr) {
+      g.residual_stride = static_cast<std::size_t>(options_.residual.row_stride);
+      g.residual = options_.residual.data + first * g.residual_stride + column;
+    }
+    g.lower = options_.lower;
+    g.upper = options_.upper;
+    table_.gemm_u8u4(g);
+  }
+
+ private:
+  const kernels::kernel_table& table_;
+  const packed_int4_weights& weights_;
+  matrix_view<float> out_;
+  epilogue_options options_;
+  std::int32_t zero_point_;
+};
+
+template <>
+struct product_with<float, packed_int4_weights> {
+  using type = int4_product;
+};
+
+}  // namespace detail
+
+/// out = epilogue(lhs * weights), as above. Of the options those count that count for float
+/// outputs. lhs is M x K, out is M x N, both with dense rows at any row stride; they do not
+/// overlap. The same bits on every target and for every split into threads. Throws shape_mismatch,
+/// invalid_argument, unsupported. Thread-safe. For signed left sides each thread keeps 48 rows of K
+/// bytes.
+template <quantized_byte A>
+void gemm(matrix_view<const A> lhs, const packed_int4_weights& weights, matrix_view<float> out,
+          const epilogue_options& options = {}, const parallel_for& parallel = {}) {
+  detail::multiply(lhs, weights, out, options, parallel);
+}
+template <quantized_byte A>
+void gemm(matrix_view<A> lhs, const packed_int4_weights& weights, matrix_view<float> out,
+          const epilogue_options& options = {}, const parallel_for& parallel = {}) {
+  detail::multiply(matrix_view<const A>(lhs), weights, out, options, parallel);
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_INT4_WEIGHTS_HPP
