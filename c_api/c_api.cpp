@@ -39,6 +39,8 @@ detent_status status_of(error_kind kind) {
       return DETENT_OVERFLOW;
     case error_kind::unsupported:
       return DETENT_UNSUPPORTED;
+    case error_kind::bad_file:
+      return DETENT_BAD_FILE;
     default:
       return DETENT_INTERNAL;
   }
@@ -181,6 +183,8 @@ const char* detent_status_name(detent_status status) {
       return "out of memory";
     case DETENT_INTERNAL:
       return "internal";
+    case DETENT_BAD_FILE:
+      return "bad file";
   }
   return "unknown";
 }
@@ -241,6 +245,30 @@ size_t detent_weights_columns(const detent_weights* weights) {
 }
 int64_t detent_weights_accumulator_bound(const detent_weights* weights) {
   return weights == nullptr ? 0 : weights->value.certificate().accumulator_bound;
+}
+
+detent_status detent_weights_save(const detent_weights* weights, void* buffer, size_t capacity,
+                                  size_t* needed) {
+  return guarded([&] {
+    constexpr const char* where = "detent_weights_save";
+    const std::vector<std::byte> bytes = checked(weights, where).value.save();
+    require(needed != nullptr, error_kind::invalid_argument, where, ": null needed");
+    *needed = bytes.size();
+    if (capacity >= bytes.size()) {
+      require(buffer != nullptr, error_kind::invalid_argument, where, ": null buffer");
+      std::memcpy(buffer, bytes.data(), bytes.size());
+    }
+  });
+}
+
+detent_status detent_weights_load(const void* bytes, size_t size, detent_weights** weights) {
+  return guarded([&] {
+    constexpr const char* where = "detent_weights_load";
+    require(weights != nullptr, error_kind::invalid_argument, where, ": null result");
+    require(bytes != nullptr || size == 0, error_kind::invalid_argument, where, ": null bytes");
+    *weights = new detent_weights{
+        detent::packed_weights::load({static_cast<const std::byte*>(bytes), size})};
+  });
 }
 
 void detent_epilogue_init(detent_epilogue* epilogue) {

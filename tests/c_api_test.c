@@ -82,6 +82,43 @@ static void gemm_of_every_type(void) {
   CHECK(detent_weights_accumulator_bound(NULL) == 0);
 }
 
+static void saved_weights(void) {
+  enum { k = 19, n = 5 };
+  static const int8_t w[k * n] = {1, -2, 3, 127, -128, 0, 7};
+  static const uint8_t a[k] = {1, 255, 3, 0, 17, 200};
+  static unsigned char bytes[4096];
+  int32_t before[n], after[n];
+  size_t needed = 0, again = 0, i;
+  detent_weights* weights = NULL;
+  detent_weights* loaded = NULL;
+  memset(bytes, 0, sizeof bytes);
+  CHECK(detent_pack_weights(DETENT_S8, w, k, n, n, 1, NULL, &weights) == DETENT_OK);
+  CHECK(detent_weights_save(weights, NULL, 0, &needed) == DETENT_OK);
+  CHECK(needed > k * n && needed <= sizeof bytes);
+  CHECK(detent_weights_save(weights, bytes, needed - 1, &again) == DETENT_OK);
+  CHECK(again == needed && bytes[0] == 0);
+  CHECK(detent_weights_save(weights, bytes, sizeof bytes, &needed) == DETENT_OK);
+  CHECK(detent_weights_load(bytes, needed, &loaded) == DETENT_OK);
+  CHECK(detent_weights_depth(loaded) == k && detent_weights_columns(loaded) == n);
+  CHECK(detent_gemm(DETENT_U8, a, k, 1, weights, DETENT_S32, before, n, NULL, NULL) == DETENT_OK);
+  CHECK(detent_gemm(DETENT_U8, a, k, 1, loaded, DETENT_S32, after, n, NULL, NULL) == DETENT_OK);
+  CHECK(memcmp(before, after, sizeof before) == 0);
+  detent_weights_free(loaded);
+  loaded = NULL;
+  for (i = 0; i < needed; ++i) {
+    detent_status status;
+    bytes[i] ^= 0x10;
+    status = detent_weights_load(bytes, needed, &loaded);
+    CHECK(status == DETENT_BAD_FILE || status == DETENT_UNSUPPORTED);
+    CHECK(loaded == NULL);
+    bytes[i] ^= 0x10;
+  }
+  CHECK(detent_weights_load(bytes, 3, &loaded) == DETENT_BAD_FILE);
+  CHECK(detent_weights_load(NULL, 3, &loaded) == DETENT_INVALID_ARGUMENT);
+  CHECK(detent_weights_save(NULL, bytes, 9, &needed) == DETENT_INVALID_ARGUMENT);
+  detent_weights_free(weights);
+}
+
 static void rows_and_threads(void) {
   enum { m = 200, k = 37, n = 21 };
   static int8_t w[k * n];
@@ -192,6 +229,7 @@ int main(void) {
   printf("detent %s, target %s\n", detent_version(), detent_active_target());
   gemm_of_every_type();
   rows_and_threads();
+  saved_weights();
   elements();
   errors();
   overflow();
@@ -199,6 +237,7 @@ int main(void) {
   CHECK(strcmp(detent_active_target(), "portable") == 0);
   gemm_of_every_type();
   rows_and_threads();
+  saved_weights();
   elements();
   printf("%d failures\n", failures);
   return failures == 0 ? 0 : 1;

@@ -105,6 +105,7 @@ struct integer_case {
   std::vector<float> scales;
   std::vector<std::int32_t> zero_points;
   std::vector<std::int32_t> bias;
+  std::vector<float> real_bias;  // of float outputs; may be empty
   epilogue_options options;
 
   integer_case(random_source& random, const geometry& geometry_)
@@ -120,6 +121,9 @@ struct integer_case {
       scales.push_back(random.real(0.001F, 0.1F));
       zero_points.push_back(has_zero_points ? random.integer(-128, 127) : 0);
       bias.push_back(random.integer(-100000, 100000));
+    }
+    if (random.chance(50)) {
+      real_bias = random.reals(g.f.out_channels, -3.0F, 3.0F);
     }
     options.lhs_scale = random.real(0.001F, 0.1F);
     options.lhs_zero_point = random.chance(20) ? 0 : random.integer(0, 255);
@@ -164,7 +168,20 @@ void check_output(const integer_case& c, const std::vector<std::int64_t>& sums,
                   guarded_images& memory, bool at_end, const detent::parallel_for& parallel) {
   std::vector<T> expected;
   for (std::size_t i = 0; i < sums.size(); ++i) {
-    expected.push_back(test::stored_value<T>(sums[i], c.scales[i % c.g.f.out_channels], c.options));
+    const std::size_t channel = i % c.g.f.out_channels;
+    if constexpr (std::is_same_v<T, float>) {
+      expected.push_back(
+          detent::reference::clamp(std::fma(static_cast<float>(static_cast<std::int32_t>(sums[i])),
+                                            c.options.lhs_scale * c.scales[channel],
+                                            c.real_bias.empty() ? 0.0F : c.real_bias[channel]),
+                                   c.options.lower, c.options.upper));
+    } else {
+      expected.push_back(test::stored_value<T>(sums[i], c.scales[channel], c.options));
+    }
+  }
+  epilogue_options options = c.options;
+  if (std::is_same_v<T, float>) {
+    options.bias = c.real_bias;
   }
   const auto in = at_end ? memory.in.back<std::uint8_t>(c.input.size())
                          : memory.in.front<std::uint8_t>(c.input.size());
@@ -174,7 +191,7 @@ void check_output(const integer_case& c, const std::vector<std::int64_t>& sums,
   INFO("output of ", sizeof(T), " bytes");
   for_each_target([&] {
     memory.out.repaint();
-    detent::convolve(std::span<const std::uint8_t>(in), filters, c.g.w, out, c.options, parallel);
+    detent::convolve(std::span<const std::uint8_t>(in), filters, c.g.w, out, options, parallel);
     CHECK(difference(out, expected) == "");
     CHECK(memory.out.intact_around(out));
   });

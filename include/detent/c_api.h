@@ -34,7 +34,8 @@ typedef enum detent_status {
   DETENT_OVERFLOW = 3,    /* the exact sums may not fit 32 bits */
   DETENT_UNSUPPORTED = 4, /* no code for it in this build, target or release */
   DETENT_OUT_OF_MEMORY = 5,
-  DETENT_INTERNAL = 6 /* a failure that is none of the above, of a callback for example */
+  DETENT_INTERNAL = 6, /* a failure that is none of these, of a callback for example */
+  DETENT_BAD_FILE = 7  /* bytes are damaged or not what they claim to be */
 } detent_status;
 
 typedef enum detent_type {
@@ -93,6 +94,14 @@ DETENT_C_API size_t detent_weights_depth(const detent_weights* weights);   /* K 
 DETENT_C_API size_t detent_weights_columns(const detent_weights* weights); /* N */
 /* No sum is larger in magnitude, whatever the left side. Products need at most 2^31 - 1. */
 DETENT_C_API int64_t detent_weights_accumulator_bound(const detent_weights* weights);
+
+/* Packed weights as bytes, to be kept and loaded on any machine: *needed is how many there are, and
+ * where `capacity` is not less, they are in `buffer`; otherwise nothing is written (buffer may be
+ * null then). Bytes that are damaged or were made by something else are a DETENT_BAD_FILE. */
+DETENT_C_API detent_status detent_weights_save(const detent_weights* weights, void* buffer,
+                                               size_t capacity, size_t* needed);
+DETENT_C_API detent_status detent_weights_load(const void* bytes, size_t size,
+                                               detent_weights** weights);
 
 /* ---- C[M x N] = epilogue(A[M x K] * weights) ---- */
 

@@ -47,15 +47,24 @@ inline void require_filters(const filter_shape& f, std::size_t weights, const vo
           "convolution: null weights with size ", weights);
 }
 
-/// [group_out][group_in][taps] to the K x N matrix whose rows go tap by tap, channel by channel.
-template <class T>
-std::vector<T> filter_matrix(const filter_shape& f, const T* weights) {
-  std::vector<T> matrix(f.group_out() * f.group_in() * f.taps());
+/// [group_out][group_in][taps] to the K x N matrix whose rows go kernel row by kernel row, tap by
+/// tap, channel by channel. A kernel row takes `row` of them; what is behind its last tap is
+/// padding[n].
+template <class T, class Padding>
+std::vector<T> filter_matrix(const filter_shape& f, const T* weights, std::size_t row,
+                             const Padding& padding) {
+  std::vector<T> matrix(f.group_out() * f.kernel_height * row);
+  const std::size_t dense = f.kernel_width * f.group_in();
   for (std::size_t n = 0; n < f.group_out(); ++n) {
-    for (std::size_t c = 0; c < f.group_in(); ++c) {
-      for (std::size_t t = 0; t < f.taps(); ++t) {
-        matrix[(t * f.group_in() + c) * f.group_out() + n] =
-            weights[(n * f.group_in() + c) * f.taps() + t];
+    for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
+      T* column = matrix.data() + kh * row * f.group_out() + n;
+      for (std::size_t i = 0; i < dense; ++i) {
+        const std::size_t channel = i % f.group_in();
+        const std::size_t tap = kh * f.kernel_width + i / f.group_in();
+        column[i * f.group_out()] = weights[(n * f.group_in() + channel) * f.taps() + tap];
+      }
+      for (std::size_t i = dense; i < row; ++i) {
+        column[i * f.group_out()] = padding(n);
       }
     }
   }
@@ -74,124 +83,131 @@ std::span<const T> group_slice(std::span<const T> values, const filter_shape& f,
   return values.subspan(group * f.group_out(), f.group_out());
 }
 
-/// Where output pixels read: rows of a product (im2col, block by block) or addresses of taps.
+/// Images with their padding around them, in memory of the calling thread, and the window that
+/// moves over those. A copy of the images costs less than to look for the borders at every pixel.
+template <class T>
+class padded_images {
+ public:
+  /// Behind the last value there are `slack` more that may be read.
+  padded_images(const T* input, const filter_shape& f, const window& w, T padding,
+                std::size_t slack, const parallel_for& parallel)
+      : data_(input), size_(w.batch * w.in_height * w.in_width * f.in_channels), window_(w) {
+    if (w.pad_top + w.pad_left + w.pad_bottom + w.pad_right + slack == 0) {
+      return;
+    }
+    window_.in_height += w.pad_top + w.pad_bottom;
+    window_.in_width += w.pad_left + w.pad_right;
+    window_.pad_top = window_.pad_left = window_.pad_bottom = window_.pad_right = 0;
+    const std::size_t line = w.in_width * f.in_channels;
+    const std::size_t padded_line = window_.in_width * f.in_channels;
+    const std::size_t lines = w.batch * window_.in_height;
+    size_ = lines * padded_line;
+    T* memory = block_memory<T>(size_ + slack);
+    std::fill_n(memory + size_, slack, padding);
+    constexpr std::size_t lines_per_task = 64;
+    run_parallel(parallel, (lines + lines_per_task - 1) / lines_per_task, [&](std::size_t task) {
+      const std::size_t end = (std::min)((task + 1) * lines_per_task, lines);
+      for (std::size_t i = task * lines_per_task; i < end; ++i) {
+        T* to = memory + i * padded_line;
+        const std::size_t y = i % window_.in_height;
+        if (y < w.pad_top || y >= w.pad_top + w.in_height) {
+          std::fill_n(to, padded_line, padding);
+          continue;
+        }
+        to = std::fill_n(to, w.pad_left * f.in_channels, padding);
+        const std::size_t image = i / window_.in_height;
+        to = std::copy_n(input + (image * w.in_height + y - w.pad_top) * line, line, to);
+        std::fill_n(to, w.pad_right * f.in_channels, padding);
+      }
+    });
+    data_ = memory;
+    size_ += slack;
+  }
+
+  [[nodiscard]] const T* data() const noexcept { return data_; }
+  [[nodiscard]] const T* end() const noexcept { return data_ + size_; }
+  [[nodiscard]] const detent::window& window() const noexcept { return window_; }
+
+ private:
+  const T* data_;
+  std::size_t size_;
+  detent::window window_;
+};
+
+/// 1x1 filters that step pixel by pixel read the input as it stands.
+[[nodiscard]] inline bool is_matrix(const filter_shape& f, const window& w) noexcept {
+  return f.taps() == 1 && w.stride_height == 1 && w.stride_width == 1 &&
+         w.pad_top + w.pad_left + w.pad_bottom + w.pad_right == 0;
+}
+
+/// Where output pixels read: rows of a product (im2col, block by block) or segments of them. A row
+/// has `row` values for each kernel row, which may be more than its taps have.
 template <class T>
 class pixel_reader {
  public:
-  pixel_reader(const T* input, const filter_shape& f, const window& w, T padding)
-      : input_(input),
-        end_(input + w.batch * w.in_height * w.in_width * f.in_channels),
+  pixel_reader(const padded_images<T>& images, const filter_shape& f, std::size_t row)
+      : images_(images),
         filter_(f),
-        window_(w),
-        padding_(padding),
-        out_height_(w.out_height(f)),
-        out_width_(w.out_width(f)) {}
+        row_(row),
+        out_height_(images.window().out_height(f)),
+        out_width_(images.window().out_width(f)) {}
 
   [[nodiscard]] std::size_t pixels() const noexcept {
-    return window_.batch * out_height_ * out_width_;
+    return images_.window().batch * out_height_ * out_width_;
   }
 
-  /// 1x1 filters that step pixel by pixel read the input as it stands.
-  [[nodiscard]] bool is_matrix() const noexcept {
-    return filter_.taps() == 1 && window_.stride_height == 1 && window_.stride_width == 1 &&
-           window_.pad_top + window_.pad_left + window_.pad_bottom + window_.pad_right == 0;
-  }
-
-  /// Copies what `count` pixels from `first` read of one group: count rows of taps * group_in
+  /// Copies what `count` pixels from `first` read of one group: count rows of kernel_height * row
   /// values. Up to gather_slack values behind the last one are overwritten.
   void gather(std::size_t first, std::size_t count, std::size_t group, T* rows) const {
-    const std::size_t depth = filter_.taps() * filter_.group_in();
-    for_pixels(first, count,
-               [&](std::size_t i, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
-                 gather_pixel(image, top, left, group, rows + i * depth);
-               });
-  }
-
-  /// Whether the rows of a window are dense, and long enough to be read where they are.
-  [[nodiscard]] bool has_segments(std::size_t multiple) const noexcept {
-    constexpr std::size_t shortest = 32;
-    return filter_.groups == 1 && window_.dilation_width == 1 && run() % multiple == 0 &&
-           run() >= shortest;
-  }
-  [[nodiscard]] std::size_t run() const noexcept {
-    return filter_.kernel_width * filter_.group_in();
-  }
-
-  /// Where `count` pixels from `first` read the rows of their windows: segments[kh * count + i].
-  /// `blank` holds run() values of padding; windows that stick out of the image at the sides are
-  /// copied to `copies`, which has room for those of all pixels and gather_slack.
-  void segments(std::size_t first, std::size_t count, const T* blank, T* copies,
-                const T** segments) const {
+    // Copies: what is written might be the members, for all that the compiler knows.
+    const std::size_t channels = filter_.group_in();
     const std::size_t kernel_height = filter_.kernel_height;
-    const std::size_t size = run();
-    const std::ptrdiff_t line = width() * in_channels();
-    const auto dilation = static_cast<std::ptrdiff_t>(window_.dilation_height);
-    for_pixels(first, count,
-               [&](std::size_t i, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
-                 const T** segment = segments + i;
-                 if (!is_inside(left)) {
-                   gather_pixel(image, top, left, 0, copies);
-                   for (std::size_t kh = 0; kh < kernel_height; ++kh, segment += count) {
-                     *segment = copies;
-                     copies += size;
+    const std::size_t kernel_width = filter_.kernel_width;
+    const std::size_t row = row_;
+    const std::size_t line = line_step();
+    const std::size_t tap = images_.window().dilation_width * filter_.in_channels;
+    const bool dense = filter_.groups == 1 && images_.window().dilation_width == 1;
+    const T* const end = images_.end();
+    for_rows(first, count,
+             [&](std::size_t /*i*/, std::size_t pixels, const T* corner, std::size_t step) {
+               corner += group * channels;
+               for (; pixels > 0; --pixels, corner += step) {
+                 const T* from = corner;
+                 for (std::size_t kh = 0; kh < kernel_height; ++kh, rows += row, from += line) {
+                   if (dense) {
+                     copy_run(from, row, end, rows);
+                     continue;
                    }
-                   return;
+                   for (std::size_t kw = 0; kw < kernel_width; ++kw) {
+                     copy_run(from + kw * tap, channels, end, rows + kw * channels);
+                   }
+                   std::fill_n(rows + kernel_width * channels, row - kernel_width * channels, T{});
                  }
-                 std::ptrdiff_t offset = top * line + left * in_channels();
-                 std::ptrdiff_t y = top;
-                 for (std::size_t kh = 0; kh < kernel_height; ++kh, segment += count) {
-                   *segment = y < 0 || y >= height() ? blank : image + offset;
-                   y += dilation;
-                   offset += dilation * line;
+               }
+             });
+  }
+
+  /// Where `count` pixels from `first` read their kernel rows: segments[kh * count + i]. The taps
+  /// of a kernel row are neighbours (groups and dilation_width are 1).
+  void segments(std::size_t first, std::size_t count, const T** segments) const {
+    const std::size_t kernel_height = filter_.kernel_height;
+    const std::size_t line = line_step();
+    for_rows(first, count,
+             [&](std::size_t i, std::size_t pixels, const T* corner, std::size_t step) {
+               for (std::size_t kh = 0; kh < kernel_height; ++kh) {
+                 const T** to = segments + kh * count + i;
+                 const T* from = corner + kh * line;
+                 for (std::size_t p = 0; p < pixels; ++p) {
+                   to[p] = from + p * step;
                  }
-               });
+               }
+             });
   }
 
   /// Values that gather() may write too many.
   static constexpr std::size_t gather_slack = 64 / sizeof(T);
 
  private:
-  [[nodiscard]] bool is_inside(std::ptrdiff_t left) const noexcept {
-    return left >= 0 && left + static_cast<std::ptrdiff_t>(filter_.kernel_width) <= width();
-  }
-
-  void gather_pixel(const T* image, std::ptrdiff_t top, std::ptrdiff_t left, std::size_t group,
-                    T* rows) const {
-    // Copies: what is written might be the members, for all that the compiler knows.
-    const std::size_t channels = filter_.group_in();
-    const std::size_t kernel_height = filter_.kernel_height;
-    const std::size_t kernel_width = filter_.kernel_width;
-    const std::size_t size = run();
-    const std::ptrdiff_t rows_of_image = height();
-    const std::ptrdiff_t columns = width();
-    const std::ptrdiff_t step = in_channels();
-    const auto dilation_height = static_cast<std::ptrdiff_t>(window_.dilation_height);
-    const auto dilation_width = static_cast<std::ptrdiff_t>(window_.dilation_width);
-    const T padding = padding_;
-    const T* const end = end_;
-    const bool dense = filter_.groups == 1 && dilation_width == 1 && is_inside(left);
-    std::ptrdiff_t y = top;
-    for (std::size_t kh = 0; kh < kernel_height; ++kh, rows += size, y += dilation_height) {
-      if (y < 0 || y >= rows_of_image) {
-        std::fill_n(rows, size, padding);
-        continue;
-      }
-      const T* line = image + y * columns * step + group * channels;
-      if (dense) {
-        copy_run(line + left * step, size, end, rows);
-        continue;
-      }
-      std::ptrdiff_t x = left;
-      for (std::size_t kw = 0; kw < kernel_width; ++kw, x += dilation_width) {
-        if (x < 0 || x >= columns) {
-          std::fill_n(rows + kw * channels, channels, padding);
-        } else {
-          copy_run(line + x * step, channels, end, rows + kw * channels);
-        }
-      }
-    }
-  }
-
   /// Copies n values, or more of what follows where that is readable: a copy of constant size is a
   /// few instructions, one of another size a call.
   static void copy_run(const T* from, std::size_t n, const T* end, T* to) noexcept {
@@ -209,44 +225,36 @@ class pixel_reader {
     std::memcpy(to, from, n * sizeof(T));
   }
 
-  [[nodiscard]] std::ptrdiff_t height() const noexcept {
-    return static_cast<std::ptrdiff_t>(window_.in_height);
-  }
-  [[nodiscard]] std::ptrdiff_t width() const noexcept {
-    return static_cast<std::ptrdiff_t>(window_.in_width);
-  }
-  [[nodiscard]] std::ptrdiff_t in_channels() const noexcept {
-    return static_cast<std::ptrdiff_t>(filter_.in_channels);
+  /// From a kernel row to the next one.
+  [[nodiscard]] std::size_t line_step() const noexcept {
+    return images_.window().dilation_height * images_.window().in_width * filter_.in_channels;
   }
 
-  /// Calls visit(pixel, image, top, left) with the corner of each pixel's window.
+  /// Calls visit(i, pixels, corner, step) for the pixels i .. i + pixels of those from `first` on
+  /// that lie in one line of the output: pixel i + p reads from corner + p * step on.
   template <class Visit>
-  void for_pixels(std::size_t first, std::size_t count, const Visit& visit) const {
+  void for_rows(std::size_t first, std::size_t count, const Visit& visit) const {
+    const detent::window& w = images_.window();
+    const std::size_t step = w.stride_width * filter_.in_channels;
     std::size_t x = first % out_width_;
     std::size_t y = first / out_width_ % out_height_;
     std::size_t n = first / out_width_ / out_height_;
-    const std::size_t image = window_.in_height * window_.in_width * filter_.in_channels;
-    for (std::size_t i = 0; i < count; ++i) {
-      visit(i, input_ + n * image,
-            static_cast<std::ptrdiff_t>(y * window_.stride_height) -
-                static_cast<std::ptrdiff_t>(window_.pad_top),
-            static_cast<std::ptrdiff_t>(x * window_.stride_width) -
-                static_cast<std::ptrdiff_t>(window_.pad_left));
-      if (++x == out_width_) {
-        x = 0;
-        if (++y == out_height_) {
-          y = 0;
-          ++n;
-        }
+    for (std::size_t i = 0; i < count;) {
+      const std::size_t pixels = (std::min)(out_width_ - x, count - i);
+      const std::size_t line = n * w.in_height + y * w.stride_height;
+      visit(i, pixels, images_.data() + line * w.in_width * filter_.in_channels + x * step, step);
+      i += pixels;
+      x = 0;
+      if (++y == out_height_) {
+        y = 0;
+        ++n;
       }
     }
   }
 
-  const T* input_;
-  const T* end_;
+  const padded_images<T>& images_;
   filter_shape filter_;
-  window window_;
-  T padding_;
+  std::size_t row_;
   std::size_t out_height_;
   std::size_t out_width_;
 };
@@ -274,46 +282,50 @@ void require_images(const filter_shape& f, const window& w, std::span<In> input,
           error_kind::invalid_argument, "convolution: null data");
 }
 
-/// Runs `product(rows, lda, first pixel, pixels, group)` over blocks of gathered pixels.
+/// Runs `product(rows, lda, first pixel, pixels, group)` over blocks of pixels, gathered where the
+/// filters are not 1x1; see pixel_reader for `row`.
 template <class T, class Product>
-void for_gathered_blocks(const pixel_reader<T>& reader, const filter_shape& f, const T* input,
-                         const parallel_for& parallel, const Product& product) {
-  const std::size_t depth = f.taps() * f.group_in();
-  const bool in_place = reader.is_matrix();
-  const std::size_t block = pixels_per_block(depth * sizeof(T));
-  run_parallel(parallel, (reader.pixels() + block - 1) / block, [&](std::size_t i) {
-    const std::size_t first = i * block;
-    const std::size_t count = (std::min)(block, reader.pixels() - first);
-    const auto rows = std::make_unique_for_overwrite<T[]>(
-        in_place ? 0 : count * depth + pixel_reader<T>::gather_slack);
-    for (std::size_t group = 0; group < f.groups; ++group) {
-      if (in_place) {
-        product(input + first * f.in_channels + group * f.group_in(), f.in_channels, first, count,
-                group);
-      } else {
-        reader.gather(first, count, group, rows.get());
-        product(rows.get(), depth, first, count, group);
-      }
-    }
-  });
+void for_gathered_blocks(const filter_shape& f, const window& w, const T* input, T padding,
+                         std::size_t row, const parallel_for& parallel, const Product& product) {
+  if (is_matrix(f, w)) {
+    const std::size_t block = pixels_per_block(f.in_channels * sizeof(T));
+    for_row_blocks(w.batch * w.in_height * w.in_width, block, parallel,
+                   [&](std::size_t first, std::size_t count) {
+                     for (std::size_t group = 0; group < f.groups; ++group) {
+                       product(input + first * f.in_channels + group * f.group_in(), f.in_channels,
+                               first, count, group);
+                     }
+                   });
+    return;
+  }
+  const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
+                                parallel);
+  const pixel_reader<T> reader(images, f, row);
+  const std::size_t depth = f.kernel_height * row;
+  for_row_blocks(reader.pixels(), pixels_per_block(depth * sizeof(T)), parallel,
+                 [&](std::size_t first, std::size_t count) {
+                   const auto rows = std::make_unique_for_overwrite<T[]>(
+                       count * depth + pixel_reader<T>::gather_slack);
+                   for (std::size_t group = 0; group < f.groups; ++group) {
+                     reader.gather(first, count, group, rows.get());
+                     product(rows.get(), depth, first, count, group);
+                   }
+                 });
 }
 
 /// Runs `product(segments, first pixel, pixels)` over blocks of pixels whose windows are read where
 /// they are.
 template <class T, class Product>
-void for_segmented_blocks(const pixel_reader<T>& reader, const filter_shape& f, T padding,
-                          const parallel_for& parallel, const Product& product) {
+void for_segmented_blocks(const filter_shape& f, const window& w, const T* input, T padding,
+                          std::size_t row, const parallel_for& parallel, const Product& product) {
   constexpr std::size_t block = 4 * rows_per_task;
-  const std::vector<T> blank(reader.run(), padding);
-  const std::size_t depth = f.kernel_height * reader.run();
-  run_parallel(parallel, (reader.pixels() + block - 1) / block, [&](std::size_t i) {
-    const std::size_t first = i * block;
-    const std::size_t count = (std::min)(block, reader.pixels() - first);
-    std::vector<const T*> segments(f.kernel_height * count);
-    const auto copies =
-        std::make_unique_for_overwrite<T[]>(count * depth + pixel_reader<T>::gather_slack);
-    reader.segments(first, count, blank.data(), copies.get(), segments.data());
-    product(segments.data(), first, count);
+  const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
+                                parallel);
+  const pixel_reader<T> reader(images, f, row);
+  for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
+    const T** segments = block_memory<const T*>(f.kernel_height * count);
+    reader.segments(first, count, segments);
+    product(segments, first, count);
   });
 }
 
@@ -341,14 +353,24 @@ class packed_filters {
       depthwise_ = detail::depthwise_weights(matrix.data(), f, groups_[0].zero_points());
       return;
     }
+    // Segments of rows are multiples of group_depth. What a padded one reads too much is multiplied
+    // by nothing: a weight that is its zero point.
+    row_ = f.kernel_width * f.group_in();
+    if (f.groups == 1 && f.taps() > 1) {
+      row_ = detail::round_up(row_, kernels::group_depth);
+    }
     const std::size_t group_size = f.size() / f.groups;
     for (std::size_t g = 0; g < f.groups; ++g) {
+      const std::span<const std::int32_t> zero_points =
+          detail::group_slice(options.zero_points, f, g);
       const std::vector<std::int8_t> matrix =
-          detail::filter_matrix(f, weights.data() + g * group_size);
+          detail::filter_matrix(f, weights.data() + g * group_size, row_, [&](std::size_t n) {
+            return static_cast<std::int8_t>(
+                zero_points.empty() ? 0 : zero_points[zero_points.size() == 1 ? 0 : n]);
+          });
       groups_.emplace_back(
-          matrix_view<const std::int8_t>(matrix.data(), f.group_in() * f.taps(), f.group_out()),
-          weight_options{detail::group_slice(options.scales, f, g),
-                         detail::group_slice(options.zero_points, f, g),
+          matrix_view<const std::int8_t>(matrix.data(), row_ * f.kernel_height, f.group_out()),
+          weight_options{detail::group_slice(options.scales, f, g), zero_points,
                          detail::group_slice(options.bias, f, g)});
     }
   }
@@ -357,14 +379,20 @@ class packed_filters {
   /// One matrix per group; for depthwise filters, one matrix whose columns are the channels.
   [[nodiscard]] std::span<const packed_weights> groups() const noexcept { return groups_; }
   [[nodiscard]] const detail::depthwise_weights& depthwise() const noexcept { return depthwise_; }
+  /// Rows of a matrix for each kernel row: its taps times channels, rounded up to group_depth where
+  /// there is one group.
+  [[nodiscard]] std::size_t kernel_row() const noexcept { return row_; }
 
  private:
   filter_shape shape_;
   std::vector<packed_weights> groups_;
   detail::depthwise_weights depthwise_;
+  std::size_t row_ = 0;
 };
 
-/// Integer convolution; the epilogue is that of gemm(). Throws what gemm() throws.
+/// Integer convolution; the epilogue is that of gemm(), with a real bias for each output channel of
+/// a float output. Throws what gemm() throws. The calling thread keeps memory of the size of the
+/// padded input, where there is padding.
 template <integer_gemm_output T>
 void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
               std::span<T> output, const epilogue_options& options = {},
@@ -372,15 +400,24 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
   const filter_shape& f = filters.shape();
   detail::require_images(f, w, input, output);
   detail::require(options.lhs_scales.empty() && options.lhs_zero_points.empty() &&
-                      options.bias.empty() && options.residual.data == nullptr,
+                      options.residual.data == nullptr,
                   error_kind::unsupported,
-                  "convolution: parameters of rows, real biases and residuals are for gemm");
+                  "convolution: parameters of rows and residuals are for gemm");
+  detail::require(options.bias.empty() || std::same_as<T, float>, error_kind::unsupported,
+                  "convolution: real biases are for outputs of float");
+  detail::require(options.bias.empty() || options.bias.size() == f.out_channels,
+                  error_kind::shape_mismatch, "convolution: ", options.bias.size(), " biases for ",
+                  f.out_channels, " channels");
   if (output.empty()) {
     return;
   }
   std::vector<detail::column_terms> terms(filters.groups().size());
   for (std::size_t g = 0; g < terms.size(); ++g) {
-    terms[g].prepare<T, std::uint8_t>(filters.groups()[g], options, "convolution");
+    epilogue_options of_group = options;
+    if (!options.bias.empty() && !f.depthwise()) {
+      of_group.bias = options.bias.subspan(g * f.group_out(), f.group_out());
+    }
+    terms[g].prepare<T, std::uint8_t>(filters.groups()[g], of_group, "convolution");
   }
   const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
   const kernels::kernel_table& table = detail::active_table();
@@ -402,7 +439,6 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
                                });
     return;
   }
-  const detail::pixel_reader<std::uint8_t> reader(input.data(), f, w, padding);
   /// Multiplies `count` pixels by the weights of a group; `g` says where they are.
   const auto multiply = [&](kernels::gemm_u8s8_args g, std::size_t group, std::size_t first,
                             std::size_t count, const auto& sum_row) {
@@ -420,9 +456,11 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
     g.epilogue = terms[group].epilogue(row_sums.data());
     detail::run_gemm(table, g);
   };
-  if (!table.adds_pairs && !reader.is_matrix() && reader.has_segments(kernels::group_depth)) {
+  const std::size_t row = filters.kernel_row();
+  if (!table.adds_pairs && !detail::is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 &&
+      row % kernels::group_depth == 0) {
     detail::for_segmented_blocks(
-        reader, f, padding, parallel,
+        f, w, input.data(), padding, row, parallel,
         [&](const std::uint8_t* const* segments, std::size_t first, std::size_t count) {
           kernels::gemm_u8s8_args g;
           g.rows = segments;
@@ -430,15 +468,14 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
           multiply(g, 0, first, count, [&](std::size_t i) {
             std::uint32_t sum = 0;
             for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
-              sum +=
-                  static_cast<std::uint32_t>(table.sum_u8(segments[kh * count + i], reader.run()));
+              sum += static_cast<std::uint32_t>(table.sum_u8(segments[kh * count + i], row));
             }
             return static_cast<std::int32_t>(sum);
           });
         });
     return;
   }
-  detail::for_gathered_blocks(reader, f, input.data(), parallel,
+  detail::for_gathered_blocks(f, w, input.data(), padding, row, parallel,
                               [&](const std::uint8_t* rows, std::size_t lda, std::size_t first,
                                   std::size_t count, std::size_t group) {
                                 kernels::gemm_u8s8_args g;
@@ -475,7 +512,9 @@ class packed_float_filters {
     }
     const std::size_t group_size = f.size() / f.groups;
     for (std::size_t g = 0; g < f.groups; ++g) {
-      const std::vector<float> matrix = detail::filter_matrix(f, weights.data() + g * group_size);
+      const std::vector<float> matrix =
+          detail::filter_matrix(f, weights.data() + g * group_size, f.kernel_width * f.group_in(),
+                                [](std::size_t /*n*/) { return 0.0F; });
       groups_.emplace_back(
           matrix_view<const float>(matrix.data(), f.group_in() * f.taps(), f.group_out()),
           bias.empty() ? bias : bias.subspan(g * f.group_out(), f.group_out()));
@@ -528,8 +567,7 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
                                });
     return;
   }
-  const detail::pixel_reader<float> reader(input.data(), f, w, 0.0F);
-  detail::for_gathered_blocks(reader, f, input.data(), parallel,
+  detail::for_gathered_blocks(f, w, input.data(), 0.0F, f.kernel_width * f.group_in(), parallel,
                               [&](const float* rows, std::size_t lda, std::size_t first,
                                   std::size_t count, std::size_t group) {
                                 const packed_floats& weights = filters.groups()[group];

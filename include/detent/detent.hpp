@@ -8,6 +8,7 @@
 #include <detent/config.hpp>
 #include <detent/convolution.hpp>
 #include <detent/dispatch.hpp>
+#include <detent/dynamic_convolution.hpp>
 #include <detent/dynamic_linear.hpp>
 #include <detent/dynamic_quantize.hpp>
 #include <detent/elementwise.hpp>
@@ -16,6 +17,7 @@
 #include <detent/fixed_point.hpp>
 #include <detent/float_formats.hpp>
 #include <detent/gemm.hpp>
+#include <detent/gemm_batch.hpp>
 #include <detent/int4_weights.hpp>
 #include <detent/observers/min_max.hpp>
 #include <detent/operands.hpp>

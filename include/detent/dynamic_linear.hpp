@@ -146,10 +146,8 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
     a.qmax = options.lhs_scheme.levels.qmax;
     detail::quantize_row<std::uint8_t>::run(block.data, a, to.q);
   };
-  const auto multiply = [&](const quantized_rows& from, std::size_t first, std::size_t rows,
-                            std::size_t column, std::size_t columns) {
-    product.multiply(from.q, lhs.columns, first, rows, column, columns,
-                     options.per_row ? from.zero_points : nullptr,
+  const auto multiply = [&](const quantized_rows& from, const detail::product_part& part) {
+    product.multiply(from.q, lhs.columns, part, options.per_row ? from.zero_points : nullptr,
                      options.per_row ? from.scales : nullptr);
   };
   const detail::product_split split = product.split(lhs.rows, parallel);
@@ -157,17 +155,14 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
     // One block of rows, quantized once; threads share its columns.
     quantized_rows all;
     quantize_rows(0, lhs.rows, all);
-    detail::for_product_tasks(
-        lhs.rows, out.columns, split, parallel,
-        [&](std::size_t first, std::size_t rows, std::size_t column, std::size_t columns) {
-          multiply(all, first, rows, column, columns);
-        });
+    const detail::product_parts parts(lhs.rows, out.columns, split);
+    detail::run_parallel(parallel, parts.size(), [&](std::size_t i) { multiply(all, parts[i]); });
     return;
   }
   detail::for_row_blocks(lhs.rows, split.rows, parallel, [&](std::size_t first, std::size_t rows) {
     quantized_rows block;
     quantize_rows(first, rows, block);
-    multiply(block, first, rows, 0, out.columns);
+    multiply(block, {first, rows, 0, out.columns});
   });
 }
 

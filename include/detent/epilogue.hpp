@@ -44,9 +44,9 @@ struct epilogue_options {
   /// for float outputs.
   std::span<const float> lhs_scales = {};
   std::span<const std::int32_t> lhs_zero_points = {};
-  /// Of gemm() to float only: real values that are added to each column, and to each element. The
-  /// residual may be the output itself.
+  /// Of float outputs: real values that are added to each column.
   std::span<const float> bias = {};
+  /// Of gemm() to float only: real values that are added to each element. May be the output itself.
   matrix_view<const float> residual = {};
 };
 

@@ -98,21 +98,36 @@ struct product_split {
   }
 };
 
-/// Calls body(first row, rows, first column, columns) for the tasks of a product.
-template <class Body>
-void for_product_tasks(std::size_t m, std::size_t n, const product_split& split,
-                       const parallel_for& parallel, const Body& body) {
-  if (m == 0) {
-    return;
+/// What one task multiplies.
+struct product_part {
+  std::size_t first, rows;
+  std::size_t column, columns;
+};
+
+/// The parts of an m x n product.
+class product_parts {
+ public:
+  product_parts(std::size_t m, std::size_t n, const product_split& split) noexcept
+      : m_(m),
+        n_(n),
+        split_(split),
+        columns_(n == 0 ? 1 : (n + split.columns - 1) / split.columns) {}
+
+  [[nodiscard]] std::size_t size() const noexcept {
+    return (m_ + split_.rows - 1) / split_.rows * columns_;
   }
-  const std::size_t column_tasks = n == 0 ? 1 : (n + split.columns - 1) / split.columns;
-  const std::size_t row_tasks = (m + split.rows - 1) / split.rows;
-  run_parallel(parallel, row_tasks * column_tasks, [&](std::size_t i) {
-    const std::size_t first = i / column_tasks * split.rows;
-    const std::size_t column = i % column_tasks * split.columns;
-    body(first, (std::min)(split.rows, m - first), column, (std::min)(split.columns, n - column));
-  });
-}
+  [[nodiscard]] product_part operator[](std::size_t i) const noexcept {
+    const std::size_t first = i / columns_ * split_.rows;
+    const std::size_t column = i % columns_ * split_.columns;
+    return {first, (std::min)(split_.rows, m_ - first), column,
+            (std::min)(split_.columns, n_ - column)};
+  }
+
+ private:
+  std::size_t m_, n_;
+  product_split split_;
+  std::size_t columns_;
+};
 
 /// Room for a block of rows that are made unsigned or quantized: one for each thread, which grows
 /// to what the largest product needs.
@@ -207,9 +222,9 @@ class integer_product {
   /// Rows first .. first + rows from a's bytes, times some columns (from a multiple of
   /// strip_columns on). Zero points and scales are those of these rows; null stands for what the
   /// options give to all rows.
-  void multiply(const std::uint8_t* a, std::size_t lda, std::size_t first, std::size_t rows,
-                std::size_t column, std::size_t columns, const std::int32_t* zero_points,
-                const float* scales) const {
+  void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
+                const std::int32_t* zero_points, const float* scales) const {
+    const auto [first, rows, column, columns] = part;
     std::int32_t row_sums[kernels::largest_rows_per_call];
     kernels::gemm_u8s8_args g;
     g.a = a;
@@ -267,39 +282,57 @@ struct product_with<T, packed_weights> {
   using type = integer_product<T>;
 };
 
+/// A product that was checked and prepared, as tasks that threads may run in any order.
+template <class A, class Weights, class T>
+class product_tasks {
+ public:
+  product_tasks(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> out,
+                const epilogue_options& options, const parallel_for& parallel)
+      : lhs_((require_product(lhs, weights.depth(), weights.columns(), out), lhs)),
+        options_(options),
+        product_(std::type_identity<A>{}, lhs.rows, weights, out, options),
+        parts_(lhs.rows, out.columns, product_.split(lhs.rows, parallel)) {}
+
+  [[nodiscard]] std::size_t size() const noexcept { return parts_.size(); }
+
+  void run(std::size_t task) const {
+    const product_part part = parts_[task];
+    const auto lda = static_cast<std::size_t>(lhs_.row_stride);
+    const std::size_t depth = lhs_.columns;
+    const std::int32_t* zero_points =
+        options_.lhs_zero_points.empty() ? nullptr : options_.lhs_zero_points.data() + part.first;
+    const float* scales =
+        options_.lhs_scales.empty() ? nullptr : options_.lhs_scales.data() + part.first;
+    const A* a = lhs_.data + part.first * lda;
+    if (std::same_as<A, std::uint8_t> || product_.lhs_signed()) {
+      product_.multiply(reinterpret_cast<const std::uint8_t*>(a), lda, part, zero_points, scales);
+      return;
+    }
+    std::uint8_t* shifted = block_memory<std::uint8_t>(part.rows * depth);
+    std::int32_t shifted_zero_points[kernels::largest_rows_per_call];
+    for (std::size_t i = 0; i < part.rows; ++i) {
+      shift_to_unsigned(reinterpret_cast<const std::int8_t*>(a + i * lda), depth,
+                        shifted + i * depth);
+      if (zero_points != nullptr) {
+        shifted_zero_points[i] = zero_points[i] - lhs_shift<A>;
+      }
+    }
+    product_.multiply(shifted, depth, part, zero_points != nullptr ? shifted_zero_points : nullptr,
+                      scales);
+  }
+
+ private:
+  matrix_view<const A> lhs_;
+  epilogue_options options_;
+  typename product_with<T, Weights>::type product_;
+  product_parts parts_;
+};
+
 template <class A, class Weights, class T>
 void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> out,
               const epilogue_options& options, const parallel_for& parallel) {
-  require_product(lhs, weights.depth(), weights.columns(), out);
-  const typename product_with<T, Weights>::type product(std::type_identity<A>{}, lhs.rows, weights,
-                                                        out, options);
-  const auto lda = static_cast<std::size_t>(lhs.row_stride);
-  const std::size_t depth = lhs.columns;
-  for_product_tasks(
-      lhs.rows, out.columns, product.split(lhs.rows, parallel), parallel,
-      [&](std::size_t first, std::size_t rows, std::size_t column, std::size_t columns) {
-        const std::int32_t* zero_points =
-            options.lhs_zero_points.empty() ? nullptr : options.lhs_zero_points.data() + first;
-        const float* scales =
-            options.lhs_scales.empty() ? nullptr : options.lhs_scales.data() + first;
-        const A* a = lhs.data + first * lda;
-        if (std::same_as<A, std::uint8_t> || product.lhs_signed()) {
-          product.multiply(reinterpret_cast<const std::uint8_t*>(a), lda, first, rows, column,
-                           columns, zero_points, scales);
-          return;
-        }
-        std::uint8_t* shifted = block_memory<std::uint8_t>(rows * depth);
-        std::int32_t shifted_zero_points[kernels::largest_rows_per_call];
-        for (std::size_t i = 0; i < rows; ++i) {
-          shift_to_unsigned(reinterpret_cast<const std::int8_t*>(a + i * lda), depth,
-                            shifted + i * depth);
-          if (zero_points != nullptr) {
-            shifted_zero_points[i] = zero_points[i] - lhs_shift<A>;
-          }
-        }
-        product.multiply(shifted, depth, first, rows, column, columns,
-                         zero_points != nullptr ? shifted_zero_points : nullptr, scales);
-      });
+  const product_tasks<A, Weights, T> tasks(lhs, weights, out, options, parallel);
+  run_parallel(parallel, tasks.size(), [&](std::size_t i) { tasks.run(i); });
 }
 
 }  // namespace detail

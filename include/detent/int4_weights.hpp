@@ -11,14 +11,17 @@
 #define DETENT_INT4_WEIGHTS_HPP
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <detent/aligned.hpp>
+#include <detent/byte_format.hpp>
 #include <detent/epilogue.hpp>
 #include <detent/error.hpp>
 #include <detent/gemm.hpp>
@@ -47,7 +50,6 @@ class packed_int4_weights {
   packed_int4_weights(matrix_view<const W> w, const int4_weight_options& options)
       : depth_(w.rows), columns_(w.columns) {
     using kernels::nibble_depth;
-    using kernels::panel_columns;
     constexpr const char* where = "pack_int4_weights";
     constexpr grid levels = std::is_signed_v<W> ? int4::levels : uint4::levels;
     detail::require_matrix(w, where);
@@ -58,40 +60,86 @@ class packed_int4_weights {
                       ? options.group_size
                       : detail::round_up((std::max)(depth_, std::size_t{1}), nibble_depth);
     groups_ = (depth_ + group_size_ - 1) / group_size_;
-    // No sum of a group is larger than 255 * 15 for each k.
-    constexpr std::size_t deepest = std::numeric_limits<std::int32_t>::max() / (255 * 15);
-    detail::require((std::min)(group_size_, depth_) <= deepest, error_kind::overflow, where,
+    detail::require((std::min)(group_size_, depth_) <= deepest_group, error_kind::overflow, where,
                     ": the sums of groups of ", group_size_, " may not fit 32 bits");
     require_parameters(options.scales, "scales");
     require_parameters(options.zero_points, "zero points");
 
-    const std::size_t steps = (depth_ + nibble_depth - 1) / nibble_depth;
-    const std::size_t padded = detail::round_up(columns_, kernels::strip_columns);
-    data_.resize(steps * padded * nibble_depth / 2);
-    scales_.resize(groups_ * padded);
-    zero_points_.resize(groups_ * padded);
-    column_sums_.resize(groups_ * padded);
+    data_.resize(data_size());
+    scales_.resize(parameter_count());
+    zero_points_.resize(parameter_count());
     for (std::size_t j = 0; j < columns_; ++j) {
       for (std::size_t g = 0; g < groups_; ++g) {
-        const std::size_t at =
-            (j / panel_columns * groups_ + g) * panel_columns + j % panel_columns;
+        const std::size_t at = parameter(g, j);
         scales_[at] = options.scales.data != nullptr ? options.scales(g, j) : 1.0F;
         detail::require_scale(scales_[at], where);
         const std::int32_t zero_point =
             options.zero_points.data != nullptr ? options.zero_points(g, j) : 0;
         detail::require_zero_point(zero_point, levels, where);
         zero_points_[at] = static_cast<std::uint8_t>(zero_point - levels.qmin);
-        const std::size_t end = (std::min)((g + 1) * group_size_, depth_);
-        for (std::size_t k = g * group_size_; k < end; ++k) {
-          const std::int32_t code = w(k, j);
-          detail::require(code >= levels.qmin && code <= levels.qmax, error_kind::invalid_argument,
-                          where, ": the code ", code, " of row ", k, ", column ", j, " is outside ",
-                          levels.qmin, "..", levels.qmax);
-          store(k, j, steps, code - levels.qmin);
-          column_sums_[at] += code - zero_point;
-        }
+      }
+      for (std::size_t k = 0; k < depth_; ++k) {
+        const std::int32_t code = w(k, j);
+        detail::require(code >= levels.qmin && code <= levels.qmax, error_kind::invalid_argument,
+                        where, ": the code ", code, " of row ", k, ", column ", j, " is outside ",
+                        levels.qmin, "..", levels.qmax);
+        std::uint8_t& both = data_[position(k, j)];
+        both = static_cast<std::uint8_t>(both | (code - levels.qmin) << half(k));
       }
     }
+    sum_columns();
+  }
+
+  /// The weights as bytes, for load(): the envelope of byte_format.hpp around
+  ///
+  ///   u64 K, u64 N, u64 group size, u32 16 (columns of a panel), u32 8 (k of a step)
+  ///   the panels, and in their order (see kernels::packed_nibbles) scales (f32) and zero points
+  ///   (u8)
+  [[nodiscard]] std::vector<std::byte> save() const {
+    detail::byte_writer to(format);
+    to.put(std::uint64_t{depth_});
+    to.put(std::uint64_t{columns_});
+    to.put(std::uint64_t{group_size_});
+    to.put(static_cast<std::uint32_t>(kernels::panel_columns));
+    to.put(static_cast<std::uint32_t>(kernels::nibble_depth));
+    to.put_array(std::span<const std::uint8_t>(data_));
+    to.put_array(std::span<const float>(scales_));
+    to.put_array(std::span<const std::uint8_t>(zero_points_));
+    return std::move(to).finish();
+  }
+  /// What save() returned. Throws bad_file for anything else, unsupported for a version or a layout
+  /// that this release does not know.
+  [[nodiscard]] static packed_int4_weights load(std::span<const std::byte> bytes) {
+    constexpr const char* where = "packed_int4_weights::load";
+    detail::byte_reader from(bytes, format, where);
+    packed_int4_weights w;
+    w.depth_ = from.get_size(std::numeric_limits<std::uint32_t>::max());
+    w.columns_ = from.get_size(2 * from.rest());
+    w.group_size_ = from.get_size(std::numeric_limits<std::uint32_t>::max());
+    const auto panel = from.get<std::uint32_t>();
+    const auto step = from.get<std::uint32_t>();
+    detail::require(panel == kernels::panel_columns && step == kernels::nibble_depth,
+                    error_kind::unsupported, where, ": panels of ", panel, " columns and steps of ",
+                    step, " k are for other kernels");
+    detail::require(w.group_size_ != 0 && w.group_size_ % kernels::nibble_depth == 0 &&
+                        (std::min)(w.group_size_, w.depth_) <= deepest_group,
+                    error_kind::bad_file, where, ": the group size ", w.group_size_);
+    w.groups_ = (w.depth_ + w.group_size_ - 1) / w.group_size_;
+    from.get_array(w.data_size(), w.data_);
+    from.get_array(w.parameter_count(), w.scales_);
+    from.get_array(w.parameter_count(), w.zero_points_);
+    from.require_end();
+    for (std::size_t j = 0; j < w.columns_; ++j) {
+      for (std::size_t g = 0; g < w.groups_; ++g) {
+        const std::size_t at = w.parameter(g, j);
+        detail::require(std::isfinite(w.scales_[at]) && w.scales_[at] > 0.0F, error_kind::bad_file,
+                        where, ": the scale ", w.scales_[at], " of column ", j);
+        detail::require(w.zero_points_[at] <= uint4::levels.qmax, error_kind::bad_file, where,
+                        ": the zero point ", w.zero_points_[at], " of column ", j);
+      }
+    }
+    w.sum_columns();
+    return w;
   }
 
   [[nodiscard]] std::size_t depth() const noexcept { return depth_; }      // K
@@ -106,11 +154,10 @@ class packed_int4_weights {
   /// What a kernel reads from a column (a multiple of strip_columns) on; valid as long as this
   /// object.
   [[nodiscard]] kernels::packed_nibbles panels(std::size_t column = 0) const noexcept {
-    const std::size_t steps = (depth_ + kernels::nibble_depth - 1) / kernels::nibble_depth;
-    const std::size_t parameter = column * groups_;
-    return {data_.data() + column * steps * (kernels::nibble_depth / 2),
-            zero_points_.data() + parameter, scales_.data() + parameter,
-            column_sums_.data() + parameter, group_size_};
+    const std::size_t first = column * groups_;
+    return {data_.data() + column * steps() * (kernels::nibble_depth / 2),
+            zero_points_.data() + first, scales_.data() + first, column_sums_.data() + first,
+            group_size_};
   }
 
  private:
@@ -121,12 +168,44 @@ class packed_int4_weights {
                     error_kind::shape_mismatch, "pack_int4_weights: the ", what, " are ",
                     parameters.rows, " x ", parameters.columns, ", not ", groups_, " x ", columns_);
   }
-  void store(std::size_t k, std::size_t j, std::size_t steps, std::int32_t code) noexcept {
-    using namespace kernels;  // NOLINT: the names of the layout
-    std::uint8_t& both = data_[(j / panel_columns * steps + k / nibble_depth) * nibble_panel_bytes +
-                               j % panel_columns * group_depth + k % group_depth];
-    both = static_cast<std::uint8_t>(both | code << (k % nibble_depth < group_depth ? 0 : 4));
+  [[nodiscard]] std::size_t steps() const noexcept {
+    return (depth_ + kernels::nibble_depth - 1) / kernels::nibble_depth;
   }
+  [[nodiscard]] std::size_t padded_columns() const noexcept {
+    return detail::round_up(columns_, kernels::strip_columns);
+  }
+  [[nodiscard]] std::size_t data_size() const noexcept {
+    return steps() * padded_columns() * (kernels::nibble_depth / 2);
+  }
+  [[nodiscard]] std::size_t parameter_count() const noexcept { return groups_ * padded_columns(); }
+  /// Where the parameters of a group of a column are.
+  [[nodiscard]] std::size_t parameter(std::size_t group, std::size_t j) const noexcept {
+    using kernels::panel_columns;
+    return (j / panel_columns * groups_ + group) * panel_columns + j % panel_columns;
+  }
+  /// The byte that holds a code, and how far it is shifted there.
+  [[nodiscard]] std::size_t position(std::size_t k, std::size_t j) const noexcept {
+    using namespace kernels;  // NOLINT: the names of the layout
+    return (j / panel_columns * steps() + k / nibble_depth) * nibble_panel_bytes +
+           j % panel_columns * group_depth + k % group_depth;
+  }
+  [[nodiscard]] static constexpr int half(std::size_t k) noexcept {
+    return k % kernels::nibble_depth < kernels::group_depth ? 0 : 4;
+  }
+  void sum_columns() {
+    column_sums_.assign(parameter_count(), 0);
+    for (std::size_t j = 0; j < columns_; ++j) {
+      for (std::size_t k = 0; k < depth_; ++k) {
+        const std::size_t at = parameter(k / group_size_, j);
+        column_sums_[at] += (data_[position(k, j)] >> half(k) & 0x0F) - zero_points_[at];
+      }
+    }
+  }
+
+  static constexpr detail::byte_format format{"detentW4", 1};
+  /// No sum of a group is larger than 255 * 15 for each k.
+  static constexpr std::size_t deepest_group =
+      std::numeric_limits<std::int32_t>::max() / (255 * 15);
 
   std::size_t depth_ = 0;
   std::size_t columns_ = 0;
@@ -173,9 +252,9 @@ class int4_product {
     return {rows, weights_.columns(), weights_.depth(), rows_per_task, bool{parallel}};
   }
 
-  void multiply(const std::uint8_t* a, std::size_t lda, std::size_t first, std::size_t rows,
-                std::size_t column, std::size_t columns, const std::int32_t* zero_points,
-                const float* scales) const noexcept {
+  void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
+                const std::int32_t* zero_points, const float* scales) const noexcept {
+    const auto [first, rows, column, columns] = part;
     std::int32_t same_zero_points[rows_per_task];
     float same_scales[rows_per_task];
     if (zero_points == nullptr) {

@@ -4,15 +4,18 @@
 #define DETENT_PACK_HPP
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <detent/aligned.hpp>
+#include <detent/byte_format.hpp>
 #include <detent/error.hpp>
 #include <detent/kernels/table.hpp>
 #include <detent/quantize.hpp>
@@ -91,30 +94,65 @@ class packed_weights {
       has_zero_points_ = has_zero_points_ || zero_point != 0;
     }
 
-    using kernels::group_depth;
-    using kernels::panel_columns;
-    const std::size_t groups = detail::round_up(depth_, group_depth) / group_depth;
-    data_.resize(groups * group_depth * detail::round_up(columns_, panel_columns));
-    column_sums_.resize(columns_);
+    data_.resize(packed_size(depth_, columns_));
     for (std::size_t j = 0; j < columns_; ++j) {
-      std::int8_t* column = data_.data() +
-                            j / panel_columns * groups * group_depth * panel_columns +
-                            j % panel_columns * group_depth;
-      std::int64_t sum = 0;
-      std::int64_t magnitude = 0;
       for (std::size_t k = 0; k < depth_; ++k) {
-        const auto value = static_cast<std::int8_t>(w(k, j) - shift);
-        column[k / group_depth * group_depth * panel_columns + k % group_depth] = value;
-        sum += value;
-        const std::int64_t distance = std::int64_t{value} - zero_points_[j];
-        magnitude += distance < 0 ? -distance : distance;
+        data_[position(k, j)] = static_cast<std::int8_t>(w(k, j) - shift);
       }
-      // Only ever used modulo 2^32, as the vector lanes are.
-      column_sums_[j] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum));
-      const std::int64_t bias = bias_[j];
-      certificate_.accumulator_bound =
-          (std::max)(certificate_.accumulator_bound, 255 * magnitude + (bias < 0 ? -bias : bias));
     }
+    certify();
+  }
+
+  /// The weights as bytes, for load(): the envelope of byte_format.hpp around
+  ///
+  ///   u64 K, u64 N, u32 16 (columns of a panel), u32 4 (k of a group)
+  ///   the panels (kernels::packed_panels::data), then N scales (f32), zero points (i32) and
+  ///   biases (i32)
+  ///
+  /// All targets read the same panels; what some of them need besides is made when it is first
+  /// used.
+  [[nodiscard]] std::vector<std::byte> save() const {
+    detail::byte_writer to(format);
+    to.put(std::uint64_t{depth_});
+    to.put(std::uint64_t{columns_});
+    to.put(static_cast<std::uint32_t>(kernels::panel_columns));
+    to.put(static_cast<std::uint32_t>(kernels::group_depth));
+    to.put_array(data());
+    to.put_array(scales());
+    to.put_array(zero_points());
+    to.put_array(bias());
+    return std::move(to).finish();
+  }
+  /// What save() returned. The certificate is computed anew. Throws bad_file for anything else,
+  /// unsupported for a version or a layout that this release does not know.
+  [[nodiscard]] static packed_weights load(std::span<const std::byte> bytes) {
+    constexpr const char* where = "packed_weights::load";
+    detail::byte_reader from(bytes, format, where);
+    packed_weights w;
+    // Whatever the columns are, each k takes a byte at least, and the reverse.
+    w.depth_ = from.get_size(std::numeric_limits<std::uint32_t>::max());
+    w.columns_ = from.get_size(from.rest());
+    const auto panel = from.get<std::uint32_t>();
+    const auto group = from.get<std::uint32_t>();
+    detail::require(panel == kernels::panel_columns && group == kernels::group_depth,
+                    error_kind::unsupported, where, ": panels of ", panel,
+                    " columns and groups of ", group, " k are for other kernels");
+    from.get_array(packed_size(w.depth_, w.columns_), w.data_);
+    from.get_array(w.columns_, w.scales_);
+    from.get_array(w.columns_, w.zero_points_);
+    from.get_array(w.columns_, w.bias_);
+    from.require_end();
+    for (std::size_t j = 0; j < w.columns_; ++j) {
+      detail::require(std::isfinite(w.scales_[j]) && w.scales_[j] > 0.0F, error_kind::bad_file,
+                      where, ": the scale ", w.scales_[j], " of column ", j);
+      detail::require(w.zero_points_[j] >= full_grid<std::int8_t>.qmin &&
+                          w.zero_points_[j] <= full_grid<std::int8_t>.qmax,
+                      error_kind::bad_file, where, ": the zero point ", w.zero_points_[j],
+                      " of column ", j);
+      w.has_zero_points_ = w.has_zero_points_ || w.zero_points_[j] != 0;
+    }
+    w.certify();
+    return w;
   }
 
   [[nodiscard]] std::size_t depth() const noexcept { return depth_; }      // K
@@ -143,6 +181,38 @@ class packed_weights {
   [[nodiscard]] bool has_zero_points() const noexcept { return has_zero_points_; }
 
  private:
+  static constexpr detail::byte_format format{"detentW8", 1};
+
+  [[nodiscard]] static std::size_t packed_size(std::size_t depth, std::size_t columns) noexcept {
+    return detail::round_up(depth, kernels::group_depth) *
+           detail::round_up(columns, kernels::panel_columns);
+  }
+  [[nodiscard]] std::size_t position(std::size_t k, std::size_t j) const noexcept {
+    using kernels::group_depth;
+    using kernels::panel_columns;
+    return j / panel_columns * detail::round_up(depth_, group_depth) * panel_columns +
+           (k / group_depth * panel_columns + j % panel_columns) * group_depth + k % group_depth;
+  }
+  /// Computes the column sums and the certificate.
+  void certify() {
+    column_sums_.resize(columns_);
+    for (std::size_t j = 0; j < columns_; ++j) {
+      std::int64_t sum = 0;
+      std::int64_t magnitude = 0;
+      for (std::size_t k = 0; k < depth_; ++k) {
+        const std::int64_t value = data_[position(k, j)];
+        sum += value;
+        const std::int64_t distance = value - zero_points_[j];
+        magnitude += distance < 0 ? -distance : distance;
+      }
+      // Only ever used modulo 2^32, as the vector lanes are.
+      column_sums_[j] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum));
+      const std::int64_t bias = bias_[j];
+      certificate_.accumulator_bound =
+          (std::max)(certificate_.accumulator_bound, 255 * magnitude + (bias < 0 ? -bias : bias));
+    }
+  }
+
   std::size_t depth_ = 0;
   std::size_t columns_ = 0;
   detail::aligned_vector<std::int8_t> data_;

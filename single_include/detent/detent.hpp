@@ -3373,9 +3373,12 @@ class quarter_epilogue {
       multiplier_[j] = inside && e.multiplier != nullptr
                            ? hn::LoadU(float_tag{}, e.multiplier + column)
                            : hn::Zero(float_tag{});
+      bias_[j] = inside && e.bias != nullptr ? hn::LoadU(float_tag{}, e.bias + column)
+                                             : hn::Zero(float_tag{});
     }
     to_quarters(int_tag{}, offset_);
     to_quarters(float_tag{}, multiplier_);
+    to_quarters(float_tag{}, bias_);
   }
 
   [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
@@ -3397,8 +3400,10 @@ class quarter_epilogue {
     } else {
       float_vector v[quarters];
       DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-        v[k] = clamp_ordered(hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]), lower_,
-                             upper_);
+        // Without a bias the sum of the product and 0 is rounded to the product.
+        v[k] =
+            clamp_ordered(hn::MulAdd(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k], bias_[k]),
+                          lower_, upper_);
       }
       from_quarters(float_tag{}, v);
       store_vectors(v, float_tag{}, count, static_cast<float*>(c) + index);
@@ -3446,6 +3451,7 @@ class quarter_epilogue {
   integer_output output_;
   int_vector offset_[quarters];
   float_vector multiplier_[quarters];
+  float_vector bias_[quarters];
   float_vector lower_, upper_;
   grid_vectors grid_;
 };
@@ -4158,6 +4164,9 @@ inline constexpr std::size_t nibble_panels = lanes == panel_columns ? (kRows == 
 inline constexpr std::size_t nibble_rows = lanes == panel_columns ? 8 : 2;
 inline constexpr std::size_t nibble_block_panels = 4;
 
+/// Bytes of a panel from what is multiplied to what is fetched, where weights are read once only.
+inline constexpr std::size_t fetched_ahead = 2048;
+
 /// What a tile of kRows rows and some panels adds up.
 template <std::size_t kRows>
 struct nibble_sums {
@@ -4257,6 +4266,11 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
     const std::size_t end = (std::min)((group + 1) * (g.b.group_size / nibble_depth), steps);
     const std::size_t whole_end = (std::min)(end, whole_steps);
     for (; step < whole_end; ++step) {
+      if constexpr (kRows <= 2) {
+        DETENT_UNROLL for (std::size_t p = 0; p < sums_type::panels; ++p) {
+          hwy::Prefetch(b + p * panel_stride + step * nibble_panel_bytes + fetched_ahead);
+        }
+      }
       add_nibbles<kRows>(a, step * nibble_depth, b + step * nibble_panel_bytes, panel_stride,
                          zero_point, sums);
     }
@@ -4424,9 +4438,12 @@ class quarter_epilogue {
       multiplier_[j] = inside && e.multiplier != nullptr
                            ? hn::LoadU(float_tag{}, e.multiplier + column)
                            : hn::Zero(float_tag{});
+      bias_[j] = inside && e.bias != nullptr ? hn::LoadU(float_tag{}, e.bias + column)
+                                             : hn::Zero(float_tag{});
     }
     to_quarters(int_tag{}, offset_);
     to_quarters(float_tag{}, multiplier_);
+    to_quarters(float_tag{}, bias_);
   }
 
   [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
@@ -4448,8 +4465,10 @@ class quarter_epilogue {
     } else {
       float_vector v[quarters];
       DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-        v[k] = clamp_ordered(hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]), lower_,
-                             upper_);
+        // Without a bias the sum of the product and 0 is rounded to the product.
+        v[k] =
+            clamp_ordered(hn::MulAdd(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k], bias_[k]),
+                          lower_, upper_);
       }
       from_quarters(float_tag{}, v);
       store_vectors(v, float_tag{}, count, static_cast<float*>(c) + index);
@@ -4497,6 +4516,7 @@ class quarter_epilogue {
   integer_output output_;
   int_vector offset_[quarters];
   float_vector multiplier_[quarters];
+  float_vector bias_[quarters];
   float_vector lower_, upper_;
   grid_vectors grid_;
 };
@@ -5209,6 +5229,9 @@ inline constexpr std::size_t nibble_panels = lanes == panel_columns ? (kRows == 
 inline constexpr std::size_t nibble_rows = lanes == panel_columns ? 8 : 2;
 inline constexpr std::size_t nibble_block_panels = 4;
 
+/// Bytes of a panel from what is multiplied to what is fetched, where weights are read once only.
+inline constexpr std::size_t fetched_ahead = 2048;
+
 /// What a tile of kRows rows and some panels adds up.
 template <std::size_t kRows>
 struct nibble_sums {
@@ -5308,6 +5331,11 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
     const std::size_t end = (std::min)((group + 1) * (g.b.group_size / nibble_depth), steps);
     const std::size_t whole_end = (std::min)(end, whole_steps);
     for (; step < whole_end; ++step) {
+      if constexpr (kRows <= 2) {
+        DETENT_UNROLL for (std::size_t p = 0; p < sums_type::panels; ++p) {
+          hwy::Prefetch(b + p * panel_stride + step * nibble_panel_bytes + fetched_ahead);
+        }
+      }
       add_nibbles<kRows>(a, step * nibble_depth, b + step * nibble_panel_bytes, panel_stride,
                          zero_point, sums);
     }
@@ -6595,9 +6623,12 @@ class quarter_epilogue {
       multiplier_[j] = inside && e.multiplier != nullptr
                            ? hn::LoadU(float_tag{}, e.multiplier + column)
                            : hn::Zero(float_tag{});
+      bias_[j] = inside && e.bias != nullptr ? hn::LoadU(float_tag{}, e.bias + column)
+                                             : hn::Zero(float_tag{});
     }
     to_quarters(int_tag{}, offset_);
     to_quarters(float_tag{}, multiplier_);
+    to_quarters(float_tag{}, bias_);
   }
 
   [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
@@ -6619,8 +6650,10 @@ class quarter_epilogue {
     } else {
       float_vector v[quarters];
       DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-        v[k] = clamp_ordered(hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]), lower_,
-                             upper_);
+        // Without a bias the sum of the product and 0 is rounded to the product.
+        v[k] =
+            clamp_ordered(hn::MulAdd(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k], bias_[k]),
+                          lower_, upper_);
       }
       from_quarters(float_tag{}, v);
       store_vectors(v, float_tag{}, count, static_cast<float*>(c) + index);
@@ -6668,6 +6701,7 @@ class quarter_epilogue {
   integer_output output_;
   int_vector offset_[quarters];
   float_vector multiplier_[quarters];
+  float_vector bias_[quarters];
   float_vector lower_, upper_;
   grid_vectors grid_;
 };
@@ -7380,6 +7414,9 @@ inline constexpr std::size_t nibble_panels = lanes == panel_columns ? (kRows == 
 inline constexpr std::size_t nibble_rows = lanes == panel_columns ? 8 : 2;
 inline constexpr std::size_t nibble_block_panels = 4;
 
+/// Bytes of a panel from what is multiplied to what is fetched, where weights are read once only.
+inline constexpr std::size_t fetched_ahead = 2048;
+
 /// What a tile of kRows rows and some panels adds up.
 template <std::size_t kRows>
 struct nibble_sums {
@@ -7479,6 +7516,11 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
     const std::size_t end = (std::min)((group + 1) * (g.b.group_size / nibble_depth), steps);
     const std::size_t whole_end = (std::min)(end, whole_steps);
     for (; step < whole_end; ++step) {
+      if constexpr (kRows <= 2) {
+        DETENT_UNROLL for (std::size_t p = 0; p < sums_type::panels; ++p) {
+          hwy::Prefetch(b + p * panel_stride + step * nibble_panel_bytes + fetched_ahead);
+        }
+      }
       add_nibbles<kRows>(a, step * nibble_depth, b + step * nibble_panel_bytes, panel_stride,
                          zero_point, sums);
     }
@@ -7646,9 +7688,12 @@ class quarter_epilogue {
       multiplier_[j] = inside && e.multiplier != nullptr
                            ? hn::LoadU(float_tag{}, e.multiplier + column)
                            : hn::Zero(float_tag{});
+      bias_[j] = inside && e.bias != nullptr ? hn::LoadU(float_tag{}, e.bias + column)
+                                             : hn::Zero(float_tag{});
     }
     to_quarters(int_tag{}, offset_);
     to_quarters(float_tag{}, multiplier_);
+    to_quarters(float_tag{}, bias_);
   }
 
   [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
@@ -7670,8 +7715,10 @@ class quarter_epilogue {
     } else {
       float_vector v[quarters];
       DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-        v[k] = clamp_ordered(hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]), lower_,
-                             upper_);
+        // Without a bias the sum of the product and 0 is rounded to the product.
+        v[k] =
+            clamp_ordered(hn::MulAdd(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k], bias_[k]),
+                          lower_, upper_);
       }
       from_quarters(float_tag{}, v);
       store_vectors(v, float_tag{}, count, static_cast<float*>(c) + index);
@@ -7719,6 +7766,7 @@ class quarter_epilogue {
   integer_output output_;
   int_vector offset_[quarters];
   float_vector multiplier_[quarters];
+  float_vector bias_[quarters];
   float_vector lower_, upper_;
   grid_vectors grid_;
 };
@@ -8431,6 +8479,9 @@ inline constexpr std::size_t nibble_panels = lanes == panel_columns ? (kRows == 
 inline constexpr std::size_t nibble_rows = lanes == panel_columns ? 8 : 2;
 inline constexpr std::size_t nibble_block_panels = 4;
 
+/// Bytes of a panel from what is multiplied to what is fetched, where weights are read once only.
+inline constexpr std::size_t fetched_ahead = 2048;
+
 /// What a tile of kRows rows and some panels adds up.
 template <std::size_t kRows>
 struct nibble_sums {
@@ -8530,6 +8581,11 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
     const std::size_t end = (std::min)((group + 1) * (g.b.group_size / nibble_depth), steps);
     const std::size_t whole_end = (std::min)(end, whole_steps);
     for (; step < whole_end; ++step) {
+      if constexpr (kRows <= 2) {
+        DETENT_UNROLL for (std::size_t p = 0; p < sums_type::panels; ++p) {
+          hwy::Prefetch(b + p * panel_stride + step * nibble_panel_bytes + fetched_ahead);
+        }
+      }
       add_nibbles<kRows>(a, step * nibble_depth, b + step * nibble_panel_bytes, panel_stride,
                          zero_point, sums);
     }
@@ -10994,14 +11050,189 @@ DETENT_NAMESPACE_END
 #define DETENT_PACK_HPP
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
+// ---- detent/byte_format.hpp ----
+// The envelope of what the library saves: little-endian on every machine, with a version and a
+// checksum.
+//
+//   offset 0    8 bytes   "detent" and two characters that say what it is
+//          8    u32       version of the content's layout
+//          12   u32       0
+//          16   u64       size of the content in bytes
+//          24             the content
+//          24 + size      u64: FNV-1a (64 bits) of all bytes before
+//
+// FNV-1a changes with every single byte, wherever it is; it protects from damage, not from malice,
+// so that readers check what they read besides.
+#ifndef DETENT_BYTE_FORMAT_HPP
+#define DETENT_BYTE_FORMAT_HPP
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// What an envelope holds: eight characters and a version.
+struct byte_format {
+  std::string_view name;
+  std::uint32_t version;
+};
+
+[[nodiscard]] inline std::uint64_t checksum(std::span<const std::byte> bytes) noexcept {
+  std::uint64_t hash = 0xCBF29CE484222325U;
+  for (const std::byte b : bytes) {
+    hash = (hash ^ static_cast<std::uint64_t>(b)) * 0x100000001B3U;
+  }
+  return hash;
+}
+
+/// The unsigned integer that has the bits of a T.
+template <class T>
+using bits_of = std::conditional_t<
+    sizeof(T) == 1, std::uint8_t,
+    std::conditional_t<sizeof(T) == 2, std::uint16_t,
+                       std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>>;
+
+inline constexpr std::size_t envelope_header = 24;
+
+/// Numbers and arrays one behind the other.
+class byte_writer {
+ public:
+  explicit byte_writer(const byte_format& format) {
+    for (const char c : format.name) {
+      put(c);
+    }
+    put(format.version);
+    put(std::uint32_t{0});
+    put(std::uint64_t{0});  // the size; see finish()
+  }
+
+  template <class T>
+  requires std::is_arithmetic_v<T>
+  void put(T value) {
+    const auto bits = std::bit_cast<bits_of<T>>(value);
+    for (std::size_t i = 0; i < sizeof(T); ++i) {
+      bytes_.push_back(static_cast<std::byte>(bits >> (8 * i) & 0xFFU));
+    }
+  }
+  template <class T>
+  void put_array(std::span<const T> values) {
+    if constexpr (std::endian::native == std::endian::little || sizeof(T) == 1) {
+      const auto bytes = std::as_bytes(values);
+      bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    } else {
+      for (const T value : values) {
+        put(value);
+      }
+    }
+  }
+
+  [[nodiscard]] std::vector<std::byte> finish() && {
+    const std::uint64_t size = bytes_.size() - envelope_header;
+    for (std::size_t i = 0; i < sizeof size; ++i) {
+      bytes_[16 + i] = static_cast<std::byte>(size >> (8 * i) & 0xFFU);
+    }
+    put(checksum(bytes_));
+    return std::move(bytes_);
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+/// Reads what byte_writer wrote. Everything that does not fit throws bad_file, a version that is
+/// not known unsupported.
+class byte_reader {
+ public:
+  byte_reader(std::span<const std::byte> bytes, const byte_format& format, const char* where)
+      : rest_(bytes), where_(where) {
+    const std::size_t given = bytes.size();
+    require(given >= envelope_header, error_kind::bad_file, where, ": ", given,
+            " bytes are too few");
+    for (const char c : format.name) {
+      require(get<char>() == c, error_kind::bad_file, where, ": these are not ", format.name);
+    }
+    const auto version = get<std::uint32_t>();
+    require(version == format.version, error_kind::unsupported, where, ": version ", version,
+            " of the layout, this release reads ", format.version);
+    require(get<std::uint32_t>() == 0, error_kind::bad_file, where, ": the header is damaged");
+    const auto size = get<std::uint64_t>();
+    require(size == given - envelope_header - sizeof(std::uint64_t) &&
+                given >= envelope_header + sizeof(std::uint64_t),
+            error_kind::bad_file, where, ": ", given, " bytes for a content of ", size);
+    const auto content = bytes.first(envelope_header + static_cast<std::size_t>(size));
+    rest_ = bytes.last(sizeof(std::uint64_t));
+    require(get<std::uint64_t>() == checksum(content), error_kind::bad_file, where,
+            ": the checksum is wrong");
+    rest_ = content.subspan(envelope_header);
+  }
+
+  template <class T>
+  [[nodiscard]] T get() {
+    require(rest_.size() >= sizeof(T), error_kind::bad_file, where_, ": ends early");
+    bits_of<T> bits = 0;
+    for (std::size_t i = 0; i < sizeof(T); ++i) {
+      bits = static_cast<bits_of<T>>(
+          bits | static_cast<bits_of<T>>(static_cast<bits_of<T>>(rest_[i]) << (8 * i)));
+    }
+    rest_ = rest_.subspan(sizeof(T));
+    return std::bit_cast<T>(bits);
+  }
+  /// A size or a count; at most `largest`.
+  [[nodiscard]] std::size_t get_size(std::uint64_t largest) {
+    const auto size = get<std::uint64_t>();
+    require(size <= largest, error_kind::bad_file, where_, ": the size ", size, " is larger than ",
+            largest);
+    return static_cast<std::size_t>(size);
+  }
+  /// `count` values into a vector, which is only made if they are there.
+  template <class Vector>
+  void get_array(std::size_t count, Vector& values) {
+    using T = typename Vector::value_type;
+    require(count <= rest_.size() / sizeof(T), error_kind::bad_file, where_, ": ends early");
+    values.resize(count);
+    if constexpr (std::endian::native == std::endian::little || sizeof(T) == 1) {
+      if (count != 0) {
+        std::memcpy(values.data(), rest_.data(), count * sizeof(T));
+      }
+      rest_ = rest_.subspan(count * sizeof(T));
+    } else {
+      for (T& value : values) {
+        value = get<T>();
+      }
+    }
+  }
+  [[nodiscard]] std::size_t rest() const noexcept { return rest_.size(); }
+  void require_end() const {
+    require(rest_.empty(), error_kind::bad_file, where_, ": ", rest_.size(), " bytes too many");
+  }
+
+ private:
+  std::span<const std::byte> rest_;
+  const char* where_;
+};
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_BYTE_FORMAT_HPP
 // ---- detent/weight_pairs.hpp ----
 // Weights for processors without VNNI, whose vpmaddubsw adds the products of two neighbouring k in
 // 16 bits and saturates: kernels::packed_panels says what is made here.
@@ -11282,30 +11513,65 @@ class packed_weights {
       has_zero_points_ = has_zero_points_ || zero_point != 0;
     }
 
-    using kernels::group_depth;
-    using kernels::panel_columns;
-    const std::size_t groups = detail::round_up(depth_, group_depth) / group_depth;
-    data_.resize(groups * group_depth * detail::round_up(columns_, panel_columns));
-    column_sums_.resize(columns_);
+    data_.resize(packed_size(depth_, columns_));
     for (std::size_t j = 0; j < columns_; ++j) {
-      std::int8_t* column = data_.data() +
-                            j / panel_columns * groups * group_depth * panel_columns +
-                            j % panel_columns * group_depth;
-      std::int64_t sum = 0;
-      std::int64_t magnitude = 0;
       for (std::size_t k = 0; k < depth_; ++k) {
-        const auto value = static_cast<std::int8_t>(w(k, j) - shift);
-        column[k / group_depth * group_depth * panel_columns + k % group_depth] = value;
-        sum += value;
-        const std::int64_t distance = std::int64_t{value} - zero_points_[j];
-        magnitude += distance < 0 ? -distance : distance;
+        data_[position(k, j)] = static_cast<std::int8_t>(w(k, j) - shift);
       }
-      // Only ever used modulo 2^32, as the vector lanes are.
-      column_sums_[j] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum));
-      const std::int64_t bias = bias_[j];
-      certificate_.accumulator_bound =
-          (std::max)(certificate_.accumulator_bound, 255 * magnitude + (bias < 0 ? -bias : bias));
     }
+    certify();
+  }
+
+  /// The weights as bytes, for load(): the envelope of byte_format.hpp around
+  ///
+  ///   u64 K, u64 N, u32 16 (columns of a panel), u32 4 (k of a group)
+  ///   the panels (kernels::packed_panels::data), then N scales (f32), zero points (i32) and
+  ///   biases (i32)
+  ///
+  /// All targets read the same panels; what some of them need besides is made when it is first
+  /// used.
+  [[nodiscard]] std::vector<std::byte> save() const {
+    detail::byte_writer to(format);
+    to.put(std::uint64_t{depth_});
+    to.put(std::uint64_t{columns_});
+    to.put(static_cast<std::uint32_t>(kernels::panel_columns));
+    to.put(static_cast<std::uint32_t>(kernels::group_depth));
+    to.put_array(data());
+    to.put_array(scales());
+    to.put_array(zero_points());
+    to.put_array(bias());
+    return std::move(to).finish();
+  }
+  /// What save() returned. The certificate is computed anew. Throws bad_file for anything else,
+  /// unsupported for a version or a layout that this release does not know.
+  [[nodiscard]] static packed_weights load(std::span<const std::byte> bytes) {
+    constexpr const char* where = "packed_weights::load";
+    detail::byte_reader from(bytes, format, where);
+    packed_weights w;
+    // Whatever the columns are, each k takes a byte at least, and the reverse.
+    w.depth_ = from.get_size(std::numeric_limits<std::uint32_t>::max());
+    w.columns_ = from.get_size(from.rest());
+    const auto panel = from.get<std::uint32_t>();
+    const auto group = from.get<std::uint32_t>();
+    detail::require(panel == kernels::panel_columns && group == kernels::group_depth,
+                    error_kind::unsupported, where, ": panels of ", panel,
+                    " columns and groups of ", group, " k are for other kernels");
+    from.get_array(packed_size(w.depth_, w.columns_), w.data_);
+    from.get_array(w.columns_, w.scales_);
+    from.get_array(w.columns_, w.zero_points_);
+    from.get_array(w.columns_, w.bias_);
+    from.require_end();
+    for (std::size_t j = 0; j < w.columns_; ++j) {
+      detail::require(std::isfinite(w.scales_[j]) && w.scales_[j] > 0.0F, error_kind::bad_file,
+                      where, ": the scale ", w.scales_[j], " of column ", j);
+      detail::require(w.zero_points_[j] >= full_grid<std::int8_t>.qmin &&
+                          w.zero_points_[j] <= full_grid<std::int8_t>.qmax,
+                      error_kind::bad_file, where, ": the zero point ", w.zero_points_[j],
+                      " of column ", j);
+      w.has_zero_points_ = w.has_zero_points_ || w.zero_points_[j] != 0;
+    }
+    w.certify();
+    return w;
   }
 
   [[nodiscard]] std::size_t depth() const noexcept { return depth_; }      // K
@@ -11334,6 +11600,38 @@ class packed_weights {
   [[nodiscard]] bool has_zero_points() const noexcept { return has_zero_points_; }
 
  private:
+  static constexpr detail::byte_format format{"detentW8", 1};
+
+  [[nodiscard]] static std::size_t packed_size(std::size_t depth, std::size_t columns) noexcept {
+    return detail::round_up(depth, kernels::group_depth) *
+           detail::round_up(columns, kernels::panel_columns);
+  }
+  [[nodiscard]] std::size_t position(std::size_t k, std::size_t j) const noexcept {
+    using kernels::group_depth;
+    using kernels::panel_columns;
+    return j / panel_columns * detail::round_up(depth_, group_depth) * panel_columns +
+           (k / group_depth * panel_columns + j % panel_columns) * group_depth + k % group_depth;
+  }
+  /// Computes the column sums and the certificate.
+  void certify() {
+    column_sums_.resize(columns_);
+    for (std::size_t j = 0; j < columns_; ++j) {
+      std::int64_t sum = 0;
+      std::int64_t magnitude = 0;
+      for (std::size_t k = 0; k < depth_; ++k) {
+        const std::int64_t value = data_[position(k, j)];
+        sum += value;
+        const std::int64_t distance = value - zero_points_[j];
+        magnitude += distance < 0 ? -distance : distance;
+      }
+      // Only ever used modulo 2^32, as the vector lanes are.
+      column_sums_[j] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum));
+      const std::int64_t bias = bias_[j];
+      certificate_.accumulator_bound =
+          (std::max)(certificate_.accumulator_bound, 255 * magnitude + (bias < 0 ? -bias : bias));
+    }
+  }
+
   std::size_t depth_ = 0;
   std::size_t columns_ = 0;
   detail::aligned_vector<std::int8_t> data_;
@@ -11696,9 +11994,9 @@ struct epilogue_options {
   /// for float outputs.
   std::span<const float> lhs_scales = {};
   std::span<const std::int32_t> lhs_zero_points = {};
-  /// Of gemm() to float only: real values that are added to each column, and to each element. The
-  /// residual may be the output itself.
+  /// Of float outputs: real values that are added to each column.
   std::span<const float> bias = {};
+  /// Of gemm() to float only: real values that are added to each element. May be the output itself.
   matrix_view<const float> residual = {};
 };
 
@@ -11911,21 +12209,36 @@ struct product_split {
   }
 };
 
-/// Calls body(first row, rows, first column, columns) for the tasks of a product.
-template <class Body>
-void for_product_tasks(std::size_t m, std::size_t n, const product_split& split,
-                       const parallel_for& parallel, const Body& body) {
-  if (m == 0) {
-    return;
+/// What one task multiplies.
+struct product_part {
+  std::size_t first, rows;
+  std::size_t column, columns;
+};
+
+/// The parts of an m x n product.
+class product_parts {
+ public:
+  product_parts(std::size_t m, std::size_t n, const product_split& split) noexcept
+      : m_(m),
+        n_(n),
+        split_(split),
+        columns_(n == 0 ? 1 : (n + split.columns - 1) / split.columns) {}
+
+  [[nodiscard]] std::size_t size() const noexcept {
+    return (m_ + split_.rows - 1) / split_.rows * columns_;
   }
-  const std::size_t column_tasks = n == 0 ? 1 : (n + split.columns - 1) / split.columns;
-  const std::size_t row_tasks = (m + split.rows - 1) / split.rows;
-  run_parallel(parallel, row_tasks * column_tasks, [&](std::size_t i) {
-    const std::size_t first = i / column_tasks * split.rows;
-    const std::size_t column = i % column_tasks * split.columns;
-    body(first, (std::min)(split.rows, m - first), column, (std::min)(split.columns, n - column));
-  });
-}
+  [[nodiscard]] product_part operator[](std::size_t i) const noexcept {
+    const std::size_t first = i / columns_ * split_.rows;
+    const std::size_t column = i % columns_ * split_.columns;
+    return {first, (std::min)(split_.rows, m_ - first), column,
+            (std::min)(split_.columns, n_ - column)};
+  }
+
+ private:
+  std::size_t m_, n_;
+  product_split split_;
+  std::size_t columns_;
+};
 
 /// Room for a block of rows that are made unsigned or quantized: one for each thread, which grows
 /// to what the largest product needs.
@@ -12020,9 +12333,9 @@ class integer_product {
   /// Rows first .. first + rows from a's bytes, times some columns (from a multiple of
   /// strip_columns on). Zero points and scales are those of these rows; null stands for what the
   /// options give to all rows.
-  void multiply(const std::uint8_t* a, std::size_t lda, std::size_t first, std::size_t rows,
-                std::size_t column, std::size_t columns, const std::int32_t* zero_points,
-                const float* scales) const {
+  void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
+                const std::int32_t* zero_points, const float* scales) const {
+    const auto [first, rows, column, columns] = part;
     std::int32_t row_sums[kernels::largest_rows_per_call];
     kernels::gemm_u8s8_args g;
     g.a = a;
@@ -12080,39 +12393,57 @@ struct product_with<T, packed_weights> {
   using type = integer_product<T>;
 };
 
+/// A product that was checked and prepared, as tasks that threads may run in any order.
+template <class A, class Weights, class T>
+class product_tasks {
+ public:
+  product_tasks(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> out,
+                const epilogue_options& options, const parallel_for& parallel)
+      : lhs_((require_product(lhs, weights.depth(), weights.columns(), out), lhs)),
+        options_(options),
+        product_(std::type_identity<A>{}, lhs.rows, weights, out, options),
+        parts_(lhs.rows, out.columns, product_.split(lhs.rows, parallel)) {}
+
+  [[nodiscard]] std::size_t size() const noexcept { return parts_.size(); }
+
+  void run(std::size_t task) const {
+    const product_part part = parts_[task];
+    const auto lda = static_cast<std::size_t>(lhs_.row_stride);
+    const std::size_t depth = lhs_.columns;
+    const std::int32_t* zero_points =
+        options_.lhs_zero_points.empty() ? nullptr : options_.lhs_zero_points.data() + part.first;
+    const float* scales =
+        options_.lhs_scales.empty() ? nullptr : options_.lhs_scales.data() + part.first;
+    const A* a = lhs_.data + part.first * lda;
+    if (std::same_as<A, std::uint8_t> || product_.lhs_signed()) {
+      product_.multiply(reinterpret_cast<const std::uint8_t*>(a), lda, part, zero_points, scales);
+      return;
+    }
+    std::uint8_t* shifted = block_memory<std::uint8_t>(part.rows * depth);
+    std::int32_t shifted_zero_points[kernels::largest_rows_per_call];
+    for (std::size_t i = 0; i < part.rows; ++i) {
+      shift_to_unsigned(reinterpret_cast<const std::int8_t*>(a + i * lda), depth,
+                        shifted + i * depth);
+      if (zero_points != nullptr) {
+        shifted_zero_points[i] = zero_points[i] - lhs_shift<A>;
+      }
+    }
+    product_.multiply(shifted, depth, part, zero_points != nullptr ? shifted_zero_points : nullptr,
+                      scales);
+  }
+
+ private:
+  matrix_view<const A> lhs_;
+  epilogue_options options_;
+  typename product_with<T, Weights>::type product_;
+  product_parts parts_;
+};
+
 template <class A, class Weights, class T>
 void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> out,
               const epilogue_options& options, const parallel_for& parallel) {
-  require_product(lhs, weights.depth(), weights.columns(), out);
-  const typename product_with<T, Weights>::type product(std::type_identity<A>{}, lhs.rows, weights,
-                                                        out, options);
-  const auto lda = static_cast<std::size_t>(lhs.row_stride);
-  const std::size_t depth = lhs.columns;
-  for_product_tasks(
-      lhs.rows, out.columns, product.split(lhs.rows, parallel), parallel,
-      [&](std::size_t first, std::size_t rows, std::size_t column, std::size_t columns) {
-        const std::int32_t* zero_points =
-            options.lhs_zero_points.empty() ? nullptr : options.lhs_zero_points.data() + first;
-        const float* scales =
-            options.lhs_scales.empty() ? nullptr : options.lhs_scales.data() + first;
-        const A* a = lhs.data + first * lda;
-        if (std::same_as<A, std::uint8_t> || product.lhs_signed()) {
-          product.multiply(reinterpret_cast<const std::uint8_t*>(a), lda, first, rows, column,
-                           columns, zero_points, scales);
-          return;
-        }
-        std::uint8_t* shifted = block_memory<std::uint8_t>(rows * depth);
-        std::int32_t shifted_zero_points[kernels::largest_rows_per_call];
-        for (std::size_t i = 0; i < rows; ++i) {
-          shift_to_unsigned(reinterpret_cast<const std::int8_t*>(a + i * lda), depth,
-                            shifted + i * depth);
-          if (zero_points != nullptr) {
-            shifted_zero_points[i] = zero_points[i] - lhs_shift<A>;
-          }
-        }
-        product.multiply(shifted, depth, first, rows, column, columns,
-                         zero_points != nullptr ? shifted_zero_points : nullptr, scales);
-      });
+  const product_tasks<A, Weights, T> tasks(lhs, weights, out, options, parallel);
+  run_parallel(parallel, tasks.size(), [&](std::size_t i) { tasks.run(i); });
 }
 
 }  // namespace detail
@@ -12189,15 +12520,24 @@ inline void require_filters(const filter_shape& f, std::size_t weights, const vo
           "convolution: null weights with size ", weights);
 }
 
-/// [group_out][group_in][taps] to the K x N matrix whose rows go tap by tap, channel by channel.
-template <class T>
-std::vector<T> filter_matrix(const filter_shape& f, const T* weights) {
-  std::vector<T> matrix(f.group_out() * f.group_in() * f.taps());
+/// [group_out][group_in][taps] to the K x N matrix whose rows go kernel row by kernel row, tap by
+/// tap, channel by channel. A kernel row takes `row` of them; what is behind its last tap is
+/// padding[n].
+template <class T, class Padding>
+std::vector<T> filter_matrix(const filter_shape& f, const T* weights, std::size_t row,
+                             const Padding& padding) {
+  std::vector<T> matrix(f.group_out() * f.kernel_height * row);
+  const std::size_t dense = f.kernel_width * f.group_in();
   for (std::size_t n = 0; n < f.group_out(); ++n) {
-    for (std::size_t c = 0; c < f.group_in(); ++c) {
-      for (std::size_t t = 0; t < f.taps(); ++t) {
-        matrix[(t * f.group_in() + c) * f.group_out() + n] =
-            weights[(n * f.group_in() + c) * f.taps() + t];
+    for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
+      T* column = matrix.data() + kh * row * f.group_out() + n;
+      for (std::size_t i = 0; i < dense; ++i) {
+        const std::size_t channel = i % f.group_in();
+        const std::size_t tap = kh * f.kernel_width + i / f.group_in();
+        column[i * f.group_out()] = weights[(n * f.group_in() + channel) * f.taps() + tap];
+      }
+      for (std::size_t i = dense; i < row; ++i) {
+        column[i * f.group_out()] = padding(n);
       }
     }
   }
@@ -12216,124 +12556,131 @@ std::span<const T> group_slice(std::span<const T> values, const filter_shape& f,
   return values.subspan(group * f.group_out(), f.group_out());
 }
 
-/// Where output pixels read: rows of a product (im2col, block by block) or addresses of taps.
+/// Images with their padding around them, in memory of the calling thread, and the window that
+/// moves over those. A copy of the images costs less than to look for the borders at every pixel.
+template <class T>
+class padded_images {
+ public:
+  /// Behind the last value there are `slack` more that may be read.
+  padded_images(const T* input, const filter_shape& f, const window& w, T padding,
+                std::size_t slack, const parallel_for& parallel)
+      : data_(input), size_(w.batch * w.in_height * w.in_width * f.in_channels), window_(w) {
+    if (w.pad_top + w.pad_left + w.pad_bottom + w.pad_right + slack == 0) {
+      return;
+    }
+    window_.in_height += w.pad_top + w.pad_bottom;
+    window_.in_width += w.pad_left + w.pad_right;
+    window_.pad_top = window_.pad_left = window_.pad_bottom = window_.pad_right = 0;
+    const std::size_t line = w.in_width * f.in_channels;
+    const std::size_t padded_line = window_.in_width * f.in_channels;
+    const std::size_t lines = w.batch * window_.in_height;
+    size_ = lines * padded_line;
+    T* memory = block_memory<T>(size_ + slack);
+    std::fill_n(memory + size_, slack, padding);
+    constexpr std::size_t lines_per_task = 64;
+    run_parallel(parallel, (lines + lines_per_task - 1) / lines_per_task, [&](std::size_t task) {
+      const std::size_t end = (std::min)((task + 1) * lines_per_task, lines);
+      for (std::size_t i = task * lines_per_task; i < end; ++i) {
+        T* to = memory + i * padded_line;
+        const std::size_t y = i % window_.in_height;
+        if (y < w.pad_top || y >= w.pad_top + w.in_height) {
+          std::fill_n(to, padded_line, padding);
+          continue;
+        }
+        to = std::fill_n(to, w.pad_left * f.in_channels, padding);
+        const std::size_t image = i / window_.in_height;
+        to = std::copy_n(input + (image * w.in_height + y - w.pad_top) * line, line, to);
+        std::fill_n(to, w.pad_right * f.in_channels, padding);
+      }
+    });
+    data_ = memory;
+    size_ += slack;
+  }
+
+  [[nodiscard]] const T* data() const noexcept { return data_; }
+  [[nodiscard]] const T* end() const noexcept { return data_ + size_; }
+  [[nodiscard]] const detent::window& window() const noexcept { return window_; }
+
+ private:
+  const T* data_;
+  std::size_t size_;
+  detent::window window_;
+};
+
+/// 1x1 filters that step pixel by pixel read the input as it stands.
+[[nodiscard]] inline bool is_matrix(const filter_shape& f, const window& w) noexcept {
+  return f.taps() == 1 && w.stride_height == 1 && w.stride_width == 1 &&
+         w.pad_top + w.pad_left + w.pad_bottom + w.pad_right == 0;
+}
+
+/// Where output pixels read: rows of a product (im2col, block by block) or segments of them. A row
+/// has `row` values for each kernel row, which may be more than its taps have.
 template <class T>
 class pixel_reader {
  public:
-  pixel_reader(const T* input, const filter_shape& f, const window& w, T padding)
-      : input_(input),
-        end_(input + w.batch * w.in_height * w.in_width * f.in_channels),
+  pixel_reader(const padded_images<T>& images, const filter_shape& f, std::size_t row)
+      : images_(images),
         filter_(f),
-        window_(w),
-        padding_(padding),
-        out_height_(w.out_height(f)),
-        out_width_(w.out_width(f)) {}
+        row_(row),
+        out_height_(images.window().out_height(f)),
+        out_width_(images.window().out_width(f)) {}
 
   [[nodiscard]] std::size_t pixels() const noexcept {
-    return window_.batch * out_height_ * out_width_;
+    return images_.window().batch * out_height_ * out_width_;
   }
 
-  /// 1x1 filters that step pixel by pixel read the input as it stands.
-  [[nodiscard]] bool is_matrix() const noexcept {
-    return filter_.taps() == 1 && window_.stride_height == 1 && window_.stride_width == 1 &&
-           window_.pad_top + window_.pad_left + window_.pad_bottom + window_.pad_right == 0;
-  }
-
-  /// Copies what `count` pixels from `first` read of one group: count rows of taps * group_in
+  /// Copies what `count` pixels from `first` read of one group: count rows of kernel_height * row
   /// values. Up to gather_slack values behind the last one are overwritten.
   void gather(std::size_t first, std::size_t count, std::size_t group, T* rows) const {
-    const std::size_t depth = filter_.taps() * filter_.group_in();
-    for_pixels(first, count,
-               [&](std::size_t i, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
-                 gather_pixel(image, top, left, group, rows + i * depth);
-               });
-  }
-
-  /// Whether the rows of a window are dense, and long enough to be read where they are.
-  [[nodiscard]] bool has_segments(std::size_t multiple) const noexcept {
-    constexpr std::size_t shortest = 32;
-    return filter_.groups == 1 && window_.dilation_width == 1 && run() % multiple == 0 &&
-           run() >= shortest;
-  }
-  [[nodiscard]] std::size_t run() const noexcept {
-    return filter_.kernel_width * filter_.group_in();
-  }
-
-  /// Where `count` pixels from `first` read the rows of their windows: segments[kh * count + i].
-  /// `blank` holds run() values of padding; windows that stick out of the image at the sides are
-  /// copied to `copies`, which has room for those of all pixels and gather_slack.
-  void segments(std::size_t first, std::size_t count, const T* blank, T* copies,
-                const T** segments) const {
+    // Copies: what is written might be the members, for all that the compiler knows.
+    const std::size_t channels = filter_.group_in();
     const std::size_t kernel_height = filter_.kernel_height;
-    const std::size_t size = run();
-    const std::ptrdiff_t line = width() * in_channels();
-    const auto dilation = static_cast<std::ptrdiff_t>(window_.dilation_height);
-    for_pixels(first, count,
-               [&](std::size_t i, const T* image, std::ptrdiff_t top, std::ptrdiff_t left) {
-                 const T** segment = segments + i;
-                 if (!is_inside(left)) {
-                   gather_pixel(image, top, left, 0, copies);
-                   for (std::size_t kh = 0; kh < kernel_height; ++kh, segment += count) {
-                     *segment = copies;
-                     copies += size;
+    const std::size_t kernel_width = filter_.kernel_width;
+    const std::size_t row = row_;
+    const std::size_t line = line_step();
+    const std::size_t tap = images_.window().dilation_width * filter_.in_channels;
+    const bool dense = filter_.groups == 1 && images_.window().dilation_width == 1;
+    const T* const end = images_.end();
+    for_rows(first, count,
+             [&](std::size_t /*i*/, std::size_t pixels, const T* corner, std::size_t step) {
+               corner += group * channels;
+               for (; pixels > 0; --pixels, corner += step) {
+                 const T* from = corner;
+                 for (std::size_t kh = 0; kh < kernel_height; ++kh, rows += row, from += line) {
+                   if (dense) {
+                     copy_run(from, row, end, rows);
+                     continue;
                    }
-                   return;
+                   for (std::size_t kw = 0; kw < kernel_width; ++kw) {
+                     copy_run(from + kw * tap, channels, end, rows + kw * channels);
+                   }
+                   std::fill_n(rows + kernel_width * channels, row - kernel_width * channels, T{});
                  }
-                 std::ptrdiff_t offset = top * line + left * in_channels();
-                 std::ptrdiff_t y = top;
-                 for (std::size_t kh = 0; kh < kernel_height; ++kh, segment += count) {
-                   *segment = y < 0 || y >= height() ? blank : image + offset;
-                   y += dilation;
-                   offset += dilation * line;
+               }
+             });
+  }
+
+  /// Where `count` pixels from `first` read their kernel rows: segments[kh * count + i]. The taps
+  /// of a kernel row are neighbours (groups and dilation_width are 1).
+  void segments(std::size_t first, std::size_t count, const T** segments) const {
+    const std::size_t kernel_height = filter_.kernel_height;
+    const std::size_t line = line_step();
+    for_rows(first, count,
+             [&](std::size_t i, std::size_t pixels, const T* corner, std::size_t step) {
+               for (std::size_t kh = 0; kh < kernel_height; ++kh) {
+                 const T** to = segments + kh * count + i;
+                 const T* from = corner + kh * line;
+                 for (std::size_t p = 0; p < pixels; ++p) {
+                   to[p] = from + p * step;
                  }
-               });
+               }
+             });
   }
 
   /// Values that gather() may write too many.
   static constexpr std::size_t gather_slack = 64 / sizeof(T);
 
  private:
-  [[nodiscard]] bool is_inside(std::ptrdiff_t left) const noexcept {
-    return left >= 0 && left + static_cast<std::ptrdiff_t>(filter_.kernel_width) <= width();
-  }
-
-  void gather_pixel(const T* image, std::ptrdiff_t top, std::ptrdiff_t left, std::size_t group,
-                    T* rows) const {
-    // Copies: what is written might be the members, for all that the compiler knows.
-    const std::size_t channels = filter_.group_in();
-    const std::size_t kernel_height = filter_.kernel_height;
-    const std::size_t kernel_width = filter_.kernel_width;
-    const std::size_t size = run();
-    const std::ptrdiff_t rows_of_image = height();
-    const std::ptrdiff_t columns = width();
-    const std::ptrdiff_t step = in_channels();
-    const auto dilation_height = static_cast<std::ptrdiff_t>(window_.dilation_height);
-    const auto dilation_width = static_cast<std::ptrdiff_t>(window_.dilation_width);
-    const T padding = padding_;
-    const T* const end = end_;
-    const bool dense = filter_.groups == 1 && dilation_width == 1 && is_inside(left);
-    std::ptrdiff_t y = top;
-    for (std::size_t kh = 0; kh < kernel_height; ++kh, rows += size, y += dilation_height) {
-      if (y < 0 || y >= rows_of_image) {
-        std::fill_n(rows, size, padding);
-        continue;
-      }
-      const T* line = image + y * columns * step + group * channels;
-      if (dense) {
-        copy_run(line + left * step, size, end, rows);
-        continue;
-      }
-      std::ptrdiff_t x = left;
-      for (std::size_t kw = 0; kw < kernel_width; ++kw, x += dilation_width) {
-        if (x < 0 || x >= columns) {
-          std::fill_n(rows + kw * channels, channels, padding);
-        } else {
-          copy_run(line + x * step, channels, end, rows + kw * channels);
-        }
-      }
-    }
-  }
-
   /// Copies n values, or more of what follows where that is readable: a copy of constant size is a
   /// few instructions, one of another size a call.
   static void copy_run(const T* from, std::size_t n, const T* end, T* to) noexcept {
@@ -12351,44 +12698,36 @@ class pixel_reader {
     std::memcpy(to, from, n * sizeof(T));
   }
 
-  [[nodiscard]] std::ptrdiff_t height() const noexcept {
-    return static_cast<std::ptrdiff_t>(window_.in_height);
-  }
-  [[nodiscard]] std::ptrdiff_t width() const noexcept {
-    return static_cast<std::ptrdiff_t>(window_.in_width);
-  }
-  [[nodiscard]] std::ptrdiff_t in_channels() const noexcept {
-    return static_cast<std::ptrdiff_t>(filter_.in_channels);
+  /// From a kernel row to the next one.
+  [[nodiscard]] std::size_t line_step() const noexcept {
+    return images_.window().dilation_height * images_.window().in_width * filter_.in_channels;
   }
 
-  /// Calls visit(pixel, image, top, left) with the corner of each pixel's window.
+  /// Calls visit(i, pixels, corner, step) for the pixels i .. i + pixels of those from `first` on
+  /// that lie in one line of the output: pixel i + p reads from corner + p * step on.
   template <class Visit>
-  void for_pixels(std::size_t first, std::size_t count, const Visit& visit) const {
+  void for_rows(std::size_t first, std::size_t count, const Visit& visit) const {
+    const detent::window& w = images_.window();
+    const std::size_t step = w.stride_width * filter_.in_channels;
     std::size_t x = first % out_width_;
     std::size_t y = first / out_width_ % out_height_;
     std::size_t n = first / out_width_ / out_height_;
-    const std::size_t image = window_.in_height * window_.in_width * filter_.in_channels;
-    for (std::size_t i = 0; i < count; ++i) {
-      visit(i, input_ + n * image,
-            static_cast<std::ptrdiff_t>(y * window_.stride_height) -
-                static_cast<std::ptrdiff_t>(window_.pad_top),
-            static_cast<std::ptrdiff_t>(x * window_.stride_width) -
-                static_cast<std::ptrdiff_t>(window_.pad_left));
-      if (++x == out_width_) {
-        x = 0;
-        if (++y == out_height_) {
-          y = 0;
-          ++n;
-        }
+    for (std::size_t i = 0; i < count;) {
+      const std::size_t pixels = (std::min)(out_width_ - x, count - i);
+      const std::size_t line = n * w.in_height + y * w.stride_height;
+      visit(i, pixels, images_.data() + line * w.in_width * filter_.in_channels + x * step, step);
+      i += pixels;
+      x = 0;
+      if (++y == out_height_) {
+        y = 0;
+        ++n;
       }
     }
   }
 
-  const T* input_;
-  const T* end_;
+  const padded_images<T>& images_;
   filter_shape filter_;
-  window window_;
-  T padding_;
+  std::size_t row_;
   std::size_t out_height_;
   std::size_t out_width_;
 };
@@ -12416,46 +12755,50 @@ void require_images(const filter_shape& f, const window& w, std::span<In> input,
           error_kind::invalid_argument, "convolution: null data");
 }
 
-/// Runs `product(rows, lda, first pixel, pixels, group)` over blocks of gathered pixels.
+/// Runs `product(rows, lda, first pixel, pixels, group)` over blocks of pixels, gathered where the
+/// filters are not 1x1; see pixel_reader for `row`.
 template <class T, class Product>
-void for_gathered_blocks(const pixel_reader<T>& reader, const filter_shape& f, const T* input,
-                         const parallel_for& parallel, const Product& product) {
-  const std::size_t depth = f.taps() * f.group_in();
-  const bool in_place = reader.is_matrix();
-  const std::size_t block = pixels_per_block(depth * sizeof(T));
-  run_parallel(parallel, (reader.pixels() + block - 1) / block, [&](std::size_t i) {
-    const std::size_t first = i * block;
-    const std::size_t count = (std::min)(block, reader.pixels() - first);
-    const auto rows = std::make_unique_for_overwrite<T[]>(
-        in_place ? 0 : count * depth + pixel_reader<T>::gather_slack);
-    for (std::size_t group = 0; group < f.groups; ++group) {
-      if (in_place) {
-        product(input + first * f.in_channels + group * f.group_in(), f.in_channels, first, count,
-                group);
-      } else {
-        reader.gather(first, count, group, rows.get());
-        product(rows.get(), depth, first, count, group);
-      }
-    }
-  });
+void for_gathered_blocks(const filter_shape& f, const window& w, const T* input, T padding,
+                         std::size_t row, const parallel_for& parallel, const Product& product) {
+  if (is_matrix(f, w)) {
+    const std::size_t block = pixels_per_block(f.in_channels * sizeof(T));
+    for_row_blocks(w.batch * w.in_height * w.in_width, block, parallel,
+                   [&](std::size_t first, std::size_t count) {
+                     for (std::size_t group = 0; group < f.groups; ++group) {
+                       product(input + first * f.in_channels + group * f.group_in(), f.in_channels,
+                               first, count, group);
+                     }
+                   });
+    return;
+  }
+  const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
+                                parallel);
+  const pixel_reader<T> reader(images, f, row);
+  const std::size_t depth = f.kernel_height * row;
+  for_row_blocks(reader.pixels(), pixels_per_block(depth * sizeof(T)), parallel,
+                 [&](std::size_t first, std::size_t count) {
+                   const auto rows = std::make_unique_for_overwrite<T[]>(
+                       count * depth + pixel_reader<T>::gather_slack);
+                   for (std::size_t group = 0; group < f.groups; ++group) {
+                     reader.gather(first, count, group, rows.get());
+                     product(rows.get(), depth, first, count, group);
+                   }
+                 });
 }
 
 /// Runs `product(segments, first pixel, pixels)` over blocks of pixels whose windows are read where
 /// they are.
 template <class T, class Product>
-void for_segmented_blocks(const pixel_reader<T>& reader, const filter_shape& f, T padding,
-                          const parallel_for& parallel, const Product& product) {
+void for_segmented_blocks(const filter_shape& f, const window& w, const T* input, T padding,
+                          std::size_t row, const parallel_for& parallel, const Product& product) {
   constexpr std::size_t block = 4 * rows_per_task;
-  const std::vector<T> blank(reader.run(), padding);
-  const std::size_t depth = f.kernel_height * reader.run();
-  run_parallel(parallel, (reader.pixels() + block - 1) / block, [&](std::size_t i) {
-    const std::size_t first = i * block;
-    const std::size_t count = (std::min)(block, reader.pixels() - first);
-    std::vector<const T*> segments(f.kernel_height * count);
-    const auto copies =
-        std::make_unique_for_overwrite<T[]>(count * depth + pixel_reader<T>::gather_slack);
-    reader.segments(first, count, blank.data(), copies.get(), segments.data());
-    product(segments.data(), first, count);
+  const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
+                                parallel);
+  const pixel_reader<T> reader(images, f, row);
+  for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
+    const T** segments = block_memory<const T*>(f.kernel_height * count);
+    reader.segments(first, count, segments);
+    product(segments, first, count);
   });
 }
 
@@ -12483,14 +12826,24 @@ class packed_filters {
       depthwise_ = detail::depthwise_weights(matrix.data(), f, groups_[0].zero_points());
       return;
     }
+    // Segments of rows are multiples of group_depth. What a padded one reads too much is multiplied
+    // by nothing: a weight that is its zero point.
+    row_ = f.kernel_width * f.group_in();
+    if (f.groups == 1 && f.taps() > 1) {
+      row_ = detail::round_up(row_, kernels::group_depth);
+    }
     const std::size_t group_size = f.size() / f.groups;
     for (std::size_t g = 0; g < f.groups; ++g) {
+      const std::span<const std::int32_t> zero_points =
+          detail::group_slice(options.zero_points, f, g);
       const std::vector<std::int8_t> matrix =
-          detail::filter_matrix(f, weights.data() + g * group_size);
+          detail::filter_matrix(f, weights.data() + g * group_size, row_, [&](std::size_t n) {
+            return static_cast<std::int8_t>(
+                zero_points.empty() ? 0 : zero_points[zero_points.size() == 1 ? 0 : n]);
+          });
       groups_.emplace_back(
-          matrix_view<const std::int8_t>(matrix.data(), f.group_in() * f.taps(), f.group_out()),
-          weight_options{detail::group_slice(options.scales, f, g),
-                         detail::group_slice(options.zero_points, f, g),
+          matrix_view<const std::int8_t>(matrix.data(), row_ * f.kernel_height, f.group_out()),
+          weight_options{detail::group_slice(options.scales, f, g), zero_points,
                          detail::group_slice(options.bias, f, g)});
     }
   }
@@ -12499,14 +12852,20 @@ class packed_filters {
   /// One matrix per group; for depthwise filters, one matrix whose columns are the channels.
   [[nodiscard]] std::span<const packed_weights> groups() const noexcept { return groups_; }
   [[nodiscard]] const detail::depthwise_weights& depthwise() const noexcept { return depthwise_; }
+  /// Rows of a matrix for each kernel row: its taps times channels, rounded up to group_depth where
+  /// there is one group.
+  [[nodiscard]] std::size_t kernel_row() const noexcept { return row_; }
 
  private:
   filter_shape shape_;
   std::vector<packed_weights> groups_;
   detail::depthwise_weights depthwise_;
+  std::size_t row_ = 0;
 };
 
-/// Integer convolution; the epilogue is that of gemm(). Throws what gemm() throws.
+/// Integer convolution; the epilogue is that of gemm(), with a real bias for each output channel of
+/// a float output. Throws what gemm() throws. The calling thread keeps memory of the size of the
+/// padded input, where there is padding.
 template <integer_gemm_output T>
 void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
               std::span<T> output, const epilogue_options& options = {},
@@ -12514,15 +12873,24 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
   const filter_shape& f = filters.shape();
   detail::require_images(f, w, input, output);
   detail::require(options.lhs_scales.empty() && options.lhs_zero_points.empty() &&
-                      options.bias.empty() && options.residual.data == nullptr,
+                      options.residual.data == nullptr,
                   error_kind::unsupported,
-                  "convolution: parameters of rows, real biases and residuals are for gemm");
+                  "convolution: parameters of rows and residuals are for gemm");
+  detail::require(options.bias.empty() || std::same_as<T, float>, error_kind::unsupported,
+                  "convolution: real biases are for outputs of float");
+  detail::require(options.bias.empty() || options.bias.size() == f.out_channels,
+                  error_kind::shape_mismatch, "convolution: ", options.bias.size(), " biases for ",
+                  f.out_channels, " channels");
   if (output.empty()) {
     return;
   }
   std::vector<detail::column_terms> terms(filters.groups().size());
   for (std::size_t g = 0; g < terms.size(); ++g) {
-    terms[g].prepare<T, std::uint8_t>(filters.groups()[g], options, "convolution");
+    epilogue_options of_group = options;
+    if (!options.bias.empty() && !f.depthwise()) {
+      of_group.bias = options.bias.subspan(g * f.group_out(), f.group_out());
+    }
+    terms[g].prepare<T, std::uint8_t>(filters.groups()[g], of_group, "convolution");
   }
   const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
   const kernels::kernel_table& table = detail::active_table();
@@ -12544,7 +12912,6 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
                                });
     return;
   }
-  const detail::pixel_reader<std::uint8_t> reader(input.data(), f, w, padding);
   /// Multiplies `count` pixels by the weights of a group; `g` says where they are.
   const auto multiply = [&](kernels::gemm_u8s8_args g, std::size_t group, std::size_t first,
                             std::size_t count, const auto& sum_row) {
@@ -12562,9 +12929,11 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
     g.epilogue = terms[group].epilogue(row_sums.data());
     detail::run_gemm(table, g);
   };
-  if (!table.adds_pairs && !reader.is_matrix() && reader.has_segments(kernels::group_depth)) {
+  const std::size_t row = filters.kernel_row();
+  if (!table.adds_pairs && !detail::is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 &&
+      row % kernels::group_depth == 0) {
     detail::for_segmented_blocks(
-        reader, f, padding, parallel,
+        f, w, input.data(), padding, row, parallel,
         [&](const std::uint8_t* const* segments, std::size_t first, std::size_t count) {
           kernels::gemm_u8s8_args g;
           g.rows = segments;
@@ -12572,15 +12941,14 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
           multiply(g, 0, first, count, [&](std::size_t i) {
             std::uint32_t sum = 0;
             for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
-              sum +=
-                  static_cast<std::uint32_t>(table.sum_u8(segments[kh * count + i], reader.run()));
+              sum += static_cast<std::uint32_t>(table.sum_u8(segments[kh * count + i], row));
             }
             return static_cast<std::int32_t>(sum);
           });
         });
     return;
   }
-  detail::for_gathered_blocks(reader, f, input.data(), parallel,
+  detail::for_gathered_blocks(f, w, input.data(), padding, row, parallel,
                               [&](const std::uint8_t* rows, std::size_t lda, std::size_t first,
                                   std::size_t count, std::size_t group) {
                                 kernels::gemm_u8s8_args g;
@@ -12617,7 +12985,9 @@ class packed_float_filters {
     }
     const std::size_t group_size = f.size() / f.groups;
     for (std::size_t g = 0; g < f.groups; ++g) {
-      const std::vector<float> matrix = detail::filter_matrix(f, weights.data() + g * group_size);
+      const std::vector<float> matrix =
+          detail::filter_matrix(f, weights.data() + g * group_size, f.kernel_width * f.group_in(),
+                                [](std::size_t /*n*/) { return 0.0F; });
       groups_.emplace_back(
           matrix_view<const float>(matrix.data(), f.group_in() * f.taps(), f.group_out()),
           bias.empty() ? bias : bias.subspan(g * f.group_out(), f.group_out()));
@@ -12670,8 +13040,7 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
                                });
     return;
   }
-  const detail::pixel_reader<float> reader(input.data(), f, w, 0.0F);
-  detail::for_gathered_blocks(reader, f, input.data(), parallel,
+  detail::for_gathered_blocks(f, w, input.data(), 0.0F, f.kernel_width * f.group_in(), parallel,
                               [&](const float* rows, std::size_t lda, std::size_t first,
                                   std::size_t count, std::size_t group) {
                                 const packed_floats& weights = filters.groups()[group];
@@ -12695,28 +13064,22 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_CONVOLUTION_HPP
-// ---- detent/dynamic_linear.hpp ----
-// Products of real rows with 8-bit weights: the left side is quantized on the way, from its own
-// range.
+// ---- detent/dynamic_convolution.hpp ----
+// Convolutions of real images with 8-bit filters: the images are quantized on the way, from their
+// own ranges.
 //
-//   p[i]   = params_from_range(range of row i, or of all rows, lhs_scheme)
-//   q      = quantize(lhs, p)
-//   out    = clamp(fma(float(acc), p.scale * scale[j], bias[j]) + residual[i,j], lower, upper)
+//   p      = params_from_range(range of the image, or of all images, input_scheme)
+//   q      = quantize(input, p), padded with p.zero_point
+//   output = clamp(fma(float(acc), p.scale * scale[c], bias[c]), lower, upper)
 //
-// with the exact integer sum acc of gemm(); with 4-bit weights as int4_weights.hpp has it. Blocks
-// of rows are quantized just before they are multiplied, so that nothing of the size of the left
-// side is stored; per tensor, its range is computed first.
-#ifndef DETENT_DYNAMIC_LINEAR_HPP
-#define DETENT_DYNAMIC_LINEAR_HPP
+// with the exact integer sum acc of convolve(). Padding is the real value 0, whatever the range.
+#ifndef DETENT_DYNAMIC_CONVOLUTION_HPP
+#define DETENT_DYNAMIC_CONVOLUTION_HPP
 
-#include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <type_traits>
-#include <vector>
 
 // ---- detent/dynamic_quantize.hpp ----
 // Quantization whose parameters come from the data itself: of a whole tensor, or of each row of a
@@ -12893,6 +13256,80 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_DYNAMIC_QUANTIZE_HPP
+
+DETENT_NAMESPACE_BEGIN
+
+struct dynamic_convolution_options {
+  bool per_image = true;  // a range for each image of the batch, or one for all of them
+  quant_scheme input_scheme = asymmetric<std::uint8_t>;
+  std::span<const float> bias = {};  // none, or one for each output channel
+  float lower = -std::numeric_limits<float>::infinity();
+  float upper = std::numeric_limits<float>::infinity();
+};
+
+/// Channels last, as convolve(); output does not overlap input. With per_image the result of an
+/// image does not depend on what else is in the batch. NaN becomes the zero point; an infinity is
+/// an invalid_argument, and with per_image images before it may have been written. Throws what
+/// convolve() throws. Thread-safe. Allocates a quantized copy of the images (of one at a
+/// time with per_image).
+inline void dynamic_convolve(std::span<const float> input, const packed_filters& filters,
+                             const window& w, std::span<float> output,
+                             const dynamic_convolution_options& options = {},
+                             const parallel_for& parallel = {}) {
+  const filter_shape& f = filters.shape();
+  detail::require_images(f, w, input, output);
+  detail::require_grid<std::uint8_t>(options.input_scheme.levels, "dynamic_convolve");
+  if (output.empty()) {
+    return;
+  }
+  window part = w;
+  part.batch = options.per_image ? 1 : w.batch;
+  const std::size_t parts = w.batch / part.batch;
+  const std::size_t in = input.size() / parts;
+  const std::size_t out = output.size() / parts;
+  // A copy of its own: convolve() may use the thread's block memory for other things.
+  detail::aligned_vector<std::uint8_t> memory(in);
+  const std::span<std::uint8_t> q(memory);
+  for (std::size_t i = 0; i < parts; ++i) {
+    const quant_params p = dynamic_quantize<std::uint8_t>(input.subspan(i * in, in), q,
+                                                          options.input_scheme, {parallel});
+    epilogue_options epilogue;
+    epilogue.lhs_scale = p.scale;
+    epilogue.lhs_zero_point = p.zero_point;
+    epilogue.bias = options.bias;
+    epilogue.lower = options.lower;
+    epilogue.upper = options.upper;
+    convolve(std::span<const std::uint8_t>(q), filters, part, output.subspan(i * out, out),
+             epilogue, parallel);
+  }
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_DYNAMIC_CONVOLUTION_HPP
+// ---- detent/dynamic_linear.hpp ----
+// Products of real rows with 8-bit weights: the left side is quantized on the way, from its own
+// range.
+//
+//   p[i]   = params_from_range(range of row i, or of all rows, lhs_scheme)
+//   q      = quantize(lhs, p)
+//   out    = clamp(fma(float(acc), p.scale * scale[j], bias[j]) + residual[i,j], lower, upper)
+//
+// with the exact integer sum acc of gemm(); with 4-bit weights as int4_weights.hpp has it. Blocks
+// of rows are quantized just before they are multiplied, so that nothing of the size of the left
+// side is stored; per tensor, its range is computed first.
+#ifndef DETENT_DYNAMIC_LINEAR_HPP
+#define DETENT_DYNAMIC_LINEAR_HPP
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <type_traits>
+#include <vector>
+
 // ---- detent/int4_weights.hpp ----
 // Products of 8-bit left sides with 4-bit weights whose scales and zero points are those of groups
 // of K (W4A8): half the memory traffic of 8-bit weights, where that is what limits.
@@ -12906,11 +13343,13 @@ DETENT_NAMESPACE_END
 #define DETENT_INT4_WEIGHTS_HPP
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 DETENT_NAMESPACE_BEGIN
@@ -12934,7 +13373,6 @@ class packed_int4_weights {
   packed_int4_weights(matrix_view<const W> w, const int4_weight_options& options)
       : depth_(w.rows), columns_(w.columns) {
     using kernels::nibble_depth;
-    using kernels::panel_columns;
     constexpr const char* where = "pack_int4_weights";
     constexpr grid levels = std::is_signed_v<W> ? int4::levels : uint4::levels;
     detail::require_matrix(w, where);
@@ -12945,40 +13383,86 @@ class packed_int4_weights {
                       ? options.group_size
                       : detail::round_up((std::max)(depth_, std::size_t{1}), nibble_depth);
     groups_ = (depth_ + group_size_ - 1) / group_size_;
-    // No sum of a group is larger than 255 * 15 for each k.
-    constexpr std::size_t deepest = std::numeric_limits<std::int32_t>::max() / (255 * 15);
-    detail::require((std::min)(group_size_, depth_) <= deepest, error_kind::overflow, where,
+    detail::require((std::min)(group_size_, depth_) <= deepest_group, error_kind::overflow, where,
                     ": the sums of groups of ", group_size_, " may not fit 32 bits");
     require_parameters(options.scales, "scales");
     require_parameters(options.zero_points, "zero points");
 
-    const std::size_t steps = (depth_ + nibble_depth - 1) / nibble_depth;
-    const std::size_t padded = detail::round_up(columns_, kernels::strip_columns);
-    data_.resize(steps * padded * nibble_depth / 2);
-    scales_.resize(groups_ * padded);
-    zero_points_.resize(groups_ * padded);
-    column_sums_.resize(groups_ * padded);
+    data_.resize(data_size());
+    scales_.resize(parameter_count());
+    zero_points_.resize(parameter_count());
     for (std::size_t j = 0; j < columns_; ++j) {
       for (std::size_t g = 0; g < groups_; ++g) {
-        const std::size_t at =
-            (j / panel_columns * groups_ + g) * panel_columns + j % panel_columns;
+        const std::size_t at = parameter(g, j);
         scales_[at] = options.scales.data != nullptr ? options.scales(g, j) : 1.0F;
         detail::require_scale(scales_[at], where);
         const std::int32_t zero_point =
             options.zero_points.data != nullptr ? options.zero_points(g, j) : 0;
         detail::require_zero_point(zero_point, levels, where);
         zero_points_[at] = static_cast<std::uint8_t>(zero_point - levels.qmin);
-        const std::size_t end = (std::min)((g + 1) * group_size_, depth_);
-        for (std::size_t k = g * group_size_; k < end; ++k) {
-          const std::int32_t code = w(k, j);
-          detail::require(code >= levels.qmin && code <= levels.qmax, error_kind::invalid_argument,
-                          where, ": the code ", code, " of row ", k, ", column ", j, " is outside ",
-                          levels.qmin, "..", levels.qmax);
-          store(k, j, steps, code - levels.qmin);
-          column_sums_[at] += code - zero_point;
-        }
+      }
+      for (std::size_t k = 0; k < depth_; ++k) {
+        const std::int32_t code = w(k, j);
+        detail::require(code >= levels.qmin && code <= levels.qmax, error_kind::invalid_argument,
+                        where, ": the code ", code, " of row ", k, ", column ", j, " is outside ",
+                        levels.qmin, "..", levels.qmax);
+        std::uint8_t& both = data_[position(k, j)];
+        both = static_cast<std::uint8_t>(both | (code - levels.qmin) << half(k));
       }
     }
+    sum_columns();
+  }
+
+  /// The weights as bytes, for load(): the envelope of byte_format.hpp around
+  ///
+  ///   u64 K, u64 N, u64 group size, u32 16 (columns of a panel), u32 8 (k of a step)
+  ///   the panels, and in their order (see kernels::packed_nibbles) scales (f32) and zero points
+  ///   (u8)
+  [[nodiscard]] std::vector<std::byte> save() const {
+    detail::byte_writer to(format);
+    to.put(std::uint64_t{depth_});
+    to.put(std::uint64_t{columns_});
+    to.put(std::uint64_t{group_size_});
+    to.put(static_cast<std::uint32_t>(kernels::panel_columns));
+    to.put(static_cast<std::uint32_t>(kernels::nibble_depth));
+    to.put_array(std::span<const std::uint8_t>(data_));
+    to.put_array(std::span<const float>(scales_));
+    to.put_array(std::span<const std::uint8_t>(zero_points_));
+    return std::move(to).finish();
+  }
+  /// What save() returned. Throws bad_file for anything else, unsupported for a version or a layout
+  /// that this release does not know.
+  [[nodiscard]] static packed_int4_weights load(std::span<const std::byte> bytes) {
+    constexpr const char* where = "packed_int4_weights::load";
+    detail::byte_reader from(bytes, format, where);
+    packed_int4_weights w;
+    w.depth_ = from.get_size(std::numeric_limits<std::uint32_t>::max());
+    w.columns_ = from.get_size(2 * from.rest());
+    w.group_size_ = from.get_size(std::numeric_limits<std::uint32_t>::max());
+    const auto panel = from.get<std::uint32_t>();
+    const auto step = from.get<std::uint32_t>();
+    detail::require(panel == kernels::panel_columns && step == kernels::nibble_depth,
+                    error_kind::unsupported, where, ": panels of ", panel, " columns and steps of ",
+                    step, " k are for other kernels");
+    detail::require(w.group_size_ != 0 && w.group_size_ % kernels::nibble_depth == 0 &&
+                        (std::min)(w.group_size_, w.depth_) <= deepest_group,
+                    error_kind::bad_file, where, ": the group size ", w.group_size_);
+    w.groups_ = (w.depth_ + w.group_size_ - 1) / w.group_size_;
+    from.get_array(w.data_size(), w.data_);
+    from.get_array(w.parameter_count(), w.scales_);
+    from.get_array(w.parameter_count(), w.zero_points_);
+    from.require_end();
+    for (std::size_t j = 0; j < w.columns_; ++j) {
+      for (std::size_t g = 0; g < w.groups_; ++g) {
+        const std::size_t at = w.parameter(g, j);
+        detail::require(std::isfinite(w.scales_[at]) && w.scales_[at] > 0.0F, error_kind::bad_file,
+                        where, ": the scale ", w.scales_[at], " of column ", j);
+        detail::require(w.zero_points_[at] <= uint4::levels.qmax, error_kind::bad_file, where,
+                        ": the zero point ", w.zero_points_[at], " of column ", j);
+      }
+    }
+    w.sum_columns();
+    return w;
   }
 
   [[nodiscard]] std::size_t depth() const noexcept { return depth_; }      // K
@@ -12993,11 +13477,10 @@ class packed_int4_weights {
   /// What a kernel reads from a column (a multiple of strip_columns) on; valid as long as this
   /// object.
   [[nodiscard]] kernels::packed_nibbles panels(std::size_t column = 0) const noexcept {
-    const std::size_t steps = (depth_ + kernels::nibble_depth - 1) / kernels::nibble_depth;
-    const std::size_t parameter = column * groups_;
-    return {data_.data() + column * steps * (kernels::nibble_depth / 2),
-            zero_points_.data() + parameter, scales_.data() + parameter,
-            column_sums_.data() + parameter, group_size_};
+    const std::size_t first = column * groups_;
+    return {data_.data() + column * steps() * (kernels::nibble_depth / 2),
+            zero_points_.data() + first, scales_.data() + first, column_sums_.data() + first,
+            group_size_};
   }
 
  private:
@@ -13008,12 +13491,44 @@ class packed_int4_weights {
                     error_kind::shape_mismatch, "pack_int4_weights: the ", what, " are ",
                     parameters.rows, " x ", parameters.columns, ", not ", groups_, " x ", columns_);
   }
-  void store(std::size_t k, std::size_t j, std::size_t steps, std::int32_t code) noexcept {
-    using namespace kernels;  // NOLINT: the names of the layout
-    std::uint8_t& both = data_[(j / panel_columns * steps + k / nibble_depth) * nibble_panel_bytes +
-                               j % panel_columns * group_depth + k % group_depth];
-    both = static_cast<std::uint8_t>(both | code << (k % nibble_depth < group_depth ? 0 : 4));
+  [[nodiscard]] std::size_t steps() const noexcept {
+    return (depth_ + kernels::nibble_depth - 1) / kernels::nibble_depth;
   }
+  [[nodiscard]] std::size_t padded_columns() const noexcept {
+    return detail::round_up(columns_, kernels::strip_columns);
+  }
+  [[nodiscard]] std::size_t data_size() const noexcept {
+    return steps() * padded_columns() * (kernels::nibble_depth / 2);
+  }
+  [[nodiscard]] std::size_t parameter_count() const noexcept { return groups_ * padded_columns(); }
+  /// Where the parameters of a group of a column are.
+  [[nodiscard]] std::size_t parameter(std::size_t group, std::size_t j) const noexcept {
+    using kernels::panel_columns;
+    return (j / panel_columns * groups_ + group) * panel_columns + j % panel_columns;
+  }
+  /// The byte that holds a code, and how far it is shifted there.
+  [[nodiscard]] std::size_t position(std::size_t k, std::size_t j) const noexcept {
+    using namespace kernels;  // NOLINT: the names of the layout
+    return (j / panel_columns * steps() + k / nibble_depth) * nibble_panel_bytes +
+           j % panel_columns * group_depth + k % group_depth;
+  }
+  [[nodiscard]] static constexpr int half(std::size_t k) noexcept {
+    return k % kernels::nibble_depth < kernels::group_depth ? 0 : 4;
+  }
+  void sum_columns() {
+    column_sums_.assign(parameter_count(), 0);
+    for (std::size_t j = 0; j < columns_; ++j) {
+      for (std::size_t k = 0; k < depth_; ++k) {
+        const std::size_t at = parameter(k / group_size_, j);
+        column_sums_[at] += (data_[position(k, j)] >> half(k) & 0x0F) - zero_points_[at];
+      }
+    }
+  }
+
+  static constexpr detail::byte_format format{"detentW4", 1};
+  /// No sum of a group is larger than 255 * 15 for each k.
+  static constexpr std::size_t deepest_group =
+      std::numeric_limits<std::int32_t>::max() / (255 * 15);
 
   std::size_t depth_ = 0;
   std::size_t columns_ = 0;
@@ -13060,9 +13575,9 @@ class int4_product {
     return {rows, weights_.columns(), weights_.depth(), rows_per_task, bool{parallel}};
   }
 
-  void multiply(const std::uint8_t* a, std::size_t lda, std::size_t first, std::size_t rows,
-                std::size_t column, std::size_t columns, const std::int32_t* zero_points,
-                const float* scales) const noexcept {
+  void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
+                const std::int32_t* zero_points, const float* scales) const noexcept {
+    const auto [first, rows, column, columns] = part;
     std::int32_t same_zero_points[rows_per_task];
     float same_scales[rows_per_task];
     if (zero_points == nullptr) {
@@ -13243,10 +13758,8 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
     a.qmax = options.lhs_scheme.levels.qmax;
     detail::quantize_row<std::uint8_t>::run(block.data, a, to.q);
   };
-  const auto multiply = [&](const quantized_rows& from, std::size_t first, std::size_t rows,
-                            std::size_t column, std::size_t columns) {
-    product.multiply(from.q, lhs.columns, first, rows, column, columns,
-                     options.per_row ? from.zero_points : nullptr,
+  const auto multiply = [&](const quantized_rows& from, const detail::product_part& part) {
+    product.multiply(from.q, lhs.columns, part, options.per_row ? from.zero_points : nullptr,
                      options.per_row ? from.scales : nullptr);
   };
   const detail::product_split split = product.split(lhs.rows, parallel);
@@ -13254,17 +13767,14 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
     // One block of rows, quantized once; threads share its columns.
     quantized_rows all;
     quantize_rows(0, lhs.rows, all);
-    detail::for_product_tasks(
-        lhs.rows, out.columns, split, parallel,
-        [&](std::size_t first, std::size_t rows, std::size_t column, std::size_t columns) {
-          multiply(all, first, rows, column, columns);
-        });
+    const detail::product_parts parts(lhs.rows, out.columns, split);
+    detail::run_parallel(parallel, parts.size(), [&](std::size_t i) { multiply(all, parts[i]); });
     return;
   }
   detail::for_row_blocks(lhs.rows, split.rows, parallel, [&](std::size_t first, std::size_t rows) {
     quantized_rows block;
     quantize_rows(first, rows, block);
-    multiply(block, first, rows, 0, out.columns);
+    multiply(block, {first, rows, 0, out.columns});
   });
 }
 
@@ -13992,6 +14502,78 @@ DETENT_FIXED_POINT_OVERLOADS(std::int16_t)
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_FIXED_POINT_HPP
+// ---- detent/gemm_batch.hpp ----
+// Many products at once: the heads of an attention layer, the experts of a mixture, the images of a
+// batch. Shapes, weights and options may differ; all tasks of all products are shared out together.
+#ifndef DETENT_GEMM_BATCH_HPP
+#define DETENT_GEMM_BATCH_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <deque>
+#include <span>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+
+/// One gemm(). The weights are not copied.
+template <quantized_byte A, class Weights, class T>
+struct gemm_problem {
+  matrix_view<const A> lhs;
+  const Weights* weights = nullptr;
+  matrix_view<T> out;
+  epilogue_options options = {};
+};
+
+/// Runs gemm(p.lhs, *p.weights, p.out, p.options) for each problem. Outputs overlap neither each
+/// other nor a left side. All problems are checked before the first output is written; throws what
+/// gemm() throws, and invalid_argument for null weights. Thread-safe. Allocates for each problem
+/// what gemm() does.
+template <quantized_byte A, class Weights, class T>
+void gemm_batch(std::span<const gemm_problem<A, Weights, T>> problems,
+                const parallel_for& parallel = {}) {
+  // A deque, as the tasks of a product refer to themselves.
+  std::deque<detail::product_tasks<A, Weights, T>> products;
+  std::vector<std::size_t> ends;  // of the tasks of each product
+  for (const gemm_problem<A, Weights, T>& p : problems) {
+    detail::require(p.weights != nullptr, error_kind::invalid_argument, "gemm_batch: problem ",
+                    products.size(), " has no weights");
+    products.emplace_back(p.lhs, *p.weights, p.out, p.options, parallel);
+    ends.push_back((ends.empty() ? 0 : ends.back()) + products.back().size());
+  }
+  if (products.empty()) {
+    return;
+  }
+  detail::run_parallel(parallel, ends.back(), [&](std::size_t task) {
+    const auto product =
+        static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), task) - ends.begin());
+    products[product].run(task - (product == 0 ? 0 : ends[product - 1]));
+  });
+}
+
+/// `count` products of the same shape whose operands are equally far apart: product i reads at
+/// lhs.data + i * lhs_step, writes at out.data + i * out_step, and multiplies by weights[i] (by
+/// weights[0], if there is only one).
+template <quantized_byte A, class Weights, class T>
+void gemm_strided_batch(std::size_t count, matrix_view<const A> lhs, std::ptrdiff_t lhs_step,
+                        std::span<const Weights> weights, matrix_view<T> out,
+                        std::ptrdiff_t out_step, const epilogue_options& options = {},
+                        const parallel_for& parallel = {}) {
+  detail::require(weights.size() == 1 || weights.size() == count, error_kind::shape_mismatch,
+                  "gemm_strided_batch: ", weights.size(), " weights for ", count, " products");
+  std::vector<gemm_problem<A, Weights, T>> problems;
+  for (std::size_t i = 0; i < count; ++i) {
+    gemm_problem<A, Weights, T> p{lhs, &weights[weights.size() == 1 ? 0 : i], out, options};
+    p.lhs.data += static_cast<std::ptrdiff_t>(i) * lhs_step;
+    p.out.data += static_cast<std::ptrdiff_t>(i) * out_step;
+    problems.push_back(p);
+  }
+  gemm_batch(std::span<const gemm_problem<A, Weights, T>>(problems), parallel);
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GEMM_BATCH_HPP
 // ---- detent/observers/min_max.hpp ----
 // The range of everything seen: exact, and the same whatever the split into batches, threads or
 // merges.

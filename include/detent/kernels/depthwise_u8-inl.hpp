@@ -84,9 +84,12 @@ class quarter_epilogue {
       multiplier_[j] = inside && e.multiplier != nullptr
                            ? hn::LoadU(float_tag{}, e.multiplier + column)
                            : hn::Zero(float_tag{});
+      bias_[j] = inside && e.bias != nullptr ? hn::LoadU(float_tag{}, e.bias + column)
+                                             : hn::Zero(float_tag{});
     }
     to_quarters(int_tag{}, offset_);
     to_quarters(float_tag{}, multiplier_);
+    to_quarters(float_tag{}, bias_);
   }
 
   [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
@@ -108,8 +111,10 @@ class quarter_epilogue {
     } else {
       float_vector v[quarters];
       DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-        v[k] = clamp_ordered(hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]), lower_,
-                             upper_);
+        // Without a bias the sum of the product and 0 is rounded to the product.
+        v[k] =
+            clamp_ordered(hn::MulAdd(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k], bias_[k]),
+                          lower_, upper_);
       }
       from_quarters(float_tag{}, v);
       store_vectors(v, float_tag{}, count, static_cast<float*>(c) + index);
@@ -157,6 +162,7 @@ class quarter_epilogue {
   integer_output output_;
   int_vector offset_[quarters];
   float_vector multiplier_[quarters];
+  float_vector bias_[quarters];
   float_vector lower_, upper_;
   grid_vectors grid_;
 };

@@ -20,6 +20,9 @@ inline constexpr std::size_t nibble_panels = lanes == panel_columns ? (kRows == 
 inline constexpr std::size_t nibble_rows = lanes == panel_columns ? 8 : 2;
 inline constexpr std::size_t nibble_block_panels = 4;
 
+/// Bytes of a panel from what is multiplied to what is fetched, where weights are read once only.
+inline constexpr std::size_t fetched_ahead = 2048;
+
 /// What a tile of kRows rows and some panels adds up.
 template <std::size_t kRows>
 struct nibble_sums {
@@ -119,6 +122,11 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
     const std::size_t end = (std::min)((group + 1) * (g.b.group_size / nibble_depth), steps);
     const std::size_t whole_end = (std::min)(end, whole_steps);
     for (; step < whole_end; ++step) {
+      if constexpr (kRows <= 2) {
+        DETENT_UNROLL for (std::size_t p = 0; p < sums_type::panels; ++p) {
+          hwy::Prefetch(b + p * panel_stride + step * nibble_panel_bytes + fetched_ahead);
+        }
+      }
       add_nibbles<kRows>(a, step * nibble_depth, b + step * nibble_panel_bytes, panel_stride,
                          zero_point, sums);
     }

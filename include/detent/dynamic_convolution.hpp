@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Convolutions of real images with 8-bit filters: the images are quantized on the way, from their
+// own ranges.
+//
+//   p      = params_from_range(range of the image, or of all images, input_scheme)
+//   q      = quantize(input, p), padded with p.zero_point
+//   output = clamp(fma(float(acc), p.scale * scale[c], bias[c]), lower, upper)
+//
+// with the exact integer sum acc of convolve(). Padding is the real value 0, whatever the range.
+#ifndef DETENT_DYNAMIC_CONVOLUTION_HPP
+#define DETENT_DYNAMIC_CONVOLUTION_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include <detent/convolution.hpp>
+#include <detent/dynamic_quantize.hpp>
+#include <detent/error.hpp>
+#include <detent/gemm.hpp>
+#include <detent/parallel.hpp>
+#include <detent/types.hpp>
+#include <detent/window.hpp>
+
+DETENT_NAMESPACE_BEGIN
+
+struct dynamic_convolution_options {
+  bool per_image = true;  // a range for each image of the batch, or one for all of them
+  quant_scheme input_scheme = asymmetric<std::uint8_t>;
+  std::span<const float> bias = {};  // none, or one for each output channel
+  float lower = -std::numeric_limits<float>::infinity();
+  float upper = std::numeric_limits<float>::infinity();
+};
+
+/// Channels last, as convolve(); output does not overlap input. With per_image the result of an
+/// image does not depend on what else is in the batch. NaN becomes the zero point; an infinity is
+/// an invalid_argument, and with per_image images before it may have been written. Throws what
+/// convolve() throws. Thread-safe. Allocates a quantized copy of the images (of one at a
+/// time with per_image).
+inline void dynamic_convolve(std::span<const float> input, const packed_filters& filters,
+                             const window& w, std::span<float> output,
+                             const dynamic_convolution_options& options = {},
+                             const parallel_for& parallel = {}) {
+  const filter_shape& f = filters.shape();
+  detail::require_images(f, w, input, output);
+  detail::require_grid<std::uint8_t>(options.input_scheme.levels, "dynamic_convolve");
+  if (output.empty()) {
+    return;
+  }
+  window part = w;
+  part.batch = options.per_image ? 1 : w.batch;
+  const std::size_t parts = w.batch / part.batch;
+  const std::size_t in = input.size() / parts;
+  const std::size_t out = output.size() / parts;
+  // A copy of its own: convolve() may use the thread's block memory for other things.
+  detail::aligned_vector<std::uint8_t> memory(in);
+  const std::span<std::uint8_t> q(memory);
+  for (std::size_t i = 0; i < parts; ++i) {
+    const quant_params p = dynamic_quantize<std::uint8_t>(input.subspan(i * in, in), q,
+                                                          options.input_scheme, {parallel});
+    epilogue_options epilogue;
+    epilogue.lhs_scale = p.scale;
+    epilogue.lhs_zero_point = p.zero_point;
+    epilogue.bias = options.bias;
+    epilogue.lower = options.lower;
+    epilogue.upper = options.upper;
+    convolve(std::span<const std::uint8_t>(q), filters, part, output.subspan(i * out, out),
+             epilogue, parallel);
+  }
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_DYNAMIC_CONVOLUTION_HPP
