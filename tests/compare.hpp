@@ -26,6 +26,16 @@ template <class T>
   }
 }
 
+/// What prints as a number: the value, or the bits of types without arithmetic.
+template <class T>
+[[nodiscard]] auto printable(T x) noexcept {
+  if constexpr (requires { +x; }) {
+    return +x;
+  } else {
+    return +x.bits;
+  }
+}
+
 /// Empty if both ranges hold the same values, else where they first differ and in how many places.
 template <class Actual, class Expected>
 [[nodiscard]] std::string difference(const Actual& actual, const Expected& expected) {
@@ -43,8 +53,8 @@ template <class Actual, class Expected>
   std::size_t count = 0;
   for (std::size_t i = 0; i < n; ++i) {
     if (!same(a[i], e[i]) && ++count == 1) {
-      text << std::hexfloat << "element " << i << " of " << n << " is " << +a[i] << ", not "
-           << +e[i];
+      text << std::hexfloat << "element " << i << " of " << n << " is " << printable(a[i])
+           << ", not " << printable(e[i]);
     }
   }
   if (count > 1) {

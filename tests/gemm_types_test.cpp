@@ -130,13 +130,18 @@ struct product_case {
         const std::int64_t acc = detent::reference::dot(
             lhs.data() + i * k, rhs.data() + j, static_cast<std::ptrdiff_t>(n), k, o.lhs_zero_point,
             zero_points[j], weight_bias[j]);
-        if constexpr (std::is_same_v<T, float>) {
+        if constexpr (std::is_same_v<T, float> || std::is_same_v<T, detent::bfloat16>) {
           float real = std::fma(static_cast<float>(static_cast<std::int32_t>(acc)),
                                 o.lhs_scale * scales[j], bias.empty() ? 0.0F : bias[j]);
           if (!residual.empty()) {
             real += residual[i * (n + 3) + j];
           }
-          all.push_back(detent::reference::clamp(real, o.lower, o.upper));
+          real = detent::reference::clamp(real, o.lower, o.upper);
+          if constexpr (std::is_same_v<T, float>) {
+            all.push_back(real);
+          } else {
+            all.push_back(detent::round_to<T>(real));
+          }
         } else {
           all.push_back(test::stored_value<T>(acc, scales[j], o));
         }
@@ -168,6 +173,7 @@ struct product_case {
     check<std::int8_t>(parallel);
     add_real_terms(random);
     check<float>(parallel);
+    check<detent::bfloat16>(parallel);
   }
 };
 
@@ -199,6 +205,35 @@ TEST_CASE("gemm: parameters of rows and residuals do not depend on threads") {
           .check_all(random, pool.parallel());
     }
   }
+}
+
+TEST_CASE("gemm: NaN, infinities and overflow on the way to bfloat16") {
+  // One row of ones; the residual decides.
+  const std::vector<float> special = {std::numeric_limits<float>::quiet_NaN(),
+                                      -std::numeric_limits<float>::quiet_NaN(),
+                                      std::numeric_limits<float>::infinity(),
+                                      -std::numeric_limits<float>::infinity(),
+                                      std::numeric_limits<float>::max(),
+                                      -std::numeric_limits<float>::max(),
+                                      1.0F + 0x1p-8F,      // a tie: to even
+                                      1.0F + 3 * 0x1p-8F,  // the other one
+                                      0x1.FFFFFEp-126F,
+                                      0x1p-149F,
+                                      -0.0F};
+  const std::size_t n = special.size();
+  const std::vector<std::int8_t> w(n);
+  const auto weights = detent::pack_weights({w.data(), 1, n});
+  const std::uint8_t one = 1;
+  for_each_target([&] {
+    std::vector<detent::bfloat16> out(n);
+    detent::gemm(matrix_view<const std::uint8_t>(&one, 1, 1), weights,
+                 matrix_view<detent::bfloat16>(out.data(), 1, n),
+                 {.residual = {special.data(), 1, n}});
+    for (std::size_t j = 0; j < n; ++j) {
+      INFO("value ", special[j]);
+      CHECK(out[j].bits == detent::round_to<detent::bfloat16>(0.0F + special[j]).bits);
+    }
+  });
 }
 
 TEST_CASE("few rows are shared out by their columns") {

@@ -36,6 +36,17 @@ struct cache_line_allocator {
 template <class T>
 using aligned_vector = std::vector<T, cache_line_allocator<T>>;
 
+/// Memory of the calling thread, one for each type of element, which grows to what the largest
+/// operation needs and stays: for what an operation prepares and nothing keeps.
+template <class T>
+[[nodiscard]] T* block_memory(std::size_t size) {
+  thread_local aligned_vector<T> memory;
+  if (memory.size() < size) {
+    memory.resize(size);
+  }
+  return memory.data();
+}
+
 }  // namespace detail
 DETENT_NAMESPACE_END
 

@@ -27,6 +27,7 @@
 #include <detent/error.hpp>
 #include <detent/gemm.hpp>
 #include <detent/pack.hpp>
+#include <detent/padded_images.hpp>
 #include <detent/parallel.hpp>
 #include <detent/types.hpp>
 #include <detent/window.hpp>
@@ -82,57 +83,6 @@ std::span<const T> group_slice(std::span<const T> values, const filter_shape& f,
           "convolution: ", values.size(), " per-channel values for ", f.out_channels, " channels");
   return values.subspan(group * f.group_out(), f.group_out());
 }
-
-/// Images with their padding around them, in memory of the calling thread, and the window that
-/// moves over those. A copy of the images costs less than to look for the borders at every pixel.
-template <class T>
-class padded_images {
- public:
-  /// Behind the last value there are `slack` more that may be read.
-  padded_images(const T* input, const filter_shape& f, const window& w, T padding,
-                std::size_t slack, const parallel_for& parallel)
-      : data_(input), size_(w.batch * w.in_height * w.in_width * f.in_channels), window_(w) {
-    if (w.pad_top + w.pad_left + w.pad_bottom + w.pad_right + slack == 0) {
-      return;
-    }
-    window_.in_height += w.pad_top + w.pad_bottom;
-    window_.in_width += w.pad_left + w.pad_right;
-    window_.pad_top = window_.pad_left = window_.pad_bottom = window_.pad_right = 0;
-    const std::size_t line = w.in_width * f.in_channels;
-    const std::size_t padded_line = window_.in_width * f.in_channels;
-    const std::size_t lines = w.batch * window_.in_height;
-    size_ = lines * padded_line;
-    T* memory = block_memory<T>(size_ + slack);
-    std::fill_n(memory + size_, slack, padding);
-    constexpr std::size_t lines_per_task = 64;
-    run_parallel(parallel, (lines + lines_per_task - 1) / lines_per_task, [&](std::size_t task) {
-      const std::size_t end = (std::min)((task + 1) * lines_per_task, lines);
-      for (std::size_t i = task * lines_per_task; i < end; ++i) {
-        T* to = memory + i * padded_line;
-        const std::size_t y = i % window_.in_height;
-        if (y < w.pad_top || y >= w.pad_top + w.in_height) {
-          std::fill_n(to, padded_line, padding);
-          continue;
-        }
-        to = std::fill_n(to, w.pad_left * f.in_channels, padding);
-        const std::size_t image = i / window_.in_height;
-        to = std::copy_n(input + (image * w.in_height + y - w.pad_top) * line, line, to);
-        std::fill_n(to, w.pad_right * f.in_channels, padding);
-      }
-    });
-    data_ = memory;
-    size_ += slack;
-  }
-
-  [[nodiscard]] const T* data() const noexcept { return data_; }
-  [[nodiscard]] const T* end() const noexcept { return data_ + size_; }
-  [[nodiscard]] const detent::window& window() const noexcept { return window_; }
-
- private:
-  const T* data_;
-  std::size_t size_;
-  detent::window window_;
-};
 
 /// 1x1 filters that step pixel by pixel read the input as it stands.
 [[nodiscard]] inline bool is_matrix(const filter_shape& f, const window& w) noexcept {
@@ -393,7 +343,7 @@ class packed_filters {
 /// Integer convolution; the epilogue is that of gemm(), with a real bias for each output channel of
 /// a float output. Throws what gemm() throws. The calling thread keeps memory of the size of the
 /// padded input, where there is padding.
-template <integer_gemm_output T>
+template <integer_convolution_output T>
 void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
               std::span<T> output, const epilogue_options& options = {},
               const parallel_for& parallel = {}) {

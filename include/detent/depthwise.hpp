@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include <detent/config.hpp>
 #include <detent/kernels/table.hpp>
 #include <detent/pack.hpp>
+#include <detent/padded_images.hpp>
 #include <detent/parallel.hpp>
 #include <detent/window.hpp>
 
@@ -188,16 +190,24 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
                         std::span<const tap_position> order, bool is_vertical,
                         const parallel_for& parallel, const Kernel& kernel) {
   constexpr std::size_t pixels_per_task = 256;
-  const depthwise_reader<T> reader(input, f, w, padding, order);
+  // In narrow images the pixels at the ends of rows are many; they cost more than a copy.
+  constexpr std::size_t narrow = 16;
+  std::optional<padded_images<T>> images;
+  if (w.out_width(f) < narrow) {
+    images.emplace(input, f, w, padding, 0, parallel);
+  }
+  const depthwise_reader<T> reader(images ? images->data() : input, f,
+                                   images ? images->window() : w, padding, order);
   const std::size_t rows = w.batch * w.out_height(f);
   const std::size_t rows_of_task = (std::max<std::size_t>)(pixels_per_task / w.out_width(f), 1);
   run_parallel(parallel, (rows + rows_of_task - 1) / rows_of_task, [&](std::size_t task) {
-    std::vector<const T*> taps;
-    std::vector<kernels::depthwise_run> runs;
+    thread_local std::vector<const T*> taps;
+    thread_local std::vector<kernels::depthwise_run> runs;
+    taps.clear(), runs.clear();
     const std::size_t first = task * rows_of_task;
     const std::size_t end = (std::min)(first + rows_of_task, rows);
     runs.reserve((end - first) * reader.runs_of_row());
-    taps.reserve(runs.capacity() * order.size());
+    taps.reserve((end - first) * reader.runs_of_row() * order.size());
     for (std::size_t row = first; row < end; ++row) {
       reader.append(row, taps, runs);
     }

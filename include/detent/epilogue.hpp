@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <detent/error.hpp>
+#include <detent/float_formats.hpp>
 #include <detent/kernels/table.hpp>
 #include <detent/pack.hpp>
 #include <detent/quantize.hpp>
@@ -27,6 +28,7 @@ DETENT_NAMESPACE_BEGIN
 ///   s32     acc
 ///   float   clamp(fma(float(acc), lhs_scale * scale[j], bias[j]) + residual[i,j], lower, upper)
 ///           (the bias of the options; what is absent is 0)
+///   bfloat16  the same, rounded half to even; of gemm() only
 ///   u8, s8  clamp(round_half_even(float(acc) * m[j]) + output.zero_point, levels)
 ///           m[j] = reference::requantize_multiplier(lhs_scale, scale[j], output.scale)
 ///
@@ -52,10 +54,15 @@ struct epilogue_options {
 
 namespace detail {
 
+/// Outputs that scales of rows, real biases and residuals are for.
+template <class T>
+inline constexpr bool real_output = std::same_as<T, float> || std::same_as<T, bfloat16>;
+
 template <class T>
 inline constexpr kernels::integer_output output_kind =
     std::same_as<T, std::int32_t>   ? kernels::integer_output::s32
     : std::same_as<T, float>        ? kernels::integer_output::f32
+    : std::same_as<T, bfloat16>     ? kernels::integer_output::bf16
     : std::same_as<T, std::uint8_t> ? kernels::integer_output::u8
                                     : kernels::integer_output::s8;
 
@@ -107,7 +114,7 @@ class column_terms {
       multiplier_.assign(padded, 0.0F);
       for (std::size_t j = 0; j < columns; ++j) {
         multiplier_[j] =
-            std::same_as<T, float>
+            real_output<T>
                 ? (o.lhs_scales.empty() ? o.lhs_scale : 1.0F) * w.scales()[j]
                 : reference::requantize_multiplier(o.lhs_scale, w.scales()[j], o.output.scale);
       }

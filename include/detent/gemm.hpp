@@ -15,15 +15,19 @@
 #include <detent/dispatch.hpp>
 #include <detent/epilogue.hpp>
 #include <detent/error.hpp>
+#include <detent/float_formats.hpp>
 #include <detent/pack.hpp>
 #include <detent/parallel.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
 
+/// What integer convolutions write; gemm() writes bfloat16, too.
 template <class T>
-concept integer_gemm_output =
+concept integer_convolution_output =
     std::same_as<T, std::int32_t> || std::same_as<T, float> || quantized_byte<T>;
+template <class T>
+concept integer_gemm_output = integer_convolution_output<T> || std::same_as<T, bfloat16>;
 
 namespace detail {
 
@@ -129,17 +133,6 @@ class product_parts {
   std::size_t columns_;
 };
 
-/// Room for a block of rows that are made unsigned or quantized: one for each thread, which grows
-/// to what the largest product needs.
-template <class T>
-[[nodiscard]] T* block_memory(std::size_t size) {
-  thread_local aligned_vector<T> memory;
-  if (memory.size() < size) {
-    memory.resize(size);
-  }
-  return memory.data();
-}
-
 /// Signed bytes to unsigned ones that are 128 more.
 inline void shift_to_unsigned(const std::int8_t* from, std::size_t n, std::uint8_t* to) noexcept {
   constexpr std::size_t step = 32;
@@ -161,7 +154,7 @@ inline void shift_to_unsigned(const std::int8_t* from, std::size_t n, std::uint8
 template <class T, class A>
 void require_rows(std::size_t rows, std::size_t columns, const epilogue_options& o) {
   constexpr const char* where = "gemm";
-  constexpr bool to_float = std::same_as<T, float>;
+  constexpr bool to_float = real_output<T>;
   require(o.lhs_scales.empty() || o.lhs_scales.size() == rows, error_kind::shape_mismatch, where,
           ": ", o.lhs_scales.size(), " scales for ", rows, " rows");
   require(o.lhs_zero_points.empty() || o.lhs_zero_points.size() == rows, error_kind::shape_mismatch,

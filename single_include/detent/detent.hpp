@@ -322,7 +322,7 @@ inline constexpr std::size_t panel_columns = 16;
 inline constexpr std::size_t group_depth = 4;
 
 /// What the epilogue of an integer product writes.
-enum class integer_output : std::uint8_t { s32, f32, u8, s8 };
+enum class integer_output : std::uint8_t { s32, f32, bf16, u8, s8 };
 
 /// From the 32-bit sum of a raw product (no zero points yet) to what is stored:
 ///
@@ -332,6 +332,7 @@ enum class integer_output : std::uint8_t { s32, f32, u8, s8 };
 ///   s32  v
 ///   f32  clamp(float(v) * m, lower, upper)
 ///        clamp(fma(float(v), m, bias[j]) + residual[i, j], lower, upper)   if either is there
+///   bf16 the same, rounded to bfloat16, half to even; not of depthwise products
 ///   u8s8 clamp(round_half_even(float(v) * multiplier[j]) + zero_point, qmin, qmax)
 ///
 /// The per-column arrays are readable up to the next multiple of panel_columns. Depthwise products
@@ -344,9 +345,9 @@ struct integer_epilogue {
   const std::int32_t* row_zero_point = nullptr;  // null, or of the left side
   const std::int32_t* column_sum = nullptr;      // read where row_zero_point is not null
   const float* multiplier = nullptr;             // null for s32
-  const float* row_scale = nullptr;              // null, or with f32 only
-  const float* bias = nullptr;                   // null, or with f32 only
-  const float* residual = nullptr;               // null, or with f32 only
+  const float* row_scale = nullptr;              // null, or with f32 and bf16 only
+  const float* bias = nullptr;                   // null, or with f32 and bf16 only
+  const float* residual = nullptr;               // null, or with f32 and bf16 only
   std::size_t residual_stride = 0;
   std::int32_t zero_point = 0;
   std::int32_t qmin = 0;
@@ -1943,6 +1944,14 @@ std::int32_t sum_codes(const Q* q, std::size_t n) noexcept {
   return static_cast<std::int32_t>(sum);
 }
 
+/// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
+inline std::uint16_t to_bfloat16(float x) noexcept {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return static_cast<std::uint16_t>(std::isnan(x) ? bits >> 16 | 0x40U
+                                                  : (bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
+}
+
 inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row, std::size_t column,
                   void* c, std::size_t index) noexcept {
   sum += wrapping(e.column_offset[column]);
@@ -1957,7 +1966,7 @@ inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row,
     static_cast<std::int32_t*>(c)[index] = v;
     return;
   }
-  if (e.output == integer_output::f32) {
+  if (e.output == integer_output::f32 || e.output == integer_output::bf16) {
     const float multiplier =
         e.row_scale != nullptr ? e.row_scale[row] * e.multiplier[column] : e.multiplier[column];
     float real =
@@ -1965,7 +1974,12 @@ inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row,
     if (e.residual != nullptr) {
       real += e.residual[row * e.residual_stride + column];
     }
-    static_cast<float*>(c)[index] = clamp(real, e.lower, e.upper);
+    real = clamp(real, e.lower, e.upper);
+    if (e.output == integer_output::f32) {
+      static_cast<float*>(c)[index] = real;
+    } else {
+      static_cast<std::uint16_t*>(c)[index] = to_bfloat16(real);
+    }
     return;
   }
   const float scaled = static_cast<float>(v) * e.multiplier[column];
@@ -3651,6 +3665,19 @@ namespace DETENT_PASS_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
+/// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
+HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vector x) noexcept {
+  const int_tag di;
+  const hn::RebindToUnsigned<float_tag> du;
+  const auto bits = hn::BitCast(du, x);
+  const auto high = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(high, hn::Set(du, 1U));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFU)), odd));
+  const auto quiet = hn::Or(high, hn::Set(du, 0x40U));
+  const auto chosen = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
+  return hn::DemoteTo(hn::Rebind<std::uint16_t, float_tag>{}, hn::BitCast(di, chosen));
+}
+
 /// The epilogue of one vector of columns, with what depends on the columns only already loaded.
 template <integer_output kOutput>
 class column_epilogue {
@@ -3684,7 +3711,7 @@ class column_epilogue {
       return;
     }
     const float_vector sum = hn::ConvertTo(df, v);
-    if constexpr (kOutput == integer_output::f32) {
+    if constexpr (kOutput == integer_output::f32 || kOutput == integer_output::bf16) {
       float_vector m = multiplier_;
       if (e.row_scale != nullptr) {
         m = hn::Mul(hn::Set(df, e.row_scale[row]), m);
@@ -3696,7 +3723,13 @@ class column_epilogue {
         real = hn::Add(real,
                        count == lanes ? hn::LoadU(df, residual) : hn::LoadN(df, residual, count));
       }
-      store_lanes(clamp_ordered(real, lower_, upper_), df, count, static_cast<float*>(c) + index);
+      real = clamp_ordered(real, lower_, upper_);
+      if constexpr (kOutput == integer_output::f32) {
+        store_lanes(real, df, count, static_cast<float*>(c) + index);
+      } else {
+        const hn::Rebind<std::uint16_t, float_tag> d16;
+        store_lanes(to_bfloat16(real), d16, count, static_cast<std::uint16_t*>(c) + index);
+      }
     } else {
       // The product of an integer and a finite multiplier is never NaN.
       const int_vector q = grid_.round(grid_.clamp(hn::Mul(sum, multiplier_)));
@@ -3757,6 +3790,9 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
     case integer_output::f32:
       return store_block<integer_output::f32>(e, sums, sums_stride, first, rows, column, columns, c,
                                               index, ldc);
+    case integer_output::bf16:
+      return store_block<integer_output::bf16>(e, sums, sums_stride, first, rows, column, columns,
+                                               c, index, ldc);
     case integer_output::u8:
       return store_block<integer_output::u8>(e, sums, sums_stride, first, rows, column, columns, c,
                                              index, ldc);
@@ -3777,8 +3813,10 @@ inline constexpr std::size_t chunk_bytes = std::size_t{24} << 10;
 HWY_INLINE void prefetch_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
                               std::size_t column, std::size_t columns) noexcept {
   constexpr std::size_t line = 64;
-  const std::size_t size =
-      g.epilogue.output == integer_output::s32 || g.epilogue.output == integer_output::f32 ? 4 : 1;
+  const integer_output output = g.epilogue.output;
+  const std::size_t size = output == integer_output::s32 || output == integer_output::f32 ? 4
+                           : output == integer_output::bf16                               ? 2
+                                                                                          : 1;
   for (std::size_t r = row; r < row + rows; ++r) {
     const char* c = static_cast<const char*>(g.c) + (r * g.ldc + column) * size;
     for (std::size_t offset = 0; offset < columns * size; offset += line) {
@@ -4716,6 +4754,19 @@ namespace DETENT_PASS_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
+/// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
+HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vector x) noexcept {
+  const int_tag di;
+  const hn::RebindToUnsigned<float_tag> du;
+  const auto bits = hn::BitCast(du, x);
+  const auto high = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(high, hn::Set(du, 1U));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFU)), odd));
+  const auto quiet = hn::Or(high, hn::Set(du, 0x40U));
+  const auto chosen = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
+  return hn::DemoteTo(hn::Rebind<std::uint16_t, float_tag>{}, hn::BitCast(di, chosen));
+}
+
 /// The epilogue of one vector of columns, with what depends on the columns only already loaded.
 template <integer_output kOutput>
 class column_epilogue {
@@ -4749,7 +4800,7 @@ class column_epilogue {
       return;
     }
     const float_vector sum = hn::ConvertTo(df, v);
-    if constexpr (kOutput == integer_output::f32) {
+    if constexpr (kOutput == integer_output::f32 || kOutput == integer_output::bf16) {
       float_vector m = multiplier_;
       if (e.row_scale != nullptr) {
         m = hn::Mul(hn::Set(df, e.row_scale[row]), m);
@@ -4761,7 +4812,13 @@ class column_epilogue {
         real = hn::Add(real,
                        count == lanes ? hn::LoadU(df, residual) : hn::LoadN(df, residual, count));
       }
-      store_lanes(clamp_ordered(real, lower_, upper_), df, count, static_cast<float*>(c) + index);
+      real = clamp_ordered(real, lower_, upper_);
+      if constexpr (kOutput == integer_output::f32) {
+        store_lanes(real, df, count, static_cast<float*>(c) + index);
+      } else {
+        const hn::Rebind<std::uint16_t, float_tag> d16;
+        store_lanes(to_bfloat16(real), d16, count, static_cast<std::uint16_t*>(c) + index);
+      }
     } else {
       // The product of an integer and a finite multiplier is never NaN.
       const int_vector q = grid_.round(grid_.clamp(hn::Mul(sum, multiplier_)));
@@ -4822,6 +4879,9 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
     case integer_output::f32:
       return store_block<integer_output::f32>(e, sums, sums_stride, first, rows, column, columns, c,
                                               index, ldc);
+    case integer_output::bf16:
+      return store_block<integer_output::bf16>(e, sums, sums_stride, first, rows, column, columns,
+                                               c, index, ldc);
     case integer_output::u8:
       return store_block<integer_output::u8>(e, sums, sums_stride, first, rows, column, columns, c,
                                              index, ldc);
@@ -4842,8 +4902,10 @@ inline constexpr std::size_t chunk_bytes = std::size_t{24} << 10;
 HWY_INLINE void prefetch_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
                               std::size_t column, std::size_t columns) noexcept {
   constexpr std::size_t line = 64;
-  const std::size_t size =
-      g.epilogue.output == integer_output::s32 || g.epilogue.output == integer_output::f32 ? 4 : 1;
+  const integer_output output = g.epilogue.output;
+  const std::size_t size = output == integer_output::s32 || output == integer_output::f32 ? 4
+                           : output == integer_output::bf16                               ? 2
+                                                                                          : 1;
   for (std::size_t r = row; r < row + rows; ++r) {
     const char* c = static_cast<const char*>(g.c) + (r * g.ldc + column) * size;
     for (std::size_t offset = 0; offset < columns * size; offset += line) {
@@ -6901,6 +6963,19 @@ namespace DETENT_PASS_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
+/// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
+HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vector x) noexcept {
+  const int_tag di;
+  const hn::RebindToUnsigned<float_tag> du;
+  const auto bits = hn::BitCast(du, x);
+  const auto high = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(high, hn::Set(du, 1U));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFU)), odd));
+  const auto quiet = hn::Or(high, hn::Set(du, 0x40U));
+  const auto chosen = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
+  return hn::DemoteTo(hn::Rebind<std::uint16_t, float_tag>{}, hn::BitCast(di, chosen));
+}
+
 /// The epilogue of one vector of columns, with what depends on the columns only already loaded.
 template <integer_output kOutput>
 class column_epilogue {
@@ -6934,7 +7009,7 @@ class column_epilogue {
       return;
     }
     const float_vector sum = hn::ConvertTo(df, v);
-    if constexpr (kOutput == integer_output::f32) {
+    if constexpr (kOutput == integer_output::f32 || kOutput == integer_output::bf16) {
       float_vector m = multiplier_;
       if (e.row_scale != nullptr) {
         m = hn::Mul(hn::Set(df, e.row_scale[row]), m);
@@ -6946,7 +7021,13 @@ class column_epilogue {
         real = hn::Add(real,
                        count == lanes ? hn::LoadU(df, residual) : hn::LoadN(df, residual, count));
       }
-      store_lanes(clamp_ordered(real, lower_, upper_), df, count, static_cast<float*>(c) + index);
+      real = clamp_ordered(real, lower_, upper_);
+      if constexpr (kOutput == integer_output::f32) {
+        store_lanes(real, df, count, static_cast<float*>(c) + index);
+      } else {
+        const hn::Rebind<std::uint16_t, float_tag> d16;
+        store_lanes(to_bfloat16(real), d16, count, static_cast<std::uint16_t*>(c) + index);
+      }
     } else {
       // The product of an integer and a finite multiplier is never NaN.
       const int_vector q = grid_.round(grid_.clamp(hn::Mul(sum, multiplier_)));
@@ -7007,6 +7088,9 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
     case integer_output::f32:
       return store_block<integer_output::f32>(e, sums, sums_stride, first, rows, column, columns, c,
                                               index, ldc);
+    case integer_output::bf16:
+      return store_block<integer_output::bf16>(e, sums, sums_stride, first, rows, column, columns,
+                                               c, index, ldc);
     case integer_output::u8:
       return store_block<integer_output::u8>(e, sums, sums_stride, first, rows, column, columns, c,
                                              index, ldc);
@@ -7027,8 +7111,10 @@ inline constexpr std::size_t chunk_bytes = std::size_t{24} << 10;
 HWY_INLINE void prefetch_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
                               std::size_t column, std::size_t columns) noexcept {
   constexpr std::size_t line = 64;
-  const std::size_t size =
-      g.epilogue.output == integer_output::s32 || g.epilogue.output == integer_output::f32 ? 4 : 1;
+  const integer_output output = g.epilogue.output;
+  const std::size_t size = output == integer_output::s32 || output == integer_output::f32 ? 4
+                           : output == integer_output::bf16                               ? 2
+                                                                                          : 1;
   for (std::size_t r = row; r < row + rows; ++r) {
     const char* c = static_cast<const char*>(g.c) + (r * g.ldc + column) * size;
     for (std::size_t offset = 0; offset < columns * size; offset += line) {
@@ -7966,6 +8052,19 @@ namespace DETENT_PASS_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
+/// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
+HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vector x) noexcept {
+  const int_tag di;
+  const hn::RebindToUnsigned<float_tag> du;
+  const auto bits = hn::BitCast(du, x);
+  const auto high = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(high, hn::Set(du, 1U));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFU)), odd));
+  const auto quiet = hn::Or(high, hn::Set(du, 0x40U));
+  const auto chosen = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
+  return hn::DemoteTo(hn::Rebind<std::uint16_t, float_tag>{}, hn::BitCast(di, chosen));
+}
+
 /// The epilogue of one vector of columns, with what depends on the columns only already loaded.
 template <integer_output kOutput>
 class column_epilogue {
@@ -7999,7 +8098,7 @@ class column_epilogue {
       return;
     }
     const float_vector sum = hn::ConvertTo(df, v);
-    if constexpr (kOutput == integer_output::f32) {
+    if constexpr (kOutput == integer_output::f32 || kOutput == integer_output::bf16) {
       float_vector m = multiplier_;
       if (e.row_scale != nullptr) {
         m = hn::Mul(hn::Set(df, e.row_scale[row]), m);
@@ -8011,7 +8110,13 @@ class column_epilogue {
         real = hn::Add(real,
                        count == lanes ? hn::LoadU(df, residual) : hn::LoadN(df, residual, count));
       }
-      store_lanes(clamp_ordered(real, lower_, upper_), df, count, static_cast<float*>(c) + index);
+      real = clamp_ordered(real, lower_, upper_);
+      if constexpr (kOutput == integer_output::f32) {
+        store_lanes(real, df, count, static_cast<float*>(c) + index);
+      } else {
+        const hn::Rebind<std::uint16_t, float_tag> d16;
+        store_lanes(to_bfloat16(real), d16, count, static_cast<std::uint16_t*>(c) + index);
+      }
     } else {
       // The product of an integer and a finite multiplier is never NaN.
       const int_vector q = grid_.round(grid_.clamp(hn::Mul(sum, multiplier_)));
@@ -8072,6 +8177,9 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
     case integer_output::f32:
       return store_block<integer_output::f32>(e, sums, sums_stride, first, rows, column, columns, c,
                                               index, ldc);
+    case integer_output::bf16:
+      return store_block<integer_output::bf16>(e, sums, sums_stride, first, rows, column, columns,
+                                               c, index, ldc);
     case integer_output::u8:
       return store_block<integer_output::u8>(e, sums, sums_stride, first, rows, column, columns, c,
                                              index, ldc);
@@ -8092,8 +8200,10 @@ inline constexpr std::size_t chunk_bytes = std::size_t{24} << 10;
 HWY_INLINE void prefetch_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
                               std::size_t column, std::size_t columns) noexcept {
   constexpr std::size_t line = 64;
-  const std::size_t size =
-      g.epilogue.output == integer_output::s32 || g.epilogue.output == integer_output::f32 ? 4 : 1;
+  const integer_output output = g.epilogue.output;
+  const std::size_t size = output == integer_output::s32 || output == integer_output::f32 ? 4
+                           : output == integer_output::bf16                               ? 2
+                                                                                          : 1;
   for (std::size_t r = row; r < row + rows; ++r) {
     const char* c = static_cast<const char*>(g.c) + (r * g.ldc + column) * size;
     for (std::size_t offset = 0; offset < columns * size; offset += line) {
@@ -11001,6 +11111,7 @@ DETENT_NAMESPACE_END
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -11039,6 +11150,17 @@ struct cache_line_allocator {
 
 template <class T>
 using aligned_vector = std::vector<T, cache_line_allocator<T>>;
+
+/// Memory of the calling thread, one for each type of element, which grows to what the largest
+/// operation needs and stays: for what an operation prepares and nothing keeps.
+template <class T>
+[[nodiscard]] T* block_memory(std::size_t size) {
+  thread_local aligned_vector<T> memory;
+  if (memory.size() < size) {
+    memory.resize(size);
+  }
+  return memory.data();
+}
 
 }  // namespace detail
 DETENT_NAMESPACE_END
@@ -11701,6 +11823,14 @@ class packed_floats {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_PACK_HPP
+// ---- detent/padded_images.hpp ----
+// Images with room around them, so that no window sticks out.
+#ifndef DETENT_PADDED_IMAGES_HPP
+#define DETENT_PADDED_IMAGES_HPP
+
+#include <algorithm>
+#include <cstddef>
+
 // ---- detent/window.hpp ----
 // The geometry of convolutions; convolution.hpp says how tensors are laid out.
 #ifndef DETENT_WINDOW_HPP
@@ -11755,6 +11885,65 @@ struct window {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_WINDOW_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// Images with their padding around them, in memory of the calling thread, and the window that
+/// moves over those. A copy of the images costs less than to look for the borders at every pixel.
+template <class T>
+class padded_images {
+ public:
+  /// Behind the last value there are `slack` more that may be read.
+  padded_images(const T* input, const filter_shape& f, const window& w, T padding,
+                std::size_t slack, const parallel_for& parallel)
+      : data_(input), size_(w.batch * w.in_height * w.in_width * f.in_channels), window_(w) {
+    if (w.pad_top + w.pad_left + w.pad_bottom + w.pad_right + slack == 0) {
+      return;
+    }
+    window_.in_height += w.pad_top + w.pad_bottom;
+    window_.in_width += w.pad_left + w.pad_right;
+    window_.pad_top = window_.pad_left = window_.pad_bottom = window_.pad_right = 0;
+    const std::size_t line = w.in_width * f.in_channels;
+    const std::size_t padded_line = window_.in_width * f.in_channels;
+    const std::size_t lines = w.batch * window_.in_height;
+    size_ = lines * padded_line;
+    T* memory = block_memory<T>(size_ + slack);
+    std::fill_n(memory + size_, slack, padding);
+    constexpr std::size_t lines_per_task = 64;
+    run_parallel(parallel, (lines + lines_per_task - 1) / lines_per_task, [&](std::size_t task) {
+      const std::size_t end = (std::min)((task + 1) * lines_per_task, lines);
+      for (std::size_t i = task * lines_per_task; i < end; ++i) {
+        T* to = memory + i * padded_line;
+        const std::size_t y = i % window_.in_height;
+        if (y < w.pad_top || y >= w.pad_top + w.in_height) {
+          std::fill_n(to, padded_line, padding);
+          continue;
+        }
+        to = std::fill_n(to, w.pad_left * f.in_channels, padding);
+        const std::size_t image = i / window_.in_height;
+        to = std::copy_n(input + (image * w.in_height + y - w.pad_top) * line, line, to);
+        std::fill_n(to, w.pad_right * f.in_channels, padding);
+      }
+    });
+    data_ = memory;
+    size_ += slack;
+  }
+
+  [[nodiscard]] const T* data() const noexcept { return data_; }
+  [[nodiscard]] const T* end() const noexcept { return data_ + size_; }
+  [[nodiscard]] const detent::window& window() const noexcept { return window_; }
+
+ private:
+  const T* data_;
+  std::size_t size_;
+  detent::window window_;
+};
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_PADDED_IMAGES_HPP
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
@@ -11926,16 +12115,24 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
                         std::span<const tap_position> order, bool is_vertical,
                         const parallel_for& parallel, const Kernel& kernel) {
   constexpr std::size_t pixels_per_task = 256;
-  const depthwise_reader<T> reader(input, f, w, padding, order);
+  // In narrow images the pixels at the ends of rows are many; they cost more than a copy.
+  constexpr std::size_t narrow = 16;
+  std::optional<padded_images<T>> images;
+  if (w.out_width(f) < narrow) {
+    images.emplace(input, f, w, padding, 0, parallel);
+  }
+  const depthwise_reader<T> reader(images ? images->data() : input, f,
+                                   images ? images->window() : w, padding, order);
   const std::size_t rows = w.batch * w.out_height(f);
   const std::size_t rows_of_task = (std::max<std::size_t>)(pixels_per_task / w.out_width(f), 1);
   run_parallel(parallel, (rows + rows_of_task - 1) / rows_of_task, [&](std::size_t task) {
-    std::vector<const T*> taps;
-    std::vector<kernels::depthwise_run> runs;
+    thread_local std::vector<const T*> taps;
+    thread_local std::vector<kernels::depthwise_run> runs;
+    taps.clear(), runs.clear();
     const std::size_t first = task * rows_of_task;
     const std::size_t end = (std::min)(first + rows_of_task, rows);
     runs.reserve((end - first) * reader.runs_of_row());
-    taps.reserve(runs.capacity() * order.size());
+    taps.reserve((end - first) * reader.runs_of_row() * order.size());
     for (std::size_t row = first; row < end; ++row) {
       reader.append(row, taps, runs);
     }
@@ -11977,6 +12174,7 @@ DETENT_NAMESPACE_BEGIN
 ///   s32     acc
 ///   float   clamp(fma(float(acc), lhs_scale * scale[j], bias[j]) + residual[i,j], lower, upper)
 ///           (the bias of the options; what is absent is 0)
+///   bfloat16  the same, rounded half to even; of gemm() only
 ///   u8, s8  clamp(round_half_even(float(acc) * m[j]) + output.zero_point, levels)
 ///           m[j] = reference::requantize_multiplier(lhs_scale, scale[j], output.scale)
 ///
@@ -12002,10 +12200,15 @@ struct epilogue_options {
 
 namespace detail {
 
+/// Outputs that scales of rows, real biases and residuals are for.
+template <class T>
+inline constexpr bool real_output = std::same_as<T, float> || std::same_as<T, bfloat16>;
+
 template <class T>
 inline constexpr kernels::integer_output output_kind =
     std::same_as<T, std::int32_t>   ? kernels::integer_output::s32
     : std::same_as<T, float>        ? kernels::integer_output::f32
+    : std::same_as<T, bfloat16>     ? kernels::integer_output::bf16
     : std::same_as<T, std::uint8_t> ? kernels::integer_output::u8
                                     : kernels::integer_output::s8;
 
@@ -12057,7 +12260,7 @@ class column_terms {
       multiplier_.assign(padded, 0.0F);
       for (std::size_t j = 0; j < columns; ++j) {
         multiplier_[j] =
-            std::same_as<T, float>
+            real_output<T>
                 ? (o.lhs_scales.empty() ? o.lhs_scale : 1.0F) * w.scales()[j]
                 : reference::requantize_multiplier(o.lhs_scale, w.scales()[j], o.output.scale);
       }
@@ -12132,9 +12335,12 @@ DETENT_NAMESPACE_END
 
 DETENT_NAMESPACE_BEGIN
 
+/// What integer convolutions write; gemm() writes bfloat16, too.
 template <class T>
-concept integer_gemm_output =
+concept integer_convolution_output =
     std::same_as<T, std::int32_t> || std::same_as<T, float> || quantized_byte<T>;
+template <class T>
+concept integer_gemm_output = integer_convolution_output<T> || std::same_as<T, bfloat16>;
 
 namespace detail {
 
@@ -12240,17 +12446,6 @@ class product_parts {
   std::size_t columns_;
 };
 
-/// Room for a block of rows that are made unsigned or quantized: one for each thread, which grows
-/// to what the largest product needs.
-template <class T>
-[[nodiscard]] T* block_memory(std::size_t size) {
-  thread_local aligned_vector<T> memory;
-  if (memory.size() < size) {
-    memory.resize(size);
-  }
-  return memory.data();
-}
-
 /// Signed bytes to unsigned ones that are 128 more.
 inline void shift_to_unsigned(const std::int8_t* from, std::size_t n, std::uint8_t* to) noexcept {
   constexpr std::size_t step = 32;
@@ -12272,7 +12467,7 @@ inline void shift_to_unsigned(const std::int8_t* from, std::size_t n, std::uint8
 template <class T, class A>
 void require_rows(std::size_t rows, std::size_t columns, const epilogue_options& o) {
   constexpr const char* where = "gemm";
-  constexpr bool to_float = std::same_as<T, float>;
+  constexpr bool to_float = real_output<T>;
   require(o.lhs_scales.empty() || o.lhs_scales.size() == rows, error_kind::shape_mismatch, where,
           ": ", o.lhs_scales.size(), " scales for ", rows, " rows");
   require(o.lhs_zero_points.empty() || o.lhs_zero_points.size() == rows, error_kind::shape_mismatch,
@@ -12556,57 +12751,6 @@ std::span<const T> group_slice(std::span<const T> values, const filter_shape& f,
   return values.subspan(group * f.group_out(), f.group_out());
 }
 
-/// Images with their padding around them, in memory of the calling thread, and the window that
-/// moves over those. A copy of the images costs less than to look for the borders at every pixel.
-template <class T>
-class padded_images {
- public:
-  /// Behind the last value there are `slack` more that may be read.
-  padded_images(const T* input, const filter_shape& f, const window& w, T padding,
-                std::size_t slack, const parallel_for& parallel)
-      : data_(input), size_(w.batch * w.in_height * w.in_width * f.in_channels), window_(w) {
-    if (w.pad_top + w.pad_left + w.pad_bottom + w.pad_right + slack == 0) {
-      return;
-    }
-    window_.in_height += w.pad_top + w.pad_bottom;
-    window_.in_width += w.pad_left + w.pad_right;
-    window_.pad_top = window_.pad_left = window_.pad_bottom = window_.pad_right = 0;
-    const std::size_t line = w.in_width * f.in_channels;
-    const std::size_t padded_line = window_.in_width * f.in_channels;
-    const std::size_t lines = w.batch * window_.in_height;
-    size_ = lines * padded_line;
-    T* memory = block_memory<T>(size_ + slack);
-    std::fill_n(memory + size_, slack, padding);
-    constexpr std::size_t lines_per_task = 64;
-    run_parallel(parallel, (lines + lines_per_task - 1) / lines_per_task, [&](std::size_t task) {
-      const std::size_t end = (std::min)((task + 1) * lines_per_task, lines);
-      for (std::size_t i = task * lines_per_task; i < end; ++i) {
-        T* to = memory + i * padded_line;
-        const std::size_t y = i % window_.in_height;
-        if (y < w.pad_top || y >= w.pad_top + w.in_height) {
-          std::fill_n(to, padded_line, padding);
-          continue;
-        }
-        to = std::fill_n(to, w.pad_left * f.in_channels, padding);
-        const std::size_t image = i / window_.in_height;
-        to = std::copy_n(input + (image * w.in_height + y - w.pad_top) * line, line, to);
-        std::fill_n(to, w.pad_right * f.in_channels, padding);
-      }
-    });
-    data_ = memory;
-    size_ += slack;
-  }
-
-  [[nodiscard]] const T* data() const noexcept { return data_; }
-  [[nodiscard]] const T* end() const noexcept { return data_ + size_; }
-  [[nodiscard]] const detent::window& window() const noexcept { return window_; }
-
- private:
-  const T* data_;
-  std::size_t size_;
-  detent::window window_;
-};
-
 /// 1x1 filters that step pixel by pixel read the input as it stands.
 [[nodiscard]] inline bool is_matrix(const filter_shape& f, const window& w) noexcept {
   return f.taps() == 1 && w.stride_height == 1 && w.stride_width == 1 &&
@@ -12866,7 +13010,7 @@ class packed_filters {
 /// Integer convolution; the epilogue is that of gemm(), with a real bias for each output channel of
 /// a float output. Throws what gemm() throws. The calling thread keeps memory of the size of the
 /// padded input, where there is padding.
-template <integer_gemm_output T>
+template <integer_convolution_output T>
 void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
               std::span<T> output, const epilogue_options& options = {},
               const parallel_for& parallel = {}) {

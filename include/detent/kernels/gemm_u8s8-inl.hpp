@@ -21,6 +21,19 @@ namespace DETENT_PASS_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
+/// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
+HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vector x) noexcept {
+  const int_tag di;
+  const hn::RebindToUnsigned<float_tag> du;
+  const auto bits = hn::BitCast(du, x);
+  const auto high = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(high, hn::Set(du, 1U));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFU)), odd));
+  const auto quiet = hn::Or(high, hn::Set(du, 0x40U));
+  const auto chosen = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
+  return hn::DemoteTo(hn::Rebind<std::uint16_t, float_tag>{}, hn::BitCast(di, chosen));
+}
+
 /// The epilogue of one vector of columns, with what depends on the columns only already loaded.
 template <integer_output kOutput>
 class column_epilogue {
@@ -54,7 +67,7 @@ class column_epilogue {
       return;
     }
     const float_vector sum = hn::ConvertTo(df, v);
-    if constexpr (kOutput == integer_output::f32) {
+    if constexpr (kOutput == integer_output::f32 || kOutput == integer_output::bf16) {
       float_vector m = multiplier_;
       if (e.row_scale != nullptr) {
         m = hn::Mul(hn::Set(df, e.row_scale[row]), m);
@@ -66,7 +79,13 @@ class column_epilogue {
         real = hn::Add(real,
                        count == lanes ? hn::LoadU(df, residual) : hn::LoadN(df, residual, count));
       }
-      store_lanes(clamp_ordered(real, lower_, upper_), df, count, static_cast<float*>(c) + index);
+      real = clamp_ordered(real, lower_, upper_);
+      if constexpr (kOutput == integer_output::f32) {
+        store_lanes(real, df, count, static_cast<float*>(c) + index);
+      } else {
+        const hn::Rebind<std::uint16_t, float_tag> d16;
+        store_lanes(to_bfloat16(real), d16, count, static_cast<std::uint16_t*>(c) + index);
+      }
     } else {
       // The product of an integer and a finite multiplier is never NaN.
       const int_vector q = grid_.round(grid_.clamp(hn::Mul(sum, multiplier_)));
@@ -127,6 +146,9 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
     case integer_output::f32:
       return store_block<integer_output::f32>(e, sums, sums_stride, first, rows, column, columns, c,
                                               index, ldc);
+    case integer_output::bf16:
+      return store_block<integer_output::bf16>(e, sums, sums_stride, first, rows, column, columns,
+                                               c, index, ldc);
     case integer_output::u8:
       return store_block<integer_output::u8>(e, sums, sums_stride, first, rows, column, columns, c,
                                              index, ldc);
@@ -147,8 +169,10 @@ inline constexpr std::size_t chunk_bytes = std::size_t{24} << 10;
 HWY_INLINE void prefetch_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
                               std::size_t column, std::size_t columns) noexcept {
   constexpr std::size_t line = 64;
-  const std::size_t size =
-      g.epilogue.output == integer_output::s32 || g.epilogue.output == integer_output::f32 ? 4 : 1;
+  const integer_output output = g.epilogue.output;
+  const std::size_t size = output == integer_output::s32 || output == integer_output::f32 ? 4
+                           : output == integer_output::bf16                               ? 2
+                                                                                          : 1;
   for (std::size_t r = row; r < row + rows; ++r) {
     const char* c = static_cast<const char*>(g.c) + (r * g.ldc + column) * size;
     for (std::size_t offset = 0; offset < columns * size; offset += line) {

@@ -149,6 +149,14 @@ std::int32_t sum_codes(const Q* q, std::size_t n) noexcept {
   return static_cast<std::int32_t>(sum);
 }
 
+/// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
+inline std::uint16_t to_bfloat16(float x) noexcept {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return static_cast<std::uint16_t>(std::isnan(x) ? bits >> 16 | 0x40U
+                                                  : (bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
+}
+
 inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row, std::size_t column,
                   void* c, std::size_t index) noexcept {
   sum += wrapping(e.column_offset[column]);
@@ -163,7 +171,7 @@ inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row,
     static_cast<std::int32_t*>(c)[index] = v;
     return;
   }
-  if (e.output == integer_output::f32) {
+  if (e.output == integer_output::f32 || e.output == integer_output::bf16) {
     const float multiplier =
         e.row_scale != nullptr ? e.row_scale[row] * e.multiplier[column] : e.multiplier[column];
     float real =
@@ -171,7 +179,12 @@ inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row,
     if (e.residual != nullptr) {
       real += e.residual[row * e.residual_stride + column];
     }
-    static_cast<float*>(c)[index] = clamp(real, e.lower, e.upper);
+    real = clamp(real, e.lower, e.upper);
+    if (e.output == integer_output::f32) {
+      static_cast<float*>(c)[index] = real;
+    } else {
+      static_cast<std::uint16_t*>(c)[index] = to_bfloat16(real);
+    }
     return;
   }
   const float scaled = static_cast<float>(v) * e.multiplier[column];

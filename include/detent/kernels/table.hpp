@@ -20,7 +20,7 @@ inline constexpr std::size_t panel_columns = 16;
 inline constexpr std::size_t group_depth = 4;
 
 /// What the epilogue of an integer product writes.
-enum class integer_output : std::uint8_t { s32, f32, u8, s8 };
+enum class integer_output : std::uint8_t { s32, f32, bf16, u8, s8 };
 
 /// From the 32-bit sum of a raw product (no zero points yet) to what is stored:
 ///
@@ -30,6 +30,7 @@ enum class integer_output : std::uint8_t { s32, f32, u8, s8 };
 ///   s32  v
 ///   f32  clamp(float(v) * m, lower, upper)
 ///        clamp(fma(float(v), m, bias[j]) + residual[i, j], lower, upper)   if either is there
+///   bf16 the same, rounded to bfloat16, half to even; not of depthwise products
 ///   u8s8 clamp(round_half_even(float(v) * multiplier[j]) + zero_point, qmin, qmax)
 ///
 /// The per-column arrays are readable up to the next multiple of panel_columns. Depthwise products
@@ -42,9 +43,9 @@ struct integer_epilogue {
   const std::int32_t* row_zero_point = nullptr;  // null, or of the left side
   const std::int32_t* column_sum = nullptr;      // read where row_zero_point is not null
   const float* multiplier = nullptr;             // null for s32
-  const float* row_scale = nullptr;              // null, or with f32 only
-  const float* bias = nullptr;                   // null, or with f32 only
-  const float* residual = nullptr;               // null, or with f32 only
+  const float* row_scale = nullptr;              // null, or with f32 and bf16 only
+  const float* bias = nullptr;                   // null, or with f32 and bf16 only
+  const float* residual = nullptr;               // null, or with f32 and bf16 only
   std::size_t residual_stride = 0;
   std::int32_t zero_point = 0;
   std::int32_t qmin = 0;
