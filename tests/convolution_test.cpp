@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <vector>
@@ -11,6 +12,7 @@
 
 #include <detent/detent.hpp>
 
+#include "check_error.hpp"
 #include "compare.hpp"
 #include "for_each_target.hpp"
 #include "guarded_memory.hpp"
@@ -515,4 +517,69 @@ TEST_CASE("convolution: one value for all channels") {
       CHECK(difference(a, b) == "");
     });
   }
+}
+
+TEST_CASE("convolution: a thread that waits may do other convolutions meanwhile") {
+  random_source random(44);
+  INFO("seed ", random.seed());
+  // Runs its first task, something else of the same kind, then the other tasks.
+  const auto interrupted_by = [](auto&& other) {
+    return [other](std::size_t count, const std::function<void(std::size_t)>& body) {
+      for (std::size_t i = 0; i < count; ++i) {
+        body(i);
+        if (i == 0) {
+          other();
+        }
+      }
+    };
+  };
+  const auto shape = [](std::size_t channels, std::size_t groups, std::size_t width) {
+    geometry g;
+    g.f = {channels, channels, groups, 3, 3};
+    g.w.in_height = 40;
+    g.w.in_width = width;
+    g.w.pad_top = g.w.pad_left = g.w.pad_bottom = g.w.pad_right = 1;
+    return g;
+  };
+  for (const geometry& g : {shape(8, 1, 20), shape(16, 16, 9), shape(6, 2, 20)}) {
+    const integer_case outer(random, g);
+    const integer_case inner(random, shape(16, g.f.groups == 1 ? 1 : 2, 50));
+    const detent::packed_filters filters = outer.pack();
+    const detent::packed_filters inner_filters = inner.pack();
+    for_each_target([&] {
+      std::vector<std::int32_t> alone(g.out_size());
+      std::vector<std::int32_t> together(g.out_size());
+      std::vector<std::int32_t> other(inner.g.out_size());
+      detent::convolve(std::span<const std::uint8_t>(outer.input), filters, g.w,
+                       std::span<std::int32_t>(alone), outer.options);
+      detent::convolve(std::span<const std::uint8_t>(outer.input), filters, g.w,
+                       std::span<std::int32_t>(together), outer.options, interrupted_by([&] {
+                         detent::convolve(std::span<const std::uint8_t>(inner.input), inner_filters,
+                                          inner.g.w, std::span<std::int32_t>(other), inner.options);
+                       }));
+      CHECK(difference(together, alone) == "");
+    });
+  }
+}
+
+TEST_CASE("convolution: padding out of all proportion is refused") {
+  const std::vector<std::uint8_t> input(4, 1);
+  const std::int8_t weight[4] = {1, 1, 1, 1};
+  const detent::packed_filters filters({1, 4, 1, 1, 1}, weight);
+  std::vector<std::int32_t> out(2);
+  const auto fails = [&](detent::error_kind kind, const char* text, std::size_t pad) {
+    window w;
+    w.pad_top = w.stride_height = pad;
+    test::check_error(kind, {text}, [&] {
+      detent::convolve(std::span<const std::uint8_t>(input), filters, w,
+                       std::span<std::int32_t>(out));
+    });
+  };
+  fails(detent::error_kind::invalid_argument, "beyond 2^32", std::size_t{1} << 62);
+  fails(detent::error_kind::unsupported, "padded to 4294967297 x 1", std::size_t{1} << 32);
+  // Unusual, but in proportion.
+  window w;
+  w.pad_top = w.stride_height = 1000;
+  detent::convolve(std::span<const std::uint8_t>(input), filters, w, std::span<std::int32_t>(out));
+  CHECK(out == std::vector<std::int32_t>{0, 4});
 }

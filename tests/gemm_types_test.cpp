@@ -438,6 +438,29 @@ TEST_CASE("dynamic linear: few rows are quantized once and shared out by their c
   CHECK(tasks > 1);
 }
 
+TEST_CASE("dynamic linear: a thread that waits may do another one meanwhile") {
+  random_source random(7);
+  const std::size_t m = 8;
+  const std::size_t n = 2048;
+  const auto x = random.reals(2 * m * n, -3.0F, 5.0F);
+  const auto w = random.integers<std::int8_t>(n * n);
+  const auto weights = detent::pack_weights({w.data(), n, n});
+  const matrix_view<const float> first(x.data(), m, n);
+  const matrix_view<const float> second(x.data() + m * n, m, n);
+  std::vector<float> alone(m * n), together(m * n), other(m * n);
+  detent::dynamic_linear(first, weights, matrix_view<float>(alone.data(), m, n));
+  detent::dynamic_linear(first, weights, matrix_view<float>(together.data(), m, n), {},
+                         [&](std::size_t count, const auto& body) {
+                           REQUIRE(count > 1);
+                           for (std::size_t i = 0; i < count; ++i) {
+                             body(i);
+                             detent::dynamic_linear(second, weights,
+                                                    matrix_view<float>(other.data(), m, n));
+                           }
+                         });
+  CHECK(difference(together, alone) == "");
+}
+
 TEST_CASE("dynamic linear: infinities and shapes that do not fit are refused") {
   const std::vector<std::int8_t> w(6);
   const auto weights = detent::pack_weights({w.data(), 3, 2});

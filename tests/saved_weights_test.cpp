@@ -137,6 +137,24 @@ TEST_CASE("weights of 4 bits survive being saved") {
   }
 }
 
+TEST_CASE("empty weights survive being saved, and groups that are larger than K") {
+  for (const std::size_t n : {0U, 1U, 100U}) {
+    const detent::packed_weights of_8 =
+        detent::pack_weights(matrix_view<const std::int8_t>(nullptr, 0, n));
+    CHECK(detent::packed_weights::load(of_8.save()).columns() == n);
+    const detent::packed_int4_weights of_4 =
+        detent::pack_int4_weights(matrix_view<const std::int8_t>(nullptr, 0, n));
+    CHECK(detent::packed_int4_weights::load(of_4.save()).columns() == n);
+  }
+  const std::vector<std::int8_t> w(64 * 4, 3);
+  for (const std::size_t group_size : {std::size_t{64}, std::size_t{1} << 40, ~std::size_t{7}}) {
+    const auto weights = detent::pack_int4_weights({w.data(), 64, 4}, {.group_size = group_size});
+    CHECK(weights.groups() == 1);
+    CHECK(weights.group_size() == 64);
+    CHECK(detent::packed_int4_weights::load(weights.save()).save() == weights.save());
+  }
+}
+
 TEST_CASE("the format is what it is documented to be") {
   const std::int8_t w[6] = {1, 2, 3, 4, 5, 6};  // 3 x 2
   const float scales[2] = {0.5F, 2.0F};

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
@@ -37,7 +38,8 @@ template <class T>
 using aligned_vector = std::vector<T, cache_line_allocator<T>>;
 
 /// Memory of the calling thread, one for each type of element, which grows to what the largest
-/// operation needs and stays: for what an operation prepares and nothing keeps.
+/// operation needs and stays. For what one task uses: while a parallel_for runs, a thread may begin
+/// other tasks, which take the same memory; see leased_memory.
 template <class T>
 [[nodiscard]] T* block_memory(std::size_t size) {
   thread_local aligned_vector<T> memory;
@@ -46,6 +48,51 @@ template <class T>
   }
   return memory.data();
 }
+
+/// Memory for as long as the object lives, from a store of the calling thread, which keeps what was
+/// used before. The object stays on its thread; others may read and write the memory.
+template <class T>
+class leased_memory {
+ public:
+  explicit leased_memory(std::size_t size) {
+    store& s = stored();
+    // Room to give it back without allocating.
+    s.free.reserve(s.free.size() + s.leased + 1);
+    if (!s.free.empty()) {
+      memory_ = std::move(s.free.back());
+      s.free.pop_back();
+    }
+    if (memory_.size() < size) {
+      memory_.resize(size);
+    }
+    ++s.leased;
+  }
+  leased_memory(const leased_memory&) = delete;
+  leased_memory& operator=(const leased_memory&) = delete;
+  ~leased_memory() {
+    store& s = stored();
+    --s.leased;
+    s.free.push_back(std::move(memory_));
+  }
+
+  [[nodiscard]] T* data() noexcept { return memory_.data(); }
+
+ private:
+  struct store {
+    std::vector<aligned_vector<T>> free;
+    std::size_t leased = 0;
+  };
+  static store& stored() {
+    thread_local store s;
+    return s;
+  }
+  void give_back() noexcept {
+    store& s = stored();
+    --s.leased;
+    s.free.push_back(std::move(memory_));
+  }
+  aligned_vector<T> memory_;
+};
 
 }  // namespace detail
 DETENT_NAMESPACE_END

@@ -223,6 +223,13 @@ void require_images(const filter_shape& f, const window& w, std::span<In> input,
   require(
       w.stride_height > 0 && w.stride_width > 0 && w.dilation_height > 0 && w.dilation_width > 0,
       error_kind::invalid_argument, "convolution: strides and dilations must be positive");
+  // So that no extent wraps.
+  constexpr std::size_t largest = std::size_t{1} << 32;
+  require((std::max)({w.pad_top, w.pad_left, w.pad_bottom, w.pad_right, w.stride_height,
+                      w.stride_width, w.dilation_height, w.dilation_width}) <= largest &&
+              (std::max)(w.in_height, w.in_width) <= largest &&
+              (std::max)(f.kernel_height, f.kernel_width) < largest / 4,
+          error_kind::invalid_argument, "convolution: a window beyond 2^32");
   const std::size_t in = w.batch * w.in_height * w.in_width * f.in_channels;
   const std::size_t out = w.batch * w.out_height(f) * w.out_width(f) * f.out_channels;
   require(input.size() == in && output.size() == out, error_kind::shape_mismatch,
@@ -342,7 +349,7 @@ class packed_filters {
 
 /// Integer convolution; the epilogue is that of gemm(), with a real bias for each output channel of
 /// a float output. Throws what gemm() throws. The calling thread keeps memory of the size of the
-/// padded input, where there is padding.
+/// padded input, where there is padding or rows of the kernel are no multiple of four.
 template <integer_convolution_output T>
 void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
               std::span<T> output, const epilogue_options& options = {},

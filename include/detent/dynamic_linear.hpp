@@ -101,7 +101,8 @@ quant_params params_of_rows(matrix_view<const F> x, quant_scheme scheme, const c
 /// lhs is M x K, out is M x N, both with dense rows at any row stride; out does not overlap lhs.
 /// NaN becomes the zero point; an infinity is an invalid_argument, and rows before it may have been
 /// written. Throws what gemm() throws. Thread-safe. Allocates O(M + N), and each thread keeps 48
-/// rows (on target amx_int8: 256) of K bytes, and of K floats for other types than float.
+/// rows (on target amx_int8: 256) of K bytes, and of K floats for other types than
+/// float, besides what gemm() keeps.
 template <linear_input F, linear_weights W>
 void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<float> out,
                     const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {
@@ -128,7 +129,6 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
   };
   const auto quantize_rows = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
     const matrix_view<const float> block = detail::float_rows(lhs, first, rows);
-    to.q = detail::block_memory<std::uint8_t>(rows * lhs.columns);
     if (options.per_row) {
       dynamic_quantize_rows(block, matrix_view<std::uint8_t>(to.q, rows, lhs.columns),
                             std::span<float>(to.scales, rows),
@@ -153,7 +153,9 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
   const detail::product_split split = product.split(lhs.rows, parallel);
   if (lhs.rows <= split.rows) {
     // One block of rows, quantized once; threads share its columns.
+    detail::leased_memory<std::uint8_t> memory(lhs.rows * lhs.columns);
     quantized_rows all;
+    all.q = memory.data();
     quantize_rows(0, lhs.rows, all);
     const detail::product_parts parts(lhs.rows, out.columns, split);
     detail::run_parallel(parallel, parts.size(), [&](std::size_t i) { multiply(all, parts[i]); });
@@ -161,6 +163,7 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
   }
   detail::for_row_blocks(lhs.rows, split.rows, parallel, [&](std::size_t first, std::size_t rows) {
     quantized_rows block;
+    block.q = detail::block_memory<std::uint8_t>(rows * lhs.columns);
     quantize_rows(first, rows, block);
     multiply(block, {first, rows, 0, out.columns});
   });

@@ -43,12 +43,13 @@ struct epilogue_options {
   float lower = -std::numeric_limits<float>::infinity();
   float upper = std::numeric_limits<float>::infinity();
   /// Of gemm() only: parameters of each row of the left side, instead of the two above. Scales are
-  /// for float outputs.
+  /// for outputs of float and bfloat16.
   std::span<const float> lhs_scales = {};
   std::span<const std::int32_t> lhs_zero_points = {};
-  /// Of float outputs: real values that are added to each column.
+  /// Of outputs of float and bfloat16: real values that are added to each column.
   std::span<const float> bias = {};
-  /// Of gemm() to float only: real values that are added to each element. May be the output itself.
+  /// Of gemm() to float and bfloat16 only: real values that are added to each element. May be an
+  /// output of float itself.
   matrix_view<const float> residual = {};
 };
 
@@ -74,6 +75,13 @@ inline constexpr std::int32_t lhs_shift = full_grid<A>.qmin;
 /// The per-column arrays of an integer product, padded as the kernels want them.
 class column_terms {
  public:
+  column_terms() = default;
+  // epilogue_ points into the vectors: they may move, but not be copied.
+  column_terms(const column_terms&) = delete;
+  column_terms& operator=(const column_terms&) = delete;
+  column_terms(column_terms&&) noexcept = default;
+  column_terms& operator=(column_terms&&) noexcept = default;
+
   /// Checks the options and computes the terms of the columns of `w` for a left side of type A, of
   /// whose values `shift` is subtracted.
   template <class T, class A>

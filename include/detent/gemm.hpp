@@ -334,7 +334,8 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
 /// lhs is M x K, out is M x N; both with dense rows at any row stride. They do not overlap.
 /// Exact: throws overflow if the weights' certificate does not exclude sums beyond 32 bits.
 /// Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Allocates O(N); for signed
-/// left sides each thread keeps 48 rows of K bytes, on target amx_int8 up to 40 rows for any.
+/// left sides each thread keeps 48 rows of K bytes; on target amx_int8, for any, some 40 rows
+/// and up to 100 KB.
 template <integer_gemm_output T>
 void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {

@@ -35,9 +35,8 @@ struct gemm_problem {
 template <quantized_byte A, class Weights, class T>
 void gemm_batch(std::span<const gemm_problem<A, Weights, T>> problems,
                 const parallel_for& parallel = {}) {
-  // A deque, as the tasks of a product refer to themselves.
-  std::deque<detail::product_tasks<A, Weights, T>> products;
-  std::vector<std::size_t> ends;  // of the tasks of each product
+  std::deque<detail::product_tasks<A, Weights, T>> products;  // which do not move
+  std::vector<std::size_t> ends;                              // of the tasks of each product
   for (const gemm_problem<A, Weights, T>& p : problems) {
     detail::require(p.weights != nullptr, error_kind::invalid_argument, "gemm_batch: problem ",
                     products.size(), " has no weights");

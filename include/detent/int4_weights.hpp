@@ -34,7 +34,7 @@ DETENT_NAMESPACE_BEGIN
 /// Everything about 4-bit weights but their codes. Matrices have a row for each group of K and a
 /// column for each column of the weights; absent ones mean scale 1 and zero point 0.
 struct int4_weight_options {
-  std::size_t group_size = 0;  // a multiple of 8; 0: all of K is one group
+  std::size_t group_size = 0;  // a multiple of 8; 0, or more than K: all of K is one group
   matrix_view<const float> scales = {};
   matrix_view<const std::int32_t> zero_points = {};  // values of the codes' type
 };
@@ -56,9 +56,11 @@ class packed_int4_weights {
     detail::require(options.group_size % nibble_depth == 0, error_kind::invalid_argument, where,
                     ": the group size ", options.group_size, " is not a multiple of ",
                     nibble_depth);
-    group_size_ = options.group_size != 0
-                      ? options.group_size
-                      : detail::round_up((std::max)(depth_, std::size_t{1}), nibble_depth);
+    // More than all of K is all of K.
+    group_size_ = detail::round_up((std::max)(depth_, std::size_t{1}), nibble_depth);
+    if (options.group_size != 0) {
+      group_size_ = (std::min)(group_size_, options.group_size);
+    }
     groups_ = (depth_ + group_size_ - 1) / group_size_;
     detail::require((std::min)(group_size_, depth_) <= deepest_group, error_kind::overflow, where,
                     ": the sums of groups of ", group_size_, " may not fit 32 bits");
@@ -114,7 +116,7 @@ class packed_int4_weights {
     detail::byte_reader from(bytes, format, where);
     packed_int4_weights w;
     w.depth_ = from.get_size(std::numeric_limits<std::uint32_t>::max());
-    w.columns_ = from.get_size(2 * from.rest());
+    w.columns_ = from.get_size(std::numeric_limits<std::uint32_t>::max());
     w.group_size_ = from.get_size(std::numeric_limits<std::uint32_t>::max());
     const auto panel = from.get<std::uint32_t>();
     const auto step = from.get<std::uint32_t>();
@@ -125,11 +127,12 @@ class packed_int4_weights {
                         (std::min)(w.group_size_, w.depth_) <= deepest_group,
                     error_kind::bad_file, where, ": the group size ", w.group_size_);
     w.groups_ = (w.depth_ + w.group_size_ - 1) / w.group_size_;
-    from.get_array(w.data_size(), w.data_);
+    from.get_array(w.data_size(), w.data_);  // less than 2^64, as K and N are less than 2^32
     from.get_array(w.parameter_count(), w.scales_);
     from.get_array(w.parameter_count(), w.zero_points_);
     from.require_end();
-    for (std::size_t j = 0; j < w.columns_; ++j) {
+    // Without groups there is nothing to look at, however many columns are claimed.
+    for (std::size_t j = 0; j < w.columns_ && w.groups_ != 0; ++j) {
       for (std::size_t g = 0; g < w.groups_; ++g) {
         const std::size_t at = w.parameter(g, j);
         detail::require(std::isfinite(w.scales_[at]) && w.scales_[at] > 0.0F, error_kind::bad_file,
@@ -194,7 +197,7 @@ class packed_int4_weights {
   }
   void sum_columns() {
     column_sums_.assign(parameter_count(), 0);
-    for (std::size_t j = 0; j < columns_; ++j) {
+    for (std::size_t j = 0; j < columns_ && depth_ != 0; ++j) {
       for (std::size_t k = 0; k < depth_; ++k) {
         const std::size_t at = parameter(k / group_size_, j);
         column_sums_[at] += (data_[position(k, j)] >> half(k) & 0x0F) - zero_points_[at];

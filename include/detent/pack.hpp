@@ -129,9 +129,9 @@ class packed_weights {
     constexpr const char* where = "packed_weights::load";
     detail::byte_reader from(bytes, format, where);
     packed_weights w;
-    // Whatever the columns are, each k takes a byte at least, and the reverse.
-    w.depth_ = from.get_size(std::numeric_limits<std::uint32_t>::max());
-    w.columns_ = from.get_size(from.rest());
+    // So that the product of both does not wrap.
+    w.depth_ = from.get_size(std::numeric_limits<std::uint32_t>::max() / 2);
+    w.columns_ = from.get_size(std::numeric_limits<std::uint32_t>::max() / 2);
     const auto panel = from.get<std::uint32_t>();
     const auto group = from.get<std::uint32_t>();
     detail::require(panel == kernels::panel_columns && group == kernels::group_depth,

@@ -5,16 +5,19 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 
 #include <detent/aligned.hpp>
+#include <detent/error.hpp>
 #include <detent/parallel.hpp>
 #include <detent/window.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// Images with their padding around them, in memory of the calling thread, and the window that
-/// moves over those. A copy of the images costs less than to look for the borders at every pixel.
+/// Images with their padding around them and the window that moves over those. A copy of the images
+/// costs less than to look for the borders at every pixel. Throws unsupported where the padding is
+/// out of proportion: where the copy is much larger than the input and all that windows read.
 template <class T>
 class padded_images {
  public:
@@ -28,11 +31,18 @@ class padded_images {
     window_.in_height += w.pad_top + w.pad_bottom;
     window_.in_width += w.pad_left + w.pad_right;
     window_.pad_top = window_.pad_left = window_.pad_bottom = window_.pad_right = 0;
+    const auto product = [](auto... factors) { return (1.0 * ... * static_cast<double>(factors)); };
+    const double padded = product(w.batch, window_.in_height, window_.in_width, f.in_channels);
+    const double read = product(w.batch, w.out_height(f), w.out_width(f), f.taps(), f.in_channels);
+    require(padded <= 16.0 * (static_cast<double>(size_) + read) + 0x1p20 && padded < 0x1p60,
+            error_kind::unsupported, "convolution: images of ", w.in_height, " x ", w.in_width,
+            " padded to ", window_.in_height, " x ", window_.in_width);
     const std::size_t line = w.in_width * f.in_channels;
     const std::size_t padded_line = window_.in_width * f.in_channels;
     const std::size_t lines = w.batch * window_.in_height;
     size_ = lines * padded_line;
-    T* memory = block_memory<T>(size_ + slack);
+    memory_.emplace(size_ + slack);
+    T* memory = memory_->data();
     std::fill_n(memory + size_, slack, padding);
     constexpr std::size_t lines_per_task = 64;
     run_parallel(parallel, (lines + lines_per_task - 1) / lines_per_task, [&](std::size_t task) {
@@ -59,6 +69,7 @@ class padded_images {
   [[nodiscard]] const detent::window& window() const noexcept { return window_; }
 
  private:
+  std::optional<leased_memory<T>> memory_;
   const T* data_;
   std::size_t size_;
   detent::window window_;

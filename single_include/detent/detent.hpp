@@ -11123,6 +11123,7 @@ DETENT_NAMESPACE_END
 
 #include <cstddef>
 #include <new>
+#include <utility>
 #include <vector>
 
 DETENT_NAMESPACE_BEGIN
@@ -11152,7 +11153,8 @@ template <class T>
 using aligned_vector = std::vector<T, cache_line_allocator<T>>;
 
 /// Memory of the calling thread, one for each type of element, which grows to what the largest
-/// operation needs and stays: for what an operation prepares and nothing keeps.
+/// operation needs and stays. For what one task uses: while a parallel_for runs, a thread may begin
+/// other tasks, which take the same memory; see leased_memory.
 template <class T>
 [[nodiscard]] T* block_memory(std::size_t size) {
   thread_local aligned_vector<T> memory;
@@ -11161,6 +11163,51 @@ template <class T>
   }
   return memory.data();
 }
+
+/// Memory for as long as the object lives, from a store of the calling thread, which keeps what was
+/// used before. The object stays on its thread; others may read and write the memory.
+template <class T>
+class leased_memory {
+ public:
+  explicit leased_memory(std::size_t size) {
+    store& s = stored();
+    // Room to give it back without allocating.
+    s.free.reserve(s.free.size() + s.leased + 1);
+    if (!s.free.empty()) {
+      memory_ = std::move(s.free.back());
+      s.free.pop_back();
+    }
+    if (memory_.size() < size) {
+      memory_.resize(size);
+    }
+    ++s.leased;
+  }
+  leased_memory(const leased_memory&) = delete;
+  leased_memory& operator=(const leased_memory&) = delete;
+  ~leased_memory() {
+    store& s = stored();
+    --s.leased;
+    s.free.push_back(std::move(memory_));
+  }
+
+  [[nodiscard]] T* data() noexcept { return memory_.data(); }
+
+ private:
+  struct store {
+    std::vector<aligned_vector<T>> free;
+    std::size_t leased = 0;
+  };
+  static store& stored() {
+    thread_local store s;
+    return s;
+  }
+  void give_back() noexcept {
+    store& s = stored();
+    --s.leased;
+    s.free.push_back(std::move(memory_));
+  }
+  aligned_vector<T> memory_;
+};
 
 }  // namespace detail
 DETENT_NAMESPACE_END
@@ -11670,9 +11717,9 @@ class packed_weights {
     constexpr const char* where = "packed_weights::load";
     detail::byte_reader from(bytes, format, where);
     packed_weights w;
-    // Whatever the columns are, each k takes a byte at least, and the reverse.
-    w.depth_ = from.get_size(std::numeric_limits<std::uint32_t>::max());
-    w.columns_ = from.get_size(from.rest());
+    // So that the product of both does not wrap.
+    w.depth_ = from.get_size(std::numeric_limits<std::uint32_t>::max() / 2);
+    w.columns_ = from.get_size(std::numeric_limits<std::uint32_t>::max() / 2);
     const auto panel = from.get<std::uint32_t>();
     const auto group = from.get<std::uint32_t>();
     detail::require(panel == kernels::panel_columns && group == kernels::group_depth,
@@ -11830,6 +11877,7 @@ DETENT_NAMESPACE_END
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 
 // ---- detent/window.hpp ----
 // The geometry of convolutions; convolution.hpp says how tensors are laid out.
@@ -11889,8 +11937,9 @@ DETENT_NAMESPACE_END
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// Images with their padding around them, in memory of the calling thread, and the window that
-/// moves over those. A copy of the images costs less than to look for the borders at every pixel.
+/// Images with their padding around them and the window that moves over those. A copy of the images
+/// costs less than to look for the borders at every pixel. Throws unsupported where the padding is
+/// out of proportion: where the copy is much larger than the input and all that windows read.
 template <class T>
 class padded_images {
  public:
@@ -11904,11 +11953,18 @@ class padded_images {
     window_.in_height += w.pad_top + w.pad_bottom;
     window_.in_width += w.pad_left + w.pad_right;
     window_.pad_top = window_.pad_left = window_.pad_bottom = window_.pad_right = 0;
+    const auto product = [](auto... factors) { return (1.0 * ... * static_cast<double>(factors)); };
+    const double padded = product(w.batch, window_.in_height, window_.in_width, f.in_channels);
+    const double read = product(w.batch, w.out_height(f), w.out_width(f), f.taps(), f.in_channels);
+    require(padded <= 16.0 * (static_cast<double>(size_) + read) + 0x1p20 && padded < 0x1p60,
+            error_kind::unsupported, "convolution: images of ", w.in_height, " x ", w.in_width,
+            " padded to ", window_.in_height, " x ", window_.in_width);
     const std::size_t line = w.in_width * f.in_channels;
     const std::size_t padded_line = window_.in_width * f.in_channels;
     const std::size_t lines = w.batch * window_.in_height;
     size_ = lines * padded_line;
-    T* memory = block_memory<T>(size_ + slack);
+    memory_.emplace(size_ + slack);
+    T* memory = memory_->data();
     std::fill_n(memory + size_, slack, padding);
     constexpr std::size_t lines_per_task = 64;
     run_parallel(parallel, (lines + lines_per_task - 1) / lines_per_task, [&](std::size_t task) {
@@ -11935,6 +11991,7 @@ class padded_images {
   [[nodiscard]] const detent::window& window() const noexcept { return window_; }
 
  private:
+  std::optional<leased_memory<T>> memory_;
   const T* data_;
   std::size_t size_;
   detent::window window_;
@@ -12189,12 +12246,13 @@ struct epilogue_options {
   float lower = -std::numeric_limits<float>::infinity();
   float upper = std::numeric_limits<float>::infinity();
   /// Of gemm() only: parameters of each row of the left side, instead of the two above. Scales are
-  /// for float outputs.
+  /// for outputs of float and bfloat16.
   std::span<const float> lhs_scales = {};
   std::span<const std::int32_t> lhs_zero_points = {};
-  /// Of float outputs: real values that are added to each column.
+  /// Of outputs of float and bfloat16: real values that are added to each column.
   std::span<const float> bias = {};
-  /// Of gemm() to float only: real values that are added to each element. May be the output itself.
+  /// Of gemm() to float and bfloat16 only: real values that are added to each element. May be an
+  /// output of float itself.
   matrix_view<const float> residual = {};
 };
 
@@ -12220,6 +12278,13 @@ inline constexpr std::int32_t lhs_shift = full_grid<A>.qmin;
 /// The per-column arrays of an integer product, padded as the kernels want them.
 class column_terms {
  public:
+  column_terms() = default;
+  // epilogue_ points into the vectors: they may move, but not be copied.
+  column_terms(const column_terms&) = delete;
+  column_terms& operator=(const column_terms&) = delete;
+  column_terms(column_terms&&) noexcept = default;
+  column_terms& operator=(column_terms&&) noexcept = default;
+
   /// Checks the options and computes the terms of the columns of `w` for a left side of type A, of
   /// whose values `shift` is subtracted.
   template <class T, class A>
@@ -12647,7 +12712,8 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
 /// lhs is M x K, out is M x N; both with dense rows at any row stride. They do not overlap.
 /// Exact: throws overflow if the weights' certificate does not exclude sums beyond 32 bits.
 /// Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Allocates O(N); for signed
-/// left sides each thread keeps 48 rows of K bytes, on target amx_int8 up to 40 rows for any.
+/// left sides each thread keeps 48 rows of K bytes; on target amx_int8, for any, some 40 rows
+/// and up to 100 KB.
 template <integer_gemm_output T>
 void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
@@ -12890,6 +12956,13 @@ void require_images(const filter_shape& f, const window& w, std::span<In> input,
   require(
       w.stride_height > 0 && w.stride_width > 0 && w.dilation_height > 0 && w.dilation_width > 0,
       error_kind::invalid_argument, "convolution: strides and dilations must be positive");
+  // So that no extent wraps.
+  constexpr std::size_t largest = std::size_t{1} << 32;
+  require((std::max)({w.pad_top, w.pad_left, w.pad_bottom, w.pad_right, w.stride_height,
+                      w.stride_width, w.dilation_height, w.dilation_width}) <= largest &&
+              (std::max)(w.in_height, w.in_width) <= largest &&
+              (std::max)(f.kernel_height, f.kernel_width) < largest / 4,
+          error_kind::invalid_argument, "convolution: a window beyond 2^32");
   const std::size_t in = w.batch * w.in_height * w.in_width * f.in_channels;
   const std::size_t out = w.batch * w.out_height(f) * w.out_width(f) * f.out_channels;
   require(input.size() == in && output.size() == out, error_kind::shape_mismatch,
@@ -13009,7 +13082,7 @@ class packed_filters {
 
 /// Integer convolution; the epilogue is that of gemm(), with a real bias for each output channel of
 /// a float output. Throws what gemm() throws. The calling thread keeps memory of the size of the
-/// padded input, where there is padding.
+/// padded input, where there is padding or rows of the kernel are no multiple of four.
 template <integer_convolution_output T>
 void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
               std::span<T> output, const epilogue_options& options = {},
@@ -13501,7 +13574,7 @@ DETENT_NAMESPACE_BEGIN
 /// Everything about 4-bit weights but their codes. Matrices have a row for each group of K and a
 /// column for each column of the weights; absent ones mean scale 1 and zero point 0.
 struct int4_weight_options {
-  std::size_t group_size = 0;  // a multiple of 8; 0: all of K is one group
+  std::size_t group_size = 0;  // a multiple of 8; 0, or more than K: all of K is one group
   matrix_view<const float> scales = {};
   matrix_view<const std::int32_t> zero_points = {};  // values of the codes' type
 };
@@ -13523,9 +13596,11 @@ class packed_int4_weights {
     detail::require(options.group_size % nibble_depth == 0, error_kind::invalid_argument, where,
                     ": the group size ", options.group_size, " is not a multiple of ",
                     nibble_depth);
-    group_size_ = options.group_size != 0
-                      ? options.group_size
-                      : detail::round_up((std::max)(depth_, std::size_t{1}), nibble_depth);
+    // More than all of K is all of K.
+    group_size_ = detail::round_up((std::max)(depth_, std::size_t{1}), nibble_depth);
+    if (options.group_size != 0) {
+      group_size_ = (std::min)(group_size_, options.group_size);
+    }
     groups_ = (depth_ + group_size_ - 1) / group_size_;
     detail::require((std::min)(group_size_, depth_) <= deepest_group, error_kind::overflow, where,
                     ": the sums of groups of ", group_size_, " may not fit 32 bits");
@@ -13581,7 +13656,7 @@ class packed_int4_weights {
     detail::byte_reader from(bytes, format, where);
     packed_int4_weights w;
     w.depth_ = from.get_size(std::numeric_limits<std::uint32_t>::max());
-    w.columns_ = from.get_size(2 * from.rest());
+    w.columns_ = from.get_size(std::numeric_limits<std::uint32_t>::max());
     w.group_size_ = from.get_size(std::numeric_limits<std::uint32_t>::max());
     const auto panel = from.get<std::uint32_t>();
     const auto step = from.get<std::uint32_t>();
@@ -13592,11 +13667,12 @@ class packed_int4_weights {
                         (std::min)(w.group_size_, w.depth_) <= deepest_group,
                     error_kind::bad_file, where, ": the group size ", w.group_size_);
     w.groups_ = (w.depth_ + w.group_size_ - 1) / w.group_size_;
-    from.get_array(w.data_size(), w.data_);
+    from.get_array(w.data_size(), w.data_);  // less than 2^64, as K and N are less than 2^32
     from.get_array(w.parameter_count(), w.scales_);
     from.get_array(w.parameter_count(), w.zero_points_);
     from.require_end();
-    for (std::size_t j = 0; j < w.columns_; ++j) {
+    // Without groups there is nothing to look at, however many columns are claimed.
+    for (std::size_t j = 0; j < w.columns_ && w.groups_ != 0; ++j) {
       for (std::size_t g = 0; g < w.groups_; ++g) {
         const std::size_t at = w.parameter(g, j);
         detail::require(std::isfinite(w.scales_[at]) && w.scales_[at] > 0.0F, error_kind::bad_file,
@@ -13661,7 +13737,7 @@ class packed_int4_weights {
   }
   void sum_columns() {
     column_sums_.assign(parameter_count(), 0);
-    for (std::size_t j = 0; j < columns_; ++j) {
+    for (std::size_t j = 0; j < columns_ && depth_ != 0; ++j) {
       for (std::size_t k = 0; k < depth_; ++k) {
         const std::size_t at = parameter(k / group_size_, j);
         column_sums_[at] += (data_[position(k, j)] >> half(k) & 0x0F) - zero_points_[at];
@@ -13857,7 +13933,8 @@ quant_params params_of_rows(matrix_view<const F> x, quant_scheme scheme, const c
 /// lhs is M x K, out is M x N, both with dense rows at any row stride; out does not overlap lhs.
 /// NaN becomes the zero point; an infinity is an invalid_argument, and rows before it may have been
 /// written. Throws what gemm() throws. Thread-safe. Allocates O(M + N), and each thread keeps 48
-/// rows (on target amx_int8: 256) of K bytes, and of K floats for other types than float.
+/// rows (on target amx_int8: 256) of K bytes, and of K floats for other types than
+/// float, besides what gemm() keeps.
 template <linear_input F, linear_weights W>
 void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<float> out,
                     const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {
@@ -13884,7 +13961,6 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
   };
   const auto quantize_rows = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
     const matrix_view<const float> block = detail::float_rows(lhs, first, rows);
-    to.q = detail::block_memory<std::uint8_t>(rows * lhs.columns);
     if (options.per_row) {
       dynamic_quantize_rows(block, matrix_view<std::uint8_t>(to.q, rows, lhs.columns),
                             std::span<float>(to.scales, rows),
@@ -13909,7 +13985,9 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
   const detail::product_split split = product.split(lhs.rows, parallel);
   if (lhs.rows <= split.rows) {
     // One block of rows, quantized once; threads share its columns.
+    detail::leased_memory<std::uint8_t> memory(lhs.rows * lhs.columns);
     quantized_rows all;
+    all.q = memory.data();
     quantize_rows(0, lhs.rows, all);
     const detail::product_parts parts(lhs.rows, out.columns, split);
     detail::run_parallel(parallel, parts.size(), [&](std::size_t i) { multiply(all, parts[i]); });
@@ -13917,6 +13995,7 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
   }
   detail::for_row_blocks(lhs.rows, split.rows, parallel, [&](std::size_t first, std::size_t rows) {
     quantized_rows block;
+    block.q = detail::block_memory<std::uint8_t>(rows * lhs.columns);
     quantize_rows(first, rows, block);
     multiply(block, {first, rows, 0, out.columns});
   });
@@ -14676,9 +14755,8 @@ struct gemm_problem {
 template <quantized_byte A, class Weights, class T>
 void gemm_batch(std::span<const gemm_problem<A, Weights, T>> problems,
                 const parallel_for& parallel = {}) {
-  // A deque, as the tasks of a product refer to themselves.
-  std::deque<detail::product_tasks<A, Weights, T>> products;
-  std::vector<std::size_t> ends;  // of the tasks of each product
+  std::deque<detail::product_tasks<A, Weights, T>> products;  // which do not move
+  std::vector<std::size_t> ends;                              // of the tasks of each product
   for (const gemm_problem<A, Weights, T>& p : problems) {
     detail::require(p.weights != nullptr, error_kind::invalid_argument, "gemm_batch: problem ",
                     products.size(), " has no weights");
