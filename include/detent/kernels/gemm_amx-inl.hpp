@@ -441,7 +441,13 @@ void multiply(const gemm_u8s8_args& g) noexcept {
 }
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
-  g.lhs_signed ? multiply<true>(g) : multiply<false>(g);
+  if (g.lhs_signed) {
+    multiply<true>(g);
+  } else if (g.m > 1) {
+    multiply<false>(g);
+  } else {
+    avx512_vnni::gemm_u8s8(g);  // a tenth faster: weights are read once, and vectors do that better
+  }
 }
 
 }  // namespace amx_int8
