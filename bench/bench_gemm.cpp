@@ -132,6 +132,35 @@ void dynamic_linear(benchmark::State& state, detent::target target) {
   });
 }
 
+/// 4-bit weights with scales of groups of 128, or of whole columns.
+template <std::size_t kGroup>
+void gemm_int4(benchmark::State& state, detent::target target) {
+  detent::set_target(target);
+  operands o(state);
+  for (std::int8_t& w : o.weights) {
+    w = static_cast<std::int8_t>(w / 16);
+  }
+  std::vector<std::uint8_t> a(o.m * o.k);
+  for (auto& v : a) {
+    v = static_cast<std::uint8_t>(o.random());
+  }
+  const std::size_t group = kGroup == 0 ? o.k : kGroup;
+  const std::vector<float> scales((o.k + group - 1) / group * o.n, 0.25F);
+  const std::vector<std::int32_t> zero_points(scales.size());
+  const detent::packed_int4_weights weights = detent::pack_int4_weights(
+      {o.weights.data(), o.k, o.n},
+      {.group_size = kGroup, .scales = {scales.data(), scales.size() / o.n, o.n}});
+  std::vector<float> c(o.m * o.n);
+  const detent::matrix_view<const std::uint8_t> lhs(a.data(), o.m, o.k);
+  const detent::matrix_view<float> out(c.data(), o.m, o.n);
+  measure(state, o, target, [&] { detent::gemm(lhs, weights, out, {.lhs_zero_point = 7}); });
+  validate(state, o, c, [&](std::size_t row, std::size_t column) {
+    const auto n = static_cast<std::ptrdiff_t>(o.n);
+    return detent::reference::grouped_dot(&a[row * o.k], &o.weights[column], n, o.k, group, 7,
+                                          &scales[column], &zero_points[column], n);
+  });
+}
+
 struct kernel {
   const char* name;
   void (*run)(benchmark::State&, detent::target);
@@ -177,6 +206,11 @@ int main(int argc, char** argv) {
            {127, 513, 333},
            {1024, 1024, 1024}});
     }
+  }
+  for (const kernel& k : {kernel{"gemm_u8s8_f32_memory", gemm<std::uint8_t, float>},
+                          kernel{"gemm_u8s4_f32", gemm_int4<0>},
+                          kernel{"gemm_u8s4_f32_groups_of_128", gemm_int4<128>}}) {
+    add(k, detent::best_target(), {{1, 4096, 4096}, {1, 16384, 16384}});
   }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) {

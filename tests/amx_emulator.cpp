@@ -8,6 +8,7 @@
 
 #include <cpuid.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -331,9 +332,15 @@ void on_illegal_instruction(int /*signal*/, siginfo_t* /*info*/, void* c) {
   }
   const auto* const first = reinterpret_cast<const std::uint8_t*>(g[REG_RIP]);
   const std::uint8_t* rip = first;
+  unsigned long fs_base = 0;
+  unsigned long gs_base = 0;
+  constexpr long get_fs = 0x1003;  // ARCH_GET_FS
+  constexpr long get_gs = 0x1004;
+  syscall(SYS_arch_prctl, get_fs, &fs_base);
+  syscall(SYS_arch_prctl, get_gs, &gs_base);
   // A trap costs more than what it stands for: all that follow each other are done in one.
   while (!(has_real_configuration && rip != first && amx_machine::configures(rip))) {
-    switch (machine.execute(rip, registers)) {
+    switch (machine.execute(rip, registers, fs_base, gs_base)) {
       case amx_machine::outcome::executed:
         continue;
       case amx_machine::outcome::not_amx:

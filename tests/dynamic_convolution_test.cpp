@@ -140,7 +140,7 @@ TEST_CASE("dynamic convolution stays within half a step for each product") {
     detent::dynamic_convolve(c.input, c.pack(), c.w, out, c.options);
     const float step = 14.0F / 255.0F;  // ranges are -4..10 at the widest
     for (std::size_t i = 0; i < out.size(); ++i) {
-      REQUIRE(std::fabs(out[i] - exact[i]) <= largest * step);
+      REQUIRE(std::fabs(out[i] - exact[i]) <= 0.501F * largest * step);  // float sums round, too
     }
   }
 }

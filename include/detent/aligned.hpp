@@ -86,11 +86,7 @@ class leased_memory {
     thread_local store s;
     return s;
   }
-  void give_back() noexcept {
-    store& s = stored();
-    --s.leased;
-    s.free.push_back(std::move(memory_));
-  }
+
   aligned_vector<T> memory_;
 };
 

@@ -97,8 +97,8 @@ DETENT_C_API int64_t detent_weights_accumulator_bound(const detent_weights* weig
 
 /* Packed weights as bytes, to be kept and loaded on any machine: *needed is how many there are, and
  * where `capacity` is not less, they are in `buffer`; otherwise nothing is written (buffer may be
- * null then). Bytes that are damaged or were made by something else are a DETENT_BAD_FILE, those of a version
- * or a layout that this release does not know are DETENT_UNSUPPORTED. */
+ * null then). Bytes that are damaged or were made by something else are a DETENT_BAD_FILE, those of
+ * a version or a layout that this release does not know are DETENT_UNSUPPORTED. */
 DETENT_C_API detent_status detent_weights_save(const detent_weights* weights, void* buffer,
                                                size_t capacity, size_t* needed);
 DETENT_C_API detent_status detent_weights_load(const void* bytes, size_t size,

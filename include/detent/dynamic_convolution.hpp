@@ -15,6 +15,7 @@
 #include <limits>
 #include <span>
 
+#include <detent/aligned.hpp>
 #include <detent/convolution.hpp>
 #include <detent/dynamic_quantize.hpp>
 #include <detent/error.hpp>
@@ -36,8 +37,8 @@ struct dynamic_convolution_options {
 /// Channels last, as convolve(); output does not overlap input. With per_image the result of an
 /// image does not depend on what else is in the batch. NaN becomes the zero point; an infinity is
 /// an invalid_argument, and with per_image images before it may have been written. Throws what
-/// convolve() throws. Thread-safe. Allocates a quantized copy of the images (of one at a
-/// time with per_image).
+/// convolve() throws. Thread-safe. The calling thread keeps memory of the size of the
+/// quantized images (of one with per_image), besides what convolve() keeps.
 inline void dynamic_convolve(std::span<const float> input, const packed_filters& filters,
                              const window& w, std::span<float> output,
                              const dynamic_convolution_options& options = {},
@@ -53,9 +54,8 @@ inline void dynamic_convolve(std::span<const float> input, const packed_filters&
   const std::size_t parts = w.batch / part.batch;
   const std::size_t in = input.size() / parts;
   const std::size_t out = output.size() / parts;
-  // A copy of its own: convolve() may use the thread's block memory for other things.
-  detail::aligned_vector<std::uint8_t> memory(in);
-  const std::span<std::uint8_t> q(memory);
+  detail::leased_memory<std::uint8_t> memory(in);
+  const std::span<std::uint8_t> q(memory.data(), in);
   for (std::size_t i = 0; i < parts; ++i) {
     const quant_params p = dynamic_quantize<std::uint8_t>(input.subspan(i * in, in), q,
                                                           options.input_scheme, {parallel});

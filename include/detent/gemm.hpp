@@ -31,8 +31,8 @@ concept integer_gemm_output = integer_convolution_output<T> || std::same_as<T, b
 
 namespace detail {
 
-/// Rows in one unit of parallel work on floats: enough to read the weights for, few enough to share
-/// out.
+/// Rows in one unit of parallel work, where no kernel says how many it wants: enough to read the
+/// weights for, few enough to share out.
 inline constexpr std::size_t rows_per_task = 48;
 
 template <class T, class U>
@@ -212,9 +212,9 @@ class integer_product {
     return {rows, weights_.columns(), weights_.depth(), table_.rows_per_call, bool{parallel}};
   }
 
-  /// Rows first .. first + rows from a's bytes, times some columns (from a multiple of
-  /// strip_columns on). Zero points and scales are those of these rows; null stands for what the
-  /// options give to all rows.
+  /// The rows of a part, from a's bytes, times its columns (from a multiple of strip_columns on).
+  /// Zero points and scales are those of these rows; null stands for what the options give to all
+  /// rows.
   void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
                 const std::int32_t* zero_points, const float* scales) const {
     const auto [first, rows, column, columns] = part;

@@ -11207,11 +11207,7 @@ class leased_memory {
     thread_local store s;
     return s;
   }
-  void give_back() noexcept {
-    store& s = stored();
-    --s.leased;
-    s.free.push_back(std::move(memory_));
-  }
+
   aligned_vector<T> memory_;
 };
 
@@ -12415,8 +12411,8 @@ concept integer_gemm_output = integer_convolution_output<T> || std::same_as<T, b
 
 namespace detail {
 
-/// Rows in one unit of parallel work on floats: enough to read the weights for, few enough to share
-/// out.
+/// Rows in one unit of parallel work, where no kernel says how many it wants: enough to read the
+/// weights for, few enough to share out.
 inline constexpr std::size_t rows_per_task = 48;
 
 template <class T, class U>
@@ -12596,9 +12592,9 @@ class integer_product {
     return {rows, weights_.columns(), weights_.depth(), table_.rows_per_call, bool{parallel}};
   }
 
-  /// Rows first .. first + rows from a's bytes, times some columns (from a multiple of
-  /// strip_columns on). Zero points and scales are those of these rows; null stands for what the
-  /// options give to all rows.
+  /// The rows of a part, from a's bytes, times its columns (from a multiple of strip_columns on).
+  /// Zero points and scales are those of these rows; null stands for what the options give to all
+  /// rows.
   void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
                 const std::int32_t* zero_points, const float* scales) const {
     const auto [first, rows, column, columns] = part;
@@ -13493,8 +13489,8 @@ struct dynamic_convolution_options {
 /// Channels last, as convolve(); output does not overlap input. With per_image the result of an
 /// image does not depend on what else is in the batch. NaN becomes the zero point; an infinity is
 /// an invalid_argument, and with per_image images before it may have been written. Throws what
-/// convolve() throws. Thread-safe. Allocates a quantized copy of the images (of one at a
-/// time with per_image).
+/// convolve() throws. Thread-safe. The calling thread keeps memory of the size of the
+/// quantized images (of one with per_image), besides what convolve() keeps.
 inline void dynamic_convolve(std::span<const float> input, const packed_filters& filters,
                              const window& w, std::span<float> output,
                              const dynamic_convolution_options& options = {},
@@ -13510,9 +13506,8 @@ inline void dynamic_convolve(std::span<const float> input, const packed_filters&
   const std::size_t parts = w.batch / part.batch;
   const std::size_t in = input.size() / parts;
   const std::size_t out = output.size() / parts;
-  // A copy of its own: convolve() may use the thread's block memory for other things.
-  detail::aligned_vector<std::uint8_t> memory(in);
-  const std::span<std::uint8_t> q(memory);
+  detail::leased_memory<std::uint8_t> memory(in);
+  const std::span<std::uint8_t> q(memory.data(), in);
   for (std::size_t i = 0; i < parts; ++i) {
     const quant_params p = dynamic_quantize<std::uint8_t>(input.subspan(i * in, in), q,
                                                           options.input_scheme, {parallel});
