@@ -19,7 +19,9 @@
 #include <detent/gemm.hpp>
 #include <detent/gemm_batch.hpp>
 #include <detent/int4_weights.hpp>
+#include <detent/observers/histogram.hpp>
 #include <detent/observers/min_max.hpp>
+#include <detent/observers/value_bins.hpp>
 #include <detent/operands.hpp>
 #include <detent/pack.hpp>
 #include <detent/packed.hpp>

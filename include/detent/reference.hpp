@@ -8,6 +8,7 @@
 #ifndef DETENT_REFERENCE_HPP
 #define DETENT_REFERENCE_HPP
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -156,6 +157,21 @@ using kernels::min_max_result;
     r.upper = value > r.upper ? value : r.upper;
   }
   return r;
+}
+
+/// Where a finite float that is not zero stands in a histogram whose bins are those floats that
+/// share sign, exponent and the first 9 bits of the mantissa, from the pattern `lowest` up, which
+/// is a power of two: bits 0..13 are the mantissa's rest, 14..27 number the bin, 28 is the sign.
+///
+///   position = (pattern of |x|) - lowest      modulo 2^32
+///            = 31 * 2^23                       where |x| is below `lowest`: one bin for all of
+///            them
+///            + 2^28                            where x is negative
+[[nodiscard]] inline std::uint32_t bin_position(float x, std::uint32_t lowest) noexcept {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+  const std::uint32_t place = magnitude < lowest ? kernels::bin_octaves << 23 : magnitude - lowest;
+  return place | (bits >> 31 << 28);
 }
 
 /// One element of an integer matrix product with zero points on both sides:

@@ -244,6 +244,7 @@
 #ifndef DETENT_REFERENCE_HPP
 #define DETENT_REFERENCE_HPP
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -558,6 +559,21 @@ struct min_max_result {
   friend bool operator==(const min_max_result&, const min_max_result&) = default;
 };
 
+/// Bins of floats by the top bits of their patterns: 9 bits of the mantissa, 31 octaves.
+inline constexpr int bin_mantissa_bits = 9;
+inline constexpr std::uint32_t bin_octaves = 31;
+/// The bits of a pattern that a bin's number does not have.
+inline constexpr int bin_dropped_bits = 23 - bin_mantissa_bits;
+
+/// What bin_positions() returns; see reference::bin_position.
+struct bin_block {
+  std::size_t count;  // positions written: values that are not zero
+  std::uint32_t
+      largest;         // the largest pattern of an |x|: infinity or above where one is not finite
+  float lower, upper;  // as min_max_result
+  friend bool operator==(const bin_block&, const bin_block&) = default;
+};
+
 struct kernel_table {
   target id;
   bool adds_pairs;            // gemm_u8s8 reads packed_panels::paired
@@ -565,6 +581,9 @@ struct kernel_table {
   std::size_t rows_per_call;  // the most rows that it is worth calling gemm_u8s8 with
   std::size_t (*gemm_workspace)(std::size_t k, std::size_t segments) noexcept;
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
+  // Positions of the values that are not zero, in their order; writes up to 16 beyond them.
+  bin_block (*bin_positions)(const float* x, std::size_t n, std::uint32_t lowest,
+                             std::uint32_t* positions) noexcept;
   // Modulo 2^32.
   std::int32_t (*sum_u8)(const std::uint8_t* q, std::size_t n) noexcept;
   std::int32_t (*sum_s8)(const std::int8_t* q, std::size_t n) noexcept;
@@ -1014,6 +1033,21 @@ using kernels::min_max_result;
     r.upper = value > r.upper ? value : r.upper;
   }
   return r;
+}
+
+/// Where a finite float that is not zero stands in a histogram whose bins are those floats that
+/// share sign, exponent and the first 9 bits of the mantissa, from the pattern `lowest` up, which
+/// is a power of two: bits 0..13 are the mantissa's rest, 14..27 number the bin, 28 is the sign.
+///
+///   position = (pattern of |x|) - lowest      modulo 2^32
+///            = 31 * 2^23                       where |x| is below `lowest`: one bin for all of
+///            them
+///            + 2^28                            where x is negative
+[[nodiscard]] inline std::uint32_t bin_position(float x, std::uint32_t lowest) noexcept {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+  const std::uint32_t place = magnitude < lowest ? kernels::bin_octaves << 23 : magnitude - lowest;
+  return place | (bits >> 31 << 28);
 }
 
 /// One element of an integer matrix product with zero points on both sides:
@@ -1935,6 +1969,25 @@ DETENT_DECL min_max_result min_max(const float* x, std::size_t n) noexcept {
   return r;
 }
 
+DETENT_DECL bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowest,
+                                    std::uint32_t* positions) noexcept {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  bin_block r{0, 0, infinity, -infinity};
+  for (std::size_t i = 0; i < n; ++i) {
+    std::uint32_t bits;
+    std::memcpy(&bits, x + i, sizeof bits);
+    const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+    const std::uint32_t place = magnitude < lowest ? bin_octaves << 23 : magnitude - lowest;
+    positions[r.count] = place | (bits >> 31 << 28);
+    r.count += magnitude != 0 ? 1U : 0U;
+    r.largest = magnitude > r.largest ? magnitude : r.largest;
+    const float value = x[i] + 0.0F;
+    r.lower = value < r.lower ? value : r.lower;
+    r.upper = value > r.upper ? value : r.upper;
+  }
+  return r;
+}
+
 template <class Q>
 std::int32_t sum_codes(const Q* q, std::size_t n) noexcept {
   std::uint32_t sum = 0;
@@ -2124,6 +2177,7 @@ inline constexpr kernel_table table = {
     48,
     &no_workspace,
     &min_max,
+    &bin_positions,
     &sum_codes<std::uint8_t>,
     &sum_codes<std::int8_t>,
     &quantize<u4_code>,
@@ -3207,7 +3261,7 @@ inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
 // ---- detent/kernels/reduce-inl.hpp ----
-// Ranges and sums; re-included once per Highway target by kernels/dispatch.hpp.
+// Ranges, bins and sums; re-included once per Highway target by kernels/dispatch.hpp.
 
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -3266,6 +3320,51 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
   const float_vector high = hn::Max(hn::Max(upper[0], upper[1]), hn::Max(upper[2], upper[3]));
   // Adding zero turns -0 into +0.
   return {hn::ReduceMin(df, low) + 0.0F, hn::ReduceMax(df, high) + 0.0F, count_nan};
+}
+
+/// reference::bin_position of every value that is not zero.
+inline bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowest,
+                               std::uint32_t* positions) noexcept {
+  const float_tag df;
+  const hn::RebindToUnsigned<float_tag> du;
+  const int_tag di;
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const float_vector plus_infinity = hn::Set(df, infinity);
+  const float_vector minus_infinity = hn::Set(df, -infinity);
+  const auto sign = hn::Set(du, 0x80000000U);
+  const auto first = hn::Set(du, lowest);
+  const auto below = hn::Set(du, bin_octaves << 23);
+  float_vector lower = plus_infinity;
+  float_vector upper = minus_infinity;
+  auto largest = hn::Zero(di);  // magnitudes are positive as integers with a sign, too
+  std::size_t count = 0;
+  const auto place = [&](float_vector v) HWY_ATTR {
+    const auto bits = hn::BitCast(du, v);
+    const auto magnitude = hn::AndNot(sign, bits);
+    const auto signed_magnitude = hn::BitCast(di, magnitude);
+    largest = hn::Max(largest, signed_magnitude);
+    const auto too_small = hn::RebindMask(du, hn::Lt(signed_magnitude, hn::BitCast(di, first)));
+    const auto position = hn::IfThenElse(too_small, below, hn::Sub(magnitude, first));
+    const auto with_sign = hn::Or(position, hn::ShiftRight<3>(hn::And(sign, bits)));
+    const auto kept = hn::RebindMask(du, hn::Gt(signed_magnitude, hn::Zero(di)));
+    hn::StoreU(hn::Compress(with_sign, kept), du, positions + count);
+    count += hn::CountTrue(du, kept);
+  };
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const float_vector v = hn::LoadU(df, x + i);
+    place(v);
+    // The second operand is what is returned next to a NaN.
+    lower = hn::Min(v, lower);
+    upper = hn::Max(v, upper);
+  }
+  if (i < n) {
+    place(hn::LoadN(df, x + i, n - i));
+    lower = hn::Min(hn::LoadNOr(plus_infinity, df, x + i, n - i), lower);
+    upper = hn::Max(hn::LoadNOr(minus_infinity, df, x + i, n - i), upper);
+  }
+  return {count, static_cast<std::uint32_t>(hn::ReduceMax(di, largest)),
+          hn::ReduceMin(df, lower) + 0.0F, hn::ReduceMax(df, upper) + 0.0F};
 }
 
 /// The sum of n codes, modulo 2^32.
@@ -6505,7 +6604,7 @@ inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
 // ---- detent/kernels/reduce-inl.hpp ----
-// Ranges and sums; re-included once per Highway target by kernels/dispatch.hpp.
+// Ranges, bins and sums; re-included once per Highway target by kernels/dispatch.hpp.
 
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -6564,6 +6663,51 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
   const float_vector high = hn::Max(hn::Max(upper[0], upper[1]), hn::Max(upper[2], upper[3]));
   // Adding zero turns -0 into +0.
   return {hn::ReduceMin(df, low) + 0.0F, hn::ReduceMax(df, high) + 0.0F, count_nan};
+}
+
+/// reference::bin_position of every value that is not zero.
+inline bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowest,
+                               std::uint32_t* positions) noexcept {
+  const float_tag df;
+  const hn::RebindToUnsigned<float_tag> du;
+  const int_tag di;
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const float_vector plus_infinity = hn::Set(df, infinity);
+  const float_vector minus_infinity = hn::Set(df, -infinity);
+  const auto sign = hn::Set(du, 0x80000000U);
+  const auto first = hn::Set(du, lowest);
+  const auto below = hn::Set(du, bin_octaves << 23);
+  float_vector lower = plus_infinity;
+  float_vector upper = minus_infinity;
+  auto largest = hn::Zero(di);  // magnitudes are positive as integers with a sign, too
+  std::size_t count = 0;
+  const auto place = [&](float_vector v) HWY_ATTR {
+    const auto bits = hn::BitCast(du, v);
+    const auto magnitude = hn::AndNot(sign, bits);
+    const auto signed_magnitude = hn::BitCast(di, magnitude);
+    largest = hn::Max(largest, signed_magnitude);
+    const auto too_small = hn::RebindMask(du, hn::Lt(signed_magnitude, hn::BitCast(di, first)));
+    const auto position = hn::IfThenElse(too_small, below, hn::Sub(magnitude, first));
+    const auto with_sign = hn::Or(position, hn::ShiftRight<3>(hn::And(sign, bits)));
+    const auto kept = hn::RebindMask(du, hn::Gt(signed_magnitude, hn::Zero(di)));
+    hn::StoreU(hn::Compress(with_sign, kept), du, positions + count);
+    count += hn::CountTrue(du, kept);
+  };
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const float_vector v = hn::LoadU(df, x + i);
+    place(v);
+    // The second operand is what is returned next to a NaN.
+    lower = hn::Min(v, lower);
+    upper = hn::Max(v, upper);
+  }
+  if (i < n) {
+    place(hn::LoadN(df, x + i, n - i));
+    lower = hn::Min(hn::LoadNOr(plus_infinity, df, x + i, n - i), lower);
+    upper = hn::Max(hn::LoadNOr(minus_infinity, df, x + i, n - i), upper);
+  }
+  return {count, static_cast<std::uint32_t>(hn::ReduceMax(di, largest)),
+          hn::ReduceMin(df, lower) + 0.0F, hn::ReduceMax(df, upper) + 0.0F};
 }
 
 /// The sum of n codes, modulo 2^32.
@@ -9252,6 +9396,7 @@ DETENT_KERNELS_NAMESPACE_BEGIN
       integer::rows_per_call,                         \
       &integer::gemm_workspace,                       \
       &elementwise::min_max,                          \
+      &elementwise::bin_positions,                    \
       &elementwise::sum_codes<std::uint8_t>,          \
       &elementwise::sum_codes<std::int8_t>,           \
       &elementwise::quantize<u4_code>,                \
@@ -14797,13 +14942,717 @@ void gemm_strided_batch(std::size_t count, matrix_view<const A> lhs, std::ptrdif
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_GEMM_BATCH_HPP
+// ---- detent/observers/histogram.hpp ----
+// The statistic that most observers share: a histogram whose bins do not depend on the data, so
+// that it is the same whatever the order of the values, their split into batches, the number of
+// threads, the order of merges and the CPU. All it does is add integers.
+//
+// A bin holds the floats that share sign, exponent and the first 9 bits of the mantissa: 512 bins
+// in each octave, each narrower than 1/512 of its values. Bins are kept for 31 octaves down from
+// that of the largest magnitude seen; what is smaller than all of them, below 2^-30 of the largest
+// value, is one bin for each sign. As larger values come, smaller octaves go into that bin: what is
+// kept depends on the largest value alone, not on when it came. Zeros are counted by themselves.
+#ifndef DETENT_OBSERVERS_HISTOGRAM_HPP
+#define DETENT_OBSERVERS_HISTOGRAM_HPP
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+// ---- detent/observers/value_bins.hpp ----
+// What histograms tell: how many values lie in each of a list of intervals, and what follows from
+// that for order statistics.
+#ifndef DETENT_OBSERVERS_VALUE_BINS_HPP
+#define DETENT_OBSERVERS_VALUE_BINS_HPP
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+
+/// `count` values of one sign, smallest <= |x| <= largest, both of one octave or smallest = 0.
+///
+/// With `unit` = the distance of the floats in that octave, the sum of all |x| is
+///
+///   count * smallest + excess * unit
+///
+/// exactly, unless `excess_known` is false.
+struct value_bin {
+  bool negative = false;
+  float smallest = 0.0F;
+  float largest = 0.0F;
+  std::uint64_t count = 0;
+  std::uint64_t excess = 0;
+  bool excess_known = true;
+  friend bool operator==(const value_bin&, const value_bin&) = default;
+
+  /// The interval of x itself; a single value where there is no doubt.
+  [[nodiscard]] value_range range() const noexcept {
+    const bool known = excess_known && (count == 1 || excess == 0);
+    const float low = known ? std::bit_cast<float>(std::bit_cast<std::uint32_t>(smallest) +
+                                                   static_cast<std::uint32_t>(excess))
+                            : smallest;
+    const float high = known ? low : largest;
+    return negative ? value_range{-high, -low} : value_range{low, high};
+  }
+};
+
+/// The order statistic of `rank`, 1 <= rank <= all counts together, of bins that ascend: it lies in
+/// [lower, upper]. Throws invalid_argument for another rank.
+[[nodiscard]] inline value_range order_statistic(std::span<const value_bin> bins,
+                                                 std::uint64_t rank) {
+  std::uint64_t below = 0;
+  for (const value_bin& bin : bins) {
+    if (rank > below && rank - below <= bin.count) {
+      return bin.range();
+    }
+    below += bin.count;
+  }
+  detail::raise(error_kind::invalid_argument,
+                detail::message("detent: order_statistic: rank ", rank, " of ", below, " values"));
+}
+
+/// The rank of the quantile `fraction` of `count` values: the smallest that has at least
+/// fraction * count values at or below it.
+///
+///   rank = clamp(ceil(fraction * count), 1, count)             in double
+///
+/// Throws invalid_argument if `fraction` is not in [0, 1] or there are no values.
+[[nodiscard]] inline std::uint64_t quantile_rank(double fraction, std::uint64_t count) {
+  detail::require(fraction >= 0.0 && fraction <= 1.0, error_kind::invalid_argument,
+                  "quantile_rank: the fraction ", fraction, " is not in [0, 1]");
+  detail::require(count > 0, error_kind::invalid_argument, "quantile_rank: there are no values");
+  const double rank = std::ceil(fraction * static_cast<double>(count));
+  return rank < 1.0                           ? 1
+         : rank >= static_cast<double>(count) ? count
+                                              : (std::min)(static_cast<std::uint64_t>(rank), count);
+}
+
+/// The same values without their signs, ascending. Bins of both signs that hold the same magnitudes
+/// become one.
+[[nodiscard]] inline std::vector<value_bin> magnitudes(std::span<const value_bin> bins) {
+  std::vector<value_bin> result;
+  const auto nonnegative =
+      std::find_if(bins.begin(), bins.end(), [](const value_bin& bin) { return !bin.negative; });
+  auto below = nonnegative;  // of the negative ones, from the smallest magnitude up
+  auto above = nonnegative;
+  while (below != bins.begin() || above != bins.end()) {
+    const value_bin* negative = below != bins.begin() ? &*(below - 1) : nullptr;
+    const value_bin* positive = above != bins.end() ? &*above : nullptr;
+    // The largest of a bin may have been cut to what was seen, the smallest never is.
+    const bool take_negative =
+        negative != nullptr && (positive == nullptr || negative->smallest <= positive->smallest);
+    const bool take_positive =
+        positive != nullptr && (negative == nullptr || positive->smallest <= negative->smallest);
+    value_bin bin = take_negative ? *negative : *positive;
+    bin.negative = false;
+    if (take_negative && take_positive) {
+      // Zero is a bin of its own, [0, 0], and the smallest magnitudes of the other sign another.
+      if (negative->largest == 0.0F || positive->largest == 0.0F) {
+        const bool zero_is_negative = negative->largest == 0.0F;
+        bin = zero_is_negative ? *negative : *positive;
+        bin.negative = false;
+        result.push_back(bin);
+        zero_is_negative ? --below : ++above;
+        continue;
+      }
+      bin.largest = (std::max)(negative->largest, positive->largest);
+      bin.count = negative->count + positive->count;
+      bin.excess = negative->excess + positive->excess;
+      bin.excess_known = negative->excess_known && positive->excess_known;
+    }
+    result.push_back(bin);
+    below -= take_negative ? 1 : 0;
+    above += take_positive ? 1 : 0;
+  }
+  return result;
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_VALUE_BINS_HPP
+// ---- detent/rows.hpp ----
+// Walks strided views by runs of their last dimension.
+#ifndef DETENT_ROWS_HPP
+#define DETENT_ROWS_HPP
+
+#include <array>
+#include <cstddef>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// f(data, size, stride, index) for each run of the last dimension of a view that is not empty and
+/// has a rank; `index` is where it begins in the other dimensions.
+template <class T, class F>
+void for_each_row(tensor_view<T> x, const F& f) {
+  std::array<std::size_t, max_rank> index{};
+  const std::size_t last = x.rank - 1;
+  while (true) {
+    std::ptrdiff_t offset = 0;
+    for (std::size_t i = 0; i < last; ++i) {
+      offset += static_cast<std::ptrdiff_t>(index[i]) * x.strides[i];
+    }
+    f(x.data + offset, x.shape[last], x.strides[last], index);
+    std::size_t i = last;
+    while (i > 0 && ++index[i - 1] == x.shape[i - 1]) {
+      index[--i] = 0;
+    }
+    if (i == 0) {
+      return;
+    }
+  }
+}
+
+/// f(channel, data, size, stride) for runs of one channel along `axis` each, of a view that is not
+/// empty: where the axis is the last one, every run has one value.
+template <class T, class F>
+void for_each_channel_run(tensor_view<T> x, std::size_t axis, const F& f) {
+  for_each_row(x, [&](T* row, std::size_t n, std::ptrdiff_t stride,
+                      const std::array<std::size_t, max_rank>& index) {
+    if (axis + 1 != x.rank) {
+      f(index[axis], row, n, stride);
+      return;
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      f(i, row + static_cast<std::ptrdiff_t>(i) * stride, std::size_t{1}, std::ptrdiff_t{1});
+    }
+  });
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_ROWS_HPP
+
+DETENT_NAMESPACE_BEGIN
+
+/// What is kept of each bin.
+enum class bin_content : std::uint8_t {
+  counts,  // how many values
+  sums,    // and their exact sum
+};
+
+/// dense: all bins, 252 KiB of counts or 504 KiB with sums, from the first value on.
+/// sparse: bins in pages of 128, as values need them; for one histogram for each channel.
+enum class bin_storage : std::uint8_t { dense, sparse };
+
+namespace detail {
+
+template <bin_content kContent>
+struct bin_entry {
+  std::uint64_t count = 0;
+  void add(std::uint64_t n, std::uint64_t /*more*/) noexcept { count += n; }
+  [[nodiscard]] std::uint64_t sum() const noexcept { return 0; }
+};
+template <>
+struct bin_entry<bin_content::sums> {
+  std::uint64_t count = 0;
+  std::uint64_t excess = 0;  // the dropped bits of the mantissas, added up
+  void add(std::uint64_t n, std::uint64_t more) noexcept {
+    count += n;
+    excess += more;
+  }
+  [[nodiscard]] std::uint64_t sum() const noexcept { return excess; }
+};
+
+inline constexpr std::uint32_t infinity_pattern = 0x7F800000U;
+
+}  // namespace detail
+
+/// A value type: copy it, merge it. Not thread-safe itself; one per thread, then merge().
+template <bin_content kContent>
+class basic_histogram {
+ public:
+  /// Counts are 64 bits wide; so many values in all keep the sums from overflowing.
+  static constexpr std::uint64_t largest_count = std::uint64_t{1} << 48;
+
+  explicit basic_histogram(bin_storage storage = bin_storage::dense) : storage_(storage) {
+    page_.fill(no_page);
+  }
+
+  /// Throws invalid_argument for null data, overflow beyond largest_count values. NaN and
+  /// infinities are counted apart.
+  void observe(std::span<const float> x) {
+    detail::require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
+                    "histogram: null data with size ", x.size());
+    require_room(x.size());
+    while (!x.empty()) {
+      const std::size_t n = (std::min)(x.size(), block_size);
+      observe_block(x.first(n));
+      x = x.subspan(n);
+    }
+  }
+
+  /// The same on several threads: parts are observed by themselves and merged.
+  void observe(std::span<const float> x, const parallel_for& parallel) {
+    const std::size_t parts =
+        !parallel ? 1
+                  : (std::min)(x.size() / smallest_part, static_cast<std::size_t>(largest_parts));
+    if (parts < 2) {
+      observe(x);
+      return;
+    }
+    require_room(x.size());
+    std::vector<basic_histogram> others(parts - 1, basic_histogram(storage_));
+    parallel(parts, [&](std::size_t part) {
+      const std::size_t first = x.size() / parts * part;
+      const std::size_t last = part + 1 == parts ? x.size() : x.size() / parts * (part + 1);
+      (part == 0 ? *this : others[part - 1]).observe(x.subspan(first, last - first));
+    });
+    for (const basic_histogram& other : others) {
+      merge(other);
+    }
+  }
+
+  /// Value x[i] as often as counts[i] says.
+  void observe(std::span<const float> x, std::span<const std::uint64_t> counts) {
+    detail::require(x.size() == counts.size(), error_kind::shape_mismatch, "histogram: ", x.size(),
+                    " values, ", counts.size(), " counts");
+    detail::require(x.empty() || (x.data() != nullptr && counts.data() != nullptr),
+                    error_kind::invalid_argument, "histogram: null data with size ", x.size());
+    std::uint64_t all = 0;
+    for (const std::uint64_t count : counts) {
+      detail::require(count <= largest_count - all, error_kind::overflow,
+                      "histogram: more than 2^48 values");
+      all += count;
+    }
+    require_room(all);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      if (counts[i] != 0) {
+        observe_one(x[i], counts[i]);
+      }
+    }
+  }
+
+  /// Strided, any shape.
+  void observe(tensor_view<const float> x);
+
+  /// Reals of another format, each as the nearest float: exact for float16 and bfloat16; a double
+  /// beyond the floats is an infinity.
+  template <class T>
+  requires float_format<T> || std::same_as<T, double>
+  void observe(std::span<const T> x) {
+    detail::require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
+                    "histogram: null data with size ", x.size());
+    std::array<float, block_size> block;
+    for (std::size_t i = 0; i < x.size(); i += block_size) {
+      const std::size_t n = (std::min)(x.size() - i, block_size);
+      for (std::size_t k = 0; k < n; ++k) {
+        if constexpr (float_format<T>) {
+          block[k] = to_float(x[i + k]);
+        } else {
+          block[k] = static_cast<float>(x[i + k]);
+        }
+      }
+      observe(std::span<const float>(block.data(), n));
+    }
+  }
+
+  /// As if everything that `other` has seen had been seen here. Throws overflow beyond
+  /// largest_count.
+  void merge(const basic_histogram& other) {
+    require_room(other.count_);
+    if (other.lowest_ > lowest_) {
+      move_window(other.lowest_);
+    }
+    const std::uint32_t raise = lowest_ - other.lowest_;
+    other.for_each_entry([&](std::uint32_t position, const entry& e) {
+      add(moved(position, raise), e.count, e.sum());
+    });
+    include_range(other.lower_, other.upper_);
+    count_ += other.count_;
+    count_nan_ += other.count_nan_;
+    count_infinite_ += other.count_infinite_;
+    count_zero_ += other.count_zero_;
+  }
+
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+  [[nodiscard]] std::uint64_t count_nan() const noexcept { return count_nan_; }
+  [[nodiscard]] std::uint64_t count_infinite() const noexcept { return count_infinite_; }
+  [[nodiscard]] std::uint64_t count_zero() const noexcept { return count_zero_; }
+  /// Bytes that the histogram keeps.
+  [[nodiscard]] std::size_t memory() const noexcept {
+    return sizeof *this + entries_.capacity() * sizeof(entry);
+  }
+
+  /// The exact range. Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    require_finite();
+    return {lower_, upper_};
+  }
+
+  /// All bins that hold something, ascending. Throws as range().
+  [[nodiscard]] std::vector<value_bin> bins() const;
+
+  /// The order statistic that `fraction` of the values are at or below: between the two ends of the
+  /// range returned, which are one bin's. Throws as range() and quantile_rank().
+  [[nodiscard]] value_range quantile(double fraction) const {
+    const std::vector<value_bin> all = bins();
+    return order_statistic(all, quantile_rank(fraction, count_));
+  }
+
+  /// Bytes in the envelope of byte_format.hpp, the same on every machine and of either storage:
+  ///
+  ///   u8 content, 7 bytes 0; u64 count, NaNs, infinities, zeros; f32 lower, upper (zeros where
+  ///   there is no finite value); u32 lowest pattern; u32 bins; for each bin in ascending order u32
+  ///   position / 2^14 and u64 count, with sums u64 excess
+  [[nodiscard]] std::vector<std::byte> save() const;
+  /// Throws bad_file for bytes that save() has not made, unsupported for a newer version of them.
+  [[nodiscard]] static basic_histogram load(std::span<const std::byte> bytes,
+                                            bin_storage storage = bin_storage::dense);
+
+  /// The same statistic, whatever the storage.
+  friend bool operator==(const basic_histogram& a, const basic_histogram& b) {
+    return a.save() == b.save();
+  }
+
+ private:
+  using entry = detail::bin_entry<kContent>;
+
+  static constexpr std::size_t block_size = 2048;
+  static constexpr std::size_t spare = 16;  // positions that the kernel may write beyond
+  static constexpr std::size_t smallest_part = std::size_t{1} << 18;
+  static constexpr std::size_t largest_parts = 16;
+
+  static constexpr std::uint32_t octave = 1U << 23;
+  static constexpr std::uint32_t window = kernels::bin_octaves * octave;
+  static constexpr std::uint32_t negative = 1U << 28;
+  static constexpr int dropped = kernels::bin_dropped_bits;
+  static constexpr std::uint32_t dropped_mask = (1U << dropped) - 1U;
+  static constexpr std::size_t entry_count = ((negative | window) >> dropped) + 1;
+  static constexpr int page_bits = 7;
+  static constexpr std::uint32_t page_mask = (1U << page_bits) - 1U;
+  static constexpr std::uint16_t no_page = 0xFFFF;
+  static constexpr detail::byte_format format{"detenthg", 1};
+
+  [[nodiscard]] bool is_dense() const noexcept { return storage_ == bin_storage::dense; }
+
+  void require_room(std::uint64_t more) const {
+    detail::require(more <= largest_count - count_, error_kind::overflow,
+                    "histogram: more than 2^48 values");
+  }
+  void require_finite() const {
+    detail::require(count_ > 0, error_kind::invalid_argument, "histogram: nothing was observed");
+    detail::require(count_nan_ == 0, error_kind::invalid_argument, "histogram: ", count_nan_,
+                    " of ", count_, " values are NaN");
+    detail::require(count_infinite_ == 0, error_kind::invalid_argument,
+                    "histogram: ", count_infinite_, " of ", count_, " values are infinite");
+  }
+
+  void include_range(float lower, float upper) noexcept {
+    // Adding zero makes -0 +0: the state must not depend on which of them came first.
+    lower_ = (lower < lower_ ? lower : lower_) + 0.0F;
+    upper_ = (upper > upper_ ? upper : upper_) + 0.0F;
+  }
+
+  /// The pattern from which bins are kept where `largest` is the largest pattern of an |x|.
+  [[nodiscard]] static constexpr std::uint32_t lowest_for(std::uint32_t largest) noexcept {
+    const std::uint32_t exponent = largest & ~(octave - 1U);
+    return exponent < window ? 0 : exponent - window + octave;
+  }
+  /// Where a position goes as the window's begin rises by `raise`.
+  [[nodiscard]] static constexpr std::uint32_t moved(std::uint32_t position,
+                                                     std::uint32_t raise) noexcept {
+    const std::uint32_t place = position & (negative - 1U);
+    const std::uint32_t to = place >= window || place < raise ? window : place - raise;
+    return to | (position & negative);
+  }
+
+  /// Of a position; makes it where there is none.
+  entry& entry_at(std::uint32_t position) {
+    if (is_dense()) {
+      if (entries_.empty()) {
+        entries_.resize(entry_count);
+      }
+      return entries_[position >> dropped];
+    }
+    std::uint16_t& page = page_[position >> (dropped + page_bits)];
+    if (page == no_page) {
+      page = static_cast<std::uint16_t>(entries_.size() >> page_bits);
+      entries_.resize(entries_.size() + page_mask + 1);
+    }
+    return entries_[(std::size_t{page} << page_bits) + (position >> dropped & page_mask)];
+  }
+  void add(std::uint32_t position, std::uint64_t count, std::uint64_t excess) {
+    const bool below = (position & (negative - 1U)) >= window;
+    entry_at(position).add(count, below ? 0 : excess);
+  }
+
+  /// f(position of the bin's first value, entry) for all that hold something; positions ascend.
+  template <class F>
+  void for_each_entry(const F& f) const {
+    const auto visit = [&](std::size_t first_bin, std::size_t first_entry, std::size_t count) {
+      for (std::size_t i = 0; i < count; ++i) {
+        if (entries_[first_entry + i].count != 0) {
+          f(static_cast<std::uint32_t>(first_bin + i) << dropped, entries_[first_entry + i]);
+        }
+      }
+    };
+    if (is_dense()) {
+      visit(0, 0, entries_.size());
+      return;
+    }
+    for (std::size_t i = 0; i < page_.size(); ++i) {
+      if (page_[i] != no_page) {
+        visit(i << page_bits, std::size_t{page_[i]} << page_bits, page_mask + 1);
+      }
+    }
+  }
+
+  void move_window(std::uint32_t lowest) {
+    basic_histogram next(storage_);
+    const std::uint32_t raise = lowest - lowest_;
+    for_each_entry([&](std::uint32_t position, const entry& e) {
+      next.add(moved(position, raise), e.count, e.sum());
+    });
+    entries_ = std::move(next.entries_);
+    page_ = next.page_;
+    lowest_ = lowest;
+  }
+
+  void observe_block(std::span<const float> x) {
+    std::array<float, block_size> finite;
+    std::array<std::uint32_t, block_size + spare> positions;
+    const auto& table = detail::active_table();
+    kernels::bin_block r = table.bin_positions(x.data(), x.size(), lowest_, positions.data());
+    count_ += x.size();
+    if (r.largest >= detail::infinity_pattern) [[unlikely]] {
+      std::size_t n = 0;
+      for (const float value : x) {
+        count_nan_ += std::isnan(value) ? 1U : 0U;
+        count_infinite_ += std::isinf(value) ? 1U : 0U;
+        finite[n] = value;
+        n += std::isfinite(value) ? 1U : 0U;
+      }
+      x = {finite.data(), n};
+      r = table.bin_positions(x.data(), n, lowest_, positions.data());
+    }
+    if (r.largest >= lowest_ + window) [[unlikely]] {
+      move_window(lowest_for(r.largest));
+      r = table.bin_positions(x.data(), x.size(), lowest_, positions.data());
+    }
+    include_range(r.lower, r.upper);
+    count_zero_ += x.size() - r.count;
+    if (!is_dense()) {
+      for (std::size_t i = 0; i < r.count; ++i) {
+        entry_at(positions[i]).add(1, positions[i] & dropped_mask);
+      }
+      return;
+    }
+    if (entries_.empty()) {
+      entries_.resize(entry_count);
+    }
+    entry* entries = entries_.data();
+    for (std::size_t i = 0; i < r.count; ++i) {
+      entries[positions[i] >> dropped].add(1, positions[i] & dropped_mask);
+    }
+  }
+
+  void observe_one(float x, std::uint64_t count) {
+    count_ += count;
+    if (!std::isfinite(x)) {
+      (std::isnan(x) ? count_nan_ : count_infinite_) += count;
+      return;
+    }
+    include_range(x, x);
+    if (x == 0.0F) {
+      count_zero_ += count;
+      return;
+    }
+    const std::uint32_t lowest = lowest_for(std::bit_cast<std::uint32_t>(std::fabs(x)));
+    if (lowest > lowest_) {
+      move_window(lowest);
+    }
+    const std::uint32_t position = reference::bin_position(x, lowest_);
+    add(position, count, count * (position & dropped_mask));
+  }
+
+  /// The magnitudes of the bin that begins at a position.
+  [[nodiscard]] value_bin bin_at(std::uint32_t position, const entry& e) const noexcept {
+    const std::uint32_t place = position & (negative - 1U);
+    const bool below = place >= window;
+    value_bin bin;
+    bin.negative = (position & negative) != 0;
+    bin.smallest = below ? 0.0F : std::bit_cast<float>(lowest_ + place);
+    bin.largest = std::bit_cast<float>(below ? lowest_ - 1U : lowest_ + place + dropped_mask);
+    bin.largest = (std::min)(bin.largest, bin.negative ? -lower_ : upper_);
+    bin.count = e.count;
+    bin.excess = e.sum();
+    bin.excess_known = kContent == bin_content::sums && !below;
+    return bin;
+  }
+
+  bin_storage storage_;
+  std::uint32_t lowest_ = 0;  // the pattern from which bins are kept; see lowest_for()
+  std::uint64_t count_ = 0;
+  std::uint64_t count_nan_ = 0;
+  std::uint64_t count_infinite_ = 0;
+  std::uint64_t count_zero_ = 0;
+  float lower_ = std::numeric_limits<float>::infinity();
+  float upper_ = -std::numeric_limits<float>::infinity();
+  std::array<std::uint16_t, 256> page_;  // of sparse storage: where in entries_ it is
+  std::vector<entry> entries_;
+};
+
+/// With sums, for solvers that want errors; 504 KiB.
+using histogram = basic_histogram<bin_content::sums>;
+/// For order statistics and divergences; 252 KiB.
+using count_histogram = basic_histogram<bin_content::counts>;
+
+template <bin_content kContent>
+void basic_histogram<kContent>::observe(tensor_view<const float> x) {
+  if (x.size() == 0) {
+    return;
+  }
+  detail::require(x.data != nullptr, error_kind::invalid_argument,
+                  "histogram: null data with size ", x.size());
+  detail::for_each_row(x, [&](const float* row, std::size_t n, std::ptrdiff_t stride,
+                              const std::array<std::size_t, max_rank>& /*index*/) {
+    if (stride == 1) {
+      observe(std::span<const float>(row, n));
+      return;
+    }
+    std::array<float, block_size> block;
+    for (std::size_t i = 0; i < n; i += block_size) {
+      const std::size_t count = (std::min)(n - i, block_size);
+      for (std::size_t k = 0; k < count; ++k) {
+        block[k] = row[static_cast<std::ptrdiff_t>(i + k) * stride];
+      }
+      observe(std::span<const float>(block.data(), count));
+    }
+  });
+}
+
+template <bin_content kContent>
+std::vector<value_bin> basic_histogram<kContent>::bins() const {
+  require_finite();
+  std::vector<value_bin> below;  // from the smallest magnitude up
+  std::vector<value_bin> above;
+  for_each_entry([&](std::uint32_t position, const entry& e) {
+    const value_bin bin = bin_at(position, e);
+    std::vector<value_bin>& side = bin.negative ? below : above;
+    if ((position & (negative - 1U)) >= window) {  // behind the others by position, before by value
+      side.insert(side.begin(), bin);
+    } else {
+      side.push_back(bin);
+    }
+  });
+  std::reverse(below.begin(), below.end());
+  if (count_zero_ != 0) {
+    value_bin zero;
+    zero.count = count_zero_;
+    below.push_back(zero);
+  }
+  below.insert(below.end(), above.begin(), above.end());
+  return below;
+}
+
+template <bin_content kContent>
+std::vector<std::byte> basic_histogram<kContent>::save() const {
+  detail::byte_writer out(format);
+  out.put(static_cast<std::uint8_t>(kContent));
+  for (int i = 0; i < 7; ++i) {
+    out.put(std::uint8_t{0});
+  }
+  for (const std::uint64_t n : {count_, count_nan_, count_infinite_, count_zero_}) {
+    out.put(n);
+  }
+  const bool any = lower_ <= upper_;
+  out.put(any ? lower_ : 0.0F);
+  out.put(any ? upper_ : 0.0F);
+  out.put(lowest_);
+  std::uint32_t bin_count = 0;
+  for_each_entry([&](std::uint32_t, const entry&) { ++bin_count; });
+  out.put(bin_count);
+  for_each_entry([&](std::uint32_t position, const entry& e) {
+    out.put(position >> dropped);
+    out.put(e.count);
+    if constexpr (kContent == bin_content::sums) {
+      out.put(e.excess);
+    }
+  });
+  return std::move(out).finish();
+}
+
+template <bin_content kContent>
+basic_histogram<kContent> basic_histogram<kContent>::load(std::span<const std::byte> bytes,
+                                                          bin_storage storage) {
+  constexpr const char* where = "histogram::load";
+  detail::byte_reader in(bytes, format, where);
+  const auto damaged = [&](bool whole, const char* what) {
+    detail::require(whole, error_kind::bad_file, where, ": ", what);
+  };
+  const auto content = in.template get<std::uint64_t>();
+  damaged(content == static_cast<std::uint64_t>(kContent),
+          content < 2 ? "the histogram has bins of the other content" : "the content is unknown");
+  basic_histogram h(storage);
+  h.count_ = in.get_size(largest_count);
+  h.count_nan_ = in.get_size(h.count_);
+  h.count_infinite_ = in.get_size(h.count_ - h.count_nan_);
+  h.count_zero_ = in.get_size(h.count_ - h.count_nan_ - h.count_infinite_);
+  const auto lower = in.template get<float>();
+  const auto upper = in.template get<float>();
+  h.lowest_ = in.template get<std::uint32_t>();
+  const auto bin_count = in.template get<std::uint32_t>();
+  const std::uint64_t finite = h.count_ - h.count_nan_ - h.count_infinite_;
+  std::uint64_t rest = finite - h.count_zero_;
+  if (finite != 0) {
+    damaged(std::isfinite(lower) && std::isfinite(upper) && lower <= upper &&
+                (h.count_zero_ == 0 || (lower <= 0.0F && upper >= 0.0F)),
+            "the range is impossible");
+    h.include_range(lower, upper);
+  } else {
+    damaged(lower == 0.0F && upper == 0.0F, "a range without values");
+  }
+  const float magnitude = finite != 0 ? (std::max)(-h.lower_, h.upper_) : 0.0F;
+  damaged(h.lowest_ == lowest_for(std::bit_cast<std::uint32_t>(magnitude + 0.0F)),
+          "the bins do not fit the range");
+  std::uint64_t next = 0;
+  for (std::uint32_t i = 0; i < bin_count; ++i) {
+    const auto bin = in.template get<std::uint32_t>();
+    const auto count = in.template get<std::uint64_t>();
+    std::uint64_t excess = 0;
+    if constexpr (kContent == bin_content::sums) {
+      excess = in.template get<std::uint64_t>();
+    }
+    const std::uint32_t position = bin << dropped;
+    const std::uint32_t place = position & (negative - 1U);
+    damaged(bin >= next && bin < entry_count && place <= window, "the bins are out of order");
+    damaged(count != 0 && count <= rest && excess <= count * dropped_mask &&
+                (place < window || excess == 0),
+            "a bin's count or sum is impossible");
+    next = std::uint64_t{bin} + 1;
+    rest -= count;
+    h.add(position, count, excess);
+  }
+  damaged(rest == 0, "the counts of the bins do not add up");
+  in.require_end();
+  return h;
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_HISTOGRAM_HPP
 // ---- detent/observers/min_max.hpp ----
 // The range of everything seen: exact, and the same whatever the split into batches, threads or
 // merges.
 #ifndef DETENT_OBSERVERS_MIN_MAX_HPP
 #define DETENT_OBSERVERS_MIN_MAX_HPP
 
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -14988,23 +15837,17 @@ class channel_min_max_observer {
     if (x.size() == 0) {
       return;
     }
-    std::array<std::size_t, max_rank> index{};
-    const std::size_t last = x.rank - 1;
-    while (true) {
-      std::ptrdiff_t offset = 0;
-      for (std::size_t i = 0; i < last; ++i) {
-        offset += static_cast<std::ptrdiff_t>(index[i]) * x.strides[i];
-      }
-      observe_row(x.data + offset, x.shape[last], x.strides[last],
-                  axis_ == last ? nullptr : &channels_[index[axis_]]);
-      std::size_t i = last;
-      while (i > 0 && ++index[i - 1] == x.shape[i - 1]) {
-        index[--i] = 0;
-      }
-      if (i == 0) {
-        return;
-      }
-    }
+    detail::for_each_channel_run(
+        x, axis_,
+        [&](std::size_t channel, const float* data, std::size_t n, std::ptrdiff_t stride) {
+          if (stride == 1) {
+            channels_[channel].observe({data, n});
+            return;
+          }
+          for (std::size_t i = 0; i < n; ++i) {
+            channels_[channel].observe({data + static_cast<std::ptrdiff_t>(i) * stride, 1});
+          }
+        });
   }
 
   void merge(const channel_min_max_observer& other) {
@@ -15045,19 +15888,6 @@ class channel_min_max_observer {
     }
     detail::require(channels_.size() == channels, error_kind::shape_mismatch,
                     "channel_min_max_observer: ", channels, " channels after ", channels_.size());
-  }
-
-  /// One run of the last dimension: all of one channel, or (null) one value of each.
-  void observe_row(const float* x, std::size_t n, std::ptrdiff_t stride,
-                   min_max_observer* channel) {
-    if (channel != nullptr && stride == 1) {
-      channel->observe({x, n});
-      return;
-    }
-    for (std::size_t i = 0; i < n; ++i) {
-      min_max_observer& one = channel != nullptr ? *channel : channels_[i];
-      one.observe({x + static_cast<std::ptrdiff_t>(i) * stride, 1});
-    }
   }
 
   std::size_t axis_;

@@ -140,6 +140,25 @@ DETENT_DECL min_max_result min_max(const float* x, std::size_t n) noexcept {
   return r;
 }
 
+DETENT_DECL bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowest,
+                                    std::uint32_t* positions) noexcept {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  bin_block r{0, 0, infinity, -infinity};
+  for (std::size_t i = 0; i < n; ++i) {
+    std::uint32_t bits;
+    std::memcpy(&bits, x + i, sizeof bits);
+    const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+    const std::uint32_t place = magnitude < lowest ? bin_octaves << 23 : magnitude - lowest;
+    positions[r.count] = place | (bits >> 31 << 28);
+    r.count += magnitude != 0 ? 1U : 0U;
+    r.largest = magnitude > r.largest ? magnitude : r.largest;
+    const float value = x[i] + 0.0F;
+    r.lower = value < r.lower ? value : r.lower;
+    r.upper = value > r.upper ? value : r.upper;
+  }
+  return r;
+}
+
 template <class Q>
 std::int32_t sum_codes(const Q* q, std::size_t n) noexcept {
   std::uint32_t sum = 0;
@@ -329,6 +348,7 @@ inline constexpr kernel_table table = {
     48,
     &no_workspace,
     &min_max,
+    &bin_positions,
     &sum_codes<std::uint8_t>,
     &sum_codes<std::int8_t>,
     &quantize<u4_code>,

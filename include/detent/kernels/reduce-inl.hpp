@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ranges and sums; re-included once per Highway target by kernels/dispatch.hpp.
+// Ranges, bins and sums; re-included once per Highway target by kernels/dispatch.hpp.
 
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -58,6 +58,51 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
   const float_vector high = hn::Max(hn::Max(upper[0], upper[1]), hn::Max(upper[2], upper[3]));
   // Adding zero turns -0 into +0.
   return {hn::ReduceMin(df, low) + 0.0F, hn::ReduceMax(df, high) + 0.0F, count_nan};
+}
+
+/// reference::bin_position of every value that is not zero.
+inline bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowest,
+                               std::uint32_t* positions) noexcept {
+  const float_tag df;
+  const hn::RebindToUnsigned<float_tag> du;
+  const int_tag di;
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const float_vector plus_infinity = hn::Set(df, infinity);
+  const float_vector minus_infinity = hn::Set(df, -infinity);
+  const auto sign = hn::Set(du, 0x80000000U);
+  const auto first = hn::Set(du, lowest);
+  const auto below = hn::Set(du, bin_octaves << 23);
+  float_vector lower = plus_infinity;
+  float_vector upper = minus_infinity;
+  auto largest = hn::Zero(di);  // magnitudes are positive as integers with a sign, too
+  std::size_t count = 0;
+  const auto place = [&](float_vector v) HWY_ATTR {
+    const auto bits = hn::BitCast(du, v);
+    const auto magnitude = hn::AndNot(sign, bits);
+    const auto signed_magnitude = hn::BitCast(di, magnitude);
+    largest = hn::Max(largest, signed_magnitude);
+    const auto too_small = hn::RebindMask(du, hn::Lt(signed_magnitude, hn::BitCast(di, first)));
+    const auto position = hn::IfThenElse(too_small, below, hn::Sub(magnitude, first));
+    const auto with_sign = hn::Or(position, hn::ShiftRight<3>(hn::And(sign, bits)));
+    const auto kept = hn::RebindMask(du, hn::Gt(signed_magnitude, hn::Zero(di)));
+    hn::StoreU(hn::Compress(with_sign, kept), du, positions + count);
+    count += hn::CountTrue(du, kept);
+  };
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const float_vector v = hn::LoadU(df, x + i);
+    place(v);
+    // The second operand is what is returned next to a NaN.
+    lower = hn::Min(v, lower);
+    upper = hn::Max(v, upper);
+  }
+  if (i < n) {
+    place(hn::LoadN(df, x + i, n - i));
+    lower = hn::Min(hn::LoadNOr(plus_infinity, df, x + i, n - i), lower);
+    upper = hn::Max(hn::LoadNOr(minus_infinity, df, x + i, n - i), upper);
+  }
+  return {count, static_cast<std::uint32_t>(hn::ReduceMax(di, largest)),
+          hn::ReduceMin(df, lower) + 0.0F, hn::ReduceMax(df, upper) + 0.0F};
 }
 
 /// The sum of n codes, modulo 2^32.

@@ -256,6 +256,21 @@ struct min_max_result {
   friend bool operator==(const min_max_result&, const min_max_result&) = default;
 };
 
+/// Bins of floats by the top bits of their patterns: 9 bits of the mantissa, 31 octaves.
+inline constexpr int bin_mantissa_bits = 9;
+inline constexpr std::uint32_t bin_octaves = 31;
+/// The bits of a pattern that a bin's number does not have.
+inline constexpr int bin_dropped_bits = 23 - bin_mantissa_bits;
+
+/// What bin_positions() returns; see reference::bin_position.
+struct bin_block {
+  std::size_t count;  // positions written: values that are not zero
+  std::uint32_t
+      largest;         // the largest pattern of an |x|: infinity or above where one is not finite
+  float lower, upper;  // as min_max_result
+  friend bool operator==(const bin_block&, const bin_block&) = default;
+};
+
 struct kernel_table {
   target id;
   bool adds_pairs;            // gemm_u8s8 reads packed_panels::paired
@@ -263,6 +278,9 @@ struct kernel_table {
   std::size_t rows_per_call;  // the most rows that it is worth calling gemm_u8s8 with
   std::size_t (*gemm_workspace)(std::size_t k, std::size_t segments) noexcept;
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
+  // Positions of the values that are not zero, in their order; writes up to 16 beyond them.
+  bin_block (*bin_positions)(const float* x, std::size_t n, std::uint32_t lowest,
+                             std::uint32_t* positions) noexcept;
   // Modulo 2^32.
   std::int32_t (*sum_u8)(const std::uint8_t* q, std::size_t n) noexcept;
   std::int32_t (*sum_s8)(const std::int8_t* q, std::size_t n) noexcept;

@@ -4,7 +4,6 @@
 #ifndef DETENT_OBSERVERS_MIN_MAX_HPP
 #define DETENT_OBSERVERS_MIN_MAX_HPP
 
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +15,7 @@
 #include <detent/error.hpp>
 #include <detent/quantize.hpp>
 #include <detent/reference.hpp>
+#include <detent/rows.hpp>
 #include <detent/simd.hpp>
 #include <detent/types.hpp>
 
@@ -110,23 +110,17 @@ class channel_min_max_observer {
     if (x.size() == 0) {
       return;
     }
-    std::array<std::size_t, max_rank> index{};
-    const std::size_t last = x.rank - 1;
-    while (true) {
-      std::ptrdiff_t offset = 0;
-      for (std::size_t i = 0; i < last; ++i) {
-        offset += static_cast<std::ptrdiff_t>(index[i]) * x.strides[i];
-      }
-      observe_row(x.data + offset, x.shape[last], x.strides[last],
-                  axis_ == last ? nullptr : &channels_[index[axis_]]);
-      std::size_t i = last;
-      while (i > 0 && ++index[i - 1] == x.shape[i - 1]) {
-        index[--i] = 0;
-      }
-      if (i == 0) {
-        return;
-      }
-    }
+    detail::for_each_channel_run(
+        x, axis_,
+        [&](std::size_t channel, const float* data, std::size_t n, std::ptrdiff_t stride) {
+          if (stride == 1) {
+            channels_[channel].observe({data, n});
+            return;
+          }
+          for (std::size_t i = 0; i < n; ++i) {
+            channels_[channel].observe({data + static_cast<std::ptrdiff_t>(i) * stride, 1});
+          }
+        });
   }
 
   void merge(const channel_min_max_observer& other) {
@@ -167,19 +161,6 @@ class channel_min_max_observer {
     }
     detail::require(channels_.size() == channels, error_kind::shape_mismatch,
                     "channel_min_max_observer: ", channels, " channels after ", channels_.size());
-  }
-
-  /// One run of the last dimension: all of one channel, or (null) one value of each.
-  void observe_row(const float* x, std::size_t n, std::ptrdiff_t stride,
-                   min_max_observer* channel) {
-    if (channel != nullptr && stride == 1) {
-      channel->observe({x, n});
-      return;
-    }
-    for (std::size_t i = 0; i < n; ++i) {
-      min_max_observer& one = channel != nullptr ? *channel : channels_[i];
-      one.observe({x + static_cast<std::ptrdiff_t>(i) * stride, 1});
-    }
   }
 
   std::size_t axis_;
