@@ -31,10 +31,15 @@
 #include <detent/quantized_elementwise.hpp>
 #include <detent/reference.hpp>
 #include <detent/rounding.hpp>
+#include <detent/rows.hpp>
 #include <detent/scale_rules.hpp>
 #include <detent/simd.hpp>
+#include <detent/solvers/distribution.hpp>
+#include <detent/solvers/estimates.hpp>
+#include <detent/solvers/exact_mse.hpp>
 #include <detent/target.hpp>
 #include <detent/types.hpp>
+#include <detent/uint128.hpp>
 #include <detent/version.hpp>
 #include <detent/weight_pairs.hpp>
 

@@ -16864,5 +16864,997 @@ namespace detail {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_SCALE_RULES_HPP
+// ---- detent/solvers/distribution.hpp ----
+// What scale solvers work on: values in order, with exact sums of all that lie beyond each of them,
+// so that the squared error of a scale takes the time of a few binary searches.
+//
+// Magnitudes are integers in units of 2^(e - 60), 2^e being the power of two at or below the
+// largest of them: exact for floats down to 2^-37 of the largest value, and rounded to half a unit
+// below.
+#ifndef DETENT_SOLVERS_DISTRIBUTION_HPP
+#define DETENT_SOLVERS_DISTRIBUTION_HPP
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// ---- detent/uint128.hpp ----
+// Sums that must not round: unsigned integers of 128 bits, modulo 2^128.
+#ifndef DETENT_UINT128_HPP
+#define DETENT_UINT128_HPP
+
+#include <cstdint>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+struct uint128 {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+
+  friend constexpr bool operator==(const uint128&, const uint128&) = default;
+  constexpr uint128& operator+=(const uint128& other) noexcept {
+    low += other.low;
+    high += other.high + (low < other.low ? 1U : 0U);
+    return *this;
+  }
+  constexpr uint128& operator-=(const uint128& other) noexcept {
+    high -= other.high + (low < other.low ? 1U : 0U);
+    low -= other.low;
+    return *this;
+  }
+  friend constexpr uint128 operator+(uint128 a, const uint128& b) noexcept { return a += b; }
+  friend constexpr uint128 operator-(uint128 a, const uint128& b) noexcept { return a -= b; }
+
+  /// Rounded at most twice; the same on every machine.
+  [[nodiscard]] constexpr double to_double() const noexcept {
+    return static_cast<double>(high) * 0x1p64 + static_cast<double>(low);
+  }
+};
+
+/// a * b in full.
+[[nodiscard]] constexpr uint128 multiply(std::uint64_t a, std::uint64_t b) noexcept {
+  constexpr std::uint64_t half = 0xFFFFFFFFU;
+  const std::uint64_t low = (a & half) * (b & half);
+  const std::uint64_t middle = (a >> 32) * (b & half) + (low >> 32);
+  const std::uint64_t other = (a & half) * (b >> 32) + (middle & half);
+  return {(a >> 32) * (b >> 32) + (middle >> 32) + (other >> 32), (other << 32) | (low & half)};
+}
+
+/// a * b modulo 2^128.
+[[nodiscard]] constexpr uint128 multiply(const uint128& a, std::uint64_t b) noexcept {
+  uint128 product = multiply(a.low, b);
+  product.high += a.high * b;
+  return product;
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_UINT128_HPP
+
+DETENT_NAMESPACE_BEGIN
+
+/// How a scale was found and how good it is.
+struct scale_evidence {
+  std::string_view method;  // its name; a literal
+  double objective = 0.0;   // what the method minimizes, at the parameters that it returns
+  double lower_bound =
+      0.0;                  // no parameters of the scheme have a smaller one; 0 where none is known
+  std::uint64_t count = 0;  // values
+  float lower = 0.0F;       // their range
+  float upper = 0.0F;
+  double clipped_fraction = 0.0;  // of the values, beyond the ends of the grid
+};
+
+struct scale_solution {
+  quant_params params;
+  scale_evidence evidence;
+};
+
+namespace detail {
+
+/// A sum of doubles that is as good as if it had been rounded once or twice (Neumaier).
+class compensated_sum {
+ public:
+  void add(double x) noexcept {
+    const double next = sum_ + x;
+    rest_ += std::fabs(sum_) >= std::fabs(x) ? (sum_ - next) + x : (x - next) + sum_;
+    sum_ = next;
+  }
+  [[nodiscard]] double value() const noexcept { return sum_ + rest_; }
+
+ private:
+  double sum_ = 0.0;
+  double rest_ = 0.0;
+};
+
+/// The values of one sign that are not zero.
+struct distribution_side {
+  std::vector<double> values;  // magnitudes, ascending
+  // [i] is of values[i] and all larger ones; one more element, 0, behind the last.
+  std::vector<uint128> sum_above;  // of weight * magnitude, in units
+  std::vector<std::uint64_t> weight_above;
+
+  [[nodiscard]] std::size_t size() const noexcept { return values.size(); }
+  /// How many values are below `bound`, of which `first` are known to be.
+  [[nodiscard]] std::size_t below(double bound, std::size_t first = 0) const noexcept {
+    return static_cast<std::size_t>(
+        std::lower_bound(values.begin() + static_cast<std::ptrdiff_t>(first), values.end(), bound) -
+        values.begin());
+  }
+};
+
+}  // namespace detail
+
+/// A multiset of finite reals with integer weights. Thread-safe to read.
+class distribution {
+ public:
+  /// Of values, each with weight 1. Throws invalid_argument if there are none, for null data, NaN
+  /// and infinities.
+  explicit distribution(std::span<const float> x) { take(x, {}); }
+
+  /// Of values with a weight each, its importance: rounded to multiples of 2^-24 of the largest.
+  /// Throws besides if a weight is negative or not finite, or none is positive; shape_mismatch.
+  distribution(std::span<const float> x, std::span<const float> weights) {
+    detail::require(x.size() == weights.size(), error_kind::shape_mismatch,
+                    "distribution: ", x.size(), " values, ", weights.size(), " weights");
+    float largest = 0.0F;
+    for (const float w : weights) {
+      detail::require(std::isfinite(w) && w >= 0.0F, error_kind::invalid_argument,
+                      "distribution: the weight ", w, " is negative or not finite");
+      largest = (std::max)(largest, w);
+    }
+    detail::require(largest > 0.0F, error_kind::invalid_argument,
+                    "distribution: no weight is positive");
+    std::vector<std::uint64_t> integers(weights.size());
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const double share = static_cast<double>(weights[i]) / static_cast<double>(largest);
+      integers[i] = static_cast<std::uint64_t>(std::llround(share * 0x1p24));
+    }
+    take(x, integers);
+  }
+
+  /// Of a histogram: each bin as its mean. Values in the smallest bin of either sign, below 2^-30
+  /// of the largest magnitude, are zeros. Throws as histogram::range().
+  explicit distribution(const histogram& h) { take(h, false); }
+
+  /// Of a histogram: each bin as its two ends, weighted so that their mean is that of the bin, in
+  /// units of 2^-14 of a value. No values that the histogram may stand for are spread wider, so
+  /// that no scale serves them better than this; see exact_mse(const histogram&, ...).
+  [[nodiscard]] static distribution of_bin_ends(const histogram& h) {
+    distribution d;
+    d.take(h, true);
+    return d;
+  }
+
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+  /// All weights together, zeros included.
+  [[nodiscard]] std::uint64_t weight() const noexcept { return weight_; }
+  [[nodiscard]] value_range range() const noexcept { return range_; }
+  /// Real size of the unit of sums.
+  [[nodiscard]] double unit() const noexcept { return unit_; }
+  /// The sum of weight * x^2.
+  [[nodiscard]] double square_sum() const noexcept { return square_sum_; }
+  [[nodiscard]] const detail::distribution_side& positive() const noexcept { return positive_; }
+  [[nodiscard]] const detail::distribution_side& negative() const noexcept { return negative_; }
+  /// The largest |x|.
+  [[nodiscard]] double magnitude() const noexcept {
+    return static_cast<double>((std::max)(-range_.lower, range_.upper));
+  }
+
+ private:
+  struct element {
+    double value;
+    detail::uint128 sum;  // weight * value / unit
+    std::uint64_t weight;
+  };
+
+  distribution() = default;
+
+  /// The unit for magnitudes up to `largest`.
+  void choose_unit(double largest) {
+    unit_ = largest > 0.0 ? std::ldexp(1.0, std::ilogb(largest) - 60) : 1.0;
+  }
+  [[nodiscard]] std::uint64_t in_units(double magnitude) const {
+    return static_cast<std::uint64_t>(std::llround(magnitude / unit_));
+  }
+
+  void take(std::span<const float> x, std::span<const std::uint64_t> weights) {
+    detail::require(!x.empty(), error_kind::invalid_argument, "distribution: there are no values");
+    detail::require(x.data() != nullptr, error_kind::invalid_argument,
+                    "distribution: null data with size ", x.size());
+    range_ = {x[0] + 0.0F, x[0] + 0.0F};
+    for (const float value : x) {
+      detail::require(std::isfinite(value), error_kind::invalid_argument,
+                      "distribution: the value ", value, " is not finite");
+      range_ = {(std::min)(range_.lower, value) + 0.0F, (std::max)(range_.upper, value) + 0.0F};
+    }
+    choose_unit(magnitude());
+    count_ = x.size();
+    detail::compensated_sum squares;
+    if (weights.empty()) {
+      weight_ = x.size();
+      std::vector<float> below;
+      std::vector<float> above;
+      for (const float value : x) {
+        if (value != 0.0F) {
+          (value < 0.0F ? below : above).push_back(std::fabs(value));
+        }
+      }
+      const auto fill = [&](std::vector<float>& values, detail::distribution_side& side) {
+        std::sort(values.begin(), values.end());
+        reserve(side, values.size());
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          const double value = values[i];
+          side.values[i] = value;
+          side.weight_above[i] = values.size() - i;
+          squares.add(value * value);  // exact
+        }
+        for (std::size_t i = values.size(); i-- > 0;) {
+          side.sum_above[i] = side.sum_above[i + 1] + detail::uint128{0, in_units(side.values[i])};
+        }
+      };
+      fill(below, negative_);
+      fill(above, positive_);
+    } else {
+      std::vector<element> below;
+      std::vector<element> above;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        weight_ += weights[i];
+        const double value = std::fabs(static_cast<double>(x[i]));
+        if (value != 0.0 && weights[i] != 0) {
+          (x[i] < 0.0F ? below : above)
+              .push_back({value, detail::multiply(in_units(value), weights[i]), weights[i]});
+        }
+      }
+      fill_side(below, negative_, squares);
+      fill_side(above, positive_, squares);
+    }
+    square_sum_ = squares.value();
+  }
+
+  void take(const histogram& h, bool ends) {
+    range_ = h.range();
+    choose_unit(magnitude());
+    count_ = h.count();
+    const std::vector<value_bin> bins = h.bins();
+    constexpr int shift = kernels::bin_dropped_bits;
+    weight_ = ends ? count_ << shift : count_;
+    std::vector<element> below;
+    std::vector<element> above;
+    for (const value_bin& bin : bins) {
+      if (bin.smallest == 0.0F && (!bin.excess_known || bin.largest == 0.0F)) {
+        continue;  // zeros, or as good as zeros
+      }
+      std::vector<element>& side = bin.negative ? below : above;
+      const auto pattern = std::bit_cast<std::uint32_t>(bin.smallest);
+      const auto end = std::bit_cast<float>(pattern + (1U << shift));
+      const auto next = std::bit_cast<float>(pattern + 1U);
+      const std::uint64_t first = in_units(bin.smallest);
+      const std::uint64_t step = in_units(static_cast<double>(next) - bin.smallest);
+      if (!ends) {
+        element e{0.0, detail::multiply(first, bin.count) + detail::multiply(step, bin.excess),
+                  bin.count};
+        e.value = e.sum.to_double() / static_cast<double>(bin.count) * unit_;
+        side.push_back(e);
+        continue;
+      }
+      // count - excess / 2^14 of the values at the first end, excess / 2^14 at the other.
+      const std::uint64_t lower_weight = (bin.count << shift) - bin.excess;
+      if (bin.smallest != 0.0F) {
+        side.push_back({bin.smallest, detail::multiply(first, lower_weight), lower_weight});
+      }
+      if (bin.excess != 0) {
+        side.push_back({end, detail::multiply(first + (step << shift), bin.excess), bin.excess});
+      }
+    }
+    detail::compensated_sum squares;
+    fill_side(below, negative_, squares);
+    fill_side(above, positive_, squares);
+    square_sum_ = squares.value();
+  }
+
+  static void reserve(detail::distribution_side& side, std::size_t size) {
+    side.values.resize(size);
+    side.sum_above.resize(size + 1);
+    side.weight_above.resize(size + 1);
+  }
+
+  static void fill_side(std::vector<element>& elements, detail::distribution_side& side,
+                        detail::compensated_sum& squares) {
+    std::sort(elements.begin(), elements.end(), [](const element& a, const element& b) {
+      return a.value != b.value ? a.value < b.value : a.weight < b.weight;
+    });
+    reserve(side, elements.size());
+    for (std::size_t i = elements.size(); i-- > 0;) {
+      const element& e = elements[i];
+      side.values[i] = e.value;
+      side.sum_above[i] = side.sum_above[i + 1] + e.sum;
+      side.weight_above[i] = side.weight_above[i + 1] + e.weight;
+      // As std::fma, so that no compiler makes another one of product and sum.
+      squares.add(std::fma(e.value * e.value, static_cast<double>(e.weight), 0.0));
+    }
+  }
+
+  detail::distribution_side negative_;
+  detail::distribution_side positive_;
+  value_range range_;
+  double unit_ = 1.0;
+  double square_sum_ = 0.0;
+  std::uint64_t count_ = 0;
+  std::uint64_t weight_ = 0;
+};
+
+namespace detail {
+
+/// How far the integers of a grid reach from the zero point, to either side.
+struct level_caps {
+  std::int32_t negative;
+  std::int32_t positive;
+};
+[[nodiscard]] constexpr level_caps caps_of(grid levels, std::int32_t zero_point) noexcept {
+  return {zero_point - levels.qmin, levels.qmax - zero_point};
+}
+
+/// With k_i the level nearest to x_i / scale, and weights w_i:
+///
+///   b = sum of w_i * |x_i| * |k_i|     c = sum of w_i * k_i^2
+///
+/// so that sum w_i * (x_i - scale * k_i)^2 = square_sum - 2 * scale * b + scale^2 * c, which is
+/// square_sum - b^2 / c at the best scale for these k_i.
+struct assignment {
+  uint128 b;  // in units
+  uint128 c;
+  std::uint64_t levels = 0;  // sum of |k_i|, weights left out
+};
+
+inline void assign(const distribution_side& side, double scale, std::int32_t cap,
+                   assignment& a) noexcept {
+  std::size_t first = 0;
+  for (std::int32_t k = 1; k <= cap; ++k) {
+    first = side.below((k - 0.5) * scale, first);
+    if (first == side.size()) {
+      break;
+    }
+    a.b += side.sum_above[first];
+    a.c += multiply(side.weight_above[first], static_cast<std::uint64_t>(2 * k - 1));
+    a.levels += side.size() - first;
+  }
+}
+[[nodiscard]] inline assignment assign(const distribution& d, double scale,
+                                       level_caps caps) noexcept {
+  assignment a;
+  assign(d.negative(), scale, caps.negative, a);
+  assign(d.positive(), scale, caps.positive, a);
+  return a;
+}
+
+/// sum w_i * (x_i - scale * k_i)^2 / sum w_i, not below 0.
+[[nodiscard]] inline double mean_squared_error(const distribution& d, double scale,
+                                               level_caps caps) noexcept {
+  const assignment a = assign(d, scale, caps);
+  const double less = std::fma(a.b.to_double() * d.unit(), -2.0 * scale, d.square_sum());
+  const double sum = std::fma(a.c.to_double(), scale * scale, less);
+  return (std::max)(0.0, sum) / static_cast<double>(d.weight());
+}
+
+/// Values that are nearer to a level beyond the grid, by weight.
+[[nodiscard]] inline double clipped_fraction(const distribution& d, double scale,
+                                             level_caps caps) noexcept {
+  const auto beyond = [scale](const distribution_side& side, std::int32_t cap) {
+    return side.weight_above[side.below((cap + 0.5) * scale)];
+  };
+  const std::uint64_t clipped =
+      (d.negative().size() == 0 ? 0 : beyond(d.negative(), caps.negative)) +
+      (d.positive().size() == 0 ? 0 : beyond(d.positive(), caps.positive));
+  return static_cast<double>(clipped) / static_cast<double>(d.weight());
+}
+
+[[nodiscard]] inline scale_evidence evidence_of(const distribution& d, std::string_view method,
+                                                quant_params p, grid levels) {
+  scale_evidence e;
+  e.method = method;
+  e.objective = mean_squared_error(d, p.scale, caps_of(levels, p.zero_point));
+  e.count = d.count();
+  e.lower = d.range().lower;
+  e.upper = d.range().upper;
+  e.clipped_fraction = clipped_fraction(d, p.scale, caps_of(levels, p.zero_point));
+  return e;
+}
+
+}  // namespace detail
+
+/// The mean of the weighted squares of x - dequantize(quantize(x)), with the quotient taken as
+/// exact. Throws invalid_argument if `p` is not of the grid.
+[[nodiscard]] inline double mean_squared_error(const distribution& d, quant_params p, grid levels) {
+  detail::require_scale(p.scale, "mean_squared_error");
+  detail::require_zero_point(p.zero_point, levels, "mean_squared_error");
+  return detail::mean_squared_error(d, p.scale, detail::caps_of(levels, p.zero_point));
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_DISTRIBUTION_HPP
+// ---- detent/solvers/estimates.hpp ----
+// Scales from a range, a grid of ranges, or a model of the distribution: beside exact_mse() these
+// are estimates, faster or as other tools have them.
+//
+// All of them choose a clip value: the range seen, cut to [-clip, clip], is what the canonical rule
+// (params_from_range) makes scale and zero point of. Where values of one sign only were seen, the
+// grid's levels all lie on that side if the scheme is asymmetric.
+#ifndef DETENT_SOLVERS_ESTIMATES_HPP
+#define DETENT_SOLVERS_ESTIMATES_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// Parameters for the range seen, cut to [-clip, clip].
+[[nodiscard]] inline quant_params clipped_params(const distribution& d, double clip,
+                                                 quant_scheme scheme) {
+  const auto bound = static_cast<float>(clip);
+  const value_range r = d.range();
+  return params_from_range({(std::max)(r.lower, -bound), (std::min)(r.upper, bound)}, scheme);
+}
+
+[[nodiscard]] inline scale_solution clipped_solution(const distribution& d, double clip,
+                                                     quant_scheme scheme, std::string_view method) {
+  scale_solution s;
+  s.params = clipped_params(d, clip, scheme);
+  s.evidence = evidence_of(d, method, s.params, scheme.levels);
+  return s;
+}
+
+/// How many levels the magnitudes up to the clip value are divided into: those of one side, where
+/// values have one sign all of an asymmetric grid.
+[[nodiscard]] inline double levels_to_clip(const distribution& d, quant_scheme scheme) noexcept {
+  const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
+  const bool one_sided = d.negative().size() == 0 || d.positive().size() == 0;
+  return one_sided && !scheme.symmetric ? steps : std::floor(steps / 2.0);
+}
+
+/// Weights and sums of magnitudes beyond a bound.
+struct tail {
+  double weight;
+  double sum;
+};
+[[nodiscard]] inline tail tail_of(const distribution& d, double bound) noexcept {
+  const auto of = [&](const distribution_side& side) {
+    // Those at the bound are not beyond it.
+    const std::size_t first = side.below(std::nextafter(bound, 2.0 * d.magnitude() + 1.0));
+    return tail{static_cast<double>(side.weight_above[first]),
+                side.sum_above[first].to_double() * d.unit()};
+  };
+  tail t{0.0, 0.0};
+  for (const distribution_side* side : {&d.negative(), &d.positive()}) {
+    if (side->size() != 0) {
+      const tail one = of(*side);
+      t = {t.weight + one.weight, t.sum + one.sum};
+    }
+  }
+  return t;
+}
+
+}  // namespace detail
+
+/// The whole range: nothing is clipped.
+[[nodiscard]] inline scale_solution absmax(const distribution& d, quant_scheme scheme) {
+  return detail::clipped_solution(d, d.magnitude(), scheme, "absmax");
+}
+
+struct grid_mse_options {
+  std::size_t steps = 100;  // candidates
+  double lowest = 0.01;     // the smallest of them, as a share of the largest magnitude
+};
+
+/// The best of clip values in equal steps from `lowest` to 1 times the largest magnitude; the
+/// larger of two that are as good. Throws invalid_argument without steps, or if `lowest` is not in
+/// (0, 1].
+[[nodiscard]] inline scale_solution grid_mse(const distribution& d, quant_scheme scheme,
+                                             grid_mse_options options = {}) {
+  detail::require(options.steps > 0, error_kind::invalid_argument, "grid_mse: 0 steps");
+  detail::require(options.lowest > 0.0 && options.lowest <= 1.0, error_kind::invalid_argument,
+                  "grid_mse: the lowest share ", options.lowest, " is not in (0, 1]");
+  scale_solution best = detail::clipped_solution(d, d.magnitude(), scheme, "grid_mse");
+  for (std::size_t i = 1; i < options.steps; ++i) {
+    const double share = static_cast<double>(i) / static_cast<double>(options.steps - 1);
+    const double clip = d.magnitude() * std::fma(options.lowest - 1.0, share, 1.0);
+    const quant_params p = detail::clipped_params(d, clip, scheme);
+    const double error =
+        detail::mean_squared_error(d, p.scale, detail::caps_of(scheme.levels, p.zero_point));
+    if (error < best.evidence.objective) {
+      best.params = p;
+      best.evidence.objective = error;
+    }
+  }
+  best.evidence = detail::evidence_of(d, "grid_mse", best.params, scheme.levels);
+  return best;
+}
+
+/// OCTAV: the clip value a that is least in
+///
+///   a^2 / (12 n^2) * P(0 < |x| <= a) + E[(|x| - a)^2; |x| > a]
+///
+/// with n levels up to it, by the fixed point a = E[|x|; |x| > a] / (P(0 < |x| <= a) / (12 n^2)
+/// + P(|x| > a)), from the mean magnitude on, for up to 100 steps or until a repeats. It is least
+/// for a model, noise that is uniform in each step; exact_mse() is never worse.
+///
+/// Source: Sakr et al., "Optimal clipping and magnitude-aware differentiation for improved
+/// quantization-aware training", ICML 2022, whose n is a power of two.
+[[nodiscard]] inline scale_solution octav(const distribution& d, quant_scheme scheme) {
+  const double n = detail::levels_to_clip(d, scheme);
+  const double noise = 1.0 / (12.0 * n * n);
+  const detail::tail all = detail::tail_of(d, 0.0);
+  double clip = all.weight > 0.0 ? all.sum / all.weight : 0.0;
+  for (int i = 0; i < 100 && clip > 0.0; ++i) {
+    const detail::tail beyond = detail::tail_of(d, clip);
+    const double inside = all.weight - beyond.weight;
+    const double next =
+        (std::min)(d.magnitude(), beyond.sum / std::fma(inside, noise, beyond.weight));
+    if (!(next > 0.0) || next == clip) {
+      break;
+    }
+    clip = next;
+  }
+  return detail::clipped_solution(d, clip, scheme, "octav");
+}
+
+enum class aciq_model : std::uint8_t {
+  best,     // that whose ratio of mean magnitude to standard deviation is the nearer one
+  laplace,  // density exp(-|x| / b) / (2 b)
+  gauss,
+};
+
+/// ACIQ: the clip value a that is best for a model of the magnitudes, with n levels up to it:
+///
+///   laplace  a / b * exp(a / b) = 12 n^2                        b = mean |x|
+///   gauss    a erfc(a / (s sqrt 2)) - s sqrt(2 / pi) exp(-a^2 / (2 s^2)) + a / (12 n^2) = 0
+///            s = sqrt(mean x^2)
+///
+/// Zeros do not count where values have one sign only: those are the half of a symmetric
+/// distribution that an activation has cut off. The transcendental functions are those of the C++
+/// library, whose last bits may differ from one to another.
+///
+/// Source: Banner, Nahshan and Soudry, "Post training 4-bit quantization of convolutional networks
+/// for rapid-deployment", NeurIPS 2019, with the levels of the grid for powers of two.
+[[nodiscard]] inline scale_solution aciq(const distribution& d, quant_scheme scheme,
+                                         aciq_model model = aciq_model::best) {
+  const detail::tail all = detail::tail_of(d, 0.0);
+  const bool one_sided = d.negative().size() == 0 || d.positive().size() == 0;
+  const double weight = one_sided ? all.weight : static_cast<double>(d.weight());
+  if (!(all.sum > 0.0)) {
+    return detail::clipped_solution(d, d.magnitude(), scheme, "aciq");
+  }
+  const double n = detail::levels_to_clip(d, scheme);
+  const double mean = all.sum / weight;
+  const double deviation = std::sqrt(d.square_sum() / weight);
+  if (model == aciq_model::best) {
+    constexpr double of_laplace = 0.70710678118654752;  // 1 / sqrt(2)
+    constexpr double of_gauss = 0.79788456080286536;    // sqrt(2 / pi)
+    model =
+        mean / deviation > (of_laplace + of_gauss) / 2.0 ? aciq_model::gauss : aciq_model::laplace;
+  }
+  double clip = 0.0;
+  if (model == aciq_model::laplace) {
+    // Newton for w + log w = log(12 n^2), which is concave: from below it rises to the root.
+    const double target = std::log(12.0 * n * n);
+    double w = 1.0;
+    for (int i = 0; i < 50; ++i) {
+      w += (target - w - std::log(w)) * w / (w + 1.0);
+    }
+    clip = mean * w;
+  } else {
+    // The function rises through its only root; halving finds it to the last bits.
+    const auto slope = [n](double a) {
+      return a * std::erfc(a * 0.70710678118654752) - 0.79788456080286536 * std::exp(-0.5 * a * a) +
+             a / (12.0 * n * n);
+    };
+    double low = 0.0;
+    double high = 40.0;
+    for (int i = 0; i < 100; ++i) {
+      const double middle = 0.5 * (low + high);
+      (slope(middle) < 0.0 ? low : high) = middle;
+    }
+    clip = deviation * 0.5 * (low + high);
+  }
+  return detail::clipped_solution(d, (std::min)(clip, d.magnitude()), scheme, "aciq");
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_ESTIMATES_HPP
+// ---- detent/solvers/exact_mse.hpp ----
+// The scale and zero point with the least squared error there is, with a proof.
+//
+// For fixed levels k_i the best scale is b / c and its error square_sum - b^2 / c (see
+// detail::assignment), whichever levels those are: so the least error of all is square_sum less the
+// largest b^2 / c of the levels met as the scale falls from beyond the largest value to 0. At
+// |x_i| / (k - 1/2) element i steps from level k - 1 to k; that adds |x_i| to b and 2k - 1 to c.
+//
+// Between two scales upper > lower with known b and c, a step at scale t adds t / 2 to b for each 1
+// that it adds to c, so that along the way
+//
+//   b <= b(upper) + upper / 2 * (c - c(upper))       b <= b(lower) - lower / 2 * (c(lower) - c)
+//
+// and b^2 / c, which is convex in c along either line, is bounded by its values at their ends and
+// where they cross. Intervals are halved, the most promising first, until they hold few steps,
+// which are then taken one by one, or until no bound exceeds the best found.
+//
+// Sources: the sweep over breakpoints is that of Idelbayev, Molchanov, Shen, Yin, Carreira-Perpinan
+// and Alvarez, "Optimal quantization using scaled codebook", CVPR 2021; the bounds are our own.
+#ifndef DETENT_SOLVERS_EXACT_MSE_HPP
+#define DETENT_SOLVERS_EXACT_MSE_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// The most that b^2 / c reaches, in units squared, with the scale that reaches it.
+struct best_assignment {
+  double gain = 0.0;
+  double scale = 0.0;  // real
+  std::size_t candidate = 0;
+};
+
+/// Looks for the largest b^2 / c over all scales and several zero points, which differ in how far
+/// the grid reaches to either side. What a scale does to one side is found once for all of them.
+class assignment_search {
+ public:
+  assignment_search(const distribution& d, std::vector<level_caps> candidates)
+      : d_(d), candidates_(std::move(candidates)) {
+    std::int32_t negative = 0;
+    std::int32_t positive = 0;
+    for (const level_caps& caps : candidates_) {
+      negative = (std::max)(negative, caps.negative);
+      positive = (std::max)(positive, caps.positive);
+    }
+    negative_.resize(static_cast<std::size_t>(negative) + 1);
+    positive_.resize(static_cast<std::size_t>(positive) + 1);
+  }
+
+  best_assignment run() {
+    // Steps are at the values divided by k - 1/2: none above twice the largest.
+    const double top =
+        std::nextafter(2.0 * d_.magnitude(), std::numeric_limits<double>::infinity());
+    interval all{add_rung(top), add_rung(0.0), 0.0, {}};
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      all.alive.push_back(i);
+    }
+    push(std::move(all));
+    while (!heap_.empty()) {
+      std::pop_heap(heap_.begin(), heap_.end(), less_promising);
+      const interval i = std::move(heap_.back());
+      heap_.pop_back();
+      if (!(i.bound > threshold())) {
+        break;  // and so are all others
+      }
+      const double upper = rungs_[i.upper].scale;
+      const double lower = rungs_[i.lower].scale;
+      const double middle = lower > 0.0 ? std::sqrt(lower * upper) : upper / 8.0;
+      const bool divisible = middle < upper && middle > lower;  // else: many steps at one scale
+      if (!divisible || most_steps(i) <= few_steps) {
+        for (const std::size_t candidate : i.alive) {
+          if (bound_of(i, candidate) > threshold()) {
+            sweep(i, candidate);
+          }
+        }
+        continue;
+      }
+      const std::size_t between = add_rung(middle);
+      for (const std::size_t candidate : i.alive) {
+        consider(rungs_[between].at[candidate], candidate);
+      }
+      push({i.upper, between, 0.0, i.alive});
+      push({between, i.lower, 0.0, i.alive});
+    }
+    return best_;
+  }
+
+ private:
+  /// A scale and the levels there, for each candidate.
+  struct rung {
+    double scale;
+    std::vector<assignment> at;
+  };
+  struct interval {
+    std::size_t upper;  // rungs
+    std::size_t lower;
+    double bound;
+    std::vector<std::size_t> alive;  // candidates that may exceed the best found
+  };
+  struct step {
+    double scale;
+    std::int32_t level;
+    std::uint32_t side;
+    std::size_t index;
+  };
+
+  static constexpr std::uint64_t few_steps = 512;
+
+  static bool less_promising(const interval& a, const interval& b) noexcept {
+    return a.bound != b.bound ? a.bound < b.bound : a.upper < b.upper;
+  }
+  /// What rounding may make of sums that are equal does not count as more.
+  [[nodiscard]] double threshold() const noexcept { return best_.gain * (1.0 + 1e-14); }
+
+  static double gain_of(double b, double c) noexcept { return c > 0.0 ? b * b / c : 0.0; }
+
+  void consider(const assignment& a, std::size_t candidate) {
+    const double b = a.b.to_double();
+    const double c = a.c.to_double();
+    const double gain = gain_of(b, c);
+    if (gain > threshold()) {
+      best_ = {gain, b / c * d_.unit(), candidate};
+    }
+  }
+
+  /// The levels of one side at a scale, for each cap up to the largest.
+  static void assign_all(const distribution_side& side, double scale,
+                         std::vector<assignment>& of_cap) noexcept {
+    std::size_t first = 0;
+    for (std::size_t k = 1; k < of_cap.size(); ++k) {
+      assignment& a = of_cap[k];
+      a = of_cap[k - 1];
+      first = side.below((static_cast<double>(k) - 0.5) * scale, first);
+      if (first < side.size()) {
+        a.b += side.sum_above[first];
+        a.c += multiply(side.weight_above[first], 2 * k - 1);
+        a.levels += side.size() - first;
+      }
+    }
+  }
+
+  std::size_t add_rung(double scale) {
+    assign_all(d_.negative(), scale, negative_);
+    assign_all(d_.positive(), scale, positive_);
+    rung r{scale, std::vector<assignment>(candidates_.size())};
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      r.at[i] = negative_[static_cast<std::size_t>(candidates_[i].negative)];
+      const assignment& other = positive_[static_cast<std::size_t>(candidates_[i].positive)];
+      r.at[i].b += other.b;
+      r.at[i].c += other.c;
+      r.at[i].levels += other.levels;
+    }
+    rungs_.push_back(std::move(r));
+    return rungs_.size() - 1;
+  }
+
+  [[nodiscard]] std::uint64_t most_steps(const interval& i) const noexcept {
+    std::uint64_t most = 0;
+    for (const std::size_t candidate : i.alive) {
+      most = (std::max)(
+          most, rungs_[i.lower].at[candidate].levels - rungs_[i.upper].at[candidate].levels);
+    }
+    return most;
+  }
+
+  /// What b^2 / c does not exceed between two rungs; 0 where nothing happens.
+  [[nodiscard]] double bound_of(const interval& i, std::size_t candidate) const noexcept {
+    const assignment& from = rungs_[i.upper].at[candidate];
+    const assignment& to = rungs_[i.lower].at[candidate];
+    if (from.levels == to.levels) {
+      return 0.0;
+    }
+    const double upper = rungs_[i.upper].scale / d_.unit() / 2.0;
+    const double lower = rungs_[i.lower].scale / d_.unit() / 2.0;
+    const double b = from.b.to_double();
+    const double c = from.c.to_double();
+    const double more_b = (to.b - from.b).to_double();
+    const double more_c = (to.c - from.c).to_double();
+    // Where the lines cross, somewhere in [0, more_c]; rounding must not take it beyond.
+    const double over = std::fma(-lower, more_c, more_b);
+    const double crossing = std::clamp(over / (upper - lower), 0.0, more_c);
+    const double ends = (std::max)(gain_of(b, c), gain_of(b + more_b, c + more_c));
+    const double between = gain_of(std::fma(upper, crossing, b), c + crossing);
+    return (std::max)(ends, between) * (1.0 + 1e-12);
+  }
+
+  void push(interval i) {
+    const auto is_dead = [&](std::size_t candidate) {
+      const double bound = bound_of(i, candidate);
+      i.bound = (std::max)(i.bound, bound);
+      return !(bound > threshold());
+    };
+    i.alive.erase(std::remove_if(i.alive.begin(), i.alive.end(), is_dead), i.alive.end());
+    if (!i.alive.empty()) {
+      heap_.push_back(std::move(i));
+      std::push_heap(heap_.begin(), heap_.end(), less_promising);
+    }
+  }
+
+  void collect(const distribution_side& side, std::uint32_t number, std::int32_t cap, double upper,
+               double lower) {
+    std::size_t at_upper = 0;
+    std::size_t at_lower = 0;
+    for (std::int32_t k = 1; k <= cap && at_lower < side.size(); ++k) {
+      at_upper = side.below((k - 0.5) * upper, at_upper);
+      at_lower = side.below((k - 0.5) * lower, at_lower);
+      for (std::size_t i = at_lower; i < at_upper; ++i) {
+        steps_.push_back({side.values[i] / (k - 0.5), k, number, i});
+      }
+    }
+  }
+
+  /// Takes the steps of an interval one by one.
+  void sweep(const interval& i, std::size_t candidate) {
+    const double upper = rungs_[i.upper].scale;
+    const double lower = rungs_[i.lower].scale;
+    steps_.clear();
+    collect(d_.negative(), 0, candidates_[candidate].negative, upper, lower);
+    collect(d_.positive(), 1, candidates_[candidate].positive, upper, lower);
+    std::sort(steps_.begin(), steps_.end(), [](const step& a, const step& b) {
+      return a.scale != b.scale   ? a.scale > b.scale
+             : a.level != b.level ? a.level < b.level
+             : a.side != b.side   ? a.side < b.side
+                                  : a.index < b.index;
+    });
+    assignment a = rungs_[i.upper].at[candidate];
+    for (const step& s : steps_) {
+      const distribution_side& side = s.side == 0 ? d_.negative() : d_.positive();
+      a.b += side.sum_above[s.index] - side.sum_above[s.index + 1];
+      a.c += multiply(side.weight_above[s.index] - side.weight_above[s.index + 1],
+                      static_cast<std::uint64_t>(2 * s.level - 1));
+      consider(a, candidate);
+    }
+  }
+
+  const distribution& d_;
+  std::vector<level_caps> candidates_;
+  best_assignment best_;
+  std::vector<rung> rungs_;
+  std::vector<interval> heap_;
+  std::vector<step> steps_;
+  std::vector<assignment> negative_;  // of add_rung(): one side's levels for each cap
+  std::vector<assignment> positive_;
+};
+
+struct exact_scale {
+  best_assignment best;
+  std::int32_t zero_point = 0;
+};
+
+/// The best over all scales, and over all zero points where the scheme is asymmetric.
+[[nodiscard]] inline exact_scale best_scale(const distribution& d, quant_scheme scheme) {
+  const grid levels = scheme.levels;
+  // The zero point of the range comes first: it is the one to have where several are as good.
+  std::vector<std::int32_t> zero_points{reference::params_from_range(d.range(), scheme).zero_point};
+  if (!scheme.symmetric && d.magnitude() > 0.0) {
+    const bool no_negative = d.negative().size() == 0;
+    if (no_negative || d.positive().size() == 0) {
+      // Levels on a side without values are of no use.
+      zero_points = {no_negative ? levels.qmin : levels.qmax};
+    } else {
+      for (std::int32_t z = levels.qmin; z <= levels.qmax; ++z) {
+        if (z != zero_points[0]) {
+          zero_points.push_back(z);
+        }
+      }
+    }
+  }
+  std::vector<level_caps> candidates;
+  for (const std::int32_t zero_point : zero_points) {
+    candidates.push_back(caps_of(levels, zero_point));
+  }
+  const best_assignment best = assignment_search(d, std::move(candidates)).run();
+  return {best, zero_points[best.candidate]};
+}
+
+inline void require_exact_grid(quant_scheme scheme) {
+  const grid levels = scheme.levels;
+  require(levels.qmin < levels.qmax && levels.qmin >= -65536 && levels.qmax <= 65536 &&
+              levels.qmax - levels.qmin <= 255,
+          error_kind::unsupported, "exact_mse: the grid ", levels.qmin, "..", levels.qmax,
+          " has not 2 to 256 levels");
+}
+
+[[nodiscard]] inline quant_params params_of(const exact_scale& e) noexcept {
+  quant_params p;
+  p.zero_point = e.zero_point;
+  if (e.best.scale > 0.0) {
+    p.scale = static_cast<float>(e.best.scale);
+    if (p.scale < std::numeric_limits<float>::min()) {
+      p.scale = std::numeric_limits<float>::min();
+    }
+  }
+  return p;
+}
+
+/// square_sum - gain, over the weights: what no scale is below, but for the rounding of a few
+/// doubles of the size of square_sum.
+[[nodiscard]] inline double least_error(const distribution& d, double square_sum, double gain) {
+  const double exact = std::fma(-gain, d.unit() * d.unit(), square_sum);
+  return (std::max)(0.0, exact - square_sum * 1e-13) / static_cast<double>(d.weight());
+}
+
+}  // namespace detail
+
+/// The parameters with the least mean of weighted squares of x - dequantize(quantize(x)): over all
+/// scales, and over all zero points of the grid if the scheme is asymmetric. The scale is rounded
+/// to float at the end, and is at least FLT_MIN; values that are all zero have scale 1.
+///
+///   objective     the error of the parameters returned
+///   lower_bound   no real scale has less, up to 1e-13 of the mean square of the values
+///
+/// Sums are integers, so that neither the order of the values nor the CPU matters. Time grows with
+/// the sort of the values and with few (about 2 to 30) steps for each of them. Not parallel itself.
+/// Throws unsupported for grids of more than 256 levels.
+[[nodiscard]] inline scale_solution exact_mse(const distribution& d, quant_scheme scheme) {
+  detail::require_exact_grid(scheme);
+  static_cast<void>(params_from_range(d.range(), scheme));  // checks the grid
+  const detail::exact_scale best = detail::best_scale(d, scheme);
+  scale_solution s;
+  s.params = detail::params_of(best);
+  s.evidence = detail::evidence_of(d, "exact_mse", s.params, scheme.levels);
+  s.evidence.lower_bound = detail::least_error(d, d.square_sum(), best.best.gain);
+  return s;
+}
+[[nodiscard]] inline scale_solution exact_mse(std::span<const float> x, quant_scheme scheme) {
+  return exact_mse(distribution(x), scheme);
+}
+
+/// The same of a histogram, whose values are known to lie in bins and to have certain means:
+/// parameters that are best for the means.
+///
+///   objective     an upper bound of the error that the values have with these parameters
+///   lower_bound   a lower bound of the error that they have with any parameters
+///
+/// With x in [lo, hi], mean m, and g(x) = min_k of (x - k s)^2 - x^2, which is concave: the squares
+/// sum up to no less than m^2 each and no more than m^2 + (hi - m)(m - lo); g to no more than g(m)
+/// and no less than what values at the two ends would have.
+[[nodiscard]] inline scale_solution exact_mse(const histogram& h, quant_scheme scheme) {
+  detail::require_exact_grid(scheme);
+  const distribution means(h);
+  scale_solution s = exact_mse(means, scheme);
+  // What the values of bins may be away from their means.
+  detail::compensated_sum spread;
+  for (const value_bin& bin : h.bins()) {
+    const double count = static_cast<double>(bin.count);
+    const double largest = bin.largest;
+    const double smallest = bin.smallest;
+    if (!bin.excess_known) {
+      spread.add(std::fma(largest * largest, count, 0.0));
+      continue;
+    }
+    if (bin.largest == 0.0F) {
+      continue;
+    }
+    const double step =
+        static_cast<double>(std::nextafter(bin.smallest, std::numeric_limits<float>::infinity())) -
+        smallest;
+    const double above = step * (static_cast<double>(bin.excess) / count);
+    spread.add(std::fma((std::max)(0.0, largest - smallest - above) * above, count, 0.0));
+  }
+  s.evidence.objective += spread.value() / static_cast<double>(means.weight());
+  const distribution ends = distribution::of_bin_ends(h);
+  const detail::exact_scale widest = detail::best_scale(ends, scheme);
+  // The gain of the ends counts 2^14 for each value.
+  const double squares = means.square_sum() * static_cast<double>(1U << kernels::bin_dropped_bits);
+  s.evidence.lower_bound = detail::least_error(ends, squares, widest.best.gain);
+  return s;
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_EXACT_MSE_HPP
 
 #endif  // DETENT_DETENT_HPP

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The scale and zero point with the least squared error there is, with a proof.
+//
+// For fixed levels k_i the best scale is b / c and its error square_sum - b^2 / c (see
+// detail::assignment), whichever levels those are: so the least error of all is square_sum less the
+// largest b^2 / c of the levels met as the scale falls from beyond the largest value to 0. At
+// |x_i| / (k - 1/2) element i steps from level k - 1 to k; that adds |x_i| to b and 2k - 1 to c.
+//
+// Between two scales upper > lower with known b and c, a step at scale t adds t / 2 to b for each 1
+// that it adds to c, so that along the way
+//
+//   b <= b(upper) + upper / 2 * (c - c(upper))       b <= b(lower) - lower / 2 * (c(lower) - c)
+//
+// and b^2 / c, which is convex in c along either line, is bounded by its values at their ends and
+// where they cross. Intervals are halved, the most promising first, until they hold few steps,
+// which are then taken one by one, or until no bound exceeds the best found.
+//
+// Sources: the sweep over breakpoints is that of Idelbayev, Molchanov, Shen, Yin, Carreira-Perpinan
+// and Alvarez, "Optimal quantization using scaled codebook", CVPR 2021; the bounds are our own.
+#ifndef DETENT_SOLVERS_EXACT_MSE_HPP
+#define DETENT_SOLVERS_EXACT_MSE_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <detent/error.hpp>
+#include <detent/quantize.hpp>
+#include <detent/reference.hpp>
+#include <detent/solvers/distribution.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// The most that b^2 / c reaches, in units squared, with the scale that reaches it.
+struct best_assignment {
+  double gain = 0.0;
+  double scale = 0.0;  // real
+  std::size_t candidate = 0;
+};
+
+/// Looks for the largest b^2 / c over all scales and several zero points, which differ in how far
+/// the grid reaches to either side. What a scale does to one side is found once for all of them.
+class assignment_search {
+ public:
+  assignment_search(const distribution& d, std::vector<level_caps> candidates)
+      : d_(d), candidates_(std::move(candidates)) {
+    std::int32_t negative = 0;
+    std::int32_t positive = 0;
+    for (const level_caps& caps : candidates_) {
+      negative = (std::max)(negative, caps.negative);
+      positive = (std::max)(positive, caps.positive);
+    }
+    negative_.resize(static_cast<std::size_t>(negative) + 1);
+    positive_.resize(static_cast<std::size_t>(positive) + 1);
+  }
+
+  best_assignment run() {
+    // Steps are at the values divided by k - 1/2: none above twice the largest.
+    const double top =
+        std::nextafter(2.0 * d_.magnitude(), std::numeric_limits<double>::infinity());
+    interval all{add_rung(top), add_rung(0.0), 0.0, {}};
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      all.alive.push_back(i);
+    }
+    push(std::move(all));
+    while (!heap_.empty()) {
+      std::pop_heap(heap_.begin(), heap_.end(), less_promising);
+      const interval i = std::move(heap_.back());
+      heap_.pop_back();
+      if (!(i.bound > threshold())) {
+        break;  // and so are all others
+      }
+      const double upper = rungs_[i.upper].scale;
+      const double lower = rungs_[i.lower].scale;
+      const double middle = lower > 0.0 ? std::sqrt(lower * upper) : upper / 8.0;
+      const bool divisible = middle < upper && middle > lower;  // else: many steps at one scale
+      if (!divisible || most_steps(i) <= few_steps) {
+        for (const std::size_t candidate : i.alive) {
+          if (bound_of(i, candidate) > threshold()) {
+            sweep(i, candidate);
+          }
+        }
+        continue;
+      }
+      const std::size_t between = add_rung(middle);
+      for (const std::size_t candidate : i.alive) {
+        consider(rungs_[between].at[candidate], candidate);
+      }
+      push({i.upper, between, 0.0, i.alive});
+      push({between, i.lower, 0.0, i.alive});
+    }
+    return best_;
+  }
+
+ private:
+  /// A scale and the levels there, for each candidate.
+  struct rung {
+    double scale;
+    std::vector<assignment> at;
+  };
+  struct interval {
+    std::size_t upper;  // rungs
+    std::size_t lower;
+    double bound;
+    std::vector<std::size_t> alive;  // candidates that may exceed the best found
+  };
+  struct step {
+    double scale;
+    std::int32_t level;
+    std::uint32_t side;
+    std::size_t index;
+  };
+
+  static constexpr std::uint64_t few_steps = 512;
+
+  static bool less_promising(const interval& a, const interval& b) noexcept {
+    return a.bound != b.bound ? a.bound < b.bound : a.upper < b.upper;
+  }
+  /// What rounding may make of sums that are equal does not count as more.
+  [[nodiscard]] double threshold() const noexcept { return best_.gain * (1.0 + 1e-14); }
+
+  static double gain_of(double b, double c) noexcept { return c > 0.0 ? b * b / c : 0.0; }
+
+  void consider(const assignment& a, std::size_t candidate) {
+    const double b = a.b.to_double();
+    const double c = a.c.to_double();
+    const double gain = gain_of(b, c);
+    if (gain > threshold()) {
+      best_ = {gain, b / c * d_.unit(), candidate};
+    }
+  }
+
+  /// The levels of one side at a scale, for each cap up to the largest.
+  static void assign_all(const distribution_side& side, double scale,
+                         std::vector<assignment>& of_cap) noexcept {
+    std::size_t first = 0;
+    for (std::size_t k = 1; k < of_cap.size(); ++k) {
+      assignment& a = of_cap[k];
+      a = of_cap[k - 1];
+      first = side.below((static_cast<double>(k) - 0.5) * scale, first);
+      if (first < side.size()) {
+        a.b += side.sum_above[first];
+        a.c += multiply(side.weight_above[first], 2 * k - 1);
+        a.levels += side.size() - first;
+      }
+    }
+  }
+
+  std::size_t add_rung(double scale) {
+    assign_all(d_.negative(), scale, negative_);
+    assign_all(d_.positive(), scale, positive_);
+    rung r{scale, std::vector<assignment>(candidates_.size())};
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      r.at[i] = negative_[static_cast<std::size_t>(candidates_[i].negative)];
+      const assignment& other = positive_[static_cast<std::size_t>(candidates_[i].positive)];
+      r.at[i].b += other.b;
+      r.at[i].c += other.c;
+      r.at[i].levels += other.levels;
+    }
+    rungs_.push_back(std::move(r));
+    return rungs_.size() - 1;
+  }
+
+  [[nodiscard]] std::uint64_t most_steps(const interval& i) const noexcept {
+    std::uint64_t most = 0;
+    for (const std::size_t candidate : i.alive) {
+      most = (std::max)(
+          most, rungs_[i.lower].at[candidate].levels - rungs_[i.upper].at[candidate].levels);
+    }
+    return most;
+  }
+
+  /// What b^2 / c does not exceed between two rungs; 0 where nothing happens.
+  [[nodiscard]] double bound_of(const interval& i, std::size_t candidate) const noexcept {
+    const assignment& from = rungs_[i.upper].at[candidate];
+    const assignment& to = rungs_[i.lower].at[candidate];
+    if (from.levels == to.levels) {
+      return 0.0;
+    }
+    const double upper = rungs_[i.upper].scale / d_.unit() / 2.0;
+    const double lower = rungs_[i.lower].scale / d_.unit() / 2.0;
+    const double b = from.b.to_double();
+    const double c = from.c.to_double();
+    const double more_b = (to.b - from.b).to_double();
+    const double more_c = (to.c - from.c).to_double();
+    // Where the lines cross, somewhere in [0, more_c]; rounding must not take it beyond.
+    const double over = std::fma(-lower, more_c, more_b);
+    const double crossing = std::clamp(over / (upper - lower), 0.0, more_c);
+    const double ends = (std::max)(gain_of(b, c), gain_of(b + more_b, c + more_c));
+    const double between = gain_of(std::fma(upper, crossing, b), c + crossing);
+    return (std::max)(ends, between) * (1.0 + 1e-12);
+  }
+
+  void push(interval i) {
+    const auto is_dead = [&](std::size_t candidate) {
+      const double bound = bound_of(i, candidate);
+      i.bound = (std::max)(i.bound, bound);
+      return !(bound > threshold());
+    };
+    i.alive.erase(std::remove_if(i.alive.begin(), i.alive.end(), is_dead), i.alive.end());
+    if (!i.alive.empty()) {
+      heap_.push_back(std::move(i));
+      std::push_heap(heap_.begin(), heap_.end(), less_promising);
+    }
+  }
+
+  void collect(const distribution_side& side, std::uint32_t number, std::int32_t cap, double upper,
+               double lower) {
+    std::size_t at_upper = 0;
+    std::size_t at_lower = 0;
+    for (std::int32_t k = 1; k <= cap && at_lower < side.size(); ++k) {
+      at_upper = side.below((k - 0.5) * upper, at_upper);
+      at_lower = side.below((k - 0.5) * lower, at_lower);
+      for (std::size_t i = at_lower; i < at_upper; ++i) {
+        steps_.push_back({side.values[i] / (k - 0.5), k, number, i});
+      }
+    }
+  }
+
+  /// Takes the steps of an interval one by one.
+  void sweep(const interval& i, std::size_t candidate) {
+    const double upper = rungs_[i.upper].scale;
+    const double lower = rungs_[i.lower].scale;
+    steps_.clear();
+    collect(d_.negative(), 0, candidates_[candidate].negative, upper, lower);
+    collect(d_.positive(), 1, candidates_[candidate].positive, upper, lower);
+    std::sort(steps_.begin(), steps_.end(), [](const step& a, const step& b) {
+      return a.scale != b.scale   ? a.scale > b.scale
+             : a.level != b.level ? a.level < b.level
+             : a.side != b.side   ? a.side < b.side
+                                  : a.index < b.index;
+    });
+    assignment a = rungs_[i.upper].at[candidate];
+    for (const step& s : steps_) {
+      const distribution_side& side = s.side == 0 ? d_.negative() : d_.positive();
+      a.b += side.sum_above[s.index] - side.sum_above[s.index + 1];
+      a.c += multiply(side.weight_above[s.index] - side.weight_above[s.index + 1],
+                      static_cast<std::uint64_t>(2 * s.level - 1));
+      consider(a, candidate);
+    }
+  }
+
+  const distribution& d_;
+  std::vector<level_caps> candidates_;
+  best_assignment best_;
+  std::vector<rung> rungs_;
+  std::vector<interval> heap_;
+  std::vector<step> steps_;
+  std::vector<assignment> negative_;  // of add_rung(): one side's levels for each cap
+  std::vector<assignment> positive_;
+};
+
+struct exact_scale {
+  best_assignment best;
+  std::int32_t zero_point = 0;
+};
+
+/// The best over all scales, and over all zero points where the scheme is asymmetric.
+[[nodiscard]] inline exact_scale best_scale(const distribution& d, quant_scheme scheme) {
+  const grid levels = scheme.levels;
+  // The zero point of the range comes first: it is the one to have where several are as good.
+  std::vector<std::int32_t> zero_points{reference::params_from_range(d.range(), scheme).zero_point};
+  if (!scheme.symmetric && d.magnitude() > 0.0) {
+    const bool no_negative = d.negative().size() == 0;
+    if (no_negative || d.positive().size() == 0) {
+      // Levels on a side without values are of no use.
+      zero_points = {no_negative ? levels.qmin : levels.qmax};
+    } else {
+      for (std::int32_t z = levels.qmin; z <= levels.qmax; ++z) {
+        if (z != zero_points[0]) {
+          zero_points.push_back(z);
+        }
+      }
+    }
+  }
+  std::vector<level_caps> candidates;
+  for (const std::int32_t zero_point : zero_points) {
+    candidates.push_back(caps_of(levels, zero_point));
+  }
+  const best_assignment best = assignment_search(d, std::move(candidates)).run();
+  return {best, zero_points[best.candidate]};
+}
+
+inline void require_exact_grid(quant_scheme scheme) {
+  const grid levels = scheme.levels;
+  require(levels.qmin < levels.qmax && levels.qmin >= -65536 && levels.qmax <= 65536 &&
+              levels.qmax - levels.qmin <= 255,
+          error_kind::unsupported, "exact_mse: the grid ", levels.qmin, "..", levels.qmax,
+          " has not 2 to 256 levels");
+}
+
+[[nodiscard]] inline quant_params params_of(const exact_scale& e) noexcept {
+  quant_params p;
+  p.zero_point = e.zero_point;
+  if (e.best.scale > 0.0) {
+    p.scale = static_cast<float>(e.best.scale);
+    if (p.scale < std::numeric_limits<float>::min()) {
+      p.scale = std::numeric_limits<float>::min();
+    }
+  }
+  return p;
+}
+
+/// square_sum - gain, over the weights: what no scale is below, but for the rounding of a few
+/// doubles of the size of square_sum.
+[[nodiscard]] inline double least_error(const distribution& d, double square_sum, double gain) {
+  const double exact = std::fma(-gain, d.unit() * d.unit(), square_sum);
+  return (std::max)(0.0, exact - square_sum * 1e-13) / static_cast<double>(d.weight());
+}
+
+}  // namespace detail
+
+/// The parameters with the least mean of weighted squares of x - dequantize(quantize(x)): over all
+/// scales, and over all zero points of the grid if the scheme is asymmetric. The scale is rounded
+/// to float at the end, and is at least FLT_MIN; values that are all zero have scale 1.
+///
+///   objective     the error of the parameters returned
+///   lower_bound   no real scale has less, up to 1e-13 of the mean square of the values
+///
+/// Sums are integers, so that neither the order of the values nor the CPU matters. Time grows with
+/// the sort of the values and with few (about 2 to 30) steps for each of them. Not parallel itself.
+/// Throws unsupported for grids of more than 256 levels.
+[[nodiscard]] inline scale_solution exact_mse(const distribution& d, quant_scheme scheme) {
+  detail::require_exact_grid(scheme);
+  static_cast<void>(params_from_range(d.range(), scheme));  // checks the grid
+  const detail::exact_scale best = detail::best_scale(d, scheme);
+  scale_solution s;
+  s.params = detail::params_of(best);
+  s.evidence = detail::evidence_of(d, "exact_mse", s.params, scheme.levels);
+  s.evidence.lower_bound = detail::least_error(d, d.square_sum(), best.best.gain);
+  return s;
+}
+[[nodiscard]] inline scale_solution exact_mse(std::span<const float> x, quant_scheme scheme) {
+  return exact_mse(distribution(x), scheme);
+}
+
+/// The same of a histogram, whose values are known to lie in bins and to have certain means:
+/// parameters that are best for the means.
+///
+///   objective     an upper bound of the error that the values have with these parameters
+///   lower_bound   a lower bound of the error that they have with any parameters
+///
+/// With x in [lo, hi], mean m, and g(x) = min_k of (x - k s)^2 - x^2, which is concave: the squares
+/// sum up to no less than m^2 each and no more than m^2 + (hi - m)(m - lo); g to no more than g(m)
+/// and no less than what values at the two ends would have.
+[[nodiscard]] inline scale_solution exact_mse(const histogram& h, quant_scheme scheme) {
+  detail::require_exact_grid(scheme);
+  const distribution means(h);
+  scale_solution s = exact_mse(means, scheme);
+  // What the values of bins may be away from their means.
+  detail::compensated_sum spread;
+  for (const value_bin& bin : h.bins()) {
+    const double count = static_cast<double>(bin.count);
+    const double largest = bin.largest;
+    const double smallest = bin.smallest;
+    if (!bin.excess_known) {
+      spread.add(std::fma(largest * largest, count, 0.0));
+      continue;
+    }
+    if (bin.largest == 0.0F) {
+      continue;
+    }
+    const double step =
+        static_cast<double>(std::nextafter(bin.smallest, std::numeric_limits<float>::infinity())) -
+        smallest;
+    const double above = step * (static_cast<double>(bin.excess) / count);
+    spread.add(std::fma((std::max)(0.0, largest - smallest - above) * above, count, 0.0));
+  }
+  s.evidence.objective += spread.value() / static_cast<double>(means.weight());
+  const distribution ends = distribution::of_bin_ends(h);
+  const detail::exact_scale widest = detail::best_scale(ends, scheme);
+  // The gain of the ends counts 2^14 for each value.
+  const double squares = means.square_sum() * static_cast<double>(1U << kernels::bin_dropped_bits);
+  s.evidence.lower_bound = detail::least_error(ends, squares, widest.best.gain);
+  return s;
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_EXACT_MSE_HPP

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The best scale there is: compared with every breakpoint in long double, with every other method,
+// and with what histograms say of it.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/detent.hpp>
+
+#include "check_error.hpp"
+#include "random.hpp"
+
+namespace {
+
+using detent::distribution;
+using detent::error_kind;
+using detent::grid;
+using detent::quant_scheme;
+using detent::scale_solution;
+using test::check_error;
+using test::random_source;
+
+using real = long double;
+
+/// The sum of squared errors of a scale, each value at its nearest level.
+real error_at(std::span<const float> x, std::span<const float> weights, real scale, grid levels,
+              std::int32_t zero_point) {
+  real sum = 0.0L;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const real steps = std::nearbyint(static_cast<real>(x[i]) / scale);
+    const real k = std::clamp(steps, static_cast<real>(levels.qmin - zero_point),
+                              static_cast<real>(levels.qmax - zero_point));
+    const real e = static_cast<real>(x[i]) - k * scale;
+    sum += e * e * (weights.empty() ? 1.0L : static_cast<real>(weights[i]));
+  }
+  return sum;
+}
+
+/// The least of all scales: between two neighbouring breakpoints the levels are fixed, and the best
+/// scale for them is known.
+real least_error(std::span<const float> x, std::span<const float> weights, grid levels,
+                 std::int32_t zero_point) {
+  std::vector<real> points{0.0L};
+  for (const float value : x) {
+    const std::int32_t cap = value < 0.0F ? zero_point - levels.qmin : levels.qmax - zero_point;
+    for (std::int32_t k = 1; k <= cap && value != 0.0F; ++k) {
+      points.push_back(std::fabs(static_cast<real>(value)) / (static_cast<real>(k) - 0.5L));
+    }
+  }
+  std::sort(points.begin(), points.end());
+  real squares = 0.0L;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    squares +=
+        static_cast<real>(x[i]) * x[i] * (weights.empty() ? 1.0L : static_cast<real>(weights[i]));
+  }
+  real least = squares;
+  for (std::size_t p = 0; p + 1 < points.size(); ++p) {
+    const real middle = 0.5L * (points[p] + points[p + 1]);
+    if (middle == 0.0L) {
+      continue;
+    }
+    real b = 0.0L;
+    real c = 0.0L;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const real k = std::clamp(std::nearbyint(static_cast<real>(x[i]) / middle),
+                                static_cast<real>(levels.qmin - zero_point),
+                                static_cast<real>(levels.qmax - zero_point));
+      const real w = weights.empty() ? 1.0L : static_cast<real>(weights[i]);
+      b += w * static_cast<real>(x[i]) * k;
+      c += w * k * k;
+    }
+    least = c > 0.0L ? std::min(least, squares - b * b / c) : least;
+  }
+  return least;
+}
+
+std::vector<float> sample(random_source& random, int kind, std::size_t n) {
+  const auto gauss = [&] {
+    const double u = (static_cast<double>(random.bits() >> 11) + 0.5) * 0x1p-53;
+    const double v = static_cast<double>(random.bits() >> 11) * 0x1p-53;
+    return std::sqrt(-2.0 * std::log(u)) * std::cos(6.283185307179586 * v);
+  };
+  std::vector<float> x(n);
+  for (float& value : x) {
+    if (kind == 0) {
+      value = static_cast<float>(gauss());
+    } else if (kind == 1) {  // Laplace
+      const double u = (static_cast<double>(random.bits() >> 11) + 0.5) * 0x1p-53;
+      value = static_cast<float>(-std::log(u) * (random.chance(50) ? 1.0 : -1.0));
+    } else if (kind == 2) {  // Student with 3 degrees of freedom
+      const double a = gauss();
+      const double b = gauss();
+      const double c = gauss();
+      value = static_cast<float>(gauss() / std::sqrt((a * a + b * b + c * c) / 3.0));
+    } else {
+      value = static_cast<float>(std::max(0.0, gauss()));
+    }
+  }
+  return x;
+}
+
+quant_scheme scheme_of(int bits, bool symmetric, bool is_signed) {
+  const std::int32_t levels = 1 << bits;
+  if (symmetric) {
+    return {is_signed ? grid{1 - levels / 2, levels / 2 - 1} : grid{0, levels - 1}, true};
+  }
+  return {is_signed ? grid{-levels / 2, levels / 2 - 1} : grid{0, levels - 1}, false};
+}
+
+}  // namespace
+
+TEST_CASE("128-bit sums") {
+  using detent::detail::multiply;
+  using detent::detail::uint128;
+  constexpr std::uint64_t all = ~std::uint64_t{0};
+  CHECK(multiply(all, all) == uint128{all - 1, 1});
+  CHECK(multiply(std::uint64_t{1} << 40, std::uint64_t{3} << 30) == uint128{192, 0});
+  CHECK(multiply(uint128{1, all}, 2) == uint128{3, all - 1});
+  CHECK(uint128{0, all} + uint128{0, 1} == uint128{1, 0});
+  CHECK(uint128{1, 0} - uint128{0, 1} == uint128{0, all});
+  CHECK(uint128{3, 5}.to_double() == 3.0 * 0x1p64 + 5.0);
+}
+
+TEST_CASE("exact_mse is the least of all breakpoints") {
+  random_source random(1);
+  INFO("seed ", random.seed());
+  int cases = 0;
+  for (int round = 0; round < 1500; ++round) {
+    const int bits = random.integer(2, round % 10 == 0 ? 8 : 5);
+    const bool symmetric = random.chance(60);
+    const quant_scheme scheme = scheme_of(bits, symmetric, random.chance(50));
+    const std::size_t n = random.size(1, bits > 5 ? 6 : 14);
+    std::vector<float> x = sample(random, random.integer(0, 3), n);
+    if (random.chance(20)) {
+      for (float& value : x) {
+        value = std::nearbyint(value * 4.0F);  // ties, equal values, zeros
+      }
+    } else if (random.chance(10)) {
+      x[0] *= std::ldexp(1.0F, random.integer(-30, 30));
+    }
+    std::vector<float> weights;
+    if (random.chance(25)) {
+      for (std::size_t i = 0; i < n; ++i) {
+        weights.push_back(static_cast<float>(random.integer(i == 0 ? 1 : 0, 16)) / 16.0F);
+      }
+      weights[0] = 1.0F;  // what weights are rounded relative to
+    }
+    real least = std::numeric_limits<real>::infinity();
+    const scale_solution s =
+        exact_mse(weights.empty() ? distribution(x) : distribution(x, weights), scheme);
+    if (symmetric) {
+      least = least_error(x, weights, scheme.levels, s.params.zero_point);
+      CHECK(s.params.zero_point == params_from_range({-1.0F, 1.0F}, scheme).zero_point);
+    } else {
+      for (std::int32_t z = scheme.levels.qmin; z <= scheme.levels.qmax; ++z) {
+        least = std::min(least, least_error(x, weights, scheme.levels, z));
+      }
+    }
+    real weight = 0.0L;
+    real squares = 0.0L;
+    for (std::size_t i = 0; i < n; ++i) {
+      const real w = weights.empty() ? 1.0L : static_cast<real>(weights[i]);
+      weight += w;
+      squares += w * x[i] * x[i];
+    }
+    least /= weight;
+    const real found =
+        error_at(x, weights, s.params.scale, scheme.levels, s.params.zero_point) / weight;
+    INFO("round ", round, " bits ", bits, " symmetric ", symmetric, " n ", n, " least ",
+         static_cast<double>(least), " found ", static_cast<double>(found));
+    // The scale is rounded to float, which moves values by half a step of floats at the most.
+    const real rounding = squares / weight * 1e-12L;
+    CHECK(found <= least * 1.000001L + rounding);
+    CHECK(std::fabs(static_cast<real>(s.evidence.objective) - found) <= rounding);
+    CHECK(static_cast<real>(s.evidence.lower_bound) <= least + rounding);
+    CHECK(static_cast<real>(s.evidence.lower_bound) >= least - rounding);
+    ++cases;
+  }
+  CHECK(cases == 1500);
+}
+
+TEST_CASE("no other method is better") {
+  random_source random(2);
+  INFO("seed ", random.seed());
+  for (int kind = 0; kind < 4; ++kind) {
+    for (const int bits : {2, 3, 4, 6, 8}) {
+      for (const bool symmetric : {true, false}) {
+        const quant_scheme scheme = scheme_of(bits, symmetric, symmetric);
+        const std::vector<float> x = sample(random, kind, 4608);
+        const distribution d(x);
+        const scale_solution best = exact_mse(d, scheme);
+        INFO("kind ", kind, " bits ", bits, " symmetric ", symmetric, " exact ",
+             best.evidence.objective);
+        for (const scale_solution& other :
+             {absmax(d, scheme), grid_mse(d, scheme), octav(d, scheme), aciq(d, scheme),
+              grid_mse(d, scheme, {40, 0.805})}) {
+          INFO(other.evidence.method, " ", other.evidence.objective);
+          CHECK(best.evidence.objective <= other.evidence.objective * (1.0 + 1e-9));
+          CHECK(best.evidence.lower_bound <= best.evidence.objective);
+          CHECK(best.evidence.objective <= best.evidence.lower_bound * 1.00001);
+        }
+        // The objective is what quantizing makes of the values.
+        std::vector<std::uint8_t> q(x.size());
+        if (!symmetric && bits == 8) {
+          detent::quantize(x, std::span(q), best.params);
+          real sum = 0.0L;
+          for (std::size_t i = 0; i < x.size(); ++i) {
+            const real e = static_cast<real>(x[i]) -
+                           (static_cast<real>(q[i]) - best.params.zero_point) * best.params.scale;
+            sum += e * e;
+          }
+          CHECK(static_cast<double>(sum) / 4608.0 ==
+                doctest::Approx(best.evidence.objective).epsilon(1e-6));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a histogram bounds the error of the values in it") {
+  random_source random(3);
+  INFO("seed ", random.seed());
+  for (int kind = 0; kind < 4; ++kind) {
+    for (const int bits : {4, 8}) {
+      for (const bool symmetric : {true, false}) {
+        const quant_scheme scheme = scheme_of(bits, symmetric, symmetric);
+        std::vector<float> x = sample(random, kind, 3000);
+        x[7] = 1e-12F;  // smaller than all bins
+        x[8] = 0.0F;
+        detent::histogram h;
+        h.observe(std::span<const float>(x));
+        const scale_solution exact = exact_mse(distribution(x), scheme);
+        const scale_solution binned = exact_mse(h, scheme);
+        const double at_binned = mean_squared_error(distribution(x), binned.params, scheme.levels);
+        INFO("kind ", kind, " bits ", bits, " exact ", exact.evidence.objective, " binned ",
+             at_binned, " in [", binned.evidence.lower_bound, ", ", binned.evidence.objective, "]");
+        CHECK(binned.evidence.lower_bound <= exact.evidence.objective);
+        CHECK(at_binned <= binned.evidence.objective * (1.0 + 1e-9));
+        CHECK(exact.evidence.objective <= binned.evidence.objective);
+        CHECK(at_binned <= exact.evidence.objective * 1.01);
+        CHECK(binned.evidence.objective <= exact.evidence.objective * (bits == 4 ? 1.02 : 1.2));
+        CHECK(binned.evidence.lower_bound >= exact.evidence.objective * (bits == 4 ? 0.98 : 0.8));
+      }
+    }
+  }
+  // Values that are bins' first ones leave nothing open.
+  const std::vector<float> x = {0.5F, 0.75F, -1.0F, 3.0F, 2.5F, -0.125F};
+  detent::histogram h;
+  h.observe(std::span<const float>(x));
+  const quant_scheme scheme = scheme_of(3, true, true);
+  const scale_solution exact = exact_mse(x, scheme);
+  const scale_solution binned = exact_mse(h, scheme);
+  CHECK(binned.params == exact.params);
+  CHECK(binned.evidence.objective == doctest::Approx(exact.evidence.objective).epsilon(1e-12));
+  CHECK(binned.evidence.lower_bound == doctest::Approx(exact.evidence.lower_bound).epsilon(1e-9));
+}
+
+TEST_CASE("estimates: published clip values of the models") {
+  // Large samples of the models themselves; ratios a / b and a / s as published for a power of two
+  // of levels on either side: 128 for 8 bits, 8 for 4.
+  random_source random(4);
+  INFO("seed ", random.seed());
+  const std::vector<float> laplace = sample(random, 1, 200000);
+  const std::vector<float> gauss = sample(random, 0, 200000);
+  const quant_scheme eight{{-128, 128}, true};
+  const quant_scheme four{{-8, 8}, true};
+  const auto clip = [](const scale_solution& s, float levels) { return s.params.scale * levels; };
+  using detent::aciq_model;
+  CHECK(clip(aciq(distribution(laplace), eight, aciq_model::laplace), 128) ==
+        doctest::Approx(9.897).epsilon(0.01));
+  CHECK(clip(aciq(distribution(laplace), four), 8) == doctest::Approx(5.029).epsilon(0.01));
+  CHECK(clip(aciq(distribution(gauss), eight), 128) == doctest::Approx(3.924).epsilon(0.01));
+  CHECK(clip(aciq(distribution(gauss), four), 8) == doctest::Approx(2.559).epsilon(0.01));
+  // OCTAV does not assume a model; here both apply.
+  CHECK(clip(octav(distribution(gauss), four), 8) == doctest::Approx(2.559).epsilon(0.02));
+  CHECK(octav(distribution(laplace), four).evidence.objective <=
+        absmax(distribution(laplace), four).evidence.objective / 2.0);
+}
+
+TEST_CASE("solvers: what is degenerate is defined") {
+  const quant_scheme u8 = detent::asymmetric<std::uint8_t>;
+  const quant_scheme s8 = detent::symmetric<std::int8_t>;
+  const std::vector<float> zeros(5, 0.0F);
+  for (const quant_scheme& scheme : {u8, s8}) {
+    for (const scale_solution& s :
+         {exact_mse(zeros, scheme), absmax(distribution(zeros), scheme),
+          grid_mse(distribution(zeros), scheme), octav(distribution(zeros), scheme),
+          aciq(distribution(zeros), scheme)}) {
+      CHECK(s.params == detent::quant_params{1.0F, 0});
+      CHECK(s.evidence.objective == 0.0);
+      CHECK(s.evidence.lower_bound == 0.0);
+    }
+  }
+  const std::vector<float> one = {-3.0F};
+  CHECK(exact_mse(one, s8).evidence.objective < 1e-12);
+  CHECK(exact_mse(one, u8).evidence.objective < 1e-12);
+  const std::vector<float> tiny = {std::numeric_limits<float>::denorm_min()};
+  CHECK(exact_mse(tiny, s8).params.scale >= std::numeric_limits<float>::min());
+  const std::vector<float> huge = {std::numeric_limits<float>::max(), -1.0F};
+  CHECK(std::isfinite(exact_mse(huge, u8).params.scale));
+  const std::vector<float> positive = {1.0F, 2.0F, 250.0F};
+  CHECK(exact_mse(positive, u8).params.zero_point == 0);
+  const std::vector<float> negative = {-1.0F, -2.0F, -250.0F};
+  CHECK(exact_mse(negative, u8).params.zero_point == 255);
+
+  check_error(error_kind::invalid_argument, {"no values"},
+              [&] { static_cast<void>(distribution(std::span<const float>())); });
+  const std::vector<float> nan = {1.0F, std::numeric_limits<float>::quiet_NaN()};
+  check_error(error_kind::invalid_argument, {"nan", "not finite"},
+              [&] { static_cast<void>(distribution{nan}); });
+  check_error(error_kind::invalid_argument, {"weight", "-1"},
+              [&] { static_cast<void>(distribution(one, std::vector<float>{-1.0F})); });
+  check_error(error_kind::invalid_argument, {"no weight is positive"},
+              [&] { static_cast<void>(distribution(one, std::vector<float>{0.0F})); });
+  check_error(error_kind::shape_mismatch, {"1 values", "2 weights"}, [&] {
+    static_cast<void>(distribution(one, std::vector<float>{1.0F, 1.0F}));
+  });
+  check_error(error_kind::unsupported, {"-32768..32767"},
+              [&] { static_cast<void>(exact_mse(one, detent::asymmetric<std::int16_t>)); });
+  check_error(error_kind::invalid_argument, {"0 steps"}, [&] {
+    static_cast<void>(grid_mse(distribution(one), s8, {0, 0.5}));
+  });
+  check_error(error_kind::invalid_argument, {"0"}, [&] {
+    static_cast<void>(grid_mse(distribution(one), s8, {10, 0.0}));
+  });
+}
+
+TEST_CASE("exact_mse does not depend on the order of the values") {
+  random_source random(5);
+  INFO("seed ", random.seed());
+  std::vector<float> x = sample(random, 2, 1000);
+  const scale_solution first = exact_mse(x, detent::asymmetric<std::int8_t>);
+  for (std::size_t i = x.size(); i > 1; --i) {
+    std::swap(x[i - 1], x[random.size(0, i - 1)]);
+  }
+  const scale_solution second = exact_mse(x, detent::asymmetric<std::int8_t>);
+  CHECK(first.params == second.params);
+  CHECK(first.evidence.objective == second.evidence.objective);
+  CHECK(first.evidence.lower_bound == second.evidence.lower_bound);
+}
