@@ -37,6 +37,7 @@
 #include <detent/solvers/distribution.hpp>
 #include <detent/solvers/estimates.hpp>
 #include <detent/solvers/exact_mse.hpp>
+#include <detent/solvers/kl.hpp>
 #include <detent/target.hpp>
 #include <detent/types.hpp>
 #include <detent/uint128.hpp>

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The clip value of least divergence: every candidate, the long way.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <span>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/detent.hpp>
+
+#include "check_error.hpp"
+#include "random.hpp"
+
+namespace {
+
+using detent::count_histogram;
+using detent::quant_scheme;
+using detent::value_bin;
+using test::random_source;
+
+using real = long double;
+
+struct signed_bin {
+  real centre, end, width, count;  // the centre has the sign, the end has not
+};
+
+/// As the formula says, bin by bin.
+real divergence(const std::vector<signed_bin>& bins, detent::value_range range, quant_scheme scheme,
+                real clip) {
+  const real steps = static_cast<real>(scheme.levels.qmax) - scheme.levels.qmin;
+  const real bottom = std::min(std::max(-clip, static_cast<real>(range.lower)), 0.0L);
+  const real top = std::max(std::min(clip, static_cast<real>(range.upper)), 0.0L);
+  const real scale = scheme.symmetric ? clip / std::floor(steps / 2.0L) : (top - bottom) / steps;
+  std::map<real, real> mass;  // of levels
+  std::map<real, real> extent;
+  std::vector<signed_bin> kept;
+  real tail[2] = {0.0L, 0.0L};
+  real all = 0.0L;
+  real kept_count = 0.0L;
+  for (const signed_bin& bin : bins) {
+    all += bin.count;
+    if (bin.end > clip) {
+      tail[bin.centre < 0.0L ? 0 : 1] += bin.count;
+      continue;
+    }
+    kept.push_back(bin);
+    kept_count += bin.count;
+    const real level = std::copysign(std::floor(std::fabs(bin.centre) / scale + 0.5L), bin.centre);
+    mass[level + 0.0L] += bin.count;
+    extent[level + 0.0L] += bin.width;
+  }
+  for (const int side : {0, 1}) {
+    signed_bin* last = nullptr;
+    for (signed_bin& bin : kept) {
+      if ((bin.centre > 0.0L) == (side == 1) &&
+          (last == nullptr || std::fabs(bin.centre) > std::fabs(last->centre))) {
+        last = &bin;
+      }
+    }
+    if (tail[side] > 0.0L) {
+      if (last == nullptr) {
+        return std::numeric_limits<real>::infinity();
+      }
+      last->end = -1.0L - tail[side];  // a mark
+    }
+  }
+  real sum = 0.0L;
+  for (const signed_bin& bin : kept) {
+    const real level =
+        std::copysign(std::floor(std::fabs(bin.centre) / scale + 0.5L), bin.centre) + 0.0L;
+    const real p = (bin.count + (bin.end < 0.0L ? -bin.end - 1.0L : 0.0L)) / all;
+    const real q = mass[level] / extent[level] * bin.width / kept_count;
+    sum += p * std::log(p / q);
+  }
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("natural_log") {
+  random_source random(1);
+  for (int i = 0; i < 20000; ++i) {
+    const double x = std::ldexp(1.0 + static_cast<double>(random.bits() >> 12) * 0x1p-52,
+                                random.integer(-200, 200));
+    const double expected = std::log(x);
+    CHECK(std::fabs(detent::detail::natural_log(x) - expected) <=
+          4e-16 * std::fabs(expected) + 1e-16);
+  }
+  CHECK(detent::detail::natural_log(1.0) == 0.0);
+}
+
+TEST_CASE("kl judges every candidate") {
+  random_source random(2);
+  INFO("seed ", random.seed());
+  for (int round = 0; round < 60; ++round) {
+    const int kind = round % 4;
+    std::vector<float> x(random.size(1, 800));
+    for (float& value : x) {
+      real sum = -3.0L;
+      for (int i = 0; i < 6; ++i) {
+        sum += static_cast<real>(random.real(0.0F, 1.0F));
+      }
+      value = static_cast<float>(sum);
+      if (kind == 1) {
+        value = std::max(value, 0.0F);
+      } else if (kind == 2) {
+        value = value * value * value * 9.0F;
+      } else if (kind == 3) {
+        value = std::nearbyint(value * 3.0F);
+      }
+    }
+    count_histogram h;
+    h.observe(std::span<const float>(x));
+    const auto all = h.bins();
+    for (const quant_scheme& scheme :
+         {quant_scheme{{-7, 7}, true}, quant_scheme{{0, 15}, false},
+          quant_scheme{{-127, 127}, true}, quant_scheme{{-128, 127}, false}}) {
+      std::vector<signed_bin> bins;
+      for (const value_bin& bin : scheme.symmetric ? magnitudes(all) : all) {
+        if (bin.smallest > 0.0F) {
+          const real width = std::ldexp(1.0L, std::ilogb(bin.smallest) - 9);
+          const real centre = static_cast<real>(bin.smallest) + width / 2.0L;
+          bins.push_back({bin.negative ? -centre : centre, static_cast<real>(bin.largest), width,
+                          static_cast<real>(bin.count)});
+        }
+      }
+      real least = std::numeric_limits<real>::infinity();
+      const int steps = scheme.levels.qmax - scheme.levels.qmin;
+      const auto levels = static_cast<std::ptrdiff_t>(scheme.symmetric ? steps / 2 : steps);
+      const auto is_candidate = [&](real clip) {
+        const auto kept = std::count_if(bins.begin(), bins.end(),
+                                        [&](const signed_bin& b) { return b.end <= clip; });
+        return kept >= levels || std::all_of(bins.begin(), bins.end(),
+                                             [&](const signed_bin& b) { return b.end <= clip; });
+      };
+      for (const signed_bin& bin : bins) {
+        if (is_candidate(bin.end)) {
+          least = std::min(least, divergence(bins, h.range(), scheme, bin.end));
+        }
+      }
+      const detent::scale_solution s = kl(all, h.range(), scheme);
+      INFO("round ", round, " levels ", scheme.levels.qmax - scheme.levels.qmin, " least ",
+           static_cast<double>(least));
+      if (bins.empty()) {
+        CHECK(s.evidence.objective == 0.0);
+        continue;
+      }
+      CHECK(std::fabs(static_cast<real>(s.evidence.objective) - least) <= 1e-9L);
+      CHECK(s.evidence.count == x.size());
+      // The parameters are those of a candidate that is as good.
+      const real clip =
+          scheme.symmetric ? static_cast<real>(s.params.scale) * scheme.levels.qmax : 0.0L;
+      if (scheme.symmetric) {
+        real nearest = std::numeric_limits<real>::infinity();
+        real there = 0.0L;
+        for (const signed_bin& bin : bins) {
+          if (std::fabs(bin.end - clip) < nearest) {
+            nearest = std::fabs(bin.end - clip);
+            there = divergence(bins, h.range(), scheme, bin.end);
+          }
+        }
+        CHECK(nearest <= clip * 1e-6L);
+        CHECK(std::fabs(there - least) <= 1e-9L);
+      }
+    }
+  }
+}
+
+TEST_CASE("kl: what is degenerate is defined") {
+  count_histogram zeros;
+  const float zero[] = {0.0F, 0.0F};
+  zeros.observe(std::span<const float>(zero));
+  const auto s = kl(zeros.bins(), zeros.range(), detent::asymmetric<std::uint8_t>);
+  CHECK(s.params == detent::quant_params{1.0F, 0});
+  CHECK(s.evidence.objective == 0.0);
+  // A single value needs no clipping.
+  count_histogram one;
+  const float value[] = {-2.5F};
+  one.observe(std::span<const float>(value));
+  CHECK(kl(one.bins(), one.range(), detent::symmetric<std::int8_t>).params ==
+        params_from_range({-2.5F, 0.0F}, detent::symmetric<std::int8_t>));
+  // One value far out among many is clipped, at 4 bits more eagerly than at 8.
+  random_source random(3);
+  std::vector<float> x = random.reals(100000, -1.0F, 1.0F);
+  x[5] = 1000.0F;
+  count_histogram h;
+  h.observe(std::span<const float>(x));
+  const auto clipped = kl(h.bins(), h.range(), detent::symmetric<std::int8_t>);
+  CHECK(clipped.params.scale < 2.0F / 127.0F);
+  CHECK(clipped.evidence.clipped_fraction > 0.0);
+  CHECK(clipped.evidence.clipped_fraction < 0.01);
+}
