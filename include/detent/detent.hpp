@@ -19,8 +19,17 @@
 #include <detent/gemm.hpp>
 #include <detent/gemm_batch.hpp>
 #include <detent/int4_weights.hpp>
+#include <detent/observers/channels.hpp>
+#include <detent/observers/constant.hpp>
 #include <detent/observers/histogram.hpp>
+#include <detent/observers/histogram_observers.hpp>
+#include <detent/observers/isotone.hpp>
 #include <detent/observers/min_max.hpp>
+#include <detent/observers/moving_average.hpp>
+#include <detent/observers/observer.hpp>
+#include <detent/observers/percentile.hpp>
+#include <detent/observers/registry.hpp>
+#include <detent/observers/sample_range.hpp>
 #include <detent/observers/value_bins.hpp>
 #include <detent/operands.hpp>
 #include <detent/pack.hpp>

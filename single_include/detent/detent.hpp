@@ -14942,6 +14942,117 @@ void gemm_strided_batch(std::size_t count, matrix_view<const A> lhs, std::ptrdif
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_GEMM_BATCH_HPP
+// ---- detent/observers/channels.hpp ----
+// Any observer, once for each channel.
+#ifndef DETENT_OBSERVERS_CHANNELS_HPP
+#define DETENT_OBSERVERS_CHANNELS_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <utility>
+#include <vector>
+
+// ---- detent/observers/observer.hpp ----
+// What all observers have in common, and one type that can hold any of them.
+//
+// An observer is a value that sees batches of a tensor's values and says at the end which scale and
+// zero point they ask for. It may look at the data once or twice (phases), can take in what another
+// one of its kind has seen (merge), and can be saved. Those of this library give the same result
+// for any split of the data into batches and threads, unless batches are what they are about
+// (moving_average_observer, sample_range_observer), which they say.
+#ifndef DETENT_OBSERVERS_OBSERVER_HPP
+#define DETENT_OBSERVERS_OBSERVER_HPP
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+// ---- detent/rows.hpp ----
+// Walks strided views by runs of their last dimension.
+#ifndef DETENT_ROWS_HPP
+#define DETENT_ROWS_HPP
+
+#include <array>
+#include <cstddef>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// f(data, size, stride, index) for each run of the last dimension of a view that is not empty and
+/// has a rank; `index` is where it begins in the other dimensions.
+template <class T, class F>
+void for_each_row(tensor_view<T> x, const F& f) {
+  std::array<std::size_t, max_rank> index{};
+  const std::size_t last = x.rank - 1;
+  while (true) {
+    std::ptrdiff_t offset = 0;
+    for (std::size_t i = 0; i < last; ++i) {
+      offset += static_cast<std::ptrdiff_t>(index[i]) * x.strides[i];
+    }
+    f(x.data + offset, x.shape[last], x.strides[last], index);
+    std::size_t i = last;
+    while (i > 0 && ++index[i - 1] == x.shape[i - 1]) {
+      index[--i] = 0;
+    }
+    if (i == 0) {
+      return;
+    }
+  }
+}
+
+/// f(channel, data, size, stride) for runs of one channel along `axis` each, of a view that is not
+/// empty: where the axis is the last one, every run has one value.
+template <class T, class F>
+void for_each_channel_run(tensor_view<T> x, std::size_t axis, const F& f) {
+  for_each_row(x, [&](T* row, std::size_t n, std::ptrdiff_t stride,
+                      const std::array<std::size_t, max_rank>& index) {
+    if (axis + 1 != x.rank) {
+      f(index[axis], row, n, stride);
+      return;
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      f(i, row + static_cast<std::ptrdiff_t>(i) * stride, std::size_t{1}, std::ptrdiff_t{1});
+    }
+  });
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_ROWS_HPP
+// ---- detent/solvers/distribution.hpp ----
+// What scale solvers work on: values in order, with exact sums of all that lie beyond each of them,
+// so that the squared error of a scale takes the time of a few binary searches.
+//
+// Magnitudes are integers in units of 2^(e - 60), 2^e being the power of two at or below the
+// largest of them: exact for floats down to 2^-37 of the largest value, and rounded to half a unit
+// below.
+#ifndef DETENT_SOLVERS_DISTRIBUTION_HPP
+#define DETENT_SOLVERS_DISTRIBUTION_HPP
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
 // ---- detent/observers/histogram.hpp ----
 // The statistic that most observers share: a histogram whose bins do not depend on the data, so
 // that it is the same whatever the order of the values, their split into batches, the number of
@@ -15084,59 +15195,6 @@ struct value_bin {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_OBSERVERS_VALUE_BINS_HPP
-// ---- detent/rows.hpp ----
-// Walks strided views by runs of their last dimension.
-#ifndef DETENT_ROWS_HPP
-#define DETENT_ROWS_HPP
-
-#include <array>
-#include <cstddef>
-
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-/// f(data, size, stride, index) for each run of the last dimension of a view that is not empty and
-/// has a rank; `index` is where it begins in the other dimensions.
-template <class T, class F>
-void for_each_row(tensor_view<T> x, const F& f) {
-  std::array<std::size_t, max_rank> index{};
-  const std::size_t last = x.rank - 1;
-  while (true) {
-    std::ptrdiff_t offset = 0;
-    for (std::size_t i = 0; i < last; ++i) {
-      offset += static_cast<std::ptrdiff_t>(index[i]) * x.strides[i];
-    }
-    f(x.data + offset, x.shape[last], x.strides[last], index);
-    std::size_t i = last;
-    while (i > 0 && ++index[i - 1] == x.shape[i - 1]) {
-      index[--i] = 0;
-    }
-    if (i == 0) {
-      return;
-    }
-  }
-}
-
-/// f(channel, data, size, stride) for runs of one channel along `axis` each, of a view that is not
-/// empty: where the axis is the last one, every run has one value.
-template <class T, class F>
-void for_each_channel_run(tensor_view<T> x, std::size_t axis, const F& f) {
-  for_each_row(x, [&](T* row, std::size_t n, std::ptrdiff_t stride,
-                      const std::array<std::size_t, max_rank>& index) {
-    if (axis + 1 != x.rank) {
-      f(index[axis], row, n, stride);
-      return;
-    }
-    for (std::size_t i = 0; i < n; ++i) {
-      f(i, row + static_cast<std::ptrdiff_t>(i) * stride, std::size_t{1}, std::ptrdiff_t{1});
-    }
-  });
-}
-
-}  // namespace detail
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_ROWS_HPP
 
 DETENT_NAMESPACE_BEGIN
 
@@ -15310,10 +15368,25 @@ class basic_histogram {
   ///   u8 content, 7 bytes 0; u64 count, NaNs, infinities, zeros; f32 lower, upper (zeros where
   ///   there is no finite value); u32 lowest pattern; u32 bins; for each bin in ascending order u32
   ///   position / 2^14 and u64 count, with sums u64 excess
-  [[nodiscard]] std::vector<std::byte> save() const;
+  [[nodiscard]] std::vector<std::byte> save() const {
+    detail::byte_writer out(format);
+    write(out);
+    return std::move(out).finish();
+  }
   /// Throws bad_file for bytes that save() has not made, unsupported for a newer version of them.
   [[nodiscard]] static basic_histogram load(std::span<const std::byte> bytes,
-                                            bin_storage storage = bin_storage::dense);
+                                            bin_storage storage = bin_storage::dense) {
+    detail::byte_reader in(bytes, format, "histogram::load");
+    basic_histogram h(storage);
+    h.read(in);
+    in.require_end();
+    return h;
+  }
+
+  /// The content of save() as part of something larger.
+  void write(detail::byte_writer& out) const;
+  /// Replaces the statistic; the storage stays what it is. If it throws, nothing is replaced.
+  void read(detail::byte_reader& in);
 
   /// The same statistic, whatever the storage.
   friend bool operator==(const basic_histogram& a, const basic_histogram& b) {
@@ -15562,8 +15635,7 @@ std::vector<value_bin> basic_histogram<kContent>::bins() const {
 }
 
 template <bin_content kContent>
-std::vector<std::byte> basic_histogram<kContent>::save() const {
-  detail::byte_writer out(format);
+void basic_histogram<kContent>::write(detail::byte_writer& out) const {
   out.put(static_cast<std::uint8_t>(kContent));
   for (int i = 0; i < 7; ++i) {
     out.put(std::uint8_t{0});
@@ -15585,21 +15657,18 @@ std::vector<std::byte> basic_histogram<kContent>::save() const {
       out.put(e.excess);
     }
   });
-  return std::move(out).finish();
 }
 
 template <bin_content kContent>
-basic_histogram<kContent> basic_histogram<kContent>::load(std::span<const std::byte> bytes,
-                                                          bin_storage storage) {
+void basic_histogram<kContent>::read(detail::byte_reader& in) {
   constexpr const char* where = "histogram::load";
-  detail::byte_reader in(bytes, format, where);
   const auto damaged = [&](bool whole, const char* what) {
     detail::require(whole, error_kind::bad_file, where, ": ", what);
   };
   const auto content = in.template get<std::uint64_t>();
   damaged(content == static_cast<std::uint64_t>(kContent),
           content < 2 ? "the histogram has bins of the other content" : "the content is unknown");
-  basic_histogram h(storage);
+  basic_histogram h(storage_);
   h.count_ = in.get_size(largest_count);
   h.count_nan_ = in.get_size(h.count_);
   h.count_infinite_ = in.get_size(h.count_ - h.count_nan_);
@@ -15640,13 +15709,770 @@ basic_histogram<kContent> basic_histogram<kContent>::load(std::span<const std::b
     h.add(position, count, excess);
   }
   damaged(rest == 0, "the counts of the bins do not add up");
-  in.require_end();
-  return h;
+  *this = std::move(h);
 }
 
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_OBSERVERS_HISTOGRAM_HPP
+// ---- detent/uint128.hpp ----
+// Sums that must not round: unsigned integers of 128 bits, modulo 2^128.
+#ifndef DETENT_UINT128_HPP
+#define DETENT_UINT128_HPP
+
+#include <cstdint>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+struct uint128 {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+
+  friend constexpr bool operator==(const uint128&, const uint128&) = default;
+  constexpr uint128& operator+=(const uint128& other) noexcept {
+    low += other.low;
+    high += other.high + (low < other.low ? 1U : 0U);
+    return *this;
+  }
+  constexpr uint128& operator-=(const uint128& other) noexcept {
+    high -= other.high + (low < other.low ? 1U : 0U);
+    low -= other.low;
+    return *this;
+  }
+  friend constexpr uint128 operator+(uint128 a, const uint128& b) noexcept { return a += b; }
+  friend constexpr uint128 operator-(uint128 a, const uint128& b) noexcept { return a -= b; }
+
+  /// Rounded at most twice; the same on every machine.
+  [[nodiscard]] constexpr double to_double() const noexcept {
+    return static_cast<double>(high) * 0x1p64 + static_cast<double>(low);
+  }
+};
+
+/// a * b in full.
+[[nodiscard]] constexpr uint128 multiply(std::uint64_t a, std::uint64_t b) noexcept {
+  constexpr std::uint64_t half = 0xFFFFFFFFU;
+  const std::uint64_t low = (a & half) * (b & half);
+  const std::uint64_t middle = (a >> 32) * (b & half) + (low >> 32);
+  const std::uint64_t other = (a & half) * (b >> 32) + (middle & half);
+  return {(a >> 32) * (b >> 32) + (middle >> 32) + (other >> 32), (other << 32) | (low & half)};
+}
+
+/// a * b modulo 2^128.
+[[nodiscard]] constexpr uint128 multiply(const uint128& a, std::uint64_t b) noexcept {
+  uint128 product = multiply(a.low, b);
+  product.high += a.high * b;
+  return product;
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_UINT128_HPP
+
+DETENT_NAMESPACE_BEGIN
+
+/// How a scale was found and how good it is.
+struct scale_evidence {
+  std::string_view method;  // its name; a literal
+  double objective = 0.0;   // what the method minimizes, at the parameters that it returns
+  double lower_bound =
+      0.0;                  // no parameters of the scheme have a smaller one; 0 where none is known
+  std::uint64_t count = 0;  // values
+  float lower = 0.0F;       // their range
+  float upper = 0.0F;
+  double clipped_fraction = 0.0;  // of the values, beyond the ends of the grid
+};
+
+struct scale_solution {
+  quant_params params;
+  scale_evidence evidence;
+};
+
+namespace detail {
+
+/// A sum of doubles that is as good as if it had been rounded once or twice (Neumaier).
+class compensated_sum {
+ public:
+  void add(double x) noexcept {
+    const double next = sum_ + x;
+    rest_ += std::fabs(sum_) >= std::fabs(x) ? (sum_ - next) + x : (x - next) + sum_;
+    sum_ = next;
+  }
+  [[nodiscard]] double value() const noexcept { return sum_ + rest_; }
+
+ private:
+  double sum_ = 0.0;
+  double rest_ = 0.0;
+};
+
+/// The values of one sign that are not zero.
+struct distribution_side {
+  std::vector<double> values;  // magnitudes, ascending
+  // [i] is of values[i] and all larger ones; one more element, 0, behind the last.
+  std::vector<uint128> sum_above;  // of weight * magnitude, in units
+  std::vector<std::uint64_t> weight_above;
+
+  [[nodiscard]] std::size_t size() const noexcept { return values.size(); }
+  /// How many values are below `bound`, of which `first` are known to be.
+  [[nodiscard]] std::size_t below(double bound, std::size_t first = 0) const noexcept {
+    return static_cast<std::size_t>(
+        std::lower_bound(values.begin() + static_cast<std::ptrdiff_t>(first), values.end(), bound) -
+        values.begin());
+  }
+};
+
+}  // namespace detail
+
+/// A multiset of finite reals with integer weights. Thread-safe to read.
+class distribution {
+ public:
+  /// Of values, each with weight 1. Throws invalid_argument if there are none, for null data, NaN
+  /// and infinities.
+  explicit distribution(std::span<const float> x) { take(x, {}); }
+
+  /// Of values with a weight each, its importance: rounded to multiples of 2^-24 of the largest.
+  /// Throws besides if a weight is negative or not finite, or none is positive; shape_mismatch.
+  distribution(std::span<const float> x, std::span<const float> weights) {
+    detail::require(x.size() == weights.size(), error_kind::shape_mismatch,
+                    "distribution: ", x.size(), " values, ", weights.size(), " weights");
+    float largest = 0.0F;
+    for (const float w : weights) {
+      detail::require(std::isfinite(w) && w >= 0.0F, error_kind::invalid_argument,
+                      "distribution: the weight ", w, " is negative or not finite");
+      largest = (std::max)(largest, w);
+    }
+    detail::require(largest > 0.0F, error_kind::invalid_argument,
+                    "distribution: no weight is positive");
+    std::vector<std::uint64_t> integers(weights.size());
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const double share = static_cast<double>(weights[i]) / static_cast<double>(largest);
+      integers[i] = static_cast<std::uint64_t>(std::llround(share * 0x1p24));
+    }
+    take(x, integers);
+  }
+
+  /// Of a histogram: each bin as its mean. Values in the smallest bin of either sign, below 2^-30
+  /// of the largest magnitude, are zeros. Throws as histogram::range().
+  explicit distribution(const histogram& h) { take(h, false); }
+
+  /// Of a histogram: each bin as its two ends, weighted so that their mean is that of the bin, in
+  /// units of 2^-14 of a value. No values that the histogram may stand for are spread wider, so
+  /// that no scale serves them better than this; see exact_mse(const histogram&, ...).
+  [[nodiscard]] static distribution of_bin_ends(const histogram& h) {
+    distribution d;
+    d.take(h, true);
+    return d;
+  }
+
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+  /// All weights together, zeros included.
+  [[nodiscard]] std::uint64_t weight() const noexcept { return weight_; }
+  [[nodiscard]] value_range range() const noexcept { return range_; }
+  /// Real size of the unit of sums.
+  [[nodiscard]] double unit() const noexcept { return unit_; }
+  /// The sum of weight * x^2.
+  [[nodiscard]] double square_sum() const noexcept { return square_sum_; }
+  [[nodiscard]] const detail::distribution_side& positive() const noexcept { return positive_; }
+  [[nodiscard]] const detail::distribution_side& negative() const noexcept { return negative_; }
+  /// The largest |x|.
+  [[nodiscard]] double magnitude() const noexcept {
+    return static_cast<double>((std::max)(-range_.lower, range_.upper));
+  }
+
+ private:
+  struct element {
+    double value;
+    detail::uint128 sum;  // weight * value / unit
+    std::uint64_t weight;
+  };
+
+  distribution() = default;
+
+  /// The unit for magnitudes up to `largest`.
+  void choose_unit(double largest) {
+    unit_ = largest > 0.0 ? std::ldexp(1.0, std::ilogb(largest) - 60) : 1.0;
+  }
+  [[nodiscard]] std::uint64_t in_units(double magnitude) const {
+    return static_cast<std::uint64_t>(std::llround(magnitude / unit_));
+  }
+
+  void take(std::span<const float> x, std::span<const std::uint64_t> weights) {
+    detail::require(!x.empty(), error_kind::invalid_argument, "distribution: there are no values");
+    detail::require(x.data() != nullptr, error_kind::invalid_argument,
+                    "distribution: null data with size ", x.size());
+    range_ = {x[0] + 0.0F, x[0] + 0.0F};
+    for (const float value : x) {
+      detail::require(std::isfinite(value), error_kind::invalid_argument,
+                      "distribution: the value ", value, " is not finite");
+      range_ = {(std::min)(range_.lower, value) + 0.0F, (std::max)(range_.upper, value) + 0.0F};
+    }
+    choose_unit(magnitude());
+    count_ = x.size();
+    detail::compensated_sum squares;
+    if (weights.empty()) {
+      weight_ = x.size();
+      std::vector<float> below;
+      std::vector<float> above;
+      for (const float value : x) {
+        if (value != 0.0F) {
+          (value < 0.0F ? below : above).push_back(std::fabs(value));
+        }
+      }
+      const auto fill = [&](std::vector<float>& values, detail::distribution_side& side) {
+        std::sort(values.begin(), values.end());
+        reserve(side, values.size());
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          const double value = values[i];
+          side.values[i] = value;
+          side.weight_above[i] = values.size() - i;
+          squares.add(value * value);  // exact
+        }
+        for (std::size_t i = values.size(); i-- > 0;) {
+          side.sum_above[i] = side.sum_above[i + 1] + detail::uint128{0, in_units(side.values[i])};
+        }
+      };
+      fill(below, negative_);
+      fill(above, positive_);
+    } else {
+      std::vector<element> below;
+      std::vector<element> above;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        weight_ += weights[i];
+        const double value = std::fabs(static_cast<double>(x[i]));
+        if (value != 0.0 && weights[i] != 0) {
+          (x[i] < 0.0F ? below : above)
+              .push_back({value, detail::multiply(in_units(value), weights[i]), weights[i]});
+        }
+      }
+      fill_side(below, negative_, squares);
+      fill_side(above, positive_, squares);
+    }
+    square_sum_ = squares.value();
+  }
+
+  void take(const histogram& h, bool ends) {
+    range_ = h.range();
+    choose_unit(magnitude());
+    count_ = h.count();
+    const std::vector<value_bin> bins = h.bins();
+    constexpr int shift = kernels::bin_dropped_bits;
+    weight_ = ends ? count_ << shift : count_;
+    std::vector<element> below;
+    std::vector<element> above;
+    for (const value_bin& bin : bins) {
+      if (bin.smallest == 0.0F && (!bin.excess_known || bin.largest == 0.0F)) {
+        continue;  // zeros, or as good as zeros
+      }
+      std::vector<element>& side = bin.negative ? below : above;
+      const auto pattern = std::bit_cast<std::uint32_t>(bin.smallest);
+      const auto end = std::bit_cast<float>(pattern + (1U << shift));
+      const auto next = std::bit_cast<float>(pattern + 1U);
+      const std::uint64_t first = in_units(bin.smallest);
+      const std::uint64_t step = in_units(static_cast<double>(next) - bin.smallest);
+      if (!ends) {
+        element e{0.0, detail::multiply(first, bin.count) + detail::multiply(step, bin.excess),
+                  bin.count};
+        e.value = e.sum.to_double() / static_cast<double>(bin.count) * unit_;
+        side.push_back(e);
+        continue;
+      }
+      // count - excess / 2^14 of the values at the first end, excess / 2^14 at the other.
+      const std::uint64_t lower_weight = (bin.count << shift) - bin.excess;
+      if (bin.smallest != 0.0F) {
+        side.push_back({bin.smallest, detail::multiply(first, lower_weight), lower_weight});
+      }
+      if (bin.excess != 0) {
+        side.push_back({end, detail::multiply(first + (step << shift), bin.excess), bin.excess});
+      }
+    }
+    detail::compensated_sum squares;
+    fill_side(below, negative_, squares);
+    fill_side(above, positive_, squares);
+    square_sum_ = squares.value();
+  }
+
+  static void reserve(detail::distribution_side& side, std::size_t size) {
+    side.values.resize(size);
+    side.sum_above.resize(size + 1);
+    side.weight_above.resize(size + 1);
+  }
+
+  static void fill_side(std::vector<element>& elements, detail::distribution_side& side,
+                        detail::compensated_sum& squares) {
+    std::sort(elements.begin(), elements.end(), [](const element& a, const element& b) {
+      return a.value != b.value ? a.value < b.value : a.weight < b.weight;
+    });
+    reserve(side, elements.size());
+    for (std::size_t i = elements.size(); i-- > 0;) {
+      const element& e = elements[i];
+      side.values[i] = e.value;
+      side.sum_above[i] = side.sum_above[i + 1] + e.sum;
+      side.weight_above[i] = side.weight_above[i + 1] + e.weight;
+      // As std::fma, so that no compiler makes another one of product and sum.
+      squares.add(std::fma(e.value * e.value, static_cast<double>(e.weight), 0.0));
+    }
+  }
+
+  detail::distribution_side negative_;
+  detail::distribution_side positive_;
+  value_range range_;
+  double unit_ = 1.0;
+  double square_sum_ = 0.0;
+  std::uint64_t count_ = 0;
+  std::uint64_t weight_ = 0;
+};
+
+namespace detail {
+
+/// What is left of a range, with zero, in [-clip, clip].
+[[nodiscard]] inline value_range clipped(value_range range, float clip) noexcept {
+  return {(std::max)((std::min)(range.lower, 0.0F), -clip),
+          (std::min)((std::max)(range.upper, 0.0F), clip)};
+}
+
+/// How far the integers of a grid reach from the zero point, to either side.
+struct level_caps {
+  std::int32_t negative;
+  std::int32_t positive;
+};
+[[nodiscard]] constexpr level_caps caps_of(grid levels, std::int32_t zero_point) noexcept {
+  return {zero_point - levels.qmin, levels.qmax - zero_point};
+}
+
+/// With k_i the level nearest to x_i / scale, and weights w_i:
+///
+///   b = sum of w_i * |x_i| * |k_i|     c = sum of w_i * k_i^2
+///
+/// so that sum w_i * (x_i - scale * k_i)^2 = square_sum - 2 * scale * b + scale^2 * c, which is
+/// square_sum - b^2 / c at the best scale for these k_i.
+struct assignment {
+  uint128 b;  // in units
+  uint128 c;
+  std::uint64_t levels = 0;  // sum of |k_i|, weights left out
+};
+
+inline void assign(const distribution_side& side, double scale, std::int32_t cap,
+                   assignment& a) noexcept {
+  std::size_t first = 0;
+  for (std::int32_t k = 1; k <= cap; ++k) {
+    first = side.below((k - 0.5) * scale, first);
+    if (first == side.size()) {
+      break;
+    }
+    a.b += side.sum_above[first];
+    a.c += multiply(side.weight_above[first], static_cast<std::uint64_t>(2 * k - 1));
+    a.levels += side.size() - first;
+  }
+}
+[[nodiscard]] inline assignment assign(const distribution& d, double scale,
+                                       level_caps caps) noexcept {
+  assignment a;
+  assign(d.negative(), scale, caps.negative, a);
+  assign(d.positive(), scale, caps.positive, a);
+  return a;
+}
+
+/// sum w_i * (x_i - scale * k_i)^2 / sum w_i, not below 0.
+[[nodiscard]] inline double mean_squared_error(const distribution& d, double scale,
+                                               level_caps caps) noexcept {
+  const assignment a = assign(d, scale, caps);
+  const double less = std::fma(a.b.to_double() * d.unit(), -2.0 * scale, d.square_sum());
+  const double sum = std::fma(a.c.to_double(), scale * scale, less);
+  return (std::max)(0.0, sum) / static_cast<double>(d.weight());
+}
+
+/// Values that are nearer to a level beyond the grid, by weight.
+[[nodiscard]] inline double clipped_fraction(const distribution& d, double scale,
+                                             level_caps caps) noexcept {
+  const auto beyond = [scale](const distribution_side& side, std::int32_t cap) {
+    return side.weight_above[side.below((cap + 0.5) * scale)];
+  };
+  const std::uint64_t clipped =
+      (d.negative().size() == 0 ? 0 : beyond(d.negative(), caps.negative)) +
+      (d.positive().size() == 0 ? 0 : beyond(d.positive(), caps.positive));
+  return static_cast<double>(clipped) / static_cast<double>(d.weight());
+}
+
+[[nodiscard]] inline scale_evidence evidence_of(const distribution& d, std::string_view method,
+                                                quant_params p, grid levels) {
+  scale_evidence e;
+  e.method = method;
+  e.objective = mean_squared_error(d, p.scale, caps_of(levels, p.zero_point));
+  e.count = d.count();
+  e.lower = d.range().lower;
+  e.upper = d.range().upper;
+  e.clipped_fraction = clipped_fraction(d, p.scale, caps_of(levels, p.zero_point));
+  return e;
+}
+
+}  // namespace detail
+
+/// The mean of the weighted squares of x - dequantize(quantize(x)), with the quotient taken as
+/// exact. Throws invalid_argument if `p` is not of the grid.
+[[nodiscard]] inline double mean_squared_error(const distribution& d, quant_params p, grid levels) {
+  detail::require_scale(p.scale, "mean_squared_error");
+  detail::require_zero_point(p.zero_point, levels, "mean_squared_error");
+  return detail::mean_squared_error(d, p.scale, detail::caps_of(levels, p.zero_point));
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_DISTRIBUTION_HPP
+
+DETENT_NAMESPACE_BEGIN
+
+/// What a type needs to be an observer. Besides, it may have
+///
+///   void observe(tensor_view<const float>)      in place of spans, if it cares for the shape
+///   std::size_t phases() const                  1 where it is missing, or 2
+///   void begin_phase(std::size_t phase)         told before the second pass, phase 1
+///   void merge(const Observer& other)
+///   void write(detail::byte_writer&) const and void read(detail::byte_reader&)
+template <class Observer>
+concept observer_type = std::copyable<Observer> &&(
+                            requires(Observer o, std::span<const float> x) { o.observe(x); } ||
+                            requires(Observer o, tensor_view<const float> x) { o.observe(x); }) &&
+                        (
+                            requires(const Observer o, quant_scheme s) {
+                              { o.finalize(s) } -> std::same_as<scale_solution>;
+                            } ||
+                            requires(const Observer o, quant_scheme s) {
+                              { o.finalize(s) } -> std::same_as<quant_params>;
+                            });
+
+/// Any observer, by value. Not thread-safe itself.
+class any_observer {
+ public:
+  template <observer_type Observer>
+  any_observer(Observer observer)  // NOLINT(google-explicit-constructor)
+      : self_(std::make_unique<holder<Observer>>(std::move(observer))) {}
+  any_observer(const any_observer& other) : self_(other.self_->clone()) {}
+  any_observer(any_observer&&) noexcept = default;
+  any_observer& operator=(const any_observer& other) {
+    self_ = other.self_->clone();
+    return *this;
+  }
+  any_observer& operator=(any_observer&&) noexcept = default;
+  ~any_observer() = default;
+
+  /// One batch. Values of other formats are observed as the nearest floats.
+  void observe(tensor_view<const float> x) { self_->observe(x); }
+  void observe(std::span<const float> x) {
+    const std::size_t shape[] = {x.size()};
+    self_->observe(tensor_view<const float>(x.data(), shape));
+  }
+  template <class T>
+  requires float_format<T> || std::same_as<T, double>
+  void observe(tensor_view<const T> x) {
+    std::vector<float> values;
+    values.reserve(x.size());
+    if (x.size() != 0 && x.rank != 0) {
+      detail::for_each_row(x, [&](const T* row, std::size_t n, std::ptrdiff_t stride, const auto&) {
+        for (std::size_t i = 0; i < n; ++i) {
+          const T value = row[static_cast<std::ptrdiff_t>(i) * stride];
+          if constexpr (float_format<T>) {
+            values.push_back(to_float(value));
+          } else {
+            values.push_back(static_cast<float>(value));
+          }
+        }
+      });
+    }
+    observe(tensor_view<const float>(values.data(), std::span(x.shape.data(), x.rank)));
+  }
+
+  /// How many passes over the data it wants: 1 or 2.
+  [[nodiscard]] std::size_t phases() const { return self_->phases(); }
+  /// Says that pass `phase` begins; of phase 0 nobody needs to be told.
+  void begin_phase(std::size_t phase) {
+    detail::require(phase < phases(), error_kind::invalid_argument, "any_observer: phase ", phase,
+                    " of ", phases());
+    self_->begin_phase(phase);
+  }
+  /// As if everything that `other` has seen had been seen here. Throws invalid_argument for another
+  /// kind of observer, unsupported if this kind does not merge.
+  void merge(const any_observer& other) { self_->merge(*other.self_); }
+  /// Throws invalid_argument if nothing was observed, or a NaN or an infinity was.
+  [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
+    return self_->finalize(scheme);
+  }
+
+  /// The state, in the envelope of byte_format.hpp. Throws unsupported if this kind cannot be
+  /// saved.
+  [[nodiscard]] std::vector<std::byte> save() const {
+    detail::byte_writer out(format);
+    self_->write(out);
+    return std::move(out).finish();
+  }
+  /// Replaces the state by one that an observer of the same kind has saved; throws bad_file or
+  /// unsupported.
+  void load(std::span<const std::byte> bytes) {
+    any_observer next = *this;
+    detail::byte_reader in(bytes, format, "any_observer::load");
+    next.self_->read(in);
+    in.require_end();
+    *this = std::move(next);
+  }
+
+  /// What is inside, if it is of that type, else null.
+  template <observer_type Observer>
+  [[nodiscard]] const Observer* target() const noexcept {
+    const auto* held = dynamic_cast<const holder<Observer>*>(self_.get());
+    return held != nullptr ? &held->observer : nullptr;
+  }
+
+ private:
+  static constexpr detail::byte_format format{"detentob", 1};
+
+  struct base {
+    base() = default;
+    base(const base&) = default;
+    base& operator=(const base&) = delete;
+    virtual ~base() = default;
+    [[nodiscard]] virtual std::unique_ptr<base> clone() const = 0;
+    virtual void observe(tensor_view<const float> x) = 0;
+    [[nodiscard]] virtual std::size_t phases() const = 0;
+    virtual void begin_phase(std::size_t phase) = 0;
+    virtual void merge(const base& other) = 0;
+    [[nodiscard]] virtual scale_solution finalize(quant_scheme scheme) const = 0;
+    virtual void write(detail::byte_writer& out) const = 0;
+    virtual void read(detail::byte_reader& in) = 0;
+  };
+
+  template <class Observer>
+  struct holder final : base {
+    explicit holder(Observer o) : observer(std::move(o)) {}
+
+    [[nodiscard]] std::unique_ptr<base> clone() const override {
+      return std::make_unique<holder>(observer);
+    }
+    void observe(tensor_view<const float> x) override {
+      if constexpr (requires { observer.observe(x); }) {
+        observer.observe(x);
+      } else if (x.rank == 0 || x.size() == 0 || is_dense(x)) {
+        observer.observe(std::span<const float>(x.data, x.size()));
+      } else {
+        std::vector<float> values;
+        values.reserve(x.size());
+        detail::for_each_row(
+            x, [&](const float* row, std::size_t n, std::ptrdiff_t stride, const auto&) {
+              for (std::size_t i = 0; i < n; ++i) {
+                values.push_back(row[static_cast<std::ptrdiff_t>(i) * stride]);
+              }
+            });
+        observer.observe(std::span<const float>(values));
+      }
+    }
+    [[nodiscard]] std::size_t phases() const override {
+      if constexpr (requires { observer.phases(); }) {
+        return observer.phases();
+      }
+      return 1;
+    }
+    void begin_phase(std::size_t phase) override {
+      if constexpr (requires { observer.begin_phase(phase); }) {
+        observer.begin_phase(phase);
+      }
+    }
+    void merge(const base& other) override {
+      const auto* same = dynamic_cast<const holder*>(&other);
+      detail::require(same != nullptr, error_kind::invalid_argument,
+                      "any_observer: merging an observer of another kind");
+      if constexpr (requires { observer.merge(same->observer); }) {
+        observer.merge(same->observer);
+      } else {
+        detail::raise(error_kind::unsupported,
+                      "detent: any_observer: this observer does not merge");
+      }
+    }
+    [[nodiscard]] scale_solution finalize(quant_scheme scheme) const override {
+      if constexpr (std::same_as<decltype(observer.finalize(scheme)), scale_solution>) {
+        return observer.finalize(scheme);
+      } else {
+        scale_solution s;
+        s.params = observer.finalize(scheme);
+        if constexpr (requires { value_range(observer.range()); }) {
+          const value_range r = observer.range();
+          s.evidence.lower = r.lower;
+          s.evidence.upper = r.upper;
+        }
+        if constexpr (requires { std::uint64_t{observer.count()}; }) {
+          s.evidence.count = observer.count();
+        }
+        return s;
+      }
+    }
+    void write(detail::byte_writer& out) const override {
+      if constexpr (requires { observer.write(out); }) {
+        observer.write(out);
+      } else {
+        detail::raise(error_kind::unsupported,
+                      "detent: any_observer: this observer cannot be saved");
+      }
+    }
+    void read(detail::byte_reader& in) override {
+      if constexpr (requires { observer.read(in); }) {
+        observer.read(in);
+      } else {
+        detail::raise(error_kind::unsupported,
+                      "detent: any_observer: this observer cannot be loaded");
+      }
+    }
+
+    static bool is_dense(tensor_view<const float> x) noexcept {
+      std::ptrdiff_t stride = 1;
+      for (std::size_t i = x.rank; i-- > 0;) {
+        if (x.shape[i] != 1 && x.strides[i] != stride) {
+          return false;
+        }
+        stride *= static_cast<std::ptrdiff_t>(x.shape[i]);
+      }
+      return true;
+    }
+
+    Observer observer;
+  };
+
+  std::unique_ptr<base> self_;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_OBSERVER_HPP
+
+DETENT_NAMESPACE_BEGIN
+
+/// One observer for each index along `axis` of the views that it sees, or for each combination of
+/// indices along several axes. Groups are axes of their own: weights of shape {n, k} in groups of
+/// 32 are a view of shape {n, k / 32, 32}, of which axes 0 and 1 are observed.
+///
+/// Each of the observers sees its part of a view as one batch, with the other axes in their order.
+class channel_observer {
+ public:
+  /// Copies of `prototype`, which has seen nothing. Throws invalid_argument without axes, or if
+  /// they do not ascend.
+  channel_observer(any_observer prototype, std::vector<std::size_t> axes)
+      : prototype_(std::move(prototype)), axes_(std::move(axes)) {
+    detail::require(!axes_.empty() && axes_.size() < max_rank, error_kind::invalid_argument,
+                    "channel_observer: ", axes_.size(), " axes");
+    for (std::size_t i = 1; i < axes_.size(); ++i) {
+      detail::require(axes_[i - 1] < axes_[i], error_kind::invalid_argument,
+                      "channel_observer: axis ", axes_[i], " after axis ", axes_[i - 1]);
+    }
+  }
+  channel_observer(any_observer prototype, std::size_t axis)
+      : channel_observer(std::move(prototype), std::vector<std::size_t>{axis}) {}
+
+  /// Throws shape_mismatch if the number of channels changes between calls, and what the observers
+  /// throw. Channels are shared out over `parallel`.
+  void observe(tensor_view<const float> x, const parallel_for& parallel = {}) {
+    detail::require(axes_.back() < x.rank, error_kind::invalid_argument, "channel_observer: axis ",
+                    axes_.back(), " of a tensor of rank ", x.rank);
+    std::size_t channels = 1;
+    for (const std::size_t axis : axes_) {
+      channels *= x.shape[axis];
+    }
+    require_channels(channels);
+    detail::run_parallel(parallel, channels,
+                         [&](std::size_t i) { channels_[i].observe(part(x, i)); });
+  }
+
+  [[nodiscard]] std::size_t phases() const { return prototype_.phases(); }
+  void begin_phase(std::size_t phase) {
+    for (any_observer& channel : channels_) {
+      channel.begin_phase(phase);
+    }
+  }
+
+  /// Throws shape_mismatch for other axes or another number of channels.
+  void merge(const channel_observer& other) {
+    detail::require(axes_ == other.axes_, error_kind::shape_mismatch,
+                    "channel_observer: merging other axes");
+    if (other.channels_.empty()) {
+      return;
+    }
+    require_channels(other.channels_.size());
+    for (std::size_t i = 0; i < channels_.size(); ++i) {
+      channels_[i].merge(other.channels_[i]);
+    }
+  }
+
+  /// Channel after channel, the last axis fastest.
+  [[nodiscard]] std::span<const any_observer> channels() const noexcept { return channels_; }
+
+  /// Throws invalid_argument if nothing was observed.
+  [[nodiscard]] std::vector<scale_solution> solve(quant_scheme scheme,
+                                                  const parallel_for& parallel = {}) const {
+    detail::require(!channels_.empty(), error_kind::invalid_argument,
+                    "channel_observer: nothing was observed");
+    std::vector<scale_solution> solutions(channels_.size());
+    detail::run_parallel(parallel, channels_.size(),
+                         [&](std::size_t i) { solutions[i] = channels_[i].finalize(scheme); });
+    return solutions;
+  }
+  /// The parameters alone, with the first of the axes.
+  [[nodiscard]] channel_quant_params finalize(quant_scheme scheme,
+                                              const parallel_for& parallel = {}) const {
+    channel_quant_params p;
+    p.axis = axes_[0];
+    for (const scale_solution& s : solve(scheme, parallel)) {
+      p.scales.push_back(s.params.scale);
+      p.zero_points.push_back(s.params.zero_point);
+    }
+    return p;
+  }
+
+ private:
+  void require_channels(std::size_t channels) {
+    if (channels_.empty()) {
+      channels_.resize(channels, prototype_);
+    }
+    detail::require(channels_.size() == channels, error_kind::shape_mismatch,
+                    "channel_observer: ", channels, " channels after ", channels_.size());
+  }
+
+  /// What channel `i` sees of a view.
+  [[nodiscard]] tensor_view<const float> part(tensor_view<const float> x, std::size_t i) const {
+    std::ptrdiff_t offset = 0;
+    for (std::size_t a = axes_.size(); a-- > 0;) {
+      const std::size_t extent = x.shape[axes_[a]];
+      offset += static_cast<std::ptrdiff_t>(i % extent) * x.strides[axes_[a]];
+      i /= extent;
+    }
+    tensor_view<const float> view;
+    view.data = x.data == nullptr ? nullptr : x.data + offset;
+    for (std::size_t axis = 0; axis < x.rank; ++axis) {
+      if (std::find(axes_.begin(), axes_.end(), axis) == axes_.end()) {
+        view.shape[view.rank] = x.shape[axis];
+        view.strides[view.rank++] = x.strides[axis];
+      }
+    }
+    if (view.rank == 0) {  // one value for each channel
+      view.rank = 1;
+      view.shape[0] = 1;
+      view.strides[0] = 1;
+    }
+    return view;
+  }
+
+  any_observer prototype_;
+  std::vector<std::size_t> axes_;
+  std::vector<any_observer> channels_;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_CHANNELS_HPP
+// ---- detent/observers/constant.hpp ----
+// Parameters that do not depend on the data.
+#ifndef DETENT_OBSERVERS_CONSTANT_HPP
+#define DETENT_OBSERVERS_CONSTANT_HPP
+
+#include <cstdint>
+#include <limits>
+#include <span>
+
 // ---- detent/observers/min_max.hpp ----
 // The range of everything seen: exact, and the same whatever the split into batches, threads or
 // merges.
@@ -15805,6 +16631,28 @@ class min_max_observer {
     return params_from_range(range(), scheme);
   }
 
+  void write(detail::byte_writer& out) const {
+    const bool any = lower_ <= upper_;
+    out.put(any ? lower_ : 0.0F);
+    out.put(any ? upper_ : 0.0F);
+    out.put(static_cast<std::uint64_t>(count_));
+    out.put(static_cast<std::uint64_t>(count_nan_));
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    min_max_observer next;
+    const auto lower = in.get<float>();
+    const auto upper = in.get<float>();
+    next.count_ = in.get_size(std::numeric_limits<std::size_t>::max());
+    next.count_nan_ = in.get_size(next.count_);
+    detail::require(lower <= upper, error_kind::bad_file, "min_max_observer: the range ", lower,
+                    " .. ", upper, " is impossible");
+    if (next.count_ != next.count_nan_) {
+      next.include(lower, upper, 0, 0);
+    }
+    *this = next;
+  }
+
   friend bool operator==(const min_max_observer&, const min_max_observer&) = default;
 
  private:
@@ -15897,6 +16745,1889 @@ class channel_min_max_observer {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_OBSERVERS_MIN_MAX_HPP
+
+DETENT_NAMESPACE_BEGIN
+
+/// Returns what it was made with, by default scale 1 and zero point 0; looks at values only to say
+/// how many there were and in which range.
+class constant_observer {
+ public:
+  /// Throws invalid_argument if the scale is not a positive finite number.
+  explicit constant_observer(quant_params params = {}) : params_(params) {
+    detail::require_scale(params.scale, "constant_observer");
+  }
+
+  void observe(std::span<const float> x) { seen_.observe(x); }
+  /// Throws invalid_argument for other parameters.
+  void merge(const constant_observer& other) {
+    detail::require(params_ == other.params_, error_kind::invalid_argument,
+                    "constant_observer: merging other parameters");
+    seen_.merge(other.seen_);
+  }
+  /// Throws invalid_argument if the zero point is not of the grid.
+  [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
+    detail::require_zero_point(params_.zero_point, scheme.levels, "constant_observer");
+    scale_solution s;
+    s.params = params_;
+    s.evidence.method = "constant";
+    s.evidence.count = seen_.count();
+    if (seen_.count() > 0) {
+      s.evidence.lower = seen_.range().lower;
+      s.evidence.upper = seen_.range().upper;
+    }
+    return s;
+  }
+
+  void write(detail::byte_writer& out) const {
+    out.put(params_.scale);
+    out.put(params_.zero_point);
+    seen_.write(out);
+  }
+  void read(detail::byte_reader& in) {
+    quant_params p;
+    p.scale = in.get<float>();
+    p.zero_point = in.get<std::int32_t>();
+    detail::require(p.scale > 0.0F && p.scale <= std::numeric_limits<float>::max(),
+                    error_kind::bad_file, "constant_observer: the scale ", p.scale,
+                    " is impossible");
+    constant_observer next(p);
+    next.seen_.read(in);
+    *this = next;
+  }
+
+ private:
+  quant_params params_;
+  min_max_observer seen_;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_CONSTANT_HPP
+// ---- detent/observers/histogram_observers.hpp ----
+// Observers that hand their histogram to a solver.
+#ifndef DETENT_OBSERVERS_HISTOGRAM_OBSERVERS_HPP
+#define DETENT_OBSERVERS_HISTOGRAM_OBSERVERS_HPP
+
+#include <span>
+
+// ---- detent/solvers/estimates.hpp ----
+// Scales from a range, a grid of ranges, or a model of the distribution: beside exact_mse() these
+// are estimates, faster or as other tools have them.
+//
+// All of them choose a clip value: the range seen, cut to [-clip, clip], is what the canonical rule
+// (params_from_range) makes scale and zero point of. Where values of one sign only were seen, the
+// grid's levels all lie on that side if the scheme is asymmetric.
+#ifndef DETENT_SOLVERS_ESTIMATES_HPP
+#define DETENT_SOLVERS_ESTIMATES_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// Parameters for the range seen, cut to [-clip, clip].
+[[nodiscard]] inline quant_params clipped_params(const distribution& d, double clip,
+                                                 quant_scheme scheme) {
+  return params_from_range(clipped(d.range(), static_cast<float>(clip)), scheme);
+}
+
+[[nodiscard]] inline scale_solution clipped_solution(const distribution& d, double clip,
+                                                     quant_scheme scheme, std::string_view method) {
+  scale_solution s;
+  s.params = clipped_params(d, clip, scheme);
+  s.evidence = evidence_of(d, method, s.params, scheme.levels);
+  return s;
+}
+
+/// How many levels the magnitudes up to the clip value are divided into: those of one side, where
+/// values have one sign all of an asymmetric grid.
+[[nodiscard]] inline double levels_to_clip(const distribution& d, quant_scheme scheme) noexcept {
+  const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
+  const bool one_sided = d.negative().size() == 0 || d.positive().size() == 0;
+  return one_sided && !scheme.symmetric ? steps : std::floor(steps / 2.0);
+}
+
+/// Weights and sums of magnitudes beyond a bound.
+struct tail {
+  double weight;
+  double sum;
+};
+[[nodiscard]] inline tail tail_of(const distribution& d, double bound) noexcept {
+  const auto of = [&](const distribution_side& side) {
+    // Those at the bound are not beyond it.
+    const std::size_t first = side.below(std::nextafter(bound, 2.0 * d.magnitude() + 1.0));
+    return tail{static_cast<double>(side.weight_above[first]),
+                side.sum_above[first].to_double() * d.unit()};
+  };
+  tail t{0.0, 0.0};
+  for (const distribution_side* side : {&d.negative(), &d.positive()}) {
+    if (side->size() != 0) {
+      const tail one = of(*side);
+      t = {t.weight + one.weight, t.sum + one.sum};
+    }
+  }
+  return t;
+}
+
+}  // namespace detail
+
+/// The whole range: nothing is clipped.
+[[nodiscard]] inline scale_solution absmax(const distribution& d, quant_scheme scheme) {
+  return detail::clipped_solution(d, d.magnitude(), scheme, "absmax");
+}
+
+struct grid_mse_options {
+  std::size_t steps = 100;  // candidates
+  double lowest = 0.01;     // the smallest of them, as a share of the largest magnitude
+};
+
+/// The best of clip values in equal steps from `lowest` to 1 times the largest magnitude; the
+/// larger of two that are as good. Throws invalid_argument without steps, or if `lowest` is not in
+/// (0, 1].
+[[nodiscard]] inline scale_solution grid_mse(const distribution& d, quant_scheme scheme,
+                                             grid_mse_options options = {}) {
+  detail::require(options.steps > 0, error_kind::invalid_argument, "grid_mse: 0 steps");
+  detail::require(options.lowest > 0.0 && options.lowest <= 1.0, error_kind::invalid_argument,
+                  "grid_mse: the lowest share ", options.lowest, " is not in (0, 1]");
+  scale_solution best = detail::clipped_solution(d, d.magnitude(), scheme, "grid_mse");
+  for (std::size_t i = 1; i < options.steps; ++i) {
+    const double share = static_cast<double>(i) / static_cast<double>(options.steps - 1);
+    const double clip = d.magnitude() * std::fma(options.lowest - 1.0, share, 1.0);
+    const quant_params p = detail::clipped_params(d, clip, scheme);
+    const double error =
+        detail::mean_squared_error(d, p.scale, detail::caps_of(scheme.levels, p.zero_point));
+    if (error < best.evidence.objective) {
+      best.params = p;
+      best.evidence.objective = error;
+    }
+  }
+  best.evidence = detail::evidence_of(d, "grid_mse", best.params, scheme.levels);
+  return best;
+}
+
+/// OCTAV: the clip value a that is least in
+///
+///   a^2 / (12 n^2) * P(0 < |x| <= a) + E[(|x| - a)^2; |x| > a]
+///
+/// with n levels up to it, by the fixed point a = E[|x|; |x| > a] / (P(0 < |x| <= a) / (12 n^2)
+/// + P(|x| > a)), from the mean magnitude on, for up to 100 steps or until a repeats. It is least
+/// for a model, noise that is uniform in each step; exact_mse() is never worse.
+///
+/// Source: Sakr et al., "Optimal clipping and magnitude-aware differentiation for improved
+/// quantization-aware training", ICML 2022, whose n is a power of two.
+[[nodiscard]] inline scale_solution octav(const distribution& d, quant_scheme scheme) {
+  const double n = detail::levels_to_clip(d, scheme);
+  const double noise = 1.0 / (12.0 * n * n);
+  const detail::tail all = detail::tail_of(d, 0.0);
+  double clip = all.weight > 0.0 ? all.sum / all.weight : 0.0;
+  for (int i = 0; i < 100 && clip > 0.0; ++i) {
+    const detail::tail beyond = detail::tail_of(d, clip);
+    const double inside = all.weight - beyond.weight;
+    const double next =
+        (std::min)(d.magnitude(), beyond.sum / std::fma(inside, noise, beyond.weight));
+    if (!(next > 0.0) || next == clip) {
+      break;
+    }
+    clip = next;
+  }
+  return detail::clipped_solution(d, clip, scheme, "octav");
+}
+
+enum class aciq_model : std::uint8_t {
+  best,     // that whose ratio of mean magnitude to standard deviation is the nearer one
+  laplace,  // density exp(-|x| / b) / (2 b)
+  gauss,
+};
+
+/// ACIQ: the clip value a that is best for a model of the magnitudes, with n levels up to it:
+///
+///   laplace  a / b * exp(a / b) = 12 n^2                        b = mean |x|
+///   gauss    a erfc(a / (s sqrt 2)) - s sqrt(2 / pi) exp(-a^2 / (2 s^2)) + a / (12 n^2) = 0
+///            s = sqrt(mean x^2)
+///
+/// Zeros do not count where values have one sign only: those are the half of a symmetric
+/// distribution that an activation has cut off. The transcendental functions are those of the C++
+/// library, whose last bits may differ from one to another.
+///
+/// Source: Banner, Nahshan and Soudry, "Post training 4-bit quantization of convolutional networks
+/// for rapid-deployment", NeurIPS 2019, with the levels of the grid for powers of two.
+[[nodiscard]] inline scale_solution aciq(const distribution& d, quant_scheme scheme,
+                                         aciq_model model = aciq_model::best) {
+  const detail::tail all = detail::tail_of(d, 0.0);
+  const bool one_sided = d.negative().size() == 0 || d.positive().size() == 0;
+  const double weight = one_sided ? all.weight : static_cast<double>(d.weight());
+  if (!(all.sum > 0.0)) {
+    return detail::clipped_solution(d, d.magnitude(), scheme, "aciq");
+  }
+  const double n = detail::levels_to_clip(d, scheme);
+  const double mean = all.sum / weight;
+  const double deviation = std::sqrt(d.square_sum() / weight);
+  if (model == aciq_model::best) {
+    constexpr double of_laplace = 0.70710678118654752;  // 1 / sqrt(2)
+    constexpr double of_gauss = 0.79788456080286536;    // sqrt(2 / pi)
+    model =
+        mean / deviation > (of_laplace + of_gauss) / 2.0 ? aciq_model::gauss : aciq_model::laplace;
+  }
+  double clip = 0.0;
+  if (model == aciq_model::laplace) {
+    // Newton for w + log w = log(12 n^2), which is concave: from below it rises to the root.
+    const double target = std::log(12.0 * n * n);
+    double w = 1.0;
+    for (int i = 0; i < 50; ++i) {
+      w += (target - w - std::log(w)) * w / (w + 1.0);
+    }
+    clip = mean * w;
+  } else {
+    // The function rises through its only root; halving finds it to the last bits.
+    const auto slope = [n](double a) {
+      return a * std::erfc(a * 0.70710678118654752) - 0.79788456080286536 * std::exp(-0.5 * a * a) +
+             a / (12.0 * n * n);
+    };
+    double low = 0.0;
+    double high = 40.0;
+    for (int i = 0; i < 100; ++i) {
+      const double middle = 0.5 * (low + high);
+      (slope(middle) < 0.0 ? low : high) = middle;
+    }
+    clip = deviation * 0.5 * (low + high);
+  }
+  return detail::clipped_solution(d, (std::min)(clip, d.magnitude()), scheme, "aciq");
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_ESTIMATES_HPP
+// ---- detent/solvers/exact_mse.hpp ----
+// The scale and zero point with the least squared error there is, with a proof.
+//
+// For fixed levels k_i the best scale is b / c and its error square_sum - b^2 / c (see
+// detail::assignment), whichever levels those are: so the least error of all is square_sum less the
+// largest b^2 / c of the levels met as the scale falls from beyond the largest value to 0. At
+// |x_i| / (k - 1/2) element i steps from level k - 1 to k; that adds |x_i| to b and 2k - 1 to c.
+//
+// Between two scales upper > lower with known b and c, a step at scale t adds t / 2 to b for each 1
+// that it adds to c, so that along the way
+//
+//   b <= b(upper) + upper / 2 * (c - c(upper))       b <= b(lower) - lower / 2 * (c(lower) - c)
+//
+// and b^2 / c, which is convex in c along either line, is bounded by its values at their ends and
+// where they cross. Intervals are halved, the most promising first, until they hold few steps,
+// which are then taken one by one, or until no bound exceeds the best found.
+//
+// Sources: the sweep over breakpoints is that of Idelbayev, Molchanov, Shen, Yin, Carreira-Perpinan
+// and Alvarez, "Optimal quantization using scaled codebook", CVPR 2021; the bounds are our own.
+#ifndef DETENT_SOLVERS_EXACT_MSE_HPP
+#define DETENT_SOLVERS_EXACT_MSE_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// The most that b^2 / c reaches, in units squared, with the scale that reaches it.
+struct best_assignment {
+  double gain = 0.0;
+  double scale = 0.0;  // real
+  std::size_t candidate = 0;
+};
+
+/// Looks for the largest b^2 / c over all scales and several zero points, which differ in how far
+/// the grid reaches to either side. What a scale does to one side is found once for all of them.
+class assignment_search {
+ public:
+  assignment_search(const distribution& d, std::vector<level_caps> candidates)
+      : d_(d), candidates_(std::move(candidates)) {
+    std::int32_t negative = 0;
+    std::int32_t positive = 0;
+    for (const level_caps& caps : candidates_) {
+      negative = (std::max)(negative, caps.negative);
+      positive = (std::max)(positive, caps.positive);
+    }
+    negative_.resize(static_cast<std::size_t>(negative) + 1);
+    positive_.resize(static_cast<std::size_t>(positive) + 1);
+  }
+
+  best_assignment run() {
+    // Steps are at the values divided by k - 1/2: none above twice the largest.
+    const double top =
+        std::nextafter(2.0 * d_.magnitude(), std::numeric_limits<double>::infinity());
+    interval all{add_rung(top), add_rung(0.0), 0.0, {}};
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      all.alive.push_back(i);
+    }
+    push(std::move(all));
+    while (!heap_.empty()) {
+      std::pop_heap(heap_.begin(), heap_.end(), less_promising);
+      const interval i = std::move(heap_.back());
+      heap_.pop_back();
+      if (!(i.bound > threshold())) {
+        break;  // and so are all others
+      }
+      const double upper = rungs_[i.upper].scale;
+      const double lower = rungs_[i.lower].scale;
+      const double middle = lower > 0.0 ? std::sqrt(lower * upper) : upper / 8.0;
+      const bool divisible = middle < upper && middle > lower;  // else: many steps at one scale
+      if (!divisible || most_steps(i) <= few_steps) {
+        for (const std::size_t candidate : i.alive) {
+          if (bound_of(i, candidate) > threshold()) {
+            sweep(i, candidate);
+          }
+        }
+        continue;
+      }
+      const std::size_t between = add_rung(middle);
+      for (const std::size_t candidate : i.alive) {
+        consider(rungs_[between].at[candidate], candidate);
+      }
+      push({i.upper, between, 0.0, i.alive});
+      push({between, i.lower, 0.0, i.alive});
+    }
+    return best_;
+  }
+
+ private:
+  /// A scale and the levels there, for each candidate.
+  struct rung {
+    double scale;
+    std::vector<assignment> at;
+  };
+  struct interval {
+    std::size_t upper;  // rungs
+    std::size_t lower;
+    double bound;
+    std::vector<std::size_t> alive;  // candidates that may exceed the best found
+  };
+  struct step {
+    double scale;
+    std::int32_t level;
+    std::uint32_t side;
+    std::size_t index;
+  };
+
+  static constexpr std::uint64_t few_steps = 512;
+
+  static bool less_promising(const interval& a, const interval& b) noexcept {
+    return a.bound != b.bound ? a.bound < b.bound : a.upper < b.upper;
+  }
+  /// What rounding may make of sums that are equal does not count as more.
+  [[nodiscard]] double threshold() const noexcept { return best_.gain * (1.0 + 1e-14); }
+
+  static double gain_of(double b, double c) noexcept { return c > 0.0 ? b * b / c : 0.0; }
+
+  void consider(const assignment& a, std::size_t candidate) {
+    const double b = a.b.to_double();
+    const double c = a.c.to_double();
+    const double gain = gain_of(b, c);
+    if (gain > threshold()) {
+      best_ = {gain, b / c * d_.unit(), candidate};
+    }
+  }
+
+  /// The levels of one side at a scale, for each cap up to the largest.
+  static void assign_all(const distribution_side& side, double scale,
+                         std::vector<assignment>& of_cap) noexcept {
+    std::size_t first = 0;
+    for (std::size_t k = 1; k < of_cap.size(); ++k) {
+      assignment& a = of_cap[k];
+      a = of_cap[k - 1];
+      first = side.below((static_cast<double>(k) - 0.5) * scale, first);
+      if (first < side.size()) {
+        a.b += side.sum_above[first];
+        a.c += multiply(side.weight_above[first], 2 * k - 1);
+        a.levels += side.size() - first;
+      }
+    }
+  }
+
+  std::size_t add_rung(double scale) {
+    assign_all(d_.negative(), scale, negative_);
+    assign_all(d_.positive(), scale, positive_);
+    rung r{scale, std::vector<assignment>(candidates_.size())};
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      r.at[i] = negative_[static_cast<std::size_t>(candidates_[i].negative)];
+      const assignment& other = positive_[static_cast<std::size_t>(candidates_[i].positive)];
+      r.at[i].b += other.b;
+      r.at[i].c += other.c;
+      r.at[i].levels += other.levels;
+    }
+    rungs_.push_back(std::move(r));
+    return rungs_.size() - 1;
+  }
+
+  [[nodiscard]] std::uint64_t most_steps(const interval& i) const noexcept {
+    std::uint64_t most = 0;
+    for (const std::size_t candidate : i.alive) {
+      most = (std::max)(
+          most, rungs_[i.lower].at[candidate].levels - rungs_[i.upper].at[candidate].levels);
+    }
+    return most;
+  }
+
+  /// What b^2 / c does not exceed between two rungs; 0 where nothing happens.
+  [[nodiscard]] double bound_of(const interval& i, std::size_t candidate) const noexcept {
+    const assignment& from = rungs_[i.upper].at[candidate];
+    const assignment& to = rungs_[i.lower].at[candidate];
+    if (from.levels == to.levels) {
+      return 0.0;
+    }
+    const double upper = rungs_[i.upper].scale / d_.unit() / 2.0;
+    const double lower = rungs_[i.lower].scale / d_.unit() / 2.0;
+    const double b = from.b.to_double();
+    const double c = from.c.to_double();
+    const double more_b = (to.b - from.b).to_double();
+    const double more_c = (to.c - from.c).to_double();
+    // Where the lines cross, somewhere in [0, more_c]; rounding must not take it beyond.
+    const double over = std::fma(-lower, more_c, more_b);
+    const double crossing = std::clamp(over / (upper - lower), 0.0, more_c);
+    const double ends = (std::max)(gain_of(b, c), gain_of(b + more_b, c + more_c));
+    const double between = gain_of(std::fma(upper, crossing, b), c + crossing);
+    return (std::max)(ends, between) * (1.0 + 1e-12);
+  }
+
+  void push(interval i) {
+    const auto is_dead = [&](std::size_t candidate) {
+      const double bound = bound_of(i, candidate);
+      i.bound = (std::max)(i.bound, bound);
+      return !(bound > threshold());
+    };
+    i.alive.erase(std::remove_if(i.alive.begin(), i.alive.end(), is_dead), i.alive.end());
+    if (!i.alive.empty()) {
+      heap_.push_back(std::move(i));
+      std::push_heap(heap_.begin(), heap_.end(), less_promising);
+    }
+  }
+
+  void collect(const distribution_side& side, std::uint32_t number, std::int32_t cap, double upper,
+               double lower) {
+    std::size_t at_upper = 0;
+    std::size_t at_lower = 0;
+    for (std::int32_t k = 1; k <= cap && at_lower < side.size(); ++k) {
+      at_upper = side.below((k - 0.5) * upper, at_upper);
+      at_lower = side.below((k - 0.5) * lower, at_lower);
+      for (std::size_t i = at_lower; i < at_upper; ++i) {
+        steps_.push_back({side.values[i] / (k - 0.5), k, number, i});
+      }
+    }
+  }
+
+  /// Takes the steps of an interval one by one.
+  void sweep(const interval& i, std::size_t candidate) {
+    const double upper = rungs_[i.upper].scale;
+    const double lower = rungs_[i.lower].scale;
+    steps_.clear();
+    collect(d_.negative(), 0, candidates_[candidate].negative, upper, lower);
+    collect(d_.positive(), 1, candidates_[candidate].positive, upper, lower);
+    std::sort(steps_.begin(), steps_.end(), [](const step& a, const step& b) {
+      return a.scale != b.scale   ? a.scale > b.scale
+             : a.level != b.level ? a.level < b.level
+             : a.side != b.side   ? a.side < b.side
+                                  : a.index < b.index;
+    });
+    assignment a = rungs_[i.upper].at[candidate];
+    for (const step& s : steps_) {
+      const distribution_side& side = s.side == 0 ? d_.negative() : d_.positive();
+      a.b += side.sum_above[s.index] - side.sum_above[s.index + 1];
+      a.c += multiply(side.weight_above[s.index] - side.weight_above[s.index + 1],
+                      static_cast<std::uint64_t>(2 * s.level - 1));
+      consider(a, candidate);
+    }
+  }
+
+  const distribution& d_;
+  std::vector<level_caps> candidates_;
+  best_assignment best_;
+  std::vector<rung> rungs_;
+  std::vector<interval> heap_;
+  std::vector<step> steps_;
+  std::vector<assignment> negative_;  // of add_rung(): one side's levels for each cap
+  std::vector<assignment> positive_;
+};
+
+struct exact_scale {
+  best_assignment best;
+  std::int32_t zero_point = 0;
+};
+
+/// The best over all scales, and over all zero points where the scheme is asymmetric.
+[[nodiscard]] inline exact_scale best_scale(const distribution& d, quant_scheme scheme) {
+  const grid levels = scheme.levels;
+  // The zero point of the range comes first: it is the one to have where several are as good.
+  std::vector<std::int32_t> zero_points{reference::params_from_range(d.range(), scheme).zero_point};
+  if (!scheme.symmetric && d.magnitude() > 0.0) {
+    const bool no_negative = d.negative().size() == 0;
+    if (no_negative || d.positive().size() == 0) {
+      // Levels on a side without values are of no use.
+      zero_points = {no_negative ? levels.qmin : levels.qmax};
+    } else {
+      for (std::int32_t z = levels.qmin; z <= levels.qmax; ++z) {
+        if (z != zero_points[0]) {
+          zero_points.push_back(z);
+        }
+      }
+    }
+  }
+  std::vector<level_caps> candidates;
+  for (const std::int32_t zero_point : zero_points) {
+    candidates.push_back(caps_of(levels, zero_point));
+  }
+  const best_assignment best = assignment_search(d, std::move(candidates)).run();
+  return {best, zero_points[best.candidate]};
+}
+
+inline void require_exact_grid(quant_scheme scheme) {
+  const grid levels = scheme.levels;
+  require(levels.qmin < levels.qmax && levels.qmin >= -65536 && levels.qmax <= 65536 &&
+              levels.qmax - levels.qmin <= 255,
+          error_kind::unsupported, "exact_mse: the grid ", levels.qmin, "..", levels.qmax,
+          " has not 2 to 256 levels");
+}
+
+[[nodiscard]] inline quant_params params_of(const exact_scale& e) noexcept {
+  quant_params p;
+  p.zero_point = e.zero_point;
+  if (e.best.scale > 0.0) {
+    p.scale = static_cast<float>(e.best.scale);
+    if (p.scale < std::numeric_limits<float>::min()) {
+      p.scale = std::numeric_limits<float>::min();
+    }
+  }
+  return p;
+}
+
+/// square_sum - gain, over the weights: what no scale is below, but for the rounding of a few
+/// doubles of the size of square_sum.
+[[nodiscard]] inline double least_error(const distribution& d, double square_sum, double gain) {
+  const double exact = std::fma(-gain, d.unit() * d.unit(), square_sum);
+  return (std::max)(0.0, exact - square_sum * 1e-13) / static_cast<double>(d.weight());
+}
+
+}  // namespace detail
+
+/// The parameters with the least mean of weighted squares of x - dequantize(quantize(x)): over all
+/// scales, and over all zero points of the grid if the scheme is asymmetric. The scale is rounded
+/// to float at the end, and is at least FLT_MIN; values that are all zero have scale 1.
+///
+///   objective     the error of the parameters returned
+///   lower_bound   no real scale has less, up to 1e-13 of the mean square of the values
+///
+/// Sums are integers, so that neither the order of the values nor the CPU matters. Time grows with
+/// the sort of the values and with few (about 2 to 30) steps for each of them. Not parallel itself.
+/// Throws unsupported for grids of more than 256 levels.
+[[nodiscard]] inline scale_solution exact_mse(const distribution& d, quant_scheme scheme) {
+  detail::require_exact_grid(scheme);
+  static_cast<void>(params_from_range(d.range(), scheme));  // checks the grid
+  const detail::exact_scale best = detail::best_scale(d, scheme);
+  scale_solution s;
+  s.params = detail::params_of(best);
+  s.evidence = detail::evidence_of(d, "exact_mse", s.params, scheme.levels);
+  s.evidence.lower_bound = detail::least_error(d, d.square_sum(), best.best.gain);
+  return s;
+}
+[[nodiscard]] inline scale_solution exact_mse(std::span<const float> x, quant_scheme scheme) {
+  return exact_mse(distribution(x), scheme);
+}
+
+/// The same of a histogram, whose values are known to lie in bins and to have certain means:
+/// parameters that are best for the means.
+///
+///   objective     an upper bound of the error that the values have with these parameters
+///   lower_bound   a lower bound of the error that they have with any parameters
+///
+/// With x in [lo, hi], mean m, and g(x) = min_k of (x - k s)^2 - x^2, which is concave: the squares
+/// sum up to no less than m^2 each and no more than m^2 + (hi - m)(m - lo); g to no more than g(m)
+/// and no less than what values at the two ends would have.
+[[nodiscard]] inline scale_solution exact_mse(const histogram& h, quant_scheme scheme) {
+  detail::require_exact_grid(scheme);
+  const distribution means(h);
+  scale_solution s = exact_mse(means, scheme);
+  // What the values of bins may be away from their means.
+  detail::compensated_sum spread;
+  for (const value_bin& bin : h.bins()) {
+    const double count = static_cast<double>(bin.count);
+    const double largest = bin.largest;
+    const double smallest = bin.smallest;
+    if (!bin.excess_known) {
+      spread.add(std::fma(largest * largest, count, 0.0));
+      continue;
+    }
+    if (bin.largest == 0.0F) {
+      continue;
+    }
+    const double step =
+        static_cast<double>(std::nextafter(bin.smallest, std::numeric_limits<float>::infinity())) -
+        smallest;
+    const double above = step * (static_cast<double>(bin.excess) / count);
+    spread.add(std::fma((std::max)(0.0, largest - smallest - above) * above, count, 0.0));
+  }
+  s.evidence.objective += spread.value() / static_cast<double>(means.weight());
+  const distribution ends = distribution::of_bin_ends(h);
+  const detail::exact_scale widest = detail::best_scale(ends, scheme);
+  // The gain of the ends counts 2^14 for each value.
+  const double squares = means.square_sum() * static_cast<double>(1U << kernels::bin_dropped_bits);
+  s.evidence.lower_bound = detail::least_error(ends, squares, widest.best.gain);
+  return s;
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_EXACT_MSE_HPP
+// ---- detent/solvers/kl.hpp ----
+// The clip value whose quantized distribution diverges least from the original, over all candidates
+// that a histogram has.
+#ifndef DETENT_SOLVERS_KL_HPP
+#define DETENT_SOLVERS_KL_HPP
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// The natural logarithm of a positive normal number, to about 1e-15 of it, with the same bits
+/// everywhere: those of std::log depend on the C library and on the processor.
+[[nodiscard]] inline double natural_log(double x) noexcept {
+  int exponent = 0;
+  double mantissa = std::frexp(x, &exponent);  // in [1/2, 1)
+  if (mantissa < 0.70710678118654752) {
+    mantissa *= 2.0;
+    --exponent;
+  }
+  // log m = 2 (z + z^3 / 3 + z^5 / 5 + ...) with |z| < 0.172
+  const double z = (mantissa - 1.0) / (mantissa + 1.0);
+  const double square = z * z;
+  double sum = 1.0 / 23.0;
+  for (int i = 21; i > 0; i -= 2) {
+    sum = std::fma(sum, square, 1.0 / i);
+  }
+  return std::fma(exponent, 0.69314718055994531, 2.0 * z * sum);
+}
+
+/// The bins of one sign with sums over all smaller ones.
+struct divergence_side {
+  std::vector<double> centre;
+  std::vector<double> end;
+  std::vector<double> width;
+  std::vector<std::uint64_t> count;  // [i]: of the bins before i
+  std::vector<double> extent;        // the same of widths
+  std::vector<double> information;   // the same of count * log(count / width)
+
+  [[nodiscard]] std::size_t size() const noexcept { return centre.size(); }
+  [[nodiscard]] std::uint64_t count_of(std::size_t i) const noexcept {
+    return count[i + 1] - count[i];
+  }
+  void add(const value_bin& bin) {
+    const auto pattern = std::bit_cast<std::uint32_t>(bin.smallest);
+    const auto next_bin = std::bit_cast<float>(pattern + (1U << kernels::bin_dropped_bits));
+    const double w = static_cast<double>(next_bin) - static_cast<double>(bin.smallest);
+    const double c = static_cast<double>(bin.count);
+    if (size() == 0) {
+      count.push_back(0);
+      extent.push_back(0.0);
+      information.push_back(0.0);
+    }
+    centre.push_back(std::fma(0.5, w, static_cast<double>(bin.smallest)));
+    end.push_back(bin.largest);
+    width.push_back(w);
+    count.push_back(count.back() + bin.count);
+    extent.push_back(extent.back() + w);
+    information.push_back(std::fma(c, natural_log(c / w), information.back()));
+  }
+  /// How many bins have their centre below `bound`, of which `first` are known to.
+  [[nodiscard]] std::size_t below(double bound, std::size_t first,
+                                  std::size_t last) const noexcept {
+    return static_cast<std::size_t>(
+        std::lower_bound(centre.begin() + static_cast<std::ptrdiff_t>(first),
+                         centre.begin() + static_cast<std::ptrdiff_t>(last), bound) -
+        centre.begin());
+  }
+};
+
+/// Looks for the clip value of least divergence; see kl().
+class divergence_search {
+ public:
+  divergence_search(std::span<const value_bin> bins, value_range range, quant_scheme scheme)
+      : range_(range), scheme_(scheme) {
+    // Of a symmetric scheme both sides are the same.
+    const std::vector<value_bin> merged =
+        scheme.symmetric ? magnitudes(bins) : std::vector<value_bin>(bins.begin(), bins.end());
+    for (const value_bin& bin : merged) {
+      if (!bin.negative && bin.smallest > 0.0F) {
+        sides_[1].add(bin);
+      }
+    }
+    for (std::size_t i = merged.size(); i-- > 0;) {
+      if (merged[i].negative && merged[i].smallest > 0.0F) {
+        sides_[0].add(merged[i]);
+      }
+    }
+    for (const divergence_side& side : sides_) {
+      total_ += side.size() == 0 ? 0 : side.count.back();
+    }
+  }
+
+  struct result {
+    double clip;
+    double divergence;
+  };
+  [[nodiscard]] result run() const {
+    std::vector<double> candidates;
+    for (const divergence_side& side : sides_) {
+      candidates.insert(candidates.end(), side.end.begin(), side.end.end());
+    }
+    std::sort(candidates.begin(), candidates.end());
+    candidates.erase(std::unique(candidates.begin(), candidates.end()), candidates.end());
+    result best{0.0, std::numeric_limits<double>::infinity()};
+    if (candidates.empty()) {
+      return {0.0, 0.0};
+    }
+    // From the largest down; where two are as good, the one that clips less. Fewer bins than levels
+    // say nothing: each has a level of its own, and one alone, with all the others on top, has
+    // divergence 0.
+    const double steps = static_cast<double>(scheme_.levels.qmax) - scheme_.levels.qmin;
+    const double levels = scheme_.symmetric ? std::floor(steps / 2.0) : steps;
+    for (std::size_t i = candidates.size(); i-- > 0;) {
+      const bool is_largest = i + 1 == candidates.size();
+      if (!is_largest && static_cast<double>(kept_bins(candidates[i])) < levels) {
+        break;
+      }
+      const double divergence = of_clip(candidates[i], best.divergence);
+      if (divergence < best.divergence) {
+        best = {candidates[i], divergence};
+      }
+    }
+    return best;
+  }
+
+ private:
+  /// How many bins of a side do not reach beyond a clip value.
+  [[nodiscard]] static std::size_t kept_bins(const divergence_side& side, double clip) noexcept {
+    return static_cast<std::size_t>(std::upper_bound(side.end.begin(), side.end.end(), clip) -
+                                    side.end.begin());
+  }
+  [[nodiscard]] std::size_t kept_bins(double clip) const noexcept {
+    return kept_bins(sides_[0], clip) + kept_bins(sides_[1], clip);
+  }
+
+  /// The divergence, or infinity as soon as it is known to be more than `limit`.
+  [[nodiscard]] double of_clip(double clip, double limit) const {
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    const double lower = (std::max)(-clip, static_cast<double>(range_.lower));
+    const double upper = (std::min)(clip, static_cast<double>(range_.upper));
+    const double steps = static_cast<double>(scheme_.levels.qmax) - scheme_.levels.qmin;
+    const double bottom = (std::min)(lower, 0.0);
+    const double top = (std::max)(upper, 0.0);
+    const double scale =
+        scheme_.symmetric ? clip / std::floor(steps / 2.0) : (top - bottom) / steps;
+
+    std::size_t kept_count[2];
+    double kept = 0.0;
+    for (int s = 0; s < 2; ++s) {
+      const divergence_side& side = sides_[s];
+      kept_count[s] = kept_bins(side, clip);
+      kept += kept_count[s] == 0 ? 0.0 : static_cast<double>(side.count[kept_count[s]]);
+    }
+    const double total = static_cast<double>(total_);
+    double sum = total * natural_log(kept / total);
+    // What is clipped goes to the last bin of its side, which does not have it when quantized.
+    for (int s = 0; s < 2; ++s) {
+      const divergence_side& side = sides_[s];
+      const double tail = side.size() == 0
+                              ? 0.0
+                              : static_cast<double>(side.count.back() - side.count[kept_count[s]]);
+      if (tail == 0.0) {
+        continue;
+      }
+      if (kept_count[s] == 0) {
+        return infinity;  // nowhere to go
+      }
+      const std::size_t last = kept_count[s] - 1;
+      const double level = std::floor(side.centre[last] / scale + 0.5);
+      const std::size_t first = side.below((level - 0.5) * scale, 0, kept_count[s]);
+      const double mass = static_cast<double>(side.count[kept_count[s]] - side.count[first]);
+      const double extent = side.extent[kept_count[s]] - side.extent[first];
+      const double count = static_cast<double>(side.count_of(last));
+      const double with_tail = count + tail;
+      sum += std::fma(with_tail, natural_log(with_tail), -count * natural_log(count));
+      sum = std::fma(-tail, natural_log(side.width[last]) + natural_log(mass / extent), sum);
+      // Of two events, the last bin and everything else, the divergence is no larger.
+      const double p = with_tail / total;
+      const double q = (std::min)(mass / extent * side.width[last] / kept, 1.0);
+      const double rest = p < 1.0 && q < 1.0 ? (1.0 - p) * natural_log((1.0 - p) / (1.0 - q)) : 0.0;
+      if (std::fma(p, natural_log(p / q), rest) > limit) {
+        return infinity;
+      }
+    }
+    // Level 0 has bins of both sides.
+    std::size_t first[2];
+    double mass = 0.0;
+    double extent = 0.0;
+    for (int s = 0; s < 2; ++s) {
+      first[s] = sides_[s].below(0.5 * scale, 0, kept_count[s]);
+      if (first[s] != 0) {
+        mass += static_cast<double>(sides_[s].count[first[s]]);
+        extent += sides_[s].extent[first[s]];
+      }
+    }
+    sum = mass > 0.0 ? std::fma(-mass, natural_log(mass / extent), sum) : sum;
+    for (int s = 0; s < 2; ++s) {
+      const divergence_side& side = sides_[s];
+      sum += kept_count[s] == 0 ? 0.0 : side.information[kept_count[s]];
+      for (double level = 1.0; first[s] < kept_count[s]; ++level) {
+        const std::size_t next = side.below((level + 0.5) * scale, first[s], kept_count[s]);
+        if (next > first[s]) {
+          const double m = static_cast<double>(side.count[next] - side.count[first[s]]);
+          sum = std::fma(-m, natural_log(m / (side.extent[next] - side.extent[first[s]])), sum);
+        }
+        first[s] = next;
+      }
+    }
+    return (std::max)(sum / total, 0.0);
+  }
+
+  value_range range_;
+  quant_scheme scheme_;
+  divergence_side sides_[2];  // negative, positive
+  std::uint64_t total_ = 0;
+};
+
+}  // namespace detail
+
+/// The clip value T of least Kullback-Leibler divergence, in nats, among the ends of all bins:
+///
+///   scale  T / (levels on one side) if the scheme is symmetric, else
+///          (min(T, upper) - max(-T, lower)) / (qmax - qmin)
+///   P      the counts of the bins up to T, those beyond it added to the last one of their side
+///   Q      the counts of the bins up to T, shared out anew within each level: in proportion to the
+///          widths of the bins that are not empty and whose centre rounds to that level
+///
+/// both divided by their sums. The range seen, cut to [-T, T], gives the parameters by the
+/// canonical rule. Candidates with fewer bins up to them than the grid has levels are left out, but
+/// for the largest: clipping nothing. Zeros, which every grid has, do not count, nor do values
+/// below 2^-30 of the largest. All other candidates are judged; most of them by a bound of the
+/// divergence that tells that they are not the best.
+///
+/// `bins` ascend, and are those of a histogram with `range`. Throws as params_from_range().
+///
+/// Source: after Migacz, "8-bit inference with TensorRT", GTC 2017, with densities in place of bins
+/// of one width.
+[[nodiscard]] inline scale_solution kl(std::span<const value_bin> bins, value_range range,
+                                       quant_scheme scheme) {
+  const detail::divergence_search::result best =
+      detail::divergence_search(bins, range, scheme).run();
+  const auto clip = static_cast<float>(best.clip);
+  scale_solution s;
+  // With nothing but zeros and as good as zeros, the range stays what it is.
+  s.params = params_from_range(clip > 0.0F ? detail::clipped(range, clip) : range, scheme);
+  s.evidence.method = "kl";
+  s.evidence.objective = best.divergence;
+  s.evidence.lower = range.lower;
+  s.evidence.upper = range.upper;
+  std::uint64_t clipped = 0;
+  for (const value_bin& bin : bins) {
+    s.evidence.count += bin.count;
+    clipped += clip > 0.0F && bin.largest > clip ? bin.count : 0;
+  }
+  s.evidence.clipped_fraction =
+      static_cast<double>(clipped) / static_cast<double>(s.evidence.count);
+  return s;
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_KL_HPP
+
+DETENT_NAMESPACE_BEGIN
+
+/// Collects a histogram; `Solver{}(histogram, scheme)` is what finalize() returns. Throws as
+/// histogram does.
+template <bin_content kContent, class Solver>
+class solving_observer {
+ public:
+  explicit solving_observer(bin_storage storage = bin_storage::dense) : histogram_(storage) {}
+
+  void observe(std::span<const float> x) { histogram_.observe(x); }
+  void observe(tensor_view<const float> x) { histogram_.observe(x); }
+  void merge(const solving_observer& other) { histogram_.merge(other.histogram_); }
+  [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
+    return Solver{}(histogram_, scheme);
+  }
+  [[nodiscard]] const basic_histogram<kContent>& histogram() const noexcept { return histogram_; }
+
+  void write(detail::byte_writer& out) const { histogram_.write(out); }
+  void read(detail::byte_reader& in) { histogram_.read(in); }
+
+ private:
+  basic_histogram<kContent> histogram_;
+};
+
+namespace detail {
+struct solve_kl {
+  scale_solution operator()(const count_histogram& h, quant_scheme scheme) const {
+    return kl(h.bins(), h.range(), scheme);
+  }
+};
+struct solve_mse {
+  scale_solution operator()(const histogram& h, quant_scheme scheme) const {
+    return exact_mse(h, scheme);
+  }
+};
+struct solve_grid_mse {
+  scale_solution operator()(const histogram& h, quant_scheme scheme) const {
+    return grid_mse(distribution(h), scheme);
+  }
+};
+struct solve_octav {
+  scale_solution operator()(const histogram& h, quant_scheme scheme) const {
+    return octav(distribution(h), scheme);
+  }
+};
+struct solve_aciq {
+  scale_solution operator()(const histogram& h, quant_scheme scheme) const {
+    return aciq(distribution(h), scheme);
+  }
+};
+}  // namespace detail
+
+/// kl() of the values.
+using kl_observer = solving_observer<bin_content::counts, detail::solve_kl>;
+/// exact_mse() of the values' histogram, with bounds of their error.
+using mse_observer = solving_observer<bin_content::sums, detail::solve_mse>;
+/// grid_mse(), octav() and aciq() of the means of bins.
+using grid_mse_observer = solving_observer<bin_content::sums, detail::solve_grid_mse>;
+using octav_observer = solving_observer<bin_content::sums, detail::solve_octav>;
+using aciq_observer = solving_observer<bin_content::sums, detail::solve_aciq>;
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_HISTOGRAM_OBSERVERS_HPP
+// ---- detent/observers/isotone.hpp ----
+// Scales that keep the order of the largest values of each row: for classifiers' outputs.
+#ifndef DETENT_OBSERVERS_ISOTONE_HPP
+#define DETENT_OBSERVERS_ISOTONE_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <span>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+
+struct isotone_options {
+  quant_scheme scheme = asymmetric<std::uint8_t>;  // that finalize() will be asked for
+  std::size_t top_k = 1;  // the first k of a row stay the first k, in order
+};
+
+/// For each row (a run of the last axis), with its values L1 >= L2 >= ... (magnitudes if the scheme
+/// is symmetric), the first k keep their order under scale s if
+///
+///   L2 / (c - 0.51) <= s <= 2 * min over j <= k of (Lj - max(Lj+1, 0))
+///
+/// with c levels above the zero point: L2 is not clipped, and neighbours are half a step apart at
+/// least. The scale returned is one for which this holds for the most rows, the smallest that the
+/// histograms of both ends tell: at ends of bins, where the number of rows is known exactly.
+///
+///   objective     the share of rows without that certainty, 1 - rows(s) / rows
+///   lower_bound   no scale has less
+///
+/// Where no row has such scales, the range seen gives the parameters. Symmetric schemes take one
+/// pass. Asymmetric ones take two: the first for the range, which sets the zero point by the
+/// canonical rule, the second for the rows. Memory: 504 KiB.
+///
+/// Source: PPQ's isotone observer, for k = 1 and zero point 0 (ppq::isotone_observer is that one to
+/// the bit); k, zero points and bounded memory are our own.
+class isotone_observer {
+ public:
+  /// Throws invalid_argument if top_k is 0.
+  explicit isotone_observer(isotone_options options = {}) : options_(options) {
+    detail::require(options.top_k > 0, error_kind::invalid_argument,
+                    "isotone_observer: top_k is 0");
+    cap_ = half_levels();
+  }
+
+  [[nodiscard]] std::size_t phases() const noexcept { return options_.scheme.symmetric ? 1 : 2; }
+  /// Throws as min_max_observer::range() if the first pass has seen nothing fit for a range.
+  void begin_phase(std::size_t phase) {
+    if (phase == 0) {
+      return;
+    }
+    detail::require(phase < phases(), error_kind::invalid_argument,
+                    "isotone_observer: there is no phase ", phase);
+    zero_point_ = params_from_range(range_.range(), options_.scheme).zero_point;
+    cap_ = options_.scheme.levels.qmax - zero_point_;
+    second_ = true;
+  }
+
+  void observe(tensor_view<const float> x) {
+    if (x.rank == 0 || x.size() == 0) {
+      return;
+    }
+    detail::require(x.data != nullptr, error_kind::invalid_argument,
+                    "isotone_observer: null data with size ", x.size());
+    detail::for_each_row(
+        x, [&](const float* row, std::size_t n, std::ptrdiff_t stride, const auto& /*index*/) {
+          values_.resize(n);
+          for (std::size_t i = 0; i < n; ++i) {
+            values_[i] = row[static_cast<std::ptrdiff_t>(i) * stride];
+          }
+          if (!second_) {
+            range_.observe(values_);
+          }
+          if (second_ || options_.scheme.symmetric) {
+            observe_row();
+          }
+        });
+  }
+  /// A single row.
+  void observe(std::span<const float> x) {
+    const std::size_t shape[] = {x.size()};
+    observe(tensor_view<const float>(x.data(), shape));
+  }
+
+  /// Throws invalid_argument for other options, another pass, or a second pass with another zero
+  /// point.
+  void merge(const isotone_observer& other) {
+    detail::require(
+        options_.top_k == other.options_.top_k && second_ == other.second_ &&
+            options_.scheme.symmetric == other.options_.scheme.symmetric &&
+            options_.scheme.levels == other.options_.scheme.levels && cap_ == other.cap_,
+        error_kind::invalid_argument, "isotone_observer: merging other options or another pass");
+    if (!second_) {
+      range_.merge(other.range_);
+    }
+    lower_.merge(other.lower_);
+    upper_.merge(other.upper_);
+    rows_ += other.rows_;
+  }
+
+  [[nodiscard]] std::uint64_t count_rows() const noexcept { return rows_; }
+
+  /// Throws invalid_argument for another scheme than that of the options, or as
+  /// min_max_observer::range().
+  [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
+    detail::require(
+        scheme.symmetric == options_.scheme.symmetric && scheme.levels == options_.scheme.levels,
+        error_kind::invalid_argument, "isotone_observer: it was made for another scheme");
+    const value_range seen = range_.range();
+    scale_solution s;
+    s.params = params_from_range(seen, scheme);
+    s.evidence.method = "isotone";
+    s.evidence.count = range_.count();
+    s.evidence.lower = seen.lower;
+    s.evidence.upper = seen.upper;
+    if (lower_.count() == 0) {
+      s.evidence.objective = rows_ > 0 ? 1.0 : 0.0;
+      s.evidence.lower_bound = s.evidence.objective;
+      return s;
+    }
+    // Rows whose scales begin at or below an end of a bin, less those whose scales end below it.
+    const std::vector<value_bin> begins = lower_.bins();
+    const std::vector<value_bin> ends = upper_.bins();
+    std::uint64_t begun = 0;
+    std::uint64_t ended_surely = 0;   // below the candidate
+    std::uint64_t ended_perhaps = 0;  // at or below
+    std::size_t sure = 0;
+    std::size_t perhaps = 0;
+    std::uint64_t most = 0;
+    std::uint64_t bound = 0;
+    for (const value_bin& bin : begins) {
+      const value_range b = bin.range();
+      while (sure < ends.size() && ends[sure].range().upper < b.lower) {
+        ended_surely += ends[sure++].count;
+      }
+      const float candidate = (std::max)(b.upper, std::numeric_limits<float>::min());
+      while (perhaps < ends.size() && ends[perhaps].range().lower < candidate) {
+        ended_perhaps += ends[perhaps++].count;
+      }
+      begun += bin.count;
+      bound = (std::max)(bound, begun - ended_surely);
+      const std::uint64_t now = begun - (std::min)(begun, ended_perhaps);
+      if (now > most) {
+        most = now;
+        s.params = {candidate, scheme.symmetric ? s.params.zero_point : zero_point_};
+      }
+    }
+    s.evidence.objective = 1.0 - static_cast<double>(most) / static_cast<double>(rows_);
+    s.evidence.lower_bound = 1.0 - static_cast<double>(bound) / static_cast<double>(rows_);
+    return s;
+  }
+
+  void write(detail::byte_writer& out) const {
+    out.put(options_.scheme.levels.qmin);
+    out.put(options_.scheme.levels.qmax);
+    out.put(static_cast<std::uint8_t>(options_.scheme.symmetric));
+    out.put(static_cast<std::uint8_t>(second_));
+    out.put(static_cast<std::uint64_t>(options_.top_k));
+    out.put(zero_point_);
+    out.put(rows_);
+    range_.write(out);
+    lower_.write(out);
+    upper_.write(out);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    isotone_options options;
+    options.scheme.levels.qmin = in.get<std::int32_t>();
+    options.scheme.levels.qmax = in.get<std::int32_t>();
+    options.scheme.symmetric = in.get<std::uint8_t>() != 0;
+    const bool second = in.get<std::uint8_t>() != 0;
+    options.top_k = in.get_size(std::uint64_t{1} << 32);
+    const auto zero_point = in.get<std::int32_t>();
+    const auto rows = in.get<std::uint64_t>();
+    detail::require(options.top_k > 0 && options.scheme.levels.qmin < options.scheme.levels.qmax &&
+                        zero_point >= options.scheme.levels.qmin &&
+                        zero_point <= options.scheme.levels.qmax &&
+                        !(second && options.scheme.symmetric),
+                    error_kind::bad_file, "isotone_observer: the state is impossible");
+    isotone_observer next(options);
+    next.second_ = second;
+    next.zero_point_ = zero_point;
+    next.cap_ = second ? options.scheme.levels.qmax - zero_point : next.cap_;
+    next.rows_ = rows;
+    next.range_.read(in);
+    next.lower_.read(in);
+    next.upper_.read(in);
+    detail::require(next.lower_.count() == next.upper_.count() && next.lower_.count() <= rows,
+                    error_kind::bad_file, "isotone_observer: the state is impossible");
+    *this = std::move(next);
+  }
+
+ private:
+  [[nodiscard]] std::int32_t half_levels() const noexcept {
+    const grid levels = options_.scheme.levels;
+    const std::int32_t middle = (levels.qmin + levels.qmax + 1) >> 1;
+    return (std::min)(levels.qmax - middle, middle - levels.qmin);
+  }
+
+  void observe_row() {
+    for (const float value : values_) {
+      if (!std::isfinite(value)) {
+        ++rows_;  // range() tells of it
+        return;
+      }
+    }
+    ++rows_;
+    if (options_.scheme.symmetric) {
+      for (float& value : values_) {
+        value = std::fabs(value);
+      }
+    }
+    const std::size_t first = (std::min)(values_.size(), options_.top_k + 1);
+    std::partial_sort(values_.begin(), values_.begin() + static_cast<std::ptrdiff_t>(first),
+                      values_.end(), std::greater<>());
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    double gap = infinity;
+    for (std::size_t i = 0; i + 1 < first; ++i) {
+      const double next = (std::max)(values_[i + 1], 0.0F);
+      gap = (std::min)(gap, static_cast<double>(values_[i]) - next);
+    }
+    // A row of one value has no order to keep.
+    const double second = first > 1 ? (std::max)(static_cast<double>(values_[1]), 0.0) : 0.0;
+    const double lower = cap_ > 0 ? second / (cap_ - 0.51) : infinity;
+    const double upper = 2.0 * gap;
+    if (!(lower < upper) || !(values_[0] > 0.0F)) {
+      return;
+    }
+    // Rounded inwards: what is said to hold does.
+    constexpr float largest = std::numeric_limits<float>::max();
+    auto begin = static_cast<float>((std::min)(lower, static_cast<double>(largest)));
+    begin = static_cast<double>(begin) < lower ? std::nextafter(begin, largest) : begin;
+    auto end = upper > static_cast<double>(largest) ? largest : static_cast<float>(upper);
+    end = static_cast<double>(end) > upper ? std::nextafter(end, 0.0F) : end;
+    if (begin <= end) {
+      lower_.observe(std::span<const float>(&begin, 1));
+      upper_.observe(std::span<const float>(&end, 1));
+    }
+  }
+
+  isotone_options options_;
+  std::int32_t cap_ = 0;  // levels above the zero point
+  std::int32_t zero_point_ = 0;
+  bool second_ = false;
+  std::uint64_t rows_ = 0;
+  min_max_observer range_;
+  count_histogram lower_;      // of the smallest scales of rows
+  count_histogram upper_;      // of the largest
+  std::vector<float> values_;  // of the row at hand
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_ISOTONE_HPP
+// ---- detent/observers/moving_average.hpp ----
+// Ranges that follow the batches.
+#ifndef DETENT_OBSERVERS_MOVING_AVERAGE_HPP
+#define DETENT_OBSERVERS_MOVING_AVERAGE_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+DETENT_NAMESPACE_BEGIN
+
+/// The averages of the batches' ends, each batch with more weight than those before it:
+///
+///   lower = lower + constant * (batch's lower - lower)           the first batch: its own range
+///   upper likewise                                               in double
+///
+/// It is about the order of batches, so that the result depends on it and on how values are split;
+/// merge(other) means that the batches of `other` came after. Batches without values do not count.
+class moving_average_observer {
+ public:
+  /// Throws invalid_argument if the constant is not in (0, 1].
+  explicit moving_average_observer(double constant = 0.01) : constant_(constant) {
+    detail::require(constant > 0.0 && constant <= 1.0, error_kind::invalid_argument,
+                    "moving_average_observer: the constant ", constant, " is not in (0, 1]");
+  }
+
+  /// One batch. Throws invalid_argument if it has a NaN or an infinity.
+  void observe(std::span<const float> x) {
+    if (x.empty()) {
+      return;
+    }
+    min_max_observer batch;
+    batch.observe(x);
+    const value_range r = batch.range();
+    if (batches_ == 0) {
+      first_ = {r.lower, r.upper};
+      now_ = first_;
+    } else {
+      now_ = {std::fma(constant_, r.lower - now_.lower, now_.lower),
+              std::fma(constant_, r.upper - now_.upper, now_.upper)};
+    }
+    ++batches_;
+    count_ += x.size();
+  }
+
+  /// As if the batches of `other` had come after those seen here, up to rounding. Throws
+  /// invalid_argument for another constant.
+  void merge(const moving_average_observer& other) {
+    detail::require(constant_ == other.constant_, error_kind::invalid_argument,
+                    "moving_average_observer: merging the constant ", other.constant_, " into ",
+                    constant_);
+    if (other.batches_ == 0) {
+      return;
+    }
+    if (batches_ == 0) {
+      *this = other;
+      return;
+    }
+    // The other average began with its first batch where this one would have gone on.
+    const double left = std::pow(1.0 - constant_, static_cast<double>(other.batches_));
+    now_ = {std::fma(left, now_.lower - other.first_.lower, other.now_.lower),
+            std::fma(left, now_.upper - other.first_.upper, other.now_.upper)};
+    batches_ += other.batches_;
+    count_ += other.count_;
+  }
+
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+
+  /// Throws invalid_argument if nothing was observed.
+  [[nodiscard]] value_range range() const {
+    detail::require(batches_ > 0, error_kind::invalid_argument,
+                    "moving_average_observer: nothing was observed");
+    return {static_cast<float>(now_.lower), static_cast<float>(now_.upper)};
+  }
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme);
+  }
+
+  void write(detail::byte_writer& out) const {
+    for (const double value : {constant_, first_.lower, first_.upper, now_.lower, now_.upper}) {
+      out.put(value);
+    }
+    out.put(batches_);
+    out.put(count_);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    moving_average_observer next;
+    next.constant_ = in.get<double>();
+    next.first_.lower = in.get<double>();
+    next.first_.upper = in.get<double>();
+    next.now_.lower = in.get<double>();
+    next.now_.upper = in.get<double>();
+    next.batches_ = in.get<std::uint64_t>();
+    next.count_ = in.get<std::uint64_t>();
+    constexpr double largest = std::numeric_limits<float>::max();
+    const auto is_range = [](const ends& e) {
+      return e.lower >= -largest && e.lower <= e.upper && e.upper <= largest;
+    };
+    detail::require(next.constant_ > 0.0 && next.constant_ <= 1.0 && is_range(next.first_) &&
+                        is_range(next.now_) && next.batches_ <= next.count_,
+                    error_kind::bad_file, "moving_average_observer: the state is impossible");
+    *this = next;
+  }
+
+ private:
+  struct ends {
+    double lower = 0.0;
+    double upper = 0.0;
+  };
+  double constant_;
+  ends first_;  // the first batch
+  ends now_;
+  std::uint64_t batches_ = 0;
+  std::uint64_t count_ = 0;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_MOVING_AVERAGE_HPP
+// ---- detent/observers/percentile.hpp ----
+// Ranges that leave out a share of the values at either end.
+#ifndef DETENT_OBSERVERS_PERCENTILE_HPP
+#define DETENT_OBSERVERS_PERCENTILE_HPP
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+
+struct percentile_options {
+  double percentile = 99.99;  // of the values, in the range
+  /// Of the magnitudes, for asymmetric schemes as well: the range seen, cut to [-q, q].
+  bool absolute = false;
+  /// Two passes, the second for what lies within the bins: exact, where one pass gives the bin's
+  /// outer end, at most 1/512 too far out.
+  bool exact = false;
+};
+
+/// The range between two order statistics, or of an order statistic of the magnitudes:
+///
+///   asymmetric  lower = that of rank n + 1 - r, upper = that of rank r
+///   symmetric   the magnitude of rank r                            r = quantile_rank(percentile,
+///   n)
+///
+/// and parameters from that range by the canonical rule. Memory: 252 KiB, and 128 KiB for each of
+/// three bins in the second pass of exact ones.
+class percentile_observer {
+ public:
+  /// Throws invalid_argument if the percentile is not in (0, 100].
+  explicit percentile_observer(percentile_options options = {},
+                               bin_storage storage = bin_storage::dense)
+      : options_(options), histogram_(storage) {
+    detail::require(options.percentile > 0.0 && options.percentile <= 100.0,
+                    error_kind::invalid_argument, "percentile_observer: the percentile ",
+                    options.percentile, " is not in (0, 100]");
+  }
+
+  [[nodiscard]] std::size_t phases() const noexcept { return options_.exact ? 2 : 1; }
+  /// Throws as histogram::range() when the second pass begins.
+  void begin_phase(std::size_t phase) {
+    if (phase == 0) {
+      return;
+    }
+    detail::require(options_.exact && phase == 1, error_kind::invalid_argument,
+                    "percentile_observer: there is no phase ", phase);
+    const std::vector<value_bin> bins = histogram_.bins();
+    const std::uint64_t rank = rank_of(histogram_.count());
+    aims_[0] = aim_at(bins, histogram_.count() + 1 - rank, false);
+    aims_[1] = aim_at(bins, rank, false);
+    aims_[2] = aim_at(magnitudes(bins), rank, true);
+    second_ = true;
+  }
+
+  void observe(std::span<const float> x) {
+    if (!second_) {
+      histogram_.observe(x);
+      return;
+    }
+    detail::require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
+                    "percentile_observer: null data with size ", x.size());
+    for (const float value : x) {
+      const auto bits = std::bit_cast<std::uint32_t>(value);
+      const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+      for (aim& a : aims_) {
+        if (!a.counts.empty() && magnitude >> shift == a.key &&
+            (a.both_signs || a.negative == (bits >> 31 != 0))) {
+          ++a.counts[magnitude & mask];
+        }
+      }
+    }
+  }
+
+  /// Throws invalid_argument if the two are in different passes, or began the second one with
+  /// different values behind them.
+  void merge(const percentile_observer& other) {
+    detail::require(second_ == other.second_, error_kind::invalid_argument,
+                    "percentile_observer: merging the first pass with the second");
+    if (!second_) {
+      histogram_.merge(other.histogram_);
+      return;
+    }
+    for (std::size_t i = 0; i < aims_.size(); ++i) {
+      aim& a = aims_[i];
+      const aim& b = other.aims_[i];
+      detail::require(a.key == b.key && a.rank == b.rank && a.counts.size() == b.counts.size(),
+                      error_kind::invalid_argument,
+                      "percentile_observer: merging second passes over different data");
+      for (std::size_t k = 0; k < a.counts.size(); ++k) {
+        a.counts[k] += b.counts[k];
+      }
+    }
+  }
+
+  [[nodiscard]] const count_histogram& histogram() const noexcept { return histogram_; }
+
+  /// The range for a scheme. Throws as histogram::range().
+  [[nodiscard]] value_range range(bool symmetric) const {
+    const value_range seen = histogram_.range();
+    if (symmetric || options_.absolute) {
+      const float q = outer_end(2, true);
+      return detail::clipped(seen, q);
+    }
+    return {outer_end(0, false), outer_end(1, true)};
+  }
+
+  [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
+    const value_range r = range(scheme.symmetric);
+    scale_solution s;
+    s.params = params_from_range(r, scheme);
+    s.evidence.method = options_.absolute ? "absolute_percentile" : "percentile";
+    s.evidence.count = histogram_.count();
+    s.evidence.lower = histogram_.range().lower;
+    s.evidence.upper = histogram_.range().upper;
+    std::uint64_t outside = 0;
+    for (const value_bin& bin : histogram_.bins()) {
+      const value_range b = bin.range();
+      outside += b.lower < r.lower || b.upper > r.upper ? bin.count : 0;
+    }
+    s.evidence.clipped_fraction =
+        static_cast<double>(outside) / static_cast<double>(s.evidence.count);
+    s.evidence.objective = s.evidence.clipped_fraction;
+    return s;
+  }
+
+  /// Only what the first pass has seen is saved.
+  void write(detail::byte_writer& out) const {
+    detail::require(!second_, error_kind::unsupported,
+                    "percentile_observer: the second pass cannot be saved");
+    out.put(options_.percentile);
+    out.put(static_cast<std::uint8_t>(options_.absolute));
+    out.put(static_cast<std::uint8_t>(options_.exact));
+    histogram_.write(out);
+  }
+  void read(detail::byte_reader& in) {
+    percentile_options options;
+    options.percentile = in.get<double>();
+    options.absolute = in.get<std::uint8_t>() != 0;
+    options.exact = in.get<std::uint8_t>() != 0;
+    detail::require(options.percentile > 0.0 && options.percentile <= 100.0, error_kind::bad_file,
+                    "percentile_observer: the percentile ", options.percentile,
+                    " is not in (0, 100]");
+    histogram_.read(in);
+    options_ = options;
+    second_ = false;
+  }
+
+ private:
+  static constexpr int shift = kernels::bin_dropped_bits;
+  static constexpr std::uint32_t mask = (1U << shift) - 1U;
+
+  /// A bin whose values are counted one by one in the second pass.
+  struct aim {
+    std::uint32_t key = 0;  // the upper bits of the magnitudes
+    bool negative = false;
+    bool both_signs = false;
+    std::uint64_t rank = 0;             // in the bin, ascending
+    std::vector<std::uint64_t> counts;  // none where the bin says all
+  };
+
+  [[nodiscard]] std::uint64_t rank_of(std::uint64_t count) const {
+    return quantile_rank(options_.percentile / 100.0, count);
+  }
+
+  static aim aim_at(std::span<const value_bin> bins, std::uint64_t rank, bool both_signs) {
+    aim a;
+    a.both_signs = both_signs;
+    std::uint64_t below = 0;
+    for (const value_bin& bin : bins) {
+      if (rank - below <= bin.count) {
+        a.rank = rank - below;
+        a.negative = bin.negative;
+        if (bin.largest > bin.smallest && bin.smallest > 0.0F) {
+          a.key = std::bit_cast<std::uint32_t>(bin.smallest) >> shift;
+          a.counts.resize(mask + 1);
+        }
+        return a;
+      }
+      below += bin.count;
+    }
+    return a;
+  }
+
+  /// An order statistic, or the end of its bin: which = 0 lower, 1 upper, 2 magnitude.
+  [[nodiscard]] float outer_end(std::size_t which, bool upper) const {
+    const std::uint64_t count = histogram_.count();
+    const std::uint64_t rank = which == 0 ? count + 1 - rank_of(count) : rank_of(count);
+    const std::vector<value_bin> bins = histogram_.bins();
+    const aim& a = aims_[which];
+    if (second_ && !a.counts.empty()) {
+      std::uint64_t all = 0;
+      for (const std::uint64_t n : a.counts) {
+        all += n;
+      }
+      detail::require(all >= a.rank, error_kind::invalid_argument,
+                      "percentile_observer: the second pass has not seen the data of the first");
+      // From the smallest value up: of negative ones, from the largest magnitude down.
+      std::uint64_t below = 0;
+      for (std::uint32_t i = 0; i <= mask; ++i) {
+        const std::uint32_t place = a.negative && !a.both_signs ? mask - i : i;
+        below += a.counts[place];
+        if (below >= a.rank) {
+          const auto magnitude = std::bit_cast<float>(a.key << shift | place);
+          return a.negative && !a.both_signs ? -magnitude : magnitude;
+        }
+      }
+    }
+    const value_range r = order_statistic(which == 2 ? magnitudes(bins) : bins, rank);
+    return upper ? r.upper : r.lower;
+  }
+
+  percentile_options options_;
+  count_histogram histogram_;
+  bool second_ = false;
+  std::array<aim, 3> aims_;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_PERCENTILE_HPP
+// ---- detent/observers/registry.hpp ----
+// Observers by name: those of the library, and those that its users add.
+#ifndef DETENT_OBSERVERS_REGISTRY_HPP
+#define DETENT_OBSERVERS_REGISTRY_HPP
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+// ---- detent/observers/sample_range.hpp ----
+// Ranges made of the ranges of samples: means and medians of their ends.
+#ifndef DETENT_OBSERVERS_SAMPLE_RANGE_HPP
+#define DETENT_OBSERVERS_SAMPLE_RANGE_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+
+/// What becomes of the lower and of the upper ends of the samples' ranges.
+enum class sample_aggregator : std::uint8_t {
+  min_max,  // the widest
+  mean,
+  median,            // the lower one of the two in the middle
+  mean_no_outliers,  // without the outermost 1e-4 at either end, rounded up to whole samples
+  median_no_outliers,
+  narrowest,  // the largest lower and the smallest upper end
+};
+
+/// Each observe() is a sample. Its smallest and its largest value go into a histogram each, so that
+/// memory does not grow with the number of samples, nor does their order matter. How values are
+/// split into samples does matter: that is what it is about. Means are exact up to the rounding of
+/// one double where all samples count; where a part of a bin counts, and for medians, values are
+/// those of bins: at most 1/512 off, and exact where a bin holds one sample.
+class sample_range_observer {
+ public:
+  explicit sample_range_observer(sample_aggregator aggregator)
+      : aggregator_(aggregator), lower_(bin_storage::sparse), upper_(bin_storage::sparse) {}
+
+  /// One sample; nothing if it has no values. Throws invalid_argument for a NaN or an infinity.
+  void observe(std::span<const float> x) {
+    if (x.empty()) {
+      return;
+    }
+    min_max_observer sample;
+    sample.observe(x);
+    const value_range r = sample.range();
+    lower_.observe(std::span<const float>(&r.lower, 1));
+    upper_.observe(std::span<const float>(&r.upper, 1));
+    count_ += x.size();
+  }
+
+  /// Throws invalid_argument for another aggregator.
+  void merge(const sample_range_observer& other) {
+    detail::require(aggregator_ == other.aggregator_, error_kind::invalid_argument,
+                    "sample_range_observer: merging another aggregator");
+    lower_.merge(other.lower_);
+    upper_.merge(other.upper_);
+    count_ += other.count_;
+  }
+
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+  [[nodiscard]] std::uint64_t count_samples() const noexcept { return lower_.count(); }
+
+  /// Throws invalid_argument if nothing was observed.
+  [[nodiscard]] value_range range() const {
+    detail::require(count_samples() > 0, error_kind::invalid_argument,
+                    "sample_range_observer: nothing was observed");
+    switch (aggregator_) {
+      case sample_aggregator::min_max:
+        break;
+      case sample_aggregator::mean:
+        return {mean(lower_, 0), mean(upper_, 0)};
+      case sample_aggregator::median:
+        return {median(lower_), median(upper_)};
+      case sample_aggregator::mean_no_outliers:
+        return {mean(lower_, outliers()), mean(upper_, outliers())};
+      case sample_aggregator::median_no_outliers:
+        // What is left out is as many on either side: the middle stays where it is.
+        return {median(lower_), median(upper_)};
+      case sample_aggregator::narrowest: {
+        const float lower = lower_.range().upper;
+        const float upper = upper_.range().lower;
+        return {(std::min)(lower, upper), (std::max)(lower, upper)};
+      }
+    }
+    return {lower_.range().lower, upper_.range().upper};
+  }
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme);
+  }
+
+  void write(detail::byte_writer& out) const {
+    out.put(static_cast<std::uint8_t>(aggregator_));
+    out.put(count_);
+    lower_.write(out);
+    upper_.write(out);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    sample_range_observer next(aggregator_);
+    const auto aggregator = in.get<std::uint8_t>();
+    detail::require(aggregator <= static_cast<std::uint8_t>(sample_aggregator::narrowest),
+                    error_kind::bad_file, "sample_range_observer: the aggregator is unknown");
+    next.aggregator_ = static_cast<sample_aggregator>(aggregator);
+    next.count_ = in.get<std::uint64_t>();
+    next.lower_.read(in);
+    next.upper_.read(in);
+    detail::require(next.lower_.count() == next.upper_.count() &&
+                        next.lower_.count() <= next.count_ &&
+                        next.lower_.count_nan() + next.upper_.count_nan() == 0 &&
+                        next.lower_.count_infinite() + next.upper_.count_infinite() == 0,
+                    error_kind::bad_file, "sample_range_observer: the state is impossible");
+    *this = std::move(next);
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t outliers() const {
+    const auto n = count_samples();
+    const std::uint64_t each = n / 10000 + (n % 10000 != 0 ? 1 : 0);
+    return n > 2 * each ? each : 0;
+  }
+
+  /// The sum of all |x| of a bin.
+  static double sum_of(const value_bin& bin) {
+    const double unit =
+        static_cast<double>(std::nextafter(bin.smallest, std::numeric_limits<float>::infinity())) -
+        static_cast<double>(bin.smallest);
+    const double excess = bin.excess_known ? static_cast<double>(bin.excess) * unit : 0.0;
+    return std::fma(static_cast<double>(bin.count), static_cast<double>(bin.smallest), excess);
+  }
+
+  /// Of all but the first and the last `without`.
+  static float mean(const detent::histogram& h, std::uint64_t without) {
+    detail::compensated_sum sum;
+    std::uint64_t at = 0;
+    const std::uint64_t end = h.count() - without;
+    for (const value_bin& bin : h.bins()) {
+      const std::uint64_t first = (std::max)(at, without);
+      const std::uint64_t last = (std::min)(at + bin.count, end);
+      at += bin.count;
+      if (first < last) {
+        const double share = static_cast<double>(last - first) / static_cast<double>(bin.count);
+        sum.add(std::fma(bin.negative ? -sum_of(bin) : sum_of(bin), share, 0.0));
+      }
+    }
+    return static_cast<float>(sum.value() / static_cast<double>(end - without));
+  }
+
+  static float median(const detent::histogram& h) {
+    const value_range r = order_statistic(h.bins(), (h.count() + 1) / 2);
+    return static_cast<float>(0.5 * (static_cast<double>(r.lower) + static_cast<double>(r.upper)));
+  }
+
+  sample_aggregator aggregator_;
+  detent::histogram lower_;  // of the samples' smallest values
+  detent::histogram upper_;
+  std::uint64_t count_ = 0;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_SAMPLE_RANGE_HPP
+
+DETENT_NAMESPACE_BEGIN
+
+/// What observers are made for; each takes what concerns it.
+struct observer_options {
+  quant_scheme scheme = asymmetric<std::uint8_t>;
+  double percentile = 99.99;                 // percentile, absolute_percentile
+  bool exact_percentile = false;             // in two passes
+  double moving_constant = 0.01;             // moving_average
+  std::size_t top_k = 1;                     // isotone
+  bin_storage storage = bin_storage::dense;  // of histograms; sparse for many channels
+};
+
+using observer_factory = std::function<any_observer(const observer_options&)>;
+
+namespace detail {
+
+struct observer_registry {
+  std::mutex mutex;
+  std::map<std::string, observer_factory, std::less<>> factories;
+};
+
+template <class Observer>
+observer_factory histogram_factory() {
+  return [](const observer_options& o) { return any_observer(Observer(o.storage)); };
+}
+inline observer_factory sample_factory(sample_aggregator aggregator) {
+  return [aggregator](const observer_options&) {
+    return any_observer(sample_range_observer(aggregator));
+  };
+}
+inline observer_factory percentile_factory(bool absolute) {
+  return [absolute](const observer_options& o) {
+    return any_observer(
+        percentile_observer({o.percentile, absolute, o.exact_percentile}, o.storage));
+  };
+}
+
+inline observer_registry& observers() {
+  static observer_registry registry{
+      {},
+      {
+          {"absolute_percentile", percentile_factory(true)},
+          {"aciq", histogram_factory<aciq_observer>()},
+          {"constant", [](const observer_options&) { return any_observer(constant_observer()); }},
+          {"grid_mse", histogram_factory<grid_mse_observer>()},
+          {"isotone",
+           [](const observer_options& o) {
+             return any_observer(isotone_observer({o.scheme, o.top_k}));
+           }},
+          {"kl", histogram_factory<kl_observer>()},
+          {"mean_minmax", sample_factory(sample_aggregator::mean)},
+          {"mean_no_outliers_minmax", sample_factory(sample_aggregator::mean_no_outliers)},
+          {"median_minmax", sample_factory(sample_aggregator::median)},
+          {"median_no_outliers_minmax", sample_factory(sample_aggregator::median_no_outliers)},
+          {"minmax", [](const observer_options&) { return any_observer(min_max_observer()); }},
+          {"moving_average",
+           [](const observer_options& o) {
+             return any_observer(moving_average_observer(o.moving_constant));
+           }},
+          {"mse", histogram_factory<mse_observer>()},
+          {"octav", histogram_factory<octav_observer>()},
+          {"percentile", percentile_factory(false)},
+      }};
+  return registry;
+}
+
+/// Letters become small ones; only those of ASCII.
+inline std::string lower_case(std::string_view name) {
+  std::string lower(name);
+  for (char& c : lower) {
+    c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  return lower;
+}
+
+}  // namespace detail
+
+/// The names of all observers, in small letters, sorted. Thread-safe, as what follows.
+[[nodiscard]] inline std::vector<std::string> observer_names() {
+  detail::observer_registry& registry = detail::observers();
+  const std::lock_guard lock(registry.mutex);
+  std::vector<std::string> names;
+  for (const auto& [name, factory] : registry.factories) {
+    names.push_back(name);
+  }
+  return names;
+}
+
+enum class on_duplicate : std::uint8_t { reject, replace };
+
+/// Adds an observer under a name, in which capital and small letters are the same. Throws
+/// invalid_argument if the name is empty or, unless it is to be replaced, taken.
+inline void register_observer(std::string_view name, observer_factory factory,
+                              on_duplicate duplicate = on_duplicate::reject) {
+  detail::require(!name.empty() && factory, error_kind::invalid_argument,
+                  "register_observer: no name or no factory");
+  detail::observer_registry& registry = detail::observers();
+  const std::lock_guard lock(registry.mutex);
+  std::string key = detail::lower_case(name);
+  detail::require(duplicate == on_duplicate::replace || registry.factories.count(key) == 0,
+                  error_kind::invalid_argument, "register_observer: there is a '", key,
+                  "' already");
+  registry.factories.insert_or_assign(std::move(key), std::move(factory));
+}
+
+/// Makes an observer. Throws invalid_argument, listing all names, if there is none of this one.
+[[nodiscard]] inline any_observer make_observer(std::string_view name,
+                                                const observer_options& options = {}) {
+  detail::observer_registry& registry = detail::observers();
+  observer_factory factory;
+  {
+    const std::lock_guard lock(registry.mutex);
+    const auto found = registry.factories.find(detail::lower_case(name));
+    if (found != registry.factories.end()) {
+      factory = found->second;
+    }
+  }
+  if (!factory) {
+    std::string all;
+    for (const std::string& known : observer_names()) {
+      all += (all.empty() ? "" : ", ") + known;
+    }
+    detail::raise(error_kind::invalid_argument,
+                  detail::message("detent: there is no observer '", name, "'; there are ", all));
+  }
+  return factory(options);
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_REGISTRY_HPP
 // ---- detent/power_of_two.hpp ----
 // Requantization by shifts alone, for engines whose scales are powers of two:
 //
@@ -16864,997 +19595,5 @@ namespace detail {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_SCALE_RULES_HPP
-// ---- detent/solvers/distribution.hpp ----
-// What scale solvers work on: values in order, with exact sums of all that lie beyond each of them,
-// so that the squared error of a scale takes the time of a few binary searches.
-//
-// Magnitudes are integers in units of 2^(e - 60), 2^e being the power of two at or below the
-// largest of them: exact for floats down to 2^-37 of the largest value, and rounded to half a unit
-// below.
-#ifndef DETENT_SOLVERS_DISTRIBUTION_HPP
-#define DETENT_SOLVERS_DISTRIBUTION_HPP
-
-#include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
-// ---- detent/uint128.hpp ----
-// Sums that must not round: unsigned integers of 128 bits, modulo 2^128.
-#ifndef DETENT_UINT128_HPP
-#define DETENT_UINT128_HPP
-
-#include <cstdint>
-
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-struct uint128 {
-  std::uint64_t high = 0;
-  std::uint64_t low = 0;
-
-  friend constexpr bool operator==(const uint128&, const uint128&) = default;
-  constexpr uint128& operator+=(const uint128& other) noexcept {
-    low += other.low;
-    high += other.high + (low < other.low ? 1U : 0U);
-    return *this;
-  }
-  constexpr uint128& operator-=(const uint128& other) noexcept {
-    high -= other.high + (low < other.low ? 1U : 0U);
-    low -= other.low;
-    return *this;
-  }
-  friend constexpr uint128 operator+(uint128 a, const uint128& b) noexcept { return a += b; }
-  friend constexpr uint128 operator-(uint128 a, const uint128& b) noexcept { return a -= b; }
-
-  /// Rounded at most twice; the same on every machine.
-  [[nodiscard]] constexpr double to_double() const noexcept {
-    return static_cast<double>(high) * 0x1p64 + static_cast<double>(low);
-  }
-};
-
-/// a * b in full.
-[[nodiscard]] constexpr uint128 multiply(std::uint64_t a, std::uint64_t b) noexcept {
-  constexpr std::uint64_t half = 0xFFFFFFFFU;
-  const std::uint64_t low = (a & half) * (b & half);
-  const std::uint64_t middle = (a >> 32) * (b & half) + (low >> 32);
-  const std::uint64_t other = (a & half) * (b >> 32) + (middle & half);
-  return {(a >> 32) * (b >> 32) + (middle >> 32) + (other >> 32), (other << 32) | (low & half)};
-}
-
-/// a * b modulo 2^128.
-[[nodiscard]] constexpr uint128 multiply(const uint128& a, std::uint64_t b) noexcept {
-  uint128 product = multiply(a.low, b);
-  product.high += a.high * b;
-  return product;
-}
-
-}  // namespace detail
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_UINT128_HPP
-
-DETENT_NAMESPACE_BEGIN
-
-/// How a scale was found and how good it is.
-struct scale_evidence {
-  std::string_view method;  // its name; a literal
-  double objective = 0.0;   // what the method minimizes, at the parameters that it returns
-  double lower_bound =
-      0.0;                  // no parameters of the scheme have a smaller one; 0 where none is known
-  std::uint64_t count = 0;  // values
-  float lower = 0.0F;       // their range
-  float upper = 0.0F;
-  double clipped_fraction = 0.0;  // of the values, beyond the ends of the grid
-};
-
-struct scale_solution {
-  quant_params params;
-  scale_evidence evidence;
-};
-
-namespace detail {
-
-/// A sum of doubles that is as good as if it had been rounded once or twice (Neumaier).
-class compensated_sum {
- public:
-  void add(double x) noexcept {
-    const double next = sum_ + x;
-    rest_ += std::fabs(sum_) >= std::fabs(x) ? (sum_ - next) + x : (x - next) + sum_;
-    sum_ = next;
-  }
-  [[nodiscard]] double value() const noexcept { return sum_ + rest_; }
-
- private:
-  double sum_ = 0.0;
-  double rest_ = 0.0;
-};
-
-/// The values of one sign that are not zero.
-struct distribution_side {
-  std::vector<double> values;  // magnitudes, ascending
-  // [i] is of values[i] and all larger ones; one more element, 0, behind the last.
-  std::vector<uint128> sum_above;  // of weight * magnitude, in units
-  std::vector<std::uint64_t> weight_above;
-
-  [[nodiscard]] std::size_t size() const noexcept { return values.size(); }
-  /// How many values are below `bound`, of which `first` are known to be.
-  [[nodiscard]] std::size_t below(double bound, std::size_t first = 0) const noexcept {
-    return static_cast<std::size_t>(
-        std::lower_bound(values.begin() + static_cast<std::ptrdiff_t>(first), values.end(), bound) -
-        values.begin());
-  }
-};
-
-}  // namespace detail
-
-/// A multiset of finite reals with integer weights. Thread-safe to read.
-class distribution {
- public:
-  /// Of values, each with weight 1. Throws invalid_argument if there are none, for null data, NaN
-  /// and infinities.
-  explicit distribution(std::span<const float> x) { take(x, {}); }
-
-  /// Of values with a weight each, its importance: rounded to multiples of 2^-24 of the largest.
-  /// Throws besides if a weight is negative or not finite, or none is positive; shape_mismatch.
-  distribution(std::span<const float> x, std::span<const float> weights) {
-    detail::require(x.size() == weights.size(), error_kind::shape_mismatch,
-                    "distribution: ", x.size(), " values, ", weights.size(), " weights");
-    float largest = 0.0F;
-    for (const float w : weights) {
-      detail::require(std::isfinite(w) && w >= 0.0F, error_kind::invalid_argument,
-                      "distribution: the weight ", w, " is negative or not finite");
-      largest = (std::max)(largest, w);
-    }
-    detail::require(largest > 0.0F, error_kind::invalid_argument,
-                    "distribution: no weight is positive");
-    std::vector<std::uint64_t> integers(weights.size());
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      const double share = static_cast<double>(weights[i]) / static_cast<double>(largest);
-      integers[i] = static_cast<std::uint64_t>(std::llround(share * 0x1p24));
-    }
-    take(x, integers);
-  }
-
-  /// Of a histogram: each bin as its mean. Values in the smallest bin of either sign, below 2^-30
-  /// of the largest magnitude, are zeros. Throws as histogram::range().
-  explicit distribution(const histogram& h) { take(h, false); }
-
-  /// Of a histogram: each bin as its two ends, weighted so that their mean is that of the bin, in
-  /// units of 2^-14 of a value. No values that the histogram may stand for are spread wider, so
-  /// that no scale serves them better than this; see exact_mse(const histogram&, ...).
-  [[nodiscard]] static distribution of_bin_ends(const histogram& h) {
-    distribution d;
-    d.take(h, true);
-    return d;
-  }
-
-  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
-  /// All weights together, zeros included.
-  [[nodiscard]] std::uint64_t weight() const noexcept { return weight_; }
-  [[nodiscard]] value_range range() const noexcept { return range_; }
-  /// Real size of the unit of sums.
-  [[nodiscard]] double unit() const noexcept { return unit_; }
-  /// The sum of weight * x^2.
-  [[nodiscard]] double square_sum() const noexcept { return square_sum_; }
-  [[nodiscard]] const detail::distribution_side& positive() const noexcept { return positive_; }
-  [[nodiscard]] const detail::distribution_side& negative() const noexcept { return negative_; }
-  /// The largest |x|.
-  [[nodiscard]] double magnitude() const noexcept {
-    return static_cast<double>((std::max)(-range_.lower, range_.upper));
-  }
-
- private:
-  struct element {
-    double value;
-    detail::uint128 sum;  // weight * value / unit
-    std::uint64_t weight;
-  };
-
-  distribution() = default;
-
-  /// The unit for magnitudes up to `largest`.
-  void choose_unit(double largest) {
-    unit_ = largest > 0.0 ? std::ldexp(1.0, std::ilogb(largest) - 60) : 1.0;
-  }
-  [[nodiscard]] std::uint64_t in_units(double magnitude) const {
-    return static_cast<std::uint64_t>(std::llround(magnitude / unit_));
-  }
-
-  void take(std::span<const float> x, std::span<const std::uint64_t> weights) {
-    detail::require(!x.empty(), error_kind::invalid_argument, "distribution: there are no values");
-    detail::require(x.data() != nullptr, error_kind::invalid_argument,
-                    "distribution: null data with size ", x.size());
-    range_ = {x[0] + 0.0F, x[0] + 0.0F};
-    for (const float value : x) {
-      detail::require(std::isfinite(value), error_kind::invalid_argument,
-                      "distribution: the value ", value, " is not finite");
-      range_ = {(std::min)(range_.lower, value) + 0.0F, (std::max)(range_.upper, value) + 0.0F};
-    }
-    choose_unit(magnitude());
-    count_ = x.size();
-    detail::compensated_sum squares;
-    if (weights.empty()) {
-      weight_ = x.size();
-      std::vector<float> below;
-      std::vector<float> above;
-      for (const float value : x) {
-        if (value != 0.0F) {
-          (value < 0.0F ? below : above).push_back(std::fabs(value));
-        }
-      }
-      const auto fill = [&](std::vector<float>& values, detail::distribution_side& side) {
-        std::sort(values.begin(), values.end());
-        reserve(side, values.size());
-        for (std::size_t i = 0; i < values.size(); ++i) {
-          const double value = values[i];
-          side.values[i] = value;
-          side.weight_above[i] = values.size() - i;
-          squares.add(value * value);  // exact
-        }
-        for (std::size_t i = values.size(); i-- > 0;) {
-          side.sum_above[i] = side.sum_above[i + 1] + detail::uint128{0, in_units(side.values[i])};
-        }
-      };
-      fill(below, negative_);
-      fill(above, positive_);
-    } else {
-      std::vector<element> below;
-      std::vector<element> above;
-      for (std::size_t i = 0; i < x.size(); ++i) {
-        weight_ += weights[i];
-        const double value = std::fabs(static_cast<double>(x[i]));
-        if (value != 0.0 && weights[i] != 0) {
-          (x[i] < 0.0F ? below : above)
-              .push_back({value, detail::multiply(in_units(value), weights[i]), weights[i]});
-        }
-      }
-      fill_side(below, negative_, squares);
-      fill_side(above, positive_, squares);
-    }
-    square_sum_ = squares.value();
-  }
-
-  void take(const histogram& h, bool ends) {
-    range_ = h.range();
-    choose_unit(magnitude());
-    count_ = h.count();
-    const std::vector<value_bin> bins = h.bins();
-    constexpr int shift = kernels::bin_dropped_bits;
-    weight_ = ends ? count_ << shift : count_;
-    std::vector<element> below;
-    std::vector<element> above;
-    for (const value_bin& bin : bins) {
-      if (bin.smallest == 0.0F && (!bin.excess_known || bin.largest == 0.0F)) {
-        continue;  // zeros, or as good as zeros
-      }
-      std::vector<element>& side = bin.negative ? below : above;
-      const auto pattern = std::bit_cast<std::uint32_t>(bin.smallest);
-      const auto end = std::bit_cast<float>(pattern + (1U << shift));
-      const auto next = std::bit_cast<float>(pattern + 1U);
-      const std::uint64_t first = in_units(bin.smallest);
-      const std::uint64_t step = in_units(static_cast<double>(next) - bin.smallest);
-      if (!ends) {
-        element e{0.0, detail::multiply(first, bin.count) + detail::multiply(step, bin.excess),
-                  bin.count};
-        e.value = e.sum.to_double() / static_cast<double>(bin.count) * unit_;
-        side.push_back(e);
-        continue;
-      }
-      // count - excess / 2^14 of the values at the first end, excess / 2^14 at the other.
-      const std::uint64_t lower_weight = (bin.count << shift) - bin.excess;
-      if (bin.smallest != 0.0F) {
-        side.push_back({bin.smallest, detail::multiply(first, lower_weight), lower_weight});
-      }
-      if (bin.excess != 0) {
-        side.push_back({end, detail::multiply(first + (step << shift), bin.excess), bin.excess});
-      }
-    }
-    detail::compensated_sum squares;
-    fill_side(below, negative_, squares);
-    fill_side(above, positive_, squares);
-    square_sum_ = squares.value();
-  }
-
-  static void reserve(detail::distribution_side& side, std::size_t size) {
-    side.values.resize(size);
-    side.sum_above.resize(size + 1);
-    side.weight_above.resize(size + 1);
-  }
-
-  static void fill_side(std::vector<element>& elements, detail::distribution_side& side,
-                        detail::compensated_sum& squares) {
-    std::sort(elements.begin(), elements.end(), [](const element& a, const element& b) {
-      return a.value != b.value ? a.value < b.value : a.weight < b.weight;
-    });
-    reserve(side, elements.size());
-    for (std::size_t i = elements.size(); i-- > 0;) {
-      const element& e = elements[i];
-      side.values[i] = e.value;
-      side.sum_above[i] = side.sum_above[i + 1] + e.sum;
-      side.weight_above[i] = side.weight_above[i + 1] + e.weight;
-      // As std::fma, so that no compiler makes another one of product and sum.
-      squares.add(std::fma(e.value * e.value, static_cast<double>(e.weight), 0.0));
-    }
-  }
-
-  detail::distribution_side negative_;
-  detail::distribution_side positive_;
-  value_range range_;
-  double unit_ = 1.0;
-  double square_sum_ = 0.0;
-  std::uint64_t count_ = 0;
-  std::uint64_t weight_ = 0;
-};
-
-namespace detail {
-
-/// How far the integers of a grid reach from the zero point, to either side.
-struct level_caps {
-  std::int32_t negative;
-  std::int32_t positive;
-};
-[[nodiscard]] constexpr level_caps caps_of(grid levels, std::int32_t zero_point) noexcept {
-  return {zero_point - levels.qmin, levels.qmax - zero_point};
-}
-
-/// With k_i the level nearest to x_i / scale, and weights w_i:
-///
-///   b = sum of w_i * |x_i| * |k_i|     c = sum of w_i * k_i^2
-///
-/// so that sum w_i * (x_i - scale * k_i)^2 = square_sum - 2 * scale * b + scale^2 * c, which is
-/// square_sum - b^2 / c at the best scale for these k_i.
-struct assignment {
-  uint128 b;  // in units
-  uint128 c;
-  std::uint64_t levels = 0;  // sum of |k_i|, weights left out
-};
-
-inline void assign(const distribution_side& side, double scale, std::int32_t cap,
-                   assignment& a) noexcept {
-  std::size_t first = 0;
-  for (std::int32_t k = 1; k <= cap; ++k) {
-    first = side.below((k - 0.5) * scale, first);
-    if (first == side.size()) {
-      break;
-    }
-    a.b += side.sum_above[first];
-    a.c += multiply(side.weight_above[first], static_cast<std::uint64_t>(2 * k - 1));
-    a.levels += side.size() - first;
-  }
-}
-[[nodiscard]] inline assignment assign(const distribution& d, double scale,
-                                       level_caps caps) noexcept {
-  assignment a;
-  assign(d.negative(), scale, caps.negative, a);
-  assign(d.positive(), scale, caps.positive, a);
-  return a;
-}
-
-/// sum w_i * (x_i - scale * k_i)^2 / sum w_i, not below 0.
-[[nodiscard]] inline double mean_squared_error(const distribution& d, double scale,
-                                               level_caps caps) noexcept {
-  const assignment a = assign(d, scale, caps);
-  const double less = std::fma(a.b.to_double() * d.unit(), -2.0 * scale, d.square_sum());
-  const double sum = std::fma(a.c.to_double(), scale * scale, less);
-  return (std::max)(0.0, sum) / static_cast<double>(d.weight());
-}
-
-/// Values that are nearer to a level beyond the grid, by weight.
-[[nodiscard]] inline double clipped_fraction(const distribution& d, double scale,
-                                             level_caps caps) noexcept {
-  const auto beyond = [scale](const distribution_side& side, std::int32_t cap) {
-    return side.weight_above[side.below((cap + 0.5) * scale)];
-  };
-  const std::uint64_t clipped =
-      (d.negative().size() == 0 ? 0 : beyond(d.negative(), caps.negative)) +
-      (d.positive().size() == 0 ? 0 : beyond(d.positive(), caps.positive));
-  return static_cast<double>(clipped) / static_cast<double>(d.weight());
-}
-
-[[nodiscard]] inline scale_evidence evidence_of(const distribution& d, std::string_view method,
-                                                quant_params p, grid levels) {
-  scale_evidence e;
-  e.method = method;
-  e.objective = mean_squared_error(d, p.scale, caps_of(levels, p.zero_point));
-  e.count = d.count();
-  e.lower = d.range().lower;
-  e.upper = d.range().upper;
-  e.clipped_fraction = clipped_fraction(d, p.scale, caps_of(levels, p.zero_point));
-  return e;
-}
-
-}  // namespace detail
-
-/// The mean of the weighted squares of x - dequantize(quantize(x)), with the quotient taken as
-/// exact. Throws invalid_argument if `p` is not of the grid.
-[[nodiscard]] inline double mean_squared_error(const distribution& d, quant_params p, grid levels) {
-  detail::require_scale(p.scale, "mean_squared_error");
-  detail::require_zero_point(p.zero_point, levels, "mean_squared_error");
-  return detail::mean_squared_error(d, p.scale, detail::caps_of(levels, p.zero_point));
-}
-
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_SOLVERS_DISTRIBUTION_HPP
-// ---- detent/solvers/estimates.hpp ----
-// Scales from a range, a grid of ranges, or a model of the distribution: beside exact_mse() these
-// are estimates, faster or as other tools have them.
-//
-// All of them choose a clip value: the range seen, cut to [-clip, clip], is what the canonical rule
-// (params_from_range) makes scale and zero point of. Where values of one sign only were seen, the
-// grid's levels all lie on that side if the scheme is asymmetric.
-#ifndef DETENT_SOLVERS_ESTIMATES_HPP
-#define DETENT_SOLVERS_ESTIMATES_HPP
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <string_view>
-
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-/// Parameters for the range seen, cut to [-clip, clip].
-[[nodiscard]] inline quant_params clipped_params(const distribution& d, double clip,
-                                                 quant_scheme scheme) {
-  const auto bound = static_cast<float>(clip);
-  const value_range r = d.range();
-  return params_from_range({(std::max)(r.lower, -bound), (std::min)(r.upper, bound)}, scheme);
-}
-
-[[nodiscard]] inline scale_solution clipped_solution(const distribution& d, double clip,
-                                                     quant_scheme scheme, std::string_view method) {
-  scale_solution s;
-  s.params = clipped_params(d, clip, scheme);
-  s.evidence = evidence_of(d, method, s.params, scheme.levels);
-  return s;
-}
-
-/// How many levels the magnitudes up to the clip value are divided into: those of one side, where
-/// values have one sign all of an asymmetric grid.
-[[nodiscard]] inline double levels_to_clip(const distribution& d, quant_scheme scheme) noexcept {
-  const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
-  const bool one_sided = d.negative().size() == 0 || d.positive().size() == 0;
-  return one_sided && !scheme.symmetric ? steps : std::floor(steps / 2.0);
-}
-
-/// Weights and sums of magnitudes beyond a bound.
-struct tail {
-  double weight;
-  double sum;
-};
-[[nodiscard]] inline tail tail_of(const distribution& d, double bound) noexcept {
-  const auto of = [&](const distribution_side& side) {
-    // Those at the bound are not beyond it.
-    const std::size_t first = side.below(std::nextafter(bound, 2.0 * d.magnitude() + 1.0));
-    return tail{static_cast<double>(side.weight_above[first]),
-                side.sum_above[first].to_double() * d.unit()};
-  };
-  tail t{0.0, 0.0};
-  for (const distribution_side* side : {&d.negative(), &d.positive()}) {
-    if (side->size() != 0) {
-      const tail one = of(*side);
-      t = {t.weight + one.weight, t.sum + one.sum};
-    }
-  }
-  return t;
-}
-
-}  // namespace detail
-
-/// The whole range: nothing is clipped.
-[[nodiscard]] inline scale_solution absmax(const distribution& d, quant_scheme scheme) {
-  return detail::clipped_solution(d, d.magnitude(), scheme, "absmax");
-}
-
-struct grid_mse_options {
-  std::size_t steps = 100;  // candidates
-  double lowest = 0.01;     // the smallest of them, as a share of the largest magnitude
-};
-
-/// The best of clip values in equal steps from `lowest` to 1 times the largest magnitude; the
-/// larger of two that are as good. Throws invalid_argument without steps, or if `lowest` is not in
-/// (0, 1].
-[[nodiscard]] inline scale_solution grid_mse(const distribution& d, quant_scheme scheme,
-                                             grid_mse_options options = {}) {
-  detail::require(options.steps > 0, error_kind::invalid_argument, "grid_mse: 0 steps");
-  detail::require(options.lowest > 0.0 && options.lowest <= 1.0, error_kind::invalid_argument,
-                  "grid_mse: the lowest share ", options.lowest, " is not in (0, 1]");
-  scale_solution best = detail::clipped_solution(d, d.magnitude(), scheme, "grid_mse");
-  for (std::size_t i = 1; i < options.steps; ++i) {
-    const double share = static_cast<double>(i) / static_cast<double>(options.steps - 1);
-    const double clip = d.magnitude() * std::fma(options.lowest - 1.0, share, 1.0);
-    const quant_params p = detail::clipped_params(d, clip, scheme);
-    const double error =
-        detail::mean_squared_error(d, p.scale, detail::caps_of(scheme.levels, p.zero_point));
-    if (error < best.evidence.objective) {
-      best.params = p;
-      best.evidence.objective = error;
-    }
-  }
-  best.evidence = detail::evidence_of(d, "grid_mse", best.params, scheme.levels);
-  return best;
-}
-
-/// OCTAV: the clip value a that is least in
-///
-///   a^2 / (12 n^2) * P(0 < |x| <= a) + E[(|x| - a)^2; |x| > a]
-///
-/// with n levels up to it, by the fixed point a = E[|x|; |x| > a] / (P(0 < |x| <= a) / (12 n^2)
-/// + P(|x| > a)), from the mean magnitude on, for up to 100 steps or until a repeats. It is least
-/// for a model, noise that is uniform in each step; exact_mse() is never worse.
-///
-/// Source: Sakr et al., "Optimal clipping and magnitude-aware differentiation for improved
-/// quantization-aware training", ICML 2022, whose n is a power of two.
-[[nodiscard]] inline scale_solution octav(const distribution& d, quant_scheme scheme) {
-  const double n = detail::levels_to_clip(d, scheme);
-  const double noise = 1.0 / (12.0 * n * n);
-  const detail::tail all = detail::tail_of(d, 0.0);
-  double clip = all.weight > 0.0 ? all.sum / all.weight : 0.0;
-  for (int i = 0; i < 100 && clip > 0.0; ++i) {
-    const detail::tail beyond = detail::tail_of(d, clip);
-    const double inside = all.weight - beyond.weight;
-    const double next =
-        (std::min)(d.magnitude(), beyond.sum / std::fma(inside, noise, beyond.weight));
-    if (!(next > 0.0) || next == clip) {
-      break;
-    }
-    clip = next;
-  }
-  return detail::clipped_solution(d, clip, scheme, "octav");
-}
-
-enum class aciq_model : std::uint8_t {
-  best,     // that whose ratio of mean magnitude to standard deviation is the nearer one
-  laplace,  // density exp(-|x| / b) / (2 b)
-  gauss,
-};
-
-/// ACIQ: the clip value a that is best for a model of the magnitudes, with n levels up to it:
-///
-///   laplace  a / b * exp(a / b) = 12 n^2                        b = mean |x|
-///   gauss    a erfc(a / (s sqrt 2)) - s sqrt(2 / pi) exp(-a^2 / (2 s^2)) + a / (12 n^2) = 0
-///            s = sqrt(mean x^2)
-///
-/// Zeros do not count where values have one sign only: those are the half of a symmetric
-/// distribution that an activation has cut off. The transcendental functions are those of the C++
-/// library, whose last bits may differ from one to another.
-///
-/// Source: Banner, Nahshan and Soudry, "Post training 4-bit quantization of convolutional networks
-/// for rapid-deployment", NeurIPS 2019, with the levels of the grid for powers of two.
-[[nodiscard]] inline scale_solution aciq(const distribution& d, quant_scheme scheme,
-                                         aciq_model model = aciq_model::best) {
-  const detail::tail all = detail::tail_of(d, 0.0);
-  const bool one_sided = d.negative().size() == 0 || d.positive().size() == 0;
-  const double weight = one_sided ? all.weight : static_cast<double>(d.weight());
-  if (!(all.sum > 0.0)) {
-    return detail::clipped_solution(d, d.magnitude(), scheme, "aciq");
-  }
-  const double n = detail::levels_to_clip(d, scheme);
-  const double mean = all.sum / weight;
-  const double deviation = std::sqrt(d.square_sum() / weight);
-  if (model == aciq_model::best) {
-    constexpr double of_laplace = 0.70710678118654752;  // 1 / sqrt(2)
-    constexpr double of_gauss = 0.79788456080286536;    // sqrt(2 / pi)
-    model =
-        mean / deviation > (of_laplace + of_gauss) / 2.0 ? aciq_model::gauss : aciq_model::laplace;
-  }
-  double clip = 0.0;
-  if (model == aciq_model::laplace) {
-    // Newton for w + log w = log(12 n^2), which is concave: from below it rises to the root.
-    const double target = std::log(12.0 * n * n);
-    double w = 1.0;
-    for (int i = 0; i < 50; ++i) {
-      w += (target - w - std::log(w)) * w / (w + 1.0);
-    }
-    clip = mean * w;
-  } else {
-    // The function rises through its only root; halving finds it to the last bits.
-    const auto slope = [n](double a) {
-      return a * std::erfc(a * 0.70710678118654752) - 0.79788456080286536 * std::exp(-0.5 * a * a) +
-             a / (12.0 * n * n);
-    };
-    double low = 0.0;
-    double high = 40.0;
-    for (int i = 0; i < 100; ++i) {
-      const double middle = 0.5 * (low + high);
-      (slope(middle) < 0.0 ? low : high) = middle;
-    }
-    clip = deviation * 0.5 * (low + high);
-  }
-  return detail::clipped_solution(d, (std::min)(clip, d.magnitude()), scheme, "aciq");
-}
-
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_SOLVERS_ESTIMATES_HPP
-// ---- detent/solvers/exact_mse.hpp ----
-// The scale and zero point with the least squared error there is, with a proof.
-//
-// For fixed levels k_i the best scale is b / c and its error square_sum - b^2 / c (see
-// detail::assignment), whichever levels those are: so the least error of all is square_sum less the
-// largest b^2 / c of the levels met as the scale falls from beyond the largest value to 0. At
-// |x_i| / (k - 1/2) element i steps from level k - 1 to k; that adds |x_i| to b and 2k - 1 to c.
-//
-// Between two scales upper > lower with known b and c, a step at scale t adds t / 2 to b for each 1
-// that it adds to c, so that along the way
-//
-//   b <= b(upper) + upper / 2 * (c - c(upper))       b <= b(lower) - lower / 2 * (c(lower) - c)
-//
-// and b^2 / c, which is convex in c along either line, is bounded by its values at their ends and
-// where they cross. Intervals are halved, the most promising first, until they hold few steps,
-// which are then taken one by one, or until no bound exceeds the best found.
-//
-// Sources: the sweep over breakpoints is that of Idelbayev, Molchanov, Shen, Yin, Carreira-Perpinan
-// and Alvarez, "Optimal quantization using scaled codebook", CVPR 2021; the bounds are our own.
-#ifndef DETENT_SOLVERS_EXACT_MSE_HPP
-#define DETENT_SOLVERS_EXACT_MSE_HPP
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <span>
-#include <utility>
-#include <vector>
-
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-/// The most that b^2 / c reaches, in units squared, with the scale that reaches it.
-struct best_assignment {
-  double gain = 0.0;
-  double scale = 0.0;  // real
-  std::size_t candidate = 0;
-};
-
-/// Looks for the largest b^2 / c over all scales and several zero points, which differ in how far
-/// the grid reaches to either side. What a scale does to one side is found once for all of them.
-class assignment_search {
- public:
-  assignment_search(const distribution& d, std::vector<level_caps> candidates)
-      : d_(d), candidates_(std::move(candidates)) {
-    std::int32_t negative = 0;
-    std::int32_t positive = 0;
-    for (const level_caps& caps : candidates_) {
-      negative = (std::max)(negative, caps.negative);
-      positive = (std::max)(positive, caps.positive);
-    }
-    negative_.resize(static_cast<std::size_t>(negative) + 1);
-    positive_.resize(static_cast<std::size_t>(positive) + 1);
-  }
-
-  best_assignment run() {
-    // Steps are at the values divided by k - 1/2: none above twice the largest.
-    const double top =
-        std::nextafter(2.0 * d_.magnitude(), std::numeric_limits<double>::infinity());
-    interval all{add_rung(top), add_rung(0.0), 0.0, {}};
-    for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      all.alive.push_back(i);
-    }
-    push(std::move(all));
-    while (!heap_.empty()) {
-      std::pop_heap(heap_.begin(), heap_.end(), less_promising);
-      const interval i = std::move(heap_.back());
-      heap_.pop_back();
-      if (!(i.bound > threshold())) {
-        break;  // and so are all others
-      }
-      const double upper = rungs_[i.upper].scale;
-      const double lower = rungs_[i.lower].scale;
-      const double middle = lower > 0.0 ? std::sqrt(lower * upper) : upper / 8.0;
-      const bool divisible = middle < upper && middle > lower;  // else: many steps at one scale
-      if (!divisible || most_steps(i) <= few_steps) {
-        for (const std::size_t candidate : i.alive) {
-          if (bound_of(i, candidate) > threshold()) {
-            sweep(i, candidate);
-          }
-        }
-        continue;
-      }
-      const std::size_t between = add_rung(middle);
-      for (const std::size_t candidate : i.alive) {
-        consider(rungs_[between].at[candidate], candidate);
-      }
-      push({i.upper, between, 0.0, i.alive});
-      push({between, i.lower, 0.0, i.alive});
-    }
-    return best_;
-  }
-
- private:
-  /// A scale and the levels there, for each candidate.
-  struct rung {
-    double scale;
-    std::vector<assignment> at;
-  };
-  struct interval {
-    std::size_t upper;  // rungs
-    std::size_t lower;
-    double bound;
-    std::vector<std::size_t> alive;  // candidates that may exceed the best found
-  };
-  struct step {
-    double scale;
-    std::int32_t level;
-    std::uint32_t side;
-    std::size_t index;
-  };
-
-  static constexpr std::uint64_t few_steps = 512;
-
-  static bool less_promising(const interval& a, const interval& b) noexcept {
-    return a.bound != b.bound ? a.bound < b.bound : a.upper < b.upper;
-  }
-  /// What rounding may make of sums that are equal does not count as more.
-  [[nodiscard]] double threshold() const noexcept { return best_.gain * (1.0 + 1e-14); }
-
-  static double gain_of(double b, double c) noexcept { return c > 0.0 ? b * b / c : 0.0; }
-
-  void consider(const assignment& a, std::size_t candidate) {
-    const double b = a.b.to_double();
-    const double c = a.c.to_double();
-    const double gain = gain_of(b, c);
-    if (gain > threshold()) {
-      best_ = {gain, b / c * d_.unit(), candidate};
-    }
-  }
-
-  /// The levels of one side at a scale, for each cap up to the largest.
-  static void assign_all(const distribution_side& side, double scale,
-                         std::vector<assignment>& of_cap) noexcept {
-    std::size_t first = 0;
-    for (std::size_t k = 1; k < of_cap.size(); ++k) {
-      assignment& a = of_cap[k];
-      a = of_cap[k - 1];
-      first = side.below((static_cast<double>(k) - 0.5) * scale, first);
-      if (first < side.size()) {
-        a.b += side.sum_above[first];
-        a.c += multiply(side.weight_above[first], 2 * k - 1);
-        a.levels += side.size() - first;
-      }
-    }
-  }
-
-  std::size_t add_rung(double scale) {
-    assign_all(d_.negative(), scale, negative_);
-    assign_all(d_.positive(), scale, positive_);
-    rung r{scale, std::vector<assignment>(candidates_.size())};
-    for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      r.at[i] = negative_[static_cast<std::size_t>(candidates_[i].negative)];
-      const assignment& other = positive_[static_cast<std::size_t>(candidates_[i].positive)];
-      r.at[i].b += other.b;
-      r.at[i].c += other.c;
-      r.at[i].levels += other.levels;
-    }
-    rungs_.push_back(std::move(r));
-    return rungs_.size() - 1;
-  }
-
-  [[nodiscard]] std::uint64_t most_steps(const interval& i) const noexcept {
-    std::uint64_t most = 0;
-    for (const std::size_t candidate : i.alive) {
-      most = (std::max)(
-          most, rungs_[i.lower].at[candidate].levels - rungs_[i.upper].at[candidate].levels);
-    }
-    return most;
-  }
-
-  /// What b^2 / c does not exceed between two rungs; 0 where nothing happens.
-  [[nodiscard]] double bound_of(const interval& i, std::size_t candidate) const noexcept {
-    const assignment& from = rungs_[i.upper].at[candidate];
-    const assignment& to = rungs_[i.lower].at[candidate];
-    if (from.levels == to.levels) {
-      return 0.0;
-    }
-    const double upper = rungs_[i.upper].scale / d_.unit() / 2.0;
-    const double lower = rungs_[i.lower].scale / d_.unit() / 2.0;
-    const double b = from.b.to_double();
-    const double c = from.c.to_double();
-    const double more_b = (to.b - from.b).to_double();
-    const double more_c = (to.c - from.c).to_double();
-    // Where the lines cross, somewhere in [0, more_c]; rounding must not take it beyond.
-    const double over = std::fma(-lower, more_c, more_b);
-    const double crossing = std::clamp(over / (upper - lower), 0.0, more_c);
-    const double ends = (std::max)(gain_of(b, c), gain_of(b + more_b, c + more_c));
-    const double between = gain_of(std::fma(upper, crossing, b), c + crossing);
-    return (std::max)(ends, between) * (1.0 + 1e-12);
-  }
-
-  void push(interval i) {
-    const auto is_dead = [&](std::size_t candidate) {
-      const double bound = bound_of(i, candidate);
-      i.bound = (std::max)(i.bound, bound);
-      return !(bound > threshold());
-    };
-    i.alive.erase(std::remove_if(i.alive.begin(), i.alive.end(), is_dead), i.alive.end());
-    if (!i.alive.empty()) {
-      heap_.push_back(std::move(i));
-      std::push_heap(heap_.begin(), heap_.end(), less_promising);
-    }
-  }
-
-  void collect(const distribution_side& side, std::uint32_t number, std::int32_t cap, double upper,
-               double lower) {
-    std::size_t at_upper = 0;
-    std::size_t at_lower = 0;
-    for (std::int32_t k = 1; k <= cap && at_lower < side.size(); ++k) {
-      at_upper = side.below((k - 0.5) * upper, at_upper);
-      at_lower = side.below((k - 0.5) * lower, at_lower);
-      for (std::size_t i = at_lower; i < at_upper; ++i) {
-        steps_.push_back({side.values[i] / (k - 0.5), k, number, i});
-      }
-    }
-  }
-
-  /// Takes the steps of an interval one by one.
-  void sweep(const interval& i, std::size_t candidate) {
-    const double upper = rungs_[i.upper].scale;
-    const double lower = rungs_[i.lower].scale;
-    steps_.clear();
-    collect(d_.negative(), 0, candidates_[candidate].negative, upper, lower);
-    collect(d_.positive(), 1, candidates_[candidate].positive, upper, lower);
-    std::sort(steps_.begin(), steps_.end(), [](const step& a, const step& b) {
-      return a.scale != b.scale   ? a.scale > b.scale
-             : a.level != b.level ? a.level < b.level
-             : a.side != b.side   ? a.side < b.side
-                                  : a.index < b.index;
-    });
-    assignment a = rungs_[i.upper].at[candidate];
-    for (const step& s : steps_) {
-      const distribution_side& side = s.side == 0 ? d_.negative() : d_.positive();
-      a.b += side.sum_above[s.index] - side.sum_above[s.index + 1];
-      a.c += multiply(side.weight_above[s.index] - side.weight_above[s.index + 1],
-                      static_cast<std::uint64_t>(2 * s.level - 1));
-      consider(a, candidate);
-    }
-  }
-
-  const distribution& d_;
-  std::vector<level_caps> candidates_;
-  best_assignment best_;
-  std::vector<rung> rungs_;
-  std::vector<interval> heap_;
-  std::vector<step> steps_;
-  std::vector<assignment> negative_;  // of add_rung(): one side's levels for each cap
-  std::vector<assignment> positive_;
-};
-
-struct exact_scale {
-  best_assignment best;
-  std::int32_t zero_point = 0;
-};
-
-/// The best over all scales, and over all zero points where the scheme is asymmetric.
-[[nodiscard]] inline exact_scale best_scale(const distribution& d, quant_scheme scheme) {
-  const grid levels = scheme.levels;
-  // The zero point of the range comes first: it is the one to have where several are as good.
-  std::vector<std::int32_t> zero_points{reference::params_from_range(d.range(), scheme).zero_point};
-  if (!scheme.symmetric && d.magnitude() > 0.0) {
-    const bool no_negative = d.negative().size() == 0;
-    if (no_negative || d.positive().size() == 0) {
-      // Levels on a side without values are of no use.
-      zero_points = {no_negative ? levels.qmin : levels.qmax};
-    } else {
-      for (std::int32_t z = levels.qmin; z <= levels.qmax; ++z) {
-        if (z != zero_points[0]) {
-          zero_points.push_back(z);
-        }
-      }
-    }
-  }
-  std::vector<level_caps> candidates;
-  for (const std::int32_t zero_point : zero_points) {
-    candidates.push_back(caps_of(levels, zero_point));
-  }
-  const best_assignment best = assignment_search(d, std::move(candidates)).run();
-  return {best, zero_points[best.candidate]};
-}
-
-inline void require_exact_grid(quant_scheme scheme) {
-  const grid levels = scheme.levels;
-  require(levels.qmin < levels.qmax && levels.qmin >= -65536 && levels.qmax <= 65536 &&
-              levels.qmax - levels.qmin <= 255,
-          error_kind::unsupported, "exact_mse: the grid ", levels.qmin, "..", levels.qmax,
-          " has not 2 to 256 levels");
-}
-
-[[nodiscard]] inline quant_params params_of(const exact_scale& e) noexcept {
-  quant_params p;
-  p.zero_point = e.zero_point;
-  if (e.best.scale > 0.0) {
-    p.scale = static_cast<float>(e.best.scale);
-    if (p.scale < std::numeric_limits<float>::min()) {
-      p.scale = std::numeric_limits<float>::min();
-    }
-  }
-  return p;
-}
-
-/// square_sum - gain, over the weights: what no scale is below, but for the rounding of a few
-/// doubles of the size of square_sum.
-[[nodiscard]] inline double least_error(const distribution& d, double square_sum, double gain) {
-  const double exact = std::fma(-gain, d.unit() * d.unit(), square_sum);
-  return (std::max)(0.0, exact - square_sum * 1e-13) / static_cast<double>(d.weight());
-}
-
-}  // namespace detail
-
-/// The parameters with the least mean of weighted squares of x - dequantize(quantize(x)): over all
-/// scales, and over all zero points of the grid if the scheme is asymmetric. The scale is rounded
-/// to float at the end, and is at least FLT_MIN; values that are all zero have scale 1.
-///
-///   objective     the error of the parameters returned
-///   lower_bound   no real scale has less, up to 1e-13 of the mean square of the values
-///
-/// Sums are integers, so that neither the order of the values nor the CPU matters. Time grows with
-/// the sort of the values and with few (about 2 to 30) steps for each of them. Not parallel itself.
-/// Throws unsupported for grids of more than 256 levels.
-[[nodiscard]] inline scale_solution exact_mse(const distribution& d, quant_scheme scheme) {
-  detail::require_exact_grid(scheme);
-  static_cast<void>(params_from_range(d.range(), scheme));  // checks the grid
-  const detail::exact_scale best = detail::best_scale(d, scheme);
-  scale_solution s;
-  s.params = detail::params_of(best);
-  s.evidence = detail::evidence_of(d, "exact_mse", s.params, scheme.levels);
-  s.evidence.lower_bound = detail::least_error(d, d.square_sum(), best.best.gain);
-  return s;
-}
-[[nodiscard]] inline scale_solution exact_mse(std::span<const float> x, quant_scheme scheme) {
-  return exact_mse(distribution(x), scheme);
-}
-
-/// The same of a histogram, whose values are known to lie in bins and to have certain means:
-/// parameters that are best for the means.
-///
-///   objective     an upper bound of the error that the values have with these parameters
-///   lower_bound   a lower bound of the error that they have with any parameters
-///
-/// With x in [lo, hi], mean m, and g(x) = min_k of (x - k s)^2 - x^2, which is concave: the squares
-/// sum up to no less than m^2 each and no more than m^2 + (hi - m)(m - lo); g to no more than g(m)
-/// and no less than what values at the two ends would have.
-[[nodiscard]] inline scale_solution exact_mse(const histogram& h, quant_scheme scheme) {
-  detail::require_exact_grid(scheme);
-  const distribution means(h);
-  scale_solution s = exact_mse(means, scheme);
-  // What the values of bins may be away from their means.
-  detail::compensated_sum spread;
-  for (const value_bin& bin : h.bins()) {
-    const double count = static_cast<double>(bin.count);
-    const double largest = bin.largest;
-    const double smallest = bin.smallest;
-    if (!bin.excess_known) {
-      spread.add(std::fma(largest * largest, count, 0.0));
-      continue;
-    }
-    if (bin.largest == 0.0F) {
-      continue;
-    }
-    const double step =
-        static_cast<double>(std::nextafter(bin.smallest, std::numeric_limits<float>::infinity())) -
-        smallest;
-    const double above = step * (static_cast<double>(bin.excess) / count);
-    spread.add(std::fma((std::max)(0.0, largest - smallest - above) * above, count, 0.0));
-  }
-  s.evidence.objective += spread.value() / static_cast<double>(means.weight());
-  const distribution ends = distribution::of_bin_ends(h);
-  const detail::exact_scale widest = detail::best_scale(ends, scheme);
-  // The gain of the ends counts 2^14 for each value.
-  const double squares = means.square_sum() * static_cast<double>(1U << kernels::bin_dropped_bits);
-  s.evidence.lower_bound = detail::least_error(ends, squares, widest.best.gain);
-  return s;
-}
-
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_SOLVERS_EXACT_MSE_HPP
 
 #endif  // DETENT_DETENT_HPP

@@ -205,10 +205,25 @@ class basic_histogram {
   ///   u8 content, 7 bytes 0; u64 count, NaNs, infinities, zeros; f32 lower, upper (zeros where
   ///   there is no finite value); u32 lowest pattern; u32 bins; for each bin in ascending order u32
   ///   position / 2^14 and u64 count, with sums u64 excess
-  [[nodiscard]] std::vector<std::byte> save() const;
+  [[nodiscard]] std::vector<std::byte> save() const {
+    detail::byte_writer out(format);
+    write(out);
+    return std::move(out).finish();
+  }
   /// Throws bad_file for bytes that save() has not made, unsupported for a newer version of them.
   [[nodiscard]] static basic_histogram load(std::span<const std::byte> bytes,
-                                            bin_storage storage = bin_storage::dense);
+                                            bin_storage storage = bin_storage::dense) {
+    detail::byte_reader in(bytes, format, "histogram::load");
+    basic_histogram h(storage);
+    h.read(in);
+    in.require_end();
+    return h;
+  }
+
+  /// The content of save() as part of something larger.
+  void write(detail::byte_writer& out) const;
+  /// Replaces the statistic; the storage stays what it is. If it throws, nothing is replaced.
+  void read(detail::byte_reader& in);
 
   /// The same statistic, whatever the storage.
   friend bool operator==(const basic_histogram& a, const basic_histogram& b) {
@@ -457,8 +472,7 @@ std::vector<value_bin> basic_histogram<kContent>::bins() const {
 }
 
 template <bin_content kContent>
-std::vector<std::byte> basic_histogram<kContent>::save() const {
-  detail::byte_writer out(format);
+void basic_histogram<kContent>::write(detail::byte_writer& out) const {
   out.put(static_cast<std::uint8_t>(kContent));
   for (int i = 0; i < 7; ++i) {
     out.put(std::uint8_t{0});
@@ -480,21 +494,18 @@ std::vector<std::byte> basic_histogram<kContent>::save() const {
       out.put(e.excess);
     }
   });
-  return std::move(out).finish();
 }
 
 template <bin_content kContent>
-basic_histogram<kContent> basic_histogram<kContent>::load(std::span<const std::byte> bytes,
-                                                          bin_storage storage) {
+void basic_histogram<kContent>::read(detail::byte_reader& in) {
   constexpr const char* where = "histogram::load";
-  detail::byte_reader in(bytes, format, where);
   const auto damaged = [&](bool whole, const char* what) {
     detail::require(whole, error_kind::bad_file, where, ": ", what);
   };
   const auto content = in.template get<std::uint64_t>();
   damaged(content == static_cast<std::uint64_t>(kContent),
           content < 2 ? "the histogram has bins of the other content" : "the content is unknown");
-  basic_histogram h(storage);
+  basic_histogram h(storage_);
   h.count_ = in.get_size(largest_count);
   h.count_nan_ = in.get_size(h.count_);
   h.count_infinite_ = in.get_size(h.count_ - h.count_nan_);
@@ -535,8 +546,7 @@ basic_histogram<kContent> basic_histogram<kContent>::load(std::span<const std::b
     h.add(position, count, excess);
   }
   damaged(rest == 0, "the counts of the bins do not add up");
-  in.require_end();
-  return h;
+  *this = std::move(h);
 }
 
 DETENT_NAMESPACE_END

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include <detent/byte_format.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/error.hpp>
 #include <detent/quantize.hpp>
@@ -76,6 +77,28 @@ class min_max_observer {
 
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme);
+  }
+
+  void write(detail::byte_writer& out) const {
+    const bool any = lower_ <= upper_;
+    out.put(any ? lower_ : 0.0F);
+    out.put(any ? upper_ : 0.0F);
+    out.put(static_cast<std::uint64_t>(count_));
+    out.put(static_cast<std::uint64_t>(count_nan_));
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    min_max_observer next;
+    const auto lower = in.get<float>();
+    const auto upper = in.get<float>();
+    next.count_ = in.get_size(std::numeric_limits<std::size_t>::max());
+    next.count_nan_ = in.get_size(next.count_);
+    detail::require(lower <= upper, error_kind::bad_file, "min_max_observer: the range ", lower,
+                    " .. ", upper, " is impossible");
+    if (next.count_ != next.count_nan_) {
+      next.include(lower, upper, 0, 0);
+    }
+    *this = next;
   }
 
   friend bool operator==(const min_max_observer&, const min_max_observer&) = default;

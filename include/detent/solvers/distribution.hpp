@@ -280,6 +280,12 @@ class distribution {
 
 namespace detail {
 
+/// What is left of a range, with zero, in [-clip, clip].
+[[nodiscard]] inline value_range clipped(value_range range, float clip) noexcept {
+  return {(std::max)((std::min)(range.lower, 0.0F), -clip),
+          (std::min)((std::max)(range.upper, 0.0F), clip)};
+}
+
 /// How far the integers of a grid reach from the zero point, to either side.
 struct level_caps {
   std::int32_t negative;

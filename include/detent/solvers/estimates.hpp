@@ -25,9 +25,7 @@ namespace detail {
 /// Parameters for the range seen, cut to [-clip, clip].
 [[nodiscard]] inline quant_params clipped_params(const distribution& d, double clip,
                                                  quant_scheme scheme) {
-  const auto bound = static_cast<float>(clip);
-  const value_range r = d.range();
-  return params_from_range({(std::max)(r.lower, -bound), (std::min)(r.upper, bound)}, scheme);
+  return params_from_range(clipped(d.range(), static_cast<float>(clip)), scheme);
 }
 
 [[nodiscard]] inline scale_solution clipped_solution(const distribution& d, double clip,

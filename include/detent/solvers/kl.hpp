@@ -256,10 +256,7 @@ class divergence_search {
   const auto clip = static_cast<float>(best.clip);
   scale_solution s;
   // With nothing but zeros and as good as zeros, the range stays what it is.
-  s.params = params_from_range(
-      clip > 0.0F ? value_range{(std::max)(range.lower, -clip), (std::min)(range.upper, clip)}
-                  : range,
-      scheme);
+  s.params = params_from_range(clip > 0.0F ? detail::clipped(range, clip) : range, scheme);
   s.evidence.method = "kl";
   s.evidence.objective = best.divergence;
   s.evidence.lower = range.lower;

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Any observer, once for each channel.
+#ifndef DETENT_OBSERVERS_CHANNELS_HPP
+#define DETENT_OBSERVERS_CHANNELS_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <detent/byte_format.hpp>
+#include <detent/error.hpp>
+#include <detent/observers/observer.hpp>
+#include <detent/parallel.hpp>
+#include <detent/solvers/distribution.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+
+/// One observer for each index along `axis` of the views that it sees, or for each combination of
+/// indices along several axes. Groups are axes of their own: weights of shape {n, k} in groups of
+/// 32 are a view of shape {n, k / 32, 32}, of which axes 0 and 1 are observed.
+///
+/// Each of the observers sees its part of a view as one batch, with the other axes in their order.
+class channel_observer {
+ public:
+  /// Copies of `prototype`, which has seen nothing. Throws invalid_argument without axes, or if
+  /// they do not ascend.
+  channel_observer(any_observer prototype, std::vector<std::size_t> axes)
+      : prototype_(std::move(prototype)), axes_(std::move(axes)) {
+    detail::require(!axes_.empty() && axes_.size() < max_rank, error_kind::invalid_argument,
+                    "channel_observer: ", axes_.size(), " axes");
+    for (std::size_t i = 1; i < axes_.size(); ++i) {
+      detail::require(axes_[i - 1] < axes_[i], error_kind::invalid_argument,
+                      "channel_observer: axis ", axes_[i], " after axis ", axes_[i - 1]);
+    }
+  }
+  channel_observer(any_observer prototype, std::size_t axis)
+      : channel_observer(std::move(prototype), std::vector<std::size_t>{axis}) {}
+
+  /// Throws shape_mismatch if the number of channels changes between calls, and what the observers
+  /// throw. Channels are shared out over `parallel`.
+  void observe(tensor_view<const float> x, const parallel_for& parallel = {}) {
+    detail::require(axes_.back() < x.rank, error_kind::invalid_argument, "channel_observer: axis ",
+                    axes_.back(), " of a tensor of rank ", x.rank);
+    std::size_t channels = 1;
+    for (const std::size_t axis : axes_) {
+      channels *= x.shape[axis];
+    }
+    require_channels(channels);
+    detail::run_parallel(parallel, channels,
+                         [&](std::size_t i) { channels_[i].observe(part(x, i)); });
+  }
+
+  [[nodiscard]] std::size_t phases() const { return prototype_.phases(); }
+  void begin_phase(std::size_t phase) {
+    for (any_observer& channel : channels_) {
+      channel.begin_phase(phase);
+    }
+  }
+
+  /// Throws shape_mismatch for other axes or another number of channels.
+  void merge(const channel_observer& other) {
+    detail::require(axes_ == other.axes_, error_kind::shape_mismatch,
+                    "channel_observer: merging other axes");
+    if (other.channels_.empty()) {
+      return;
+    }
+    require_channels(other.channels_.size());
+    for (std::size_t i = 0; i < channels_.size(); ++i) {
+      channels_[i].merge(other.channels_[i]);
+    }
+  }
+
+  /// Channel after channel, the last axis fastest.
+  [[nodiscard]] std::span<const any_observer> channels() const noexcept { return channels_; }
+
+  /// Throws invalid_argument if nothing was observed.
+  [[nodiscard]] std::vector<scale_solution> solve(quant_scheme scheme,
+                                                  const parallel_for& parallel = {}) const {
+    detail::require(!channels_.empty(), error_kind::invalid_argument,
+                    "channel_observer: nothing was observed");
+    std::vector<scale_solution> solutions(channels_.size());
+    detail::run_parallel(parallel, channels_.size(),
+                         [&](std::size_t i) { solutions[i] = channels_[i].finalize(scheme); });
+    return solutions;
+  }
+  /// The parameters alone, with the first of the axes.
+  [[nodiscard]] channel_quant_params finalize(quant_scheme scheme,
+                                              const parallel_for& parallel = {}) const {
+    channel_quant_params p;
+    p.axis = axes_[0];
+    for (const scale_solution& s : solve(scheme, parallel)) {
+      p.scales.push_back(s.params.scale);
+      p.zero_points.push_back(s.params.zero_point);
+    }
+    return p;
+  }
+
+ private:
+  void require_channels(std::size_t channels) {
+    if (channels_.empty()) {
+      channels_.resize(channels, prototype_);
+    }
+    detail::require(channels_.size() == channels, error_kind::shape_mismatch,
+                    "channel_observer: ", channels, " channels after ", channels_.size());
+  }
+
+  /// What channel `i` sees of a view.
+  [[nodiscard]] tensor_view<const float> part(tensor_view<const float> x, std::size_t i) const {
+    std::ptrdiff_t offset = 0;
+    for (std::size_t a = axes_.size(); a-- > 0;) {
+      const std::size_t extent = x.shape[axes_[a]];
+      offset += static_cast<std::ptrdiff_t>(i % extent) * x.strides[axes_[a]];
+      i /= extent;
+    }
+    tensor_view<const float> view;
+    view.data = x.data == nullptr ? nullptr : x.data + offset;
+    for (std::size_t axis = 0; axis < x.rank; ++axis) {
+      if (std::find(axes_.begin(), axes_.end(), axis) == axes_.end()) {
+        view.shape[view.rank] = x.shape[axis];
+        view.strides[view.rank++] = x.strides[axis];
+      }
+    }
+    if (view.rank == 0) {  // one value for each channel
+      view.rank = 1;
+      view.shape[0] = 1;
+      view.strides[0] = 1;
+    }
+    return view;
+  }
+
+  any_observer prototype_;
+  std::vector<std::size_t> axes_;
+  std::vector<any_observer> channels_;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_CHANNELS_HPP

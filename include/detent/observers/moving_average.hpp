@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Ranges that follow the batches.
+#ifndef DETENT_OBSERVERS_MOVING_AVERAGE_HPP
+#define DETENT_OBSERVERS_MOVING_AVERAGE_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include <detent/byte_format.hpp>
+#include <detent/error.hpp>
+#include <detent/observers/min_max.hpp>
+#include <detent/quantize.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+
+/// The averages of the batches' ends, each batch with more weight than those before it:
+///
+///   lower = lower + constant * (batch's lower - lower)           the first batch: its own range
+///   upper likewise                                               in double
+///
+/// It is about the order of batches, so that the result depends on it and on how values are split;
+/// merge(other) means that the batches of `other` came after. Batches without values do not count.
+class moving_average_observer {
+ public:
+  /// Throws invalid_argument if the constant is not in (0, 1].
+  explicit moving_average_observer(double constant = 0.01) : constant_(constant) {
+    detail::require(constant > 0.0 && constant <= 1.0, error_kind::invalid_argument,
+                    "moving_average_observer: the constant ", constant, " is not in (0, 1]");
+  }
+
+  /// One batch. Throws invalid_argument if it has a NaN or an infinity.
+  void observe(std::span<const float> x) {
+    if (x.empty()) {
+      return;
+    }
+    min_max_observer batch;
+    batch.observe(x);
+    const value_range r = batch.range();
+    if (batches_ == 0) {
+      first_ = {r.lower, r.upper};
+      now_ = first_;
+    } else {
+      now_ = {std::fma(constant_, r.lower - now_.lower, now_.lower),
+              std::fma(constant_, r.upper - now_.upper, now_.upper)};
+    }
+    ++batches_;
+    count_ += x.size();
+  }
+
+  /// As if the batches of `other` had come after those seen here, up to rounding. Throws
+  /// invalid_argument for another constant.
+  void merge(const moving_average_observer& other) {
+    detail::require(constant_ == other.constant_, error_kind::invalid_argument,
+                    "moving_average_observer: merging the constant ", other.constant_, " into ",
+                    constant_);
+    if (other.batches_ == 0) {
+      return;
+    }
+    if (batches_ == 0) {
+      *this = other;
+      return;
+    }
+    // The other average began with its first batch where this one would have gone on.
+    const double left = std::pow(1.0 - constant_, static_cast<double>(other.batches_));
+    now_ = {std::fma(left, now_.lower - other.first_.lower, other.now_.lower),
+            std::fma(left, now_.upper - other.first_.upper, other.now_.upper)};
+    batches_ += other.batches_;
+    count_ += other.count_;
+  }
+
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+
+  /// Throws invalid_argument if nothing was observed.
+  [[nodiscard]] value_range range() const {
+    detail::require(batches_ > 0, error_kind::invalid_argument,
+                    "moving_average_observer: nothing was observed");
+    return {static_cast<float>(now_.lower), static_cast<float>(now_.upper)};
+  }
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme);
+  }
+
+  void write(detail::byte_writer& out) const {
+    for (const double value : {constant_, first_.lower, first_.upper, now_.lower, now_.upper}) {
+      out.put(value);
+    }
+    out.put(batches_);
+    out.put(count_);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    moving_average_observer next;
+    next.constant_ = in.get<double>();
+    next.first_.lower = in.get<double>();
+    next.first_.upper = in.get<double>();
+    next.now_.lower = in.get<double>();
+    next.now_.upper = in.get<double>();
+    next.batches_ = in.get<std::uint64_t>();
+    next.count_ = in.get<std::uint64_t>();
+    constexpr double largest = std::numeric_limits<float>::max();
+    const auto is_range = [](const ends& e) {
+      return e.lower >= -largest && e.lower <= e.upper && e.upper <= largest;
+    };
+    detail::require(next.constant_ > 0.0 && next.constant_ <= 1.0 && is_range(next.first_) &&
+                        is_range(next.now_) && next.batches_ <= next.count_,
+                    error_kind::bad_file, "moving_average_observer: the state is impossible");
+    *this = next;
+  }
+
+ private:
+  struct ends {
+    double lower = 0.0;
+    double upper = 0.0;
+  };
+  double constant_;
+  ends first_;  // the first batch
+  ends now_;
+  std::uint64_t batches_ = 0;
+  std::uint64_t count_ = 0;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_MOVING_AVERAGE_HPP

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Ranges that leave out a share of the values at either end.
+#ifndef DETENT_OBSERVERS_PERCENTILE_HPP
+#define DETENT_OBSERVERS_PERCENTILE_HPP
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <detent/byte_format.hpp>
+#include <detent/error.hpp>
+#include <detent/observers/histogram.hpp>
+#include <detent/observers/value_bins.hpp>
+#include <detent/quantize.hpp>
+#include <detent/solvers/distribution.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+
+struct percentile_options {
+  double percentile = 99.99;  // of the values, in the range
+  /// Of the magnitudes, for asymmetric schemes as well: the range seen, cut to [-q, q].
+  bool absolute = false;
+  /// Two passes, the second for what lies within the bins: exact, where one pass gives the bin's
+  /// outer end, at most 1/512 too far out.
+  bool exact = false;
+};
+
+/// The range between two order statistics, or of an order statistic of the magnitudes:
+///
+///   asymmetric  lower = that of rank n + 1 - r, upper = that of rank r
+///   symmetric   the magnitude of rank r                            r = quantile_rank(percentile,
+///   n)
+///
+/// and parameters from that range by the canonical rule. Memory: 252 KiB, and 128 KiB for each of
+/// three bins in the second pass of exact ones.
+class percentile_observer {
+ public:
+  /// Throws invalid_argument if the percentile is not in (0, 100].
+  explicit percentile_observer(percentile_options options = {},
+                               bin_storage storage = bin_storage::dense)
+      : options_(options), histogram_(storage) {
+    detail::require(options.percentile > 0.0 && options.percentile <= 100.0,
+                    error_kind::invalid_argument, "percentile_observer: the percentile ",
+                    options.percentile, " is not in (0, 100]");
+  }
+
+  [[nodiscard]] std::size_t phases() const noexcept { return options_.exact ? 2 : 1; }
+  /// Throws as histogram::range() when the second pass begins.
+  void begin_phase(std::size_t phase) {
+    if (phase == 0) {
+      return;
+    }
+    detail::require(options_.exact && phase == 1, error_kind::invalid_argument,
+                    "percentile_observer: there is no phase ", phase);
+    const std::vector<value_bin> bins = histogram_.bins();
+    const std::uint64_t rank = rank_of(histogram_.count());
+    aims_[0] = aim_at(bins, histogram_.count() + 1 - rank, false);
+    aims_[1] = aim_at(bins, rank, false);
+    aims_[2] = aim_at(magnitudes(bins), rank, true);
+    second_ = true;
+  }
+
+  void observe(std::span<const float> x) {
+    if (!second_) {
+      histogram_.observe(x);
+      return;
+    }
+    detail::require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
+                    "percentile_observer: null data with size ", x.size());
+    for (const float value : x) {
+      const auto bits = std::bit_cast<std::uint32_t>(value);
+      const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+      for (aim& a : aims_) {
+        if (!a.counts.empty() && magnitude >> shift == a.key &&
+            (a.both_signs || a.negative == (bits >> 31 != 0))) {
+          ++a.counts[magnitude & mask];
+        }
+      }
+    }
+  }
+
+  /// Throws invalid_argument if the two are in different passes, or began the second one with
+  /// different values behind them.
+  void merge(const percentile_observer& other) {
+    detail::require(second_ == other.second_, error_kind::invalid_argument,
+                    "percentile_observer: merging the first pass with the second");
+    if (!second_) {
+      histogram_.merge(other.histogram_);
+      return;
+    }
+    for (std::size_t i = 0; i < aims_.size(); ++i) {
+      aim& a = aims_[i];
+      const aim& b = other.aims_[i];
+      detail::require(a.key == b.key && a.rank == b.rank && a.counts.size() == b.counts.size(),
+                      error_kind::invalid_argument,
+                      "percentile_observer: merging second passes over different data");
+      for (std::size_t k = 0; k < a.counts.size(); ++k) {
+        a.counts[k] += b.counts[k];
+      }
+    }
+  }
+
+  [[nodiscard]] const count_histogram& histogram() const noexcept { return histogram_; }
+
+  /// The range for a scheme. Throws as histogram::range().
+  [[nodiscard]] value_range range(bool symmetric) const {
+    const value_range seen = histogram_.range();
+    if (symmetric || options_.absolute) {
+      const float q = outer_end(2, true);
+      return detail::clipped(seen, q);
+    }
+    return {outer_end(0, false), outer_end(1, true)};
+  }
+
+  [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
+    const value_range r = range(scheme.symmetric);
+    scale_solution s;
+    s.params = params_from_range(r, scheme);
+    s.evidence.method = options_.absolute ? "absolute_percentile" : "percentile";
+    s.evidence.count = histogram_.count();
+    s.evidence.lower = histogram_.range().lower;
+    s.evidence.upper = histogram_.range().upper;
+    std::uint64_t outside = 0;
+    for (const value_bin& bin : histogram_.bins()) {
+      const value_range b = bin.range();
+      outside += b.lower < r.lower || b.upper > r.upper ? bin.count : 0;
+    }
+    s.evidence.clipped_fraction =
+        static_cast<double>(outside) / static_cast<double>(s.evidence.count);
+    s.evidence.objective = s.evidence.clipped_fraction;
+    return s;
+  }
+
+  /// Only what the first pass has seen is saved.
+  void write(detail::byte_writer& out) const {
+    detail::require(!second_, error_kind::unsupported,
+                    "percentile_observer: the second pass cannot be saved");
+    out.put(options_.percentile);
+    out.put(static_cast<std::uint8_t>(options_.absolute));
+    out.put(static_cast<std::uint8_t>(options_.exact));
+    histogram_.write(out);
+  }
+  void read(detail::byte_reader& in) {
+    percentile_options options;
+    options.percentile = in.get<double>();
+    options.absolute = in.get<std::uint8_t>() != 0;
+    options.exact = in.get<std::uint8_t>() != 0;
+    detail::require(options.percentile > 0.0 && options.percentile <= 100.0, error_kind::bad_file,
+                    "percentile_observer: the percentile ", options.percentile,
+                    " is not in (0, 100]");
+    histogram_.read(in);
+    options_ = options;
+    second_ = false;
+  }
+
+ private:
+  static constexpr int shift = kernels::bin_dropped_bits;
+  static constexpr std::uint32_t mask = (1U << shift) - 1U;
+
+  /// A bin whose values are counted one by one in the second pass.
+  struct aim {
+    std::uint32_t key = 0;  // the upper bits of the magnitudes
+    bool negative = false;
+    bool both_signs = false;
+    std::uint64_t rank = 0;             // in the bin, ascending
+    std::vector<std::uint64_t> counts;  // none where the bin says all
+  };
+
+  [[nodiscard]] std::uint64_t rank_of(std::uint64_t count) const {
+    return quantile_rank(options_.percentile / 100.0, count);
+  }
+
+  static aim aim_at(std::span<const value_bin> bins, std::uint64_t rank, bool both_signs) {
+    aim a;
+    a.both_signs = both_signs;
+    std::uint64_t below = 0;
+    for (const value_bin& bin : bins) {
+      if (rank - below <= bin.count) {
+        a.rank = rank - below;
+        a.negative = bin.negative;
+        if (bin.largest > bin.smallest && bin.smallest > 0.0F) {
+          a.key = std::bit_cast<std::uint32_t>(bin.smallest) >> shift;
+          a.counts.resize(mask + 1);
+        }
+        return a;
+      }
+      below += bin.count;
+    }
+    return a;
+  }
+
+  /// An order statistic, or the end of its bin: which = 0 lower, 1 upper, 2 magnitude.
+  [[nodiscard]] float outer_end(std::size_t which, bool upper) const {
+    const std::uint64_t count = histogram_.count();
+    const std::uint64_t rank = which == 0 ? count + 1 - rank_of(count) : rank_of(count);
+    const std::vector<value_bin> bins = histogram_.bins();
+    const aim& a = aims_[which];
+    if (second_ && !a.counts.empty()) {
+      std::uint64_t all = 0;
+      for (const std::uint64_t n : a.counts) {
+        all += n;
+      }
+      detail::require(all >= a.rank, error_kind::invalid_argument,
+                      "percentile_observer: the second pass has not seen the data of the first");
+      // From the smallest value up: of negative ones, from the largest magnitude down.
+      std::uint64_t below = 0;
+      for (std::uint32_t i = 0; i <= mask; ++i) {
+        const std::uint32_t place = a.negative && !a.both_signs ? mask - i : i;
+        below += a.counts[place];
+        if (below >= a.rank) {
+          const auto magnitude = std::bit_cast<float>(a.key << shift | place);
+          return a.negative && !a.both_signs ? -magnitude : magnitude;
+        }
+      }
+    }
+    const value_range r = order_statistic(which == 2 ? magnitudes(bins) : bins, rank);
+    return upper ? r.upper : r.lower;
+  }
+
+  percentile_options options_;
+  count_histogram histogram_;
+  bool second_ = false;
+  std::array<aim, 3> aims_;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_PERCENTILE_HPP

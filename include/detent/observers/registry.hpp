@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Observers by name: those of the library, and those that its users add.
+#ifndef DETENT_OBSERVERS_REGISTRY_HPP
+#define DETENT_OBSERVERS_REGISTRY_HPP
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <detent/error.hpp>
+#include <detent/observers/constant.hpp>
+#include <detent/observers/histogram_observers.hpp>
+#include <detent/observers/isotone.hpp>
+#include <detent/observers/min_max.hpp>
+#include <detent/observers/moving_average.hpp>
+#include <detent/observers/observer.hpp>
+#include <detent/observers/percentile.hpp>
+#include <detent/observers/sample_range.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+
+/// What observers are made for; each takes what concerns it.
+struct observer_options {
+  quant_scheme scheme = asymmetric<std::uint8_t>;
+  double percentile = 99.99;                 // percentile, absolute_percentile
+  bool exact_percentile = false;             // in two passes
+  double moving_constant = 0.01;             // moving_average
+  std::size_t top_k = 1;                     // isotone
+  bin_storage storage = bin_storage::dense;  // of histograms; sparse for many channels
+};
+
+using observer_factory = std::function<any_observer(const observer_options&)>;
+
+namespace detail {
+
+struct observer_registry {
+  std::mutex mutex;
+  std::map<std::string, observer_factory, std::less<>> factories;
+};
+
+template <class Observer>
+observer_factory histogram_factory() {
+  return [](const observer_options& o) { return any_observer(Observer(o.storage)); };
+}
+inline observer_factory sample_factory(sample_aggregator aggregator) {
+  return [aggregator](const observer_options&) {
+    return any_observer(sample_range_observer(aggregator));
+  };
+}
+inline observer_factory percentile_factory(bool absolute) {
+  return [absolute](const observer_options& o) {
+    return any_observer(
+        percentile_observer({o.percentile, absolute, o.exact_percentile}, o.storage));
+  };
+}
+
+inline observer_registry& observers() {
+  static observer_registry registry{
+      {},
+      {
+          {"absolute_percentile", percentile_factory(true)},
+          {"aciq", histogram_factory<aciq_observer>()},
+          {"constant", [](const observer_options&) { return any_observer(constant_observer()); }},
+          {"grid_mse", histogram_factory<grid_mse_observer>()},
+          {"isotone",
+           [](const observer_options& o) {
+             return any_observer(isotone_observer({o.scheme, o.top_k}));
+           }},
+          {"kl", histogram_factory<kl_observer>()},
+          {"mean_minmax", sample_factory(sample_aggregator::mean)},
+          {"mean_no_outliers_minmax", sample_factory(sample_aggregator::mean_no_outliers)},
+          {"median_minmax", sample_factory(sample_aggregator::median)},
+          {"median_no_outliers_minmax", sample_factory(sample_aggregator::median_no_outliers)},
+          {"minmax", [](const observer_options&) { return any_observer(min_max_observer()); }},
+          {"moving_average",
+           [](const observer_options& o) {
+             return any_observer(moving_average_observer(o.moving_constant));
+           }},
+          {"mse", histogram_factory<mse_observer>()},
+          {"octav", histogram_factory<octav_observer>()},
+          {"percentile", percentile_factory(false)},
+      }};
+  return registry;
+}
+
+/// Letters become small ones; only those of ASCII.
+inline std::string lower_case(std::string_view name) {
+  std::string lower(name);
+  for (char& c : lower) {
+    c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  return lower;
+}
+
+}  // namespace detail
+
+/// The names of all observers, in small letters, sorted. Thread-safe, as what follows.
+[[nodiscard]] inline std::vector<std::string> observer_names() {
+  detail::observer_registry& registry = detail::observers();
+  const std::lock_guard lock(registry.mutex);
+  std::vector<std::string> names;
+  for (const auto& [name, factory] : registry.factories) {
+    names.push_back(name);
+  }
+  return names;
+}
+
+enum class on_duplicate : std::uint8_t { reject, replace };
+
+/// Adds an observer under a name, in which capital and small letters are the same. Throws
+/// invalid_argument if the name is empty or, unless it is to be replaced, taken.
+inline void register_observer(std::string_view name, observer_factory factory,
+                              on_duplicate duplicate = on_duplicate::reject) {
+  detail::require(!name.empty() && factory, error_kind::invalid_argument,
+                  "register_observer: no name or no factory");
+  detail::observer_registry& registry = detail::observers();
+  const std::lock_guard lock(registry.mutex);
+  std::string key = detail::lower_case(name);
+  detail::require(duplicate == on_duplicate::replace || registry.factories.count(key) == 0,
+                  error_kind::invalid_argument, "register_observer: there is a '", key,
+                  "' already");
+  registry.factories.insert_or_assign(std::move(key), std::move(factory));
+}
+
+/// Makes an observer. Throws invalid_argument, listing all names, if there is none of this one.
+[[nodiscard]] inline any_observer make_observer(std::string_view name,
+                                                const observer_options& options = {}) {
+  detail::observer_registry& registry = detail::observers();
+  observer_factory factory;
+  {
+    const std::lock_guard lock(registry.mutex);
+    const auto found = registry.factories.find(detail::lower_case(name));
+    if (found != registry.factories.end()) {
+      factory = found->second;
+    }
+  }
+  if (!factory) {
+    std::string all;
+    for (const std::string& known : observer_names()) {
+      all += (all.empty() ? "" : ", ") + known;
+    }
+    detail::raise(error_kind::invalid_argument,
+                  detail::message("detent: there is no observer '", name, "'; there are ", all));
+  }
+  return factory(options);
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_REGISTRY_HPP

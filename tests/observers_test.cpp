@@ -1,0 +1,601 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Every observer, per tensor and per channel, symmetric and asymmetric, of every input format:
+// against plain loops, and against itself with the data split and merged in other ways.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/detent.hpp>
+
+#include "check_error.hpp"
+#include "for_each_target.hpp"
+#include "random.hpp"
+
+namespace {
+
+using detent::any_observer;
+using detent::error_kind;
+using detent::make_observer;
+using detent::observer_options;
+using detent::quant_scheme;
+using detent::scale_solution;
+using detent::tensor_view;
+using detent::value_range;
+using test::check_error;
+using test::random_source;
+
+using real = long double;
+using floats = std::vector<float>;
+
+/// The batches that one observer sees, flattened in order, with rows of one length.
+struct plain_data {
+  std::vector<floats> batches;
+  std::size_t row = 1;
+
+  [[nodiscard]] floats all() const {
+    floats values;
+    for (const floats& b : batches) {
+      values.insert(values.end(), b.begin(), b.end());
+    }
+    return values;
+  }
+};
+
+value_range plain_range(const floats& x) {
+  return {*std::min_element(x.begin(), x.end()) + 0.0F,
+          *std::max_element(x.begin(), x.end()) + 0.0F};
+}
+
+/// Of sorted values, that which `rank` (from 1) says.
+std::size_t plain_rank(double fraction, std::size_t n) {
+  const double rank = std::ceil(fraction * static_cast<double>(n));
+  return static_cast<std::size_t>(std::clamp(rank, 1.0, static_cast<double>(n)));
+}
+
+bool near(float a, float b, double share) {
+  return std::fabs(static_cast<double>(a) - static_cast<double>(b)) <=
+         share * std::max(std::fabs(static_cast<double>(a)), std::fabs(static_cast<double>(b))) +
+             1e-30;
+}
+
+real squared_error(const floats& x, detent::quant_params p, detent::grid levels) {
+  real sum = 0.0L;
+  for (const float value : x) {
+    const real k = std::clamp(std::nearbyint(static_cast<real>(value) / p.scale),
+                              static_cast<real>(levels.qmin - p.zero_point),
+                              static_cast<real>(levels.qmax - p.zero_point));
+    const real e = static_cast<real>(value) - k * p.scale;
+    sum += e * e;
+  }
+  return sum / static_cast<real>(x.size());
+}
+
+/// Rows of which the order of the two largest survives for sure, by the published inequalities.
+std::size_t rows_kept(const plain_data& d, float scale, bool symmetric, std::int32_t cap) {
+  std::size_t kept = 0;
+  for (const floats& batch : d.batches) {
+    for (std::size_t r = 0; r < batch.size(); r += d.row) {
+      floats row(batch.begin() + static_cast<std::ptrdiff_t>(r),
+                 batch.begin() + static_cast<std::ptrdiff_t>(r + d.row));
+      for (float& value : row) {
+        value = symmetric ? std::fabs(value) : value;
+      }
+      std::sort(row.begin(), row.end(), std::greater<>());
+      const double first = row[0];
+      const bool alone = row.size() < 2;
+      const double second = alone ? 0.0 : std::max(static_cast<double>(row[1]), 0.0);
+      const double low = second / (cap - 0.51);
+      const double high = alone ? std::numeric_limits<double>::infinity() : 2.0 * (first - second);
+      kept += first > 0.0 && cap > 0 && low < high && low <= static_cast<double>(scale) &&
+                      static_cast<double>(scale) <= high
+                  ? 1U
+                  : 0U;
+    }
+  }
+  return kept;
+}
+
+/// What an observer of that name should say of the data.
+void check_against_plain(const std::string& name, const plain_data& d, quant_scheme scheme,
+                         const any_observer& observer, const observer_options& options) {
+  const floats x = d.all();
+  floats sorted = x;
+  std::sort(sorted.begin(), sorted.end());
+  floats absolute = x;
+  for (float& value : absolute) {
+    value = std::fabs(value);
+  }
+  std::sort(absolute.begin(), absolute.end());
+  const scale_solution s = observer.finalize(scheme);
+  const value_range seen = plain_range(x);
+  detent::histogram h;
+  h.observe(std::span<const float>(x));
+
+  if (name == "minmax") {
+    CHECK(s.params == params_from_range(seen, scheme));
+  } else if (name == "percentile" || name == "absolute_percentile") {
+    const std::size_t rank = plain_rank(options.percentile / 100.0, x.size());
+    const float q = absolute[rank - 1];
+    const value_range exact = scheme.symmetric || name == "absolute_percentile"
+                                  ? value_range{std::max(std::min(seen.lower, 0.0F), -q),
+                                                std::min(std::max(seen.upper, 0.0F), q)}
+                                  : value_range{sorted[x.size() - rank], sorted[rank - 1]};
+    if (options.exact_percentile) {
+      CHECK(s.params == params_from_range(exact, scheme));
+    } else {
+      const auto* held = observer.target<detent::percentile_observer>();
+      REQUIRE(held != nullptr);
+      const value_range r = held->range(scheme.symmetric);
+      CHECK(r.lower <= exact.lower);
+      CHECK(r.upper >= exact.upper);
+      CHECK(near(r.lower, exact.lower, 1.0 / 511.0));
+      CHECK(near(r.upper, exact.upper, 1.0 / 511.0));
+      CHECK(s.params == params_from_range(r, scheme));
+    }
+  } else if (name == "kl") {
+    detent::count_histogram counts;
+    counts.observe(std::span<const float>(x));
+    CHECK(s.params == kl(counts.bins(), counts.range(), scheme).params);
+  } else if (name == "mse") {
+    const scale_solution exact = detent::exact_mse(x, scheme);
+    const auto error = static_cast<double>(squared_error(x, s.params, scheme.levels));
+    const double slack = static_cast<double>(absolute.back()) * absolute.back() * 1e-12;
+    CHECK(error <= s.evidence.objective * (1.0 + 1e-9) + slack);
+    CHECK(s.evidence.lower_bound <= exact.evidence.objective + slack);
+    CHECK(error >= exact.evidence.lower_bound - slack);
+  } else if (name == "grid_mse") {
+    CHECK(s.params == grid_mse(detent::distribution(h), scheme).params);
+    CHECK(near(static_cast<float>(s.evidence.objective),
+               static_cast<float>(squared_error(x, s.params, scheme.levels)), 0.3));
+  } else if (name == "octav") {
+    CHECK(s.params == octav(detent::distribution(h), scheme).params);
+  } else if (name == "aciq") {
+    CHECK(s.params == aciq(detent::distribution(h), scheme).params);
+  } else if (name == "constant") {
+    CHECK(s.params == detent::quant_params{});
+  } else if (name == "moving_average") {
+    double lower = 0.0;
+    double upper = 0.0;
+    for (std::size_t i = 0; i < d.batches.size(); ++i) {
+      const value_range b = plain_range(d.batches[i]);
+      lower = i == 0 ? b.lower
+                     : (1.0 - options.moving_constant) * lower + options.moving_constant * b.lower;
+      upper = i == 0 ? b.upper
+                     : (1.0 - options.moving_constant) * upper + options.moving_constant * b.upper;
+    }
+    const auto p =
+        params_from_range({static_cast<float>(lower), static_cast<float>(upper)}, scheme);
+    CHECK(near(s.params.scale, p.scale, 1e-6));
+    CHECK(s.params.zero_point == p.zero_point);
+  } else if (name == "isotone") {
+    std::int32_t cap = scheme.levels.qmax - s.params.zero_point;
+    const std::size_t rows = x.size() / d.row;
+    const auto certain = static_cast<std::size_t>(
+        std::llround((1.0 - s.evidence.objective) * static_cast<double>(rows)));
+    const auto bound = static_cast<std::size_t>(
+        std::llround((1.0 - s.evidence.lower_bound) * static_cast<double>(rows)));
+    CHECK(rows_kept(d, s.params.scale, scheme.symmetric, cap) >= certain);
+    // No other scale keeps more than the bound says; the best ones begin where a row's do.
+    std::size_t most = 0;
+    for (const floats& batch : d.batches) {
+      for (std::size_t r = 0; r < batch.size(); r += d.row) {
+        floats row(batch.begin() + static_cast<std::ptrdiff_t>(r),
+                   batch.begin() + static_cast<std::ptrdiff_t>(r + d.row));
+        for (float& value : row) {
+          value = scheme.symmetric ? std::fabs(value) : value;
+        }
+        std::sort(row.begin(), row.end(), std::greater<>());
+        const double second = row.size() < 2 ? 0.0 : std::max(static_cast<double>(row[1]), 0.0);
+        auto begin = static_cast<float>(second / (cap - 0.51));
+        begin = std::nextafter(std::nextafter(begin, 1e30F), 1e30F);
+        most = std::max(most, rows_kept(d, begin, scheme.symmetric, cap));
+      }
+    }
+    CHECK(most <= bound);
+    CHECK(static_cast<double>(certain) >= 0.9 * static_cast<double>(most));
+  } else {
+    // Means and medians of the samples' ends.
+    floats lower;
+    floats upper;
+    for (const floats& batch : d.batches) {
+      lower.push_back(plain_range(batch).lower);
+      upper.push_back(plain_range(batch).upper);
+    }
+    std::sort(lower.begin(), lower.end());
+    std::sort(upper.begin(), upper.end());
+    const bool outliers = name.find("no_outliers") != std::string::npos;
+    const std::size_t cut = outliers && lower.size() > 2 ? 1 : 0;  // 1e-4 of them, rounded up
+    const auto expected = [&](const floats& ends) {
+      if (name.find("median") == 0) {
+        return ends[(ends.size() + 1) / 2 - 1];
+      }
+      REQUIRE(name.find("mean") == 0);
+      real sum = 0.0L;
+      for (std::size_t i = cut; i < ends.size() - cut; ++i) {
+        sum += static_cast<real>(ends[i]);
+      }
+      return static_cast<float>(sum / static_cast<real>(ends.size() - 2 * cut));
+    };
+    const auto* held = observer.target<detent::sample_range_observer>();
+    REQUIRE(held != nullptr);
+    const float scale_of_ends = std::max(std::fabs(lower.front()), std::fabs(upper.back()));
+    CHECK(std::fabs(held->range().lower - expected(lower)) <= scale_of_ends / 500.0F);
+    CHECK(std::fabs(held->range().upper - expected(upper)) <= scale_of_ends / 500.0F);
+    CHECK(s.params == params_from_range(held->range(), scheme));
+  }
+}
+
+/// Observes all batches in all passes.
+template <class Observer, class Batches, class Observe>
+void run_phases(Observer& observer, const Batches& batches, const Observe& observe) {
+  for (std::size_t phase = 0; phase < observer.phases(); ++phase) {
+    if (phase != 0) {
+      observer.begin_phase(phase);
+    }
+    for (const auto& batch : batches) {
+      observe(batch);
+    }
+  }
+}
+
+/// What a float becomes in a format, and that as a float.
+template <class T>
+T in_format(float x) {
+  if constexpr (detent::float_format<T>) {
+    return detent::round_to<T>(x);
+  } else {
+    return static_cast<T>(x);
+  }
+}
+template <class T>
+float as_float(T x) {
+  if constexpr (detent::float_format<T>) {
+    return to_float(x);
+  } else {
+    return static_cast<float>(x);
+  }
+}
+
+template <class T>
+void check_format(random_source& random, const char* format) {
+  const std::size_t shape[] = {4, 3, 8};
+  for (const std::string& name : detent::observer_names()) {
+    if (name.find('.') != std::string::npos || name == "test_two_phases") {
+      continue;  // those have tests of their own
+    }
+    for (const bool symmetric : {false, true}) {
+      for (const bool exact : {false, true}) {
+        if (exact && name.find("percentile") == std::string::npos) {
+          continue;
+        }
+        observer_options options;
+        options.scheme =
+            symmetric ? detent::symmetric<std::int8_t> : detent::asymmetric<std::uint8_t>;
+        options.percentile = random.chance(50) ? 99.0 : 90.0;
+        options.exact_percentile = exact;
+        options.moving_constant = 0.25;
+        options.storage =
+            random.chance(50) ? detent::bin_storage::dense : detent::bin_storage::sparse;
+        const std::size_t batch_count = random.size(1, 5);
+        std::vector<std::vector<T>> batches(batch_count);
+        for (auto& batch : batches) {
+          const float shift = random.real(-1.0F, 1.0F);
+          for (std::size_t i = 0; i < 96; ++i) {
+            const float value = random.chance(5) ? 0.0F : random.real(-2.0F, 3.0F) + shift;
+            batch.push_back(in_format<T>(value * std::fabs(value)));
+          }
+        }
+        const auto view = [&](const std::vector<T>& batch) {
+          return tensor_view<const T>(batch.data(), shape);
+        };
+        INFO(name, " symmetric ", symmetric, " exact ", exact, " format ", std::string(format));
+        // Per tensor.
+        any_observer observer = make_observer(name, options);
+        run_phases(observer, batches, [&](const auto& batch) { observer.observe(view(batch)); });
+        plain_data all;
+        all.row = 8;
+        for (const auto& batch : batches) {
+          floats values;
+          for (const T value : batch) {
+            values.push_back(as_float(value));
+          }
+          all.batches.push_back(values);
+        }
+        check_against_plain(name, all, options.scheme, observer, options);
+
+        // Per channel, along any axis and along two.
+        for (const std::vector<std::size_t>& axes :
+             {std::vector<std::size_t>{0}, {1}, {2}, {0, 1}, {1, 2}}) {
+          detent::channel_observer channels(make_observer(name, options), axes);
+          run_phases(channels, all.batches, [&](const floats& batch) {
+            channels.observe(tensor_view<const float>(batch.data(), shape));
+          });
+          std::size_t count = 1;
+          for (const std::size_t axis : axes) {
+            count *= shape[axis];
+          }
+          REQUIRE(channels.channels().size() == count);
+          const auto solutions = channels.solve(options.scheme);
+          const auto parameters = channels.finalize(options.scheme);
+          for (std::size_t c = 0; c < count; ++c) {
+            plain_data part;
+            part.row = axes.back() == 2 ? (axes.size() == 2 ? 4 : 3) : 8;
+            for (const floats& batch : all.batches) {
+              floats values;
+              for (std::size_t i = 0; i < 96; ++i) {
+                const std::size_t index[] = {i / 24, i / 8 % 3, i % 8};
+                std::size_t at = 0;
+                for (const std::size_t axis : axes) {
+                  at = at * shape[axis] + index[axis];
+                }
+                if (at == c) {
+                  values.push_back(batch[i]);
+                }
+              }
+              part.batches.push_back(values);
+            }
+            INFO("axes ", axes.front(), "..", axes.back(), " channel ", c);
+            check_against_plain(name, part, options.scheme, channels.channels()[c], options);
+            CHECK(solutions[c].params.scale == parameters.scales[c]);
+            CHECK(solutions[c].params.zero_point == parameters.zero_points[c]);
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Asks for two passes, and says which value it saw last in each.
+struct two_phase_observer {
+  std::size_t phase = 0;
+  float last[2] = {0.0F, 0.0F};
+  [[nodiscard]] std::size_t phases() const { return 2; }
+  void begin_phase(std::size_t p) { phase = p; }
+  void observe(std::span<const float> x) { last[phase] = x.back(); }
+  [[nodiscard]] detent::quant_params finalize(quant_scheme /*scheme*/) const {
+    return {last[0] + last[1], 0};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("observers agree with plain loops: name x symmetry x granularity, float") {
+  random_source random(1);
+  INFO("seed ", random.seed());
+  check_format<float>(random, "float");
+}
+TEST_CASE("observers agree with plain loops: float16, bfloat16, double") {
+  random_source random(2);
+  INFO("seed ", random.seed());
+  check_format<detent::float16>(random, "float16");
+  check_format<detent::bfloat16>(random, "bfloat16");
+  check_format<double>(random, "double");
+}
+
+TEST_CASE("observers do not care how rows are split, ordered, merged, or where they run") {
+  random_source random(3);
+  INFO("seed ", random.seed());
+  for (const std::string& name : detent::observer_names()) {
+    if (name.find('.') != std::string::npos || name == "moving_average" ||
+        name == "test_two_phases") {
+      continue;  // whose result is about the order of batches
+    }
+    for (int round = 0; round < 4; ++round) {
+      observer_options options;
+      options.scheme =
+          round % 2 == 0 ? detent::symmetric<std::int8_t> : detent::asymmetric<std::uint8_t>;
+      options.exact_percentile = round >= 2;
+      const bool samples = name.find("_minmax") != std::string::npos;
+      const std::size_t rows = random.size(1, 60);
+      constexpr std::size_t row = 16;
+      std::vector<floats> data(rows);
+      for (floats& r : data) {
+        r = random.reals(row, -3.0F, 5.0F);
+        r[random.size(0, row - 1)] *= 100.0F;
+      }
+      any_observer whole = make_observer(name, options);
+      const auto observe = [&](any_observer& o, std::span<const floats> part) {
+        floats values;
+        for (const floats& r : part) {
+          values.insert(values.end(), r.begin(), r.end());
+        }
+        const std::size_t shape[] = {part.size(), row};
+        o.observe(tensor_view<const float>(values.data(), shape));
+      };
+      // Samples are what they are; other observers see batches of any size.
+      const auto observe_all = [&](any_observer& o) {
+        if (!samples) {
+          observe(o, data);
+          return;
+        }
+        for (const floats& r : data) {
+          o.observe(std::span<const float>(r));
+        }
+      };
+      run_phases(whole, std::vector<int>{0}, [&](int) { observe_all(whole); });
+      const scale_solution expected = whole.finalize(options.scheme);
+      INFO(name, " round ", round, " rows ", rows);
+      test::for_each_target([&] {
+        for (std::size_t i = data.size(); i > 1; --i) {
+          std::swap(data[i - 1], data[random.size(0, i - 1)]);
+        }
+        std::vector<any_observer> parts(random.size(1, 6), make_observer(name, options));
+        for (std::size_t phase = 0; phase < whole.phases(); ++phase) {
+          if (phase != 0) {
+            // A pass ends when all parts know what the first one found.
+            for (std::size_t i = 1; i < parts.size(); ++i) {
+              parts[0].merge(parts[i]);
+            }
+            parts[0].begin_phase(phase);
+            for (std::size_t i = 1; i < parts.size(); ++i) {
+              parts[i] = parts[0];
+            }
+          }
+          for (std::size_t first = 0; first < rows;) {
+            const std::size_t n = samples ? 1 : std::min(rows - first, random.size(1, 20));
+            any_observer& part = parts[random.size(0, parts.size() - 1)];
+            observe(part, std::span<const floats>(data).subspan(first, n));
+            first += n;
+          }
+        }
+        while (parts.size() > 1) {
+          const std::size_t a = random.size(0, parts.size() - 2);
+          parts[a].merge(parts.back());
+          parts.pop_back();
+        }
+        const scale_solution s = parts[0].finalize(options.scheme);
+        CHECK(s.params == expected.params);
+        CHECK(s.evidence.objective == expected.evidence.objective);
+        CHECK(s.evidence.count == expected.evidence.count);
+        if (!(options.exact_percentile && name.find("percentile") != std::string::npos)) {
+          CHECK(parts[0].save() == whole.save());
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("a moving average follows the order of batches, across merges as well") {
+  random_source random(4);
+  INFO("seed ", random.seed());
+  for (int round = 0; round < 30; ++round) {
+    const std::size_t n = random.size(2, 30);
+    const std::size_t split = random.size(0, n);
+    detent::moving_average_observer whole(0.1);
+    detent::moving_average_observer first(0.1);
+    detent::moving_average_observer second(0.1);
+    for (std::size_t i = 0; i < n; ++i) {
+      const floats x = random.reals(9, -1.0F, static_cast<float>(i + 1));
+      whole.observe(x);
+      (i < split ? first : second).observe(x);
+    }
+    first.merge(second);
+    CHECK(near(first.range().lower, whole.range().lower, 1e-6));
+    CHECK(near(first.range().upper, whole.range().upper, 1e-6));
+    CHECK(first.count() == whole.count());
+  }
+  check_error(error_kind::invalid_argument, {"constant", "1.5"},
+              [] { detent::moving_average_observer o(1.5); });
+}
+
+TEST_CASE("observers come back from their bytes, and damaged bytes do not") {
+  random_source random(5);
+  INFO("seed ", random.seed());
+  for (const std::string& name : detent::observer_names()) {
+    if (name.find('.') != std::string::npos || name == "test_two_phases") {
+      continue;
+    }
+    const floats x = random.reals(24, -2.0F, 3.0F);
+    any_observer observer = make_observer(name);
+    observer.observe(std::span<const float>(x));
+    const auto saved = observer.save();
+    any_observer loaded = make_observer(name);
+    loaded.load(saved);
+    INFO(name);
+    CHECK(loaded.save() == saved);
+    CHECK(loaded.finalize(detent::asymmetric<std::uint8_t>).params ==
+          observer.finalize(detent::asymmetric<std::uint8_t>).params);
+    for (std::size_t i = 0; i < saved.size(); ++i) {
+      auto damaged = saved;
+      damaged[i] ^= std::byte{0x10};
+      CHECK_THROWS_AS(loaded.load(damaged), detent::error);
+    }
+    CHECK(loaded.save() == saved);  // a load that fails changes nothing
+    for (std::size_t size = 0; size < saved.size(); size += 7) {
+      CHECK_THROWS_AS(loaded.load(std::span(saved).first(size)), detent::error);
+    }
+  }
+}
+
+TEST_CASE("isotone keeps the order of more than two") {
+  // 0.5, 0.3, 0.15, 0.05: steps of at most 2 * 0.15 keep the first two apart from what follows
+  // them.
+  const float row[] = {0.05F, 0.3F, 0.5F, 0.15F};
+  detent::isotone_observer one({detent::symmetric<std::int8_t>, 1});
+  detent::isotone_observer two({detent::symmetric<std::int8_t>, 2});
+  one.observe(std::span<const float>(row));
+  two.observe(std::span<const float>(row));
+  // From L2 / 126.49 on.
+  CHECK(
+      near(one.finalize(detent::symmetric<std::int8_t>).params.scale, 0.3F / 126.49F, 1.0 / 500.0));
+  CHECK(two.finalize(detent::symmetric<std::int8_t>).evidence.objective == 0.0);
+  // Of three values with a tie, the first is safe and the second is not.
+  const float tie[] = {0.9F, 0.4F, 0.4F};
+  detent::isotone_observer tied({detent::symmetric<std::int8_t>, 2});
+  tied.observe(std::span<const float>(tie));
+  CHECK(tied.finalize(detent::symmetric<std::int8_t>).evidence.objective == 1.0);
+  check_error(error_kind::invalid_argument, {"another scheme"},
+              [&] { static_cast<void>(one.finalize(detent::asymmetric<std::uint8_t>)); });
+  check_error(error_kind::invalid_argument, {"top_k"}, [] {
+    detent::isotone_observer o({detent::symmetric<std::int8_t>, 0});
+  });
+}
+
+TEST_CASE("observers have names: any case, no duplicates unless wanted, all of them listed") {
+  CHECK(make_observer("KL").phases() == 1);
+  CHECK(make_observer("Percentile").target<detent::percentile_observer>() != nullptr);
+  check_error(error_kind::invalid_argument, {"'nothing'", "minmax", "isotone"},
+              [] { static_cast<void>(detent::make_observer("nothing")); });
+  const auto factory = [](const observer_options&) { return any_observer(two_phase_observer()); };
+  detent::register_observer("Test_Two_Phases", factory);
+  check_error(error_kind::invalid_argument, {"'test_two_phases'"},
+              [&] { detent::register_observer("TEST_TWO_PHASES", factory); });
+  detent::register_observer("TEST_TWO_PHASES", factory, detent::on_duplicate::replace);
+  const auto names = detent::observer_names();
+  CHECK(std::is_sorted(names.begin(), names.end()));
+  CHECK(std::count(names.begin(), names.end(), "test_two_phases") == 1);
+  any_observer observer = detent::make_observer("test_two_phases");
+  CHECK(observer.phases() == 2);
+  const float x[] = {1.0F, 2.0F};
+  run_phases(observer, std::vector<int>{0},
+             [&](int) { observer.observe(std::span<const float>(x)); });
+  CHECK(observer.finalize(detent::asymmetric<std::uint8_t>).params.scale == 4.0F);
+  check_error(error_kind::unsupported, {"does not merge"}, [&] { observer.merge(observer); });
+  check_error(error_kind::unsupported, {"cannot be saved"},
+              [&] { static_cast<void>(observer.save()); });
+  check_error(error_kind::invalid_argument, {"phase 2 of 2"}, [&] { observer.begin_phase(2); });
+  check_error(error_kind::invalid_argument, {"another kind"},
+              [&] { observer.merge(detent::make_observer("kl")); });
+}
+
+TEST_CASE("observers refuse what has no range") {
+  const float nan[] = {1.0F, std::numeric_limits<float>::quiet_NaN()};
+  for (const std::string& name : detent::observer_names()) {
+    if (name.find('.') != std::string::npos || name == "constant" || name == "test_two_phases") {
+      continue;
+    }
+    INFO(name);
+    any_observer observer = make_observer(name);
+    CHECK_THROWS_AS(static_cast<void>(observer.finalize(detent::asymmetric<std::uint8_t>)),
+                    detent::error);
+    CHECK_THROWS_AS(
+        [&] {
+          observer.observe(std::span<const float>(nan));
+          static_cast<void>(observer.finalize(detent::asymmetric<std::uint8_t>));
+        }(),
+        detent::error);
+  }
+  detent::channel_observer channels(detent::make_observer("kl"), 1);
+  const float x[] = {1.0F, 2.0F, 3.0F, 4.0F};
+  check_error(error_kind::invalid_argument, {"nothing was observed"},
+              [&] { static_cast<void>(channels.finalize(detent::asymmetric<std::uint8_t>)); });
+  channels.observe(tensor_view<const float>(x, {2, 2}));
+  check_error(error_kind::shape_mismatch, {"1 channels after 2"}, [&] {
+    channels.observe(tensor_view<const float>(x, {4, 1}));
+  });
+  check_error(error_kind::invalid_argument, {"axis 1", "rank 1"},
+              [&] { channels.observe(tensor_view<const float>(x, {4})); });
+  check_error(error_kind::invalid_argument, {"axis 0 after axis 1"}, [&] {
+    detent::channel_observer o(detent::make_observer("kl"), {1, 0});
+  });
+  check_error(error_kind::invalid_argument, {"percentile", "101"},
+              [] { detent::percentile_observer o({101.0}); });
+}
