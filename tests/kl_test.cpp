@@ -26,7 +26,8 @@ using test::random_source;
 using real = long double;
 
 struct signed_bin {
-  real centre, end, width, count;  // the centre has the sign, the end has not
+  real centre = 0.0L, end = 0.0L, width = 0.0L,
+       count = 0.0L;  // the centre has the sign, the end has not
 };
 
 /// As the formula says, bin by bin.
@@ -120,23 +121,46 @@ TEST_CASE("kl judges every candidate") {
     for (const quant_scheme& scheme :
          {quant_scheme{{-7, 7}, true}, quant_scheme{{0, 15}, false},
           quant_scheme{{-127, 127}, true}, quant_scheme{{-128, 127}, false}}) {
-      std::vector<signed_bin> bins;
+      // Bins in groups that are not narrower than 1/2048 of the largest magnitude.
+      std::map<real, signed_bin> groups;
+      real magnitude = static_cast<real>(std::max(-h.range().lower, h.range().upper));
+      // Fewer than 10000 values: none may be left beyond.
+      const auto has_larger = [&](const value_bin& bin) {
+        return static_cast<real>(bin.largest) > magnitude / 2.0L;
+      };
+      while (magnitude > 0.0L && std::none_of(all.begin(), all.end(), has_larger)) {
+        magnitude /= 2.0L;
+      }
+      const real narrowest = magnitude / 2048.0L;
       for (const value_bin& bin : scheme.symmetric ? magnitudes(all) : all) {
         if (bin.smallest > 0.0F) {
           const real width = std::ldexp(1.0L, std::ilogb(bin.smallest) - 9);
           const real centre = static_cast<real>(bin.smallest) + width / 2.0L;
-          bins.push_back({bin.negative ? -centre : centre, static_cast<real>(bin.largest), width,
-                          static_cast<real>(bin.count)});
+          const real multiple = std::floor(centre / narrowest);
+          const real sign = bin.negative ? -1.0L : 1.0L;
+          signed_bin& group = groups[sign * (multiple + 1.0L)];
+          if (group.count == 0.0L || width < narrowest) {
+            group.width = std::max(width, narrowest);
+            group.centre = sign * (width < narrowest ? (multiple + 0.5L) * narrowest : centre);
+          }
+          group.end = std::max(group.end, static_cast<real>(bin.largest));
+          group.count += static_cast<real>(bin.count);
         }
+      }
+      std::vector<signed_bin> bins;
+      for (const auto& [place, group] : groups) {
+        bins.push_back(group);
       }
       real least = std::numeric_limits<real>::infinity();
       const int steps = scheme.levels.qmax - scheme.levels.qmin;
       const auto levels = static_cast<std::ptrdiff_t>(scheme.symmetric ? steps / 2 : steps);
+      real largest = 0.0L;
+      for (const signed_bin& bin : bins) {
+        largest = std::max(largest, bin.end);
+      }
       const auto is_candidate = [&](real clip) {
-        const auto kept = std::count_if(bins.begin(), bins.end(),
-                                        [&](const signed_bin& b) { return b.end <= clip; });
-        return kept >= levels || std::all_of(bins.begin(), bins.end(),
-                                             [&](const signed_bin& b) { return b.end <= clip; });
+        return clip == largest ||
+               clip >= std::min(static_cast<real>(levels) / 2048.0L, 1.0L) * magnitude;
       };
       for (const signed_bin& bin : bins) {
         if (is_candidate(bin.end)) {

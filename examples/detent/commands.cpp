@@ -109,12 +109,29 @@ int quantize(const quantize_arguments& a) {
     samples.limit(a.samples);
   }
   const std::size_t batch = batch_size(samples, 0);
-  const graph::static_quantization_options options{.per_channel = a.per_channel};
+  graph::static_quantization_options options{.per_channel = a.per_channel, .method = a.method};
+  if (a.percentile != 0.0) {
+    options.observer.percentile = a.percentile;
+  }
+  json_object parameters = json_object::array();
+  options.on_parameters = [&](const std::string& name, const detent::scale_solution& s) {
+    parameters.push_back({{"tensor", name},
+                          {"scale", s.params.scale},
+                          {"zero_point", s.params.zero_point},
+                          {"method", s.evidence.method.empty() ? a.method : s.evidence.method},
+                          {"objective", s.evidence.objective},
+                          {"lower_bound", s.evidence.lower_bound},
+                          {"count", s.evidence.count},
+                          {"min", s.evidence.lower},
+                          {"max", s.evidence.upper},
+                          {"clipped_fraction", s.evidence.clipped_fraction}});
+  };
   std::size_t next = 0;
   progress bar("calibrating", samples.size());
   const graph::calibration_source source = [&]() -> std::optional<std::map<std::string, tensor>> {
     bar.advance(next);
     if (next >= samples.size()) {
+      next = 0;  // in case there is a second pass
       return std::nullopt;
     }
     const std::size_t at = next;
@@ -142,6 +159,8 @@ int quantize(const quantize_arguments& a) {
                 {"layers", layers},
                 {"quantized_tensors", tensors},
                 {"granularity", a.per_channel ? "per-channel" : "per-tensor"},
+                {"method", a.method},
+                {"activations", parameters},
                 {"target", detent::name(detent::active_target())}});
   } else {
     std::printf("%s: %zu layers, %zu quantized activations, %zu calibration samples\n",

@@ -15,6 +15,8 @@ struct quantize_arguments {
   std::vector<std::string> calibration;  // [NAME=]X.npy
   bool per_channel = true;
   std::size_t samples = 0;  // 0: all
+  std::string method = "minmax";
+  double percentile = 0.0;  // 0: the method's own
   bool json = false;
 };
 int quantize(const quantize_arguments& a);

@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <detent/observers/registry.hpp>
 #include <detent/version.hpp>
 
 #include "commands.hpp"
@@ -66,8 +67,23 @@ int main(int argc, char** argv) {
   const choice format(*quantize_command, "--format", "qdq", {"qoperator", "integerops"},
                       "How the model is written");
   const choice activations(*quantize_command, "--activations", "u8", {"s8"}, "Type of activations");
-  const choice method(*quantize_command, "--method", "minmax",
-                      {"percentile", "kl", "mse", "isotone"}, "How ranges are found");
+  quantize_command
+      ->add_option("--method", quantize.method,
+                   "How ranges of activations are found (minmax|percentile|kl|mse|isotone|...)")
+      ->check([](const std::string& v) -> std::string {
+        std::string all;
+        for (const std::string& name : detent::observer_names()) {
+          if (name == detent::detail::lower_case(v)) {
+            return {};
+          }
+          all += (all.empty() ? "" : ", ") + name;
+        }
+        return "'" + v + "' is not a value of --method; there are " + all;
+      });
+  quantize_command
+      ->add_option("--percentile", quantize.percentile,
+                   "Share of the values that --method percentile keeps, in percent")
+      ->check(CLI::Range(0.0001, 100.0));
   const choice correction(*quantize_command, "--bias-correction", "none", {"fast", "full"},
                           "Whether biases make up for rounding");
   std::string granularity = "per-channel";

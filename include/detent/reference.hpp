@@ -163,15 +163,15 @@ using kernels::min_max_result;
 /// share sign, exponent and the first 9 bits of the mantissa, from the pattern `lowest` up, which
 /// is a power of two: bits 0..13 are the mantissa's rest, 14..27 number the bin, 28 is the sign.
 ///
-///   position = (pattern of |x|) - lowest      modulo 2^32
-///            = 31 * 2^23                       where |x| is below `lowest`: one bin for all of
-///            them
-///            + 2^28                            where x is negative
+///   position = (pattern of |x|) - lowest, or 31 * 2^23 if that is negative or larger: one bin for
+///              all that lies below (what lies above has no bin; callers see to that)
+///              + 2^28 if x is negative
 [[nodiscard]] inline std::uint32_t bin_position(float x, std::uint32_t lowest) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
-  const std::uint32_t place = magnitude < lowest ? kernels::bin_octaves << 23 : magnitude - lowest;
-  return place | (bits >> 31 << 28);
+  constexpr std::uint32_t outside = kernels::bin_octaves << 23;
+  const bool is_inside = magnitude >= lowest && magnitude - lowest < outside;
+  return (is_inside ? magnitude - lowest : outside) | (bits >> 31 << 28);
 }
 
 /// One element of an integer matrix product with zero points on both sides:

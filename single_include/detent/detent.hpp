@@ -1039,15 +1039,15 @@ using kernels::min_max_result;
 /// share sign, exponent and the first 9 bits of the mantissa, from the pattern `lowest` up, which
 /// is a power of two: bits 0..13 are the mantissa's rest, 14..27 number the bin, 28 is the sign.
 ///
-///   position = (pattern of |x|) - lowest      modulo 2^32
-///            = 31 * 2^23                       where |x| is below `lowest`: one bin for all of
-///            them
-///            + 2^28                            where x is negative
+///   position = (pattern of |x|) - lowest, or 31 * 2^23 if that is negative or larger: one bin for
+///              all that lies below (what lies above has no bin; callers see to that)
+///              + 2^28 if x is negative
 [[nodiscard]] inline std::uint32_t bin_position(float x, std::uint32_t lowest) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
-  const std::uint32_t place = magnitude < lowest ? kernels::bin_octaves << 23 : magnitude - lowest;
-  return place | (bits >> 31 << 28);
+  constexpr std::uint32_t outside = kernels::bin_octaves << 23;
+  const bool is_inside = magnitude >= lowest && magnitude - lowest < outside;
+  return (is_inside ? magnitude - lowest : outside) | (bits >> 31 << 28);
 }
 
 /// One element of an integer matrix product with zero points on both sides:
@@ -1977,7 +1977,9 @@ DETENT_DECL bin_block bin_positions(const float* x, std::size_t n, std::uint32_t
     std::uint32_t bits;
     std::memcpy(&bits, x + i, sizeof bits);
     const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
-    const std::uint32_t place = magnitude < lowest ? bin_octaves << 23 : magnitude - lowest;
+    constexpr std::uint32_t outside = bin_octaves << 23;
+    const std::uint32_t above = magnitude - lowest;
+    const std::uint32_t place = above < outside ? above : outside;
     positions[r.count] = place | (bits >> 31 << 28);
     r.count += magnitude != 0 ? 1U : 0U;
     r.largest = magnitude > r.largest ? magnitude : r.largest;
@@ -3333,7 +3335,7 @@ inline bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowe
   const float_vector minus_infinity = hn::Set(df, -infinity);
   const auto sign = hn::Set(du, 0x80000000U);
   const auto first = hn::Set(du, lowest);
-  const auto below = hn::Set(du, bin_octaves << 23);
+  const auto outside = hn::Set(du, bin_octaves << 23);
   float_vector lower = plus_infinity;
   float_vector upper = minus_infinity;
   auto largest = hn::Zero(di);  // magnitudes are positive as integers with a sign, too
@@ -3343,12 +3345,17 @@ inline bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowe
     const auto magnitude = hn::AndNot(sign, bits);
     const auto signed_magnitude = hn::BitCast(di, magnitude);
     largest = hn::Max(largest, signed_magnitude);
-    const auto too_small = hn::RebindMask(du, hn::Lt(signed_magnitude, hn::BitCast(di, first)));
-    const auto position = hn::IfThenElse(too_small, below, hn::Sub(magnitude, first));
+    const auto position = hn::Min(hn::Sub(magnitude, first), outside);
     const auto with_sign = hn::Or(position, hn::ShiftRight<3>(hn::And(sign, bits)));
     const auto kept = hn::RebindMask(du, hn::Gt(signed_magnitude, hn::Zero(di)));
-    hn::StoreU(hn::Compress(with_sign, kept), du, positions + count);
-    count += hn::CountTrue(du, kept);
+    // Most data has no zeros, or so many that there are some in nearly every vector.
+    if (hn::AllTrue(du, kept)) {
+      hn::StoreU(with_sign, du, positions + count);
+      count += lanes;
+    } else {
+      hn::StoreU(hn::Compress(with_sign, kept), du, positions + count);
+      count += hn::CountTrue(du, kept);
+    }
   };
   std::size_t i = 0;
   for (; i + lanes <= n; i += lanes) {
@@ -6676,7 +6683,7 @@ inline bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowe
   const float_vector minus_infinity = hn::Set(df, -infinity);
   const auto sign = hn::Set(du, 0x80000000U);
   const auto first = hn::Set(du, lowest);
-  const auto below = hn::Set(du, bin_octaves << 23);
+  const auto outside = hn::Set(du, bin_octaves << 23);
   float_vector lower = plus_infinity;
   float_vector upper = minus_infinity;
   auto largest = hn::Zero(di);  // magnitudes are positive as integers with a sign, too
@@ -6686,12 +6693,17 @@ inline bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowe
     const auto magnitude = hn::AndNot(sign, bits);
     const auto signed_magnitude = hn::BitCast(di, magnitude);
     largest = hn::Max(largest, signed_magnitude);
-    const auto too_small = hn::RebindMask(du, hn::Lt(signed_magnitude, hn::BitCast(di, first)));
-    const auto position = hn::IfThenElse(too_small, below, hn::Sub(magnitude, first));
+    const auto position = hn::Min(hn::Sub(magnitude, first), outside);
     const auto with_sign = hn::Or(position, hn::ShiftRight<3>(hn::And(sign, bits)));
     const auto kept = hn::RebindMask(du, hn::Gt(signed_magnitude, hn::Zero(di)));
-    hn::StoreU(hn::Compress(with_sign, kept), du, positions + count);
-    count += hn::CountTrue(du, kept);
+    // Most data has no zeros, or so many that there are some in nearly every vector.
+    if (hn::AllTrue(du, kept)) {
+      hn::StoreU(with_sign, du, positions + count);
+      count += lanes;
+    } else {
+      hn::StoreU(hn::Compress(with_sign, kept), du, positions + count);
+      count += hn::CountTrue(du, kept);
+    }
   };
   std::size_t i = 0;
   for (; i + lanes <= n; i += lanes) {
@@ -15530,7 +15542,13 @@ class basic_histogram {
       entries_.resize(entry_count);
     }
     entry* entries = entries_.data();
-    for (std::size_t i = 0; i < r.count; ++i) {
+    std::size_t i = 0;
+    for (; i + 4 <= r.count; i += 4) {
+      for (std::size_t k = 0; k < 4; ++k) {
+        entries[positions[i + k] >> dropped].add(1, positions[i + k] & dropped_mask);
+      }
+    }
+    for (; i < r.count; ++i) {
       entries[positions[i] >> dropped].add(1, positions[i] & dropped_mask);
     }
   }
@@ -17419,7 +17437,7 @@ namespace detail {
   return std::fma(exponent, 0.69314718055994531, 2.0 * z * sum);
 }
 
-/// The bins of one sign with sums over all smaller ones.
+/// Bins of one sign that are not narrower than a width, with sums over all smaller ones.
 struct divergence_side {
   std::vector<double> centre;
   std::vector<double> end;
@@ -17432,22 +17450,38 @@ struct divergence_side {
   [[nodiscard]] std::uint64_t count_of(std::size_t i) const noexcept {
     return count[i + 1] - count[i];
   }
-  void add(const value_bin& bin) {
+
+  /// In ascending order. Bins whose centres have the same multiple of `narrowest` below them are
+  /// one.
+  void add(const value_bin& bin, double narrowest) {
     const auto pattern = std::bit_cast<std::uint32_t>(bin.smallest);
     const auto next_bin = std::bit_cast<float>(pattern + (1U << kernels::bin_dropped_bits));
     const double w = static_cast<double>(next_bin) - static_cast<double>(bin.smallest);
-    const double c = static_cast<double>(bin.count);
+    const double c = std::fma(0.5, w, static_cast<double>(bin.smallest));
+    const double multiple = std::floor(c / narrowest);
     if (size() == 0) {
       count.push_back(0);
-      extent.push_back(0.0);
-      information.push_back(0.0);
     }
-    centre.push_back(std::fma(0.5, w, static_cast<double>(bin.smallest)));
+    if (size() != 0 && multiple == last_multiple_) {
+      end.back() = bin.largest;
+      count.back() += bin.count;
+      return;
+    }
+    last_multiple_ = multiple;
+    centre.push_back(w < narrowest ? (multiple + 0.5) * narrowest : c);
+    width.push_back((std::max)(w, narrowest));
     end.push_back(bin.largest);
-    width.push_back(w);
     count.push_back(count.back() + bin.count);
-    extent.push_back(extent.back() + w);
-    information.push_back(std::fma(c, natural_log(c / w), information.back()));
+  }
+  /// After the last one.
+  void finish() {
+    extent.assign(1, 0.0);
+    information.assign(1, 0.0);
+    for (std::size_t i = 0; i < size(); ++i) {
+      const double c = static_cast<double>(count_of(i));
+      extent.push_back(extent.back() + width[i]);
+      information.push_back(std::fma(c, natural_log(c / width[i]), information.back()));
+    }
   }
   /// How many bins have their centre below `bound`, of which `first` are known to.
   [[nodiscard]] std::size_t below(double bound, std::size_t first,
@@ -17457,7 +17491,13 @@ struct divergence_side {
                          centre.begin() + static_cast<std::ptrdiff_t>(last), bound) -
         centre.begin());
   }
+
+ private:
+  double last_multiple_ = -1.0;
 };
+
+/// How many times the narrowest bin of a divergence goes into the largest magnitude.
+inline constexpr double divergence_bins = 2048.0;
 
 /// Looks for the clip value of least divergence; see kl().
 class divergence_search {
@@ -17467,17 +17507,23 @@ class divergence_search {
     // Of a symmetric scheme both sides are the same.
     const std::vector<value_bin> merged =
         scheme.symmetric ? magnitudes(bins) : std::vector<value_bin>(bins.begin(), bins.end());
+    const double largest = reference_magnitude(merged, range);
+    const double narrowest = largest / divergence_bins;
+    const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
+    const double levels = scheme.symmetric ? std::floor(steps / 2.0) : steps;
+    smallest_clip_ = (std::min)(levels / divergence_bins, 1.0) * largest;
     for (const value_bin& bin : merged) {
       if (!bin.negative && bin.smallest > 0.0F) {
-        sides_[1].add(bin);
+        sides_[1].add(bin, narrowest);
       }
     }
     for (std::size_t i = merged.size(); i-- > 0;) {
       if (merged[i].negative && merged[i].smallest > 0.0F) {
-        sides_[0].add(merged[i]);
+        sides_[0].add(merged[i], narrowest);
       }
     }
-    for (const divergence_side& side : sides_) {
+    for (divergence_side& side : sides_) {
+      side.finish();
       total_ += side.size() == 0 ? 0 : side.count.back();
     }
   }
@@ -17497,14 +17543,10 @@ class divergence_search {
     if (candidates.empty()) {
       return {0.0, 0.0};
     }
-    // From the largest down; where two are as good, the one that clips less. Fewer bins than levels
-    // say nothing: each has a level of its own, and one alone, with all the others on top, has
-    // divergence 0.
-    const double steps = static_cast<double>(scheme_.levels.qmax) - scheme_.levels.qmin;
-    const double levels = scheme_.symmetric ? std::floor(steps / 2.0) : steps;
+    // From the largest down; where two are as good, the one that clips less. With levels narrower
+    // than the bins there would be nothing to tell.
     for (std::size_t i = candidates.size(); i-- > 0;) {
-      const bool is_largest = i + 1 == candidates.size();
-      if (!is_largest && static_cast<double>(kept_bins(candidates[i])) < levels) {
+      if (candidates[i] < smallest_clip_ && i + 1 < candidates.size()) {
         break;
       }
       const double divergence = of_clip(candidates[i], best.divergence);
@@ -17516,13 +17558,32 @@ class divergence_search {
   }
 
  private:
+  /// The largest magnitude, halved as long as no more than 1e-4 of the values, zeros left out, are
+  /// larger than that: a few values far out do not decide how narrow the bins of all others are.
+  [[nodiscard]] static double reference_magnitude(std::span<const value_bin> bins,
+                                                  value_range range) noexcept {
+    double largest = static_cast<double>((std::max)(-range.lower, range.upper));
+    std::uint64_t all = 0;
+    for (const value_bin& bin : bins) {
+      all += bin.largest > 0.0F ? bin.count : 0;
+    }
+    while (largest > 0.0) {
+      std::uint64_t beyond = 0;
+      for (const value_bin& bin : bins) {
+        beyond += static_cast<double>(bin.largest) > largest / 2.0 ? bin.count : 0;
+      }
+      if (beyond > all / 10000) {
+        break;
+      }
+      largest /= 2.0;
+    }
+    return largest;
+  }
+
   /// How many bins of a side do not reach beyond a clip value.
   [[nodiscard]] static std::size_t kept_bins(const divergence_side& side, double clip) noexcept {
     return static_cast<std::size_t>(std::upper_bound(side.end.begin(), side.end.end(), clip) -
                                     side.end.begin());
-  }
-  [[nodiscard]] std::size_t kept_bins(double clip) const noexcept {
-    return kept_bins(sides_[0], clip) + kept_bins(sides_[1], clip);
   }
 
   /// The divergence, or infinity as soon as it is known to be more than `limit`.
@@ -17604,6 +17665,7 @@ class divergence_search {
   value_range range_;
   quant_scheme scheme_;
   divergence_side sides_[2];  // negative, positive
+  double smallest_clip_ = 0.0;
   std::uint64_t total_ = 0;
 };
 
@@ -17611,6 +17673,9 @@ class divergence_search {
 
 /// The clip value T of least Kullback-Leibler divergence, in nats, among the ends of all bins:
 ///
+///   bins   those of the histogram; where they are narrower than 1/2048 of the largest magnitude,
+///   in
+///          groups of that width, so that levels near zero have no more of them than others
 ///   scale  T / (levels on one side) if the scheme is symmetric, else
 ///          (min(T, upper) - max(-T, lower)) / (qmax - qmin)
 ///   P      the counts of the bins up to T, those beyond it added to the last one of their side
@@ -17618,10 +17683,9 @@ class divergence_search {
 ///          widths of the bins that are not empty and whose centre rounds to that level
 ///
 /// both divided by their sums. The range seen, cut to [-T, T], gives the parameters by the
-/// canonical rule. Candidates with fewer bins up to them than the grid has levels are left out, but
-/// for the largest: clipping nothing. Zeros, which every grid has, do not count, nor do values
-/// below 2^-30 of the largest. All other candidates are judged; most of them by a bound of the
-/// divergence that tells that they are not the best.
+/// canonical rule. T is at least M * levels / 2048. Zeros, which every grid
+/// has, do not count, nor do values below 2^-30 of the largest. All candidates are judged; most of
+/// them by a bound of the divergence that tells that they are not the best.
 ///
 /// `bins` ascend, and are those of a histogram with `range`. Throws as params_from_range().
 ///

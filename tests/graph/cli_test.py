@@ -247,6 +247,32 @@ class CommandLine(unittest.TestCase):
         self.assertGreaterEqual(accuracy, 98.0)
         self.fails(["already quantized"], *self.quantize(model=out, output=self.folder / "twice.onnx"))
 
+    def test_methods(self):
+        out = self.folder / "out.onnx"
+        refused = self.detent(*self.quantize("--method", "nothing"))
+        self.assertEqual(refused.returncode, 2)
+        names = re.search(r"there are ([a-z_, .]+)", refused.stderr).group(1).split(", ")
+        self.assertGreaterEqual(set(names), {"minmax", "percentile", "kl", "mse", "isotone"})
+        for method in names:
+            with self.subTest(method=method):
+                if method == "constant":
+                    continue  # scale 1 for everything: not for this network
+                facts = json.loads(self.works(*self.quantize("--json", "--method", method.upper(), output=out)))
+                self.assertEqual(len(facts["activations"]) > 3, True)
+                for one in facts["activations"]:
+                    self.assertGreater(one["scale"], 0)
+                    self.assertLessEqual(one["min"], one["max"])
+                    self.assertLessEqual(one["lower_bound"], one["objective"] + 1e-12)
+                accuracy = float(self.works(*self.evaluate(model=out)).splitlines()[-1].split()[1])
+                self.assertGreaterEqual(accuracy, 97.0)
+        narrow, wide = (json.loads(self.works(*self.quantize("--json", "--method", "percentile", "--percentile", p)))
+                        for p in (90, 100))
+        for a, b in zip(narrow["activations"], wide["activations"]):
+            self.assertEqual(a["tensor"], b["tensor"])
+            self.assertLessEqual(a["scale"], b["scale"])
+        self.assertTrue(any(a["clipped_fraction"] > 0.01 for a in narrow["activations"]))
+        self.assertTrue(all(a["clipped_fraction"] == 0 for a in wide["activations"]))
+
     def test_calibration_that_is_wrong(self):
         out = self.folder / "out.onnx"
         self.fails(["--calib"], "quantize", MODEL, "-o", out)
@@ -412,7 +438,8 @@ class CommandLine(unittest.TestCase):
         self.wrong_usage(["--threads"], *self.evaluate("--threads", "many"))
         self.wrong_usage(["--granularity"], *self.quantize("--granularity", "per-group"))
         for option, values in (("--approach", ["dynamic", "x"]), ("--format", ["qoperator", "integerops"]),
-                               ("--activations", ["s8"]), ("--method", ["percentile", "kl", "mse", "isotone"]),
+                               ("--activations", ["s8"]), ("--method", ["entropy", ""]),
+                               ("--percentile", ["0", "101"]),
                                ("--bias-correction", ["fast", "full"]), ("--report", ["report.html"])):
             for value in values:
                 with self.subTest(option=option, value=value):

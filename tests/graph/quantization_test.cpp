@@ -501,7 +501,11 @@ namespace {
 graph::calibration_source source_of(std::vector<tensors> samples) {
   std::size_t next = 0;
   return [samples = std::move(samples), next]() mutable -> std::optional<tensors> {
-    return next < samples.size() ? std::optional(samples[next++]) : std::nullopt;
+    if (next == samples.size()) {
+      next = 0;
+      return std::nullopt;
+    }
+    return samples[next++];
   };
 }
 
@@ -669,6 +673,70 @@ TEST_CASE("quantize_static: the model it makes") {
       CHECK(signal > 100.0 * noise);  // 20 dB
     }
   }
+}
+
+namespace {
+
+/// Half the range that the second pass saw; the first pass is told apart.
+struct half_range_observer {
+  detent::min_max_observer passes[2];
+  std::size_t phase = 0;
+  [[nodiscard]] std::size_t phases() const { return 2; }
+  void begin_phase(std::size_t p) { phase = p; }
+  void observe(std::span<const float> x) { passes[phase].observe(x); }
+  [[nodiscard]] detent::quant_params finalize(detent::quant_scheme scheme) const {
+    REQUIRE(passes[0] == passes[1]);
+    const detent::value_range r = passes[1].range();
+    return params_from_range({r.lower / 2.0F, r.upper / 2.0F}, scheme);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("quantize_static: methods by name, two passes, evidence") {
+  detent::register_observer("Half_Range", [](const detent::observer_options&) {
+    return detent::any_observer(half_range_observer());
+  });
+  test::random_source r(27);
+  INFO("seed ", r.seed());
+  const graph::model original = small_network(r);
+  const auto samples = random_samples(r, {2, 3, 12, 12}, 4);
+  std::map<std::string, detent::scale_solution> plain;
+  std::map<std::string, detent::scale_solution> half;
+  const auto collect = [](std::map<std::string, detent::scale_solution>& to) {
+    return [&to](const std::string& name, const detent::scale_solution& s) { to[name] = s; };
+  };
+  static_cast<void>(
+      graph::quantize_static(original, source_of(samples), {.on_parameters = collect(plain)}));
+  static_cast<void>(graph::quantize_static(
+      original, source_of(samples), {.method = "HALF_range", .on_parameters = collect(half)}));
+  REQUIRE(plain.size() > 4);
+  REQUIRE(plain.size() == half.size());
+  for (const auto& [name, s] : plain) {
+    INFO(name);
+    REQUIRE(half.count(name) == 1);
+    const bool constant = original.initializer(name) != nullptr;
+    CHECK(half[name].params.scale ==
+          doctest::Approx(s.params.scale * (constant ? 1.0F : 0.5F)).epsilon(1e-6));
+    CHECK(s.evidence.count > 0);
+    CHECK(s.evidence.lower <= s.evidence.upper);
+  }
+  for (const std::string method : {"percentile", "kl", "mse", "isotone"}) {
+    INFO(method);
+    const graph::model m = graph::quantize_static(original, source_of(samples), {.method = method});
+    check_structure(m, true);
+  }
+  // A source that is empty the second time.
+  std::size_t calls = 0;
+  const graph::calibration_source once = [&]() -> std::optional<tensors> {
+    return calls++ == 0 ? std::optional(samples[0]) : std::nullopt;
+  };
+  test::check_graph_error(detent::error_kind::invalid_argument, {"second pass", "0 samples"}, [&] {
+    static_cast<void>(graph::quantize_static(original, once, {.method = "half_range"}));
+  });
+  test::check_graph_error(detent::error_kind::invalid_argument, {"'nothing'", "minmax"}, [&] {
+    static_cast<void>(graph::quantize_static(original, source_of(samples), {.method = "nothing"}));
+  });
 }
 
 TEST_CASE("quantize_static: dead channels and biases far larger than what is added to them") {

@@ -2,7 +2,7 @@
 // Post-training static quantization: ranges from calibration samples, the result as an ONNX model
 // with QuantizeLinear/DequantizeLinear pairs (QDQ).
 //
-//   activations  uint8, asymmetric, per tensor                    ranges by min_max_observer
+//   activations  uint8, asymmetric, per tensor                    by any observer of the registry
 //   weights      int8, symmetric -127..127, per output channel    (or per tensor)
 //   bias         int32, scale = x_scale * w_scale, zero point 0
 //
@@ -35,6 +35,7 @@
 #include <detent/graph/optimize.hpp>
 #include <detent/graph/tensor.hpp>
 #include <detent/observers/min_max.hpp>
+#include <detent/observers/registry.hpp>
 #include <detent/quantize.hpp>
 #include <detent/reference.hpp>
 #include <detent/types.hpp>
@@ -45,10 +46,18 @@ namespace graph {
 
 struct static_quantization_options {
   bool per_channel = true;  // one weight scale for each output channel, or one for the tensor
+  /// Of the activations: a name that make_observer() knows. "isotone" is for what classifiers rank,
+  /// results of rank 2 that the model returns or a Softmax takes; other activations have "minmax"
+  /// then.
+  std::string method = "minmax";
+  observer_options observer = {};  // what it is made with; the scheme is set
+  /// Told of each activation that is quantized, in the order of names.
+  std::function<void(const std::string& value, const scale_solution& solution)> on_parameters = {};
   executor_options executor = {};
 };
 
-/// Gives the inputs of the next calibration run, or nothing when there are no more.
+/// Gives the inputs of the next calibration run, or nothing when there are no more; then it begins
+/// anew, for observers that want a second pass.
 using calibration_source = std::function<std::optional<std::map<std::string, tensor>>()>;
 
 namespace detail {
@@ -63,6 +72,8 @@ class static_quantizer {
               error_kind::unsupported, "the model is already quantized: ", n.label());
     }
     graph::require_supported(m_);
+    options_.observer.scheme = asymmetric<std::uint8_t>;
+    static_cast<void>(make_observer(options_.method, options_.observer));  // is there one?
     simplify(m_);
     upgrade_opset(m_);
     known_ = infer_shapes(m_);
@@ -174,7 +185,7 @@ class static_quantizer {
     take(m_.nodes[next].outputs[0]);
   }
 
-  void take(const std::string& value) { values_.emplace(value, min_max_observer()); }
+  void take(const std::string& value) { values_.insert(value); }
 
   /// Elements that are only moved keep the parameters they have.
   [[nodiscard]] const std::string& root(const std::string& value) const {
@@ -198,8 +209,34 @@ class static_quantizer {
     }
   }
 
+  /// Whether the value is what a classifier ranks; see static_quantization_options::method.
+  [[nodiscard]] bool is_ranked(const std::string& value) const {
+    const auto found = known_.find(value);
+    if (found == known_.end() || found->second.rank() != 2) {
+      return false;
+    }
+    const auto is_value = [&](const value_info& v) { return v.name == value; };
+    return std::any_of(m_.outputs.begin(), m_.outputs.end(), is_value) ||
+           std::any_of(m_.nodes.begin(), m_.nodes.end(), [&](const node& n) {
+             return n.is("Softmax") && !n.inputs.empty() && n.inputs[0] == value;
+           });
+  }
+
+  [[nodiscard]] any_observer observer_for(const std::string& value) const {
+    const bool ranks = detent::detail::lower_case(options_.method) == "isotone";
+    // Constants are what they are, and elements that are only moved take the parameters of others.
+    const bool range_only =
+        m_.initializer(value) != nullptr || root(value) != value || (ranks && !is_ranked(value));
+    return range_only ? any_observer(min_max_observer())
+                      : make_observer(options_.method, options_.observer);
+  }
+
   void calibrate(const calibration_source& samples) {
-    for (auto& [name, observer] : values_) {
+    std::map<std::string, any_observer> observers;
+    std::size_t phases = 1;
+    for (const std::string& name : values_) {
+      any_observer& observer = observers.emplace(name, observer_for(name)).first->second;
+      phases = (std::max)(phases, observer.phases());
       if (const tensor* t = m_.initializer(name)) {
         observer.observe(t->data<float>());
       }
@@ -208,29 +245,59 @@ class static_quantizer {
     fuse_activations(fused);
     executor float_executor(std::move(fused), options_.executor);
     std::size_t count = 0;
-    while (const auto inputs = samples()) {
-      ++count;
-      static_cast<void>(
-          float_executor.run(*inputs, [&](const std::string& name, const tensor& value) {
-            const auto found = values_.find(name);
-            if (found != values_.end() && value.type() == element_type::f32) {
-              found->second.observe(value.data<float>());
-              if (value.count() > 0) {
-                static_cast<void>(of_tensor(
-                    name, [&] { return found->second.range(); },
-                    " in calibration sample " + std::to_string(count)));
+    for (std::size_t phase = 0; phase < phases; ++phase) {
+      std::size_t seen = 0;
+      while (const auto inputs = samples()) {
+        ++seen;
+        static_cast<void>(
+            float_executor.run(*inputs, [&](const std::string& name, const tensor& value) {
+              const auto found = observers.find(name);
+              if (found != observers.end() && value.type() == element_type::f32 &&
+                  value.count() > 0 && phase < found->second.phases()) {
+                observe(name, found->second, value, seen);
               }
-            }
-          }));
+            }));
+      }
+      require(phase == 0 || seen == count, error_kind::invalid_argument,
+              "the second pass of the calibration had ", seen, " samples, the first ", count);
+      count = seen;
+      require(count > 0, error_kind::invalid_argument, "there are no calibration samples");
+      for (auto& [name, observer] : observers) {
+        if (phase + 1 < observer.phases()) {
+          of_tensor(name, [&o = observer, phase] { o.begin_phase(phase + 1); });
+        }
+      }
     }
-    require(count > 0, error_kind::invalid_argument, "there are no calibration samples");
-    for (const auto& [name, observer] : values_) {
-      params_[name] = of_tensor(name, [&] { return observer.finalize(asymmetric<std::uint8_t>); });
+    for (const auto& [name, observer] : observers) {
+      const scale_solution s =
+          of_tensor(name, [&o = observer] { return o.finalize(asymmetric<std::uint8_t>); });
+      params_[name] = s.params;
+      if (options_.on_parameters && root(name) == name) {
+        options_.on_parameters(name, s);
+      }
     }
     for (auto& [name, p] : params_) {
       const auto found = params_.find(root(name));
       p = found->second;
     }
+  }
+
+  /// Shows one run's value to its observer. What has no range is an error at once, while it is
+  /// known in which sample it came.
+  static void observe(const std::string& name, any_observer& observer, const tensor& value,
+                      std::size_t sample) {
+    of_tensor(
+        name,
+        [&] {
+          min_max_observer range;
+          range.observe(value.data<float>());
+          static_cast<void>(range.range());
+        },
+        " in calibration sample " + std::to_string(sample));
+    const std::vector<std::size_t> dims(value.dims().begin(), value.dims().end());
+    of_tensor(name, [&] {
+      observer.observe(tensor_view<const float>(value.data<float>().data(), dims));
+    });
   }
 
   // ------------------------------------------------------------------------------------- rewriting
@@ -275,7 +342,8 @@ class static_quantizer {
       if (values_.count(v.name) != 0 && links(m_).producer(v.name) != links::none) {
         const std::string inner = unused_name(m_, v.name + "_float");
         rename_value(m_, v.name, inner);
-        move_key(values_, v.name, inner);
+        values_.erase(v.name);
+        values_.insert(inner);
         move_key(params_, v.name, inner);
         final_name_[inner] = v.name;
       }
@@ -478,7 +546,7 @@ class static_quantizer {
   static_quantization_options options_;
   std::map<std::string, tensor> known_;
   std::set<std::size_t> quantized_nodes_;
-  std::map<std::string, min_max_observer> values_;
+  std::set<std::string> values_;  // that are quantized
   std::map<std::string, std::string> share_;
   std::map<std::string, quant_params> params_;
   std::map<std::string, std::string> dequantized_;
@@ -488,9 +556,11 @@ class static_quantizer {
 
 }  // namespace detail
 
-/// Quantizes a float model. `samples` is drawn until it is empty; each sample is run through the
-/// float executor once. Throws unsupported (naming the operator that cannot be run, or if the model
-/// is quantized already), invalid_argument (no samples, NaN or infinity in a tensor, naming it).
+/// Quantizes a float model. `samples` is drawn until it is empty, once for each pass that the
+/// observer wants; each sample is run through the float executor, all tensors together. Throws
+/// unsupported (naming the operator that cannot be run, or if the model is quantized already),
+/// invalid_argument (no samples, NaN or infinity in a tensor, naming it; an unknown method, naming
+/// those that there are).
 [[nodiscard]] inline model quantize_static(model m, const calibration_source& samples,
                                            const static_quantization_options& options = {}) {
   return detail::static_quantizer(std::move(m), options).run(samples);

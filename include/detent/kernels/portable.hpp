@@ -148,7 +148,9 @@ DETENT_DECL bin_block bin_positions(const float* x, std::size_t n, std::uint32_t
     std::uint32_t bits;
     std::memcpy(&bits, x + i, sizeof bits);
     const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
-    const std::uint32_t place = magnitude < lowest ? bin_octaves << 23 : magnitude - lowest;
+    constexpr std::uint32_t outside = bin_octaves << 23;
+    const std::uint32_t above = magnitude - lowest;
+    const std::uint32_t place = above < outside ? above : outside;
     positions[r.count] = place | (bits >> 31 << 28);
     r.count += magnitude != 0 ? 1U : 0U;
     r.largest = magnitude > r.largest ? magnitude : r.largest;

@@ -71,7 +71,7 @@ inline bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowe
   const float_vector minus_infinity = hn::Set(df, -infinity);
   const auto sign = hn::Set(du, 0x80000000U);
   const auto first = hn::Set(du, lowest);
-  const auto below = hn::Set(du, bin_octaves << 23);
+  const auto outside = hn::Set(du, bin_octaves << 23);
   float_vector lower = plus_infinity;
   float_vector upper = minus_infinity;
   auto largest = hn::Zero(di);  // magnitudes are positive as integers with a sign, too
@@ -81,12 +81,17 @@ inline bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowe
     const auto magnitude = hn::AndNot(sign, bits);
     const auto signed_magnitude = hn::BitCast(di, magnitude);
     largest = hn::Max(largest, signed_magnitude);
-    const auto too_small = hn::RebindMask(du, hn::Lt(signed_magnitude, hn::BitCast(di, first)));
-    const auto position = hn::IfThenElse(too_small, below, hn::Sub(magnitude, first));
+    const auto position = hn::Min(hn::Sub(magnitude, first), outside);
     const auto with_sign = hn::Or(position, hn::ShiftRight<3>(hn::And(sign, bits)));
     const auto kept = hn::RebindMask(du, hn::Gt(signed_magnitude, hn::Zero(di)));
-    hn::StoreU(hn::Compress(with_sign, kept), du, positions + count);
-    count += hn::CountTrue(du, kept);
+    // Most data has no zeros, or so many that there are some in nearly every vector.
+    if (hn::AllTrue(du, kept)) {
+      hn::StoreU(with_sign, du, positions + count);
+      count += lanes;
+    } else {
+      hn::StoreU(hn::Compress(with_sign, kept), du, positions + count);
+      count += hn::CountTrue(du, kept);
+    }
   };
   std::size_t i = 0;
   for (; i + lanes <= n; i += lanes) {

@@ -367,7 +367,13 @@ class basic_histogram {
       entries_.resize(entry_count);
     }
     entry* entries = entries_.data();
-    for (std::size_t i = 0; i < r.count; ++i) {
+    std::size_t i = 0;
+    for (; i + 4 <= r.count; i += 4) {
+      for (std::size_t k = 0; k < 4; ++k) {
+        entries[positions[i + k] >> dropped].add(1, positions[i + k] & dropped_mask);
+      }
+    }
+    for (; i < r.count; ++i) {
       entries[positions[i] >> dropped].add(1, positions[i] & dropped_mask);
     }
   }

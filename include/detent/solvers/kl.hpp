@@ -41,7 +41,7 @@ namespace detail {
   return std::fma(exponent, 0.69314718055994531, 2.0 * z * sum);
 }
 
-/// The bins of one sign with sums over all smaller ones.
+/// Bins of one sign that are not narrower than a width, with sums over all smaller ones.
 struct divergence_side {
   std::vector<double> centre;
   std::vector<double> end;
@@ -54,22 +54,38 @@ struct divergence_side {
   [[nodiscard]] std::uint64_t count_of(std::size_t i) const noexcept {
     return count[i + 1] - count[i];
   }
-  void add(const value_bin& bin) {
+
+  /// In ascending order. Bins whose centres have the same multiple of `narrowest` below them are
+  /// one.
+  void add(const value_bin& bin, double narrowest) {
     const auto pattern = std::bit_cast<std::uint32_t>(bin.smallest);
     const auto next_bin = std::bit_cast<float>(pattern + (1U << kernels::bin_dropped_bits));
     const double w = static_cast<double>(next_bin) - static_cast<double>(bin.smallest);
-    const double c = static_cast<double>(bin.count);
+    const double c = std::fma(0.5, w, static_cast<double>(bin.smallest));
+    const double multiple = std::floor(c / narrowest);
     if (size() == 0) {
       count.push_back(0);
-      extent.push_back(0.0);
-      information.push_back(0.0);
     }
-    centre.push_back(std::fma(0.5, w, static_cast<double>(bin.smallest)));
+    if (size() != 0 && multiple == last_multiple_) {
+      end.back() = bin.largest;
+      count.back() += bin.count;
+      return;
+    }
+    last_multiple_ = multiple;
+    centre.push_back(w < narrowest ? (multiple + 0.5) * narrowest : c);
+    width.push_back((std::max)(w, narrowest));
     end.push_back(bin.largest);
-    width.push_back(w);
     count.push_back(count.back() + bin.count);
-    extent.push_back(extent.back() + w);
-    information.push_back(std::fma(c, natural_log(c / w), information.back()));
+  }
+  /// After the last one.
+  void finish() {
+    extent.assign(1, 0.0);
+    information.assign(1, 0.0);
+    for (std::size_t i = 0; i < size(); ++i) {
+      const double c = static_cast<double>(count_of(i));
+      extent.push_back(extent.back() + width[i]);
+      information.push_back(std::fma(c, natural_log(c / width[i]), information.back()));
+    }
   }
   /// How many bins have their centre below `bound`, of which `first` are known to.
   [[nodiscard]] std::size_t below(double bound, std::size_t first,
@@ -79,7 +95,13 @@ struct divergence_side {
                          centre.begin() + static_cast<std::ptrdiff_t>(last), bound) -
         centre.begin());
   }
+
+ private:
+  double last_multiple_ = -1.0;
 };
+
+/// How many times the narrowest bin of a divergence goes into the largest magnitude.
+inline constexpr double divergence_bins = 2048.0;
 
 /// Looks for the clip value of least divergence; see kl().
 class divergence_search {
@@ -89,17 +111,23 @@ class divergence_search {
     // Of a symmetric scheme both sides are the same.
     const std::vector<value_bin> merged =
         scheme.symmetric ? magnitudes(bins) : std::vector<value_bin>(bins.begin(), bins.end());
+    const double largest = reference_magnitude(merged, range);
+    const double narrowest = largest / divergence_bins;
+    const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
+    const double levels = scheme.symmetric ? std::floor(steps / 2.0) : steps;
+    smallest_clip_ = (std::min)(levels / divergence_bins, 1.0) * largest;
     for (const value_bin& bin : merged) {
       if (!bin.negative && bin.smallest > 0.0F) {
-        sides_[1].add(bin);
+        sides_[1].add(bin, narrowest);
       }
     }
     for (std::size_t i = merged.size(); i-- > 0;) {
       if (merged[i].negative && merged[i].smallest > 0.0F) {
-        sides_[0].add(merged[i]);
+        sides_[0].add(merged[i], narrowest);
       }
     }
-    for (const divergence_side& side : sides_) {
+    for (divergence_side& side : sides_) {
+      side.finish();
       total_ += side.size() == 0 ? 0 : side.count.back();
     }
   }
@@ -119,14 +147,10 @@ class divergence_search {
     if (candidates.empty()) {
       return {0.0, 0.0};
     }
-    // From the largest down; where two are as good, the one that clips less. Fewer bins than levels
-    // say nothing: each has a level of its own, and one alone, with all the others on top, has
-    // divergence 0.
-    const double steps = static_cast<double>(scheme_.levels.qmax) - scheme_.levels.qmin;
-    const double levels = scheme_.symmetric ? std::floor(steps / 2.0) : steps;
+    // From the largest down; where two are as good, the one that clips less. With levels narrower
+    // than the bins there would be nothing to tell.
     for (std::size_t i = candidates.size(); i-- > 0;) {
-      const bool is_largest = i + 1 == candidates.size();
-      if (!is_largest && static_cast<double>(kept_bins(candidates[i])) < levels) {
+      if (candidates[i] < smallest_clip_ && i + 1 < candidates.size()) {
         break;
       }
       const double divergence = of_clip(candidates[i], best.divergence);
@@ -138,13 +162,32 @@ class divergence_search {
   }
 
  private:
+  /// The largest magnitude, halved as long as no more than 1e-4 of the values, zeros left out, are
+  /// larger than that: a few values far out do not decide how narrow the bins of all others are.
+  [[nodiscard]] static double reference_magnitude(std::span<const value_bin> bins,
+                                                  value_range range) noexcept {
+    double largest = static_cast<double>((std::max)(-range.lower, range.upper));
+    std::uint64_t all = 0;
+    for (const value_bin& bin : bins) {
+      all += bin.largest > 0.0F ? bin.count : 0;
+    }
+    while (largest > 0.0) {
+      std::uint64_t beyond = 0;
+      for (const value_bin& bin : bins) {
+        beyond += static_cast<double>(bin.largest) > largest / 2.0 ? bin.count : 0;
+      }
+      if (beyond > all / 10000) {
+        break;
+      }
+      largest /= 2.0;
+    }
+    return largest;
+  }
+
   /// How many bins of a side do not reach beyond a clip value.
   [[nodiscard]] static std::size_t kept_bins(const divergence_side& side, double clip) noexcept {
     return static_cast<std::size_t>(std::upper_bound(side.end.begin(), side.end.end(), clip) -
                                     side.end.begin());
-  }
-  [[nodiscard]] std::size_t kept_bins(double clip) const noexcept {
-    return kept_bins(sides_[0], clip) + kept_bins(sides_[1], clip);
   }
 
   /// The divergence, or infinity as soon as it is known to be more than `limit`.
@@ -226,6 +269,7 @@ class divergence_search {
   value_range range_;
   quant_scheme scheme_;
   divergence_side sides_[2];  // negative, positive
+  double smallest_clip_ = 0.0;
   std::uint64_t total_ = 0;
 };
 
@@ -233,6 +277,9 @@ class divergence_search {
 
 /// The clip value T of least Kullback-Leibler divergence, in nats, among the ends of all bins:
 ///
+///   bins   those of the histogram; where they are narrower than 1/2048 of the largest magnitude,
+///   in
+///          groups of that width, so that levels near zero have no more of them than others
 ///   scale  T / (levels on one side) if the scheme is symmetric, else
 ///          (min(T, upper) - max(-T, lower)) / (qmax - qmin)
 ///   P      the counts of the bins up to T, those beyond it added to the last one of their side
@@ -240,10 +287,9 @@ class divergence_search {
 ///          widths of the bins that are not empty and whose centre rounds to that level
 ///
 /// both divided by their sums. The range seen, cut to [-T, T], gives the parameters by the
-/// canonical rule. Candidates with fewer bins up to them than the grid has levels are left out, but
-/// for the largest: clipping nothing. Zeros, which every grid has, do not count, nor do values
-/// below 2^-30 of the largest. All other candidates are judged; most of them by a bound of the
-/// divergence that tells that they are not the best.
+/// canonical rule. T is at least M * levels / 2048. Zeros, which every grid
+/// has, do not count, nor do values below 2^-30 of the largest. All candidates are judged; most of
+/// them by a bound of the divergence that tells that they are not the best.
 ///
 /// `bins` ascend, and are those of a histogram with `range`. Throws as params_from_range().
 ///
