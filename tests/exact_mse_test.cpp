@@ -331,6 +331,107 @@ TEST_CASE("solvers: what is degenerate is defined") {
   });
 }
 
+TEST_CASE("16-bit formats: a histogram of all patterns leaves nothing open") {
+  random_source random(6);
+  INFO("seed ", random.seed());
+  const auto check = [&]<class F>(F) {
+    for (int kind = 0; kind < 4; ++kind) {
+      std::vector<F> x;
+      std::vector<float> as_floats;
+      for (const float value : sample(random, kind, 2000)) {
+        x.push_back(detent::round_to<F>(value));
+        as_floats.push_back(to_float(x.back()));
+      }
+      detent::pattern_histogram<F> h;
+      h.observe(std::span<const F>(x).first(700));
+      detent::pattern_histogram<F> rest;
+      rest.observe(std::span<const F>(x).subspan(700));
+      h.merge(rest);
+      CHECK(h == detent::pattern_histogram<F>::load(h.save()));
+      const scale_solution exact = exact_mse(as_floats, detent::asymmetric<std::uint8_t>);
+      const scale_solution binned =
+          exact_mse(h.bins(), h.range(), detent::asymmetric<std::uint8_t>);
+      CHECK(binned.params == exact.params);
+      CHECK(binned.evidence.objective == doctest::Approx(exact.evidence.objective).epsilon(1e-9));
+      CHECK(binned.evidence.lower_bound ==
+            doctest::Approx(exact.evidence.lower_bound).epsilon(1e-6));
+      std::sort(as_floats.begin(), as_floats.end());
+      for (const double fraction : {0.0, 0.1, 0.5, 0.999, 1.0}) {
+        const auto rank = detent::quantile_rank(fraction, as_floats.size());
+        CHECK(h.quantile(fraction) == as_floats[rank - 1]);
+      }
+      CHECK(h.range() == detent::value_range{as_floats.front(), as_floats.back()});
+    }
+  };
+  check(detent::float16{});
+  check(detent::bfloat16{});
+  detent::float16_histogram h;
+  const detent::float16 values[] = {{0x8000}, {0x0000}, {0x7C00}};  // -0, 0, infinity
+  h.observe(std::span(values).first(2));
+  CHECK(h.range() == detent::value_range{0.0F, 0.0F});
+  const auto saved = h.save();
+  for (std::size_t i = 0; i < saved.size(); ++i) {
+    auto damaged = saved;
+    damaged[i] ^= std::byte{1};
+    CHECK_THROWS_AS(static_cast<void>(detent::float16_histogram::load(damaged)), detent::error);
+  }
+  check_error(error_kind::bad_file, {"another format"},
+              [&] { static_cast<void>(detent::bfloat16_histogram::load(saved)); });
+  h.observe(std::span(values));
+  check_error(error_kind::invalid_argument, {"1 of 5", "inf"},
+              [&] { static_cast<void>(h.bins()); });
+}
+
+TEST_CASE("solvers for channels and blocks see the values of each") {
+  random_source random(7);
+  INFO("seed ", random.seed());
+  const std::vector<float> x = sample(random, 0, 3 * 10 * 4);
+  const detent::tensor_view<const float> view(x.data(), {3, 10, 4});
+  const quant_scheme scheme = scheme_of(4, true, true);
+  detent::thread_pool pool(2);
+  const auto solver = [](const distribution& d, quant_scheme s) { return exact_mse(d, s); };
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    const std::size_t extent = view.shape[axis];
+    const auto channels = solve_channels(view, axis, scheme, solver, pool.parallel());
+    const auto blocks = solve_blocks(view, axis, 4, scheme, solver, pool.parallel());
+    const std::size_t per_line = (extent + 3) / 4;
+    REQUIRE(channels.size() == extent);
+    REQUIRE(blocks.size() == 120 / extent * per_line);
+    for (std::size_t c = 0; c < extent; ++c) {
+      std::vector<float> values;
+      for (std::size_t i = 0; i < 120; ++i) {
+        const std::size_t index[] = {i / 40, i / 4 % 10, i % 4};
+        if (index[axis] == c) {
+          values.push_back(x[i]);
+        }
+      }
+      CHECK(channels[c].params == exact_mse(values, scheme).params);
+    }
+    const auto p = detent::block_params(axis, 4, blocks);
+    std::vector<std::vector<float>> parts(blocks.size());
+    for (std::size_t i = 0; i < 120; ++i) {
+      const std::size_t index[] = {i / 40, i / 4 % 10, i % 4};
+      std::size_t at = 0;
+      for (std::size_t d = 0; d < 3; ++d) {
+        at = d == axis ? at * per_line + index[d] / 4 : at * view.shape[d] + index[d];
+      }
+      parts[at].push_back(x[i]);
+    }
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      CHECK(p.scales[i] == exact_mse(parts[i], scheme).params.scale);
+    }
+    CHECK(detent::channel_params(axis, channels).scales.size() == extent);
+  }
+  check_error(error_kind::invalid_argument, {"axis 3", "rank 3"},
+              [&] { static_cast<void>(solve_channels(view, 3, scheme, solver)); });
+  check_error(error_kind::invalid_argument, {"block size 0"},
+              [&] { static_cast<void>(solve_blocks(view, 0, 0, scheme, solver)); });
+  check_error(error_kind::invalid_argument, {"no values"}, [&] {
+    static_cast<void>(
+        solve_channels(detent::tensor_view<const float>(x.data(), {0, 3}), 0, scheme, solver));
+  });
+}
+
 TEST_CASE("exact_mse does not depend on the order of the values") {
   random_source random(5);
   INFO("seed ", random.seed());

@@ -104,6 +104,41 @@ TEST_CASE("min_max: of nothing, of NaNs, of negative zeros") {
   });
 }
 
+TEST_CASE("min_max_columns: every column as by itself") {
+  random_source random(9);
+  INFO("seed ", random.seed());
+  for (int round = 0; round < 300; ++round) {
+    const std::size_t rows = random.size(0, 9);
+    const std::size_t columns = random.size(1, 70);
+    const std::size_t stride = columns + random.size(0, 5);
+    test::guarded_memory memory((rows * stride + 1) * sizeof(float));
+    const std::size_t used = rows == 0 ? 0 : (rows - 1) * stride + columns;
+    const auto x = memory.back<float>(used);
+    for (float& value : x) {
+      constexpr float special[] = {quiet_nan, -quiet_nan, 0.0F, -0.0F, infinity, -infinity};
+      value = random.chance(10) ? special[random.size(0, std::size(special) - 1)]
+                                : random.real(-5.0F, 5.0F);
+    }
+    INFO("round ", round, " rows ", rows, " columns ", columns);
+    for_each_target([&] {
+      std::vector<float> lower(columns, infinity);
+      std::vector<float> upper(columns, -infinity);
+      std::vector<std::uint64_t> count_nan(columns, 0);
+      detent::detail::active_table().min_max_columns(x.data(), rows, columns,
+                                                     static_cast<std::ptrdiff_t>(stride),
+                                                     lower.data(), upper.data(), count_nan.data());
+      for (std::size_t c = 0; c < columns; ++c) {
+        std::vector<float> column;
+        for (std::size_t r = 0; r < rows; ++r) {
+          column.push_back(x[r * stride + c]);
+        }
+        const min_max_result expected = detent::reference::min_max(column.data(), rows);
+        CHECK(same_result({lower[c], upper[c], static_cast<std::size_t>(count_nan[c])}, expected));
+      }
+    });
+  }
+}
+
 // --------------------------------------------------------------------------------------- observers
 
 TEST_CASE("the observer does not care how values are split, ordered and merged") {

@@ -27,6 +27,7 @@
 #include <detent/observers/min_max.hpp>
 #include <detent/observers/moving_average.hpp>
 #include <detent/observers/observer.hpp>
+#include <detent/observers/pattern_histogram.hpp>
 #include <detent/observers/percentile.hpp>
 #include <detent/observers/registry.hpp>
 #include <detent/observers/sample_range.hpp>
@@ -47,6 +48,7 @@
 #include <detent/solvers/estimates.hpp>
 #include <detent/solvers/exact_mse.hpp>
 #include <detent/solvers/kl.hpp>
+#include <detent/solvers/parts.hpp>
 #include <detent/target.hpp>
 #include <detent/types.hpp>
 #include <detent/uint128.hpp>

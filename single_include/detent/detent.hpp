@@ -581,6 +581,10 @@ struct kernel_table {
   std::size_t rows_per_call;  // the most rows that it is worth calling gemm_u8s8 with
   std::size_t (*gemm_workspace)(std::size_t k, std::size_t segments) noexcept;
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
+  // Of each column of a matrix, into results of what is above it; see reference::min_max.
+  void (*min_max_columns)(const float* x, std::size_t rows, std::size_t columns,
+                          std::ptrdiff_t row_stride, float* lower, float* upper,
+                          std::uint64_t* count_nan) noexcept;
   // Positions of the values that are not zero, in their order; writes up to 16 beyond them.
   bin_block (*bin_positions)(const float* x, std::size_t n, std::uint32_t lowest,
                              std::uint32_t* positions) noexcept;
@@ -1969,6 +1973,20 @@ DETENT_DECL min_max_result min_max(const float* x, std::size_t n) noexcept {
   return r;
 }
 
+DETENT_DECL void min_max_columns(const float* x, std::size_t rows, std::size_t columns,
+                                 std::ptrdiff_t row_stride, float* lower, float* upper,
+                                 std::uint64_t* count_nan) noexcept {
+  for (std::size_t r = 0; r < rows; ++r) {
+    const float* row = x + static_cast<std::ptrdiff_t>(r) * row_stride;
+    for (std::size_t c = 0; c < columns; ++c) {
+      const float value = row[c] + 0.0F;
+      lower[c] = value < lower[c] ? value : lower[c];
+      upper[c] = value > upper[c] ? value : upper[c];
+      count_nan[c] += value != value ? 1U : 0U;
+    }
+  }
+}
+
 DETENT_DECL bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowest,
                                     std::uint32_t* positions) noexcept {
   constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -2179,6 +2197,7 @@ inline constexpr kernel_table table = {
     48,
     &no_workspace,
     &min_max,
+    &min_max_columns,
     &bin_positions,
     &sum_codes<std::uint8_t>,
     &sum_codes<std::int8_t>,
@@ -3322,6 +3341,34 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
   const float_vector high = hn::Max(hn::Max(upper[0], upper[1]), hn::Max(upper[2], upper[3]));
   // Adding zero turns -0 into +0.
   return {hn::ReduceMin(df, low) + 0.0F, hn::ReduceMax(df, high) + 0.0F, count_nan};
+}
+
+/// min_max() of each column, a vector of columns at a time.
+inline void min_max_columns(const float* x, std::size_t rows, std::size_t columns,
+                            std::ptrdiff_t row_stride, float* lower, float* upper,
+                            std::uint64_t* count_nan) noexcept {
+  const float_tag df;
+  const auto zero = hn::Zero(df);
+  for (std::size_t c = 0; c < columns; c += lanes) {
+    const std::size_t count = columns - c < lanes ? columns - c : lanes;
+    float_vector low = hn::LoadN(df, lower + c, count);
+    float_vector high = hn::LoadN(df, upper + c, count);
+    for (std::size_t r = 0; r < rows; ++r) {
+      const float* row = x + static_cast<std::ptrdiff_t>(r) * row_stride + c;
+      // Adding zero turns -0 into +0; the second operand is what is returned next to a NaN.
+      const float_vector v =
+          hn::Add(count == lanes ? hn::LoadU(df, row) : hn::LoadN(df, row, count), zero);
+      low = hn::Min(v, low);
+      high = hn::Max(v, high);
+      if (HWY_UNLIKELY(!hn::AllFalse(df, hn::IsNaN(v)))) {
+        for (std::size_t i = 0; i < count; ++i) {
+          count_nan[c + i] += row[i] != row[i] ? 1U : 0U;
+        }
+      }
+    }
+    hn::StoreN(low, df, lower + c, count);
+    hn::StoreN(high, df, upper + c, count);
+  }
 }
 
 /// reference::bin_position of every value that is not zero.
@@ -6672,6 +6719,34 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
   return {hn::ReduceMin(df, low) + 0.0F, hn::ReduceMax(df, high) + 0.0F, count_nan};
 }
 
+/// min_max() of each column, a vector of columns at a time.
+inline void min_max_columns(const float* x, std::size_t rows, std::size_t columns,
+                            std::ptrdiff_t row_stride, float* lower, float* upper,
+                            std::uint64_t* count_nan) noexcept {
+  const float_tag df;
+  const auto zero = hn::Zero(df);
+  for (std::size_t c = 0; c < columns; c += lanes) {
+    const std::size_t count = columns - c < lanes ? columns - c : lanes;
+    float_vector low = hn::LoadN(df, lower + c, count);
+    float_vector high = hn::LoadN(df, upper + c, count);
+    for (std::size_t r = 0; r < rows; ++r) {
+      const float* row = x + static_cast<std::ptrdiff_t>(r) * row_stride + c;
+      // Adding zero turns -0 into +0; the second operand is what is returned next to a NaN.
+      const float_vector v =
+          hn::Add(count == lanes ? hn::LoadU(df, row) : hn::LoadN(df, row, count), zero);
+      low = hn::Min(v, low);
+      high = hn::Max(v, high);
+      if (HWY_UNLIKELY(!hn::AllFalse(df, hn::IsNaN(v)))) {
+        for (std::size_t i = 0; i < count; ++i) {
+          count_nan[c + i] += row[i] != row[i] ? 1U : 0U;
+        }
+      }
+    }
+    hn::StoreN(low, df, lower + c, count);
+    hn::StoreN(high, df, upper + c, count);
+  }
+}
+
 /// reference::bin_position of every value that is not zero.
 inline bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowest,
                                std::uint32_t* positions) noexcept {
@@ -9408,6 +9483,7 @@ DETENT_KERNELS_NAMESPACE_BEGIN
       integer::rows_per_call,                         \
       &integer::gemm_workspace,                       \
       &elementwise::min_max,                          \
+      &elementwise::min_max_columns,                  \
       &elementwise::bin_positions,                    \
       &elementwise::sum_codes<std::uint8_t>,          \
       &elementwise::sum_codes<std::int8_t>,           \
@@ -15870,16 +15946,19 @@ class distribution {
     take(x, integers);
   }
 
-  /// Of a histogram: each bin as its mean. Values in the smallest bin of either sign, below 2^-30
-  /// of the largest magnitude, are zeros. Throws as histogram::range().
-  explicit distribution(const histogram& h) { take(h, false); }
+  /// Of the bins of a histogram that has `range`: each as its mean. Values in the smallest bin of
+  /// either sign, below 2^-30 of the largest magnitude, are zeros.
+  distribution(std::span<const value_bin> bins, value_range range) { take(bins, range, false); }
+  /// Throws as histogram::range().
+  explicit distribution(const histogram& h) { take(h.bins(), h.range(), false); }
 
-  /// Of a histogram: each bin as its two ends, weighted so that their mean is that of the bin, in
-  /// units of 2^-14 of a value. No values that the histogram may stand for are spread wider, so
-  /// that no scale serves them better than this; see exact_mse(const histogram&, ...).
-  [[nodiscard]] static distribution of_bin_ends(const histogram& h) {
+  /// Of bins: each as its two ends, weighted so that their mean is that of the bin, in units of
+  /// 2^-14 of a value. No values that the bins may stand for are spread wider, so that no scale
+  /// serves them better than these; see exact_mse() of bins.
+  [[nodiscard]] static distribution of_bin_ends(std::span<const value_bin> bins,
+                                                value_range range) {
     distribution d;
-    d.take(h, true);
+    d.take(bins, range, true);
     return d;
   }
 
@@ -15969,11 +16048,14 @@ class distribution {
     square_sum_ = squares.value();
   }
 
-  void take(const histogram& h, bool ends) {
-    range_ = h.range();
+  void take(std::span<const value_bin> bins, value_range range, bool ends) {
+    range_ = range;
     choose_unit(magnitude());
-    count_ = h.count();
-    const std::vector<value_bin> bins = h.bins();
+    for (const value_bin& bin : bins) {
+      count_ += bin.count;
+    }
+    detail::require(count_ > 0 && count_ <= histogram::largest_count, error_kind::invalid_argument,
+                    "distribution: bins of ", count_, " values");
     constexpr int shift = kernels::bin_dropped_bits;
     weight_ = ends ? count_ << shift : count_;
     std::vector<element> below;
@@ -16358,6 +16440,109 @@ class any_observer {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_OBSERVERS_OBSERVER_HPP
+// ---- detent/solvers/parts.hpp ----
+// Scale solvers for each channel or each block of a tensor.
+#ifndef DETENT_SOLVERS_PARTS_HPP
+#define DETENT_SOLVERS_PARTS_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+
+/// A scale solver: exact_mse, octav, absmax, or a lambda around one.
+using scale_solver = std::function<scale_solution(const distribution& d, quant_scheme scheme)>;
+
+namespace detail {
+
+[[nodiscard]] inline std::vector<scale_solution> solve_lists(
+    const std::vector<std::vector<float>>& parts, quant_scheme scheme, const scale_solver& solver,
+    const parallel_for& parallel) {
+  std::vector<scale_solution> solutions(parts.size());
+  run_parallel(parallel, parts.size(), [&](std::size_t i) {
+    solutions[i] = solver(distribution(std::span<const float>(parts[i])), scheme);
+  });
+  return solutions;
+}
+
+inline void require_solvable(tensor_view<const float> x, std::size_t axis, const char* where) {
+  require(axis < x.rank, error_kind::invalid_argument, where, ": axis ", axis,
+          " of a tensor of rank ", x.rank);
+  require(x.size() > 0, error_kind::invalid_argument, where, ": the tensor has no values");
+  require(x.data != nullptr, error_kind::invalid_argument, where, ": null data with size ",
+          x.size());
+}
+
+}  // namespace detail
+
+/// One solution for each channel along `axis`. Throws what the solver throws, and invalid_argument
+/// for a tensor without values or an axis that it does not have. Channels are shared out over
+/// `parallel`; the result does not depend on it.
+[[nodiscard]] inline std::vector<scale_solution> solve_channels(tensor_view<const float> x,
+                                                                std::size_t axis,
+                                                                quant_scheme scheme,
+                                                                const scale_solver& solver,
+                                                                const parallel_for& parallel = {}) {
+  detail::require_solvable(x, axis, "solve_channels");
+  std::vector<std::vector<float>> parts(x.shape[axis]);
+  detail::for_each_channel_run(
+      x, axis, [&](std::size_t channel, const float* data, std::size_t n, std::ptrdiff_t stride) {
+        for (std::size_t i = 0; i < n; ++i) {
+          parts[channel].push_back(data[static_cast<std::ptrdiff_t>(i) * stride]);
+        }
+      });
+  return detail::solve_lists(parts, scheme, solver, parallel);
+}
+
+/// One solution for each block of `block_size` values along `axis`, in the order of
+/// block_quant_params. Throws as solve_channels(), and for a block size of 0.
+[[nodiscard]] inline std::vector<scale_solution> solve_blocks(
+    tensor_view<const float> x, std::size_t axis, std::size_t block_size, quant_scheme scheme,
+    const scale_solver& solver, const parallel_for& parallel = {}) {
+  detail::require_solvable(x, axis, "solve_blocks");
+  detail::require(block_size > 0, error_kind::invalid_argument, "solve_blocks: block size 0");
+  const std::size_t blocks = (x.shape[axis] - 1) / block_size + 1;
+  std::vector<std::vector<float>> parts(x.size() / x.shape[axis] * blocks);
+  detail::for_each_row(x, [&](const float* row, std::size_t n, std::ptrdiff_t stride,
+                              std::array<std::size_t, max_rank> index) {
+    for (std::size_t i = 0; i < n; ++i) {
+      index[x.rank - 1] = i;
+      std::size_t part = 0;
+      for (std::size_t d = 0; d < x.rank; ++d) {
+        part = d == axis ? part * blocks + index[d] / block_size : part * x.shape[d] + index[d];
+      }
+      parts[part].push_back(row[static_cast<std::ptrdiff_t>(i) * stride]);
+    }
+  });
+  return detail::solve_lists(parts, scheme, solver, parallel);
+}
+
+/// The parameters of solve_channels() alone.
+[[nodiscard]] inline channel_quant_params channel_params(
+    std::size_t axis, std::span<const scale_solution> solutions) {
+  channel_quant_params p;
+  p.axis = axis;
+  for (const scale_solution& s : solutions) {
+    p.scales.push_back(s.params.scale);
+    p.zero_points.push_back(s.params.zero_point);
+  }
+  return p;
+}
+
+/// The parameters of solve_blocks() alone.
+[[nodiscard]] inline block_quant_params block_params(std::size_t axis, std::size_t block_size,
+                                                     std::span<const scale_solution> solutions) {
+  const channel_quant_params lists = channel_params(axis, solutions);
+  return {axis, block_size, lists.scales, lists.zero_points};
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_PARTS_HPP
 
 DETENT_NAMESPACE_BEGIN
 
@@ -16392,8 +16577,14 @@ class channel_observer {
       channels *= x.shape[axis];
     }
     require_channels(channels);
+    detail::require(x.size() == 0 || x.data != nullptr, error_kind::invalid_argument,
+                    "channel_observer: null data with size ", x.size());
+    // Neighbours in memory that belong to different channels are put apart first, once for all.
+    const bool mixed = axes_.back() + 1 == x.rank && x.size() != 0;
+    const std::vector<float> sorted = mixed ? by_channel(x) : std::vector<float>();
+    const tensor_view<const float> from = mixed ? sorted_view(x, sorted.data()) : x;
     detail::run_parallel(parallel, channels,
-                         [&](std::size_t i) { channels_[i].observe(part(x, i)); });
+                         [&](std::size_t i) { channels_[i].observe(part(from, i)); });
   }
 
   [[nodiscard]] std::size_t phases() const { return prototype_.phases(); }
@@ -16432,13 +16623,7 @@ class channel_observer {
   /// The parameters alone, with the first of the axes.
   [[nodiscard]] channel_quant_params finalize(quant_scheme scheme,
                                               const parallel_for& parallel = {}) const {
-    channel_quant_params p;
-    p.axis = axes_[0];
-    for (const scale_solution& s : solve(scheme, parallel)) {
-      p.scales.push_back(s.params.scale);
-      p.zero_points.push_back(s.params.zero_point);
-    }
-    return p;
+    return channel_params(axes_[0], solve(scheme, parallel));
   }
 
  private:
@@ -16448,6 +16633,45 @@ class channel_observer {
     }
     detail::require(channels_.size() == channels, error_kind::shape_mismatch,
                     "channel_observer: ", channels, " channels after ", channels_.size());
+  }
+
+  /// Strides, for each dimension of x, in memory that has one channel behind the other.
+  [[nodiscard]] std::array<std::ptrdiff_t, max_rank> strides_by_channel(
+      tensor_view<const float> x) const {
+    std::array<std::ptrdiff_t, max_rank> strides{};
+    std::ptrdiff_t stride = 1;
+    for (const bool of_channel : {false, true}) {
+      for (std::size_t d = x.rank; d-- > 0;) {
+        if (of_channel == (std::find(axes_.begin(), axes_.end(), d) != axes_.end())) {
+          strides[d] = stride;
+          stride *= static_cast<std::ptrdiff_t>(x.shape[d]);
+        }
+      }
+    }
+    return strides;
+  }
+  [[nodiscard]] std::vector<float> by_channel(tensor_view<const float> x) const {
+    const auto strides = strides_by_channel(x);
+    std::vector<float> values(x.size());
+    detail::for_each_row(x, [&](const float* row, std::size_t n, std::ptrdiff_t stride,
+                                const std::array<std::size_t, max_rank>& index) {
+      std::ptrdiff_t offset = 0;
+      for (std::size_t d = 0; d + 1 < x.rank; ++d) {
+        offset += static_cast<std::ptrdiff_t>(index[d]) * strides[d];
+      }
+      for (std::size_t i = 0; i < n; ++i) {
+        const auto at = static_cast<std::ptrdiff_t>(i);
+        values[static_cast<std::size_t>(offset + at * strides[x.rank - 1])] = row[at * stride];
+      }
+    });
+    return values;
+  }
+  [[nodiscard]] tensor_view<const float> sorted_view(tensor_view<const float> x,
+                                                     const float* values) const {
+    tensor_view<const float> view = x;
+    view.data = values;
+    view.strides = strides_by_channel(x);
+    return view;
   }
 
   /// What channel `i` sees of a view.
@@ -16497,6 +16721,7 @@ DETENT_NAMESPACE_END
 #ifndef DETENT_OBSERVERS_MIN_MAX_HPP
 #define DETENT_OBSERVERS_MIN_MAX_HPP
 
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -16674,6 +16899,8 @@ class min_max_observer {
   friend bool operator==(const min_max_observer&, const min_max_observer&) = default;
 
  private:
+  friend class channel_min_max_observer;
+
   void include(float lower, float upper, std::size_t count, std::size_t count_nan) noexcept {
     // Adding zero makes -0 +0: the state must not depend on which of them came first.
     lower_ = (lower < lower_ ? lower : lower_) + 0.0F;
@@ -16701,6 +16928,10 @@ class channel_min_max_observer {
                     "channel_min_max_observer: null data with size ", x.size());
     require_channels(x.shape[axis_]);
     if (x.size() == 0) {
+      return;
+    }
+    if (axis_ + 1 == x.rank && x.strides[axis_] == 1) {
+      observe_columns(x);
       return;
     }
     detail::for_each_channel_run(
@@ -16754,6 +16985,29 @@ class channel_min_max_observer {
     }
     detail::require(channels_.size() == channels, error_kind::shape_mismatch,
                     "channel_min_max_observer: ", channels, " channels after ", channels_.size());
+  }
+
+  /// The last axis, neighbours in memory: each row is a value of every channel.
+  void observe_columns(tensor_view<const float> x) {
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    std::vector<float> lower(channels_.size(), infinity);
+    std::vector<float> upper(channels_.size(), -infinity);
+    std::vector<std::uint64_t> count_nan(channels_.size(), 0);
+    // Rows that are equally far apart go together: those of the second-last dimension.
+    const bool has_rows = x.rank > 1;
+    const std::size_t rows = has_rows ? x.shape[x.rank - 2] : 1;
+    const std::ptrdiff_t row_stride = has_rows ? x.strides[x.rank - 2] : 0;
+    detail::for_each_row(x, [&](const float* row, std::size_t n, std::ptrdiff_t /*stride*/,
+                                const std::array<std::size_t, max_rank>& index) {
+      if (!has_rows || index[x.rank - 2] == 0) {
+        detail::active_table().min_max_columns(row, rows, n, row_stride, lower.data(), upper.data(),
+                                               count_nan.data());
+      }
+    });
+    const std::size_t each = x.size() / channels_.size();
+    for (std::size_t i = 0; i < channels_.size(); ++i) {
+      channels_[i].include(lower[i], upper[i], each, static_cast<std::size_t>(count_nan[i]));
+    }
   }
 
   std::size_t axis_;
@@ -17356,8 +17610,8 @@ inline void require_exact_grid(quant_scheme scheme) {
   return exact_mse(distribution(x), scheme);
 }
 
-/// The same of a histogram, whose values are known to lie in bins and to have certain means:
-/// parameters that are best for the means.
+/// The same of the bins of a histogram that has `range`: values are known to lie in bins and to have
+/// certain means there, and the parameters are the best ones for those means.
 ///
 ///   objective     an upper bound of the error that the values have with these parameters
 ///   lower_bound   a lower bound of the error that they have with any parameters
@@ -17365,13 +17619,14 @@ inline void require_exact_grid(quant_scheme scheme) {
 /// With x in [lo, hi], mean m, and g(x) = min_k of (x - k s)^2 - x^2, which is concave: the squares
 /// sum up to no less than m^2 each and no more than m^2 + (hi - m)(m - lo); g to no more than g(m)
 /// and no less than what values at the two ends would have.
-[[nodiscard]] inline scale_solution exact_mse(const histogram& h, quant_scheme scheme) {
+[[nodiscard]] inline scale_solution exact_mse(std::span<const value_bin> bins, value_range range,
+                                              quant_scheme scheme) {
   detail::require_exact_grid(scheme);
-  const distribution means(h);
+  const distribution means(bins, range);
   scale_solution s = exact_mse(means, scheme);
   // What the values of bins may be away from their means.
   detail::compensated_sum spread;
-  for (const value_bin& bin : h.bins()) {
+  for (const value_bin& bin : bins) {
     const double count = static_cast<double>(bin.count);
     const double largest = bin.largest;
     const double smallest = bin.smallest;
@@ -17389,12 +17644,15 @@ inline void require_exact_grid(quant_scheme scheme) {
     spread.add(std::fma((std::max)(0.0, largest - smallest - above) * above, count, 0.0));
   }
   s.evidence.objective += spread.value() / static_cast<double>(means.weight());
-  const distribution ends = distribution::of_bin_ends(h);
+  const distribution ends = distribution::of_bin_ends(bins, range);
   const detail::exact_scale widest = detail::best_scale(ends, scheme);
   // The gain of the ends counts 2^14 for each value.
   const double squares = means.square_sum() * static_cast<double>(1U << kernels::bin_dropped_bits);
   s.evidence.lower_bound = detail::least_error(ends, squares, widest.best.gain);
   return s;
+}
+[[nodiscard]] inline scale_solution exact_mse(const histogram& h, quant_scheme scheme) {
+  return exact_mse(h.bins(), h.range(), scheme);
 }
 
 DETENT_NAMESPACE_END
@@ -18161,6 +18419,162 @@ class moving_average_observer {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_OBSERVERS_MOVING_AVERAGE_HPP
+// ---- detent/observers/pattern_histogram.hpp ----
+// Histograms of 16-bit formats with a bin for every value: all that follows from them is exact.
+#ifndef DETENT_OBSERVERS_PATTERN_HISTOGRAM_HPP
+#define DETENT_OBSERVERS_PATTERN_HISTOGRAM_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+
+/// Counts of the 65536 patterns of float16 or bfloat16; 512 KiB. Zeros of both signs are one value.
+/// Its bins are single values, so that order_statistic() is the order statistic and
+/// exact_mse(bins(), range(), scheme) has one error for a lower and an upper bound.
+///
+/// A value type: copy it, merge it; the same whatever the order of values and merges. Not
+/// thread-safe itself.
+template <float_format F>
+requires(sizeof(F) == 2) class pattern_histogram {
+ public:
+  pattern_histogram() : counts_(patterns, 0) {}
+
+  /// Throws invalid_argument for null data, overflow beyond histogram::largest_count values.
+  void observe(std::span<const F> x) {
+    detail::require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
+                    "pattern_histogram: null data with size ", x.size());
+    require_room(x.size());
+    for (const F value : x) {
+      ++counts_[value.bits];
+    }
+    count_ += x.size();
+  }
+
+  /// As if everything that `other` has seen had been seen here. Throws overflow as observe().
+  void merge(const pattern_histogram& other) {
+    require_room(other.count_);
+    for (std::size_t i = 0; i < patterns; ++i) {
+      counts_[i] += other.counts_[i];
+    }
+    count_ += other.count_;
+  }
+
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+
+  /// One for each value that was seen, ascending. Throws invalid_argument if nothing, a NaN or an
+  /// infinity was.
+  [[nodiscard]] std::vector<value_bin> bins() const {
+    detail::require(count_ > 0, error_kind::invalid_argument,
+                    "pattern_histogram: nothing was observed");
+    std::vector<value_bin> result;
+    for (std::size_t i = sign; i-- > 1;) {
+      add(sign + i, result);
+    }
+    value_bin zero;
+    zero.count = counts_[0] + counts_[sign];
+    if (zero.count != 0) {
+      result.push_back(zero);
+    }
+    for (std::size_t i = 1; i < sign; ++i) {
+      add(i, result);
+    }
+    return result;
+  }
+
+  /// The range of the values. Throws as bins().
+  [[nodiscard]] value_range range() const {
+    const std::vector<value_bin> all = bins();
+    return {all.front().range().lower, all.back().range().upper};
+  }
+
+  /// The order statistic itself. Throws as bins() and quantile_rank().
+  [[nodiscard]] float quantile(double fraction) const {
+    return order_statistic(bins(), quantile_rank(fraction, count_)).upper;
+  }
+
+  /// Bytes in the envelope of byte_format.hpp: u32 bits of the mantissa, u32 patterns, and for each
+  /// one that was seen, ascending, u32 pattern and u64 count.
+  [[nodiscard]] std::vector<std::byte> save() const {
+    detail::byte_writer out(format);
+    out.put(static_cast<std::uint32_t>(F::mantissa_bits));
+    std::uint32_t seen = 0;
+    for (const std::uint64_t count : counts_) {
+      seen += count != 0 ? 1U : 0U;
+    }
+    out.put(seen);
+    for (std::size_t i = 0; i < patterns; ++i) {
+      if (counts_[i] != 0) {
+        out.put(static_cast<std::uint32_t>(i));
+        out.put(counts_[i]);
+      }
+    }
+    return std::move(out).finish();
+  }
+  /// Throws bad_file for bytes that save() has not made, unsupported for a newer version of them.
+  [[nodiscard]] static pattern_histogram load(std::span<const std::byte> bytes) {
+    constexpr const char* where = "pattern_histogram::load";
+    detail::byte_reader in(bytes, format, where);
+    detail::require(in.get<std::uint32_t>() == static_cast<std::uint32_t>(F::mantissa_bits),
+                    error_kind::bad_file, where, ": these are values of another format");
+    const auto seen = in.get<std::uint32_t>();
+    pattern_histogram h;
+    std::size_t next = 0;
+    for (std::uint32_t i = 0; i < seen; ++i) {
+      const auto pattern = in.get<std::uint32_t>();
+      const auto count = in.get<std::uint64_t>();
+      detail::require(pattern >= next && pattern < patterns && count != 0 &&
+                          count <= histogram::largest_count - h.count_,
+                      error_kind::bad_file, where, ": a pattern or its count is impossible");
+      next = std::size_t{pattern} + 1;
+      h.counts_[pattern] = count;
+      h.count_ += count;
+    }
+    in.require_end();
+    return h;
+  }
+
+  friend bool operator==(const pattern_histogram&, const pattern_histogram&) = default;
+
+ private:
+  static constexpr std::size_t patterns = 65536;
+  static constexpr std::size_t sign = 32768;
+  static constexpr detail::byte_format format{"detentph", 1};
+
+  void require_room(std::uint64_t more) const {
+    detail::require(more <= histogram::largest_count - count_, error_kind::overflow,
+                    "pattern_histogram: more than 2^48 values");
+  }
+
+  void add(std::size_t pattern, std::vector<value_bin>& to) const {
+    if (counts_[pattern] == 0) {
+      return;
+    }
+    const float value = to_float(F{static_cast<typename F::bits_type>(pattern)});
+    detail::require(std::isfinite(value), error_kind::invalid_argument,
+                    "pattern_histogram: ", counts_[pattern], " of ", count_, " values are ", value);
+    value_bin bin;
+    bin.negative = value < 0.0F;
+    bin.smallest = std::fabs(value);
+    bin.largest = bin.smallest;
+    bin.count = counts_[pattern];
+    to.push_back(bin);
+  }
+
+  std::vector<std::uint64_t> counts_;  // [pattern]
+  std::uint64_t count_ = 0;
+};
+
+using float16_histogram = pattern_histogram<float16>;
+using bfloat16_histogram = pattern_histogram<bfloat16>;
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_PATTERN_HISTOGRAM_HPP
 // ---- detent/observers/percentile.hpp ----
 // Ranges that leave out a share of the values at either end.
 #ifndef DETENT_OBSERVERS_PERCENTILE_HPP

@@ -181,6 +181,7 @@ DETENT_KERNELS_NAMESPACE_BEGIN
       integer::rows_per_call,                         \
       &integer::gemm_workspace,                       \
       &elementwise::min_max,                          \
+      &elementwise::min_max_columns,                  \
       &elementwise::bin_positions,                    \
       &elementwise::sum_codes<std::uint8_t>,          \
       &elementwise::sum_codes<std::int8_t>,           \

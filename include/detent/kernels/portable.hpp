@@ -140,6 +140,20 @@ DETENT_DECL min_max_result min_max(const float* x, std::size_t n) noexcept {
   return r;
 }
 
+DETENT_DECL void min_max_columns(const float* x, std::size_t rows, std::size_t columns,
+                                 std::ptrdiff_t row_stride, float* lower, float* upper,
+                                 std::uint64_t* count_nan) noexcept {
+  for (std::size_t r = 0; r < rows; ++r) {
+    const float* row = x + static_cast<std::ptrdiff_t>(r) * row_stride;
+    for (std::size_t c = 0; c < columns; ++c) {
+      const float value = row[c] + 0.0F;
+      lower[c] = value < lower[c] ? value : lower[c];
+      upper[c] = value > upper[c] ? value : upper[c];
+      count_nan[c] += value != value ? 1U : 0U;
+    }
+  }
+}
+
 DETENT_DECL bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowest,
                                     std::uint32_t* positions) noexcept {
   constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -350,6 +364,7 @@ inline constexpr kernel_table table = {
     48,
     &no_workspace,
     &min_max,
+    &min_max_columns,
     &bin_positions,
     &sum_codes<std::uint8_t>,
     &sum_codes<std::int8_t>,

@@ -60,6 +60,34 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
   return {hn::ReduceMin(df, low) + 0.0F, hn::ReduceMax(df, high) + 0.0F, count_nan};
 }
 
+/// min_max() of each column, a vector of columns at a time.
+inline void min_max_columns(const float* x, std::size_t rows, std::size_t columns,
+                            std::ptrdiff_t row_stride, float* lower, float* upper,
+                            std::uint64_t* count_nan) noexcept {
+  const float_tag df;
+  const auto zero = hn::Zero(df);
+  for (std::size_t c = 0; c < columns; c += lanes) {
+    const std::size_t count = columns - c < lanes ? columns - c : lanes;
+    float_vector low = hn::LoadN(df, lower + c, count);
+    float_vector high = hn::LoadN(df, upper + c, count);
+    for (std::size_t r = 0; r < rows; ++r) {
+      const float* row = x + static_cast<std::ptrdiff_t>(r) * row_stride + c;
+      // Adding zero turns -0 into +0; the second operand is what is returned next to a NaN.
+      const float_vector v =
+          hn::Add(count == lanes ? hn::LoadU(df, row) : hn::LoadN(df, row, count), zero);
+      low = hn::Min(v, low);
+      high = hn::Max(v, high);
+      if (HWY_UNLIKELY(!hn::AllFalse(df, hn::IsNaN(v)))) {
+        for (std::size_t i = 0; i < count; ++i) {
+          count_nan[c + i] += row[i] != row[i] ? 1U : 0U;
+        }
+      }
+    }
+    hn::StoreN(low, df, lower + c, count);
+    hn::StoreN(high, df, upper + c, count);
+  }
+}
+
 /// reference::bin_position of every value that is not zero.
 inline bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowest,
                                std::uint32_t* positions) noexcept {

@@ -278,6 +278,10 @@ struct kernel_table {
   std::size_t rows_per_call;  // the most rows that it is worth calling gemm_u8s8 with
   std::size_t (*gemm_workspace)(std::size_t k, std::size_t segments) noexcept;
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
+  // Of each column of a matrix, into results of what is above it; see reference::min_max.
+  void (*min_max_columns)(const float* x, std::size_t rows, std::size_t columns,
+                          std::ptrdiff_t row_stride, float* lower, float* upper,
+                          std::uint64_t* count_nan) noexcept;
   // Positions of the values that are not zero, in their order; writes up to 16 beyond them.
   bin_block (*bin_positions)(const float* x, std::size_t n, std::uint32_t lowest,
                              std::uint32_t* positions) noexcept;

@@ -17,6 +17,7 @@
 #include <detent/observers/observer.hpp>
 #include <detent/parallel.hpp>
 #include <detent/solvers/distribution.hpp>
+#include <detent/solvers/parts.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -52,8 +53,14 @@ class channel_observer {
       channels *= x.shape[axis];
     }
     require_channels(channels);
+    detail::require(x.size() == 0 || x.data != nullptr, error_kind::invalid_argument,
+                    "channel_observer: null data with size ", x.size());
+    // Neighbours in memory that belong to different channels are put apart first, once for all.
+    const bool mixed = axes_.back() + 1 == x.rank && x.size() != 0;
+    const std::vector<float> sorted = mixed ? by_channel(x) : std::vector<float>();
+    const tensor_view<const float> from = mixed ? sorted_view(x, sorted.data()) : x;
     detail::run_parallel(parallel, channels,
-                         [&](std::size_t i) { channels_[i].observe(part(x, i)); });
+                         [&](std::size_t i) { channels_[i].observe(part(from, i)); });
   }
 
   [[nodiscard]] std::size_t phases() const { return prototype_.phases(); }
@@ -92,13 +99,7 @@ class channel_observer {
   /// The parameters alone, with the first of the axes.
   [[nodiscard]] channel_quant_params finalize(quant_scheme scheme,
                                               const parallel_for& parallel = {}) const {
-    channel_quant_params p;
-    p.axis = axes_[0];
-    for (const scale_solution& s : solve(scheme, parallel)) {
-      p.scales.push_back(s.params.scale);
-      p.zero_points.push_back(s.params.zero_point);
-    }
-    return p;
+    return channel_params(axes_[0], solve(scheme, parallel));
   }
 
  private:
@@ -108,6 +109,45 @@ class channel_observer {
     }
     detail::require(channels_.size() == channels, error_kind::shape_mismatch,
                     "channel_observer: ", channels, " channels after ", channels_.size());
+  }
+
+  /// Strides, for each dimension of x, in memory that has one channel behind the other.
+  [[nodiscard]] std::array<std::ptrdiff_t, max_rank> strides_by_channel(
+      tensor_view<const float> x) const {
+    std::array<std::ptrdiff_t, max_rank> strides{};
+    std::ptrdiff_t stride = 1;
+    for (const bool of_channel : {false, true}) {
+      for (std::size_t d = x.rank; d-- > 0;) {
+        if (of_channel == (std::find(axes_.begin(), axes_.end(), d) != axes_.end())) {
+          strides[d] = stride;
+          stride *= static_cast<std::ptrdiff_t>(x.shape[d]);
+        }
+      }
+    }
+    return strides;
+  }
+  [[nodiscard]] std::vector<float> by_channel(tensor_view<const float> x) const {
+    const auto strides = strides_by_channel(x);
+    std::vector<float> values(x.size());
+    detail::for_each_row(x, [&](const float* row, std::size_t n, std::ptrdiff_t stride,
+                                const std::array<std::size_t, max_rank>& index) {
+      std::ptrdiff_t offset = 0;
+      for (std::size_t d = 0; d + 1 < x.rank; ++d) {
+        offset += static_cast<std::ptrdiff_t>(index[d]) * strides[d];
+      }
+      for (std::size_t i = 0; i < n; ++i) {
+        const auto at = static_cast<std::ptrdiff_t>(i);
+        values[static_cast<std::size_t>(offset + at * strides[x.rank - 1])] = row[at * stride];
+      }
+    });
+    return values;
+  }
+  [[nodiscard]] tensor_view<const float> sorted_view(tensor_view<const float> x,
+                                                     const float* values) const {
+    tensor_view<const float> view = x;
+    view.data = values;
+    view.strides = strides_by_channel(x);
+    return view;
   }
 
   /// What channel `i` sees of a view.

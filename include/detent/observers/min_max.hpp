@@ -4,6 +4,7 @@
 #ifndef DETENT_OBSERVERS_MIN_MAX_HPP
 #define DETENT_OBSERVERS_MIN_MAX_HPP
 
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -104,6 +105,8 @@ class min_max_observer {
   friend bool operator==(const min_max_observer&, const min_max_observer&) = default;
 
  private:
+  friend class channel_min_max_observer;
+
   void include(float lower, float upper, std::size_t count, std::size_t count_nan) noexcept {
     // Adding zero makes -0 +0: the state must not depend on which of them came first.
     lower_ = (lower < lower_ ? lower : lower_) + 0.0F;
@@ -131,6 +134,10 @@ class channel_min_max_observer {
                     "channel_min_max_observer: null data with size ", x.size());
     require_channels(x.shape[axis_]);
     if (x.size() == 0) {
+      return;
+    }
+    if (axis_ + 1 == x.rank && x.strides[axis_] == 1) {
+      observe_columns(x);
       return;
     }
     detail::for_each_channel_run(
@@ -184,6 +191,29 @@ class channel_min_max_observer {
     }
     detail::require(channels_.size() == channels, error_kind::shape_mismatch,
                     "channel_min_max_observer: ", channels, " channels after ", channels_.size());
+  }
+
+  /// The last axis, neighbours in memory: each row is a value of every channel.
+  void observe_columns(tensor_view<const float> x) {
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    std::vector<float> lower(channels_.size(), infinity);
+    std::vector<float> upper(channels_.size(), -infinity);
+    std::vector<std::uint64_t> count_nan(channels_.size(), 0);
+    // Rows that are equally far apart go together: those of the second-last dimension.
+    const bool has_rows = x.rank > 1;
+    const std::size_t rows = has_rows ? x.shape[x.rank - 2] : 1;
+    const std::ptrdiff_t row_stride = has_rows ? x.strides[x.rank - 2] : 0;
+    detail::for_each_row(x, [&](const float* row, std::size_t n, std::ptrdiff_t /*stride*/,
+                                const std::array<std::size_t, max_rank>& index) {
+      if (!has_rows || index[x.rank - 2] == 0) {
+        detail::active_table().min_max_columns(row, rows, n, row_stride, lower.data(), upper.data(),
+                                               count_nan.data());
+      }
+    });
+    const std::size_t each = x.size() / channels_.size();
+    for (std::size_t i = 0; i < channels_.size(); ++i) {
+      channels_[i].include(lower[i], upper[i], each, static_cast<std::size_t>(count_nan[i]));
+    }
   }
 
   std::size_t axis_;

@@ -107,16 +107,19 @@ class distribution {
     take(x, integers);
   }
 
-  /// Of a histogram: each bin as its mean. Values in the smallest bin of either sign, below 2^-30
-  /// of the largest magnitude, are zeros. Throws as histogram::range().
-  explicit distribution(const histogram& h) { take(h, false); }
+  /// Of the bins of a histogram that has `range`: each as its mean. Values in the smallest bin of
+  /// either sign, below 2^-30 of the largest magnitude, are zeros.
+  distribution(std::span<const value_bin> bins, value_range range) { take(bins, range, false); }
+  /// Throws as histogram::range().
+  explicit distribution(const histogram& h) { take(h.bins(), h.range(), false); }
 
-  /// Of a histogram: each bin as its two ends, weighted so that their mean is that of the bin, in
-  /// units of 2^-14 of a value. No values that the histogram may stand for are spread wider, so
-  /// that no scale serves them better than this; see exact_mse(const histogram&, ...).
-  [[nodiscard]] static distribution of_bin_ends(const histogram& h) {
+  /// Of bins: each as its two ends, weighted so that their mean is that of the bin, in units of
+  /// 2^-14 of a value. No values that the bins may stand for are spread wider, so that no scale
+  /// serves them better than these; see exact_mse() of bins.
+  [[nodiscard]] static distribution of_bin_ends(std::span<const value_bin> bins,
+                                                value_range range) {
     distribution d;
-    d.take(h, true);
+    d.take(bins, range, true);
     return d;
   }
 
@@ -206,11 +209,14 @@ class distribution {
     square_sum_ = squares.value();
   }
 
-  void take(const histogram& h, bool ends) {
-    range_ = h.range();
+  void take(std::span<const value_bin> bins, value_range range, bool ends) {
+    range_ = range;
     choose_unit(magnitude());
-    count_ = h.count();
-    const std::vector<value_bin> bins = h.bins();
+    for (const value_bin& bin : bins) {
+      count_ += bin.count;
+    }
+    detail::require(count_ > 0 && count_ <= histogram::largest_count, error_kind::invalid_argument,
+                    "distribution: bins of ", count_, " values");
     constexpr int shift = kernels::bin_dropped_bits;
     weight_ = ends ? count_ << shift : count_;
     std::vector<element> below;

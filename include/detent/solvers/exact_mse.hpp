@@ -341,8 +341,8 @@ inline void require_exact_grid(quant_scheme scheme) {
   return exact_mse(distribution(x), scheme);
 }
 
-/// The same of a histogram, whose values are known to lie in bins and to have certain means:
-/// parameters that are best for the means.
+/// The same of the bins of a histogram that has `range`: values are known to lie in bins and to have
+/// certain means there, and the parameters are the best ones for those means.
 ///
 ///   objective     an upper bound of the error that the values have with these parameters
 ///   lower_bound   a lower bound of the error that they have with any parameters
@@ -350,13 +350,14 @@ inline void require_exact_grid(quant_scheme scheme) {
 /// With x in [lo, hi], mean m, and g(x) = min_k of (x - k s)^2 - x^2, which is concave: the squares
 /// sum up to no less than m^2 each and no more than m^2 + (hi - m)(m - lo); g to no more than g(m)
 /// and no less than what values at the two ends would have.
-[[nodiscard]] inline scale_solution exact_mse(const histogram& h, quant_scheme scheme) {
+[[nodiscard]] inline scale_solution exact_mse(std::span<const value_bin> bins, value_range range,
+                                              quant_scheme scheme) {
   detail::require_exact_grid(scheme);
-  const distribution means(h);
+  const distribution means(bins, range);
   scale_solution s = exact_mse(means, scheme);
   // What the values of bins may be away from their means.
   detail::compensated_sum spread;
-  for (const value_bin& bin : h.bins()) {
+  for (const value_bin& bin : bins) {
     const double count = static_cast<double>(bin.count);
     const double largest = bin.largest;
     const double smallest = bin.smallest;
@@ -374,12 +375,15 @@ inline void require_exact_grid(quant_scheme scheme) {
     spread.add(std::fma((std::max)(0.0, largest - smallest - above) * above, count, 0.0));
   }
   s.evidence.objective += spread.value() / static_cast<double>(means.weight());
-  const distribution ends = distribution::of_bin_ends(h);
+  const distribution ends = distribution::of_bin_ends(bins, range);
   const detail::exact_scale widest = detail::best_scale(ends, scheme);
   // The gain of the ends counts 2^14 for each value.
   const double squares = means.square_sum() * static_cast<double>(1U << kernels::bin_dropped_bits);
   s.evidence.lower_bound = detail::least_error(ends, squares, widest.best.gain);
   return s;
+}
+[[nodiscard]] inline scale_solution exact_mse(const histogram& h, quant_scheme scheme) {
+  return exact_mse(h.bins(), h.range(), scheme);
 }
 
 DETENT_NAMESPACE_END
