@@ -374,6 +374,35 @@ def models(tool, table, options):
         check_model(tool, table, name, model, calibration, samples, top1=0.995 if name == "kws" else None)
 
 
+def methods(tool, table, options):
+    """Keyword spotting with every way to find ranges: accuracy on samples that calibration has not seen, in ONNX
+    Runtime where it does not saturate."""
+    name, model, calibration, samples = load_models(options.shared)[0]
+    labels = np.loadtxt(options.shared / "data/kws01/labels.txt", dtype=np.int64)[len(calibration):]
+    samples = samples[len(calibration):]
+    files = [a for text in tool.save("calibration", with_input_name(model, calibration)) for a in ("--calib", text)]
+    feeds = with_input_name(model, samples)
+
+    def accuracy(outputs):
+        scores = next(iter(outputs.values())).reshape(len(samples), -1)
+        return 100.0 * float((scores.argmax(1) == labels).mean())
+
+    exact = accuracy(run_ort(model, feeds))
+    print(f"{name} float32: {exact:.2f} %")
+    refused = subprocess.run([tool.binary, "quantize", model, "-o", "x", "--method", "?"], capture_output=True, text=True)
+    known = refused.stderr.splitlines()[0].split("there are ")[1].split(", ")
+    for method in known:
+        if method.endswith("constant"):
+            continue  # scale 1 whatever the data
+        quantized = tool.folder / f"{name}.{method}.onnx"
+        tool("quantize", model, "-o", quantized, "--method", method, *files)
+        ours = accuracy(tool.run(quantized, feeds))
+        judge = accuracy(run_ort(quantized, feeds)) if has_vnni() else ours
+        print(f"{name} {method}: {ours:.2f} %, in ONNX Runtime {judge:.2f} %")
+        if min(ours, judge) < exact - 1.5:
+            table.fail(f"{name} {method}: {min(ours, judge):.2f} %, float32 {exact:.2f} %")
+
+
 def peers(tool, table, options):
     if not has_vnni():
         skip("ONNX Runtime saturates on processors without VNNI", may_skip=True)
@@ -502,7 +531,7 @@ def quantizers(tool, table, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = {"digits": digits, "operators": operators, "quantizers": quantizers, "models": models, "peers": peers,
-             "conformance": conformance}
+             "methods": methods, "conformance": conformance}
     parser.add_argument("part", choices=parts)
     parser.add_argument("--detent", required=True, help="the binary")
     parser.add_argument("--digits", required=True, type=pathlib.Path, help="examples/digits")
@@ -511,7 +540,7 @@ def main():
     options = parser.parse_args()
     if "DETENT_SHARED" in os.environ:
         options.shared = pathlib.Path(os.environ["DETENT_SHARED"])
-    shared = options.part in ("models", "peers", "conformance")
+    shared = options.part in ("models", "peers", "methods", "conformance")
     if shared and not (options.shared and (options.shared / "models").is_dir()):
         skip("the shared models are not here; DETENT_SHARED may say where they are")
     with tempfile.TemporaryDirectory() as folder:
