@@ -515,6 +515,38 @@ TEST_CASE("observers come back from their bytes, and damaged bytes do not") {
   }
 }
 
+TEST_CASE("observers of channels come back from their bytes and merge") {
+  random_source random(6);
+  INFO("seed ", random.seed());
+  const floats x = random.reals(2 * 6 * 5, -2.0F, 3.0F);
+  for (const char* name : {"minmax", "mse", "percentile", "mean_minmax"}) {
+    for (const std::size_t axis : {0U, 1U, 2U}) {
+      INFO(std::string(name), " axis ", axis);
+      observer_options options;
+      options.storage = detent::bin_storage::sparse;
+      const detent::channel_observer empty(make_observer(name, options), axis);
+      detent::channel_observer first = empty;
+      detent::channel_observer second = empty;
+      detent::channel_observer both = empty;
+      detent::thread_pool pool(2);
+      const std::size_t shape[] = {2, 6, 5};
+      first.observe(tensor_view<const float>(x.data(), shape), pool.parallel());
+      second.load(first.save());
+      CHECK(second.save() == first.save());
+      both.observe(tensor_view<const float>(x.data(), shape));
+      both.observe(tensor_view<const float>(x.data(), shape));
+      first.merge(second);
+      CHECK(first.save() == both.save());
+      auto damaged = first.save();
+      damaged[damaged.size() / 2] ^= std::byte{1};
+      CHECK_THROWS_AS(second.load(damaged), detent::error);
+      detent::channel_observer other(make_observer(name, options), (axis + 1) % 3);
+      check_error(error_kind::bad_file, {"other axes"}, [&] { other.load(first.save()); });
+      check_error(error_kind::shape_mismatch, {"other axes"}, [&] { other.merge(first); });
+    }
+  }
+}
+
 TEST_CASE("isotone keeps the order of more than two") {
   // 0.5, 0.3, 0.15, 0.05: steps of at most 2 * 0.15 keep the first two apart from what follows
   // them.

@@ -16302,7 +16302,7 @@ class any_observer {
   /// saved.
   [[nodiscard]] std::vector<std::byte> save() const {
     detail::byte_writer out(format);
-    self_->write(out);
+    write(out);
     return std::move(out).finish();
   }
   /// Replaces the state by one that an observer of the same kind has saved; throws bad_file or
@@ -16310,10 +16310,14 @@ class any_observer {
   void load(std::span<const std::byte> bytes) {
     any_observer next = *this;
     detail::byte_reader in(bytes, format, "any_observer::load");
-    next.self_->read(in);
+    next.read(in);
     in.require_end();
     *this = std::move(next);
   }
+
+  /// The content of save() as part of something larger.
+  void write(detail::byte_writer& out) const { self_->write(out); }
+  void read(detail::byte_reader& in) { self_->read(in); }
 
   /// What is inside, if it is of that type, else null.
   template <observer_type Observer>
@@ -16607,6 +16611,41 @@ class channel_observer {
     }
   }
 
+  /// Bytes in the envelope of byte_format.hpp: u64 axes, each of them, u64 channels, and the
+  /// states.
+  [[nodiscard]] std::vector<std::byte> save() const {
+    detail::byte_writer out(format);
+    out.put(static_cast<std::uint64_t>(axes_.size()));
+    for (const std::size_t axis : axes_) {
+      out.put(static_cast<std::uint64_t>(axis));
+    }
+    out.put(static_cast<std::uint64_t>(channels_.size()));
+    for (const any_observer& channel : channels_) {
+      channel.write(out);
+    }
+    return std::move(out).finish();
+  }
+  /// Replaces the state by one that save() has made, of observers of the same kind along the same
+  /// axes. Throws bad_file or unsupported, and then changes nothing.
+  void load(std::span<const std::byte> bytes) {
+    constexpr const char* where = "channel_observer::load";
+    detail::byte_reader in(bytes, format, where);
+    std::vector<std::size_t> axes(in.get_size(max_rank));
+    for (std::size_t& axis : axes) {
+      axis = in.get_size(max_rank);
+    }
+    detail::require(axes == axes_, error_kind::bad_file, where, ": these are other axes");
+    // Every state has some bytes.
+    const std::size_t count = in.get_size(in.rest());
+    std::vector<any_observer> channels;
+    for (std::size_t i = 0; i < count; ++i) {
+      channels.push_back(prototype_);
+      channels.back().read(in);
+    }
+    in.require_end();
+    channels_ = std::move(channels);
+  }
+
   /// Channel after channel, the last axis fastest.
   [[nodiscard]] std::span<const any_observer> channels() const noexcept { return channels_; }
 
@@ -16697,6 +16736,8 @@ class channel_observer {
     }
     return view;
   }
+
+  static constexpr detail::byte_format format{"detentoc", 1};
 
   any_observer prototype_;
   std::vector<std::size_t> axes_;

@@ -83,6 +83,41 @@ class channel_observer {
     }
   }
 
+  /// Bytes in the envelope of byte_format.hpp: u64 axes, each of them, u64 channels, and the
+  /// states.
+  [[nodiscard]] std::vector<std::byte> save() const {
+    detail::byte_writer out(format);
+    out.put(static_cast<std::uint64_t>(axes_.size()));
+    for (const std::size_t axis : axes_) {
+      out.put(static_cast<std::uint64_t>(axis));
+    }
+    out.put(static_cast<std::uint64_t>(channels_.size()));
+    for (const any_observer& channel : channels_) {
+      channel.write(out);
+    }
+    return std::move(out).finish();
+  }
+  /// Replaces the state by one that save() has made, of observers of the same kind along the same
+  /// axes. Throws bad_file or unsupported, and then changes nothing.
+  void load(std::span<const std::byte> bytes) {
+    constexpr const char* where = "channel_observer::load";
+    detail::byte_reader in(bytes, format, where);
+    std::vector<std::size_t> axes(in.get_size(max_rank));
+    for (std::size_t& axis : axes) {
+      axis = in.get_size(max_rank);
+    }
+    detail::require(axes == axes_, error_kind::bad_file, where, ": these are other axes");
+    // Every state has some bytes.
+    const std::size_t count = in.get_size(in.rest());
+    std::vector<any_observer> channels;
+    for (std::size_t i = 0; i < count; ++i) {
+      channels.push_back(prototype_);
+      channels.back().read(in);
+    }
+    in.require_end();
+    channels_ = std::move(channels);
+  }
+
   /// Channel after channel, the last axis fastest.
   [[nodiscard]] std::span<const any_observer> channels() const noexcept { return channels_; }
 
@@ -173,6 +208,8 @@ class channel_observer {
     }
     return view;
   }
+
+  static constexpr detail::byte_format format{"detentoc", 1};
 
   any_observer prototype_;
   std::vector<std::size_t> axes_;

@@ -111,7 +111,7 @@ class any_observer {
   /// saved.
   [[nodiscard]] std::vector<std::byte> save() const {
     detail::byte_writer out(format);
-    self_->write(out);
+    write(out);
     return std::move(out).finish();
   }
   /// Replaces the state by one that an observer of the same kind has saved; throws bad_file or
@@ -119,10 +119,14 @@ class any_observer {
   void load(std::span<const std::byte> bytes) {
     any_observer next = *this;
     detail::byte_reader in(bytes, format, "any_observer::load");
-    next.self_->read(in);
+    next.read(in);
     in.require_end();
     *this = std::move(next);
   }
+
+  /// The content of save() as part of something larger.
+  void write(detail::byte_writer& out) const { self_->write(out); }
+  void read(detail::byte_reader& in) { self_->read(in); }
 
   /// What is inside, if it is of that type, else null.
   template <observer_type Observer>
