@@ -315,9 +315,7 @@ void check_format(random_source& random, const char* format) {
         for (const std::vector<std::size_t>& axes :
              {std::vector<std::size_t>{0}, {1}, {2}, {0, 1}, {1, 2}}) {
           detent::channel_observer channels(make_observer(name, options), axes);
-          run_phases(channels, all.batches, [&](const floats& batch) {
-            channels.observe(tensor_view<const float>(batch.data(), shape));
-          });
+          run_phases(channels, batches, [&](const auto& batch) { channels.observe(view(batch)); });
           std::size_t count = 1;
           for (const std::size_t axis : axes) {
             count *= shape[axis];

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -14,6 +15,7 @@
 
 #include <detent/byte_format.hpp>
 #include <detent/error.hpp>
+#include <detent/float_formats.hpp>
 #include <detent/observers/observer.hpp>
 #include <detent/parallel.hpp>
 #include <detent/solvers/distribution.hpp>
@@ -61,6 +63,14 @@ class channel_observer {
     const tensor_view<const float> from = mixed ? sorted_view(x, sorted.data()) : x;
     detail::run_parallel(parallel, channels,
                          [&](std::size_t i) { channels_[i].observe(part(from, i)); });
+  }
+
+  /// The same for values of another format, each as the nearest float.
+  template <class T>
+  requires float_format<T> || std::same_as<T, double>
+  void observe(tensor_view<const T> x, const parallel_for& parallel = {}) {
+    const std::vector<float> values = detail::floats_of(x);
+    observe(tensor_view<const float>(values.data(), std::span(x.shape.data(), x.rank)), parallel);
   }
 
   [[nodiscard]] std::size_t phases() const { return prototype_.phases(); }

@@ -31,6 +31,34 @@
 
 DETENT_NAMESPACE_BEGIN
 
+namespace detail {
+
+/// The values of a view in order, each as the nearest float.
+template <class T>
+requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
+[[nodiscard]] std::vector<float> floats_of(tensor_view<const T> x) {
+  std::vector<float> values;
+  values.reserve(x.size());
+  if (x.size() == 0 || x.rank == 0) {
+    return values;
+  }
+  require(x.data != nullptr, error_kind::invalid_argument, "observe: null data with size ",
+          x.size());
+  for_each_row(x, [&](const T* row, std::size_t n, std::ptrdiff_t stride, const auto& /*index*/) {
+    for (std::size_t i = 0; i < n; ++i) {
+      const T value = row[static_cast<std::ptrdiff_t>(i) * stride];
+      if constexpr (float_format<T>) {
+        values.push_back(to_float(value));
+      } else {
+        values.push_back(static_cast<float>(value));
+      }
+    }
+  });
+  return values;
+}
+
+}  // namespace detail
+
 /// What a type needs to be an observer. Besides, it may have
 ///
 ///   void observe(tensor_view<const float>)      in place of spans, if it cares for the shape
@@ -74,20 +102,7 @@ class any_observer {
   template <class T>
   requires float_format<T> || std::same_as<T, double>
   void observe(tensor_view<const T> x) {
-    std::vector<float> values;
-    values.reserve(x.size());
-    if (x.size() != 0 && x.rank != 0) {
-      detail::for_each_row(x, [&](const T* row, std::size_t n, std::ptrdiff_t stride, const auto&) {
-        for (std::size_t i = 0; i < n; ++i) {
-          const T value = row[static_cast<std::ptrdiff_t>(i) * stride];
-          if constexpr (float_format<T>) {
-            values.push_back(to_float(value));
-          } else {
-            values.push_back(static_cast<float>(value));
-          }
-        }
-      });
-    }
+    const std::vector<float> values = detail::floats_of(x);
     observe(tensor_view<const float>(values.data(), std::span(x.shape.data(), x.rank)));
   }
 
@@ -166,14 +181,7 @@ class any_observer {
       } else if (x.rank == 0 || x.size() == 0 || is_dense(x)) {
         observer.observe(std::span<const float>(x.data, x.size()));
       } else {
-        std::vector<float> values;
-        values.reserve(x.size());
-        detail::for_each_row(
-            x, [&](const float* row, std::size_t n, std::ptrdiff_t stride, const auto&) {
-              for (std::size_t i = 0; i < n; ++i) {
-                values.push_back(row[static_cast<std::ptrdiff_t>(i) * stride]);
-              }
-            });
+        const std::vector<float> values = detail::floats_of(x);
         observer.observe(std::span<const float>(values));
       }
     }
