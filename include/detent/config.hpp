@@ -8,8 +8,11 @@
 //   DETENT_WITH_HIGHWAY          vector kernels through <hwy/highway.h>; default: if it is found
 //   DETENT_WITH_XSIMD            register-level templates through <xsimd/xsimd.hpp>; default: if it
 //                                is found
+//   DETENT_WITH_EIGEN            the solvers that need <Eigen/Core> and what goes with it; default:
+//                                if it is found
 //
 // Without Highway or xsimd the same functions run through portable code and return the same bits.
+// Without Eigen, <detent/solvers/gptq.hpp> and <detent/solvers/eigen_views.hpp> are not there.
 #ifndef DETENT_CONFIG_HPP
 #define DETENT_CONFIG_HPP
 
@@ -52,6 +55,17 @@
 #define DETENT_WITH_XSIMD 0
 #endif
 
+#ifndef DETENT_WITH_EIGEN
+#if defined(__has_include)
+#if __has_include(<Eigen/Cholesky>)
+#define DETENT_WITH_EIGEN 1
+#endif
+#endif
+#endif
+#ifndef DETENT_WITH_EIGEN
+#define DETENT_WITH_EIGEN 0
+#endif
+
 #if defined(__cpp_exceptions) || defined(_CPPUNWIND)
 #define DETENT_WITH_EXCEPTIONS 1
 #else
@@ -91,28 +105,34 @@
 #define DETENT_ABI_HIGHWAY
 #endif
 
+#if DETENT_WITH_EIGEN
+#define DETENT_ABI_EIGEN _eigen
+#else
+#define DETENT_ABI_EIGEN
+#endif
+
 #if DETENT_WITH_EXCEPTIONS
 #define DETENT_ABI_EXCEPTIONS
 #else
 #define DETENT_ABI_EXCEPTIONS _noexcept
 #endif
 
-#define DETENT_CONCAT5_(a, b, c, d, e) a##b##c##d##e
-#define DETENT_CONCAT5(a, b, c, d, e) DETENT_CONCAT5_(a, b, c, d, e)
+#define DETENT_CONCAT6_(a, b, c, d, e, f) a##b##c##d##e##f
+#define DETENT_CONCAT6(a, b, c, d, e, f) DETENT_CONCAT6_(a, b, c, d, e, f)
 
 // DETENT_DECL marks what is compiled once in separate mode. The seam to that code (namespace
 // detent::kernels) must then be the same whatever the flags of the calling translation unit are.
 #if defined(DETENT_SEPARATE_COMPILATION)
 #define DETENT_DECL
-#define DETENT_ABI_NAMESPACE                                                    \
-  DETENT_CONCAT5(DETENT_ABI_EPOCH, DETENT_ABI_ISA, _separate, DETENT_ABI_XSIMD, \
+#define DETENT_ABI_NAMESPACE                                                                      \
+  DETENT_CONCAT6(DETENT_ABI_EPOCH, DETENT_ABI_ISA, _separate, DETENT_ABI_XSIMD, DETENT_ABI_EIGEN, \
                  DETENT_ABI_EXCEPTIONS)
 #define DETENT_KERNELS_ABI_NAMESPACE v0_separate
 #else
 #define DETENT_DECL inline
 #define DETENT_ABI_NAMESPACE                                                             \
-  DETENT_CONCAT5(DETENT_ABI_EPOCH, DETENT_ABI_ISA, DETENT_ABI_HIGHWAY, DETENT_ABI_XSIMD, \
-                 DETENT_ABI_EXCEPTIONS)
+  DETENT_CONCAT6(DETENT_ABI_EPOCH, DETENT_ABI_ISA, DETENT_ABI_HIGHWAY, DETENT_ABI_XSIMD, \
+                 DETENT_ABI_EIGEN, DETENT_ABI_EXCEPTIONS)
 #define DETENT_KERNELS_ABI_NAMESPACE DETENT_ABI_NAMESPACE
 #endif
 

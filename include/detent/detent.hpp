@@ -44,15 +44,28 @@
 #include <detent/rows.hpp>
 #include <detent/scale_rules.hpp>
 #include <detent/simd.hpp>
+#include <detent/solvers/adaround.hpp>
+#include <detent/solvers/arithmetic.hpp>
+#include <detent/solvers/awq.hpp>
+#include <detent/solvers/coordinate_descent.hpp>
 #include <detent/solvers/distribution.hpp>
 #include <detent/solvers/estimates.hpp>
 #include <detent/solvers/exact_mse.hpp>
+#include <detent/solvers/gram.hpp>
+#include <detent/solvers/hqq.hpp>
 #include <detent/solvers/kl.hpp>
 #include <detent/solvers/parts.hpp>
+#include <detent/solvers/quantized_weights.hpp>
+#include <detent/solvers/smooth_quant.hpp>
 #include <detent/target.hpp>
 #include <detent/types.hpp>
 #include <detent/uint128.hpp>
 #include <detent/version.hpp>
 #include <detent/weight_pairs.hpp>
+
+#if DETENT_WITH_EIGEN
+#include <detent/solvers/eigen_views.hpp>
+#include <detent/solvers/gptq.hpp>
+#endif
 
 #endif  // DETENT_DETENT_HPP

@@ -218,6 +218,47 @@ std::vector<T> integer_product(generator random, std::size_t m, std::size_t n, s
   }
 }
 
+[[maybe_unused]] void hash_weights(hasher& h, const detent::quantized_weights& q) {
+  h.add(q.codes);
+  h.add(q.params.scales);
+  h.add(q.params.zero_points);
+  h.add(q.evidence.objective);
+  h.add(q.evidence.nearest_objective);
+}
+
+/// The solvers that promise the same bits everywhere: all but gptq.
+[[maybe_unused]] void hash_solvers(hasher& h, generator& random) {
+  const std::size_t k = 75;
+  std::vector<float> x = random.floats(100 * k);
+  for (std::size_t i = 1; i < x.size(); ++i) {
+    x[i] = x[i - 1] / 2.0F + x[i];  // exact quotient
+  }
+  std::vector<float> w = random.floats(6 * k);
+  detent::gram_observer observer(k);
+  observer.observe(detent::matrix_view<const float>(x.data(), 100, k));
+  for (const std::byte b : observer.save()) {
+    h.add(static_cast<unsigned char>(b));
+  }
+  const detent::gram_matrix g = observer.finalize();
+  const std::vector<float> magnitudes = observer.mean_magnitudes();
+  h.add(magnitudes);
+  const detent::matrix_view<const float> weights(w.data(), 6, k);
+  const detent::weight_format format{.scheme = detent::asymmetric<detent::int4>, .group_size = 32};
+  hash_weights(h, detent::round_to_nearest(weights, g, format));
+  hash_weights(h, detent::coordinate_descent(weights, g, format));
+  hash_weights(h, detent::adaround(weights, g, format, {.iterations = 200}));
+  hash_weights(h, detent::hqq(weights, format, {.relative = true}));
+  const detent::awq_weights a =
+      detent::awq(weights, g, format, {.activation_magnitudes = magnitudes});
+  hash_weights(h, a.weights);
+  h.add(a.input_scales);
+  const detent::smooth_quant_result s = detent::smooth_quant_search(
+      detent::matrix_view<const float>(x.data(), 100, k), weights, format);
+  hash_weights(h, s.weights);
+  h.add(s.scales);
+  h.add(s.errors);
+}
+
 /// A line for each group of operations, computed on the active target.
 [[maybe_unused]] std::string results_of_active_target() {
   generator random;
@@ -232,6 +273,7 @@ std::vector<T> integer_product(generator random, std::size_t m, std::size_t n, s
   group("ranges        ", hash_ranges);
   group("products      ", hash_products);
   group("convolutions  ", hash_convolutions);
+  group("solvers       ", hash_solvers);
   return lines;
 }
 

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// AdaRound: each weight is rounded up or down, whichever is better for the layer's output, learned
+// by gradients that are known in closed form.
+#ifndef DETENT_SOLVERS_ADAROUND_HPP
+#define DETENT_SOLVERS_ADAROUND_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <detent/error.hpp>
+#include <detent/parallel.hpp>
+#include <detent/reference.hpp>
+#include <detent/solvers/arithmetic.hpp>
+#include <detent/solvers/gram.hpp>
+#include <detent/solvers/quantized_weights.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+
+struct adaround_options {
+  std::size_t iterations = 1000;
+  double learning_rate = 0.01;
+  double regularization = 0.3;
+  double warm_up = 0.2;      // the part of the iterations without regularization, in [0, 1)
+  double first_beta = 20.0;  // as published; 4 is often better if inputs are correlated. Falls
+                             // linearly, after the warm-up, to
+  double last_beta = 2.0;
+};
+
+namespace detail {
+
+inline constexpr double adaround_zeta = 1.1;
+inline constexpr double adaround_gamma = -0.1;
+inline constexpr double adaround_stretch = adaround_zeta - adaround_gamma;
+inline constexpr double adaround_momentum = 0.9;  // of Adam
+inline constexpr double adaround_square_momentum = 0.999;
+
+/// Some rows at once, each on its own: together, so that G is read once for all of them.
+class adaround_rows {
+ public:
+  adaround_rows(const weight_problem& problem, const gram_matrix& g, std::size_t first_row,
+                std::size_t row_count)
+      : problem_(problem),
+        gram_(g),
+        first_row_(first_row),
+        rows_(row_count),
+        elements_(row_count * problem.columns),
+        error_(elements_.size()),
+        gradient_(elements_.size()),
+        normalizers_(row_count, 1.0) {
+    const grid levels = problem.scheme.levels;
+    const double mean = g.mean_diagonal();
+    for (std::size_t r = 0; r < rows_; ++r) {
+      // The loss is measured in steps of the row's largest scale, and G in its mean diagonal.
+      double largest = 0.0;
+      for (std::size_t group = 0; group < problem.groups; ++group) {
+        largest =
+            (std::max)(largest, static_cast<double>(problem.params(first_row + r, group).scale));
+      }
+      const double unit = rounded_product(largest, largest);
+      normalizers_[r] = mean > 0.0 ? 1.0 / rounded_product(unit, mean) : 0.0;
+      for (std::size_t c = 0; c < problem.columns; ++c) {
+        const quant_params p = problem.params(first_row + r, c / problem.group_size);
+        element& e = elements_[r * problem.columns + c];
+        const double steps =
+            static_cast<double>(problem.row(first_row + r)[c]) / static_cast<double>(p.scale);
+        const double below = std::floor(steps);
+        e.scale = static_cast<double>(p.scale);
+        e.importance =
+            rounded_product(rounded_product(e.scale * e.scale, g.diagonal(c)), normalizers_[r]);
+        e.below = below;
+        e.lowest = levels.qmin - p.zero_point;
+        e.highest = levels.qmax - p.zero_point;
+        // So that h is the fraction that the weight has.
+        const double h = steps - below;
+        e.v = -portable_log(adaround_stretch / (h - adaround_gamma) - 1.0);
+      }
+    }
+  }
+
+  void iterate(double beta, double regularization, double learning_rate, double moment_correction,
+               double square_correction) noexcept {
+    constexpr double momentum = adaround_momentum;
+    constexpr double square_momentum = adaround_square_momentum;
+    const std::size_t columns = problem_.columns;
+    for (std::size_t i = 0; i < elements_.size(); ++i) {
+      element& e = elements_[i];
+      e.sigmoid = 1.0 / (1.0 + portable_exp(-e.v));
+      e.h = std::clamp(rounded_product(adaround_stretch, e.sigmoid) + adaround_gamma, 0.0, 1.0);
+      const double steps = e.below + e.h;
+      e.is_free = steps > e.lowest && steps < e.highest && e.h > 0.0 && e.h < 1.0;
+      error_[i] = rounded_product(e.scale, std::clamp(steps, e.lowest, e.highest)) -
+                  static_cast<double>(problem_.row(first_row_ + i / columns)[i % columns]);
+    }
+    std::fill(gradient_.begin(), gradient_.end(), 0.0);
+    for (std::size_t c = 0; c < columns; ++c) {
+      for (std::size_t r = 0; r < rows_; ++r) {
+        gram_.add_scaled_column(c, error_[r * columns + c], gradient_.data() + r * columns, 0,
+                                columns);
+      }
+    }
+    for (std::size_t i = 0; i < elements_.size(); ++i) {
+      element& e = elements_[i];
+      double slope = 0.0;
+      if (e.is_free) {
+        slope = rounded_product(rounded_product(2.0 * e.scale, normalizers_[i / columns]),
+                                gradient_[i]);
+        if (regularization > 0.0) {
+          const double centred = 2.0 * e.h - 1.0;  // the product is exact
+          const double power = portable_power(std::fabs(centred), beta - 1.0);
+          const double weight = rounded_product(2.0 * regularization * beta, e.importance);
+          slope -= std::copysign(rounded_product(weight, power), centred);
+        }
+        slope = rounded_product(
+            slope, rounded_product(adaround_stretch, rounded_product(e.sigmoid, 1.0 - e.sigmoid)));
+      }
+      // Adam
+      e.moment = rounded_product(momentum, e.moment) + rounded_product(1.0 - momentum, slope);
+      e.square = rounded_product(square_momentum, e.square) +
+                 rounded_product(1.0 - square_momentum, rounded_product(slope, slope));
+      const double step =
+          (e.moment / moment_correction) / (std::sqrt(e.square / square_correction) + 1e-8);
+      e.v -= rounded_product(learning_rate, step);
+    }
+  }
+
+  /// Writes the codes. Whether all of h had come to rest at 0 or 1.
+  [[nodiscard]] bool finish(quantized_weights& q) const noexcept {
+    bool decided = true;
+    for (std::size_t i = 0; i < elements_.size(); ++i) {
+      const element& e = elements_[i];
+      const double h =
+          adaround_gamma + rounded_product(adaround_stretch, 1.0 / (1.0 + portable_exp(-e.v)));
+      decided = decided && (e.importance == 0.0 || h < 0.05 || h > 0.95 ||
+                            e.below + 1.0 <= e.lowest || e.below >= e.highest);
+      const double steps = std::clamp(h < 0.5 ? e.below : e.below + 1.0, e.lowest, e.highest);
+      const std::size_t r = first_row_ + i / problem_.columns;
+      const std::size_t c = i % problem_.columns;
+      const double zero_point = problem_.params(r, c / problem_.group_size).zero_point;
+      q.codes[r * problem_.columns + c] = static_cast<std::int8_t>(steps + zero_point);
+    }
+    return decided;
+  }
+
+ private:
+  struct element {
+    double scale = 1.0;
+    double importance = 0.0;  // scale^2 G_jj, normalized
+    double below = 0.0;       // floor(w / scale)
+    double lowest = 0.0;
+    double highest = 0.0;
+    double v = 0.0;
+    double h = 0.0;
+    double sigmoid = 0.0;
+    double moment = 0.0;
+    double square = 0.0;
+    bool is_free = false;
+  };
+
+  const weight_problem& problem_;
+  const gram_matrix& gram_;
+  std::size_t first_row_;
+  std::size_t rows_;
+  std::vector<element> elements_;
+  std::vector<double> error_;     // v - w
+  std::vector<double> gradient_;  // G (v - w)
+  std::vector<double> normalizers_;
+};
+
+}  // namespace detail
+
+/// AdaRound for one linear layer. Of each row it minimizes, by Adam on one u for each weight,
+///
+///   (v - w)^T G (v - w) / (s^2 m) + sum over columns of r (1 - |2h - 1|^beta)
+///   r = regularization * scale^2 G_jj / (s^2 m)
+///   v = scale * clamp(floor(w / scale) + h, qmin - zero_point, qmax - zero_point)
+///   h = clamp(1.2 / (1 + exp(-u)) - 0.1, 0, 1), at first the fraction that w / scale has
+///
+/// where s is the row's largest scale and m the mean diagonal of G: results do not change with the
+/// units of weights and inputs. (In the paper all weights have the same r; but where inputs are of
+/// different sizes, one r is too much for some and too little for others.) After the warm-up, beta
+/// falls linearly from first_beta to last_beta, which drives h to 0 or 1. In the end h < 1/2 means
+/// down. Rows that are then no better than by nearest rounding, in (w - v)^T G (w - v), are rounded
+/// to nearest: evidence.kept_nearest counts them. Scales and zero points stay. evidence.converged
+/// says that no h had to be decided at the end.
+///
+/// No random numbers. Time: O(K^2) for each row and iteration, O(K) with a diagonal G. Errors as
+/// round_to_nearest(), and invalid_argument if there are no iterations, warm_up is not in [0, 1),
+/// the learning rate not positive and finite, a beta below 1 or not finite, the regularization
+/// negative or not finite. Thread-safe; the same bits everywhere.
+///
+/// Source: Nagel et al., Up or Down? Adaptive Rounding (2020).
+[[nodiscard]] inline quantized_weights adaround(matrix_view<const float> weights,
+                                                const gram_matrix& g,
+                                                const weight_format& format = {},
+                                                const adaround_options& options = {},
+                                                const parallel_for& parallel = {}) {
+  constexpr const char* where = "adaround";
+  const detail::weight_problem problem(weights, format, where);
+  problem.require_gram(g, where);
+  detail::require(options.iterations > 0, error_kind::invalid_argument, where, ": 0 iterations");
+  detail::require(options.warm_up >= 0.0 && options.warm_up < 1.0, error_kind::invalid_argument,
+                  where, ": a warm-up of ", options.warm_up, " is not in [0, 1)");
+  detail::require(std::isfinite(options.learning_rate) && options.learning_rate > 0.0,
+                  error_kind::invalid_argument, where, ": a learning rate of ",
+                  options.learning_rate);
+  for (const double beta : {options.first_beta, options.last_beta}) {
+    detail::require(std::isfinite(beta) && beta >= 1.0, error_kind::invalid_argument, where,
+                    ": a beta of ", beta, " is not finite or below 1");
+  }
+  detail::require(std::isfinite(options.regularization) && options.regularization >= 0.0,
+                  error_kind::invalid_argument, where, ": a regularization of ",
+                  options.regularization);
+
+  struct step {
+    double beta;
+    double regularization;
+    double moment_correction;
+    double square_correction;
+  };
+  std::vector<step> steps(options.iterations);
+  const double total = static_cast<double>(options.iterations);
+  double moment_power = 1.0;
+  double square_power = 1.0;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const double time = static_cast<double>(i) / total;
+    const bool is_warm = time >= options.warm_up;
+    const double part = is_warm ? (time - options.warm_up) / (1.0 - options.warm_up) : 0.0;
+    moment_power = detail::rounded_product(moment_power, detail::adaround_momentum);
+    square_power = detail::rounded_product(square_power, detail::adaround_square_momentum);
+    steps[i].beta = options.last_beta +
+                    detail::rounded_product(options.first_beta - options.last_beta, 1.0 - part);
+    steps[i].regularization = is_warm ? options.regularization : 0.0;
+    steps[i].moment_correction = 1.0 - moment_power;
+    steps[i].square_correction = 1.0 - square_power;
+  }
+
+  const quantized_weights nearest = problem.nearest();
+  quantized_weights q = nearest;
+  q.evidence.method = where;
+  q.evidence.iterations = options.iterations;
+  std::vector<char> decided(problem.rows);
+  problem.for_row_blocks(parallel, [&](std::size_t first_row, std::size_t count) {
+    detail::adaround_rows rows(problem, g, first_row, count);
+    for (const step& s : steps) {
+      rows.iterate(s.beta, s.regularization, options.learning_rate, s.moment_correction,
+                   s.square_correction);
+    }
+    decided[first_row] = rows.finish(q) ? 1 : 0;
+    std::fill_n(decided.begin() + static_cast<std::ptrdiff_t>(first_row), count,
+                decided[first_row]);
+  });
+  q.evidence.converged = std::all_of(decided.begin(), decided.end(), [](char d) { return d != 0; });
+  detail::keep_better_rows(problem, g, nearest, q, parallel, where);
+  return q;
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_ADAROUND_HPP

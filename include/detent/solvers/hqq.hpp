@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Half-quadratic quantization: zero points that make the weights' error sparse, with no need of
+// inputs.
+#ifndef DETENT_SOLVERS_HQQ_HPP
+#define DETENT_SOLVERS_HQQ_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include <detent/error.hpp>
+#include <detent/parallel.hpp>
+#include <detent/reference.hpp>
+#include <detent/solvers/arithmetic.hpp>
+#include <detent/solvers/quantized_weights.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+
+struct hqq_options {
+  double norm = 0.7;      // p, in (0, 1]
+  double penalty = 10.0;  // beta of the first iteration
+  double growth = 1.01;   // what it is multiplied by after each
+  std::size_t iterations = 20;
+  /// Residuals are measured in steps of the grid, not in the units of the weights as published:
+  /// then weights that are twice as large get the same codes.
+  bool relative = false;
+  bool real_zero_points = false;  // as published; else integers of the grid
+};
+
+namespace detail {
+
+/// One group while its zero point is looked for. Residuals are in `unit`.
+class hqq_group {
+ public:
+  hqq_group(const float* weights, std::size_t n, double scale, grid levels,
+            const hqq_options& options)
+      : weights_(weights),
+        n_(n),
+        scale_(scale),
+        levels_(levels),
+        options_(options),
+        unit_(options.relative ? scale : 1.0) {}
+
+  [[nodiscard]] std::int32_t code(std::size_t i, double zero_point) const noexcept {
+    const double place = static_cast<double>(weights_[i]) / scale_ + zero_point;
+    const double clamped = place < levels_.qmin   ? levels_.qmin
+                           : place > levels_.qmax ? levels_.qmax
+                                                  : place;
+    return static_cast<std::int32_t>(reference::round_half_even(clamped));
+  }
+  /// w - v
+  [[nodiscard]] double residual(std::size_t i, double zero_point) const noexcept {
+    return static_cast<double>(weights_[i]) -
+           rounded_product(scale_, static_cast<double>(code(i, zero_point)) - zero_point);
+  }
+  /// The sum of |w - v|^p.
+  [[nodiscard]] double objective(double zero_point) const noexcept {
+    double sum = 0.0;
+    for (std::size_t i = 0; i < n_; ++i) {
+      sum += portable_power(std::fabs(residual(i, zero_point)), options_.norm);
+    }
+    return sum;
+  }
+
+  /// The real zero point of least objective among those met on the way from `start`.
+  [[nodiscard]] double search(double start, std::size_t& iterations) const {
+    double best = start;
+    double best_objective = objective(start);
+    double zero_point = start;
+    double penalty = options_.penalty;
+    double previous = std::numeric_limits<double>::infinity();
+    for (iterations = 0; iterations < options_.iterations; ++iterations) {
+      double sum = 0.0;
+      double magnitudes = 0.0;
+      for (std::size_t i = 0; i < n_; ++i) {
+        const double r = residual(i, zero_point) / unit_;
+        const double e = rounded_product(shrunk(r, penalty), unit_);
+        magnitudes += std::fabs(r);
+        sum += static_cast<double>(code(i, zero_point)) -
+               (static_cast<double>(weights_[i]) - e) / scale_;
+      }
+      if (!(magnitudes < previous)) {
+        break;
+      }
+      previous = magnitudes;
+      // A real zero point is stored as a float: that one is judged.
+      zero_point = static_cast<double>(static_cast<float>(sum / static_cast<double>(n_)));
+      penalty = rounded_product(penalty, options_.growth);
+      const double now = objective(zero_point);
+      if (now < best_objective) {
+        best_objective = now;
+        best = zero_point;
+      }
+    }
+    return best;
+  }
+
+ private:
+  /// sign(r) max(|r| - |r|^(p - 1) / penalty, 0)
+  [[nodiscard]] double shrunk(double r, double penalty) const noexcept {
+    const double magnitude = std::fabs(r);
+    if (magnitude == 0.0) {
+      return 0.0;
+    }
+    const double left = magnitude - portable_power(magnitude, options_.norm - 1.0) / penalty;
+    return left > 0.0 ? std::copysign(left, r) : 0.0;
+  }
+
+  const float* weights_;
+  std::size_t n_;
+  double scale_;
+  grid levels_;
+  const hqq_options& options_;
+  double unit_;
+};
+
+}  // namespace detail
+
+/// HQQ. Lowers the sum of |w - v|^p of each group, v = scale * (code - zero_point), over a real
+/// zero point; scales stay. With code = clamp(round_half_even(w / scale + zero_point)), repeats
+///
+///   r           = w - v
+///   e           = sign(r) max(|r| - |r|^(p - 1) / beta, 0)
+///   zero_point  = the mean over the group of code - (w - e) / scale
+///   beta       *= growth
+///
+/// `iterations` times, or until the mean of |r| no longer falls. Of all zero points met, that of
+/// the least sum is taken, the first one (nearest rounding) among them: it never gets worse.
+///
+/// With real_zero_points they are returned so (quantized_weights::real_zero_points). Without, they
+/// are integers of the grid: the two neighbours of the real one, if one of them is better than the
+/// first.
+///
+/// evidence.objective and nearest_objective are those sums of |w - v|^p; kept_nearest counts
+/// groups, and evidence.converged says that all of them stopped before `iterations`.
+///
+/// Errors as round_to_nearest(), and invalid_argument if the scheme is symmetric (its zero points
+/// are not free), p is not in (0, 1], the penalty or its growth not positive and finite.
+/// Thread-safe; the same bits everywhere.
+///
+/// Source: Badri and Shaji, Half-Quadratic Quantization (2023).
+[[nodiscard]] inline quantized_weights hqq(matrix_view<const float> weights,
+                                           const weight_format& format,
+                                           const hqq_options& options = {},
+                                           const parallel_for& parallel = {}) {
+  constexpr const char* where = "hqq";
+  detail::require(!format.scheme.symmetric, error_kind::invalid_argument, where,
+                  ": the scheme is symmetric, and its zero points are not free");
+  detail::require(options.norm > 0.0 && options.norm <= 1.0, error_kind::invalid_argument, where,
+                  ": the norm ", options.norm, " is not in (0, 1]");
+  for (const double positive : {options.penalty, options.growth}) {
+    detail::require(std::isfinite(positive) && positive > 0.0, error_kind::invalid_argument, where,
+                    ": the penalty ", options.penalty, " or its growth ", options.growth,
+                    " is not positive and finite");
+  }
+  const detail::weight_problem problem(weights, format, where);
+  quantized_weights q = problem.nearest();
+  q.evidence.method = where;
+  const std::size_t count = problem.rows * problem.groups;
+  if (options.real_zero_points) {
+    q.real_zero_points.resize(count);
+  }
+  const grid levels = problem.scheme.levels;
+  std::vector<double> before(count);
+  std::vector<double> after(count);
+  std::vector<std::size_t> iterations(count);
+  problem.for_row_blocks(parallel, [&](std::size_t first_row, std::size_t row_count) {
+    for (std::size_t at = first_row * problem.groups; at < (first_row + row_count) * problem.groups;
+         ++at) {
+      const std::size_t r = at / problem.groups;
+      const std::size_t first = problem.first(at % problem.groups);
+      const std::size_t n = problem.last(at % problem.groups) - first;
+      const detail::hqq_group group(problem.row(r) + first, n,
+                                    static_cast<double>(q.params.scales[at]), levels, options);
+      const double start = q.params.zero_points[at];
+      before[at] = group.objective(start);
+      const double found = group.search(start, iterations[at]);
+      const auto integer = [&](double z) {
+        return z < levels.qmin   ? static_cast<double>(levels.qmin)
+               : z > levels.qmax ? static_cast<double>(levels.qmax)
+                                 : z;
+      };
+      double zero_point = found;
+      if (!options.real_zero_points) {
+        zero_point = start;
+        for (const double z : {integer(std::floor(found)), integer(std::ceil(found))}) {
+          zero_point = group.objective(z) < group.objective(zero_point) ? z : zero_point;
+        }
+      } else {
+        q.real_zero_points[at] = static_cast<float>(zero_point);
+      }
+      after[at] = group.objective(zero_point);
+      if (zero_point == start) {
+        continue;  // the codes of detent::quantize
+      }
+      q.params.zero_points[at] =
+          static_cast<std::int32_t>(integer(reference::round_half_even(zero_point)));
+      for (std::size_t i = 0; i < n; ++i) {
+        q.codes[r * problem.columns + first + i] =
+            static_cast<std::int8_t>(group.code(i, zero_point));
+      }
+    }
+  });
+  q.evidence.nearest_objective = detail::ordered_sum(before);
+  q.evidence.objective = detail::ordered_sum(after);
+  for (std::size_t at = 0; at < count; ++at) {
+    q.evidence.kept_nearest += after[at] < before[at] ? 0U : 1U;
+    q.evidence.iterations = (std::max)(q.evidence.iterations, iterations[at]);
+    q.evidence.converged = q.evidence.converged && iterations[at] < options.iterations;
+  }
+  detail::require_finite_objective(q.evidence.objective, where);
+  return q;
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_HQQ_HPP

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the weight solvers take and return: weights of a linear layer, a row for each output and a
+// column for each input, on a grid of at most 8 bits with a scale and a zero point for each row or
+// for each group of columns of a row.
+//
+//   nearest             detent::round_to_nearest, here: the yardstick of all others
+//   coordinate_descent  codes and scales that lower (w - v)^T G (w - v) step by step
+//   gptq                column by column, with what is left handed on to later columns
+//   adaround            up or down for each weight, by gradients
+//   awq, smooth_quant   scales of the inputs
+//   hqq                 zero points, without any inputs
+//
+// Here v = scale * (code - zero_point), in double, where it is exact, and G is the Gram matrix of
+// the layer's inputs (gram.hpp). All but gptq return the same bits with any compiler, on any
+// processor and for any parallel_for.
+#ifndef DETENT_SOLVERS_QUANTIZED_WEIGHTS_HPP
+#define DETENT_SOLVERS_QUANTIZED_WEIGHTS_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <detent/error.hpp>
+#include <detent/operands.hpp>
+#include <detent/pack.hpp>
+#include <detent/parallel.hpp>
+#include <detent/quantize.hpp>
+#include <detent/reference.hpp>
+#include <detent/solvers/arithmetic.hpp>
+#include <detent/solvers/gram.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+
+/// The grid that weights are put on.
+struct weight_format {
+  quant_scheme scheme = symmetric<std::int8_t>;  // codes are stored as int8: levels in -128..127
+  std::size_t group_size = 0;  // columns with a scale of their own; 0, or more than K: all of them
+  /// rows x groups, row by row, or empty: then from the range of the group's weights, as
+  /// params_from_range() computes them.
+  std::span<const float> scales = {};
+  /// The same, and only together with `scales`. Empty: the middle of the grid (0 of signed ones)
+  /// with scales, from the range without.
+  std::span<const std::int32_t> zero_points = {};
+};
+
+/// How a result came about and what it is worth.
+struct solver_evidence {
+  std::string_view method;  // names a function of the solvers
+  /// The sum over the rows of (w - v)^T G (w - v); hqq has an objective of its own.
+  double objective = 0.0;
+  /// The same of nearest rounding with the scales and zero points that the solver began with.
+  double nearest_objective = 0.0;
+  std::size_t iterations = 0;  // of the row that took the most
+  bool converged = true;       // all rows
+  /// Rows (hqq: groups) whose solution was no better than nearest rounding, which was kept for
+  /// them.
+  std::size_t kept_nearest = 0;
+  double damping = 0.0;  // gptq: the fraction of the mean diagonal that was added to it
+};
+
+/// Codes with their parameters. `params` (axis 1) is what detent::dequantize takes.
+struct quantized_weights {
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  grid levels{};
+  std::vector<std::int8_t> codes;  // rows x columns
+  block_quant_params params;
+  /// Only of hqq with real zero points, rows x groups; params.zero_points are then their nearest
+  /// integers, which do not belong to the codes.
+  std::vector<float> real_zero_points;
+  solver_evidence evidence;
+
+  [[nodiscard]] std::size_t groups() const noexcept {
+    return params.block_size == 0 ? 0 : (columns + params.block_size - 1) / params.block_size;
+  }
+  [[nodiscard]] matrix_view<const std::int8_t> view() const noexcept {
+    return {codes.data(), rows, columns};
+  }
+  /// scale * (code - zero_point), exact unless the zero point is a real one.
+  [[nodiscard]] double value(std::size_t row, std::size_t column) const noexcept {
+    const std::size_t at = row * groups() + column / params.block_size;
+    const double code = codes[row * columns + column];
+    const double zero_point = real_zero_points.empty() ? static_cast<double>(params.zero_points[at])
+                                                       : static_cast<double>(real_zero_points[at]);
+    return detail::rounded_product(code - zero_point, static_cast<double>(params.scales[at]));
+  }
+  /// The same rounded to float, rows x columns.
+  [[nodiscard]] std::vector<float> dequantized() const {
+    std::vector<float> w(rows * columns);
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::size_t c = 0; c < columns; ++c) {
+        w[r * columns + c] = static_cast<float>(value(r, c));
+      }
+    }
+    return w;
+  }
+};
+
+namespace detail {
+
+/// Rows that one task solves. It says nothing about the results.
+inline constexpr std::size_t solver_rows_per_task = 4;
+
+/// What every solver begins with: checked weights, dense, and their starting parameters.
+struct weight_problem {
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::size_t group_size = 0;
+  std::size_t groups = 0;
+  quant_scheme scheme{};
+  std::vector<float> weights;
+  std::vector<float> scales;
+  std::vector<std::int32_t> zero_points;
+
+  weight_problem(matrix_view<const float> w, const weight_format& f, const char* where)
+      : rows(w.rows), columns(w.columns), scheme(f.scheme) {
+    require_matrix(w, where);
+    require(columns > 0, error_kind::invalid_argument, where, ": the weights are ", rows, " x 0");
+    const grid levels = scheme.levels;
+    require(levels.qmin >= -128 && levels.qmax <= 127 && levels.qmin < levels.qmax,
+            error_kind::invalid_argument, where, ": the grid ", levels.qmin, "..", levels.qmax,
+            " is not within -128..127");
+    group_size = f.group_size == 0 ? columns : (std::min)(f.group_size, columns);
+    groups = (columns + group_size - 1) / group_size;
+    weights.resize(rows * columns);
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::size_t c = 0; c < columns; ++c) {
+        require(std::isfinite(w(r, c)), error_kind::invalid_argument, where, ": the weight at row ",
+                r, ", column ", c, " is ", w(r, c));
+        weights[r * columns + c] = w(r, c);
+      }
+    }
+    const std::size_t count = rows * groups;
+    require(f.scales.empty() || f.scales.size() == count, error_kind::shape_mismatch, where, ": ",
+            f.scales.size(), " scales for ", rows, " rows of ", groups, " groups");
+    require(f.zero_points.empty() || f.scales.size() == f.zero_points.size(),
+            error_kind::shape_mismatch, where, ": ", f.zero_points.size(), " zero points with ",
+            f.scales.size(), " scales");
+    if (f.scales.empty()) {
+      for (std::size_t i = 0; i < count; ++i) {
+        const quant_params p = range_params(i / groups, i % groups, 1.0F);
+        scales.push_back(p.scale);
+        zero_points.push_back(p.zero_point);
+      }
+      return;
+    }
+    scales.assign(f.scales.begin(), f.scales.end());
+    zero_points.assign(count, (levels.qmin + levels.qmax + 1) >> 1);
+    if (!f.zero_points.empty()) {
+      zero_points.assign(f.zero_points.begin(), f.zero_points.end());
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      require_scale(scales[i], where);
+      require_zero_point(zero_points[i], levels, where);
+    }
+  }
+
+  [[nodiscard]] std::size_t first(std::size_t group) const noexcept { return group * group_size; }
+  [[nodiscard]] std::size_t last(std::size_t group) const noexcept {
+    return (std::min)(columns, (group + 1) * group_size);
+  }
+  [[nodiscard]] const float* row(std::size_t r) const noexcept {
+    return weights.data() + r * columns;
+  }
+  /// The parameters of the range of `values`, whose ends are multiplied by `ratio`.
+  [[nodiscard]] quant_params params_of(std::span<const float> values, float ratio) const {
+    value_range range;
+    for (const float value : values) {
+      range.lower = value < range.lower ? value : range.lower;
+      range.upper = value > range.upper ? value : range.upper;
+    }
+    return params_from_range({range.lower * ratio, range.upper * ratio}, scheme);
+  }
+  [[nodiscard]] quant_params range_params(std::size_t r, std::size_t group, float ratio) const {
+    return params_of({row(r) + first(group), last(group) - first(group)}, ratio);
+  }
+  [[nodiscard]] quant_params params(std::size_t r, std::size_t group) const noexcept {
+    return {scales[r * groups + group], zero_points[r * groups + group]};
+  }
+
+  void require_gram(const gram_matrix& g, const char* where) const {
+    require(g.size() == columns, error_kind::shape_mismatch, where, ": a Gram matrix of ", g.size(),
+            " inputs for weights of ", columns, " columns");
+  }
+
+  /// Nearest codes with the starting parameters; without evidence.
+  [[nodiscard]] quantized_weights nearest() const {
+    quantized_weights q;
+    q.rows = rows;
+    q.columns = columns;
+    q.levels = scheme.levels;
+    q.params = {1, group_size, scales, zero_points};
+    q.codes.resize(weights.size());
+    for (std::size_t r = 0; r < rows; ++r) {
+      round_row(r, q);
+    }
+    return q;
+  }
+  /// Nearest codes of a row with the parameters that `q` has.
+  void round_row(std::size_t r, quantized_weights& q) const noexcept {
+    for (std::size_t c = 0; c < columns; ++c) {
+      const std::size_t at = r * groups + c / group_size;
+      q.codes[r * columns + c] = static_cast<std::int8_t>(
+          reference::quantize(weights[r * columns + c],
+                              {q.params.scales[at], q.params.zero_points[at]}, scheme.levels));
+    }
+  }
+
+  /// (w - v)^T G (w - v) of some rows, each from the first column to the last.
+  void objectives(const gram_matrix& g, const quantized_weights& q, std::size_t first_row,
+                  std::size_t row_count, double* result) const {
+    std::vector<double> e(row_count * columns);
+    std::vector<double> ge(row_count * columns);
+    for (std::size_t r = 0; r < row_count; ++r) {
+      for (std::size_t c = 0; c < columns; ++c) {
+        e[r * columns + c] = static_cast<double>(row(first_row + r)[c]) - q.value(first_row + r, c);
+      }
+    }
+    for (std::size_t c = 0; c < columns; ++c) {  // each column of G serves all rows
+      for (std::size_t r = 0; r < row_count; ++r) {
+        if (e[r * columns + c] != 0.0) {
+          g.add_scaled_column(c, e[r * columns + c], ge.data() + r * columns, 0, columns);
+        }
+      }
+    }
+    for (std::size_t r = 0; r < row_count; ++r) {
+      result[r] = ordered_dot(columns, e.data() + r * columns, ge.data() + r * columns);
+    }
+  }
+  [[nodiscard]] std::vector<double> objectives(const gram_matrix& g, const quantized_weights& q,
+                                               const parallel_for& parallel) const {
+    std::vector<double> result(rows);
+    for_row_blocks(parallel, [&](std::size_t first_row, std::size_t count) {
+      objectives(g, q, first_row, count, result.data() + first_row);
+    });
+    return result;
+  }
+
+  /// body(first row, number of rows)
+  template <class Body>
+  void for_row_blocks(const parallel_for& parallel, const Body& body) const {
+    const std::size_t tasks = (rows + solver_rows_per_task - 1) / solver_rows_per_task;
+    run_parallel(parallel, tasks, [&](std::size_t task) {
+      const std::size_t first_row = task * solver_rows_per_task;
+      body(first_row, (std::min)(solver_rows_per_task, rows - first_row));
+    });
+  }
+};
+
+[[nodiscard]] inline double ordered_sum(std::span<const double> values) noexcept {
+  double sum = 0.0;
+  for (const double value : values) {
+    sum += value;
+  }
+  return sum;
+}
+
+/// An overflow, which only weights and Gram matrices near the ends of their types bring about.
+inline void require_finite_objective(double objective, const char* where) {
+  require(std::isfinite(objective), error_kind::overflow, where, ": the objective is ", objective);
+}
+
+/// Rows of `q` that are no better than `nearest` become the same as there; fills in the evidence.
+inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g,
+                             const quantized_weights& nearest, quantized_weights& q,
+                             const parallel_for& parallel, const char* where) {
+  const std::vector<double> before = problem.objectives(g, nearest, parallel);
+  std::vector<double> after = problem.objectives(g, q, parallel);
+  const auto copy_row = [](const auto& from, auto& to, std::size_t r, std::size_t width) {
+    std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(r * width), width,
+                to.begin() + static_cast<std::ptrdiff_t>(r * width));
+  };
+  q.evidence.kept_nearest = 0;
+  for (std::size_t r = 0; r < problem.rows; ++r) {
+    if (!(after[r] < before[r])) {
+      copy_row(nearest.codes, q.codes, r, problem.columns);
+      copy_row(nearest.params.scales, q.params.scales, r, problem.groups);
+      copy_row(nearest.params.zero_points, q.params.zero_points, r, problem.groups);
+      after[r] = before[r];
+      ++q.evidence.kept_nearest;
+    }
+  }
+  q.evidence.nearest_objective = ordered_sum(before);
+  q.evidence.objective = ordered_sum(after);
+  require_finite_objective(q.evidence.nearest_objective, where);
+}
+
+}  // namespace detail
+
+/// Nearest rounding: code = clamp(round_half_even(w / scale) + zero_point), as detent::quantize,
+/// with what it costs at the output. A group of zeros has scale 1.
+///
+/// Throws, as all solvers: shape_mismatch if sizes do not agree; invalid_argument if a weight is
+/// NaN or infinite, there are no columns, or the grid, a scale or a zero point is out of its
+/// domain; overflow if the objective is not finite. Thread-safe.
+[[nodiscard]] inline quantized_weights round_to_nearest(matrix_view<const float> weights,
+                                                        const gram_matrix& g,
+                                                        const weight_format& format = {},
+                                                        const parallel_for& parallel = {}) {
+  constexpr const char* where = "round_to_nearest";
+  const detail::weight_problem problem(weights, format, where);
+  problem.require_gram(g, where);
+  quantized_weights q = problem.nearest();
+  q.evidence.method = where;
+  q.evidence.objective = detail::ordered_sum(problem.objectives(g, q, parallel));
+  q.evidence.nearest_objective = q.evidence.objective;
+  detail::require_finite_objective(q.evidence.objective, where);
+  return q;
+}
+
+/// The sum over the rows of (w - v)^T G (w - v) for any codes of `weights`. Throws shape_mismatch,
+/// invalid_argument, overflow as above. Thread-safe.
+[[nodiscard]] inline double output_error(matrix_view<const float> weights,
+                                         const quantized_weights& quantized, const gram_matrix& g,
+                                         const parallel_for& parallel = {}) {
+  constexpr const char* where = "output_error";
+  const detail::weight_problem problem(
+      weights, {.scheme = {quantized.levels, false}, .group_size = quantized.params.block_size},
+      where);
+  problem.require_gram(g, where);
+  detail::require(quantized.rows == problem.rows && quantized.columns == problem.columns &&
+                      quantized.codes.size() == problem.weights.size() &&
+                      quantized.params.scales.size() == problem.scales.size() &&
+                      quantized.params.zero_points.size() == problem.scales.size(),
+                  error_kind::shape_mismatch, where, ": quantized weights of ", quantized.rows,
+                  " x ", quantized.columns, " for weights of ", problem.rows, " x ",
+                  problem.columns);
+  const double error = detail::ordered_sum(problem.objectives(g, quantized, parallel));
+  detail::require_finite_objective(error, where);
+  return error;
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_QUANTIZED_WEIGHTS_HPP
