@@ -3,6 +3,7 @@
 #ifndef DETENT_DETENT_HPP
 #define DETENT_DETENT_HPP
 
+#include <detent/arithmetic.hpp>
 #include <detent/batch.hpp>
 #include <detent/bias.hpp>
 #include <detent/config.hpp>
@@ -45,7 +46,6 @@
 #include <detent/scale_rules.hpp>
 #include <detent/simd.hpp>
 #include <detent/solvers/adaround.hpp>
-#include <detent/solvers/arithmetic.hpp>
 #include <detent/solvers/awq.hpp>
 #include <detent/solvers/coordinate_descent.hpp>
 #include <detent/solvers/distribution.hpp>

@@ -10,6 +10,7 @@
 #include <limits>
 #include <span>
 
+#include <detent/arithmetic.hpp>
 #include <detent/byte_format.hpp>
 #include <detent/error.hpp>
 #include <detent/observers/min_max.hpp>
@@ -45,8 +46,8 @@ class moving_average_observer {
       first_ = {r.lower, r.upper};
       now_ = first_;
     } else {
-      now_ = {std::fma(constant_, r.lower - now_.lower, now_.lower),
-              std::fma(constant_, r.upper - now_.upper, now_.upper)};
+      now_ = {now_.lower + detail::rounded_product(constant_, r.lower - now_.lower),
+              now_.upper + detail::rounded_product(constant_, r.upper - now_.upper)};
     }
     ++batches_;
     count_ += x.size();
@@ -66,9 +67,10 @@ class moving_average_observer {
       return;
     }
     // The other average began with its first batch where this one would have gone on.
-    const double left = std::pow(1.0 - constant_, static_cast<double>(other.batches_));
-    now_ = {std::fma(left, now_.lower - other.first_.lower, other.now_.lower),
-            std::fma(left, now_.upper - other.first_.upper, other.now_.upper)};
+    const double left =
+        detail::portable_power(1.0 - constant_, static_cast<double>(other.batches_));
+    now_ = {other.now_.lower + detail::rounded_product(left, now_.lower - other.first_.lower),
+            other.now_.upper + detail::rounded_product(left, now_.upper - other.first_.upper)};
     batches_ += other.batches_;
     count_ += other.count_;
   }

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include <detent/arithmetic.hpp>
 #include <detent/byte_format.hpp>
 #include <detent/error.hpp>
 #include <detent/observers/histogram.hpp>
@@ -131,8 +132,9 @@ class sample_range_observer {
     const double unit =
         static_cast<double>(std::nextafter(bin.smallest, std::numeric_limits<float>::infinity())) -
         static_cast<double>(bin.smallest);
-    const double excess = bin.excess_known ? static_cast<double>(bin.excess) * unit : 0.0;
-    return std::fma(static_cast<double>(bin.count), static_cast<double>(bin.smallest), excess);
+    const double excess =
+        bin.excess_known ? detail::rounded_product(static_cast<double>(bin.excess), unit) : 0.0;
+    return excess + detail::rounded_product(static_cast<double>(bin.count), bin.smallest);
   }
 
   /// Of all but the first and the last `without`.
@@ -146,7 +148,7 @@ class sample_range_observer {
       at += bin.count;
       if (first < last) {
         const double share = static_cast<double>(last - first) / static_cast<double>(bin.count);
-        sum.add(std::fma(bin.negative ? -sum_of(bin) : sum_of(bin), share, 0.0));
+        sum.add(detail::rounded_product(bin.negative ? -sum_of(bin) : sum_of(bin), share));
       }
     }
     return static_cast<float>(sum.value() / static_cast<double>(end - without));

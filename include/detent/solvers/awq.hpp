@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include <detent/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/parallel.hpp>
 #include <detent/reference.hpp>
-#include <detent/solvers/arithmetic.hpp>
 #include <detent/solvers/gram.hpp>
 #include <detent/solvers/quantized_weights.hpp>
 #include <detent/solvers/smooth_quant.hpp>

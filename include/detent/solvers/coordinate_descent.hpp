@@ -10,10 +10,10 @@
 #include <limits>
 #include <vector>
 
+#include <detent/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/parallel.hpp>
 #include <detent/reference.hpp>
-#include <detent/solvers/arithmetic.hpp>
 #include <detent/solvers/gram.hpp>
 #include <detent/solvers/quantized_weights.hpp>
 #include <detent/types.hpp>

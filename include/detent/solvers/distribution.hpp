@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include <detent/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/observers/histogram.hpp>
 #include <detent/operands.hpp>
@@ -270,8 +271,7 @@ class distribution {
       side.values[i] = e.value;
       side.sum_above[i] = side.sum_above[i + 1] + e.sum;
       side.weight_above[i] = side.weight_above[i + 1] + e.weight;
-      // As std::fma, so that no compiler makes another one of product and sum.
-      squares.add(std::fma(e.value * e.value, static_cast<double>(e.weight), 0.0));
+      squares.add(detail::rounded_product(e.value * e.value, static_cast<double>(e.weight)));
     }
   }
 
@@ -338,8 +338,8 @@ inline void assign(const distribution_side& side, double scale, std::int32_t cap
 [[nodiscard]] inline double mean_squared_error(const distribution& d, double scale,
                                                level_caps caps) noexcept {
   const assignment a = assign(d, scale, caps);
-  const double less = std::fma(a.b.to_double() * d.unit(), -2.0 * scale, d.square_sum());
-  const double sum = std::fma(a.c.to_double(), scale * scale, less);
+  const double less = d.square_sum() - rounded_product(a.b.to_double() * d.unit(), 2.0 * scale);
+  const double sum = less + rounded_product(a.c.to_double(), scale * scale);
   return (std::max)(0.0, sum) / static_cast<double>(d.weight());
 }
 

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include <detent/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/quantize.hpp>
 #include <detent/solvers/distribution.hpp>
@@ -89,7 +90,8 @@ struct grid_mse_options {
   scale_solution best = detail::clipped_solution(d, d.magnitude(), scheme, "grid_mse");
   for (std::size_t i = 1; i < options.steps; ++i) {
     const double share = static_cast<double>(i) / static_cast<double>(options.steps - 1);
-    const double clip = d.magnitude() * std::fma(options.lowest - 1.0, share, 1.0);
+    const double clip =
+        d.magnitude() * (1.0 - detail::rounded_product(1.0 - options.lowest, share));
     const quant_params p = detail::clipped_params(d, clip, scheme);
     const double error =
         detail::mean_squared_error(d, p.scale, detail::caps_of(scheme.levels, p.zero_point));
@@ -120,8 +122,8 @@ struct grid_mse_options {
   for (int i = 0; i < 100 && clip > 0.0; ++i) {
     const detail::tail beyond = detail::tail_of(d, clip);
     const double inside = all.weight - beyond.weight;
-    const double next =
-        (std::min)(d.magnitude(), beyond.sum / std::fma(inside, noise, beyond.weight));
+    const double next = (std::min)(
+        d.magnitude(), beyond.sum / (beyond.weight + detail::rounded_product(inside, noise)));
     if (!(next > 0.0) || next == clip) {
       break;
     }

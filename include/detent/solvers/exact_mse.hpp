@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include <detent/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/quantize.hpp>
 #include <detent/reference.hpp>
@@ -191,10 +192,10 @@ class assignment_search {
     const double more_b = (to.b - from.b).to_double();
     const double more_c = (to.c - from.c).to_double();
     // Where the lines cross, somewhere in [0, more_c]; rounding must not take it beyond.
-    const double over = std::fma(-lower, more_c, more_b);
+    const double over = more_b - rounded_product(lower, more_c);
     const double crossing = std::clamp(over / (upper - lower), 0.0, more_c);
     const double ends = (std::max)(gain_of(b, c), gain_of(b + more_b, c + more_c));
-    const double between = gain_of(std::fma(upper, crossing, b), c + crossing);
+    const double between = gain_of(b + rounded_product(upper, crossing), c + crossing);
     return (std::max)(ends, between) * (1.0 + 1e-12);
   }
 
@@ -311,7 +312,7 @@ inline void require_exact_grid(quant_scheme scheme) {
 /// square_sum - gain, over the weights: what no scale is below, but for the rounding of a few
 /// doubles of the size of square_sum.
 [[nodiscard]] inline double least_error(const distribution& d, double square_sum, double gain) {
-  const double exact = std::fma(-gain, d.unit() * d.unit(), square_sum);
+  const double exact = square_sum - rounded_product(gain, d.unit() * d.unit());
   return (std::max)(0.0, exact - square_sum * 1e-13) / static_cast<double>(d.weight());
 }
 
@@ -341,8 +342,8 @@ inline void require_exact_grid(quant_scheme scheme) {
   return exact_mse(distribution(x), scheme);
 }
 
-/// The same of the bins of a histogram that has `range`: values are known to lie in bins and to have
-/// certain means there, and the parameters are the best ones for those means.
+/// The same of the bins of a histogram that has `range`: values are known to lie in bins and to
+/// have certain means there, and the parameters are the best ones for those means.
 ///
 ///   objective     an upper bound of the error that the values have with these parameters
 ///   lower_bound   a lower bound of the error that they have with any parameters
@@ -362,7 +363,7 @@ inline void require_exact_grid(quant_scheme scheme) {
     const double largest = bin.largest;
     const double smallest = bin.smallest;
     if (!bin.excess_known) {
-      spread.add(std::fma(largest * largest, count, 0.0));
+      spread.add(detail::rounded_product(largest * largest, count));
       continue;
     }
     if (bin.largest == 0.0F) {
@@ -372,7 +373,7 @@ inline void require_exact_grid(quant_scheme scheme) {
         static_cast<double>(std::nextafter(bin.smallest, std::numeric_limits<float>::infinity())) -
         smallest;
     const double above = step * (static_cast<double>(bin.excess) / count);
-    spread.add(std::fma((std::max)(0.0, largest - smallest - above) * above, count, 0.0));
+    spread.add(detail::rounded_product((std::max)(0.0, largest - smallest - above) * above, count));
   }
   s.evidence.objective += spread.value() / static_cast<double>(means.weight());
   const distribution ends = distribution::of_bin_ends(bins, range);

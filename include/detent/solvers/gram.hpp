@@ -16,13 +16,13 @@
 #include <utility>
 #include <vector>
 
+#include <detent/arithmetic.hpp>
 #include <detent/byte_format.hpp>
 #include <detent/error.hpp>
 #include <detent/operands.hpp>
 #include <detent/pack.hpp>
 #include <detent/parallel.hpp>
 #include <detent/reference.hpp>
-#include <detent/solvers/arithmetic.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN

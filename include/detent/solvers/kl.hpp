@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include <detent/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/observers/value_bins.hpp>
 #include <detent/quantize.hpp>
@@ -21,25 +22,6 @@
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
-
-/// The natural logarithm of a positive normal number, to about 1e-15 of it, with the same bits
-/// everywhere: those of std::log depend on the C library and on the processor.
-[[nodiscard]] inline double natural_log(double x) noexcept {
-  int exponent = 0;
-  double mantissa = std::frexp(x, &exponent);  // in [1/2, 1)
-  if (mantissa < 0.70710678118654752) {
-    mantissa *= 2.0;
-    --exponent;
-  }
-  // log m = 2 (z + z^3 / 3 + z^5 / 5 + ...) with |z| < 0.172
-  const double z = (mantissa - 1.0) / (mantissa + 1.0);
-  const double square = z * z;
-  double sum = 1.0 / 23.0;
-  for (int i = 21; i > 0; i -= 2) {
-    sum = std::fma(sum, square, 1.0 / i);
-  }
-  return std::fma(exponent, 0.69314718055994531, 2.0 * z * sum);
-}
 
 /// Bins of one sign that are not narrower than a width, with sums over all smaller ones.
 struct divergence_side {
@@ -84,7 +66,7 @@ struct divergence_side {
     for (std::size_t i = 0; i < size(); ++i) {
       const double c = static_cast<double>(count_of(i));
       extent.push_back(extent.back() + width[i]);
-      information.push_back(std::fma(c, natural_log(c / width[i]), information.back()));
+      information.push_back(information.back() + rounded_product(c, portable_log(c / width[i])));
     }
   }
   /// How many bins have their centre below `bound`, of which `first` are known to.
@@ -209,7 +191,7 @@ class divergence_search {
       kept += kept_count[s] == 0 ? 0.0 : static_cast<double>(side.count[kept_count[s]]);
     }
     const double total = static_cast<double>(total_);
-    double sum = total * natural_log(kept / total);
+    double sum = rounded_product(total, portable_log(kept / total));
     // What is clipped goes to the last bin of its side, which does not have it when quantized.
     for (int s = 0; s < 2; ++s) {
       const divergence_side& side = sides_[s];
@@ -229,13 +211,15 @@ class divergence_search {
       const double extent = side.extent[kept_count[s]] - side.extent[first];
       const double count = static_cast<double>(side.count_of(last));
       const double with_tail = count + tail;
-      sum += std::fma(with_tail, natural_log(with_tail), -count * natural_log(count));
-      sum = std::fma(-tail, natural_log(side.width[last]) + natural_log(mass / extent), sum);
+      sum += rounded_product(with_tail, portable_log(with_tail)) -
+             rounded_product(count, portable_log(count));
+      sum -= rounded_product(tail, portable_log(side.width[last]) + portable_log(mass / extent));
       // Of two events, the last bin and everything else, the divergence is no larger.
       const double p = with_tail / total;
       const double q = (std::min)(mass / extent * side.width[last] / kept, 1.0);
-      const double rest = p < 1.0 && q < 1.0 ? (1.0 - p) * natural_log((1.0 - p) / (1.0 - q)) : 0.0;
-      if (std::fma(p, natural_log(p / q), rest) > limit) {
+      const double rest =
+          p < 1.0 && q < 1.0 ? rounded_product(1.0 - p, portable_log((1.0 - p) / (1.0 - q))) : 0.0;
+      if (rounded_product(p, portable_log(p / q)) + rest > limit) {
         return infinity;
       }
     }
@@ -250,7 +234,7 @@ class divergence_search {
         extent += sides_[s].extent[first[s]];
       }
     }
-    sum = mass > 0.0 ? std::fma(-mass, natural_log(mass / extent), sum) : sum;
+    sum -= mass > 0.0 ? rounded_product(mass, portable_log(mass / extent)) : 0.0;
     for (int s = 0; s < 2; ++s) {
       const divergence_side& side = sides_[s];
       sum += kept_count[s] == 0 ? 0.0 : side.information[kept_count[s]];
@@ -258,7 +242,7 @@ class divergence_search {
         const std::size_t next = side.below((level + 0.5) * scale, first[s], kept_count[s]);
         if (next > first[s]) {
           const double m = static_cast<double>(side.count[next] - side.count[first[s]]);
-          sum = std::fma(-m, natural_log(m / (side.extent[next] - side.extent[first[s]])), sum);
+          sum -= rounded_product(m, portable_log(m / (side.extent[next] - side.extent[first[s]])));
         }
         first[s] = next;
       }

@@ -24,13 +24,13 @@
 #include <string_view>
 #include <vector>
 
+#include <detent/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/operands.hpp>
 #include <detent/pack.hpp>
 #include <detent/parallel.hpp>
 #include <detent/quantize.hpp>
 #include <detent/reference.hpp>
-#include <detent/solvers/arithmetic.hpp>
 #include <detent/solvers/gram.hpp>
 #include <detent/types.hpp>
 

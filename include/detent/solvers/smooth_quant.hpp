@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
+#include <detent/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/pack.hpp>
 #include <detent/parallel.hpp>
 #include <detent/quantize.hpp>
 #include <detent/reference.hpp>
 #include <detent/scale_rules.hpp>
-#include <detent/solvers/arithmetic.hpp>
 #include <detent/solvers/gram.hpp>
 #include <detent/solvers/quantized_weights.hpp>
 #include <detent/types.hpp>

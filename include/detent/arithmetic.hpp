@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Arithmetic in double for the solvers, with the same bits whatever the compiler, its options and
-// the processor: no product is fused with the sum around it, no sum is reordered, and exponentials
-// are not those of the C library, which differ between releases and processors.
-#ifndef DETENT_SOLVERS_ARITHMETIC_HPP
-#define DETENT_SOLVERS_ARITHMETIC_HPP
+// Arithmetic in double for observers and solvers, with the same bits whatever the compiler, its
+// options and the processor: no product is fused with the sum around it, no sum is reordered, and
+// exponentials are not those of the C library, which differ between releases and processors.
+#ifndef DETENT_ARITHMETIC_HPP
+#define DETENT_ARITHMETIC_HPP
 
 #include <cmath>
 #include <cstddef>
@@ -139,4 +139,4 @@ inline constexpr double ln2_low = 0x1.a39ef35793c76p-33;
 }  // namespace detail
 DETENT_NAMESPACE_END
 
-#endif  // DETENT_SOLVERS_ARITHMETIC_HPP
+#endif  // DETENT_ARITHMETIC_HPP
