@@ -96,15 +96,23 @@ namespace reference {
 /// asymmetric.
 ///
 /// Source: PPQ 0.6.6, minmax_to_scale_offset.
-[[nodiscard]] inline quant_params params_from_range_ppq(value_range range,
-                                                        quant_scheme scheme) noexcept {
+///
+/// The ends may be doubles, as those that PPQ's MSE observer hands over.
+[[nodiscard]] inline quant_params params_from_ends_ppq(double lower, double upper,
+                                                       quant_scheme scheme) noexcept {
   constexpr double smallest_scale = 1e-8;
   const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
-  const double quotient = extent(range, scheme.symmetric) / steps;
+  const double low = lower < 0.0 ? lower : 0.0;
+  const double high = upper > 0.0 ? upper : 0.0;
+  const double length = scheme.symmetric ? 2.0 * (-low > high ? -low : high) : high - low;
+  const double quotient = length / steps;
   const double scale = quotient > smallest_scale ? quotient : smallest_scale;
-  const double lower = including_zero(range).lower;
   return {static_cast<float>(scale),
-          scheme.symmetric ? 0 : static_cast<std::int32_t>(round_half_even(-lower / scale))};
+          scheme.symmetric ? 0 : static_cast<std::int32_t>(round_half_even(-low / scale))};
+}
+[[nodiscard]] inline quant_params params_from_range_ppq(value_range range,
+                                                        quant_scheme scheme) noexcept {
+  return params_from_ends_ppq(range.lower, range.upper, scheme);
 }
 
 /// The quantization tool of ONNX Runtime without a minimum real range. In double.
@@ -161,11 +169,10 @@ namespace reference {
 
 namespace nncf {
 
-/// a * b rounded to float, which no compiler can contract with a sum that follows: the product is
-/// exact in double.
-[[nodiscard]] inline float product(float a, float b) noexcept {
-  return static_cast<float>(static_cast<double>(a) * static_cast<double>(b));
-}
+/// a * b rounded to float, which no compiler can contract with a sum that follows. (It can contract
+/// the product in double: GCC sees that rounding that to float is a product of floats.) A product
+/// of -0 is +0.
+[[nodiscard]] inline float product(float a, float b) noexcept { return std::fma(a, b, 0.0F); }
 
 /// NNCF's range tuning: moves one end outwards, so that zero falls on an integer level, q. `range`
 /// includes zero and is not empty; N = steps. In float.

@@ -59,6 +59,7 @@ inline constexpr grid narrow_grid{full_grid<Q>.qmin + 1, full_grid<Q>.qmax};
 struct quant_scheme {
   grid levels;
   bool symmetric;  // zero_point is the middle of the grid and the range is made symmetric about 0
+  friend constexpr bool operator==(const quant_scheme&, const quant_scheme&) = default;
 };
 
 /// The whole grid, zero point wherever the range puts it.

@@ -65,14 +65,19 @@ class min_max_observer {
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   [[nodiscard]] std::size_t count_nan() const noexcept { return count_nan_; }
 
-  /// The range seen. Throws invalid_argument if nothing, a NaN or an infinity was seen.
-  [[nodiscard]] value_range range() const {
-    detail::require(count_ > 0, error_kind::invalid_argument,
-                    "min_max_observer: nothing was observed");
-    detail::require(count_nan_ == 0, error_kind::invalid_argument, "min_max_observer: ", count_nan_,
-                    " of ", count_, " values are NaN");
+  /// Whether range() returns: something was seen, and nothing but finite values.
+  [[nodiscard]] bool is_finite() const noexcept {
+    return count_ > 0 && count_nan_ == 0 && std::isfinite(lower_) && std::isfinite(upper_);
+  }
+
+  /// The range seen. Throws invalid_argument if nothing, a NaN or an infinity was seen; `where` is
+  /// who says so, for observers that are made of this one.
+  [[nodiscard]] value_range range(const char* where = "min_max_observer") const {
+    detail::require(count_ > 0, error_kind::invalid_argument, where, ": nothing was observed");
+    detail::require(count_nan_ == 0, error_kind::invalid_argument, where, ": ", count_nan_, " of ",
+                    count_, " values are NaN");
     detail::require(std::isfinite(lower_) && std::isfinite(upper_), error_kind::invalid_argument,
-                    "min_max_observer: the range ", lower_, " .. ", upper_, " is not finite");
+                    where, ": the range ", lower_, " .. ", upper_, " is not finite");
     return {lower_, upper_};
   }
 
