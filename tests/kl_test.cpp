@@ -83,18 +83,6 @@ real divergence(const std::vector<signed_bin>& bins, detent::value_range range, 
 
 }  // namespace
 
-TEST_CASE("portable_log") {
-  random_source random(1);
-  for (int i = 0; i < 20000; ++i) {
-    const double x = std::ldexp(1.0 + static_cast<double>(random.bits() >> 12) * 0x1p-52,
-                                random.integer(-200, 200));
-    const double expected = std::log(x);
-    CHECK(std::fabs(detent::detail::portable_log(x) - expected) <=
-          1e-15 * std::fabs(expected) + 1e-16);
-  }
-  CHECK(detent::detail::portable_log(1.0) == 0.0);
-}
-
 TEST_CASE("kl judges every candidate") {
   random_source random(2);
   INFO("seed ", random.seed());

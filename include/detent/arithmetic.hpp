@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Arithmetic in double for observers and solvers, with the same bits whatever the compiler, its
+// Arithmetic for observers and solvers, with the same bits whatever the compiler, its
 // options and the processor: no product is fused with the sum around it, no sum is reordered, and
 // exponentials are not those of the C library, which differ between releases and processors.
 #ifndef DETENT_ARITHMETIC_HPP
 #define DETENT_ARITHMETIC_HPP
 
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstring>
 #include <limits>
@@ -37,6 +38,21 @@ namespace detail {
   return a * b;
 #elif defined(DETENT_ROUNDED)
   double product = a * b;
+  DETENT_ROUNDED(product);
+  return product;
+#else
+  return a * b;
+#endif
+}
+/// The same of two floats, rounded to float. (It would not do to multiply them in double: g++ sees
+/// that such a product, rounded to float, is one of floats, and fuses that.)
+template <std::same_as<float> Float>
+[[nodiscard]] inline Float rounded_product(Float a, Float b) noexcept {
+#if defined(__clang__)
+#pragma clang fp contract(off)
+  return a * b;
+#elif defined(DETENT_ROUNDED)
+  Float product = a * b;
   DETENT_ROUNDED(product);
   return product;
 #else
@@ -106,23 +122,31 @@ inline constexpr double ln2_low = 0x1.a39ef35793c76p-33;
   return std::ldexp(sum, static_cast<int>(n));
 }
 
-/// The natural logarithm of a positive finite number, to a few units in the last place.
+/// The natural logarithm of a positive normal number, to about one unit in the last place.
+///
+///   x = m * 2^e with sqrt(1/2) <= m < sqrt(2), f = (m - 1) / (m + 1)
+///   log(x) = e * log(2) + 2 * (f + f^3 / 3 + f^5 / 5 + ...)
+///
+/// f^2 < 0.0295: what follows the term of f^23 is less than 2^-63 of the sum.
 [[nodiscard]] inline double portable_log(double x) noexcept {
+  constexpr double log2_high = 0x1.62e42fefa3800p-1;  // 11 bits short: e * log2_high is exact
+  constexpr double log2_low = 0x1.ef35793c76730p-45;
   int exponent = 0;
   double m = std::frexp(x, &exponent);
-  if (m < 0.7071067811865476) {
-    m *= 2.0;
+  if (m < 0x1.6a09e667f3bcdp-1) {
+    m += m;
     --exponent;
   }
-  const double f = (m - 1.0) / (m + 1.0);  // log(m) = 2 (f + f^3/3 + f^5/5 + ...), |f| <= 0.172
+  const double f = (m - 1.0) / (m + 1.0);
   const double square = rounded_product(f, f);
-  double sum = 0.0;
+  double series = 0.0;
   for (int k = 23; k >= 3; k -= 2) {
-    sum = rounded_product(square, 1.0 / k + sum);
+    series = std::fma(series, square, 1.0 / k);
   }
-  const double series = rounded_product(2.0 * f, 1.0 + sum);
-  const double low = rounded_product(exponent, ln2_low);
-  return rounded_product(exponent, ln2_high) + (low + series);
+  const double twice = f + f;
+  const double log_m = std::fma(rounded_product(series, square), twice, twice);
+  const auto e = static_cast<double>(exponent);
+  return std::fma(e, log2_high, std::fma(e, log2_low, log_m));
 }
 
 /// x^y for x >= 0. 0^0 = 1, 0^y = 0 for y > 0 and infinity for y < 0.

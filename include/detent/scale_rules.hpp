@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <limits>
 
+#include <detent/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/quantize.hpp>
 #include <detent/reference.hpp>
@@ -169,11 +170,6 @@ namespace reference {
 
 namespace nncf {
 
-/// a * b rounded to float, which no compiler can contract with a sum that follows. (It can contract
-/// the product in double: GCC sees that rounding that to float is a product of floats.) A product
-/// of -0 is +0.
-[[nodiscard]] inline float product(float a, float b) noexcept { return std::fma(a, b, 0.0F); }
-
 /// NNCF's range tuning: moves one end outwards, so that zero falls on an integer level, q. `range`
 /// includes zero and is not empty; N = steps. In float.
 ///
@@ -187,9 +183,11 @@ namespace nncf {
 /// zero keeps zero off the levels.
 [[nodiscard]] inline value_range tuned(value_range range, float steps) noexcept {
   const float steps_per_unit = steps / (range.upper - range.lower);
-  const float q = reference::round_half_even(product(-range.lower, steps_per_unit));
-  const float lower = q < steps ? product(q / (q - steps), range.upper) : range.lower;
-  const float upper = q > 0.0F ? product((q - steps) / q, range.lower) : range.upper;
+  const float q = reference::round_half_even(detail::rounded_product(-range.lower, steps_per_unit));
+  const float lower =
+      q < steps ? detail::rounded_product(q / (q - steps), range.upper) : range.lower;
+  const float upper =
+      q > 0.0F ? detail::rounded_product((q - steps) / q, range.lower) : range.upper;
   return range.upper - lower > upper - range.lower ? value_range{lower, range.upper}
                                                    : value_range{range.lower, upper};
 }

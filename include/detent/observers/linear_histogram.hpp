@@ -237,10 +237,10 @@ class entropy_search {
       return infinity;
     }
     if (arithmetic_ == entropy_arithmetic::numpy) {
-      return rounded_product(p, static_cast<float>(natural_log(static_cast<double>(p / q))));
+      return rounded_product(p, static_cast<float>(portable_log(static_cast<double>(p / q))));
     }
     const auto wide = static_cast<double>(p);
-    return static_cast<float>(rounded_product(wide, natural_log(wide / static_cast<double>(q))));
+    return static_cast<float>(rounded_product(wide, portable_log(wide / static_cast<double>(q))));
   }
 
   const std::vector<std::uint64_t>& counts_;

@@ -18,7 +18,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -146,18 +145,23 @@ class any_observer {
   /// What is inside, if it is of that type, else null.
   template <observer_type Observer>
   [[nodiscard]] const Observer* target() const noexcept {
-    const auto* held = dynamic_cast<const holder<Observer>*>(self_.get());
-    return held != nullptr ? &held->observer : nullptr;
+    const bool is_held = self_->kind() == &kind_of<Observer>;
+    return is_held ? &static_cast<const holder<Observer>*>(self_.get())->observer : nullptr;
   }
 
  private:
   static constexpr detail::byte_format format{"detentob", 1};
+
+  /// Its address stands for the type: this works without run-time type information.
+  template <class Observer>
+  static inline const char kind_of = 0;
 
   struct base {
     base() = default;
     base(const base&) = default;
     base& operator=(const base&) = delete;
     virtual ~base() = default;
+    [[nodiscard]] virtual const char* kind() const noexcept = 0;
     [[nodiscard]] virtual std::unique_ptr<base> clone() const = 0;
     virtual void observe(tensor_view<const float> x) = 0;
     [[nodiscard]] virtual std::size_t phases() const = 0;
@@ -172,6 +176,7 @@ class any_observer {
   struct holder final : base {
     explicit holder(Observer o) : observer(std::move(o)) {}
 
+    [[nodiscard]] const char* kind() const noexcept override { return &kind_of<Observer>; }
     [[nodiscard]] std::unique_ptr<base> clone() const override {
       return std::make_unique<holder>(observer);
     }
@@ -197,9 +202,9 @@ class any_observer {
       }
     }
     void merge(const base& other) override {
-      const auto* same = dynamic_cast<const holder*>(&other);
-      detail::require(same != nullptr, error_kind::invalid_argument,
+      detail::require(other.kind() == kind(), error_kind::invalid_argument,
                       "any_observer: merging an observer of another kind");
+      [[maybe_unused]] const auto* same = static_cast<const holder*>(&other);
       if constexpr (requires { observer.merge(same->observer); }) {
         observer.merge(same->observer);
       } else {

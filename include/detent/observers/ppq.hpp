@@ -381,8 +381,8 @@ class kl_observer {
         }
         const float p = static_cast<float>(count) / static_cast<float>(total);
         const float q = counts[i] == 0 ? 0.0F : share / static_cast<float>(kept);
-        const double log_p = detail::natural_log(static_cast<double>(p) + little);
-        const double log_q = detail::natural_log(static_cast<double>(q) + little);
+        const double log_p = detail::portable_log(static_cast<double>(p) + little);
+        const double log_q = detail::portable_log(static_cast<double>(q) + little);
         sum = std::fma(static_cast<double>(p), (log_p - log_q) / log_of_ten, sum);
       }
     }
