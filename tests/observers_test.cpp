@@ -122,7 +122,7 @@ void check_against_plain(const std::string& name, const plain_data& d, quant_sch
   if (name == "minmax") {
     CHECK(s.params == params_from_range(seen, scheme));
   } else if (name == "percentile" || name == "absolute_percentile") {
-    const std::size_t rank = plain_rank(options.percentile / 100.0, x.size());
+    const std::size_t rank = plain_rank(options.percentile.value() / 100.0, x.size());
     const float q = absolute[rank - 1];
     const value_range exact = scheme.symmetric || name == "absolute_percentile"
                                   ? value_range{std::max(std::min(seen.lower, 0.0F), -q),
@@ -594,6 +594,59 @@ TEST_CASE("observers have names: any case, no duplicates unless wanted, all of t
   check_error(error_kind::invalid_argument, {"phase 2 of 2"}, [&] { observer.begin_phase(2); });
   check_error(error_kind::invalid_argument, {"another kind"},
               [&] { observer.merge(detent::make_observer("kl")); });
+}
+
+TEST_CASE("other tools' observers are there by name, too") {
+  // What they compute is in the parity tests; here, that names lead to them.
+  random_source random(7);
+  const floats first = random.reals(500, -1.0F, 2.0F);
+  const floats second = random.reals(500, -2.0F, 3.0F);
+  for (const bool symmetric : {false, true}) {
+    const quant_scheme scheme =
+        symmetric ? detent::symmetric<std::int8_t> : detent::asymmetric<std::uint8_t>;
+    observer_options options;
+    options.scheme = scheme;
+    const auto by_name = [&](const char* name) {
+      any_observer o = make_observer(name, options);
+      run_phases(o, std::vector<floats>{first, second},
+                 [&](const floats& x) { o.observe(std::span<const float>(x)); });
+      return o.finalize(scheme).params;
+    };
+    const auto by_type = [&](auto o) {
+      run_phases(o, std::vector<floats>{first, second},
+                 [&](const floats& x) { o.observe(std::span<const float>(x)); });
+      return o.finalize(scheme);
+    };
+    CHECK(by_name("ORT.Entropy") ==
+          by_type(detent::ort::entropy_observer({.symmetric = symmetric})));
+    CHECK(by_name("ort.percentile") ==
+          by_type(detent::ort::percentile_observer({.symmetric = symmetric})));
+    CHECK(by_name("inc.kl") == by_type(detent::inc::kl_observer()));
+    CHECK(by_name("ppq.mse") == by_type(detent::ppq::mse_observer({.scheme = scheme})));
+    CHECK(by_name("nncf.mean_quantile") == by_type([&] {
+            auto preset = detent::nncf::mean_quantile;
+            preset.use_abs_max = symmetric;
+            return detent::nncf::range_observer(preset);
+          }()));
+    CHECK(by_name("torch.histogram") == by_type(detent::torch::histogram_observer()));
+    if (symmetric) {
+      CHECK(by_name("ppq.kl") == by_type(detent::ppq::kl_observer({.scheme = scheme})));
+    } else {
+      check_error(error_kind::unsupported, {"none that is asymmetric"},
+                  [&] { static_cast<void>(make_observer("ppq.kl", options)); });
+    }
+  }
+  for (const std::string& name : detent::observer_names()) {
+    if (name == "test_two_phases") {
+      continue;
+    }
+    observer_options options;
+    options.scheme = detent::symmetric<std::int8_t>;
+    any_observer o = make_observer(name, options);
+    run_phases(o, std::vector<int>{0}, [&](int) { o.observe(std::span<const float>(first)); });
+    INFO(name);
+    CHECK(o.finalize(options.scheme).params.scale > 0.0F);
+  }
 }
 
 TEST_CASE("observers refuse what has no range") {

@@ -5,6 +5,7 @@
 #include <exception>
 #include <map>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -44,6 +45,20 @@ class choice {
   std::string value_;
 };
 
+/// The observers that can do what activations are quantized to: not all are made for every scheme.
+std::vector<std::string> methods() {
+  std::vector<std::string> names;
+  for (const std::string& name : detent::observer_names()) {
+    try {
+      static_cast<void>(detent::make_observer(name));
+      names.push_back(name);
+    } catch (const detent::error&) {
+      // Not asymmetric.
+    }
+  }
+  return names;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -72,7 +87,7 @@ int main(int argc, char** argv) {
                    "How ranges of activations are found (minmax|percentile|kl|mse|isotone|...)")
       ->check([](const std::string& v) -> std::string {
         std::string all;
-        for (const std::string& name : detent::observer_names()) {
+        for (const std::string& name : methods()) {
           if (name == detent::detail::lower_case(v)) {
             return {};
           }

@@ -44,24 +44,18 @@
 #ifndef DETENT_DETENT_HPP
 #define DETENT_DETENT_HPP
 
-// ---- detent/batch.hpp ----
-// The quantizer on xsimd registers, for fusing into loops of one's own:
-//
-//   using floats = xsimd::batch<float>;
-//   const floats x = xsimd::max(floats::load_unaligned(in) + bias, floats(0.0F));
-//   detent::batch::store_8bit(out, detent::batch::quantize(x, params, levels));
-//
-// Lane by lane, every function returns the bits of its namesake in namespace detent::reference, for
-// every input and under every policy of rounding.hpp, on every architecture and with or without
-// contraction of products and sums: what is fused around it by the caller is the caller's.
-//
-// Parameters are one pair for all lanes (quant_params) or one for each lane (lane_params), as it is
-// needed where the lanes are channels. As in namespace reference, nothing is checked: scales are
-// positive and finite, qmin <= zero_point <= qmax, all in -65536..65535. The functions are
-// stateless, rely on the default rounding mode, and are compiled at the flags of the including
-// translation unit. Without xsimd this header is empty.
-#ifndef DETENT_BATCH_HPP
-#define DETENT_BATCH_HPP
+// ---- detent/arithmetic.hpp ----
+// Arithmetic for observers and solvers, with the same bits whatever the compiler, its
+// options and the processor: no product is fused with the sum around it, no sum is reordered, and
+// exponentials are not those of the C library, which differ between releases and processors.
+#ifndef DETENT_ARITHMETIC_HPP
+#define DETENT_ARITHMETIC_HPP
+
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstring>
+#include <limits>
 
 // ---- detent/config.hpp ----
 // Every macro that a user may set, and what follows from it. All options are 0 or 1.
@@ -228,32 +222,6 @@
   }
 
 #endif  // DETENT_CONFIG_HPP
-// ---- detent/rounding.hpp ----
-// Rounding rules, division and the place of the zero point as types, for code that must return what
-// another engine returns. The canonical quantizer is quantize_policy<>: half_even, IEEE division,
-// zero point added after rounding.
-//
-//   x                    -2.5  -1.5 -0.75  -0.5 -0.25  0.25   0.5  0.75   1.5   2.5
-//   half_even              -2    -2    -1    -0    -0     0     0     1     2     2
-//   half_up                -2    -1    -1    -0    -0     0     1     1     2     3
-//   half_down              -3    -2    -1    -1    -0     0     0     1     1     2
-//   half_toward_zero       -2    -1    -1    -0    -0     0     0     1     1     2
-//   half_away_from_zero    -3    -2    -1    -1    -0     0     1     1     2     3
-//   up                     -2    -1    -0    -0    -0     1     1     1     2     3
-//   down                   -3    -2    -1    -1    -1     0     0     0     1     2
-//   toward_zero            -2    -1    -0    -0    -0     0     0     0     1     2
-//   stochastic           floor(x) or floor(x) + 1, by chance and in proportion
-//
-// A rule is a callable on a float. It is exact for every float, independent of the floating-point
-// environment's mode, keeps the sign of zeros (-0.25 rounds to -0), and returns integers,
-// infinities and NaN as they are.
-#ifndef DETENT_ROUNDING_HPP
-#define DETENT_ROUNDING_HPP
-
-#include <cmath>
-#include <concepts>
-#include <cstdint>
-
 // ---- detent/reference.hpp ----
 // The normative definition of every number that the library computes, one value at a time, written
 // to be read. Every kernel on every target returns the same bits; the tests compare with this
@@ -788,6 +756,7 @@ inline constexpr grid narrow_grid{full_grid<Q>.qmin + 1, full_grid<Q>.qmax};
 struct quant_scheme {
   grid levels;
   bool symmetric;  // zero_point is the middle of the grid and the range is made symmetric about 0
+  friend constexpr bool operator==(const quant_scheme&, const quant_scheme&) = default;
 };
 
 /// The whole grid, zero point wherever the range puts it.
@@ -1152,6 +1121,201 @@ struct pair_split {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_REFERENCE_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+// g++ fuses a product with the sum that takes it wherever it may use FMA. An empty instruction that
+// claims to read and write the product keeps it from that; it costs nothing.
+// (__builtin_assoc_barrier would say so more plainly, but gets lost where g++ 12 vectorizes a
+// loop.)
+#if defined(__GNUC__) && !defined(__clang__)
+#if DETENT_ARCH_X86_64
+#define DETENT_ROUNDED(value) __asm__("" : "+x"(value))
+#elif defined(__aarch64__)
+#define DETENT_ROUNDED(value) __asm__("" : "+w"(value))
+#else
+#define DETENT_ROUNDED(value) __asm__("" : "+m"(value))
+#endif
+#endif
+
+/// a * b, rounded before anything is added to it.
+[[nodiscard]] inline double rounded_product(double a, double b) noexcept {
+#if defined(__clang__)
+#pragma clang fp contract(off)
+  return a * b;
+#elif defined(DETENT_ROUNDED)
+  double product = a * b;
+  DETENT_ROUNDED(product);
+  return product;
+#else
+  return a * b;
+#endif
+}
+/// The same of two floats, rounded to float. (It would not do to multiply them in double: g++ sees
+/// that such a product, rounded to float, is one of floats, and fuses that.)
+template <std::same_as<float> Float>
+[[nodiscard]] inline Float rounded_product(Float a, Float b) noexcept {
+#if defined(__clang__)
+#pragma clang fp contract(off)
+  return a * b;
+#elif defined(DETENT_ROUNDED)
+  Float product = a * b;
+  DETENT_ROUNDED(product);
+  return product;
+#else
+  return a * b;
+#endif
+}
+
+/// y += a * x, each product rounded. Elements do not depend on each other: vectors give the same
+/// bits.
+inline void add_scaled(std::size_t n, double a, const double* x, double* y) noexcept {
+  std::size_t i = 0;
+#if defined(DETENT_ROUNDED) && (DETENT_ARCH_X86_64 || defined(__aarch64__))
+#if defined(__AVX__)
+  constexpr std::size_t lanes = 4;
+#else
+  constexpr std::size_t lanes = 2;
+#endif
+  typedef double batch __attribute__((vector_size(lanes * sizeof(double))));  // NOLINT: no alias
+  for (; i + lanes <= n; i += lanes) {
+    batch product;
+    batch sum;
+    std::memcpy(&product, x + i, sizeof product);
+    std::memcpy(&sum, y + i, sizeof sum);
+    product *= a;
+    DETENT_ROUNDED(product);
+    sum += product;
+    std::memcpy(y + i, &sum, sizeof sum);
+  }
+#endif
+  for (; i < n; ++i) {
+    y[i] += rounded_product(a, x[i]);
+  }
+}
+
+#undef DETENT_ROUNDED
+
+/// The sum of a[i] * b[i], from the first to the last.
+[[nodiscard]] inline double ordered_dot(std::size_t n, const double* a, const double* b) noexcept {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < n; ++i) {
+    sum += rounded_product(a[i], b[i]);
+  }
+  return sum;
+}
+
+inline constexpr double ln2_high = 0x1.62e42fee00000p-1;  // 33 bits: times an exponent it is exact
+inline constexpr double ln2_low = 0x1.a39ef35793c76p-33;
+
+/// e^x to a few units in the last place. NaN for NaN.
+[[nodiscard]] inline double portable_exp(double x) noexcept {
+  constexpr double largest = 709.0;
+  constexpr double smallest = -708.0;
+  if (!(x <= largest)) {
+    return x > largest ? std::numeric_limits<double>::infinity() : x;
+  }
+  if (x < smallest) {
+    return 0.0;
+  }
+  const double n = reference::round_half_even(x / 0.6931471805599453);
+  const double high = x - rounded_product(n, ln2_high);
+  const double r = high - rounded_product(n, ln2_low);
+  // Taylor's series: |r| <= 0.35, the first term left out is below 1e-17.
+  double sum = 1.0;
+  for (int k = 14; k >= 1; --k) {
+    sum = 1.0 + rounded_product(r, sum) / k;
+  }
+  return std::ldexp(sum, static_cast<int>(n));
+}
+
+/// The natural logarithm of a positive normal number, to about one unit in the last place.
+///
+///   x = m * 2^e with sqrt(1/2) <= m < sqrt(2), f = (m - 1) / (m + 1)
+///   log(x) = e * log(2) + 2 * (f + f^3 / 3 + f^5 / 5 + ...)
+///
+/// f^2 < 0.0295: what follows the term of f^23 is less than 2^-63 of the sum.
+[[nodiscard]] inline double portable_log(double x) noexcept {
+  constexpr double log2_high = 0x1.62e42fefa3800p-1;  // 11 bits short: e * log2_high is exact
+  constexpr double log2_low = 0x1.ef35793c76730p-45;
+  int exponent = 0;
+  double m = std::frexp(x, &exponent);
+  if (m < 0x1.6a09e667f3bcdp-1) {
+    m += m;
+    --exponent;
+  }
+  const double f = (m - 1.0) / (m + 1.0);
+  const double square = rounded_product(f, f);
+  double series = 0.0;
+  for (int k = 23; k >= 3; k -= 2) {
+    series = std::fma(series, square, 1.0 / k);
+  }
+  const double twice = f + f;
+  const double log_m = std::fma(rounded_product(series, square), twice, twice);
+  const auto e = static_cast<double>(exponent);
+  return std::fma(e, log2_high, std::fma(e, log2_low, log_m));
+}
+
+/// x^y for x >= 0. 0^0 = 1, 0^y = 0 for y > 0 and infinity for y < 0.
+[[nodiscard]] inline double portable_power(double x, double y) noexcept {
+  if (y == 0.0) {
+    return 1.0;
+  }
+  if (x == 0.0) {
+    return y > 0.0 ? 0.0 : std::numeric_limits<double>::infinity();
+  }
+  return portable_exp(rounded_product(y, portable_log(x)));
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_ARITHMETIC_HPP
+// ---- detent/batch.hpp ----
+// The quantizer on xsimd registers, for fusing into loops of one's own:
+//
+//   using floats = xsimd::batch<float>;
+//   const floats x = xsimd::max(floats::load_unaligned(in) + bias, floats(0.0F));
+//   detent::batch::store_8bit(out, detent::batch::quantize(x, params, levels));
+//
+// Lane by lane, every function returns the bits of its namesake in namespace detent::reference, for
+// every input and under every policy of rounding.hpp, on every architecture and with or without
+// contraction of products and sums: what is fused around it by the caller is the caller's.
+//
+// Parameters are one pair for all lanes (quant_params) or one for each lane (lane_params), as it is
+// needed where the lanes are channels. As in namespace reference, nothing is checked: scales are
+// positive and finite, qmin <= zero_point <= qmax, all in -65536..65535. The functions are
+// stateless, rely on the default rounding mode, and are compiled at the flags of the including
+// translation unit. Without xsimd this header is empty.
+#ifndef DETENT_BATCH_HPP
+#define DETENT_BATCH_HPP
+
+// ---- detent/rounding.hpp ----
+// Rounding rules, division and the place of the zero point as types, for code that must return what
+// another engine returns. The canonical quantizer is quantize_policy<>: half_even, IEEE division,
+// zero point added after rounding.
+//
+//   x                    -2.5  -1.5 -0.75  -0.5 -0.25  0.25   0.5  0.75   1.5   2.5
+//   half_even              -2    -2    -1    -0    -0     0     0     1     2     2
+//   half_up                -2    -1    -1    -0    -0     0     1     1     2     3
+//   half_down              -3    -2    -1    -1    -0     0     0     1     1     2
+//   half_toward_zero       -2    -1    -1    -0    -0     0     0     1     1     2
+//   half_away_from_zero    -3    -2    -1    -1    -0     0     1     1     2     3
+//   up                     -2    -1    -0    -0    -0     1     1     1     2     3
+//   down                   -3    -2    -1    -1    -1     0     0     0     1     2
+//   toward_zero            -2    -1    -0    -0    -0     0     0     0     1     2
+//   stochastic           floor(x) or floor(x) + 1, by chance and in proportion
+//
+// A rule is a callable on a float. It is exact for every float, independent of the floating-point
+// environment's mode, keeps the sign of zeros (-0.25 rounds to -0), and returns integers,
+// infinities and NaN as they are.
+#ifndef DETENT_ROUNDING_HPP
+#define DETENT_ROUNDING_HPP
+
+#include <cmath>
+#include <concepts>
+#include <cstdint>
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
@@ -15085,7 +15249,6 @@ DETENT_NAMESPACE_END
 #include <span>
 #include <string>
 #include <string_view>
-#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -16130,8 +16293,7 @@ class distribution {
       side.values[i] = e.value;
       side.sum_above[i] = side.sum_above[i + 1] + e.sum;
       side.weight_above[i] = side.weight_above[i + 1] + e.weight;
-      // As std::fma, so that no compiler makes another one of product and sum.
-      squares.add(std::fma(e.value * e.value, static_cast<double>(e.weight), 0.0));
+      squares.add(detail::rounded_product(e.value * e.value, static_cast<double>(e.weight)));
     }
   }
 
@@ -16198,8 +16360,8 @@ inline void assign(const distribution_side& side, double scale, std::int32_t cap
 [[nodiscard]] inline double mean_squared_error(const distribution& d, double scale,
                                                level_caps caps) noexcept {
   const assignment a = assign(d, scale, caps);
-  const double less = std::fma(a.b.to_double() * d.unit(), -2.0 * scale, d.square_sum());
-  const double sum = std::fma(a.c.to_double(), scale * scale, less);
+  const double less = d.square_sum() - rounded_product(a.b.to_double() * d.unit(), 2.0 * scale);
+  const double sum = less + rounded_product(a.c.to_double(), scale * scale);
   return (std::max)(0.0, sum) / static_cast<double>(d.weight());
 }
 
@@ -16358,18 +16520,23 @@ class any_observer {
   /// What is inside, if it is of that type, else null.
   template <observer_type Observer>
   [[nodiscard]] const Observer* target() const noexcept {
-    const auto* held = dynamic_cast<const holder<Observer>*>(self_.get());
-    return held != nullptr ? &held->observer : nullptr;
+    const bool is_held = self_->kind() == &kind_of<Observer>;
+    return is_held ? &static_cast<const holder<Observer>*>(self_.get())->observer : nullptr;
   }
 
  private:
   static constexpr detail::byte_format format{"detentob", 1};
+
+  /// Its address stands for the type: this works without run-time type information.
+  template <class Observer>
+  static inline const char kind_of = 0;
 
   struct base {
     base() = default;
     base(const base&) = default;
     base& operator=(const base&) = delete;
     virtual ~base() = default;
+    [[nodiscard]] virtual const char* kind() const noexcept = 0;
     [[nodiscard]] virtual std::unique_ptr<base> clone() const = 0;
     virtual void observe(tensor_view<const float> x) = 0;
     [[nodiscard]] virtual std::size_t phases() const = 0;
@@ -16384,6 +16551,7 @@ class any_observer {
   struct holder final : base {
     explicit holder(Observer o) : observer(std::move(o)) {}
 
+    [[nodiscard]] const char* kind() const noexcept override { return &kind_of<Observer>; }
     [[nodiscard]] std::unique_ptr<base> clone() const override {
       return std::make_unique<holder>(observer);
     }
@@ -16409,9 +16577,9 @@ class any_observer {
       }
     }
     void merge(const base& other) override {
-      const auto* same = dynamic_cast<const holder*>(&other);
-      detail::require(same != nullptr, error_kind::invalid_argument,
+      detail::require(other.kind() == kind(), error_kind::invalid_argument,
                       "any_observer: merging an observer of another kind");
+      [[maybe_unused]] const auto* same = static_cast<const holder*>(&other);
       if constexpr (requires { observer.merge(same->observer); }) {
         observer.merge(same->observer);
       } else {
@@ -16937,14 +17105,19 @@ class min_max_observer {
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   [[nodiscard]] std::size_t count_nan() const noexcept { return count_nan_; }
 
-  /// The range seen. Throws invalid_argument if nothing, a NaN or an infinity was seen.
-  [[nodiscard]] value_range range() const {
-    detail::require(count_ > 0, error_kind::invalid_argument,
-                    "min_max_observer: nothing was observed");
-    detail::require(count_nan_ == 0, error_kind::invalid_argument, "min_max_observer: ", count_nan_,
-                    " of ", count_, " values are NaN");
+  /// Whether range() returns: something was seen, and nothing but finite values.
+  [[nodiscard]] bool is_finite() const noexcept {
+    return count_ > 0 && count_nan_ == 0 && std::isfinite(lower_) && std::isfinite(upper_);
+  }
+
+  /// The range seen. Throws invalid_argument if nothing, a NaN or an infinity was seen; `where` is
+  /// who says so, for observers that are made of this one.
+  [[nodiscard]] value_range range(const char* where = "min_max_observer") const {
+    detail::require(count_ > 0, error_kind::invalid_argument, where, ": nothing was observed");
+    detail::require(count_nan_ == 0, error_kind::invalid_argument, where, ": ", count_nan_, " of ",
+                    count_, " values are NaN");
     detail::require(std::isfinite(lower_) && std::isfinite(upper_), error_kind::invalid_argument,
-                    "min_max_observer: the range ", lower_, " .. ", upper_, " is not finite");
+                    where, ": the range ", lower_, " .. ", upper_, " is not finite");
     return {lower_, upper_};
   }
 
@@ -17246,7 +17419,8 @@ struct grid_mse_options {
   scale_solution best = detail::clipped_solution(d, d.magnitude(), scheme, "grid_mse");
   for (std::size_t i = 1; i < options.steps; ++i) {
     const double share = static_cast<double>(i) / static_cast<double>(options.steps - 1);
-    const double clip = d.magnitude() * std::fma(options.lowest - 1.0, share, 1.0);
+    const double clip =
+        d.magnitude() * (1.0 - detail::rounded_product(1.0 - options.lowest, share));
     const quant_params p = detail::clipped_params(d, clip, scheme);
     const double error =
         detail::mean_squared_error(d, p.scale, detail::caps_of(scheme.levels, p.zero_point));
@@ -17277,8 +17451,8 @@ struct grid_mse_options {
   for (int i = 0; i < 100 && clip > 0.0; ++i) {
     const detail::tail beyond = detail::tail_of(d, clip);
     const double inside = all.weight - beyond.weight;
-    const double next =
-        (std::min)(d.magnitude(), beyond.sum / std::fma(inside, noise, beyond.weight));
+    const double next = (std::min)(
+        d.magnitude(), beyond.sum / (beyond.weight + detail::rounded_product(inside, noise)));
     if (!(next > 0.0) || next == clip) {
       break;
     }
@@ -17538,10 +17712,10 @@ class assignment_search {
     const double more_b = (to.b - from.b).to_double();
     const double more_c = (to.c - from.c).to_double();
     // Where the lines cross, somewhere in [0, more_c]; rounding must not take it beyond.
-    const double over = std::fma(-lower, more_c, more_b);
+    const double over = more_b - rounded_product(lower, more_c);
     const double crossing = std::clamp(over / (upper - lower), 0.0, more_c);
     const double ends = (std::max)(gain_of(b, c), gain_of(b + more_b, c + more_c));
-    const double between = gain_of(std::fma(upper, crossing, b), c + crossing);
+    const double between = gain_of(b + rounded_product(upper, crossing), c + crossing);
     return (std::max)(ends, between) * (1.0 + 1e-12);
   }
 
@@ -17658,7 +17832,7 @@ inline void require_exact_grid(quant_scheme scheme) {
 /// square_sum - gain, over the weights: what no scale is below, but for the rounding of a few
 /// doubles of the size of square_sum.
 [[nodiscard]] inline double least_error(const distribution& d, double square_sum, double gain) {
-  const double exact = std::fma(-gain, d.unit() * d.unit(), square_sum);
+  const double exact = square_sum - rounded_product(gain, d.unit() * d.unit());
   return (std::max)(0.0, exact - square_sum * 1e-13) / static_cast<double>(d.weight());
 }
 
@@ -17688,8 +17862,8 @@ inline void require_exact_grid(quant_scheme scheme) {
   return exact_mse(distribution(x), scheme);
 }
 
-/// The same of the bins of a histogram that has `range`: values are known to lie in bins and to have
-/// certain means there, and the parameters are the best ones for those means.
+/// The same of the bins of a histogram that has `range`: values are known to lie in bins and to
+/// have certain means there, and the parameters are the best ones for those means.
 ///
 ///   objective     an upper bound of the error that the values have with these parameters
 ///   lower_bound   a lower bound of the error that they have with any parameters
@@ -17709,7 +17883,7 @@ inline void require_exact_grid(quant_scheme scheme) {
     const double largest = bin.largest;
     const double smallest = bin.smallest;
     if (!bin.excess_known) {
-      spread.add(std::fma(largest * largest, count, 0.0));
+      spread.add(detail::rounded_product(largest * largest, count));
       continue;
     }
     if (bin.largest == 0.0F) {
@@ -17719,7 +17893,7 @@ inline void require_exact_grid(quant_scheme scheme) {
         static_cast<double>(std::nextafter(bin.smallest, std::numeric_limits<float>::infinity())) -
         smallest;
     const double above = step * (static_cast<double>(bin.excess) / count);
-    spread.add(std::fma((std::max)(0.0, largest - smallest - above) * above, count, 0.0));
+    spread.add(detail::rounded_product((std::max)(0.0, largest - smallest - above) * above, count));
   }
   s.evidence.objective += spread.value() / static_cast<double>(means.weight());
   const distribution ends = distribution::of_bin_ends(bins, range);
@@ -17753,25 +17927,6 @@ DETENT_NAMESPACE_END
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
-
-/// The natural logarithm of a positive normal number, to about 1e-15 of it, with the same bits
-/// everywhere: those of std::log depend on the C library and on the processor.
-[[nodiscard]] inline double natural_log(double x) noexcept {
-  int exponent = 0;
-  double mantissa = std::frexp(x, &exponent);  // in [1/2, 1)
-  if (mantissa < 0.70710678118654752) {
-    mantissa *= 2.0;
-    --exponent;
-  }
-  // log m = 2 (z + z^3 / 3 + z^5 / 5 + ...) with |z| < 0.172
-  const double z = (mantissa - 1.0) / (mantissa + 1.0);
-  const double square = z * z;
-  double sum = 1.0 / 23.0;
-  for (int i = 21; i > 0; i -= 2) {
-    sum = std::fma(sum, square, 1.0 / i);
-  }
-  return std::fma(exponent, 0.69314718055994531, 2.0 * z * sum);
-}
 
 /// Bins of one sign that are not narrower than a width, with sums over all smaller ones.
 struct divergence_side {
@@ -17816,7 +17971,7 @@ struct divergence_side {
     for (std::size_t i = 0; i < size(); ++i) {
       const double c = static_cast<double>(count_of(i));
       extent.push_back(extent.back() + width[i]);
-      information.push_back(std::fma(c, natural_log(c / width[i]), information.back()));
+      information.push_back(information.back() + rounded_product(c, portable_log(c / width[i])));
     }
   }
   /// How many bins have their centre below `bound`, of which `first` are known to.
@@ -17941,7 +18096,7 @@ class divergence_search {
       kept += kept_count[s] == 0 ? 0.0 : static_cast<double>(side.count[kept_count[s]]);
     }
     const double total = static_cast<double>(total_);
-    double sum = total * natural_log(kept / total);
+    double sum = rounded_product(total, portable_log(kept / total));
     // What is clipped goes to the last bin of its side, which does not have it when quantized.
     for (int s = 0; s < 2; ++s) {
       const divergence_side& side = sides_[s];
@@ -17961,13 +18116,15 @@ class divergence_search {
       const double extent = side.extent[kept_count[s]] - side.extent[first];
       const double count = static_cast<double>(side.count_of(last));
       const double with_tail = count + tail;
-      sum += std::fma(with_tail, natural_log(with_tail), -count * natural_log(count));
-      sum = std::fma(-tail, natural_log(side.width[last]) + natural_log(mass / extent), sum);
+      sum += rounded_product(with_tail, portable_log(with_tail)) -
+             rounded_product(count, portable_log(count));
+      sum -= rounded_product(tail, portable_log(side.width[last]) + portable_log(mass / extent));
       // Of two events, the last bin and everything else, the divergence is no larger.
       const double p = with_tail / total;
       const double q = (std::min)(mass / extent * side.width[last] / kept, 1.0);
-      const double rest = p < 1.0 && q < 1.0 ? (1.0 - p) * natural_log((1.0 - p) / (1.0 - q)) : 0.0;
-      if (std::fma(p, natural_log(p / q), rest) > limit) {
+      const double rest =
+          p < 1.0 && q < 1.0 ? rounded_product(1.0 - p, portable_log((1.0 - p) / (1.0 - q))) : 0.0;
+      if (rounded_product(p, portable_log(p / q)) + rest > limit) {
         return infinity;
       }
     }
@@ -17982,7 +18139,7 @@ class divergence_search {
         extent += sides_[s].extent[first[s]];
       }
     }
-    sum = mass > 0.0 ? std::fma(-mass, natural_log(mass / extent), sum) : sum;
+    sum -= mass > 0.0 ? rounded_product(mass, portable_log(mass / extent)) : 0.0;
     for (int s = 0; s < 2; ++s) {
       const divergence_side& side = sides_[s];
       sum += kept_count[s] == 0 ? 0.0 : side.information[kept_count[s]];
@@ -17990,7 +18147,7 @@ class divergence_search {
         const std::size_t next = side.below((level + 0.5) * scale, first[s], kept_count[s]);
         if (next > first[s]) {
           const double m = static_cast<double>(side.count[next] - side.count[first[s]]);
-          sum = std::fma(-m, natural_log(m / (side.extent[next] - side.extent[first[s]])), sum);
+          sum -= rounded_product(m, portable_log(m / (side.extent[next] - side.extent[first[s]])));
         }
         first[s] = next;
       }
@@ -18117,6 +18274,1086 @@ using aciq_observer = solving_observer<bin_content::sums, detail::solve_aciq>;
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_OBSERVERS_HISTOGRAM_OBSERVERS_HPP
+// ---- detent/observers/inc.hpp ----
+// The histogram calibrators of Intel Neural Compressor for ONNX Runtime. They descend from ONNX
+// Runtime's own (ort.hpp) and share their histogram.
+//
+// A call of observe() stands for one array that the tool collects: a batch, or several of equal
+// shape that it would join. Results depend on that.
+//
+// A batch with a NaN or an infinity makes range() throw; the tool fails on either. An empty batch
+// changes nothing. Objects are values and not thread-safe; one per thread.
+//
+// Source: Intel Neural Compressor 2.6, adaptor/ox_utils/calibrator.py, under NumPy 2.
+#ifndef DETENT_OBSERVERS_INC_HPP
+#define DETENT_OBSERVERS_INC_HPP
+
+#include <cstddef>
+#include <span>
+
+// ---- detent/observers/linear_histogram.hpp ----
+// The growing histogram of the calibrators of ONNX Runtime and Intel Neural Compressor, and the
+// searches on it that both tools share.
+#ifndef DETENT_OBSERVERS_LINEAR_HISTOGRAM_HPP
+#define DETENT_OBSERVERS_LINEAR_HISTOGRAM_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+// ---- detent/observers/numpy.hpp ----
+// What NumPy 2 computes for arrays of floats, operation by operation: tools that are written in
+// Python get the last bits of their ranges from it.
+#ifndef DETENT_OBSERVERS_NUMPY_HPP
+#define DETENT_OBSERVERS_NUMPY_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+// ---- detent/observers/parity.hpp ----
+// What the observers of other tools have in common: whether a tool's bugs are reproduced or
+// repaired, and the order of phases.
+#ifndef DETENT_OBSERVERS_PARITY_HPP
+#define DETENT_OBSERVERS_PARITY_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+DETENT_NAMESPACE_BEGIN
+
+/// What an observer does where the tool that it stands for has a bug. Each observer that has the
+/// choice says what `fixed` changes.
+enum class parity : std::uint8_t {
+  as_published,  // what the tool returns
+  fixed,         // what it would return without the bug
+};
+
+namespace detail {
+
+/// The check of begin_phase(). Phase 0 has begun when an observer is made; to begin it once more
+/// is allowed as long as nothing was observed, so that a loop over all phases can begin each.
+inline void require_next_phase(std::size_t phase, std::size_t current, std::size_t phases,
+                               bool observed, const char* where) {
+  const bool is_first = phase == 0 && current == 0 && !observed;
+  require(is_first || (phase == current + 1 && phase < phases), error_kind::invalid_argument, where,
+          ": phase ", phase, " of ", phases, " can't begin in phase ", current,
+          observed ? "" : ", in which nothing was observed");
+}
+
+/// Adds a batch to `all` and returns it on its own.
+inline min_max_observer observe_batch(min_max_observer& all, std::span<const float> x,
+                                      const char* where) {
+  require(x.empty() || x.data() != nullptr, error_kind::invalid_argument, where,
+          ": null data with size ", x.size());
+  min_max_observer batch;
+  batch.observe(x);
+  all.merge(batch);
+  return batch;
+}
+
+/// average + constant * (x - average), every operation rounded to float.
+[[nodiscard]] inline float moving_average(float average, float x, float constant) noexcept {
+  return average + rounded_product(constant, x - average);
+}
+[[nodiscard]] inline value_range moving_average(value_range average, value_range x,
+                                                float constant) noexcept {
+  return {moving_average(average.lower, x.lower, constant),
+          moving_average(average.upper, x.upper, constant)};
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_PARITY_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace detail::numpy {
+
+/// np.sum of a dense array: up to 8 values one after the other, up to 128 in eight partial sums,
+/// more in two halves, the first of which is a multiple of 8.
+template <class T>
+[[nodiscard]] T sum(std::span<const T> x) noexcept {
+  constexpr std::size_t lanes = 8;
+  constexpr std::size_t block = 128;
+  const std::size_t n = x.size();
+  if (n > block) {
+    const std::size_t half = n / 2 - n / 2 % lanes;
+    return sum(x.first(half)) + sum(x.subspan(half));
+  }
+  std::size_t i = 0;
+  T total = 0;
+  if (n >= lanes) {
+    T s[lanes] = {};
+    for (; i < n - n % lanes; i += lanes) {
+      for (std::size_t lane = 0; lane < lanes; ++lane) {
+        s[lane] += x[i + lane];
+      }
+    }
+    total = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+  }
+  for (; i < n; ++i) {
+    total += x[i];
+  }
+  return total;
+}
+template <class T>
+[[nodiscard]] T sum(const std::vector<T>& x) noexcept {
+  return sum(std::span<const T>(x));
+}
+
+/// np.mean of a dense array; n > 0. The quotient of a float and a count is rounded to double first,
+/// which does not change it for counts below 2^24, and for larger ones is what NumPy does.
+[[nodiscard]] inline float mean(std::span<const float> x) noexcept {
+  return static_cast<float>(static_cast<double>(sum(x)) / static_cast<double>(x.size()));
+}
+
+/// a // b for b > 0.
+[[nodiscard]] inline float floor_divide(float a, float b) noexcept {
+  const float remainder = std::fmod(a, b);
+  const float quotient = (a - remainder) / b - (remainder < 0.0F ? 1.0F : 0.0F);
+  const float floor = std::floor(quotient);
+  return quotient - floor > 0.5F ? floor + 1.0F : floor;
+}
+
+/// The position of the first value of a sorted array that is not below `x`.
+template <class T>
+[[nodiscard]] std::size_t search_sorted(const std::vector<T>& sorted, T x) {
+  return static_cast<std::size_t>(std::lower_bound(sorted.begin(), sorted.end(), x) -
+                                  sorted.begin());
+}
+
+/// np.quantile of sorted values by linear interpolation between the two around (n - 1) * q. In
+/// double.
+[[nodiscard]] inline double quantile(std::span<const double> sorted, double q) noexcept {
+  const std::size_t last = sorted.size() - 1;
+  const double position = rounded_product(static_cast<double>(last), q);
+  const auto below = std::min(static_cast<std::size_t>(position), last);
+  const std::size_t above = std::min(below + 1, last);
+  const double t = position - static_cast<double>(below);
+  const double step = sorted[above] - sorted[below];
+  return t < 0.5 ? sorted[below] + rounded_product(step, t)
+                 : sorted[above] - rounded_product(step, 1.0 - t);
+}
+
+/// The bins of np.histogram for a number of bins and a range; an empty range is widened by 1/2 on
+/// either side.
+class uniform_bins {
+ public:
+  uniform_bins() = default;
+  uniform_bins(float first, float last, std::size_t bins, const char* where)
+      : first_(first == last ? first - 0.5F : first), last_(first == last ? last + 0.5F : last) {
+    const float length = last_ - first_;
+    require(std::isfinite(length), error_kind::invalid_argument, where, ": the range ", first,
+            " .. ", last, " is too long for a float");
+    const auto count = static_cast<float>(bins);
+    const float step = length / count;
+    edges_.resize(bins + 1);
+    for (std::size_t i = 0; i < bins; ++i) {
+      const auto at = static_cast<float>(i);
+      const float distance =
+          step == 0.0F ? rounded_product(at / count, length) : rounded_product(at, step);
+      edges_[i] = distance + first_;
+    }
+    edges_[bins] = last_;
+    for (std::size_t i = 0; i < bins; ++i) {
+      require(edges_[i] < edges_[i + 1], error_kind::invalid_argument, where, ": ", bins,
+              " bins are too many for the range ", first_, " .. ", last_,
+              ": no float lies between some of their edges");
+    }
+  }
+
+  [[nodiscard]] const std::vector<float>& edges() const noexcept { return edges_; }
+
+  /// Counts each value of the range.
+  void count(std::span<const float> x, std::span<std::uint64_t> counts) const noexcept {
+    const std::size_t bins = edges_.size() - 1;
+    const auto bins_in_float = static_cast<float>(bins);
+    const float length = last_ - first_;
+    for (const float value : x) {
+      if (!(value >= first_ && value <= last_)) {
+        continue;
+      }
+      auto bin = static_cast<std::size_t>((value - first_) / length * bins_in_float);
+      bin -= bin == bins ? 1U : 0U;
+      // Rounding may have put a value next to an edge on the wrong side of it.
+      bin -= value < edges_[bin] ? 1U : 0U;
+      bin += bin + 1 != bins && value >= edges_[bin + 1] ? 1U : 0U;
+      ++counts[bin];
+    }
+  }
+
+  friend bool operator==(const uniform_bins&, const uniform_bins&) = default;
+
+ private:
+  float first_ = 0.0F;
+  float last_ = 0.0F;
+  std::vector<float> edges_;
+};
+
+/// np.arange(start, stop, step) of floats: their number and the second one are found in float, the
+/// values in double.
+[[nodiscard]] inline std::vector<double> arange(float start, float stop, float step) {
+  const float count = std::ceil((stop - start) / step);
+  std::vector<double> values(count > 0.0F ? static_cast<std::size_t>(count) : 0);
+  const double first = start;
+  const double distance = static_cast<double>(start + step) - first;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = first + rounded_product(static_cast<double>(i), distance);
+  }
+  return values;
+}
+
+/// np.histogram with given edges, which do not decrease: a bin holds its lower edge, the last one
+/// both.
+inline void count_between(std::span<const double> edges, std::span<const float> x,
+                          std::span<std::uint64_t> counts) {
+  for (const float value : x) {
+    const double v = value;
+    if (v < edges.front() || v > edges.back()) {
+      continue;
+    }
+    const auto above = std::upper_bound(edges.begin(), edges.end(), v) - edges.begin();
+    ++counts[std::min(static_cast<std::size_t>(above), counts.size()) - 1];
+  }
+}
+
+}  // namespace detail::numpy
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_NUMPY_HPP
+// ---- detent/scale_rules.hpp ----
+// Scale and zero point from a range as other tools compute them, bit for bit and with their bugs,
+// beside the canonical rule (reference::params_from_range): for whoever has to reproduce a model
+// that another tool has quantized.
+//
+// [lower, upper] is the range extended to include zero, magnitude = max(-lower, upper), and
+// steps = qmax - qmin. "In double" and "in float" say in which precision a rule works; every
+// operation is rounded once, and a scale found in double is rounded to float last of all. round()
+// is round_half_even.
+#ifndef DETENT_SCALE_RULES_HPP
+#define DETENT_SCALE_RULES_HPP
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+DETENT_NAMESPACE_BEGIN
+
+/// Whose arithmetic makes a scale and a zero point of a range.
+enum class scale_rule : std::uint8_t {
+  canonical,  // reference::params_from_range
+  ppq,        // PPQ
+  ort,        // the quantization tool of ONNX Runtime
+  inc,        // Intel Neural Compressor, ONNX Runtime adaptor
+  nncf,       // NNCF
+  torch,      // the observers of PyTorch
+  tensorrt,   // TensorRT
+};
+
+/// The name that command lines and messages use.
+[[nodiscard]] constexpr const char* name(scale_rule rule) noexcept {
+  switch (rule) {
+    case scale_rule::canonical:
+      return "canonical";
+    case scale_rule::ppq:
+      return "ppq";
+    case scale_rule::ort:
+      return "ort";
+    case scale_rule::inc:
+      return "inc";
+    case scale_rule::nncf:
+      return "nncf";
+    case scale_rule::torch:
+      return "torch";
+    case scale_rule::tensorrt:
+      return "tensorrt";
+  }
+  return "unknown";
+}
+
+/// How the exponent of a power of two is rounded.
+enum class power_of_two_rounding : std::uint8_t {
+  up,       // ceil(log2(scale)): PPQ's ROUND_UP, for its min/max observers
+  half_up,  // floor(log2(scale) + 1/2): PPQ's ROUND_HALF_UP, for its KL observer
+};
+
+namespace reference {
+
+/// The smallest range that contains `range` and zero.
+[[nodiscard]] inline value_range including_zero(value_range range) noexcept {
+  return {range.lower < 0.0F ? range.lower : 0.0F, range.upper > 0.0F ? range.upper : 0.0F};
+}
+
+/// The largest |x| of a range that includes zero.
+[[nodiscard]] inline float magnitude(value_range range) noexcept {
+  return -range.lower > range.upper ? -range.lower : range.upper;
+}
+
+/// The length that the rules in double divide by the steps; exact but for the subtraction.
+///
+///   asymmetric  upper - lower
+///   symmetric   2 * magnitude
+[[nodiscard]] inline double extent(value_range range, bool symmetric) noexcept {
+  const value_range r = including_zero(range);
+  return symmetric ? 2.0 * static_cast<double>(magnitude(r))
+                   : static_cast<double>(r.upper) - static_cast<double>(r.lower);
+}
+
+/// PPQ, per tensor. In double.
+///
+///   asymmetric  scale = max((upper - lower) / steps, 1e-8)
+///               zero_point = round(-lower / scale)
+///   symmetric   scale = max(2 * magnitude / steps, 1e-8)
+///               zero_point = 0
+///
+/// Bugs of PPQ: the asymmetric zero point leaves out qmin, so that it is right only for grids that
+/// begin at 0 and may lie outside all others; the symmetric one is 0 on unsigned grids, too. On
+/// -128..127 the symmetric divisor is 127.5, so that `magnitude` itself clips half a step. Per
+/// channel PPQ takes upper - lower in float; that differs from this only where the grid is
+/// asymmetric.
+///
+/// Source: PPQ 0.6.6, minmax_to_scale_offset.
+///
+/// The ends may be doubles, as those that PPQ's MSE observer hands over.
+[[nodiscard]] inline quant_params params_from_ends_ppq(double lower, double upper,
+                                                       quant_scheme scheme) noexcept {
+  constexpr double smallest_scale = 1e-8;
+  const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
+  const double low = lower < 0.0 ? lower : 0.0;
+  const double high = upper > 0.0 ? upper : 0.0;
+  const double length = scheme.symmetric ? 2.0 * (-low > high ? -low : high) : high - low;
+  const double quotient = length / steps;
+  const double scale = quotient > smallest_scale ? quotient : smallest_scale;
+  return {static_cast<float>(scale),
+          scheme.symmetric ? 0 : static_cast<std::int32_t>(round_half_even(-low / scale))};
+}
+[[nodiscard]] inline quant_params params_from_range_ppq(value_range range,
+                                                        quant_scheme scheme) noexcept {
+  return params_from_ends_ppq(range.lower, range.upper, scheme);
+}
+
+/// The quantization tool of ONNX Runtime without a minimum real range. In double.
+///
+///   asymmetric  scale = (upper - lower) / steps
+///               zero_point = round(qmin - lower / scale)
+///   symmetric   scale = 2 * magnitude / steps
+///               zero_point = round((qmin + qmax) / 2)
+///   scale < FLT_MIN, either way: scale = 1, zero_point = 0
+///
+/// qmin <= 0 <= qmax. The tool's own grids are 0..255, -128..127, symmetric 0..254 and -127..127,
+/// reduced 0..127 and -64..64. The sum is rounded, not the quotient: on a grid with an odd qmin a
+/// tie goes the other way than in the canonical rule. The zero point of an empty range is 0 on
+/// signed grids as well.
+///
+/// Source: ONNX Runtime 1.31, compute_scale_zp. Earlier releases took upper - lower in float.
+[[nodiscard]] inline quant_params params_from_range_ort(value_range range,
+                                                        quant_scheme scheme) noexcept {
+  const double qmin = scheme.levels.qmin;
+  const double qmax = scheme.levels.qmax;
+  const double scale = extent(range, scheme.symmetric) / (qmax - qmin);
+  if (scale < static_cast<double>(std::numeric_limits<float>::min())) {
+    return {1.0F, 0};
+  }
+  const double lower = including_zero(range).lower;
+  const double exact_zero_point = scheme.symmetric ? (qmin + qmax) / 2.0 : qmin - lower / scale;
+  return {static_cast<float>(scale), static_cast<std::int32_t>(round_half_even(exact_zero_point))};
+}
+
+/// Intel Neural Compressor, ONNX Runtime adaptor, per tensor. In double.
+///
+///   asymmetric  on 0..255 or 0..127 (reduced)
+///               scale = (upper - lower) / steps, zero_point = round(-lower / scale)
+///   symmetric   on -127..127 or -64..64 (reduced)
+///               scale = 2 * magnitude / steps, zero_point = 0
+///   an empty range: scale = 1, zero_point = 0
+///
+/// Bug of the tool: where the scale in double is exactly 1, the zero point is 0, whatever the
+/// range. Nothing keeps a tiny scale from rounding to the float 0. Per channel, symmetric scales
+/// are the same except that 2 * magnitude is taken in float, which matters where it overflows.
+///
+/// Source: Intel Neural Compressor 2.6, calculate_scale_zp; its capability tables name int8 only as
+/// symmetric and uint8 only as asymmetric.
+[[nodiscard]] inline quant_params params_from_range_inc(value_range range,
+                                                        quant_scheme scheme) noexcept {
+  const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
+  const double length = extent(range, scheme.symmetric);
+  const double scale = length > 0.0 ? length / steps : 1.0;
+  const double lower = including_zero(range).lower;
+  const bool zero = scheme.symmetric || scale == 1.0;
+  return {static_cast<float>(scale),
+          zero ? 0 : static_cast<std::int32_t>(round_half_even(-lower / scale))};
+}
+
+namespace nncf {
+
+/// NNCF's range tuning: moves one end outwards, so that zero falls on an integer level, q. `range`
+/// includes zero and is not empty; N = steps. In float.
+///
+///   q = round(-lower * (N / (upper - lower)))
+///   lower' = q / (q - N) * upper  if q < N, else lower
+///   upper' = (q - N) / q * lower  if q > 0, else upper
+///   result = (lower', upper) if upper - lower' > upper' - lower, else (lower, upper')
+///
+/// One of the two candidates is a larger range and the other a smaller one, and the larger is
+/// taken. Where q is 0 or N, the range stays as it is: an end that is less than half a step from
+/// zero keeps zero off the levels.
+[[nodiscard]] inline value_range tuned(value_range range, float steps) noexcept {
+  const float steps_per_unit = steps / (range.upper - range.lower);
+  const float q = reference::round_half_even(detail::rounded_product(-range.lower, steps_per_unit));
+  const float lower =
+      q < steps ? detail::rounded_product(q / (q - steps), range.upper) : range.lower;
+  const float upper =
+      q > 0.0F ? detail::rounded_product((q - steps) / q, range.lower) : range.upper;
+  return range.upper - lower > upper - range.lower ? value_range{lower, range.upper}
+                                                   : value_range{range.lower, upper};
+}
+
+[[nodiscard]] inline quant_params asymmetric_params(value_range range, grid levels) noexcept {
+  constexpr float shortest = 8e-4F;
+  constexpr float smallest_scale = std::numeric_limits<float>::epsilon();
+  const float length = range.upper - range.lower;
+  if (length > std::numeric_limits<float>::max()) {
+    return {smallest_scale, levels.qmin};
+  }
+  const float widening = length > shortest ? 0.0F : shortest;
+  const auto steps = static_cast<float>(levels.qmax - levels.qmin);
+  const value_range r =
+      tuned(including_zero({range.lower - widening, range.upper + widening}), steps);
+  const float scale = (r.upper - r.lower) / steps;
+  return {scale, to_grid(-r.lower / scale, levels.qmin, levels)};
+}
+
+[[nodiscard]] inline quant_params symmetric_params(value_range range, grid levels,
+                                                   float largest_magnitude) noexcept {
+  constexpr float dead_channel = 0.01F;
+  constexpr float smallest_magnitude = 8e-5F;
+  const float own = magnitude(including_zero(range));
+  const float relative_floor = dead_channel * largest_magnitude;
+  const float floor = relative_floor > smallest_magnitude ? relative_floor : smallest_magnitude;
+  const float high = own > floor ? own : floor;
+
+  const bool narrow = levels.qmin == -levels.qmax;
+  const bool is_unsigned = levels.qmin == 0;
+  const auto steps = static_cast<float>(levels.qmax - levels.qmin);
+  const float low = is_unsigned && !(range.lower < 0.0F) ? 0.0F
+                    : narrow                             ? -high
+                                                         : -high * (steps + 1.0F) / (steps - 1.0F);
+  return {(high - low) / steps, is_unsigned && low < 0.0F ? (levels.qmax + 1) / 2 : 0};
+}
+
+}  // namespace nncf
+
+/// NNCF's min-max algorithm, with the scale and zero point that it exports to ONNX. In float.
+///
+///   asymmetric  ends = the range, moved out by 8e-4 each if it is no longer than 8e-4, then
+///               extended to zero, then nncf::tuned(ends)
+///               scale = (upper - lower) / steps, zero_point = qmin - round(lower / scale)
+///   symmetric   high = max(magnitude, 0.01 * largest_magnitude, 8e-5)
+///               low = -high on a narrow grid (-127..127, NNCF's weights)
+///                     0 on an unsigned grid where the range has nothing negative
+///                     -high * levels / (levels - 2) else, with levels = steps + 1
+///               scale = (high - low) / steps, zero_point = qmin - round(low / scale), which is 0,
+///               or the middle of an unsigned grid whose `low` is negative
+///
+/// `largest_magnitude` is the largest |x| over all channels of the tensor, of which this range is
+/// one: the floor of dead channels. 0 stands for a tensor of one channel. Only symmetric schemes
+/// look at it. The constants are the nearest floats, as in NumPy 2 and PyTorch; under NumPy 1 the
+/// floor of a dead channel may differ in the last bit.
+///
+/// The grid has 2^bits levels, or is the narrow symmetric one. NNCF itself chooses int8 for weights
+/// and for activations with anything negative, else uint8; here the grid says which, and a signed
+/// grid is "signedness forced". NNCF's floor of the scale, FLT_EPSILON, never acts: the floors of
+/// the range are higher. Its overflow fix doubles the symmetric scale exactly (254 / 127).
+///
+/// Bug of NNCF: where upper - lower overflows, the widening is NaN, NaN compares as not below zero,
+/// both ends become 0, and the scale is FLT_EPSILON with zero_point qmin.
+///
+/// Source: NNCF 2.14, nncf/quantization/fake_quantize.py.
+[[nodiscard]] inline quant_params params_from_range_nncf(value_range range, quant_scheme scheme,
+                                                         float largest_magnitude = 0.0F) noexcept {
+  return scheme.symmetric ? nncf::symmetric_params(range, scheme.levels, largest_magnitude)
+                          : nncf::asymmetric_params(range, scheme.levels);
+}
+
+/// The observers of PyTorch (MinMax, MovingAverage, Histogram and their kin) on a CPU. In float.
+///
+///   asymmetric  scale = max((upper - lower) / steps, FLT_EPSILON)
+///               zero_point = qmin - round(lower / scale)
+///   symmetric   scale = max(magnitude / (steps / 2), FLT_EPSILON)
+///               zero_point = 0 on signed grids, 128 on 0..255, floor((qmin + qmax) / 2) on other
+///               unsigned ones
+///
+/// qmin <= 0 <= qmax. PyTorch takes 128 for every unsigned grid that the caller has not given by
+/// its ends, 0..127 by reduce_range among them, where it lies outside; and it takes 127 for a
+/// 0..255 that the caller has given. Neither can be told from the grid, and neither is reproduced.
+/// On a GPU PyTorch may multiply by the reciprocal of the divisor.
+///
+/// Source: torch.ao.quantization, UniformQuantizationObserverBase, from knowledge of PyTorch 2.
+[[nodiscard]] inline quant_params params_from_range_torch(value_range range,
+                                                          quant_scheme scheme) noexcept {
+  constexpr float smallest_scale = std::numeric_limits<float>::epsilon();
+  const grid levels = scheme.levels;
+  const value_range r = including_zero(range);
+  const auto steps = static_cast<float>(levels.qmax - levels.qmin);
+  const float quotient =
+      scheme.symmetric ? magnitude(r) / (steps / 2.0F) : (r.upper - r.lower) / steps;
+  const float scale = quotient > smallest_scale ? quotient : smallest_scale;
+  if (!scheme.symmetric) {
+    return {scale, to_grid(-r.lower / scale, levels.qmin, levels)};
+  }
+  const bool is_signed = levels.qmin < 0;
+  return {scale, is_signed ? 0 : levels == full_grid<std::uint8_t> ? 128 : levels.qmax / 2};
+}
+
+/// TensorRT. In float.
+///
+///   scale = magnitude / 127, zero_point = 0
+///
+/// Symmetric on -128..127 (TensorRT clips there) or -127..127 only, with the same scale. The scale
+/// of an empty range is 0, which TensorRT refuses.
+///
+/// Source: TensorRT's documentation of explicit quantization; that the quotient is a float one is
+/// from knowledge of NVIDIA's toolkits.
+[[nodiscard]] inline quant_params params_from_range_tensorrt(value_range range) noexcept {
+  return {magnitude(including_zero(range)) / 127.0F, 0};
+}
+
+/// The power of two that `scale` (positive, finite) is projected to: 2^ceil(log2(scale)) or
+/// 2^floor(log2(scale) + 1/2). Exact: the exponent is read, not computed, and the halfway point,
+/// which is irrational, is compared with the mantissa. PPQ computes log2 in double; for every float
+/// the two agree. The argument is a double since PPQ's KL observer projects before it rounds the
+/// scale to float.
+///
+///   scale     0.25  0.3   0.354  0.5
+///   up        0.25  0.5   0.5    0.5
+///   half_up   0.25  0.25  0.5    0.5
+[[nodiscard]] inline double project_to_power_of_two(double scale,
+                                                    power_of_two_rounding rounding) noexcept {
+  constexpr double sqrt_half = 0x1.6a09e667f3bcdp-1;  // the smallest double above sqrt(1/2)
+  int exponent = 0;
+  const double mantissa = std::frexp(scale, &exponent);  // 0.5 <= mantissa < 1
+  const bool down = rounding == power_of_two_rounding::up ? mantissa == 0.5 : mantissa < sqrt_half;
+  return std::ldexp(1.0, down ? exponent - 1 : exponent);
+}
+
+}  // namespace reference
+
+namespace detail {
+
+[[nodiscard]] inline bool is_nncf_scheme(quant_scheme scheme) noexcept {
+  const auto qmin = scheme.levels.qmin;
+  const auto above_qmax = static_cast<std::uint32_t>(scheme.levels.qmax) + 1U;
+  const bool narrow = scheme.symmetric && qmin == -scheme.levels.qmax;
+  const bool full = qmin == 0 || (qmin < 0 && static_cast<std::uint32_t>(-qmin) == above_qmax);
+  return scheme.levels.qmax > 0 && std::has_single_bit(above_qmax) && (narrow || full);
+}
+
+/// Whether the tool has such quantizers at all.
+[[nodiscard]] inline bool is_expressible(quant_scheme scheme, scale_rule rule) noexcept {
+  const grid levels = scheme.levels;
+  switch (rule) {
+    case scale_rule::canonical:
+    case scale_rule::ppq:
+      return true;
+    case scale_rule::ort:
+    case scale_rule::torch:
+      return levels.qmin <= 0 && levels.qmax >= 0;
+    case scale_rule::inc:
+      return scheme.symmetric ? levels == narrow_grid<std::int8_t> || levels == grid{-64, 64}
+                              : levels == full_grid<std::uint8_t> || levels == grid{0, 127};
+    case scale_rule::nncf:
+      return is_nncf_scheme(scheme);
+    case scale_rule::tensorrt:
+      return scheme.symmetric &&
+             (levels == full_grid<std::int8_t> || levels == narrow_grid<std::int8_t>);
+  }
+  return false;
+}
+
+}  // namespace detail
+
+/// The scale and zero point of `range` as `rule` computes them; see the function
+/// reference::params_from_range_<rule> of each, and reference::params_from_range for canonical.
+///
+/// `largest_magnitude` is the largest |x| over all channels of the tensor where `range` is that of
+/// one of them; only nncf looks at it, and takes 0 to say that there is but one.
+///
+/// The zero point is what the tool would store. That of ppq may lie outside the grid, where
+/// quantize() refuses it.
+///
+/// Throws invalid_argument for a range or grid that the canonical rule refuses, if
+/// largest_magnitude is negative or not finite, or if the scale is not a positive finite number
+/// (inc where it vanishes in float, tensorrt for an empty range, overflow in float); unsupported if
+/// the tool has no such scheme.
+[[nodiscard]] inline quant_params params_from_range(value_range range, quant_scheme scheme,
+                                                    scale_rule rule,
+                                                    float largest_magnitude = 0.0F) {
+  quant_params p = params_from_range(range, scheme);  // checks the range and the grid
+  detail::require(std::isfinite(largest_magnitude) && largest_magnitude >= 0.0F,
+                  error_kind::invalid_argument, "params_from_range: largest magnitude ",
+                  largest_magnitude, " is negative or not finite");
+  detail::require(detail::is_expressible(scheme, rule), error_kind::unsupported,
+                  "params_from_range: rule ", name(rule), " has no ",
+                  scheme.symmetric ? "symmetric" : "asymmetric", " scheme on ", scheme.levels.qmin,
+                  "..", scheme.levels.qmax);
+  switch (rule) {
+    case scale_rule::canonical:
+      break;
+    case scale_rule::ppq:
+      p = reference::params_from_range_ppq(range, scheme);
+      break;
+    case scale_rule::ort:
+      p = reference::params_from_range_ort(range, scheme);
+      break;
+    case scale_rule::inc:
+      p = reference::params_from_range_inc(range, scheme);
+      break;
+    case scale_rule::nncf:
+      p = reference::params_from_range_nncf(range, scheme, largest_magnitude);
+      break;
+    case scale_rule::torch:
+      p = reference::params_from_range_torch(range, scheme);
+      break;
+    case scale_rule::tensorrt:
+      p = reference::params_from_range_tensorrt(range);
+      break;
+  }
+  detail::require(std::isfinite(p.scale) && p.scale > 0.0F, error_kind::invalid_argument,
+                  "params_from_range: rule ", name(rule), " gives ", range.lower, " .. ",
+                  range.upper, " the scale ", p.scale);
+  return p;
+}
+
+/// The power of two that `scale` is projected to; see reference::project_to_power_of_two.
+///
+/// With power_of_two_rounding::up on the scale of a symmetric scheme by rule ppq, this is PPQ's
+/// POWER_OF_2 policy to the bit. (PPQ projects the scale in double. That makes no difference: the
+/// quotient of a float magnitude is either a power of two or over half a float's step above it.)
+///
+/// Throws invalid_argument if the scale is not a positive finite number, or if it rounds up to
+/// 2^128.
+[[nodiscard]] inline float project_to_power_of_two(float scale, power_of_two_rounding rounding) {
+  detail::require_scale(scale, "project_to_power_of_two");
+  const auto power = static_cast<float>(reference::project_to_power_of_two(scale, rounding));
+  detail::require(std::isfinite(power), error_kind::invalid_argument,
+                  "project_to_power_of_two: scale ", scale, " rounds up to 2^128");
+  return power;
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SCALE_RULES_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// A histogram that one huge value in a late batch makes grow beyond this is refused.
+inline constexpr std::size_t largest_histogram = std::size_t{1} << 22;
+
+inline void require_bins(float bins, const char* where) {
+  require(bins <= static_cast<float>(largest_histogram), error_kind::unsupported, where,
+          ": the histogram would grow to ", bins, " bins, more than ", largest_histogram,
+          "; the largest value of the first batch is too small for those that followed");
+}
+
+/// Counts in bins of equal width on -threshold .. threshold. A batch with a larger magnitude adds
+/// whole bins of (about) the same width at both ends; the old counts keep their place.
+class symmetric_histogram {
+ public:
+  explicit symmetric_histogram(std::size_t bins) : counts_(bins) {}
+
+  /// x, finite and not empty, whose values lie in `range`.
+  void add(std::span<const float> x, value_range range, const char* where) {
+    const float magnitude = std::max(std::fabs(range.lower), std::fabs(range.upper));
+    const bool is_first = bins_.edges().empty();
+    if (is_first || (magnitude > threshold_ && threshold_ == 0.0F)) {
+      bins_ = numpy::uniform_bins(-magnitude, magnitude, counts_.size(), where);
+      threshold_ = magnitude;
+    } else if (magnitude > threshold_) {
+      grow(magnitude, where);
+    }
+    bins_.count(x, counts_);
+  }
+
+  [[nodiscard]] const std::vector<std::uint64_t>& counts() const noexcept { return counts_; }
+  [[nodiscard]] const std::vector<float>& edges() const noexcept { return bins_.edges(); }
+
+  friend bool operator==(const symmetric_histogram&, const symmetric_histogram&) = default;
+
+ private:
+  void grow(float magnitude, const char* where) {
+    const std::size_t old_bins = counts_.size();
+    const float width = 2.0F * threshold_ / static_cast<float>(old_bins);
+    const float added = numpy::floor_divide(magnitude - threshold_, width) + 1.0F;
+    require_bins(static_cast<float>(old_bins) + 2.0F * added, where);
+    const auto at_each_end = static_cast<std::size_t>(added);
+    const float threshold = rounded_product(added, width) + threshold_;
+    numpy::uniform_bins bins(-threshold, threshold, old_bins + 2 * at_each_end, where);
+    std::vector<std::uint64_t> counts(old_bins + 2 * at_each_end);
+    std::copy(counts_.begin(), counts_.end(),
+              counts.begin() + static_cast<std::ptrdiff_t>(at_each_end));
+    bins_ = std::move(bins);
+    counts_ = std::move(counts);
+    threshold_ = threshold;
+  }
+
+  float threshold_ = 0.0F;
+  numpy::uniform_bins bins_;
+  std::vector<std::uint64_t> counts_;
+};
+
+/// The part of all values in bins 0..i, for each i: quotients in double, added up in order.
+[[nodiscard]] inline std::vector<double> cumulative_shares(
+    const std::vector<std::uint64_t>& counts) {
+  std::uint64_t total = 0;
+  for (const std::uint64_t count : counts) {
+    total += count;
+  }
+  std::vector<double> shares(counts.size());
+  double sum = 0.0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    sum += static_cast<double>(counts[i]) / static_cast<double>(total);
+    shares[i] = sum;
+  }
+  return shares;
+}
+
+/// `range` without what lies outside of the values that were seen.
+[[nodiscard]] inline value_range within(value_range range, value_range seen) noexcept {
+  return {range.lower < seen.lower ? seen.lower : range.lower,
+          range.upper > seen.upper ? seen.upper : range.upper};
+}
+
+/// The lower edges of the bins in which the cumulative share reaches (100 - percentile) / 200 and
+/// 1 - (100 - percentile) / 200, within `seen`.
+[[nodiscard]] inline value_range percentile_range(const symmetric_histogram& histogram,
+                                                  double percentile, value_range seen) {
+  const std::vector<double> shares = cumulative_shares(histogram.counts());
+  const double cut = (100.0 - percentile) / 200.0;
+  return within({histogram.edges()[numpy::search_sorted(shares, cut)],
+                 histogram.edges()[numpy::search_sorted(shares, 1.0 - cut)]},
+                seen);
+}
+
+/// Whose arithmetic sums up the divergence.
+enum class entropy_arithmetic : std::uint8_t {
+  numpy,  // quotient, logarithm and product are floats
+  scipy,  // scipy.special.rel_entr: each term in double, rounded to float
+};
+
+/// The search for the pair of edges, symmetric about the middle of the histogram, between which the
+/// counts resemble their own quantization most, in the sense of the Kullback-Leibler divergence;
+/// see ort::entropy_observer.
+class entropy_search {
+ public:
+  entropy_search(const std::vector<std::uint64_t>& counts, std::size_t quantized_bins,
+                 parity behaviour, entropy_arithmetic arithmetic, const char* where)
+      : counts_(counts),
+        quantized_bins_(quantized_bins),
+        behaviour_(behaviour),
+        arithmetic_(arithmetic),
+        where_(where) {}
+
+  /// The indices of the two edges.
+  [[nodiscard]] std::pair<std::size_t, std::size_t> best() {
+    const std::size_t bins = counts_.size();
+    const std::size_t middle = bins / 2;
+    std::pair<std::size_t, std::size_t> edges{};
+    float least = 0.0F;
+    for (std::size_t half = quantized_bins_ / 2; half <= middle; ++half) {
+      const std::size_t first = middle - half;
+      const std::size_t last = std::min(middle + half + 1, bins);
+      const float divergence = divergence_of(first, last);
+      if (half == quantized_bins_ / 2 || divergence < least) {
+        least = divergence;
+        edges = {first, last};
+      }
+    }
+    return edges;
+  }
+
+ private:
+  static constexpr float infinity = std::numeric_limits<float>::infinity();
+
+  [[nodiscard]] std::uint64_t sum(std::size_t first, std::size_t last) const noexcept {
+    std::uint64_t total = 0;
+    for (std::size_t i = first; i < last; ++i) {
+      total += counts_[i];
+    }
+    return total;
+  }
+
+  [[nodiscard]] float divergence_of(std::size_t first, std::size_t last) {
+    const std::size_t size = last - first;
+    p_.resize(size);
+    q_.assign(size, 0.0);
+    for (std::size_t i = 0; i < size; ++i) {
+      p_[i] = static_cast<double>(counts_[first + i]);
+    }
+    p_.front() += static_cast<double>(sum(0, first));
+    p_.back() += static_cast<double>(sum(last, counts_.size()));
+
+    const std::size_t merged = size / quantized_bins_;
+    for (std::size_t group = 0; group < quantized_bins_; ++group) {
+      const bool is_last = group + 1 == quantized_bins_;
+      const std::size_t begin = group * merged;
+      const std::size_t end = is_last ? size : begin + merged;
+      const std::size_t spread_end =
+          behaviour_ == parity::fixed ? end : begin + merged;  // the rest gets nothing
+      const auto nonzero = std::count_if(p_.begin() + static_cast<std::ptrdiff_t>(begin),
+                                         p_.begin() + static_cast<std::ptrdiff_t>(spread_end),
+                                         [](double count) { return count != 0.0; });
+      if (nonzero == 0) {
+        continue;
+      }
+      const double share =
+          static_cast<double>(sum(first + begin, first + end)) / static_cast<double>(nonzero);
+      for (std::size_t i = begin; i < spread_end; ++i) {
+        q_[i] = behaviour_ == parity::fixed ? (p_[i] != 0.0 ? share : 0.0) : std::floor(share);
+      }
+    }
+    return smooth(p_, smooth_p_) && smooth(q_, smooth_q_) ? divergence() : infinity;
+  }
+
+  /// Takes a little from what isn't zero and gives 0.0001 to what is. False where there is nothing
+  /// to take from.
+  [[nodiscard]] bool smooth(const std::vector<double>& counts, std::vector<float>& result) const {
+    constexpr double given = 1e-4;
+    const auto zeros = std::count(counts.begin(), counts.end(), 0.0);
+    const auto others = static_cast<std::ptrdiff_t>(counts.size()) - zeros;
+    if (others == 0) {
+      return false;
+    }
+    const double taken = given * static_cast<double>(zeros) / static_cast<double>(others);
+    result.resize(counts.size());
+    bool is_positive = taken < 1.0;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      result[i] =
+          static_cast<float>(counts[i]) + static_cast<float>(counts[i] == 0.0 ? given : -taken);
+      is_positive = is_positive && result[i] > 0.0F;
+    }
+    require(is_positive || behaviour_ == parity::fixed, error_kind::unsupported, where_,
+            ": the tool's assertion fails: ", zeros, " bins are empty, ", others, " are not");
+    return is_positive;
+  }
+
+  [[nodiscard]] float divergence() {
+    const float p_sum = numpy::sum(smooth_p_);
+    const float q_sum = numpy::sum(smooth_q_);
+    // Neighbours are often alike, empty bins above all.
+    float p_before = 0.0F;
+    float q_before = 0.0F;
+    float term = 0.0F;
+    for (std::size_t i = 0; i < smooth_p_.size(); ++i) {
+      if (smooth_p_[i] != p_before || smooth_q_[i] != q_before) {
+        p_before = smooth_p_[i];
+        q_before = smooth_q_[i];
+        term = term_of(p_before / p_sum, q_before / q_sum);
+      }
+      smooth_p_[i] = term;
+    }
+    return numpy::sum(smooth_p_);
+  }
+
+  /// p * log(p / q).
+  [[nodiscard]] float term_of(float p, float q) const {
+    if (!(p > 0.0F && q > 0.0F)) {
+      return infinity;
+    }
+    if (arithmetic_ == entropy_arithmetic::numpy) {
+      return rounded_product(p, static_cast<float>(portable_log(static_cast<double>(p / q))));
+    }
+    const auto wide = static_cast<double>(p);
+    return static_cast<float>(rounded_product(wide, portable_log(wide / static_cast<double>(q))));
+  }
+
+  const std::vector<std::uint64_t>& counts_;
+  std::size_t quantized_bins_;
+  parity behaviour_;
+  entropy_arithmetic arithmetic_;
+  const char* where_;
+  std::vector<double> p_;
+  std::vector<double> q_;
+  std::vector<float> smooth_p_;
+  std::vector<float> smooth_q_;
+};
+
+/// What the entropy observers of both tools are: a histogram and the search on it.
+class entropy_histogram {
+ public:
+  entropy_histogram(std::size_t bins, std::size_t quantized_bins, parity behaviour,
+                    const char* where)
+      : quantized_bins_(quantized_bins),
+        behaviour_(behaviour),
+        histogram_(behaviour == parity::fixed ? std::max(bins, sufficient * quantized_bins)
+                                              : bins) {
+    require(quantized_bins > 0 && bins >= quantized_bins && bins <= largest_histogram,
+            error_kind::invalid_argument, where, ": ", bins, " bins for ", quantized_bins,
+            " quantized ones");
+    require(histogram_.counts().size() <= largest_histogram, error_kind::invalid_argument, where,
+            ": too many quantized bins, ", quantized_bins);
+  }
+
+  void observe(std::span<const float> x, const char* where) {
+    const min_max_observer batch = observe_batch(seen_, x, where);
+    if (batch.is_finite()) {
+      histogram_.add(x, batch.range(), where);
+    }
+  }
+
+  [[nodiscard]] value_range range(entropy_arithmetic arithmetic, const char* where) const {
+    const value_range seen = seen_.range(where);
+    const auto [first, last] =
+        entropy_search(histogram_.counts(), quantized_bins_, behaviour_, arithmetic, where).best();
+    return within({histogram_.edges()[first], histogram_.edges()[last]}, seen);
+  }
+
+  [[nodiscard]] const min_max_observer& seen() const noexcept { return seen_; }
+
+  friend bool operator==(const entropy_histogram&, const entropy_histogram&) = default;
+
+ private:
+  static constexpr std::size_t sufficient = 16;
+
+  std::size_t quantized_bins_;
+  parity behaviour_;
+  symmetric_histogram histogram_;
+  min_max_observer seen_;
+};
+
+inline void require_percentile(double percentile, const char* where) {
+  require(percentile >= 0.0 && percentile <= 100.0, error_kind::invalid_argument, where,
+          ": percentile ", percentile, " is not in 0..100");
+}
+inline void require_histogram_bins(std::size_t bins, const char* where) {
+  require(bins > 0 && bins <= largest_histogram, error_kind::invalid_argument, where, ": ", bins,
+          " bins, not 1..", largest_histogram);
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_LINEAR_HISTOGRAM_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace inc {
+
+struct kl_options {
+  std::size_t num_bins = 128;
+  std::size_t num_quantized_bins = 128;
+  parity behaviour = parity::as_published;
+  friend bool operator==(const kl_options&, const kl_options&) = default;
+};
+
+/// KLCalibrator: the histogram, the candidates and the bugs of ort::entropy_observer, which also
+/// says what parity::fixed changes. P * log(P / Q) is computed in double and rounded to float, as
+/// by scipy.special.rel_entr; where candidates differ in their last bits, another SciPy may choose
+/// otherwise.
+///
+/// Time: O(bins^2). Memory: O(bins).
+class kl_observer {
+ public:
+  /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^22.
+  explicit kl_observer(kl_options options = {})
+      : options_(options),
+        histogram_(options.num_bins, options.num_quantized_bins, options.behaviour, where) {}
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), histogram_.seen().count() > 0, where);
+  }
+
+  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument if no floats
+  /// lie between its edges.
+  void observe(std::span<const float> x) { histogram_.observe(x, where); }
+
+  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    return histogram_.range(detail::entropy_arithmetic::scipy, where);
+  }
+
+  /// scale_rule::inc of the range; throws what params_from_range throws besides.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme, scale_rule::inc);
+  }
+
+  friend bool operator==(const kl_observer&, const kl_observer&) = default;
+
+ private:
+  static constexpr const char* where = "inc::kl_observer";
+
+  kl_options options_;
+  detail::entropy_histogram histogram_;
+};
+
+struct percentile_options {
+  std::size_t num_bins = 2048;
+  double percentile = 99.999;
+  friend bool operator==(const percentile_options&, const percentile_options&) = default;
+};
+
+/// PercentileCalibrator: ort::percentile_observer where that is asymmetric.
+///
+/// Memory: O(bins).
+class percentile_observer {
+ public:
+  /// Throws invalid_argument unless 0 < num_bins <= 2^22 and 0 <= percentile <= 100.
+  explicit percentile_observer(percentile_options options = {})
+      : options_(options), histogram_(options.num_bins) {
+    detail::require_histogram_bins(options.num_bins, where);
+    detail::require_percentile(options.percentile, where);
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
+  }
+
+  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument if no floats
+  /// lie between its edges.
+  void observe(std::span<const float> x) {
+    const min_max_observer batch = detail::observe_batch(seen_, x, where);
+    if (batch.is_finite()) {
+      histogram_.add(x, batch.range(), where);
+    }
+  }
+
+  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    const value_range seen = seen_.range(where);
+    return detail::percentile_range(histogram_, options_.percentile, seen);
+  }
+
+  /// scale_rule::inc of the range; throws what params_from_range throws besides.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme, scale_rule::inc);
+  }
+
+  friend bool operator==(const percentile_observer&, const percentile_observer&) = default;
+
+ private:
+  static constexpr const char* where = "inc::percentile_observer";
+
+  percentile_options options_;
+  min_max_observer seen_;
+  detail::symmetric_histogram histogram_;
+};
+
+}  // namespace inc
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_INC_HPP
 // ---- detent/observers/isotone.hpp ----
 // Scales that keep the order of the largest values of each row: for classifiers' outputs.
 #ifndef DETENT_OBSERVERS_ISOTONE_HPP
@@ -18415,8 +19652,8 @@ class moving_average_observer {
       first_ = {r.lower, r.upper};
       now_ = first_;
     } else {
-      now_ = {std::fma(constant_, r.lower - now_.lower, now_.lower),
-              std::fma(constant_, r.upper - now_.upper, now_.upper)};
+      now_ = {now_.lower + detail::rounded_product(constant_, r.lower - now_.lower),
+              now_.upper + detail::rounded_product(constant_, r.upper - now_.upper)};
     }
     ++batches_;
     count_ += x.size();
@@ -18436,9 +19673,10 @@ class moving_average_observer {
       return;
     }
     // The other average began with its first batch where this one would have gone on.
-    const double left = std::pow(1.0 - constant_, static_cast<double>(other.batches_));
-    now_ = {std::fma(left, now_.lower - other.first_.lower, other.now_.lower),
-            std::fma(left, now_.upper - other.first_.upper, other.now_.upper)};
+    const double left =
+        detail::portable_power(1.0 - constant_, static_cast<double>(other.batches_));
+    now_ = {other.now_.lower + detail::rounded_product(left, now_.lower - other.first_.lower),
+            other.now_.upper + detail::rounded_product(left, now_.upper - other.first_.upper)};
     batches_ += other.batches_;
     count_ += other.count_;
   }
@@ -18497,6 +19735,556 @@ class moving_average_observer {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_OBSERVERS_MOVING_AVERAGE_HPP
+// ---- detent/observers/nncf.hpp ----
+// NNCF's range estimators: a statistic of each sample, aggregated over the samples.
+//
+// A call of observe() stands for one sample: one batch, or one item of a batch where NNCF looks at
+// items (batchwise_statistics). That makes a difference to everything but the extremes of extremes.
+//
+// A sample with a NaN or an infinity makes range() throw; NNCF lets it through. An empty sample
+// changes nothing, as in NNCF. Objects are values and not thread-safe; one per thread.
+//
+// Source: NNCF 3.4, common/tensor_statistics/collectors.py and quantization/range_estimator.py, on
+// NumPy tensors; NumPy's part was checked with NumPy 2, NNCF itself was not run.
+#ifndef DETENT_OBSERVERS_NNCF_HPP
+#define DETENT_OBSERVERS_NNCF_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+namespace nncf {
+
+/// What is taken of each sample. The quantile of the lower end of a range is outlier_probability,
+/// that of the upper end 1 - outlier_probability.
+enum class statistic : std::uint8_t {
+  min,
+  max,
+  abs_max,       // the largest |x|
+  quantile,      // by linear interpolation
+  abs_quantile,  // of |x|
+  mean,
+};
+
+/// What is made of the statistics of all samples.
+enum class aggregator : std::uint8_t {
+  min,
+  max,
+  mean,
+  median,
+  mean_no_outliers,    // of what lies between the quantiles outlier_probability
+  median_no_outliers,  // and 1 - outlier_probability of the statistics
+};
+
+/// How one end of a range is found.
+struct end_options {
+  statistic of_sample = statistic::min;
+  aggregator of_samples = aggregator::mean;
+  double outlier_probability = 1e-4;
+  friend bool operator==(const end_options&, const end_options&) = default;
+};
+
+struct range_options {
+  end_options lower{statistic::min, aggregator::mean};
+  end_options upper{statistic::max, aggregator::mean};
+  /// Takes abs_max for the statistic max of the upper end, as NNCF does for symmetric quantizers.
+  bool use_abs_max = false;
+  friend bool operator==(const range_options&, const range_options&) = default;
+};
+
+/// NNCF's presets. It takes min_max for weights and per channel, mean_min_max per tensor.
+inline constexpr range_options min_max{.lower = {statistic::min, aggregator::min},
+                                       .upper = {statistic::max, aggregator::max}};
+inline constexpr range_options mean_min_max{};
+inline constexpr range_options median_min_max{.lower = {statistic::min, aggregator::median},
+                                              .upper = {statistic::max, aggregator::median}};
+inline constexpr range_options mean_no_outliers_min_max{
+    .lower = {statistic::min, aggregator::mean_no_outliers},
+    .upper = {statistic::max, aggregator::mean_no_outliers}};
+inline constexpr range_options mean_quantile{.lower = {statistic::quantile, aggregator::mean},
+                                             .upper = {statistic::quantile, aggregator::mean}};
+
+namespace detail {
+
+using namespace detent::detail;
+
+/// np.mean of floats that were converted to double.
+[[nodiscard]] inline double mean_of_floats(const std::vector<double>& x, std::size_t count) {
+  std::vector<float> values(x.size());
+  std::transform(x.begin(), x.end(), values.begin(),
+                 [](double value) { return static_cast<float>(value); });
+  return static_cast<double>(numpy::sum(values)) / static_cast<double>(count);
+}
+
+}  // namespace detail
+
+/// A range estimator with any statistics and aggregators.
+///
+/// Statistics are floats, a mean added up as np.mean does; quantiles are doubles:
+///
+///   p = (n - 1) * q, i = floor(p), x[i] + (p - i) * (x[i + 1] - x[i]) of sorted values
+///
+/// Aggregators are in the type of the statistic, the bounds of outliers and what remains within
+/// them in double. The median of an even number is half the sum of the middle two.
+///
+/// Bug of NNCF: since quantiles are interpolated, "no outliers" always drops the least and the
+/// greatest of up to 10^4 distinct statistics; of two that differ it drops both, and the result is
+/// 0. NNCF also goes on in double from quantiles and means without outliers, where this rounds the
+/// range to float: its scale may then differ in the last bit.
+///
+/// Memory: two doubles a sample, but for the aggregators min and max.
+class range_observer {
+ public:
+  /// Throws invalid_argument unless both outlier probabilities are in 0..0.5.
+  explicit range_observer(range_options options = {}) : options_(options) {
+    for (const double p : {options.lower.outlier_probability, options.upper.outlier_probability}) {
+      detail::require(p >= 0.0 && p <= 0.5, error_kind::invalid_argument, where,
+                      ": outlier probability ", p, " is not in 0..0.5");
+    }
+    if (options_.use_abs_max && options_.upper.of_sample == statistic::max) {
+      options_.upper.of_sample = statistic::abs_max;
+    }
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
+  }
+
+  void observe(std::span<const float> x) {
+    const min_max_observer sample = detail::observe_batch(seen_, x, where);
+    if (!sample.is_finite()) {
+      return;
+    }
+    const value_range range = sample.range();
+    const end_options& lower = options_.lower;
+    const end_options& upper = options_.upper;
+    add(lower_, lower, of_sample(lower, lower.outlier_probability, x, range));
+    add(upper_, upper, of_sample(upper, 1.0 - upper.outlier_probability, x, range));
+  }
+
+  /// As if everything that `other` has seen had been seen here. Throws invalid_argument unless the
+  /// options are equal and both aggregators are min or max: all others depend on the order of
+  /// samples in the last bits, if not in more.
+  void merge(const range_observer& other) {
+    detail::require(
+        options_ == other.options_ && is_online(options_.lower) && is_online(options_.upper),
+        error_kind::invalid_argument, where,
+        ": only observers with equal options and the aggregators min and max can be "
+        "merged");
+    seen_.merge(other.seen_);
+    if (!other.lower_.empty()) {
+      add(lower_, options_.lower, other.lower_.front());
+      add(upper_, options_.upper, other.upper_.front());
+    }
+  }
+
+  /// Rounded to float. The ends are found one by one; there are statistics whose lower end is above
+  /// the upper. Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    static_cast<void>(seen_.range(where));
+    return {static_cast<float>(of_samples(options_.lower, lower_)),
+            static_cast<float>(of_samples(options_.upper, upper_))};
+  }
+
+  /// scale_rule::nncf of the range. NNCF takes the upper end alone for the magnitude of symmetric
+  /// schemes, which is the same with use_abs_max. Throws what params_from_range throws besides.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme, scale_rule::nncf);
+  }
+
+  friend bool operator==(const range_observer&, const range_observer&) = default;
+
+ private:
+  static constexpr const char* where = "nncf::range_observer";
+
+  [[nodiscard]] static bool is_online(const end_options& end) noexcept {
+    return end.of_samples == aggregator::min || end.of_samples == aggregator::max;
+  }
+  [[nodiscard]] static bool is_quantile(const end_options& end) noexcept {
+    return end.of_sample == statistic::quantile || end.of_sample == statistic::abs_quantile;
+  }
+
+  static void add(std::vector<double>& samples, const end_options& end, double value) {
+    if (samples.empty() || !is_online(end)) {
+      samples.push_back(value);
+      return;
+    }
+    samples.front() = end.of_samples == aggregator::min ? std::min(samples.front(), value)
+                                                        : std::max(samples.front(), value);
+  }
+
+  [[nodiscard]] static double of_sample(const end_options& end, double q, std::span<const float> x,
+                                        value_range range) {
+    switch (end.of_sample) {
+      case statistic::min:
+        return static_cast<double>(range.lower);
+      case statistic::max:
+        return static_cast<double>(range.upper);
+      case statistic::abs_max:
+        return static_cast<double>(std::max(std::fabs(range.lower), std::fabs(range.upper)));
+      case statistic::mean:
+        return static_cast<double>(detail::numpy::mean(x));
+      case statistic::quantile:
+      case statistic::abs_quantile:
+        break;
+    }
+    const bool magnitudes = end.of_sample == statistic::abs_quantile;
+    std::vector<double> sorted(x.size());
+    std::transform(x.begin(), x.end(), sorted.begin(), [magnitudes](float v) {
+      return static_cast<double>(magnitudes ? std::fabs(v) : v + 0.0F);
+    });
+    std::sort(sorted.begin(), sorted.end());
+    return detail::numpy::quantile(sorted, q);
+  }
+
+  [[nodiscard]] static double of_samples(const end_options& end,
+                                         const std::vector<double>& samples) {
+    if (is_online(end)) {
+      return samples.front();
+    }
+    std::vector<double> kept = samples;
+    std::size_t count = kept.size();
+    std::vector<double> sorted = samples;
+    std::sort(sorted.begin(), sorted.end());
+    if (end.of_samples == aggregator::mean_no_outliers ||
+        end.of_samples == aggregator::median_no_outliers) {
+      const double low = detail::numpy::quantile(sorted, end.outlier_probability);
+      const double high = detail::numpy::quantile(sorted, 1.0 - end.outlier_probability);
+      const auto is_outlier = [=](double v) { return v < low || v > high; };
+      sorted.erase(std::remove_if(sorted.begin(), sorted.end(), is_outlier), sorted.end());
+      // Zeros keep the places of outliers, as in a masked sum.
+      std::replace_if(kept.begin(), kept.end(), is_outlier, 0.0);
+      count = sorted.size();
+    }
+    if (count == 0) {
+      return 0.0;
+    }
+    if (end.of_samples == aggregator::mean || end.of_samples == aggregator::mean_no_outliers) {
+      return is_quantile(end) ? detail::numpy::sum(kept) / static_cast<double>(count)
+                              : detail::mean_of_floats(kept, count);
+    }
+    const double left = sorted[(count - 1) / 2];
+    const double right = sorted[count / 2];
+    return is_quantile(end)
+               ? (left + right) / 2.0
+               : static_cast<double>((static_cast<float>(left) + static_cast<float>(right)) / 2.0F);
+  }
+
+  range_options options_;
+  min_max_observer seen_;
+  std::vector<double> lower_;
+  std::vector<double> upper_;
+};
+
+}  // namespace nncf
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_NNCF_HPP
+// ---- detent/observers/ort.hpp ----
+// The calibrators of ONNX Runtime's quantization tool: the same ranges, to the bit.
+//
+// A call of observe() stands for a call of collect_data() of the tool: a batch, or several that
+// the tool would have read at once, one behind the other. That makes a difference to every
+// observer here but the plain min_max_observer.
+//
+// A batch with a NaN or an infinity makes range() throw; the tool leaves out NaN where it takes the
+// extremes of a batch, and fails on infinities. An empty batch changes nothing; the tool includes
+// 0 in the range, or fails. Objects are values and not thread-safe; one per thread.
+//
+// Source: ONNX Runtime 1.31, onnxruntime/quantization/calibrate.py, under NumPy 2.
+#ifndef DETENT_OBSERVERS_ORT_HPP
+#define DETENT_OBSERVERS_ORT_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+namespace ort {
+
+struct min_max_options {
+  bool symmetric = false;
+  bool moving_average = false;
+  float averaging_constant = 0.01F;
+  /// How many batches one collection holds; 0: all of them. Only the moving average looks at it.
+  /// The tool's quantize_static() makes one collection of all batches unless it is told a stride
+  /// (CalibStridedMinMax), and so never uses the averaging constant.
+  std::size_t batches_per_collection = 1;
+  friend bool operator==(const min_max_options&, const min_max_options&) = default;
+};
+
+/// MinMaxCalibrater. With lower_i and upper_i of batch i:
+///
+///   plain           (min_i lower_i, max_i upper_i)
+///   moving average  (mean of lower_i, mean of upper_i) of each collection; the first one is the
+///                   average, then average += averaging_constant * (collection - average)
+///   symmetric       (-m, m), m = max(|lower|, |upper|): of each collection, before it is averaged
+///
+/// In float: the mean adds up as np.mean does, every operation is rounded. Batches matter to the
+/// moving average alone, which keeps two floats for each one of a collection.
+class min_max_observer {
+ public:
+  explicit min_max_observer(min_max_options options = {}) : options_(options) {
+    detail::require(options.averaging_constant >= 0.0F && options.averaging_constant <= 1.0F,
+                    error_kind::invalid_argument, where, ": averaging constant ",
+                    options.averaging_constant, " is not in 0..1");
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
+  }
+
+  void observe(std::span<const float> x) {
+    const detent::min_max_observer batch = detail::observe_batch(seen_, x, where);
+    if (!options_.moving_average || !batch.is_finite()) {
+      return;
+    }
+    lower_.push_back(batch.range().lower);
+    upper_.push_back(batch.range().upper);
+    if (lower_.size() == options_.batches_per_collection) {
+      average_ = with_collection();
+      has_average_ = true;
+      lower_.clear();
+      upper_.clear();
+    }
+  }
+
+  /// As if everything that `other` has seen had been seen here. Throws invalid_argument if one of
+  /// the two is a moving average, which depends on the order of batches, or if the options differ.
+  void merge(const min_max_observer& other) {
+    detail::require(options_ == other.options_ && !options_.moving_average,
+                    error_kind::invalid_argument, where,
+                    ": only plain observers with equal options can be merged");
+    seen_.merge(other.seen_);
+  }
+
+  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    const value_range seen = seen_.range(where);
+    if (!options_.moving_average) {
+      return symmetrized(seen);
+    }
+    return lower_.empty() ? average_ : with_collection();
+  }
+
+  /// scale_rule::ort of the range; throws what params_from_range throws besides.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme, scale_rule::ort);
+  }
+
+  friend bool operator==(const min_max_observer&, const min_max_observer&) = default;
+
+ private:
+  static constexpr const char* where = "ort::min_max_observer";
+
+  [[nodiscard]] value_range symmetrized(value_range range) const noexcept {
+    const float magnitude = std::max(std::fabs(range.lower), std::fabs(range.upper));
+    return options_.symmetric ? value_range{-magnitude, magnitude} : range;
+  }
+  /// The average with the collection that has begun.
+  [[nodiscard]] value_range with_collection() const noexcept {
+    const value_range mean =
+        symmetrized({detail::numpy::mean(lower_), detail::numpy::mean(upper_)});
+    return has_average_ ? detail::moving_average(average_, mean, options_.averaging_constant)
+                        : mean;
+  }
+
+  min_max_options options_;
+  detent::min_max_observer seen_;
+  std::vector<float> lower_;  // of the collection that has begun
+  std::vector<float> upper_;
+  value_range average_;
+  bool has_average_ = false;
+};
+
+struct entropy_options {
+  std::size_t num_bins = 128;
+  std::size_t num_quantized_bins = 128;
+  bool symmetric = false;  // the tool takes it, too, and makes no difference either
+  parity behaviour = parity::as_published;
+  friend bool operator==(const entropy_options&, const entropy_options&) = default;
+};
+
+/// EntropyCalibrater. A histogram of `num_bins` bins on -m .. m, m = max |x| of the first batch.
+/// When a batch exceeds it, h = floor((max |x| - m) / w) + 1 bins are added at each end, w = 2 m /
+/// bins, and m grows by h * w; values are counted in the histogram of their time.
+///
+/// Candidates are the edges middle - i and min(middle + i + 1, bins) for i = num_quantized_bins / 2
+/// .. middle, middle = bins / 2. Of each:
+///
+///   P  the counts between the edges, with all that lies outside added to the first and the last
+///   Q  the counts between the edges in num_quantized_bins groups of size / num_quantized_bins
+///      bins, the last of which holds the rest, too; every bin of a group becomes the group's count
+///      divided by how many of its P are not zero
+///
+/// Zeros of either become 1e-4, what that takes is taken from all others, and P and Q are
+/// normalized. The candidate with the least sum of P * log(P / Q) wins, the first one of several.
+/// The result is cut to what was seen. In float; logarithms are rounded correctly but for one in
+/// some millions, so that the tool, whose logarithms vary with the processor, may choose otherwise
+/// where candidates differ in their last bits.
+///
+/// Bugs of the tool: with the default of 128 bins there is one candidate, the whole histogram, as
+/// long as it has not grown. Q is cut to integers, so that sparse groups become zeros, and is given
+/// to bins whose P is zero. The bins behind the last whole group get no Q, though their counts are
+/// in it. Where more than 10^4 bins are empty for each one that is not, an assertion fails: then
+/// range() throws unsupported. parity::fixed begins with at least 16 * num_quantized_bins bins,
+/// does not cut Q, spreads it over the bins whose P is not zero only, those behind the last whole
+/// group included, and passes over candidates that fail the assertion.
+///
+/// Time: O(bins^2). Memory: O(bins).
+class entropy_observer {
+ public:
+  /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^22.
+  explicit entropy_observer(entropy_options options = {})
+      : options_(options),
+        histogram_(options.num_bins, options.num_quantized_bins, options.behaviour, where) {}
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), histogram_.seen().count() > 0, where);
+  }
+
+  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument if no floats
+  /// lie between its edges.
+  void observe(std::span<const float> x) { histogram_.observe(x, where); }
+
+  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    return histogram_.range(detail::entropy_arithmetic::numpy, where);
+  }
+
+  /// scale_rule::ort of the range; throws what params_from_range throws besides.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme, scale_rule::ort);
+  }
+
+  friend bool operator==(const entropy_observer&, const entropy_observer&) = default;
+
+ private:
+  static constexpr const char* where = "ort::entropy_observer";
+
+  entropy_options options_;
+  detail::entropy_histogram histogram_;
+};
+
+struct percentile_options {
+  std::size_t num_bins = 2048;
+  double percentile = 99.999;
+  bool symmetric = true;  // of quantize_static(); the calibrator itself defaults to false
+  friend bool operator==(const percentile_options&, const percentile_options&) = default;
+};
+
+/// PercentileCalibrater.
+///
+///   symmetric   A histogram of |x| in num_bins bins on min |x| .. max |x| of the first batch.
+///               Bins of the width of the first one are appended when a batch exceeds it; values
+///               below the first batch's least are not counted. The range is (-t, t), t the lower
+///               edge of the bin in which the cumulative share reaches percentile / 100.
+///   asymmetric  The histogram of entropy_observer. The range is the lower edges of the bins in
+///               which the cumulative share reaches (100 - percentile) / 200 and 1 minus that.
+///
+/// The result is cut to what was seen. The shares are in double. Edges are in float, but for those
+/// that the symmetric histogram appends: a batch that appends is counted between double edges.
+///
+/// Time: O(log bins) for a value. Memory: O(bins).
+class percentile_observer {
+ public:
+  /// Throws invalid_argument unless 0 < num_bins <= 2^22 and 0 <= percentile <= 100.
+  explicit percentile_observer(percentile_options options = {})
+      : options_(options), histogram_(options.num_bins) {
+    detail::require_histogram_bins(options.num_bins, where);
+    detail::require_percentile(options.percentile, where);
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
+  }
+
+  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument if no floats
+  /// lie between its edges.
+  void observe(std::span<const float> x) {
+    const detent::min_max_observer batch = detail::observe_batch(seen_, x, where);
+    if (!batch.is_finite()) {
+      return;
+    }
+    if (options_.symmetric) {
+      observe_magnitudes(x);
+    } else {
+      histogram_.add(x, batch.range(), where);
+    }
+  }
+
+  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    const value_range seen = seen_.range(where);
+    if (!options_.symmetric) {
+      return detail::percentile_range(histogram_, options_.percentile, seen);
+    }
+    const std::vector<double> shares = detail::cumulative_shares(magnitude_counts_);
+    const float t =
+        magnitude_edges_[detail::numpy::search_sorted(shares, options_.percentile / 100.0)];
+    return detail::within({-t, t}, seen);
+  }
+
+  /// scale_rule::ort of the range; throws what params_from_range throws besides.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme, scale_rule::ort);
+  }
+
+  friend bool operator==(const percentile_observer&, const percentile_observer&) = default;
+
+ private:
+  static constexpr const char* where = "ort::percentile_observer";
+
+  void observe_magnitudes(std::span<const float> x) {
+    std::vector<float> magnitudes(x.size());
+    std::transform(x.begin(), x.end(), magnitudes.begin(), [](float v) { return std::fabs(v); });
+    const auto [least, largest] = std::minmax_element(magnitudes.begin(), magnitudes.end());
+    if (magnitude_edges_.empty()) {
+      const detail::numpy::uniform_bins bins(*least, *largest, options_.num_bins, where);
+      magnitude_counts_.resize(options_.num_bins);
+      bins.count(magnitudes, magnitude_counts_);
+      magnitude_edges_ = bins.edges();
+      return;
+    }
+    std::vector<double> edges(magnitude_edges_.begin(), magnitude_edges_.end());
+    if (*largest > magnitude_edges_.back()) {
+      const float width = magnitude_edges_[1] - magnitude_edges_[0];
+      const float first = magnitude_edges_.back() + width;
+      const float end = *largest + width;
+      detail::require_bins(static_cast<float>(edges.size()) + (end - first) / width, where);
+      const std::vector<double> appended = detail::numpy::arange(first, end, width);
+      edges.insert(edges.end(), appended.begin(), appended.end());
+    }
+    magnitude_counts_.resize(edges.size() - 1);
+    detail::numpy::count_between(edges, magnitudes, magnitude_counts_);
+    magnitude_edges_.resize(edges.size());
+    std::transform(edges.begin(), edges.end(), magnitude_edges_.begin(),
+                   [](double edge) { return static_cast<float>(edge); });
+  }
+
+  percentile_options options_;
+  detent::min_max_observer seen_;
+  detail::symmetric_histogram histogram_;
+  std::vector<std::uint64_t> magnitude_counts_;
+  std::vector<float> magnitude_edges_;
+};
+
+}  // namespace ort
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_ORT_HPP
 // ---- detent/observers/pattern_histogram.hpp ----
 // Histograms of 16-bit formats with a bin for every value: all that follows from them is exact.
 #ifndef DETENT_OBSERVERS_PATTERN_HISTOGRAM_HPP
@@ -18879,15 +20667,840 @@ class percentile_observer {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_OBSERVERS_PERCENTILE_HPP
+// ---- detent/observers/ppq.hpp ----
+// The calibration observers of PPQ, per tensor, on a CPU: the same scales, to the bit but where an
+// observer says otherwise.
+//
+// A call of observe() stands for one batch. That makes a difference to percentile_observer alone.
+//
+// A batch with a NaN or an infinity makes range() and finalize() throw; PPQ lets it through. An
+// empty batch changes nothing; PPQ asserts that there is none. Objects are values and not
+// thread-safe; one per thread.
+//
+// Source: PPQ 0.6.6, ppq/quantization/observer.
+#ifndef DETENT_OBSERVERS_PPQ_HPP
+#define DETENT_OBSERVERS_PPQ_HPP
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+// ---- detent/observers/pytorch.hpp ----
+// What PyTorch computes for float tensors on a CPU, operation by operation: PPQ's observers and
+// PyTorch's own get the last bits of their ranges from it. Checked with PyTorch 1.13.
+#ifndef DETENT_OBSERVERS_PYTORCH_HPP
+#define DETENT_OBSERVERS_PYTORCH_HPP
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail::pytorch {
+
+/// Adds up x[0], x[stride], ... : runs of 2^power values, whose sums are added up in runs of as
+/// many, and so on for four levels.
+[[nodiscard]] inline float cascade_sum(const float* x, std::size_t n, std::size_t stride) {
+  constexpr std::size_t levels = 4;
+  const auto log2_ceiling = static_cast<std::size_t>(std::bit_width(n > 1 ? n - 1 : 0));
+  const std::size_t power = std::max<std::size_t>(4, log2_ceiling / levels);
+  const std::size_t run = std::size_t{1} << power;
+  float sums[levels] = {};
+  std::size_t i = 0;
+  while (i + run <= n) {
+    for (const std::size_t end = i + run; i < end; ++i) {
+      sums[0] += x[i * stride];
+    }
+    for (std::size_t level = 1; level < levels; ++level) {
+      sums[level] += sums[level - 1];
+      sums[level - 1] = 0.0F;
+      if ((i >> (level * power) & (run - 1)) != 0) {
+        break;
+      }
+    }
+  }
+  for (; i < n; ++i) {
+    sums[0] += x[i * stride];
+  }
+  return ((sums[0] + sums[1]) + sums[2]) + sums[3];
+}
+
+/// torch.mean over the rows of a narrow matrix, one column: four interleaved cascades.
+[[nodiscard]] inline float column_mean(std::span<const float> column) {
+  constexpr std::size_t interleaved = 4;
+  const std::size_t rows = column.size() / interleaved;
+  float sums[interleaved];
+  for (std::size_t k = 0; k < interleaved; ++k) {
+    sums[k] = cascade_sum(column.data() + k, rows, interleaved);
+  }
+  for (std::size_t i = rows * interleaved; i < column.size(); ++i) {
+    sums[0] += column[i];
+  }
+  return (((sums[0] + sums[1]) + sums[2]) + sums[3]) / static_cast<float>(column.size());
+}
+
+/// torch.linspace(first, last, steps): counted from the nearer end. Vectorized code of PyTorch may
+/// differ from this in the last bit, depending on the processor.
+[[nodiscard]] inline std::vector<float> linspace(float first, float last, std::size_t steps) {
+  const float step = (last - first) / static_cast<float>(steps - 1);
+  std::vector<float> values(steps);
+  for (std::size_t i = 0; i < steps; ++i) {
+    values[i] = i < steps / 2 ? first + rounded_product(step, static_cast<float>(i))
+                              : last - rounded_product(step, static_cast<float>(steps - 1 - i));
+  }
+  return values;
+}
+
+/// torch.histc: adds the number of values in each of `counts.size()` bins on first .. last; what
+/// lies outside is left out. An empty range is that of the values, which is widened by 1 on either
+/// side if it is empty as well.
+template <class Count>
+void add_histogram(std::span<const float> x, float first, float last, std::span<Count> counts) {
+  if (first == last && !x.empty()) {
+    first = *std::min_element(x.begin(), x.end());
+    last = *std::max_element(x.begin(), x.end());
+    if (first == last) {
+      first -= 1.0F;
+      last += 1.0F;
+    }
+  }
+  const auto bins = static_cast<float>(counts.size());
+  const float length = last - first;
+  for (const float value : x) {
+    if (!(value >= first && value <= last)) {
+      continue;
+    }
+    const auto bin = static_cast<std::size_t>((value - first) / length * bins);
+    counts[std::min(bin, counts.size() - 1)] += Count{1};
+  }
+}
+
+inline void require_length(float first, float last, const char* where) {
+  require(std::isfinite(last - first), error_kind::invalid_argument, where, ": the range ", first,
+          " .. ", last, " is too long for a float");
+}
+
+}  // namespace detail::pytorch
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_PYTORCH_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace ppq {
+
+/// -128..127, symmetric: what most of PPQ's platforms quantize activations to.
+inline constexpr quant_scheme default_scheme{full_grid<std::int8_t>, true};
+
+namespace detail {
+
+using namespace detent::detail;
+
+inline void require_scheme(quant_scheme given, quant_scheme expected, const char* where) {
+  require(given == expected, error_kind::invalid_argument, where, ": finalize() for the ",
+          given.symmetric ? "symmetric" : "asymmetric", " scheme on ", given.levels.qmin, "..",
+          given.levels.qmax, ", observed for the ", expected.symmetric ? "symmetric" : "asymmetric",
+          " one on ", expected.levels.qmin, "..", expected.levels.qmax);
+}
+inline void require_levels(quant_scheme scheme, const char* where) {
+  require(scheme.levels.qmin <= 0 && scheme.levels.qmax > 0 && scheme.levels.qmin >= -65536 &&
+              scheme.levels.qmax <= 65536,
+          error_kind::invalid_argument, where, ": grid ", scheme.levels.qmin, "..",
+          scheme.levels.qmax);
+}
+
+/// The histogram of the observers of two phases, that of the range and that of the counts:
+///
+///   symmetric   |x| on 0 .. max |x|
+///   asymmetric  x on min x .. max x
+class two_phase_histogram {
+ public:
+  two_phase_histogram(std::size_t bins, bool symmetric) : symmetric_(symmetric), counts_(bins) {}
+
+  void begin_phase(std::size_t phase, const char* where) {
+    require_next_phase(phase, phase_, 2, seen_[phase_].count() > 0, where);
+    if (phase == 1) {
+      const value_range r = seen_[0].range(where);
+      pytorch::require_length(r.lower, r.upper, where);
+      phase_ = 1;
+    }
+  }
+
+  void observe(std::span<const float> x, const char* where) {
+    const min_max_observer batch = observe_batch(seen_[phase_], x, where);
+    if (phase_ == 0 || !batch.is_finite()) {
+      return;
+    }
+    if (!symmetric_) {
+      pytorch::add_histogram<std::uint64_t>(x, first(), static_cast<float>(seen_[0].range().upper),
+                                            counts_);
+      return;
+    }
+    std::vector<float> magnitudes(x.size());
+    std::transform(x.begin(), x.end(), magnitudes.begin(), [](float v) { return std::fabs(v); });
+    const double last = rounded_product(width(), static_cast<double>(counts_.size()));
+    pytorch::add_histogram<std::uint64_t>(magnitudes, 0.0F, static_cast<float>(last), counts_);
+  }
+
+  /// Throws invalid_argument unless both phases have seen something, and nothing but finite values.
+  void require_complete(const char* where) const {
+    static_cast<void>(seen_[0].range(where));
+    require(phase_ == 1, error_kind::invalid_argument, where,
+            ": phase 1 has not begun; the data must be observed once more");
+    static_cast<void>(seen_[1].range(where));
+  }
+
+  /// Where the first bin begins.
+  [[nodiscard]] float first() const { return symmetric_ ? 0.0F : seen_[0].range().lower; }
+  /// The width of a bin.
+  [[nodiscard]] double width() const {
+    const value_range r = seen_[0].range();
+    const double length =
+        symmetric_ ? static_cast<double>(std::max(std::fabs(r.lower), std::fabs(r.upper)))
+                   : static_cast<double>(r.upper) - static_cast<double>(r.lower);
+    return length / static_cast<double>(counts_.size());
+  }
+  [[nodiscard]] const std::vector<std::uint64_t>& counts() const noexcept { return counts_; }
+
+  friend bool operator==(const two_phase_histogram&, const two_phase_histogram&) = default;
+
+ private:
+  bool symmetric_;
+  std::size_t phase_ = 0;
+  min_max_observer seen_[2];
+  std::vector<std::uint64_t> counts_;
+};
+
+}  // namespace detail
+
+/// "minmax": the range of everything seen. It has no options.
+class min_max_observer {
+ public:
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
+  }
+  void observe(std::span<const float> x) {
+    static_cast<void>(detail::observe_batch(seen_, x, where));
+  }
+  /// As if everything that `other` has seen had been seen here.
+  void merge(const min_max_observer& other) noexcept { seen_.merge(other.seen_); }
+  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const { return seen_.range(where); }
+  /// scale_rule::ppq of the range; throws what params_from_range throws besides.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme, scale_rule::ppq);
+  }
+  friend bool operator==(const min_max_observer&, const min_max_observer&) = default;
+
+ private:
+  static constexpr const char* where = "ppq::min_max_observer";
+
+  detent::min_max_observer seen_;
+};
+
+/// "constant": scale 1 and zero point 0, whatever is observed. It has no options.
+class constant_observer {
+ public:
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
+  }
+  void observe(std::span<const float> x) {
+    static_cast<void>(detail::observe_batch(seen_, x, where));
+  }
+  void merge(const constant_observer& other) noexcept { seen_.merge(other.seen_); }
+  /// The range of everything seen, of which nothing is made. Throws invalid_argument if nothing, a
+  /// NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const { return seen_.range(where); }
+  [[nodiscard]] quant_params finalize(quant_scheme /*scheme*/) const noexcept { return {1.0F, 0}; }
+  friend bool operator==(const constant_observer&, const constant_observer&) = default;
+
+ private:
+  static constexpr const char* where = "ppq::constant_observer";
+
+  detent::min_max_observer seen_;
+};
+
+struct percentile_options {
+  double percentile = 0.9999;
+  friend bool operator==(const percentile_options&, const percentile_options&) = default;
+};
+
+/// "percentile". Of each batch of n values in ascending order, x[1] .. x[n]:
+///
+///   lower  x[trunc(n * (1 - percentile)) + 1]
+///   upper  x[min(trunc(n * percentile) + 1, n)]
+///
+/// with ranks in double; the range is the mean of all lower ones and the mean of all upper ones. In
+/// float, added up as PyTorch 1.13 does on a CPU. It depends on how values are split into batches,
+/// and in the last bits on their order; hence there is no merge(). (PPQ's CUDA kernel rounds the
+/// ranks otherwise.)
+///
+/// Memory: two floats a batch.
+class percentile_observer {
+ public:
+  /// Throws invalid_argument unless 0 <= percentile <= 1.
+  explicit percentile_observer(percentile_options options = {}) : options_(options) {
+    detail::require(options.percentile >= 0.0 && options.percentile <= 1.0,
+                    error_kind::invalid_argument, where, ": percentile ", options.percentile,
+                    " is not in 0..1");
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
+  }
+
+  void observe(std::span<const float> x) {
+    const detent::min_max_observer batch = detail::observe_batch(seen_, x, where);
+    if (!batch.is_finite()) {
+      return;
+    }
+    std::vector<float> values(x.begin(), x.end());
+    const std::size_t last = x.size() - 1;
+    const auto n = static_cast<double>(x.size());
+    const auto low = static_cast<std::size_t>(n * (1.0 - options_.percentile));
+    const auto high = static_cast<std::size_t>(n * options_.percentile);
+    lower_.push_back(value_of_rank(values, std::min(low, last)));
+    upper_.push_back(value_of_rank(values, std::min(high, last)));
+  }
+
+  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    static_cast<void>(seen_.range(where));
+    return {detail::pytorch::column_mean(lower_), detail::pytorch::column_mean(upper_)};
+  }
+
+  /// scale_rule::ppq of the range; throws what params_from_range throws besides.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme, scale_rule::ppq);
+  }
+
+  friend bool operator==(const percentile_observer&, const percentile_observer&) = default;
+
+ private:
+  static constexpr const char* where = "ppq::percentile_observer";
+
+  [[nodiscard]] static float value_of_rank(std::vector<float>& values, std::size_t rank) {
+    const auto at = values.begin() + static_cast<std::ptrdiff_t>(rank);
+    std::nth_element(values.begin(), at, values.end());
+    return *at + 0.0F;  // -0 and 0 have no order among them
+  }
+
+  percentile_options options_;
+  detent::min_max_observer seen_;
+  std::vector<float> lower_;
+  std::vector<float> upper_;
+};
+
+struct kl_options {
+  quant_scheme scheme = default_scheme;  // must be symmetric
+  std::size_t bins = 4096;
+  bool power_of_two = false;  // PPQ's POWER_OF_2 policy
+  friend bool operator==(const kl_options&, const kl_options&) = default;
+};
+
+/// "kl", symmetric, in two phases: the first one finds max |x|, the second one counts |x| in `bins`
+/// bins on 0 .. max |x|, which are w wide. With B = 2^(bits - 1), bits being what the grid's
+/// integers need, and after the first trunc(0.002 * bins) counts were set to 0 and the next one to
+/// 1, candidates are r = B, 2 B, ... bins. Of each:
+///
+///   P  the first r counts, with all others added to the last one
+///   Q  the first r counts in B groups of r / B: the sum of the group divided by how many of its
+///      counts are not zero, wherever they are not
+///
+/// both divided by their sums in float. The candidate with the least sum of P * (log10(P + 1e-30) -
+/// log10(Q + 1e-30)), in double, wins, the first one of several.
+///
+///   scale = max(r * w / B, 1e-8), projected to a power of two (half_up) if asked
+///
+/// (PPQ divides by 128, not by 127.) The scale is that of PPQ to the bit wherever r is. Logarithms
+/// are within two units in the last place and sums over 2^24 are exact, which PyTorch's are not:
+/// where candidates differ in their last bits, PPQ may choose otherwise. Candidates that consist of
+/// cleared counts, as there are below 5 bits, are passed over; PPQ divides zeros by zero there, and
+/// what it chooses is up to chance.
+///
+/// The two phases must see the same data, however split into batches; what lies outside of the
+/// range of the first phase is not counted in the second. Neither phase depends on batches.
+///
+/// Time: O(bins^2 / B) to finalize. Memory: O(bins).
+class kl_observer {
+ public:
+  /// Throws unsupported for an asymmetric scheme, invalid_argument for a grid without zero and
+  /// something positive or beyond 17 bits, or unless bins is a multiple of B up to 2^22.
+  explicit kl_observer(kl_options options = {})
+      : options_(options), histogram_(options.bins, options.scheme.symmetric) {
+    detail::require(options.scheme.symmetric, error_kind::unsupported, where,
+                    ": PPQ has none that is asymmetric");
+    detail::require_levels(options.scheme, where);
+    detail::require(options.bins > 0 && options.bins <= std::size_t{1} << 22 &&
+                        options.bins % half_levels() == 0,
+                    error_kind::invalid_argument, where, ": ", options.bins,
+                    " bins are not a multiple of ", half_levels(), " up to 2^22");
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 2; }
+  /// Throws invalid_argument if phases are out of order, or as range() does where phase 0 has seen
+  /// what has no range.
+  void begin_phase(std::size_t phase) { histogram_.begin_phase(phase, where); }
+  void observe(std::span<const float> x) { histogram_.observe(x, where); }
+
+  /// -r * w .. r * w, the range that the scale stands for. Throws invalid_argument before phase 1,
+  /// or if nothing, a NaN or an infinity was seen in either phase.
+  [[nodiscard]] value_range range() const {
+    const auto end = static_cast<float>(end_of_range());
+    return {-end, end};
+  }
+
+  /// The scale is made without a range. `scheme` must be that of the options; throws
+  /// invalid_argument otherwise, where range() does, and if the scale overflows.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    constexpr double smallest_scale = 1e-8;
+    detail::require_scheme(scheme, options_.scheme, where);
+    const double scale =
+        std::max(end_of_range() / static_cast<double>(half_levels()), smallest_scale);
+    const quant_params p{
+        static_cast<float>(options_.power_of_two ? reference::project_to_power_of_two(
+                                                       scale, power_of_two_rounding::half_up)
+                                                 : scale),
+        0};
+    detail::require(std::isfinite(p.scale), error_kind::invalid_argument, where, ": the scale ",
+                    scale, " overflows");
+    return p;
+  }
+
+  friend bool operator==(const kl_observer&, const kl_observer&) = default;
+
+ private:
+  static constexpr const char* where = "ppq::kl_observer";
+
+  [[nodiscard]] std::size_t half_levels() const noexcept {
+    const auto steps =
+        static_cast<std::uint32_t>(options_.scheme.levels.qmax - options_.scheme.levels.qmin);
+    return std::bit_ceil(std::size_t{steps} + 1) / 2;
+  }
+
+  [[nodiscard]] double end_of_range() const {
+    histogram_.require_complete(where);
+    return detail::rounded_product(static_cast<double>(best_candidate()), histogram_.width());
+  }
+
+  [[nodiscard]] std::size_t best_candidate() const {
+    std::vector<std::uint64_t> counts = histogram_.counts();
+    const auto cleared = static_cast<std::size_t>(static_cast<double>(counts.size()) * 0.002);
+    std::fill_n(counts.begin(), cleared, 0);
+    counts[cleared] = 1;
+    std::size_t best = 0;
+    double least = 0.0;
+    for (std::size_t r = half_levels(); r <= counts.size(); r += half_levels()) {
+      if (r <= cleared) {
+        continue;
+      }
+      const double divergence = divergence_of(counts, r);
+      if (best == 0 || divergence < least) {
+        best = r;
+        least = divergence;
+      }
+    }
+    return best;
+  }
+
+  [[nodiscard]] double divergence_of(const std::vector<std::uint64_t>& counts,
+                                     std::size_t r) const {
+    constexpr double little = 1e-30;
+    std::uint64_t kept = 0;
+    for (std::size_t i = 0; i < r; ++i) {
+      kept += counts[i];
+    }
+    std::uint64_t total = kept;
+    for (std::size_t i = r; i < counts.size(); ++i) {
+      total += counts[i];
+    }
+    const std::size_t group_size = r / half_levels();
+    double sum = 0.0;
+    for (std::size_t begin = 0; begin < r; begin += group_size) {
+      std::uint64_t group = 0;
+      std::uint64_t nonzero = 0;
+      for (std::size_t i = begin; i < begin + group_size; ++i) {
+        group += counts[i];
+        nonzero += counts[i] != 0 ? 1U : 0U;
+      }
+      const float share =
+          nonzero == 0 ? 0.0F : static_cast<float>(group) / static_cast<float>(nonzero);
+      for (std::size_t i = begin; i < begin + group_size; ++i) {
+        // The share of what lies beyond r joins the last count.
+        const std::uint64_t count = counts[i] + (i + 1 == r ? total - kept : 0);
+        if (count == 0) {
+          continue;  // P is zero, and so is the term
+        }
+        const float p = static_cast<float>(count) / static_cast<float>(total);
+        const float q = counts[i] == 0 ? 0.0F : share / static_cast<float>(kept);
+        const double log_p = detail::portable_log(static_cast<double>(p) + little);
+        const double log_q = detail::portable_log(static_cast<double>(q) + little);
+        sum = std::fma(static_cast<double>(p), (log_p - log_q) / log_of_ten, sum);
+      }
+    }
+    return sum;
+  }
+  static constexpr double log_of_ten = 0x1.26bb1bbb55516p+1;
+
+  kl_options options_;
+  detail::two_phase_histogram histogram_;
+};
+
+struct mse_options {
+  quant_scheme scheme = default_scheme;
+  std::size_t bins = 2048;
+  parity behaviour = parity::as_published;
+  friend bool operator==(const mse_options&, const mse_options&) = default;
+};
+
+/// "mse", in two phases: the first one finds the range, the second one counts x on min .. max, or
+/// |x| on 0 .. max |x| if symmetric, in `bins` bins, which are w wide. With L = qmax - qmin + 1
+/// levels, candidates are intervals of L * step bins from bin `start`:
+///
+///   start 0, step bins / L + 1 (the whole range)
+///   asymmetric  start = 0, 8, 16 ... while start * w + min <= 0, step = 1 .. bins / L
+///   symmetric   start = 0, step = 1 .. bins / L
+///
+/// as long as they end at most L bins behind the last. Bin i is taken to be off by, in bins,
+///
+///   i < start        start - i - 1/2
+///   i > end          i - end + 1/2
+///   else             l + 1/4 if l == r, else min(l, r) + 1/2
+///                    with l = (i - start) mod step, r = step - l - 1
+///
+/// and the first candidate with the least sum of count * error^2 / (number of values) wins. Its
+/// range is min + start * w .. min + end * w, or -end * w .. end * w; the scale is that of
+/// scale_rule::ppq. In double, the same bits as PPQ without its CUDA kernels.
+///
+/// Bug of PPQ: symmetric intervals give all L levels to one half of the grid, so that the error is
+/// that of half the true step. parity::fixed gives them L / 2 levels, where that is L above.
+///
+/// The two phases must see the same data, however split into batches; what lies outside of the
+/// range of the first phase is not counted in the second. Neither phase depends on batches.
+///
+/// Time: O(bins^2 * bins / L / 8) to finalize. Memory: O(bins).
+class mse_observer {
+ public:
+  /// Throws invalid_argument for a grid without zero and something positive or beyond 17 bits, or
+  /// unless 0 < bins <= 2^16.
+  explicit mse_observer(mse_options options = {})
+      : options_(options), histogram_(options.bins, options.scheme.symmetric) {
+    detail::require_levels(options.scheme, where);
+    detail::require(options.bins > 0 && options.bins <= std::size_t{1} << 16,
+                    error_kind::invalid_argument, where, ": ", options.bins, " bins, not 1..2^16");
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 2; }
+  /// Throws invalid_argument if phases are out of order, or as range() does where phase 0 has seen
+  /// what has no range.
+  void begin_phase(std::size_t phase) { histogram_.begin_phase(phase, where); }
+  void observe(std::span<const float> x) { histogram_.observe(x, where); }
+
+  /// The range of the best candidate, rounded to floats. Throws invalid_argument before phase 1, or
+  /// if nothing, a NaN or an infinity was seen in either phase, or nothing in the range of phase 0.
+  [[nodiscard]] value_range range() const {
+    const auto [lower, upper] = ends();
+    return {static_cast<float>(lower), static_cast<float>(upper)};
+  }
+
+  /// scale_rule::ppq of the range before it is rounded to floats. `scheme` must be that of the
+  /// options; throws invalid_argument otherwise, where range() does, and if the scale overflows.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    detail::require_scheme(scheme, options_.scheme, where);
+    const auto [lower, upper] = ends();
+    const quant_params p = reference::params_from_ends_ppq(lower, upper, scheme);
+    detail::require(std::isfinite(p.scale), error_kind::invalid_argument, where, ": the scale of ",
+                    lower, " .. ", upper, " overflows");
+    return p;
+  }
+
+  friend bool operator==(const mse_observer&, const mse_observer&) = default;
+
+ private:
+  static constexpr const char* where = "ppq::mse_observer";
+  static constexpr std::size_t start_interval = 8;
+
+  struct candidate {
+    std::size_t start;
+    std::size_t step;
+    std::size_t end;
+  };
+  struct bin {
+    std::size_t index;
+    double count;
+  };
+
+  [[nodiscard]] std::pair<double, double> ends() const {
+    histogram_.require_complete(where);
+    const candidate c = best_candidate();
+    const double width = histogram_.width();
+    const double first = histogram_.first();
+    const double upper = detail::rounded_product(static_cast<double>(c.end), width) + first;
+    return {options_.scheme.symmetric
+                ? -upper
+                : detail::rounded_product(static_cast<double>(c.start), width) + first,
+            upper};
+  }
+
+  [[nodiscard]] candidate best_candidate() const {
+    const std::vector<std::uint64_t>& counts = histogram_.counts();
+    std::vector<bin> bins;  // that are not empty
+    double total = 0.0;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      if (counts[i] != 0) {
+        bins.push_back({i, static_cast<double>(counts[i])});
+        total += static_cast<double>(counts[i]);
+      }
+    }
+    detail::require(!bins.empty(), error_kind::invalid_argument, where,
+                    ": nothing of phase 1 lies in the range of phase 0");
+
+    const bool symmetric = options_.scheme.symmetric;
+    const auto all_levels =
+        static_cast<std::size_t>(options_.scheme.levels.qmax - options_.scheme.levels.qmin + 1);
+    const bool halve = symmetric && options_.behaviour == parity::fixed;
+    const std::size_t levels = halve ? all_levels / 2 : all_levels;
+    const std::size_t steps = counts.size() / levels;
+    const double width = histogram_.width();
+    const double first = histogram_.first();
+
+    candidate best{0, steps + 1, levels * (steps + 1)};
+    double least = loss(bins, total, best);
+    for (std::size_t start = 0; start < (symmetric ? 1 : counts.size()); start += start_interval) {
+      if (!symmetric && detail::rounded_product(static_cast<double>(start), width) + first > 0.0) {
+        break;
+      }
+      for (std::size_t step = 1; step <= steps; ++step) {
+        const candidate c{start, step, start + levels * step};
+        if (c.end > counts.size() + levels) {
+          break;
+        }
+        const double value = loss(bins, total, c);
+        if (value < least) {
+          least = value;
+          best = c;
+        }
+      }
+    }
+    return best;
+  }
+
+  [[nodiscard]] static double loss(const std::vector<bin>& bins, double total,
+                                   candidate c) noexcept {
+    double sum = 0.0;
+    for (const bin& b : bins) {
+      double error = 0.0;
+      if (b.index < c.start) {
+        error = static_cast<double>(c.start - b.index - 1) + 0.5;
+      } else if (b.index > c.end) {
+        error = static_cast<double>(b.index - c.end) + 0.5;
+      } else {
+        const std::size_t left = (b.index - c.start) % c.step;
+        const std::size_t right = c.step - left - 1;
+        error = left == right ? static_cast<double>(left) + 0.25
+                              : static_cast<double>(std::min(left, right)) + 0.5;
+      }
+      sum += b.count * error * error / total;
+    }
+    return sum;
+  }
+
+  mse_options options_;
+  detail::two_phase_histogram histogram_;
+};
+
+struct isotone_options {
+  quant_scheme scheme = default_scheme;
+  parity behaviour = parity::as_published;
+  friend bool operator==(const isotone_options&, const isotone_options&) = default;
+};
+
+/// "isotone", for the outputs of classifiers: of each row, the two largest values L1 >= L2 quantize
+/// to different levels with scales from L2 / (qmax - 0.51) (or 0 if that is negative) to
+/// 2 * (L1 - max(L2, 0)). Rows with an empty interval or without a positive L1 are left out. The
+/// scale is the lower end at which most intervals overlap, the least one of several; zero_point =
+/// 0. Where an interval ends as another begins, they do not overlap. Without any interval, the
+/// scale is that of the range 0 .. L1. In double; the difference in float.
+///
+/// Bugs of PPQ: for a symmetric scheme, L1 and L2 are the magnitudes of the two largest values, not
+/// the two largest magnitudes. The range without any interval is that of the last row. Where most
+/// intervals begin at 0, the scale is 0; finalize() then throws invalid_argument. parity::fixed
+/// takes the two largest magnitudes, the largest L1 of all rows, and instead of 0 the next end of
+/// an interval.
+///
+/// The range is that of the fallback, since the scale is not made of one. Batches make no
+/// difference, but the order of rows does for the bug of the last one; hence merge() for
+/// parity::fixed only.
+///
+/// Time: O(rows * log(rows)) to finalize. Memory: two floats a row.
+///
+/// Source: besides the tool, NumPy 1, which divides a float by a number of Python in double.
+class isotone_observer {
+ public:
+  /// Throws invalid_argument for a grid without zero and something positive or beyond 17 bits.
+  explicit isotone_observer(isotone_options options = {}) : options_(options) {
+    detail::require_levels(options.scheme, where);
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
+  }
+
+  /// Rows of `row_length` values, one behind the other. Throws invalid_argument if a row is shorter
+  /// than two, shape_mismatch if x is not a whole number of rows.
+  void observe(std::span<const float> x, std::size_t row_length) {
+    detail::require(row_length >= 2, error_kind::invalid_argument, where, ": rows of ", row_length,
+                    " have no second value");
+    detail::require(x.size() % row_length == 0, error_kind::shape_mismatch, where, ": ", x.size(),
+                    " values are not a whole number of rows of ", row_length);
+    const detent::min_max_observer batch = detail::observe_batch(seen_, x, where);
+    if (!batch.is_finite()) {
+      return;
+    }
+    const bool magnitudes = options_.scheme.symmetric;
+    const bool before = magnitudes && options_.behaviour == parity::fixed;
+    for (std::size_t row = 0; row < x.size(); row += row_length) {
+      constexpr float infinity = std::numeric_limits<float>::infinity();
+      top_two top{-infinity, -infinity};
+      for (const float value : x.subspan(row, row_length)) {
+        const float v = before ? std::fabs(value) : value;
+        top.second = std::max(top.second, std::min(top.first, v));
+        top.first = std::max(top.first, v);
+      }
+      rows_.push_back(magnitudes ? top_two{std::fabs(top.first), std::fabs(top.second)} : top);
+    }
+  }
+  /// One row.
+  void observe(std::span<const float> x) { observe(x, x.size()); }
+  /// Rows along the last axis.
+  void observe(tensor_view<const float> x) {
+    const std::vector<float> values = detail::floats_of(x);
+    if (!values.empty()) {
+      observe(values, x.shape[x.rank - 1]);
+    }
+  }
+
+  /// As if everything that `other` has seen had been seen here. Throws invalid_argument unless both
+  /// have equal options with parity::fixed.
+  void merge(const isotone_observer& other) {
+    detail::require(options_ == other.options_ && options_.behaviour == parity::fixed,
+                    error_kind::invalid_argument, where,
+                    ": only observers with equal options and parity::fixed can be merged");
+    seen_.merge(other.seen_);
+    const std::vector<top_two> rows = other.rows_;  // which may be these
+    rows_.insert(rows_.end(), rows.begin(), rows.end());
+  }
+
+  /// 0 .. L1 of the last row, or the largest L1 with parity::fixed; 0 .. 0 if that is negative.
+  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    static_cast<void>(seen_.range(where));
+    float upper = rows_.back().first;
+    if (options_.behaviour == parity::fixed) {
+      for (const top_two& row : rows_) {
+        upper = std::max(upper, row.first);
+      }
+    }
+    return {0.0F, std::max(upper, 0.0F)};
+  }
+
+  /// `scheme` must be that of the options; throws invalid_argument otherwise, where range() does,
+  /// and if the scale is zero or overflows.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    detail::require_scheme(scheme, options_.scheme, where);
+    const value_range fallback = range();
+    const std::vector<end_point> ends = sorted_ends();
+    if (ends.empty()) {
+      return params_from_range(fallback, scheme, scale_rule::ppq);
+    }
+    std::size_t overlapping = 0;
+    std::size_t most = 0;
+    double scale = 0.0;
+    bool may_grow = false;
+    for (const end_point& end : ends) {
+      if (may_grow && end.scale > 0.0) {
+        scale = end.scale;
+        may_grow = false;
+      }
+      overlapping = end.begins ? overlapping + 1 : overlapping - 1;
+      if (overlapping > most) {
+        most = overlapping;
+        scale = end.scale;
+        may_grow = options_.behaviour == parity::fixed && scale == 0.0;
+      }
+    }
+    const quant_params p{static_cast<float>(scale), 0};
+    detail::require(p.scale > 0.0F && std::isfinite(p.scale), error_kind::invalid_argument, where,
+                    ": the scale is ", scale);
+    return p;
+  }
+
+  friend bool operator==(const isotone_observer&, const isotone_observer&) = default;
+
+ private:
+  static constexpr const char* where = "ppq::isotone_observer";
+
+  struct top_two {
+    float first;
+    float second;
+    friend bool operator==(const top_two&, const top_two&) = default;
+  };
+  struct end_point {
+    double scale;
+    bool begins;
+  };
+
+  [[nodiscard]] std::vector<end_point> sorted_ends() const {
+    std::vector<end_point> ends;
+    for (const top_two& row : rows_) {
+      const double quotient =
+          static_cast<double>(row.second) / (options_.scheme.levels.qmax - 0.51);
+      const double least = std::max(quotient, 0.0);
+      const double greatest = 2.0 * static_cast<double>(row.first - std::max(row.second, 0.0F));
+      if (greatest > least && row.first > 0.0F) {
+        ends.push_back({least, true});
+        ends.push_back({greatest, false});
+      }
+    }
+    std::sort(ends.begin(), ends.end(), [](const end_point& a, const end_point& b) {
+      return a.scale != b.scale ? a.scale < b.scale : !a.begins && b.begins;
+    });
+    return ends;
+  }
+
+  isotone_options options_;
+  detent::min_max_observer seen_;
+  std::vector<top_two> rows_;
+};
+
+}  // namespace ppq
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_PPQ_HPP
 // ---- detent/observers/registry.hpp ----
 // Observers by name: those of the library, and those that its users add.
 #ifndef DETENT_OBSERVERS_REGISTRY_HPP
 #define DETENT_OBSERVERS_REGISTRY_HPP
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19017,8 +21630,9 @@ class sample_range_observer {
     const double unit =
         static_cast<double>(std::nextafter(bin.smallest, std::numeric_limits<float>::infinity())) -
         static_cast<double>(bin.smallest);
-    const double excess = bin.excess_known ? static_cast<double>(bin.excess) * unit : 0.0;
-    return std::fma(static_cast<double>(bin.count), static_cast<double>(bin.smallest), excess);
+    const double excess =
+        bin.excess_known ? detail::rounded_product(static_cast<double>(bin.excess), unit) : 0.0;
+    return excess + detail::rounded_product(static_cast<double>(bin.count), bin.smallest);
   }
 
   /// Of all but the first and the last `without`.
@@ -19032,7 +21646,7 @@ class sample_range_observer {
       at += bin.count;
       if (first < last) {
         const double share = static_cast<double>(last - first) / static_cast<double>(bin.count);
-        sum.add(std::fma(bin.negative ? -sum_of(bin) : sum_of(bin), share, 0.0));
+        sum.add(detail::rounded_product(bin.negative ? -sum_of(bin) : sum_of(bin), share));
       }
     }
     return static_cast<float>(sum.value() / static_cast<double>(end - without));
@@ -19052,16 +21666,341 @@ class sample_range_observer {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_OBSERVERS_SAMPLE_RANGE_HPP
+// ---- detent/observers/torch.hpp ----
+// Observers of PyTorch, per tensor, on a CPU.
+//
+// A call of observe() stands for one call of the observer, a batch. Both depend on how values are
+// split into batches, and on their order; hence there is no merge().
+//
+// A batch with a NaN or an infinity makes range() throw; PyTorch lets NaN through, and its
+// histogram leaves out infinities. An empty batch changes nothing, as in PyTorch. Objects are
+// values and not thread-safe; one per thread.
+//
+// Source: torchao 0.18, quantization/pt2e/observer.py, whose classes are those of
+// torch.ao.quantization in PyTorch 2.
+#ifndef DETENT_OBSERVERS_TORCH_HPP
+#define DETENT_OBSERVERS_TORCH_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+namespace torch {
+
+struct moving_average_min_max_options {
+  float averaging_constant = 0.01F;
+  friend bool operator==(const moving_average_min_max_options&,
+                         const moving_average_min_max_options&) = default;
+};
+
+/// MovingAverageMinMaxObserver: the range of the first batch, then of each one
+///
+///   lower += averaging_constant * (least of the batch - lower)
+///   upper += averaging_constant * (greatest of the batch - upper)
+///
+/// In float, every operation rounded: the same bits as PyTorch.
+class moving_average_min_max_observer {
+ public:
+  /// Throws invalid_argument unless 0 <= averaging_constant <= 1.
+  explicit moving_average_min_max_observer(moving_average_min_max_options options = {})
+      : options_(options) {
+    detail::require(options.averaging_constant >= 0.0F && options.averaging_constant <= 1.0F,
+                    error_kind::invalid_argument, where, ": averaging constant ",
+                    options.averaging_constant, " is not in 0..1");
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
+  }
+
+  void observe(std::span<const float> x) {
+    const bool is_first = seen_.count() == 0;
+    const min_max_observer batch = detail::observe_batch(seen_, x, where);
+    if (batch.is_finite()) {
+      average_ = is_first
+                     ? batch.range()
+                     : detail::moving_average(average_, batch.range(), options_.averaging_constant);
+    }
+  }
+
+  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    static_cast<void>(seen_.range(where));
+    return average_;
+  }
+
+  /// scale_rule::torch of the range; throws what params_from_range throws besides.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme, scale_rule::torch);
+  }
+
+  friend bool operator==(const moving_average_min_max_observer&,
+                         const moving_average_min_max_observer&) = default;
+
+ private:
+  static constexpr const char* where = "torch::moving_average_min_max_observer";
+
+  moving_average_min_max_options options_;
+  min_max_observer seen_;
+  value_range average_;
+};
+
+struct histogram_options {
+  std::size_t bins = 2048;
+  std::size_t upsample_rate = 16;
+  unsigned bits = 8;  // of the type that is quantized to
+  friend bool operator==(const histogram_options&, const histogram_options&) = default;
+};
+
+/// HistogramObserver. A histogram of `bins` bins on the range of everything seen. When a batch
+/// exceeds it, every bin is divided into `upsample_rate` parts of equal count, which go where their
+/// middles lie in the new histogram.
+///
+/// The search begins with all bins and the quantiles alpha = 0, beta = 1. Each step looks which
+/// bins would be left out at either end if alpha grew or beta shrank by 1e-5, and takes the end
+/// that loses more bins, the upper one of two that lose as many. It ends before the first interval
+/// whose error is greater than the last one's, or when alpha reaches beta. The error of an interval
+/// divided into 2^bits equal levels is the sum over all bins of
+///
+///   count / width * (integral of (x - middle of the level of x)^2 over the bin)
+///
+/// where levels between the bin's first and last one count in full, and what lies outside belongs
+/// to the outermost level. Terms are in float, as in PyTorch. The first step is taken whatever its
+/// error, so that the whole range is never the result.
+///
+/// Their sum is in double here and in float in PyTorch, which adds in another order on every
+/// processor; so is what its vectorized linspace does for the bins' middles. Where two errors
+/// differ in their last bits, or a middle falls on an edge, PyTorch may end a step sooner or later.
+///
+/// Time: O(bins) for each of at most `bins` steps. Memory: O(bins).
+class histogram_observer {
+ public:
+  /// Throws invalid_argument unless 2 <= bins <= 2^20, 0 < upsample_rate <= 2^10 and
+  /// 1 <= bits <= 16.
+  explicit histogram_observer(histogram_options options = {}) : options_(options) {
+    detail::require(options.bins >= 2 && options.bins <= std::size_t{1} << 20,
+                    error_kind::invalid_argument, where, ": ", options.bins, " bins, not 2..2^20");
+    detail::require(options.upsample_rate > 0 && options.upsample_rate <= 1024,
+                    error_kind::invalid_argument, where, ": upsample rate ", options.upsample_rate,
+                    " is not in 1..1024");
+    detail::require(options.bits >= 1 && options.bits <= 16, error_kind::invalid_argument, where,
+                    ": ", options.bits, " bits, not 1..16");
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
+  }
+
+  /// Throws invalid_argument if the length of the range overflows.
+  void observe(std::span<const float> x) {
+    const min_max_observer batch = detail::observe_batch(seen_, x, where);
+    if (!batch.is_finite()) {
+      return;
+    }
+    const value_range added = batch.range();
+    const value_range old = counted_;
+    const bool is_first = counts_.empty();
+    const value_range now =
+        is_first ? added
+                 : value_range{std::min(old.lower, added.lower), std::max(old.upper, added.upper)};
+    detail::pytorch::require_length(now.lower, now.upper, where);
+    std::vector<float> counts(options_.bins);
+    detail::pytorch::add_histogram<float>(x, now.lower, now.upper, counts);
+    if (!is_first) {
+      const std::vector<float> kept = now == old ? counts_ : rescaled(old, now);
+      for (std::size_t i = 0; i < counts.size(); ++i) {
+        counts[i] += kept[i];
+      }
+    }
+    counts_ = std::move(counts);
+    counted_ = now;
+  }
+
+  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    static_cast<void>(seen_.range(where));
+    const auto [first, last] = best_bins();
+    const float width = (counted_.upper - counted_.lower) / static_cast<float>(options_.bins);
+    return {counted_.lower + detail::rounded_product(width, static_cast<float>(first)),
+            counted_.lower + detail::rounded_product(width, static_cast<float>(last + 1))};
+  }
+
+  /// scale_rule::torch of the range; throws what params_from_range throws besides.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme, scale_rule::torch);
+  }
+
+  friend bool operator==(const histogram_observer&, const histogram_observer&) = default;
+
+ private:
+  static constexpr const char* where = "torch::histogram_observer";
+
+  [[nodiscard]] static double sum(const std::vector<float>& values) noexcept {
+    double total = 0.0;
+    for (const float value : values) {
+      total += static_cast<double>(value);
+    }
+    return total;
+  }
+
+  /// The histogram on `old` as one on `now`, which contains it.
+  [[nodiscard]] std::vector<float> rescaled(value_range old, value_range now) const {
+    std::vector<float> counts(options_.bins);
+    if (old.lower == old.upper) {
+      detail::pytorch::add_histogram<float>(std::span<const float>(&old.lower, 1), now.lower,
+                                            now.upper, counts);
+      const auto total = static_cast<float>(sum(counts_));
+      std::transform(counts.begin(), counts.end(), counts.begin(),
+                     [total](float one) { return one * total; });
+      return counts;
+    }
+    const std::size_t parts = options_.bins * options_.upsample_rate;
+    const float part = (old.upper - old.lower) / static_cast<float>(parts);
+    const std::vector<float> edges =
+        detail::pytorch::linspace(now.lower, now.upper, options_.bins + 1);
+    const std::vector<float> begins = detail::pytorch::linspace(old.lower, old.upper, parts + 1);
+    for (std::size_t i = 0; i < parts; ++i) {
+      const float middle = begins[i] + 0.5F * part;
+      const auto above = std::upper_bound(edges.begin(), edges.end(), middle) - edges.begin();
+      const auto bin =
+          std::min(static_cast<std::size_t>(std::max<std::ptrdiff_t>(above, 1)), options_.bins) - 1;
+      counts[bin] +=
+          counts_[i / options_.upsample_rate] / static_cast<float>(options_.upsample_rate);
+    }
+    return counts;
+  }
+
+  /// The first and the last bin of the interval that the search ends with.
+  [[nodiscard]] std::pair<std::size_t, std::size_t> best_bins() const {
+    constexpr double step = 1e-5;
+    std::vector<float> cumulative(counts_.size());
+    double running = 0.0;
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      running += static_cast<double>(counts_[i]);
+      cumulative[i] = static_cast<float>(running);
+    }
+    const auto total = static_cast<double>(static_cast<float>(running));
+    double alpha = 0.0;
+    double beta = 1.0;
+    std::size_t first = 0;
+    std::size_t last = options_.bins - 1;
+    float least = std::numeric_limits<float>::infinity();
+    while (alpha < beta) {
+      const double next_alpha = alpha + step;
+      const double next_beta = beta - step;
+      const auto low = static_cast<float>(next_alpha * total);
+      const auto high = static_cast<float>(next_beta * total);
+      std::size_t left = first;
+      std::size_t right = last;
+      while (left < last && cumulative[left] < low) {
+        ++left;
+      }
+      while (right > first && cumulative[right] > high) {
+        --right;
+      }
+      std::size_t next_first = first;
+      std::size_t next_last = last;
+      if (left - first > last - right) {
+        next_first = left;
+        alpha = next_alpha;
+      } else {
+        next_last = right;
+        beta = next_beta;
+      }
+      if (next_first == first && next_last == last) {
+        continue;
+      }
+      const float error = error_of(next_first, next_last);
+      if (error > least) {
+        break;
+      }
+      least = error;
+      first = next_first;
+      last = next_last;
+    }
+    return {first, last};
+  }
+
+  /// density * (end^3 - begin^3) / 3, in float.
+  [[nodiscard]] static float squared_error(float begin, float end, float density) noexcept {
+    const float cubes =
+        detail::rounded_product(end * end, end) - detail::rounded_product(begin * begin, begin);
+    return detail::rounded_product(density, cubes / 3.0F);
+  }
+
+  [[nodiscard]] float error_of(std::size_t first, std::size_t last) const {
+    const double bin_width =
+        (static_cast<double>(counted_.upper) - static_cast<double>(counted_.lower)) /
+        static_cast<double>(options_.bins);
+    const auto levels = static_cast<double>(std::size_t{1} << options_.bits);
+    const double level_width = bin_width * static_cast<double>(last - first + 1) / levels;
+    if (level_width == 0.0) {
+      return 0.0F;
+    }
+    const auto bin = static_cast<float>(bin_width);
+    const auto level = static_cast<float>(level_width);
+    const auto half_level = static_cast<float>(level_width / 2.0);
+    const auto last_level = static_cast<float>(levels - 1.0);
+    double total = 0.0;
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      if (counts_[i] == 0.0F) {
+        continue;
+      }
+      const float density = counts_[i] / bin;
+      const float begin =
+          detail::rounded_product(static_cast<float>(i) - static_cast<float>(first), bin);
+      const float end = begin + bin;
+      const float level_of_begin = level_of(begin, level, last_level);
+      const float level_of_end = level_of(end, level, last_level);
+      const float middle_of_begin = detail::rounded_product(level_of_begin + 0.5F, level);
+      const float middle_of_end = detail::rounded_product(level_of_end, level) + half_level;
+      float error = squared_error(begin - middle_of_begin, half_level, density);
+      error += detail::rounded_product(level_of_end - level_of_begin - 1.0F,
+                                       squared_error(-half_level, half_level, density));
+      error += squared_error(-half_level, end - middle_of_end, density);
+      total += static_cast<double>(error);
+    }
+    return static_cast<float>(total);
+  }
+
+  [[nodiscard]] static float level_of(float x, float level, float last_level) noexcept {
+    const float remainder = std::fmod(x, level);
+    float quotient = (x - remainder) / level;
+    quotient -= remainder < 0.0F ? 1.0F : 0.0F;
+    float floor = std::floor(quotient);
+    floor += quotient - floor > 0.5F ? 1.0F : 0.0F;
+    return std::clamp(floor, 0.0F, last_level);
+  }
+
+  histogram_options options_;
+  min_max_observer seen_;
+  value_range counted_;
+  std::vector<float> counts_;
+};
+
+}  // namespace torch
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_TORCH_HPP
 
 DETENT_NAMESPACE_BEGIN
 
 /// What observers are made for; each takes what concerns it.
 struct observer_options {
   quant_scheme scheme = asymmetric<std::uint8_t>;
-  double percentile = 99.99;                 // percentile, absolute_percentile
+  std::optional<double> percentile = {};     // of the values; without, the observer's own
   bool exact_percentile = false;             // in two passes
   double moving_constant = 0.01;             // moving_average
   std::size_t top_k = 1;                     // isotone
+  parity behaviour = parity::as_published;   // of other tools' observers
   bin_storage storage = bin_storage::dense;  // of histograms; sparse for many channels
 };
 
@@ -19085,8 +22024,37 @@ inline observer_factory sample_factory(sample_aggregator aggregator) {
 }
 inline observer_factory percentile_factory(bool absolute) {
   return [absolute](const observer_options& o) {
-    return any_observer(
-        percentile_observer({o.percentile, absolute, o.exact_percentile}, o.storage));
+    percentile_options options{.absolute = absolute, .exact = o.exact_percentile};
+    options.percentile = o.percentile.value_or(options.percentile);
+    return any_observer(percentile_observer(options, o.storage));
+  };
+}
+
+template <class Observer>
+observer_factory default_factory() {
+  return [](const observer_options&) { return any_observer(Observer()); };
+}
+/// Of observers with options in which the scheme or the parity matters.
+template <class Observer, class Options>
+observer_factory parity_factory(Options options) {
+  return [options](const observer_options& o) {
+    Options own = options;
+    if constexpr (requires { own.scheme = o.scheme; }) {
+      own.scheme = o.scheme;
+    }
+    if constexpr (requires { own.behaviour = o.behaviour; }) {
+      own.behaviour = o.behaviour;
+    }
+    if constexpr (requires { own.symmetric = o.scheme.symmetric; }) {
+      own.symmetric = o.scheme.symmetric;
+    }
+    if constexpr (requires { own.use_abs_max = o.scheme.symmetric; }) {
+      own.use_abs_max = o.scheme.symmetric;
+    }
+    if constexpr (requires { own.percentile = 50.0; }) {
+      own.percentile = o.percentile.value_or(own.percentile);
+    }
+    return any_observer(Observer(own));
   };
 }
 
@@ -19096,7 +22064,7 @@ inline observer_registry& observers() {
       {
           {"absolute_percentile", percentile_factory(true)},
           {"aciq", histogram_factory<aciq_observer>()},
-          {"constant", [](const observer_options&) { return any_observer(constant_observer()); }},
+          {"constant", default_factory<constant_observer>()},
           {"grid_mse", histogram_factory<grid_mse_observer>()},
           {"isotone",
            [](const observer_options& o) {
@@ -19107,7 +22075,7 @@ inline observer_registry& observers() {
           {"mean_no_outliers_minmax", sample_factory(sample_aggregator::mean_no_outliers)},
           {"median_minmax", sample_factory(sample_aggregator::median)},
           {"median_no_outliers_minmax", sample_factory(sample_aggregator::median_no_outliers)},
-          {"minmax", [](const observer_options&) { return any_observer(min_max_observer()); }},
+          {"minmax", default_factory<min_max_observer>()},
           {"moving_average",
            [](const observer_options& o) {
              return any_observer(moving_average_observer(o.moving_constant));
@@ -19115,6 +22083,26 @@ inline observer_registry& observers() {
           {"mse", histogram_factory<mse_observer>()},
           {"octav", histogram_factory<octav_observer>()},
           {"percentile", percentile_factory(false)},
+          // Other tools', with what the tool has for defaults.
+          {"inc.kl", parity_factory<inc::kl_observer>(inc::kl_options())},
+          {"inc.percentile", parity_factory<inc::percentile_observer>(inc::percentile_options())},
+          {"nncf.mean_minmax", parity_factory<nncf::range_observer>(nncf::mean_min_max)},
+          {"nncf.mean_no_outliers_minmax",
+           parity_factory<nncf::range_observer>(nncf::mean_no_outliers_min_max)},
+          {"nncf.mean_quantile", parity_factory<nncf::range_observer>(nncf::mean_quantile)},
+          {"nncf.median_minmax", parity_factory<nncf::range_observer>(nncf::median_min_max)},
+          {"nncf.minmax", parity_factory<nncf::range_observer>(nncf::min_max)},
+          {"ort.entropy", parity_factory<ort::entropy_observer>(ort::entropy_options())},
+          {"ort.minmax", parity_factory<ort::min_max_observer>(ort::min_max_options())},
+          {"ort.percentile", parity_factory<ort::percentile_observer>(ort::percentile_options())},
+          {"ppq.isotone", parity_factory<ppq::isotone_observer>(ppq::isotone_options())},
+          {"ppq.kl", parity_factory<ppq::kl_observer>(ppq::kl_options())},
+          {"ppq.minmax", default_factory<ppq::min_max_observer>()},
+          {"ppq.mse", parity_factory<ppq::mse_observer>(ppq::mse_options())},
+          {"ppq.percentile", default_factory<ppq::percentile_observer>()},
+          {"torch.histogram",
+           parity_factory<torch::histogram_observer>(torch::histogram_options())},
+          {"torch.moving_average", default_factory<torch::moving_average_min_max_observer>()},
       }};
   return registry;
 }
@@ -19732,425 +22720,6 @@ DETENT_QUANTIZED_AVERAGE(std::int8_t)
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_QUANTIZED_ELEMENTWISE_HPP
-// ---- detent/scale_rules.hpp ----
-// Scale and zero point from a range as other tools compute them, bit for bit and with their bugs,
-// beside the canonical rule (reference::params_from_range): for whoever has to reproduce a model
-// that another tool has quantized.
-//
-// [lower, upper] is the range extended to include zero, magnitude = max(-lower, upper), and
-// steps = qmax - qmin. "In double" and "in float" say in which precision a rule works; every
-// operation is rounded once, and a scale found in double is rounded to float last of all. round()
-// is round_half_even.
-#ifndef DETENT_SCALE_RULES_HPP
-#define DETENT_SCALE_RULES_HPP
-
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-
-DETENT_NAMESPACE_BEGIN
-
-/// Whose arithmetic makes a scale and a zero point of a range.
-enum class scale_rule : std::uint8_t {
-  canonical,  // reference::params_from_range
-  ppq,        // PPQ
-  ort,        // the quantization tool of ONNX Runtime
-  inc,        // Intel Neural Compressor, ONNX Runtime adaptor
-  nncf,       // NNCF
-  torch,      // the observers of PyTorch
-  tensorrt,   // TensorRT
-};
-
-/// The name that command lines and messages use.
-[[nodiscard]] constexpr const char* name(scale_rule rule) noexcept {
-  switch (rule) {
-    case scale_rule::canonical:
-      return "canonical";
-    case scale_rule::ppq:
-      return "ppq";
-    case scale_rule::ort:
-      return "ort";
-    case scale_rule::inc:
-      return "inc";
-    case scale_rule::nncf:
-      return "nncf";
-    case scale_rule::torch:
-      return "torch";
-    case scale_rule::tensorrt:
-      return "tensorrt";
-  }
-  return "unknown";
-}
-
-/// How the exponent of a power of two is rounded.
-enum class power_of_two_rounding : std::uint8_t {
-  up,       // ceil(log2(scale)): PPQ's ROUND_UP, for its min/max observers
-  half_up,  // floor(log2(scale) + 1/2): PPQ's ROUND_HALF_UP, for its KL observer
-};
-
-namespace reference {
-
-/// The smallest range that contains `range` and zero.
-[[nodiscard]] inline value_range including_zero(value_range range) noexcept {
-  return {range.lower < 0.0F ? range.lower : 0.0F, range.upper > 0.0F ? range.upper : 0.0F};
-}
-
-/// The largest |x| of a range that includes zero.
-[[nodiscard]] inline float magnitude(value_range range) noexcept {
-  return -range.lower > range.upper ? -range.lower : range.upper;
-}
-
-/// The length that the rules in double divide by the steps; exact but for the subtraction.
-///
-///   asymmetric  upper - lower
-///   symmetric   2 * magnitude
-[[nodiscard]] inline double extent(value_range range, bool symmetric) noexcept {
-  const value_range r = including_zero(range);
-  return symmetric ? 2.0 * static_cast<double>(magnitude(r))
-                   : static_cast<double>(r.upper) - static_cast<double>(r.lower);
-}
-
-/// PPQ, per tensor. In double.
-///
-///   asymmetric  scale = max((upper - lower) / steps, 1e-8)
-///               zero_point = round(-lower / scale)
-///   symmetric   scale = max(2 * magnitude / steps, 1e-8)
-///               zero_point = 0
-///
-/// Bugs of PPQ: the asymmetric zero point leaves out qmin, so that it is right only for grids that
-/// begin at 0 and may lie outside all others; the symmetric one is 0 on unsigned grids, too. On
-/// -128..127 the symmetric divisor is 127.5, so that `magnitude` itself clips half a step. Per
-/// channel PPQ takes upper - lower in float; that differs from this only where the grid is
-/// asymmetric.
-///
-/// Source: PPQ 0.6.6, minmax_to_scale_offset.
-[[nodiscard]] inline quant_params params_from_range_ppq(value_range range,
-                                                        quant_scheme scheme) noexcept {
-  constexpr double smallest_scale = 1e-8;
-  const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
-  const double quotient = extent(range, scheme.symmetric) / steps;
-  const double scale = quotient > smallest_scale ? quotient : smallest_scale;
-  const double lower = including_zero(range).lower;
-  return {static_cast<float>(scale),
-          scheme.symmetric ? 0 : static_cast<std::int32_t>(round_half_even(-lower / scale))};
-}
-
-/// The quantization tool of ONNX Runtime without a minimum real range. In double.
-///
-///   asymmetric  scale = (upper - lower) / steps
-///               zero_point = round(qmin - lower / scale)
-///   symmetric   scale = 2 * magnitude / steps
-///               zero_point = round((qmin + qmax) / 2)
-///   scale < FLT_MIN, either way: scale = 1, zero_point = 0
-///
-/// qmin <= 0 <= qmax. The tool's own grids are 0..255, -128..127, symmetric 0..254 and -127..127,
-/// reduced 0..127 and -64..64. The sum is rounded, not the quotient: on a grid with an odd qmin a
-/// tie goes the other way than in the canonical rule. The zero point of an empty range is 0 on
-/// signed grids as well.
-///
-/// Source: ONNX Runtime 1.31, compute_scale_zp. Earlier releases took upper - lower in float.
-[[nodiscard]] inline quant_params params_from_range_ort(value_range range,
-                                                        quant_scheme scheme) noexcept {
-  const double qmin = scheme.levels.qmin;
-  const double qmax = scheme.levels.qmax;
-  const double scale = extent(range, scheme.symmetric) / (qmax - qmin);
-  if (scale < static_cast<double>(std::numeric_limits<float>::min())) {
-    return {1.0F, 0};
-  }
-  const double lower = including_zero(range).lower;
-  const double exact_zero_point = scheme.symmetric ? (qmin + qmax) / 2.0 : qmin - lower / scale;
-  return {static_cast<float>(scale), static_cast<std::int32_t>(round_half_even(exact_zero_point))};
-}
-
-/// Intel Neural Compressor, ONNX Runtime adaptor, per tensor. In double.
-///
-///   asymmetric  on 0..255 or 0..127 (reduced)
-///               scale = (upper - lower) / steps, zero_point = round(-lower / scale)
-///   symmetric   on -127..127 or -64..64 (reduced)
-///               scale = 2 * magnitude / steps, zero_point = 0
-///   an empty range: scale = 1, zero_point = 0
-///
-/// Bug of the tool: where the scale in double is exactly 1, the zero point is 0, whatever the
-/// range. Nothing keeps a tiny scale from rounding to the float 0. Per channel, symmetric scales
-/// are the same except that 2 * magnitude is taken in float, which matters where it overflows.
-///
-/// Source: Intel Neural Compressor 2.6, calculate_scale_zp; its capability tables name int8 only as
-/// symmetric and uint8 only as asymmetric.
-[[nodiscard]] inline quant_params params_from_range_inc(value_range range,
-                                                        quant_scheme scheme) noexcept {
-  const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
-  const double length = extent(range, scheme.symmetric);
-  const double scale = length > 0.0 ? length / steps : 1.0;
-  const double lower = including_zero(range).lower;
-  const bool zero = scheme.symmetric || scale == 1.0;
-  return {static_cast<float>(scale),
-          zero ? 0 : static_cast<std::int32_t>(round_half_even(-lower / scale))};
-}
-
-namespace nncf {
-
-/// a * b rounded to float, which no compiler can contract with a sum that follows: the product is
-/// exact in double.
-[[nodiscard]] inline float product(float a, float b) noexcept {
-  return static_cast<float>(static_cast<double>(a) * static_cast<double>(b));
-}
-
-/// NNCF's range tuning: moves one end outwards, so that zero falls on an integer level, q. `range`
-/// includes zero and is not empty; N = steps. In float.
-///
-///   q = round(-lower * (N / (upper - lower)))
-///   lower' = q / (q - N) * upper  if q < N, else lower
-///   upper' = (q - N) / q * lower  if q > 0, else upper
-///   result = (lower', upper) if upper - lower' > upper' - lower, else (lower, upper')
-///
-/// One of the two candidates is a larger range and the other a smaller one, and the larger is
-/// taken. Where q is 0 or N, the range stays as it is: an end that is less than half a step from
-/// zero keeps zero off the levels.
-[[nodiscard]] inline value_range tuned(value_range range, float steps) noexcept {
-  const float steps_per_unit = steps / (range.upper - range.lower);
-  const float q = reference::round_half_even(product(-range.lower, steps_per_unit));
-  const float lower = q < steps ? product(q / (q - steps), range.upper) : range.lower;
-  const float upper = q > 0.0F ? product((q - steps) / q, range.lower) : range.upper;
-  return range.upper - lower > upper - range.lower ? value_range{lower, range.upper}
-                                                   : value_range{range.lower, upper};
-}
-
-[[nodiscard]] inline quant_params asymmetric_params(value_range range, grid levels) noexcept {
-  constexpr float shortest = 8e-4F;
-  constexpr float smallest_scale = std::numeric_limits<float>::epsilon();
-  const float length = range.upper - range.lower;
-  if (length > std::numeric_limits<float>::max()) {
-    return {smallest_scale, levels.qmin};
-  }
-  const float widening = length > shortest ? 0.0F : shortest;
-  const auto steps = static_cast<float>(levels.qmax - levels.qmin);
-  const value_range r =
-      tuned(including_zero({range.lower - widening, range.upper + widening}), steps);
-  const float scale = (r.upper - r.lower) / steps;
-  return {scale, to_grid(-r.lower / scale, levels.qmin, levels)};
-}
-
-[[nodiscard]] inline quant_params symmetric_params(value_range range, grid levels,
-                                                   float largest_magnitude) noexcept {
-  constexpr float dead_channel = 0.01F;
-  constexpr float smallest_magnitude = 8e-5F;
-  const float own = magnitude(including_zero(range));
-  const float relative_floor = dead_channel * largest_magnitude;
-  const float floor = relative_floor > smallest_magnitude ? relative_floor : smallest_magnitude;
-  const float high = own > floor ? own : floor;
-
-  const bool narrow = levels.qmin == -levels.qmax;
-  const bool is_unsigned = levels.qmin == 0;
-  const auto steps = static_cast<float>(levels.qmax - levels.qmin);
-  const float low = is_unsigned && !(range.lower < 0.0F) ? 0.0F
-                    : narrow                             ? -high
-                                                         : -high * (steps + 1.0F) / (steps - 1.0F);
-  return {(high - low) / steps, is_unsigned && low < 0.0F ? (levels.qmax + 1) / 2 : 0};
-}
-
-}  // namespace nncf
-
-/// NNCF's min-max algorithm, with the scale and zero point that it exports to ONNX. In float.
-///
-///   asymmetric  ends = the range, moved out by 8e-4 each if it is no longer than 8e-4, then
-///               extended to zero, then nncf::tuned(ends)
-///               scale = (upper - lower) / steps, zero_point = qmin - round(lower / scale)
-///   symmetric   high = max(magnitude, 0.01 * largest_magnitude, 8e-5)
-///               low = -high on a narrow grid (-127..127, NNCF's weights)
-///                     0 on an unsigned grid where the range has nothing negative
-///                     -high * levels / (levels - 2) else, with levels = steps + 1
-///               scale = (high - low) / steps, zero_point = qmin - round(low / scale), which is 0,
-///               or the middle of an unsigned grid whose `low` is negative
-///
-/// `largest_magnitude` is the largest |x| over all channels of the tensor, of which this range is
-/// one: the floor of dead channels. 0 stands for a tensor of one channel. Only symmetric schemes
-/// look at it. The constants are the nearest floats, as in NumPy 2 and PyTorch; under NumPy 1 the
-/// floor of a dead channel may differ in the last bit.
-///
-/// The grid has 2^bits levels, or is the narrow symmetric one. NNCF itself chooses int8 for weights
-/// and for activations with anything negative, else uint8; here the grid says which, and a signed
-/// grid is "signedness forced". NNCF's floor of the scale, FLT_EPSILON, never acts: the floors of
-/// the range are higher. Its overflow fix doubles the symmetric scale exactly (254 / 127).
-///
-/// Bug of NNCF: where upper - lower overflows, the widening is NaN, NaN compares as not below zero,
-/// both ends become 0, and the scale is FLT_EPSILON with zero_point qmin.
-///
-/// Source: NNCF 2.14, nncf/quantization/fake_quantize.py.
-[[nodiscard]] inline quant_params params_from_range_nncf(value_range range, quant_scheme scheme,
-                                                         float largest_magnitude = 0.0F) noexcept {
-  return scheme.symmetric ? nncf::symmetric_params(range, scheme.levels, largest_magnitude)
-                          : nncf::asymmetric_params(range, scheme.levels);
-}
-
-/// The observers of PyTorch (MinMax, MovingAverage, Histogram and their kin) on a CPU. In float.
-///
-///   asymmetric  scale = max((upper - lower) / steps, FLT_EPSILON)
-///               zero_point = qmin - round(lower / scale)
-///   symmetric   scale = max(magnitude / (steps / 2), FLT_EPSILON)
-///               zero_point = 0 on signed grids, 128 on 0..255, floor((qmin + qmax) / 2) on other
-///               unsigned ones
-///
-/// qmin <= 0 <= qmax. PyTorch takes 128 for every unsigned grid that the caller has not given by
-/// its ends, 0..127 by reduce_range among them, where it lies outside; and it takes 127 for a
-/// 0..255 that the caller has given. Neither can be told from the grid, and neither is reproduced.
-/// On a GPU PyTorch may multiply by the reciprocal of the divisor.
-///
-/// Source: torch.ao.quantization, UniformQuantizationObserverBase, from knowledge of PyTorch 2.
-[[nodiscard]] inline quant_params params_from_range_torch(value_range range,
-                                                          quant_scheme scheme) noexcept {
-  constexpr float smallest_scale = std::numeric_limits<float>::epsilon();
-  const grid levels = scheme.levels;
-  const value_range r = including_zero(range);
-  const auto steps = static_cast<float>(levels.qmax - levels.qmin);
-  const float quotient =
-      scheme.symmetric ? magnitude(r) / (steps / 2.0F) : (r.upper - r.lower) / steps;
-  const float scale = quotient > smallest_scale ? quotient : smallest_scale;
-  if (!scheme.symmetric) {
-    return {scale, to_grid(-r.lower / scale, levels.qmin, levels)};
-  }
-  const bool is_signed = levels.qmin < 0;
-  return {scale, is_signed ? 0 : levels == full_grid<std::uint8_t> ? 128 : levels.qmax / 2};
-}
-
-/// TensorRT. In float.
-///
-///   scale = magnitude / 127, zero_point = 0
-///
-/// Symmetric on -128..127 (TensorRT clips there) or -127..127 only, with the same scale. The scale
-/// of an empty range is 0, which TensorRT refuses.
-///
-/// Source: TensorRT's documentation of explicit quantization; that the quotient is a float one is
-/// from knowledge of NVIDIA's toolkits.
-[[nodiscard]] inline quant_params params_from_range_tensorrt(value_range range) noexcept {
-  return {magnitude(including_zero(range)) / 127.0F, 0};
-}
-
-/// The power of two that `scale` (positive, finite) is projected to: 2^ceil(log2(scale)) or
-/// 2^floor(log2(scale) + 1/2). Exact: the exponent is read, not computed, and the halfway point,
-/// which is irrational, is compared with the mantissa. PPQ computes log2 in double; for every float
-/// the two agree. The argument is a double since PPQ's KL observer projects before it rounds the
-/// scale to float.
-///
-///   scale     0.25  0.3   0.354  0.5
-///   up        0.25  0.5   0.5    0.5
-///   half_up   0.25  0.25  0.5    0.5
-[[nodiscard]] inline double project_to_power_of_two(double scale,
-                                                    power_of_two_rounding rounding) noexcept {
-  constexpr double sqrt_half = 0x1.6a09e667f3bcdp-1;  // the smallest double above sqrt(1/2)
-  int exponent = 0;
-  const double mantissa = std::frexp(scale, &exponent);  // 0.5 <= mantissa < 1
-  const bool down = rounding == power_of_two_rounding::up ? mantissa == 0.5 : mantissa < sqrt_half;
-  return std::ldexp(1.0, down ? exponent - 1 : exponent);
-}
-
-}  // namespace reference
-
-namespace detail {
-
-[[nodiscard]] inline bool is_nncf_scheme(quant_scheme scheme) noexcept {
-  const auto qmin = scheme.levels.qmin;
-  const auto above_qmax = static_cast<std::uint32_t>(scheme.levels.qmax) + 1U;
-  const bool narrow = scheme.symmetric && qmin == -scheme.levels.qmax;
-  const bool full = qmin == 0 || (qmin < 0 && static_cast<std::uint32_t>(-qmin) == above_qmax);
-  return scheme.levels.qmax > 0 && std::has_single_bit(above_qmax) && (narrow || full);
-}
-
-/// Whether the tool has such quantizers at all.
-[[nodiscard]] inline bool is_expressible(quant_scheme scheme, scale_rule rule) noexcept {
-  const grid levels = scheme.levels;
-  switch (rule) {
-    case scale_rule::canonical:
-    case scale_rule::ppq:
-      return true;
-    case scale_rule::ort:
-    case scale_rule::torch:
-      return levels.qmin <= 0 && levels.qmax >= 0;
-    case scale_rule::inc:
-      return scheme.symmetric ? levels == narrow_grid<std::int8_t> || levels == grid{-64, 64}
-                              : levels == full_grid<std::uint8_t> || levels == grid{0, 127};
-    case scale_rule::nncf:
-      return is_nncf_scheme(scheme);
-    case scale_rule::tensorrt:
-      return scheme.symmetric &&
-             (levels == full_grid<std::int8_t> || levels == narrow_grid<std::int8_t>);
-  }
-  return false;
-}
-
-}  // namespace detail
-
-/// The scale and zero point of `range` as `rule` computes them; see the function
-/// reference::params_from_range_<rule> of each, and reference::params_from_range for canonical.
-///
-/// `largest_magnitude` is the largest |x| over all channels of the tensor where `range` is that of
-/// one of them; only nncf looks at it, and takes 0 to say that there is but one.
-///
-/// The zero point is what the tool would store. That of ppq may lie outside the grid, where
-/// quantize() refuses it.
-///
-/// Throws invalid_argument for a range or grid that the canonical rule refuses, if
-/// largest_magnitude is negative or not finite, or if the scale is not a positive finite number
-/// (inc where it vanishes in float, tensorrt for an empty range, overflow in float); unsupported if
-/// the tool has no such scheme.
-[[nodiscard]] inline quant_params params_from_range(value_range range, quant_scheme scheme,
-                                                    scale_rule rule,
-                                                    float largest_magnitude = 0.0F) {
-  quant_params p = params_from_range(range, scheme);  // checks the range and the grid
-  detail::require(std::isfinite(largest_magnitude) && largest_magnitude >= 0.0F,
-                  error_kind::invalid_argument, "params_from_range: largest magnitude ",
-                  largest_magnitude, " is negative or not finite");
-  detail::require(detail::is_expressible(scheme, rule), error_kind::unsupported,
-                  "params_from_range: rule ", name(rule), " has no ",
-                  scheme.symmetric ? "symmetric" : "asymmetric", " scheme on ", scheme.levels.qmin,
-                  "..", scheme.levels.qmax);
-  switch (rule) {
-    case scale_rule::canonical:
-      break;
-    case scale_rule::ppq:
-      p = reference::params_from_range_ppq(range, scheme);
-      break;
-    case scale_rule::ort:
-      p = reference::params_from_range_ort(range, scheme);
-      break;
-    case scale_rule::inc:
-      p = reference::params_from_range_inc(range, scheme);
-      break;
-    case scale_rule::nncf:
-      p = reference::params_from_range_nncf(range, scheme, largest_magnitude);
-      break;
-    case scale_rule::torch:
-      p = reference::params_from_range_torch(range, scheme);
-      break;
-    case scale_rule::tensorrt:
-      p = reference::params_from_range_tensorrt(range);
-      break;
-  }
-  detail::require(std::isfinite(p.scale) && p.scale > 0.0F, error_kind::invalid_argument,
-                  "params_from_range: rule ", name(rule), " gives ", range.lower, " .. ",
-                  range.upper, " the scale ", p.scale);
-  return p;
-}
-
-/// The power of two that `scale` is projected to; see reference::project_to_power_of_two.
-///
-/// With power_of_two_rounding::up on the scale of a symmetric scheme by rule ppq, this is PPQ's
-/// POWER_OF_2 policy to the bit. (PPQ projects the scale in double. That makes no difference: the
-/// quotient of a float magnitude is either a power of two or over half a float's step above it.)
-///
-/// Throws invalid_argument if the scale is not a positive finite number, or if it rounds up to
-/// 2^128.
-[[nodiscard]] inline float project_to_power_of_two(float scale, power_of_two_rounding rounding) {
-  detail::require_scale(scale, "project_to_power_of_two");
-  const auto power = static_cast<float>(reference::project_to_power_of_two(scale, rounding));
-  detail::require(std::isfinite(power), error_kind::invalid_argument,
-                  "project_to_power_of_two: scale ", scale, " rounds up to 2^128");
-  return power;
-}
-
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_SCALE_RULES_HPP
 // ---- detent/solvers/adaround.hpp ----
 // AdaRound: each weight is rounded up or down, whichever is better for the layer's output, learned
 // by gradients that are known in closed form.
@@ -20163,145 +22732,6 @@ DETENT_NAMESPACE_END
 #include <cstdint>
 #include <vector>
 
-// ---- detent/solvers/arithmetic.hpp ----
-// Arithmetic in double for the solvers, with the same bits whatever the compiler, its options and
-// the processor: no product is fused with the sum around it, no sum is reordered, and exponentials
-// are not those of the C library, which differ between releases and processors.
-#ifndef DETENT_SOLVERS_ARITHMETIC_HPP
-#define DETENT_SOLVERS_ARITHMETIC_HPP
-
-#include <cmath>
-#include <cstddef>
-#include <cstring>
-#include <limits>
-
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-// g++ fuses a product with the sum that takes it wherever it may use FMA. An empty instruction that
-// claims to read and write the product keeps it from that; it costs nothing.
-// (__builtin_assoc_barrier would say so more plainly, but gets lost where g++ 12 vectorizes a
-// loop.)
-#if defined(__GNUC__) && !defined(__clang__)
-#if DETENT_ARCH_X86_64
-#define DETENT_ROUNDED(value) __asm__("" : "+x"(value))
-#elif defined(__aarch64__)
-#define DETENT_ROUNDED(value) __asm__("" : "+w"(value))
-#else
-#define DETENT_ROUNDED(value) __asm__("" : "+m"(value))
-#endif
-#endif
-
-/// a * b, rounded before anything is added to it.
-[[nodiscard]] inline double rounded_product(double a, double b) noexcept {
-#if defined(__clang__)
-#pragma clang fp contract(off)
-  return a * b;
-#elif defined(DETENT_ROUNDED)
-  double product = a * b;
-  DETENT_ROUNDED(product);
-  return product;
-#else
-  return a * b;
-#endif
-}
-
-/// y += a * x, each product rounded. Elements do not depend on each other: vectors give the same
-/// bits.
-inline void add_scaled(std::size_t n, double a, const double* x, double* y) noexcept {
-  std::size_t i = 0;
-#if defined(DETENT_ROUNDED) && (DETENT_ARCH_X86_64 || defined(__aarch64__))
-#if defined(__AVX__)
-  constexpr std::size_t lanes = 4;
-#else
-  constexpr std::size_t lanes = 2;
-#endif
-  typedef double batch __attribute__((vector_size(lanes * sizeof(double))));  // NOLINT: no alias
-  for (; i + lanes <= n; i += lanes) {
-    batch product;
-    batch sum;
-    std::memcpy(&product, x + i, sizeof product);
-    std::memcpy(&sum, y + i, sizeof sum);
-    product *= a;
-    DETENT_ROUNDED(product);
-    sum += product;
-    std::memcpy(y + i, &sum, sizeof sum);
-  }
-#endif
-  for (; i < n; ++i) {
-    y[i] += rounded_product(a, x[i]);
-  }
-}
-
-#undef DETENT_ROUNDED
-
-/// The sum of a[i] * b[i], from the first to the last.
-[[nodiscard]] inline double ordered_dot(std::size_t n, const double* a, const double* b) noexcept {
-  double sum = 0.0;
-  for (std::size_t i = 0; i < n; ++i) {
-    sum += rounded_product(a[i], b[i]);
-  }
-  return sum;
-}
-
-inline constexpr double ln2_high = 0x1.62e42fee00000p-1;  // 33 bits: times an exponent it is exact
-inline constexpr double ln2_low = 0x1.a39ef35793c76p-33;
-
-/// e^x to a few units in the last place. NaN for NaN.
-[[nodiscard]] inline double portable_exp(double x) noexcept {
-  constexpr double largest = 709.0;
-  constexpr double smallest = -708.0;
-  if (!(x <= largest)) {
-    return x > largest ? std::numeric_limits<double>::infinity() : x;
-  }
-  if (x < smallest) {
-    return 0.0;
-  }
-  const double n = reference::round_half_even(x / 0.6931471805599453);
-  const double high = x - rounded_product(n, ln2_high);
-  const double r = high - rounded_product(n, ln2_low);
-  // Taylor's series: |r| <= 0.35, the first term left out is below 1e-17.
-  double sum = 1.0;
-  for (int k = 14; k >= 1; --k) {
-    sum = 1.0 + rounded_product(r, sum) / k;
-  }
-  return std::ldexp(sum, static_cast<int>(n));
-}
-
-/// The natural logarithm of a positive finite number, to a few units in the last place.
-[[nodiscard]] inline double portable_log(double x) noexcept {
-  int exponent = 0;
-  double m = std::frexp(x, &exponent);
-  if (m < 0.7071067811865476) {
-    m *= 2.0;
-    --exponent;
-  }
-  const double f = (m - 1.0) / (m + 1.0);  // log(m) = 2 (f + f^3/3 + f^5/5 + ...), |f| <= 0.172
-  const double square = rounded_product(f, f);
-  double sum = 0.0;
-  for (int k = 23; k >= 3; k -= 2) {
-    sum = rounded_product(square, 1.0 / k + sum);
-  }
-  const double series = rounded_product(2.0 * f, 1.0 + sum);
-  const double low = rounded_product(exponent, ln2_low);
-  return rounded_product(exponent, ln2_high) + (low + series);
-}
-
-/// x^y for x >= 0. 0^0 = 1, 0^y = 0 for y > 0 and infinity for y < 0.
-[[nodiscard]] inline double portable_power(double x, double y) noexcept {
-  if (y == 0.0) {
-    return 1.0;
-  }
-  if (x == 0.0) {
-    return y > 0.0 ? 0.0 : std::numeric_limits<double>::infinity();
-  }
-  return portable_exp(rounded_product(y, portable_log(x)));
-}
-
-}  // namespace detail
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_SOLVERS_ARITHMETIC_HPP
 // ---- detent/solvers/gram.hpp ----
 // The Gram matrix G = X^T X of a layer's inputs: what weights w and their quantized values v cost
 // at its output is sum |X (w - v)|^2 = (w - v)^T G (w - v), however many samples X has.

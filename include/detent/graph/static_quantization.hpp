@@ -223,7 +223,8 @@ class static_quantizer {
   }
 
   [[nodiscard]] any_observer observer_for(const std::string& value) const {
-    const bool ranks = detent::detail::lower_case(options_.method) == "isotone";
+    const std::string method = detent::detail::lower_case(options_.method);
+    const bool ranks = method == "isotone" || method == "ppq.isotone";
     // Constants are what they are, and elements that are only moved take the parameters of others.
     const bool range_only =
         m_.initializer(value) != nullptr || root(value) != value || (ranks && !is_ranked(value));

@@ -25,6 +25,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/observers/min_max.hpp>
+#include <detent/observers/observer.hpp>
 #include <detent/observers/parity.hpp>
 #include <detent/observers/pytorch.hpp>
 #include <detent/reference.hpp>
@@ -621,6 +622,13 @@ class isotone_observer {
   }
   /// One row.
   void observe(std::span<const float> x) { observe(x, x.size()); }
+  /// Rows along the last axis.
+  void observe(tensor_view<const float> x) {
+    const std::vector<float> values = detail::floats_of(x);
+    if (!values.empty()) {
+      observe(values, x.shape[x.rank - 1]);
+    }
+  }
 
   /// As if everything that `other` has seen had been seen here. Throws invalid_argument unless both
   /// have equal options with parity::fixed.

@@ -4,9 +4,11 @@
 #define DETENT_OBSERVERS_REGISTRY_HPP
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,12 +17,18 @@
 #include <detent/error.hpp>
 #include <detent/observers/constant.hpp>
 #include <detent/observers/histogram_observers.hpp>
+#include <detent/observers/inc.hpp>
 #include <detent/observers/isotone.hpp>
 #include <detent/observers/min_max.hpp>
 #include <detent/observers/moving_average.hpp>
+#include <detent/observers/nncf.hpp>
 #include <detent/observers/observer.hpp>
+#include <detent/observers/ort.hpp>
+#include <detent/observers/parity.hpp>
 #include <detent/observers/percentile.hpp>
+#include <detent/observers/ppq.hpp>
 #include <detent/observers/sample_range.hpp>
+#include <detent/observers/torch.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -28,10 +36,11 @@ DETENT_NAMESPACE_BEGIN
 /// What observers are made for; each takes what concerns it.
 struct observer_options {
   quant_scheme scheme = asymmetric<std::uint8_t>;
-  double percentile = 99.99;                 // percentile, absolute_percentile
+  std::optional<double> percentile = {};     // of the values; without, the observer's own
   bool exact_percentile = false;             // in two passes
   double moving_constant = 0.01;             // moving_average
   std::size_t top_k = 1;                     // isotone
+  parity behaviour = parity::as_published;   // of other tools' observers
   bin_storage storage = bin_storage::dense;  // of histograms; sparse for many channels
 };
 
@@ -55,8 +64,37 @@ inline observer_factory sample_factory(sample_aggregator aggregator) {
 }
 inline observer_factory percentile_factory(bool absolute) {
   return [absolute](const observer_options& o) {
-    return any_observer(
-        percentile_observer({o.percentile, absolute, o.exact_percentile}, o.storage));
+    percentile_options options{.absolute = absolute, .exact = o.exact_percentile};
+    options.percentile = o.percentile.value_or(options.percentile);
+    return any_observer(percentile_observer(options, o.storage));
+  };
+}
+
+template <class Observer>
+observer_factory default_factory() {
+  return [](const observer_options&) { return any_observer(Observer()); };
+}
+/// Of observers with options in which the scheme or the parity matters.
+template <class Observer, class Options>
+observer_factory parity_factory(Options options) {
+  return [options](const observer_options& o) {
+    Options own = options;
+    if constexpr (requires { own.scheme = o.scheme; }) {
+      own.scheme = o.scheme;
+    }
+    if constexpr (requires { own.behaviour = o.behaviour; }) {
+      own.behaviour = o.behaviour;
+    }
+    if constexpr (requires { own.symmetric = o.scheme.symmetric; }) {
+      own.symmetric = o.scheme.symmetric;
+    }
+    if constexpr (requires { own.use_abs_max = o.scheme.symmetric; }) {
+      own.use_abs_max = o.scheme.symmetric;
+    }
+    if constexpr (requires { own.percentile = 50.0; }) {
+      own.percentile = o.percentile.value_or(own.percentile);
+    }
+    return any_observer(Observer(own));
   };
 }
 
@@ -66,7 +104,7 @@ inline observer_registry& observers() {
       {
           {"absolute_percentile", percentile_factory(true)},
           {"aciq", histogram_factory<aciq_observer>()},
-          {"constant", [](const observer_options&) { return any_observer(constant_observer()); }},
+          {"constant", default_factory<constant_observer>()},
           {"grid_mse", histogram_factory<grid_mse_observer>()},
           {"isotone",
            [](const observer_options& o) {
@@ -77,7 +115,7 @@ inline observer_registry& observers() {
           {"mean_no_outliers_minmax", sample_factory(sample_aggregator::mean_no_outliers)},
           {"median_minmax", sample_factory(sample_aggregator::median)},
           {"median_no_outliers_minmax", sample_factory(sample_aggregator::median_no_outliers)},
-          {"minmax", [](const observer_options&) { return any_observer(min_max_observer()); }},
+          {"minmax", default_factory<min_max_observer>()},
           {"moving_average",
            [](const observer_options& o) {
              return any_observer(moving_average_observer(o.moving_constant));
@@ -85,6 +123,26 @@ inline observer_registry& observers() {
           {"mse", histogram_factory<mse_observer>()},
           {"octav", histogram_factory<octav_observer>()},
           {"percentile", percentile_factory(false)},
+          // Other tools', with what the tool has for defaults.
+          {"inc.kl", parity_factory<inc::kl_observer>(inc::kl_options())},
+          {"inc.percentile", parity_factory<inc::percentile_observer>(inc::percentile_options())},
+          {"nncf.mean_minmax", parity_factory<nncf::range_observer>(nncf::mean_min_max)},
+          {"nncf.mean_no_outliers_minmax",
+           parity_factory<nncf::range_observer>(nncf::mean_no_outliers_min_max)},
+          {"nncf.mean_quantile", parity_factory<nncf::range_observer>(nncf::mean_quantile)},
+          {"nncf.median_minmax", parity_factory<nncf::range_observer>(nncf::median_min_max)},
+          {"nncf.minmax", parity_factory<nncf::range_observer>(nncf::min_max)},
+          {"ort.entropy", parity_factory<ort::entropy_observer>(ort::entropy_options())},
+          {"ort.minmax", parity_factory<ort::min_max_observer>(ort::min_max_options())},
+          {"ort.percentile", parity_factory<ort::percentile_observer>(ort::percentile_options())},
+          {"ppq.isotone", parity_factory<ppq::isotone_observer>(ppq::isotone_options())},
+          {"ppq.kl", parity_factory<ppq::kl_observer>(ppq::kl_options())},
+          {"ppq.minmax", default_factory<ppq::min_max_observer>()},
+          {"ppq.mse", parity_factory<ppq::mse_observer>(ppq::mse_options())},
+          {"ppq.percentile", default_factory<ppq::percentile_observer>()},
+          {"torch.histogram",
+           parity_factory<torch::histogram_observer>(torch::histogram_options())},
+          {"torch.moving_average", default_factory<torch::moving_average_min_max_observer>()},
       }};
   return registry;
 }
