@@ -557,6 +557,21 @@ TEST_CASE("isotone keeps the order of more than two") {
   CHECK(
       near(one.finalize(detent::symmetric<std::int8_t>).params.scale, 0.3F / 126.49F, 1.0 / 500.0));
   CHECK(two.finalize(detent::symmetric<std::int8_t>).evidence.objective == 0.0);
+  // The same values along another axis of a view, twice.
+  float columns[8];
+  for (std::size_t i = 0; i < 4; ++i) {
+    columns[2 * i] = row[i];
+    columns[2 * i + 1] = row[i];
+  }
+  detent::isotone_observer across({detent::symmetric<std::int8_t>, 1, 0});
+  across.observe(tensor_view<const float>(columns, {4, 2}));
+  CHECK(across.count_rows() == 2);
+  CHECK(across.finalize(detent::symmetric<std::int8_t>).params ==
+        one.finalize(detent::symmetric<std::int8_t>).params);
+  check_error(error_kind::invalid_argument, {"axis 1", "rank 1"}, [&] {
+    detent::isotone_observer o({detent::symmetric<std::int8_t>, 1, 1});
+    o.observe(std::span<const float>(row));
+  });
   // Of three values with a tie, the first is safe and the second is not.
   const float tie[] = {0.9F, 0.4F, 0.4F};
   detent::isotone_observer tied({detent::symmetric<std::int8_t>, 2});

@@ -19366,16 +19366,18 @@ DETENT_NAMESPACE_END
 #include <functional>
 #include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
 DETENT_NAMESPACE_BEGIN
 
 struct isotone_options {
   quant_scheme scheme = asymmetric<std::uint8_t>;  // that finalize() will be asked for
-  std::size_t top_k = 1;  // the first k of a row stay the first k, in order
+  std::size_t top_k = 1;     // the first k of a row stay the first k, in order
+  std::ptrdiff_t axis = -1;  // that rows run along; negative ones count from the last
 };
 
-/// For each row (a run of the last axis), with its values L1 >= L2 >= ... (magnitudes if the scheme
+/// For each row (a run of the axis), with its values L1 >= L2 >= ... (magnitudes if the scheme
 /// is symmetric), the first k keep their order under scale s if
 ///
 ///   L2 / (c - 0.51) <= s <= 2 * min over j <= k of (Lj - max(Lj+1, 0))
@@ -19421,6 +19423,13 @@ class isotone_observer {
     }
     detail::require(x.data != nullptr, error_kind::invalid_argument,
                     "isotone_observer: null data with size ", x.size());
+    // The axis goes last.
+    const auto rank = static_cast<std::ptrdiff_t>(x.rank);
+    const std::ptrdiff_t axis = options_.axis < 0 ? options_.axis + rank : options_.axis;
+    detail::require(axis >= 0 && axis < rank, error_kind::invalid_argument,
+                    "isotone_observer: axis ", options_.axis, " of a tensor of rank ", rank);
+    std::swap(x.shape[static_cast<std::size_t>(axis)], x.shape[x.rank - 1]);
+    std::swap(x.strides[static_cast<std::size_t>(axis)], x.strides[x.rank - 1]);
     detail::for_each_row(
         x, [&](const float* row, std::size_t n, std::ptrdiff_t stride, const auto& /*index*/) {
           values_.resize(n);
@@ -19445,7 +19454,8 @@ class isotone_observer {
   /// point.
   void merge(const isotone_observer& other) {
     detail::require(
-        options_.top_k == other.options_.top_k && second_ == other.second_ &&
+        options_.top_k == other.options_.top_k && options_.axis == other.options_.axis &&
+            second_ == other.second_ &&
             options_.scheme.symmetric == other.options_.scheme.symmetric &&
             options_.scheme.levels == other.options_.scheme.levels && cap_ == other.cap_,
         error_kind::invalid_argument, "isotone_observer: merging other options or another pass");
@@ -19515,6 +19525,7 @@ class isotone_observer {
     out.put(static_cast<std::uint8_t>(options_.scheme.symmetric));
     out.put(static_cast<std::uint8_t>(second_));
     out.put(static_cast<std::uint64_t>(options_.top_k));
+    out.put(static_cast<std::int64_t>(options_.axis));
     out.put(zero_point_);
     out.put(rows_);
     range_.write(out);
@@ -19529,6 +19540,7 @@ class isotone_observer {
     options.scheme.symmetric = in.get<std::uint8_t>() != 0;
     const bool second = in.get<std::uint8_t>() != 0;
     options.top_k = in.get_size(std::uint64_t{1} << 32);
+    options.axis = static_cast<std::ptrdiff_t>(in.get<std::int64_t>());
     const auto zero_point = in.get<std::int32_t>();
     const auto rows = in.get<std::uint64_t>();
     detail::require(options.top_k > 0 && options.scheme.levels.qmin < options.scheme.levels.qmax &&

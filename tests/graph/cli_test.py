@@ -257,6 +257,9 @@ class CommandLine(unittest.TestCase):
             with self.subTest(method=method):
                 if method == "constant":
                     continue  # scale 1 for everything: not for this network
+                if method == "ppq.isotone":  # as PPQ has it: the best scale for these logits is 0
+                    self.fails(["'logits'", "the scale is 0"], *self.quantize("--method", method, output=out))
+                    continue
                 facts = json.loads(self.works(*self.quantize("--json", "--method", method.upper(), output=out)))
                 self.assertEqual(len(facts["activations"]) > 3, True)
                 for one in facts["activations"]:
