@@ -7,6 +7,7 @@ rounds, and how many times as many ours are.
   OMP_NUM_THREADS=1 build/venv/bin/python bench/calibrators.py build/release/bench/bench_observers [ROUNDS]
 """
 
+import contextlib
 import csv
 import io
 import subprocess
@@ -23,8 +24,9 @@ def collect(method, symmetric, bins):
     collector = HistogramCollector(method=method, symmetric=symmetric, num_bins=bins, num_quantized_bins=128,
                                    percentile=99.999, scenario="same")
     start = time.perf_counter()
-    for batch in batches:
-        collector.collect({"x": [batch]})
+    with contextlib.redirect_stdout(io.StringIO()):  # a line for each batch
+        for batch in batches:
+            collector.collect({"x": [batch]})
     seconds = time.perf_counter() - start
     assert sum(collector.histogram_dict["x"][0]) > 0
     return sum(b.size for b in batches) / seconds / 1e6

@@ -72,7 +72,7 @@ void merge_states(void* in, void* in_out, int* count, MPI_Datatype* /*type*/) {
 int calibrate(int rank, int size, const std::string& path, std::vector<std::string> methods) {
   const detent::graph::tensor samples = detent_cli::read_npy(path);
   detent::detail::require(samples.type() == detent::graph::element_type::f32 &&
-                              samples.rank() > 1 && samples.dim(0) > 0,
+                              samples.rank() > 1 && samples.count() > 0,
                           detent::error_kind::invalid_argument, path,
                           ": floats are wanted, first axis = samples");
   const std::span<const float> values = samples.data<float>();
@@ -89,6 +89,9 @@ int calibrate(int rank, int size, const std::string& path, std::vector<std::stri
     any_observer observer = detent::make_observer(method);
     detent::detail::require(observer.phases() == 1, detent::error_kind::unsupported, "method ",
                             method, " wants two passes, this example makes one");
+    detent::detail::require(observer.target<detent::moving_average_observer>() == nullptr,
+                            detent::error_kind::unsupported, "method ", method,
+                            " depends on the order of samples");
     const any_observer empty = observer;
     prototype = &empty;
     for (auto i = static_cast<std::size_t>(rank); i < values.size() / each;

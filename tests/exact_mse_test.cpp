@@ -432,6 +432,60 @@ TEST_CASE("solvers for channels and blocks see the values of each") {
   });
 }
 
+TEST_CASE("histograms bound errors at the end of the floats and of the counts") {
+  std::vector<float> x;
+  for (int i = 1; i < 200; ++i) {
+    x.push_back(std::numeric_limits<float>::max() / 200.0F * static_cast<float>(i));
+  }
+  x.push_back(std::numeric_limits<float>::max());
+  detent::histogram h;
+  h.observe(std::span<const float>(x));
+  const scale_solution s = exact_mse(h, detent::asymmetric<std::uint8_t>);
+  CHECK(s.evidence.lower_bound <=
+        exact_mse(x, detent::asymmetric<std::uint8_t>).evidence.objective);
+  // The same values, many times over: the mean error is the same.
+  const std::vector<float> three = {0.3F, 0.7001F, -1.1F};
+  const auto bounds = [&](std::uint64_t count) {
+    detent::histogram many;
+    const std::vector<std::uint64_t> counts(3, count);
+    many.observe(std::span<const float>(three), std::span<const std::uint64_t>(counts));
+    return exact_mse(many, detent::symmetric<std::int8_t>);
+  };
+  const scale_solution few = bounds(1);
+  const scale_solution many = bounds(std::uint64_t{1} << 46);
+  CHECK(many.params.scale == doctest::Approx(few.params.scale).epsilon(1e-6));
+  CHECK(many.evidence.lower_bound == doctest::Approx(few.evidence.lower_bound).epsilon(1e-6));
+  CHECK(few.evidence.lower_bound <= few.evidence.objective);
+  detent::count_histogram counts;
+  counts.observe(std::span<const float>(three));
+  check_error(error_kind::invalid_argument, {"without sums"}, [&] {
+    static_cast<void>(exact_mse(counts.bins(), counts.range(), detent::symmetric<std::int8_t>));
+  });
+}
+
+TEST_CASE("one value, however often, has no error") {
+  random_source random(8);
+  INFO("seed ", random.seed());
+  for (int round = 0; round < 2000; ++round) {
+    const float value[] = {random.real(-2.0F, 2.0F)};
+    const std::uint64_t count[] = {random.integer(std::uint64_t{1}, std::uint64_t{1} << 45)};
+    detent::histogram h;
+    h.observe(std::span<const float>(value), std::span<const std::uint64_t>(count));
+    for (const quant_scheme& scheme :
+         {quant_scheme{{-1, 1}, true}, quant_scheme{{0, 255}, false}}) {
+      const scale_solution s = exact_mse(detent::distribution(h), scheme);
+      CHECK(s.evidence.objective <=
+            1e-12 * static_cast<double>(value[0]) * static_cast<double>(value[0]));
+    }
+  }
+  // Two narrow clusters: next to no error, found without trying all steps.
+  std::vector<float> x;
+  for (int i = 0; i < 20000; ++i) {
+    x.push_back((i % 2 == 0 ? 0.5F : -0.5F) + random.real(0.0F, 1e-6F));
+  }
+  CHECK(exact_mse(x, detent::asymmetric<std::uint8_t>).evidence.objective < 1e-11);
+}
+
 TEST_CASE("exact_mse does not depend on the order of the values") {
   random_source random(5);
   INFO("seed ", random.seed());

@@ -393,12 +393,61 @@ TEST_CASE("saved histograms come back the same, and damaged ones do not") {
               [&] { static_cast<void>(histogram::load(newer)); });
 }
 
+TEST_CASE("views without dimensions are one value; what is moved from has seen nothing") {
+  const float value = 2.5F;
+  const detent::tensor_view<const float> scalar(&value, std::span<const std::size_t>());
+  for (const bin_storage storage : {bin_storage::dense, bin_storage::sparse}) {
+    histogram h(storage);
+    h.observe(scalar);
+    CHECK(h == observed(std::span<const float>(&value, 1)));
+    histogram taken = std::move(h);
+    CHECK(taken.count() == 1);
+    h.observe(scalar);  // NOLINT(bugprone-use-after-move)
+    CHECK(h == taken);
+  }
+  detent::any_observer o = detent::make_observer("mse");
+  o.observe(scalar);
+  const detent::float16 half = detent::round_to<detent::float16>(1.5F);
+  o.observe(detent::tensor_view<const detent::float16>(&half, std::span<const std::size_t>()));
+  CHECK(o.finalize(detent::asymmetric<std::uint8_t>).evidence.upper == 2.5F);
+  CHECK(o.finalize(detent::asymmetric<std::uint8_t>).evidence.lower == 1.5F);
+}
+
+TEST_CASE("saved histograms whose bins do not fit their range are refused") {
+  const float x[] = {0.5F, 1.0F};
+  const auto saved = observed(std::span<const float>(x)).save();
+  // After the header of 24 bytes: 8 of content, four counts, the range, the lowest pattern, bins.
+  constexpr std::size_t range_at = 24 + 8 + 32;
+  const auto with = [&](std::size_t at, auto number) {
+    auto bytes = saved;
+    std::memcpy(bytes.data() + at, &number, sizeof number);
+    const std::uint64_t sum =
+        detent::detail::checksum(std::span<const std::byte>(bytes).first(bytes.size() - 8));
+    std::memcpy(bytes.data() + bytes.size() - 8, &sum, 8);
+    return bytes;
+  };
+  CHECK(histogram::load(with(range_at, 0.5F)) == observed(std::span<const float>(x)));
+  for (const auto& bytes : {with(range_at, -1.0F), with(range_at, 0.25F), with(range_at, 0.75F),
+                            with(range_at + 4, 1.5F)}) {
+    check_error(error_kind::bad_file, {"histogram::load"},
+                [&] { static_cast<void>(histogram::load(bytes)); });
+  }
+  // The first bin made one of negative values.
+  check_error(error_kind::bad_file, {"histogram::load"},
+              [&] { static_cast<void>(histogram::load(with(range_at + 16, 0x4000U))); });
+}
+
 TEST_CASE("bad input is named") {
   histogram h;
   check_error(error_kind::invalid_argument, {"nothing was observed"},
               [&] { static_cast<void>(h.range()); });
   check_error(error_kind::invalid_argument, {"null data", "3"},
               [&] { h.observe(std::span<const float>(static_cast<const float*>(nullptr), 3)); });
+  detent::thread_pool pool(2);
+  check_error(error_kind::invalid_argument, {"null data"}, [&] {
+    h.observe(std::span<const float>(static_cast<const float*>(nullptr), 1U << 20),
+              pool.parallel());
+  });
   const float values[] = {1.0F, 2.0F};
   const std::uint64_t counts[] = {1};
   check_error(error_kind::shape_mismatch, {"2 values", "1 counts"}, [&] {

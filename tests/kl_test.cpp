@@ -183,6 +183,22 @@ TEST_CASE("kl judges every candidate") {
   }
 }
 
+TEST_CASE("kl: floats at their end, grids that are none, no values") {
+  const std::vector<float> x = {-std::numeric_limits<float>::max(), 1.0F, 2.0F, 3e38F};
+  count_histogram h;
+  h.observe(std::span<const float>(x));
+  for (const quant_scheme& scheme :
+       {detent::symmetric<std::int8_t>, detent::asymmetric<std::uint8_t>}) {
+    CHECK(std::isfinite(kl(h.bins(), h.range(), scheme).params.scale));
+  }
+  test::check_error(detent::error_kind::invalid_argument, {"5..0"}, [&] {
+    static_cast<void>(kl(h.bins(), h.range(), {{5, 0}, false}));
+  });
+  test::check_error(detent::error_kind::invalid_argument, {"no values"}, [&] {
+    static_cast<void>(kl({}, {0.0F, 1.0F}, detent::symmetric<std::int8_t>));
+  });
+}
+
 TEST_CASE("kl: what is degenerate is defined") {
   count_histogram zeros;
   const float zero[] = {0.0F, 0.0F};

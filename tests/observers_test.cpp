@@ -664,6 +664,60 @@ TEST_CASE("other tools' observers are there by name, too") {
   }
 }
 
+TEST_CASE("percentiles: what is clipped, what is refused, what lies close together") {
+  floats x;
+  for (int i = 1; i <= 1000; ++i) {
+    x.push_back(static_cast<float>(i));
+  }
+  for (const bool exact : {false, true}) {
+    any_observer o{detent::percentile_observer({.percentile = 99.0, .exact = exact})};
+    run_phases(o, std::vector<int>{0}, [&](int) { o.observe(std::span<const float>(x)); });
+    // Zero is in the grid, so that nothing is clipped below.
+    const double clipped = o.finalize(detent::asymmetric<std::uint8_t>).evidence.clipped_fraction;
+    CHECK(clipped <= 0.01);
+    CHECK(clipped >= (exact ? 0.01 : 0.007));
+  }
+  floats close;
+  for (int i = 0; i < 1000; ++i) {
+    close.push_back(std::nextafter(1.0F, 2.0F) + static_cast<float>(i) * 1.1920929e-7F);
+  }
+  any_observer o{detent::percentile_observer({.percentile = 90.0, .exact = true})};
+  run_phases(o, std::vector<int>{0}, [&](int) { o.observe(std::span<const float>(close)); });
+  CHECK(o.finalize(detent::asymmetric<std::uint8_t>).evidence.clipped_fraction ==
+        doctest::Approx(0.1).epsilon(0.01));
+  detent::percentile_observer low({.percentile = 40.0});
+  low.observe(x);
+  CHECK(low.finalize(detent::symmetric<std::int8_t>).params.scale > 0.0F);
+  check_error(error_kind::invalid_argument, {"40", "not over 50"},
+              [&] { static_cast<void>(low.finalize(detent::asymmetric<std::uint8_t>)); });
+}
+
+TEST_CASE("ranges are never the wrong way round") {
+  for (const auto aggregator :
+       {detent::sample_aggregator::median, detent::sample_aggregator::mean,
+        detent::sample_aggregator::mean_no_outliers, detent::sample_aggregator::narrowest}) {
+    detent::sample_range_observer o(aggregator);
+    for (const floats& sample : {floats{1.0F, 1.0F}, floats{1.0F, 1.0F}, floats{1.0018F, 4.0F}}) {
+      o.observe(sample);
+    }
+    CHECK(o.range().lower <= o.range().upper);
+    CHECK(o.finalize(detent::asymmetric<std::uint8_t>).scale > 0.0F);
+  }
+  detent::moving_average_observer average(1.0);
+  average.observe(floats{-1.0F, 1e20F});
+  average.observe(floats{5.0F, 6.0F});
+  CHECK(average.range() == value_range{5.0F, 6.0F});
+  // Channels that have seen nothing: no second pass, and views without values make none.
+  detent::channel_observer channels(make_observer("isotone"), 1);
+  channels.observe(tensor_view<const float>(nullptr, {0, std::size_t{1} << 60}));
+  CHECK(channels.channels().empty());
+  check_error(error_kind::invalid_argument, {"nothing was observed"},
+              [&] { channels.begin_phase(1); });
+  check_error(error_kind::invalid_argument, {"grid"}, [] {
+    detent::isotone_observer o({{{0x7ffffff0, 0x7fffffff}, true}, 1});
+  });
+}
+
 TEST_CASE("observers refuse what has no range") {
   const float nan[] = {1.0F, std::numeric_limits<float>::quiet_NaN()};
   for (const std::string& name : detent::observer_names()) {

@@ -98,7 +98,7 @@ int main(int argc, char** argv) {
   quantize_command
       ->add_option("--percentile", quantize.percentile,
                    "Share of the values that --method percentile keeps, in percent")
-      ->check(CLI::Range(0.0001, 100.0));
+      ->check(CLI::Range(50.0001, 100.0));
   const choice correction(*quantize_command, "--bias-correction", "none", {"fast", "full"},
                           "Whether biases make up for rounding");
   std::string granularity = "per-channel";

@@ -11,11 +11,15 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// f(data, size, stride, index) for each run of the last dimension of a view that is not empty and
-/// has a rank; `index` is where it begins in the other dimensions.
+/// f(data, size, stride, index) for each run of the last dimension of a view that is not empty; one
+/// of rank 0 has a single value. `index` is where it begins in the other dimensions.
 template <class T, class F>
 void for_each_row(tensor_view<T> x, const F& f) {
   std::array<std::size_t, max_rank> index{};
+  if (x.rank == 0) {
+    f(x.data, std::size_t{1}, std::ptrdiff_t{1}, index);
+    return;
+  }
   const std::size_t last = x.rank - 1;
   while (true) {
     std::ptrdiff_t offset = 0;

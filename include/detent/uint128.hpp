@@ -28,7 +28,7 @@ struct uint128 {
   friend constexpr uint128 operator+(uint128 a, const uint128& b) noexcept { return a += b; }
   friend constexpr uint128 operator-(uint128 a, const uint128& b) noexcept { return a -= b; }
 
-  /// Rounded at most twice; the same on every machine.
+  /// Rounded three times at the most; the same on every machine.
   [[nodiscard]] constexpr double to_double() const noexcept {
     return static_cast<double>(high) * 0x1p64 + static_cast<double>(low);
   }

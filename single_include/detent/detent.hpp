@@ -15263,11 +15263,15 @@ DETENT_NAMESPACE_END
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// f(data, size, stride, index) for each run of the last dimension of a view that is not empty and
-/// has a rank; `index` is where it begins in the other dimensions.
+/// f(data, size, stride, index) for each run of the last dimension of a view that is not empty; one
+/// of rank 0 has a single value. `index` is where it begins in the other dimensions.
 template <class T, class F>
 void for_each_row(tensor_view<T> x, const F& f) {
   std::array<std::size_t, max_rank> index{};
+  if (x.rank == 0) {
+    f(x.data, std::size_t{1}, std::ptrdiff_t{1}, index);
+    return;
+  }
   const std::size_t last = x.rank - 1;
   while (true) {
     std::ptrdiff_t offset = 0;
@@ -15368,9 +15372,9 @@ DETENT_NAMESPACE_BEGIN
 
 /// `count` values of one sign, smallest <= |x| <= largest, both of one octave or smallest = 0.
 ///
-/// With `unit` = the distance of the floats in that octave, the sum of all |x| is
+/// With unit() = the distance of the floats in that octave, the sum of all |x| is
 ///
-///   count * smallest + excess * unit
+///   count * smallest + excess * unit()
 ///
 /// exactly, unless `excess_known` is false.
 struct value_bin {
@@ -15381,6 +15385,16 @@ struct value_bin {
   std::uint64_t excess = 0;
   bool excess_known = true;
   friend bool operator==(const value_bin&, const value_bin&) = default;
+
+  /// The distance of the floats in its octave.
+  [[nodiscard]] double unit() const noexcept {
+    const auto exponent = static_cast<int>(std::bit_cast<std::uint32_t>(smallest) >> 23);
+    return std::ldexp(1.0, (exponent > 0 ? exponent : 1) - 150);
+  }
+  /// Where a bin of a histogram ends that begins here; beyond the floats for the last one.
+  [[nodiscard]] double end() const noexcept {
+    return static_cast<double>(smallest) + std::ldexp(unit(), kernels::bin_dropped_bits);
+  }
 
   /// The interval of x itself; a single value where there is no doubt.
   [[nodiscard]] value_range range() const noexcept {
@@ -15513,6 +15527,18 @@ class basic_histogram {
   explicit basic_histogram(bin_storage storage = bin_storage::dense) : storage_(storage) {
     page_.fill(no_page);
   }
+  basic_histogram(const basic_histogram&) = default;
+  basic_histogram& operator=(const basic_histogram&) = default;
+  ~basic_histogram() = default;
+  /// What is moved from has seen nothing.
+  basic_histogram(basic_histogram&& other) noexcept : basic_histogram(other.storage_) {
+    swap(other);
+  }
+  basic_histogram& operator=(basic_histogram&& other) noexcept {
+    basic_histogram next(std::move(other));
+    swap(next);
+    return *this;
+  }
 
   /// Throws invalid_argument for null data, overflow beyond largest_count values. NaN and
   /// infinities are counted apart.
@@ -15529,6 +15555,8 @@ class basic_histogram {
 
   /// The same on several threads: parts are observed by themselves and merged.
   void observe(std::span<const float> x, const parallel_for& parallel) {
+    detail::require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
+                    "histogram: null data with size ", x.size());
     const std::size_t parts =
         !parallel ? 1
                   : (std::min)(x.size() / smallest_part, static_cast<std::size_t>(largest_parts));
@@ -15578,6 +15606,7 @@ class basic_histogram {
   void observe(std::span<const T> x) {
     detail::require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
                     "histogram: null data with size ", x.size());
+    require_room(x.size());
     std::array<float, block_size> block;
     for (std::size_t i = 0; i < x.size(); i += block_size) {
       const std::size_t n = (std::min)(x.size() - i, block_size);
@@ -15683,6 +15712,19 @@ class basic_histogram {
   static constexpr std::uint32_t page_mask = (1U << page_bits) - 1U;
   static constexpr std::uint16_t no_page = 0xFFFF;
   static constexpr detail::byte_format format{"detenthg", 1};
+
+  void swap(basic_histogram& other) noexcept {
+    std::swap(storage_, other.storage_);
+    std::swap(lowest_, other.lowest_);
+    std::swap(count_, other.count_);
+    std::swap(count_nan_, other.count_nan_);
+    std::swap(count_infinite_, other.count_infinite_);
+    std::swap(count_zero_, other.count_zero_);
+    std::swap(lower_, other.lower_);
+    std::swap(upper_, other.upper_);
+    page_.swap(other.page_);
+    entries_.swap(other.entries_);
+  }
 
   [[nodiscard]] bool is_dense() const noexcept { return storage_ == bin_storage::dense; }
 
@@ -15871,6 +15913,7 @@ void basic_histogram<kContent>::observe(tensor_view<const float> x) {
   }
   detail::require(x.data != nullptr, error_kind::invalid_argument,
                   "histogram: null data with size ", x.size());
+  require_room(x.size());
   detail::for_each_row(x, [&](const float* row, std::size_t n, std::ptrdiff_t stride,
                               const std::array<std::size_t, max_rank>& /*index*/) {
     if (stride == 1) {
@@ -15979,6 +16022,7 @@ void basic_histogram<kContent>::read(detail::byte_reader& in) {
     const std::uint32_t position = bin << dropped;
     const std::uint32_t place = position & (negative - 1U);
     damaged(bin >= next && bin < entry_count && place <= window, "the bins are out of order");
+    damaged(place < window || h.lowest_ != 0, "a bin below all floats");
     damaged(count != 0 && count <= rest && excess <= count * dropped_mask &&
                 (place < window || excess == 0),
             "a bin's count or sum is impossible");
@@ -15987,6 +16031,19 @@ void basic_histogram<kContent>::read(detail::byte_reader& in) {
     h.add(position, count, excess);
   }
   damaged(rest == 0, "the counts of the bins do not add up");
+  h.for_each_entry([&](std::uint32_t position, const entry& e) {
+    const value_bin bin = h.bin_at(position, e);
+    damaged(bin.largest >= bin.smallest, "a bin lies beyond the range");
+  });
+  if (h.count_nan_ == 0 && h.count_infinite_ == 0 && h.count_ != 0) {
+    const std::vector<value_bin> bins = h.bins();
+    const auto holds = [](const value_bin& bin, float x) {
+      return (x == 0.0F || bin.negative == (x < 0.0F)) && std::fabs(x) >= bin.smallest &&
+             std::fabs(x) <= bin.largest;
+    };
+    damaged(holds(bins.front(), h.lower_) && holds(bins.back(), h.upper_),
+            "the ends of the range are in no bin");
+  }
   *this = std::move(h);
 }
 
@@ -16021,7 +16078,7 @@ struct uint128 {
   friend constexpr uint128 operator+(uint128 a, const uint128& b) noexcept { return a += b; }
   friend constexpr uint128 operator-(uint128 a, const uint128& b) noexcept { return a -= b; }
 
-  /// Rounded at most twice; the same on every machine.
+  /// Rounded three times at the most; the same on every machine.
   [[nodiscard]] constexpr double to_double() const noexcept {
     return static_cast<double>(high) * 0x1p64 + static_cast<double>(low);
   }
@@ -16170,9 +16227,9 @@ class distribution {
 
   distribution() = default;
 
-  /// The unit for magnitudes up to `largest`.
-  void choose_unit(double largest) {
-    unit_ = largest > 0.0 ? std::ldexp(1.0, std::ilogb(largest) - 60) : 1.0;
+  /// The unit for magnitudes up to `largest`, which have so many bits then.
+  void choose_unit(double largest, int bits = 60) {
+    unit_ = largest > 0.0 ? std::ldexp(1.0, std::ilogb(largest) - bits) : 1.0;
   }
   [[nodiscard]] std::uint64_t in_units(double magnitude) const {
     return static_cast<std::uint64_t>(std::llround(magnitude / unit_));
@@ -16234,9 +16291,13 @@ class distribution {
 
   void take(std::span<const value_bin> bins, value_range range, bool ends) {
     range_ = range;
-    choose_unit(magnitude());
+    // Ends of bins are multiples of 2^-39 of the largest magnitude; with fewer bits their weights,
+    // 2^14 for each value, leave sums room.
+    choose_unit(magnitude(), ends ? 52 : 60);
     for (const value_bin& bin : bins) {
       count_ += bin.count;
+      detail::require(bin.excess_known || bin.smallest == 0.0F, error_kind::invalid_argument,
+                      "distribution: bins without sums");
     }
     detail::require(count_ > 0 && count_ <= histogram::largest_count, error_kind::invalid_argument,
                     "distribution: bins of ", count_, " values");
@@ -16249,12 +16310,9 @@ class distribution {
         continue;  // zeros, or as good as zeros
       }
       std::vector<element>& side = bin.negative ? below : above;
-      const auto pattern = std::bit_cast<std::uint32_t>(bin.smallest);
-      const auto end = std::bit_cast<float>(pattern + (1U << shift));
-      const auto next = std::bit_cast<float>(pattern + 1U);
       const std::uint64_t first = in_units(bin.smallest);
-      const std::uint64_t step = in_units(static_cast<double>(next) - bin.smallest);
       if (!ends) {
+        const std::uint64_t step = in_units(bin.unit());
         element e{0.0, detail::multiply(first, bin.count) + detail::multiply(step, bin.excess),
                   bin.count};
         e.value = e.sum.to_double() / static_cast<double>(bin.count) * unit_;
@@ -16267,7 +16325,7 @@ class distribution {
         side.push_back({bin.smallest, detail::multiply(first, lower_weight), lower_weight});
       }
       if (bin.excess != 0) {
-        side.push_back({end, detail::multiply(first + (step << shift), bin.excess), bin.excess});
+        side.push_back({bin.end(), detail::multiply(in_units(bin.end()), bin.excess), bin.excess});
       }
     }
     detail::compensated_sum squares;
@@ -16413,7 +16471,7 @@ requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
 [[nodiscard]] std::vector<float> floats_of(tensor_view<const T> x) {
   std::vector<float> values;
   values.reserve(x.size());
-  if (x.size() == 0 || x.rank == 0) {
+  if (x.size() == 0) {
     return values;
   }
   require(x.data != nullptr, error_kind::invalid_argument, "observe: null data with size ",
@@ -16529,7 +16587,7 @@ class any_observer {
 
   /// Its address stands for the type: this works without run-time type information.
   template <class Observer>
-  static inline const char kind_of = 0;
+  static inline char kind_of = 0;
 
   struct base {
     base() = default;
@@ -16773,15 +16831,18 @@ class channel_observer {
   void observe(tensor_view<const float> x, const parallel_for& parallel = {}) {
     detail::require(axes_.back() < x.rank, error_kind::invalid_argument, "channel_observer: axis ",
                     axes_.back(), " of a tensor of rank ", x.rank);
+    if (x.size() == 0) {
+      return;
+    }
     std::size_t channels = 1;
     for (const std::size_t axis : axes_) {
       channels *= x.shape[axis];
     }
     require_channels(channels);
-    detail::require(x.size() == 0 || x.data != nullptr, error_kind::invalid_argument,
+    detail::require(x.data != nullptr, error_kind::invalid_argument,
                     "channel_observer: null data with size ", x.size());
     // Neighbours in memory that belong to different channels are put apart first, once for all.
-    const bool mixed = axes_.back() + 1 == x.rank && x.size() != 0;
+    const bool mixed = axes_.back() + 1 == x.rank;
     const std::vector<float> sorted = mixed ? by_channel(x) : std::vector<float>();
     const tensor_view<const float> from = mixed ? sorted_view(x, sorted.data()) : x;
     detail::run_parallel(parallel, channels,
@@ -16797,10 +16858,16 @@ class channel_observer {
   }
 
   [[nodiscard]] std::size_t phases() const { return prototype_.phases(); }
+  /// Throws invalid_argument if nothing was observed before the second one, and what the observers
+  /// throw; then nothing has changed.
   void begin_phase(std::size_t phase) {
-    for (any_observer& channel : channels_) {
+    detail::require(phase == 0 || !channels_.empty(), error_kind::invalid_argument,
+                    "channel_observer: nothing was observed");
+    std::vector<any_observer> next = channels_;
+    for (any_observer& channel : next) {
       channel.begin_phase(phase);
     }
+    channels_ = std::move(next);
   }
 
   /// Throws shape_mismatch for other axes or another number of channels.
@@ -17584,18 +17651,24 @@ class assignment_search {
 
   best_assignment run() {
     // Steps are at the values divided by k - 1/2: none above twice the largest.
-    const double top =
-        std::nextafter(2.0 * d_.magnitude(), std::numeric_limits<double>::infinity());
+    double largest = 0.0;
+    for (const distribution_side* side : {&d_.negative(), &d_.positive()}) {
+      largest = side->size() != 0 ? (std::max)(largest, side->values.back()) : largest;
+    }
+    const double top = std::nextafter(2.0 * largest, std::numeric_limits<double>::infinity());
+    // With next to no error left there is nothing to look for.
+    const double most = d_.square_sum() / (d_.unit() * d_.unit()) * (1.0 - 1e-13);
     interval all{add_rung(top), add_rung(0.0), 0.0, {}};
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
       all.alive.push_back(i);
+      consider(rungs_[all.lower].at[i], i);
     }
     push(std::move(all));
     while (!heap_.empty()) {
       std::pop_heap(heap_.begin(), heap_.end(), less_promising);
       const interval i = std::move(heap_.back());
       heap_.pop_back();
-      if (!(i.bound > threshold())) {
+      if (!(i.bound > threshold()) || best_.gain >= most) {
         break;  // and so are all others
       }
       const double upper = rungs_[i.upper].scale;
@@ -17889,10 +17962,7 @@ inline void require_exact_grid(quant_scheme scheme) {
     if (bin.largest == 0.0F) {
       continue;
     }
-    const double step =
-        static_cast<double>(std::nextafter(bin.smallest, std::numeric_limits<float>::infinity())) -
-        smallest;
-    const double above = step * (static_cast<double>(bin.excess) / count);
+    const double above = bin.unit() * (static_cast<double>(bin.excess) / count);
     spread.add(detail::rounded_product((std::max)(0.0, largest - smallest - above) * above, count));
   }
   s.evidence.objective += spread.value() / static_cast<double>(means.weight());
@@ -17945,9 +18015,7 @@ struct divergence_side {
   /// In ascending order. Bins whose centres have the same multiple of `narrowest` below them are
   /// one.
   void add(const value_bin& bin, double narrowest) {
-    const auto pattern = std::bit_cast<std::uint32_t>(bin.smallest);
-    const auto next_bin = std::bit_cast<float>(pattern + (1U << kernels::bin_dropped_bits));
-    const double w = static_cast<double>(next_bin) - static_cast<double>(bin.smallest);
+    const double w = bin.end() - static_cast<double>(bin.smallest);
     const double c = std::fma(0.5, w, static_cast<double>(bin.smallest));
     const double multiple = std::floor(c / narrowest);
     if (size() == 0) {
@@ -18112,8 +18180,14 @@ class divergence_search {
       const std::size_t last = kept_count[s] - 1;
       const double level = std::floor(side.centre[last] / scale + 0.5);
       const std::size_t first = side.below((level - 0.5) * scale, 0, kept_count[s]);
-      const double mass = static_cast<double>(side.count[kept_count[s]] - side.count[first]);
-      const double extent = side.extent[kept_count[s]] - side.extent[first];
+      double mass = static_cast<double>(side.count[kept_count[s]] - side.count[first]);
+      double extent = side.extent[kept_count[s]] - side.extent[first];
+      const divergence_side& other = sides_[1 - s];
+      if (level == 0.0 && kept_count[1 - s] != 0) {  // which has bins of both sides
+        const std::size_t shared = other.below(0.5 * scale, 0, kept_count[1 - s]);
+        mass += static_cast<double>(other.count[shared]);
+        extent += other.extent[shared];
+      }
       const double count = static_cast<double>(side.count_of(last));
       const double with_tail = count + tail;
       sum += rounded_product(with_tail, portable_log(with_tail)) -
@@ -18180,18 +18254,22 @@ class divergence_search {
 /// has, do not count, nor do values below 2^-30 of the largest. All candidates are judged; most of
 /// them by a bound of the divergence that tells that they are not the best.
 ///
-/// `bins` ascend, and are those of a histogram with `range`. Throws as params_from_range().
+/// `bins` ascend, and are those of a histogram with `range`. Throws as params_from_range(), and
+/// invalid_argument without bins.
 ///
 /// Source: after Migacz, "8-bit inference with TensorRT", GTC 2017, with densities in place of bins
 /// of one width.
 [[nodiscard]] inline scale_solution kl(std::span<const value_bin> bins, value_range range,
                                        quant_scheme scheme) {
+  // Checks the range and the grid.
+  const quant_params whole = params_from_range(range, scheme);
+  detail::require(!bins.empty(), error_kind::invalid_argument, "kl: there are no values");
   const detail::divergence_search::result best =
       detail::divergence_search(bins, range, scheme).run();
   const auto clip = static_cast<float>(best.clip);
   scale_solution s;
   // With nothing but zeros and as good as zeros, the range stays what it is.
-  s.params = params_from_range(clip > 0.0F ? detail::clipped(range, clip) : range, scheme);
+  s.params = clip > 0.0F ? params_from_range(detail::clipped(range, clip), scheme) : whole;
   s.evidence.method = "kl";
   s.evidence.objective = best.divergence;
   s.evidence.lower = range.lower;
@@ -19401,6 +19479,8 @@ class isotone_observer {
   explicit isotone_observer(isotone_options options = {}) : options_(options) {
     detail::require(options.top_k > 0, error_kind::invalid_argument,
                     "isotone_observer: top_k is 0");
+    // Checks the grid.
+    static_cast<void>(params_from_range({0.0F, 1.0F}, options.scheme));
     cap_ = half_levels();
   }
 
@@ -19543,11 +19623,13 @@ class isotone_observer {
     options.axis = static_cast<std::ptrdiff_t>(in.get<std::int64_t>());
     const auto zero_point = in.get<std::int32_t>();
     const auto rows = in.get<std::uint64_t>();
-    detail::require(options.top_k > 0 && options.scheme.levels.qmin < options.scheme.levels.qmax &&
-                        zero_point >= options.scheme.levels.qmin &&
-                        zero_point <= options.scheme.levels.qmax &&
-                        !(second && options.scheme.symmetric),
-                    error_kind::bad_file, "isotone_observer: the state is impossible");
+    constexpr std::int32_t farthest = 65536;
+    detail::require(
+        options.top_k > 0 && options.scheme.levels.qmin < options.scheme.levels.qmax &&
+            options.scheme.levels.qmin >= -farthest && options.scheme.levels.qmax <= farthest &&
+            zero_point >= options.scheme.levels.qmin && zero_point <= options.scheme.levels.qmax &&
+            !(second && options.scheme.symmetric),
+        error_kind::bad_file, "isotone_observer: the state is impossible");
     isotone_observer next(options);
     next.second_ = second;
     next.zero_point_ = zero_point;
@@ -19581,7 +19663,7 @@ class isotone_observer {
         value = std::fabs(value);
       }
     }
-    const std::size_t first = (std::min)(values_.size(), options_.top_k + 1);
+    const std::size_t first = options_.top_k < values_.size() ? options_.top_k + 1 : values_.size();
     std::partial_sort(values_.begin(), values_.begin() + static_cast<std::ptrdiff_t>(first),
                       values_.end(), std::greater<>());
     constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -19664,8 +19746,7 @@ class moving_average_observer {
       first_ = {r.lower, r.upper};
       now_ = first_;
     } else {
-      now_ = {now_.lower + detail::rounded_product(constant_, r.lower - now_.lower),
-              now_.upper + detail::rounded_product(constant_, r.upper - now_.upper)};
+      now_ = {moved(now_.lower, r.lower), moved(now_.upper, r.upper)};
     }
     ++batches_;
     count_ += x.size();
@@ -19689,6 +19770,7 @@ class moving_average_observer {
         detail::portable_power(1.0 - constant_, static_cast<double>(other.batches_));
     now_ = {other.now_.lower + detail::rounded_product(left, now_.lower - other.first_.lower),
             other.now_.upper + detail::rounded_product(left, now_.upper - other.first_.upper)};
+    now_.upper = (std::max)(now_.lower, now_.upper);
     batches_ += other.batches_;
     count_ += other.count_;
   }
@@ -19737,6 +19819,11 @@ class moving_average_observer {
     double lower = 0.0;
     double upper = 0.0;
   };
+  /// Between the two, whatever rounding does.
+  [[nodiscard]] double moved(double from, double to) const noexcept {
+    const double next = from + detail::rounded_product(constant_, to - from);
+    return std::clamp(next, (std::min)(from, to), (std::max)(from, to));
+  }
   double constant_;
   ends first_;  // the first batch
   ends now_;
@@ -20484,8 +20571,10 @@ struct percentile_options {
 ///   symmetric   the magnitude of rank r                            r = quantile_rank(percentile,
 ///   n)
 ///
-/// and parameters from that range by the canonical rule. Memory: 252 KiB, and 128 KiB for each of
-/// three bins in the second pass of exact ones.
+/// and parameters from that range by the canonical rule. Percentiles of asymmetric ranges are over
+/// 50. Values below 2^-30 of the largest magnitude are not told apart, not in two passes either:
+/// where a rank falls among them, the end of the range is that bound. Memory: 252 KiB, and 128 KiB
+/// for each of three bins in the second pass of exact ones.
 class percentile_observer {
  public:
   /// Throws invalid_argument if the percentile is not in (0, 100].
@@ -20544,7 +20633,8 @@ class percentile_observer {
     for (std::size_t i = 0; i < aims_.size(); ++i) {
       aim& a = aims_[i];
       const aim& b = other.aims_[i];
-      detail::require(a.key == b.key && a.rank == b.rank && a.counts.size() == b.counts.size(),
+      detail::require(a.key == b.key && a.rank == b.rank && a.negative == b.negative &&
+                          a.counts.size() == b.counts.size(),
                       error_kind::invalid_argument,
                       "percentile_observer: merging second passes over different data");
       for (std::size_t k = 0; k < a.counts.size(); ++k) {
@@ -20562,6 +20652,9 @@ class percentile_observer {
       const float q = outer_end(2, true);
       return detail::clipped(seen, q);
     }
+    detail::require(options_.percentile > 50.0, error_kind::invalid_argument,
+                    "percentile_observer: the percentile ", options_.percentile,
+                    " of an asymmetric range is not over 50");
     return {outer_end(0, false), outer_end(1, true)};
   }
 
@@ -20573,13 +20666,9 @@ class percentile_observer {
     s.evidence.count = histogram_.count();
     s.evidence.lower = histogram_.range().lower;
     s.evidence.upper = histogram_.range().upper;
-    std::uint64_t outside = 0;
-    for (const value_bin& bin : histogram_.bins()) {
-      const value_range b = bin.range();
-      outside += b.lower < r.lower || b.upper > r.upper ? bin.count : 0;
-    }
     s.evidence.clipped_fraction =
-        static_cast<double>(outside) / static_cast<double>(s.evidence.count);
+        static_cast<double>(count_outside(reference::including_zero(r), scheme.symmetric)) /
+        static_cast<double>(s.evidence.count);
     s.evidence.objective = s.evidence.clipped_fraction;
     return s;
   }
@@ -20621,6 +20710,31 @@ class percentile_observer {
 
   [[nodiscard]] std::uint64_t rank_of(std::uint64_t count) const {
     return quantile_rank(options_.percentile / 100.0, count);
+  }
+
+  /// How many values lie beyond a range, of which one end is an order statistic: those of bins that
+  /// lie beyond it as a whole, and of the bins that were looked into.
+  [[nodiscard]] std::uint64_t count_outside(value_range r, bool symmetric) const {
+    std::uint64_t outside = 0;
+    for (const value_bin& bin : histogram_.bins()) {
+      const value_range b = bin.range();
+      outside += b.upper < r.lower || b.lower > r.upper ? bin.count : 0;
+    }
+    for (std::size_t i = 0; i < aims_.size() && second_; ++i) {
+      const bool of_magnitudes = symmetric || options_.absolute;
+      if (of_magnitudes != (i == 2)) {
+        continue;
+      }
+      for (std::uint32_t place = 0; place < aims_[i].counts.size(); ++place) {
+        const auto magnitude = std::bit_cast<float>(aims_[i].key << shift | place);
+        const float x = aims_[i].negative && !of_magnitudes ? -magnitude : magnitude;
+        const bool is_outside = of_magnitudes ? x > (std::max)(-r.lower, r.upper)
+                                : i == 0      ? x < r.lower
+                                              : x > r.upper;
+        outside += is_outside ? aims_[i].counts[place] : 0;
+      }
+    }
+    return outside;
   }
 
   static aim aim_at(std::span<const value_bin> bins, std::uint64_t rank, bool both_signs) {
@@ -21586,19 +21700,16 @@ class sample_range_observer {
       case sample_aggregator::min_max:
         break;
       case sample_aggregator::mean:
-        return {mean(lower_, 0), mean(upper_, 0)};
+        return ordered(mean(lower_, 0), mean(upper_, 0));
       case sample_aggregator::median:
-        return {median(lower_), median(upper_)};
+        return ordered(median(lower_), median(upper_));
       case sample_aggregator::mean_no_outliers:
-        return {mean(lower_, outliers()), mean(upper_, outliers())};
+        return ordered(mean(lower_, outliers()), mean(upper_, outliers()));
       case sample_aggregator::median_no_outliers:
         // What is left out is as many on either side: the middle stays where it is.
-        return {median(lower_), median(upper_)};
-      case sample_aggregator::narrowest: {
-        const float lower = lower_.range().upper;
-        const float upper = upper_.range().lower;
-        return {(std::min)(lower, upper), (std::max)(lower, upper)};
-      }
+        return ordered(median(lower_), median(upper_));
+      case sample_aggregator::narrowest:
+        return ordered(lower_.range().upper, upper_.range().lower);
     }
     return {lower_.range().lower, upper_.range().upper};
   }
@@ -21616,9 +21727,8 @@ class sample_range_observer {
   void read(detail::byte_reader& in) {
     sample_range_observer next(aggregator_);
     const auto aggregator = in.get<std::uint8_t>();
-    detail::require(aggregator <= static_cast<std::uint8_t>(sample_aggregator::narrowest),
-                    error_kind::bad_file, "sample_range_observer: the aggregator is unknown");
-    next.aggregator_ = static_cast<sample_aggregator>(aggregator);
+    detail::require(aggregator == static_cast<std::uint8_t>(aggregator_), error_kind::bad_file,
+                    "sample_range_observer: the state is of another aggregator");
     next.count_ = in.get<std::uint64_t>();
     next.lower_.read(in);
     next.upper_.read(in);
@@ -21631,6 +21741,11 @@ class sample_range_observer {
   }
 
  private:
+  /// What comes of bins may be the wrong way round where the two are as good as equal, and the
+  /// narrowest range where samples have nothing in common.
+  static value_range ordered(float lower, float upper) {
+    return {(std::min)(lower, upper), (std::max)(lower, upper)};
+  }
   [[nodiscard]] std::uint64_t outliers() const {
     const auto n = count_samples();
     const std::uint64_t each = n / 10000 + (n % 10000 != 0 ? 1 : 0);
@@ -21639,11 +21754,9 @@ class sample_range_observer {
 
   /// The sum of all |x| of a bin.
   static double sum_of(const value_bin& bin) {
-    const double unit =
-        static_cast<double>(std::nextafter(bin.smallest, std::numeric_limits<float>::infinity())) -
-        static_cast<double>(bin.smallest);
-    const double excess =
-        bin.excess_known ? detail::rounded_product(static_cast<double>(bin.excess), unit) : 0.0;
+    const double excess = bin.excess_known
+                              ? detail::rounded_product(static_cast<double>(bin.excess), bin.unit())
+                              : 0.0;
     return excess + detail::rounded_product(static_cast<double>(bin.count), bin.smallest);
   }
 
@@ -23584,6 +23697,8 @@ inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g
                                          const quantized_weights& quantized, const gram_matrix& g,
                                          const parallel_for& parallel = {}) {
   constexpr const char* where = "output_error";
+  detail::require(quantized.params.block_size > 0, error_kind::invalid_argument, where,
+                  ": block size 0");
   const detail::weight_problem problem(
       weights, {.scheme = {quantized.levels, false}, .group_size = quantized.params.block_size},
       where);
@@ -24159,8 +24274,11 @@ inline void clip_row(const weight_problem& problem, const gram_matrix& g, std::s
   std::vector<double> change(columns);   // of w - v
   std::vector<double> product(columns);  // G change
   std::vector<double> best_change(columns);
-  const auto ratios = static_cast<std::size_t>(
-      reference::round_half_even((1.0F - options.smallest_clip) / options.clip_step));
+  // Whole steps down to the smallest; what floats make of it is no reason to leave out the last
+  // one.
+  const double steps =
+      (1.0 - static_cast<double>(options.smallest_clip)) / static_cast<double>(options.clip_step);
+  const auto ratios = static_cast<std::size_t>((std::min)(std::floor(steps + 1e-4), 1e6));
   for (std::size_t group = 0; group < problem.groups; ++group) {
     const std::size_t first = problem.first(group);
     const std::size_t last = problem.last(group);

@@ -50,15 +50,18 @@ class channel_observer {
   void observe(tensor_view<const float> x, const parallel_for& parallel = {}) {
     detail::require(axes_.back() < x.rank, error_kind::invalid_argument, "channel_observer: axis ",
                     axes_.back(), " of a tensor of rank ", x.rank);
+    if (x.size() == 0) {
+      return;
+    }
     std::size_t channels = 1;
     for (const std::size_t axis : axes_) {
       channels *= x.shape[axis];
     }
     require_channels(channels);
-    detail::require(x.size() == 0 || x.data != nullptr, error_kind::invalid_argument,
+    detail::require(x.data != nullptr, error_kind::invalid_argument,
                     "channel_observer: null data with size ", x.size());
     // Neighbours in memory that belong to different channels are put apart first, once for all.
-    const bool mixed = axes_.back() + 1 == x.rank && x.size() != 0;
+    const bool mixed = axes_.back() + 1 == x.rank;
     const std::vector<float> sorted = mixed ? by_channel(x) : std::vector<float>();
     const tensor_view<const float> from = mixed ? sorted_view(x, sorted.data()) : x;
     detail::run_parallel(parallel, channels,
@@ -74,10 +77,16 @@ class channel_observer {
   }
 
   [[nodiscard]] std::size_t phases() const { return prototype_.phases(); }
+  /// Throws invalid_argument if nothing was observed before the second one, and what the observers
+  /// throw; then nothing has changed.
   void begin_phase(std::size_t phase) {
-    for (any_observer& channel : channels_) {
+    detail::require(phase == 0 || !channels_.empty(), error_kind::invalid_argument,
+                    "channel_observer: nothing was observed");
+    std::vector<any_observer> next = channels_;
+    for (any_observer& channel : next) {
       channel.begin_phase(phase);
     }
+    channels_ = std::move(next);
   }
 
   /// Throws shape_mismatch for other axes or another number of channels.

@@ -78,6 +78,18 @@ class basic_histogram {
   explicit basic_histogram(bin_storage storage = bin_storage::dense) : storage_(storage) {
     page_.fill(no_page);
   }
+  basic_histogram(const basic_histogram&) = default;
+  basic_histogram& operator=(const basic_histogram&) = default;
+  ~basic_histogram() = default;
+  /// What is moved from has seen nothing.
+  basic_histogram(basic_histogram&& other) noexcept : basic_histogram(other.storage_) {
+    swap(other);
+  }
+  basic_histogram& operator=(basic_histogram&& other) noexcept {
+    basic_histogram next(std::move(other));
+    swap(next);
+    return *this;
+  }
 
   /// Throws invalid_argument for null data, overflow beyond largest_count values. NaN and
   /// infinities are counted apart.
@@ -94,6 +106,8 @@ class basic_histogram {
 
   /// The same on several threads: parts are observed by themselves and merged.
   void observe(std::span<const float> x, const parallel_for& parallel) {
+    detail::require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
+                    "histogram: null data with size ", x.size());
     const std::size_t parts =
         !parallel ? 1
                   : (std::min)(x.size() / smallest_part, static_cast<std::size_t>(largest_parts));
@@ -143,6 +157,7 @@ class basic_histogram {
   void observe(std::span<const T> x) {
     detail::require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
                     "histogram: null data with size ", x.size());
+    require_room(x.size());
     std::array<float, block_size> block;
     for (std::size_t i = 0; i < x.size(); i += block_size) {
       const std::size_t n = (std::min)(x.size() - i, block_size);
@@ -248,6 +263,19 @@ class basic_histogram {
   static constexpr std::uint32_t page_mask = (1U << page_bits) - 1U;
   static constexpr std::uint16_t no_page = 0xFFFF;
   static constexpr detail::byte_format format{"detenthg", 1};
+
+  void swap(basic_histogram& other) noexcept {
+    std::swap(storage_, other.storage_);
+    std::swap(lowest_, other.lowest_);
+    std::swap(count_, other.count_);
+    std::swap(count_nan_, other.count_nan_);
+    std::swap(count_infinite_, other.count_infinite_);
+    std::swap(count_zero_, other.count_zero_);
+    std::swap(lower_, other.lower_);
+    std::swap(upper_, other.upper_);
+    page_.swap(other.page_);
+    entries_.swap(other.entries_);
+  }
 
   [[nodiscard]] bool is_dense() const noexcept { return storage_ == bin_storage::dense; }
 
@@ -436,6 +464,7 @@ void basic_histogram<kContent>::observe(tensor_view<const float> x) {
   }
   detail::require(x.data != nullptr, error_kind::invalid_argument,
                   "histogram: null data with size ", x.size());
+  require_room(x.size());
   detail::for_each_row(x, [&](const float* row, std::size_t n, std::ptrdiff_t stride,
                               const std::array<std::size_t, max_rank>& /*index*/) {
     if (stride == 1) {
@@ -544,6 +573,7 @@ void basic_histogram<kContent>::read(detail::byte_reader& in) {
     const std::uint32_t position = bin << dropped;
     const std::uint32_t place = position & (negative - 1U);
     damaged(bin >= next && bin < entry_count && place <= window, "the bins are out of order");
+    damaged(place < window || h.lowest_ != 0, "a bin below all floats");
     damaged(count != 0 && count <= rest && excess <= count * dropped_mask &&
                 (place < window || excess == 0),
             "a bin's count or sum is impossible");
@@ -552,6 +582,19 @@ void basic_histogram<kContent>::read(detail::byte_reader& in) {
     h.add(position, count, excess);
   }
   damaged(rest == 0, "the counts of the bins do not add up");
+  h.for_each_entry([&](std::uint32_t position, const entry& e) {
+    const value_bin bin = h.bin_at(position, e);
+    damaged(bin.largest >= bin.smallest, "a bin lies beyond the range");
+  });
+  if (h.count_nan_ == 0 && h.count_infinite_ == 0 && h.count_ != 0) {
+    const std::vector<value_bin> bins = h.bins();
+    const auto holds = [](const value_bin& bin, float x) {
+      return (x == 0.0F || bin.negative == (x < 0.0F)) && std::fabs(x) >= bin.smallest &&
+             std::fabs(x) <= bin.largest;
+    };
+    damaged(holds(bins.front(), h.lower_) && holds(bins.back(), h.upper_),
+            "the ends of the range are in no bin");
+  }
   *this = std::move(h);
 }
 

@@ -55,6 +55,8 @@ class isotone_observer {
   explicit isotone_observer(isotone_options options = {}) : options_(options) {
     detail::require(options.top_k > 0, error_kind::invalid_argument,
                     "isotone_observer: top_k is 0");
+    // Checks the grid.
+    static_cast<void>(params_from_range({0.0F, 1.0F}, options.scheme));
     cap_ = half_levels();
   }
 
@@ -197,11 +199,13 @@ class isotone_observer {
     options.axis = static_cast<std::ptrdiff_t>(in.get<std::int64_t>());
     const auto zero_point = in.get<std::int32_t>();
     const auto rows = in.get<std::uint64_t>();
-    detail::require(options.top_k > 0 && options.scheme.levels.qmin < options.scheme.levels.qmax &&
-                        zero_point >= options.scheme.levels.qmin &&
-                        zero_point <= options.scheme.levels.qmax &&
-                        !(second && options.scheme.symmetric),
-                    error_kind::bad_file, "isotone_observer: the state is impossible");
+    constexpr std::int32_t farthest = 65536;
+    detail::require(
+        options.top_k > 0 && options.scheme.levels.qmin < options.scheme.levels.qmax &&
+            options.scheme.levels.qmin >= -farthest && options.scheme.levels.qmax <= farthest &&
+            zero_point >= options.scheme.levels.qmin && zero_point <= options.scheme.levels.qmax &&
+            !(second && options.scheme.symmetric),
+        error_kind::bad_file, "isotone_observer: the state is impossible");
     isotone_observer next(options);
     next.second_ = second;
     next.zero_point_ = zero_point;
@@ -235,7 +239,7 @@ class isotone_observer {
         value = std::fabs(value);
       }
     }
-    const std::size_t first = (std::min)(values_.size(), options_.top_k + 1);
+    const std::size_t first = options_.top_k < values_.size() ? options_.top_k + 1 : values_.size();
     std::partial_sort(values_.begin(), values_.begin() + static_cast<std::ptrdiff_t>(first),
                       values_.end(), std::greater<>());
     constexpr double infinity = std::numeric_limits<double>::infinity();

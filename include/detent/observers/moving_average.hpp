@@ -46,8 +46,7 @@ class moving_average_observer {
       first_ = {r.lower, r.upper};
       now_ = first_;
     } else {
-      now_ = {now_.lower + detail::rounded_product(constant_, r.lower - now_.lower),
-              now_.upper + detail::rounded_product(constant_, r.upper - now_.upper)};
+      now_ = {moved(now_.lower, r.lower), moved(now_.upper, r.upper)};
     }
     ++batches_;
     count_ += x.size();
@@ -71,6 +70,7 @@ class moving_average_observer {
         detail::portable_power(1.0 - constant_, static_cast<double>(other.batches_));
     now_ = {other.now_.lower + detail::rounded_product(left, now_.lower - other.first_.lower),
             other.now_.upper + detail::rounded_product(left, now_.upper - other.first_.upper)};
+    now_.upper = (std::max)(now_.lower, now_.upper);
     batches_ += other.batches_;
     count_ += other.count_;
   }
@@ -119,6 +119,11 @@ class moving_average_observer {
     double lower = 0.0;
     double upper = 0.0;
   };
+  /// Between the two, whatever rounding does.
+  [[nodiscard]] double moved(double from, double to) const noexcept {
+    const double next = from + detail::rounded_product(constant_, to - from);
+    return std::clamp(next, (std::min)(from, to), (std::max)(from, to));
+  }
   double constant_;
   ends first_;  // the first batch
   ends now_;

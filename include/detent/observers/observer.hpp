@@ -38,7 +38,7 @@ requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
 [[nodiscard]] std::vector<float> floats_of(tensor_view<const T> x) {
   std::vector<float> values;
   values.reserve(x.size());
-  if (x.size() == 0 || x.rank == 0) {
+  if (x.size() == 0) {
     return values;
   }
   require(x.data != nullptr, error_kind::invalid_argument, "observe: null data with size ",
@@ -154,7 +154,7 @@ class any_observer {
 
   /// Its address stands for the type: this works without run-time type information.
   template <class Observer>
-  static inline const char kind_of = 0;
+  static inline char kind_of = 0;
 
   struct base {
     base() = default;

@@ -17,6 +17,7 @@
 #include <detent/observers/histogram.hpp>
 #include <detent/observers/value_bins.hpp>
 #include <detent/quantize.hpp>
+#include <detent/scale_rules.hpp>
 #include <detent/solvers/distribution.hpp>
 #include <detent/types.hpp>
 
@@ -37,8 +38,10 @@ struct percentile_options {
 ///   symmetric   the magnitude of rank r                            r = quantile_rank(percentile,
 ///   n)
 ///
-/// and parameters from that range by the canonical rule. Memory: 252 KiB, and 128 KiB for each of
-/// three bins in the second pass of exact ones.
+/// and parameters from that range by the canonical rule. Percentiles of asymmetric ranges are over
+/// 50. Values below 2^-30 of the largest magnitude are not told apart, not in two passes either:
+/// where a rank falls among them, the end of the range is that bound. Memory: 252 KiB, and 128 KiB
+/// for each of three bins in the second pass of exact ones.
 class percentile_observer {
  public:
   /// Throws invalid_argument if the percentile is not in (0, 100].
@@ -97,7 +100,8 @@ class percentile_observer {
     for (std::size_t i = 0; i < aims_.size(); ++i) {
       aim& a = aims_[i];
       const aim& b = other.aims_[i];
-      detail::require(a.key == b.key && a.rank == b.rank && a.counts.size() == b.counts.size(),
+      detail::require(a.key == b.key && a.rank == b.rank && a.negative == b.negative &&
+                          a.counts.size() == b.counts.size(),
                       error_kind::invalid_argument,
                       "percentile_observer: merging second passes over different data");
       for (std::size_t k = 0; k < a.counts.size(); ++k) {
@@ -115,6 +119,9 @@ class percentile_observer {
       const float q = outer_end(2, true);
       return detail::clipped(seen, q);
     }
+    detail::require(options_.percentile > 50.0, error_kind::invalid_argument,
+                    "percentile_observer: the percentile ", options_.percentile,
+                    " of an asymmetric range is not over 50");
     return {outer_end(0, false), outer_end(1, true)};
   }
 
@@ -126,13 +133,9 @@ class percentile_observer {
     s.evidence.count = histogram_.count();
     s.evidence.lower = histogram_.range().lower;
     s.evidence.upper = histogram_.range().upper;
-    std::uint64_t outside = 0;
-    for (const value_bin& bin : histogram_.bins()) {
-      const value_range b = bin.range();
-      outside += b.lower < r.lower || b.upper > r.upper ? bin.count : 0;
-    }
     s.evidence.clipped_fraction =
-        static_cast<double>(outside) / static_cast<double>(s.evidence.count);
+        static_cast<double>(count_outside(reference::including_zero(r), scheme.symmetric)) /
+        static_cast<double>(s.evidence.count);
     s.evidence.objective = s.evidence.clipped_fraction;
     return s;
   }
@@ -174,6 +177,31 @@ class percentile_observer {
 
   [[nodiscard]] std::uint64_t rank_of(std::uint64_t count) const {
     return quantile_rank(options_.percentile / 100.0, count);
+  }
+
+  /// How many values lie beyond a range, of which one end is an order statistic: those of bins that
+  /// lie beyond it as a whole, and of the bins that were looked into.
+  [[nodiscard]] std::uint64_t count_outside(value_range r, bool symmetric) const {
+    std::uint64_t outside = 0;
+    for (const value_bin& bin : histogram_.bins()) {
+      const value_range b = bin.range();
+      outside += b.upper < r.lower || b.lower > r.upper ? bin.count : 0;
+    }
+    for (std::size_t i = 0; i < aims_.size() && second_; ++i) {
+      const bool of_magnitudes = symmetric || options_.absolute;
+      if (of_magnitudes != (i == 2)) {
+        continue;
+      }
+      for (std::uint32_t place = 0; place < aims_[i].counts.size(); ++place) {
+        const auto magnitude = std::bit_cast<float>(aims_[i].key << shift | place);
+        const float x = aims_[i].negative && !of_magnitudes ? -magnitude : magnitude;
+        const bool is_outside = of_magnitudes ? x > (std::max)(-r.lower, r.upper)
+                                : i == 0      ? x < r.lower
+                                              : x > r.upper;
+        outside += is_outside ? aims_[i].counts[place] : 0;
+      }
+    }
+    return outside;
   }
 
   static aim aim_at(std::span<const value_bin> bins, std::uint64_t rank, bool both_signs) {

@@ -76,19 +76,16 @@ class sample_range_observer {
       case sample_aggregator::min_max:
         break;
       case sample_aggregator::mean:
-        return {mean(lower_, 0), mean(upper_, 0)};
+        return ordered(mean(lower_, 0), mean(upper_, 0));
       case sample_aggregator::median:
-        return {median(lower_), median(upper_)};
+        return ordered(median(lower_), median(upper_));
       case sample_aggregator::mean_no_outliers:
-        return {mean(lower_, outliers()), mean(upper_, outliers())};
+        return ordered(mean(lower_, outliers()), mean(upper_, outliers()));
       case sample_aggregator::median_no_outliers:
         // What is left out is as many on either side: the middle stays where it is.
-        return {median(lower_), median(upper_)};
-      case sample_aggregator::narrowest: {
-        const float lower = lower_.range().upper;
-        const float upper = upper_.range().lower;
-        return {(std::min)(lower, upper), (std::max)(lower, upper)};
-      }
+        return ordered(median(lower_), median(upper_));
+      case sample_aggregator::narrowest:
+        return ordered(lower_.range().upper, upper_.range().lower);
     }
     return {lower_.range().lower, upper_.range().upper};
   }
@@ -106,9 +103,8 @@ class sample_range_observer {
   void read(detail::byte_reader& in) {
     sample_range_observer next(aggregator_);
     const auto aggregator = in.get<std::uint8_t>();
-    detail::require(aggregator <= static_cast<std::uint8_t>(sample_aggregator::narrowest),
-                    error_kind::bad_file, "sample_range_observer: the aggregator is unknown");
-    next.aggregator_ = static_cast<sample_aggregator>(aggregator);
+    detail::require(aggregator == static_cast<std::uint8_t>(aggregator_), error_kind::bad_file,
+                    "sample_range_observer: the state is of another aggregator");
     next.count_ = in.get<std::uint64_t>();
     next.lower_.read(in);
     next.upper_.read(in);
@@ -121,6 +117,11 @@ class sample_range_observer {
   }
 
  private:
+  /// What comes of bins may be the wrong way round where the two are as good as equal, and the
+  /// narrowest range where samples have nothing in common.
+  static value_range ordered(float lower, float upper) {
+    return {(std::min)(lower, upper), (std::max)(lower, upper)};
+  }
   [[nodiscard]] std::uint64_t outliers() const {
     const auto n = count_samples();
     const std::uint64_t each = n / 10000 + (n % 10000 != 0 ? 1 : 0);
@@ -129,11 +130,9 @@ class sample_range_observer {
 
   /// The sum of all |x| of a bin.
   static double sum_of(const value_bin& bin) {
-    const double unit =
-        static_cast<double>(std::nextafter(bin.smallest, std::numeric_limits<float>::infinity())) -
-        static_cast<double>(bin.smallest);
-    const double excess =
-        bin.excess_known ? detail::rounded_product(static_cast<double>(bin.excess), unit) : 0.0;
+    const double excess = bin.excess_known
+                              ? detail::rounded_product(static_cast<double>(bin.excess), bin.unit())
+                              : 0.0;
     return excess + detail::rounded_product(static_cast<double>(bin.count), bin.smallest);
   }
 

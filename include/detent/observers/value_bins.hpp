@@ -13,15 +13,16 @@
 #include <vector>
 
 #include <detent/error.hpp>
+#include <detent/kernels/table.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
 
 /// `count` values of one sign, smallest <= |x| <= largest, both of one octave or smallest = 0.
 ///
-/// With `unit` = the distance of the floats in that octave, the sum of all |x| is
+/// With unit() = the distance of the floats in that octave, the sum of all |x| is
 ///
-///   count * smallest + excess * unit
+///   count * smallest + excess * unit()
 ///
 /// exactly, unless `excess_known` is false.
 struct value_bin {
@@ -32,6 +33,16 @@ struct value_bin {
   std::uint64_t excess = 0;
   bool excess_known = true;
   friend bool operator==(const value_bin&, const value_bin&) = default;
+
+  /// The distance of the floats in its octave.
+  [[nodiscard]] double unit() const noexcept {
+    const auto exponent = static_cast<int>(std::bit_cast<std::uint32_t>(smallest) >> 23);
+    return std::ldexp(1.0, (exponent > 0 ? exponent : 1) - 150);
+  }
+  /// Where a bin of a histogram ends that begins here; beyond the floats for the last one.
+  [[nodiscard]] double end() const noexcept {
+    return static_cast<double>(smallest) + std::ldexp(unit(), kernels::bin_dropped_bits);
+  }
 
   /// The interval of x itself; a single value where there is no doubt.
   [[nodiscard]] value_range range() const noexcept {

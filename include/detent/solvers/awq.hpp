@@ -59,8 +59,11 @@ inline void clip_row(const weight_problem& problem, const gram_matrix& g, std::s
   std::vector<double> change(columns);   // of w - v
   std::vector<double> product(columns);  // G change
   std::vector<double> best_change(columns);
-  const auto ratios = static_cast<std::size_t>(
-      reference::round_half_even((1.0F - options.smallest_clip) / options.clip_step));
+  // Whole steps down to the smallest; what floats make of it is no reason to leave out the last
+  // one.
+  const double steps =
+      (1.0 - static_cast<double>(options.smallest_clip)) / static_cast<double>(options.clip_step);
+  const auto ratios = static_cast<std::size_t>((std::min)(std::floor(steps + 1e-4), 1e6));
   for (std::size_t group = 0; group < problem.groups; ++group) {
     const std::size_t first = problem.first(group);
     const std::size_t last = problem.last(group);

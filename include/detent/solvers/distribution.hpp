@@ -148,9 +148,9 @@ class distribution {
 
   distribution() = default;
 
-  /// The unit for magnitudes up to `largest`.
-  void choose_unit(double largest) {
-    unit_ = largest > 0.0 ? std::ldexp(1.0, std::ilogb(largest) - 60) : 1.0;
+  /// The unit for magnitudes up to `largest`, which have so many bits then.
+  void choose_unit(double largest, int bits = 60) {
+    unit_ = largest > 0.0 ? std::ldexp(1.0, std::ilogb(largest) - bits) : 1.0;
   }
   [[nodiscard]] std::uint64_t in_units(double magnitude) const {
     return static_cast<std::uint64_t>(std::llround(magnitude / unit_));
@@ -212,9 +212,13 @@ class distribution {
 
   void take(std::span<const value_bin> bins, value_range range, bool ends) {
     range_ = range;
-    choose_unit(magnitude());
+    // Ends of bins are multiples of 2^-39 of the largest magnitude; with fewer bits their weights,
+    // 2^14 for each value, leave sums room.
+    choose_unit(magnitude(), ends ? 52 : 60);
     for (const value_bin& bin : bins) {
       count_ += bin.count;
+      detail::require(bin.excess_known || bin.smallest == 0.0F, error_kind::invalid_argument,
+                      "distribution: bins without sums");
     }
     detail::require(count_ > 0 && count_ <= histogram::largest_count, error_kind::invalid_argument,
                     "distribution: bins of ", count_, " values");
@@ -227,12 +231,9 @@ class distribution {
         continue;  // zeros, or as good as zeros
       }
       std::vector<element>& side = bin.negative ? below : above;
-      const auto pattern = std::bit_cast<std::uint32_t>(bin.smallest);
-      const auto end = std::bit_cast<float>(pattern + (1U << shift));
-      const auto next = std::bit_cast<float>(pattern + 1U);
       const std::uint64_t first = in_units(bin.smallest);
-      const std::uint64_t step = in_units(static_cast<double>(next) - bin.smallest);
       if (!ends) {
+        const std::uint64_t step = in_units(bin.unit());
         element e{0.0, detail::multiply(first, bin.count) + detail::multiply(step, bin.excess),
                   bin.count};
         e.value = e.sum.to_double() / static_cast<double>(bin.count) * unit_;
@@ -245,7 +246,7 @@ class distribution {
         side.push_back({bin.smallest, detail::multiply(first, lower_weight), lower_weight});
       }
       if (bin.excess != 0) {
-        side.push_back({end, detail::multiply(first + (step << shift), bin.excess), bin.excess});
+        side.push_back({bin.end(), detail::multiply(in_units(bin.end()), bin.excess), bin.excess});
       }
     }
     detail::compensated_sum squares;

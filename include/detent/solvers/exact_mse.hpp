@@ -64,18 +64,24 @@ class assignment_search {
 
   best_assignment run() {
     // Steps are at the values divided by k - 1/2: none above twice the largest.
-    const double top =
-        std::nextafter(2.0 * d_.magnitude(), std::numeric_limits<double>::infinity());
+    double largest = 0.0;
+    for (const distribution_side* side : {&d_.negative(), &d_.positive()}) {
+      largest = side->size() != 0 ? (std::max)(largest, side->values.back()) : largest;
+    }
+    const double top = std::nextafter(2.0 * largest, std::numeric_limits<double>::infinity());
+    // With next to no error left there is nothing to look for.
+    const double most = d_.square_sum() / (d_.unit() * d_.unit()) * (1.0 - 1e-13);
     interval all{add_rung(top), add_rung(0.0), 0.0, {}};
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
       all.alive.push_back(i);
+      consider(rungs_[all.lower].at[i], i);
     }
     push(std::move(all));
     while (!heap_.empty()) {
       std::pop_heap(heap_.begin(), heap_.end(), less_promising);
       const interval i = std::move(heap_.back());
       heap_.pop_back();
-      if (!(i.bound > threshold())) {
+      if (!(i.bound > threshold()) || best_.gain >= most) {
         break;  // and so are all others
       }
       const double upper = rungs_[i.upper].scale;
@@ -369,10 +375,7 @@ inline void require_exact_grid(quant_scheme scheme) {
     if (bin.largest == 0.0F) {
       continue;
     }
-    const double step =
-        static_cast<double>(std::nextafter(bin.smallest, std::numeric_limits<float>::infinity())) -
-        smallest;
-    const double above = step * (static_cast<double>(bin.excess) / count);
+    const double above = bin.unit() * (static_cast<double>(bin.excess) / count);
     spread.add(detail::rounded_product((std::max)(0.0, largest - smallest - above) * above, count));
   }
   s.evidence.objective += spread.value() / static_cast<double>(means.weight());

@@ -40,9 +40,7 @@ struct divergence_side {
   /// In ascending order. Bins whose centres have the same multiple of `narrowest` below them are
   /// one.
   void add(const value_bin& bin, double narrowest) {
-    const auto pattern = std::bit_cast<std::uint32_t>(bin.smallest);
-    const auto next_bin = std::bit_cast<float>(pattern + (1U << kernels::bin_dropped_bits));
-    const double w = static_cast<double>(next_bin) - static_cast<double>(bin.smallest);
+    const double w = bin.end() - static_cast<double>(bin.smallest);
     const double c = std::fma(0.5, w, static_cast<double>(bin.smallest));
     const double multiple = std::floor(c / narrowest);
     if (size() == 0) {
@@ -207,8 +205,14 @@ class divergence_search {
       const std::size_t last = kept_count[s] - 1;
       const double level = std::floor(side.centre[last] / scale + 0.5);
       const std::size_t first = side.below((level - 0.5) * scale, 0, kept_count[s]);
-      const double mass = static_cast<double>(side.count[kept_count[s]] - side.count[first]);
-      const double extent = side.extent[kept_count[s]] - side.extent[first];
+      double mass = static_cast<double>(side.count[kept_count[s]] - side.count[first]);
+      double extent = side.extent[kept_count[s]] - side.extent[first];
+      const divergence_side& other = sides_[1 - s];
+      if (level == 0.0 && kept_count[1 - s] != 0) {  // which has bins of both sides
+        const std::size_t shared = other.below(0.5 * scale, 0, kept_count[1 - s]);
+        mass += static_cast<double>(other.count[shared]);
+        extent += other.extent[shared];
+      }
       const double count = static_cast<double>(side.count_of(last));
       const double with_tail = count + tail;
       sum += rounded_product(with_tail, portable_log(with_tail)) -
@@ -275,18 +279,22 @@ class divergence_search {
 /// has, do not count, nor do values below 2^-30 of the largest. All candidates are judged; most of
 /// them by a bound of the divergence that tells that they are not the best.
 ///
-/// `bins` ascend, and are those of a histogram with `range`. Throws as params_from_range().
+/// `bins` ascend, and are those of a histogram with `range`. Throws as params_from_range(), and
+/// invalid_argument without bins.
 ///
 /// Source: after Migacz, "8-bit inference with TensorRT", GTC 2017, with densities in place of bins
 /// of one width.
 [[nodiscard]] inline scale_solution kl(std::span<const value_bin> bins, value_range range,
                                        quant_scheme scheme) {
+  // Checks the range and the grid.
+  const quant_params whole = params_from_range(range, scheme);
+  detail::require(!bins.empty(), error_kind::invalid_argument, "kl: there are no values");
   const detail::divergence_search::result best =
       detail::divergence_search(bins, range, scheme).run();
   const auto clip = static_cast<float>(best.clip);
   scale_solution s;
   // With nothing but zeros and as good as zeros, the range stays what it is.
-  s.params = params_from_range(clip > 0.0F ? detail::clipped(range, clip) : range, scheme);
+  s.params = clip > 0.0F ? params_from_range(detail::clipped(range, clip), scheme) : whole;
   s.evidence.method = "kl";
   s.evidence.objective = best.divergence;
   s.evidence.lower = range.lower;

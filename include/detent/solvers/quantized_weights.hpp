@@ -319,6 +319,8 @@ inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g
                                          const quantized_weights& quantized, const gram_matrix& g,
                                          const parallel_for& parallel = {}) {
   constexpr const char* where = "output_error";
+  detail::require(quantized.params.block_size > 0, error_kind::invalid_argument, where,
+                  ": block size 0");
   const detail::weight_problem problem(
       weights, {.scheme = {quantized.levels, false}, .group_size = quantized.params.block_size},
       where);
