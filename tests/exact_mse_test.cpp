@@ -131,7 +131,7 @@ TEST_CASE("exact_mse is the least of all breakpoints") {
   random_source random(1);
   INFO("seed ", random.seed());
   int cases = 0;
-  for (int round = 0; round < 1500; ++round) {
+  for (int round = 0; round < 3000; ++round) {
     const int bits = random.integer(2, round % 10 == 0 ? 8 : 5);
     const bool symmetric = random.chance(60);
     const quant_scheme scheme = scheme_of(bits, symmetric, random.chance(50));
@@ -182,7 +182,7 @@ TEST_CASE("exact_mse is the least of all breakpoints") {
     CHECK(static_cast<real>(s.evidence.lower_bound) >= least - rounding);
     ++cases;
   }
-  CHECK(cases == 1500);
+  CHECK(cases == 3000);
 }
 
 TEST_CASE("no other method is better") {
@@ -218,6 +218,28 @@ TEST_CASE("no other method is better") {
           CHECK(static_cast<double>(sum) / 4608.0 ==
                 doctest::Approx(best.evidence.objective).epsilon(1e-6));
         }
+      }
+    }
+  }
+}
+
+TEST_CASE("PPQ's search for the least squared error does not find less") {
+  random_source random(9);
+  INFO("seed ", random.seed());
+  for (int kind = 0; kind < 4; ++kind) {
+    for (const quant_scheme& scheme :
+         {detent::asymmetric<std::uint8_t>, quant_scheme{{-128, 127}, true}}) {
+      for (const auto behaviour : {detent::parity::as_published, detent::parity::fixed}) {
+        const std::vector<float> x = sample(random, kind, 4608);
+        detent::ppq::mse_observer ppq({.scheme = scheme, .behaviour = behaviour});
+        ppq.observe(x);
+        ppq.begin_phase(1);
+        ppq.observe(x);
+        const distribution d(x);
+        const detent::quant_params theirs = ppq.finalize(scheme);
+        const double error = mean_squared_error(d, theirs, scheme.levels);
+        INFO("kind ", kind, " symmetric ", scheme.symmetric, " theirs ", error);
+        CHECK(exact_mse(d, scheme).evidence.objective <= error * (1.0 + 1e-9));
       }
     }
   }
