@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -116,13 +117,25 @@ class basic_histogram {
       return;
     }
     require_room(x.size());
-    std::vector<basic_histogram> others(parts - 1, basic_histogram(storage_));
+    // As many histograms as parts run at the same time: each takes one that is free.
+    std::mutex mutex;
+    std::vector<basic_histogram> free;
     parallel(parts, [&](std::size_t part) {
+      basic_histogram own(storage_);
+      {
+        const std::lock_guard lock(mutex);
+        if (!free.empty()) {
+          own = std::move(free.back());
+          free.pop_back();
+        }
+      }
       const std::size_t first = x.size() / parts * part;
       const std::size_t last = part + 1 == parts ? x.size() : x.size() / parts * (part + 1);
-      (part == 0 ? *this : others[part - 1]).observe(x.subspan(first, last - first));
+      own.observe(x.subspan(first, last - first));
+      const std::lock_guard lock(mutex);
+      free.push_back(std::move(own));
     });
-    for (const basic_histogram& other : others) {
+    for (const basic_histogram& other : free) {
       merge(other);
     }
   }
