@@ -80,8 +80,12 @@ concept observer_type = std::copyable<Observer> &&(
 /// Any observer, by value. Not thread-safe itself.
 class any_observer {
  public:
-  template <observer_type Observer>
-  any_observer(Observer observer)  // NOLINT(google-explicit-constructor)
+  // That it is not this very type comes first: whether any_observer can be copied is not to be
+  // asked in order to know whether it can be made of itself.
+  template <class Observer>
+  requires(!std::same_as<Observer, any_observer>) &&
+      observer_type<Observer> any_observer(
+          Observer observer)  // NOLINT(google-explicit-constructor)
       : self_(std::make_unique<holder<Observer>>(std::move(observer))) {}
   any_observer(const any_observer& other) : self_(other.self_->clone()) {}
   any_observer(any_observer&&) noexcept = default;
