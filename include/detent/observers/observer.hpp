@@ -3,9 +3,9 @@
 //
 // An observer is a value that sees batches of a tensor's values and says at the end which scale and
 // zero point they ask for. It may look at the data once or twice (phases), can take in what another
-// one of its kind has seen (merge), and can be saved. Those of this library give the same result
-// for any split of the data into batches and threads, unless batches are what they are about
-// (moving_average_observer, sample_range_observer), which they say.
+// one of its kind has seen (merge), and can be saved. Those that this library has of its own give
+// the same result for any split of the data into batches and threads, unless batches are what they
+// are about (moving_average_observer, sample_range_observer), which they say.
 #ifndef DETENT_OBSERVERS_OBSERVER_HPP
 #define DETENT_OBSERVERS_OBSERVER_HPP
 
