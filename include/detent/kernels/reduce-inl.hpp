@@ -28,10 +28,10 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
     partly(0, i);
   }
   // Less is in a cache.
-  const std::size_t read_ahead = n >= (std::size_t{1} << 18) ? 4096 : 0;
+  const std::size_t read_ahead = n >= (std::size_t{1} << 18) ? 2048 : 0;
   for (; i + 4 * lanes <= n; i += 4 * lanes) {
     if (read_ahead != 0) {
-      prefetch_ahead<group_size * sizeof(float)>(x + i, read_ahead);
+      prefetch<4 * lanes * sizeof(float)>(x + i, read_ahead);
     }
     const float_vector v0 = hn::LoadU(df, x + i);
     const float_vector v1 = hn::LoadU(df, x + i + lanes);

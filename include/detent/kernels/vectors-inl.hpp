@@ -71,18 +71,24 @@ HWY_INLINE void store_bytes(hn::Vec<D> v, D d, bool stream, T* to) noexcept {
   }
 }
 
-/// Fetches what is `distance` bytes behind the kBytes at `from`, and a line of each of the two
-/// pages that follow it: that wakes the processor's prefetchers there, which end with every page.
+/// Fetches what is `distance` bytes behind the kBytes at `from`.
 template <std::size_t kBytes>
-HWY_INLINE void prefetch_ahead(const void* from, std::size_t distance) noexcept {
+HWY_INLINE void prefetch(const void* from, std::size_t distance) noexcept {
   constexpr std::size_t line = 64;
-  constexpr std::size_t page = 4096;
   const auto* bytes = static_cast<const char*>(from) + distance;
   for (std::size_t i = 0; i < kBytes; i += line) {
     hwy::Prefetch(bytes + i);
   }
-  hwy::Prefetch(bytes + page);
-  hwy::Prefetch(bytes + 2 * page);
+}
+
+/// The same, and a line of each of the two pages that follow it: that wakes the processor's
+/// prefetchers there, which end with every page.
+template <std::size_t kBytes>
+HWY_INLINE void prefetch_ahead(const void* from, std::size_t distance) noexcept {
+  constexpr std::size_t page = 4096;
+  prefetch<kBytes>(from, distance);
+  hwy::Prefetch(static_cast<const char*>(from) + distance + page);
+  hwy::Prefetch(static_cast<const char*>(from) + distance + 2 * page);
 }
 
 /// The distance in storage units of elements that are `elements` apart.
