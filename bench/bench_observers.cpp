@@ -201,6 +201,8 @@ int main(int argc, char** argv) {
       add("finalize_mse" + rest, [=, k = kind.kind](benchmark::State& s) {
         finalize<detent::mse_observer>(s, k, scheme);
       });
+      add("finalize_lp" + rest,
+          [=, k = kind.kind](benchmark::State& s) { finalize<detent::lp_observer>(s, k, scheme); });
     }
   }
   for (const std::int32_t bits : {8, 4}) {

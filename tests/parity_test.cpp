@@ -3,11 +3,13 @@
 // arithmetic of NumPy and PyTorch that they are made of.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <numeric>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -357,6 +359,215 @@ TEST_CASE("parity observers: one phase, and empty batches that change nothing") 
     check_error(error_kind::invalid_argument, {where, "phase 1 of 1"},
                 [&] { observer.begin_phase(1); });
   });
+}
+
+namespace {
+
+/// One that is saved and loaded by itself, without any_observer.
+template <class Observer>
+Observer saved_and_loaded(const Observer& observer, const Observer& other) {
+  constexpr detent::detail::byte_format format{"detentxx", 1};
+  detent::detail::byte_writer out(format);
+  observer.write(out);
+  const std::vector<std::byte> bytes = std::move(out).finish();
+  detent::detail::byte_reader in(bytes, format, "test");
+  Observer loaded = other;
+  loaded.read(in);
+  in.require_end();
+  return loaded;
+}
+
+}  // namespace
+
+TEST_CASE("parity observers: saved and loaded with their options, in any state") {
+  const auto check = [](auto observer, const auto& other, const batches& data) {
+    CHECK((saved_and_loaded(observer, other) == observer));
+    for (std::size_t phase = 0; phase < observer.phases(); ++phase) {
+      observer.begin_phase(phase);
+      CHECK((saved_and_loaded(observer, other) == observer));
+      for (const std::vector<float>& batch : data) {
+        observer.observe(batch);
+        const auto loaded = saved_and_loaded(observer, other);
+        CHECK((loaded == observer));
+        observer = loaded;
+      }
+    }
+    auto with_nan = observer;
+    with_nan.observe(std::vector<float>{1.0F, quiet_nan});
+    CHECK((saved_and_loaded(with_nan, other) == with_nan));
+    auto with_infinity = observer;
+    with_infinity.observe(std::vector<float>{1.0F, infinity});
+    CHECK((saved_and_loaded(with_infinity, other) == with_infinity));
+    auto first_nan = other;
+    first_nan.observe(std::vector<float>{quiet_nan, quiet_nan});
+    CHECK((saved_and_loaded(first_nan, observer) == first_nan));
+    return observer;
+  };
+  const auto parity_fixed = detent::parity::fixed;
+  const quant_scheme u8 = detent::asymmetric<std::uint8_t>;
+  for (const char* name : {"growing", "relu", "zeros"}) {
+    INFO(std::string(name));
+    const batches data = test::parity_data(name);
+    for_each_observer([&](const auto& observer, const char* where) {
+      INFO(std::string(where));
+      const auto seen = check(observer, observer, data);
+      CHECK(seen.range() == observed(observer, data).range());
+    });
+    // The options are those that were saved.
+    check(detent::ort::min_max_observer(
+              {.symmetric = true, .moving_average = true, .batches_per_collection = 3}),
+          detent::ort::min_max_observer(), data);
+    check(detent::ort::entropy_observer({.num_quantized_bins = 16, .behaviour = parity_fixed}),
+          detent::ort::entropy_observer(), data);
+    check(detent::ort::percentile_observer({.num_bins = 64, .percentile = 99.0}),
+          detent::ort::percentile_observer({.symmetric = false}), data);
+    check(detent::inc::kl_observer({.behaviour = parity_fixed}), detent::inc::kl_observer(), data);
+    check(detent::inc::percentile_observer({.num_bins = 64, .percentile = 90.0}),
+          detent::inc::percentile_observer(), data);
+    check(detent::ppq::percentile_observer({.percentile = 0.75}),
+          detent::ppq::percentile_observer(), data);
+    check(detent::ppq::kl_observer({.bins = 1024, .power_of_two = true}),
+          detent::ppq::kl_observer(), data);
+    check(detent::ppq::mse_observer({.scheme = u8, .behaviour = parity_fixed}),
+          detent::ppq::mse_observer(), data);
+    check(detent::ppq::isotone_observer({.scheme = u8}),
+          detent::ppq::isotone_observer({.behaviour = parity_fixed}), data);
+    check(nncf::range_observer({.lower = {nncf::statistic::quantile, nncf::aggregator::median, 0.1},
+                                .upper = {nncf::statistic::max, nncf::aggregator::max},
+                                .use_abs_max = true}),
+          nncf::range_observer(), data);
+    check(torch::moving_average_min_max_observer({.averaging_constant = 0.5F}),
+          torch::moving_average_min_max_observer(), data);
+    check(torch::histogram_observer({.bins = 100, .upsample_rate = 4, .bits = 4}),
+          torch::histogram_observer(), data);
+  }
+}
+
+TEST_CASE("parity observers: states that can't be") {
+  // A state is written by one type and read as another, or put together by hand.
+  constexpr detent::detail::byte_format format{"detentxx", 1};
+  const auto read = [&](auto observer, const auto& write) {
+    detent::detail::byte_writer out(format);
+    write(out);
+    const std::vector<std::byte> bytes = std::move(out).finish();
+    detent::detail::byte_reader in(bytes, format, "test");
+    observer.read(in);
+    in.require_end();
+  };
+  const auto bad = error_kind::bad_file;
+  const auto seen_three = [](detent::detail::byte_writer& out) {
+    detent::min_max_observer seen;
+    seen.observe(std::vector<float>{-1.0F, 2.0F, 0.5F});
+    seen.write(out);
+  };
+  check_error(bad, {"ort::min_max_observer", "choice 2", "0..1"}, [&] {
+    read(detent::ort::min_max_observer(), [](auto& out) { out.put(std::uint8_t{2}); });
+  });
+  check_error(bad, {"torch::moving_average_min_max_observer", "1.5"}, [&] {
+    read(torch::moving_average_min_max_observer(), [](auto& out) { out.put(1.5F); });
+  });
+  check_error(bad, {"ppq::percentile_observer", "number of batches"}, [&] {
+    read(detent::ppq::percentile_observer(), [&](auto& out) {
+      out.put(0.5);
+      seen_three(out);
+      out.put(std::uint64_t{0});
+      out.put(std::uint64_t{0});
+    });
+  });
+  check_error(bad, {"ends early"}, [&] {
+    read(detent::ppq::percentile_observer(), [&](auto& out) {
+      out.put(0.5);
+      seen_three(out);
+      out.put(std::uint64_t{3});
+    });
+  });
+  check_error(bad, {"4 is larger than 3"}, [&] {
+    read(detent::ppq::percentile_observer(), [&](auto& out) {
+      out.put(0.5);
+      seen_three(out);
+      out.put(std::uint64_t{4});
+    });
+  });
+  const auto percentile = [&](std::uint64_t bins, float threshold, std::uint64_t count) {
+    read(detent::inc::percentile_observer(), [&](auto& out) {
+      out.put(std::uint64_t{2});
+      out.put(99.0);
+      seen_three(out);
+      out.put(std::uint8_t{1});
+      out.put(threshold);
+      detent::detail::put_list(out, std::vector<std::uint64_t>(bins, count));
+    });
+  };
+  percentile(2, 2.0F, 1);  // which is possible
+  percentile(4, 2.0F, 0);
+  check_error(bad, {"inc::percentile_observer", "so many bins"}, [&] { percentile(3, 2.0F, 0); });
+  check_error(bad, {"so many bins"}, [&] { percentile(0, 2.0F, 0); });
+  check_error(bad, {"more was counted"}, [&] { percentile(2, 2.0F, 2); });
+  check_error(bad, {"more was counted"}, [&] { percentile(2, 2.0F, ~std::uint64_t{0}); });
+  check_error(bad, {"negative"}, [&] { percentile(2, -1.0F, 1); });
+  check_error(bad, {"too long"}, [&] { percentile(2, 3e38F, 1); });
+  check_error(bad, {"inc::percentile_observer", "0 bins"}, [&] {
+    read(detent::inc::percentile_observer(), [&](auto& out) {
+      out.put(std::uint64_t{0});
+      out.put(99.0);
+    });
+  });
+  check_error(bad, {"ort::entropy_observer", "100 bins for 128"}, [&] {
+    read(detent::ort::entropy_observer(), [&](auto& out) {
+      out.put(std::uint64_t{100});
+      out.put(std::uint64_t{128});
+      out.put(std::uint16_t{0});
+    });
+  });
+  check_error(bad, {"ppq::kl_observer", "asymmetric"}, [&] {
+    read(detent::ppq::kl_observer(), [&](auto& out) {
+      detent::detail::put_scheme(out, detent::asymmetric<std::uint8_t>);
+      out.put(std::uint64_t{4096});
+      out.put(std::uint8_t{0});
+    });
+  });
+  check_error(bad, {"ppq::mse_observer", "second phase"}, [&] {
+    read(detent::ppq::mse_observer(), [&](auto& out) {
+      detent::detail::put_scheme(out, detent::symmetric<std::int8_t>);
+      out.put(std::uint64_t{16});
+      out.put(std::uint8_t{0});
+      out.put(std::uint8_t{1});
+      detent::min_max_observer().write(out);
+    });
+  });
+  check_error(bad, {"torch::histogram_observer", "not finite"}, [&] {
+    read(torch::histogram_observer(), [&](auto& out) {
+      out.put(std::uint64_t{2});
+      out.put(std::uint64_t{16});
+      out.put(std::uint32_t{8});
+      seen_three(out);
+      out.put(-1.0F);
+      out.put(2.0F);
+      detent::detail::put_list(out, std::vector<float>{1.0F, infinity});
+    });
+  });
+}
+
+TEST_CASE("parity observers: a batch that is refused was not seen") {
+  const auto check = [](auto observer, const std::vector<float>& refused) {
+    const auto before = observer;
+    CHECK_THROWS_AS(observer.observe(refused), detent::error);
+    CHECK((observer == before));
+    check_error(error_kind::invalid_argument, {"nothing was observed"},
+                [&] { static_cast<void>(observer.range()); });
+    observer.observe(std::vector<float>{1e-3F, -1e-3F});
+    const auto after = observer;
+    CHECK_THROWS_AS(observer.observe(refused), detent::error);
+    CHECK((observer == after));
+  };
+  const std::vector<float> wide = {-3e38F, 3e38F};
+  check(torch::histogram_observer(), wide);
+  check(detent::ort::entropy_observer(), wide);
+  check(detent::inc::kl_observer(), wide);
+  check(detent::inc::percentile_observer(), wide);
+  check(detent::ort::percentile_observer({.symmetric = false}), wide);
+  const std::vector<float> narrow = {1e6F, std::nextafter(1e6F, 2e6F)};
+  check(detent::ort::percentile_observer(), narrow);
 }
 
 TEST_CASE("torch: options") {

@@ -39,6 +39,7 @@
 #include <detent/observers/ppq.hpp>
 #include <detent/observers/registry.hpp>
 #include <detent/observers/sample_range.hpp>
+#include <detent/observers/saved_state.hpp>
 #include <detent/observers/torch.hpp>
 #include <detent/observers/value_bins.hpp>
 #include <detent/operands.hpp>
@@ -59,9 +60,12 @@
 #include <detent/solvers/distribution.hpp>
 #include <detent/solvers/estimates.hpp>
 #include <detent/solvers/exact_mse.hpp>
+#include <detent/solvers/fixed_power.hpp>
 #include <detent/solvers/gram.hpp>
 #include <detent/solvers/hqq.hpp>
 #include <detent/solvers/kl.hpp>
+#include <detent/solvers/lp_norm.hpp>
+#include <detent/solvers/lp_search.hpp>
 #include <detent/solvers/parts.hpp>
 #include <detent/solvers/quantized_weights.hpp>
 #include <detent/solvers/smooth_quant.hpp>

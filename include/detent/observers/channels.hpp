@@ -182,6 +182,8 @@ class channel_observer {
   }
   [[nodiscard]] std::vector<float> by_channel(tensor_view<const float> x) const {
     const auto strides = strides_by_channel(x);
+    // The rank is not 0 here, which g++ does not see.
+    const std::ptrdiff_t last_stride = strides[x.rank == 0 ? 0 : x.rank - 1];
     std::vector<float> values(x.size());
     detail::for_each_row(x, [&](const float* row, std::size_t n, std::ptrdiff_t stride,
                                 const std::array<std::size_t, max_rank>& index) {
@@ -191,7 +193,7 @@ class channel_observer {
       }
       for (std::size_t i = 0; i < n; ++i) {
         const auto at = static_cast<std::ptrdiff_t>(i);
-        values[static_cast<std::size_t>(offset + at * strides[x.rank - 1])] = row[at * stride];
+        values[static_cast<std::size_t>(offset + at * last_stride)] = row[at * stride];
       }
     });
     return values;

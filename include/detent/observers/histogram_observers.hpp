@@ -6,11 +6,13 @@
 #include <span>
 
 #include <detent/byte_format.hpp>
+#include <detent/error.hpp>
 #include <detent/observers/histogram.hpp>
 #include <detent/solvers/distribution.hpp>
 #include <detent/solvers/estimates.hpp>
 #include <detent/solvers/exact_mse.hpp>
 #include <detent/solvers/kl.hpp>
+#include <detent/solvers/lp_norm.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -73,6 +75,48 @@ using mse_observer = solving_observer<bin_content::sums, detail::solve_mse>;
 using grid_mse_observer = solving_observer<bin_content::sums, detail::solve_grid_mse>;
 using octav_observer = solving_observer<bin_content::sums, detail::solve_octav>;
 using aciq_observer = solving_observer<bin_content::sums, detail::solve_aciq>;
+
+/// lp_norm() of the values' histogram, with bounds of their error.
+class lp_observer {
+ public:
+  /// Throws invalid_argument if `p` is not in 1..8.
+  explicit lp_observer(double p = lp_norm_options().p, bin_storage storage = bin_storage::dense)
+      : p_(p), histogram_(storage) {
+    detail::require_exponent(p, "lp_observer");
+  }
+
+  [[nodiscard]] double p() const noexcept { return p_; }
+
+  void observe(std::span<const float> x) { histogram_.observe(x); }
+  void observe(tensor_view<const float> x) { histogram_.observe(x); }
+  /// Throws invalid_argument for another p.
+  void merge(const lp_observer& other) {
+    detail::require(p_ == other.p_, error_kind::invalid_argument, "lp_observer: merging p ",
+                    other.p_, " into ", p_);
+    histogram_.merge(other.histogram_);
+  }
+  [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
+    return lp_norm(histogram_, scheme, {.p = p_});
+  }
+  [[nodiscard]] const detent::histogram& histogram() const noexcept { return histogram_; }
+
+  /// f64 p, and the histogram.
+  void write(detail::byte_writer& out) const {
+    out.put(p_);
+    histogram_.write(out);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    const auto p = in.get<double>();
+    detail::require_exponent(p, "lp_observer", error_kind::bad_file);
+    histogram_.read(in);
+    p_ = p;
+  }
+
+ private:
+  double p_;
+  detent::histogram histogram_;
+};
 
 DETENT_NAMESPACE_END
 

@@ -13,12 +13,17 @@
 #define DETENT_OBSERVERS_INC_HPP
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <utility>
 
+#include <detent/byte_format.hpp>
 #include <detent/config.hpp>
+#include <detent/error.hpp>
 #include <detent/observers/linear_histogram.hpp>
 #include <detent/observers/min_max.hpp>
 #include <detent/observers/parity.hpp>
+#include <detent/observers/saved_state.hpp>
 #include <detent/scale_rules.hpp>
 #include <detent/types.hpp>
 
@@ -64,6 +69,27 @@ class kl_observer {
     return params_from_range(range(), scheme, scale_rule::inc);
   }
 
+  /// u64 num_bins, u64 num_quantized_bins, u8 behaviour; the rest as ort::entropy_observer.
+  void write(detail::byte_writer& out) const {
+    out.put(static_cast<std::uint64_t>(options_.num_bins));
+    out.put(static_cast<std::uint64_t>(options_.num_quantized_bins));
+    detail::put_choice(out, options_.behaviour);
+    histogram_.write(out);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    kl_options options;
+    options.num_bins = in.get_size(detail::largest_histogram);
+    options.num_quantized_bins = in.get_size(detail::largest_histogram);
+    options.behaviour = detail::get_choice(in, parity::fixed, where);
+    static_cast<void>(
+        detail::entropy_histogram::first_bins(options.num_bins, options.num_quantized_bins,
+                                              options.behaviour, where, error_kind::bad_file));
+    kl_observer next(options);
+    next.histogram_.read(in, where);
+    *this = std::move(next);
+  }
+
   friend bool operator==(const kl_observer&, const kl_observer&) = default;
 
  private:
@@ -99,10 +125,12 @@ class percentile_observer {
   /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument if no floats
   /// lie between its edges.
   void observe(std::span<const float> x) {
-    const min_max_observer batch = detail::observe_batch(seen_, x, where);
+    min_max_observer seen = seen_;
+    const min_max_observer batch = detail::observe_batch(seen, x, where);
     if (batch.is_finite()) {
       histogram_.add(x, batch.range(), where);
     }
+    seen_ = seen;  // a batch that is refused was not seen
   }
 
   /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
@@ -114,6 +142,28 @@ class percentile_observer {
   /// scale_rule::inc of the range; throws what params_from_range throws besides.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme, scale_rule::inc);
+  }
+
+  /// u64 num_bins, f64 percentile; the range seen and the histogram as ort::entropy_observer.
+  void write(detail::byte_writer& out) const {
+    out.put(static_cast<std::uint64_t>(options_.num_bins));
+    out.put(options_.percentile);
+    seen_.write(out);
+    histogram_.write(out);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    percentile_options options;
+    options.num_bins = in.get_size(detail::largest_histogram);
+    options.percentile = in.get<double>();
+    detail::require_histogram_bins(options.num_bins, where, error_kind::bad_file);
+    detail::require_percentile(options.percentile, where, error_kind::bad_file);
+    percentile_observer next(options);
+    next.seen_.read(in);
+    next.histogram_.read(in, next.seen_.count(), where);
+    detail::require_state(!next.histogram_.is_empty() || !next.seen_.is_finite(), where,
+                          "nothing was counted");
+    *this = std::move(next);
   }
 
   friend bool operator==(const percentile_observer&, const percentile_observer&) = default;

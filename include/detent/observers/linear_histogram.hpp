@@ -13,10 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include <detent/byte_format.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/observers/numpy.hpp>
 #include <detent/observers/parity.hpp>
+#include <detent/observers/saved_state.hpp>
 #include <detent/scale_rules.hpp>
 #include <detent/types.hpp>
 
@@ -53,6 +55,32 @@ class symmetric_histogram {
 
   [[nodiscard]] const std::vector<std::uint64_t>& counts() const noexcept { return counts_; }
   [[nodiscard]] const std::vector<float>& edges() const noexcept { return bins_.edges(); }
+
+  [[nodiscard]] bool is_empty() const noexcept { return edges().empty(); }
+
+  /// u8 whether something was counted, and if so f32 threshold, u64 bins, u64 counts.
+  void write(byte_writer& out) const {
+    put_choice(out, !is_empty());
+    if (!is_empty()) {
+      out.put(threshold_);
+      put_list(out, counts_);
+    }
+  }
+  /// Into one that has counted nothing; of at most `most` values.
+  void read(byte_reader& in, std::uint64_t most, const char* where) {
+    if (!get_choice(in, true, where)) {
+      return;
+    }
+    threshold_ = in.get<float>();
+    const std::size_t initial = counts_.size();
+    counts_ = get_list<std::uint64_t>(in, largest_histogram);
+    require_state(threshold_ >= 0.0F, where, "the threshold is negative");
+    require_state(counts_.size() >= initial && (counts_.size() - initial) % 2 == 0, where,
+                  "it does not grow to so many bins");
+    require_state(are_within(counts_, most), where, "more was counted than was seen");
+    bins_ =
+        numpy::uniform_bins(-threshold_, threshold_, counts_.size(), where, error_kind::bad_file);
+  }
 
   friend bool operator==(const symmetric_histogram&, const symmetric_histogram&) = default;
 
@@ -261,20 +289,26 @@ class entropy_histogram {
                     const char* where)
       : quantized_bins_(quantized_bins),
         behaviour_(behaviour),
-        histogram_(behaviour == parity::fixed ? std::max(bins, sufficient * quantized_bins)
-                                              : bins) {
-    require(quantized_bins > 0 && bins >= quantized_bins && bins <= largest_histogram,
-            error_kind::invalid_argument, where, ": ", bins, " bins for ", quantized_bins,
-            " quantized ones");
-    require(histogram_.counts().size() <= largest_histogram, error_kind::invalid_argument, where,
-            ": too many quantized bins, ", quantized_bins);
+        histogram_(first_bins(bins, quantized_bins, behaviour, where)) {}
+
+  /// How many bins a histogram begins with. Throws an error of `kind` where it can't.
+  static std::size_t first_bins(std::size_t bins, std::size_t quantized_bins, parity behaviour,
+                                const char* where, error_kind kind = error_kind::invalid_argument) {
+    require(quantized_bins > 0 && bins >= quantized_bins && bins <= largest_histogram, kind, where,
+            ": ", bins, " bins for ", quantized_bins, " quantized ones");
+    const std::size_t first =
+        behaviour == parity::fixed ? std::max(bins, sufficient * quantized_bins) : bins;
+    require(first <= largest_histogram, kind, where, ": too many quantized bins, ", quantized_bins);
+    return first;
   }
 
   void observe(std::span<const float> x, const char* where) {
-    const min_max_observer batch = observe_batch(seen_, x, where);
+    min_max_observer seen = seen_;
+    const min_max_observer batch = observe_batch(seen, x, where);
     if (batch.is_finite()) {
       histogram_.add(x, batch.range(), where);
     }
+    seen_ = seen;  // a batch that is refused was not seen
   }
 
   [[nodiscard]] value_range range(entropy_arithmetic arithmetic, const char* where) const {
@@ -285,6 +319,18 @@ class entropy_histogram {
   }
 
   [[nodiscard]] const min_max_observer& seen() const noexcept { return seen_; }
+
+  /// The range seen and the histogram.
+  void write(byte_writer& out) const {
+    seen_.write(out);
+    histogram_.write(out);
+  }
+  /// Into one that has seen nothing.
+  void read(byte_reader& in, const char* where) {
+    seen_.read(in);
+    histogram_.read(in, seen_.count(), where);
+    require_state(!histogram_.is_empty() || !seen_.is_finite(), where, "nothing was counted");
+  }
 
   friend bool operator==(const entropy_histogram&, const entropy_histogram&) = default;
 
@@ -297,13 +343,16 @@ class entropy_histogram {
   min_max_observer seen_;
 };
 
-inline void require_percentile(double percentile, const char* where) {
-  require(percentile >= 0.0 && percentile <= 100.0, error_kind::invalid_argument, where,
-          ": percentile ", percentile, " is not in 0..100");
+/// Whether the options of percentile observers are possible: else throws an error of `kind`.
+inline void require_percentile(double percentile, const char* where,
+                               error_kind kind = error_kind::invalid_argument) {
+  require(percentile >= 0.0 && percentile <= 100.0, kind, where, ": percentile ", percentile,
+          " is not in 0..100");
 }
-inline void require_histogram_bins(std::size_t bins, const char* where) {
-  require(bins > 0 && bins <= largest_histogram, error_kind::invalid_argument, where, ": ", bins,
-          " bins, not 1..", largest_histogram);
+inline void require_histogram_bins(std::size_t bins, const char* where,
+                                   error_kind kind = error_kind::invalid_argument) {
+  require(bins > 0 && bins <= largest_histogram, kind, where, ": ", bins, " bins, not 1..",
+          largest_histogram);
 }
 
 }  // namespace detail

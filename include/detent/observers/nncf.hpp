@@ -16,14 +16,18 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include <detent/byte_format.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/observers/min_max.hpp>
 #include <detent/observers/numpy.hpp>
 #include <detent/observers/parity.hpp>
+#include <detent/observers/saved_state.hpp>
 #include <detent/scale_rules.hpp>
 #include <detent/types.hpp>
 
@@ -112,10 +116,7 @@ class range_observer {
  public:
   /// Throws invalid_argument unless both outlier probabilities are in 0..0.5.
   explicit range_observer(range_options options = {}) : options_(options) {
-    for (const double p : {options.lower.outlier_probability, options.upper.outlier_probability}) {
-      detail::require(p >= 0.0 && p <= 0.5, error_kind::invalid_argument, where,
-                      ": outlier probability ", p, " is not in 0..0.5");
-    }
+    require_options(options, error_kind::invalid_argument);
     if (options_.use_abs_max && options_.upper.of_sample == statistic::max) {
       options_.upper.of_sample = statistic::abs_max;
     }
@@ -168,10 +169,61 @@ class range_observer {
     return params_from_range(range(), scheme, scale_rule::nncf);
   }
 
+  /// For the lower and the upper end u8 of_sample, u8 of_samples, f64 outlier_probability; u8
+  /// use_abs_max; the range seen; lists of f64 statistics of the lower and the upper end.
+  void write(detail::byte_writer& out) const {
+    for (const end_options& end : {options_.lower, options_.upper}) {
+      detail::put_choice(out, end.of_sample);
+      detail::put_choice(out, end.of_samples);
+      out.put(end.outlier_probability);
+    }
+    detail::put_choice(out, options_.use_abs_max);
+    seen_.write(out);
+    detail::put_list(out, lower_);
+    detail::put_list(out, upper_);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    range_options options;
+    for (end_options* end : {&options.lower, &options.upper}) {
+      end->of_sample = detail::get_choice(in, statistic::mean, where);
+      end->of_samples = detail::get_choice(in, aggregator::median_no_outliers, where);
+      end->outlier_probability = in.get<double>();
+    }
+    options.use_abs_max = detail::get_choice(in, true, where);
+    require_options(options, error_kind::bad_file);
+    range_observer next(options);
+    next.seen_.read(in);
+    next.lower_ = detail::get_list<double>(in, next.seen_.count());
+    next.upper_ = detail::get_list<double>(in, next.seen_.count());
+    const auto is_float = [](double x) {
+      return std::fabs(x) <= static_cast<double>(std::numeric_limits<float>::max());
+    };
+    const std::size_t lower = next.lower_.size();
+    const std::size_t upper = next.upper_.size();
+    detail::require_state(std::all_of(next.lower_.begin(), next.lower_.end(), is_float) &&
+                              std::all_of(next.upper_.begin(), next.upper_.end(), is_float),
+                          where, "a statistic is not a float");
+    detail::require_state(
+        (is_online(options.lower) || is_online(options.upper) ? (lower == 0) == (upper == 0)
+                                                              : lower == upper) &&
+            (!is_online(options.lower) || lower <= 1) &&
+            (!is_online(options.upper) || upper <= 1) && (lower != 0 || !next.seen_.is_finite()),
+        where, "the number of statistics");
+    *this = std::move(next);
+  }
+
   friend bool operator==(const range_observer&, const range_observer&) = default;
 
  private:
   static constexpr const char* where = "nncf::range_observer";
+
+  static void require_options(const range_options& options, error_kind kind) {
+    for (const double p : {options.lower.outlier_probability, options.upper.outlier_probability}) {
+      detail::require(p >= 0.0 && p <= 0.5, kind, where, ": outlier probability ", p,
+                      " is not in 0..0.5");
+    }
+  }
 
   [[nodiscard]] static bool is_online(const end_options& end) noexcept {
     return end.of_samples == aggregator::min || end.of_samples == aggregator::max;

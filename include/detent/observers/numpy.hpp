@@ -90,11 +90,13 @@ template <class T>
 class uniform_bins {
  public:
   uniform_bins() = default;
-  uniform_bins(float first, float last, std::size_t bins, const char* where)
+  /// Errors are of `kind`.
+  uniform_bins(float first, float last, std::size_t bins, const char* where,
+               error_kind kind = error_kind::invalid_argument)
       : first_(first == last ? first - 0.5F : first), last_(first == last ? last + 0.5F : last) {
     const float length = last_ - first_;
-    require(std::isfinite(length), error_kind::invalid_argument, where, ": the range ", first,
-            " .. ", last, " is too long for a float");
+    require(std::isfinite(length), kind, where, ": the range ", first, " .. ", last,
+            " is too long for a float");
     const auto count = static_cast<float>(bins);
     const float step = length / count;
     edges_.resize(bins + 1);
@@ -106,7 +108,7 @@ class uniform_bins {
     }
     edges_[bins] = last_;
     for (std::size_t i = 0; i < bins; ++i) {
-      require(edges_[i] < edges_[i + 1], error_kind::invalid_argument, where, ": ", bins,
+      require(edges_[i] < edges_[i + 1], kind, where, ": ", bins,
               " bins are too many for the range ", first_, " .. ", last_,
               ": no float lies between some of their edges");
     }

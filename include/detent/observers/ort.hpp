@@ -17,16 +17,19 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include <detent/byte_format.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/observers/linear_histogram.hpp>
 #include <detent/observers/min_max.hpp>
 #include <detent/observers/numpy.hpp>
 #include <detent/observers/parity.hpp>
+#include <detent/observers/saved_state.hpp>
 #include <detent/scale_rules.hpp>
 #include <detent/types.hpp>
 
@@ -56,9 +59,7 @@ struct min_max_options {
 class min_max_observer {
  public:
   explicit min_max_observer(min_max_options options = {}) : options_(options) {
-    detail::require(options.averaging_constant >= 0.0F && options.averaging_constant <= 1.0F,
-                    error_kind::invalid_argument, where, ": averaging constant ",
-                    options.averaging_constant, " is not in 0..1");
+    detail::require_averaging_constant(options.averaging_constant, where);
   }
 
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
@@ -102,6 +103,46 @@ class min_max_observer {
   /// scale_rule::ort of the range; throws what params_from_range throws besides.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme, scale_rule::ort);
+  }
+
+  /// u8 symmetric, u8 moving_average, f32 averaging_constant, u64 batches_per_collection; the range
+  /// seen; of the collection that has begun, lists of f32 lower and upper ends; u8 whether there is
+  /// an average, and f32 its ends.
+  void write(detail::byte_writer& out) const {
+    detail::put_choice(out, options_.symmetric);
+    detail::put_choice(out, options_.moving_average);
+    out.put(options_.averaging_constant);
+    out.put(static_cast<std::uint64_t>(options_.batches_per_collection));
+    seen_.write(out);
+    detail::put_list(out, lower_);
+    detail::put_list(out, upper_);
+    detail::put_choice(out, has_average_);
+    detail::put_range(out, average_);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    min_max_options options;
+    options.symmetric = detail::get_choice(in, true, where);
+    options.moving_average = detail::get_choice(in, true, where);
+    options.averaging_constant = in.get<float>();
+    options.batches_per_collection = in.get_size(std::numeric_limits<std::size_t>::max());
+    detail::require_averaging_constant(options.averaging_constant, where, error_kind::bad_file);
+    min_max_observer next(options);
+    next.seen_.read(in);
+    next.lower_ = detail::get_finite_list<float>(in, next.seen_.count(), where);
+    next.upper_ = detail::get_finite_list<float>(in, next.seen_.count(), where);
+    next.has_average_ = detail::get_choice(in, true, where);
+    next.average_ = detail::get_finite_range(in, where);
+    const std::size_t begun = next.lower_.size();
+    detail::require_state(begun == next.upper_.size() && (options.batches_per_collection == 0 ||
+                                                          begun < options.batches_per_collection),
+                          where, "the collection that has begun");
+    const bool averages = next.has_average_ || begun != 0;
+    detail::require_state(options.moving_average ? averages || !next.seen_.is_finite() : !averages,
+                          where, "what was averaged is not what was seen");
+    detail::require_state(next.has_average_ || next.average_ == value_range(), where,
+                          "an average of nothing");
+    *this = std::move(next);
   }
 
   friend bool operator==(const min_max_observer&, const min_max_observer&) = default;
@@ -190,6 +231,30 @@ class entropy_observer {
     return params_from_range(range(), scheme, scale_rule::ort);
   }
 
+  /// u64 num_bins, u64 num_quantized_bins, u8 symmetric, u8 behaviour; the range seen; u8 whether
+  /// something was counted, and if so f32 threshold, u64 bins, u64 counts.
+  void write(detail::byte_writer& out) const {
+    out.put(static_cast<std::uint64_t>(options_.num_bins));
+    out.put(static_cast<std::uint64_t>(options_.num_quantized_bins));
+    detail::put_choice(out, options_.symmetric);
+    detail::put_choice(out, options_.behaviour);
+    histogram_.write(out);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    entropy_options options;
+    options.num_bins = in.get_size(detail::largest_histogram);
+    options.num_quantized_bins = in.get_size(detail::largest_histogram);
+    options.symmetric = detail::get_choice(in, true, where);
+    options.behaviour = detail::get_choice(in, parity::fixed, where);
+    static_cast<void>(
+        detail::entropy_histogram::first_bins(options.num_bins, options.num_quantized_bins,
+                                              options.behaviour, where, error_kind::bad_file));
+    entropy_observer next(options);
+    next.histogram_.read(in, where);
+    *this = std::move(next);
+  }
+
   friend bool operator==(const entropy_observer&, const entropy_observer&) = default;
 
  private:
@@ -236,15 +301,16 @@ class percentile_observer {
   /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument if no floats
   /// lie between its edges.
   void observe(std::span<const float> x) {
-    const detent::min_max_observer batch = detail::observe_batch(seen_, x, where);
-    if (!batch.is_finite()) {
-      return;
+    detent::min_max_observer seen = seen_;
+    const detent::min_max_observer batch = detail::observe_batch(seen, x, where);
+    if (batch.is_finite()) {
+      if (options_.symmetric) {
+        observe_magnitudes(x);
+      } else {
+        histogram_.add(x, batch.range(), where);
+      }
     }
-    if (options_.symmetric) {
-      observe_magnitudes(x);
-    } else {
-      histogram_.add(x, batch.range(), where);
-    }
+    seen_ = seen;  // a batch that is refused was not seen
   }
 
   /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
@@ -264,10 +330,63 @@ class percentile_observer {
     return params_from_range(range(), scheme, scale_rule::ort);
   }
 
+  /// u64 num_bins, f64 percentile, u8 symmetric; the range seen. Symmetric: lists of u64 counts and
+  /// f32 edges. Asymmetric: the histogram as entropy_observer has it.
+  void write(detail::byte_writer& out) const {
+    out.put(static_cast<std::uint64_t>(options_.num_bins));
+    out.put(options_.percentile);
+    detail::put_choice(out, options_.symmetric);
+    seen_.write(out);
+    if (options_.symmetric) {
+      detail::put_list(out, magnitude_counts_);
+      detail::put_list(out, magnitude_edges_);
+    } else {
+      histogram_.write(out);
+    }
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    percentile_options options;
+    options.num_bins = in.get_size(detail::largest_histogram);
+    options.percentile = in.get<double>();
+    options.symmetric = detail::get_choice(in, true, where);
+    detail::require_histogram_bins(options.num_bins, where, error_kind::bad_file);
+    detail::require_percentile(options.percentile, where, error_kind::bad_file);
+    percentile_observer next(options);
+    next.seen_.read(in);
+    if (options.symmetric) {
+      next.read_magnitudes(in);
+    } else {
+      next.histogram_.read(in, next.seen_.count(), where);
+    }
+    detail::require_state(
+        !next.seen_.is_finite() || !next.magnitude_edges_.empty() || !next.histogram_.is_empty(),
+        where, "nothing was counted");
+    *this = std::move(next);
+  }
+
   friend bool operator==(const percentile_observer&, const percentile_observer&) = default;
 
  private:
   static constexpr const char* where = "ort::percentile_observer";
+
+  void read_magnitudes(detail::byte_reader& in) {
+    // Growing, a histogram may round its number of bins up.
+    constexpr std::uint64_t most = detail::largest_histogram + 2;
+    magnitude_counts_ = detail::get_list<std::uint64_t>(in, most);
+    magnitude_edges_ = detail::get_finite_list<float>(in, most + 1, where);
+    const std::vector<float>& edges = magnitude_edges_;
+    if (edges.empty()) {
+      detail::require_state(magnitude_counts_.empty(), where, "counts without edges");
+      return;
+    }
+    detail::require_state(edges.size() == magnitude_counts_.size() + 1 &&
+                              edges.size() > options_.num_bins &&
+                              std::is_sorted(edges.begin(), edges.end()) && edges[0] < edges[1],
+                          where, "the edges of the histogram");
+    detail::require_state(detail::are_within(magnitude_counts_, seen_.count()), where,
+                          "more was counted than was seen");
+  }
 
   void observe_magnitudes(std::span<const float> x) {
     std::vector<float> magnitudes(x.size());

@@ -46,6 +46,12 @@ inline min_max_observer observe_batch(min_max_observer& all, std::span<const flo
   return batch;
 }
 
+inline void require_averaging_constant(float constant, const char* where,
+                                       error_kind kind = error_kind::invalid_argument) {
+  require(constant >= 0.0F && constant <= 1.0F, kind, where, ": averaging constant ", constant,
+          " is not in 0..1");
+}
+
 /// average + constant * (x - average), every operation rounded to float.
 [[nodiscard]] inline float moving_average(float average, float x, float constant) noexcept {
   return average + rounded_product(constant, x - average);

@@ -22,12 +22,14 @@
 #include <utility>
 #include <vector>
 
+#include <detent/byte_format.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/observers/min_max.hpp>
 #include <detent/observers/observer.hpp>
 #include <detent/observers/parity.hpp>
 #include <detent/observers/pytorch.hpp>
+#include <detent/observers/saved_state.hpp>
 #include <detent/reference.hpp>
 #include <detent/scale_rules.hpp>
 #include <detent/types.hpp>
@@ -48,11 +50,11 @@ inline void require_scheme(quant_scheme given, quant_scheme expected, const char
           given.levels.qmax, ", observed for the ", expected.symmetric ? "symmetric" : "asymmetric",
           " one on ", expected.levels.qmin, "..", expected.levels.qmax);
 }
-inline void require_levels(quant_scheme scheme, const char* where) {
+inline void require_levels(quant_scheme scheme, const char* where,
+                           error_kind kind = error_kind::invalid_argument) {
   require(scheme.levels.qmin <= 0 && scheme.levels.qmax > 0 && scheme.levels.qmin >= -65536 &&
               scheme.levels.qmax <= 65536,
-          error_kind::invalid_argument, where, ": grid ", scheme.levels.qmin, "..",
-          scheme.levels.qmax);
+          kind, where, ": grid ", scheme.levels.qmin, "..", scheme.levels.qmax);
 }
 
 /// The histogram of the observers of two phases, that of the range and that of the counts:
@@ -108,6 +110,32 @@ class two_phase_histogram {
   }
   [[nodiscard]] const std::vector<std::uint64_t>& counts() const noexcept { return counts_; }
 
+  /// u8 phase; the range seen in phase 0; in phase 1 that of phase 1 and the list of u64 counts.
+  void write(byte_writer& out) const {
+    put_choice(out, phase_);
+    seen_[0].write(out);
+    if (phase_ == 1) {
+      seen_[1].write(out);
+      put_list(out, counts_);
+    }
+  }
+  /// Into one that has seen nothing.
+  void read(byte_reader& in, const char* where) {
+    phase_ = get_choice(in, std::size_t{1}, where);
+    seen_[0].read(in);
+    if (phase_ == 0) {
+      return;
+    }
+    require_state(
+        seen_[0].is_finite() && std::isfinite(seen_[0].range().upper - seen_[0].range().lower),
+        where, "a second phase without a range");
+    seen_[1].read(in);
+    const std::size_t bins = counts_.size();
+    counts_ = get_list<std::uint64_t>(in, bins);
+    require_state(counts_.size() == bins, where, "the number of bins");
+    require_state(are_within(counts_, seen_[1].count()), where, "more was counted than was seen");
+  }
+
   friend bool operator==(const two_phase_histogram&, const two_phase_histogram&) = default;
 
  private:
@@ -137,6 +165,11 @@ class min_max_observer {
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme, scale_rule::ppq);
   }
+  /// The range seen.
+  void write(detail::byte_writer& out) const { seen_.write(out); }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) { seen_.read(in); }
+
   friend bool operator==(const min_max_observer&, const min_max_observer&) = default;
 
  private:
@@ -160,6 +193,11 @@ class constant_observer {
   /// NaN or an infinity was seen.
   [[nodiscard]] value_range range() const { return seen_.range(where); }
   [[nodiscard]] quant_params finalize(quant_scheme /*scheme*/) const noexcept { return {1.0F, 0}; }
+  /// The range seen.
+  void write(detail::byte_writer& out) const { seen_.write(out); }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) { seen_.read(in); }
+
   friend bool operator==(const constant_observer&, const constant_observer&) = default;
 
  private:
@@ -188,9 +226,7 @@ class percentile_observer {
  public:
   /// Throws invalid_argument unless 0 <= percentile <= 1.
   explicit percentile_observer(percentile_options options = {}) : options_(options) {
-    detail::require(options.percentile >= 0.0 && options.percentile <= 1.0,
-                    error_kind::invalid_argument, where, ": percentile ", options.percentile,
-                    " is not in 0..1");
+    require_options(options, error_kind::invalid_argument);
   }
 
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
@@ -223,10 +259,37 @@ class percentile_observer {
     return params_from_range(range(), scheme, scale_rule::ppq);
   }
 
+  /// f64 percentile; the range seen; lists of f32 lower and upper ends of the batches.
+  void write(detail::byte_writer& out) const {
+    out.put(options_.percentile);
+    seen_.write(out);
+    detail::put_list(out, lower_);
+    detail::put_list(out, upper_);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    percentile_options options;
+    options.percentile = in.get<double>();
+    require_options(options, error_kind::bad_file);
+    percentile_observer next(options);
+    next.seen_.read(in);
+    next.lower_ = detail::get_finite_list<float>(in, next.seen_.count(), where);
+    next.upper_ = detail::get_finite_list<float>(in, next.seen_.count(), where);
+    detail::require_state(next.lower_.size() == next.upper_.size() &&
+                              (!next.lower_.empty() || !next.seen_.is_finite()),
+                          where, "the number of batches");
+    *this = std::move(next);
+  }
+
   friend bool operator==(const percentile_observer&, const percentile_observer&) = default;
 
  private:
   static constexpr const char* where = "ppq::percentile_observer";
+
+  static void require_options(const percentile_options& options, error_kind kind) {
+    detail::require(options.percentile >= 0.0 && options.percentile <= 1.0, kind, where,
+                    ": percentile ", options.percentile, " is not in 0..1");
+  }
 
   [[nodiscard]] static float value_of_rank(std::vector<float>& values, std::size_t rank) {
     const auto at = values.begin() + static_cast<std::ptrdiff_t>(rank);
@@ -279,11 +342,7 @@ class kl_observer {
       : options_(options), histogram_(options.bins, options.scheme.symmetric) {
     detail::require(options.scheme.symmetric, error_kind::unsupported, where,
                     ": PPQ has none that is asymmetric");
-    detail::require_levels(options.scheme, where);
-    detail::require(options.bins > 0 && options.bins <= std::size_t{1} << 22 &&
-                        options.bins % half_levels() == 0,
-                    error_kind::invalid_argument, where, ": ", options.bins,
-                    " bins are not a multiple of ", half_levels(), " up to 2^22");
+    require_options(options, error_kind::invalid_argument);
   }
 
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 2; }
@@ -316,15 +375,47 @@ class kl_observer {
     return p;
   }
 
+  /// The scheme (i32 qmin, i32 qmax, u8 symmetric), u64 bins, u8 power_of_two; u8 phase; the range
+  /// seen in phase 0; in phase 1 that of phase 1 and the list of u64 counts.
+  void write(detail::byte_writer& out) const {
+    detail::put_scheme(out, options_.scheme);
+    out.put(static_cast<std::uint64_t>(options_.bins));
+    detail::put_choice(out, options_.power_of_two);
+    histogram_.write(out);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    kl_options options;
+    options.scheme = detail::get_scheme(in, where);
+    options.bins = in.get_size(largest_bins);
+    options.power_of_two = detail::get_choice(in, true, where);
+    detail::require_state(options.scheme.symmetric, where, "an asymmetric scheme");
+    require_options(options, error_kind::bad_file);
+    kl_observer next(options);
+    next.histogram_.read(in, where);
+    *this = std::move(next);
+  }
+
   friend bool operator==(const kl_observer&, const kl_observer&) = default;
 
  private:
   static constexpr const char* where = "ppq::kl_observer";
+  static constexpr std::size_t largest_bins = std::size_t{1} << 22;
 
-  [[nodiscard]] std::size_t half_levels() const noexcept {
-    const auto steps =
-        static_cast<std::uint32_t>(options_.scheme.levels.qmax - options_.scheme.levels.qmin);
+  static void require_options(const kl_options& options, error_kind kind) {
+    detail::require_levels(options.scheme, where, kind);
+    const std::size_t multiple = half_levels(options.scheme.levels);
+    detail::require(
+        options.bins > 0 && options.bins <= largest_bins && options.bins % multiple == 0, kind,
+        where, ": ", options.bins, " bins are not a multiple of ", multiple, " up to 2^22");
+  }
+
+  [[nodiscard]] static std::size_t half_levels(grid levels) noexcept {
+    const auto steps = static_cast<std::uint32_t>(levels.qmax - levels.qmin);
     return std::bit_ceil(std::size_t{steps} + 1) / 2;
+  }
+  [[nodiscard]] std::size_t half_levels() const noexcept {
+    return half_levels(options_.scheme.levels);
   }
 
   [[nodiscard]] double end_of_range() const {
@@ -434,9 +525,7 @@ class mse_observer {
   /// unless 0 < bins <= 2^16.
   explicit mse_observer(mse_options options = {})
       : options_(options), histogram_(options.bins, options.scheme.symmetric) {
-    detail::require_levels(options.scheme, where);
-    detail::require(options.bins > 0 && options.bins <= std::size_t{1} << 16,
-                    error_kind::invalid_argument, where, ": ", options.bins, " bins, not 1..2^16");
+    require_options(options, error_kind::invalid_argument);
   }
 
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 2; }
@@ -463,10 +552,37 @@ class mse_observer {
     return p;
   }
 
+  /// The scheme (i32 qmin, i32 qmax, u8 symmetric), u64 bins, u8 behaviour; the rest as
+  /// kl_observer.
+  void write(detail::byte_writer& out) const {
+    detail::put_scheme(out, options_.scheme);
+    out.put(static_cast<std::uint64_t>(options_.bins));
+    detail::put_choice(out, options_.behaviour);
+    histogram_.write(out);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    mse_options options;
+    options.scheme = detail::get_scheme(in, where);
+    options.bins = in.get_size(largest_bins);
+    options.behaviour = detail::get_choice(in, parity::fixed, where);
+    require_options(options, error_kind::bad_file);
+    mse_observer next(options);
+    next.histogram_.read(in, where);
+    *this = std::move(next);
+  }
+
   friend bool operator==(const mse_observer&, const mse_observer&) = default;
 
  private:
   static constexpr const char* where = "ppq::mse_observer";
+  static constexpr std::size_t largest_bins = std::size_t{1} << 16;
+
+  static void require_options(const mse_options& options, error_kind kind) {
+    detail::require_levels(options.scheme, where, kind);
+    detail::require(options.bins > 0 && options.bins <= largest_bins, kind, where, ": ",
+                    options.bins, " bins, not 1..2^16");
+  }
   static constexpr std::size_t start_interval = 8;
 
   struct candidate {
@@ -683,6 +799,36 @@ class isotone_observer {
     detail::require(p.scale > 0.0F && std::isfinite(p.scale), error_kind::invalid_argument, where,
                     ": the scale is ", scale);
     return p;
+  }
+
+  /// The scheme (i32 qmin, i32 qmax, u8 symmetric), u8 behaviour; the range seen; the list of f32
+  /// L1 and L2, row after row.
+  void write(detail::byte_writer& out) const {
+    detail::put_scheme(out, options_.scheme);
+    detail::put_choice(out, options_.behaviour);
+    seen_.write(out);
+    out.put(static_cast<std::uint64_t>(2 * rows_.size()));
+    for (const top_two& row : rows_) {
+      out.put(row.first);
+      out.put(row.second);
+    }
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    isotone_options options;
+    options.scheme = detail::get_scheme(in, where);
+    options.behaviour = detail::get_choice(in, parity::fixed, where);
+    detail::require_levels(options.scheme, where, error_kind::bad_file);
+    isotone_observer next(options);
+    next.seen_.read(in);
+    // Every row has two values at least.
+    const auto values = detail::get_finite_list<float>(in, next.seen_.count(), where);
+    detail::require_state(values.size() % 2 == 0 && (!values.empty() || !next.seen_.is_finite()),
+                          where, "the number of rows");
+    for (std::size_t i = 0; i < values.size(); i += 2) {
+      next.rows_.push_back({values[i], values[i + 1]});
+    }
+    *this = std::move(next);
   }
 
   friend bool operator==(const isotone_observer&, const isotone_observer&) = default;

@@ -29,6 +29,7 @@
 #include <detent/observers/ppq.hpp>
 #include <detent/observers/sample_range.hpp>
 #include <detent/observers/torch.hpp>
+#include <detent/solvers/lp_norm.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -39,6 +40,7 @@ struct observer_options {
   std::optional<double> percentile = {};     // of the values; without, the observer's own
   bool exact_percentile = false;             // in two passes
   double moving_constant = 0.01;             // moving_average
+  double p = lp_norm_options().p;            // lp
   std::size_t top_k = 1;                     // isotone
   parity behaviour = parity::as_published;   // of other tools' observers
   bin_storage storage = bin_storage::dense;  // of histograms; sparse for many channels
@@ -111,6 +113,8 @@ inline observer_registry& observers() {
              return any_observer(isotone_observer({o.scheme, o.top_k}));
            }},
           {"kl", histogram_factory<kl_observer>()},
+          {"lp",
+           [](const observer_options& o) { return any_observer(lp_observer(o.p, o.storage)); }},
           {"mean_minmax", sample_factory(sample_aggregator::mean)},
           {"mean_no_outliers_minmax", sample_factory(sample_aggregator::mean_no_outliers)},
           {"median_minmax", sample_factory(sample_aggregator::median)},

@@ -22,11 +22,13 @@
 #include <utility>
 #include <vector>
 
+#include <detent/byte_format.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/observers/min_max.hpp>
 #include <detent/observers/parity.hpp>
 #include <detent/observers/pytorch.hpp>
+#include <detent/observers/saved_state.hpp>
 #include <detent/scale_rules.hpp>
 #include <detent/types.hpp>
 
@@ -50,9 +52,7 @@ class moving_average_min_max_observer {
   /// Throws invalid_argument unless 0 <= averaging_constant <= 1.
   explicit moving_average_min_max_observer(moving_average_min_max_options options = {})
       : options_(options) {
-    detail::require(options.averaging_constant >= 0.0F && options.averaging_constant <= 1.0F,
-                    error_kind::invalid_argument, where, ": averaging constant ",
-                    options.averaging_constant, " is not in 0..1");
+    detail::require_averaging_constant(options.averaging_constant, where);
   }
 
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
@@ -79,6 +79,25 @@ class moving_average_min_max_observer {
   /// scale_rule::torch of the range; throws what params_from_range throws besides.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme, scale_rule::torch);
+  }
+
+  /// f32 averaging_constant; the range seen; f32 ends of the average.
+  void write(detail::byte_writer& out) const {
+    out.put(options_.averaging_constant);
+    seen_.write(out);
+    detail::put_range(out, average_);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    moving_average_min_max_options options;
+    options.averaging_constant = in.get<float>();
+    detail::require_averaging_constant(options.averaging_constant, where, error_kind::bad_file);
+    moving_average_min_max_observer next(options);
+    next.seen_.read(in);
+    next.average_ = detail::get_finite_range(in, where);
+    detail::require_state(next.seen_.count() != 0 || next.average_ == value_range(), where,
+                          "an average of nothing");
+    *this = next;
   }
 
   friend bool operator==(const moving_average_min_max_observer&,
@@ -125,13 +144,7 @@ class histogram_observer {
   /// Throws invalid_argument unless 2 <= bins <= 2^20, 0 < upsample_rate <= 2^10 and
   /// 1 <= bits <= 16.
   explicit histogram_observer(histogram_options options = {}) : options_(options) {
-    detail::require(options.bins >= 2 && options.bins <= std::size_t{1} << 20,
-                    error_kind::invalid_argument, where, ": ", options.bins, " bins, not 2..2^20");
-    detail::require(options.upsample_rate > 0 && options.upsample_rate <= 1024,
-                    error_kind::invalid_argument, where, ": upsample rate ", options.upsample_rate,
-                    " is not in 1..1024");
-    detail::require(options.bits >= 1 && options.bits <= 16, error_kind::invalid_argument, where,
-                    ": ", options.bits, " bits, not 1..16");
+    require_options(options, error_kind::invalid_argument);
   }
 
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
@@ -141,8 +154,10 @@ class histogram_observer {
 
   /// Throws invalid_argument if the length of the range overflows.
   void observe(std::span<const float> x) {
-    const min_max_observer batch = detail::observe_batch(seen_, x, where);
+    min_max_observer seen = seen_;
+    const min_max_observer batch = detail::observe_batch(seen, x, where);
     if (!batch.is_finite()) {
+      seen_ = seen;
       return;
     }
     const value_range added = batch.range();
@@ -162,6 +177,7 @@ class histogram_observer {
     }
     counts_ = std::move(counts);
     counted_ = now;
+    seen_ = seen;  // a batch that is refused was not seen
   }
 
   /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
@@ -178,10 +194,56 @@ class histogram_observer {
     return params_from_range(range(), scheme, scale_rule::torch);
   }
 
+  /// u64 bins, u64 upsample_rate, u32 bits; the range seen; f32 ends of the range counted, and the
+  /// list of f32 counts, which has no elements if there are none.
+  void write(detail::byte_writer& out) const {
+    out.put(static_cast<std::uint64_t>(options_.bins));
+    out.put(static_cast<std::uint64_t>(options_.upsample_rate));
+    out.put(static_cast<std::uint32_t>(options_.bits));
+    seen_.write(out);
+    detail::put_range(out, counted_);
+    detail::put_list(out, counts_);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    histogram_options options;
+    options.bins = in.get_size(largest_bins);
+    options.upsample_rate = in.get_size(largest_upsample_rate);
+    options.bits = in.get<std::uint32_t>();
+    require_options(options, error_kind::bad_file);
+    histogram_observer next(options);
+    next.seen_.read(in);
+    next.counted_ = detail::get_finite_range(in, where);
+    next.counts_ = detail::get_finite_list<float>(in, options.bins, where);
+    const value_range counted = next.counted_;
+    if (next.counts_.empty()) {
+      detail::require_state(counted == value_range() && !next.seen_.is_finite(), where,
+                            "nothing was counted");
+    } else {
+      detail::require_state(next.counts_.size() == options.bins && counted.lower <= counted.upper &&
+                                std::isfinite(counted.upper - counted.lower),
+                            where, "the range of the histogram");
+      detail::require_state(*std::min_element(next.counts_.begin(), next.counts_.end()) >= 0.0F,
+                            where, "a count is negative");
+    }
+    *this = std::move(next);
+  }
+
   friend bool operator==(const histogram_observer&, const histogram_observer&) = default;
 
  private:
   static constexpr const char* where = "torch::histogram_observer";
+  static constexpr std::size_t largest_bins = std::size_t{1} << 20;
+  static constexpr std::size_t largest_upsample_rate = 1024;
+
+  static void require_options(const histogram_options& options, error_kind kind) {
+    detail::require(options.bins >= 2 && options.bins <= largest_bins, kind, where, ": ",
+                    options.bins, " bins, not 2..2^20");
+    detail::require(options.upsample_rate > 0 && options.upsample_rate <= largest_upsample_rate,
+                    kind, where, ": upsample rate ", options.upsample_rate, " is not in 1..1024");
+    detail::require(options.bits >= 1 && options.bits <= 16, kind, where, ": ", options.bits,
+                    " bits, not 1..16");
+  }
 
   [[nodiscard]] static double sum(const std::vector<float>& values) noexcept {
     double total = 0.0;

@@ -269,8 +269,9 @@ struct exact_scale {
   std::int32_t zero_point = 0;
 };
 
-/// The best over all scales, and over all zero points where the scheme is asymmetric.
-[[nodiscard]] inline exact_scale best_scale(const distribution& d, quant_scheme scheme) {
+/// The zero points of a scheme that may be the best: all of the grid where it is asymmetric.
+[[nodiscard]] inline std::vector<std::int32_t> possible_zero_points(const distribution& d,
+                                                                    quant_scheme scheme) {
   const grid levels = scheme.levels;
   // The zero point of the range comes first: it is the one to have where several are as good.
   std::vector<std::int32_t> zero_points{reference::params_from_range(d.range(), scheme).zero_point};
@@ -287,19 +288,29 @@ struct exact_scale {
       }
     }
   }
-  std::vector<level_caps> candidates;
+  return zero_points;
+}
+[[nodiscard]] inline std::vector<level_caps> caps_of(grid levels,
+                                                     const std::vector<std::int32_t>& zero_points) {
+  std::vector<level_caps> caps;
   for (const std::int32_t zero_point : zero_points) {
-    candidates.push_back(caps_of(levels, zero_point));
+    caps.push_back(caps_of(levels, zero_point));
   }
-  const best_assignment best = assignment_search(d, std::move(candidates)).run();
+  return caps;
+}
+
+/// The best over all scales, and over all zero points where the scheme is asymmetric.
+[[nodiscard]] inline exact_scale best_scale(const distribution& d, quant_scheme scheme) {
+  const std::vector<std::int32_t> zero_points = possible_zero_points(d, scheme);
+  const best_assignment best = assignment_search(d, caps_of(scheme.levels, zero_points)).run();
   return {best, zero_points[best.candidate]};
 }
 
-inline void require_exact_grid(quant_scheme scheme) {
+inline void require_searchable_grid(quant_scheme scheme, const char* where) {
   const grid levels = scheme.levels;
   require(levels.qmin < levels.qmax && levels.qmin >= -65536 && levels.qmax <= 65536 &&
               levels.qmax - levels.qmin <= 255,
-          error_kind::unsupported, "exact_mse: the grid ", levels.qmin, "..", levels.qmax,
+          error_kind::unsupported, where, ": the grid ", levels.qmin, "..", levels.qmax,
           " has not 2 to 256 levels");
 }
 
@@ -335,7 +346,7 @@ inline void require_exact_grid(quant_scheme scheme) {
 /// the sort of the values and with few (about 2 to 30) steps for each of them. Not parallel itself.
 /// Throws unsupported for grids of more than 256 levels.
 [[nodiscard]] inline scale_solution exact_mse(const distribution& d, quant_scheme scheme) {
-  detail::require_exact_grid(scheme);
+  detail::require_searchable_grid(scheme, "exact_mse");
   static_cast<void>(params_from_range(d.range(), scheme));  // checks the grid
   const detail::exact_scale best = detail::best_scale(d, scheme);
   scale_solution s;
@@ -359,7 +370,7 @@ inline void require_exact_grid(quant_scheme scheme) {
 /// and no less than what values at the two ends would have.
 [[nodiscard]] inline scale_solution exact_mse(std::span<const value_bin> bins, value_range range,
                                               quant_scheme scheme) {
-  detail::require_exact_grid(scheme);
+  detail::require_searchable_grid(scheme, "exact_mse");
   const distribution means(bins, range);
   scale_solution s = exact_mse(means, scheme);
   // What the values of bins may be away from their means.
