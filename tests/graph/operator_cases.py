@@ -537,6 +537,64 @@ class Cases:
                                        scalar(0.5, np.float32), zero(100)], (0, 1, 3, 4, 6, 7), domain=ML_DOMAIN, axis=1,
                      label=dtype.__name__)
 
+    def contributed(self):
+        """Integer products of com.microsoft."""
+        if self.opset < 17:
+            return
+        scalar = lambda v, t=np.float32: np.array(v, t)
+        for bits, block, depth, columns in ((4, 32, 64, 5), (4, 16, 50, 6), (4, 128, 300, 3), (4, 256, 40, 17), (8, 32, 64, 5),
+                                            (8, 16, 50, 6), (8, 64, 65, 2), (2, 16, 50, 6)):
+            blocks = -(-depth // block)
+            codes = integers(190, np.uint8, columns, blocks, block * bits // 8)
+            scales = quarters(191, columns, blocks, low=1) / 2
+            packed = integers(192, np.uint8, columns, -(-blocks * bits // 8))
+            bias = quarters(193, columns)
+            sizes = {"bits": bits, "block_size": block, "K": depth, "N": columns}
+            for shape in ((depth,), (3, depth), (2, 1, 4, depth)):
+                a = quarters(194, *shape)
+                for zero_points in (None, packed, quarters(195, columns, blocks, low=0, high=60)):
+                    if bits == 8 and zero_points is not None and zero_points.dtype == np.float32:
+                        continue  # ONNX Runtime has no code for that
+                    self.add("MatMulNBits", [a, codes, scales, zero_points], (1, 2, 3), domain=ML_DOMAIN, **sizes)
+                self.add("MatMulNBits", [a, codes, scales, packed, None, bias], (1, 2, 3, 5), domain=ML_DOMAIN, **sizes)
+            signs = np.where(integers(196, np.uint8, columns, blocks) > 127, -1, 1).astype(np.float32)
+            signs[0, 0] = 0
+            self.add("MatMulNBits", [a, codes, scales * signs], (1, 2), domain=ML_DOMAIN, label="signs", **sizes)
+            self.add("MatMulNBits", [a, codes, scales.ravel(), packed.ravel()], (1, 2, 3), domain=ML_DOMAIN, label="flat",
+                     **sizes)
+            self.add("MatMulNBits", [a, codes, scales, packed], (), domain=ML_DOMAIN, label="not constant", **sizes)
+            self.add("MatMulNBits", [a[:0], codes, scales], (1, 2), domain=ML_DOMAIN, label="empty", **sizes)
+        # Exact as 8-bit activations, of a row (127 + 128 steps of one) and of a block of it (127 steps).
+        a = integers(197, np.int8, 3, 64, low=-126, high=126).astype(np.float32)
+        a[:, :16], a[:, 20::16] = 0, -127
+        a[:, 5] = 128
+        codes, scales = integers(198, np.uint8, 7, 4, 8), quarters(199, 7, 4, low=1) / 2
+        for zero_points in (None, integers(200, np.uint8, 7, 2)):
+            for sign in (1, -1):
+                arrays = [a, codes, scales * np.float32(sign), zero_points, None, np.full(7, 64, np.float32)]
+                self.add("MatMulNBits", arrays, (1, 2, 3, 5), domain=ML_DOMAIN, bits=4, block_size=16, K=64, N=7,
+                         accuracy_level=4)
+        for dtype in (np.uint8, np.int8):
+            b, scales, zeros = integers(201, dtype, 9, 7), quarters(202, 7, low=1) / 16, integers(203, dtype, 7)
+            bias = quarters(204, 7)
+            for a in (quarters(205, 5, 9), quarters(206, 2, 3, 9, low=-1), quarters(207, 4, 9, high=0)):
+                self.add("DynamicQuantizeMatMul", [a, b, scalar(0.25)], (1, 2), domain=ML_DOMAIN, label=dtype.__name__)
+                self.add("DynamicQuantizeMatMul", [a, b, scalar(0.25), scalar(3, dtype), bias], (1, 2, 3, 4),
+                         domain=ML_DOMAIN, label=dtype.__name__)
+                self.add("DynamicQuantizeMatMul", [a, b, scales, zeros, bias], (1, 2, 3, 4), domain=ML_DOMAIN,
+                         label=dtype.__name__)
+                self.add("DynamicQuantizeMatMul", [a, b, scales, zeros], (), domain=ML_DOMAIN, label=dtype.__name__)
+            self.add("DynamicQuantizeMatMul", [np.zeros((2, 9), np.float32), b, scales, zeros, bias], (1, 2, 3, 4),
+                     domain=ML_DOMAIN, label=f"zeros {dtype.__name__}")
+            for left in (np.uint8, np.int8):
+                a = integers(208, left, 2, 5, 9)
+                self.add("MatMulIntegerToFloat", [a, b, scalar(0.5), scalar(0.25)], (1, 2, 3), domain=ML_DOMAIN,
+                         label=f"{left.__name__} {dtype.__name__}")
+                self.add("MatMulIntegerToFloat", [a, b, scalar(0.5), scales, scalar(7, left), zeros, bias],
+                         (1, 2, 3, 4, 5, 6), domain=ML_DOMAIN, label=f"{left.__name__} {dtype.__name__}")
+                self.add("MatMulIntegerToFloat", [a, b, scalar(0.5), scales, None, scalar(9, dtype)], (), domain=ML_DOMAIN,
+                         label=f"{left.__name__} {dtype.__name__}")
+
     # ---------------------------------------------------------------------- a few operators together
 
     def chains(self):
@@ -617,6 +675,6 @@ def all_cases():
         cases = Cases(opset)
         for family in (cases.convolution, cases.transposed_convolution, cases.pools, cases.products, cases.arithmetic,
                        cases.functions, cases.normalization, cases.reductions, cases.shapes, cases.indexing,
-                       cases.resizing, cases.quantized, cases.chains):
+                       cases.resizing, cases.quantized, cases.contributed, cases.chains):
             family()
         yield from cases.all

@@ -24,7 +24,9 @@
 #include <detent/graph/ops/activations.hpp>
 #include <detent/graph/ops/convolution.hpp>
 #include <detent/graph/ops/elementwise.hpp>
+#include <detent/graph/ops/integer_to_float.hpp>
 #include <detent/graph/ops/matmul.hpp>
+#include <detent/graph/ops/matmul_nbits.hpp>
 #include <detent/graph/ops/movement.hpp>
 #include <detent/graph/ops/normalization.hpp>
 #include <detent/graph/ops/pooling.hpp>
@@ -48,7 +50,9 @@ DETENT_GRAPH_DECL const operator_registry& default_operators() {
     r.add(ops::activation_operators);
     r.add(ops::convolution_operators);
     r.add(ops::elementwise_operators);
+    r.add(ops::integer_to_float_operators);
     r.add(ops::matmul_operators);
+    r.add(ops::matmul_nbits_operators);
     r.add(ops::movement_operators);
     r.add(ops::normalization_operators);
     r.add(ops::pooling_operators);

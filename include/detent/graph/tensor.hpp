@@ -16,6 +16,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/float_formats.hpp>
+#include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -243,6 +244,19 @@ class tensor {
   std::shared_ptr<std::byte> storage_;
   bool channels_last_ = false;
 };
+
+/// The elements in the order of dims(). The tensor must stay alive, and not stand in channels-last
+/// order. Throws invalid_argument for ranks that views do not have.
+template <class T>
+[[nodiscard]] tensor_view<const T> tensor_view_of(const tensor& t) {
+  const std::vector<std::size_t> dims(t.dims().begin(), t.dims().end());
+  return {t.data<T>().data(), dims};
+}
+template <class T>
+[[nodiscard]] tensor_view<T> mutable_view_of(tensor& t) {
+  const std::vector<std::size_t> dims(t.dims().begin(), t.dims().end());
+  return {t.mutable_data<T>().data(), dims};
+}
 
 }  // namespace graph
 DETENT_NAMESPACE_END

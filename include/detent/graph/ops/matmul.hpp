@@ -296,6 +296,7 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
   c.require_supported(zero_point_count == 1 || zero_point_count == s.m, zero_point_count,
                       " zero points for ", s.m, " rows");
   epilogue_options options = product_epilogue(c, at);
+  options.bias = optional_floats(c, at.float_bias, s.n);
   const unsigned_operand a = as_unsigned(c, c.inputs[at.lhs], 0);
   const std::int32_t shift = a.zero_point;  // 128 if the left side was signed
   const signed_operand rhs = as_signed(

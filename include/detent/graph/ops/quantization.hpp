@@ -216,8 +216,7 @@ inline void infer_dynamic_quantize(operator_context& c) {
 
 /// As the ONNX function computes it, in float: scale = (max - min) / 255 over a range that includes
 /// 0, zero_point = clamp(round_half_even(-min / scale)). An all-zero tensor gets scale 1.
-inline void run_dynamic_quantize(operator_context& c) {
-  const tensor& x = c.inputs[0];
+inline quant_params dynamic_quantize_params(const operator_context& c, const tensor& x) {
   c.require_supported(x.type() == element_type::f32, "elements of type ", graph::name(x.type()));
   const auto values = x.data<float>();
   const kernels::min_max_result r =
@@ -228,7 +227,13 @@ inline void run_dynamic_quantize(operator_context& c) {
   quant_params p{scale > 0.0F ? scale : 1.0F, 0};
   c.require(std::isfinite(p.scale), "the range ", lower, " .. ", upper, " is not finite");
   p.zero_point = reference::to_grid(-lower / p.scale, 0, {0, 255});
-  quantize(values, c.make_output(0).mutable_data<std::uint8_t>(), p);
+  return p;
+}
+
+inline void run_dynamic_quantize(operator_context& c) {
+  const tensor& x = c.inputs[0];
+  const quant_params p = dynamic_quantize_params(c, x);
+  quantize(x.data<float>(), c.make_output(0).mutable_data<std::uint8_t>(), p);
   if (c.has_output(1)) {
     c.make_output(1).mutable_data<float>()[0] = p.scale;
   }

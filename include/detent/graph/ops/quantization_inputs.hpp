@@ -141,6 +141,7 @@ inline signed_operand as_signed(const operator_context& c, const tensor& t,
 struct integer_product_inputs {
   std::size_t lhs, lhs_scale, lhs_zero_point, rhs, rhs_scale, rhs_zero_point, out_scale,
       out_zero_point, bias;
+  std::size_t float_bias = static_cast<std::size_t>(-1);  // for float outputs
 };
 inline constexpr std::size_t absent_input = static_cast<std::size_t>(-1);
 /// QLinearConv, QLinearMatMul and detent's forms of them.
@@ -150,6 +151,9 @@ inline constexpr integer_product_inputs integer_inputs{
     0, absent_input, 2, 1, absent_input, 3, absent_input, absent_input, absent_input};
 /// com.microsoft.QGemm.
 inline constexpr integer_product_inputs qgemm_inputs{0, 1, 2, 3, 4, 5, 7, 8, 6};
+/// com.microsoft.MatMulIntegerToFloat.
+inline constexpr integer_product_inputs integer_to_float_inputs{
+    0, 2, 4, 1, 3, 5, absent_input, absent_input, absent_input, 6};
 
 /// The clamp that fusion left on a node.
 struct fused_clamp {

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// com.microsoft's integer products outside of QLinear forms: MatMulIntegerToFloat,
+// DynamicQuantizeMatMul and MulInteger.
+//
+//   MatMulIntegerToFloat   Y = float(sum of (a - a_zero_point)(b - b_zero_point)) * (a_scale *
+//                          b_scale) + bias: exact 32-bit sums, then one fused multiply-add
+//   DynamicQuantizeMatMul  the same of a real A, which becomes uint8 as DynamicQuantizeLinear does
+//   MulInteger             C = (a - a_zero_point)(b - b_zero_point) in int32, broadcast
+#ifndef DETENT_GRAPH_OPS_INTEGER_TO_FLOAT_HPP
+#define DETENT_GRAPH_OPS_INTEGER_TO_FLOAT_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include <detent/config.hpp>
+#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/broadcast.hpp>
+#include <detent/graph/ops/matmul.hpp>
+#include <detent/graph/ops/quantization.hpp>
+#include <detent/graph/ops/quantization_inputs.hpp>
+#include <detent/quantize.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ops {
+
+inline void infer_float_matmul(operator_context& c) {
+  c.set_output(0, element_type::f32, matmul_shape(c, c.input(0).dims(), c.input(1).dims()).out);
+}
+
+inline void run_dynamic_quantize_matmul(operator_context& c) {
+  const tensor& a = c.inputs[0];
+  const quant_params p = dynamic_quantize_params(c, a);
+  tensor q(element_type::u8, a.dims());
+  q.set_storage(c.allocate(q.bytes()));
+  quantize(a.data<float>(), q.mutable_data<std::uint8_t>(), p);
+  const auto zero_point = static_cast<std::uint8_t>(p.zero_point);
+  const auto optional = [&](std::size_t i) { return c.has_input(i) ? c.inputs[i] : tensor(); };
+  // The inputs of MatMulIntegerToFloat.
+  const tensor inputs[] = {
+      q,
+      c.inputs[1],
+      tensor::of<float>(element_type::f32, {}, std::span(&p.scale, 1)),
+      c.inputs[2],
+      tensor::of<std::uint8_t>(element_type::u8, {}, std::span(&zero_point, 1)),
+      optional(3),
+      optional(4)};
+  const bool constant[] = {false, c.is_constant(1), false,           c.is_constant(2),
+                           false, c.is_constant(3), c.is_constant(4)};
+  operator_context product = c;
+  product.inputs = inputs;
+  product.constant = constant;
+  run_integer_matmul(product, integer_to_float_inputs);
+  c.outputs = std::move(product.outputs);
+}
+
+/// Inputs: a, a_zero_point, b, b_zero_point.
+inline void infer_mul_integer(operator_context& c) {
+  const tensor& a = c.input(0);
+  const tensor& b = c.input(2);
+  c.require(a.type() == b.type(), "operands of types ", graph::name(a.type()), " and ",
+            graph::name(b.type()));
+  c.set_output(0, element_type::s32, broadcast_dims(c, a.dims(), b.dims()));
+}
+
+inline void run_mul_integer(operator_context& c) {
+  const tensor& a = c.inputs[0];
+  const tensor& b = c.inputs[2];
+  const std::int32_t za = read_zero_points(c, 1, 1)[0];
+  const std::int32_t zb = read_zero_points(c, 3, 1)[0];
+  tensor& y = c.make_output(0);
+  using integers = type_list<std::uint8_t, std::int8_t>;
+  for_type(c, integers{}, a.type(), [&]<class T>() {
+    map_broadcast(
+        c, [=](T x, T w) { return (std::int32_t{x} - za) * (std::int32_t{w} - zb); },
+        operand<T>{a.data<T>().data(), &a.dims()}, operand<T>{b.data<T>().data(), &b.dims()},
+        y.mutable_data<std::int32_t>(), y.dims());
+  });
+}
+
+inline constexpr operator_definition integer_to_float_operators[] = {
+    {"com.microsoft", "MatMulIntegerToFloat", 4, 7, layout_support::plain, &infer_float_matmul,
+     [](operator_context& c) { run_integer_matmul(c, integer_to_float_inputs); }},
+    {"com.microsoft", "DynamicQuantizeMatMul", 3, 5, layout_support::plain, &infer_float_matmul,
+     &run_dynamic_quantize_matmul},
+    {"com.microsoft", "MulInteger", 1, 4, layout_support::plain, &infer_mul_integer,
+     &run_mul_integer},
+};
+
+}  // namespace ops
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_INTEGER_TO_FLOAT_HPP

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// com.microsoft.MatMulNBits: real rows times weights of 2, 4 or 8 bits with scales and zero points
+// for blocks of K (nbits_layout.hpp).
+//
+//   Y = A * weight + bias      in float: the weights are dequantized once
+//
+// With accuracy_level 4, which lets A be 8-bit integers, and 4-bit weights with integer zero points
+// the product is W4A8 (int4_weights.hpp): each row of A is quantized to uint8 from its own range.
+#ifndef DETENT_GRAPH_OPS_MATMUL_NBITS_HPP
+#define DETENT_GRAPH_OPS_MATMUL_NBITS_HPP
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/dynamic_linear.hpp>
+#include <detent/gemm.hpp>
+#include <detent/graph/nbits_layout.hpp>
+#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/convolution.hpp>
+#include <detent/int4_weights.hpp>
+#include <detent/pack.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ops {
+
+/// The attributes, checked against each other and against the sizes of the inputs. Scales and zero
+/// points may have any shape of the right size: older models have them flat.
+inline nbits_layout read_nbits_layout(const operator_context& c) {
+  const auto size = [&](const char* key, std::int64_t otherwise) {
+    constexpr std::int64_t largest = std::int64_t{1} << 31;  // sizes of matrices fit 64 bits
+    const std::int64_t value = c.n().get_int(key, otherwise);
+    c.require(value > 0 && value <= largest, key, " is ", value);
+    return static_cast<std::size_t>(value);
+  };
+  const nbits_layout layout{size("bits", 4), size("block_size", 0), size("K", 0), size("N", 0)};
+  c.require_supported(layout.bits == 2 || layout.bits == 4 || layout.bits == 8, "weights of ",
+                      layout.bits, " bits, expected 2, 4 or 8");
+  c.require(layout.block_size >= 16 && std::has_single_bit(layout.block_size), "block_size ",
+            layout.block_size, " is not a power of two of 16 or more");
+  c.require_supported(c.n().get_int("weight_prepacked", 0) == 0, "weights in a layout of CUDA");
+  c.require_supported(!c.has_input(4), "g_idx, which is deprecated");
+
+  const shape& a = c.input(0).dims();
+  c.require(!a.empty() && a.back() == static_cast<std::int64_t>(layout.depth), "A of shape ",
+            shown(a), " for K = ", layout.depth);
+  const auto require_size = [&](std::size_t i, std::size_t expected, const char* what) {
+    c.require(c.input(i).count() == expected, what, " of shape ", shown(c.inputs[i].dims()),
+              " where ", expected, " values are expected");
+  };
+  c.require_supported(c.input(1).type() == element_type::u8, "B of type ",
+                      graph::name(c.inputs[1].type()));
+  require_size(1, layout.columns * layout.row_bytes(), "B");
+  require_size(2, layout.columns * layout.blocks(), "scales");
+  for (const std::size_t i : {std::size_t{0}, std::size_t{2}, std::size_t{5}}) {
+    const element_type type = c.has_input(i) ? c.inputs[i].type() : element_type::f32;
+    c.require_supported(type == element_type::f32, "input ", i, " of type ", graph::name(type));
+  }
+  if (c.has_input(3)) {
+    const bool is_packed = c.inputs[3].type() == element_type::u8;
+    c.require_supported(is_packed || c.inputs[3].type() == element_type::f32,
+                        "zero points of type ", graph::name(c.inputs[3].type()));
+    require_size(3, layout.columns * (is_packed ? layout.zero_point_bytes() : layout.blocks()),
+                 "zero points");
+  }
+  if (c.has_input(5)) {
+    require_size(5, layout.columns, "bias");
+  }
+  return layout;
+}
+
+inline void infer_matmul_nbits(operator_context& c) {
+  const nbits_layout layout = read_nbits_layout(c);
+  shape out = c.inputs[0].dims();
+  out.back() = static_cast<std::int64_t>(layout.columns);
+  c.set_output(0, element_type::f32, std::move(out));
+}
+
+/// The codes, N x K.
+inline std::vector<std::uint8_t> nbits_codes(const operator_context& c,
+                                             const nbits_layout& layout) {
+  std::vector<std::uint8_t> codes(layout.columns * layout.depth);
+  const auto bytes = c.inputs[1].data<std::uint8_t>();
+  for (std::size_t n = 0; n < layout.columns; ++n) {
+    unpack_nbits(layout.bits, bytes.subspan(n * layout.row_bytes(), layout.row_bytes()),
+                 std::span(codes).subspan(n * layout.depth, layout.depth));
+  }
+  return codes;
+}
+
+/// The integer zero points, N x blocks.
+inline std::vector<std::int32_t> nbits_zero_points(const operator_context& c,
+                                                   const nbits_layout& layout) {
+  const std::size_t blocks = layout.blocks();
+  std::vector<std::int32_t> zero_points(layout.columns * blocks, layout.default_zero_point());
+  if (!c.has_input(3)) {
+    return zero_points;
+  }
+  const auto bytes = c.inputs[3].data<std::uint8_t>();
+  std::vector<std::uint8_t> row(blocks);
+  for (std::size_t n = 0; n < layout.columns; ++n) {
+    unpack_nbits(layout.bits,
+                 bytes.subspan(n * layout.zero_point_bytes(), layout.zero_point_bytes()), row);
+    std::copy(row.begin(), row.end(),
+              zero_points.begin() + static_cast<std::ptrdiff_t>(n * blocks));
+  }
+  return zero_points;
+}
+
+struct nbits_state : operator_state {
+  bool is_integer = false;  // which of the two is there
+  packed_int4_weights codes;
+  packed_floats reals;
+};
+
+/// Weights and bias in float: the difference of integers is exact, the product rounded once.
+inline packed_floats dequantize_nbits(const operator_context& c, const nbits_layout& layout) {
+  const std::size_t blocks = layout.blocks();
+  const std::vector<std::uint8_t> codes = nbits_codes(c, layout);
+  const bool is_real = c.has_input(3) && c.inputs[3].type() == element_type::f32;
+  std::vector<float> zero_points;
+  if (is_real) {
+    const auto values = c.inputs[3].data<float>();
+    zero_points.assign(values.begin(), values.end());
+  } else {
+    for (const std::int32_t z : nbits_zero_points(c, layout)) {
+      zero_points.push_back(static_cast<float>(z));
+    }
+  }
+  const auto scales = c.inputs[2].data<float>();
+  std::vector<float> weights(layout.columns * layout.depth);
+  for (std::size_t n = 0; n < layout.columns; ++n) {
+    for (std::size_t k = 0; k < layout.depth; ++k) {
+      const std::size_t at = n * blocks + k / layout.block_size;
+      weights[n * layout.depth + k] =
+          (static_cast<float>(codes[n * layout.depth + k]) - zero_points[at]) * scales[at];
+    }
+  }
+  const matrix_view<const float> stored(weights.data(), layout.columns, layout.depth);
+  return {stored.transposed(), optional_floats(c, 5, layout.columns)};
+}
+
+/// Whether the product may be W4A8.
+inline bool takes_integer_rows(const operator_context& c, const nbits_layout& layout) {
+  constexpr std::size_t largest_block = std::size_t{1} << 16;  // sums of a block fit 32 bits
+  const auto scales = c.inputs[2].data<float>();
+  return c.n().get_int("accuracy_level", 0) == 4 && layout.bits == 4 &&
+         layout.block_size <= largest_block &&
+         (!c.has_input(3) || c.inputs[3].type() == element_type::u8) &&
+         std::all_of(scales.begin(), scales.end(), [](float s) { return std::isfinite(s); });
+}
+
+/// Kernels want positive scales. A negative one changes its sign, and codes and zero point their
+/// places on the grid; where it is zero, so are the differences of codes and zero point.
+inline packed_int4_weights pack_nbits_codes(const operator_context& c, const nbits_layout& layout) {
+  const std::size_t blocks = layout.blocks();
+  std::vector<std::uint8_t> codes = nbits_codes(c, layout);
+  std::vector<std::int32_t> zero_points = nbits_zero_points(c, layout);
+  const auto given = c.inputs[2].data<float>();
+  std::vector<float> scales(given.begin(), given.end());
+  for (std::size_t at = 0; at < scales.size(); ++at) {
+    if (scales[at] > 0.0F) {
+      continue;
+    }
+    std::uint8_t* const row = codes.data() + at / blocks * layout.depth;
+    const std::size_t first = at % blocks * layout.block_size;
+    const std::size_t last = (std::min)(first + layout.block_size, layout.depth);
+    const bool is_zero = scales[at] == 0.0F;
+    for (std::size_t k = first; k < last; ++k) {
+      row[k] = static_cast<std::uint8_t>(is_zero ? zero_points[at] : uint4::levels.qmax - row[k]);
+    }
+    zero_points[at] = is_zero ? zero_points[at] : uint4::levels.qmax - zero_points[at];
+    scales[at] = is_zero ? 1.0F : -scales[at];
+  }
+  int4_weight_options options;
+  options.group_size = layout.block_size;
+  options.scales = matrix_view<const float>(scales.data(), layout.columns, blocks).transposed();
+  options.zero_points =
+      matrix_view<const std::int32_t>(zero_points.data(), layout.columns, blocks).transposed();
+  return pack_int4_weights(
+      matrix_view<const std::uint8_t>(codes.data(), layout.columns, layout.depth).transposed(),
+      options);
+}
+
+inline void run_matmul_nbits(operator_context& c) {
+  const nbits_layout layout = read_nbits_layout(c);
+  const auto& state = cached_state<nbits_state>(c, {1, 2, 3, 5}, [&](nbits_state& fresh) {
+    fresh.is_integer = takes_integer_rows(c, layout);
+    if (fresh.is_integer) {
+      fresh.codes = pack_nbits_codes(c, layout);
+    } else {
+      fresh.reals = dequantize_nbits(c, layout);
+    }
+  });
+  const std::size_t rows = c.inputs[0].count() / layout.depth;
+  const matrix_view<const float> a(c.inputs[0].data<float>().data(), rows, layout.depth);
+  const matrix_view<float> y(c.make_output(0).mutable_data<float>().data(), rows, layout.columns);
+  if (rows == 0) {
+    return;
+  }
+  if (state.is_integer) {
+    dynamic_linear(a, state.codes, y, {.bias = optional_floats(c, 5, layout.columns)}, *c.parallel);
+    return;
+  }
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  gemm(a, state.reals, y, -infinity, infinity, *c.parallel);
+}
+
+inline constexpr operator_definition matmul_nbits_operators[] = {
+    {"com.microsoft", "MatMulNBits", 3, 6, layout_support::plain, &infer_matmul_nbits,
+     &run_matmul_nbits},
+};
+
+}  // namespace ops
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_MATMUL_NBITS_HPP
