@@ -14,15 +14,14 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include <detent/dispatch.hpp>
 #include <detent/graph/executor.hpp>
 #include <detent/graph/lower.hpp>
 #include <detent/graph/onnx.hpp>
-#include <detent/graph/static_quantization.hpp>
 #include <detent/parallel.hpp>
 
+#include "comparison.hpp"
+#include "json_output.hpp"
 #include "npy.hpp"
 #include "progress.hpp"
 #include "samples.hpp"
@@ -33,144 +32,8 @@ namespace {
 namespace graph = detent::graph;
 using graph::element_type;
 using graph::node;
-using json_object = nlohmann::ordered_json;
-
-void print_json(const json_object& j) {
-  std::printf("%s\n", j.dump(2, ' ', false, json_object::error_handler_t::replace).c_str());
-}
-
-double percent(std::size_t part, std::size_t whole) {
-  return whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
-}
-
-/// The index of the largest score of each sample; the first one where several are equal.
-std::size_t arg_max(const float* scores, std::size_t n) {
-  return static_cast<std::size_t>(std::max_element(scores, scores + n) - scores);
-}
-
-/// Output 0 as one row of float scores for each sample.
-struct score_rows {
-  const float* data;
-  std::size_t rows, columns;
-
-  score_rows(const std::vector<tensor>& outputs, std::size_t batch) {
-    require(!outputs.empty(), error_kind::invalid_argument, "the model has no output");
-    const tensor& t = outputs[0];
-    require(t.type() == element_type::f32 && batch > 0 && t.count() % batch == 0 && t.count() > 0,
-            error_kind::unsupported, "the model's first output is ", graph::name(t.type()), " ",
-            to_string(t.dims()), ", which are not float scores for ", batch, " samples");
-    data = t.data<float>().data();
-    rows = batch;
-    columns = t.count() / batch;
-  }
-};
-
-std::size_t batch_size(const sample_set& samples, std::size_t asked) {
-  if (samples.fixed_batch() != 0) {
-    require(asked == 0 || asked == samples.fixed_batch(), error_kind::invalid_argument, "--batch ",
-            asked, ": the model's inputs are declared for ", samples.fixed_batch());
-    return samples.fixed_batch();
-  }
-  return asked == 0 ? 1 : asked;
-}
-
-std::vector<std::int64_t> read_labels(const std::string& path, std::size_t samples) {
-  const tensor t = read_npy(path);
-  require(t.rank() == 1 || (t.rank() == 2 && t.dim(1) == 1), error_kind::shape_mismatch, path,
-          " has shape ", to_string(t.dims()), ", labels are one integer for each sample");
-  std::vector<std::int64_t> labels(t.count());
-  using integers = graph::type_list<std::int32_t, std::int64_t, std::uint8_t, std::int8_t>;
-  const bool known = graph::visit_type(integers{}, t.type(), [&]<class T>() {
-    std::copy(t.data<T>().begin(), t.data<T>().end(), labels.begin());
-  });
-  require(known, error_kind::invalid_argument, path, " holds ", graph::name(t.type()),
-          ", labels are integers");
-  require(labels.size() == samples, error_kind::shape_mismatch, path, " has ", labels.size(),
-          " labels for ", samples, " samples");
-  return labels;
-}
-
-std::uintmax_t file_size(const std::string& path) {
-  std::error_code failed;
-  const std::uintmax_t size = std::filesystem::file_size(path, failed);
-  return failed ? 0 : size;
-}
 
 }  // namespace
-
-// --------------------------------------------------------------------------------------- quantize
-
-int quantize(const quantize_arguments& a) {
-  graph::model m = graph::read_onnx(a.model);
-  require(!a.calibration.empty(), error_kind::invalid_argument,
-          "static quantization needs calibration samples: --calib X.npy");
-  sample_set samples(m, a.calibration, "");
-  if (a.samples != 0) {
-    samples.limit(a.samples);
-  }
-  const std::size_t batch = batch_size(samples, 0);
-  graph::static_quantization_options options{.per_channel = a.per_channel, .method = a.method};
-  if (a.percentile != 0.0) {
-    options.observer.percentile = a.percentile;
-  }
-  json_object parameters = json_object::array();
-  options.on_parameters = [&](const std::string& name, const detent::scale_solution& s) {
-    parameters.push_back({{"tensor", name},
-                          {"scale", s.params.scale},
-                          {"zero_point", s.params.zero_point},
-                          {"method", s.evidence.method.empty() ? a.method : s.evidence.method},
-                          {"objective", s.evidence.objective},
-                          {"lower_bound", s.evidence.lower_bound},
-                          {"count", s.evidence.count},
-                          {"min", s.evidence.lower},
-                          {"max", s.evidence.upper},
-                          {"clipped_fraction", s.evidence.clipped_fraction}});
-  };
-  std::size_t next = 0;
-  progress bar("calibrating", samples.size());
-  const graph::calibration_source source = [&]() -> std::optional<std::map<std::string, tensor>> {
-    bar.advance(next);
-    if (next >= samples.size()) {
-      next = 0;  // in case there is a second pass
-      return std::nullopt;
-    }
-    const std::size_t at = next;
-    next += batch;
-    return samples.batch(at, batch);
-  };
-  const graph::model quantized = graph::detail::with_file_name(
-      a.model, [&] { return graph::quantize_static(m, source, options); });
-  graph::write_onnx(quantized, a.output);
-
-  std::size_t layers = 0;
-  std::size_t tensors = 0;
-  for (const node& n : quantized.nodes) {
-    layers += n.is("Conv") || n.is("Gemm") || n.is("MatMul") ? 1U : 0U;
-    tensors += n.is("QuantizeLinear") ? 1U : 0U;
-  }
-  const auto before = file_size(a.model);
-  const auto after = file_size(a.output);
-  if (a.json) {
-    print_json({{"model", a.model},
-                {"output", a.output},
-                {"bytes_before", before},
-                {"bytes_after", after},
-                {"samples", samples.size()},
-                {"layers", layers},
-                {"quantized_tensors", tensors},
-                {"granularity", a.per_channel ? "per-channel" : "per-tensor"},
-                {"method", a.method},
-                {"activations", parameters},
-                {"target", detent::name(detent::active_target())}});
-  } else {
-    std::printf("%s: %zu layers, %zu quantized activations, %zu calibration samples\n",
-                a.output.c_str(), layers, tensors, samples.size());
-    std::printf(
-        "size %ju -> %ju bytes (%.1f %%)\n", before, after,
-        before == 0 ? 0.0 : 100.0 * static_cast<double>(after) / static_cast<double>(before));
-  }
-  return 0;
-}
 
 // ------------------------------------------------------------------------------------------- eval
 
@@ -199,8 +62,7 @@ int eval(const eval_arguments& a) {
     options.parallel = pool.parallel();
   }
   graph::executor executor(graph::for_execution(std::move(m)), options);
-  std::size_t top1 = 0;
-  std::size_t top5 = 0;
+  ranks counted;
   double seconds = 0.0;
   progress bar("evaluating", samples.size());
   // The first run packs weights and fills tables; it is not what a later one costs.
@@ -214,28 +76,17 @@ int eval(const eval_arguments& a) {
     seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const score_rows scores(outputs, size);
     for (std::size_t i = 0; i < real; ++i) {
-      const float* row = scores.data + i * scores.columns;
-      const std::int64_t label = labels[samples.first() + at + i];
-      require(label >= 0 && static_cast<std::size_t>(label) < scores.columns,
-              error_kind::invalid_argument, a.labels, ": label ", label, " of sample ",
-              samples.first() + at + i, " is not one of ", scores.columns, " classes");
-      // The rank of the label among the scores; equal scores count in the order of the classes.
-      const float own = row[label];
-      std::size_t rank = 0;
-      for (std::size_t k = 0; k < scores.columns; ++k) {
-        rank += row[k] > own || (row[k] == own && static_cast<std::int64_t>(k) < label) ? 1U : 0U;
-      }
-      const bool number = own == own;
-      top1 += number && rank == 0 ? 1U : 0U;
-      top5 += number && rank < 5 ? 1U : 0U;
+      counted.add(scores.data + i * scores.columns, scores.columns,
+                  labels[samples.first() + at + i],
+                  a.labels + ": label of sample " + std::to_string(samples.first() + at + i));
     }
     bar.advance(at + real);
   }
   const double per_sample = 1000.0 * seconds / static_cast<double>(samples.size());
   if (a.json) {
     print_json({{"model", a.model},
-                {"top1", percent(top1, samples.size())},
-                {"top5", percent(top5, samples.size())},
+                {"top1", percent(counted.top1, samples.size())},
+                {"top5", percent(counted.top5, samples.size())},
                 {"n", samples.size()},
                 {"seconds", seconds},
                 {"batch", batch},
@@ -245,8 +96,8 @@ int eval(const eval_arguments& a) {
     std::printf("%s: %.4f ms per sample, batch %zu, %zu thread%s, target %s\n", a.model.c_str(),
                 per_sample, batch, a.threads, a.threads == 1 ? "" : "s",
                 detent::name(detent::active_target()));
-    std::printf("top1 %.2f top5 %.2f n %zu seconds %.2f\n", percent(top1, samples.size()),
-                percent(top5, samples.size()), samples.size(), seconds);
+    std::printf("top1 %.2f top5 %.2f n %zu seconds %.2f\n", percent(counted.top1, samples.size()),
+                percent(counted.top5, samples.size()), samples.size(), seconds);
   }
   return 0;
 }
@@ -321,173 +172,43 @@ int run(const run_arguments& a) {
 
 // ---------------------------------------------------------------------------------------- compare
 
-namespace {
-
-/// Signal-to-noise ratio, cosine and largest difference of two streams of values.
-class difference {
- public:
-  void add(std::span<const float> reference, std::span<const float> other) {
-    for (std::size_t i = 0; i < reference.size(); ++i) {
-      const double r = static_cast<double>(reference[i]);
-      const double o = static_cast<double>(other[i]);
-      signal_ += r * r;
-      other_ += o * o;
-      product_ += r * o;
-      noise_ += (r - o) * (r - o);
-      largest_ = (std::max)(largest_, std::fabs(r - o));
-    }
-  }
-  /// 10 log10(sum r^2 / sum (r - o)^2); infinite where nothing differs.
-  [[nodiscard]] double snr() const {
-    return noise_ == 0.0 ? HUGE_VAL : 10.0 * std::log10(signal_ / noise_);
-  }
-  [[nodiscard]] double cosine() const {
-    const double norm = std::sqrt(signal_) * std::sqrt(other_);
-    return norm == 0.0 ? (signal_ == other_ ? 1.0 : 0.0) : product_ / norm;
-  }
-  [[nodiscard]] double largest() const { return largest_; }
-
- private:
-  double signal_ = 0.0, other_ = 0.0, product_ = 0.0, noise_ = 0.0, largest_ = 0.0;
-};
-
-/// What a quantized model stores instead of a float value: the value's name and its parameters.
-struct stored_form {
-  std::string value;
-  detent::quant_params params;
-};
-
-std::map<std::string, stored_form> stored_forms(const graph::model& m) {
-  std::map<std::string, stored_form> all;
-  for (const node& n : m.nodes) {
-    if (!n.is("QuantizeLinear") || n.inputs.size() < 2) {
-      continue;
-    }
-    const tensor* scale = m.initializer(n.inputs[1]);
-    const tensor* zero = n.inputs.size() > 2 ? m.initializer(n.inputs[2]) : nullptr;
-    if (scale == nullptr || scale->type() != element_type::f32 || scale->count() != 1) {
-      continue;
-    }
-    stored_form s{n.inputs[0], {scale->data<float>()[0], 0}};
-    if (zero != nullptr) {
-      s.params.zero_point = zero->type() == element_type::s8
-                                ? std::int32_t{zero->data<std::int8_t>()[0]}
-                                : std::int32_t{zero->data<std::uint8_t>()[0]};
-    }
-    all[n.outputs[0]] = std::move(s);
-  }
-  return all;
-}
-
-std::vector<float> real_values(const tensor& t, const detent::quant_params& p) {
-  std::vector<float> values(t.count());
-  if (t.type() == element_type::u8) {
-    detent::dequantize(t.data<std::uint8_t>(), values, p);
-  } else {
-    detent::dequantize(t.data<std::int8_t>(), values, p);
-  }
-  return values;
-}
-
-}  // namespace
-
 int compare(const compare_arguments& a) {
-  graph::model reference = graph::read_onnx(a.reference);
-  graph::model quantized = graph::read_onnx(a.quantized);
+  const graph::model reference = graph::read_onnx(a.reference);
+  const graph::model quantized = graph::read_onnx(a.quantized);
   const sample_set samples(reference, a.data, a.samples);
-  const std::size_t batch = batch_size(samples, 0);
-  const std::map<std::string, stored_form> forms = stored_forms(quantized);
-  require(reference.outputs.size() == quantized.outputs.size(), error_kind::shape_mismatch,
-          "the models have ", reference.outputs.size(), " and ", quantized.outputs.size(),
-          " outputs");
-  const std::vector<graph::value_info> outputs = reference.outputs;
-  graph::simplify(reference);
-  graph::fuse_activations(reference);
-  graph::executor float_executor(std::move(reference));
-  graph::executor integer_executor(graph::for_execution(std::move(quantized)));
-
-  std::map<std::string, difference> by_tensor;
-  std::vector<std::string> order;
-  std::vector<difference> by_output(outputs.size());
-  std::size_t agreed = 0;
-  std::size_t judged = 0;
-  progress bar("comparing", samples.size());
-  for (std::size_t at = 0; at < samples.size(); at += batch) {
-    const auto inputs = samples.batch(at, batch);
-    std::map<std::string, tensor> values;
-    const auto expected = float_executor.run(inputs, [&](const std::string& name, const tensor& t) {
-      if (t.type() == element_type::f32) {
-        values[name] = to_plain(t);
-      }
-    });
-    const auto actual = integer_executor.run(inputs, [&](const std::string& name, const tensor& t) {
-      const auto form = forms.find(name);
-      if (form == forms.end() || (t.type() != element_type::u8 && t.type() != element_type::s8)) {
-        return;
-      }
-      const auto original = values.find(form->second.value);
-      if (original == values.end() || original->second.count() != t.count()) {
-        return;
-      }
-      const auto [entry, added] = by_tensor.emplace(form->second.value, difference());
-      if (added) {
-        order.push_back(form->second.value);
-      }
-      const std::vector<float> real = real_values(to_plain(t), form->second.params);
-      entry->second.add(original->second.data<float>(), real);
-    });
-    const std::size_t real = (std::min)(batch, samples.size() - at);
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      require(expected[i].dims() == actual[i].dims() && expected[i].type() == actual[i].type(),
-              error_kind::shape_mismatch, "output '", outputs[i].name, "' is ",
-              to_string(expected[i].dims()), " in one model, ", to_string(actual[i].dims()),
-              " in the other");
-      if (expected[i].type() == element_type::f32) {
-        by_output[i].add(expected[i].data<float>(), actual[i].data<float>());
-      }
-    }
-    if (expected[0].type() == element_type::f32 && expected[0].count() % batch == 0) {
-      const score_rows first(expected, batch);
-      const score_rows second(actual, batch);
-      for (std::size_t i = 0; i < real; ++i) {
-        agreed += arg_max(first.data + i * first.columns, first.columns) ==
-                          arg_max(second.data + i * second.columns, second.columns)
-                      ? 1U
-                      : 0U;
-        ++judged;
-      }
-    }
-    bar.advance(at + real);
-  }
+  const model_comparison c = compare_models(reference, quantized, samples, batch_size(samples, 0));
   json_object tensors = json_object::array();
   json_object results = json_object::array();
-  const auto row = [&](json_object& list, const std::string& name, const difference& d) {
+  const auto row = [&](json_object& list, const std::string& name, const graph::signal_error& d) {
     if (a.json) {
       list.push_back(
           {{"name", name},
-           {"snr_db", std::isfinite(d.snr()) ? json_object(d.snr()) : json_object(nullptr)},
+           {"snr_db", std::isfinite(d.snr_db()) ? json_object(d.snr_db()) : json_object(nullptr)},
            {"cosine", d.cosine()},
            {"max_error", d.largest()}});
     } else {
-      std::printf("%9.2f %9.6f %12.6g  %s\n", d.snr(), d.cosine(), d.largest(), name.c_str());
+      std::printf("%9.2f %9.6f %12.6g  %s\n", d.snr_db(), d.cosine(), d.largest(), name.c_str());
     }
   };
   if (!a.json) {
     std::printf("   SNR dB    cosine    max error  tensor\n");
   }
-  for (const std::string& name : order) {
-    row(tensors, name, by_tensor.at(name));
+  for (const auto& [name, error] : c.tensors) {
+    row(tensors, name, error);
   }
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    row(results, (a.json ? "" : "output ") + outputs[i].name, by_output[i]);
+  for (const auto& [name, error] : c.outputs) {
+    row(results, (a.json ? "" : "output ") + name, error);
   }
   if (a.json) {
     print_json({{"tensors", tensors},
                 {"outputs", results},
-                {"agreement", percent(agreed, judged)},
+                {"agreement",
+                 c.judged > 0 ? json_object(percent(c.agreed, c.judged)) : json_object(nullptr)},
                 {"n", samples.size()}});
+  } else if (c.judged == 0) {
+    std::printf("agreement n/a n %zu\n", samples.size());  // no scores to rank
   } else {
-    std::printf("agreement %.2f n %zu\n", percent(agreed, judged), samples.size());
+    std::printf("agreement %.2f n %zu\n", percent(c.agreed, c.judged), samples.size());
   }
   return 0;
 }

@@ -5,6 +5,7 @@
 #define DETENT_CLI_COMMANDS_HPP
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,15 @@ struct quantize_arguments {
   std::vector<std::string> calibration;  // [NAME=]X.npy
   bool per_channel = true;
   std::size_t samples = 0;  // 0: all
-  std::string method = "minmax";
-  double percentile = 0.0;  // 0: the method's own
+  std::string approach = "static", format = "qdq", activations = "u8";
+  std::string method = "auto";           // an observer's name, or chosen by measuring
+  double percentile = 0.0;               // 0: the method's own
+  std::string bias_correction = "auto";  // where it is measured; else fast, full or none
+  std::size_t bits = 4;                  // this and the next two: of weight-only
+  std::int64_t block_size = 32;
+  std::string weight_algorithm = "rtn";
+  std::string report;  // HTML file; empty: none
+  std::string labels;  // of the calibration samples, for the report; may be empty
   bool json = false;
 };
 int quantize(const quantize_arguments& a);

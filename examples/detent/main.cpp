@@ -16,35 +16,6 @@
 
 namespace {
 
-/// An option whose other values belong to later releases: using one of them is wrong usage that
-/// says so.
-class choice {
- public:
-  choice(CLI::App& app, const std::string& flag, const std::string& available,
-         const std::vector<std::string>& later, const std::string& description)
-      : value_(available) {
-    std::string all = available;
-    for (const std::string& v : later) {
-      all += "|" + v;
-    }
-    app.add_option(flag, value_, description + " (" + all + ")")
-        ->check([flag, available, later](const std::string& v) -> std::string {
-          if (v == available) {
-            return {};
-          }
-          for (const std::string& l : later) {
-            if (v == l) {
-              return flag + " " + v + " is not part of this release; " + available + " is";
-            }
-          }
-          return "'" + v + "' is not a value of " + flag;
-        });
-  }
-
- private:
-  std::string value_;
-};
-
 /// The observers that can do what activations are quantized to: not all are made for every scheme.
 std::vector<std::string> methods() {
   std::vector<std::string> names;
@@ -57,6 +28,69 @@ std::vector<std::string> methods() {
     }
   }
   return names;
+}
+
+/// The approach and the format imply each other. 2 for combinations that do not exist.
+int check_approach(detent_cli::quantize_arguments& a, const CLI::Option& approach,
+                   const CLI::Option& format) {
+  const auto approach_of = [](const std::string& name) {
+    return name == "integerops" ? "dynamic" : name == "matmulnbits" ? "weight-only" : "static";
+  };
+  if (format.empty()) {
+    a.format = a.approach == "dynamic"       ? "integerops"
+               : a.approach == "weight-only" ? "matmulnbits"
+                                             : "qdq";
+  } else if (approach.empty()) {
+    a.approach = approach_of(a.format);
+  }
+  if (a.approach != approach_of(a.format)) {
+    std::fprintf(stderr, "detent: --approach %s has no --format %s\n", a.approach.c_str(),
+                 a.format.c_str());
+    return 2;
+  }
+  if (a.approach == "dynamic" && a.activations == "s8") {
+    std::fprintf(stderr,
+                 "detent: --approach dynamic has no --activations s8: DynamicQuantizeLinear makes "
+                 "uint8\n");
+    return 2;
+  }
+  if (!a.report.empty() && (a.report == a.output || a.report == a.model)) {
+    std::fprintf(stderr, "detent: --report %s would overwrite a model\n", a.report.c_str());
+    return 2;
+  }
+  if (!a.labels.empty() && a.report.empty()) {
+    std::fprintf(stderr, "detent: --labels is for --report\n");
+    return 2;
+  }
+  return 0;
+}
+
+/// "auto" chooses bias correction itself; other methods have none unless it is asked for. 2 for
+/// options that would have no effect.
+int check_method(detent_cli::quantize_arguments& a, const CLI::Option& method,
+                 const CLI::Option& correction) {
+  a.method = detent::detail::lower_case(a.method);
+  if (method.empty() && (!correction.empty() || a.percentile != 0.0)) {
+    a.method = a.percentile != 0.0 ? "percentile" : "minmax";
+  }
+  if (a.approach == "static" && a.method != "auto" && correction.empty()) {
+    a.bias_correction = "none";
+  }
+  if (a.approach == "static" && a.method == "auto" && !correction.empty()) {
+    std::fprintf(stderr, "detent: --method auto chooses --bias-correction itself\n");
+    return 2;
+  }
+  if (a.percentile != 0.0 && a.method.find("percentile") == std::string::npos) {
+    std::fprintf(stderr, "detent: --method %s has no --percentile\n", a.method.c_str());
+    return 2;
+  }
+  if ((a.approach == "dynamic" && a.bias_correction == "full") ||
+      (a.approach == "weight-only" && !correction.empty() && a.bias_correction != "none")) {
+    std::fprintf(stderr, "detent: --approach %s has no --bias-correction %s\n", a.approach.c_str(),
+                 a.bias_correction.c_str());
+    return 2;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -77,40 +111,68 @@ int main(int argc, char** argv) {
       ->required();
   quantize_command->add_option("--calib", quantize.calibration,
                                "[NAME=]X.npy: samples of an input, first axis = samples");
-  const choice approach(*quantize_command, "--approach", "static", {"dynamic"},
-                        "When ranges are taken");
-  const choice format(*quantize_command, "--format", "qdq", {"qoperator", "integerops"},
-                      "How the model is written");
-  const choice activations(*quantize_command, "--activations", "u8", {"s8"}, "Type of activations");
-  quantize_command
-      ->add_option("--method", quantize.method,
-                   "How ranges of activations are found (minmax|percentile|kl|mse|isotone|...)")
-      ->check([](const std::string& v) -> std::string {
-        std::string all;
-        for (const std::string& name : methods()) {
-          if (name == detent::detail::lower_case(v)) {
-            return {};
-          }
-          all += (all.empty() ? "" : ", ") + name;
-        }
-        return "'" + v + "' is not a value of --method; there are " + all;
-      });
+  CLI::Option* approach =
+      quantize_command
+          ->add_option("--approach", quantize.approach,
+                       "When ranges of activations are taken: from samples (static), in each run "
+                       "(dynamic), or never (weight-only)")
+          ->check(CLI::IsMember({"static", "dynamic", "weight-only"}));
+  CLI::Option* format =
+      quantize_command
+          ->add_option("--format", quantize.format,
+                       "How the model is written (static: qdq|qoperator, dynamic: integerops, "
+                       "weight-only: matmulnbits)")
+          ->check(CLI::IsMember({"qdq", "qoperator", "integerops", "matmulnbits"}));
+  quantize_command->add_option("--activations", quantize.activations, "Type of activations")
+      ->check(CLI::IsMember({"u8", "s8"}));
+  CLI::Option* method =
+      quantize_command
+          ->add_option(
+              "--method", quantize.method,
+              "How ranges of activations are found (minmax|percentile|kl|mse|isotone|...); auto "
+              "measures what is best, with equalization and bias correction; it is the "
+              "default unless --bias-correction is given")
+          ->check([](const std::string& v) -> std::string {
+            std::string all = "auto";
+            if (detent::detail::lower_case(v) == all) {
+              return {};
+            }
+            for (const std::string& name : methods()) {
+              if (name == detent::detail::lower_case(v)) {
+                return {};
+              }
+              all += ", " + name;
+            }
+            return "'" + v + "' is not a value of --method; there are " + all;
+          });
   quantize_command
       ->add_option("--percentile", quantize.percentile,
                    "Share of the values that --method percentile keeps, in percent")
       ->check(CLI::Range(50.0001, 100.0));
-  const choice correction(*quantize_command, "--bias-correction", "none", {"fast", "full"},
-                          "Whether biases make up for rounding");
+  CLI::Option* correction = quantize_command
+                                ->add_option("--bias-correction", quantize.bias_correction,
+                                             "Whether biases make up for rounding")
+                                ->check(CLI::IsMember({"none", "fast", "full"}));
   std::string granularity = "per-channel";
   quantize_command
       ->add_option("--granularity", granularity, "Weight scales (per-channel|per-tensor)")
       ->check(CLI::IsMember({"per-channel", "per-tensor"}));
   quantize_command->add_option("--samples", quantize.samples, "Use only the first N samples")
       ->check(CLI::PositiveNumber);
-  std::string report;
-  quantize_command->add_option("--report", report, "HTML report")->check([](const std::string&) {
-    return std::string("--report is not part of this release");
-  });
+  quantize_command->add_option("--bits", quantize.bits, "Of weights (weight-only)")
+      ->check(CLI::IsMember({4, 8}));
+  quantize_command
+      ->add_option("--block-size", quantize.block_size,
+                   "Weights that share a scale (weight-only): 16, 32, 64, 128, 256; 0: as many as "
+                   "there can be")
+      ->check(CLI::IsMember({0, 16, 32, 64, 128, 256}));
+  quantize_command
+      ->add_option("--weight-algorithm", quantize.weight_algorithm,
+                   "How weights are rounded (weight-only); gptq and awq need --calib")
+      ->check(CLI::IsMember({"rtn", "gptq", "awq", "hqq"}));
+  quantize_command->add_option("--report", quantize.report, "HTML page about the result");
+  quantize_command->add_option("--labels", quantize.labels,
+                               "Y.npy: one integer for each calibration sample, for the report");
 
   detent_cli::eval_arguments eval;
   CLI::App* eval_command = app.add_subcommand("eval", "Measures top-1 and top-5 accuracy");
@@ -174,6 +236,12 @@ int main(int argc, char** argv) {
 
   try {
     if (quantize_command->parsed()) {
+      if (const int code = check_approach(quantize, *approach, *format); code != 0) {
+        return code;
+      }
+      if (const int code = check_method(quantize, *method, *correction); code != 0) {
+        return code;
+      }
       quantize.per_channel = granularity == "per-channel";
       quantize.json = json;
       return detent_cli::quantize(quantize);

@@ -333,34 +333,71 @@ class replacement_file {
 
 }  // namespace npy
 
+/// A .npy file whose elements are read when they are asked for: memory does not grow with the
+/// number of samples in it. Throws as read_npy() does.
+class npy_file {
+ public:
+  explicit npy_file(std::string path) : path_(std::move(path)) {
+    std::error_code failure;
+    const bool exists = std::filesystem::exists(path_, failure);
+    npy::require(exists, npy::error_kind::io, path_,
+                 "does not exist, or its folder is not accessible");
+    const bool is_file = std::filesystem::is_regular_file(path_, failure);
+    npy::require(is_file, npy::error_kind::io, path_, "is not a regular file");
+    std::uint64_t left = std::filesystem::file_size(path_, failure);
+    file_.open(path_, std::ios::binary);
+    npy::require(!failure && file_.is_open(), npy::error_kind::io, path_, "could not be opened");
+    const std::string text = npy::read_header_text(file_, path_, left);
+    header_ = npy::header_parser(path_, text).parse();
+    const auto bytes = npy::data_bytes(header_);
+    npy::require(bytes.has_value(), npy::error_kind::bad_file, path_, "shape ",
+                 detent::graph::to_string(header_.dims), " has too many elements");
+    npy::require(*bytes == left, npy::error_kind::bad_file, path_, "holds ", left,
+                 " bytes of elements, shape ", detent::graph::to_string(header_.dims), " of ",
+                 detent::graph::name(header_.type), " needs ", *bytes);
+    bytes_ = static_cast<std::size_t>(*bytes);
+    first_ = file_.tellg();
+  }
+
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] npy::element_type type() const noexcept { return header_.type; }
+  [[nodiscard]] const detent::graph::shape& dims() const noexcept { return header_.dims; }
+
+  [[nodiscard]] detent::graph::tensor read() {
+    return read(0, detent::graph::tensor::allocate(header_.type, header_.dims));
+  }
+  /// Entries first .. first + count of the first dimension, which has them.
+  [[nodiscard]] detent::graph::tensor read_samples(std::size_t first, std::size_t count) {
+    detent::graph::shape dims = header_.dims;
+    const std::size_t size = bytes_ / static_cast<std::size_t>(dims[0]);
+    dims[0] = static_cast<std::int64_t>(count);
+    return read(first * size, detent::graph::tensor::allocate(header_.type, std::move(dims)));
+  }
+
+ private:
+  [[nodiscard]] detent::graph::tensor read(std::size_t offset, detent::graph::tensor t) {
+    file_.clear();
+    file_.seekg(first_ + static_cast<std::streamoff>(offset));
+    npy::read_bytes(file_, path_, reinterpret_cast<char*>(t.mutable_raw()), t.bytes());
+    if (header_.type == npy::element_type::boolean) {
+      for (const std::byte b : std::span(t.raw(), t.bytes())) {
+        npy::require(b <= std::byte{1}, npy::error_kind::bad_file, path_,
+                     "has an element of type bool that is ", static_cast<unsigned>(b));
+      }
+    }
+    return t;
+  }
+
+  std::string path_;
+  std::ifstream file_;
+  npy::header header_;
+  std::size_t bytes_ = 0;
+  std::streampos first_;
+};
+
 /// Reads a .npy file of version 1.0, 2.0 or 3.0 in C order.
 [[nodiscard]] inline detent::graph::tensor read_npy(const std::string& path) {
-  using npy::error_kind;
-  std::error_code failure;
-  const bool exists = std::filesystem::exists(path, failure);
-  npy::require(exists, error_kind::io, path, "does not exist, or its folder is not accessible");
-  const bool is_file = std::filesystem::is_regular_file(path, failure);
-  npy::require(is_file, error_kind::io, path, "is not a regular file");
-  std::uint64_t left = std::filesystem::file_size(path, failure);
-  std::ifstream file(path, std::ios::binary);
-  npy::require(!failure && file.is_open(), error_kind::io, path, "could not be opened");
-  const std::string text = npy::read_header_text(file, path, left);
-  npy::header h = npy::header_parser(path, text).parse();
-  const auto bytes = npy::data_bytes(h);
-  npy::require(bytes.has_value(), error_kind::bad_file, path, "shape ",
-               detent::graph::to_string(h.dims), " has too many elements");
-  npy::require(*bytes == left, error_kind::bad_file, path, "holds ", left,
-               " bytes of elements, shape ", detent::graph::to_string(h.dims), " of ",
-               detent::graph::name(h.type), " needs ", *bytes);
-  detent::graph::tensor t = detent::graph::tensor::allocate(h.type, std::move(h.dims));
-  npy::read_bytes(file, path, reinterpret_cast<char*>(t.mutable_raw()), *bytes);
-  if (h.type == npy::element_type::boolean) {
-    for (const std::byte b : std::span(t.raw(), t.bytes())) {
-      npy::require(b <= std::byte{1}, error_kind::bad_file, path,
-                   "has an element of type bool that is ", static_cast<unsigned>(b));
-    }
-  }
-  return t;
+  return npy_file(path).read();
 }
 
 /// Writes a .npy file of version 1.0. If that fails, a file that was there stays as it was.

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,14 +74,14 @@ class sample_set {
     for (const std::string& file : files) {
       const auto [name, path] = split(m, file);
       const value_info& input = find_input(m, name, path);
-      tensor t = read_npy(path);
-      check(input, t, path);
-      const std::size_t count = static_cast<std::size_t>(t.dim(0));
+      auto file_of_samples = std::make_unique<npy_file>(path);
+      check(input, *file_of_samples);
+      const std::size_t count = static_cast<std::size_t>(file_of_samples->dims()[0]);
       require(count_ == 0 || count_ == count, error_kind::shape_mismatch, path, " has ", count,
               " samples, the file before it ", count_);
       count_ = count;
-      require(inputs_.emplace(name, std::move(t)).second, error_kind::invalid_argument, "input '",
-              name, "' is given twice");
+      require(inputs_.emplace(name, std::move(file_of_samples)).second,
+              error_kind::invalid_argument, "input '", name, "' is given twice");
       if (!input.dims.empty() && input.dims[0] > 0) {
         fixed_batch_ = static_cast<std::size_t>(input.dims[0]);
       }
@@ -111,18 +112,19 @@ class sample_set {
   [[nodiscard]] std::map<std::string, tensor> batch(std::size_t at, std::size_t batch_size) const {
     std::map<std::string, tensor> inputs;
     const std::size_t real = (std::min)(batch_size, count_ - at);
-    for (const auto& [name, t] : inputs_) {
+    for (const auto& [name, file] : inputs_) {
+      tensor t = file->read_samples(first_ + at, real);
       if (real == batch_size) {
-        inputs[name] = slice_samples(t, first_ + at, batch_size);
+        inputs[name] = std::move(t);
         continue;
       }
-      const std::size_t size = t.bytes() / static_cast<std::size_t>(t.dim(0));
+      const std::size_t size = t.bytes() / real;
       shape dims = t.dims();
       dims[0] = static_cast<std::int64_t>(batch_size);
       tensor padded = tensor::allocate(t.type(), dims);
       for (std::size_t i = 0; i < batch_size; ++i) {
-        const std::size_t from = first_ + at + (std::min)(i, real - 1);
-        std::memcpy(padded.mutable_raw() + i * size, t.raw() + from * size, size);
+        std::memcpy(padded.mutable_raw() + i * size, t.raw() + (std::min)(i, real - 1) * size,
+                    size);
       }
       inputs[name] = std::move(padded);
     }
@@ -162,23 +164,27 @@ class sample_set {
                           "detent: " + path + ": the model has no input '" + name + "'");
   }
 
-  static void check(const value_info& input, const tensor& t, const std::string& path) {
-    require(input.type == t.type(), error_kind::invalid_argument, path, " holds ",
-            detent::graph::name(t.type()), ", input '", input.name, "' is ",
+  static void check(const value_info& input, const npy_file& file) {
+    const shape& dims = file.dims();
+    require(input.type == file.type(), error_kind::invalid_argument, file.path(), " holds ",
+            detent::graph::name(file.type()), ", input '", input.name, "' is ",
             detent::graph::name(input.type));
-    require(t.rank() > 0, error_kind::shape_mismatch, path, " is a single value, not samples");
+    require(!dims.empty(), error_kind::shape_mismatch, file.path(),
+            " is a single value, not samples");
+    require(dims[0] > 0, error_kind::invalid_argument, file.path(), " holds no samples");
     if (!input.has_shape) {
       return;
     }
-    bool same = input.dims.size() == t.rank();
-    for (std::size_t i = 1; same && i < t.rank(); ++i) {
-      same = input.dims[i] < 0 || input.dims[i] == t.dim(i);
+    bool same = input.dims.size() == dims.size();
+    for (std::size_t i = 1; same && i < dims.size(); ++i) {
+      same = input.dims[i] < 0 || input.dims[i] == dims[i];
     }
-    require(same, error_kind::shape_mismatch, path, " has shape ", to_string(t.dims()), ", input '",
-            input.name, "' ", to_string(input.dims), " (first axis = samples, -1: any)");
+    require(same, error_kind::shape_mismatch, file.path(), " has shape ", to_string(dims),
+            ", input '", input.name, "' ", to_string(input.dims),
+            " (first axis = samples, -1: any)");
   }
 
-  std::map<std::string, tensor> inputs_;
+  std::map<std::string, std::unique_ptr<npy_file>> inputs_;  // read sample by sample
   std::size_t count_ = 0;
   std::size_t first_ = 0;
   std::size_t fixed_batch_ = 0;

@@ -67,8 +67,9 @@ def node(op, inputs, outputs, name=""):
     return ins + outs + field(3, name) + field(4, op)
 
 
-def model(nodes, inputs, outputs):
+def model(nodes, inputs, outputs, constants=()):
     graph = b"".join(field(1, n) for n in nodes) + field(2, "g")
+    graph += b"".join(field(5, t) for t in constants)
     graph += b"".join(field(11, v) for v in inputs) + b"".join(field(12, v) for v in outputs)
     return field(1, 8) + field(7, graph) + field(8, field(2, 17))
 
@@ -276,8 +277,86 @@ class CommandLine(unittest.TestCase):
         self.assertTrue(any(a["clipped_fraction"] > 0.01 for a in narrow["activations"]))
         self.assertTrue(all(a["clipped_fraction"] == 0 for a in wide["activations"]))
 
+    def test_forms(self):
+        """Every form has the accuracy of the network, and the operators that are its own."""
+        out = self.folder / "out.onnx"
+        for arguments, operator in ((["--format", "qdq"], "QuantizeLinear"), (["--format", "qoperator"], "QLinearConv"),
+                                    (["--approach", "dynamic"], "ConvInteger"),
+                                    (["--format", "integerops"], "DynamicQuantizeLinear"),
+                                    (["--approach", "weight-only", "--bits", "8"], "com.microsoft.MatMulNBits")):
+            for activations in ("u8", "s8"):
+                if activations == "s8" and operator not in ("QuantizeLinear", "QLinearConv"):
+                    continue
+                with self.subTest(arguments=arguments, activations=activations):
+                    self.works(*self.quantize(*arguments, *(["--activations", "s8"] if activations == "s8" else []), output=out))
+                    facts = json.loads(self.works("inspect", out, "--json"))
+                    self.assertIn(operator, [o["operator"] for o in facts["operators"]])
+                    accuracy = float(self.works(*self.evaluate(model=out)).splitlines()[-1].split()[1])
+                    self.assertGreaterEqual(accuracy, 98.0)
+                    compared = json.loads(self.works("compare", MODEL, out, "--data", IMAGES, "--json"))
+                    self.assertGreater(compared["outputs"][0]["snr_db"], 25)
+        # Without samples.
+        self.works("quantize", MODEL, "-o", out, "--approach", "dynamic")
+        self.works("quantize", MODEL, "-o", out, "--approach", "weight-only", "--weight-algorithm", "hqq")
+        self.fails(["samples"], "quantize", MODEL, "-o", out, "--approach", "weight-only", "--weight-algorithm", "awq")
+
+    def test_the_default_is_no_worse_than_minmax(self):
+        """By what the model returns for the samples that both were calibrated with."""
+        snr = {}
+        for granularity in ("per-channel", "per-tensor"):
+            for name, arguments in (("default", []), ("minmax", ["--method", "minmax"])):
+                out = self.folder / "out.onnx"
+                facts = json.loads(self.works(*self.quantize("--json", "--granularity", granularity, *arguments, output=out)))
+                self.assertEqual(len(facts["steps"]) > 5, name == "default")
+                compared = json.loads(self.works("compare", MODEL, out, "--data", CALIBRATION, "--samples", "0:64", "--json"))
+                snr[name] = compared["outputs"][0]["snr_db"]
+            self.assertGreaterEqual(snr["default"], snr["minmax"])
+
+    def test_bias_correction(self):
+        plain, corrected = self.folder / "plain.onnx", self.folder / "corrected.onnx"
+        self.works(*self.quantize("--bias-correction", "none", output=plain))
+        for kind in ("fast", "full"):
+            self.works(*self.quantize("--bias-correction", kind, output=corrected))
+            self.assertNotEqual(plain.read_bytes(), corrected.read_bytes())
+            accuracy = float(self.works(*self.evaluate(model=corrected)).splitlines()[-1].split()[1])
+            self.assertGreaterEqual(accuracy, 98.0)
+
+    def test_report(self):
+        page = self.folder / "report.html"
+        labels = self.array("labels.npy", np.zeros(100, np.int64))
+        for arguments in ([], ["--method", "kl"], ["--format", "qoperator"], ["--approach", "dynamic"]):
+            with self.subTest(arguments=arguments):
+                self.works(*self.quantize("--report", page, "--labels", labels, *arguments))
+                text = page.read_text()
+                self.assertTrue(text.startswith("<!DOCTYPE html>"))
+                self.assertIn("logits", text)
+                self.assertNotIn("http://", text.replace("http://www.w3.org/", ""))
+                page.unlink()
+        self.fails(["--calib"], "quantize", MODEL, "-o", self.folder / "x.onnx", "--approach", "dynamic", "--report", page)
+        missing = self.folder / "missing" / "report.html"
+        self.fails([missing], *self.quantize("--report", missing))
+
+    def test_open_sizes_and_batches_that_samples_do_not_fill(self):
+        """A window larger than 1 over sizes that are left open; a batch of 4 with 6 samples, of which none counts twice."""
+        weights = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3) - 4
+        tensor = field(1, 1) + field(1, 1) + field(1, 3) + field(1, 3) + field(2, 1) + field(8, b"w") + field(9, weights.tobytes())
+        out = self.folder / "out.onnx"
+        for batch, height in (("N", "H"), (4, 8)):
+            net = model([node("Conv", ["x", "w"], ["y"])], [value_info("x", batch, 1, height, 8)],
+                        [value_info("y", batch, 1, "OH", 6)], [tensor])
+            path = self.write("net.onnx", net)
+            images = np.random.default_rng(1).uniform(-1, 1, (6, 1, 8, 8)).astype(np.float32)
+            images[5] = 100  # in the last batch, which is not full
+            data = self.array("images.npy", images)
+            facts = json.loads(self.works(*self.quantize("--json", "--method", "minmax", model=path, calib=data, output=out)))
+            (scale,) = [a["scale"] for a in facts["activations"] if a["tensor"] == "x"]
+            self.assertEqual(scale > 0.1, batch == "N")
+            self.works("compare", path, out, "--data", data)
+
     def test_calibration_that_is_wrong(self):
         out = self.folder / "out.onnx"
+        self.fails(["empty.npy", "no samples"],
+                   *self.quantize(calib=self.array("empty.npy", np.zeros((0, 1, 8, 8), np.float32)), output=out))
         self.fails(["--calib"], "quantize", MODEL, "-o", out)
         images = np.load(CALIBRATION)
         for value in (np.nan, np.inf, -np.inf):
@@ -285,6 +364,20 @@ class CommandLine(unittest.TestCase):
             bad[3, 0, 2, 2] = value
             self.fails(["'image'", "sample 4"], *self.quantize(calib=self.array("bad.npy", bad), output=out))
         self.assertFalse(out.exists())
+
+    def test_links_and_devices_stay(self):
+        real, link = self.folder / "real.onnx", self.folder / "link.onnx"
+        real.write_bytes(b"older")
+        link.symlink_to(real)
+        self.works(*self.quantize("--method", "minmax", output=link))
+        self.assertTrue(link.is_symlink())
+        self.assertGreater(real.stat().st_size, 1000)
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+        self.works(*self.quantize("--method", "minmax", output=pipe))
+        self.assertEqual(len(reader.communicate(timeout=60)[0]), real.stat().st_size)
+        self.assertFalse(pipe.is_file())
 
     def test_output_that_cannot_be_written(self):
         missing = self.folder / "missing" / "out.onnx"
@@ -440,13 +533,21 @@ class CommandLine(unittest.TestCase):
         self.wrong_usage(["--threads"], *self.evaluate("--threads", "0"))
         self.wrong_usage(["--threads"], *self.evaluate("--threads", "many"))
         self.wrong_usage(["--granularity"], *self.quantize("--granularity", "per-group"))
-        for option, values in (("--approach", ["dynamic", "x"]), ("--format", ["qoperator", "integerops"]),
-                               ("--activations", ["s8"]), ("--method", ["entropy", ""]),
-                               ("--percentile", ["0", "101"]),
-                               ("--bias-correction", ["fast", "full"]), ("--report", ["report.html"])):
+        for option, values in (("--approach", ["x"]), ("--format", ["onnx", "QDQ"]), ("--activations", ["u4"]),
+                               ("--method", ["entropy", ""]), ("--percentile", ["0", "101"]),
+                               ("--bias-correction", ["some"]), ("--bits", ["3"]), ("--block-size", ["24"]),
+                               ("--weight-algorithm", ["best"])):
             for value in values:
                 with self.subTest(option=option, value=value):
                     self.wrong_usage([option], *self.quantize(option, value))
+        self.wrong_usage(["dynamic", "qdq"], *self.quantize("--approach", "dynamic", "--format", "qdq"))
+        self.wrong_usage(["static", "integerops"], *self.quantize("--approach", "static", "--format", "integerops"))
+        self.wrong_usage(["dynamic", "s8"], *self.quantize("--approach", "dynamic", "--activations", "s8"))
+        self.wrong_usage(["--labels", "--report"], *self.quantize("--labels", LABELS))
+        self.wrong_usage(["overwrite"], *self.quantize("--report", self.folder / "out.onnx"))
+        self.wrong_usage(["auto", "--bias-correction"], *self.quantize("--method", "auto", "--bias-correction", "full"))
+        self.wrong_usage(["mse", "--percentile"], *self.quantize("--method", "mse", "--percentile", "99"))
+        self.wrong_usage(["dynamic", "full"], *self.quantize("--approach", "dynamic", "--bias-correction", "full"))
         self.assertEqual(list(self.folder.iterdir()), [])
 
     def test_help_and_version(self):

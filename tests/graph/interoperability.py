@@ -143,15 +143,18 @@ def spectra(seed, count):
     return (bands + random.normal(0, 1, bands.shape)).astype(np.float32)
 
 
-def load_models(shared):
-    """Name, file, samples for calibration, samples to judge by."""
+def load_models(shared, times=1):
+    """Name, file, samples for calibration, samples to judge by. Of what is made here, `times` as many."""
     kws = kws_features(shared)
-    images = smooth_images
+
+    def images(seed, count, *rest):
+        return smooth_images(seed, times * count, *rest)
+
     models = [
         ("kws", "kws_dscnn_mlperf", kws[:100], kws),
         ("resnet8", "resnet8_cifar10_mlperf", images(1, 16, 3, 32, 32, 0, 255), images(2, 64, 3, 32, 32, 0, 255)),
         ("mnist8", "mnist8_opset13", images(3, 16, 1, 28, 28, 0, 255), images(4, 64, 1, 28, 28, 0, 255)),
-        ("autoencoder", "ad_autoencoder_mlperf", spectra(5, 32), spectra(6, 64)),
+        ("autoencoder", "ad_autoencoder_mlperf", spectra(5, 32 * times), spectra(6, 64 * times)),
         ("ultraface", "ultraface_slim_320", images(7, 4, 3, 240, 320, -1, 1), images(8, 4, 3, 240, 320, -1, 1)),
         ("yunet", "yunet_n_320_320", images(9, 4, 3, 320, 320, 0, 255), images(10, 4, 3, 320, 320, 0, 255)),
     ]
@@ -272,7 +275,7 @@ class Table:
 
     def __init__(self):
         self.failures = []
-        print(f"{'model':30} {'outputs':>7} {'values':>8} {'equal %':>8} {'<= 1 step %':>11} {'most steps':>10}")
+        print(f"{'model':36} {'outputs':>7} {'values':>8} {'equal %':>8} {'<= 1 step %':>11} {'most steps':>10}")
 
     def fail(self, message):
         self.failures.append(message)
@@ -288,7 +291,7 @@ class Table:
             if not error <= worst:
                 worst, where = float(error), name
         values = sum(v.size for v in expected.values())
-        print(f"{label:30} {len(expected):7} {values:8}   largest error / largest value {worst:.2e}")
+        print(f"{label:36} {len(expected):7} {values:8}   largest error / largest value {worst:.2e}")
         if not worst <= limit:
             self.fail(f"{label}: error of {worst:.2e} in output {where}, allowed is {limit}")
 
@@ -311,7 +314,7 @@ class Table:
                 self.fail(f"{label}: only {100 * (distance <= 1.01).mean():.2f} % of output {name} "
                           "are within a step")
         all_of_them = np.concatenate(distances)
-        print(f"{label:30} {len(distances):7} {all_of_them.size:8} {100 * (all_of_them < 0.01).mean():8.2f} "
+        print(f"{label:36} {len(distances):7} {all_of_them.size:8} {100 * (all_of_them < 0.01).mean():8.2f} "
               f"{100 * (all_of_them <= 1.01).mean():11.3f} {all_of_them.max():10.2f}")
 
     def compare_layers(self, label, model, tool, feeds):
@@ -319,7 +322,7 @@ class Table:
         feeds = {k: v[:16] for k, v in feeds.items()}
         layers = Layers(model, tool.folder)
         values, unequal, wrong = layers.differences(feeds, tool.run(layers.path, feeds))
-        print(f"{label:30} {len(layers.scales):7} {values:8}   quantized values: {unequal} not as in real arithmetic, "
+        print(f"{label:36} {len(layers.scales):7} {values:8}   quantized values: {unequal} not as in real arithmetic, "
               f"{wrong} of them not by a tie")
         if wrong:
             self.fail(f"{label}: {wrong} quantized values differ from real arithmetic, and not by a tie")
@@ -327,7 +330,7 @@ class Table:
     def compare_top1(self, label, actual, expected, least):
         a, e = (next(iter(outputs.values())) for outputs in (actual, expected))
         same = (a.argmax(1) == e.argmax(1)).mean()
-        print(f"{label:30} top-1 agreement {100 * same:.2f} %")
+        print(f"{label:36} top-1 agreement {100 * same:.2f} %")
         if same < least:
             self.fail(f"{label}: top-1 agrees on {100 * same:.2f} %, expected is {100 * least} %")
 
@@ -337,6 +340,9 @@ class Table:
         return 1 if self.failures else 0
 
 
+FORMS = [("qdq", "u8"), ("qdq", "s8"), ("qoperator", "u8"), ("qoperator", "s8"), ("integerops", "u8")]
+
+
 def check_model(tool, table, name, model, calibration, samples, top1=None):
     """The model as it is, and as we quantize it, in both programs."""
     feeds = with_input_name(model, samples)
@@ -344,23 +350,29 @@ def check_model(tool, table, name, model, calibration, samples, top1=None):
     table.compare_float(f"{name} float32", tool.run(model, feeds), expected)
 
     calibration_files = tool.save("calibration", with_input_name(model, calibration))
-    for granularity in ("per-channel", "per-tensor"):
-        quantized = tool.folder / f"{name}.{granularity}.onnx"
-        calib = [a for text in calibration_files for a in ("--calib", text)]
-        tool("quantize", model, "-o", quantized, "--granularity", granularity, *calib)
-        onnx.checker.check_model(str(quantized), full_check=True)
+    calib = [a for text in calibration_files for a in ("--calib", text)]
+    for granularity, (format, activations) in itertools.product(("per-channel", "per-tensor"), FORMS):
+        label = f"{name} {format} {activations} {granularity}"
+        quantized = tool.folder / (label.replace(" ", ".") + ".onnx")
+        # What the tool chooses by itself, and plain ranges: the arithmetic is the same.
+        method = [] if (granularity, format, activations) == ("per-channel", "qdq", "u8") else ["--method", "minmax"]
+        tool("quantize", model, "-o", quantized, "--granularity", granularity, "--format", format, "--activations",
+             activations, *method, *calib)
+        if format == "qdq":  # com.microsoft has no schemas there
+            onnx.checker.check_model(str(quantized), full_check=True)
         judge = run_ort(quantized, feeds)  # it must run the file as it is
         own = tool.run(quantized, feeds)
         if not has_vnni():
-            print(f"{name} {granularity}: not compared, ONNX Runtime saturates on this processor")
+            print(f"{label}: not compared, ONNX Runtime saturates on this processor")
             continue
         exposed, logits = expose_logits(quantized, tool.folder)
         if logits:
             own, judge = tool.run(exposed, feeds), run_ort(exposed, feeds)
-        table.compare_quantized(f"{name} {granularity}", exposed, own, judge, logits)
-        table.compare_layers(f"{name} {granularity}", quantized, tool, feeds)
+        table.compare_quantized(label, exposed, own, judge, logits)
+        if format == "qdq" and activations == "u8":
+            table.compare_layers(label, quantized, tool, feeds)
         if top1 is not None:
-            table.compare_top1(f"{name} {granularity}", own, judge, top1)
+            table.compare_top1(label, own, judge, top1)
 
 
 def digits(tool, table, options):

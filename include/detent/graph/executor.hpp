@@ -268,6 +268,7 @@ inline void require_supported(const model& m,
   for (const auto& [name, t] : m.initializers) {
     known[name] = t;
   }
+  bool is_open = false;
   for (const value_info& v : m.inputs) {
     const auto given = input_dims.find(v.name);
     if (given == input_dims.end() && !v.has_shape) {
@@ -275,6 +276,7 @@ inline void require_supported(const model& m,
     }
     shape dims = given != input_dims.end() ? given->second : v.dims;
     for (std::int64_t& d : dims) {
+      is_open = is_open || d < 0;
       d = d < 0 ? 1 : d;
     }
     known[v.name] = tensor(v.type, dims);
@@ -323,6 +325,11 @@ inline void require_supported(const model& m,
       }
     } catch (const value_unknown&) {
       continue;
+    } catch (const error&) {
+      // A model may not have sizes of 1 where it leaves them open: what comes of them is unknown.
+      if (!is_open) {
+        throw;
+      }
     }
   }
   return known;

@@ -3,13 +3,14 @@
 // becomes one operator on 8-bit tensors. What has no integer form keeps its float operator between
 // its Q and DQ nodes.
 //
-//   operator                          becomes                      arithmetic
-//   Conv, Gemm, MatMul (+Relu, Clip)  detent.QLinearConv/Gemm      exact 32-bit sums, one
-//   requantization Add, Sub, Mul, Div (+Relu, Clip)  detent.QLinearAdd ...        float, element by
-//   element activations, changes of scale     detent.Lookup                a table of all 256
-//   values averages                          detent.QLinear...Average...  exact 32-bit sums Concat
-//   detent.QLinearConcat         tables where scales differ Reshape, Transpose, MaxPool ...
-//   themselves, on 8-bit tensors none
+//   Conv, Gemm, MatMul (+Relu, Clip)    detent.QLinearConv, detent.QLinearGemm
+//                                       exact 32-bit sums, one requantization
+//   Add, Sub, Mul, Div (+Relu, Clip)    detent.QLinearAdd ...
+//                                       in float, element by element
+//   activations, changes of scale       detent.Lookup: a table of all 256 values
+//   averages                            detent.QLinearAveragePool ...: exact 32-bit sums
+//   Concat                              detent.QLinearConcat: tables where scales differ
+//   Reshape, Transpose, MaxPool ...     themselves, on 8-bit tensors
 #ifndef DETENT_GRAPH_LOWER_HPP
 #define DETENT_GRAPH_LOWER_HPP
 
@@ -17,6 +18,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -58,12 +60,19 @@ struct quantized_value {
   std::int64_t axis = 0;
 };
 
+/// Whose operators the integer form is made of.
+enum class integer_operators : std::uint8_t {
+  detent,  // for execution: everything there is a kernel for
+  onnx,    // for files: ONNX's own and those of com.microsoft; what they lack stays as it is
+};
+
 class lowering {
  public:
-  explicit lowering(model& m) : m_(m), known_(infer_shapes(m)) {}
+  explicit lowering(model& m, integer_operators form = integer_operators::detent)
+      : m_(m), for_files_(form == integer_operators::onnx), known_(infer_shapes(m)) {}
 
   void run() {
-    m_.opsets["detent"] = 1;
+    m_.opsets[for_files_ ? "com.microsoft" : "detent"] = 1;
     bool changed = true;
     while (changed) {
       changed = false;
@@ -78,6 +87,10 @@ class lowering {
     links_ = nullptr;
     remove_unused(m_);
     sort_and_check(m_);
+    if (for_files_ && std::none_of(m_.nodes.begin(), m_.nodes.end(),
+                                   [](const node& n) { return n.domain == "com.microsoft"; })) {
+      m_.opsets.erase("com.microsoft");
+    }
   }
 
  private:
@@ -171,7 +184,13 @@ class lowering {
     std::vector<std::size_t> absorbed;  // nodes that become part of the lowered one
   };
 
-  [[nodiscard]] destination find_destination(std::size_t i) const {
+  /// The zero point of a QuantizeLinear.
+  [[nodiscard]] std::string output_zero_point(std::size_t q) {
+    const node& n = m_.nodes[q];
+    return zero_point_of({n.outputs[0], n.inputs[1], input_or_none(n, 2), element_type::u8});
+  }
+
+  [[nodiscard]] destination find_destination(std::size_t i) {
     destination d;
     d.output = m_.nodes[i].outputs[0];
     const std::size_t next = sole_consumer(m_, *links_, i);
@@ -186,30 +205,74 @@ class lowering {
     const std::size_t q = sole_quantizer(d.output);
     if (q != links::none) {
       d.scale = m_.nodes[q].inputs[1];
-      d.zero_point = input_or_none(m_.nodes[q], 2);
       d.output = m_.nodes[q].outputs[0];
+      d.zero_point = output_zero_point(q);
       d.absorbed.push_back(q);
     }
     return d;
   }
 
+  [[nodiscard]] static grid levels_of(element_type t) {
+    return t == element_type::s8 ? full_grid<std::int8_t> : full_grid<std::uint8_t>;
+  }
+  [[nodiscard]] element_type output_type(const destination& d) const {
+    return d.zero_point.empty() ? element_type::u8 : constant(d.zero_point)->type();
+  }
+
+  /// The clamp of a quantized destination, in its steps.
+  [[nodiscard]] grid quantized_bounds(const destination& d) const {
+    const quant_params p = params(d.scale, d.zero_point);
+    const grid levels = levels_of(output_type(d));
+    return {reference::quantize(d.bounds->lower, p, levels),
+            reference::quantize(d.bounds->upper, p, levels)};
+  }
+
+  /// Whether the operators at hand can make the destination: those of files have 8-bit outputs, and
+  /// no clamp but that of the type.
+  [[nodiscard]] bool can_express(const destination& d) const {
+    return !for_files_ ||
+           (!d.scale.empty() && (!d.bounds || quantized_bounds(d) == levels_of(output_type(d))));
+  }
+
+  /// ONNX lets the types of products differ. ONNX Runtime has kernels for results of the type of
+  /// the first operand, and with int8 there for int8 only.
+  [[nodiscard]] bool runtimes_have(const quantized_value& x, const quantized_value& w,
+                                   const destination& d) const {
+    return !for_files_ ||
+           (output_type(d) == x.type && (x.type == element_type::u8 || w.type == element_type::s8));
+  }
+
+  /// ONNX Runtime's QLinearConv takes no others.
+  [[nodiscard]] bool has_one_zero_point(const quantized_value& w) const {
+    if (w.zero_point.empty()) {
+      return true;
+    }
+    const tensor& zeros = *constant(w.zero_point);
+    const std::byte* bytes = zeros.raw();
+    return std::all_of(bytes, bytes + zeros.bytes(), [&](std::byte b) { return b == bytes[0]; });
+  }
+
+  [[nodiscard]] node integer_node(const char* op) const {
+    node n;
+    n.op_type = op;
+    const bool is_onnx = n.op_type == "QLinearConv" || n.op_type == "QLinearMatMul";
+    n.domain = !for_files_ ? "detent" : is_onnx ? "" : "com.microsoft";
+    return n;
+  }
+
   /// Puts the lowered form in place of node i, with the clamp that d asks for. Quantization is
   /// monotonic: clamping before it equals clamping to the quantized bounds after it.
   void replace(std::size_t i, node n, const destination& d) {
-    if (d.bounds && d.scale.empty()) {
+    if (for_files_) {
+      // can_express() saw to it that the clamp does nothing.
+    } else if (d.bounds && d.scale.empty()) {
       n.attributes["lower"] = attribute::of(d.bounds->lower);
       n.attributes["upper"] = attribute::of(d.bounds->upper);
     } else if (d.bounds) {
-      const quant_params p = params(d.scale, d.zero_point);
-      const bool is_signed =
-          !d.zero_point.empty() && constant(d.zero_point)->type() == element_type::s8;
-      const grid levels = is_signed ? full_grid<std::int8_t> : full_grid<std::uint8_t>;
-      const std::int64_t qmin = reference::quantize(d.bounds->lower, p, levels);
-      const std::int64_t qmax = reference::quantize(d.bounds->upper, p, levels);
-      n.attributes["qmin"] = attribute::of(qmin);
-      n.attributes["qmax"] = attribute::of(qmax);
+      const grid clamp = quantized_bounds(d);
+      n.attributes["qmin"] = attribute::of(std::int64_t{clamp.qmin});
+      n.attributes["qmax"] = attribute::of(std::int64_t{clamp.qmax});
     }
-    n.domain = "detent";
     n.name = m_.nodes[i].name;
     n.outputs = {d.output};
     for (const std::size_t k : d.absorbed) {
@@ -327,17 +390,22 @@ class lowering {
     if (!w) {
       return false;
     }
+    const destination d = find_destination(i);
+    if (!can_express(d) || !runtimes_have(*x, *w, d) || (for_files_ && !has_one_zero_point(*w))) {
+      return false;
+    }
     const auto channels = static_cast<std::size_t>(constant(w->name)->dim(0));
     const auto b = bias(input_or_none(n, 2), *x, *w, channels);
     if (!b) {
       return false;
     }
-    const destination d = find_destination(i);
-    node lowered;
-    lowered.op_type = "QLinearConv";
+    node lowered = integer_node("QLinearConv");
     lowered.attributes = n.attributes;
-    lowered.inputs = {x->name,       x->scale, x->zero_point, w->name, w->scale,
-                      w->zero_point, d.scale,  d.zero_point,  *b};
+    lowered.inputs = {x->name,           x->scale, zero_point_of(*x), w->name, w->scale,
+                      zero_point_of(*w), d.scale,  d.zero_point,      *b};
+    if (for_files_ && b->empty()) {
+      lowered.inputs.pop_back();
+    }
     replace(i, std::move(lowered), d);
     return true;
   }
@@ -358,16 +426,25 @@ class lowering {
       return gemm ? false : lower_activation_product(i, *x);
     }
     const auto channels = static_cast<std::size_t>(constant(w->name)->dim(transposed ? 0 : 1));
+    const destination d = find_destination(i);
+    if (!can_express(d) || !runtimes_have(*x, *w, d)) {
+      return false;
+    }
     const auto b = bias(input_or_none(n, 2), *x, *w, channels);
     if (!b) {
       return false;
     }
-    const destination d = find_destination(i);
-    node lowered;
-    lowered.op_type = "QLinearGemm";
-    lowered.attributes["transB"] = attribute::of(std::int64_t{transposed});
-    lowered.inputs = {x->name,       x->scale, x->zero_point, w->name, w->scale,
-                      w->zero_point, d.scale,  d.zero_point,  *b};
+    node lowered = integer_node(!for_files_ ? "QLinearGemm" : gemm ? "QGemm" : "QLinearMatMul");
+    lowered.inputs = {x->name,           x->scale, zero_point_of(*x), w->name, w->scale,
+                      zero_point_of(*w), d.scale,  d.zero_point,      *b};
+    if (for_files_ && gemm) {
+      std::rotate(lowered.inputs.begin() + 6, lowered.inputs.begin() + 8, lowered.inputs.end());
+    } else if (for_files_) {
+      lowered.inputs.pop_back();  // MatMul has no bias
+    }
+    if (gemm || !for_files_) {
+      lowered.attributes["transB"] = attribute::of(std::int64_t{transposed});
+    }
     replace(i, std::move(lowered), d);
     return true;
   }
@@ -376,7 +453,7 @@ class lowering {
   bool lower_activation_product(std::size_t i, const quantized_value& x) {
     const auto y = activation(input_or_none(m_.nodes[i], 1));
     destination d = find_destination(i);
-    if (!y || d.scale.empty() || d.bounds) {
+    if (!y || d.scale.empty() || d.bounds || !can_express(d) || !runtimes_have(x, *y, d)) {
       return false;
     }
     node lowered;
@@ -384,18 +461,18 @@ class lowering {
     lowered.inputs = {x.name,   x.scale,           zero_point_of(x), y->name,
                       y->scale, zero_point_of(*y), d.scale,          d.zero_point};
     replace(i, std::move(lowered), d);
-    m_.nodes[i].domain.clear();
     return true;
   }
 
-  /// QLinearMatMul wants its zero points present.
+  /// QuantizeLinear and DequantizeLinear may leave zero points out. Other operators want them, and
+  /// runtimes want them in the shape of the scale.
   [[nodiscard]] std::string zero_point_of(const quantized_value& q) {
     if (!q.zero_point.empty()) {
       return q.zero_point;
     }
     const std::string name = unused_name(m_, q.name + "_zero_point");
-    tensor zero = tensor::allocate(q.type, {});
-    zero.mutable_raw()[0] = std::byte{0};
+    tensor zero = tensor::allocate(q.type, constant(q.scale)->dims());
+    std::memset(zero.mutable_raw(), 0, zero.bytes());
     m_.initializers[name] = std::move(zero);
     return name;
   }
@@ -408,13 +485,13 @@ class lowering {
     const auto a = activation(n.inputs[0]);
     const auto b = activation(n.inputs[1]);
     const destination d = find_destination(i);
-    if (!a || !b || a->type != b->type || d.scale.empty()) {
+    if (!a || !b || a->type != b->type || d.scale.empty() || !can_express(d) ||
+        (for_files_ && ((n.op_type != "Add" && n.op_type != "Mul") || output_type(d) != a->type))) {
       return false;
     }
-    node lowered;
-    lowered.op_type = "QLinear" + n.op_type;
-    lowered.inputs = {a->name,  a->scale,      a->zero_point, b->name,
-                      b->scale, b->zero_point, d.scale,       d.zero_point};
+    node lowered = integer_node(("QLinear" + n.op_type).c_str());
+    lowered.inputs = {a->name,  a->scale,          zero_point_of(*a), b->name,
+                      b->scale, zero_point_of(*b), d.scale,           d.zero_point};
     replace(i, std::move(lowered), d);
     return true;
   }
@@ -423,11 +500,11 @@ class lowering {
     const node& n = m_.nodes[i];
     const auto x = activation(n.inputs[0]);
     const destination d = find_destination(i);
-    if (!x || d.scale.empty() || d.bounds) {
+    if (!x || d.scale.empty() || d.bounds || !can_express(d) ||
+        (for_files_ && n.find("dilations") != nullptr)) {
       return false;
     }
-    node lowered;
-    lowered.op_type = "QLinear" + n.op_type;
+    node lowered = integer_node(("QLinear" + n.op_type).c_str());
     lowered.attributes = n.attributes;
     if (n.op_type == "ReduceMean") {
       if (!means_over_image(n)) {
@@ -437,12 +514,10 @@ class lowering {
       lowered.attributes.clear();
     }
     // The output has the input's type in these operators.
-    const element_type out =
-        d.zero_point.empty() ? element_type::u8 : constant(d.zero_point)->type();
-    if (out != x->type) {
+    if (output_type(d) != x->type) {
       return false;
     }
-    lowered.inputs = {x->name, x->scale, x->zero_point, d.scale, d.zero_point};
+    lowered.inputs = {x->name, x->scale, zero_point_of(*x), d.scale, d.zero_point};
     replace(i, std::move(lowered), d);
     return true;
   }
@@ -476,32 +551,33 @@ class lowering {
   bool lower_concat(std::size_t i) {
     const node& n = m_.nodes[i];
     const destination d = find_destination(i);
-    if (d.scale.empty() || d.bounds) {
+    if (d.scale.empty() || d.bounds || !can_express(d)) {
       return false;
     }
-    node lowered;
-    lowered.op_type = "QLinearConcat";
+    node lowered = integer_node("QLinearConcat");
     lowered.attributes = n.attributes;
     lowered.inputs = {d.scale, d.zero_point};
     for (const std::string& in : n.inputs) {
       const auto piece = activation(in);
-      if (!piece) {
+      if (!piece || (for_files_ && piece->type != output_type(d))) {
         return false;
       }
-      lowered.inputs.insert(lowered.inputs.end(), {piece->name, piece->scale, piece->zero_point});
+      lowered.inputs.insert(lowered.inputs.end(),
+                            {piece->name, piece->scale, zero_point_of(*piece)});
     }
     replace(i, std::move(lowered), d);
     return true;
   }
 
-  static node lookup(const quantized_value& x, const std::string& function) {
+  [[nodiscard]] node lookup(const quantized_value& x, const std::string& function) {
     node n;
+    n.domain = "detent";
     n.op_type = "Lookup";
     attribute name;
     name.kind = attribute::kind_type::s;
     name.s = function;
     n.attributes["function"] = std::move(name);
-    n.inputs = {x.name, x.scale, x.zero_point};
+    n.inputs = {x.name, x.scale, zero_point_of(x)};
     return n;
   }
 
@@ -511,6 +587,9 @@ class lowering {
     const std::size_t q = sole_quantizer(n.outputs[0]);
     if (!x || q == links::none) {
       return false;
+    }
+    if (for_files_) {
+      return lower_unary_for_files(i, *x, q);
     }
     node lowered = lookup(*x, n.op_type);
     if (const auto bounds = clamping_activation(m_, n)) {
@@ -525,10 +604,25 @@ class lowering {
     return true;
   }
 
+  /// com.microsoft has two of them.
+  bool lower_unary_for_files(std::size_t i, const quantized_value& x, std::size_t q) {
+    const node& n = m_.nodes[i];
+    const std::string zero_point = input_or_none(m_.nodes[q], 2);
+    const element_type out = zero_point.empty() ? element_type::u8 : constant(zero_point)->type();
+    if ((n.op_type != "Sigmoid" && n.op_type != "LeakyRelu") || out != x.type) {
+      return false;
+    }
+    node lowered = integer_node(("QLinear" + n.op_type).c_str());
+    lowered.attributes = n.attributes;
+    lowered.inputs = {x.name, x.scale, zero_point_of(x)};
+    finish_lookup(i, std::move(lowered), q);
+    return true;
+  }
+
   void finish_lookup(std::size_t i, node lowered, std::size_t q) {
     destination d;
     d.scale = m_.nodes[q].inputs[1];
-    d.zero_point = input_or_none(m_.nodes[q], 2);
+    d.zero_point = output_zero_point(q);
     d.output = m_.nodes[q].outputs[0];
     if (q != i) {
       d.absorbed = {q};
@@ -543,12 +637,21 @@ class lowering {
     const auto x = activation(n.inputs[0]);
     const tensor* scale = n.inputs.size() > 1 ? constant(n.inputs[1]) : nullptr;
     const std::string zero_point = input_or_none(n, 2);
-    if (!x || scale == nullptr || scale->count() != 1 || zero_point.empty() ||
+    if (for_files_ || !x || scale == nullptr || scale->count() != 1 || zero_point.empty() ||
         constant(zero_point) == nullptr || !is_8bit(constant(zero_point)->type())) {
       return false;
     }
     finish_lookup(i, lookup(*x, "Clip"), i);
     return true;
+  }
+
+  /// Runtimes have these for both 8-bit types.
+  [[nodiscard]] bool moves_bytes_in_files(const node& n) const {
+    static constexpr std::string_view names[] = {"Reshape",   "Flatten", "Transpose", "Squeeze",
+                                                 "Unsqueeze", "Slice",   "Gather",    "Expand",
+                                                 "MaxPool",   "Tile",    "Identity",  "Resize"};
+    return std::find(std::begin(names), std::end(names), n.op_type) != std::end(names) &&
+           (!n.is("MaxPool") || m_.opset() >= 12);
   }
 
   bool lower_movement(std::size_t i) {
@@ -565,6 +668,9 @@ class lowering {
     const element_type out = zero_point.empty() ? element_type::u8 : constant(zero_point)->type();
     const bool same =
         params(scale, zero_point) == params(x->scale, x->zero_point) && out == x->type;
+    if (for_files_ && (!same || !moves_bytes_in_files(n))) {
+      return false;
+    }
     node& moved = m_.nodes[i];
     moved.inputs[0] = x->name;
     if (same) {
@@ -582,6 +688,7 @@ class lowering {
   }
 
   model& m_;
+  bool for_files_;
   std::map<std::string, tensor> known_;
   const links* links_ = nullptr;
 };

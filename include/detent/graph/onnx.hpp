@@ -121,7 +121,21 @@ inline std::string read_file(const std::filesystem::path& path) {
 }
 
 /// Writes beside the target and renames, so that no reader ever sees half a file. Throws io.
-inline void write_file(const std::filesystem::path& path, std::string_view bytes) {
+inline void write_file(std::filesystem::path path, std::string_view bytes) {
+  std::error_code unknown;
+  if (std::filesystem::is_symlink(path, unknown)) {
+    const std::filesystem::path target = std::filesystem::canonical(path, unknown);
+    path = unknown ? path : target;  // the link stays
+  }
+  if (std::filesystem::exists(path, unknown) && !std::filesystem::is_directory(path, unknown) &&
+      !std::filesystem::is_regular_file(path, unknown)) {
+    // A device or a pipe is written to, not replaced.
+    std::ofstream out(path, std::ios::binary);
+    out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    out.close();
+    require(static_cast<bool>(out), error_kind::io, "cannot write ", path.string());
+    return;
+  }
   std::filesystem::path temporary = path;
   temporary += ".tmp";
   {

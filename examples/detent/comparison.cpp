@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comparison.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/error.hpp>
+#include <detent/graph/executor.hpp>
+#include <detent/graph/layout.hpp>
+#include <detent/graph/lower.hpp>
+#include <detent/quantize.hpp>
+
+#include "npy.hpp"
+#include "progress.hpp"
+
+namespace detent_cli {
+namespace {
+
+namespace graph = detent::graph;
+using detent::graph::to_plain;
+using graph::element_type;
+using graph::node;
+
+/// What a quantized model stores instead of a float value: the value's name and its parameters.
+struct stored_form {
+  std::string value;
+  detent::quant_params params;
+};
+
+/// Where an integer operator has the scale of its result; its zero point is the next input.
+std::optional<std::size_t> result_scale(const node& n) {
+  const std::string& op = n.op_type;
+  if (op == "QuantizeLinear") {
+    return 1;
+  }
+  if (op == "QLinearConv" || op == "QLinearMatMul" || op == "QLinearAdd" || op == "QLinearMul") {
+    return 6;
+  }
+  if (op == "QGemm") {
+    return 7;
+  }
+  if (op == "QLinearConcat") {
+    return 0;
+  }
+  return op.rfind("QLinear", 0) == 0 ? std::optional<std::size_t>(3) : std::nullopt;
+}
+
+std::map<std::string, stored_form> stored_forms(const model& m) {
+  constexpr std::string_view suffix = "_quantized";
+  std::map<std::string, stored_form> all;
+  for (const node& n : m.nodes) {
+    const auto at = result_scale(n);
+    if (!at || n.inputs.size() <= *at || n.outputs.empty()) {
+      continue;
+    }
+    const tensor* scale = m.initializer(n.inputs[*at]);
+    const tensor* zero = n.inputs.size() > *at + 1 ? m.initializer(n.inputs[*at + 1]) : nullptr;
+    if (scale == nullptr || scale->type() != element_type::f32 || scale->count() != 1) {
+      continue;
+    }
+    stored_form s{n.inputs[0], {scale->data<float>()[0], 0}};
+    if (n.op_type != "QuantizeLinear") {
+      s.value = n.outputs[0];
+      if (s.value.size() > suffix.size() && s.value.ends_with(suffix)) {
+        s.value.resize(s.value.size() - suffix.size());
+      }
+    }
+    if (zero != nullptr && zero->type() == element_type::s8) {
+      s.params.zero_point = zero->data<std::int8_t>()[0];
+    } else if (zero != nullptr && zero->type() == element_type::u8) {
+      s.params.zero_point = zero->data<std::uint8_t>()[0];
+    } else if (zero != nullptr) {
+      continue;  // not 8 bits
+    }
+    all[n.outputs[0]] = std::move(s);
+  }
+  return all;
+}
+
+std::vector<float> real_values(const tensor& t, const detent::quant_params& p) {
+  std::vector<float> values(t.count());
+  if (t.type() == element_type::u8) {
+    detent::dequantize(t.data<std::uint8_t>(), values, p);
+  } else {
+    detent::dequantize(t.data<std::int8_t>(), values, p);
+  }
+  return values;
+}
+
+}  // namespace
+
+double percent(std::size_t part, std::size_t whole) {
+  return whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+}
+
+std::size_t arg_max(const float* scores, std::size_t n) {
+  return static_cast<std::size_t>(std::max_element(scores, scores + n) - scores);
+}
+
+score_rows::score_rows(const std::vector<tensor>& outputs, std::size_t batch) {
+  require(!outputs.empty(), error_kind::invalid_argument, "the model has no output");
+  const tensor& t = outputs[0];
+  require(t.type() == element_type::f32 && batch > 0 && t.count() % batch == 0 && t.count() > 0,
+          error_kind::unsupported, "the model's first output is ", graph::name(t.type()), " ",
+          to_string(t.dims()), ", which are not float scores for ", batch, " samples");
+  data = t.data<float>().data();
+  rows = batch;
+  columns = t.count() / batch;
+}
+
+void ranks::add(const float* scores, std::size_t classes, std::int64_t label,
+                const std::string& where) {
+  require(label >= 0 && static_cast<std::size_t>(label) < classes, error_kind::invalid_argument,
+          where, " is ", label, ", which is not one of ", classes, " classes");
+  const float own = scores[label];
+  std::size_t rank = 0;
+  for (std::size_t k = 0; k < classes; ++k) {
+    rank += scores[k] > own || (scores[k] == own && static_cast<std::int64_t>(k) < label) ? 1U : 0U;
+  }
+  const bool number = own == own;
+  top1 += number && rank == 0 ? 1U : 0U;
+  top5 += number && rank < 5 ? 1U : 0U;
+}
+
+std::size_t batch_size(const sample_set& samples, std::size_t asked) {
+  if (samples.fixed_batch() != 0) {
+    require(asked == 0 || asked == samples.fixed_batch(), error_kind::invalid_argument, "--batch ",
+            asked, ": the model's inputs are declared for ", samples.fixed_batch());
+    return samples.fixed_batch();
+  }
+  return asked == 0 ? 1 : asked;
+}
+
+std::vector<std::int64_t> read_labels(const std::string& path, std::size_t samples) {
+  const tensor t = read_npy(path);
+  require(t.rank() == 1 || (t.rank() == 2 && t.dim(1) == 1), error_kind::shape_mismatch, path,
+          " has shape ", to_string(t.dims()), ", labels are one integer for each sample");
+  std::vector<std::int64_t> labels(t.count());
+  using integers = graph::type_list<std::int32_t, std::int64_t, std::uint8_t, std::int8_t>;
+  const bool known = graph::visit_type(integers{}, t.type(), [&]<class T>() {
+    std::copy(t.data<T>().begin(), t.data<T>().end(), labels.begin());
+  });
+  require(known, error_kind::invalid_argument, path, " holds ", graph::name(t.type()),
+          ", labels are integers");
+  require(labels.size() == samples, error_kind::shape_mismatch, path, " has ", labels.size(),
+          " labels for ", samples, " samples");
+  return labels;
+}
+
+model_comparison compare_models(
+    const model& reference, const model& quantized, const sample_set& samples, std::size_t batch,
+    const std::function<void(const std::string& name, const tensor& value)>& on_value) {
+  require(reference.outputs.size() == quantized.outputs.size(), error_kind::shape_mismatch,
+          "the models have ", reference.outputs.size(), " and ", quantized.outputs.size(),
+          " outputs");
+  const std::vector<value_info> outputs = reference.outputs;
+  const std::map<std::string, stored_form> forms = stored_forms(quantized);
+  graph::executor float_executor(graph::for_execution(reference, false));
+  graph::executor integer_executor(graph::for_execution(quantized));
+
+  model_comparison result;
+  std::map<std::string, std::size_t> index;
+  for (const value_info& v : outputs) {
+    result.outputs.emplace_back(v.name, graph::signal_error());
+  }
+  const auto add = [&](const std::string& name, std::span<const float> expected,
+                       std::span<const float> actual, std::size_t real) {
+    const auto [entry, added] = index.emplace(name, result.tensors.size());
+    if (added) {
+      result.tensors.emplace_back(name, graph::signal_error());
+    }
+    // A batch that samples do not fill repeats the last of them.
+    const std::size_t count =
+        expected.size() % batch == 0 ? expected.size() / batch * real : expected.size();
+    result.tensors[entry->second].second.add(expected.first(count), actual.first(count));
+  };
+  progress bar("comparing", samples.size());
+  for (std::size_t at = 0; at < samples.size(); at += batch) {
+    const auto inputs = samples.batch(at, batch);
+    const std::size_t real = (std::min)(batch, samples.size() - at);
+    std::map<std::string, tensor> values;
+    const auto expected = float_executor.run(inputs, [&](const std::string& name, const tensor& t) {
+      if (t.type() == element_type::f32) {
+        values[name] = to_plain(t);
+        if (on_value) {
+          on_value(name, values[name]);
+        }
+      }
+    });
+    const auto actual = integer_executor.run(inputs, [&](const std::string& name, const tensor& t) {
+      const auto form = forms.find(name);
+      const bool is_float = t.type() == element_type::f32;
+      const bool is_byte = t.type() == element_type::u8 || t.type() == element_type::s8;
+      if (inputs.count(name) != 0 || reference.is_output(name) ||
+          !(is_float || (is_byte && form != forms.end()))) {
+        return;
+      }
+      const std::string& value = is_float ? name : form->second.value;
+      const auto original = values.find(value);
+      if (original == values.end() || original->second.count() != t.count()) {
+        return;
+      }
+      const tensor plain = to_plain(t);
+      if (is_float) {
+        add(value, original->second.data<float>(), plain.data<float>(), real);
+      } else {
+        add(value, original->second.data<float>(), real_values(plain, form->second.params), real);
+      }
+    });
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      require(expected[i].dims() == actual[i].dims() && expected[i].type() == actual[i].type(),
+              error_kind::shape_mismatch, "output '", outputs[i].name, "' is ",
+              graph::name(expected[i].type()), " ", to_string(expected[i].dims()),
+              " in one model, ", graph::name(actual[i].type()), " ", to_string(actual[i].dims()),
+              " in the other");
+      if (expected[i].type() == element_type::f32) {
+        const std::size_t count = expected[i].count() % batch == 0
+                                      ? expected[i].count() / batch * real
+                                      : expected[i].count();
+        result.outputs[i].second.add(expected[i].data<float>().first(count),
+                                     actual[i].data<float>().first(count));
+      }
+    }
+    if (!expected.empty() && expected[0].type() == element_type::f32 &&
+        expected[0].count() % batch == 0) {
+      const score_rows first(expected, batch);
+      const score_rows second(actual, batch);
+      for (std::size_t i = 0; i < real; ++i) {
+        result.agreed += arg_max(first.data + i * first.columns, first.columns) ==
+                                 arg_max(second.data + i * second.columns, second.columns)
+                             ? 1U
+                             : 0U;
+        ++result.judged;
+      }
+    }
+    bar.advance(at + real);
+  }
+  return result;
+}
+
+}  // namespace detent_cli

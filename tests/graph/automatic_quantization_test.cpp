@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Automatic quantization: what it repairs, what it promises, what it tells.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/graph/automatic_quantization.hpp>
+#include <detent/graph/error_analysis.hpp>
+#include <detent/graph/onnx.hpp>
+#include <detent/graph/static_quantization.hpp>
+#include <detent/parallel.hpp>
+
+#include "calibration_samples.hpp"
+#include "check_graph_error.hpp"
+#include "model_builder.hpp"
+#include "random.hpp"
+
+namespace {
+
+namespace graph = detent::graph;
+using detent::error_kind;
+using graph::element_type;
+using graph::shape;
+using graph::tensor;
+using test::check_graph_error;
+using test::list;
+using test::model_builder;
+using test::number;
+using test::random_floats;
+using test::sample;
+
+constexpr std::int64_t channels = 8;
+
+/// Depthwise and pointwise layers in turn, and a classifier.
+graph::model depthwise_network(test::random_source& r, bool softmax = false) {
+  model_builder b;
+  b.input("x", {-1, 3, 8, 8});
+  std::string y = "x";
+  const auto conv = [&](const std::string& name, std::int64_t in, std::int64_t group,
+                        std::int64_t kernel) {
+    const float size = std::sqrt(3.0F / static_cast<float>(in / group * kernel * kernel));
+    const std::int64_t pad = kernel / 2;
+    b.constant(name + "_w", random_floats(r, {channels, in / group, kernel, kernel}, -size, size));
+    b.constant(name + "_b", random_floats(r, {channels}, -0.1F, 0.3F));
+    y = b.add("Conv", {y, name + "_w", name + "_b"},
+              {{"group", number(group)}, {"pads", list({pad, pad, pad, pad})}});
+    b.get().nodes.back().name = name;
+    y = b.add("Relu", {y});
+  };
+  conv("stem", 3, 1, 3);
+  conv("depthwise1", channels, channels, 3);
+  conv("pointwise1", channels, 1, 1);
+  conv("depthwise2", channels, channels, 3);
+  conv("pointwise2", channels, 1, 1);
+  y = b.add("Flatten", {b.add("GlobalAveragePool", {y})});
+  b.constant("class_w", random_floats(r, {channels, 5}, -1.0F, 1.0F));
+  b.constant("class_b", random_floats(r, {5}, -0.5F, 0.5F));
+  y = b.add("Gemm", {y, "class_w", "class_b"});
+  b.get().nodes.back().name = "class";
+  b.output(softmax ? b.add("Softmax", {y}, {{"axis", number(1)}}) : y);
+  return b.get();
+}
+
+/// Channel c between two layers times 2^e before, and divided by it behind: the network computes
+/// the same bits. The ranges of a tensor's channels differ by up to 1024.
+void distort(graph::model& m, test::random_source& r) {
+  const char* const layers[] = {"stem", "depthwise1", "pointwise1", "depthwise2", "pointwise2"};
+  for (std::size_t i = 0; i + 1 < std::size(layers); ++i) {
+    const bool depthwise = std::string(layers[i + 1]).rfind("depthwise", 0) == 0;
+    tensor& before = m.initializers.at(std::string(layers[i]) + "_w");
+    tensor& bias = m.initializers.at(std::string(layers[i]) + "_b");
+    tensor& behind = m.initializers.at(std::string(layers[i + 1]) + "_w");
+    before = test::floats(before.dims(), test::values_of<float>(before));
+    bias = test::floats(bias.dims(), test::values_of<float>(bias));
+    behind = test::floats(behind.dims(), test::values_of<float>(behind));
+    for (std::size_t c = 0; c < channels; ++c) {
+      const int exponent = c == 0 ? 5 : c == 1 ? -5 : r.integer(-5, 5);
+      const float factor = std::ldexp(1.0F, exponent);
+      const std::size_t filter = before.count() / channels;
+      for (std::size_t k = 0; k < filter; ++k) {
+        before.mutable_data<float>()[c * filter + k] *= factor;
+      }
+      bias.mutable_data<float>()[c] *= factor;
+      const std::size_t size = behind.count() / channels;
+      for (std::size_t k = 0; k < behind.count(); ++k) {
+        const std::size_t input = depthwise ? k / size : k % channels;
+        if (input == c) {
+          behind.mutable_data<float>()[k] /= factor;
+        }
+      }
+    }
+  }
+}
+
+double snr(const graph::model& real, const graph::model& quantized,
+           const std::vector<sample>& samples) {
+  const graph::output_judge judge(real, test::samples_source(samples), samples.size());
+  return judge.errors(quantized).at(0).snr_db();
+}
+
+}  // namespace
+
+TEST_CASE("automatic: brings back a network whose channels have ranges 1000 times apart") {
+  for (std::uint64_t seed = 400; seed < 403; ++seed) {
+    test::random_source r(seed);
+    INFO("seed ", r.seed());
+    const graph::model good = depthwise_network(r);
+    graph::model bad = good;
+    distort(bad, r);
+    const auto samples = test::samples_of_x(r, {2, 3, 8, 8}, 8);
+    const auto others = test::samples_of_x(r, {2, 3, 8, 8}, 24);
+    const auto source = test::samples_source(samples);
+    CHECK(snr(good, bad, others) > 120.0);  // they compute the same
+    const graph::static_quantization_options plain{.per_channel = false};
+    const double of_good = snr(good, graph::quantize_static(good, source, plain), others);
+    const double of_bad = snr(good, graph::quantize_static(bad, source, plain), others);
+    bool equalized = false;
+    const double repaired =
+        snr(good,
+            graph::quantize_automatically(bad, source,
+                                          {.per_channel = false,
+                                           .on_step =
+                                               [&](const graph::quantization_step& s) {
+                                                 equalized = equalized ||
+                                                             (s.name == "equalization" && s.kept);
+                                               }}),
+            others);
+    INFO("undistorted ", of_good, " dB, distorted ", of_bad, " dB, automatic ", repaired, " dB");
+    CHECK(of_bad < of_good - 10.0);
+    CHECK(equalized);
+    CHECK(repaired > of_good - 1.0);
+  }
+}
+
+TEST_CASE("automatic: not worse than plain, and steps that tell the truth") {
+  for (std::uint64_t seed = 410; seed < 414; ++seed) {
+    test::random_source r(seed);
+    INFO("seed ", r.seed());
+    graph::model m = depthwise_network(r, seed % 2 == 0);
+    if (seed >= 412) {
+      distort(m, r);
+    }
+    const auto samples = test::samples_of_x(r, {1, 3, 8, 8}, 10);
+    const auto source = test::samples_source(samples);
+    for (const bool per_channel : {true, false}) {
+      for (const element_type type : {element_type::u8, element_type::s8}) {
+        INFO("per channel ", per_channel, " ", graph::name(type));
+        std::vector<graph::quantization_step> steps;
+        std::set<std::string> told;
+        const graph::quantization q = graph::automatic_quantization(
+            m, source,
+            {.per_channel = per_channel,
+             .activation_type = type,
+             .on_step = [&](const graph::quantization_step& s) { steps.push_back(s); },
+             .on_parameters =
+                 [&](const std::string& name, const std::string& method,
+                     const detent::scale_solution& s) {
+                   CHECK((method == "minmax" || method == "mse" || method == "percentile"));
+                   CHECK(told.insert(name).second);
+                   CHECK(s.params.scale > 0.0F);
+                 }});
+        const graph::model plain = graph::quantize_static(
+            m, source, {.per_channel = per_channel, .activation_type = type});
+        const graph::output_judge judge(m, source, 64);
+        CHECK(judge.noise_to_signal(q.result) <= judge.noise_to_signal(plain));
+        CHECK(q.parameters.activation_type == type);
+
+        // Steps are tried with ranges of one half, and measured with the other.
+        const graph::output_judge by_logits(m, graph::every_other_sample(source, true), 64, true);
+        const graph::model plain_half =
+            graph::quantize_static(m, graph::every_other_sample(source, false),
+                                   {.per_channel = per_channel, .activation_type = type});
+        REQUIRE(!steps.empty());
+        CHECK(steps[0].name == "plain");
+        CHECK(steps[0].kept);
+        CHECK(steps[0].noise_after == by_logits.noise_to_signal(plain_half));
+        double best = steps[0].noise_after;
+        std::set<std::string> names;
+        for (std::size_t i = 1; i < steps.size(); ++i) {
+          INFO("step ", steps[i].name);
+          CHECK(names.insert(steps[i].name).second);
+          if (steps[i].name.find("by the outputs") != std::string::npos) {
+            CHECK(steps[i].kept == (steps[i].noise_after <= steps[i].noise_before));
+            CHECK(steps[i].noise_before == judge.noise_to_signal(plain));
+            continue;
+          }
+          CHECK(steps[i].noise_before == best);
+          CHECK(steps[i].kept == (steps[i].noise_after < best));
+          best = steps[i].kept ? steps[i].noise_after : best;
+        }
+        for (const char* name :
+             {"ranges: mse", "ranges: percentile", "weight scales of least squared error",
+              "bias correction: fast", "bias correction: full"}) {
+          CHECK(names.count(name) == 1);
+        }
+        CHECK(told.size() > 4);
+        for (const std::string& name : told) {
+          CHECK(q.plan.values().count(name) == 1);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("automatic: deterministic, whatever the threads") {
+  test::random_source r(420);
+  INFO("seed ", r.seed());
+  graph::model m = depthwise_network(r, true);
+  distort(m, r);
+  const auto samples = test::samples_of_x(r, {1, 3, 8, 8}, 6);
+  const auto source = test::samples_source(samples);
+  const std::string once = graph::to_onnx(graph::quantize_automatically(m, source));
+  CHECK(graph::to_onnx(graph::quantize_automatically(m, source)) == once);
+  detent::thread_pool pool(3);
+  graph::automatic_quantization_options options;
+  options.executor.parallel = pool.parallel();
+  CHECK(graph::to_onnx(graph::quantize_automatically(m, source, options)) == once);
+}
+
+TEST_CASE("automatic: ignored nodes, by names that simplification merges") {
+  test::random_source r(430);
+  INFO("seed ", r.seed());
+  graph::model m = depthwise_network(r);
+  distort(m, r);
+  // A batch normalization behind the first pointwise layer, which takes it in.
+  for (const char* name : {"scale", "shift", "mean", "variance"}) {
+    m.initializers[name] = random_floats(r, {channels}, 0.5F, 1.5F);
+  }
+  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+    if (m.nodes[i].name == "pointwise1") {
+      graph::node bn;
+      bn.op_type = "BatchNormalization";
+      bn.name = "normalization";
+      bn.outputs = m.nodes[i].outputs;
+      m.nodes[i].outputs = {"before_normalization"};
+      bn.inputs = {"before_normalization", "scale", "shift", "mean", "variance"};
+      m.nodes.insert(m.nodes.begin() + static_cast<std::ptrdiff_t>(i) + 1, bn);
+      break;
+    }
+  }
+  const auto samples = test::samples_of_x(r, {1, 3, 8, 8}, 6);
+  const auto source = test::samples_source(samples);
+  const auto left = [&](const graph::ignored_scope& scope) {
+    bool equalization = false;
+    const graph::model q = graph::quantize_automatically(
+        m, source,
+        {.per_channel = false, .ignored = scope, .on_step = [&](const graph::quantization_step& s) {
+           equalization = equalization || s.name == "equalization";
+         }});
+    CHECK(equalization);
+    std::string names;
+    for (const graph::node& n : q.nodes) {
+      if ((n.is("Conv") || n.is("Gemm")) && q.initializer(n.inputs[1]) != nullptr) {
+        names += n.name + " ";
+      }
+    }
+    return names;
+  };
+  CHECK(left({}) == "");
+  CHECK(left({.names = {"normalization"}}) == "pointwise1 ");
+  CHECK(left({.names = {"pointwise1"}}) == "pointwise1 ");
+  CHECK(left({.types = {"BatchNormalization"}, .last_layer = true}) == "pointwise1 class ");
+  CHECK(left({.patterns = {"depth.*[12]"}, .first_layer = true}) == "stem depthwise1 depthwise2 ");
+  check_graph_error(error_kind::invalid_argument, {"'nobody'"},
+                    [&] { static_cast<void>(left({.names = {"nobody"}})); });
+}
+
+TEST_CASE("automatic: says no") {
+  test::random_source r(440);
+  const graph::model m = depthwise_network(r);
+  const auto samples = test::samples_of_x(r, {1, 3, 8, 8}, 2);
+  const auto source = test::samples_source(samples);
+  check_graph_error(error_kind::invalid_argument, {"no calibration samples"}, [&] {
+    static_cast<void>(graph::quantize_automatically(m, test::samples_source({})));
+  });
+  check_graph_error(error_kind::unsupported, {"already quantized"}, [&] {
+    static_cast<void>(graph::quantize_automatically(graph::quantize_static(m, source), source));
+  });
+  check_graph_error(error_kind::invalid_argument, {"'magic'", "minmax"}, [&] {
+    static_cast<void>(graph::quantize_automatically(m, source, {.methods = {"magic"}}));
+  });
+  check_graph_error(error_kind::invalid_argument, {"float32", "uint8"}, [&] {
+    static_cast<void>(
+        graph::quantize_automatically(m, source, {.activation_type = element_type::f32}));
+  });
+  graph::model shapes = m;
+  graph::node shape_of;
+  shape_of.op_type = "Shape";
+  shape_of.inputs = {m.outputs[0].name};
+  shape_of.outputs = {"shape"};
+  shapes.nodes.push_back(shape_of);
+  shapes.outputs = {{"shape", element_type::s64, false, {}, {}}};
+  check_graph_error(error_kind::unsupported, {"no float tensor"},
+                    [&] { static_cast<void>(graph::quantize_automatically(shapes, source)); });
+}
+
+TEST_CASE("automatic: minmax named again is not tried again") {
+  test::random_source r(450);
+  const graph::model m = depthwise_network(r);
+  const auto source = test::samples_source(test::samples_of_x(r, {1, 3, 8, 8}, 3));
+  std::set<std::string> names;
+  static_cast<void>(graph::quantize_automatically(
+      m, source, {.methods = {"MinMax", "kl"}, .on_step = [&](const graph::quantization_step& s) {
+                    names.insert(s.name);
+                  }}));
+  CHECK(names.count("ranges: kl") == 1);
+  for (const std::string& name : names) {
+    CHECK(name.find("inmax") == std::string::npos);
+  }
+}
+
+TEST_CASE("error analysis: signal and noise by hand") {
+  graph::signal_error e;
+  CHECK(e.noise_to_signal() == 0.0);
+  CHECK(e.mean_squared_error() == 0.0);
+  const std::vector<float> a{3.0F, -4.0F, 0.0F};
+  const std::vector<float> b{3.0F, -3.0F, 2.0F};
+  e.add(a, b);
+  CHECK(e.count() == 3);
+  CHECK(e.noise_to_signal() == 0.2);
+  CHECK(e.snr_db() == doctest::Approx(10.0 * std::log10(5.0)).epsilon(1e-12));
+  CHECK(e.mean_squared_error() == doctest::Approx(5.0 / 3.0).epsilon(1e-12));
+  CHECK(e.cosine() == doctest::Approx(21.0 / std::sqrt(25.0 * 22.0)).epsilon(1e-12));
+  CHECK(e.largest() == 2.0);
+  // However the stream is cut.
+  test::random_source r(451);
+  const auto x = r.reals(1000, -1.0F, 1.0F);
+  const auto y = r.reals(1000, -1.0F, 1.0F);
+  graph::signal_error whole, pieces;
+  whole.add(x, y);
+  for (std::size_t i = 0; i < 1000; i += 125) {
+    pieces.add({x.data() + i, 125}, {y.data() + i, 125});
+  }
+  CHECK(whole.noise_to_signal() == pieces.noise_to_signal());
+  CHECK(whole.cosine() == pieces.cosine());
+  // Noise without a signal.
+  graph::signal_error nothing;
+  nothing.add(std::vector<float>{0.0F}, std::vector<float>{1.0F});
+  CHECK(std::isinf(nothing.noise_to_signal()));
+  CHECK(nothing.cosine() == 0.0);
+}

@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Static quantization: its options, and graphs in which constants and results have several uses.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/graph/error_analysis.hpp>
+#include <detent/graph/executor.hpp>
+#include <detent/graph/lower.hpp>
+#include <detent/graph/onnx.hpp>
+#include <detent/graph/static_quantization.hpp>
+#include <detent/observers/min_max.hpp>
+#include <detent/observers/registry.hpp>
+#include <detent/quantize.hpp>
+#include <detent/types.hpp>
+
+#include "calibration_samples.hpp"
+#include "check_graph_error.hpp"
+#include "compare.hpp"
+#include "model_builder.hpp"
+#include "random.hpp"
+
+namespace {
+
+namespace graph = detent::graph;
+using detent::error_kind;
+using graph::element_type;
+using graph::shape;
+using graph::tensor;
+using test::check_graph_error;
+using test::list;
+using test::model_builder;
+using test::number;
+using test::random_floats;
+using test::sample;
+
+const graph::node* producer(const graph::model& m, const std::string& value) {
+  const std::size_t i = graph::links(m).producer(value);
+  return i == graph::links::none ? nullptr : &m.nodes[i];
+}
+const graph::node& named(const graph::model& m, const std::string& name) {
+  const auto found = std::find_if(m.nodes.begin(), m.nodes.end(),
+                                  [&](const graph::node& n) { return n.name == name; });
+  REQUIRE_MESSAGE(found != m.nodes.end(), name);
+  return *found;
+}
+
+/// Convolutions, a sum, elements that are only moved, a product with a bias that is added.
+graph::model network(test::random_source& r) {
+  model_builder b;
+  b.input("x", {-1, 3, 8, 8});
+  const auto name = [&](const std::string& n) { b.get().nodes.back().name = n; };
+  const auto conv = [&](const std::string& n, const std::string& x, std::int64_t in) {
+    const std::string y =
+        b.add("Conv",
+              {x, b.constant(n + "_w", random_floats(r, {4, in, 3, 3}, -0.4F, 0.4F)),
+               b.constant(n + "_b", random_floats(r, {4}, -0.5F, 0.5F))},
+              {{"pads", list({1, 1, 1, 1})}});
+    name(n);
+    return y;
+  };
+  const std::string stem = b.add("Relu", {conv("stem", "x", 3)});
+  const std::string left = conv("left", stem, 4);
+  const std::string sum = b.add("Add", {left, stem});
+  name("sum");
+  std::string y =
+      b.add("MaxPool", {sum}, {{"kernel_shape", list({4, 4})}, {"strides", list({4, 4})}});
+  name("pool");
+  y = b.add("Flatten", {y});
+  name("flat");
+  y = b.add("MatMul", {y, b.constant("class_w", random_floats(r, {16, 5}, -1.0F, 1.0F))});
+  name("class");
+  y = b.add("Add", {y, b.constant("class_b", random_floats(r, {5}, -1.0F, 1.0F))});
+  name("offset");
+  b.output(y);
+  return b.get();
+}
+
+std::vector<std::vector<float>> results(const graph::model& m, const sample& s) {
+  graph::executor e(graph::for_execution(m));
+  std::vector<std::vector<float>> all;
+  for (const tensor& t : e.run(s)) {
+    all.push_back(test::values_of<float>(t));
+  }
+  return all;
+}
+
+double snr(const graph::model& real, const graph::model& quantized,
+           const std::vector<sample>& samples) {
+  const graph::output_judge judge(real, test::samples_source(samples), samples.size());
+  double least = std::numeric_limits<double>::infinity();
+  for (const graph::signal_error& e : judge.errors(quantized)) {
+    least = (std::min)(least, e.snr_db());
+  }
+  return least;
+}
+
+/// A quarter of the range.
+struct quarter_range_observer {
+  detent::min_max_observer all;
+  void observe(std::span<const float> x) { all.observe(x); }
+  [[nodiscard]] detent::quant_params finalize(detent::quant_scheme scheme) const {
+    const detent::value_range r = all.range();
+    return params_from_range({r.lower / 4.0F, r.upper / 4.0F}, scheme);
+  }
+};
+
+/// Scale and zero point of every value that has a QuantizeLinear, by what it quantizes.
+std::map<std::string, std::pair<float, int>> activations(const graph::model& m) {
+  std::map<std::string, std::pair<float, int>> all;
+  for (const graph::node& n : m.nodes) {
+    if (n.is("QuantizeLinear")) {
+      const tensor& z = m.initializers.at(n.inputs[2]);
+      all[n.inputs[0]] = {m.initializers.at(n.inputs[1]).data<float>()[0],
+                          z.type() == element_type::u8 ? int{z.data<std::uint8_t>()[0]}
+                                                       : int{z.data<std::int8_t>()[0]}};
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("static: int8 activations are uint8 ones moved by 128") {
+  test::random_source r(500);
+  INFO("seed ", r.seed());
+  const graph::model m = network(r);
+  const auto samples = test::samples_of_x(r, {2, 3, 8, 8}, 3);
+  const auto source = test::samples_source(samples);
+  const graph::model u8 = graph::quantize_static(m, source);
+  const graph::model s8 = graph::quantize_static(m, source, {.activation_type = element_type::s8});
+  const auto a = activations(u8);
+  const auto b = activations(s8);
+  REQUIRE(a.size() == b.size());
+  REQUIRE(a.size() > 4);
+  for (const auto& [name, p] : a) {
+    CHECK(b.at(name).first == p.first);
+    CHECK(b.at(name).second == p.second - 128);
+  }
+  for (const auto& s : samples) {
+    CHECK(results(u8, s) == results(s8, s));
+  }
+  CHECK(snr(m, s8, samples) > 25.0);
+}
+
+TEST_CASE("static: symmetric activations") {
+  test::random_source r(501);
+  INFO("seed ", r.seed());
+  const graph::model m = network(r);
+  const auto samples = test::samples_of_x(r, {2, 3, 8, 8}, 3);
+  const auto source = test::samples_source(samples);
+  for (const element_type type : {element_type::u8, element_type::s8}) {
+    std::map<std::string, float> largest;
+    const graph::model q = graph::quantize_static(
+        m, source,
+        {.on_parameters =
+             [&](const std::string& name, const detent::scale_solution& s) {
+               largest[name] = static_cast<float>((std::max)(-s.evidence.lower, s.evidence.upper));
+             },
+         .activation_type = type,
+         .symmetric_activations = true});
+    for (const auto& [name, p] : activations(q)) {
+      CHECK(p.second == (type == element_type::u8 ? 128 : 0));
+    }
+    for (const auto& [name, p] : activations(q)) {
+      if (largest.count(name) != 0) {
+        CHECK(p.first == doctest::Approx(largest[name] / 127.0F).epsilon(1e-5));
+      }
+    }
+    CHECK(snr(m, q, samples) > 20.0);
+  }
+  check_graph_error(error_kind::invalid_argument, {"int32", "uint8"}, [&] {
+    static_cast<void>(graph::quantize_static(m, source, {.activation_type = element_type::s32}));
+  });
+}
+
+TEST_CASE("static: what is said of one activation") {
+  test::random_source r(502);
+  INFO("seed ", r.seed());
+  const graph::model m = network(r);
+  const auto source = test::samples_source(test::samples_of_x(r, {2, 3, 8, 8}, 3));
+  const graph::quantization plain = graph::static_quantization(m, source);
+  const std::string sum = named(plain.plan.float_model(), "sum").outputs[0];
+  const std::string moved = named(plain.plan.float_model(), "pool").outputs[0];
+  const auto with = [&](const std::string& value, const graph::activation_override& o,
+                        element_type type = element_type::u8) {
+    graph::static_quantization_options options;
+    options.activation_type = type;
+    options.activations[value] = o;
+    return graph::static_quantization(m, source, options).parameters.activations;
+  };
+  const auto changed = [&](const std::map<std::string, detent::quant_params>& p) {
+    std::string names;
+    for (const auto& [name, params] : p) {
+      if (!(params == plain.parameters.activations.at(name))) {
+        names += name + " ";
+      }
+    }
+    return names;
+  };
+  const detent::quant_params own{0.125F, 17};
+  const auto given = with("x", {.params = own});
+  CHECK(given.at("x") == own);
+  CHECK(changed(given) == "x ");
+  CHECK(activations(graph::quantize_static(m, source, {.activations = {{"x", {.params = own}}}}))
+            .at("x") == std::pair(0.125F, 17));
+
+  const auto range = with("x", {.range = detent::value_range{0.5F, 25.5F}});
+  CHECK(range.at("x").scale == doctest::Approx(0.1F).epsilon(1e-6));  // made to hold 0
+  CHECK(range.at("x").zero_point == 0);
+  CHECK(changed(range) == "x ");
+
+  detent::register_observer("quarter_range", [](const detent::observer_options&) {
+    return detent::any_observer(quarter_range_observer());
+  });
+  const auto method = with("x", {.method = "Quarter_Range"});
+  CHECK(changed(method) == "x ");
+  CHECK(method.at("x").scale ==
+        doctest::Approx(plain.parameters.activations.at("x").scale / 4.0F).epsilon(1e-6));
+
+  // What has its elements takes part in it.
+  const auto of_sum = with(sum, {.params = own});
+  CHECK(of_sum.at(moved) == own);
+
+  const auto says = [&](error_kind kind, std::initializer_list<std::string_view> words,
+                        const std::string& value, const graph::activation_override& o,
+                        element_type type = element_type::u8) {
+    check_graph_error(kind, words, [&] { static_cast<void>(with(value, o, type)); });
+  };
+  constexpr error_kind invalid = error_kind::invalid_argument;
+  says(invalid, {"'nobody'", "not quantized"}, "nobody", {.params = own});
+  says(invalid, {"'" + moved + "'", "'" + sum + "'"}, moved, {.params = own});
+  says(invalid, {"'x'", "2"}, "x", {.params = own, .method = "mse"});
+  says(invalid, {"'x'", "0"}, "x", {});
+  says(invalid, {"'x'", "'magic'", "minmax"}, "x", {.method = "magic"});
+  says(invalid, {"'x'", "scale 0"}, "x", {.params = detent::quant_params{0.0F, 3}});
+  says(invalid, {"'x'", "zero point 256"}, "x", {.params = detent::quant_params{0.1F, 256}});
+  says(invalid, {"'x'", "zero point 128"}, "x", {.params = detent::quant_params{0.1F, 128}},
+       element_type::s8);
+  says(invalid, {"'x'"}, "x",
+       {.range = detent::value_range{0.0F, std::numeric_limits<float>::infinity()}});
+}
+
+TEST_CASE("static: ignored nodes") {
+  test::random_source r(503);
+  INFO("seed ", r.seed());
+  const graph::model m = network(r);
+  const auto samples = test::samples_of_x(r, {2, 3, 8, 8}, 3);
+  const auto source = test::samples_source(samples);
+  const auto left = [&](const graph::ignored_scope& scope) {
+    graph::static_quantization_options options;
+    options.ignored = scope;
+    const graph::model q = graph::quantize_static(m, source, options);
+    CHECK(snr(m, q, samples) > 25.0);
+    std::string names;
+    for (const graph::node& n : q.nodes) {
+      if (graph::is_layer(n) && q.initializer(n.inputs[1]) != nullptr) {
+        names += n.name + " ";
+        if (n.inputs.size() > 2) {
+          CHECK(q.initializer(n.inputs[2]) != nullptr);
+        }
+      }
+      if (n.name == "sum" && q.is_output(n.outputs[0])) {
+        names += "sum ";
+      }
+    }
+    return names;
+  };
+  CHECK(left({}) == "");
+  CHECK(left({.names = {"left"}}) == "left ");
+  CHECK(left({.patterns = {".*e[mf].*"}}) == "stem left ");
+  CHECK(left({.patterns = {"off.*"}}) == "class ");  // both are one Gemm
+  CHECK(left({.types = {"MatMul"}}) == "class ");
+  CHECK(left({.names = {"offset"}}) == "class ");
+  CHECK(left({.first_layer = true}) == "stem ");
+  CHECK(left({.last_layer = true}) == "class ");
+  CHECK(left({.types = {"Conv", "MatMul"}}) == "stem left class ");
+  CHECK(left({.names = {"sum"}, .patterns = {"ste"}, .validate = false}) == "");
+  const auto no = [&](std::initializer_list<std::string_view> words,
+                      const graph::ignored_scope& scope) {
+    graph::static_quantization_options options;
+    options.ignored = scope;
+    check_graph_error(error_kind::invalid_argument, words,
+                      [&] { static_cast<void>(graph::quantize_static(m, source, options)); });
+  };
+  no({"name", "'nobody'"}, {.names = {"left", "nobody"}});
+  no({"type", "'Gelu'"}, {.types = {"Gelu"}});
+  no({"pattern", "'lef'"}, {.patterns = {"lef"}});  // the whole name
+  no({"pattern", "'(left'", "regular expression"}, {.patterns = {"(left"}});
+
+  // Sums stay float as well: no pair behind them.
+  const graph::model q = graph::quantize_static(m, source, {.ignored = {.names = {"sum"}}});
+  for (const graph::node& n : q.nodes) {
+    CHECK((!n.is("QuantizeLinear") || n.inputs[0] != named(q, "sum").outputs[0]));
+  }
+
+  // A node whose result an Identity returns, and something else uses, has the Identity's name.
+  model_builder b;
+  b.input("x", {1, 3, 4, 4});
+  b.constant("w", random_floats(r, {3, 3, 1, 1}, -1.0F, 1.0F));
+  const std::string y = b.add("Conv", {"x", "w"});
+  b.get().nodes.back().name = "kept";
+  b.output(b.add("Identity", {y}));
+  b.output(b.add("Conv", {b.add("Relu", {y}), "w"}));
+  const graph::model kept =
+      graph::quantize_static(b.get(), test::samples_source(test::samples_of_x(r, {1, 3, 4, 4}, 2)),
+                             {.ignored = {.names = {"kept"}}});
+  CHECK(kept.initializer(named(kept, "kept").inputs[1]) != nullptr);
+}
+
+TEST_CASE("static: weights of 7 bits, and of least squared error") {
+  test::random_source r(504);
+  INFO("seed ", r.seed());
+  graph::model m = network(r);
+  tensor& w = m.initializers.at("left_w");
+  w = test::floats(w.dims(), test::values_of<float>(w));
+  for (float& v : w.mutable_data<float>()) {
+    v = v * v * v * 10.0F;
+  }
+  const auto source = test::samples_source(test::samples_of_x(r, {2, 3, 8, 8}, 2));
+  const auto error = [&](const graph::static_quantization_options& o, int largest) {
+    const graph::model q = graph::quantize_static(m, source, o);
+    const graph::node& dq = *producer(q, named(q, "left").inputs[1]);
+    const auto codes = q.initializers.at(dq.inputs[0]).data<std::int8_t>();
+    const auto scales = q.initializers.at(dq.inputs[1]).data<float>();
+    double sum = 0.0;
+    int most = 0;
+    for (std::size_t k = 0; k < codes.size(); ++k) {
+      most = (std::max)(most, std::abs(int{codes[k]}));
+      const double d = static_cast<double>(scales[scales.size() == 1 ? 0 : k / 36]) * codes[k] -
+                       static_cast<double>(w.data<float>()[k]);
+      sum += d * d;
+    }
+    CHECK(most <= largest);
+    CHECK((most == largest || o.weights == graph::weight_scale::exact_mse));
+    return sum;
+  };
+  for (const bool per_channel : {true, false}) {
+    const double plain = error({.per_channel = per_channel}, 127);
+    CHECK(error({.per_channel = per_channel, .weights = graph::weight_scale::exact_mse}, 127) <
+          plain);
+    CHECK(error({.per_channel = per_channel, .reduce_range = true}, 64) > plain);
+  }
+}
+
+TEST_CASE("static: constants with several uses") {
+  test::random_source r(505);
+  INFO("seed ", r.seed());
+  const auto samples = test::samples_of_x(r, {2, 4, 6, 6}, 3);
+  const auto source = test::samples_source(samples);
+  const test::attributes padded{{"pads", list({1, 1, 1, 1})}};
+  for (const bool per_channel : {true, false}) {
+    for (const bool operand_first : {false, true}) {
+      INFO("per channel ", per_channel, " operand first ", operand_first);
+      // Two layers with the same weights and bias, behind different scales; the bias is an operand
+      // of a sum, too, and the weights are returned.
+      model_builder b;
+      b.input("x", {-1, 4, 6, 6});
+      b.constant("w", random_floats(r, {4, 4, 3, 3}, -0.5F, 0.5F));
+      b.constant("b", random_floats(r, {4}, -1.0F, 1.0F));
+      std::string y = b.add("Conv", {"x", "w", "b"}, padded);
+      b.get().nodes.back().name = "one";
+      if (operand_first) {
+        y = b.add("Add", {b.add("Relu", {y}), b.constant("c", random_floats(r, {4, 1, 1}, -1, 1))});
+        // rows of width 4 and a bias of 4: they broadcast along the last dimension
+        y = b.add("Transpose", {y}, {{"perm", list({0, 2, 3, 1})}});
+        y = b.add("Mul", {y, "b"});
+        y = b.add("Transpose", {y}, {{"perm", list({0, 3, 1, 2})}});
+      }
+      y = b.add("Conv", {y, "w", "b"}, padded);
+      b.get().nodes.back().name = "two";
+      if (!operand_first) {
+        y = b.add("Transpose", {y}, {{"perm", list({0, 2, 3, 1})}});
+        y = b.add("Mul", {b.add("Add", {y, "b"}), "b"});
+      }
+      b.output(y);
+      b.output("w");
+      const graph::model q = graph::quantize_static(b.get(), source, {.per_channel = per_channel});
+      for (const char* name : {"one", "two"}) {
+        const graph::node& n = named(q, name);
+        const graph::node* weights = producer(q, n.inputs[1]);
+        const graph::node* bias = producer(q, n.inputs[2]);
+        REQUIRE(weights != nullptr);
+        REQUIRE(bias != nullptr);
+        CHECK(q.initializers.at(weights->inputs[0]).type() == element_type::s8);
+        CHECK(q.initializers.at(bias->inputs[0]).type() == element_type::s32);
+        const float x_scale =
+            q.initializers.at(producer(q, n.inputs[0])->inputs[1]).data<float>()[0];
+        const auto w_scales = q.initializers.at(weights->inputs[1]).data<float>();
+        const auto b_scales = q.initializers.at(bias->inputs[1]).data<float>();
+        REQUIRE(b_scales.size() == w_scales.size());
+        for (std::size_t i = 0; i < w_scales.size(); ++i) {
+          CHECK(b_scales[i] == x_scale * w_scales[i]);
+        }
+      }
+      // The operand is stored in 8 bits, once.
+      std::size_t stored = 0;
+      for (const graph::node& n : q.nodes) {
+        const tensor* t = n.is("DequantizeLinear") ? q.initializer(n.inputs[0]) : nullptr;
+        stored += t != nullptr && t->type() == element_type::u8 && t->dims() == shape{4} ? 1U : 0U;
+      }
+      CHECK(stored == 1);
+      CHECK(test::difference(q.initializers.at("w").data<float>(),
+                             b.get().initializers.at("w").data<float>()) == "");
+      CHECK(q.outputs[1].name == "w");
+      CHECK(snr(b.get(), q, samples) > 20.0);
+      graph::model again = graph::parse_onnx(graph::to_onnx(q), ".");
+      graph::sort_and_check(again);
+      CHECK(results(again, samples[0]) == results(q, samples[0]));
+    }
+  }
+
+  // A factor that is the bound of a Clip, too: the bound stays a constant.
+  model_builder b;
+  b.input("x", {-1, 4, 6, 6});
+  b.constant("w", random_floats(r, {4, 4, 3, 3}, -0.5F, 0.5F));
+  b.scalar("factor", 0.7F);
+  std::string y = b.add("Mul", {b.add("Conv", {"x", "w"}), "factor"});
+  b.output(b.add("Clip", {y, "", "factor"}));
+  b.get().nodes.back().name = "clip";
+  b.output(b.add("Sqrt", {"factor"}));  // in float
+  b.get().nodes.back().name = "float user";
+  const graph::model q = graph::quantize_static(b.get(), source);
+  REQUIRE(named(q, "clip").inputs.size() == 3);
+  CHECK(named(q, "clip").inputs[2] == "factor");
+  CHECK(named(q, "float user").inputs[0] == "factor");
+  CHECK(snr(b.get(), q, samples) > 25.0);
+}
+
+TEST_CASE("static: results that are used further, and constants that are results") {
+  test::random_source r(506);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {-1, 4, 6, 6});
+  b.constant("w", random_floats(r, {4, 4, 3, 3}, -0.5F, 0.5F));
+  b.constant("v", random_floats(r, {4, 4, 1, 1}, -0.5F, 0.5F));
+  const std::string one = b.add("Conv", {"x", "w"}, {{"pads", list({1, 1, 1, 1})}});
+  const std::string clamped = b.add("Relu", {one});
+  const std::string two = b.add("Conv", {clamped, "v"});
+  const std::string sum = b.add("Add", {two, clamped});
+  b.constant("lonely", random_floats(r, {3}, -1.0F, 1.0F));
+  b.constant("operand", random_floats(r, {4, 1, 1}, -1.0F, 1.0F));
+  const std::string product = b.add("Mul", {sum, "operand"});
+  b.output(one);
+  b.output(clamped);
+  b.output(sum);
+  b.output("lonely");
+  b.output("operand");
+  b.output(product);
+  b.output("x");
+  const auto samples = test::samples_of_x(r, {2, 4, 6, 6}, 3);
+  for (const graph::bias_correction kind :
+       {graph::bias_correction::none, graph::bias_correction::full}) {
+    const graph::model q =
+        graph::quantize_static(b.get(), test::samples_source(samples), {.bias = {.kind = kind}});
+    REQUIRE(q.outputs.size() == 7);
+    for (std::size_t i = 0; i < 7; ++i) {
+      CHECK(q.outputs[i].name == b.get().outputs[i].name);
+    }
+    const auto expected = results(b.get(), samples[0]);
+    const auto actual = results(q, samples[0]);
+    for (const std::size_t same : {3U, 4U, 6U}) {
+      CHECK(test::difference(actual[same], expected[same]) == "");
+    }
+    CHECK(snr(b.get(), q, samples) > 25.0);
+    // What follows sees what is returned.
+    for (const std::string& value : {one, clamped, sum, product}) {
+      CHECK(producer(q, value)->is("DequantizeLinear"));
+    }
+    graph::model again = graph::parse_onnx(graph::to_onnx(q), ".");
+    graph::sort_and_check(again);
+    CHECK(results(again, samples[0]) == actual);
+  }
+}
