@@ -1,0 +1,987 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// NNCF's interface: datasets, range estimators, the numbers of nncf::quantize().
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/graph/calibration.hpp>
+#include <detent/graph/executor.hpp>
+#include <detent/graph/lower.hpp>
+#include <detent/graph/nncf/nncf.hpp>
+#include <detent/graph/onnx.hpp>
+#include <detent/observers/registry.hpp>
+
+#include "check_graph_error.hpp"
+#include "compare_models.hpp"
+#include "model_builder.hpp"
+#include "random.hpp"
+
+namespace {
+
+namespace graph = detent::graph;
+namespace nncf = detent::graph::nncf;
+using detent::error_kind;
+using doctest::Approx;
+using graph::element_type;
+using graph::shape;
+using graph::tensor;
+using test::check_graph_error;
+using test::list;
+using test::model_builder;
+using test::number;
+using test::random_floats;
+using test::tensors;
+
+/// The numbers first, first + 1, ... of which it counts those that are drawn.
+class counted {
+ public:
+  counted(int first, int count, int& drawn) : first_(first), count_(count), drawn_(&drawn) {}
+
+  class iterator {
+   public:
+    using value_type = int;
+    using difference_type = std::ptrdiff_t;
+    iterator(int value, int left, int* drawn) : value_(value), left_(left), drawn_(drawn) {
+      *drawn_ += left_ > 0 ? 1 : 0;
+    }
+    iterator(iterator&&) = default;
+    iterator& operator=(iterator&&) = default;
+    int operator*() const { return value_; }
+    iterator& operator++() {
+      ++value_;
+      --left_;
+      *drawn_ += left_ > 0 ? 1 : 0;
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(const iterator& i, std::default_sentinel_t /*end*/) {
+      return i.left_ == 0;
+    }
+
+   private:
+    int value_;
+    int left_;
+    int* drawn_;
+  };
+  [[nodiscard]] iterator begin() const { return {first_, count_, drawn_}; }
+  [[nodiscard]] static std::default_sentinel_t end() { return {}; }
+  void shorten(int count) { count_ = count; }
+
+ private:
+  int first_;
+  int count_;
+  int* drawn_;
+};
+
+tensors one_value(int v) { return {{"x", test::floats({1}, {static_cast<float>(v)})}}; }
+
+/// All values of a pass.
+std::vector<float> drain(const graph::calibration_source& samples) {
+  std::vector<float> all;
+  while (const auto inputs = samples()) {
+    all.push_back(inputs->at("x").data<float>()[0]);
+  }
+  return all;
+}
+
+/// A value of a model, of one run.
+std::vector<float> value_of(graph::model m, const std::string& name, const tensors& inputs) {
+  const auto given = inputs.find(name);
+  if (given != inputs.end()) {
+    return test::values_of<float>(given->second);
+  }
+  m.outputs = {{name, element_type::f32, false, {}, {}}};
+  graph::executor e(m);
+  return test::values_of<float>(e.run(inputs)[0]);
+}
+
+double mean(const std::vector<double>& x) {
+  double sum = 0.0;
+  for (const double v : x) {
+    sum += v;
+  }
+  return sum / static_cast<double>(x.size());
+}
+
+double quantile(std::vector<double> x, double q) {
+  std::sort(x.begin(), x.end());
+  const double place = q * static_cast<double>(x.size() - 1);
+  const auto below = static_cast<std::size_t>(std::floor(place));
+  const std::size_t above = (std::min)(below + 1, x.size() - 1);
+  return x[below] + (place - static_cast<double>(below)) * (x[above] - x[below]);
+}
+
+struct expected_params {
+  double scale;
+  int zero_point;
+};
+
+/// By the text of scale_rules.hpp, in double, for uint8.
+expected_params symmetric_params(double lower, double upper) {
+  const double high = (std::max)({std::fabs(lower), std::fabs(upper), 8e-5});
+  return lower < 0.0 ? expected_params{high / 127.0, 128} : expected_params{high / 255.0, 0};
+}
+expected_params asymmetric_params(double lower, double upper) {
+  if (upper - lower <= 8e-4) {
+    lower -= 8e-4;
+    upper += 8e-4;
+  }
+  lower = (std::min)(lower, 0.0);
+  upper = (std::max)(upper, 0.0);
+  const double level = std::nearbyint(-lower * 255.0 / (upper - lower));
+  const double other_lower = level < 255.0 ? level / (level - 255.0) * upper : lower;
+  const double other_upper = level > 0.0 ? (level - 255.0) / level * lower : upper;
+  if (upper - other_lower > other_upper - lower) {
+    lower = other_lower;
+  } else {
+    upper = other_upper;
+  }
+  const double scale = (upper - lower) / 255.0;
+  return {scale, static_cast<int>(std::nearbyint(-lower / scale))};
+}
+
+void check_params(detent::quant_params p, expected_params e) {
+  CHECK(static_cast<double>(p.scale) == Approx(e.scale).epsilon(2e-6));
+  CHECK(p.zero_point == e.zero_point);
+}
+
+std::vector<tensors> samples_of(test::random_source& r, const shape& dims, int count,
+                                float lower = -1.0F) {
+  std::vector<tensors> samples;
+  for (int i = 0; i < count; ++i) {
+    samples.push_back({{"x", random_floats(r, dims, lower, 1.0F + r.real(0.0F, 0.3F))}});
+  }
+  return samples;
+}
+
+std::string layer(model_builder& b, test::random_source& r, const std::string& x,
+                  const shape& filters) {
+  const std::string id = std::to_string(b.get().nodes.size());
+  b.constant("w" + id, random_floats(r, filters, -0.4F, 0.4F));
+  b.constant("b" + id, random_floats(r, {filters[0]}, 0.2F, 0.5F));
+  if (filters.size() == 2) {
+    return b.add("Gemm", {x, "w" + id, "b" + id}, {{"transB", number(1)}});
+  }
+  return b.add("Conv", {x, "w" + id, "b" + id});
+}
+
+/// Conv, Relu, Conv, average, Gemm.
+graph::model small_network(test::random_source& r) {
+  model_builder b;
+  b.input("x", {-1, 3, 8, 8});
+  std::string y = b.add("Relu", {layer(b, r, "x", {6, 3, 3, 3})});
+  y = layer(b, r, y, {5, 6, 3, 3});
+  y = b.add("Flatten", {b.add("GlobalAveragePool", {y})});
+  b.output(layer(b, r, y, {4, 5}));
+  return b.get();
+}
+
+/// The node that makes a value.
+const graph::node* maker(const graph::model& m, const std::string& value) {
+  const std::size_t i = graph::links(m).producer(value);
+  return i == graph::links::none ? nullptr : &m.nodes[i];
+}
+bool is_made_by(const graph::model& m, const std::string& value, const char* op) {
+  const graph::node* n = maker(m, value);
+  return n != nullptr && n->is(op);
+}
+
+int largest_code(const graph::layer_weights& w) {
+  int largest = 0;
+  for (const std::int8_t code : w.codes.data<std::int8_t>()) {
+    largest = (std::max)(largest, std::abs(int{code}));
+  }
+  return largest;
+}
+
+std::size_t count(const graph::model& m, const char* op) {
+  return static_cast<std::size_t>(std::count_if(
+      m.nodes.begin(), m.nodes.end(), [&](const graph::node& n) { return n.op_type == op; }));
+}
+
+const graph::layer_weights& weights_of(const graph::quantization& q, const std::string& name) {
+  for (const auto& [i, w] : q.parameters.layers) {
+    if (q.plan.float_model().nodes[i].name == name) {
+      return w;
+    }
+  }
+  FAIL("no quantized layer ", name);
+  return q.parameters.layers.begin()->second;
+}
+
+}  // namespace
+
+// -------------------------------------------------------------------------------------------
+// datasets
+
+TEST_CASE("nncf::dataset: draws late, no more than the subset, and begins anew") {
+  int drawn = 0;
+  int transformed = 0;
+  const auto transform = [&](int v) {
+    ++transformed;
+    return one_value(v);
+  };
+  const nncf::dataset data(counted(10, 7, drawn), transform);
+  CHECK(drawn == 0);
+  const graph::calibration_source three = data.samples(3);
+  CHECK(drawn == 0);
+  CHECK(three()->at("x").data<float>()[0] == 10.0F);
+  CHECK(drawn == 1);
+  CHECK(transformed == 1);
+  CHECK(drain(three) == std::vector<float>{11.0F, 12.0F});
+  CHECK(drawn == 3);
+  CHECK(transformed == 3);
+  CHECK(drain(three) == std::vector<float>{10.0F, 11.0F, 12.0F});
+  CHECK(drawn == 6);
+  // A copy goes on where the other one is; another source has a position of its own.
+  const graph::calibration_source copy = three;
+  CHECK(three()->at("x").data<float>()[0] == 10.0F);
+  CHECK(copy()->at("x").data<float>()[0] == 11.0F);
+  CHECK(drain(data.samples(2)) == std::vector<float>{10.0F, 11.0F});
+  CHECK(drain(copy) == std::vector<float>{12.0F});
+  // More than there are.
+  drawn = 0;
+  for (const std::size_t subset : {std::size_t{7}, std::size_t{8}, nncf::dataset::all}) {
+    CHECK(drain(data.samples(subset)).size() == 7);
+  }
+  CHECK(drawn == 21);
+}
+
+TEST_CASE("nncf::dataset: ranges that are referred to, that are kept, and of maps") {
+  std::vector<int> values{1, 2};
+  const nncf::dataset referred(values, one_value);
+  values.push_back(3);
+  CHECK(drain(referred.samples()).size() == 3);
+  const std::vector<int> constant{4, 5};
+  CHECK(drain(nncf::dataset(constant, one_value).samples()) == std::vector<float>{4.0F, 5.0F});
+  std::optional<nncf::dataset> kept;
+  {
+    std::vector<tensors> maps{one_value(6), one_value(7)};
+    kept.emplace(std::move(maps));
+  }
+  const nncf::dataset copied = *kept;
+  kept.reset();
+  CHECK(drain(copied.samples(1)) == std::vector<float>{6.0F});
+  CHECK(drain(copied.samples()) == std::vector<float>{6.0F, 7.0F});
+
+  // Of a calibration source, which is drained for the next pass.
+  std::size_t next = 0;
+  const graph::calibration_source source = [&]() -> std::optional<tensors> {
+    if (next == 4) {
+      next = 0;
+      return std::nullopt;
+    }
+    return one_value(static_cast<int>(next++));
+  };
+  const nncf::dataset wrapped(nncf::source_items{source});
+  CHECK(drain(wrapped.samples(2)) == std::vector<float>{0.0F, 1.0F});
+  CHECK(next == 2);
+  CHECK(drain(wrapped.samples(3)) == std::vector<float>{0.0F, 1.0F, 2.0F});
+  CHECK(drain(wrapped.samples()) == std::vector<float>{0.0F, 1.0F, 2.0F, 3.0F});
+  CHECK(drain(wrapped.samples()).size() == 4);
+}
+
+TEST_CASE("nncf::dataset: says when passes differ, and goes on after errors") {
+  int drawn = 0;
+  counted range(0, 5, drawn);
+  const nncf::dataset data(range, one_value);
+  CHECK(drain(data.samples()).size() == 5);
+  range.shorten(3);
+  CHECK(drain(data.samples(3)).size() == 3);  // as many as it may want
+  check_graph_error(error_kind::invalid_argument, {"gave 3 items", "5"},
+                    [&] { drain(data.samples()); });
+  range.shorten(0);
+  check_graph_error(error_kind::invalid_argument, {"dataset", "no items"},
+                    [&] { drain(data.samples(2)); });
+
+  bool fails = true;
+  const nncf::dataset failing(std::vector<int>{1, 2, 3}, [&](int v) {
+    if (v == 2 && fails) {
+      detent::detail::raise(error_kind::io, "detent: cannot read item 2");
+    }
+    return one_value(v);
+  });
+  const graph::calibration_source source = failing.samples();
+  check_graph_error(error_kind::io, {"item 2"}, [&] { drain(source); });
+  fails = false;
+  CHECK(drain(source).size() == 3);
+}
+
+// -------------------------------------------------------------------------------------------
+// range estimators
+
+TEST_CASE("nncf::range_estimator_observer: presets against plain loops") {
+  for (std::uint64_t seed = 100; seed < 120; ++seed) {
+    test::random_source r(seed);
+    INFO("seed ", r.seed());
+    const int n = r.integer(3, 12);
+    std::vector<std::vector<float>> samples;
+    std::map<std::string, std::vector<double>> of;
+    for (int i = 0; i < n; ++i) {
+      samples.push_back(r.reals(r.size(20, 400), r.real(-3.0F, -0.1F), r.real(0.1F, 5.0F)));
+      const std::vector<double> x(samples.back().begin(), samples.back().end());
+      const auto [least, largest] = std::minmax_element(x.begin(), x.end());
+      of["min"].push_back(*least);
+      of["max"].push_back(*largest);
+      of["abs_max"].push_back((std::max)(-*least, *largest));
+      of["low"].push_back(quantile(x, 1e-4));
+      of["high"].push_back(quantile(x, 1.0 - 1e-4));
+    }
+    const auto inner_mean = [](const std::vector<double>& x) {
+      const double low = quantile(x, 1e-4);
+      const double high = quantile(x, 1.0 - 1e-4);
+      std::vector<double> kept;
+      for (const double v : x) {
+        if (v >= low && v <= high) {
+          kept.push_back(v);
+        }
+      }
+      return mean(kept);
+    };
+    struct preset {
+      const char* name;
+      nncf::range_estimator estimator;
+      double lower, upper;
+    };
+    const auto least = *std::min_element(of["min"].begin(), of["min"].end());
+    const auto largest = *std::max_element(of["max"].begin(), of["max"].end());
+    for (const bool symmetric : {false, true}) {
+      const std::vector<double>& upper = of[symmetric ? "abs_max" : "max"];
+      const preset presets[] = {
+          {"min_max", nncf::min_max, least, symmetric ? (std::max)(-least, largest) : largest},
+          {"mean_min_max", nncf::mean_min_max, mean(of["min"]), mean(upper)},
+          {"median_min_max", nncf::median_min_max, quantile(of["min"], 0.5), quantile(upper, 0.5)},
+          {"mean_no_outliers_min_max", nncf::mean_no_outliers_min_max, inner_mean(of["min"]),
+           inner_mean(upper)},
+          {"mean_quantile", nncf::mean_quantile, mean(of["low"]), mean(of["high"])},
+      };
+      for (const preset& p : presets) {
+        INFO(p.name, symmetric ? " symmetric" : "");
+        nncf::range_estimator_observer o(p.estimator, symmetric);
+        nncf::range_estimator clipped_estimator = p.estimator;
+        clipped_estimator.clipping = 0.7F;
+        nncf::range_estimator_observer clipped(clipped_estimator, symmetric);
+        for (const std::vector<float>& x : samples) {
+          o.observe(detent::tensor_view<const float>(x.data(), {x.size()}));
+          clipped.observe(detent::tensor_view<const float>(x.data(), {x.size()}));
+        }
+        CHECK(static_cast<double>(o.range().lower) == Approx(p.lower).epsilon(1e-6));
+        CHECK(static_cast<double>(o.range().upper) == Approx(p.upper).epsilon(1e-6));
+        const auto clamp = [](double v) { return (std::max)((std::min)(v, 0.7), -0.7); };
+        CHECK(static_cast<double>(clipped.range().lower) == Approx(clamp(p.lower)).epsilon(1e-6));
+        CHECK(static_cast<double>(clipped.range().upper) == Approx(clamp(p.upper)).epsilon(1e-6));
+      }
+    }
+    detent::any_observer search = detent::make_observer("torch.histogram");
+    nncf::range_estimator_observer o(nncf::histogram);
+    for (const std::vector<float>& x : samples) {
+      search.observe(std::span<const float>(x));
+      o.observe(detent::tensor_view<const float>(x.data(), {x.size()}));
+    }
+    const auto evidence = search.finalize(detent::asymmetric<std::uint8_t>).evidence;
+    CHECK(o.range() == detent::value_range{evidence.lower, evidence.upper});
+    CHECK(static_cast<double>(o.range().lower) >= least - 0.01);
+    CHECK(static_cast<double>(o.range().upper) <= largest + 0.01);
+  }
+}
+
+TEST_CASE("nncf::range_estimator_observer: items of batches, errors") {
+  test::random_source r(121);
+  INFO("seed ", r.seed());
+  std::vector<double> least;
+  std::vector<double> largest;
+  nncf::range_estimator_observer items(nncf::mean_min_max, false, true);
+  nncf::range_estimator_observer runs(nncf::mean_min_max, false, false);
+  double sum_of_least = 0.0;
+  for (int run = 0; run < 3; ++run) {
+    const std::size_t n = r.size(1, 4);
+    const std::vector<float> x = r.reals(n * 10, -2.0F, 2.0F);
+    const detent::tensor_view<const float> view(x.data(), {n, 2, 5});
+    items.observe(view);
+    runs.observe(view);
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto first = x.begin() + static_cast<std::ptrdiff_t>(i * 10);
+      least.push_back(static_cast<double>(*std::min_element(first, first + 10)));
+      largest.push_back(static_cast<double>(*std::max_element(first, first + 10)));
+    }
+    sum_of_least += static_cast<double>(*std::min_element(x.begin(), x.end()));
+  }
+  CHECK(static_cast<double>(items.range().lower) == Approx(mean(least)).epsilon(1e-6));
+  CHECK(static_cast<double>(items.range().upper) == Approx(mean(largest)).epsilon(1e-6));
+  CHECK(static_cast<double>(runs.range().lower) == Approx(sum_of_least / 3.0).epsilon(1e-6));
+
+  for (const float clipping : {0.0F, -1.0F, std::numeric_limits<float>::infinity(),
+                               std::numeric_limits<float>::quiet_NaN()}) {
+    check_graph_error(error_kind::invalid_argument, {"clipping"}, [&] {
+      static_cast<void>(nncf::range_estimator_observer({.clipping = clipping}));
+    });
+  }
+  const nncf::range_estimator_observer empty(nncf::histogram);
+  check_graph_error(error_kind::invalid_argument, {"histogram"},
+                    [&] { static_cast<void>(empty.range()); });
+}
+
+// -------------------------------------------------------------------------------------------
+// quantize
+
+TEST_CASE("nncf::quantize: parameters of activations and weights against plain loops") {
+  for (std::uint64_t seed = 200; seed < 206; ++seed) {
+    test::random_source r(seed);
+    INFO("seed ", r.seed());
+    graph::model m = small_network(r);
+    // A channel whose weights are far below those of the others.
+    for (std::size_t k = 0; k < 54; ++k) {
+      m.initializers["w2"].mutable_data<float>()[k] *= 1e-4F;
+    }
+    const auto samples = samples_of(r, {2, 3, 8, 8}, 5, seed % 2 == 0 ? -1.0F : 0.0F);
+    for (const bool mixed : {false, true}) {
+      INFO("mixed ", mixed);
+      std::size_t told = 0;
+      const graph::quantization q = nncf::quantize(
+          m, nncf::dataset(samples),
+          {.preset = mixed ? nncf::preset::mixed : nncf::preset::performance,
+           .disable_bias_correction = true,
+           .overflow_fix = nncf::overflow_fix::none,
+           .on_parameters = [&](const std::string&, const detent::scale_solution& s) {
+             ++told;
+             CHECK(s.evidence.lower < s.evidence.upper);
+           }});
+      // Inputs of the layers and of the average. What is returned is float.
+      const std::set<std::string> own{"x", "Relu_1_out", "Conv_2_out", "GlobalAveragePool_3_out"};
+      CHECK(told == own.size());
+      std::set<std::string> names;
+      for (const auto& entry : q.parameters.activations) {
+        const std::string& name = entry.first;
+        const detent::quant_params p = entry.second;
+        names.insert(name);
+        INFO(name);
+        std::vector<double> least;
+        std::vector<double> largest;
+        std::vector<double> magnitudes;
+        for (const tensors& sample : samples) {
+          const std::vector<float> values = value_of(m, name, sample);
+          least.push_back(static_cast<double>(*std::min_element(values.begin(), values.end())));
+          largest.push_back(static_cast<double>(*std::max_element(values.begin(), values.end())));
+          magnitudes.push_back((std::max)(-least.back(), largest.back()));
+        }
+        check_params(p, mixed ? asymmetric_params(mean(least), mean(largest))
+                              : symmetric_params(mean(least), mean(magnitudes)));
+      }
+      std::set<std::string> all = own;
+      all.insert("Flatten_4_out");
+      CHECK(names == all);
+      CHECK(q.parameters.activations.at("Flatten_4_out") ==
+            q.parameters.activations.at("GlobalAveragePool_3_out"));
+      CHECK(q.parameters.activations.at("Relu_1_out").zero_point == 0);
+
+      REQUIRE(q.parameters.layers.size() == 3);
+      for (const auto& [i, quantized] : q.parameters.layers) {
+        const graph::node& n = q.plan.float_model().nodes[i];
+        INFO(n.label());
+        const std::vector<float> values =
+            test::values_of<float>(q.plan.float_model().initializers.at(n.inputs[1]));
+        const std::size_t channels = quantized.scales.size();
+        const std::size_t size = values.size() / channels;
+        std::vector<double> magnitudes(channels, 0.0);
+        for (std::size_t k = 0; k < values.size(); ++k) {
+          double& magnitude = magnitudes[k / size];
+          magnitude = (std::max)(magnitude, std::fabs(static_cast<double>(values[k])));
+        }
+        const double most = *std::max_element(magnitudes.begin(), magnitudes.end());
+        for (std::size_t c = 0; c < channels; ++c) {
+          const double floor = (std::max)(0.01 * most, 8e-5);
+          CHECK(static_cast<double>(quantized.scales[c]) ==
+                Approx((std::max)(magnitudes[c], floor) / 127.0).epsilon(1e-6));
+        }
+        const auto codes = quantized.codes.data<std::int8_t>();
+        for (std::size_t k = 0; k < values.size(); ++k) {
+          const double exact =
+              static_cast<double>(values[k]) / static_cast<double>(quantized.scales[k / size]);
+          CHECK(std::fabs(exact - codes[k]) <= 0.5001);
+        }
+        CHECK(largest_code(quantized) == 127);
+      }
+      // A file.
+      const graph::model again = graph::parse_onnx(graph::to_onnx(q.result), ".");
+      CHECK(test::different(q.result, again, samples[0]).empty());
+      CHECK(maker(q.result, q.result.outputs[0].name)->is("Gemm"));
+    }
+  }
+}
+
+TEST_CASE("nncf::quantize: near the float model where ranges hold all values") {
+  for (std::uint64_t seed = 230; seed < 236; ++seed) {
+    test::random_source r(seed);
+    INFO("seed ", r.seed());
+    const graph::model m = small_network(r);
+    const auto samples = samples_of(r, {2, 3, 8, 8}, 5);
+    graph::executor reference(m);
+    for (const nncf::preset preset : {nncf::preset::performance, nncf::preset::mixed}) {
+      for (const nncf::overflow_fix fix : {nncf::overflow_fix::none, nncf::overflow_fix::enable}) {
+        const graph::quantization q = nncf::quantize(
+            m, nncf::dataset(samples),
+            {.preset = preset, .overflow_fix = fix, .activations_range_estimator = nncf::min_max});
+        graph::executor integer(graph::for_execution(q.result));
+        double signal = 0.0;
+        double noise = 0.0;
+        for (const tensors& sample : samples) {
+          const std::vector<float> expected = test::values_of<float>(reference.run(sample)[0]);
+          const std::vector<float> actual = test::values_of<float>(integer.run(sample)[0]);
+          for (std::size_t i = 0; i < expected.size(); ++i) {
+            const auto e = static_cast<double>(expected[i]);
+            const double d = static_cast<double>(actual[i]) - e;
+            signal += e * e;
+            noise += d * d;
+          }
+        }
+        CHECK(signal > 1000.0 * noise);  // 30 dB
+      }
+    }
+  }
+}
+
+TEST_CASE("nncf::quantize: estimators, per tensor, int8, outputs") {
+  test::random_source r(210);
+  INFO("seed ", r.seed());
+  const graph::model m = small_network(r);
+  const auto samples = samples_of(r, {2, 3, 8, 8}, 4);
+  const nncf::quantize_options plain{.disable_bias_correction = true};
+  std::vector<double> medians;
+  std::vector<double> items;
+  for (const tensors& sample : samples) {
+    const std::vector<float> x = value_of(m, "x", sample);
+    double largest = 0.0;
+    for (const std::size_t half : {std::size_t{0}, x.size() / 2}) {
+      double magnitude = 0.0;
+      for (std::size_t k = half; k < half + x.size() / 2; ++k) {
+        magnitude = (std::max)(magnitude, std::fabs(static_cast<double>(x[k])));
+      }
+      items.push_back(magnitude);
+      largest = (std::max)(largest, magnitude);
+    }
+    medians.push_back(largest);
+  }
+  nncf::quantize_options o = plain;
+  o.activations_range_estimator = nncf::median_min_max;
+  check_params(nncf::quantize(m, nncf::dataset(samples), o).parameters.activations.at("x"),
+               symmetric_params(-1.0, quantile(medians, 0.5)));
+  o.activations_range_estimator = {.ends = detent::nncf::min_max, .clipping = 0.25F};
+  check_params(nncf::quantize(m, nncf::dataset(samples), o).parameters.activations.at("x"),
+               symmetric_params(-0.25, 0.25));
+  o = plain;
+  o.batchwise_statistics = true;
+  check_params(nncf::quantize(m, nncf::dataset(samples), o).parameters.activations.at("x"),
+               symmetric_params(-1e-3, mean(items)));
+
+  o = plain;
+  o.weights_range_estimator.clipping = 0.1F;
+  o.overflow_fix = nncf::overflow_fix::none;
+  const graph::quantization clipped = nncf::quantize(m, nncf::dataset(samples), o);
+  for (const auto& [i, w] : clipped.parameters.layers) {
+    for (const float scale : w.scales) {
+      CHECK(static_cast<double>(scale) <= 0.1 / 127.0 * (1.0 + 1e-6));
+    }
+  }
+
+  o = plain;
+  o.per_channel_weights = false;
+  o.overflow_fix = nncf::overflow_fix::none;
+  const graph::quantization whole = nncf::quantize(m, nncf::dataset(samples), o);
+  for (const auto& [i, w] : whole.parameters.layers) {
+    REQUIRE(w.scales.size() == 1);
+    double most = 0.0;
+    const std::string& name = whole.plan.float_model().nodes[i].inputs[1];
+    for (const float v : m.initializers.at(name).data<float>()) {
+      most = (std::max)(most, std::fabs(static_cast<double>(v)));
+    }
+    CHECK(static_cast<double>(w.scales[0]) == Approx(most / 127.0).epsilon(1e-6));
+  }
+
+  // int8: the same scale as uint8 for what has signs.
+  o = plain;
+  o.activation_type = element_type::s8;
+  const graph::quantization s8 = nncf::quantize(m, nncf::dataset(samples), o);
+  const graph::quantization u8 = nncf::quantize(m, nncf::dataset(samples), plain);
+  CHECK(static_cast<double>(s8.parameters.activations.at("x").scale) ==
+        Approx(static_cast<double>(u8.parameters.activations.at("x").scale)).epsilon(1e-6));
+  for (const auto& [name, p] : s8.parameters.activations) {
+    CHECK(p.zero_point == 0);
+  }
+  for (const tensors& sample : samples) {
+    CHECK(test::distance(graph::for_execution(u8.result), graph::for_execution(s8.result), sample) <
+          0.05);
+  }
+
+  o = plain;
+  o.quantize_outputs = true;
+  const graph::quantization with_outputs = nncf::quantize(m, nncf::dataset(samples), o);
+  const std::string& out = m.outputs[0].name;
+  CHECK(u8.parameters.activations.count(out) == 0);
+  CHECK(with_outputs.parameters.activations.count(out) == 1);
+  CHECK(is_made_by(with_outputs.result, out, "DequantizeLinear"));
+}
+
+TEST_CASE("nncf::quantize: subset_size limits what is drawn, in as few passes as possible") {
+  test::random_source r(211);
+  INFO("seed ", r.seed());
+  const graph::model m = small_network(r);
+  const auto samples = samples_of(r, {1, 3, 8, 8}, 6);
+  int drawn = 0;
+  const counted range(0, 6, drawn);
+  const nncf::dataset data(range, [&](int i) { return samples[static_cast<std::size_t>(i)]; });
+  const auto quantize = [&](const nncf::quantize_options& o) {
+    drawn = 0;
+    return nncf::quantize(m, data, o).parameters.activations;
+  };
+  const auto three = quantize({.subset_size = 3});
+  CHECK(drawn == 3);  // ranges and means of channels
+  quantize({.subset_size = 3, .disable_bias_correction = true});
+  CHECK(drawn == 3);
+  // A fifth of them for the full correction: the float network, and one pass for each layer.
+  quantize({.subset_size = 5, .fast_bias_correction = false});
+  CHECK(drawn == 5 + 1 + 3);
+  const auto all = quantize({.subset_size = 1000});
+  CHECK(drawn == 6);
+  CHECK_FALSE(three.at("x") == all.at("x"));
+  const std::vector<tensors> first(samples.begin(), samples.begin() + 3);
+  CHECK(three == nncf::quantize(m, nncf::dataset(first)).parameters.activations);
+}
+
+TEST_CASE("nncf::quantize: the overflow fix") {
+  test::random_source r(212);
+  INFO("seed ", r.seed());
+  // Two convolutions that the inputs reach, one through a pooling, and others behind them.
+  model_builder b;
+  b.input("x", {1, 3, 9, 9});
+  const std::string left = layer(b, r, "x", {4, 3, 3, 3});
+  const std::string pooled =
+      b.add("MaxPool", {"x"}, {{"kernel_shape", list({3, 3})}, {"pads", list({1, 1, 1, 1})}});
+  const std::string right = layer(b, r, pooled, {4, 3, 3, 3});
+  const std::string sum = b.add("Relu", {b.add("Add", {left, right})});
+  const std::string y = layer(b, r, sum, {3, 4, 3, 3});
+  b.output(layer(b, r, b.add("Flatten", {b.add("GlobalAveragePool", {y})}), {5, 3}));
+  const auto samples = samples_of(r, {1, 3, 9, 9}, 3);
+  const auto quantize = [&](std::optional<nncf::overflow_fix> fix, nncf::target_device device,
+                            const graph::ignored_scope& ignored = {}) {
+    return nncf::quantize(b.get(), nncf::dataset(samples),
+                          {.target_device = device, .ignored_scope = ignored, .overflow_fix = fix});
+  };
+  const std::set<std::string> first{"Conv_0", "Conv_2"};
+  const std::set<std::string> all{"Conv_0", "Conv_2", "Conv_5", "Gemm_8"};
+  const auto half = [&](const graph::quantization& q) {
+    std::set<std::string> names;
+    for (const auto& [i, w] : q.parameters.layers) {
+      const int largest = largest_code(w);
+      CHECK((largest <= 64 || largest == 127));
+      CHECK(largest >= 63);
+      if (largest <= 64) {
+        names.insert(q.plan.float_model().nodes[i].name);
+      }
+    }
+    return names;
+  };
+  using nncf::overflow_fix;
+  using nncf::target_device;
+  CHECK(half(quantize({}, target_device::any)) == first);
+  CHECK(half(quantize({}, target_device::cpu)) == first);
+  for (const target_device device :
+       {target_device::gpu, target_device::npu, target_device::cpu_spr}) {
+    CHECK(half(quantize({}, device)).empty());
+    CHECK(half(quantize(overflow_fix::first_layer, device)) == first);
+  }
+  CHECK(half(quantize(overflow_fix::none, target_device::cpu)).empty());
+  CHECK(half(quantize(overflow_fix::enable, target_device::any)) == all);
+  // Where one is not quantized, the next one is the first.
+  CHECK(half(quantize({}, target_device::any, {.names = {"Conv_0"}})) ==
+        std::set<std::string>{"Conv_2", "Conv_5"});
+  // The scale is exactly twice that without.
+  const auto with = quantize({}, target_device::any);
+  const auto without = quantize(overflow_fix::none, target_device::any);
+  const graph::layer_weights& a = weights_of(with, "Conv_0");
+  const graph::layer_weights& c = weights_of(without, "Conv_0");
+  REQUIRE(a.scales.size() == 4);
+  for (std::size_t i = 0; i < a.scales.size(); ++i) {
+    CHECK(a.scales[i] == 2.0F * c.scales[i]);
+  }
+  CHECK(weights_of(with, "Conv_5").scales == weights_of(without, "Conv_5").scales);
+}
+
+TEST_CASE("nncf::quantize: Concat and what goes in share one range") {
+  test::random_source r(213);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {1, 3, 6, 6});
+  const std::string left = layer(b, r, "x", {4, 3, 1, 1});
+  const std::string right = b.add("Relu", {layer(b, r, "x", {2, 3, 1, 1})});
+  const std::string pooled = b.add("MaxPool", {right}, {{"kernel_shape", list({1, 1})}});
+  b.constant("c", random_floats(r, {1, 1, 6, 6}, -9.0F, 0.0F));
+  const std::string joined = b.add("Concat", {left, pooled, "c"}, {{"axis", number(1)}});
+  b.output(layer(b, r, joined, {2, 7, 1, 1}));
+  const auto samples = samples_of(r, {1, 3, 6, 6}, 4);
+  const graph::quantization q =
+      nncf::quantize(b.get(), nncf::dataset(samples), {.preset = nncf::preset::mixed});
+  const auto& params = q.parameters.activations;
+  // The widest of the means; the constant holds the lower end.
+  double lower = 0.0;
+  double upper = 0.0;
+  for (const float v : b.get().initializers.at("c").data<float>()) {
+    lower = (std::min)(lower, static_cast<double>(v));
+  }
+  for (const std::string& name : {left, right, joined}) {
+    std::vector<double> largest;
+    for (const tensors& sample : samples) {
+      const std::vector<float> values = value_of(b.get(), name, sample);
+      largest.push_back(static_cast<double>(*std::max_element(values.begin(), values.end())));
+    }
+    upper = (std::max)(upper, mean(largest));
+  }
+  for (const std::string& name : {left, right, pooled, std::string("c"), joined}) {
+    INFO(name);
+    REQUIRE(params.count(name) == 1);
+    check_params(params.at(name), asymmetric_params(lower, upper));
+  }
+  CHECK_FALSE(params.at("x") == params.at(joined));
+}
+
+TEST_CASE("nncf::quantize: bias correction and its rules") {
+  test::random_source r(214);
+  INFO("seed ", r.seed());
+  graph::model m = small_network(r);
+  const auto samples = samples_of(r, {1, 3, 8, 8}, 5);
+  m.initializers["b2"].mutable_data<float>()[1] = 0.0F;
+  const auto biases = [&](const nncf::quantize_options& o) {
+    const graph::quantization q = nncf::quantize(m, nncf::dataset(samples), o);
+    std::vector<std::vector<float>> all;
+    for (const std::size_t i : q.plan.layers()) {
+      const graph::model& f = q.plan.float_model();
+      all.push_back(test::values_of<float>(f.initializers.at(f.nodes[i].inputs[2])));
+    }
+    return all;
+  };
+  const auto original = biases({.disable_bias_correction = true});
+  REQUIRE(original.size() == 3);
+  CHECK(original[1] == test::values_of<float>(m.initializers.at("b2")));
+  const auto absolute = biases({});
+  // The means of the one pass are those of a pass of their own.
+  graph::quantization apart =
+      nncf::quantize(m, nncf::dataset(samples), {.disable_bias_correction = true});
+  graph::correct_biases(apart.plan, apart.parameters, nncf::dataset(samples).samples());
+  const graph::layer_means none(apart.plan);
+  check_graph_error(error_kind::invalid_argument, {"no calibration samples"}, [&] {
+    static_cast<void>(graph::correct_biases(apart.plan, apart.parameters, none));
+  });
+  check_graph_error(error_kind::invalid_argument, {"full", "without samples"}, [&] {
+    static_cast<void>(graph::correct_biases(apart.plan, apart.parameters, none,
+                                            {.kind = graph::bias_correction::full}));
+  });
+  for (std::size_t i = 0; i < 3; ++i) {
+    const graph::model& f = apart.plan.float_model();
+    const graph::node& n = f.nodes[apart.plan.layers()[i]];
+    CHECK(absolute[i] == test::values_of<float>(f.initializers.at(n.inputs[2])));
+  }
+  const auto full = biases({.fast_bias_correction = false});
+  const auto rule = biases({.bias_rule = graph::bias_correction_rule::nncf});
+  for (std::size_t i = 0; i < 3; ++i) {
+    INFO("layer ", i);
+    CHECK(absolute[i] != original[i]);
+    CHECK(full[i] != original[i]);
+    CHECK((rule[i] == original[i]) == (i == 1));  // the one with a bias of 0 is left alone
+    for (std::size_t c = 0; c < original[i].size(); ++c) {
+      CHECK(std::fabs(absolute[i][c] - original[i][c]) < 0.1F);
+    }
+  }
+}
+
+TEST_CASE("nncf::quantize: transformers") {
+  test::random_source r(215);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {-1, 4, 8});
+  b.constant("g", random_floats(r, {8}, 0.5F, 1.5F));
+  b.constant("shift", random_floats(r, {8}, 1.0F, 2.0F));
+  const std::string normed =
+      b.add("LayerNormalization", {"x", "g", "shift"}, {{"axis", number(-1)}});
+  b.constant("q", random_floats(r, {8, 8}, -1.0F, 1.0F));
+  b.constant("k", random_floats(r, {8, 8}, -1.0F, 1.0F));
+  b.constant("o", random_floats(r, {8, 3}, -1.0F, 1.0F));
+  const std::string query = b.add("MatMul", {normed, "q"});
+  const std::string key = b.add("MatMul", {normed, "k"});
+  const std::string product =
+      b.add("MatMul", {query, b.add("Transpose", {key}, {{"perm", list({0, 2, 1})}})});
+  const std::string attention = b.add("Softmax", {product}, {{"axis", number(-1)}});
+  const std::string mixed = b.add("Tanh", {b.add("MatMul", {attention, query})});
+  b.output(b.add("MatMul", {mixed, "o"}));
+  std::vector<tensors> samples;
+  for (int i = 0; i < 4; ++i) {
+    samples.push_back({{"x", random_floats(r, {2, 4, 8}, -3.0F, 2.0F)}});
+    for (std::size_t k = 0; k < 64; k += 8) {
+      samples.back().at("x").mutable_data<float>()[k] *= 20.0F;
+    }
+  }
+  int drawn = 0;
+  const counted range(0, 4, drawn);
+  const nncf::dataset data(range, [&](int i) { return samples[static_cast<std::size_t>(i)]; });
+  const auto quantize = [&](nncf::quantize_options o) {
+    drawn = 0;
+    o.model_type = nncf::model_type::transformer;
+    o.activations_range_estimator = nncf::min_max;
+    return nncf::quantize(b.get(), data, o);
+  };
+  const graph::quantization q = quantize({});
+  CHECK(drawn == 8);  // magnitudes of features; ranges and means
+  // Asymmetric: the zero point is where the range puts it.
+  bool has_zero_point_of_its_own = false;
+  for (const auto& [name, p] : q.parameters.activations) {
+    has_zero_point_of_its_own =
+        has_zero_point_of_its_own || (p.zero_point != 0 && p.zero_point != 128);
+  }
+  CHECK(has_zero_point_of_its_own);
+  // The normalization takes the inverse for both; in front of the last layer a Mul does.
+  const graph::model& rewritten = q.plan.float_model();
+  CHECK(count(rewritten, "Mul") == 1);
+  CHECK(test::distance(b.get(), rewritten, samples[0]) < 1e-4);
+  CHECK(test::values_of<float>(rewritten.initializers.at("g")) !=
+        test::values_of<float>(b.get().initializers.at("g")));
+  CHECK(test::distance(b.get(), graph::for_execution(q.result), samples[0]) < 0.1);
+
+  // Ignored nodes are found again in the smoothed model, and are not smoothed.
+  const std::string last = b.get().nodes.back().name;
+  const graph::quantization partly = quantize({.ignored_scope = {.names = {last}}});
+  CHECK(partly.parameters.layers.size() == 2);
+  CHECK(count(partly.plan.float_model(), "Mul") == 0);
+  for (const graph::node& n : partly.result.nodes) {
+    if (n.name == last) {
+      CHECK(maker(partly.result, n.inputs[1]) == nullptr);
+      CHECK(is_made_by(partly.result, n.inputs[0], "Tanh"));
+    }
+  }
+  // Off, and without transformers: symmetric, no pass for it.
+  const graph::quantization off = quantize({.smooth_quant_alphas = {.matmul = -1.0F}});
+  CHECK(drawn == 4);
+  CHECK(count(off.plan.float_model(), "Mul") == 0);
+  const graph::quantization plain = nncf::quantize(b.get(), data);
+  CHECK(count(plain.plan.float_model(), "Mul") == 0);
+  for (const auto& [name, p] : plain.parameters.activations) {
+    CHECK((p.zero_point == 0 || p.zero_point == 128));
+  }
+  CHECK(quantize({.preset = nncf::preset::performance})
+            .parameters.activations.at(normed)
+            .zero_point == 128);
+}
+
+TEST_CASE("nncf::quantize: channel alignment") {
+  test::random_source r(216);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {1, 3, 8, 8});
+  const std::string a = test::uneven_convolution(b, r, "x", "a", {6, 3, 3, 3});
+  b.output(test::uneven_convolution(b, r, a, "b", {4, 6, 3, 3}));
+  const auto samples = samples_of(r, {1, 3, 8, 8}, 5);
+  int drawn = 0;
+  const counted range(0, 5, drawn);
+  const nncf::dataset data(range, [&](int i) { return samples[static_cast<std::size_t>(i)]; });
+  const graph::quantization without =
+      nncf::quantize(b.get(), data, {.disable_bias_correction = true});
+  CHECK(drawn == 5);
+  const graph::quantization with = nncf::quantize(
+      b.get(), data, {.disable_bias_correction = true, .disable_channel_alignment = false});
+  CHECK(drawn == 5 + 10);
+  CHECK(test::distance(b.get(), with.plan.float_model(), samples[0]) < 1e-4);
+  // Channels between the two are of one size: the largest weight of each is no longer 2^12 apart.
+  const auto spread = [](const graph::quantization& q) {
+    const auto& scales = weights_of(q, "Conv_0").scales;
+    return *std::max_element(scales.begin(), scales.end()) /
+           *std::min_element(scales.begin(), scales.end());
+  };
+  CHECK(spread(without) > 50.0F);
+  CHECK(spread(with) < spread(without));
+  CHECK(test::distance(b.get(), graph::for_execution(with.result), samples[0]) < 0.2);
+}
+
+TEST_CASE("nncf::quantize: ignored scope, and what it refuses") {
+  test::random_source r(217);
+  INFO("seed ", r.seed());
+  const graph::model m = small_network(r);
+  const auto samples = samples_of(r, {1, 3, 8, 8}, 2);
+  const nncf::dataset data(samples);
+  const auto layers = [&](const graph::ignored_scope& scope) {
+    std::set<std::string> names;
+    const graph::quantization q = nncf::quantize(m, data, {.ignored_scope = scope});
+    for (const std::size_t i : q.plan.layers()) {
+      names.insert(q.plan.float_model().nodes[i].name);
+    }
+    return names;
+  };
+  using names = std::set<std::string>;
+  CHECK(layers({}) == names{"Conv_0", "Conv_2", "Gemm_5"});
+  CHECK(layers({.names = {"Conv_2"}}) == names{"Conv_0", "Gemm_5"});
+  CHECK(layers({.types = {"Conv"}}) == names{"Gemm_5"});
+  CHECK(layers({.patterns = {"Conv_.*", "G.*5"}}).empty());
+  CHECK(layers({.names = {"absent"}, .validate = false}).size() == 3);
+  const auto invalid = error_kind::invalid_argument;
+  check_graph_error(invalid, {"name 'absent'"}, [&] { layers({.names = {"absent"}}); });
+  check_graph_error(invalid, {"type 'Gelu'"}, [&] { layers({.types = {"Gelu"}}); });
+  check_graph_error(invalid, {"pattern 'Conv'"}, [&] { layers({.patterns = {"Conv"}}); });
+  check_graph_error(invalid, {"pattern '('"}, [&] { layers({.patterns = {"("}}); });
+
+  const auto refuse = [&](std::initializer_list<std::string_view> words,
+                          const nncf::quantize_options& o) {
+    check_graph_error(invalid, words, [&] { static_cast<void>(nncf::quantize(m, data, o)); });
+  };
+  refuse({"subset_size 0"}, {.subset_size = 0});
+  refuse({"alpha of 1.5"}, {.smooth_quant_alphas = {.matmul = 1.5F}});
+  refuse({"clipping -3"}, {.activations_range_estimator = {.clipping = -3.0F}});
+  refuse({"clipping -4"}, {.weights_range_estimator = {.clipping = -4.0F}});
+  refuse({"int32", "uint8 or int8"}, {.activation_type = element_type::s32});
+  const std::vector<tensors> none;
+  check_graph_error(invalid, {"dataset", "no items"},
+                    [&] { static_cast<void>(nncf::quantize(m, nncf::dataset(none))); });
+  auto bad = samples;
+  bad[1].at("x") = test::floats({1, 3, 8, 8}, std::vector<float>(192, NAN));
+  check_graph_error(invalid, {"tensor 'x'", "sample 2"},
+                    [&] { static_cast<void>(nncf::quantize(m, nncf::dataset(bad))); });
+  // Everything in float needs no samples.
+  CHECK(nncf::quantize(m, nncf::dataset(none), {.ignored_scope = {.patterns = {".*"}}})
+            .parameters.activations.empty());
+}
+
+TEST_CASE("calibrate: observers see values in the order of their dimensions") {
+  struct values_observer {
+    std::vector<float> seen = {};
+    std::vector<std::size_t> dims = {};
+    void observe(detent::tensor_view<const float> x) {
+      seen.assign(x.data, x.data + x.size());
+      dims.assign(x.shape.begin(), x.shape.begin() + static_cast<std::ptrdiff_t>(x.rank));
+    }
+    [[nodiscard]] detent::quant_params finalize(detent::quant_scheme) const { return {}; }
+  };
+  test::random_source r(218);
+  INFO("seed ", r.seed());
+  const graph::model m = small_network(r);
+  const auto samples = samples_of(r, {1, 3, 8, 8}, 1);
+  std::vector<graph::observed_value> observed;
+  for (const char* name : {"Conv_0_out", "Relu_1_out", "Conv_2_out", "x"}) {
+    observed.push_back({name, detent::any_observer(values_observer())});
+  }
+  graph::calibrate(m, observed, nncf::dataset(samples).samples());
+  for (const graph::observed_value& o : observed) {
+    INFO(o.name);
+    const auto* seen = o.observer.target<values_observer>();
+    REQUIRE(seen != nullptr);
+    CHECK(seen->seen == value_of(m, o.name, samples[0]));
+    CHECK(seen->dims.size() == 4);
+  }
+}
