@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The pass that gives the tensors of one operator the same scale where hardware wants it.
+#ifndef DETENT_GRAPH_PPQ_ALIGNMENT_HPP
+#define DETENT_GRAPH_PPQ_ALIGNMENT_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/graph/ir.hpp>
+#include <detent/graph/ppq/config.hpp>
+#include <detent/graph/ppq/observing.hpp>
+#include <detent/graph/ppq/pass.hpp>
+#include <detent/graph/ppq/platform.hpp>
+#include <detent/graph/ppq/quantized_graph.hpp>
+#include <detent/quantize.hpp>
+#include <detent/scale_rules.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ppq {
+
+enum class alignment_method : std::uint8_t {
+  none,
+  to_large,   // the inputs take the union of the ranges that they represent
+  to_input,   // the outputs take the parameters of the first input
+  to_output,  // the inputs take the parameters of the first output
+};
+
+/// PPQ's QuantAlignmentPass, after calibration. Constants keep their own parameters, and so does
+/// what has another scheme than the tensor that it would be aligned with.
+///
+///   to_large   range = smallest scale * (qmin - zero_point) .. largest scale * (qmax - zero_point)
+///              of all inputs, and parameters of it by the rule of PPQ with parity, else by the
+///              canonical one. Without parity, symmetric inputs take the largest of their scales:
+///              the rules make a scale larger each time where the grid has a level more below zero.
+///              The first input has these parameters; it is the master of the others (PASSIVE).
+///   to_input   the output becomes PASSIVE
+///   to_output  an input whose value nobody else needs quantized is dominated by the output
+///              (OVERLAPPED: quantized once, behind the operator), others become PASSIVE
+///
+/// keep_inputs: with to_output, every input becomes PASSIVE. Concat computes the same then, and
+/// engines can run it on integers, since its inputs are written with pairs of their own.
+///
+/// force_overlap: a configuration that makes the value of an aligned input, and was not joined with
+/// it by fusion_pass, is dominated by the input's.
+///
+/// Run again after a calibration with override, it aligns what is ACTIVATED then: what it has made
+/// PASSIVE before stays with its master, and has no part in unions.
+///
+/// Elementwise: Add, Sub, Sum. Average pools: AveragePool, GlobalAveragePool.
+struct alignment_pass {
+  alignment_method elementwise = alignment_method::to_large;
+  alignment_method concat = alignment_method::to_output;
+  alignment_method average_pool = alignment_method::none;
+  alignment_method resize = alignment_method::to_output;
+  bool force_overlap = true;
+  bool keep_inputs = false;
+  ppq_parity parity = {};
+
+  void operator()(quantized_graph& g, pass_context& /*context*/) const {
+    const links l(g.network);
+    for (std::size_t i = 0; i < g.network.nodes.size(); ++i) {
+      if (!g.operators[i].is_quantized() || g.operators[i].outputs[0] == no_config) {
+        continue;
+      }
+      switch (method_of(g.network.nodes[i])) {
+        case alignment_method::none:
+          continue;
+        case alignment_method::to_large:
+          align_to_large(g, i);
+          break;
+        case alignment_method::to_input:
+          align_to_input(g, i);
+          break;
+        case alignment_method::to_output:
+          align_to_output(g, l, i);
+          break;
+      }
+      if (force_overlap) {
+        overlap_makers(g, l, i);
+      }
+    }
+  }
+
+ private:
+  [[nodiscard]] alignment_method method_of(const node& n) const {
+    if (n.is("Add") || n.is("Sub") || n.is("Sum")) {
+      return elementwise;
+    }
+    if (n.is("Concat")) {
+      return concat;
+    }
+    if (n.is("AveragePool") || n.is("GlobalAveragePool")) {
+      return average_pool;
+    }
+    return n.is("Resize") || n.is("Upsample") ? resize : alignment_method::none;
+  }
+
+  /// Whose parameters the tensors have, each once: those that are ACTIVATED, per tensor, and of the
+  /// same scheme as the first one.
+  static std::vector<config_id> sources(const quantized_graph& g,
+                                        const std::vector<config_id>& ids) {
+    std::vector<config_id> found;
+    for (const config_id id : ids) {
+      if (id == no_config || g.is_parameter(id)) {
+        continue;
+      }
+      const config_id source = g.configs.source(id);
+      const tensor_quantization_config& c = g.configs[source];
+      if (c.state() == quantization_state::activated && !c.policy.is_per_channel() &&
+          !g.is_parameter(source) && (found.empty() || same_scheme(g, source, found[0])) &&
+          std::find(found.begin(), found.end(), source) == found.end()) {
+        found.push_back(source);
+      }
+    }
+    return found;
+  }
+  static bool same_scheme(const quantized_graph& g, config_id a, config_id b) {
+    const quantizer_settings& x = g.configs[a];
+    const quantizer_settings& y = g.configs[b];
+    return x.policy == y.policy && x.levels == y.levels && x.rounding == y.rounding;
+  }
+
+  void align_to_large(quantized_graph& g, std::size_t i) const {
+    const std::vector<config_id> all = sources(g, g.operators[i].inputs);
+    if (all.size() < 2) {
+      return;
+    }
+    const quantizer_settings& s = g.configs[all[0]];
+    value_range range{0.0F, 0.0F};
+    quant_params largest{0.0F, 0};
+    for (const config_id id : all) {
+      const tensor_parameters& p = g.configs.parameters(id);
+      const auto end = [&](std::int32_t level) {  // the product is exact in double
+        return static_cast<float>(static_cast<double>(p.scales[0]) *
+                                  (static_cast<double>(level) - p.zero_points[0]));
+      };
+      range.lower = (std::min)(range.lower, end(s.levels.qmin));
+      range.upper = (std::max)(range.upper, end(s.levels.qmax));
+      largest = p.scales[0] > largest.scale ? quant_params{p.scales[0], p.zero_points[0]} : largest;
+    }
+    quant_params joint = largest;
+    if (parity) {
+      joint = params_from_range(range, s.scheme(), scale_rule::ppq);
+    } else if (!s.policy.is_symmetrical()) {
+      joint = params_from_range(range, s.scheme());
+    }
+    joint = detail::fitted(joint, s, parity == detent::parity::fixed);
+    g.configs.set_parameters(all[0], {{joint.scale}, {joint.zero_point}});
+    for (std::size_t k = 1; k < all.size(); ++k) {
+      g.configs.master_by(all[k], all[0]);
+    }
+  }
+
+  static void align_to_input(quantized_graph& g, std::size_t i) {
+    const std::vector<config_id> both =
+        sources(g, {g.operators[i].inputs[0], g.operators[i].outputs[0]});
+    if (both.size() == 2) {
+      g.configs.master_by(both[1], both[0]);
+    }
+  }
+
+  void align_to_output(quantized_graph& g, const links& l, std::size_t i) const {
+    std::vector<config_id> ids{g.operators[i].outputs[0]};
+    const config_id output = g.configs.source(ids[0]);
+    ids.insert(ids.end(), g.operators[i].inputs.begin(), g.operators[i].inputs.end());
+    const std::vector<config_id> all = sources(g, ids);
+    if (all.empty() || all[0] != output) {
+      return;
+    }
+    for (std::size_t k = 1; k < all.size(); ++k) {
+      if (!keep_inputs && only_feeds(g, l, all[k], i)) {
+        g.configs.dominated_by(all[k], output);
+      } else {
+        g.configs.master_by(all[k], output);
+      }
+    }
+  }
+
+  /// Whether all that reads parameters from `source` is on its way to the node at `at`: then values
+  /// may stay as they are until they come out of it.
+  static bool only_feeds(const quantized_graph& g, const links& l, config_id source,
+                         std::size_t at) {
+    const auto follows = [&](config_id id) {
+      return id != no_config && g.configs.root(id) == source;
+    };
+    for (std::size_t i = 0; i < g.operators.size(); ++i) {
+      bool reads = false;
+      bool ok = true;
+      g.for_each_config(i, [&](config_id id) {
+        ok = ok && (g.configs.source(id) != source || follows(id)) &&
+             (!follows(id) || value_stays(g, l, g.configs[id].variable, follows));
+      });
+      for (const config_id id : g.operators[i].inputs) {
+        reads = reads || (follows(id) && i != at);
+      }
+      const bool passes_on =
+          !is_compute_operator(g.network.nodes[i]) &&
+          std::all_of(g.operators[i].outputs.begin(), g.operators[i].outputs.end(),
+                      [&](config_id id) { return id == no_config || follows(id); });
+      if (!ok || (reads && !passes_on)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  /// Whether every user of a value has a configuration that follows.
+  template <class Follows>
+  static bool value_stays(const quantized_graph& g, const links& l, const std::string& value,
+                          const Follows& follows) {
+    if (g.network.is_output(value)) {
+      return false;
+    }
+    for (const std::size_t user : l.consumers(value)) {
+      for (std::size_t slot = 0; slot < g.network.nodes[user].inputs.size(); ++slot) {
+        if (g.network.nodes[user].inputs[slot] == value &&
+            !(slot < g.operators[user].inputs.size() && follows(g.operators[user].inputs[slot]))) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  static void overlap_makers(quantized_graph& g, const links& l, std::size_t i) {
+    for (std::size_t slot = 0; slot < g.operators[i].inputs.size(); ++slot) {
+      const config_id id = g.operators[i].inputs[slot];
+      const config_id maker = g.producer_config(l, g.network.nodes[i].inputs[slot]);
+      if (id == no_config || maker == no_config ||
+          g.configs.source(maker) == g.configs.source(id) ||
+          g.configs[maker].state() != quantization_state::activated || !same_scheme(g, id, maker)) {
+        continue;
+      }
+      bool alone = true;  // nobody else relies on what it quantizes
+      g.for_each_config([&](config_id other) {
+        alone = alone && (other == maker || g.configs.source(other) != maker);
+      });
+      if (alone) {
+        g.configs.dominated_by(maker, id);
+      }
+    }
+  }
+};
+
+}  // namespace ppq
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_PPQ_ALIGNMENT_HPP

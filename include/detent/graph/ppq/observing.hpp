@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// From a configuration to its observer, and from the observer to scale and zero point.
+#ifndef DETENT_GRAPH_PPQ_OBSERVING_HPP
+#define DETENT_GRAPH_PPQ_OBSERVING_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <detent/arithmetic.hpp>
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/error_context.hpp>
+#include <detent/graph/layout.hpp>
+#include <detent/graph/ppq/config.hpp>
+#include <detent/graph/ppq/pass.hpp>
+#include <detent/graph/tensor.hpp>
+#include <detent/observers/channels.hpp>
+#include <detent/observers/min_max.hpp>
+#include <detent/observers/parity.hpp>
+#include <detent/observers/ppq.hpp>
+#include <detent/observers/registry.hpp>
+#include <detent/reference.hpp>
+#include <detent/scale_rules.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ppq {
+
+/// Whose observers PPQ's names stand for. Without: the library's own. With: those that compute what
+/// PPQ does to the bit, with its bugs or without.
+using ppq_parity = std::optional<detent::parity>;
+
+/// The name of an observer in small letters; with parity, "minmax", "kl", "percentile", "mse",
+/// "isotone" and "constant" become "ppq.minmax" and so on. Throws invalid_argument, listing the
+/// names that there are, for an unknown one.
+[[nodiscard]] inline std::string observer_name(std::string_view method, ppq_parity p) {
+  static constexpr std::string_view own[] = {"minmax", "kl",      "percentile",
+                                             "mse",    "isotone", "constant"};
+  std::string key = detent::detail::lower_case(method);
+  if (p && std::find(std::begin(own), std::end(own), key) != std::end(own)) {
+    return "ppq." + key;
+  }
+  const std::vector<std::string> names = observer_names();
+  if (!std::binary_search(names.begin(), names.end(), key)) {
+    static_cast<void>(make_observer(method));  // throws
+  }
+  return key;
+}
+
+namespace detail {
+
+/// The observer of a configuration, before channels.
+[[nodiscard]] inline any_observer make_observer_of(const quantizer_settings& s, ppq_parity p) {
+  const std::string name = observer_name(s.observer, p);
+  const quant_scheme scheme = s.scheme();
+  const parity behaviour = p.value_or(parity::as_published);
+  if (name == "ppq.constant") {
+    return any_observer(detent::ppq::constant_observer());
+  }
+  if (name == "ppq.percentile" && s.overrides.percentile) {
+    return any_observer(detent::ppq::percentile_observer({*s.overrides.percentile}));
+  }
+  if (name == "ppq.kl") {
+    detent::ppq::kl_options o;
+    o.scheme = scheme;
+    o.bins = s.overrides.histogram_bins.value_or(o.bins);
+    o.power_of_two = s.policy.has(quantization_property::power_of_2);
+    return any_observer(detent::ppq::kl_observer(o));
+  }
+  if (name == "ppq.mse") {
+    detent::ppq::mse_options o;
+    o.scheme = scheme;
+    o.bins = s.overrides.histogram_bins.value_or(o.bins);
+    o.behaviour = behaviour;
+    return any_observer(detent::ppq::mse_observer(o));
+  }
+  observer_options o;
+  o.scheme = scheme;
+  o.behaviour = behaviour;
+  if (s.overrides.percentile) {
+    o.percentile = 100.0 * *s.overrides.percentile;
+  }
+  return make_observer(name, o);
+}
+
+/// Parameters as the policy wants them; `from_zero` if the zero point is yet to be counted from
+/// qmin.
+[[nodiscard]] inline quant_params fitted(quant_params p, const quantizer_settings& s,
+                                         bool from_zero) {
+  const grid levels = s.levels;
+  const bool symmetric = s.policy.is_symmetrical();
+  if (from_zero && !symmetric) {
+    p.zero_point = std::clamp(p.zero_point + levels.qmin, levels.qmin, levels.qmax);
+  }
+  if (s.policy.has(quantization_property::power_of_2)) {
+    const float power = project_to_power_of_two(p.scale, power_of_two_rounding::up);
+    if (!symmetric) {
+      // Exact: the quotient is a float's mantissa, the other factor an integer of the grid.
+      const double ratio = static_cast<double>(p.scale) / static_cast<double>(power);
+      const double below = detent::detail::rounded_product(
+          static_cast<double>(p.zero_point) - static_cast<double>(levels.qmin), ratio);
+      p.zero_point = levels.qmin + static_cast<std::int32_t>(reference::round_half_even(below));
+    }
+    p.scale = power;
+  }
+  return p;
+}
+
+}  // namespace detail
+
+/// Observes the tensor of one configuration and renders its parameters:
+///
+///   per tensor   one observer for all values, each call one batch
+///   per channel  one for each index along the channel axis; with parity only minmax, as in PPQ
+///
+///   power of 2   the scale is projected to 2^ceil(log2(scale)) (PPQ's KL: half up, before); the
+///                zero point of asymmetric schemes is moved so that the lower end of the range
+///                stays
+///   parity fixed zero points of asymmetric schemes begin at qmin and stay in the grid, which PPQ's
+///                do only where qmin is 0
+///
+/// Errors name the configuration.
+class config_observer {
+ public:
+  /// Throws invalid_argument for an unknown observer, unsupported for policies FLOATING and
+  /// DYNAMIC, and per channel with one of PPQ's that knows none; whatever the observer throws.
+  config_observer(const quantizer_settings& s, ppq_parity p)
+      : settings_(s), parity_(p), observer_(make(s, p)) {}
+
+  [[nodiscard]] std::size_t phases() const {
+    return std::visit([](const auto& o) { return o.phases(); }, observer_);
+  }
+  void begin_phase(std::size_t phase) {
+    named([&] { std::visit([&](auto& o) { o.begin_phase(phase); }, observer_); });
+  }
+
+  /// A batch; nothing if it is empty. Throws invalid_argument if it holds a NaN or an infinity,
+  /// with `where` behind the message.
+  void observe(const tensor& value, const std::string& where = {}) {
+    if (value.count() == 0) {
+      return;
+    }
+    named(
+        [&] {
+          min_max_observer range;
+          range.observe(value.data<float>());
+          static_cast<void>(range.range());
+        },
+        where);
+    const tensor plain = to_plain(value);
+    named([&] { std::visit([&](auto& o) { o.observe(view(plain)); }, observer_); }, where);
+  }
+
+  [[nodiscard]] tensor_parameters finalize() const {
+    return named([&] {
+      tensor_parameters p;
+      if (const auto* channels = std::get_if<channel_observer>(&observer_)) {
+        for (const scale_solution& s : channels->solve(settings_.scheme())) {
+          add(p, s.params);
+        }
+      } else {
+        add(p, std::get<any_observer>(observer_).finalize(settings_.scheme()).params);
+      }
+      return p;
+    });
+  }
+
+ private:
+  using held_observer = std::variant<any_observer, channel_observer>;
+
+  template <class Function>
+  std::invoke_result_t<const Function&> named(const Function& f,
+                                              const std::string& where = {}) const {
+    return graph::detail::with_context(settings_.name, f, where);
+  }
+
+  static held_observer make(const quantizer_settings& s, ppq_parity p) {
+    return graph::detail::with_context(s.name, [&]() -> held_observer {
+      for (const std::uint32_t property :
+           {quantization_property::floating, quantization_property::dynamic}) {
+        detail::require(!s.policy.has(property), error_kind::unsupported, "policy ",
+                        quantization_policy::describe(property), " cannot be calibrated");
+      }
+      any_observer one = detail::make_observer_of(s, p);
+      if (!s.channel_axis) {
+        return one;
+      }
+      const std::string name = observer_name(s.observer, p);
+      detail::require(name.rfind("ppq.", 0) != 0 || name == "ppq.minmax", error_kind::unsupported,
+                      "observer ", name, " knows no channels");
+      return channel_observer(std::move(one), *s.channel_axis);
+    });
+  }
+
+  /// The tensor with the axis of isotone's rows last; more dimensions than views have are one.
+  [[nodiscard]] tensor_view<const float> view(const tensor& t) const {
+    std::vector<std::size_t> dims(t.dims().begin(), t.dims().end());
+    if (dims.size() > max_rank) {
+      detail::require(!settings_.channel_axis, error_kind::unsupported, "rank ", dims.size(),
+                      " with channels");
+      dims = {t.count() / dims.back(), dims.back()};
+    }
+    tensor_view<const float> v(t.data<float>().data(), dims);
+    const std::ptrdiff_t axis = settings_.overrides.isotone_axis;
+    const auto rank = static_cast<std::ptrdiff_t>(v.rank);
+    const bool rows =
+        observer_name(settings_.observer, parity_).find("isotone") != std::string::npos;
+    if (rows && axis != -1 && axis != rank - 1) {
+      detail::require(axis >= -rank && axis < rank, error_kind::invalid_argument, "axis ", axis,
+                      " of a tensor of rank ", rank);
+      const auto at = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
+      std::swap(v.shape[at], v.shape[v.rank - 1]);
+      std::swap(v.strides[at], v.strides[v.rank - 1]);
+    }
+    return v;
+  }
+
+  void add(tensor_parameters& to, quant_params p) const {
+    const bool of_ppq = observer_name(settings_.observer, parity_).rfind("ppq.", 0) == 0;
+    p = detail::fitted(p, settings_, of_ppq && parity_ == parity::fixed);
+    to.scales.push_back(p.scale);
+    to.zero_points.push_back(p.zero_point);
+  }
+
+  quantizer_settings settings_;
+  ppq_parity parity_;
+  held_observer observer_;
+};
+
+}  // namespace ppq
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_PPQ_OBSERVING_HPP

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What PPQ's target platforms quantize, and how; as data, to be copied and edited.
+#ifndef DETENT_GRAPH_PPQ_PLATFORM_HPP
+#define DETENT_GRAPH_PPQ_PLATFORM_HPP
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/ir.hpp>
+#include <detent/graph/ppq/policy.hpp>
+#include <detent/observers/registry.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ppq {
+
+/// How a kind of tensors is quantized.
+struct tensor_preset {
+  quantization_policy policy = {};
+  int bits = 8;
+  grid levels{-128, 127};
+  std::string observer = "minmax";
+  rounding_policy rounding = rounding_policy::half_even;
+};
+
+struct platform {
+  std::string name;
+  std::vector<std::string> op_types;  // ONNX operators that run quantized
+  tensor_preset activation;
+  tensor_preset weight;  // of layers; per channel: along their output channels
+  int bias_bits = 0;     // symmetric, with the scales of input and weights; 0: bias stays float
+};
+
+/// Layers: operators with weights (or a second activation) that are summed up in integers.
+[[nodiscard]] inline bool is_compute_operator(const node& n) {
+  return n.is("Conv") || n.is("ConvTranspose") || n.is("Gemm") || n.is("MatMul");
+}
+
+namespace detail {
+
+inline std::vector<std::string> graph_operators() {
+  return {"Conv",         "ConvTranspose",
+          "Gemm",         "MatMul",
+          "Relu",         "PRelu",
+          "LeakyRelu",    "Clip",
+          "Elu",          "Sigmoid",
+          "Tanh",         "HardSigmoid",
+          "HardSwish",    "Softplus",
+          "Gelu",         "Add",
+          "Sub",          "Mul",
+          "Div",          "Sum",
+          "Concat",       "Split",
+          "MaxPool",      "GlobalMaxPool",
+          "AveragePool",  "GlobalAveragePool",
+          "ReduceMean",   "Pad",
+          "Resize",       "Upsample",
+          "Reshape",      "Flatten",
+          "Transpose",    "Squeeze",
+          "Unsqueeze",    "Slice",
+          "Gather",       "Expand",
+          "Tile",         "SpaceToDepth",
+          "DepthToSpace", "Identity",
+          "Dropout"};
+}
+/// What accelerators with a zero point take besides.
+inline std::vector<std::string> accelerator_operators() {
+  std::vector<std::string> all = graph_operators();
+  all.insert(all.end(), {"Softmax", "LogSoftmax"});
+  return all;
+}
+
+inline quantization_policy linear(std::uint32_t more) {
+  return quantization_policy(quantization_property::linear | more);
+}
+
+inline std::vector<platform> make_platforms() {
+  using p = quantization_property;
+  constexpr grid s8 = full_grid<std::int8_t>;
+  constexpr grid narrow = narrow_grid<std::int8_t>;
+  constexpr grid u8 = full_grid<std::uint8_t>;
+  constexpr auto even = rounding_policy::half_even;
+  constexpr auto away = rounding_policy::half_far_from_zero;
+  const auto symmetric_tensor = linear(p::per_tensor | p::symmetrical);
+  const auto symmetric_channel = linear(p::per_channel | p::symmetrical);
+  const auto asymmetric_tensor = linear(p::per_tensor | p::asymmetrical);
+
+  const auto symmetric_platform = [&](std::string name, grid levels, int bias_bits,
+                                      rounding_policy r) {
+    return platform{std::move(name),
+                    graph_operators(),
+                    {symmetric_tensor, 8, levels, "percentile", r},
+                    {symmetric_channel, 8, levels, "minmax", r},
+                    bias_bits};
+  };
+  const auto asymmetric_platform = [&](std::string name, rounding_policy r) {
+    return platform{std::move(name),
+                    accelerator_operators(),
+                    {asymmetric_tensor, 8, u8, "percentile", r},
+                    {asymmetric_tensor, 8, u8, "minmax", r},
+                    30};
+  };
+  const auto power_of_2_platform = [&](std::string name, std::uint32_t granularity,
+                                       rounding_policy activation, rounding_policy weight) {
+    const auto policy = linear(p::per_tensor | p::symmetrical | p::power_of_2);
+    return platform{std::move(name),
+                    graph_operators(),
+                    {policy, 8, s8, "percentile", activation},
+                    {linear(granularity | p::symmetrical | p::power_of_2), 8, s8, "minmax", weight},
+                    32};
+  };
+  return {
+      symmetric_platform("tensorrt", s8, 0, even),
+      symmetric_platform("onnxruntime", s8, 0, even),
+      symmetric_platform("openvino", s8, 0, even),
+      symmetric_platform("ppl_cuda", s8, 32, even),
+      symmetric_platform("ncnn", narrow, 0, away),
+      symmetric_platform("mnn", narrow, 0, away),
+      asymmetric_platform("ppl_dsp", even),
+      asymmetric_platform("snpe", even),
+      asymmetric_platform("qnn", even),
+      asymmetric_platform("rknn", even),
+      asymmetric_platform("tengine", even),
+      asymmetric_platform("ascend", away),
+      asymmetric_platform("metax_t", even),
+      power_of_2_platform("nxp", p::per_channel, rounding_policy::half_up, away),
+      power_of_2_platform("fpga", p::per_tensor, even, even),
+  };
+}
+
+}  // namespace detail
+
+/// The presets:
+///
+///   tensorrt, onnxruntime, openvino, ppl_cuda
+///                  activations int8 -128..127 symmetric, per tensor, percentile; weights the same
+///                  per output channel, minmax; bias float (ppl_cuda: 32 bits)
+///   ncnn, mnn      the same on -127..127, ties away from zero
+///   ppl_dsp, snpe, qnn, rknn, tengine, ascend, metax_t
+///                  uint8 0..255 asymmetric, per tensor, also weights; bias 30 bits; ascend: ties
+///                  away from zero
+///   nxp, fpga      int8 -128..127 symmetric with powers of 2 for scales; bias 32 bits; nxp:
+///                  weights per channel, activations rounded half up, weights away from zero
+///
+/// Source: PPQ 0.6.6; operators are those of ONNX that its quantizers have in common.
+[[nodiscard]] inline const std::vector<platform>& platforms() {
+  static const std::vector<platform> all = detail::make_platforms();
+  return all;
+}
+
+/// A preset by its name, in which capital and small letters are the same; "ort" is onnxruntime.
+/// Throws invalid_argument, listing all names, if there is none of it.
+[[nodiscard]] inline const platform& find_platform(std::string_view name) {
+  std::string key = detent::detail::lower_case(name);
+  key = key == "ort" ? "onnxruntime" : key;
+  std::string names;
+  for (const platform& p : platforms()) {
+    if (p.name == key) {
+      return p;
+    }
+    names.append(names.empty() ? "" : ", ").append(p.name);
+  }
+  detail::raise(
+      error_kind::invalid_argument,
+      detent::detail::message("detent: there is no platform '", name, "'; there are ", names));
+}
+
+}  // namespace ppq
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_PPQ_PLATFORM_HPP

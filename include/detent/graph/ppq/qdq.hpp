@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A quantized_graph as an ONNX model with QuantizeLinear/DequantizeLinear pairs.
+#ifndef DETENT_GRAPH_PPQ_QDQ_HPP
+#define DETENT_GRAPH_PPQ_QDQ_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/ir.hpp>
+#include <detent/graph/optimize.hpp>
+#include <detent/graph/ppq/config.hpp>
+#include <detent/graph/ppq/fusion.hpp>
+#include <detent/graph/ppq/integers.hpp>
+#include <detent/graph/ppq/quantized_graph.hpp>
+#include <detent/graph/tensor.hpp>
+#include <detent/types.hpp>
+#include <detent/version.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ppq {
+
+struct qdq_options {
+  /// Pairs for OVERLAPPED configurations as well, with the parameters of their root. Between a
+  /// layer and an activation that changes the range (Sigmoid) that changes results.
+  bool overlapped = false;
+  /// Pairs behind operators that only move elements, where the configuration of their input
+  /// quantizes for their output. They change no value, and let engines run such operators, and the
+  /// layers behind them, on integers.
+  bool moved_values = false;
+};
+
+/// A model and what became of the values of `network` in it.
+struct qdq_model {
+  model network;
+  /// By name in quantized_graph::network: the value as operators make it, before quantization.
+  /// Missing ones kept their name.
+  std::map<std::string, std::string> computed;
+  /// The value as it is behind the pair of the configuration that makes it (or, where none does, of
+  /// its first user's). Missing ones are not quantized there.
+  std::map<std::string, std::string> quantized;
+};
+
+namespace detail {
+
+class qdq_writer {
+ public:
+  qdq_writer(const quantized_graph& g, const qdq_options& options)
+      : g_(g), options_(options), links_(g.network) {
+    out_.network = g.network;
+  }
+
+  qdq_model run() {
+    model& m = out_.network;
+    reserve_names();
+    find_pairs();
+    m.nodes.clear();
+    for (std::size_t i = 0; i < g_.network.nodes.size(); ++i) {
+      node n = g_.network.nodes[i];
+      for (std::size_t slot = 0; slot < n.inputs.size(); ++slot) {
+        n.inputs[slot] = input_of(i, slot);
+      }
+      for (std::string& output : n.outputs) {
+        const auto renamed = out_.computed.find(output);
+        output = renamed == out_.computed.end() ? output : renamed->second;
+      }
+      m.nodes.push_back(std::move(n));
+      for (const std::string& output : g_.network.nodes[i].outputs) {
+        add_maker_pair(output);
+      }
+    }
+    m.values.clear();
+    m.producer_name = "detent";
+    m.producer_version = std::to_string(DETENT_VERSION_MAJOR) + "." +
+                         std::to_string(DETENT_VERSION_MINOR) + "." +
+                         std::to_string(DETENT_VERSION_PATCH);
+    remove_unused(m);
+    sort_and_check(m);
+    return std::move(out_);
+  }
+
+ private:
+  /// What makes two pairs on a value the same.
+  using pair_key = std::tuple<std::string, std::vector<float>, std::vector<std::int32_t>,
+                              std::int32_t, std::int32_t, std::size_t, rounding_policy>;
+
+  static constexpr std::size_t no_axis = static_cast<std::size_t>(-1);
+
+  /// With `value` as it is called in quantized_graph::network.
+  [[nodiscard]] pair_key key(const std::string& value, config_id id) const {
+    const tensor_parameters& p = g_.configs.parameters(id);
+    const tensor_quantization_config& c = g_.configs[id];
+    const std::size_t axis = p.scales.size() > 1 ? c.channel_axis.value_or(no_axis) : no_axis;
+    return {value, p.scales, p.zero_points, c.levels.qmin, c.levels.qmax, axis, c.rounding};
+  }
+
+  [[nodiscard]] bool is_written(config_id id) const {
+    return id != no_config && g_.configs.is_exportable(id, options_.overlapped);
+  }
+
+  // -------------------------------------------------------------------------------- preparation
+
+  void reserve_names() {
+    for (const node& n : g_.network.nodes) {
+      taken_.insert(n.outputs.begin(), n.outputs.end());
+    }
+    for (const value_info& v : g_.network.inputs) {
+      taken_.insert(v.name);
+    }
+    for (const auto& [name, t] : g_.network.initializers) {
+      taken_.insert(name);
+    }
+  }
+  std::string fresh(const std::string& wish) {
+    std::string name = wish;
+    for (int i = 2; !taken_.insert(name).second; ++i) {
+      name = wish + "_" + std::to_string(i);
+    }
+    return name;
+  }
+
+  /// Which configuration quantizes each value where it is made, and which pairs its users ask for.
+  void find_pairs() {
+    for (std::size_t i = 0; i < g_.network.nodes.size(); ++i) {
+      const operator_configs& o = g_.operators[i];
+      for (std::size_t slot = 0; slot < o.inputs.size(); ++slot) {
+        if (is_written(o.inputs[slot])) {
+          const std::string& value = g_.network.nodes[i].inputs[slot];
+          asked_for_.insert(key(value, o.inputs[slot]));
+        }
+      }
+      for (std::size_t k = 0; k < o.outputs.size(); ++k) {
+        const std::string& value = g_.network.nodes[i].outputs[k];
+        if (is_written(o.outputs[k]) || is_moved(i, o.outputs[k])) {
+          makers_[value] = o.outputs[k];
+          if (g_.network.is_output(value)) {  // the outputs of the graph keep their names
+            out_.computed[value] = fresh(value + "_float");
+          }
+        }
+      }
+    }
+  }
+  [[nodiscard]] bool is_moved(std::size_t i, config_id output) const {
+    const config_id input = g_.operators[i].is_quantized() ? g_.operators[i].inputs[0] : no_config;
+    return options_.moved_values && output != no_config && input != no_config &&
+           is_passive_operator(g_.network.nodes[i]) &&
+           g_.configs[output].state() == quantization_state::overlapped &&
+           g_.configs.source(output) == g_.configs.source(input) &&
+           g_.configs.is_active(g_.configs.source(output)) &&
+           g_.configs.is_exportable(output, true);
+  }
+
+  // ------------------------------------------------------------------------------------ writing
+
+  /// What stands for an input of a node.
+  std::string input_of(std::size_t i, std::size_t slot) {
+    const std::string& value = g_.network.nodes[i].inputs[slot];
+    const config_id id =
+        slot < g_.operators[i].inputs.size() ? g_.operators[i].inputs[slot] : no_config;
+    if (value.empty()) {
+      return value;
+    }
+    const tensor* t = g_.network.initializer(value);
+    if (t != nullptr) {
+      if (is_written(id)) {
+        return quantize_constant(value, *t, id);
+      }
+      const auto before = g_.float_constants.find(value);
+      if (id != no_config && g_.configs[id].state() == quantization_state::fp32 &&
+          before != g_.float_constants.end()) {
+        out_.network.initializers[value] = before->second;  // baked ones have no other user
+      }
+      return value;
+    }
+    const auto made = out_.quantized.find(value);
+    const auto maker = makers_.find(value);
+    const std::string computed = computed_name(value);
+    const std::string base =
+        maker != makers_.end() && made != out_.quantized.end() ? made->second : computed;
+    if (id == no_config || g_.configs.parameters(id).empty()) {
+      return base;
+    }
+    const pair_key k = key(value, id);
+    if (maker != makers_.end() && key(value, maker->second) == k) {
+      return base;
+    }
+    // One that is dominated takes the pair of another user of the value, if there is a like one.
+    const bool switched_off = g_.configs[id].state() == quantization_state::fp32;
+    if (!is_written(id) && (switched_off || asked_for_.count(k) == 0)) {
+      return base;
+    }
+    const auto done = pairs_.find(k);
+    if (done != pairs_.end()) {
+      return done->second;
+    }
+    std::string pair = add_pair(value, base, id, fresh(value + "_dequantized"));
+    out_.quantized.try_emplace(value, pair);
+    return pair;
+  }
+
+  [[nodiscard]] std::string computed_name(const std::string& value) const {
+    const auto renamed = out_.computed.find(value);
+    return renamed == out_.computed.end() ? value : renamed->second;
+  }
+
+  void add_maker_pair(const std::string& value) {
+    const auto maker = makers_.find(value);
+    if (maker != makers_.end()) {
+      const std::string result =
+          g_.network.is_output(value) ? value : fresh(value + "_dequantized");
+      out_.quantized[value] = add_pair(value, computed_name(value), maker->second, result);
+    }
+  }
+
+  static node make_node(const char* op, const std::string& name, std::vector<std::string> inputs,
+                        std::string output) {
+    node n;
+    n.op_type = op;
+    n.name = name;
+    n.inputs = std::move(inputs);
+    n.outputs = {std::move(output)};
+    return n;
+  }
+
+  /// The 8-bit type whose values contain a grid.
+  [[nodiscard]] static std::optional<element_type> byte_type(grid levels) {
+    if (levels.qmin >= 0 && levels.qmax <= 255) {
+      return element_type::u8;
+    }
+    return levels.qmin >= -128 && levels.qmax <= 127 ? std::optional(element_type::s8)
+                                                     : std::nullopt;
+  }
+
+  template <class T>
+  std::string add_values(const std::string& wish, element_type type, shape dims,
+                         const std::vector<T>& values) {
+    const std::string name = fresh(wish);
+    out_.network.initializers[name] =
+        tensor::of<T>(type, std::move(dims), std::span<const T>(values));
+    return name;
+  }
+  std::string add_bytes(const std::string& wish, element_type type, shape dims,
+                        const std::vector<std::int32_t>& values) {
+    const std::vector<std::uint8_t> bytes(values.begin(), values.end());  // two's complement
+    return add_values<std::uint8_t>(wish, type, std::move(dims), bytes);
+  }
+  /// Scale and, for 8 bits, zero point.
+  std::vector<std::string> add_parameters(const std::string& base, const tensor_parameters& p,
+                                          std::optional<element_type> type) {
+    const shape dims =
+        p.scales.size() == 1 ? shape{} : shape{static_cast<std::int64_t>(p.scales.size())};
+    std::vector<std::string> names{
+        add_values<float>(base + "_scale", element_type::f32, dims, p.scales)};
+    if (type) {
+      names.push_back(add_bytes(base + "_zero_point", *type, dims, p.zero_points));
+    }
+    return names;
+  }
+  void set_axis(node& n, config_id id) const {
+    const tensor_quantization_config& c = g_.configs[id];
+    if (g_.configs.parameters(id).scales.size() > 1) {
+      require(c.channel_axis.has_value(), error_kind::invalid_argument, c.name,
+              ": several scales without a channel axis");
+      n.attributes["axis"] = attribute::of(static_cast<std::int64_t>(*c.channel_axis));
+    }
+  }
+
+  /// Q and DQ behind `from`, for `value`; `result` is what comes out, and returned.
+  std::string add_pair(const std::string& value, const std::string& from, config_id id,
+                       const std::string& result) {
+    const tensor_quantization_config& c = g_.configs[id];
+    const std::optional<element_type> type = byte_type(c.levels);
+    require(type.has_value(), error_kind::unsupported, c.name, ": grid ", c.levels.qmin, "..",
+            c.levels.qmax, " fits neither int8 nor uint8");
+    const tensor_parameters& p = g_.configs.parameters(id);
+    const std::string clamped = clamp_to_grid(value, from, id, *type);
+    const std::vector<std::string> params = add_parameters(value, p, type);
+    const std::string q = fresh(value + "_quantized");
+    std::vector<node>& nodes = out_.network.nodes;
+    nodes.push_back(
+        make_node("QuantizeLinear", value + "_QuantizeLinear", {clamped, params[0], params[1]}, q));
+    set_axis(nodes.back(), id);
+    nodes.push_back(make_node("DequantizeLinear", value + "_DequantizeLinear",
+                              {q, params[0], params[1]}, result));
+    set_axis(nodes.back(), id);
+    pairs_[key(value, id)] = result;
+    return result;
+  }
+
+  /// QuantizeLinear saturates at the ends of its type: a narrower grid needs a Clip before, at the
+  /// real ends of the grid, which quantize to its outer levels.
+  std::string clamp_to_grid(const std::string& value, const std::string& from, config_id id,
+                            element_type type) {
+    const tensor_quantization_config& c = g_.configs[id];
+    const tensor_parameters& p = g_.configs.parameters(id);
+    const grid full = type == element_type::u8 ? grid{0, 255} : grid{-128, 127};
+    const bool below = c.levels.qmin > full.qmin && !is_non_negative(value);
+    const bool above = c.levels.qmax < full.qmax;
+    if (!below && !above) {
+      return from;
+    }
+    require(p.scales.size() == 1, error_kind::unsupported, c.name, ": grid ", c.levels.qmin, "..",
+            c.levels.qmax, " with several scales has no form in QuantizeLinear");
+    const auto end = [&](std::int32_t level) {
+      return std::vector<float>{static_cast<float>(level - p.zero_points[0]) * p.scales[0]};
+    };
+    std::vector<std::string> inputs{from, ""};
+    if (below) {
+      inputs[1] = add_values(value + "_lowest", element_type::f32, {}, end(c.levels.qmin));
+    }
+    if (above) {
+      inputs.push_back(add_values(value + "_highest", element_type::f32, {}, end(c.levels.qmax)));
+    }
+    out_.network.nodes.push_back(
+        make_node("Clip", value + "_Clip", std::move(inputs), fresh(value + "_clipped")));
+    return out_.network.nodes.back().outputs[0];
+  }
+  [[nodiscard]] bool is_non_negative(const std::string& value) const {
+    const std::size_t i = links_.producer(value);
+    if (i == links::none) {
+      return false;
+    }
+    const node& n = g_.network.nodes[i];
+    const auto bounds = clamping_activation(g_.network, n);
+    return n.is("Sigmoid") || n.is("Softmax") || (bounds && bounds->lower >= 0.0F);
+  }
+
+  /// A constant as integers, dequantized.
+  std::string quantize_constant(const std::string& value, const tensor& t, config_id id) {
+    const pair_key k = key(value, id);
+    const auto done = pairs_.find(k);
+    if (done != pairs_.end()) {
+      return done->second;
+    }
+    const tensor_quantization_config& c = g_.configs[id];
+    const tensor_parameters& p = g_.configs.parameters(id);
+    const std::optional<element_type> type = byte_type(c.levels);
+    const bool no_zero_point = std::all_of(p.zero_points.begin(), p.zero_points.end(),
+                                           [](std::int32_t z) { return z == 0; });
+    require(type || no_zero_point, error_kind::unsupported, c.name, ": grid ", c.levels.qmin, "..",
+            c.levels.qmax, " with a zero point fits neither int8 nor uint8");
+    const std::vector<std::int32_t> q = quantized_integers(t, c, p);
+    std::vector<std::string> inputs{
+        type ? add_bytes(value + "_quantized", *type, t.dims(), q)
+             : add_values(value + "_quantized", element_type::s32, t.dims(), q)};
+    for (std::string& name : add_parameters(value, p, type)) {
+      inputs.push_back(std::move(name));
+    }
+    node n = make_node("DequantizeLinear", value + "_DequantizeLinear", std::move(inputs),
+                       fresh(value + "_dequantized"));
+    set_axis(n, id);
+    out_.network.nodes.push_back(n);
+    return pairs_[k] = n.outputs[0];
+  }
+
+  const quantized_graph& g_;
+  qdq_options options_;
+  links links_;
+  qdq_model out_;
+  std::set<std::string> taken_;
+  std::map<std::string, config_id> makers_;  // of values that are quantized where they are made
+  std::set<pair_key> asked_for_;
+  std::map<pair_key, std::string> pairs_;  // what comes out of them
+};
+
+}  // namespace detail
+
+/// The exportable configurations of a graph as QuantizeLinear/DequantizeLinear pairs:
+///
+///   activations  a pair where the value is made, for all its users; one more before users whose
+///                configuration has other parameters. A Clip before where the grid is narrower than
+///                int8 or uint8
+///   constants    stored as integers (biases int32), dequantized
+///
+/// Constants whose configuration is FP32 have the values they had before they were baked.
+///
+/// Executors compute with it what quantization does: q = clamp(round(x / scale) + zero_point), and
+/// (q - zero_point) * scale. QuantizeLinear rounds half to even: of platforms with other rules,
+/// activations differ at ties; constants have the rule of their configuration.
+///
+/// Throws unsupported, naming the configuration, for activations whose grid fits neither -128..127
+/// nor 0..255, constants of other grids with a zero point, and narrow grids with several scales.
+[[nodiscard]] inline qdq_model to_qdq_model(const quantized_graph& g,
+                                            const qdq_options& options = {}) {
+  return detail::qdq_writer(g, options).run();
+}
+/// The model alone.
+[[nodiscard]] inline model to_qdq(const quantized_graph& g, const qdq_options& options = {}) {
+  return to_qdq_model(g, options).network;
+}
+
+}  // namespace ppq
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_PPQ_QDQ_HPP

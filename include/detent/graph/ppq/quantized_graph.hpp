@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A network with a quantization configuration for each float tensor that an operator of the target
+// platform takes or makes: what passes work on.
+#ifndef DETENT_GRAPH_PPQ_QUANTIZED_GRAPH_HPP
+#define DETENT_GRAPH_PPQ_QUANTIZED_GRAPH_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/executor.hpp>
+#include <detent/graph/ir.hpp>
+#include <detent/graph/opset.hpp>
+#include <detent/graph/optimize.hpp>
+#include <detent/graph/ppq/config.hpp>
+#include <detent/graph/ppq/platform.hpp>
+#include <detent/graph/tensor.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ppq {
+
+/// The configurations of an operator's tensors, parallel to the inputs and outputs of its node;
+/// no_config where a tensor is not float or does not take part. An operator that is not quantized
+/// has none at all.
+struct operator_configs {
+  std::vector<config_id> inputs;
+  std::vector<config_id> outputs;
+  [[nodiscard]] bool is_quantized() const noexcept { return !outputs.empty(); }
+};
+
+/// A value. Passes may change the constants of `network` and the configurations; those that change
+/// its nodes keep `operators` parallel to them.
+struct quantized_graph {
+  model network;
+  model float_model;  // `network` as it was in the beginning; what errors are measured against
+  platform target;
+  quantization_configs configs;
+  std::vector<operator_configs> operators;
+  /// What constants of `network` were before they were baked, by name: what they are while their
+  /// configuration is FP32.
+  std::map<std::string, tensor> float_constants;
+
+  [[nodiscard]] bool is_parameter(config_id id) const {
+    return network.initializer(configs[id].variable) != nullptr;
+  }
+
+  /// Calls f(index of the node, config_id) for each configuration of the node at `index`.
+  template <class Function>
+  void for_each_config(std::size_t index, const Function& f) const {
+    for (const std::vector<config_id>* ids :
+         {&operators[index].inputs, &operators[index].outputs}) {
+      for (const config_id id : *ids) {
+        if (id != no_config) {
+          f(id);
+        }
+      }
+    }
+  }
+  /// The same for all nodes, in their order.
+  template <class Function>
+  void for_each_config(const Function& f) const {
+    for (std::size_t i = 0; i < operators.size(); ++i) {
+      for_each_config(i, f);
+    }
+  }
+
+  /// The configuration with which the value is made, or no_config.
+  [[nodiscard]] config_id producer_config(const links& l, const std::string& value) const {
+    const std::size_t i = l.producer(value);
+    if (i == links::none || !operators[i].is_quantized()) {
+      return no_config;
+    }
+    const std::vector<std::string>& outputs = network.nodes[i].outputs;
+    const auto at = std::find(outputs.begin(), outputs.end(), value) - outputs.begin();
+    return operators[i].outputs[static_cast<std::size_t>(at)];
+  }
+};
+
+/// Which operators of a platform's list are quantized.
+enum class dispatch_scope : std::uint8_t {
+  conservative,  // layers, and what only takes results of quantized operators and constants
+  all_in,        // every one
+};
+
+struct quantizer_options {
+  dispatch_scope scope = dispatch_scope::conservative;
+  /// Operators that stay float in any case.
+  std::function<bool(const node&)> keep_float = {};
+};
+
+namespace detail {
+
+using graph::detail::is_quantize_or_dequantize;
+
+/// The input of a layer that its weights are.
+inline constexpr std::size_t weight_slot = 1;
+inline constexpr std::size_t bias_slot = 2;
+
+/// Inputs that carry float values which are to be quantized, as opposed to scales of Resize and the
+/// like.
+[[nodiscard]] inline std::vector<std::size_t> quantized_slots(const node& n) {
+  std::size_t count = 1;
+  if (n.is("Concat") || n.is("Sum")) {
+    count = n.inputs.size();
+  } else if (n.is("Conv") || n.is("ConvTranspose") || n.is("Gemm") || n.is("Clip")) {
+    count = 3;
+  } else if (n.is("Add") || n.is("Sub") || n.is("Mul") || n.is("Div") || n.is("MatMul") ||
+             n.is("PRelu")) {
+    count = 2;
+  } else if (n.is("Pad")) {
+    return n.inputs.size() > 2 ? std::vector<std::size_t>{0, 2} : std::vector<std::size_t>{0};
+  }
+  std::vector<std::size_t> slots;
+  for (std::size_t i = 0; i < count && i < n.inputs.size(); ++i) {
+    slots.push_back(i);
+  }
+  return slots;
+}
+
+/// Bounds of Clip and the value of Pad: they follow the operator's input.
+[[nodiscard]] inline bool is_bound_slot(const node& n, std::size_t slot) {
+  return (n.is("Clip") && slot > 0) || (n.is("Pad") && slot == 2);
+}
+
+/// Where the output channel of a layer's weights is, if they have one.
+[[nodiscard]] inline std::optional<std::size_t> weight_channel_axis(const node& n,
+                                                                    const tensor& weights) {
+  if (n.is("Conv") && weights.rank() > 1) {
+    return 0;
+  }
+  if (n.is("ConvTranspose") && weights.rank() > 1) {
+    return 1;
+  }
+  if (n.is("Gemm") && weights.rank() == 2) {
+    return n.get_int("transB", 0) != 0 ? 0 : 1;
+  }
+  if (n.is("MatMul") && weights.rank() == 2) {
+    return 1;
+  }
+  return std::nullopt;
+}
+
+/// Makes a quantized_graph of a float model that is simplified already.
+class graph_quantizer {
+ public:
+  graph_quantizer(model m, const platform& target, const quantizer_options& options)
+      : options_(options) {
+    g_.network = std::move(m);
+    g_.target = target;
+    known_ = infer_shapes(g_.network);
+  }
+
+  quantized_graph run() {
+    find_shape_values();
+    g_.operators.resize(g_.network.nodes.size());
+    for (std::size_t i = 0; i < g_.network.nodes.size(); ++i) {
+      if (is_chosen(g_.network.nodes[i])) {
+        add_configs(i);
+      }
+    }
+    g_.float_model = g_.network;
+    return std::move(g_);
+  }
+
+ private:
+  [[nodiscard]] const tensor* constant(const std::string& value) const {
+    const tensor* t = g_.network.initializer(value);
+    return t != nullptr && t->has_data() ? t : nullptr;
+  }
+  [[nodiscard]] bool is_float(const std::string& value) const {
+    const auto found = known_.find(value);
+    return found != known_.end() && found->second.type() == element_type::f32;
+  }
+
+  /// What follows from shapes and constants alone is no activation, even where it is float.
+  void find_shape_values() {
+    for (const node& n : g_.network.nodes) {
+      bool of_shapes = true;
+      for (const std::string& in : n.inputs) {
+        of_shapes = of_shapes && (in.empty() || shape_values_.count(in) != 0 ||
+                                  g_.network.initializer(in) != nullptr);
+      }
+      if (of_shapes || n.is("Shape") || n.is("Size")) {
+        shape_values_.insert(n.outputs.begin(), n.outputs.end());
+      }
+    }
+  }
+
+  [[nodiscard]] bool is_activation(const std::string& value) const {
+    return is_float(value) && constant(value) == nullptr && shape_values_.count(value) == 0;
+  }
+
+  [[nodiscard]] bool is_chosen(const node& n) const {
+    const std::vector<std::string>& types = g_.target.op_types;
+    if (!n.domain.empty() || n.inputs.empty() || n.outputs.empty() || !is_float(n.outputs[0]) ||
+        std::find(types.begin(), types.end(), n.op_type) == types.end() ||
+        (options_.keep_float && options_.keep_float(n))) {
+      return false;
+    }
+    bool any = false;
+    bool all_made = true;
+    for (const std::size_t slot : quantized_slots(n)) {
+      const std::string& value = n.inputs[slot];
+      if (value.empty() || is_bound_slot(n, slot)) {
+        continue;
+      }
+      if (const tensor* t = constant(value)) {
+        if (t->type() != element_type::f32 || t->count() == 0) {
+          return false;
+        }
+        continue;
+      }
+      if (!is_activation(value)) {
+        return false;
+      }
+      any = true;
+      all_made = all_made && made_.count(value) != 0;
+    }
+    return any && (all_made || is_compute_operator(n) || options_.scope == dispatch_scope::all_in);
+  }
+
+  void add_configs(std::size_t i) {
+    const node& n = g_.network.nodes[i];
+    operator_configs& o = g_.operators[i];
+    o.inputs.assign(n.inputs.size(), no_config);
+    o.outputs.assign(n.outputs.size(), no_config);
+    for (const std::size_t slot : quantized_slots(n)) {
+      const std::string& value = n.inputs[slot];
+      if (!value.empty() && is_float(value) && shape_values_.count(value) == 0) {
+        o.inputs[slot] = add_input(n, slot);
+      }
+    }
+    for (std::size_t k = 0; k < n.outputs.size(); ++k) {
+      if (is_float(n.outputs[k])) {
+        o.outputs[k] = g_.configs.add(activation(n, "output", k, n.outputs[k]));
+        made_.insert(n.outputs[k]);
+      }
+    }
+  }
+
+  static quantizer_settings of_preset(const tensor_preset& p, const node& n, const char* kind,
+                                      std::size_t slot, const std::string& value) {
+    quantizer_settings s;
+    s.name = n.label() + ", " + kind + " " + std::to_string(slot) + " '" + value + "'";
+    s.variable = value;
+    s.policy = p.policy;
+    s.rounding = p.rounding;
+    s.bits = p.bits;
+    s.levels = p.levels;
+    s.observer = p.observer;
+    return s;
+  }
+  [[nodiscard]] quantizer_settings activation(const node& n, const char* kind, std::size_t slot,
+                                              const std::string& value) const {
+    quantizer_settings s = of_preset(g_.target.activation, n, kind, slot, value);
+    if (s.policy.is_per_channel()) {
+      s.channel_axis = 1;
+    }
+    return s;
+  }
+
+  config_id add_input(const node& n, std::size_t slot) {
+    const std::string& value = n.inputs[slot];
+    const tensor* t = constant(value);
+    if (t == nullptr || slot == 0) {
+      return t == nullptr ? g_.configs.add(activation(n, "input", slot, value))
+                          : add_constant(n, slot);
+    }
+    if (is_bound_slot(n, slot)) {
+      quantizer_settings s = activation(n, "input", slot, value);
+      s.visibility = visibility_policy::internal;
+      return g_.configs.add(std::move(s), quantization_state::passive_init);
+    }
+    if (!is_compute_operator(n)) {
+      return add_constant(n, slot);
+    }
+    return slot == weight_slot ? add_weights(n, *t) : add_bias(n, *t);
+  }
+
+  /// A constant operand: like an activation, but all that there is of it is known.
+  config_id add_constant(const node& n, std::size_t slot) {
+    quantizer_settings s = activation(n, "input", slot, n.inputs[slot]);
+    s.observer = "minmax";
+    s.policy = s.policy.per_tensor();
+    s.channel_axis.reset();
+    return g_.configs.add(std::move(s));
+  }
+
+  config_id add_weights(const node& n, const tensor& weights) {
+    quantizer_settings s =
+        of_preset(g_.target.weight, n, "input", weight_slot, n.inputs[weight_slot]);
+    if (s.policy.is_per_channel()) {
+      s.channel_axis = weight_channel_axis(n, weights);
+      s.policy = s.channel_axis ? s.policy : s.policy.per_tensor();
+    }
+    return g_.configs.add(std::move(s));
+  }
+
+  /// A bias that is not one value for each output channel, or that Gemm multiplies, stays float.
+  config_id add_bias(const node& n, const tensor& bias) {
+    const tensor* weights = constant(n.inputs[weight_slot]);
+    const auto axis = weights == nullptr ? std::nullopt : weight_channel_axis(n, *weights);
+    if (!axis || bias.rank() != 1 || n.get_float("alpha", 1.0F) != 1.0F ||
+        n.get_float("beta", 1.0F) != 1.0F) {
+      return no_config;
+    }
+    const std::int64_t groups = n.is("ConvTranspose") ? n.get_int("group", 1) : 1;
+    if (bias.dim(0) != weights->dim(*axis) * groups) {
+      return no_config;
+    }
+    const int bits = g_.target.bias_bits;
+    quantizer_settings s;
+    s.name = n.label() + ", input " + std::to_string(bias_slot) + " '" + n.inputs[bias_slot] + "'";
+    s.variable = n.inputs[bias_slot];
+    s.bits = bits == 0 ? 32 : bits;
+    const auto highest = static_cast<std::int32_t>((std::int64_t{1} << (s.bits - 1)) - 1);
+    s.levels = {-highest - 1, highest};
+    if (g_.target.weight.policy.is_per_channel()) {
+      s.policy =
+          quantization_policy(quantization_property::per_channel | quantization_property::linear |
+                              quantization_property::symmetrical);
+      s.channel_axis = 0;
+    }
+    return g_.configs.add(std::move(s),
+                          bits == 0 ? quantization_state::fp32 : quantization_state::passive_init);
+  }
+
+  const quantizer_options& options_;
+  quantized_graph g_;
+  std::map<std::string, tensor> known_;
+  std::set<std::string> shape_values_;
+  std::set<std::string> made_;  // by quantized operators
+};
+
+}  // namespace detail
+
+/// Gives a float model, simplified and brought to opset 13 at least, the configurations of a
+/// platform. All are INITIAL but passive ones (bias, bounds of Clip, value of Pad: PASSIVE_INIT)
+/// and biases that stay float (FP32).
+///
+/// Shapes of operators that depend on the values of inputs are not known; what makes or takes such
+/// tensors stays float. So do shape computations.
+///
+/// Throws unsupported if the model is quantized already, or has operators that the executor lacks,
+/// naming the first node; bad_file and unsupported as upgrade_opset() and infer_shapes().
+[[nodiscard]] inline quantized_graph make_quantized_graph(model m, const platform& target,
+                                                          const quantizer_options& options = {}) {
+  for (const node& n : m.nodes) {
+    detail::require(!detail::is_quantize_or_dequantize(n) && n.op_type.rfind("QLinear", 0) != 0,
+                    error_kind::unsupported, "the model is already quantized: ", n.label());
+  }
+  graph::require_supported(m);
+  simplify(m);
+  upgrade_opset(m);
+  return detail::graph_quantizer(std::move(m), target, options).run();
+}
+
+}  // namespace ppq
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_PPQ_QUANTIZED_GRAPH_HPP
