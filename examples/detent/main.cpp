@@ -159,17 +159,21 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"per-channel", "per-tensor"}));
   quantize_command->add_option("--samples", quantize.samples, "Use only the first N samples")
       ->check(CLI::PositiveNumber);
-  quantize_command->add_option("--bits", quantize.bits, "Of weights (weight-only)")
-      ->check(CLI::IsMember({4, 8}));
-  quantize_command
-      ->add_option("--block-size", quantize.block_size,
-                   "Weights that share a scale (weight-only): 16, 32, 64, 128, 256; 0: as many as "
-                   "there can be")
-      ->check(CLI::IsMember({0, 16, 32, 64, 128, 256}));
-  quantize_command
-      ->add_option("--weight-algorithm", quantize.weight_algorithm,
-                   "How weights are rounded (weight-only); gptq and awq need --calib")
-      ->check(CLI::IsMember({"rtn", "gptq", "awq", "hqq"}));
+  CLI::Option* bits =
+      quantize_command->add_option("--bits", quantize.bits, "Of weights (weight-only)")
+          ->check(CLI::IsMember({4, 8}));
+  CLI::Option* block_size =
+      quantize_command
+          ->add_option(
+              "--block-size", quantize.block_size,
+              "Weights that share a scale (weight-only): 16, 32, 64, 128, 256; 0: as many as "
+              "there can be")
+          ->check(CLI::IsMember({0, 16, 32, 64, 128, 256}));
+  CLI::Option* weight_algorithm =
+      quantize_command
+          ->add_option("--weight-algorithm", quantize.weight_algorithm,
+                       "How weights are rounded (weight-only); gptq and awq need --calib")
+          ->check(CLI::IsMember({"rtn", "gptq", "awq", "hqq"}));
   quantize_command->add_option("--report", quantize.report, "HTML page about the result");
   quantize_command->add_option("--labels", quantize.labels,
                                "Y.npy: one integer for each calibration sample, for the report");
@@ -238,6 +242,13 @@ int main(int argc, char** argv) {
     if (quantize_command->parsed()) {
       if (const int code = check_approach(quantize, *approach, *format); code != 0) {
         return code;
+      }
+      for (const CLI::Option* option : {bits, block_size, weight_algorithm}) {
+        if (!option->empty() && quantize.approach != "weight-only") {
+          std::fprintf(stderr, "detent: --approach %s has no %s\n", quantize.approach.c_str(),
+                       option->get_name().c_str());
+          return 2;
+        }
       }
       if (const int code = check_method(quantize, *method, *correction); code != 0) {
         return code;

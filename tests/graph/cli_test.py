@@ -471,6 +471,11 @@ class CommandLine(unittest.TestCase):
         facts = json.loads(self.works("compare", MODEL, quantized, "--data", IMAGES, "--json", "--samples", "0:50"))
         self.assertEqual(facts["n"], 50)
         self.assertGreater(facts["outputs"][0]["snr_db"] if "snr_db" in facts["outputs"][0] else 20, 15)
+        images = np.load(IMAGES)[:4]
+        images[1] = np.nan
+        lost = self.works("compare", MODEL, MODEL, "--data", self.array("nan.npy", images)).splitlines()
+        self.assertIn(" nan ", lost[-2])
+        self.assertNotIn(" 0 ", lost[-2])
         same = json.loads(self.works("compare", MODEL, MODEL, "--data", IMAGES, "--json"))
         self.assertEqual(same["agreement"], 100.0)
 
@@ -544,6 +549,8 @@ class CommandLine(unittest.TestCase):
         self.wrong_usage(["static", "integerops"], *self.quantize("--approach", "static", "--format", "integerops"))
         self.wrong_usage(["dynamic", "s8"], *self.quantize("--approach", "dynamic", "--activations", "s8"))
         self.wrong_usage(["--labels", "--report"], *self.quantize("--labels", LABELS))
+        for option in (["--bits", "8"], ["--block-size", "32"], ["--weight-algorithm", "hqq"]):
+            self.wrong_usage(["static", option[0]], *self.quantize(*option))
         self.wrong_usage(["overwrite"], *self.quantize("--report", self.folder / "out.onnx"))
         self.wrong_usage(["auto", "--bias-correction"], *self.quantize("--method", "auto", "--bias-correction", "full"))
         self.wrong_usage(["mse", "--percentile"], *self.quantize("--method", "mse", "--percentile", "99"))

@@ -13,8 +13,8 @@
 // that makes them; ranges and biases of what is tried come from one half of the samples, the
 // measure from the other. What is kept is carried out with all samples; at the end, the outputs
 // themselves are measured, and steps taken back until they are no worse than with plain min/max.
-// Memory: observers (at most a histogram for each activation and method) and the float results of
-// `judge_samples` samples.
+// Memory: observers (at most a histogram for each activation and method), and `judge_samples`
+// samples with their float results.
 #ifndef DETENT_GRAPH_AUTOMATIC_QUANTIZATION_HPP
 #define DETENT_GRAPH_AUTOMATIC_QUANTIZATION_HPP
 

@@ -282,11 +282,7 @@ class bias_corrector {
     executor quantized(for_execution(std::move(network)), runner_);
     channel_sums sums(is_image(n));
     while (const auto inputs = samples()) {
-      std::map<std::string, tensor> used;
-      for (const value_info& v : quantized.graph_model().inputs) {
-        used[v.name] = inputs->at(v.name);
-      }
-      sums.add(quantized.run(used)[0]);
+      sums.add(quantized.run(*inputs)[0]);
     }
     return difference(means_.of(n.outputs[0]).means(), sums.means());
   }

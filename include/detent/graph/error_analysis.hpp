@@ -36,7 +36,10 @@ class signal_error {
       other_ += o * o;
       product_ += r * o;
       noise_ += detent::detail::rounded_product(r - o, r - o);
-      largest_ = (std::max)(largest_, std::fabs(r - o));
+      const double difference = std::fabs(r - o);
+      if (difference > largest_ || std::isnan(difference)) {
+        largest_ = difference;  // once NaN, it stays
+      }
     }
     count_ += reference.size();
   }
