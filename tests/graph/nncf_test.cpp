@@ -857,6 +857,22 @@ TEST_CASE("nncf::quantize: transformers") {
         test::values_of<float>(b.get().initializers.at("g")));
   CHECK(test::distance(b.get(), graph::for_execution(q.result), samples[0]) < 0.1);
 
+  // The Mul of a graph input stays float: only what it makes is quantized.
+  model_builder direct;
+  direct.input("x", {2, 4, 8});
+  direct.output(
+      direct.add("MatMul", {"x", direct.constant("w", random_floats(r, {8, 6}, -1.0F, 1.0F))}));
+  const graph::quantization smoothed = nncf::quantize(
+      direct.get(), data,
+      {.model_type = nncf::model_type::transformer, .activations_range_estimator = nncf::min_max});
+  CHECK(count(smoothed.result, "Mul") == 1);
+  CHECK(count(smoothed.result, "QuantizeLinear") == 1);
+  for (const graph::node& n : smoothed.result.nodes) {
+    if (n.is("Mul")) {
+      CHECK(n.inputs[0] == "x");
+    }
+  }
+
   // Ignored nodes are found again in the smoothed model, and are not smoothed.
   const std::string last = b.get().nodes.back().name;
   const graph::quantization partly = quantize({.ignored_scope = {.names = {last}}});

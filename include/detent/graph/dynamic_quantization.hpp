@@ -26,6 +26,7 @@
 #include <detent/graph/executor.hpp>
 #include <detent/graph/ir.hpp>
 #include <detent/graph/layer_weights.hpp>
+#include <detent/graph/operator_rules.hpp>
 #include <detent/graph/qdq.hpp>
 #include <detent/graph/quantization_plan.hpp>
 #include <detent/graph/tensor.hpp>
@@ -42,6 +43,7 @@ struct dynamic_quantization_options {
   /// operators.
   bool contrib_operators = false;
   ignored_scope ignored = {};
+  operator_rules operators = {};  // what is different for some of them
   executor_options executor = {};
 };
 
@@ -191,18 +193,19 @@ class dynamic_quantizer {
 [[nodiscard]] inline model quantize_dynamic(model m,
                                             const dynamic_quantization_options& options = {},
                                             const calibration_source& samples = {}) {
-  const quantization_plan plan(std::move(m), options.ignored);
+  const quantization_plan plan(std::move(m), options.ignored, options.operators);
   quantization_parameters p;
   for (const std::size_t i : plan.layers()) {
     // The bias is added in float: its scale asks nothing of the weights' scales.
     node without_bias = plan.float_model().nodes[i];
     without_bias.inputs.resize(2);
+    const layer_weight_options weights{.per_channel = options.per_channel,
+                                       .scale = options.weights,
+                                       .reduce_range = options.reduce_range,
+                                       .asymmetric = options.asymmetric,
+                                       .parallel = options.executor.parallel};
     p.layers.emplace(i, quantize_layer_weights(plan.float_model(), without_bias, 1.0F,
-                                               {.per_channel = options.per_channel,
-                                                .scale = options.weights,
-                                                .reduce_range = options.reduce_range,
-                                                .asymmetric = options.asymmetric,
-                                                .parallel = options.executor.parallel}));
+                                               with_settings(weights, plan.settings(i))));
   }
   model plain = detail::dynamic_quantizer(plan, p, options).run();
   const bool can_be_judged =

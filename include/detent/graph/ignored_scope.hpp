@@ -8,19 +8,10 @@
 #include <string>
 #include <vector>
 
-// g++ 12 takes parts of <regex> for uses of uninitialised values, with sanitizers.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <regex>
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
-
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/ir.hpp>
+#include <detent/graph/node_pattern.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -35,11 +26,6 @@ struct ignored_scope {
   bool last_layer = false;
   bool validate = true;  // an entry that matches nothing is an error that names it
 };
-
-/// The name by which options and callbacks know a node.
-[[nodiscard]] inline const std::string& name_or_output(const node& n) {
-  return n.name.empty() && !n.outputs.empty() ? n.outputs[0] : n.name;
-}
 
 /// The indices of the nodes that names, patterns and types speak of. Throws invalid_argument naming
 /// an entry that matches nothing, or a pattern that is not a regular expression.
@@ -64,15 +50,8 @@ struct ignored_scope {
     add("type", type, [&](const node& n) { return n.op_type == type; });
   }
   for (const std::string& pattern : scope.patterns) {
-    std::regex expression;
-    try {
-      expression.assign(pattern);
-    } catch (const std::regex_error& e) {
-      detail::raise(error_kind::invalid_argument, "detent: ignored pattern '" + pattern +
-                                                      "' is not a regular expression: " + e.what());
-    }
-    add("pattern", pattern,
-        [&](const node& n) { return std::regex_match(name_or_output(n), expression); });
+    const node_pattern expression("ignored pattern", pattern);
+    add("pattern", pattern, [&](const node& n) { return expression.matches(name_or_output(n)); });
   }
   return found;
 }

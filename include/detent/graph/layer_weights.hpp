@@ -21,6 +21,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/calibration.hpp>
 #include <detent/graph/ir.hpp>
+#include <detent/graph/operator_rules.hpp>
 #include <detent/graph/quantization_plan.hpp>
 #include <detent/graph/tensor.hpp>
 #include <detent/observers/channels.hpp>
@@ -35,18 +36,15 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-enum class weight_scale : std::uint8_t {
-  absmax,     // the largest magnitude is the end of the grid
-  exact_mse,  // the least squared error
-};
-
 struct layer_weight_options {
   bool per_channel = true;
   weight_scale scale = weight_scale::absmax;
+  std::size_t bits = 8;  // 2..8: levels up to +-(2^(bits - 1) - 1)
   /// -64..64 instead of -127..127: no pair of products exceeds 16 bits (quantization tools call it
   /// reduce_range).
-  bool reduce_range = false;
-  /// One zero point for the tensor, -128..127; only without per_channel and reduce_range.
+  bool reduce_range = false;  // with 8 bits
+  /// One zero point for the tensor, -128..127; only without per_channel and reduce_range, and with
+  /// 8 bits.
   bool asymmetric = false;
   parallel_for parallel = {};
 };
@@ -85,9 +83,18 @@ inline void fit_bias(std::vector<float>& scales, const std::vector<bool>& is_zer
 
 }  // namespace detail
 
+/// With what rules make different for an operator.
+[[nodiscard]] inline layer_weight_options with_settings(layer_weight_options options,
+                                                        const operator_settings& settings) {
+  options.per_channel = settings.per_channel.value_or(options.per_channel);
+  options.bits = settings.weight_bits.value_or(options.bits);
+  options.scale = settings.weight_scales.value_or(options.scale);
+  return options;
+}
+
 /// Chooses the scales of a layer's weights and rounds them. `x_scale` is the scale of the layer's
 /// input: with it, the bias must fit. Throws invalid_argument naming the tensor or the node:
-/// weights or biases that are not finite.
+/// weights or biases that are not finite; bits that there are not.
 [[nodiscard]] inline layer_weights quantize_layer_weights(
     const model& m, const node& n, float x_scale, const layer_weight_options& options = {}) {
   const tensor& weights = m.initializers.at(n.inputs[1]);
@@ -95,10 +102,16 @@ inline void fit_bias(std::vector<float>& scales, const std::vector<bool>& is_zer
   const std::size_t axis = weight_channel_axis(n);
   const auto channels = static_cast<std::size_t>(weights.dim(axis));
   const tensor_view<const float> view = tensor_view_of<float>(weights);
-  const bool is_asymmetric = options.asymmetric && !options.per_channel && !options.reduce_range;
-  const quant_scheme scheme = is_asymmetric          ? asymmetric<std::int8_t>
-                              : options.reduce_range ? quant_scheme{{-64, 64}, true}
-                                                     : symmetric<std::int8_t>;
+  detail::require(options.bits >= 2 && options.bits <= 8, error_kind::invalid_argument, n.label(),
+                  ": weights of ", options.bits, " bits, expected 2..8");
+  const bool has_8_bits = options.bits == 8;
+  const bool is_asymmetric =
+      options.asymmetric && !options.per_channel && !options.reduce_range && has_8_bits;
+  const std::int32_t largest = (1 << (options.bits - 1)) - 1;
+  const quant_scheme scheme = is_asymmetric ? asymmetric<std::int8_t>
+                              : options.reduce_range && has_8_bits
+                                  ? quant_scheme{{-64, 64}, true}
+                                  : quant_scheme{{-largest, largest}, true};
 
   channel_min_max_observer observer(axis);
   observer.observe(view);

@@ -20,6 +20,7 @@
 #include <detent/graph/ignored_scope.hpp>
 #include <detent/graph/ir.hpp>
 #include <detent/graph/lower.hpp>
+#include <detent/graph/operator_rules.hpp>
 #include <detent/graph/opset.hpp>
 #include <detent/graph/optimize.hpp>
 #include <detent/graph/tensor.hpp>
@@ -77,16 +78,38 @@ class quantization_plan {
  public:
   /// Simplifies the model, raises its opset to one that has per-channel QuantizeLinear, and
   /// decides. Throws unsupported (the model is quantized already; an operator that the executor
-  /// lacks, naming it) and invalid_argument (an entry of `ignored` that matches nothing).
-  explicit quantization_plan(model float_model, const ignored_scope& ignored = {})
+  /// lacks, naming it) and invalid_argument (an entry of `ignored` or `rules` that matches
+  /// nothing).
+  explicit quantization_plan(model float_model, const ignored_scope& ignored = {},
+                             const operator_rules& rules = {})
       : m_(std::move(float_model)) {
     detail::require_not_quantized(m_);
     graph::require_supported(m_);
     // Simplification may merge nodes: what is named in the file is looked up there.
-    const links l(m_);
+    std::map<std::string, operator_settings> named;
+    for (const auto& [i, settings] : matching_settings(m_, rules)) {
+      for (const std::string& name : m_.nodes[i].outputs) {
+        named[name] = settings;
+      }
+    }
     for (const std::size_t i : matching_nodes(m_, ignored)) {
       for (const std::string& name : m_.nodes[i].outputs) {
-        leave_out(name, l);
+        named[name].quantize = false;
+      }
+    }
+    std::vector<std::pair<std::vector<std::string>, operator_settings>> candidates;
+    const links before(m_);
+    for (const auto& [name, settings] : named) {
+      candidates.emplace_back(names_after_merging(name, before), settings);
+    }
+    simplify(m_);
+    const links after(m_);
+    for (const auto& [names, settings] : candidates) {
+      const auto name = std::find_if(names.begin(), names.end(), [&](const std::string& value) {
+        return after.producer(value) != links::none;
+      });
+      if (name != names.end()) {
+        settings_[*name].complete_from(settings);
       }
     }
     quantizes_first_layer_ = !ignored.first_layer;
@@ -98,9 +121,10 @@ class quantization_plan {
   /// `ignored` may name nodes that the plan's model has merged already.
   quantization_plan(const quantization_plan& plan, model with_other_constants)
       : m_(std::move(with_other_constants)),
-        left_out_(plan.left_out_),
+        settings_(plan.settings_),
         quantizes_first_layer_(plan.quantizes_first_layer_),
         quantizes_last_layer_(plan.quantizes_last_layer_) {
+    simplify(m_);
     prepare();
   }
 
@@ -114,6 +138,27 @@ class quantization_plan {
   }
   /// The indices of the layers that get integer weights, in topological order.
   [[nodiscard]] const std::vector<std::size_t>& layers() const noexcept { return layers_; }
+
+  /// What rules make different for a node.
+  [[nodiscard]] const operator_settings& settings(std::size_t node_index) const {
+    static const operator_settings none;
+    const node& n = m_.nodes[node_index];
+    const auto found = n.outputs.empty() ? settings_.end() : settings_.find(n.outputs[0]);
+    return found == settings_.end() ? none : found->second;
+  }
+  /// The observer that rules give a value, perhaps by its elements' later places; empty: none. See
+  /// operator_settings::method.
+  [[nodiscard]] std::string method(const std::string& value) const {
+    for (std::size_t i = 0; i < m_.nodes.size() && !settings_.empty(); ++i) {
+      const std::vector<std::string>& inputs = m_.nodes[i].inputs;
+      if (settings(i).method && std::any_of(inputs.begin(), inputs.end(), [&](const auto& name) {
+            return root(name) == value;
+          })) {
+        return *settings(i).method;
+      }
+    }
+    return {};
+  }
 
   /// Elements that are only moved keep the parameters they have: whose those are.
   [[nodiscard]] const std::string& root(const std::string& value) const {
@@ -194,38 +239,41 @@ class quantization_plan {
   }
 
  private:
-  /// A value that a node which stays in float makes, and those that the node will make when others
-  /// are merged into it: a Gemm made of MatMul and Add has the name of the Add's result, and so on.
-  void leave_out(const std::string& value, const links& l) {
-    if (value.empty() || !left_out_.insert(value).second) {
-      return;
-    }
-    const auto& users = l.consumers(value);
-    for (const std::size_t i : users) {
-      const node& n = m_.nodes[i];
-      if (n.outputs.empty() || n.inputs[0].empty()) {
-        continue;
+  /// A value, and the names that it may have once others are merged into the layer that makes it:
+  /// a Gemm made of MatMul and Add has the name of the Add's result, and so on.
+  [[nodiscard]] std::vector<std::string> names_after_merging(const std::string& value,
+                                                             const links& l) const {
+    std::vector<std::string> names{value};
+    const std::size_t maker = l.producer(value);
+    const bool absorbs =
+        maker != links::none && (is_layer(m_.nodes[maker]) || m_.nodes[maker].is("ConvTranspose"));
+    for (std::size_t k = 0; k < names.size(); ++k) {
+      const auto& users = l.consumers(names[k]);
+      for (const std::size_t i : users) {
+        const node& n = m_.nodes[i];
+        if (n.outputs.empty() || n.inputs[0].empty()) {
+          continue;
+        }
+        const bool bypassed = n.is("Identity") || n.is("Dropout");
+        const bool merges = absorbs && users.size() == 1 && !m_.is_output(names[k]) &&
+                            (n.is("BatchNormalization") || n.is("Add"));
+        if (bypassed || merges) {
+          names.push_back(n.outputs[0]);
+        }
       }
-      const bool bypassed = n.is("Identity") || n.is("Dropout");
-      const bool merges =
-          n.is("BatchNormalization") ||
-          (n.is("Add") && std::any_of(n.inputs.begin(), n.inputs.end(), [&](const auto& name) {
-             return m_.initializer(name) != nullptr;
-           }));
-      if (bypassed || (merges && users.size() == 1 && !m_.is_output(value))) {
-        leave_out(n.outputs[0], l);
-      }
     }
+    return names;
   }
 
   void prepare() {
-    simplify(m_);
     upgrade_opset(m_);
     known_ = infer_shapes(m_);
     for (std::size_t i = 0; i < m_.nodes.size(); ++i) {
-      const node& n = m_.nodes[i];
-      if (std::any_of(n.outputs.begin(), n.outputs.end(),
-                      [&](const std::string& name) { return left_out_.count(name) != 0; })) {
+      const std::vector<std::string>& outputs = m_.nodes[i].outputs;
+      if (std::any_of(outputs.begin(), outputs.end(), [&](const std::string& name) {
+            const auto found = settings_.find(name);
+            return found != settings_.end() && !found->second.quantize.value_or(true);
+          })) {
         ignored_.insert(i);
       }
     }
@@ -254,13 +302,28 @@ class quantization_plan {
     return all;
   }
 
+  /// Whether a sum has a constant that 8 bits cannot hold beside the other addend: attention masks
+  /// add -infinity or numbers like -10000 to what a Softmax takes.
+  [[nodiscard]] bool adds_mask(const node& n) const {
+    constexpr float limit = 5000.0F;
+    return n.is("Add") && std::any_of(n.inputs.begin(), n.inputs.end(), [&](const auto& name) {
+             const tensor* t = m_.initializer(name);
+             if (t == nullptr || t->type() != element_type::f32) {
+               return false;
+             }
+             const auto values = t->data<float>();
+             return std::any_of(values.begin(), values.end(), [](float v) { return v <= -limit; });
+           });
+  }
+
   /// Operators that run on 8-bit tensors if their inputs do.
   [[nodiscard]] bool follows(const node& n) const {
     static constexpr std::string_view names[] = {
         "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid"};
     return n.domain.empty() &&
            (moves_elements(n) || clamping_activation(m_, n).has_value() ||
-            std::find(std::begin(names), std::end(names), n.op_type) != std::end(names));
+            std::find(std::begin(names), std::end(names), n.op_type) != std::end(names)) &&
+           !adds_mask(n);
   }
 
   void choose() {
@@ -320,7 +383,7 @@ class quantization_plan {
 
   model m_;
   std::map<std::string, tensor> known_;
-  std::set<std::string> left_out_;  // values whose makers stay in float
+  std::map<std::string, operator_settings> settings_;  // by what the operators make
   bool quantizes_first_layer_ = true;
   bool quantizes_last_layer_ = true;
   std::set<std::size_t> ignored_;

@@ -28,6 +28,7 @@
 #include <detent/graph/executor.hpp>
 #include <detent/graph/ir.hpp>
 #include <detent/graph/layer_weights.hpp>
+#include <detent/graph/operator_rules.hpp>
 #include <detent/graph/qdq.hpp>
 #include <detent/graph/quantization_plan.hpp>
 #include <detent/graph/tensor.hpp>
@@ -63,6 +64,7 @@ struct static_quantization_options {
   bool reduce_range = false;  // weights of 7 bits
   bias_correction_options bias = {.kind = bias_correction::none};
   ignored_scope ignored = {};
+  operator_rules operators = {};  // what is different for some of them
   std::map<std::string, activation_override> activations = {};  // by name of the value
 };
 
@@ -159,10 +161,11 @@ inline void share_parameters(const quantization_plan& plan,
   std::vector<observed_value> observed;
   for (const std::string& name : plan.values()) {
     const auto own = options.activations.find(name);
-    const bool has_method = own != options.activations.end() && !own->second.method.empty();
-    observed.push_back(
-        {name, detail::observer_for(plan, name, has_method ? own->second.method : options.method,
-                                    observer)});
+    std::string method = own != options.activations.end() ? own->second.method : std::string();
+    for (const std::string& other : {plan.method(name), options.method}) {
+      method = method.empty() ? other : method;
+    }
+    observed.push_back({name, detail::observer_for(plan, name, method, observer)});
   }
   calibrate(plan.float_model(), observed, samples, options.executor);
   std::map<std::string, quant_params> params;
@@ -198,8 +201,9 @@ inline void share_parameters(const quantization_plan& plan,
                                      .parallel = options.executor.parallel};
   for (const std::size_t i : plan.layers()) {
     const node& n = plan.float_model().nodes[i];
-    layers.emplace(i, quantize_layer_weights(plan.float_model(), n,
-                                             activations.at(n.inputs[0]).scale, weights));
+    layers.emplace(i,
+                   quantize_layer_weights(plan.float_model(), n, activations.at(n.inputs[0]).scale,
+                                          with_settings(weights, plan.settings(i))));
   }
   return layers;
 }
@@ -208,11 +212,12 @@ inline void share_parameters(const quantization_plan& plan,
 /// observer wants; each sample is run through the float executor, all tensors together. Throws
 /// unsupported (naming the operator that cannot be run, or if the model is quantized already),
 /// invalid_argument (no samples, NaN or infinity in a tensor, naming it; an unknown method, naming
-/// those that there are; an ignored name that matches nothing; an override that cannot be).
+/// those that there are; an ignored name or a rule that matches nothing; an override that cannot
+/// be).
 [[nodiscard]] inline quantization static_quantization(
     model m, const calibration_source& samples, const static_quantization_options& options = {}) {
   static_cast<void>(detail::activation_observer(options));  // errors before anything is run
-  quantization q{quantization_plan(std::move(m), options.ignored), {}, {}};
+  quantization q{quantization_plan(std::move(m), options.ignored, options.operators), {}, {}};
   q.parameters.activation_type = options.activation_type;
   q.parameters.activations = calibrate_activations(q.plan, samples, options);
   q.parameters.layers = quantize_layers(q.plan, q.parameters.activations, options);

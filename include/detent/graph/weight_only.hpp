@@ -24,6 +24,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -37,6 +38,7 @@
 #include <detent/graph/ir.hpp>
 #include <detent/graph/layout.hpp>
 #include <detent/graph/nbits_layout.hpp>
+#include <detent/graph/operator_rules.hpp>
 #include <detent/graph/optimize.hpp>
 #include <detent/graph/static_quantization.hpp>
 #include <detent/graph/tensor.hpp>
@@ -89,6 +91,7 @@ struct weight_only_options {
   /// Written to the nodes: 0 (not said), 1 float32, 2 float16, 3 bfloat16, 4 int8 activations.
   std::int64_t accuracy_level = 0;
   ignored_scope ignored = {};
+  operator_rules operators = {};  // other bits, block sizes and scales for some of them
   /// awq: O(K) statistics of each layer's inputs (mean |x|, mean x^2) instead of the Gram matrix.
   bool diagonal_statistics = false;
   /// What statistics may take at a time, about; beyond that, samples are drawn again for the next
@@ -207,14 +210,22 @@ class weight_only_quantizer {
         return kind == attribute::kind_type::g || kind == attribute::kind_type::other;
       });
     });
-    std::set<std::string> left_out;  // by what they make: folding moves nodes
+    std::map<std::string, operator_settings> settings;  // by what they make: folding moves nodes
+    for (const auto& [i, own] : matching_settings(m_, options_.operators)) {
+      check_settings(m_.nodes[i], own);
+      for (const std::string& name : m_.nodes[i].outputs) {
+        settings[name] = own;
+      }
+    }
     for (const std::size_t i : matching_nodes(m_, options_.ignored)) {
-      left_out.insert(m_.nodes[i].outputs.begin(), m_.nodes[i].outputs.end());
+      for (const std::string& name : m_.nodes[i].outputs) {
+        settings[name].quantize = false;
+      }
     }
     if (!has_bodies_) {
       fold_constants(m_, false);
     }
-    find_layers(left_out);
+    find_layers(settings);
   }
 
   model run(const calibration_source& samples) {
@@ -237,7 +248,8 @@ class weight_only_quantizer {
     std::string name;
     bool is_transposed = false;  // stored as N x K
     nbits_layout layout;
-    std::vector<std::string> inputs;  // of the nodes that use it
+    bool has_least_squares_scales = false;  // not absmax
+    std::vector<std::string> inputs;        // of the nodes that use it
   };
   struct layer {
     std::size_t node;
@@ -269,15 +281,32 @@ class weight_only_quantizer {
             list);
   }
 
-  void check_options() const {
-    const weight_only_options& o = options_;
+  void check_format(std::size_t bits, std::int64_t block) const {
     constexpr auto invalid = error_kind::invalid_argument;
-    require(o.bits == 4 || o.bits == 8, invalid, "weights of ", o.bits, " bits, expected 4 or 8");
-    const std::int64_t block = o.block_size;
+    require(bits == 4 || bits == 8, invalid, "weights of ", bits, " bits, expected 4 or 8");
     require(block == 0 || block == -1 ||
                 (block >= 16 && block <= largest_block &&
                  std::has_single_bit(static_cast<std::uint64_t>(block))),
             invalid, "block size ", block, ", expected 16, 32, 64, 128, 256, or 0 for the largest");
+    require(options_.algorithm != "hqq" || !options_.hqq.real_zero_points || bits == 4,
+            error_kind::unsupported, "real zero points of ", bits, "-bit weights");
+  }
+
+  void check_settings(const node& n, const operator_settings& own) const {
+    with_context(n.label(), [&] {
+      check_format(own.weight_bits.value_or(options_.bits),
+                   own.block_size.value_or(options_.block_size));
+      require(options_.algorithm != "awq" ||
+                  own.weight_scales.value_or(weight_scale::absmax) == weight_scale::absmax,
+              error_kind::invalid_argument, "algorithm 'awq' finds scales itself");
+      return true;
+    });
+  }
+
+  void check_options() const {
+    const weight_only_options& o = options_;
+    constexpr auto invalid = error_kind::invalid_argument;
+    check_format(o.bits, o.block_size);
     require_one_of("algorithm", o.algorithm, {"rtn", "gptq", "awq", "hqq"});
     require_one_of("scales", o.scales, {"absmax", "exact_mse"});
     require(o.accuracy_level >= 0 && o.accuracy_level <= 4, invalid, "accuracy level ",
@@ -286,8 +315,6 @@ class weight_only_quantizer {
             "algorithm 'hqq' finds zero points, and symmetric weights have none");
     require(o.algorithm != "awq" || o.scales == "absmax", invalid,
             "algorithm 'awq' finds scales itself, and cannot take those of '", o.scales, "'");
-    require(o.algorithm != "hqq" || !o.hqq.real_zero_points || o.bits == 4, error_kind::unsupported,
-            "real zero points of ", o.bits, "-bit weights");
 #if !DETENT_WITH_EIGEN
     require(o.algorithm != "gptq", error_kind::unsupported, "algorithm 'gptq' needs Eigen");
 #endif
@@ -309,7 +336,7 @@ class weight_only_quantizer {
     return axis ? std::optional<bool>(*axis == 0) : std::nullopt;
   }
 
-  void find_layers(const std::set<std::string>& left_out) {
+  void find_layers(const std::map<std::string, operator_settings>& settings) {
     std::vector<std::size_t> candidates;
     for (std::size_t i = 0; i < m_.nodes.size(); ++i) {
       if (weights_transposed(m_.nodes[i])) {
@@ -322,21 +349,29 @@ class weight_only_quantizer {
     if (options_.ignored.last_layer && !candidates.empty()) {
       candidates.pop_back();
     }
-    std::map<std::pair<std::string, bool>, std::size_t> known;
+    std::map<std::tuple<std::string, bool, std::size_t, std::size_t, bool>, std::size_t> known;
     for (const std::size_t i : candidates) {
       const node& n = m_.nodes[i];
       const std::optional<bool> is_transposed = weights_transposed(n);
-      if (left_out.count(n.outputs[0]) != 0) {
+      const auto entry = settings.find(n.outputs[0]);
+      const operator_settings own = entry == settings.end() ? operator_settings() : entry->second;
+      if (!own.quantize.value_or(true)) {
         continue;
       }
-      const auto [found, added] =
-          known.try_emplace({n.inputs[1], *is_transposed}, matrices_.size());
+      const tensor& w = m_.initializers.at(n.inputs[1]);
+      const auto depth = static_cast<std::size_t>(w.dim(*is_transposed ? 1 : 0));
+      const auto columns = static_cast<std::size_t>(w.dim(*is_transposed ? 0 : 1));
+      const nbits_layout layout{own.weight_bits.value_or(options_.bits),
+                                block_size(own.block_size.value_or(options_.block_size), depth),
+                                depth, columns};
+      const bool has_least_squares_scales = own.weight_scales
+                                                ? *own.weight_scales == weight_scale::exact_mse
+                                                : options_.scales == "exact_mse";
+      const auto [found, added] = known.try_emplace(
+          {n.inputs[1], *is_transposed, layout.bits, layout.block_size, has_least_squares_scales},
+          matrices_.size());
       if (added) {
-        const tensor& w = m_.initializers.at(n.inputs[1]);
-        const auto depth = static_cast<std::size_t>(w.dim(*is_transposed ? 1 : 0));
-        const auto columns = static_cast<std::size_t>(w.dim(*is_transposed ? 0 : 1));
-        matrices_.push_back(
-            {n.inputs[1], *is_transposed, {options_.bits, block_size(depth), depth, columns}, {}});
+        matrices_.push_back({n.inputs[1], *is_transposed, layout, has_least_squares_scales, {}});
       }
       std::vector<std::string>& inputs = matrices_[found->second].inputs;
       if (std::find(inputs.begin(), inputs.end(), n.inputs[0]) == inputs.end()) {
@@ -349,10 +384,9 @@ class weight_only_quantizer {
   }
 
   /// A block that is larger than K would only be padded.
-  [[nodiscard]] std::size_t block_size(std::size_t depth) const {
-    const auto wanted =
-        static_cast<std::size_t>(options_.block_size > 0 ? options_.block_size : largest_block);
-    return (std::min)(wanted, std::bit_ceil((std::max)(depth, std::size_t{16})));
+  [[nodiscard]] static std::size_t block_size(std::int64_t wanted, std::size_t depth) {
+    const auto size = static_cast<std::size_t>(wanted > 0 ? wanted : largest_block);
+    return (std::min)(size, std::bit_ceil((std::max)(depth, std::size_t{16})));
   }
 
   // ----------------------------------------------------------------------------------- calibration
@@ -430,15 +464,16 @@ class weight_only_quantizer {
     std::vector<float> input_scales;  // awq
   };
 
-  [[nodiscard]] solution find_codes(matrix_view<const float> w, std::size_t block,
+  [[nodiscard]] solution find_codes(matrix_view<const float> w, const weight_matrix& of,
                                     const input_statistics* statistics) const {
+    const std::size_t block = of.layout.block_size;
     const parallel_for& parallel = options_.executor.parallel;
     weight_format format;
-    format.scheme = {options_.bits == 4 ? int4::levels : full_grid<std::int8_t>,
+    format.scheme = {of.layout.bits == 4 ? int4::levels : full_grid<std::int8_t>,
                      options_.symmetric};
     format.group_size = block;
     block_quant_params given;
-    if (options_.scales == "exact_mse") {
+    if (of.has_least_squares_scales) {
       const std::size_t dims[] = {w.rows, w.columns};
       const std::ptrdiff_t strides[] = {w.row_stride, w.column_stride};
       const auto solver = [](const distribution& d, quant_scheme s) { return exact_mse(d, s); };
@@ -479,8 +514,7 @@ class weight_only_quantizer {
                                           static_cast<std::size_t>(values.dim(0)),
                                           static_cast<std::size_t>(values.dim(1)));
     const solution found = with_context("weights '" + w.name + "'", [&] {
-      return find_codes(w.is_transposed ? stored : stored.transposed(), w.layout.block_size,
-                        statistics);
+      return find_codes(w.is_transposed ? stored : stored.transposed(), w, statistics);
     });
     return store(w, found);
   }

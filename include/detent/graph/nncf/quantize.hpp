@@ -300,11 +300,14 @@ class quantizer {
     if (!options_.disable_channel_alignment) {
       align(rewritten);
     }
+    const links known(before.float_model());
     quantization_plan plan(std::move(rewritten));
     std::set<std::size_t> nodes;
     for (std::size_t i = 0; i < plan.float_model().nodes.size(); ++i) {
       const node& n = plan.float_model().nodes[i];
-      if (!n.outputs.empty() && left_out.count(n.outputs[0]) != 0) {
+      // A Mul of the smoothing takes the outliers, and evens them out: 8 bits are for its result.
+      const bool smooths_values = n.is("Mul") && known.producer(n.outputs[0]) == links::none;
+      if (!n.outputs.empty() && (smooths_values || left_out.count(n.outputs[0]) != 0)) {
         nodes.insert(i);
       }
     }
