@@ -12,7 +12,7 @@
 set -eu
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 PATH="$PATH:/usr/sbin:/sbin"
 
-packages="g++ cmake ninja-build libeigen3-dev libprotozero-dev libcli11-dev nlohmann-json3-dev"
+packages="g++ cmake ninja-build libeigen3-dev libprotozero-dev libcli11-dev nlohmann-json3-dev libyaml-cpp-dev"
 test_packages="doctest-dev libbenchmark-dev clang git ca-certificates python3 python3-venv libopenmpi-dev openmpi-bin"
 wheels="numpy onnx onnxruntime"
 hwy_min=1.2 xsimd_min=13
@@ -140,7 +140,7 @@ setup_venv() {
 if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   setup_packages
 else
-  needs="a C++20 compiler, CMake >= 3.25, Ninja, Highway >= $hwy_min, xsimd >= $xsimd_min, Eigen >= 3.4, protozero, CLI11, nlohmann-json, doctest"
+  needs="a C++20 compiler, CMake >= 3.25, Ninja, Highway >= $hwy_min, xsimd >= $xsimd_min, Eigen >= 3.4, protozero, CLI11, nlohmann-json, yaml-cpp, doctest"
   say "no apt-get here; please see to it that these are installed: $needs"
   command -v cmake >/dev/null && command -v c++ >/dev/null || exit 1
 fi

@@ -6,8 +6,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include <detent/graph/ignored_scope.hpp>
+#include <detent/graph/operator_rules.hpp>
+#include <detent/graph/static_quantization.hpp>
 
 namespace detent_cli {
 
@@ -20,11 +26,19 @@ struct quantize_arguments {
   std::string method = "auto";           // an observer's name, or chosen by measuring
   double percentile = 0.0;               // 0: the method's own
   std::string bias_correction = "auto";  // where it is measured; else fast, full or none
-  std::size_t bits = 4;                  // this and the next two: of weight-only
+  std::string weight_scales;             // absmax or exact-mse; empty: what the approach prefers
+  bool reduce_range = false;
+  bool symmetric_activations = false;
+  std::size_t bits = 4;  // this and the next two: of weight-only
   std::int64_t block_size = 32;
   std::string weight_algorithm = "rtn";
-  std::string report;  // HTML file; empty: none
-  std::string labels;  // of the calibration samples, for the report; may be empty
+  std::optional<double> max_drop;       // of top-1, in points of percent
+  std::vector<std::string> validation;  // [NAME=]X.npy; empty: the calibration samples
+  std::string labels;                   // of these; may be empty
+  std::string report;                   // HTML file; empty: none
+  detent::graph::ignored_scope ignored;
+  detent::graph::operator_rules operators;
+  std::map<std::string, detent::graph::activation_override> tensors;
   bool json = false;
 };
 int quantize(const quantize_arguments& a);

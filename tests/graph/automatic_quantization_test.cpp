@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <string>
@@ -104,6 +105,44 @@ double snr(const graph::model& real, const graph::model& quantized,
            const std::vector<sample>& samples) {
   const graph::output_judge judge(real, test::samples_source(samples), samples.size());
   return judge.errors(quantized).at(0).snr_db();
+}
+
+TEST_CASE("automatic: what is said of single operators and activations stays as it is said") {
+  test::random_source r(911);
+  INFO("seed ", r.seed());
+  const graph::model m = depthwise_network(r);
+  const auto source = test::samples_source(test::samples_of_x(r, {2, 3, 8, 8}, 10));
+  graph::automatic_quantization_options options;
+  options.reduce_range = true;
+  options.operators.names = {{"pointwise1", {.weight_bits = 4, .method = "kl"}},
+                             {"depthwise2", {.quantize = false}}};
+  options.activations["x"].range = detent::value_range{-2.0F, 2.0F};
+  std::map<std::string, std::string> methods;
+  options.on_parameters = [&](const std::string& value, const std::string& method,
+                              const detent::scale_solution&) { methods[value] = method; };
+  const graph::quantization q = graph::automatic_quantization(m, source, options);
+  CHECK(q.parameters.activations.at("x").scale == 4.0F / 255.0F);
+  int layers = 0;
+  for (const auto& [i, weights] : q.parameters.layers) {
+    const graph::node& n = q.plan.float_model().nodes[i];
+    int largest = 0;
+    for (const std::int8_t code : weights.codes.data<std::int8_t>()) {
+      largest = (std::max)(largest, std::abs(int{code}));
+    }
+    CAPTURE(n.name);
+    CHECK(n.name != "depthwise2");
+    CHECK(largest <= (n.name == "pointwise1" ? 7 : 64));
+    CHECK(largest > 3);
+    if (n.name == "pointwise1") {
+      CHECK(methods.at(n.inputs[0]) == "kl");
+    }
+    ++layers;
+  }
+  CHECK(layers == 5);
+
+  options.activations["nowhere"].method = "kl";
+  check_graph_error(error_kind::invalid_argument, {"'nowhere'", "not quantized"},
+                    [&] { static_cast<void>(graph::automatic_quantization(m, source, options)); });
 }
 
 }  // namespace

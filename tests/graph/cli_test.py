@@ -256,8 +256,7 @@ class CommandLine(unittest.TestCase):
         self.assertGreaterEqual(set(names), {"minmax", "percentile", "kl", "mse", "isotone"})
         for method in names:
             with self.subTest(method=method):
-                if method == "constant":
-                    continue  # scale 1 for everything: not for this network
+                self.assertNotEqual(method, "constant")  # no way to find a range
                 if method == "ppq.isotone":  # as PPQ has it: the best scale for these logits is 0
                     self.fails(["'logits'", "the scale is 0"], *self.quantize("--method", method, output=out))
                     continue
@@ -298,7 +297,7 @@ class CommandLine(unittest.TestCase):
         # Without samples.
         self.works("quantize", MODEL, "-o", out, "--approach", "dynamic")
         self.works("quantize", MODEL, "-o", out, "--approach", "weight-only", "--weight-algorithm", "hqq")
-        self.fails(["samples"], "quantize", MODEL, "-o", out, "--approach", "weight-only", "--weight-algorithm", "awq")
+        self.wrong_usage(["--calib"], "quantize", MODEL, "-o", out, "--approach", "weight-only", "--weight-algorithm", "awq")
 
     def test_the_default_is_no_worse_than_minmax(self):
         """By what the model returns for the samples that both were calibrated with."""
@@ -332,9 +331,119 @@ class CommandLine(unittest.TestCase):
                 self.assertIn("logits", text)
                 self.assertNotIn("http://", text.replace("http://www.w3.org/", ""))
                 page.unlink()
-        self.fails(["--calib"], "quantize", MODEL, "-o", self.folder / "x.onnx", "--approach", "dynamic", "--report", page)
+        self.wrong_usage(["--calib"], "quantize", MODEL, "-o", self.folder / "x.onnx", "--approach", "dynamic", "--report", page)
         missing = self.folder / "missing" / "report.html"
         self.fails([missing], *self.quantize("--report", missing))
+
+    def config(self, text):
+        path = self.folder / "config.yaml"
+        path.write_text(text)
+        return path
+
+    def test_configuration(self):
+        """What a file says is what flags say; rules for operators and tensors come on top."""
+        out, other = self.folder / "out.onnx", self.folder / "other.onnx"
+        path = self.config("method: KL\nbias-correction: fast\ngranularity: per-tensor\nsamples: 50\n")
+        self.works(*self.quantize("--config", path, output=out))
+        flags = ["--method", "kl", "--bias-correction", "fast", "--granularity", "per-tensor", "--samples", "50"]
+        self.works(*self.quantize(*flags, output=other))
+        self.assertEqual(out.read_bytes(), other.read_bytes())
+        self.works(*self.quantize("--config", path, "--method", "minmax", output=out))  # the flag goes before
+        self.works(*self.quantize(*flags[2:], "--method", "minmax", output=other))
+        self.assertEqual(out.read_bytes(), other.read_bytes())
+        # Without a single flag; lists are several values.
+        path = self.config(f"calib: [{CALIBRATION}]\nreduce-range: true\nmethod: minmax\nsymmetric-activations: false\n")
+        self.works("quantize", MODEL, "-o", out, "--config", path)
+        self.works(*self.quantize("--reduce-range", "--method", "minmax", output=other))
+        self.assertEqual(out.read_bytes(), other.read_bytes())
+
+        example = options.digits.parent / "quantize.yaml"
+        self.works(*self.quantize("--config", example, output=out))
+        path = self.config("""
+            ignored: {names: [conv1], last-layer: true}
+            operators:
+              types: {Conv: {granularity: per-tensor, bits: 5}}
+              names: {conv3_.*: {quantize: false}, conv2_pw: {method: mse}}
+            tensors:
+              conv1_relu_out: {scale: 0.05, zero-point: 0}
+              conv2_dw_relu_out: {method: percentile}
+        """)
+        for method in ([], ["--method", "minmax"]):
+            facts = json.loads(self.works(*self.quantize("--config", path, "--json", *method, output=out)))
+            methods = {a["tensor"]: a["method"] for a in facts["activations"]}
+            self.assertEqual(facts["layers"], 2)  # conv2_dw and conv2_pw
+            self.assertEqual([a["scale"] for a in facts["activations"] if a["tensor"] == "conv1_relu_out"],
+                             [float(np.float32(0.05))])
+            self.assertEqual(methods["conv1_relu_out"], "given")
+            self.assertNotIn("conv3_pw_relu_out", methods)
+            self.assertEqual(methods["conv2_dw_relu_out"], "percentile")
+            accuracy = float(self.works(*self.evaluate(model=out)).splitlines()[-1].split()[1])
+            self.assertGreaterEqual(accuracy, 95.0)
+        self.works("quantize", MODEL, "-o", out, "--config",
+                   self.config("approach: dynamic\noperators: {types: {Gemm: {bits: 4}}}\n"))
+        self.works("quantize", MODEL, "-o", out, "--config",
+                   self.config("format: matmulnbits\noperators: {types: {Gemm: {bits: 8, block-size: 16}}}\n"))
+
+    def test_configuration_that_is_wrong(self):
+        for text, words in (("methods: kl", [":1:", "'methods'"]),
+                            ("\nmethod: best", [":2:", "method", "minmax"]),
+                            ("method: [kl, mse]", [":1:", "method"]),
+                            ("output: x.onnx", [":1:", "'output'"]),
+                            ("- method", ["map"]),
+                            ("method: {a: b}", [":1:", "single value"]),
+                            ("method: kl\nmethod: mse", [":2:", "twice"]),
+                            ("ignored: {name: x}", [":1:", "'name'"]),
+                            ("ignored: {first-layer: perhaps}", ["first-layer", "true or false", "'perhaps'"]),
+                            ("operators: {layers: {}}", ["types and names", "'layers'"]),
+                            ("operators: {types: {Conv: {bit: 4}}}", ["'bit'", "bits"]),
+                            ("operators: {types: {Conv: {bits: four}}}", ["bits", "'four'"]),
+                            ("operators: {types: {Conv: {granularity: some}}}", ["'some'", "per-tensor"]),
+                            ("tensors: {image: {scale: 1}}", ["'image'", "zero-point"]),
+                            ("tensors: {image: {range: [0]}}", ["range"]),
+                            ("tensors: {image: {range: [0, one]}}", ["range", "'one'"]),
+                            ("approach: dynamic\ntensors: {image: {range: [0, 1]}}", ["dynamic", "tensors"]),
+                            ("method: [", [":1"])):
+            with self.subTest(text=text):
+                self.wrong_usage(words, *self.quantize("--config", self.config(text)))
+        for text, words in (("ignored: {names: [nobody]}", ["'nobody'"]),
+                            ("operators: {names: {nobody: {bits: 4}}}", ["'nobody'"]),
+                            ("operators: {names: {'(': {bits: 4}}}", ["'('", "regular expression"]),
+                            ("operators: {types: {Conv: {bits: 9}}}", ["9 bits"]),
+                            ("operators: {types: {Conv: {method: best}}}", ["'best'"]),
+                            ("tensors: {nowhere: {range: [0, 1]}}", ["'nowhere'"]),
+                            ("tensors: {image: {scale: -1, zero-point: 0}}", ["image", "-1"])):
+            with self.subTest(text=text):
+                self.fails(words, *self.quantize("--config", self.config(text)))
+        self.fails(["missing.yaml"], *self.quantize("--config", self.folder / "missing.yaml"))
+        self.assertFalse((self.folder / "out.onnx").exists())
+
+    def test_accuracy_control(self):
+        """Coarse weights lose accuracy; layers stay in float until it is back."""
+        out = self.folder / "out.onnx"
+        path = self.config("operators: {names: {'conv[23]_dw': {bits: 2, granularity: per-tensor}}}\nmethod: minmax\n")
+        self.works(*self.quantize("--config", path, output=out))
+        top1 = lambda: float(self.works(*self.evaluate(model=out)).splitlines()[-1].split()[1])
+        real = float(self.works(*self.evaluate()).splitlines()[-1].split()[1])
+        self.assertLess(top1(), real - 5)
+        control = ["--config", path, "--max-drop", "2", "--validation", IMAGES, "--labels", LABELS]
+        facts = json.loads(self.works(*self.quantize(*control, "--json", output=out)))["accuracy"]
+        self.assertAlmostEqual(facts["float"], real, places=1)
+        self.assertAlmostEqual(facts["quantized"], top1(), places=1)
+        self.assertGreaterEqual(facts["quantized"], real - 2)
+        self.assertGreaterEqual(len(facts["left_in_float"]), 1)
+        page = self.folder / "page.html"
+        text = self.works(*self.quantize(*control, "--report", page, output=out))
+        self.assertRegex(text, r"top-1 \d+\.\d\d % in float, ")
+        self.assertIn("Left in float", page.read_text())
+        self.fails([LABELS], *self.quantize("--max-drop", "2", "--labels", LABELS))  # of other samples
+
+    def test_nothing_to_quantize(self):
+        path = self.write("net.onnx", model([node("Relu", ["x"], ["y"])], [value_info("x", 1, 4)], [value_info("y", 1, 4)]))
+        data = self.array("x.npy", np.ones((3, 4), np.float32))
+        done = self.detent(*self.quantize(model=path, calib=data))
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("warning", done.stderr)
+        self.assertTrue((self.folder / "out.onnx").exists())
 
     def test_open_sizes_and_batches_that_samples_do_not_fill(self):
         """A window larger than 1 over sizes that are left open; a batch of 4 with 6 samples, of which none counts twice."""
@@ -357,7 +466,7 @@ class CommandLine(unittest.TestCase):
         out = self.folder / "out.onnx"
         self.fails(["empty.npy", "no samples"],
                    *self.quantize(calib=self.array("empty.npy", np.zeros((0, 1, 8, 8), np.float32)), output=out))
-        self.fails(["--calib"], "quantize", MODEL, "-o", out)
+        self.wrong_usage(["--calib"], "quantize", MODEL, "-o", out)
         images = np.load(CALIBRATION)
         for value in (np.nan, np.inf, -np.inf):
             bad = images.copy()
@@ -555,6 +664,15 @@ class CommandLine(unittest.TestCase):
         self.wrong_usage(["auto", "--bias-correction"], *self.quantize("--method", "auto", "--bias-correction", "full"))
         self.wrong_usage(["mse", "--percentile"], *self.quantize("--method", "mse", "--percentile", "99"))
         self.wrong_usage(["dynamic", "full"], *self.quantize("--approach", "dynamic", "--bias-correction", "full"))
+        self.wrong_usage(["dynamic", "--method"], *self.quantize("--approach", "dynamic", "--method", "kl"))
+        self.wrong_usage(["weight-only", "--granularity"], *self.quantize("--approach", "weight-only", "--granularity", "per-tensor"))
+        self.wrong_usage(["weight-only", "--activations"], *self.quantize("--approach", "weight-only", "--activations", "s8"))
+        self.wrong_usage(["--max-drop", "--labels"], *self.quantize("--max-drop", "1"))
+        self.wrong_usage(["--validation", "--labels"], *self.quantize("--validation", IMAGES))
+        self.wrong_usage(["dynamic", "--max-drop"],
+                         *self.quantize("--approach", "dynamic", "--max-drop", "1", "--labels", LABELS))
+        self.wrong_usage(["auto", "--weight-scales"], *self.quantize("--weight-scales", "absmax"))
+        self.wrong_usage(["--samples"], *self.quantize("--samples", "0"))
         self.assertEqual(list(self.folder.iterdir()), [])
 
     def test_help_and_version(self):

@@ -704,7 +704,8 @@ TEST_CASE("quantize_static: methods by name, two passes, evidence") {
   std::map<std::string, detent::scale_solution> plain;
   std::map<std::string, detent::scale_solution> half;
   const auto collect = [](std::map<std::string, detent::scale_solution>& to) {
-    return [&to](const std::string& name, const detent::scale_solution& s) { to[name] = s; };
+    return [&to](const std::string& name, const std::string& /*method*/,
+                 const detent::scale_solution& s) { to[name] = s; };
   };
   static_cast<void>(
       graph::quantize_static(original, source_of(samples), {.on_parameters = collect(plain)}));

@@ -164,7 +164,8 @@ TEST_CASE("static: symmetric activations") {
     const graph::model q = graph::quantize_static(
         m, source,
         {.on_parameters =
-             [&](const std::string& name, const detent::scale_solution& s) {
+             [&](const std::string& name, const std::string& /*method*/,
+                 const detent::scale_solution& s) {
                largest[name] = static_cast<float>((std::max)(-s.evidence.lower, s.evidence.upper));
              },
          .activation_type = type,

@@ -38,6 +38,7 @@
 #include <detent/graph/executor.hpp>
 #include <detent/graph/ir.hpp>
 #include <detent/graph/layer_weights.hpp>
+#include <detent/graph/operator_rules.hpp>
 #include <detent/graph/optimize.hpp>
 #include <detent/graph/qdq.hpp>
 #include <detent/graph/quantization_plan.hpp>
@@ -58,7 +59,11 @@ struct quantization_step {
 struct automatic_quantization_options {
   bool per_channel = true;
   element_type activation_type = element_type::u8;
+  bool symmetric_activations = false;
+  bool reduce_range = false;  // weights of 7 bits
   ignored_scope ignored = {};
+  operator_rules operators = {};  // what is different for some of them; it is not tried otherwise
+  std::map<std::string, activation_override> activations = {};  // by name of the value; likewise
   /// Observers for ranges. "minmax" is always there, and first.
   std::vector<std::string> methods = {"mse", "percentile"};
   observer_options observer = {};
@@ -68,7 +73,8 @@ struct automatic_quantization_options {
   std::size_t single_runs = 2000;
   std::size_t correction_samples = 16;  // runs that full bias correction takes for each layer
   std::function<void(const quantization_step&)> on_step = {};
-  /// Told of the final parameters of each activation, and of the observer that they are from.
+  /// Told of the final parameters of each activation, and of the observer that they are from, or
+  /// "given".
   std::function<void(const std::string& value, const std::string& method,
                      const scale_solution& solution)>
       on_parameters = {};
@@ -102,7 +108,10 @@ class automatic_quantizer {
   }
 
   quantization run() {
-    plain_.emplace(float_model_, options_.ignored);
+    plain_.emplace(float_model_, options_.ignored, options_.operators);
+    for (const auto& [name, own] : options_.activations) {
+      require_override(*plain_, name, own, activation_observer(fixed_options()));
+    }
     state best = calibrated(*plain_, seen_);
     finish(best, seen_);
     best.noise = judge_->noise_to_signal(best.carried_out->result);
@@ -146,20 +155,22 @@ class automatic_quantizer {
   [[nodiscard]] state calibrated(quantization_plan plan, const calibration_source& source) const {
     state s;
     s.plan.emplace(std::move(plan));
-    static_quantization_options fixed{.observer = options_.observer,
-                                      .activation_type = options_.activation_type};
-    const observer_options observer = activation_observer(fixed);
+    const observer_options observer = activation_observer(fixed_options());
     std::vector<observed_value> observed;
     for (const std::string& name : s.plan->values()) {
+      const std::string own = own_method(*s.plan, name, options_.activations);
       for (const std::string& method : options_.methods) {
-        observed.push_back({name, observer_for(*s.plan, name, method, observer)});
+        observed.push_back(
+            {name, observer_for(*s.plan, name, own.empty() ? method : own, observer)});
+        if (!may_choose(*s.plan, name)) {
+          break;
+        }
       }
       s.chosen[name] = 0;
     }
     calibrate(s.plan->float_model(), observed, source, options_.executor);
     for (const observed_value& v : observed) {
-      s.solutions[v.name].push_back(
-          of_tensor(v.name, [&] { return v.observer.finalize(observer.scheme); }));
+      s.solutions[v.name].push_back(solution_of(v, observer.scheme, options_.activations));
     }
     return s;
   }
@@ -174,8 +185,8 @@ class automatic_quantizer {
       p.activations[value] = s.solutions.at(value)[method].params;
     }
     share_parameters(plan, p.activations);
-    static_quantization_options fixed{
-        .per_channel = options_.per_channel, .executor = options_.executor, .weights = s.weights};
+    static_quantization_options fixed = fixed_options();
+    fixed.weights = s.weights;
     p.layers = quantize_layers(plan, p.activations, fixed);
     static_cast<void>(correct_biases(
         plan, p, source,
@@ -217,8 +228,24 @@ class automatic_quantizer {
     keep_if_better(best, std::move(tried), "equalization");
   }
 
+  /// What all that is tried has in common.
+  [[nodiscard]] static_quantization_options fixed_options() const {
+    return {.per_channel = options_.per_channel,
+            .observer = options_.observer,
+            .executor = options_.executor,
+            .activation_type = options_.activation_type,
+            .symmetric_activations = options_.symmetric_activations,
+            .reduce_range = options_.reduce_range};
+  }
+
+  /// Whether it is not said how the parameters of a value are found.
+  [[nodiscard]] bool may_choose(const quantization_plan& plan, const std::string& value) const {
+    return options_.activations.count(value) == 0 && plan.method(value).empty();
+  }
+
   [[nodiscard]] static bool can_change(const state& s, const std::string& value) {
-    return s.plan->root(value) == value && s.plan->float_model().initializer(value) == nullptr;
+    return s.plan->root(value) == value && s.solutions.at(value).size() > 1 &&
+           s.plan->float_model().initializer(value) == nullptr;
   }
 
   /// What the model returns must not have become worse either: goes back to the last step of which
@@ -241,7 +268,9 @@ class automatic_quantizer {
     if (options_.on_parameters) {
       for (const auto& [value, method] : best.chosen) {
         if (best.plan->root(value) == value) {
-          options_.on_parameters(value, options_.methods[method], best.solutions.at(value)[method]);
+          options_.on_parameters(
+              value, method_name(*best.plan, value, options_.activations, options_.methods[method]),
+              best.solutions.at(value)[method]);
         }
       }
     }
@@ -264,7 +293,7 @@ class automatic_quantizer {
 
   static void choose_all(state& s, std::size_t method) {
     for (auto& [value, chosen] : s.chosen) {
-      chosen = method;
+      chosen = s.solutions.at(value).size() > 1 ? method : 0;
     }
   }
 

@@ -55,8 +55,11 @@ struct static_quantization_options {
   /// then.
   std::string method = "minmax";
   observer_options observer = {};  // what it is made with; the scheme is set
-  /// Told of each activation that is quantized, in the order of names.
-  std::function<void(const std::string& value, const scale_solution& solution)> on_parameters = {};
+  /// Told of each activation that is quantized, in the order of names, and of the observer that its
+  /// parameters are from, or "given".
+  std::function<void(const std::string& value, const std::string& method,
+                     const scale_solution& solution)>
+      on_parameters = {};
   executor_options executor = {};
   element_type activation_type = element_type::u8;  // or s8
   bool symmetric_activations = false;               // zero point 0 of s8 (-127..127), 128 of u8
@@ -138,6 +141,43 @@ inline void require_override(const quantization_plan& plan, const std::string& n
   }
 }
 
+/// The method that is wished for one value, by itself or by a rule; empty: none.
+[[nodiscard]] inline std::string own_method(
+    const quantization_plan& plan, const std::string& name,
+    const std::map<std::string, activation_override>& overrides) {
+  const auto own = overrides.find(name);
+  return own != overrides.end() && !own->second.method.empty() ? own->second.method
+                                                               : plan.method(name);
+}
+
+/// Where the parameters of a value come from: "given", or the name of an observer.
+[[nodiscard]] inline std::string method_name(
+    const quantization_plan& plan, const std::string& name,
+    const std::map<std::string, activation_override>& overrides, const std::string& otherwise) {
+  const auto own = overrides.find(name);
+  if (own != overrides.end() && own->second.method.empty()) {
+    return "given";
+  }
+  const std::string method = own_method(plan, name, overrides);
+  return method.empty() ? otherwise : method;
+}
+
+/// What an observer found, or what is said of the value instead.
+[[nodiscard]] inline scale_solution solution_of(
+    const observed_value& v, const quant_scheme& scheme,
+    const std::map<std::string, activation_override>& overrides) {
+  return of_tensor(v.name, [&] {
+    scale_solution s = v.observer.finalize(scheme);
+    const auto own = overrides.find(v.name);
+    if (own != overrides.end() && (own->second.params || own->second.range)) {
+      s.params =
+          own->second.params ? *own->second.params : params_from_range(*own->second.range, scheme);
+      s.evidence.method = "override";
+    }
+    return s;
+  });
+}
+
 /// Elements that are only moved keep the parameters they have.
 inline void share_parameters(const quantization_plan& plan,
                              std::map<std::string, quant_params>& params) {
@@ -160,30 +200,18 @@ inline void share_parameters(const quantization_plan& plan,
   }
   std::vector<observed_value> observed;
   for (const std::string& name : plan.values()) {
-    const auto own = options.activations.find(name);
-    std::string method = own != options.activations.end() ? own->second.method : std::string();
-    for (const std::string& other : {plan.method(name), options.method}) {
-      method = method.empty() ? other : method;
-    }
-    observed.push_back({name, detail::observer_for(plan, name, method, observer)});
+    const std::string own = detail::own_method(plan, name, options.activations);
+    observed.push_back(
+        {name, detail::observer_for(plan, name, own.empty() ? options.method : own, observer)});
   }
   calibrate(plan.float_model(), observed, samples, options.executor);
   std::map<std::string, quant_params> params;
   for (const observed_value& v : observed) {
-    scale_solution s =
-        detail::of_tensor(v.name, [&] { return v.observer.finalize(observer.scheme); });
-    const auto own = options.activations.find(v.name);
-    if (own != options.activations.end() && own->second.params) {
-      s.params = *own->second.params;
-      s.evidence.method = "override";
-    } else if (own != options.activations.end() && own->second.range) {
-      s.params = detail::of_tensor(
-          v.name, [&] { return params_from_range(*own->second.range, observer.scheme); });
-      s.evidence.method = "override";
-    }
+    const scale_solution s = detail::solution_of(v, observer.scheme, options.activations);
     params[v.name] = s.params;
     if (options.on_parameters && plan.root(v.name) == v.name) {
-      options.on_parameters(v.name, s);
+      options.on_parameters(
+          v.name, detail::method_name(plan, v.name, options.activations, options.method), s);
     }
   }
   detail::share_parameters(plan, params);

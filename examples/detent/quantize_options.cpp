@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "quantize_options.hpp"
+
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/observers/registry.hpp>
+
+#include "quantize_config.hpp"
+#include "usage_error.hpp"
+
+namespace detent_cli {
+namespace {
+
+/// The observers that can do what activations are quantized to: not all are made for every scheme,
+/// and a constant is no way to find a range.
+std::vector<std::string> methods() {
+  std::vector<std::string> names;
+  for (const std::string& name : detent::observer_names()) {
+    if (name == "constant") {
+      continue;
+    }
+    try {
+      static_cast<void>(detent::make_observer(name));
+      names.push_back(name);
+    } catch (const detent::error&) {
+      // Not asymmetric.
+    }
+  }
+  return names;
+}
+
+std::string check_method_name(const std::string& v) {
+  std::string all = "auto";
+  if (detent::detail::lower_case(v) == all) {
+    return {};
+  }
+  for (const std::string& name : methods()) {
+    if (name == detent::detail::lower_case(v)) {
+      return {};
+    }
+    all += ", " + name;
+  }
+  return "'" + v + "' is not a value of --method; there are " + all;
+}
+
+std::string approach_of(const std::string& format) {
+  return format == "integerops" ? "dynamic" : format == "matmulnbits" ? "weight-only" : "static";
+}
+
+}  // namespace
+
+quantize_options::quantize_options(CLI::App& command) : command_(command) {
+  command.add_option("MODEL", a_.model, "Float ONNX model")->required();
+  command.add_option("-o,--output", a_.output, "Quantized model to write")->required();
+  command.add_option("--config", config_,
+                     "YAML file with these options by their names, and rules for single operators "
+                     "and tensors; options of the command line go before it");
+  command.add_option("--calib", a_.calibration,
+                     "[NAME=]X.npy: samples of an input, first axis = samples");
+  command
+      .add_option("--approach", a_.approach,
+                  "When ranges of activations are taken: from samples (static), in each run "
+                  "(dynamic), or never (weight-only)")
+      ->check(CLI::IsMember({"static", "dynamic", "weight-only"}));
+  command
+      .add_option("--format", a_.format,
+                  "How the model is written (static: qdq|qoperator, dynamic: integerops, "
+                  "weight-only: matmulnbits)")
+      ->check(CLI::IsMember({"qdq", "qoperator", "integerops", "matmulnbits"}));
+  command.add_option("--activations", a_.activations, "Type of activations")
+      ->check(CLI::IsMember({"u8", "s8"}));
+  command
+      .add_option(
+          "--method", a_.method,
+          "How ranges of activations are found (minmax|percentile|kl|mse|isotone|...); auto "
+          "measures what is best, with equalization and bias correction; it is the "
+          "default unless --bias-correction is given")
+      ->check(check_method_name);
+  command
+      .add_option("--percentile", a_.percentile,
+                  "Share of the values that --method percentile keeps, in percent")
+      ->check(CLI::Range(50.0001, 100.0));
+  command
+      .add_option("--bias-correction", a_.bias_correction, "Whether biases make up for rounding")
+      ->check(CLI::IsMember({"none", "fast", "full"}));
+  command.add_option("--granularity", granularity_, "Weight scales (per-channel|per-tensor)")
+      ->check(CLI::IsMember({"per-channel", "per-tensor"}));
+  command
+      .add_option("--weight-scales", a_.weight_scales,
+                  "The end of the grid (absmax), or the least squared error (exact-mse)")
+      ->check(CLI::IsMember({"absmax", "exact-mse"}));
+  command.add_flag("--reduce-range", a_.reduce_range, "Weights of 7 bits");
+  command.add_flag("--symmetric-activations", a_.symmetric_activations,
+                   "Activations with zero point 0 (s8) or 128 (u8)");
+  command.add_option("--samples", a_.samples, "Use only the first N samples")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 62));
+  command.add_option("--bits", a_.bits, "Of weights (weight-only)")->check(CLI::IsMember({4, 8}));
+  command
+      .add_option("--block-size", a_.block_size,
+                  "Weights that share a scale (weight-only): 16, 32, 64, 128, 256; 0: as many as "
+                  "there can be")
+      ->check(CLI::IsMember({0, 16, 32, 64, 128, 256}));
+  command
+      .add_option("--weight-algorithm", a_.weight_algorithm,
+                  "How weights are rounded (weight-only); gptq and awq need --calib")
+      ->check(CLI::IsMember({"rtn", "gptq", "awq", "hqq"}));
+  command
+      .add_option("--max-drop", a_.max_drop,
+                  "Layers stay in float, the most harmful first, until top-1 is at most so many "
+                  "points of percent lower (static)")
+      ->check(CLI::Range(0.0, 100.0));
+  command.add_option("--validation", a_.validation,
+                     "[NAME=]X.npy: samples that accuracy is measured with; else those of --calib");
+  command.add_option("--labels", a_.labels,
+                     "Y.npy: one integer for each of these samples, for --max-drop and --report");
+  command.add_option("--report", a_.report, "HTML page about the result");
+}
+
+quantize_arguments quantize_options::arguments() {
+  if (!config_.empty()) {
+    read_config();
+  }
+  complete_approach();
+  complete_method();
+  require_effect();
+  require_samples();
+  a_.per_channel = granularity_ == "per-channel";
+  return std::move(a_);
+}
+
+/// Flags of the file go through the command line's own checks.
+void quantize_options::read_config() {
+  quantize_config file = read_quantize_config(config_);
+  for (const quantize_config::flag& flag : file.flags) {
+    CLI::Option* option = command_.get_option_no_throw("--" + flag.name);
+    if (option == nullptr || flag.name == "config" || flag.name == "output" ||
+        flag.name == "help" || flag.name == "json") {
+      throw usage_error(flag.where + ": there is no option '" + flag.name + "'");
+    }
+    if (!option->empty()) {
+      continue;
+    }
+    try {
+      for (const std::string& value : flag.values) {
+        option->add_result(value);
+      }
+      option->run_callback();
+    } catch (const CLI::Error& e) {
+      throw usage_error(flag.where + ": " + flag.name + ": " + e.what());
+    }
+  }
+  a_.ignored = std::move(file.ignored);
+  a_.operators = std::move(file.operators);
+  a_.tensors = std::move(file.activations);
+}
+
+/// The approach and the format imply each other.
+void quantize_options::complete_approach() {
+  if (!has("--format")) {
+    a_.format = a_.approach == "dynamic"       ? "integerops"
+                : a_.approach == "weight-only" ? "matmulnbits"
+                                               : "qdq";
+  } else if (!has("--approach")) {
+    a_.approach = approach_of(a_.format);
+  }
+  if (a_.approach != approach_of(a_.format)) {
+    throw usage_error("--approach " + a_.approach + " has no --format " + a_.format);
+  }
+  if (a_.approach == "dynamic" && a_.activations == "s8") {
+    throw usage_error(
+        "--approach dynamic has no --activations s8: DynamicQuantizeLinear makes uint8");
+  }
+}
+
+/// "auto" chooses bias correction itself; other methods have none unless it is asked for.
+void quantize_options::complete_method() {
+  a_.method = detent::detail::lower_case(a_.method);
+  const bool corrects = has("--bias-correction");
+  if (!has("--method") && (corrects || a_.percentile != 0.0)) {
+    a_.method = a_.percentile != 0.0 ? "percentile" : "minmax";
+  }
+  if (a_.approach == "static" && a_.method != "auto" && !corrects) {
+    a_.bias_correction = "none";
+  }
+  if (a_.percentile != 0.0 && a_.method.find("percentile") == std::string::npos) {
+    throw usage_error("--method " + a_.method + " has no --percentile");
+  }
+  if ((a_.approach == "dynamic" && a_.bias_correction == "full") ||
+      (a_.approach == "weight-only" && corrects && a_.bias_correction != "none")) {
+    throw usage_error("--approach " + a_.approach + " has no --bias-correction " +
+                      a_.bias_correction);
+  }
+}
+
+/// No option may be without effect.
+void quantize_options::require_effect() const {
+  const auto refuse = [this](bool is_so, const std::string& with,
+                             std::initializer_list<const char*> flags, const char* why = "") {
+    for (const char* flag : flags) {
+      if (is_so && has(flag)) {
+        throw usage_error(with + " has no " + flag + why);
+      }
+    }
+  };
+  const std::string approach = "--approach " + a_.approach;
+  refuse(a_.approach != "weight-only", approach, {"--bits", "--block-size", "--weight-algorithm"});
+  refuse(a_.approach != "static", approach,
+         {"--method", "--percentile", "--symmetric-activations", "--max-drop"});
+  refuse(a_.approach == "weight-only", approach,
+         {"--granularity", "--reduce-range", "--activations"});
+  if (a_.approach == "static" && a_.method == "auto") {
+    refuse(true, "--method auto", {"--bias-correction"}, ": it chooses itself");
+    refuse(true, "--method auto", {"--weight-scales"}, ": it chooses itself");
+  }
+  if (a_.approach != "static" && !a_.tensors.empty()) {
+    throw usage_error(config_ + ": " + approach + " has no tensors");
+  }
+  if (!a_.report.empty() && (a_.report == a_.output || a_.report == a_.model)) {
+    throw usage_error("--report " + a_.report + " would overwrite a model");
+  }
+  if (!a_.labels.empty() && a_.report.empty() && !a_.max_drop) {
+    throw usage_error("--labels is for --report or --max-drop");
+  }
+  if (!a_.validation.empty() && a_.labels.empty()) {
+    throw usage_error("--validation needs --labels");
+  }
+  if (a_.max_drop && a_.labels.empty()) {
+    throw usage_error("--max-drop needs --labels");
+  }
+}
+
+void quantize_options::require_samples() const {
+  if (!a_.calibration.empty()) {
+    return;
+  }
+  if (a_.approach == "static") {
+    throw usage_error("--approach static needs calibration samples: --calib X.npy");
+  }
+  if (a_.weight_algorithm == "gptq" || a_.weight_algorithm == "awq") {
+    throw usage_error("--weight-algorithm " + a_.weight_algorithm +
+                      " needs calibration samples: --calib X.npy");
+  }
+  if (!a_.report.empty()) {
+    throw usage_error("--report measures with samples: --calib X.npy");
+  }
+}
+
+}  // namespace detent_cli

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The command line of `detent quantize`.
+#ifndef DETENT_CLI_QUANTIZE_OPTIONS_HPP
+#define DETENT_CLI_QUANTIZE_OPTIONS_HPP
+
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "commands.hpp"
+
+namespace detent_cli {
+
+class quantize_options {
+ public:
+  explicit quantize_options(CLI::App& command);
+
+  /// After parsing: the arguments, completed from the configuration file and by what they imply.
+  /// Throws usage_error for what does not exist or does not go together.
+  quantize_arguments arguments();
+
+ private:
+  [[nodiscard]] bool has(const char* flag) const { return !command_.get_option(flag)->empty(); }
+  void read_config();
+  void complete_approach();
+  void complete_method();
+  void require_effect() const;
+  void require_samples() const;
+
+  CLI::App& command_;
+  quantize_arguments a_;
+  std::string config_;
+  std::string granularity_ = "per-channel";
+};
+
+}  // namespace detent_cli
+
+#endif  // DETENT_CLI_QUANTIZE_OPTIONS_HPP
