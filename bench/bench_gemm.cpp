@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <initializer_list>
 #include <limits>
 #include <random>
 #include <span>
@@ -19,6 +18,9 @@
 #include <detent/detent.hpp>
 
 #include "limits.hpp"
+#if DETENT_BENCH_ONEDNN
+#include "onednn.hpp"
+#endif
 
 namespace {
 
@@ -80,21 +82,18 @@ void validate(benchmark::State& state, operands& o, const std::vector<T>& c, con
   }
 }
 
-/// A is the type of the left side, T that of the output.
-template <class A, class T>
-void gemm(benchmark::State& state, detent::target target) {
+/// A is the type of the left side, T that of the output; `product` makes what is measured of both
+/// sides and the output.
+template <class A, class T, class Make>
+void gemm(benchmark::State& state, detent::target target, const Make& make) {
   detent::set_target(target);
   operands o(state);
   std::vector<A> a(o.m * o.k);
   for (auto& v : a) {
     v = static_cast<A>(o.random());
   }
-  const detent::packed_weights weights = o.pack();
   std::vector<T> c(o.m * o.n);
-  const detent::matrix_view<const A> lhs(a.data(), o.m, o.k);
-  const detent::matrix_view<T> out(c.data(), o.m, o.n);
-  const detent::epilogue_options options{.lhs_zero_point = 7, .output = {4096.0F, 3}};
-  measure(state, o, target, [&] { detent::gemm(lhs, weights, out, options); });
+  make(o, a, c);
   validate(state, o, c, [&](std::size_t row, std::size_t column) {
     const auto acc = static_cast<std::int32_t>(detent::reference::dot(
         &a[row * o.k], &o.weights[column], static_cast<std::ptrdiff_t>(o.n), o.k, 7, 0, 0));
@@ -104,10 +103,33 @@ void gemm(benchmark::State& state, detent::target target) {
       return static_cast<T>(acc);
     }
   });
-  if (detent::detail::active_table().adds_pairs) {
-    state.counters["corrected_pairs"] = static_cast<double>(weights.pairs().corrected());
-  }
 }
+
+template <class A, class T>
+void gemm(benchmark::State& state, detent::target target) {
+  gemm<A, T>(state, target, [&](operands& o, std::vector<A>& a, std::vector<T>& c) {
+    const detent::packed_weights weights = o.pack();
+    const detent::matrix_view<const A> lhs(a.data(), o.m, o.k);
+    const detent::matrix_view<T> out(c.data(), o.m, o.n);
+    const detent::epilogue_options options{.lhs_zero_point = 7, .output = {4096.0F, 3}};
+    measure(state, o, target, [&] { detent::gemm(lhs, weights, out, options); });
+    if (detent::detail::active_table().adds_pairs) {
+      state.counters["corrected_pairs"] = static_cast<double>(weights.pairs().corrected());
+    }
+  });
+}
+
+#if DETENT_BENCH_ONEDNN
+/// The peer, whatever instructions it takes, against the peak of the target.
+template <class A, class T>
+void onednn_gemm(benchmark::State& state, detent::target target) {
+  gemm<A, T>(state, target, [&](operands& o, std::vector<A>& a, std::vector<T>& c) {
+    detent_bench::onednn_matmul peer(o.m, o.n, o.k, a.data(), o.weights.data(), c.data(), 7,
+                                     1.0F / 4096.0F, 3);
+    measure(state, o, target, [&] { peer.run(); });
+  });
+}
+#endif
 
 void dynamic_linear(benchmark::State& state, detent::target target) {
   detent::set_target(target);
@@ -166,8 +188,19 @@ struct kernel {
   void (*run)(benchmark::State&, detent::target);
 };
 
-void add(const kernel& k, detent::target t,
-         std::initializer_list<std::array<std::int64_t, 3>> shapes) {
+using shapes_of_products = std::vector<std::array<std::int64_t, 3>>;  // M, N, K
+
+const shapes_of_products common_shapes{{1, 768, 768},    {1, 4096, 4096}, {8, 4096, 4096},
+                                       {32, 4096, 4096}, {128, 768, 768}, {128, 768, 3072},
+                                       {3136, 64, 576},  {127, 513, 333}, {1024, 1024, 1024}};
+#if DETENT_BENCH_ONEDNN
+const shapes_of_products peer_shapes{
+    {1, 768, 768},    {1, 4096, 4096},  {8, 4096, 4096},    {32, 4096, 4096},   {128, 768, 768},
+    {128, 3072, 768}, {128, 768, 3072}, {512, 3072, 768},   {3136, 64, 576},    {784, 128, 1152},
+    {196, 256, 2304}, {127, 513, 333},  {1024, 1024, 1024}, {2048, 2048, 2048}, {4096, 4096, 4096}};
+#endif
+
+void add(const kernel& k, detent::target t, const shapes_of_products& shapes) {
   auto* b = benchmark::RegisterBenchmark((std::string(k.name) + "/" + detent::name(t)).c_str(),
                                          [=](benchmark::State& s) { k.run(s, t); });
   for (const std::array<std::int64_t, 3>& shape : shapes) {
@@ -195,18 +228,25 @@ int main(int argc, char** argv) {
                             kernel{"gemm_s8s8_s32", gemm<std::int8_t, std::int32_t>},
                             kernel{"gemm_s8s8_f32", gemm<std::int8_t, float>},
                             kernel{"dynamic_linear", dynamic_linear}}) {
-      add(k, t,
-          {{1, 768, 768},
-           {1, 4096, 4096},
-           {8, 4096, 4096},
-           {32, 4096, 4096},
-           {128, 768, 768},
-           {128, 768, 3072},
-           {3136, 64, 576},
-           {127, 513, 333},
-           {1024, 1024, 1024}});
+      add(k, t, common_shapes);
     }
   }
+#if DETENT_BENCH_ONEDNN
+  // Side by side, against the same peak.
+  const std::vector<detent::target> targets = detent::available_targets();
+  const bool has_vnni =
+      std::find(targets.begin(), targets.end(), detent::target::avx512_vnni) != targets.end();
+  const detent::target beside = has_vnni ? detent::target::avx512_vnni : detent::best_target();
+  for (const kernel& k :
+       {kernel{"beside_onednn/s32/detent", gemm<std::uint8_t, std::int32_t>},
+        kernel{"beside_onednn/s32/onednn", onednn_gemm<std::uint8_t, std::int32_t>},
+        kernel{"beside_onednn/f32/detent", gemm<std::uint8_t, float>},
+        kernel{"beside_onednn/f32/onednn", onednn_gemm<std::uint8_t, float>},
+        kernel{"beside_onednn/u8/detent", gemm<std::uint8_t, std::uint8_t>},
+        kernel{"beside_onednn/u8/onednn", onednn_gemm<std::uint8_t, std::uint8_t>}}) {
+    add(k, beside, peer_shapes);
+  }
+#endif
   for (const kernel& k : {kernel{"gemm_u8s8_f32_memory", gemm<std::uint8_t, float>},
                           kernel{"gemm_u8s4_f32", gemm_int4<0>},
                           kernel{"gemm_u8s4_f32_groups_of_128", gemm_int4<128>}}) {

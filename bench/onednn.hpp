@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// oneDNN's reorder, which quantizes and dequantizes, on matrices, and its integer convolution:
-// version 2 and 3 of its interface.
+// oneDNN's reorder, which quantizes and dequantizes, on matrices, its integer convolution and its
+// integer matrix product: version 2 and 3 of its interface.
 #ifndef DETENT_BENCH_ONEDNN_HPP
 #define DETENT_BENCH_ONEDNN_HPP
 
@@ -186,6 +186,82 @@ class onednn_convolution {
   std::int32_t out_zero_point_;
   std::unordered_map<int, dnnl::memory> arguments_;
   dnnl::convolution_forward convolution_;
+};
+
+/// C = (A - zero point) * B, times `multiplier` and rounded where C is u8, which has a zero point
+/// of its own then; B in the layout that oneDNN chooses.
+class onednn_matmul {
+ public:
+  template <class A, class T>
+  onednn_matmul(std::size_t m, std::size_t n, std::size_t k, const A* a, const std::int8_t* b, T* c,
+                std::int32_t a_zero_point, float multiplier, std::int32_t c_zero_point)
+      : engine_(dnnl::engine::kind::cpu, 0),
+        stream_(engine_),
+        a_zero_point_(a_zero_point),
+        c_zero_point_(c_zero_point),
+        multiplier_(multiplier) {
+    using dnnl::memory;
+    using tag = memory::format_tag;
+    const auto dim = [](std::size_t d) { return static_cast<memory::dim>(d); };
+    constexpr bool requantizes = std::is_same_v<T, std::uint8_t>;
+    const memory::desc a_desc({dim(m), dim(k)}, onednn_type<A>(), tag::ab);
+    const memory::desc any_desc({dim(k), dim(n)}, memory::data_type::s8, tag::any);
+    const memory::desc b_desc({dim(k), dim(n)}, memory::data_type::s8, tag::ab);
+    const memory::desc c_desc({dim(m), dim(n)}, onednn_type<T>(), tag::ab);
+    const memory::desc one({1}, memory::data_type::s32, tag::x);
+    dnnl::primitive_attr attributes;
+    arguments_ = {{DNNL_ARG_SRC, memory(a_desc, engine_, const_cast<A*>(a))},
+                  {DNNL_ARG_DST, memory(c_desc, engine_, c)}};
+#if DNNL_VERSION_MAJOR >= 3
+    attributes.set_zero_points_mask(DNNL_ARG_SRC, 0);
+    arguments_.insert(
+        {DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_SRC, memory(one, engine_, &a_zero_point_)});
+    if (requantizes) {
+      attributes.set_scales_mask(DNNL_ARG_WEIGHTS, 0);
+      attributes.set_zero_points_mask(DNNL_ARG_DST, 0);
+      const memory::desc scale({1}, memory::data_type::f32, tag::x);
+      arguments_.insert(
+          {DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS, memory(scale, engine_, &multiplier_)});
+      arguments_.insert(
+          {DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_DST, memory(one, engine_, &c_zero_point_)});
+    }
+    const dnnl::matmul::primitive_desc chosen(engine_, a_desc, any_desc, c_desc, attributes);
+#else
+    attributes.set_zero_points(DNNL_ARG_SRC, 0, {DNNL_RUNTIME_S32_VAL});
+    arguments_.insert(
+        {DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_SRC, memory(one, engine_, &a_zero_point_)});
+    if (requantizes) {
+      attributes.set_output_scales(0, {multiplier_});
+      attributes.set_zero_points(DNNL_ARG_DST, 0, {DNNL_RUNTIME_S32_VAL});
+      arguments_.insert(
+          {DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_DST, memory(one, engine_, &c_zero_point_)});
+    }
+    const dnnl::matmul::primitive_desc chosen(dnnl::matmul::desc(a_desc, any_desc, c_desc),
+                                              attributes, engine_);
+#endif
+    memory given(b_desc, engine_, const_cast<std::int8_t*>(b));
+    memory packed(chosen.weights_desc(), engine_);
+    dnnl::reorder(given, packed).execute(stream_, given, packed);
+    stream_.wait();
+    arguments_.insert({DNNL_ARG_WEIGHTS, packed});
+    matmul_ = dnnl::matmul(chosen);
+  }
+  onednn_matmul(const onednn_matmul&) = delete;
+  onednn_matmul& operator=(const onednn_matmul&) = delete;
+
+  void run() {
+    matmul_.execute(stream_, arguments_);
+    stream_.wait();
+  }
+
+ private:
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  std::int32_t a_zero_point_;
+  std::int32_t c_zero_point_;
+  float multiplier_;
+  std::unordered_map<int, dnnl::memory> arguments_;
+  dnnl::matmul matmul_;
 };
 
 }  // namespace detent_bench
