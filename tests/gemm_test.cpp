@@ -476,7 +476,7 @@ TEST_CASE("the bound is that of the worst column") {
   CHECK(packed.column_sums()[1] == -256);
 }
 
-TEST_CASE("a product that may overflow is refused, one that cannot is not") {
+TEST_CASE("a product whose sum overflows is refused, one that may not is not") {
   constexpr std::size_t k = 66000;
   const std::vector<std::uint8_t> lhs(k, 255);
   std::vector<std::int8_t> rhs(k, -128);

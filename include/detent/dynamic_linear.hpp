@@ -26,6 +26,7 @@
 #include <detent/float_formats.hpp>
 #include <detent/gemm.hpp>
 #include <detent/int4_weights.hpp>
+#include <detent/left_rows.hpp>
 #include <detent/pack.hpp>
 #include <detent/parallel.hpp>
 #include <detent/types.hpp>
@@ -52,10 +53,24 @@ struct dynamic_linear_options {
 
 namespace detail {
 
+template <linear_input F>
+[[nodiscard]] float as_float(F value) noexcept {
+  if constexpr (std::same_as<F, float>) {
+    return value;
+  } else {
+    return to_float(value);
+  }
+}
+
 /// Rows as floats: where they are, or converted to memory of the thread.
 template <linear_input F>
 [[nodiscard]] matrix_view<const float> float_rows(matrix_view<const F> x, std::size_t first,
                                                   std::size_t rows) {
+  if (is_column_major(x)) {
+    float* to = block_memory<float>(rows * x.columns);
+    convert_columns(x, first, rows, to, [](F value) { return as_float(value); });
+    return {to, rows, x.columns};
+  }
   const F* from = x.data + static_cast<std::ptrdiff_t>(first) * x.row_stride;
   if constexpr (std::same_as<F, float>) {
     return {from, rows, x.columns, x.row_stride};
@@ -63,7 +78,7 @@ template <linear_input F>
     float* to = block_memory<float>(rows * x.columns);
     for (std::size_t i = 0; i < rows; ++i, from += x.row_stride) {
       for (std::size_t j = 0; j < x.columns; ++j) {
-        to[i * x.columns + j] = to_float(from[j]);
+        to[i * x.columns + j] = as_float(from[j]);
       }
     }
     return {to, rows, x.columns};
@@ -98,11 +113,12 @@ quant_params params_of_rows(matrix_view<const F> x, quant_scheme scheme, const c
 
 }  // namespace detail
 
-/// lhs is M x K, out is M x N, both with dense rows at any row stride; out does not overlap lhs.
+/// lhs is M x K, out is M x N, both with dense rows at any row stride, or lhs with dense columns at
+/// any column stride; out does not overlap lhs.
 /// NaN becomes the zero point; an infinity is an invalid_argument, and rows before it may have been
 /// written. Throws what gemm() throws. Thread-safe. Allocates O(M + N), and each thread keeps 48
-/// rows (on target amx_int8: 256) of K bytes, and of K floats for other types than
-/// float, besides what gemm() keeps.
+/// rows (on target amx_int8: 256) of K bytes, and of K floats for other types than float and for
+/// column-major left sides, besides what gemm() keeps.
 template <linear_input F, linear_weights W>
 void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<float> out,
                     const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {

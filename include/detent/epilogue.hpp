@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// From exact 32-bit sums to what the caller wants stored; shared by gemm() and convolutions.
+// From exact sums to what the caller wants stored; shared by gemm() and convolutions.
 #ifndef DETENT_EPILOGUE_HPP
 #define DETENT_EPILOGUE_HPP
 
@@ -25,7 +25,7 @@ DETENT_NAMESPACE_BEGIN
 ///
 ///   acc   = bias[j] + sum_k (a[i,k] - lhs_zero_point) * (b[k,j] - zero_point[j])        exact
 ///           (the bias of the weights)
-///   s32     acc
+///   s32     acc + addend[i,j], exact: what does not fit 32 bits is an error
 ///   float   clamp(fma(float(acc), lhs_scale * scale[j], bias[j]) + residual[i,j], lower, upper)
 ///           (the bias of the options; what is absent is 0)
 ///   bfloat16  the same, rounded half to even; of gemm() only
@@ -51,6 +51,9 @@ struct epilogue_options {
   /// Of gemm() to float and bfloat16 only: real values that are added to each element. May be an
   /// output of float itself.
   matrix_view<const float> residual = {};
+  /// Of gemm() to 32-bit integers only: integers that are added to each element, as with beta = 1
+  /// in BLAS. May be the output itself, which then accumulates.
+  matrix_view<const std::int32_t> addend = {};
 };
 
 namespace detail {
@@ -83,15 +86,23 @@ class column_terms {
   column_terms& operator=(column_terms&&) noexcept = default;
 
   /// Checks the options and computes the terms of the columns of `w` for a left side of type A, of
-  /// whose values `shift` is subtracted.
+  /// whose values `shift` is subtracted. Throws overflow if sums might not fit 32 bits.
   template <class T, class A>
   void prepare(const packed_weights& w, const epilogue_options& o, const char* where,
                std::int32_t shift = lhs_shift<A>) {
-    require_scale(o.lhs_scale, where);
-    require_zero_point(o.lhs_zero_point, full_grid<A>, where);
+    prepare_any<T, A>(w, o, where, shift);
     require(w.certificate().fits_s32(), error_kind::overflow, where, ": with K = ", w.depth(),
             " the sums may reach ", w.certificate().accumulator_bound,
             ", which does not fit 32 bits");
+  }
+
+  /// The same whatever the certificate is. Where sums might not fit 32 bits, the integers are good
+  /// for nothing; everything else of the terms is as it should be.
+  template <class T, class A>
+  void prepare_any(const packed_weights& w, const epilogue_options& o, const char* where,
+                   std::int32_t shift = lhs_shift<A>) {
+    require_scale(o.lhs_scale, where);
+    require_zero_point(o.lhs_zero_point, full_grid<A>, where);
     const std::size_t columns = w.columns();
     const std::size_t padded = round_up(columns, kernels::panel_columns);
     epilogue_ = {};

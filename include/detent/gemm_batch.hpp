@@ -51,6 +51,9 @@ void gemm_batch(std::span<const gemm_problem<A, Weights, T>> problems,
         static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), task) - ends.begin());
     products[product].run(task - (product == 0 ? 0 : ends[product - 1]));
   });
+  for (const auto& product : products) {
+    product.finish();
+  }
 }
 
 /// `count` products of the same shape whose operands are equally far apart: product i reads at

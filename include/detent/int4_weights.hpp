@@ -27,6 +27,7 @@
 #include <detent/gemm.hpp>
 #include <detent/pack.hpp>
 #include <detent/packed.hpp>
+#include <detent/parallel.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -45,9 +46,10 @@ class packed_int4_weights {
   packed_int4_weights() = default;
 
   /// `w` has one code in each element, K rows, N columns, any strides: -8..7 if they are signed
-  /// (int4), 0..15 if not (uint4).
+  /// (int4), 0..15 if not (uint4). The same bytes for every split into threads.
   template <quantized_byte W>
-  packed_int4_weights(matrix_view<const W> w, const int4_weight_options& options)
+  packed_int4_weights(matrix_view<const W> w, const int4_weight_options& options,
+                      const parallel_for& parallel = {})
       : depth_(w.rows), columns_(w.columns) {
     using kernels::nibble_depth;
     constexpr const char* where = "pack_int4_weights";
@@ -80,14 +82,30 @@ class packed_int4_weights {
         detail::require_zero_point(zero_point, levels, where);
         zero_points_[at] = static_cast<std::uint8_t>(zero_point - levels.qmin);
       }
+    }
+    // Of each column, the first code that is none; tasks do not throw.
+    std::vector<std::size_t> first_bad(columns_, depth_);
+    detail::for_panels(depth_, columns_, parallel, [&](std::size_t panel) {
+      const std::size_t first = panel * kernels::panel_columns;
+      const std::size_t count = (std::min)(kernels::panel_columns, columns_ - first);
       for (std::size_t k = 0; k < depth_; ++k) {
-        const std::int32_t code = w(k, j);
-        detail::require(code >= levels.qmin && code <= levels.qmax, error_kind::invalid_argument,
-                        where, ": the code ", code, " of row ", k, ", column ", j, " is outside ",
-                        levels.qmin, "..", levels.qmax);
-        std::uint8_t& both = data_[position(k, j)];
-        both = static_cast<std::uint8_t>(both | (code - levels.qmin) << half(k));
+        std::uint8_t* to = data_.data() + position(k, first);
+        for (std::size_t i = 0; i < count; ++i) {
+          const std::int32_t code = w(k, first + i);
+          if (code < levels.qmin || code > levels.qmax) {
+            first_bad[first + i] = (std::min)(first_bad[first + i], k);
+            continue;
+          }
+          std::uint8_t& both = to[i * kernels::group_depth];
+          both = static_cast<std::uint8_t>(both | (code - levels.qmin) << half(k));
+        }
       }
+    });
+    for (std::size_t j = 0; j < columns_; ++j) {
+      const std::size_t k = first_bad[j];
+      detail::require(k == depth_, error_kind::invalid_argument, where, ": the code ",
+                      k == depth_ ? 0 : w(k, j), " of row ", k, ", column ", j, " is outside ",
+                      levels.qmin, "..", levels.qmax);
     }
     sum_columns();
   }
@@ -220,15 +238,18 @@ class packed_int4_weights {
   detail::aligned_vector<std::int32_t> column_sums_;
 };
 
-/// Packs K x N codes for gemm() and dynamic_linear(). Throws invalid_argument, shape_mismatch,
+/// Packs K x N codes for gemm() and dynamic_linear(). The same bytes for every split into threads.
+/// Throws invalid_argument, shape_mismatch,
 /// overflow.
-[[nodiscard]] inline packed_int4_weights pack_int4_weights(
-    matrix_view<const std::int8_t> codes, const int4_weight_options& options = {}) {
-  return packed_int4_weights(codes, options);
+[[nodiscard]] inline packed_int4_weights pack_int4_weights(matrix_view<const std::int8_t> codes,
+                                                           const int4_weight_options& options = {},
+                                                           const parallel_for& parallel = {}) {
+  return packed_int4_weights(codes, options, parallel);
 }
-[[nodiscard]] inline packed_int4_weights pack_int4_weights(
-    matrix_view<const std::uint8_t> codes, const int4_weight_options& options = {}) {
-  return packed_int4_weights(codes, options);
+[[nodiscard]] inline packed_int4_weights pack_int4_weights(matrix_view<const std::uint8_t> codes,
+                                                           const int4_weight_options& options = {},
+                                                           const parallel_for& parallel = {}) {
+  return packed_int4_weights(codes, options, parallel);
 }
 
 namespace detail {
@@ -254,6 +275,9 @@ class int4_product {
   [[nodiscard]] product_split split(std::size_t rows, const parallel_for& parallel) const noexcept {
     return {rows, weights_.columns(), weights_.depth(), rows_per_task, bool{parallel}};
   }
+
+  /// Sums of groups were proved to fit when the weights were packed.
+  void finish() const noexcept {}
 
   void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
                 const std::int32_t* zero_points, const float* scales) const noexcept {
@@ -303,10 +327,10 @@ struct product_with<float, packed_int4_weights> {
 }  // namespace detail
 
 /// out = epilogue(lhs * weights), as above. Of the options those count that count for float
-/// outputs. lhs is M x K, out is M x N, both with dense rows at any row stride; they do not
-/// overlap. The same bits on every target and for every split into threads. Throws shape_mismatch,
-/// invalid_argument, unsupported. Thread-safe. For signed left sides each thread keeps 48 rows of K
-/// bytes.
+/// outputs. lhs is M x K, out is M x N, both with dense rows at any row stride, or lhs with dense
+/// columns at any column stride; they do not overlap. The same bits on every target and for every
+/// split into threads. Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. For left
+/// sides that are signed or column-major each thread keeps 48 rows of K bytes.
 template <quantized_byte A>
 void gemm(matrix_view<const A> lhs, const packed_int4_weights& weights, matrix_view<float> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -16,8 +17,10 @@
 
 #include <detent/aligned.hpp>
 #include <detent/byte_format.hpp>
+#include <detent/dispatch.hpp>
 #include <detent/error.hpp>
 #include <detent/kernels/table.hpp>
+#include <detent/parallel.hpp>
 #include <detent/quantize.hpp>
 #include <detent/types.hpp>
 #include <detent/weight_pairs.hpp>
@@ -47,12 +50,29 @@ std::vector<T> per_column(std::span<const T> values, std::size_t columns, T abse
   return std::vector<T>(columns, values.empty() ? absent : values[0]);
 }
 
+/// Calls body(panel) for each panel of a matrix; a task has enough of them to be worth it.
+template <class Body>
+void for_panels(std::size_t depth, std::size_t columns, const parallel_for& parallel,
+                const Body& body) {
+  constexpr std::size_t weights_per_task = std::size_t{1} << 16;
+  const std::size_t panels = (columns + kernels::panel_columns - 1) / kernels::panel_columns;
+  const std::size_t panel_size = (std::max)(depth, std::size_t{1}) * kernels::panel_columns;
+  const std::size_t together = (std::max)(weights_per_task / panel_size, std::size_t{1});
+  run_parallel(parallel, (panels + together - 1) / together, [&](std::size_t task) {
+    const std::size_t end = (std::min)((task + 1) * together, panels);
+    for (std::size_t panel = task * together; panel < end; ++panel) {
+      body(panel);
+    }
+  });
+}
+
 }  // namespace detail
 
 /// What packing proved about a matrix.
 struct weights_certificate {
   /// No sum |bias + sum_k (a - lhs_zero_point) * (b - rhs_zero_point)| is larger, for any a and any
-  /// lhs_zero_point in 0..255. The product is exact in 32 bits if this is at most 2^31 - 1.
+  /// lhs_zero_point in 0..255. Up to 2^31 - 1, the product is exact in 32 bits; gemm() computes
+  /// others in 64 bits.
   std::int64_t accumulator_bound = 0;
 
   [[nodiscard]] bool fits_s32() const noexcept {
@@ -75,9 +95,11 @@ class packed_weights {
  public:
   packed_weights() = default;
 
-  /// Copies and packs `w` (K rows, N columns, any strides: w.transposed() packs the transpose).
+  /// Copies and packs `w` (K rows, N columns, any strides: w.transposed() packs the transpose). The
+  /// same bytes for every split into threads.
   template <quantized_byte W>
-  packed_weights(matrix_view<const W> w, const weight_options& options)
+  packed_weights(matrix_view<const W> w, const weight_options& options,
+                 const parallel_for& parallel = {})
       : depth_(w.rows), columns_(w.columns) {
     detail::require_matrix(w, "pack_weights");
     constexpr std::int32_t shift = full_grid<W>.qmin - full_grid<std::int8_t>.qmin;
@@ -95,12 +117,17 @@ class packed_weights {
     }
 
     data_.resize(packed_size(depth_, columns_));
-    for (std::size_t j = 0; j < columns_; ++j) {
+    detail::for_panels(depth_, columns_, parallel, [&](std::size_t panel) {
+      const std::size_t first = panel * kernels::panel_columns;
+      const std::size_t count = (std::min)(kernels::panel_columns, columns_ - first);
       for (std::size_t k = 0; k < depth_; ++k) {
-        data_[position(k, j)] = static_cast<std::int8_t>(w(k, j) - shift);
+        std::int8_t* to = data_.data() + position(k, first);
+        for (std::size_t i = 0; i < count; ++i) {
+          to[i * kernels::group_depth] = static_cast<std::int8_t>(w(k, first + i) - shift);
+        }
       }
-    }
-    certify();
+    });
+    certify(parallel);
   }
 
   /// The weights as bytes, for load(): the envelope of byte_format.hpp around
@@ -151,7 +178,7 @@ class packed_weights {
                       " of column ", j);
       w.has_zero_points_ = w.has_zero_points_ || w.zero_points_[j] != 0;
     }
-    w.certify();
+    w.certify({});
     return w;
   }
 
@@ -162,9 +189,37 @@ class packed_weights {
   /// The same for kernels that add products in pairs: a second copy of the weights, made when it is
   /// first asked for. Thread-safe.
   [[nodiscard]] const detail::weight_pairs& pairs() const {
-    std::call_once(pairs_->made,
-                   [this] { pairs_->value = detail::weight_pairs(data_, depth_, columns_); });
-    return pairs_->value;
+    std::call_once(derived_->has_pairs,
+                   [this] { derived_->pairs = detail::weight_pairs(data_, depth_, columns_); });
+    return derived_->pairs;
+  }
+  /// The same weights without zero points and biases, in pieces of up to slice_depth k: no sum of a
+  /// piece leaves 32 bits, whatever 8-bit values it is multiplied by. Where K is larger, a second
+  /// copy of the weights, made when it is first asked for. Thread-safe.
+  [[nodiscard]] std::span<const packed_weights> slices() const {
+    if (depth_ <= slice_depth) {
+      return {this, 1};
+    }
+    std::call_once(derived_->has_slices, [this] {
+      for (std::size_t k = 0; k < depth_; k += slice_depth) {
+        derived_->slices.push_back(slice(k, (std::min)(slice_depth, depth_ - k)));
+      }
+    });
+    return derived_->slices;
+  }
+  /// 255 * 128 * slice_depth < 2^31.
+  static constexpr std::size_t slice_depth = std::size_t{1} << 16;
+  /// Makes what products on the active target read besides the packed weights, now instead of with
+  /// the first product, and on several threads. The same bytes for every split. Thread-safe.
+  void prepare(const parallel_for& parallel = {}) const {
+    for (const packed_weights& part : certificate_.fits_s32() ? std::span(this, 1) : slices()) {
+      if (detail::active_table().adds_pairs) {
+        // Threads may not wait for each other's pools: what a pool computes is ready before the
+        // flag is taken.
+        detail::weight_pairs made(part.data_, part.depth_, part.columns_, parallel);
+        std::call_once(part.derived_->has_pairs, [&] { part.derived_->pairs = std::move(made); });
+      }
+    }
   }
   /// What a kernel reads; valid as long as this object.
   [[nodiscard]] kernels::packed_panels panels(const kernels::kernel_table& table) const {
@@ -194,33 +249,63 @@ class packed_weights {
            (k / group_depth * panel_columns + j % panel_columns) * group_depth + k % group_depth;
   }
   /// Computes the column sums and the certificate.
-  void certify() {
+  void certify(const parallel_for& parallel) {
+    using kernels::panel_columns;
     column_sums_.resize(columns_);
-    for (std::size_t j = 0; j < columns_; ++j) {
-      std::int64_t sum = 0;
-      std::int64_t magnitude = 0;
+    std::vector<std::int64_t> bounds(columns_);
+    detail::for_panels(depth_, columns_, parallel, [&](std::size_t panel) {
+      const std::size_t first = panel * panel_columns;
+      const std::size_t count = (std::min)(panel_columns, columns_ - first);
+      std::int64_t sum[panel_columns] = {};
+      std::int64_t magnitude[panel_columns] = {};
       for (std::size_t k = 0; k < depth_; ++k) {
-        const std::int64_t value = data_[position(k, j)];
-        sum += value;
-        const std::int64_t distance = value - zero_points_[j];
-        magnitude += distance < 0 ? -distance : distance;
+        const std::int8_t* from = data_.data() + position(k, first);
+        for (std::size_t i = 0; i < count; ++i) {
+          const std::int32_t value = from[i * kernels::group_depth];
+          const std::int32_t distance = value - zero_points_[first + i];
+          sum[i] += value;
+          magnitude[i] += distance < 0 ? -distance : distance;
+        }
       }
-      // Only ever used modulo 2^32, as the vector lanes are.
-      column_sums_[j] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum));
-      const std::int64_t bias = bias_[j];
-      certificate_.accumulator_bound =
-          (std::max)(certificate_.accumulator_bound, 255 * magnitude + (bias < 0 ? -bias : bias));
+      for (std::size_t i = 0; i < count; ++i) {
+        // Modulo 2^32, as the vector lanes are; exact in a slice.
+        column_sums_[first + i] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum[i]));
+        const std::int64_t bias = bias_[first + i];
+        bounds[first + i] = 255 * magnitude[i] + (bias < 0 ? -bias : bias);
+      }
+    });
+    for (const std::int64_t bound : bounds) {
+      certificate_.accumulator_bound = (std::max)(certificate_.accumulator_bound, bound);
     }
+  }
+  /// The k from `first` on, which is a multiple of group_depth.
+  [[nodiscard]] packed_weights slice(std::size_t first, std::size_t depth) const {
+    packed_weights s;
+    s.depth_ = depth;
+    s.columns_ = columns_;
+    s.scales_.assign(columns_, 1.0F);
+    s.zero_points_.assign(columns_, 0);
+    s.bias_.assign(columns_, 0);
+    s.data_.resize(packed_size(depth, columns_));
+    for (std::size_t j = 0; j < columns_; j += kernels::panel_columns) {
+      std::memcpy(s.data_.data() + s.position(0, j), data_.data() + position(first, j),
+                  detail::round_up(depth, kernels::group_depth) * kernels::panel_columns);
+    }
+    s.certify({});
+    return s;
   }
 
   std::size_t depth_ = 0;
   std::size_t columns_ = 0;
   detail::aligned_vector<std::int8_t> data_;
-  struct lazy_pairs {
-    std::once_flag made;
-    detail::weight_pairs value;
+  /// What is made of the weights when it is first asked for.
+  struct derived_weights {
+    std::once_flag has_pairs;
+    detail::weight_pairs pairs;
+    std::once_flag has_slices;
+    std::vector<packed_weights> slices;
   };
-  std::shared_ptr<lazy_pairs> pairs_ = std::make_shared<lazy_pairs>();
+  std::shared_ptr<derived_weights> derived_ = std::make_shared<derived_weights>();
   std::vector<std::int32_t> column_sums_;
   std::vector<float> scales_;
   std::vector<std::int32_t> zero_points_;
@@ -229,14 +314,17 @@ class packed_weights {
   weights_certificate certificate_;
 };
 
-/// Packs K x N weights for gemm(). Throws shape_mismatch or invalid_argument.
+/// Packs K x N weights for gemm(). The same bytes for every split into threads. Throws
+/// shape_mismatch or invalid_argument.
 [[nodiscard]] inline packed_weights pack_weights(matrix_view<const std::int8_t> w,
-                                                 const weight_options& options = {}) {
-  return packed_weights(w, options);
+                                                 const weight_options& options = {},
+                                                 const parallel_for& parallel = {}) {
+  return packed_weights(w, options, parallel);
 }
 [[nodiscard]] inline packed_weights pack_weights(matrix_view<const std::uint8_t> w,
-                                                 const weight_options& options = {}) {
-  return packed_weights(w, options);
+                                                 const weight_options& options = {},
+                                                 const parallel_for& parallel = {}) {
+  return packed_weights(w, options, parallel);
 }
 
 /// An owned, packed K x N matrix of floats with a bias for each column.
@@ -244,8 +332,9 @@ class packed_floats {
  public:
   packed_floats() = default;
 
-  /// `bias` is empty or has N values.
-  packed_floats(matrix_view<const float> w, std::span<const float> bias)
+  /// `bias` is empty or has N values. The same bits for every split into threads.
+  packed_floats(matrix_view<const float> w, std::span<const float> bias,
+                const parallel_for& parallel = {})
       : depth_(w.rows), columns_(w.columns) {
     detail::require_matrix(w, "pack_floats");
     detail::require(bias.empty() || bias.size() == columns_, error_kind::shape_mismatch,
@@ -255,7 +344,8 @@ class packed_floats {
     bias_.resize(padded);
     std::copy(bias.begin(), bias.end(), bias_.begin());
     data_.resize(depth_ * padded);
-    for (std::size_t j = 0; j < columns_; j += panel_columns) {
+    detail::for_panels(depth_, columns_, parallel, [&](std::size_t number) {
+      const std::size_t j = number * panel_columns;
       float* panel = data_.data() + j * depth_;
       const std::size_t count = (std::min)(panel_columns, columns_ - j);
       for (std::size_t k = 0; k < depth_; ++k) {
@@ -263,7 +353,7 @@ class packed_floats {
           panel[k * panel_columns + i] = w(k, j + i);
         }
       }
-    }
+    });
   }
 
   [[nodiscard]] std::size_t depth() const noexcept { return depth_; }

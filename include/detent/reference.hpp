@@ -91,6 +91,13 @@ namespace reference {
   return to_grid(static_cast<float>(accumulator) * multiplier, zero_point, levels);
 }
 
+/// The same for a sum of more than 32 bits, which is rounded to float once. Sums that fit 32 bits
+/// give the same integer either way.
+[[nodiscard]] inline std::int32_t requantize(std::int64_t accumulator, float multiplier,
+                                             std::int32_t zero_point, grid levels) noexcept {
+  return to_grid(static_cast<float>(accumulator) * multiplier, zero_point, levels);
+}
+
 /// The multiplier of a product of quantized tensors: (lhs_scale * rhs_scale) / output_scale, each
 /// operation rounded to float.
 [[nodiscard]] inline float requantize_multiplier(float lhs_scale, float rhs_scale,

@@ -20,6 +20,7 @@
 #include <detent/aligned.hpp>
 #include <detent/config.hpp>
 #include <detent/kernels/table.hpp>
+#include <detent/parallel.hpp>
 #include <detent/reference.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -81,8 +82,9 @@ class weight_pairs {
  public:
   weight_pairs() = default;
 
-  /// `data` is packed as packed_panels says.
-  weight_pairs(std::span<const std::int8_t> data, std::size_t depth, std::size_t columns) {
+  /// `data` is packed as packed_panels says. The same bytes for every split into threads.
+  weight_pairs(std::span<const std::int8_t> data, std::size_t depth, std::size_t columns,
+               const parallel_for& parallel = {}) {
     using namespace kernels;
     const std::size_t groups = (depth + group_depth - 1) / group_depth;
     const std::size_t blocks = (depth + block_depth - 1) / block_depth;
@@ -91,16 +93,18 @@ class weight_pairs {
     constexpr std::size_t panels_of_strip = strip_columns / panel_columns;
     const std::size_t padded_groups = blocks * block_depth / group_depth;
     data_.assign(panels * padded_groups * group_size, 0);
-    order_.resize((panels + panels_of_strip - 1) / panels_of_strip * blocks * block_depth);
+    const std::size_t strips = (panels + panels_of_strip - 1) / panels_of_strip;
+    order_.resize(strips * blocks * block_depth);
     first_correction_.assign(panels + 1, 0);
     const auto weight = [&](std::size_t k, std::size_t column) -> std::int8_t {
       return k >= depth ? std::int8_t{0}
                         : data[(column / panel_columns * groups + k / group_depth) * group_size +
                                column % panel_columns * group_depth + k % group_depth];
     };
-    std::vector<std::int8_t> block(block_depth * strip_columns);
-    for (std::size_t strip = 0; strip < panels; strip += panels_of_strip) {
-      const std::size_t first = strip * panel_columns;
+    std::vector<panel_corrections> corrections(panels);
+    run_parallel(parallel, strips, [&](std::size_t strip) {
+      std::vector<std::int8_t> block(block_depth * strip_columns);
+      const std::size_t first = strip * strip_columns;
       const std::size_t count = (std::min)(strip_columns, columns - first);
       for (std::size_t b = 0; b < blocks; ++b) {
         for (std::size_t k = 0; k < block_depth; ++k) {
@@ -110,8 +114,7 @@ class weight_pairs {
         }
         const pair_order order = order_of(block, count);
         std::copy(order.begin(), order.end(),
-                  order_.begin() + static_cast<std::ptrdiff_t>(
-                                       (strip / panels_of_strip * blocks + b) * block_depth));
+                  order_.begin() + static_cast<std::ptrdiff_t>((strip * blocks + b) * block_depth));
         for (std::size_t j = 0; j < count; ++j) {
           std::int8_t* to =
               data_.data() +
@@ -124,11 +127,19 @@ class weight_pairs {
           }
         }
       }
-    }
-    for (std::size_t panel = 0; panel < panels; ++panel) {
-      for (std::size_t group = 0; group < padded_groups; ++group) {
-        correct(data_.data() + (panel * padded_groups + group) * group_size, group);
+      const std::size_t end = (std::min)((strip + 1) * panels_of_strip, panels);
+      for (std::size_t panel = strip * panels_of_strip; panel < end; ++panel) {
+        for (std::size_t group = 0; group < padded_groups; ++group) {
+          corrections[panel].correct(data_.data() + (panel * padded_groups + group) * group_size,
+                                     group);
+        }
       }
+    });
+    for (std::size_t panel = 0; panel < panels; ++panel) {
+      const panel_corrections& found = corrections[panel];
+      correction_group_.insert(correction_group_.end(), found.groups.begin(), found.groups.end());
+      corrections_.insert(corrections_.end(), found.values.begin(), found.values.end());
+      corrected_ += found.pairs;
       first_correction_[panel + 1] = correction_group_.size();
     }
   }
@@ -176,27 +187,35 @@ class weight_pairs {
     return order;
   }
 
-  void correct(std::int8_t* group_data, std::size_t group) {
-    constexpr std::size_t group_size = kernels::group_depth * kernels::panel_columns;
-    bool is_corrected = false;
-    for (std::size_t i = 0; i < group_size; i += 2) {
-      const reference::pair_split split = reference::split_pair(group_data[i], group_data[i + 1]);
-      if (split.rest[0] == 0 && split.rest[1] == 0) {
-        continue;
+  /// What is left of the weights of a panel.
+  struct panel_corrections {
+    std::vector<std::size_t> groups;
+    std::vector<std::int8_t> values;
+    std::size_t pairs = 0;
+
+    /// Makes a group safe and keeps the rest.
+    void correct(std::int8_t* group_data, std::size_t group) {
+      constexpr std::size_t group_size = kernels::group_depth * kernels::panel_columns;
+      bool is_corrected = false;
+      for (std::size_t i = 0; i < group_size; i += 2) {
+        const reference::pair_split split = reference::split_pair(group_data[i], group_data[i + 1]);
+        if (split.rest[0] == 0 && split.rest[1] == 0) {
+          continue;
+        }
+        if (!is_corrected) {
+          is_corrected = true;
+          groups.push_back(group);
+          values.resize(values.size() + group_size);
+        }
+        std::int8_t* correction = values.data() + values.size() - group_size;
+        for (std::size_t k = 0; k < 2; ++k) {
+          group_data[i + k] = split.safe[k];
+          correction[i + k] = split.rest[k];
+        }
+        ++pairs;
       }
-      if (!is_corrected) {
-        is_corrected = true;
-        correction_group_.push_back(group);
-        corrections_.resize(corrections_.size() + group_size);
-      }
-      std::int8_t* correction = corrections_.data() + corrections_.size() - group_size;
-      for (std::size_t k = 0; k < 2; ++k) {
-        group_data[i + k] = split.safe[k];
-        correction[i + k] = split.rest[k];
-      }
-      ++corrected_;
     }
-  }
+  };
 
   aligned_vector<std::int8_t> data_;
   std::vector<std::uint8_t> order_;

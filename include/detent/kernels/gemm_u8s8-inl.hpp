@@ -63,6 +63,10 @@ class column_epilogue {
       v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
     }
     if constexpr (kOutput == integer_output::s32) {
+      if (e.addend != nullptr) {
+        const std::int32_t* addend = e.addend + row * e.addend_stride + column_;
+        v = hn::Add(v, count == lanes ? hn::LoadU(di, addend) : hn::LoadN(di, addend, count));
+      }
       store_lanes(v, di, count, static_cast<std::int32_t*>(c) + index);
       return;
     }

@@ -201,11 +201,14 @@ inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row,
   if (e.row_zero_point != nullptr) {
     sum -= wrapping(e.row_zero_point[row]) * wrapping(e.column_sum[column]);
   }
-  const auto v = static_cast<std::int32_t>(sum);
   if (e.output == integer_output::s32) {
-    static_cast<std::int32_t*>(c)[index] = v;
+    if (e.addend != nullptr) {
+      sum += wrapping(e.addend[row * e.addend_stride + column]);
+    }
+    static_cast<std::int32_t*>(c)[index] = static_cast<std::int32_t>(sum);
     return;
   }
+  const auto v = static_cast<std::int32_t>(sum);
   if (e.output == integer_output::f32 || e.output == integer_output::bf16) {
     const float multiplier =
         e.row_scale != nullptr ? e.row_scale[row] * e.multiplier[column] : e.multiplier[column];

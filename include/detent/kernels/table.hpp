@@ -27,14 +27,14 @@ enum class integer_output : std::uint8_t { s32, f32, bf16, u8, s8 };
 ///   v = sum + column_offset[j] - row_sum[i] * rhs_zero_point[j]
 ///           - row_zero_point[i] * column_sum[j]                          (modulo 2^32)
 ///   m = multiplier[j], or row_scale[i] * multiplier[j]
-///   s32  v
+///   s32  v, or v + addend[i, j]                                        (modulo 2^32)
 ///   f32  clamp(float(v) * m, lower, upper)
 ///        clamp(fma(float(v), m, bias[j]) + residual[i, j], lower, upper)   if either is there
 ///   bf16 the same, rounded to bfloat16, half to even; not of depthwise products
 ///   u8s8 clamp(round_half_even(float(v) * multiplier[j]) + zero_point, qmin, qmax)
 ///
 /// The per-column arrays are readable up to the next multiple of panel_columns. Depthwise products
-/// have columns only.
+/// have columns only. Residual and addend may be C.
 struct integer_epilogue {
   integer_output output = integer_output::s32;
   const std::int32_t* column_offset = nullptr;   // bias and the zero-point terms of the column
@@ -47,6 +47,8 @@ struct integer_epilogue {
   const float* bias = nullptr;                   // null, or with f32 and bf16 only
   const float* residual = nullptr;               // null, or with f32 and bf16 only
   std::size_t residual_stride = 0;
+  const std::int32_t* addend = nullptr;  // null, or with s32 only
+  std::size_t addend_stride = 0;
   std::int32_t zero_point = 0;
   std::int32_t qmin = 0;
   std::int32_t qmax = 0;

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Calls of the integer kernels: the memory that they want, sums of rows, parts of panels.
+#ifndef DETENT_RAW_PRODUCTS_HPP
+#define DETENT_RAW_PRODUCTS_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+#include <detent/aligned.hpp>
+#include <detent/kernels/table.hpp>
+#include <detent/pack.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// The sums of the rows of a, modulo 2^32.
+inline void sum_rows(const kernels::kernel_table& table, const kernels::gemm_u8s8_args& g,
+                     std::int32_t* sums) noexcept {
+  for (std::size_t i = 0; i < g.m; ++i) {
+    const std::uint8_t* row = g.a + i * g.lda;
+    sums[i] = g.lhs_signed ? table.sum_s8(reinterpret_cast<const std::int8_t*>(row), g.k)
+                           : table.sum_u8(row, g.k);
+  }
+}
+
+/// Calls the kernel of the table with the memory that it wants.
+inline void run_gemm(const kernels::kernel_table& table, kernels::gemm_u8s8_args& g) {
+  const std::size_t size = table.gemm_workspace(g.k, g.segments);
+  g.workspace = size == 0 ? nullptr : block_memory<std::byte>(size);
+  table.gemm_u8s8(g);
+}
+
+/// The panels of weights of `depth` k from a column (a multiple of strip_columns) on.
+[[nodiscard]] inline kernels::packed_panels panels_from(kernels::packed_panels p, std::size_t depth,
+                                                        std::size_t column) noexcept {
+  p.data += column * round_up(depth, kernels::group_depth);
+  if (p.paired != nullptr) {
+    const std::size_t padded = round_up(depth, kernels::block_depth);
+    p.paired += column * padded;
+    p.order += column / kernels::strip_columns * padded;
+    p.first_correction += column / kernels::panel_columns;
+  }
+  return p;
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_RAW_PRODUCTS_HPP
