@@ -302,6 +302,9 @@ detent_status detent_gemm(detent_type a_type, const void* a, size_t lda, size_t 
     if (e.residual != nullptr) {
       o.residual = rows_of(e.residual, m, w.columns(), e.residual_stride, where);
     }
+    if (e.addend != nullptr) {
+      o.addend = rows_of(e.addend, m, w.columns(), e.addend_stride, where);
+    }
     with_byte(a_type, where, [&]<class A>() {
       with_output(c_type, where, [&]<class T>() {
         detent::gemm(rows_of(static_cast<const A*>(a), m, w.depth(), lda, where), w,

@@ -65,6 +65,15 @@ static void gemm_of_every_type(void) {
   CHECK(detent_gemm(DETENT_U8, a, 2, 2, unsigned_weights, DETENT_S32, sums, 3, &e, NULL) ==
         DETENT_OK);
   CHECK(sums[0] == 28 && sums[1] == 26 && sums[2] == -8);
+  e.addend = sums; /* accumulates */
+  e.addend_stride = 3;
+  CHECK(detent_gemm(DETENT_U8, a, 2, 2, weights, DETENT_S32, sums, 3, &e, NULL) == DETENT_OK);
+  CHECK(sums[0] == 56 && sums[1] == 52 && sums[2] == -16 && sums[4] == -1006);
+  sums[1] = INT32_MAX;
+  CHECK(detent_gemm(DETENT_U8, a, 2, 2, weights, DETENT_S32, sums, 3, &e, NULL) ==
+        DETENT_OVERFLOW);
+  CHECK(strstr(detent_last_error(), "the sum 2147483673 of row 0, column 1") != NULL);
+  e.addend = NULL;
   CHECK(detent_gemm(DETENT_S8, as, 2, 1, weights, DETENT_F32, real, 3, &e, NULL) == DETENT_OK);
   CHECK(real[0] == 14.0F && real[1] == 6.5F && real[2] == -8.0F);
   e.output_scale = 2.0F;

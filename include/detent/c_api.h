@@ -31,7 +31,7 @@ typedef enum detent_status {
   DETENT_OK = 0,
   DETENT_INVALID_ARGUMENT = 1,
   DETENT_SHAPE_MISMATCH = 2,
-  DETENT_OVERFLOW = 3,    /* the exact sums may not fit 32 bits */
+  DETENT_OVERFLOW = 3,    /* an exact sum does not fit an output of 32 bits */
   DETENT_UNSUPPORTED = 4, /* no code for it in this build, target or release */
   DETENT_OUT_OF_MEMORY = 5,
   DETENT_INTERNAL = 6, /* a failure that is none of these, of a callback for example */
@@ -92,7 +92,7 @@ DETENT_C_API detent_status detent_pack_weights(detent_type type, const void* w, 
 DETENT_C_API void detent_weights_free(detent_weights* weights);
 DETENT_C_API size_t detent_weights_depth(const detent_weights* weights);   /* K */
 DETENT_C_API size_t detent_weights_columns(const detent_weights* weights); /* N */
-/* No sum is larger in magnitude, whatever the left side. Products need at most 2^31 - 1. */
+/* No sum is larger in magnitude, whatever the left side. Products are fastest up to 2^31 - 1. */
 DETENT_C_API int64_t detent_weights_accumulator_bound(const detent_weights* weights);
 
 /* Packed weights as bytes, to be kept and loaded on any machine: *needed is how many there are, and
@@ -119,6 +119,8 @@ typedef struct detent_epilogue {
   const float* bias;     /* null, or N; float outputs */
   const float* residual; /* null, or M x N; float outputs */
   size_t residual_stride;
+  const int32_t* addend; /* null, or M x N; outputs of DETENT_S32, may be the output */
+  size_t addend_stride;
 } detent_epilogue;
 DETENT_C_API void detent_epilogue_init(detent_epilogue* epilogue);
 

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include <detent/cache_sizes.hpp>
 #include <detent/error.hpp>
 #include <detent/float_formats.hpp>
 #include <detent/kernels/table.hpp>
@@ -54,6 +55,9 @@ struct epilogue_options {
   /// Of gemm() to 32-bit integers only: integers that are added to each element, as with beta = 1
   /// in BLAS. May be the output itself, which then accumulates.
   matrix_view<const std::int32_t> addend = {};
+  /// Of gemm() with 8-bit weights only: the caches that the product is divided for, instead of the
+  /// processor's where they are not 0. The results do not depend on them.
+  cache_sizes caches = {};
 };
 
 namespace detail {

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include <detent/aligned.hpp>
+#include <detent/cache_sizes.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/epilogue.hpp>
 #include <detent/error.hpp>
@@ -114,7 +115,8 @@ class integer_product {
         weights_(weights),
         out_(out),
         residual_(options.residual),
-        addend_(options.addend) {
+        addend_(options.addend),
+        caches_(resolved_caches(options.caches)) {
     require_rows<T, A>(rows, weights.columns(), options);
     lhs_signed_ = std::same_as<A, std::int8_t> && table_.multiplies_signed;
     const std::int32_t shift = lhs_signed_ ? 0 : lhs_shift<A>;
@@ -135,7 +137,8 @@ class integer_product {
 
   /// The tasks of a product with `rows` rows.
   [[nodiscard]] product_split split(std::size_t rows, const parallel_for& parallel) const noexcept {
-    return {rows, weights_.columns(), weights_.depth(), table_.rows_per_call, bool{parallel}};
+    return {rows,           weights_.columns(), weights_.depth(), table_.rows_per_call,
+            bool{parallel}, caches_.third_level};
   }
 
   /// The rows of a part, from a's bytes, times its columns (from a multiple of strip_columns on).
@@ -154,6 +157,7 @@ class integer_product {
     g.m = rows;
     g.n = columns;
     g.k = weights_.depth();
+    g.caches = caches_;
     g.epilogue = terms_.epilogue(row_sums, column);
     g.epilogue.row_zero_point = zero_points;
     g.epilogue.row_scale = scales;
@@ -199,6 +203,7 @@ class integer_product {
   matrix_view<T> out_;
   matrix_view<const float> residual_;
   matrix_view<const std::int32_t> addend_;
+  cache_sizes caches_;
   column_terms terms_;
   kernels::packed_panels panels_;
   bool lhs_signed_ = false;

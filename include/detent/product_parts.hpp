@@ -34,10 +34,19 @@ void for_row_blocks(std::size_t rows, std::size_t block, const parallel_for& par
 /// prepare the rows again.
 struct product_split {
   std::size_t rows, columns;  // of a task
+  bool by_columns = false;    // whether all rows of some columns come before other columns
 
+  /// `shared_cache`, if it is not 0: weights that do not fit half of it are taken in blocks of
+  /// columns that do, or all tasks would read all weights from memory.
   product_split(std::size_t m, std::size_t n, std::size_t k, std::size_t rows_per_call,
-                bool is_parallel) noexcept
+                bool is_parallel, std::size_t shared_cache = 0) noexcept
       : rows(rows_per_call), columns(n) {
+    const std::size_t depth = (std::max)(k, std::size_t{1});
+    if (shared_cache != 0 && shared_cache / 2 / depth < n) {
+      by_columns = true;
+      columns = (std::max)(shared_cache / 2 / depth / kernels::strip_columns, std::size_t{1}) *
+                kernels::strip_columns;
+    }
     constexpr std::size_t wanted = 16;                          // tasks
     constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
     constexpr std::size_t fewest_rows = 64;
@@ -52,7 +61,8 @@ struct product_split {
     const std::size_t column_tasks =
         (std::min)(wanted / (std::max)(row_tasks, std::size_t{1}), n * products / worth_a_task);
     if (column_tasks > 1) {
-      columns = round_up((n + column_tasks - 1) / column_tasks, kernels::strip_columns);
+      columns = (std::min)(columns,
+                           round_up((n + column_tasks - 1) / column_tasks, kernels::strip_columns));
     }
   }
 };
@@ -76,8 +86,9 @@ class product_parts {
     return (m_ + split_.rows - 1) / split_.rows * columns_;
   }
   [[nodiscard]] product_part operator[](std::size_t i) const noexcept {
-    const std::size_t first = i / columns_ * split_.rows;
-    const std::size_t column = i % columns_ * split_.columns;
+    const std::size_t rows = (m_ + split_.rows - 1) / split_.rows;
+    const std::size_t first = (split_.by_columns ? i % rows : i / columns_) * split_.rows;
+    const std::size_t column = (split_.by_columns ? i / rows : i % columns_) * split_.columns;
     return {first, (std::min)(split_.rows, m_ - first), column,
             (std::min)(split_.columns, n_ - column)};
   }

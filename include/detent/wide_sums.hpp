@@ -191,6 +191,7 @@ class wide_product {
     part.lda = g.lda;
     part.lhs_signed = g.lhs_signed;
     part.m = g.m;
+    part.caches = g.caches;
     for (const packed_weights& slice : weights_.slices()) {
       part.k = slice.depth();
       f(slice, part);

@@ -249,16 +249,20 @@ class tile_session {
   std::uint8_t host_tiles_[tile_count][tile_rows * tile_row_bytes];
 };
 
-/// Depth of a chunk of k: what 32 rows of it occupy stays in the first-level cache, beside weights
-/// that pass by.
-inline constexpr std::size_t chunk_depth = 1024;
+/// Depth of a chunk of k: what 32 rows of it occupy is two thirds of the first-level cache, beside
+/// weights that pass by.
+HWY_INLINE std::size_t chunk_depth(const gemm_u8s8_args& g) noexcept {
+  const std::size_t depth = g.caches.first_level / (left_rows / 2 * 3);
+  return (std::max)(depth / tile_row_bytes, std::size_t{1}) * tile_row_bytes;
+}
 
-/// Columns whose weights stay in the second-level cache while the rows pass over them: a multiple
-/// of four panels.
-HWY_INLINE std::size_t cached_columns(std::size_t k) noexcept {
-  constexpr std::size_t weights = std::size_t{512} << 10;
+/// Columns whose weights stay in the second-level cache while the rows pass over them, or all: a
+/// multiple of four panels.
+HWY_INLINE std::size_t cached_columns(const gemm_u8s8_args& g) noexcept {
   constexpr std::size_t step = 4 * panel_columns;
-  return (std::max)(weights / ((k + group_depth) * step), std::size_t{1}) * step;
+  const std::size_t weights = g.caches.second_level / 4;
+  const std::size_t all = avx512_vnni::round_up((std::max)(g.n, std::size_t{1}), step);
+  return (std::min)((std::max)(weights / ((g.k + group_depth) * step), std::size_t{1}) * step, all);
 }
 
 HWY_INLINE std::size_t count_steps(std::size_t k, std::size_t segments) noexcept {
@@ -267,15 +271,15 @@ HWY_INLINE std::size_t count_steps(std::size_t k, std::size_t segments) noexcept
 
 /// Sums of a block of rows: of one block of columns, or, with several chunks of k, of all that are
 /// cached.
-HWY_INLINE std::size_t count_sums(std::size_t k) noexcept {
-  return left_rows * (k > chunk_depth ? cached_columns(k) : 2 * panel_columns);
+HWY_INLINE std::size_t count_sums(const gemm_u8s8_args& g) noexcept {
+  return left_rows * (g.k > chunk_depth(g) ? cached_columns(g) : 2 * panel_columns);
 }
 
 /// What gemm_u8s8_args::workspace has room for: sums, the steps of a block of rows, and copies of
 /// its rows and of their last k.
-inline std::size_t gemm_workspace(std::size_t k, std::size_t segments) noexcept {
-  return count_sums(k) * sizeof(std::int32_t) + count_steps(k, segments) * sizeof(tile_step) +
-         left_rows * (k + tile_row_bytes);
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return count_sums(g) * sizeof(std::int32_t) + count_steps(g.k, g.segments) * sizeof(tile_step) +
+         left_rows * (g.k + tile_row_bytes);
 }
 
 /// Where the left side's tiles are, for blocks of up to 32 rows.
@@ -286,7 +290,7 @@ class left_side {
         reads_segments_(g.rows != nullptr && tile_steps(g.k / g.segments).is_even),
         of_segment_(reads_segments_ ? g.k / g.segments : g.k) {
     count_ = of_segment_.count * (reads_segments_ ? g.segments : 1);
-    steps_ = reinterpret_cast<tile_step*>(g.workspace + count_sums(g.k) * sizeof(std::int32_t));
+    steps_ = reinterpret_cast<tile_step*>(g.workspace + count_sums(g) * sizeof(std::int32_t));
     copies_ = reinterpret_cast<std::uint8_t*>(steps_ + count_);
   }
 
@@ -418,8 +422,8 @@ template <bool kSigned>
 void multiply(const gemm_u8s8_args& g) noexcept {
   tile_session tiles;
   left_side left(g);
-  const std::size_t columns = cached_columns(g.k);
-  const std::size_t steps_of_chunk = (std::max)(chunk_depth / left.depth(), std::size_t{1});
+  const std::size_t columns = cached_columns(g);
+  const std::size_t steps_of_chunk = (std::max)(chunk_depth(g) / left.depth(), std::size_t{1});
   for (std::size_t column = 0; column < g.n; column += columns) {
     for (std::size_t first = 0; first < g.m; first += left_rows) {
       const std::size_t rows = (std::min)(left_rows, g.m - first);

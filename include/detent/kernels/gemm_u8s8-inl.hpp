@@ -165,8 +165,12 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
 /// Rows of a block: its sums stay on the stack while all of k is added to them.
 inline constexpr std::size_t block_rows = 48;
 
-/// Bytes of weights that stay in the first-level cache while the rows of a block pass over them.
-inline constexpr std::size_t chunk_bytes = std::size_t{24} << 10;
+/// How many k of `width` operands that are read again stay in the first-level cache.
+[[nodiscard]] HWY_INLINE std::size_t cached_depth(const gemm_u8s8_args& g,
+                                                  std::size_t width) noexcept {
+  return (std::max)(reused_part(g.caches.first_level) / width / block_depth, std::size_t{1}) *
+         block_depth;
+}
 
 /// Asks for the lines that a tile will write while its sums are being computed: outputs are often
 /// larger than the second-level cache.
@@ -327,13 +331,13 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
 inline constexpr bool multiplies_signed = false;
 inline constexpr std::size_t rows_per_call = block_rows;
-inline std::size_t gemm_workspace(std::size_t k, std::size_t segments) noexcept {
-  return portable::no_workspace(k, segments);
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return portable::no_workspace(g);
 }
 
 #if DETENT_PASS_PAIRS
 
-/// Bytes of each row that are put in the order of a strip at a time.
+/// The most bytes of each row that are put in the order of a strip at a time.
 inline constexpr std::size_t pair_chunk = 512;
 
 /// Puts `depth` bytes of each row from k0 on in the order of a strip; zeros up to a whole block.
@@ -411,8 +415,9 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   for (std::size_t p = 0; p < panels; ++p) {
     correction[p] = g.b.first_correction[first_panel + p];
   }
-  for (std::size_t k = 0; k == 0 || k < g.k; k += pair_chunk) {
-    const std::size_t depth = (std::min)(pair_chunk, g.k - k);
+  const std::size_t chunk_depth = (std::min)(cached_depth(g, block_rows), pair_chunk);
+  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
+    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
     reorder_rows(g, first, rows, k, depth, order + k, chunk);
     tile_operands t{chunk_rows,   0,     1, 0, round_up(depth, block_depth), nullptr,
                     panel_stride, k == 0};
@@ -469,7 +474,8 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{DETENT_PASS_PANELS});
   constexpr std::size_t kRest = DETENT_PASS_ROWS / 2;
-  constexpr std::size_t chunk_depth = chunk_bytes / kColumns;
+  // The weights, while the rows pass over them.
+  const std::size_t chunk_depth = cached_depth(g, kColumns);
   alignas(64) std::int32_t sums[block_rows * kColumns];
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;

@@ -356,9 +356,7 @@ DETENT_DECL void depthwise_f32(const depthwise_f32_args& d) noexcept {
   });
 }
 
-DETENT_DECL std::size_t no_workspace(std::size_t /*k*/, std::size_t /*segments*/) noexcept {
-  return 0;
-}
+DETENT_DECL std::size_t no_workspace(const gemm_u8s8_args& /*g*/) noexcept { return 0; }
 
 inline constexpr kernel_table table = {
     target::portable,

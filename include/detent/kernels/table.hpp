@@ -83,6 +83,29 @@ struct packed_panels {
 inline constexpr std::size_t block_depth = 16;
 inline constexpr std::size_t strip_columns = 64;
 
+/// Sizes of caches in bytes: of the first level (of data) and the second of a core, and of the
+/// third, which cores share. Products are divided so that what they read again stays there; results
+/// do not depend on it.
+struct cache_sizes {
+  std::size_t first_level = 0;
+  std::size_t second_level = 0;
+  std::size_t third_level = 0;
+  friend constexpr bool operator==(const cache_sizes&, const cache_sizes&) = default;
+};
+
+/// Those of the processor that runs this; what it does not tell is 32 KB, 1 MB and 16 MB.
+/// Thread-safe.
+[[nodiscard]] DETENT_DECL const cache_sizes& processor_caches() noexcept;
+
+/// The part of the first level that operands may take which are read again and again, while others
+/// pass by: half of it, or up to three quarters of a small one.
+[[nodiscard]] inline constexpr std::size_t reused_part(std::size_t first_level) noexcept {
+  constexpr std::size_t enough = std::size_t{24} << 10;
+  const std::size_t most = first_level - first_level / 4;
+  const std::size_t bounded = most < enough ? most : enough;
+  return bounded > first_level / 2 ? bounded : first_level / 2;
+}
+
 /// C[m x n] = epilogue(A[m x k] * B[k x n]); A unsigned and row-major, or, with `rows`, in segments
 /// that may be anywhere: rows[s * m + i] is where segment s of row i is, and has k / segments
 /// values, a multiple of group_depth. Tables with adds_pairs do not take those. The bytes of A may
@@ -98,6 +121,7 @@ struct gemm_u8s8_args {
   std::size_t ldc = 0;
   std::size_t m = 0, n = 0, k = 0;
   integer_epilogue epilogue;
+  cache_sizes caches;
   std::byte* workspace = nullptr;  // gemm_workspace() bytes, at a multiple of 64
 };
 
@@ -278,7 +302,8 @@ struct kernel_table {
   bool adds_pairs;            // gemm_u8s8 reads packed_panels::paired
   bool multiplies_signed;     // and takes signed left sides
   std::size_t rows_per_call;  // the most rows that it is worth calling gemm_u8s8 with
-  std::size_t (*gemm_workspace)(std::size_t k, std::size_t segments) noexcept;
+  // What gemm_u8s8_args::workspace has room for; the other arguments are known.
+  std::size_t (*gemm_workspace)(const gemm_u8s8_args& args) noexcept;
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
   // Of each column of a matrix, into results of what is above it; see reference::min_max.
   void (*min_max_columns)(const float* x, std::size_t rows, std::size_t columns,

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Caches that products are divided for change how, never what is computed.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/detent.hpp>
+
+#include "compare.hpp"
+#include "for_each_target.hpp"
+#include "random.hpp"
+
+namespace {
+
+using detent::cache_sizes;
+using detent::matrix_view;
+using test::difference;
+using test::for_each_target;
+using test::random_source;
+
+constexpr std::size_t huge = std::numeric_limits<std::size_t>::max();
+
+std::vector<cache_sizes> some_sizes() {
+  std::vector<cache_sizes> all = {{}, {1, 1, 1}, {huge, huge, huge}};
+  for (const std::size_t size :
+       {std::size_t{1}, std::size_t{999}, std::size_t{5000}, std::size_t{100000}, huge / 3, huge}) {
+    all.push_back({size, 0, 0});
+    all.push_back({0, size, 0});
+    all.push_back({0, 0, size});
+  }
+  return all;
+}
+
+/// Backwards, so that nothing may depend on the order of tasks.
+void run_backwards(std::size_t count, const std::function<void(std::size_t)>& body) {
+  for (std::size_t i = count; i-- > 0;) {
+    body(i);
+  }
+}
+
+template <class A>
+void check(random_source& random, std::size_t m, std::size_t n, std::size_t k) {
+  const auto lhs = random.integers<A>(m * k);
+  const auto rhs = random.integers<std::int8_t>(k * n);
+  std::vector<std::int32_t> zero_points(n);
+  for (std::int32_t& zero_point : zero_points) {
+    zero_point = random.integer(-128, 127);
+  }
+  const auto weights = detent::pack_weights({rhs.data(), k, n}, {.zero_points = zero_points});
+  std::vector<std::int32_t> right;
+  for (std::size_t i = 0; i < m; ++i) {
+    for (std::size_t j = 0; j < n; ++j) {
+      std::int32_t sum = 0;
+      for (std::size_t at = 0; at < k; ++at) {
+        sum += (lhs[i * k + at] - 11) * (rhs[at * n + j] - zero_points[j]);
+      }
+      right.push_back(sum);
+    }
+  }
+  for (const cache_sizes& caches : some_sizes()) {
+    INFO("m ", m, " n ", n, " k ", k, " caches ", caches.first_level, " ", caches.second_level, " ",
+         caches.third_level);
+    for_each_target([&] {
+      for (const bool parallel : {false, true}) {
+        std::vector<std::int32_t> out(m * n);
+        detent::gemm(matrix_view<const A>(lhs.data(), m, k), weights,
+                     matrix_view<std::int32_t>(out.data(), m, n),
+                     {.lhs_zero_point = 11, .caches = caches},
+                     parallel ? detent::parallel_for(&run_backwards) : detent::parallel_for());
+        CHECK(difference(out, right) == "");
+      }
+    });
+  }
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("gemm: sizes of caches do not change a bit", A, std::uint8_t, std::int8_t) {
+  random_source random(71);
+  INFO("seed ", random.seed());
+  const std::size_t shapes[][3] = {{0, 5, 5},     {5, 0, 5},     {5, 5, 0},      {1, 1, 1},
+                                   {1, 200, 70},  {3, 65, 15},   {13, 17, 16},   {33, 130, 67},
+                                   {50, 70, 385}, {7, 40, 1100}, {260, 90, 130}, {40, 300, 2100}};
+  for (const auto& [m, n, k] : shapes) {
+    check<A>(random, m, n, k);
+  }
+}
+
+TEST_CASE("weights that do not fit the shared cache are taken in blocks of columns") {
+  using detent::detail::product_part;
+  using detent::detail::product_parts;
+  using detent::detail::product_split;
+  struct shape {
+    std::size_t m, n, k, cache;
+    bool by_columns;
+  };
+  for (const shape& s : {shape{200, 1000, 100, 100000, true}, shape{200, 1000, 100, 199999, true},
+                         shape{200, 1000, 100, 200000, false}, shape{200, 1000, 100, 0, false},
+                         shape{200, 1000, 100, 1, true}, shape{1, 1000, 100, 40000, true},
+                         shape{7, 5, 0, 1, true}, shape{0, 100, 10, 5, true}}) {
+    for (const bool is_parallel : {false, true}) {
+      const product_split split(s.m, s.n, s.k, 48, is_parallel, s.cache);
+      const product_parts parts(s.m, s.n, split);
+      INFO("m ", s.m, " n ", s.n, " k ", s.k, " cache ", s.cache);
+      CHECK(split.by_columns == s.by_columns);
+      if (s.by_columns) {
+        CHECK(split.columns <= std::max(s.cache / 2 / std::max(s.k, std::size_t{1}),
+                                        detent::kernels::strip_columns));
+      }
+      // Each element is in one part, and no columns come twice.
+      std::vector<int> seen(s.m * s.n);
+      std::set<std::size_t> done;
+      std::size_t last = 0;
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        const product_part p = parts[i];
+        CHECK(p.column % detent::kernels::strip_columns == 0);
+        if (s.by_columns && p.column != last) {
+          CHECK(done.insert(last).second);
+          CHECK(done.count(p.column) == 0);
+          last = p.column;
+        }
+        for (std::size_t r = p.first; r < p.first + p.rows; ++r) {
+          for (std::size_t c = p.column; c < p.column + p.columns; ++c) {
+            ++seen[r * s.n + c];
+          }
+        }
+      }
+      CHECK(std::all_of(seen.begin(), seen.end(), [](int count) { return count == 1; }));
+    }
+  }
+}
+
+TEST_CASE("the processor's caches are known, or are the usual ones") {
+  const cache_sizes found = detent::detected_cache_sizes();
+  CHECK(found == detent::detected_cache_sizes());
+  CHECK(found.first_level >= 4096);
+  CHECK(found.first_level <= std::size_t{4} << 20);
+  CHECK(found.second_level > found.first_level);
+  CHECK(found.third_level >= found.second_level);
+  INFO("first ", found.first_level, " second ", found.second_level, " third ", found.third_level);
+}
+
+TEST_CASE("the part of the first-level cache for what is read again") {
+  using detent::kernels::reused_part;
+  const std::pair<std::size_t, std::size_t> parts[] = {
+      {0, 0}, {1, 1}, {16384, 12288}, {32768, 24576}, {49152, 24576}, {65536, 32768}};
+  for (const auto& [size, part] : parts) {
+    INFO("size ", size);
+    CHECK(reused_part(size) == part);
+  }
+  CHECK(reused_part(huge) == huge / 2);
+}
