@@ -146,8 +146,8 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_DOT(sum, a, b) \
   hn::Vec<int_tag> { _mm512_dpbusd_epi32((sum).raw, (a).raw, (b).raw) }
 #define DETENT_PASS_PAIRS 0
-#define DETENT_PASS_ROWS 12
-#define DETENT_PASS_PANELS 2
+#define DETENT_PASS_ROWS 6
+#define DETENT_PASS_PANELS 4
 #include <detent/kernels/depthwise_u8-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
 #include <detent/kernels/gemm_u8u4-inl.hpp>

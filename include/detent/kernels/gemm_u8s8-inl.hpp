@@ -10,10 +10,13 @@
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
 //
 // vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
-// must be in flight; 12 x 32 columns has 24, and the first-level cache holds its weights for more
-// of k than those of a wider tile. Without it, vpmaddubsw, vpmaddwd and vpaddd do the same in three
-// instructions; as the first of them saturates, the weights are read in two parts of which neither
-// makes it do so (packed_panels), the second of them sparse.
+// must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
+// does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
+// multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
+// cache, far enough ahead of their use, and its sums never leave the registers. Without it,
+// vpmaddubsw, vpmaddwd and vpaddd do the same in three instructions; as the first of them
+// saturates, the weights are read in two parts of which neither makes it do so (packed_panels), the
+// second of them sparse.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -165,28 +168,9 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
 /// Rows of a block: its sums stay on the stack while all of k is added to them.
 inline constexpr std::size_t block_rows = 48;
 
-/// How many k of `width` operands that are read again stay in the first-level cache.
-[[nodiscard]] HWY_INLINE std::size_t cached_depth(const gemm_u8s8_args& g,
-                                                  std::size_t width) noexcept {
-  return (std::max)(reused_part(g.caches.first_level) / width / block_depth, std::size_t{1}) *
-         block_depth;
-}
-
-/// Asks for the lines that a tile will write while its sums are being computed: outputs are often
-/// larger than the second-level cache.
-HWY_INLINE void prefetch_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
-                              std::size_t column, std::size_t columns) noexcept {
-  constexpr std::size_t line = 64;
-  const integer_output output = g.epilogue.output;
-  const std::size_t size = output == integer_output::s32 || output == integer_output::f32 ? 4
-                           : output == integer_output::bf16                               ? 2
-                                                                                          : 1;
-  for (std::size_t r = row; r < row + rows; ++r) {
-    const char* c = static_cast<const char*>(g.c) + (r * g.ldc + column) * size;
-    for (std::size_t offset = 0; offset < columns * size; offset += line) {
-      hwy::Prefetch(c + offset);
-    }
-  }
+/// How many k of `width` operands that are read again fit `bytes` of a cache.
+[[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
+  return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
 }
 
 /// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
@@ -229,9 +213,9 @@ struct tile_operands {
 /// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
 /// additions.
 template <std::size_t kSums>
-inline constexpr std::size_t parallel_sums = kSums <= 2   ? 4
-                                             : kSums <= 5 ? 2
-                                                          : 1;
+inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
+                                             : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
+                                                                                         : 1;
 
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
@@ -290,35 +274,28 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   }
 }
 
-/// Adds products to a block of sums that begins at row `row` and column `column` of c: kRows rows
-/// at a time, as often as there are as many. Returns how many rows are done.
+/// Adds products to a block of sums: kRows rows at a time, as often as there are as many. Returns
+/// how many rows are done.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
-HWY_INLINE std::size_t add_tiles(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
-                                 std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
+HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t* sums) noexcept {
   std::size_t done = 0;
   for (; done + kRows <= rows; done += kRows) {
-    if (t.is_first) {
-      prefetch_rows(g, row + done, kRows, column,
-                    (std::min)(kPanels * panel_columns, g.n - column));
-    }
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
     t.rows += kRows;
   }
   return done;
 }
 
-/// The same for all rows, the last ones with ever smaller tiles: of 12, 6, 4, 2 and 1 rows, so that
+/// The same for all rows, the last ones with ever smaller tiles: of 6, 4, 2 and 1 rows, so that
 /// what is left over rarely needs more than two.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
-HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
-                         std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
-  const std::size_t done = add_tiles<kRows, kPanels, kStride>(g, row, rows, column, t, sums);
+HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) noexcept {
+  const std::size_t done = add_tiles<kRows, kPanels, kStride>(rows, t, sums);
   if constexpr (kRows > 1) {
     if (done < rows) {
       constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
       t.rows += done;
-      add_rows<kNext, kPanels, kStride>(g, row + done, rows - done, column, t,
-                                        sums + done * kStride);
+      add_rows<kNext, kPanels, kStride>(rows - done, t, sums + done * kStride);
     }
   }
 }
@@ -415,7 +392,8 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   for (std::size_t p = 0; p < panels; ++p) {
     correction[p] = g.b.first_correction[first_panel + p];
   }
-  const std::size_t chunk_depth = (std::min)(cached_depth(g, block_rows), pair_chunk);
+  const std::size_t chunk_depth =
+      (std::min)(cached_depth(reused_part(g.caches.first_level), block_rows), pair_chunk);
   for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
     const std::size_t depth = (std::min)(chunk_depth, g.k - k);
     reorder_rows(g, first, rows, k, depth, order + k, chunk);
@@ -424,13 +402,11 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
     std::size_t p = 0;
     for (; p + kPanels <= panels; p += kPanels) {
       t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, kPanels, strip_columns>(g, first, rows, column + p * panel_columns, t,
-                                              sums + p * panel_columns);
+      add_rows<kRows, kPanels, strip_columns>(rows, t, sums + p * panel_columns);
     }
     for (; p < panels; ++p) {
       t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, 1, strip_columns>(g, first, rows, column + p * panel_columns, t,
-                                        sums + p * panel_columns);
+      add_rows<kRows, 1, strip_columns>(rows, t, sums + p * panel_columns);
     }
     const std::size_t end_group = (k + t.depth) / group_depth;
     for (p = 0; p < panels; ++p) {
@@ -459,6 +435,10 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 
 #else
 
+/// Panels of a block: as many as a tile of few rows needs to keep the multipliers busy.
+inline constexpr std::size_t block_panels =
+    DETENT_PASS_PANELS * vectors_per_panel >= 4 ? DETENT_PASS_PANELS : 2 * DETENT_PASS_PANELS;
+
 /// Where the rows of a block are: see tile_operands.
 struct block_operands {
   const std::uint8_t* const* rows;
@@ -473,44 +453,50 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
                      std::size_t rows, std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{DETENT_PASS_PANELS});
-  constexpr std::size_t kRest = DETENT_PASS_ROWS / 2;
-  // The weights, while the rows pass over them.
-  const std::size_t chunk_depth = cached_depth(g, kColumns);
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  constexpr std::size_t kRest = block_panels == DETENT_PASS_PANELS ? 4 : kRows / 2;
   alignas(64) std::int32_t sums[block_rows * kColumns];
+  const std::size_t columns = (std::min)(kColumns, g.n - column);
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
-  const std::size_t tiled = rows / DETENT_PASS_ROWS * DETENT_PASS_ROWS;
-  // Several short segments, or a piece of a long one.
+  // Weights that a part of the second-level cache holds while the rows pass over them: several
+  // short segments, or a piece of a long one.
+  const std::size_t chunk_depth = cached_depth(g.caches.second_level / 8, kColumns);
   const std::size_t segment_depth = g.k / g.segments;
   const std::size_t segments_of_chunk =
       segment_depth == 0 ? 1 : (std::max)(chunk_depth / segment_depth, std::size_t{1});
-  for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
-    for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
-      const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
-      tile_operands t{a.rows + s * a.row_stride,
-                      a.row_stride,
-                      (std::min)(segments_of_chunk, g.segments - s),
-                      k,
-                      (std::min)(chunk_depth, segment_depth - k),
-                      b,
-                      panel_stride,
-                      s + k == 0};
-      for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
-        t.b = b + p * panel_stride;
-        add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
-            g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
-      }
-      if (tiled < rows) {
-        t.rows += tiled;
-        t.b = b;
-        add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
-                                           sums + tiled * kColumns);
+  // Sums of all of k are stored at once, others when all rows have passed over all weights.
+  const bool is_whole = segment_depth <= chunk_depth && g.segments <= segments_of_chunk;
+  const std::size_t step = is_whole ? kRows : block_rows;
+  for (std::size_t done = 0; done < rows; done += step) {
+    const std::size_t count = (std::min)(step, rows - done);
+    const std::size_t tiled = count / kRows * kRows;
+    const std::size_t row = first + done;
+    for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
+      for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
+        const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
+        tile_operands t{a.rows + s * a.row_stride + done,
+                        a.row_stride,
+                        (std::min)(segments_of_chunk, g.segments - s),
+                        k,
+                        (std::min)(chunk_depth, segment_depth - k),
+                        b,
+                        panel_stride,
+                        s + k == 0};
+        for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
+          t.b = b + p * panel_stride;
+          add_tiles<kRows, kTilePanels, kColumns>(tiled, t, sums + p * panel_columns);
+        }
+        if (tiled < count) {
+          t.rows += tiled;
+          t.b = b;
+          add_rows<kRest, kPanels, kColumns>(count - tiled, t, sums + tiled * kColumns);
+        }
       }
     }
+    store_sums(g.epilogue, sums, kColumns, row, count, column, columns, g.c, row * g.ldc + column,
+               g.ldc);
   }
-  const std::size_t columns = (std::min)(kColumns, g.n - column);
-  store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
-             g.ldc);
 }
 
 /// The rows first .. first + rows of all columns from `column` on, the last ones with fewer panels.
@@ -537,7 +523,7 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
         block[r] = g.a + (first + r) * g.lda;
       }
     }
-    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, a, first, rows, 0);
+    gemm_u8s8_columns<block_panels>(g, a, first, rows, 0);
   }
 }
 
