@@ -307,7 +307,7 @@ HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) 
 
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
 inline constexpr bool multiplies_signed = false;
-inline constexpr std::size_t rows_per_call = block_rows;
+inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
 inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
   return portable::no_workspace(g);
 }
@@ -445,9 +445,8 @@ struct block_operands {
   std::size_t row_stride;
 };
 
-/// The rows first .. first + rows (at most block_rows) of kPanels panels of columns. Rows that fill
-/// the largest tiles go through those, panel by panel; the others need more columns to keep the
-/// multipliers busy.
+/// The rows first .. first + rows of kPanels panels of columns. Rows that fill the largest tiles go
+/// through those, panel by panel; the others need more columns to keep the multipliers busy.
 template <std::size_t kPanels>
 void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
                      std::size_t rows, std::size_t column) noexcept {
@@ -512,9 +511,14 @@ void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::si
 }
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
-  const std::uint8_t* block[block_rows];
-  for (std::size_t first = 0; first < g.m; first += block_rows) {
-    const std::size_t rows = (std::min)(block_rows, g.m - first);
+  const std::uint8_t* block[rows_per_call];
+  // As many rows pass over the weights, which may come from the third level, as stay in a part of
+  // the second one.
+  const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
+  const std::size_t most =
+      std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
+  for (std::size_t first = 0; first < g.m; first += most) {
+    const std::size_t rows = (std::min)(most, g.m - first);
     block_operands a{block, 0};
     if (g.rows != nullptr) {
       a = {g.rows + first, g.m};
