@@ -197,6 +197,10 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
+/// Groups of k that are added before a loop's end is looked for: the scalar instructions of a loop
+/// take issue slots from vpdpbusd.
+inline constexpr std::size_t groups_per_step = 4;
+
 /// What a tile reads: from `offset` on, `depth` values of each segment of its rows, and panels of b
 /// that are panel_stride apart, from the same k on.
 struct tile_operands {
@@ -208,6 +212,14 @@ struct tile_operands {
   const std::int8_t* b;
   std::size_t panel_stride;
   bool is_first;  // the sums are set rather than added to
+  // Weights of later tiles, which the largest tiles ask for, a line of 64 bytes at a time; not with
+  // DETENT_PASS_PAIRS.
+  const std::int8_t* next = nullptr;
+
+  /// How much of them one tile asks for.
+  [[nodiscard]] std::size_t next_bytes() const noexcept {
+    return segments * (depth / group_depth / groups_per_step) * 64;
+  }
 };
 
 /// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
@@ -232,15 +244,18 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
     }
   }
   const std::int8_t* b = t.b;
+  [[maybe_unused]] const std::int8_t* next = t.next;
   const std::size_t whole_groups = t.depth / group_depth;
-  // Unrolled, since the scalar instructions of a loop take issue slots from vpdpbusd.
-  constexpr std::size_t kGroups = 4;
   for (std::size_t segment = 0; segment < t.segments; ++segment) {
     const std::uint8_t* const* rows = t.rows + segment * t.row_stride;
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = rows[r] + t.offset; }
     std::size_t group = 0;
-    for (; group + kGroups <= whole_groups; group += kGroups) {
-      DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
+    for (; group + groups_per_step <= whole_groups; group += groups_per_step) {
+      if constexpr (kRows == DETENT_PASS_ROWS && DETENT_PASS_PAIRS == 0) {
+        _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
+        next += 64;
+      }
+      DETENT_UNROLL for (std::size_t i = 0; i < groups_per_step; ++i) {
         add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride,
                                      sum[i % kSets]);
         b += group_depth * panel_columns;
@@ -282,6 +297,9 @@ HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t
   for (; done + kRows <= rows; done += kRows) {
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
     t.rows += kRows;
+    if constexpr (DETENT_PASS_PAIRS == 0) {
+      t.next += t.next_bytes();
+    }
   }
   return done;
 }
@@ -464,6 +482,9 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   const std::size_t segment_depth = g.k / g.segments;
   const std::size_t segments_of_chunk =
       segment_depth == 0 ? 1 : (std::max)(chunk_depth / segment_depth, std::size_t{1});
+  // The columns that follow are brought into the second-level cache meanwhile.
+  const std::int8_t* const end = panel + kPanels * panel_stride;
+  const std::int8_t* next = column + kColumns < g.n ? end : panel;
   // Sums of all of k are stored at once, others when all rows have passed over all weights.
   const bool is_whole = segment_depth <= chunk_depth && g.segments <= segments_of_chunk;
   const std::size_t step = is_whole ? kRows : block_rows;
@@ -484,6 +505,9 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
                         s + k == 0};
         for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
           t.b = b + p * panel_stride;
+          t.next = next;
+          next += tiled / kRows * t.next_bytes();
+          next = next < end + (end - panel) ? next : panel;
           add_tiles<kRows, kTilePanels, kColumns>(tiled, t, sums + p * panel_columns);
         }
         if (tiled < count) {
