@@ -11,11 +11,11 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/error_context.hpp>
 #include <detent/graph/executor.hpp>
 #include <detent/graph/ir.hpp>
 #include <detent/graph/layout.hpp>
@@ -60,17 +60,6 @@ using channel_statistics = std::map<std::string, channel_observer>;
             "observe_channels: the model has no value '", name, "'");
     statistics.emplace(name, channel_observer(prototype, axis));
   }
-  const auto of_tensor = [](const std::string& name, std::size_t sample, const auto& f) {
-    try {
-      f();
-    } catch (const error& e) {
-      constexpr std::string_view prefix = "detent: ";
-      std::string_view text = e.what();
-      text.remove_prefix(text.rfind(prefix, 0) == 0 ? prefix.size() : 0);
-      detail::raise(e.kind(), "detent: tensor '" + name + "': " + std::string(text) +
-                                  " in calibration sample " + std::to_string(sample));
-    }
-  };
   executor float_executor(m, options);
   std::size_t count = 0;
   for (std::size_t phase = 0; phase < prototype.phases(); ++phase) {
@@ -91,10 +80,13 @@ using channel_statistics = std::map<std::string, channel_observer>;
                 "' is ", graph::name(value.type()), ", not float32");
         const tensor plain = to_plain(value);
         const std::vector<std::size_t> dims(plain.dims().begin(), plain.dims().end());
-        of_tensor(name, seen, [&] {
-          found->second.observe(tensor_view<const float>(plain.data<float>().data(), dims),
-                                options.parallel);
-        });
+        detail::of_tensor(
+            name,
+            [&] {
+              found->second.observe(tensor_view<const float>(plain.data<float>().data(), dims),
+                                    options.parallel);
+            },
+            " in calibration sample " + std::to_string(seen));
       };
       static_cast<void>(float_executor.run(*inputs, show));
     }

@@ -13,16 +13,20 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
+/// What an error says, without the name of the library that most of them begin with.
+[[nodiscard]] inline std::string message_of(const error& e) {
+  constexpr std::string_view prefix = "detent: ";
+  const std::string_view text = e.what();
+  return std::string(text.substr(text.rfind(prefix, 0) == 0 ? prefix.size() : 0));
+}
+
 /// What `f` returns; its errors get `what` in front and `where` behind.
 template <class Function>
 auto with_context(const std::string& what, const Function& f, const std::string& where = {}) {
   try {
     return f();
   } catch (const error& e) {
-    constexpr std::string_view prefix = "detent: ";
-    std::string_view text = e.what();
-    text.remove_prefix(text.rfind(prefix, 0) == 0 ? prefix.size() : 0);
-    detent::detail::raise(e.kind(), std::string(prefix) + what + ": " + std::string(text) + where);
+    detent::detail::raise(e.kind(), "detent: " + what + ": " + message_of(e) + where);
   }
 }
 

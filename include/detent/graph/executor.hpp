@@ -21,6 +21,7 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/error_context.hpp>
 #include <detent/graph/ir.hpp>
 #include <detent/graph/layout.hpp>
 #include <detent/graph/operator.hpp>
@@ -202,14 +203,11 @@ inline std::vector<tensor> apply(const node& n, const operator_definition& defin
       }
     }
   } catch (const error& e) {
-    const std::string text = e.what();
     const std::string label = n.label();
-    if (text.find(label) != std::string::npos) {
+    if (std::string_view(e.what()).find(label) != std::string_view::npos) {
       throw;
     }
-    constexpr std::string_view prefix = "detent: ";
-    raise(e.kind(),
-          label + ": " + (text.rfind(prefix, 0) == 0 ? text.substr(prefix.size()) : text));
+    raise(e.kind(), label + ": " + message_of(e));
   } catch (const std::bad_alloc&) {
     raise(error_kind::bad_file, n.label() + ": needs more memory than there is");
   } catch (const std::length_error&) {

@@ -28,6 +28,7 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/error_context.hpp>
 #include <detent/graph/ir.hpp>
 #include <detent/graph/tensor.hpp>
 
@@ -340,7 +341,7 @@ class onnx_reader {
     try {
       count = element_count(dims);
     } catch (const error& e) {
-      raise(error_kind::bad_file, "detent: tensor '" + name + "': " + strip_prefix(e.what()));
+      raise(error_kind::bad_file, "detent: tensor '" + name + "': " + message_of(e));
     }
     if (element == element_type::string) {
       return {element, dims};  // kept by shape only: nothing that is executed reads strings
@@ -420,14 +421,6 @@ class onnx_reader {
       default:
         return copy(int32s, [](std::int32_t v) { return static_cast<std::uint8_t>(v); });
     }
-  }
-
-  static std::string strip_prefix(std::string_view text) {
-    constexpr std::string_view prefix = "detent: ";
-    if (text.substr(0, prefix.size()) == prefix) {
-      text.remove_prefix(prefix.size());
-    }
-    return std::string(text);
   }
 
  private:
@@ -740,7 +733,7 @@ auto with_file_name(const std::filesystem::path& path, const Body& body) {
   try {
     return body();
   } catch (const error& e) {
-    raise(e.kind(), path.string() + ": " + onnx_reader::strip_prefix(e.what()));
+    raise(e.kind(), path.string() + ": " + message_of(e));
   } catch (const protozero::exception& e) {
     raise(error_kind::bad_file,
           path.string() + ": damaged or truncated (" + std::string(e.what()) + ")");

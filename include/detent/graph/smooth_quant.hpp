@@ -21,6 +21,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/channel_path.hpp>
 #include <detent/graph/equalization.hpp>
+#include <detent/graph/error_context.hpp>
 #include <detent/graph/ir.hpp>
 #include <detent/graph/linear_layer.hpp>
 #include <detent/graph/optimize.hpp>
@@ -236,14 +237,8 @@ inline std::vector<smoothed_value> smooth_quant(model& m, const channel_magnitud
       now.layers.push_back(*linear_layer_of(next, layer.node_index));
       evidence.layers.push_back(layer.label);
     }
-    try {
-      evidence.scales = detail::smoothing_scales(now, found->second, options);
-    } catch (const error& e) {
-      const std::string prefix = "detent: ";
-      const std::string text = e.what();
-      detail::raise(e.kind(), "detent: tensor '" + group.value + "': " +
-                                  (text.rfind(prefix, 0) == 0 ? text.substr(prefix.size()) : text));
-    }
+    evidence.scales = detail::of_tensor(
+        group.value, [&] { return detail::smoothing_scales(now, found->second, options); });
     if (std::all_of(evidence.scales.begin(), evidence.scales.end(),
                     [](float s) { return s == 1.0F; })) {
       continue;
