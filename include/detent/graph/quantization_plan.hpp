@@ -16,10 +16,10 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/element_movement.hpp>
 #include <detent/graph/executor.hpp>
 #include <detent/graph/ignored_scope.hpp>
 #include <detent/graph/ir.hpp>
-#include <detent/graph/lower.hpp>
 #include <detent/graph/operator_rules.hpp>
 #include <detent/graph/opset.hpp>
 #include <detent/graph/optimize.hpp>

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/graph/element_movement.hpp>
 #include <detent/graph/ir.hpp>
-#include <detent/graph/lower.hpp>
 #include <detent/graph/optimize.hpp>
 #include <detent/graph/ppq/config.hpp>
 #include <detent/graph/ppq/pass.hpp>
