@@ -21,20 +21,14 @@
 
 #include "check_graph_error.hpp"
 #include "compare_models.hpp"
+#include "inspect_model.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
 
 namespace {
 
-namespace graph = detent::graph;
-using detent::error_kind;
-using graph::element_type;
-using graph::tensor;
+using namespace test;
 using graph::trial_kind;
-using test::check_graph_error;
-using test::model_builder;
-using test::random_floats;
-using test::tensors;
 
 using names = std::vector<std::string>;
 
@@ -217,18 +211,14 @@ TEST_CASE("accuracy control: the one layer that quantization ruins stays in floa
       CHECK(told == result.trials.size());
       CHECK(result.trials.back().left_in_float == result.left_in_float);
       // The layer takes and makes float, with the bias that it had.
-      const graph::links l(result.best.result);
-      for (const graph::node& n : result.best.result.nodes) {
-        if (n.name == bad) {
-          CHECK(test::values_of<float>(result.best.result.initializers.at(n.inputs[1])) ==
-                test::values_of<float>(m.initializers.at("w" + bad)));
-          CHECK(test::values_of<float>(result.best.result.initializers.at(n.inputs[2])) ==
-                test::values_of<float>(m.initializers.at("b" + bad)));
-          const std::size_t before = l.producer(n.inputs[0]);
-          CHECK((before == graph::links::none) == (ruined == 0));
-          CHECK((ruined == 0 || result.best.result.nodes[before].is("Relu")));
-        }
-      }
+      const graph::node& n = named(result.best.result, bad);
+      CHECK(test::values_of<float>(result.best.result.initializers.at(n.inputs[1])) ==
+            test::values_of<float>(m.initializers.at("w" + bad)));
+      CHECK(test::values_of<float>(result.best.result.initializers.at(n.inputs[2])) ==
+            test::values_of<float>(m.initializers.at("b" + bad)));
+      const graph::node* before = producer(result.best.result, n.inputs[0]);
+      CHECK((before == nullptr) == (ruined == 0));
+      CHECK((ruined == 0 || before->is("Relu")));
       CHECK(result.best.parameters.layers.size() == 4);
     }
     // NNCF's interface to it.

@@ -21,26 +21,18 @@
 #include "calibration_samples.hpp"
 #include "check_graph_error.hpp"
 #include "compare.hpp"
+#include "inspect_model.hpp"
 #include "model_builder.hpp"
 #include "plain_layers.hpp"
 #include "random.hpp"
+#include "run_model.hpp"
 
 namespace {
 
-namespace graph = detent::graph;
-using detent::error_kind;
+using namespace test;
 using graph::bias_correction;
 using graph::bias_correction_options;
 using graph::bias_correction_rule;
-using graph::element_type;
-using graph::shape;
-using graph::tensor;
-using test::images;
-using test::model_builder;
-using test::number;
-using test::plain_layer;
-using test::random_floats;
-using test::sample;
 
 /// Layers one after the other.
 using chain = std::vector<plain_layer>;
@@ -182,13 +174,7 @@ struct prepared {
     return graph::correct_biases(plan, parameters, test::samples_source(samples), options);
   }
   [[nodiscard]] const graph::node& layer(const std::string& name) const {
-    for (const std::size_t i : plan.layers()) {
-      if (plan.float_model().nodes[i].name == name) {
-        return plan.float_model().nodes[i];
-      }
-    }
-    FAIL("no layer ", name);
-    return plan.float_model().nodes[0];
+    return named(plan.float_model(), name);
   }
   [[nodiscard]] std::vector<float> bias(const std::string& name) const {
     const tensor* b = graph::detail::float_constant(plan.float_model(), layer(name), 2);
@@ -235,14 +221,7 @@ double check_chain(const chain& layers, const graph::model& m, const std::vector
 plain_layer conv(const char* name, std::size_t outputs, std::size_t inputs, std::size_t kernel,
                  std::size_t group = 1, std::size_t pad = 0, std::size_t stride = 1,
                  bool with_relu = false) {
-  plain_layer l;
-  l.name = name;
-  l.outputs = outputs;
-  l.inputs = inputs;
-  l.kernel = kernel;
-  l.group = group;
-  l.pad = pad;
-  l.stride = stride;
+  plain_layer l = test::layer_shape(name, outputs, inputs, kernel, group, pad, stride);
   l.relu = with_relu;
   return l;
 }
@@ -450,17 +429,11 @@ const char* const branch_layers[] = {"a", "left", "right", "point", "depthwise",
 /// What a layer of a model computes, over all samples.
 images result_of(graph::model m, const std::string& layer, const std::vector<sample>& samples,
                  bool integer) {
-  std::string value;
-  for (const graph::node& n : m.nodes) {
-    if (n.name == layer) {
-      value = n.outputs[0];
-    }
-  }
-  REQUIRE(!value.empty());
+  const std::string value = named(m, layer).outputs[0];
   m.outputs = {{value, element_type::f32, false, {}, {}}};
   graph::remove_unused(m);
-  graph::executor e(graph::for_execution(std::move(m), integer));
-  return test::images_of(e.run(test::one_batch(samples)[0])[0]);
+  return test::images_of(
+      outputs_of(graph::for_execution(std::move(m), integer), test::one_batch(samples)[0])[0]);
 }
 
 double farthest(const std::vector<double>& a, const std::vector<double>& b) {

@@ -4,9 +4,7 @@
 #define DETENT_TESTS_GRAPH_CALIBRATION_SAMPLES_HPP
 
 #include <cstddef>
-#include <map>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,7 +16,7 @@
 
 namespace test {
 
-using sample = std::map<std::string, tensor>;
+using sample = tensors;
 
 /// Gives the samples one by one, then nothing, then all of them again.
 inline graph::calibration_source samples_source(std::vector<sample> samples) {

@@ -8,7 +8,6 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,65 +22,18 @@
 #include <detent/graph/smooth_quant.hpp>
 #include <detent/observers/moving_average.hpp>
 
+#include "calibration_samples.hpp"
 #include "check_graph_error.hpp"
 #include "compare.hpp"
 #include "compare_models.hpp"
+#include "inspect_model.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
+#include "run_model.hpp"
 
 namespace {
 
-namespace graph = detent::graph;
-using detent::error_kind;
-using graph::element_type;
-using graph::shape;
-using graph::tensor;
-using test::check_graph_error;
-using test::constants;
-using test::different;
-using test::distance;
-using test::floats;
-using test::list;
-using test::model_builder;
-using test::number;
-using test::random_floats;
-using test::real;
-using test::tensors;
-using test::uneven;
-using test::uneven_convolution;
-
-/// Gives these samples, then nothing, then begins anew.
-std::function<std::optional<tensors>()> source(std::vector<tensors> samples) {
-  auto next = std::make_shared<std::size_t>(0);
-  return [samples = std::move(samples), next]() -> std::optional<tensors> {
-    if (*next == samples.size()) {
-      *next = 0;
-      return std::nullopt;
-    }
-    return samples[(*next)++];
-  };
-}
-
-std::vector<double> doubles(const tensor& t) {
-  return {t.data<float>().begin(), t.data<float>().end()};
-}
-
-/// The values of one tensor, in the order of its dimensions, that a model computes.
-std::vector<float> value_of(const graph::model& m, const std::string& name, const tensors& inputs) {
-  graph::executor e(m);
-  std::vector<float> values;
-  static_cast<void>(e.run(inputs, [&](const std::string& made, const tensor& t) {
-    if (made == name) {
-      values = test::values_of<float>(graph::to_plain(t));
-    }
-  }));
-  return values;
-}
-
-std::size_t count(const graph::model& m, std::string_view op) {
-  return static_cast<std::size_t>(std::count_if(
-      m.nodes.begin(), m.nodes.end(), [&](const graph::node& n) { return n.op_type == op; }));
-}
+using namespace test;
 
 const test::attributes same_size{{"pads", list({1, 1, 1, 1})}};
 
@@ -120,7 +72,8 @@ TEST_CASE("channel statistics: ranges of channels over samples") {
         upper[c] = (std::max)(upper[c], values[k]);
       }
     }
-    const auto statistics = graph::observe_channels(b.get(), source(samples), {{o.name, o.axis}});
+    const auto statistics =
+        graph::observe_channels(b.get(), samples_source(samples), {{o.name, o.axis}});
     const auto ranges = graph::channel_ranges(statistics);
     const auto magnitudes = graph::channel_magnitudes(statistics);
     REQUIRE(ranges.size() == 1);
@@ -139,8 +92,8 @@ TEST_CASE("channel statistics: ranges of channels over samples") {
       }
     }
     const detent::percentile_options exact{.percentile = 90.0, .exact = true};
-    const auto percentiles = graph::observe_channels(b.get(), source(samples), {{o.name, o.axis}},
-                                                     detent::percentile_observer(exact));
+    const auto percentiles = graph::observe_channels(
+        b.get(), samples_source(samples), {{o.name, o.axis}}, detent::percentile_observer(exact));
     const auto of_channels = graph::channel_ranges(percentiles.at(o.name));
     for (std::size_t c = 0; c < o.channels; ++c) {
       std::sort(sorted[c].begin(), sorted[c].end());
@@ -156,10 +109,10 @@ TEST_CASE("channel statistics: ranges of channels over samples") {
                            const detent::any_observer& o = detent::min_max_observer()) {
     static_cast<void>(graph::observe_channels(b.get(), s, {{name, axis}}, o));
   };
-  check_graph_error(invalid, {"no value 'a_w'"}, [&] { observe(source(samples), "a_w"); });
-  check_graph_error(invalid, {"no calibration samples"}, [&] { observe(source({}), "x"); });
+  check_graph_error(invalid, {"no value 'a_w'"}, [&] { observe(samples_source(samples), "a_w"); });
+  check_graph_error(invalid, {"no calibration samples"}, [&] { observe(samples_source({}), "x"); });
   check_graph_error(invalid, {"tensor 'x'", "axis 4", "sample 1"},
-                    [&] { observe(source(samples), "x", 4); });
+                    [&] { observe(samples_source(samples), "x", 4); });
   std::size_t drawn = 0;
   const auto forgetful = [&]() -> std::optional<tensors> {
     ++drawn;
@@ -168,7 +121,7 @@ TEST_CASE("channel statistics: ranges of channels over samples") {
   check_graph_error(invalid, {"second pass", "1 samples", "first 2"}, [&] {
     observe(forgetful, "x", 1, detent::percentile_observer({.percentile = 90.0, .exact = true}));
   });
-  const auto average = graph::observe_channels(b.get(), source(samples), {{"x", 1}},
+  const auto average = graph::observe_channels(b.get(), samples_source(samples), {{"x", 1}},
                                                detent::moving_average_observer());
   check_graph_error(error_kind::unsupported, {"does not tell a range"},
                     [&] { static_cast<void>(graph::channel_ranges(average)); });
@@ -530,8 +483,8 @@ TEST_CASE("smooth_quant: who takes the inverse, and that outputs are the same") 
       options.scales.alpha = 0.7F;
       const auto values = graph::smoothing_values(b.get(), options);
       CHECK(values.at(value) == 2);
-      const auto magnitudes =
-          graph::channel_magnitudes(graph::observe_channels(b.get(), source({inputs}), values));
+      const auto magnitudes = graph::channel_magnitudes(
+          graph::observe_channels(b.get(), samples_source({inputs}), values));
       graph::model m = b.get();
       const graph::channel_magnitude_map only_this{{value, magnitudes.at(value)}};
       const graph::smoothed_value s = only(graph::smooth_quant(m, only_this, options));
@@ -609,9 +562,10 @@ TEST_CASE("smooth_quant: all layers of a model, convolutions, several vectors of
     const auto values = graph::smoothing_values(b.get(), options);
     CHECK(values.size() == (convolutions ? 5 : 2));
     graph::model m = b.get();
-    const auto result = graph::smooth_quant(
-        m, graph::channel_magnitudes(graph::observe_channels(b.get(), source(samples), values)),
-        options);
+    const auto result = graph::smooth_quant(m,
+                                            graph::channel_magnitudes(graph::observe_channels(
+                                                b.get(), samples_source(samples), values)),
+                                            options);
     graph::sort_and_check(m);
     CHECK(!result.empty());
     // Features behind Flatten have scales of their own, which a convolution cannot take; the input
@@ -770,9 +724,9 @@ TEST_CASE("align_channels: ranges become alike, outputs stay") {
       for (int i = 0; i < 4; ++i) {
         samples.push_back({{"x", random_floats(r, {2, 3, 8, 8}, -1.0F, 2.0F)}});
       }
-      const auto statistics =
-          graph::observe_channels(b.get(), source(samples), graph::alignment_values(b.get()),
-                                  graph::channel_alignment_observer());
+      const auto statistics = graph::observe_channels(b.get(), samples_source(samples),
+                                                      graph::alignment_values(b.get()),
+                                                      graph::channel_alignment_observer());
       auto ranges = graph::channel_ranges(statistics);
       // NNCF's quantiles: interpolated in each sample, then the median of an even number.
       for (std::size_t c = 0; c < 6; ++c) {

@@ -14,8 +14,10 @@
 
 namespace test {
 
+using detent::error_kind;
+
 template <class Call>
-void check_graph_error(detent::error_kind kind, std::initializer_list<std::string_view> words,
+void check_graph_error(error_kind kind, std::initializer_list<std::string_view> words,
                        const Call& call) {
   try {
     call();

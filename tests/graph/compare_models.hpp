@@ -7,34 +7,21 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/executor.hpp>
 #include <detent/graph/ir.hpp>
 #include <detent/graph/tensor.hpp>
 
 #include "compare.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
+#include "run_model.hpp"
 
 namespace test {
-
-using tensors = std::map<std::string, tensor>;
-
-/// The outputs of a model, all of them float.
-inline std::vector<std::vector<float>> run(const graph::model& m, const tensors& inputs) {
-  graph::executor e(m);
-  std::vector<std::vector<float>> outputs;
-  for (const tensor& t : e.run(inputs)) {
-    outputs.push_back(values_of<float>(t));
-  }
-  return outputs;
-}
 
 /// Empty if both models give the same bits.
 inline std::string different(const graph::model& a, const graph::model& b, const tensors& inputs) {

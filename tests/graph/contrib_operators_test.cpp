@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,16 +24,7 @@
 
 namespace {
 
-namespace graph = detent::graph;
-using detent::error_kind;
-using graph::element_type;
-using graph::shape;
-using graph::tensor;
-using test::check_graph_error;
-using test::floats;
-using test::model_builder;
-using test::number;
-using tensors = std::map<std::string, tensor>;
+using namespace test;
 
 constexpr const char* microsoft = "com.microsoft";
 

@@ -7,7 +7,6 @@
 #include <limits>
 #include <map>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,43 +20,18 @@
 #include "calibration_samples.hpp"
 #include "check_graph_error.hpp"
 #include "compare.hpp"
+#include "inspect_model.hpp"
 #include "model_builder.hpp"
 #include "plain_layers.hpp"
 #include "random.hpp"
+#include "run_model.hpp"
 
 namespace {
 
-namespace graph = detent::graph;
-using detent::error_kind;
-using graph::element_type;
-using graph::shape;
-using graph::tensor;
-using test::check_graph_error;
-using test::images;
-using test::list;
-using test::model_builder;
-using test::number;
-using test::plain_layer;
-using test::random_floats;
-using test::real;
-
-using tensors = std::map<std::string, tensor>;
-
-std::size_t count(const graph::model& m, std::string_view op) {
-  return static_cast<std::size_t>(std::count_if(
-      m.nodes.begin(), m.nodes.end(), [&](const graph::node& n) { return n.op_type == op; }));
-}
-
-const graph::node& first(const graph::model& m, std::string_view op) {
-  const auto found = std::find_if(m.nodes.begin(), m.nodes.end(),
-                                  [&](const graph::node& n) { return n.op_type == op; });
-  REQUIRE(found != m.nodes.end());
-  return *found;
-}
+using namespace test;
 
 tensor run_one(const graph::model& m, const tensors& inputs, bool prepared) {
-  graph::executor e(prepared ? graph::for_execution(m) : m);
-  return e.run(inputs)[0];
+  return outputs_of(prepared ? graph::for_execution(m) : m, inputs)[0];
 }
 
 /// DynamicQuantizeLinear as ONNX defines it: zero is in the range, all float.
@@ -142,15 +116,8 @@ graph::dynamic_quantization_options symmetric(bool per_channel = true) {
 
 plain_layer layer_shape(bool is_conv, std::size_t outputs, std::size_t inputs, std::size_t kernel,
                         std::size_t group, std::size_t pad, std::size_t stride) {
-  plain_layer l;
-  l.name = "layer";
+  plain_layer l = test::layer_shape("layer", outputs, inputs, kernel, group, pad, stride);
   l.is_conv = is_conv;
-  l.outputs = outputs;
-  l.inputs = inputs;
-  l.kernel = kernel;
-  l.group = group;
-  l.pad = pad;
-  l.stride = stride;
   return l;
 }
 
@@ -159,6 +126,20 @@ graph::model model_of(const plain_layer& l, const shape& in) {
   b.input("x", in);
   b.output(l.add_to(b, "x"));
   return b.get();
+}
+
+/// Convolutions "one", "two" and "three", a Relu behind each.
+model_builder three_layers(test::random_source& r) {
+  model_builder b;
+  b.input("x", {1, 3, 6, 6});
+  std::string y = "x";
+  for (const char* name : {"one", "two", "three"}) {
+    plain_layer l = test::random_layer(r, layer_shape(true, 3, 3, 3, 1, 1, 1));
+    l.name = name;
+    y = b.add("Relu", {l.add_to(b, y)});
+  }
+  b.output(y);
+  return b;
 }
 
 }  // namespace
@@ -286,15 +267,7 @@ TEST_CASE("dynamic: what a value is used for more than once is quantized once") 
 TEST_CASE("dynamic: ignored nodes stay as they are") {
   test::random_source r(230);
   INFO("seed ", r.seed());
-  model_builder b;
-  b.input("x", {1, 3, 6, 6});
-  std::string y = "x";
-  for (const char* name : {"one", "two", "three"}) {
-    plain_layer l = test::random_layer(r, layer_shape(true, 3, 3, 3, 1, 1, 1));
-    l.name = name;
-    y = b.add("Relu", {l.add_to(b, y)});
-  }
-  b.output(y);
+  const model_builder b = three_layers(r);
   const auto left = [&](const graph::ignored_scope& scope) {
     const graph::model q = graph::quantize_dynamic(b.get(), {.ignored = scope});
     std::string names;
@@ -515,15 +488,7 @@ TEST_CASE("dynamic: samples correct biases where that helps") {
   for (std::uint64_t seed = 290; seed < 296; ++seed) {
     test::random_source r(seed);
     INFO("seed ", r.seed());
-    model_builder b;
-    b.input("x", {1, 3, 6, 6});
-    std::string y = "x";
-    for (const char* name : {"one", "two", "three"}) {
-      plain_layer l = test::random_layer(r, layer_shape(true, 3, 3, 3, 1, 1, 1));
-      l.name = name;
-      y = b.add("Relu", {l.add_to(b, y)});
-    }
-    b.output(y);
+    const model_builder b = three_layers(r);
     const auto source = test::samples_source(test::samples_of_x(r, {1, 3, 6, 6}, 12));
     const graph::model without = graph::quantize_dynamic(b.get());
     const graph::model with = graph::quantize_dynamic(b.get(), {}, source);

@@ -29,28 +29,11 @@
 #include "compare_models.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
+#include "run_model.hpp"
 
 namespace {
 
-namespace graph = detent::graph;
-using detent::error_kind;
-using graph::element_type;
-using graph::shape;
-using graph::tensor;
-using test::check_graph_error;
-using test::floats;
-using test::list;
-using test::model_builder;
-using test::number;
-using test::random_floats;
-using test::real;
-
-using test::constants;
-using test::different;
-using test::distance;
-using test::run;
-using test::tensors;
-using test::uneven;
+using namespace test;
 
 std::string conv(model_builder& b, test::random_source& r, const std::string& x,
                  const std::string& name, const shape& filters, test::attributes a = {},
@@ -506,9 +489,6 @@ std::vector<double> rows_magnitudes(const std::vector<double>& w, std::size_t co
     largest[k / columns] = (std::max)(largest[k / columns], std::fabs(w[k]));
   }
   return largest;
-}
-std::vector<double> doubles(const tensor& t) {
-  return {t.data<float>().begin(), t.data<float>().end()};
 }
 
 void check_close(const std::vector<double>& actual, const std::vector<double>& expected,

@@ -3,7 +3,9 @@
 #ifndef DETENT_TESTS_GRAPH_MODEL_BUILDER_HPP
 #define DETENT_TESTS_GRAPH_MODEL_BUILDER_HPP
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -24,6 +26,7 @@ using graph::shape;
 using graph::tensor;
 
 using attributes = std::map<std::string, attribute, std::less<>>;
+using tensors = std::map<std::string, tensor>;
 
 inline attribute text(std::string value) {
   attribute a;
@@ -49,6 +52,15 @@ inline tensor random_floats(random_source& r, shape dims, float lower, float upp
 template <class T>
 std::vector<T> values_of(const tensor& t) {
   return {t.data<T>().begin(), t.data<T>().end()};
+}
+/// Floats, in double.
+inline std::vector<double> doubles(const tensor& t) {
+  return {t.data<float>().begin(), t.data<float>().end()};
+}
+
+/// The level of an 8-bit type that is as far above its least one as `of_u8` is in uint8.
+inline int level(element_type type, int of_u8) {
+  return type == element_type::u8 ? of_u8 : of_u8 - 128;
 }
 
 class model_builder {
@@ -112,6 +124,18 @@ class model_builder {
                          element_type type = element_type::u8) {
     const auto [s, z] = params(value, scale, zero_point, type);
     return add("DequantizeLinear", {value, s, z});
+  }
+  /// DequantizeLinear of constants; along `axis` if they have several scales.
+  std::string dequantize_constant(const std::string& name, tensor levels, tensor scales,
+                                  tensor zero_points, std::int64_t axis) {
+    attributes a;
+    if (scales.rank() != 0) {
+      a["axis"] = number(axis);
+    }
+    return add("DequantizeLinear",
+               {constant(name, std::move(levels)), constant(name + "_scale", std::move(scales)),
+                constant(name + "_zero_point", std::move(zero_points))},
+               std::move(a));
   }
   /// Both.
   std::string pair(const std::string& value, float scale, int zero_point,

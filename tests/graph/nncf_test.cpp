@@ -26,24 +26,16 @@
 
 #include "check_graph_error.hpp"
 #include "compare_models.hpp"
+#include "inspect_model.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
+#include "run_model.hpp"
 
 namespace {
 
-namespace graph = detent::graph;
+using namespace test;
 namespace nncf = detent::graph::nncf;
-using detent::error_kind;
 using doctest::Approx;
-using graph::element_type;
-using graph::shape;
-using graph::tensor;
-using test::check_graph_error;
-using test::list;
-using test::model_builder;
-using test::number;
-using test::random_floats;
-using test::tensors;
 
 /// The numbers first, first + 1, ... of which it counts those that are drawn.
 class counted {
@@ -95,17 +87,6 @@ std::vector<float> drain(const graph::calibration_source& samples) {
     all.push_back(inputs->at("x").data<float>()[0]);
   }
   return all;
-}
-
-/// A value of a model, of one run.
-std::vector<float> value_of(graph::model m, const std::string& name, const tensors& inputs) {
-  const auto given = inputs.find(name);
-  if (given != inputs.end()) {
-    return test::values_of<float>(given->second);
-  }
-  m.outputs = {{name, element_type::f32, false, {}, {}}};
-  graph::executor e(m);
-  return test::values_of<float>(e.run(inputs)[0]);
 }
 
 double mean(const std::vector<double>& x) {
@@ -189,13 +170,8 @@ graph::model small_network(test::random_source& r) {
   return b.get();
 }
 
-/// The node that makes a value.
-const graph::node* maker(const graph::model& m, const std::string& value) {
-  const std::size_t i = graph::links(m).producer(value);
-  return i == graph::links::none ? nullptr : &m.nodes[i];
-}
 bool is_made_by(const graph::model& m, const std::string& value, const char* op) {
-  const graph::node* n = maker(m, value);
+  const graph::node* n = producer(m, value);
   return n != nullptr && n->is(op);
 }
 
@@ -205,11 +181,6 @@ int largest_code(const graph::layer_weights& w) {
     largest = (std::max)(largest, std::abs(int{code}));
   }
   return largest;
-}
-
-std::size_t count(const graph::model& m, const char* op) {
-  return static_cast<std::size_t>(std::count_if(
-      m.nodes.begin(), m.nodes.end(), [&](const graph::node& n) { return n.op_type == op; }));
 }
 
 const graph::layer_weights& weights_of(const graph::quantization& q, const std::string& name) {
@@ -517,7 +488,7 @@ TEST_CASE("nncf::quantize: parameters of activations and weights against plain l
       // A file.
       const graph::model again = graph::parse_onnx(graph::to_onnx(q.result), ".");
       CHECK(test::different(q.result, again, samples[0]).empty());
-      CHECK(maker(q.result, q.result.outputs[0].name)->is("Gemm"));
+      CHECK(producer(q.result, q.result.outputs[0].name)->is("Gemm"));
     }
   }
 }
@@ -878,12 +849,9 @@ TEST_CASE("nncf::quantize: transformers") {
   const graph::quantization partly = quantize({.ignored_scope = {.names = {last}}});
   CHECK(partly.parameters.layers.size() == 2);
   CHECK(count(partly.plan.float_model(), "Mul") == 0);
-  for (const graph::node& n : partly.result.nodes) {
-    if (n.name == last) {
-      CHECK(maker(partly.result, n.inputs[1]) == nullptr);
-      CHECK(is_made_by(partly.result, n.inputs[0], "Tanh"));
-    }
-  }
+  const graph::node& left = named(partly.result, last);
+  CHECK(producer(partly.result, left.inputs[1]) == nullptr);
+  CHECK(is_made_by(partly.result, left.inputs[0], "Tanh"));
   // Off, and without transformers: symmetric, no pass for it.
   const graph::quantization off = quantize({.smooth_quant_alphas = {.matmul = -1.0F}});
   CHECK(drawn == 4);

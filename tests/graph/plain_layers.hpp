@@ -193,6 +193,21 @@ struct plain_layer {
   }
 };
 
+/// A layer without weights.
+inline plain_layer layer_shape(std::string name, std::size_t outputs, std::size_t inputs,
+                               std::size_t kernel, std::size_t group = 1, std::size_t pad = 0,
+                               std::size_t stride = 1) {
+  plain_layer l;
+  l.name = std::move(name);
+  l.outputs = outputs;
+  l.inputs = inputs;
+  l.kernel = kernel;
+  l.group = group;
+  l.pad = pad;
+  l.stride = stride;
+  return l;
+}
+
 /// Random weights whose outputs have different magnitudes; biases away from 0.
 inline plain_layer random_layer(random_source& r, plain_layer shape_of, bool bias = true) {
   plain_layer l = std::move(shape_of);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -20,44 +19,20 @@
 
 #include "calibration_samples.hpp"
 #include "compare.hpp"
+#include "inspect_model.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
+#include "run_model.hpp"
 
 namespace {
 
-namespace graph = detent::graph;
-using graph::element_type;
-using graph::shape;
-using graph::tensor;
-using test::list;
-using test::model_builder;
-using test::number;
-using test::random_floats;
-using test::real;
-
-using tensors = std::map<std::string, tensor>;
+using namespace test;
 
 constexpr element_type types[] = {element_type::u8, element_type::s8};
 
-int level(element_type type, int of_u8) { return type == element_type::u8 ? of_u8 : of_u8 - 128; }
-
-/// Sorted.
-std::string operators(const graph::model& m) {
-  std::multiset<std::string> names;
-  for (const graph::node& n : m.nodes) {
-    names.insert(n.domain.empty() ? n.op_type : n.domain + "." + n.op_type);
-  }
-  std::string all;
-  for (const std::string& name : names) {
-    all.append(all.empty() ? "" : " ").append(name);
-  }
-  return all;
-}
-
 std::vector<std::vector<std::byte>> bytes_of(const graph::model& m, const tensors& inputs) {
-  graph::executor e(graph::for_execution(m));
   std::vector<std::vector<std::byte>> all;
-  for (const tensor& t : e.run(inputs)) {
+  for (const tensor& t : outputs_of(graph::for_execution(m), inputs)) {
     all.emplace_back(t.raw(), t.raw() + t.bytes());
   }
   return all;
@@ -104,7 +79,7 @@ std::string check_conversion(const graph::model& m, const tensors& inputs) {
   graph::sort_and_check(again);
   CHECK(bytes_of(again, inputs) == expected);
   CHECK(graph::to_onnx(converted(q)) == graph::to_onnx(q));
-  return operators(q);
+  return sorted_operators(q);
 }
 
 /// Constant weights behind DequantizeLinear, int8 unless stated; zero points of 0 for int8.
@@ -112,17 +87,13 @@ std::string weights(model_builder& b, test::random_source& r, const std::string&
                     std::size_t axis, bool per_channel, element_type type = element_type::s8) {
   const std::int64_t channels = per_channel ? dims[axis] : 1;
   const shape params = per_channel ? shape{channels} : shape{};
-  b.constant(name,
-             test::make_tensor(type, dims, r.integers<std::uint8_t>(graph::element_count(dims))));
-  b.constant(name + "_scale", random_floats(r, params, 0.004F, 0.02F));
+  const tensor levels =
+      test::make_tensor(type, dims, r.integers<std::uint8_t>(graph::element_count(dims)));
+  const tensor scales = random_floats(r, params, 0.004F, 0.02F);
   const std::vector<std::uint8_t> zeros(static_cast<std::size_t>(channels),
                                         type == element_type::u8 ? 117 : 0);
-  b.constant(name + "_zero_point", test::make_tensor(type, params, zeros));
-  test::attributes a;
-  if (per_channel) {
-    a["axis"] = number(static_cast<std::int64_t>(axis));
-  }
-  return b.add("DequantizeLinear", {name, name + "_scale", name + "_zero_point"}, a);
+  return b.dequantize_constant(name, levels, scales, test::make_tensor(type, params, zeros),
+                               static_cast<std::int64_t>(axis));
 }
 
 /// An int32 bias with the scale that QLinearConv gives it.
@@ -344,7 +315,7 @@ TEST_CASE("qoperator: what the operators cannot say stays between Q and DQ") {
     model_builder b;
     b.input("x", in);
     build(b);
-    const std::string before = operators(b.get());
+    const std::string before = sorted_operators(b.get());
     CHECK(check_conversion(b.get(), values) == before);
   };
   constexpr element_type u8 = element_type::u8;

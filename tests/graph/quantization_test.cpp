@@ -20,42 +20,18 @@
 #include <detent/graph/static_quantization.hpp>
 #include <detent/parallel.hpp>
 
+#include "calibration_samples.hpp"
 #include "check_graph_error.hpp"
 #include "compare.hpp"
 #include "for_each_target.hpp"
+#include "inspect_model.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
+#include "run_model.hpp"
 
 namespace {
 
-namespace graph = detent::graph;
-using detent::error_kind;
-using graph::element_type;
-using graph::shape;
-using graph::tensor;
-using test::check_graph_error;
-using test::list;
-using test::model_builder;
-using test::number;
-using test::random_floats;
-using test::real;
-
-using tensors = std::map<std::string, tensor>;
-
-std::size_t count(const graph::model& m, std::string_view op, std::string_view domain) {
-  return static_cast<std::size_t>(
-      std::count_if(m.nodes.begin(), m.nodes.end(),
-                    [&](const graph::node& n) { return n.op_type == op && n.domain == domain; }));
-}
-
-std::string operators(const graph::model& m) {
-  std::string all;
-  for (const graph::node& n : m.nodes) {
-    all.append(all.empty() ? "" : " ").append(n.domain).append(n.domain.empty() ? "" : ".");
-    all.append(n.op_type);
-  }
-  return all;
-}
+using namespace test;
 
 std::vector<int> levels(const tensor& t) {
   std::vector<int> values;
@@ -69,10 +45,8 @@ std::vector<int> levels(const tensor& t) {
 /// The integer form and the float simulation of a model with 8-bit or float outputs; how many steps
 /// (of size `step` for float outputs) they are apart at most.
 double distance(const graph::model& m, const tensors& inputs, double step = 1.0) {
-  graph::executor integer(graph::for_execution(m));
-  graph::executor simulation(graph::for_execution(m, false));
-  const std::vector<tensor> a = integer.run(inputs);
-  const std::vector<tensor> e = simulation.run(inputs);
+  const std::vector<tensor> a = outputs_of(graph::for_execution(m), inputs);
+  const std::vector<tensor> e = outputs_of(graph::for_execution(m, false), inputs);
   double most = 0.0;
   REQUIRE(a.size() == e.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -106,27 +80,19 @@ struct weights {
 
 /// DequantizeLinear of constant 8-bit weights.
 std::string add_weights(model_builder& b, test::random_source& r, const std::string& name,
-                        shape dims, std::int64_t axis, const weights& w) {
+                        const shape& dims, std::int64_t axis, const weights& w) {
   const std::int64_t channels = w.per_channel ? dims[static_cast<std::size_t>(axis)] : 1;
   const shape params = w.per_channel ? shape{channels} : shape{};
-  const std::size_t size = graph::element_count(dims);
-  b.constant(name, test::make_tensor(w.type, std::move(dims), r.integers<std::uint8_t>(size)));
-  b.constant(name + "_scale", random_floats(r, params, 0.01F, 0.02F));
+  const tensor levels =
+      test::make_tensor(w.type, dims, r.integers<std::uint8_t>(graph::element_count(dims)));
+  const tensor scales = random_floats(r, params, 0.01F, 0.02F);
   std::vector<std::uint8_t> zeros(static_cast<std::size_t>(channels),
                                   w.type == element_type::u8 ? 128 : 0);
   if (w.zero_points) {
     zeros = r.integers<std::uint8_t>(zeros.size());
   }
-  b.constant(name + "_zero_point", test::make_tensor(w.type, params, zeros));
-  test::attributes a;
-  if (w.per_channel) {
-    a["axis"] = number(axis);
-  }
-  return b.add("DequantizeLinear", {name, name + "_scale", name + "_zero_point"}, a);
-}
-
-int zero_point(element_type type, int of_u8) {
-  return type == element_type::u8 ? of_u8 : of_u8 - 128;
+  return b.dequantize_constant(name, levels, scales, test::make_tensor(w.type, params, zeros),
+                               axis);
 }
 
 constexpr weights all_weights[] = {
@@ -172,7 +138,7 @@ TEST_CASE("lower: convolutions of every kind") {
           model_builder b;
           b.input("x", k.in);
           const float x_scale = 0.05F;
-          std::vector<std::string> inputs{b.pair("x", x_scale, zero_point(x_type, 113), x_type),
+          std::vector<std::string> inputs{b.pair("x", x_scale, level(x_type, 113), x_type),
                                           add_weights(b, r, "w", k.filters, 0, w)};
           const std::int64_t channels = k.filters[0];
           if (variant == 1) {
@@ -207,7 +173,7 @@ TEST_CASE("lower: convolutions of every kind") {
           if (float_output) {
             b.output(y);
           } else {
-            b.output(b.quantize(y, step, zero_point(x_type, 100), x_type), x_type);
+            b.output(b.quantize(y, step, level(x_type, 100), x_type), x_type);
           }
           const graph::model lowered_model = graph::for_execution(b.get());
           CHECK(operators(lowered_model) == "QuantizeLinear detent.QLinearConv");
@@ -233,7 +199,7 @@ TEST_CASE("lower: Gemm and MatMul") {
           model_builder b;
           const shape in = name == "MatMul of rank 3" ? shape{2, 3, 9} : shape{5, 9};
           b.input("x", in);
-          const std::string x = b.pair("x", 0.05F, zero_point(x_type, 113), x_type);
+          const std::string x = b.pair("x", 0.05F, level(x_type, 113), x_type);
           std::vector<std::string> inputs{
               x, add_weights(b, r, "w", transposed ? shape{7, 9} : shape{9, 7}, transposed ? 0 : 1,
                              w)};
@@ -250,7 +216,7 @@ TEST_CASE("lower: Gemm and MatMul") {
           }
           const float step = 0.07F;
           if (quantized) {
-            b.output(b.quantize(y, step, zero_point(x_type, 90), x_type), x_type);
+            b.output(b.quantize(y, step, level(x_type, 90), x_type), x_type);
           } else {
             b.output(y);
           }
@@ -285,8 +251,8 @@ TEST_CASE("lower: elementwise operators are exact") {
           model_builder b;
           b.input("x", {2, 4, 5});
           b.input("y", other);
-          std::string out = b.add(op, {b.pair("x", 0.031F, zero_point(type, 128), type),
-                                       b.pair("y", 0.017F, zero_point(type, 0), type)});
+          std::string out = b.add(op, {b.pair("x", 0.031F, level(type, 128), type),
+                                       b.pair("y", 0.017F, level(type, 0), type)});
           const std::string name(activation);
           if (name == "Relu") {
             out = b.add("Relu", {out});
@@ -295,7 +261,7 @@ TEST_CASE("lower: elementwise operators are exact") {
             const float high = name == "Clip below" ? -0.3F : 1.7F;
             out = b.add("Clip", {out, b.scalar("lo", low), b.scalar("hi", high)});
           }
-          b.output(b.quantize(out, 0.043F, zero_point(type, 77), type), type);
+          b.output(b.quantize(out, 0.043F, level(type, 77), type), type);
           CHECK(lowered(b.get()) ==
                 std::string("QuantizeLinear QuantizeLinear detent.QLinear") + op);
           CHECK(distance(b.get(), {{"x", random_floats(r, {2, 4, 5}, -5.0F, 5.0F)},
@@ -325,9 +291,8 @@ TEST_CASE("lower: functions of one value become tables, exactly") {
       INFO(f.op, " ", graph::name(type));
       model_builder b;
       b.input("x", {256});
-      const std::string y =
-          b.add(f.op, {b.pair("x", 0.05F, zero_point(type, 113), type)}, f.attributes);
-      b.output(b.quantize(y, 0.03F, zero_point(type, 40), type), type);
+      const std::string y = b.add(f.op, {b.pair("x", 0.05F, level(type, 113), type)}, f.attributes);
+      b.output(b.quantize(y, 0.03F, level(type, 40), type), type);
       CHECK(lowered(b.get()) == "QuantizeLinear detent.Lookup");
       CHECK(distance(b.get(), {{"x", test::floats({256}, x)}}) == 0.0);
     }
@@ -337,9 +302,9 @@ TEST_CASE("lower: functions of one value become tables, exactly") {
     model_builder b;
     b.input("x", {256});
     const std::string first = b.pair("x", 0.05F, 113);
-    b.output(b.quantize(first, 0.08F, zero_point(to, 99), to), to);
+    b.output(b.quantize(first, 0.08F, level(to, 99), to), to);
     b.output(b.quantize(b.add("Clip", {first, b.scalar("lo", -1.0F), b.scalar("hi", 1.5F)}), 0.02F,
-                        zero_point(to, 99), to),
+                        level(to, 99), to),
              to);
     CHECK(count(graph::for_execution(b.get()), "Lookup", "detent") == 2);
     CHECK(count(graph::for_execution(b.get()), "DequantizeLinear", "") == 0);
@@ -371,7 +336,7 @@ TEST_CASE("lower: what moves elements does so on 8 bits, exactly") {
         INFO(op, " ", graph::name(type), same_scale ? "" : " with another scale");
         model_builder b;
         b.input("x", in);
-        std::vector<std::string> inputs{b.pair("x", 0.05F, zero_point(type, 113), type)};
+        std::vector<std::string> inputs{b.pair("x", 0.05F, level(type, 113), type)};
         if (op == "Reshape") {
           inputs.push_back(b.constant("target", {2, -1}));
         } else if (op == "Slice") {
@@ -385,7 +350,7 @@ TEST_CASE("lower: what moves elements does so on 8 bits, exactly") {
           inputs.push_back(b.constant("scales", test::floats({4}, {1, 1, 2, 2})));
         }
         const std::string y = b.add(op, inputs, attributes);
-        b.output(b.quantize(y, same_scale ? 0.05F : 0.09F, zero_point(type, 113), type), type);
+        b.output(b.quantize(y, same_scale ? 0.05F : 0.09F, level(type, 113), type), type);
         CHECK(lowered(b.get()) == "QuantizeLinear " + op + (same_scale ? "" : " detent.Lookup"));
         CHECK(distance(b.get(), {{"x", random_floats(r, in, -7.0F, 7.0F)}}) == 0.0);
       }
@@ -417,8 +382,8 @@ TEST_CASE("lower: averages and Concat") {
       if (name == "ReduceMean") {
         a["axes"] = list({2, 3});
       }
-      const std::string y = b.add(name, {b.pair("x", 0.05F, zero_point(type, 113), type)}, a);
-      b.output(b.quantize(y, 0.03F, zero_point(type, 90), type), type);
+      const std::string y = b.add(name, {b.pair("x", 0.05F, level(type, 113), type)}, a);
+      b.output(b.quantize(y, 0.03F, level(type, 90), type), type);
       CHECK(lowered(b.get()) ==
             "QuantizeLinear detent.QLinear" + (name == "ReduceMean" ? "GlobalAveragePool" : name));
       CHECK(distance(b.get(), {{"x", random_floats(r, in, -7.0F, 7.0F)}}) <= 1.0);
@@ -426,10 +391,10 @@ TEST_CASE("lower: averages and Concat") {
     model_builder b;
     b.input("x", in);
     b.input("y", in);
-    const std::string x = b.pair("x", 0.05F, zero_point(type, 113), type);
-    const std::string y = b.pair("y", 0.08F, zero_point(type, 90), type);
+    const std::string x = b.pair("x", 0.05F, level(type, 113), type);
+    const std::string y = b.pair("y", 0.08F, level(type, 90), type);
     const std::string all = b.add("Concat", {x, y, x}, {{"axis", number(1)}});
-    b.output(b.quantize(all, 0.08F, zero_point(type, 90), type), type);
+    b.output(b.quantize(all, 0.08F, level(type, 90), type), type);
     CHECK(lowered(b.get()) == "QuantizeLinear QuantizeLinear detent.QLinearConcat");
     CHECK(distance(b.get(), {{"x", random_floats(r, in, -7.0F, 7.0F)},
                              {"y", random_floats(r, in, -7.0F, 7.0F)}}) == 0.0);
@@ -498,25 +463,6 @@ TEST_CASE("lower: every target and number of threads gives the same bytes") {
 
 namespace {
 
-graph::calibration_source source_of(std::vector<tensors> samples) {
-  std::size_t next = 0;
-  return [samples = std::move(samples), next]() mutable -> std::optional<tensors> {
-    if (next == samples.size()) {
-      next = 0;
-      return std::nullopt;
-    }
-    return samples[next++];
-  };
-}
-
-std::vector<tensors> random_samples(test::random_source& r, const shape& dims, std::size_t n) {
-  std::vector<tensors> samples;
-  for (std::size_t i = 0; i < n; ++i) {
-    samples.push_back({{"x", random_floats(r, dims, -1.0F, 1.0F)}});
-  }
-  return samples;
-}
-
 /// Residual network with a depthwise layer, a dead channel in each, and a classifier.
 graph::model small_network(test::random_source& r) {
   model_builder b(11);
@@ -549,11 +495,6 @@ graph::model small_network(test::random_source& r) {
   b.output(y);
   b.output(b.add("Softmax", {y}, {{"axis", number(1)}}));
   return b.get();
-}
-
-const graph::node* producer(const graph::model& m, const std::string& value) {
-  const std::size_t i = graph::links(m).producer(value);
-  return i == graph::links::none ? nullptr : &m.nodes[i];
 }
 
 /// What the top of static_quantization.hpp promises of every layer.
@@ -621,11 +562,11 @@ TEST_CASE("quantize_static: the model it makes") {
     test::random_source r(seed);
     INFO("seed ", r.seed());
     const graph::model original = small_network(r);
-    const auto samples = random_samples(r, {2, 3, 12, 12}, 4);
+    const auto samples = samples_of_x(r, {2, 3, 12, 12}, 4, -1.0F, 1.0F);
     for (const bool per_channel : {true, false}) {
       INFO("per channel ", per_channel);
       const graph::model m =
-          graph::quantize_static(original, source_of(samples), {.per_channel = per_channel});
+          graph::quantize_static(original, samples_source(samples), {.per_channel = per_channel});
       CHECK(m.opset() >= 13);
       CHECK(m.producer_name == "detent");
       REQUIRE(m.inputs.size() == 1);
@@ -700,7 +641,7 @@ TEST_CASE("quantize_static: methods by name, two passes, evidence") {
   test::random_source r(27);
   INFO("seed ", r.seed());
   const graph::model original = small_network(r);
-  const auto samples = random_samples(r, {2, 3, 12, 12}, 4);
+  const auto samples = samples_of_x(r, {2, 3, 12, 12}, 4, -1.0F, 1.0F);
   std::map<std::string, detent::scale_solution> plain;
   std::map<std::string, detent::scale_solution> half;
   const auto collect = [](std::map<std::string, detent::scale_solution>& to) {
@@ -708,9 +649,9 @@ TEST_CASE("quantize_static: methods by name, two passes, evidence") {
                  const detent::scale_solution& s) { to[name] = s; };
   };
   static_cast<void>(
-      graph::quantize_static(original, source_of(samples), {.on_parameters = collect(plain)}));
+      graph::quantize_static(original, samples_source(samples), {.on_parameters = collect(plain)}));
   static_cast<void>(graph::quantize_static(
-      original, source_of(samples), {.method = "HALF_range", .on_parameters = collect(half)}));
+      original, samples_source(samples), {.method = "HALF_range", .on_parameters = collect(half)}));
   REQUIRE(plain.size() > 4);
   REQUIRE(plain.size() == half.size());
   for (const auto& [name, s] : plain) {
@@ -724,7 +665,8 @@ TEST_CASE("quantize_static: methods by name, two passes, evidence") {
   }
   for (const std::string method : {"percentile", "kl", "mse", "isotone"}) {
     INFO(method);
-    const graph::model m = graph::quantize_static(original, source_of(samples), {.method = method});
+    const graph::model m =
+        graph::quantize_static(original, samples_source(samples), {.method = method});
     check_structure(m, true);
   }
   // A source that is empty the second time.
@@ -736,7 +678,8 @@ TEST_CASE("quantize_static: methods by name, two passes, evidence") {
     static_cast<void>(graph::quantize_static(original, once, {.method = "half_range"}));
   });
   test::check_graph_error(detent::error_kind::invalid_argument, {"'nothing'", "minmax"}, [&] {
-    static_cast<void>(graph::quantize_static(original, source_of(samples), {.method = "nothing"}));
+    static_cast<void>(
+        graph::quantize_static(original, samples_source(samples), {.method = "nothing"}));
   });
 }
 
@@ -753,9 +696,9 @@ TEST_CASE("quantize_static: dead channels and biases far larger than what is add
       b.constant("w", w);
       b.constant("b", test::floats({3}, {huge, 0.375F * huge, 0.0F}));
       b.output(b.add("Conv", {"x", "w", "b"}));
-      const auto samples = random_samples(r, {1, 4, 5, 5}, 2);
+      const auto samples = samples_of_x(r, {1, 4, 5, 5}, 2, -1.0F, 1.0F);
       const graph::model m =
-          graph::quantize_static(b.get(), source_of(samples), {.per_channel = per_channel});
+          graph::quantize_static(b.get(), samples_source(samples), {.per_channel = per_channel});
       check_structure(m, per_channel);
       graph::executor reference(b.get());
       graph::executor integer(graph::for_execution(m));
@@ -772,9 +715,9 @@ TEST_CASE("quantize_static: dead channels and biases far larger than what is add
 TEST_CASE("quantize_static: says no") {
   test::random_source r(31);
   const graph::model m = small_network(r);
-  const auto samples = random_samples(r, {1, 3, 12, 12}, 1);
+  const auto samples = samples_of_x(r, {1, 3, 12, 12}, 1, -1.0F, 1.0F);
   check_graph_error(error_kind::invalid_argument, {"no calibration samples"},
-                    [&] { static_cast<void>(graph::quantize_static(m, source_of({}))); });
+                    [&] { static_cast<void>(graph::quantize_static(m, samples_source({}))); });
 
   for (const float odd :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
@@ -782,29 +725,29 @@ TEST_CASE("quantize_static: says no") {
     bad.push_back({{"x", random_floats(r, {1, 3, 12, 12}, -1.0F, 1.0F)}});
     bad[1]["x"].mutable_data<float>()[17] = odd;
     check_graph_error(error_kind::invalid_argument, {"'x'", "sample 2"},
-                      [&] { static_cast<void>(graph::quantize_static(m, source_of(bad))); });
+                      [&] { static_cast<void>(graph::quantize_static(m, samples_source(bad))); });
   }
 
   graph::model odd_weights = m;
   odd_weights.initializers["w0"] = random_floats(r, {8, 3, 3, 3}, -1.0F, 1.0F);
   odd_weights.initializers["w0"].mutable_data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
-  CHECK_THROWS_AS(static_cast<void>(graph::quantize_static(odd_weights, source_of(samples))),
+  CHECK_THROWS_AS(static_cast<void>(graph::quantize_static(odd_weights, samples_source(samples))),
                   detent::error);
 
-  const graph::model quantized = graph::quantize_static(m, source_of(samples));
+  const graph::model quantized = graph::quantize_static(m, samples_source(samples));
   check_graph_error(error_kind::unsupported, {"already quantized"}, [&] {
-    static_cast<void>(graph::quantize_static(quantized, source_of(samples)));
+    static_cast<void>(graph::quantize_static(quantized, samples_source(samples)));
   });
 
   graph::model strange = m;
   strange.nodes[1].op_type = "Fancy";
   check_graph_error(error_kind::unsupported, {"Fancy"}, [&] {
-    static_cast<void>(graph::quantize_static(strange, source_of(samples)));
+    static_cast<void>(graph::quantize_static(strange, samples_source(samples)));
   });
 
   check_graph_error(error_kind::invalid_argument, {"'y'"}, [&] {
     static_cast<void>(graph::quantize_static(
-        m, source_of({{{"y", random_floats(r, {1, 3, 12, 12}, -1.0F, 1.0F)}}})));
+        m, samples_source({{{"y", random_floats(r, {1, 3, 12, 12}, -1.0F, 1.0F)}}})));
   });
 }
 
@@ -815,7 +758,7 @@ TEST_CASE("quantize_static: NaN that arises inside is named") {
   b.constant("w", test::floats({2, 2}, {1, 2, 3, 4}));
   b.output(b.add("MatMul", {root, "w"}));
   check_graph_error(error_kind::invalid_argument, {"'" + root + "'", "NaN"}, [&] {
-    static_cast<void>(
-        graph::quantize_static(b.get(), source_of({{{"x", test::floats({1, 2}, {-1.0F, 1.0F})}}})));
+    static_cast<void>(graph::quantize_static(
+        b.get(), samples_source({{{"x", test::floats({1, 2}, {-1.0F, 1.0F})}}})));
   });
 }

@@ -27,33 +27,14 @@
 #include "calibration_samples.hpp"
 #include "check_graph_error.hpp"
 #include "compare.hpp"
+#include "inspect_model.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
+#include "run_model.hpp"
 
 namespace {
 
-namespace graph = detent::graph;
-using detent::error_kind;
-using graph::element_type;
-using graph::shape;
-using graph::tensor;
-using test::check_graph_error;
-using test::list;
-using test::model_builder;
-using test::number;
-using test::random_floats;
-using test::sample;
-
-const graph::node* producer(const graph::model& m, const std::string& value) {
-  const std::size_t i = graph::links(m).producer(value);
-  return i == graph::links::none ? nullptr : &m.nodes[i];
-}
-const graph::node& named(const graph::model& m, const std::string& name) {
-  const auto found = std::find_if(m.nodes.begin(), m.nodes.end(),
-                                  [&](const graph::node& n) { return n.name == name; });
-  REQUIRE_MESSAGE(found != m.nodes.end(), name);
-  return *found;
-}
+using namespace test;
 
 /// Convolutions, a sum, elements that are only moved, a product with a bias that is added.
 graph::model network(test::random_source& r) {
@@ -84,15 +65,6 @@ graph::model network(test::random_source& r) {
   name("offset");
   b.output(y);
   return b.get();
-}
-
-std::vector<std::vector<float>> results(const graph::model& m, const sample& s) {
-  graph::executor e(graph::for_execution(m));
-  std::vector<std::vector<float>> all;
-  for (const tensor& t : e.run(s)) {
-    all.push_back(test::values_of<float>(t));
-  }
-  return all;
 }
 
 double snr(const graph::model& real, const graph::model& quantized,
@@ -148,7 +120,7 @@ TEST_CASE("static: int8 activations are uint8 ones moved by 128") {
     CHECK(b.at(name).second == p.second - 128);
   }
   for (const auto& s : samples) {
-    CHECK(results(u8, s) == results(s8, s));
+    CHECK(run(graph::for_execution(u8), s) == run(graph::for_execution(s8), s));
   }
   CHECK(snr(m, s8, samples) > 25.0);
 }
@@ -417,7 +389,8 @@ TEST_CASE("static: constants with several uses") {
       CHECK(snr(b.get(), q, samples) > 20.0);
       graph::model again = graph::parse_onnx(graph::to_onnx(q), ".");
       graph::sort_and_check(again);
-      CHECK(results(again, samples[0]) == results(q, samples[0]));
+      CHECK(run(graph::for_execution(again), samples[0]) ==
+            run(graph::for_execution(q), samples[0]));
     }
   }
 
@@ -468,8 +441,8 @@ TEST_CASE("static: results that are used further, and constants that are results
     for (std::size_t i = 0; i < 7; ++i) {
       CHECK(q.outputs[i].name == b.get().outputs[i].name);
     }
-    const auto expected = results(b.get(), samples[0]);
-    const auto actual = results(q, samples[0]);
+    const auto expected = run(graph::for_execution(b.get()), samples[0]);
+    const auto actual = run(graph::for_execution(q), samples[0]);
     for (const std::size_t same : {3U, 4U, 6U}) {
       CHECK(test::difference(actual[same], expected[same]) == "");
     }
@@ -480,6 +453,6 @@ TEST_CASE("static: results that are used further, and constants that are results
     }
     graph::model again = graph::parse_onnx(graph::to_onnx(q), ".");
     graph::sort_and_check(again);
-    CHECK(results(again, samples[0]) == actual);
+    CHECK(run(graph::for_execution(again), samples[0]) == actual);
   }
 }

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,35 +23,20 @@
 
 #include "check_graph_error.hpp"
 #include "compare.hpp"
+#include "inspect_model.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
+#include "run_model.hpp"
 #include "temporary_folder.hpp"
 
 namespace {
 
-namespace graph = detent::graph;
-using detent::error_kind;
-using graph::element_type;
-using graph::shape;
-using graph::tensor;
+using namespace test;
 using graph::weight_only_options;
-using test::check_graph_error;
-using test::floats;
-using test::model_builder;
-using test::number;
-using tensors = std::map<std::string, tensor>;
 
 /// gptq needs Eigen.
 bool is_available(std::string_view algorithm) {
   return DETENT_WITH_EIGEN != 0 || algorithm.substr(0, 4) != "gptq";
-}
-
-std::vector<std::string> operators(const graph::model& m) {
-  std::vector<std::string> all;
-  for (const graph::node& n : m.nodes) {
-    all.push_back(n.op_type);
-  }
-  return all;
 }
 
 std::vector<std::size_t> products(const graph::model& m) {
@@ -151,11 +135,6 @@ graph::model single_matmul(const tensor& w, shape x = {}) {
   b.constant("w", w);
   b.output(b.add("MatMul", {"x", "w"}));
   return b.get();
-}
-
-std::vector<tensor> run(const graph::model& m, const tensors& inputs) {
-  graph::executor executor(m);
-  return executor.run(inputs);
 }
 
 /// Gives samples of the input "x" one by one, again and again; counts how often it was at the end.
@@ -332,7 +311,7 @@ TEST_CASE("weight only: the rewritten model is the float model with the weights 
         options.block_size = 16;
         options.algorithm = algorithm;
         const graph::model q = graph::quantize_weights_only(m, options);
-        CHECK(operators(q) == std::vector<std::string>{"MatMulNBits"});
+        CHECK(operators(q) == "com.microsoft.MatMulNBits");
         CHECK(q.opsets.at("com.microsoft") == 1);
         CHECK(q.opset() == m.opset());
         CHECK(q.initializers.count("w") == 0);
@@ -341,8 +320,8 @@ TEST_CASE("weight only: the rewritten model is the float model with the weights 
         graph::model expected = m;
         expected.initializers["w"] = weights_of(q).dequantized();
         const tensors inputs{{"x", test::random_floats(r, x, -2.0F, 2.0F)}};
-        const tensor y = run(q, inputs)[0];
-        const tensor e = run(expected, inputs)[0];
+        const tensor y = outputs_of(q, inputs)[0];
+        const tensor e = outputs_of(expected, inputs)[0];
         CHECK(y.dims() == e.dims());
         CHECK(test::difference(y.data<float>(), e.data<float>()) == "");
       }
@@ -372,8 +351,8 @@ TEST_CASE("weight only: Gemm with and without an addend, weights either way roun
       weight_only_options options;
       options.accuracy_level = 1;
       const graph::model q = graph::quantize_weights_only(b.get(), options);
-      CHECK(operators(q) == (addend == 0 ? std::vector<std::string>{"MatMulNBits"}
-                                         : std::vector<std::string>{"MatMulNBits", "Add"}));
+      CHECK(operators(q) ==
+            (addend == 0 ? "com.microsoft.MatMulNBits" : "com.microsoft.MatMulNBits Add"));
       CHECK(q.nodes[0].get_int("accuracy_level", 0) == 1);
       CHECK(q.outputs[0].name == b.get().outputs[0].name);
       tensors given{{"x", test::random_floats(r, {3, 45}, -2.0F, 2.0F)}};
@@ -383,8 +362,8 @@ TEST_CASE("weight only: Gemm with and without an addend, weights either way roun
       graph::model expected = b.get();
       expected.initializers["w"] = weights_of(q).dequantized();
       expected.nodes[0].attributes.erase("transB");
-      const tensor y = run(q, given)[0];
-      const tensor e = run(expected, given)[0];
+      const tensor y = outputs_of(q, given)[0];
+      const tensor e = outputs_of(expected, given)[0];
       REQUIRE(y.dims() == e.dims());
       for (std::size_t i = 0; i < y.count(); ++i) {
         CHECK(std::fabs(y.data<float>()[i] - e.data<float>()[i]) <= 1e-4F);
@@ -465,7 +444,7 @@ TEST_CASE("weight only: shared weights are stored once") {
       CHECK(q.nodes[at[0]].inputs[i] != q.nodes[at[2]].inputs[i]);
     }
     CHECK(q.initializers.count("w") == 1);  // for Gather
-    static_cast<void>(run(q, *samples()));
+    static_cast<void>(outputs_of(q, *samples()));
   }
 }
 
@@ -566,8 +545,8 @@ TEST_CASE("weight only: gptq and awq have less error at the outputs than rtn") {
         }
         CHECK(list.passes == 1);
         const bool has_scales = name.rfind("awq", 0) == 0;
-        CHECK(operators(q) == (has_scales ? std::vector<std::string>{"Mul", "MatMulNBits"}
-                                          : std::vector<std::string>{"MatMulNBits"}));
+        CHECK(operators(q) ==
+              (has_scales ? "Mul com.microsoft.MatMulNBits" : "com.microsoft.MatMulNBits"));
       }
     }
   }
@@ -583,7 +562,7 @@ TEST_CASE("weight only: awq's Mul takes the inputs, and the weights are those of
   options.awq.smallest_clip = 1.0F;  // then only rounding is between the weights and the codes
   sample_list list(samples);
   const graph::model q = graph::quantize_weights_only(single_matmul(w), options, list.source());
-  REQUIRE(operators(q) == std::vector<std::string>{"Mul", "MatMulNBits"});
+  REQUIRE(operators(q) == "Mul com.microsoft.MatMulNBits");
   CHECK(q.nodes[0].inputs[0] == "x");
   CHECK(q.nodes[1].inputs[0] == q.nodes[0].outputs[0]);
   const tensor& inverse = q.initializers.at(q.nodes[0].inputs[1]);
@@ -621,8 +600,8 @@ TEST_CASE("weight only: hqq lowers its norm of the errors; real zero points") {
   graph::model expected = m;
   expected.initializers["w"] = weights_of(q).dequantized();
   const tensors inputs{{"x", test::random_floats(r, {3, 64}, -1.0F, 1.0F)}};
-  CHECK(test::difference(run(q, inputs)[0].data<float>(), run(expected, inputs)[0].data<float>()) ==
-        "");
+  CHECK(test::difference(outputs_of(q, inputs)[0].data<float>(),
+                         outputs_of(expected, inputs)[0].data<float>()) == "");
 }
 
 TEST_CASE("weight only: little memory means more passes, threads and splits the same bits") {
@@ -677,14 +656,14 @@ TEST_CASE("weight only: constants are folded, files are read back") {
   b.constant("w", test::random_floats(r, {5, 33}, -1.0F, 1.0F));
   b.output(b.add("MatMul", {"x", b.add("Transpose", {"w"})}));
   const graph::model q = graph::quantize_weights_only(b.get());
-  CHECK(operators(q) == std::vector<std::string>{"MatMulNBits"});
+  CHECK(operators(q) == "com.microsoft.MatMulNBits");
   const test::temporary_folder folder;
   graph::write_onnx(q, folder.path() / "q.onnx");
   const graph::model read = graph::read_onnx(folder.path() / "q.onnx");
   CHECK(read.opsets.at("com.microsoft") == 1);
   const tensors inputs{{"x", test::random_floats(r, {2, 3, 33}, -1.0F, 1.0F)}};
-  CHECK(test::difference(run(read, inputs)[0].data<float>(), run(q, inputs)[0].data<float>()) ==
-        "");
+  CHECK(test::difference(outputs_of(read, inputs)[0].data<float>(),
+                         outputs_of(q, inputs)[0].data<float>()) == "");
 }
 
 TEST_CASE("weight only: sub-graphs may use what they like") {
@@ -700,7 +679,7 @@ TEST_CASE("weight only: sub-graphs may use what they like") {
   body.kind = graph::attribute::kind_type::g;
   b.output(b.add("If", {"condition"}, {{"then_branch", body}, {"else_branch", body}}));
   const graph::model q = graph::quantize_weights_only(b.get());
-  REQUIRE(operators(q) == std::vector<std::string>{"Transpose", "MatMulNBits", "If"});
+  REQUIRE(operators(q) == "Transpose com.microsoft.MatMulNBits If");
   CHECK(q.nodes[2].inputs == b.get().nodes[2].inputs);
   CHECK(q.nodes[2].find("then_branch") != nullptr);
   CHECK(q.nodes[0].outputs[0] == made);
