@@ -735,6 +735,47 @@ std::string quantized_network(test::random_source& r) {
   return graph::to_onnx(b.get());
 }
 
+/// A loop, and within it a branch that captures what is around both.
+std::string control_flow_network(test::random_source& r) {
+  const auto node = [](const char* op, std::vector<std::string> inputs, const char* output) {
+    graph::node n;
+    n.op_type = op;
+    n.inputs = std::move(inputs);
+    n.outputs = {output};
+    return n;
+  };
+  const auto value = [](const char* name, element_type type) {
+    return graph::value_info{name, type, false, {}, {}};
+  };
+  const auto branch = [&](const char* op, std::vector<std::string> inputs, const char* output) {
+    graph::graph_body body;
+    body.nodes = {node(op, std::move(inputs), output)};
+    body.outputs = {value(output, element_type::f32)};
+    return graph::attribute::of(body);
+  };
+  graph::graph_body body;
+  body.inputs = {value("i", element_type::s64), value("goes", element_type::boolean),
+                 value("v", element_type::f32)};
+  graph::node choice = node("If", {"goes"}, "chosen");
+  choice.attributes["then_branch"] = branch("MatMul", {"v", "w"}, "t");
+  choice.attributes["else_branch"] = branch("Neg", {"x"}, "e");
+  body.initializers["last"] = test::make_tensor<std::int64_t>(element_type::s64, {}, {1});
+  body.nodes = {choice, node("Less", {"i", "last"}, "still"), node("Identity", {"chosen"}, "part")};
+  body.outputs = {value("still", element_type::boolean), value("chosen", element_type::f32),
+                  value("part", element_type::f32)};
+  test::model_builder b(17);
+  b.input("x", {2, 3});
+  b.constant("w", test::random_floats(r, {3, 3}, -1.0F, 1.0F));
+  b.constant("count", test::make_tensor<std::int64_t>(element_type::s64, {}, {3}));
+  graph::node loop = node("Loop", {"count", "", "x"}, "y");
+  loop.outputs.push_back("parts");
+  loop.attributes["body"] = graph::attribute::of(body);
+  b.get().nodes.push_back(loop);
+  b.output("y");
+  b.output("parts");
+  return graph::to_onnx(b.get());
+}
+
 bool is_small(const graph::model& m) {
   for (const graph::value_info& v : m.inputs) {
     std::int64_t count = 1;
@@ -772,6 +813,7 @@ bool exercise(std::string_view bytes) {
     }
     graph::executor_options options;
     options.max_tensor_bytes = 1 << 24;
+    options.max_iterations = 100;
     graph::executor as_it_is(m, options);
     static_cast<void>(as_it_is.run(inputs));
     graph::executor lowered(graph::for_execution(std::move(m)), options);
@@ -799,7 +841,8 @@ std::string escaped(std::string_view bytes) {
 
 TEST_CASE("onnx: every truncated model is an error or a valid model") {
   test::random_source r(4);
-  for (const std::string& bytes : {float_network(r), quantized_network(r)}) {
+  for (const std::string& bytes :
+       {float_network(r), quantized_network(r), control_flow_network(r)}) {
     REQUIRE(exercise(bytes));
     std::size_t valid = 0;
     for (std::size_t n = 0; n < bytes.size(); ++n) {
@@ -820,7 +863,8 @@ TEST_CASE("onnx: every truncated model is an error or a valid model") {
 TEST_CASE("onnx: damaged models are errors or models") {
   test::random_source r(5);
   MESSAGE("seed ", r.seed());
-  for (const std::string& original : {float_network(r), quantized_network(r)}) {
+  for (const std::string& original :
+       {float_network(r), quantized_network(r), control_flow_network(r)}) {
     for (int round = 0; round < 2500; ++round) {
       std::string bytes = original;
       std::string damage;

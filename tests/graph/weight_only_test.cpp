@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -673,16 +674,28 @@ TEST_CASE("weight only: sub-graphs may use what they like") {
   b.input("condition", {}, element_type::boolean);
   b.constant("w", test::random_floats(r, {16, 16}, -1.0F, 1.0F));
   b.constant("unseen", test::random_floats(r, {16}, -1.0F, 1.0F));
-  const std::string made = b.add("Transpose", {"w"});  // perhaps for the body
+  b.constant("forgotten", test::random_floats(r, {16}, -1.0F, 1.0F));
+  const std::string made = b.add("Transpose", {"w"});  // for a branch alone
   b.output(b.add("MatMul", {"x", "w"}));
-  graph::attribute body;
-  body.kind = graph::attribute::kind_type::g;
-  b.output(b.add("If", {"condition"}, {{"then_branch", body}, {"else_branch", body}}));
+  const auto branch = [](const std::string& result, std::vector<std::string> inputs) {
+    graph::node n;
+    n.op_type = "Sum";
+    n.inputs = std::move(inputs);
+    n.outputs = {result};
+    graph::graph_body body;
+    body.nodes = {n};
+    body.outputs = {{result, element_type::f32, false, {}, {}}};
+    return graph::attribute::of(std::move(body));
+  };
+  b.output(b.add(
+      "If", {"condition"},
+      {{"then_branch", branch("t", {made, "w"})}, {"else_branch", branch("e", {"unseen", "w"})}}));
   const graph::model q = graph::quantize_weights_only(b.get());
-  REQUIRE(operators(q) == "Transpose com.microsoft.MatMulNBits If");
-  CHECK(q.nodes[2].inputs == b.get().nodes[2].inputs);
-  CHECK(q.nodes[2].find("then_branch") != nullptr);
-  CHECK(q.nodes[0].outputs[0] == made);
+  REQUIRE(operators(q) == "com.microsoft.MatMulNBits If");
+  CHECK(q.nodes[1].inputs == b.get().nodes[2].inputs);
+  CHECK(graph::captured_values(q.nodes[1]) == std::set<std::string>{made, "unseen", "w"});
+  CHECK(q.initializers.count(made) == 1);  // folded
+  CHECK(q.initializers.count("forgotten") == 0);
   for (const char* name : {"w", "unseen"}) {
     REQUIRE(q.initializers.count(name) == 1);
     CHECK(test::difference(q.initializers.at(name).data<float>(),

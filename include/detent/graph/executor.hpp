@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,6 +38,8 @@ struct executor_options {
   parallel_for parallel = {};
   /// A node that would make a larger output is an error: files are not trusted.
   std::size_t max_tensor_bytes = std::size_t{2} << 30U;
+  /// A Loop that goes on for longer is an error: files are not trusted.
+  std::size_t max_iterations = std::size_t{1} << 24U;
 };
 
 namespace detail {
@@ -116,11 +119,31 @@ class buffer_pool {
 /// float16 models are computed in float, node by node, each result rounded back; the operators
 /// listed here look at the types themselves.
 [[nodiscard]] inline bool takes_half(const node& n) {
-  static constexpr std::string_view types_themselves[] = {
-      "Cast",         "CastLike",     "Identity",       "Reshape",         "Flatten",   "Transpose",
-      "Concat",       "Split",        "Slice",          "Squeeze",         "Unsqueeze", "Gather",
-      "Expand",       "Shape",        "Size",           "ConstantOfShape", "Constant",  "Tile",
-      "SpaceToDepth", "DepthToSpace", "QuantizeLinear", "DequantizeLinear"};
+  static constexpr std::string_view types_themselves[] = {"Cast",
+                                                          "CastLike",
+                                                          "Identity",
+                                                          "Reshape",
+                                                          "Flatten",
+                                                          "Transpose",
+                                                          "Concat",
+                                                          "Split",
+                                                          "Slice",
+                                                          "Squeeze",
+                                                          "Unsqueeze",
+                                                          "Gather",
+                                                          "Expand",
+                                                          "Shape",
+                                                          "Size",
+                                                          "ConstantOfShape",
+                                                          "Constant",
+                                                          "Tile",
+                                                          "SpaceToDepth",
+                                                          "DepthToSpace",
+                                                          "QuantizeLinear",
+                                                          "DequantizeLinear",
+                                                          "If",
+                                                          "Loop",
+                                                          "Scan"};
   return std::find(std::begin(types_themselves), std::end(types_themselves), n.op_type) !=
          std::end(types_themselves);
 }
@@ -132,7 +155,7 @@ inline std::vector<tensor> apply(const node& n, const operator_definition& defin
                                  std::span<const bool> constant,
                                  std::unique_ptr<operator_state>& state,
                                  const executor_options& options, const allocator& allocate,
-                                 bool shapes_only) {
+                                 bool shapes_only, subgraph_caller* subgraphs = nullptr) {
   element_type narrow = element_type::undefined;
   if (!takes_half(n)) {
     for (tensor& t : inputs) {
@@ -175,6 +198,10 @@ inline std::vector<tensor> apply(const node& n, const operator_definition& defin
   c.state = &state;
   c.parallel = &options.parallel;
   c.allocate = allocate;
+  c.subgraphs = subgraphs;
+  c.shapes_only = shapes_only;
+  c.max_tensor_bytes = options.max_tensor_bytes;
+  c.max_iterations = options.max_iterations;
   c.require(inputs.size() >= definition.min_inputs && inputs.size() <= definition.max_inputs,
             inputs.size(), " inputs, expected ", definition.min_inputs,
             definition.max_inputs == definition.min_inputs ? "" : " or more");
@@ -230,15 +257,27 @@ inline std::vector<tensor> apply(const node& n, const operator_definition& defin
 
 }  // namespace detail
 
-/// The nodes that have no operator here, described one by one. Empty if the model can be run.
+namespace detail {
+/// `place`: where the graph is, for messages.
+inline void find_unsupported(const graph_body& g, const std::string& place,
+                             const operator_registry& registry, std::vector<std::string>& all) {
+  for (const node& n : g.nodes) {
+    if (registry.find(n.domain, n.op_type) == nullptr) {
+      all.push_back(n.label() + place);
+    }
+    for_each_body(n, [&](const std::string& key, const graph_body& body) {
+      find_unsupported(body, " in " + key + " of " + n.label() + place, registry, all);
+    });
+  }
+}
+}  // namespace detail
+
+/// The nodes that have no operator here, described one by one, those of sub-graphs as well. Empty
+/// if the model can be run.
 [[nodiscard]] inline std::vector<std::string> unsupported_nodes(
     const model& m, const operator_registry& registry = default_operators()) {
   std::vector<std::string> all;
-  for (const node& n : m.nodes) {
-    if (registry.find(n.domain, n.op_type) == nullptr) {
-      all.push_back(n.label());
-    }
-  }
+  detail::find_unsupported(m, std::string(), registry, all);
   return all;
 }
 
@@ -254,8 +293,144 @@ inline void require_supported(const model& m,
   }
 }
 
+class executor;
+
+namespace detail {
+
+/// Runs the sub-graphs of one node of a model, each on an executor of its own that is made when it
+/// is first needed. The model and the registry must stay.
+class subgraph_runner final : public subgraph_caller {
+ public:
+  subgraph_runner(const model& of, const node& n, executor_options options,
+                  const operator_registry& registry);
+  ~subgraph_runner() override;
+
+  [[nodiscard]] const std::vector<std::string>& captured() const noexcept { return names_; }
+  /// What captured()[i] is. `constant`: in every run; to be said before the first one.
+  void set_captured(std::size_t i, tensor value, bool constant = false) {
+    values_[i] = std::move(value);
+    constant_[i] = constant;
+  }
+  /// Frees what is not constant.
+  void clear_captured() {
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      if (!constant_[i]) {
+        values_[i] = tensor();
+      }
+    }
+  }
+
+  [[nodiscard]] std::vector<tensor> run(std::string_view attribute,
+                                        std::span<const tensor> inputs) override;
+  [[nodiscard]] std::vector<tensor> infer(std::string_view attribute,
+                                          std::span<const tensor> inputs) override;
+
+ private:
+  [[nodiscard]] const graph_body& body(std::string_view attribute) const {
+    const graph::attribute* found = node_.find(attribute);
+    require(found != nullptr && found->g != nullptr, error_kind::bad_file, "attribute ", attribute,
+            " is not a sub-graph");
+    return *found->g;
+  }
+  [[nodiscard]] std::unique_ptr<executor> make_executor(const graph_body& body) const;
+
+  const model& model_;
+  const node& node_;
+  executor_options options_;
+  const operator_registry& registry_;
+  std::vector<std::string> names_;
+  std::vector<tensor> values_;
+  std::vector<bool> constant_;
+  std::map<std::string, std::unique_ptr<executor>, std::less<>> executors_;  // by attribute
+};
+
+/// Whether a node may be computed before a run, if all that it uses is constant. Loops may take
+/// long, and make much of little.
+[[nodiscard]] inline bool is_brief(const node& n) {
+  bool brief = true;
+  for_each_body(n, [&](const std::string&, const graph_body& body) {
+    brief = brief && n.is("If") && std::all_of(body.nodes.begin(), body.nodes.end(), is_brief);
+  });
+  return brief;
+}
+
+/// Adds to `known` what follows from it; see infer_shapes(). `of` is the model that the graph is or
+/// belongs to. `lenient`: what would be an error leaves values unknown.
+inline void infer_values(const graph_body& g, const model& of, std::map<std::string, tensor>& known,
+                         bool lenient, const operator_registry& registry) {
+  constexpr std::size_t small = 4096;  // shape arithmetic is executed, anything larger is not
+  const executor_options options;
+  for (const node& n : g.nodes) {
+    const operator_definition* definition = registry.find(n.domain, n.op_type);
+    if (definition == nullptr) {
+      continue;
+    }
+    const bool with_bodies = has_bodies(n);
+    std::vector<tensor> inputs;
+    bool missing = false;
+    bool all_data = true;
+    const auto look_up = [&](const std::string& name) {
+      const auto found = known.find(name);
+      const tensor t = name.empty() || found == known.end() ? tensor() : found->second;
+      missing = missing || (!name.empty() && found == known.end());
+      all_data = all_data && (name.empty() || t.has_data()) && t.count() <= small;
+      return t;
+    };
+    for (const std::string& name : n.inputs) {
+      inputs.push_back(look_up(name));
+    }
+    std::unique_ptr<subgraph_runner> subgraphs;
+    if (with_bodies) {
+      subgraphs = std::make_unique<subgraph_runner>(of, n, options, registry);
+      for (std::size_t i = 0; i < subgraphs->captured().size(); ++i) {
+        subgraphs->set_captured(i, look_up(subgraphs->captured()[i]), true);
+      }
+      if (n.is("If") && inputs.size() == 1 && !inputs[0].defined()) {
+        inputs[0] = tensor(element_type::boolean, {});  // whatever it is, both branches are there
+      }
+    }
+    if (missing && !(n.is("If") || n.is("Loop") || n.is("Scan"))) {
+      continue;
+    }
+    std::unique_ptr<operator_state> state;
+    const auto apply = [&](bool shapes_only) {
+      return detail::apply(n, *definition, opset_of(of, n), inputs, {}, state, options,
+                           allocate_from_heap, shapes_only, subgraphs.get());
+    };
+    try {
+      std::vector<tensor> outputs = apply(true);
+      std::size_t size = 0;
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        size += outputs[i].count();
+        all_data = all_data && (outputs[i].defined() || !with_bodies);
+      }
+      if (all_data && size <= small && is_brief(n)) {
+        outputs = apply(false);
+      } else if (n.is("Shape") && !n.inputs.empty()) {
+        inputs[0].set_storage(allocate_from_heap(1));  // only its shape is looked at
+        outputs = apply(false);
+      }
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        if (outputs[i].defined() && !n.outputs[i].empty()) {
+          known[n.outputs[i]] = to_plain(outputs[i]);
+        }
+      }
+    } catch (const value_unknown&) {
+      continue;
+    } catch (const error&) {
+      if (!lenient) {
+        throw;
+      }
+    }
+  }
+}
+
+}  // namespace detail
+
 /// What is known of every value before a run: type and shape, and the elements where they do not
-/// depend on the inputs. Values whose shape depends on the inputs' elements are missing.
+/// depend on the inputs. Values whose shape depends on the inputs' elements are missing. Those that
+/// an If makes are known where its condition is, or where both branches agree; those that a Loop or
+/// a Scan carries, where no iteration changes their shapes. Values of sub-graphs are not listed.
 ///
 /// `input_dims` gives shapes for inputs that do not declare a fixed one; other open dimensions
 /// count as 1.
@@ -279,66 +454,21 @@ inline void require_supported(const model& m,
     }
     known[v.name] = tensor(v.type, dims);
   }
-  constexpr std::size_t small = 4096;  // shape arithmetic is executed, anything larger is not
-  const executor_options options;
-  for (const node& n : m.nodes) {
-    const operator_definition* definition = registry.find(n.domain, n.op_type);
-    if (definition == nullptr) {
-      continue;
-    }
-    std::vector<tensor> inputs;
-    bool missing = false;
-    bool all_data = true;
-    for (const std::string& name : n.inputs) {
-      const auto found = known.find(name);
-      missing = missing || (!name.empty() && found == known.end());
-      inputs.push_back(name.empty() || missing ? tensor() : found->second);
-      all_data =
-          all_data && (name.empty() || inputs.back().has_data()) && inputs.back().count() <= small;
-    }
-    if (missing) {
-      continue;
-    }
-    std::unique_ptr<operator_state> state;
-    const auto apply = [&](bool shapes_only) {
-      return detail::apply(n, *definition, detail::opset_of(m, n), inputs, {}, state, options,
-                           allocate_from_heap, shapes_only);
-    };
-    try {
-      std::vector<tensor> outputs = apply(true);
-      std::size_t size = 0;
-      for (const tensor& t : outputs) {
-        size += t.count();
-      }
-      if (all_data && size <= small) {
-        outputs = apply(false);
-      } else if (n.is("Shape") && !n.inputs.empty()) {
-        inputs[0].set_storage(allocate_from_heap(1));  // only its shape is looked at
-        outputs = apply(false);
-      }
-      for (std::size_t i = 0; i < outputs.size(); ++i) {
-        if (outputs[i].defined() && !n.outputs[i].empty()) {
-          known[n.outputs[i]] = to_plain(outputs[i]);
-        }
-      }
-    } catch (const value_unknown&) {
-      continue;
-    } catch (const error&) {
-      // A model may not have sizes of 1 where it leaves them open: what comes of them is unknown.
-      if (!is_open) {
-        throw;
-      }
-    }
-  }
+  // A model may not have sizes of 1 where it leaves them open: what comes of them is unknown.
+  detail::infer_values(m, m, known, is_open, registry);
   return known;
 }
 
 /// Runs a model again and again. Construction names the first unsupported operator; weights are
-/// packed at the first run. One run at a time for each executor.
+/// packed at the first run. One run at a time for each executor. The registry must stay.
+///
+/// Sub-graphs run as models of their own, with what they capture among their inputs. Errors name
+/// the node in the sub-graph behind those around it.
 class executor {
  public:
   /// Called with each value that a run computes, in the order of the nodes. Elements may stand in
-  /// channels-last order; to_plain() undoes that.
+  /// channels-last order; to_plain() undoes that. Values of sub-graphs, which a run may compute
+  /// many times or never, are not shown.
   using value_observer = std::function<void(const std::string& name, const tensor& value)>;
 
   explicit executor(model m, executor_options options = {},
@@ -383,6 +513,17 @@ class executor {
       for (std::size_t i = 0; i < s.inputs.size(); ++i) {
         s.constant[i] = s.inputs[i] != no_slot && constant_[s.inputs[i]];
         s.arguments.push_back(s.constant[i] ? slots_[s.inputs[i]] : tensor());
+      }
+      if (has_bodies(n)) {
+        s.subgraphs = std::make_unique<detail::subgraph_runner>(model_, n, options_, registry);
+        for (std::size_t i = 0; i < s.subgraphs->captured().size(); ++i) {
+          const std::size_t from = slot(s.subgraphs->captured()[i]);
+          if (constant_[from]) {
+            s.subgraphs->set_captured(i, slots_[from], true);
+          }
+          s.captured.push_back(from);
+          last_use[from] = steps_.size();
+        }
       }
       steps_.push_back(std::move(s));
     }
@@ -433,9 +574,13 @@ class executor {
           s.arguments[i] = slots_[s.inputs[i]];
         }
       }
-      std::vector<tensor> results =
-          detail::apply(*s.current, *s.definition, s.opset, s.arguments,
-                        {s.constant.get(), s.inputs.size()}, s.state, options_, allocate, false);
+      capture_values(s, allocate);
+      std::vector<tensor> results = detail::apply(*s.current, *s.definition, s.opset, s.arguments,
+                                                  {s.constant.get(), s.inputs.size()}, s.state,
+                                                  options_, allocate, false, s.subgraphs.get());
+      if (s.subgraphs) {
+        s.subgraphs->clear_captured();
+      }
       for (std::size_t i = 0; i < s.inputs.size(); ++i) {
         if (s.inputs[i] == no_slot || s.constant[i]) {
           continue;
@@ -481,7 +626,20 @@ class executor {
     std::vector<std::size_t> outputs;
     std::vector<std::size_t> last_use_of;
     std::unique_ptr<operator_state> state;
+    std::unique_ptr<detail::subgraph_runner> subgraphs;
+    std::vector<std::size_t> captured;  // the slots of what those capture
   };
+
+  void capture_values(step& s, const allocator& allocate) {
+    for (std::size_t i = 0; i < s.captured.size(); ++i) {
+      if (!constant_[s.captured[i]]) {
+        const tensor& value = slots_[s.captured[i]];
+        detail::require(value.has_data(), error_kind::bad_file, s.current->label(), " uses '",
+                        s.subgraphs->captured()[i], "' in a sub-graph, and nothing has made it");
+        s.subgraphs->set_captured(i, to_plain(value, allocate));
+      }
+    }
+  }
 
   static void check_input(const value_info& v, const tensor& t) {
     detail::require(t.has_data() && (v.type == element_type::undefined || t.type() == v.type),
@@ -511,6 +669,9 @@ class executor {
           s.arguments[i] = tensor();
         }
       }
+      if (s.subgraphs) {
+        s.subgraphs->clear_captured();
+      }
     }
   }
 
@@ -522,6 +683,98 @@ class executor {
   std::unordered_map<std::string, std::size_t> index_;
   std::vector<step> steps_;
 };
+
+namespace detail {
+
+inline subgraph_runner::subgraph_runner(const model& of, const node& n, executor_options options,
+                                        const operator_registry& registry)
+    : model_(of), node_(n), options_(std::move(options)), registry_(registry) {
+  const std::set<std::string> captured = captured_values(n);
+  names_.assign(captured.begin(), captured.end());
+  values_.resize(names_.size());
+  constant_.resize(names_.size(), false);
+}
+
+inline subgraph_runner::~subgraph_runner() = default;
+
+inline std::unique_ptr<executor> subgraph_runner::make_executor(const graph_body& body) const {
+  model m;
+  static_cast<graph_body&>(m) = body;
+  m.ir_version = model_.ir_version;
+  m.opsets = model_.opsets;
+  for (value_info& v : m.inputs) {
+    v.has_shape = false;  // what a loop carries may change its shape, whatever is declared
+    m.initializers.erase(v.name);
+  }
+  const std::set<std::string> captured = captured_values(body);
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    if (captured.count(names_[i]) == 0) {
+      continue;
+    }
+    if (constant_[i]) {
+      m.initializers[names_[i]] = values_[i];
+    } else {
+      m.inputs.push_back({names_[i], element_type::undefined, false, {}, {}});
+    }
+  }
+  return std::make_unique<executor>(std::move(m), options_, registry_);
+}
+
+inline std::vector<tensor> subgraph_runner::run(std::string_view attribute,
+                                                std::span<const tensor> inputs) {
+  const graph_body& g = body(attribute);
+  auto found = executors_.find(attribute);
+  if (found == executors_.end()) {
+    found = executors_.emplace(attribute, make_executor(g)).first;
+  }
+  std::map<std::string, tensor> given;
+  for (std::size_t i = 0; i < g.inputs.size(); ++i) {
+    given.emplace(g.inputs[i].name, inputs[i]);
+  }
+  const std::vector<value_info>& wanted = found->second->graph_model().inputs;
+  for (std::size_t i = 0, k = g.inputs.size(); i < names_.size() && k < wanted.size(); ++i) {
+    if (wanted[k].name == names_[i]) {  // both are in the order of names
+      given.emplace(names_[i], values_[i]);
+      ++k;
+    }
+  }
+  return found->second->run(given);
+}
+
+inline std::vector<tensor> subgraph_runner::infer(std::string_view attribute,
+                                                  std::span<const tensor> inputs) {
+  const graph_body& g = body(attribute);
+  std::map<std::string, tensor> known;
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    if (values_[i].defined()) {
+      known[names_[i]] = values_[i];
+    }
+  }
+  for (const auto& [name, t] : g.initializers) {
+    known[name] = t;
+  }
+  for (std::size_t i = 0; i < g.inputs.size(); ++i) {
+    known.erase(g.inputs[i].name);
+    if (inputs[i].defined()) {
+      known[g.inputs[i].name] = inputs[i];
+    }
+  }
+  for (const node& n : g.nodes) {
+    for (const std::string& out : n.outputs) {
+      known.erase(out);  // of a graph around it
+    }
+  }
+  // A branch may never be taken, and a loop's body never run: errors in them are none yet.
+  infer_values(g, model_, known, true, registry_);
+  std::vector<tensor> outputs;
+  for (const value_info& v : g.outputs) {
+    const auto found = known.find(v.name);
+    outputs.push_back(found == known.end() ? tensor() : found->second);
+  }
+  return outputs;
+}
+
+}  // namespace detail
 
 }  // namespace graph
 DETENT_NAMESPACE_END

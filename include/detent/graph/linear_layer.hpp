@@ -112,6 +112,7 @@ inline void replace_constant(model& m, node& n, std::size_t input, tensor t) {
   std::size_t uses = m.is_output(name) ? 2 : 0;
   for (const node& other : m.nodes) {
     uses += static_cast<std::size_t>(std::count(other.inputs.begin(), other.inputs.end(), name));
+    uses += captured_values(other).count(name);
   }
   if (uses > 1) {
     n.inputs[input] = unused_name(m, name + "_scaled");

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <ios>
 #include <map>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -136,7 +137,7 @@ class onnx_reader {
           break;
         case model_field::graph:
           has_graph = true;
-          read_graph(message.get_view(), m);
+          read_graph(message.get_view(), m, 0);
           break;
         case model_field::opset_import:
           read_opset(message.get_view(), m);
@@ -399,13 +400,16 @@ class onnx_reader {
     return bytes;
   }
 
-  void read_graph(protozero::data_view bytes, model& m) {
+  /// `depth`: in how many other graphs this one stands.
+  void read_graph(protozero::data_view bytes, graph_body& m, std::size_t depth) {
     using onnx::graph_field;
+    require(depth <= max_body_depth, error_kind::bad_file, "sub-graphs stand more than ",
+            max_body_depth, " deep in each other");
     checked_message<graph_field> message(bytes);
     while (message.next()) {
       switch (message.tag()) {
         case graph_field::node:
-          m.nodes.push_back(read_node(message.get_view()));
+          m.nodes.push_back(read_node(message.get_view(), depth));
           break;
         case graph_field::name:
           m.graph_name = message.get_string();
@@ -435,7 +439,7 @@ class onnx_reader {
     std::erase_if(m.inputs, [&](const value_info& v) { return m.initializers.count(v.name) != 0; });
   }
 
-  node read_node(protozero::data_view bytes) {
+  node read_node(protozero::data_view bytes, std::size_t depth) {
     using onnx::node_field;
     node n;
     checked_message<node_field> m(bytes);
@@ -457,7 +461,7 @@ class onnx_reader {
           n.domain = m.get_string();
           break;
         case node_field::attribute:
-          read_attribute(m.get_view(), n);
+          read_attribute(m.get_view(), n, depth);
           break;
         default:
           m.skip();
@@ -469,7 +473,13 @@ class onnx_reader {
     return n;
   }
 
-  void read_attribute(protozero::data_view bytes, node& n) {
+  std::shared_ptr<const graph_body> read_body(protozero::data_view bytes, std::size_t depth) {
+    const auto body = std::make_shared<graph_body>();
+    read_graph(bytes, *body, depth + 1);
+    return body;
+  }
+
+  void read_attribute(protozero::data_view bytes, node& n, std::size_t depth) {
     using onnx::attribute_field;
     using kind = attribute::kind_type;
     std::string name;
@@ -517,11 +527,14 @@ class onnx_reader {
           declared = m.get_int32();
           break;
         case attribute_field::g:
-          m.skip();
+          a.g = read_body(m.get_view(), depth);
           implied = kind::g;
           break;
-        case attribute_field::tensors:
         case attribute_field::graphs:
+          a.graphs.push_back(read_body(m.get_view(), depth));
+          implied = kind::graphs;
+          break;
+        case attribute_field::tensors:
         default:
           m.skip();
           implied = implied == kind::undefined ? kind::other : implied;
@@ -530,9 +543,12 @@ class onnx_reader {
     if (declared == 0) {
       a.kind = implied;
     } else {
-      a.kind = declared >= 1 && declared <= 8 ? static_cast<kind>(declared) : kind::other;
-      // FLOAT INT STRING TENSOR GRAPH FLOATS INTS STRINGS
+      // FLOAT INT STRING TENSOR GRAPH FLOATS INTS STRINGS, and GRAPHS
+      const bool is_kept = (declared >= 1 && declared <= 8) || declared == 10;
+      a.kind = is_kept ? static_cast<kind>(declared) : kind::other;
     }
+    require(a.kind != kind::g || a.g != nullptr, error_kind::bad_file, "attribute '", name,
+            "' is a graph and has none");
     n.attributes[name] = std::move(a);
   }
 
@@ -545,14 +561,18 @@ class onnx_reader {
           v.name = m.get_string();
           break;
         case onnx::value_field::type: {
-          checked_message<onnx::type_field> type(m.get_view());
+          const protozero::data_view whole = m.get_view();
+          checked_message<onnx::type_field> type(whole);
+          bool is_tensor = false;
           while (type.next()) {
             if (type.tag() == onnx::type_field::tensor_type) {
+              is_tensor = true;
               read_tensor_type(type.get_view(), v);
             } else {
               type.skip();
             }
           }
+          v.other_type = is_tensor ? std::string() : std::string(whole.data(), whole.size());
           break;
         }
         default:

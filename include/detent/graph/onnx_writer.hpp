@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 
 #include <protozero/pbf_builder.hpp>
@@ -26,6 +27,10 @@ inline void write_value(protozero::pbf_builder<onnx::graph_field>& g, onnx::grap
                         const value_info& v) {
   protozero::pbf_builder<onnx::value_field> value(g, field);
   value.add_string(onnx::value_field::name, v.name);
+  if (!v.other_type.empty()) {
+    value.add_message(onnx::value_field::type, v.other_type);
+    return;
+  }
   if (v.type == element_type::undefined) {
     return;
   }
@@ -79,6 +84,8 @@ inline void write_tensor(protozero::pbf_builder<onnx::tensor_field>& out, const 
   out.add_bytes(tensor_field::raw_data, reinterpret_cast<const char*>(t.raw()), t.bytes());
 }
 
+inline void write_graph(protozero::pbf_builder<onnx::graph_field>& g, const graph_body& body);
+
 inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node& n) {
   using onnx::attribute_field;
   using onnx::node_field;
@@ -93,8 +100,11 @@ inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node&
   out.add_string(node_field::name, n.name);
   out.add_string(node_field::op_type, n.op_type);
   for (const auto& [key, a] : n.attributes) {
-    require(a.kind != kind::g && a.kind != kind::other, error_kind::unsupported, n.label(),
-            ": attribute '", key, "' of a kind that cannot be written");
+    const bool is_whole =
+        a.kind == kind::g ? a.g != nullptr
+                          : std::find(a.graphs.begin(), a.graphs.end(), nullptr) == a.graphs.end();
+    require(a.kind != kind::other && is_whole, error_kind::unsupported, n.label(), ": attribute '",
+            key, "' of a kind that cannot be written");
     protozero::pbf_builder<attribute_field> attr(out, node_field::attribute);
     attr.add_string(attribute_field::name, key);
     switch (a.kind) {
@@ -128,8 +138,18 @@ inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node&
           attr.add_string(attribute_field::strings, v);
         }
         break;
+      case kind::g: {
+        protozero::pbf_builder<onnx::graph_field> body(attr, attribute_field::g);
+        write_graph(body, *a.g);
+        break;
+      }
+      case kind::graphs:
+        for (const std::shared_ptr<const graph_body>& one : a.graphs) {
+          protozero::pbf_builder<onnx::graph_field> body(attr, attribute_field::graphs);
+          write_graph(body, *one);
+        }
+        break;
       case kind::undefined:
-      case kind::g:
       case kind::other:
         break;
     }
@@ -137,6 +157,27 @@ inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node&
   }
   if (!n.domain.empty()) {
     out.add_string(node_field::domain, n.domain);
+  }
+}
+
+inline void write_graph(protozero::pbf_builder<onnx::graph_field>& g, const graph_body& body) {
+  using onnx::graph_field;
+  for (const node& n : body.nodes) {
+    write_node(g, n);
+  }
+  g.add_string(graph_field::name, body.graph_name.empty() ? "graph" : body.graph_name);
+  for (const auto& [name, t] : body.initializers) {
+    protozero::pbf_builder<onnx::tensor_field> tensor_out(g, graph_field::initializer);
+    write_tensor(tensor_out, name, t);
+  }
+  for (const value_info& v : body.inputs) {
+    write_value(g, graph_field::input, v);
+  }
+  for (const value_info& v : body.outputs) {
+    write_value(g, graph_field::output, v);
+  }
+  for (const value_info& v : body.values) {
+    write_value(g, graph_field::value_info, v);
   }
 }
 
@@ -155,25 +196,8 @@ inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node&
     out.add_string(model_field::doc_string, m.doc);
   }
   {
-    using onnx::graph_field;
-    protozero::pbf_builder<graph_field> g(out, model_field::graph);
-    for (const node& n : m.nodes) {
-      detail::write_node(g, n);
-    }
-    g.add_string(graph_field::name, m.graph_name.empty() ? "graph" : m.graph_name);
-    for (const auto& [name, t] : m.initializers) {
-      protozero::pbf_builder<onnx::tensor_field> tensor_out(g, graph_field::initializer);
-      detail::write_tensor(tensor_out, name, t);
-    }
-    for (const value_info& v : m.inputs) {
-      detail::write_value(g, graph_field::input, v);
-    }
-    for (const value_info& v : m.outputs) {
-      detail::write_value(g, graph_field::output, v);
-    }
-    for (const value_info& v : m.values) {
-      detail::write_value(g, graph_field::value_info, v);
-    }
+    protozero::pbf_builder<onnx::graph_field> g(out, model_field::graph);
+    detail::write_graph(g, m);
   }
   for (const auto& [domain, version] : m.opsets) {
     protozero::pbf_builder<onnx::opset_field> opset(out, model_field::opset_import);

@@ -33,6 +33,22 @@ struct operator_state {
   virtual ~operator_state() = default;
 };
 
+/// The sub-graphs of one node, for operators that run them. What they capture is known to it.
+class subgraph_caller {
+ public:
+  subgraph_caller() = default;
+  subgraph_caller(const subgraph_caller&) = delete;
+  subgraph_caller& operator=(const subgraph_caller&) = delete;
+  virtual ~subgraph_caller() = default;
+  /// What the sub-graph of an attribute makes of its inputs, one tensor for each of its outputs.
+  /// There has to be such a sub-graph, with as many inputs.
+  [[nodiscard]] virtual std::vector<tensor> run(std::string_view attribute,
+                                                std::span<const tensor> inputs) = 0;
+  /// Types and shapes of the same. What is not known is undefined, among the inputs as well.
+  [[nodiscard]] virtual std::vector<tensor> infer(std::string_view attribute,
+                                                  std::span<const tensor> inputs) = 0;
+};
+
 /// One application of an operator.
 ///
 /// While shapes are inferred, inputs may lack data (tensor::has_data()) and run() is not called.
@@ -49,6 +65,10 @@ class operator_context {
   std::unique_ptr<operator_state>* state = nullptr;
   const parallel_for* parallel = nullptr;
   std::function<std::shared_ptr<std::byte>(std::size_t bytes)> allocate;
+  subgraph_caller* subgraphs = nullptr;  // of nodes that have some
+  bool shapes_only = false;              // run() will not be called
+  std::size_t max_tensor_bytes = static_cast<std::size_t>(-1);
+  std::size_t max_iterations = static_cast<std::size_t>(-1);
 
   [[nodiscard]] const node& n() const noexcept { return *current; }
   [[nodiscard]] std::size_t input_count() const noexcept { return inputs.size(); }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,14 +17,14 @@
 #include <detent/error.hpp>
 #include <detent/graph/executor.hpp>
 #include <detent/graph/ir.hpp>
-#include <detent/graph/optimize.hpp>
 #include <detent/graph/tensor.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
-/// Rewrites nodes of opset 7..12 to opset 13.
+/// Rewrites nodes of opset 7..12 to opset 13, those of sub-graphs as well. New constants are those
+/// of the model, which sub-graphs capture.
 class opset_upgrade {
  public:
   explicit opset_upgrade(model& m) : m_(m), from_(m.opset()) {
@@ -33,8 +34,23 @@ class opset_upgrade {
 
   void run() {
     known_ = infer_shapes(m_);
+    taken_ = value_names(m_);
+    std::vector<node> nodes = std::move(m_.nodes);
+    upgrade_all(nodes);
+    // Names of sub-graphs may be those of other values, of which nothing is known here.
+    known_.clear();
+    for (node& n : nodes) {
+      upgrade_bodies(n);
+    }
+    m_.nodes = std::move(nodes);
+    m_.opsets[""] = 13;
+    m_.ir_version = (std::max)(m_.ir_version, std::int64_t{7});
+  }
+
+ private:
+  void upgrade_all(std::vector<node>& list) {
     std::vector<node> nodes;
-    for (node& n : m_.nodes) {
+    for (node& n : list) {
       if (n.domain.empty()) {
         upgrade(n, nodes);
       }
@@ -44,13 +60,24 @@ class opset_upgrade {
       }
       after_.clear();
     }
-    m_.nodes = std::move(nodes);
-    m_.opsets[""] = 13;
-    m_.ir_version = (std::max)(m_.ir_version, std::int64_t{7});
+    list = std::move(nodes);
   }
 
- private:
+  void upgrade_bodies(node& n) {
+    if (!has_bodies(n)) {
+      return;
+    }
+    change_bodies(n, [&](graph_body& body) {
+      upgrade_all(body.nodes);
+      for (node& within : body.nodes) {
+        upgrade_bodies(within);
+      }
+    });
+  }
+
   void upgrade(node& n, std::vector<node>& before) {
+    require(n.op_type != "Scan" || from_ >= 9, error_kind::unsupported, n.label(),
+            ": Scan of opset 8 cannot be upgraded to opset 13");
     if (n.op_type == "Clip" && from_ < 11) {
       float_attribute_to_input(n, "min", 1);
       float_attribute_to_input(n, "max", 2);
@@ -78,8 +105,16 @@ class opset_upgrade {
     }
   }
 
+  std::string fresh(const std::string& wish) {
+    std::string name = wish;
+    for (int i = 1; !taken_.insert(name).second; ++i) {
+      name = wish + "_" + std::to_string(i);
+    }
+    return name;
+  }
+
   std::string constant(const node& n, const char* what, tensor t) {
-    const std::string name = unused_name(m_, (n.name.empty() ? n.outputs[0] : n.name) + "_" + what);
+    const std::string name = fresh((n.name.empty() ? n.outputs[0] : n.name) + "_" + what);
     m_.initializers[name] = std::move(t);
     return name;
   }
@@ -132,8 +167,8 @@ class opset_upgrade {
     set("nearest_mode", "floor");
   }
 
-  /// Before 13, all dimensions from `axis` on were one row. With more than one of them, the tensor
-  /// is flattened around the node.
+  /// Before 13, all dimensions from `axis` on were one row. With more than one of them, or if their
+  /// number is not known, the tensor is flattened around the node.
   void upgrade_softmax(node& n, std::vector<node>& before) {
     const auto in = known_.find(n.inputs[0]);
     std::int64_t axis = n.get_int("axis", 1);
@@ -143,12 +178,10 @@ class opset_upgrade {
       axis += rank;
     }
     n.attributes["axis"] = attribute::of(std::int64_t{-1});
-    if (axis == rank - 1) {
+    if (axis == -1 || axis == rank - 1) {
       return;
     }
-    require(rank > 0, error_kind::unsupported, n.label(),
-            ": its input's rank is not known, so it cannot be upgraded to opset 13");
-    bool one_row = true;  // trailing dimensions of extent 1 make no difference
+    bool one_row = rank > 0;  // trailing dimensions of extent 1 make no difference
     for (std::int64_t i = axis + 1; i < rank; ++i) {
       one_row = one_row && in->second.dim(static_cast<std::size_t>(i)) == 1;
     }
@@ -159,15 +192,15 @@ class opset_upgrade {
     node shape_of;
     shape_of.op_type = "Shape";
     shape_of.inputs = {n.inputs[0]};
-    shape_of.outputs = {unused_name(m_, n.outputs[0] + "_shape")};
+    shape_of.outputs = {fresh(n.outputs[0] + "_shape")};
     node flatten;
     flatten.op_type = "Flatten";
     flatten.attributes["axis"] = attribute::of(axis);
     flatten.inputs = {n.inputs[0]};
-    flatten.outputs = {unused_name(m_, n.outputs[0] + "_flat_in")};
+    flatten.outputs = {fresh(n.outputs[0] + "_flat_in")};
     node restore;
     restore.op_type = "Reshape";
-    restore.inputs = {unused_name(m_, n.outputs[0] + "_flat"), shape_of.outputs[0]};
+    restore.inputs = {fresh(n.outputs[0] + "_flat"), shape_of.outputs[0]};
     restore.outputs = {n.outputs[0]};
     n.inputs[0] = flatten.outputs[0];
     n.outputs[0] = restore.inputs[0];
@@ -180,6 +213,7 @@ class opset_upgrade {
   std::int64_t from_;
   std::vector<node> after_;
   std::map<std::string, tensor> known_;
+  std::set<std::string> taken_;
 };
 
 }  // namespace detail

@@ -4,6 +4,7 @@
 #ifndef DETENT_GRAPH_OPTIMIZE_HPP
 #define DETENT_GRAPH_OPTIMIZE_HPP
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -24,18 +26,9 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// A name that nothing in the model has yet.
+/// A name that nothing in the model has yet, nor in its sub-graphs.
 [[nodiscard]] inline std::string unused_name(const model& m, const std::string& wish) {
-  std::unordered_set<std::string> taken;
-  for (const node& n : m.nodes) {
-    taken.insert(n.outputs.begin(), n.outputs.end());
-  }
-  for (const value_info& v : m.inputs) {
-    taken.insert(v.name);
-  }
-  for (const auto& [name, t] : m.initializers) {
-    taken.insert(name);
-  }
+  const std::set<std::string> taken = value_names(m);
   std::string name = wish;
   for (int i = 1; taken.count(name) != 0; ++i) {
     name = wish + "_" + std::to_string(i);
@@ -43,9 +36,10 @@ namespace graph {
   return name;
 }
 
-/// Removes nodes, initializers and value declarations that no output depends on.
+/// Removes nodes, initializers and value declarations that no output depends on. Sub-graphs stay as
+/// they are, and what they capture stays with the node that they belong to.
 inline void remove_unused(model& m) {
-  std::unordered_set<std::string> used;
+  std::set<std::string> used;
   for (const value_info& v : m.outputs) {
     used.insert(v.name);
   }
@@ -56,6 +50,7 @@ inline void remove_unused(model& m) {
     }
     if (keep[i]) {
       used.insert(m.nodes[i].inputs.begin(), m.nodes[i].inputs.end());
+      used.merge(captured_values(m.nodes[i]));
     }
   }
   std::vector<node> nodes;
@@ -73,14 +68,44 @@ inline void remove_unused(model& m) {
 
 namespace detail {
 
-/// Makes every use of `from` a use of `to`.
+/// Makes the sub-graphs of a node that capture `from` capture `to`, which none of them may hide;
+/// see is_hidden().
+inline void replace_captured(node& n, const std::string& from, const std::string& to) {
+  if (captured_values(n).count(from) == 0) {
+    return;
+  }
+  change_bodies(n, [&](graph_body& body) {
+    if (captured_values(body).count(from) == 0) {
+      return;  // it has a value of its own that is called so
+    }
+    for (node& within : body.nodes) {
+      std::replace(within.inputs.begin(), within.inputs.end(), from, to);
+      replace_captured(within, from, to);
+    }
+    for (value_info& v : body.outputs) {
+      v.name = v.name == from ? to : v.name;
+    }
+  });
+}
+
+/// Whether sub-graphs that capture `value` could not capture `other` in its place: they, or some
+/// within them, may have a value of their own that is called so.
+inline bool is_hidden(const model& m, const std::string& value, const std::string& other) {
+  return std::any_of(m.nodes.begin(), m.nodes.end(), [&](const node& n) {
+    bool hidden = false;
+    for_each_body(n, [&](const std::string&, const graph_body& body) {
+      hidden = hidden ||
+               (captured_values(body).count(value) != 0 && value_names(body).count(other) != 0);
+    });
+    return hidden;
+  });
+}
+
+/// Makes every use of `from` a use of `to`. Sub-graphs must not hide it.
 inline void replace_uses(model& m, const std::string& from, const std::string& to) {
   for (node& n : m.nodes) {
-    for (std::string& in : n.inputs) {
-      if (in == from) {
-        in = to;
-      }
-    }
+    std::replace(n.inputs.begin(), n.inputs.end(), from, to);
+    replace_captured(n, from, to);
   }
 }
 
@@ -95,7 +120,8 @@ inline void rename_value(model& m, const std::string& from, const std::string& t
   }
 }
 
-/// The node that alone uses the only output of node i, if the output is not one of the graph.
+/// The node that alone takes the only output of node i, if the output is not one of the graph, and
+/// no sub-graph captures it.
 inline std::size_t sole_consumer(const model& m, const links& l, std::size_t i) {
   const node& n = m.nodes[i];
   if (n.outputs.empty() || m.is_output(n.outputs[0])) {
@@ -107,7 +133,12 @@ inline std::size_t sole_consumer(const model& m, const links& l, std::size_t i) 
     }
   }
   const auto& users = l.consumers(n.outputs[0]);
-  return users.size() == 1 ? users[0] : links::none;
+  if (users.size() != 1) {
+    return links::none;
+  }
+  const std::vector<std::string>& taken = m.nodes[users[0]].inputs;
+  const bool is_taken = std::find(taken.begin(), taken.end(), n.outputs[0]) != taken.end();
+  return is_taken ? users[0] : links::none;
 }
 
 inline bool is_quantize_or_dequantize(const node& n) {
@@ -160,6 +191,9 @@ inline void remove_no_ops(model& m) {
     }
     const std::string in = n.inputs[0];
     const std::string out = n.outputs[0];
+    if (detail::is_hidden(m, out, in) || detail::is_hidden(m, in, out)) {
+      continue;
+    }
     if (!m.is_output(out)) {
       m.nodes[i].op_type.clear();
       m.nodes[i].inputs.clear();
@@ -175,8 +209,9 @@ inline void remove_no_ops(model& m) {
   detail::erase_absorbed(m);
 }
 
-/// Computes what depends on constants only. Quantization nodes are left alone unless `dequantize`:
-/// they are what tells quantized weights from others.
+/// Computes what depends on constants only, but for loops, which may make much of little.
+/// Quantization nodes are left alone unless `dequantize`: they are what tells quantized weights
+/// from others. Sub-graphs stay as they are.
 inline void fold_constants(model& m, bool dequantize,
                            const operator_registry& registry = default_operators()) {
   const executor_options options;
@@ -185,12 +220,19 @@ inline void fold_constants(model& m, bool dequantize,
       continue;
     }
     const operator_definition* definition = registry.find(n.domain, n.op_type);
-    bool constant = definition != nullptr;
+    bool constant = definition != nullptr && detail::is_brief(n);
     std::vector<tensor> inputs;
-    for (const std::string& name : n.inputs) {
+    const auto look_up = [&](const std::string& name) {
       const tensor* t = name.empty() ? nullptr : m.initializer(name);
       constant = constant && (name.empty() || (t != nullptr && t->has_data()));
-      inputs.push_back(t == nullptr ? tensor() : *t);
+      return t == nullptr ? tensor() : *t;
+    };
+    for (const std::string& name : n.inputs) {
+      inputs.push_back(look_up(name));
+    }
+    detail::subgraph_runner subgraphs(m, n, options, registry);
+    for (std::size_t i = 0; i < subgraphs.captured().size(); ++i) {
+      subgraphs.set_captured(i, look_up(subgraphs.captured()[i]), true);
     }
     for (const std::string& out : n.outputs) {
       constant = constant && !m.is_output(out);
@@ -201,7 +243,7 @@ inline void fold_constants(model& m, bool dequantize,
     std::unique_ptr<operator_state> state;
     const std::vector<tensor> outputs =
         detail::apply(n, *definition, detail::opset_of(m, n), inputs, {}, state, options,
-                      allocate_from_heap, false);
+                      allocate_from_heap, false, &subgraphs);
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (!n.outputs[i].empty()) {
         m.initializers[n.outputs[i]] = to_plain(outputs[i]);

@@ -37,19 +37,12 @@ namespace detail {
 /// Adds nodes and constants under names that nothing in a model has.
 class graph_writer {
  public:
-  explicit graph_writer(model& m) : m_(m) {
+  explicit graph_writer(model& m) : m_(m), taken_(value_names(m)) {
     for (const node& n : m.nodes) {
       node_names_.insert(n.name);
-      taken_.insert(n.outputs.begin(), n.outputs.end());
-    }
-    for (const value_info& v : m.inputs) {
-      taken_.insert(v.name);
     }
     for (const value_info& v : m.outputs) {
       taken_.insert(v.name);
-    }
-    for (const auto& [name, t] : m.initializers) {
-      taken_.insert(name);
     }
   }
 
@@ -139,6 +132,12 @@ class qdq_writer {
           n.inputs[k] = quantize_constant(n.inputs[k]);
         } else if (dequantized_.count(n.inputs[k]) != 0) {
           n.inputs[k] = dequantized_[n.inputs[k]];
+        }
+      }
+      // Sub-graphs take what float operators take.
+      for (const std::string& name : captured_values(n)) {
+        if (dequantized_.count(name) != 0) {
+          replace_captured(n, name, dequantized_[name]);
         }
       }
       if (is_layer) {

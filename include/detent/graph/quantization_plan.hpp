@@ -251,7 +251,7 @@ class quantization_plan {
       const auto& users = l.consumers(names[k]);
       for (const std::size_t i : users) {
         const node& n = m_.nodes[i];
-        if (n.outputs.empty() || n.inputs[0].empty()) {
+        if (n.outputs.empty() || n.inputs.empty() || n.inputs[0].empty()) {
           continue;
         }
         const bool bypassed = n.is("Identity") || n.is("Dropout");

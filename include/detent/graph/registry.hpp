@@ -22,6 +22,7 @@
 
 #if DETENT_GRAPH_DEFINES_OPERATORS
 #include <detent/graph/ops/activations.hpp>
+#include <detent/graph/ops/control_flow.hpp>
 #include <detent/graph/ops/convolution.hpp>
 #include <detent/graph/ops/elementwise.hpp>
 #include <detent/graph/ops/integer_to_float.hpp>
@@ -48,6 +49,7 @@ DETENT_GRAPH_DECL const operator_registry& default_operators() {
   static const operator_registry registry = [] {
     operator_registry r;
     r.add(ops::activation_operators);
+    r.add(ops::control_flow_operators);
     r.add(ops::convolution_operators);
     r.add(ops::elementwise_operators);
     r.add(ops::integer_to_float_operators);

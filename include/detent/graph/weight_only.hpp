@@ -204,12 +204,6 @@ class weight_only_quantizer {
   weight_only_quantizer(model m, weight_only_options options)
       : m_(std::move(m)), options_(std::move(options)) {
     check_options();
-    has_bodies_ = std::any_of(m_.nodes.begin(), m_.nodes.end(), [](const node& n) {
-      return std::any_of(n.attributes.begin(), n.attributes.end(), [](const auto& entry) {
-        const attribute::kind_type kind = entry.second.kind;
-        return kind == attribute::kind_type::g || kind == attribute::kind_type::other;
-      });
-    });
     std::map<std::string, operator_settings> settings;  // by what they make: folding moves nodes
     for (const auto& [i, own] : matching_settings(m_, options_.operators)) {
       check_settings(m_.nodes[i], own);
@@ -222,9 +216,7 @@ class weight_only_quantizer {
         settings[name].quantize = false;
       }
     }
-    if (!has_bodies_) {
-      fold_constants(m_, false);
-    }
+    fold_constants(m_, false);
     find_layers(settings);
   }
 
@@ -604,10 +596,8 @@ class weight_only_quantizer {
     m_.producer_version = std::to_string(DETENT_VERSION_MAJOR) + "." +
                           std::to_string(DETENT_VERSION_MINOR) + "." +
                           std::to_string(DETENT_VERSION_PATCH);
-    if (!has_bodies_) {
-      remove_unused(m_);
-      sort_and_check(m_);
-    }
+    remove_unused(m_);
+    sort_and_check(m_);
     for (auto it = done.rbegin(); options_.on_layer && it != done.rend(); ++it) {
       options_.on_layer(*it);
     }
@@ -660,7 +650,6 @@ class weight_only_quantizer {
 
   model m_;
   weight_only_options options_;
-  bool has_bodies_ = false;
   std::vector<weight_matrix> matrices_;
   std::vector<layer> layers_;
   std::vector<stored_matrix> stored_;  // of each of matrices_
@@ -673,9 +662,8 @@ class weight_only_quantizer {
 /// the float executor: it is drawn until it is empty, once for each pass that the memory for
 /// statistics wants. Weights that several nodes use are stored once, for the inputs of all of them.
 ///
-/// Constant expressions are folded first, and what nobody uses any more is left out. Where a node
-/// has a sub-graph (If, Loop, Scan), neither is done, since the sub-graph may use any value; it
-/// stays as it is, and so do the constants that it may share with nodes that are rewritten.
+/// Constant expressions are folded first, and what nobody uses any more is left out. Sub-graphs (of
+/// If, Loop, Scan) stay as they are, and so do the constants that they capture.
 ///
 /// Throws invalid_argument (no layer is left to quantize; an ignored name or pattern that matches
 /// nothing; bits, block size, algorithm, scales or accuracy level that there are not, or that do

@@ -136,7 +136,9 @@ namespace detail {
   std::set<std::size_t> first;
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {
     const node& n = m.nodes[i];
-    if (std::none_of(n.inputs.begin(), n.inputs.end(),
+    std::set<std::string> used = captured_values(n);
+    used.insert(n.inputs.begin(), n.inputs.end());
+    if (std::none_of(used.begin(), used.end(),
                      [&](const std::string& name) { return reached.count(name) != 0; })) {
       continue;
     }

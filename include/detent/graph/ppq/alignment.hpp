@@ -218,6 +218,9 @@ struct alignment_pass {
       return false;
     }
     for (const std::size_t user : l.consumers(value)) {
+      if (captured_values(g.network.nodes[user]).count(value) != 0) {
+        return false;
+      }
       for (std::size_t slot = 0; slot < g.network.nodes[user].inputs.size(); ++slot) {
         if (g.network.nodes[user].inputs[slot] == value &&
             !(slot < g.operators[user].inputs.size() && follows(g.operators[user].inputs[slot]))) {

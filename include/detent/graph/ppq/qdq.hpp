@@ -63,13 +63,16 @@ class qdq_writer {
 
   qdq_model run() {
     model& m = out_.network;
-    reserve_names();
+    taken_ = value_names(g_.network);
     find_pairs();
     m.nodes.clear();
     for (std::size_t i = 0; i < g_.network.nodes.size(); ++i) {
       node n = g_.network.nodes[i];
       for (std::size_t slot = 0; slot < n.inputs.size(); ++slot) {
         n.inputs[slot] = input_of(i, slot);
+      }
+      for (const std::string& value : captured_values(n)) {
+        graph::detail::replace_captured(n, value, stored_name(value));
       }
       for (std::string& output : n.outputs) {
         const auto renamed = out_.computed.find(output);
@@ -111,17 +114,6 @@ class qdq_writer {
 
   // -------------------------------------------------------------------------------- preparation
 
-  void reserve_names() {
-    for (const node& n : g_.network.nodes) {
-      taken_.insert(n.outputs.begin(), n.outputs.end());
-    }
-    for (const value_info& v : g_.network.inputs) {
-      taken_.insert(v.name);
-    }
-    for (const auto& [name, t] : g_.network.initializers) {
-      taken_.insert(name);
-    }
-  }
   std::string fresh(const std::string& wish) {
     std::string name = wish;
     for (int i = 2; !taken_.insert(name).second; ++i) {
@@ -183,11 +175,8 @@ class qdq_writer {
       }
       return value;
     }
-    const auto made = out_.quantized.find(value);
     const auto maker = makers_.find(value);
-    const std::string computed = computed_name(value);
-    const std::string base =
-        maker != makers_.end() && made != out_.quantized.end() ? made->second : computed;
+    const std::string base = stored_name(value);
     if (id == no_config || g_.configs.parameters(id).empty()) {
       return base;
     }
@@ -212,6 +201,13 @@ class qdq_writer {
   [[nodiscard]] std::string computed_name(const std::string& value) const {
     const auto renamed = out_.computed.find(value);
     return renamed == out_.computed.end() ? value : renamed->second;
+  }
+
+  /// The value behind the pair of what makes it, if there is one.
+  [[nodiscard]] std::string stored_name(const std::string& value) const {
+    const auto made = out_.quantized.find(value);
+    return makers_.count(value) != 0 && made != out_.quantized.end() ? made->second
+                                                                     : computed_name(value);
   }
 
   void add_maker_pair(const std::string& value) {

@@ -186,10 +186,13 @@ class graph_quantizer {
   void find_shape_values() {
     for (const node& n : g_.network.nodes) {
       bool of_shapes = true;
-      for (const std::string& in : n.inputs) {
+      const auto look_at = [&](const std::string& in) {
         of_shapes = of_shapes && (in.empty() || shape_values_.count(in) != 0 ||
                                   g_.network.initializer(in) != nullptr);
-      }
+      };
+      std::for_each(n.inputs.begin(), n.inputs.end(), look_at);
+      const std::set<std::string> captured = captured_values(n);
+      std::for_each(captured.begin(), captured.end(), look_at);
       if (of_shapes || n.is("Shape") || n.is("Size")) {
         shape_values_.insert(n.outputs.begin(), n.outputs.end());
       }
