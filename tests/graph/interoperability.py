@@ -473,6 +473,58 @@ def operators(tool, table, options):
           + ", ".join(f"{op} {n}" for op, n in refused.most_common()))
     for entry in result["cases"]:
         table.fail(f"{labels[entry['folder']]}: {entry['result']}: {entry['reason']}")
+    control_flow(tool, table)
+
+
+def control_flow_model():
+    """Layers around an If and a Loop, whose sub-graphs have layers, too, and capture activations and weights."""
+    helper, quarters = onnx.helper, operator_cases.quarters
+    value = lambda name, type=onnx.TensorProto.FLOAT, shape=None: helper.make_tensor_value_info(name, type, shape)
+    node = helper.make_node
+    smooth = helper.make_graph([node("AveragePool", ["a"], ["t"], kernel_shape=[3, 3], pads=[1, 1, 1, 1])], "smooth", [],
+                               [value("t")])
+    mixed = helper.make_graph([node("Conv", ["a", "w2"], ["b"]), node("Add", ["b", "a"], ["e"])], "mixed", [], [value("e")])
+    step = helper.make_graph(
+        [node("MatMul", ["v", "inner"], ["p"]), node("Add", ["p", "f"], ["q"]), node("Tanh", ["q"], ["v2"]),
+         node("Identity", ["go"], ["go2"])],
+        "step", [value("i", onnx.TensorProto.INT64, []), value("go", onnx.TensorProto.BOOL, []), value("v")],
+        [value("go2", onnx.TensorProto.BOOL, []), value("v2")],
+        [numpy_helper.from_array(quarters(241, 24, 24) / 32, "inner")])
+    nodes = [node("Conv", ["x", "w1", "b1"], ["c"], pads=[1, 1, 1, 1]), node("Relu", ["c"], ["a"]),
+             node("ReduceMean", ["x"], ["mean"], keepdims=0), node("Greater", ["mean", "zero"], ["bright"]),
+             node("If", ["bright"], ["chosen"], then_branch=smooth, else_branch=mixed),
+             node("Conv", ["chosen", "w2"], ["d"], strides=[2, 2]), node("Flatten", ["d"], ["flat"]),
+             node("MatMul", ["flat", "w3"], ["f"]), node("Loop", ["trips", "", "f"], ["looped"], body=step),
+             node("MatMul", ["looped", "w4"], ["y"])]
+    constants = {"w1": quarters(242, 8, 3, 3, 3) / 16, "b1": quarters(243, 8) / 16, "w2": quarters(244, 8, 8, 1, 1) / 16,
+                 "w3": quarters(245, 128, 24) / 16, "w4": quarters(246, 24, 10) / 4, "zero": np.array(0, np.float32),
+                 "trips": np.array(3, np.int64)}
+    graph = helper.make_graph(nodes, "control_flow", [value("x", shape=[1, 3, 8, 8])], [value("y", shape=[1, 10])],
+                              [numpy_helper.from_array(v, k) for k, v in constants.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def control_flow(tool, table):
+    """A model with sub-graphs: float, and quantized by us in every form."""
+    model = tool.folder / "control_flow.onnx"
+    onnx.save(control_flow_model(), str(model))
+    feeds = {"x": smooth_images(240, 48, 3, 8, 8, -1.0, 1.0)}
+    assert 8 < (feeds["x"].mean((1, 2, 3)) > 0).sum() < 40  # both branches
+    exact = run_ort(model, feeds)
+    table.compare_float("control flow", tool.run(model, feeds), exact, 1e-5)
+    files = [a for text in tool.save("calibration", feeds) for a in ("--calib", text)]
+    written = {"QuantizeLinear", "QLinearConv", "ConvInteger", "MatMulNBits"}
+    for form, activations in [*FORMS, ("matmulnbits", None)]:
+        label = f"control flow {form} {activations or ''}".strip()
+        path = tool.folder / (label.replace(" ", "_") + ".onnx")
+        arguments = ["--activations", activations] if activations else ["--bits", 8, "--block-size", 16]
+        tool("quantize", model, "-o", path, "--format", form, *arguments, *(files if activations else ()))
+        if written.isdisjoint(n.op_type for n in onnx.load(str(path)).graph.node):
+            table.fail(f"{label}: nothing is quantized")
+        own = tool.run(path, feeds)
+        table.compare_float(label + ", float", own, exact, 0.1)
+        if has_vnni():
+            table.compare_quantized(label, path, own, run_ort(path, feeds), {})
 
 
 def conformance(tool, table, options):

@@ -669,12 +669,112 @@ class Cases:
                    {"t": quarters(186, 3, 4, 2, 2), "p": quarters(187, 4), "q": quarters(188, 4), "r": quarters(189, 4),
                     "s": f32(1, 4, 0.25, 16)})
 
+    # -------------------------------------------------------------------------------- sub-graphs
+
+    def control_flow(self):
+        node = helper.make_node
+
+        def body(nodes, outputs, inputs=(), constants=None):
+            """Of (name, type) lists; a third entry is a shape."""
+            values = lambda listed: [helper.make_tensor_value_info(*v, *[None] * (3 - len(v))) for v in listed]
+            return helper.make_graph(nodes, "body", values(inputs), values(outputs),
+                                     [numpy_helper.from_array(v, k) for k, v in (constants or {}).items()])
+
+        real, whole, flag = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+        x, k = quarters(220, 2, 3), quarters(221, 3)
+        conditions = (np.array(True), np.array(False), np.array([True]), np.array([[False]]))
+
+        # If: captured values and constants, constants of its own, two outputs, shapes that differ, nesting.
+        yes = body([node("Mul", ["x", "own"], ["t"]), node("Add", ["t", "k"], ["u"])], [("t", real), ("u", real)],
+                   constants={"own": quarters(222, 2, 1)})
+        no = body([node("Sub", ["x", "k"], ["e"]), node("ReduceMax" if self.opset >= 11 else "Neg", ["x"], ["m"])],
+                  [("e", real), ("m", real)])  # one shape before 11
+        deep = body([node("If", ["q"], ["f", "g"], then_branch=no, else_branch=body(
+            [node("Neg", ["k" if self.opset >= 11 else "x"], ["h"]), node("Abs", ["x"], ["i"])], [("h", real), ("i", real)]))],
+            [("f", real), ("g", real)])
+        for c in conditions:
+            self.chain(f"If {c.tolist()}", [("If", ["c"], ["y", "z"], {"then_branch": yes, "else_branch": no})],
+                       {"c": c, "x": x}, {"k": k}, ("y", "z"))
+            for q in conditions[:2]:
+                self.chain(f"If {c.tolist()} in If {q.tolist()}",
+                           [("If", ["c"], ["y", "z"], {"then_branch": yes, "else_branch": deep})],
+                           {"c": c, "q": q, "x": x, "k": k}, {}, ("y", "z"))
+            self.chain(f"If {c.tolist()} constant", [("If", ["c"], ["y", "z"], {"then_branch": yes, "else_branch": no})],
+                       {"x": x}, {"c": c, "k": k}, ("y", "z"))
+
+        # What it captures, and what takes its result, works in another order of elements.
+        image, w = quarters(223, 1, 3, 6, 6, low=-4, high=4), quarters(224, 5, 3, 3, 3, low=-4, high=4)
+        w2 = quarters(225, 4, 5, 1, 1, low=-4, high=4)
+        images = [body([node("Relu", ["a"], ["t"])], [("t", real)]),
+                  body([node("Conv", ["a", "w3"], ["e"])], [("e", real)], constants={"w3": quarters(226, 5, 5, 1, 1) / 4})]
+        for c in conditions[:2]:
+            self.chain(f"Conv, If {c.tolist()}, Conv",
+                       [("Conv", ["x", "w"], ["a"], {"pads": [1, 1, 1, 1]}),
+                        ("If", ["c"], ["b"], {"then_branch": images[0], "else_branch": images[1]}),
+                        ("Conv", ["b", "w2"], ["y"], {}), ("Relu", ["a"], ["z"], {})],
+                       {"x": image, "c": c}, {"w": w, "w2": w2}, ("y", "z"))
+
+        # Loop: v = v / 2 + k + x for as long as the sum of v is below a limit; each iteration returns two values.
+        state = [("n", whole, []), ("go", flag, []), ("v", real)]
+        steps = [node("Mul", ["v", "half"], ["h"]), node("Add", ["h", "k"], ["hk"]), node("Add", ["hk", "x"], ["v2"]),
+                 node("Cast", ["n"], ["r"], to=real), node("Less", ["r", "limit"], ["go2"]),
+                 node("Mul", ["v2", "r"], ["s"]), node("Identity", ["n"], ["m"])]
+        repeat = body(steps, [("go2", flag, []), ("v2", real), ("s", real, [2, 3]), ("m", whole, [])], state)
+        constants = {"k": k, "half": np.array(0.5, np.float32), "limit": np.array(2.5, np.float32)}
+        for trips in (None, 0, 1, 3, 7, -2):
+            for go in (None, True, False):
+                inputs = {"x": x, "v0": quarters(227, 2, 3)}
+                inputs |= {} if trips is None else {"trips": np.array(trips, np.int64)}
+                inputs |= {} if go is None else {"go0": np.array(go)}
+                self.chain(f"Loop {trips} {go}", [("Loop", ["" if trips is None else "trips", "" if go is None else "go0",
+                                                            "v0"], ["y", "z", "m"], {"body": repeat})],
+                           inputs, constants, ("y", "z", "m"))
+
+        # A carried value that grows, and one that is passed on.
+        grows = body([node("Concat", ["v", "x"], ["v2"], axis=0), node("Identity", ["go"], ["go2"]),
+                      node("Identity", ["p"], ["p2"])],
+                     [("go2", flag, []), ("v2", real), ("p2", real)], [*state, ("p", real)])
+        self.chain("Loop, growing", [("Loop", ["trips", "", "x", "x"], ["y", "z"], {"body": grows})],
+                   {"trips": np.array(4, np.int64), "x": x}, {}, ("y", "z"))
+
+        # Loop in If in Loop; names of the innermost are those of what is around both.
+        innermost = body([node("Add", ["acc", "x"], ["t1"]), node("Mul", ["t1", "half"], ["acc2"]),
+                          node("Identity", ["go1"], ["go12"])],
+                         [("go12", flag, []), ("acc2", real)], [("j", whole, []), ("go1", flag, []), ("acc", real)])
+        even = body([node("Loop", ["n", "", "v"], ["looped"], body=innermost)], [("looped", real)])
+        odd = body([node("Sub", ["v", "k"], ["less"])], [("less", real)])
+        outer = body([node("Cast", ["n"], ["r"], to=real), node("Less", ["r", "limit"], ["low"]),
+                      node("If", ["low"], ["v2"], then_branch=even, else_branch=odd), node("Identity", ["go"], ["go2"])],
+                     [("go2", flag, []), ("v2", real)], state)
+        for trips in (0, 2, 5):
+            self.chain(f"Loop in If in Loop {trips}", [("Loop", ["trips", "", "x"], ["y"], {"body": outer})],
+                       {"trips": np.array(trips, np.int64), "x": x}, constants)
+
+        # Scan, of opset 9 on.
+        if self.opset >= 9:
+            sequence, other = quarters(228, 4, 2, 3), quarters(229, 2, 4)
+            part = body([node("Mul", ["state", "half"], ["sh"]), node("Add", ["sh", "part"], ["state2"]),
+                         node("Mul", ["state2", "k"], ["out"]), node("Identity", ["second"], ["same"])],
+                        [("state2", real), ("out", real), ("same", real)],
+                        [("state", real), ("part", real), ("second", real)])
+            for directions, axes, in_axes in itertools.product(((0, 0), (1, 0), (0, 1)), ((0, 0), (1, 1), (-1, 0)),
+                                                               ((0, 1), (-3, -1))):
+                self.chain(f"Scan {directions} {axes} {in_axes}",
+                           [("Scan", ["start", "sequence", "other"], ["y", "z", "s"],
+                             {"body": part, "num_scan_inputs": 2, "scan_input_axes": in_axes,
+                              "scan_input_directions": directions, "scan_output_axes": axes,
+                              "scan_output_directions": directions[::-1]})],
+                           {"start": x, "sequence": sequence, "other": other}, constants, ("y", "z", "s"))
+            self.chain("Scan", [("Scan", ["start", "sequence", "other"], ["y", "z", "s"],
+                                 {"body": part, "num_scan_inputs": 2})],
+                       {"start": x, "sequence": sequence, "other": quarters(230, 4, 2)}, constants, ("y", "z", "s"))
+
 
 def all_cases():
     for opset in OPSETS:
         cases = Cases(opset)
         for family in (cases.convolution, cases.transposed_convolution, cases.pools, cases.products, cases.arithmetic,
                        cases.functions, cases.normalization, cases.reductions, cases.shapes, cases.indexing,
-                       cases.resizing, cases.quantized, cases.contributed, cases.chains):
+                       cases.resizing, cases.quantized, cases.contributed, cases.chains, cases.control_flow):
             family()
         yield from cases.all

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <protozero/pbf_writer.hpp>
 
 #include <detent/graph/dynamic_quantization.hpp>
 #include <detent/graph/equalization.hpp>
@@ -23,6 +24,11 @@
 #include <detent/graph/onnx.hpp>
 #include <detent/graph/opset.hpp>
 #include <detent/graph/optimize.hpp>
+#include <detent/graph/ppq/pass.hpp>
+#include <detent/graph/ppq/pipeline.hpp>
+#include <detent/graph/ppq/platform.hpp>
+#include <detent/graph/ppq/qdq.hpp>
+#include <detent/graph/ppq/quantized_graph.hpp>
 #include <detent/graph/static_quantization.hpp>
 #include <detent/graph/weight_only.hpp>
 
@@ -324,6 +330,30 @@ TEST_CASE("sub-graphs: names that do not fit together") {
   model m = branching(one("Abs", {"a"}, "t"), fine);
   m.nodes.push_back(make_node("Relu", {"y"}, {"a"}));
   check({"cycle"}, m);
+}
+
+TEST_CASE("sub-graphs: an attribute that says it is a graph and has none") {
+  const auto message = [](const auto& fill) {
+    std::string bytes;
+    protozero::pbf_writer writer(bytes);
+    fill(writer);
+    return bytes;
+  };
+  const std::string attribute_bytes = message([](protozero::pbf_writer& w) {
+    w.add_string(1, "then_branch");
+    w.add_int32(20, 5);  // GRAPH
+  });
+  const std::string node_bytes = message([&](protozero::pbf_writer& w) {
+    w.add_string(2, "y");
+    w.add_string(4, "If");
+    w.add_message(5, attribute_bytes);
+  });
+  const std::string bytes = message([&](protozero::pbf_writer& w) {
+    w.add_int64(1, 8);
+    w.add_message(7, message([&](protozero::pbf_writer& g) { g.add_message(1, node_bytes); }));
+  });
+  check_graph_error(error_kind::bad_file, {"'then_branch'", "has none"},
+                    [&] { static_cast<void>(graph::parse_onnx(bytes, ".")); });
 }
 
 TEST_CASE("sub-graphs: how deep they may stand in each other") {
@@ -633,13 +663,11 @@ TEST_CASE("sub-graphs: what is wrong is named, with the node in the sub-graph") 
              [&](model& loop) {
                in_body(loop, [](graph_body& body) {
                  body.nodes = {
-                     make_node("Unsqueeze", {"v", "axes"}, {"row"}),
-                     make_node("Reshape", {"v", "axes_of_row"}, {"flat"}),
+                     make_node("Reshape", {"v", "as_row"}, {"flat"}),
                      make_node("Concat", {"flat", "flat"}, {"next"}, {{"axis", number(0)}}),
                      make_node("Identity", {"goes"}, {"small"}),
                      make_node("Identity", {"next"}, {"seen"})};
-                 body.nodes.erase(body.nodes.begin());
-                 body.initializers["axes_of_row"] =
+                 body.initializers["as_row"] =
                      test::make_tensor<std::int64_t>(element_type::s64, {1}, {-1});
                });
              });
@@ -864,6 +892,22 @@ TEST_CASE("sub-graphs: removing an Identity renames what they capture") {
   CHECK(m.nodes.size() == 3);
   check_floats(run(m, inputs)[0], {2, 2}, {10, 20, 30, 40});
 
+  // An Identity that makes an output of the model: its input takes over the name.
+  model_builder b;
+  b.input("condition", {}, element_type::boolean);
+  b.input("x", {2, 2});
+  const std::string absolute = b.add("Abs", {"x"});
+  const std::string result = b.add("Identity", {absolute});
+  b.get().nodes.push_back(
+      if_node("condition", one("Neg", {absolute}, "n"), one("Exp", {"x"}, "f"), {"y"}));
+  b.output(result);
+  b.output("y");
+  model renamed = b.get();
+  graph::remove_no_ops(renamed);
+  CHECK(renamed.nodes.size() == 2);
+  CHECK(graph::captured_values(renamed.nodes[1]) == names{result, "x"});
+  check_floats(run(renamed, inputs)[1], {2, 2}, {-1, -2, -3, -4});
+
   // New names are none that a sub-graph has.
   CHECK(graph::unused_name(m, "t") == "t_1");
 }
@@ -1016,6 +1060,15 @@ TEST_CASE("sub-graphs: static quantization around them") {
   // What is written is read and runs the same.
   const model again = graph::parse_onnx(graph::to_onnx(q), ".");
   check_close(q, again, samples, 1e-12);
+  // An output of the model has its name behind the pair, and that is what the loop captures.
+  CHECK(graph::captured_values(body_of(q, "last", "body")).count(m.outputs[0].name) == 1);
+  model with_hidden = m;
+  with_hidden.outputs.push_back(declared("Relu_1_out"));
+  const model more = graph::quantize_static(with_hidden, test::samples_source(samples));
+  CHECK(graph::captured_values(body_of(more, "chosen")).count("Relu_1_out") == 1);
+  CHECK(more.nodes[graph::links(more).producer("Relu_1_out")].op_type == "DequantizeLinear");
+  check_close(with_hidden, more, samples, 1e-3);
+  check_close(with_hidden, graph::for_execution(more), samples, 1e-3);
   // The layer whose result they capture still runs on integers.
   const model lowered = graph::for_execution(q);
   CHECK(count_of(lowered, "QLinearGemm") == 2);
@@ -1045,4 +1098,22 @@ TEST_CASE("sub-graphs: dynamic and weight-only quantization around them") {
     check_close(m, few, samples, 1e-3);
     check_close(m, graph::parse_onnx(graph::to_onnx(few), "."), samples, 1e-3);
   }
+}
+
+TEST_CASE("sub-graphs: PPQ's system around them") {
+  test::random_source r(33);
+  INFO("seed ", r.seed());
+  model m = network(r);
+  m.outputs.push_back(declared("Relu_1_out"));
+  const std::vector<test::sample> samples = network_samples(r, 8);
+  graph::ppq::quantized_graph g =
+      graph::ppq::make_quantized_graph(m, graph::ppq::find_platform("onnxruntime"));
+  graph::ppq::pass_context context{test::samples_source(samples), {}};
+  graph::ppq::run_pipeline(g, graph::ppq::default_pipeline(), context);
+  const model q = graph::ppq::to_qdq(g);
+  check_float_bodies(q);
+  CHECK(count_of(q, "QuantizeLinear") >= 2);
+  CHECK(q.initializers.count("w1") == 1);
+  check_close(m, q, samples, 2e-3);
+  check_close(m, graph::for_execution(graph::parse_onnx(graph::to_onnx(q), ".")), samples, 2e-3);
 }
