@@ -33,7 +33,7 @@ enum class alignment_method : std::uint8_t {
 };
 
 /// PPQ's QuantAlignmentPass, after calibration. Constants keep their own parameters, and so does
-/// what has another scheme than the tensor that it would be aligned with.
+/// what has another scheme than the tensor that it would be aligned with; DYNAMIC ones have none.
 ///
 ///   to_large   range = smallest scale * (qmin - zero_point) .. largest scale * (qmax - zero_point)
 ///              of all inputs, and parameters of it by the rule of PPQ with parity, else by the
@@ -114,7 +114,8 @@ struct alignment_pass {
       const config_id source = g.configs.source(id);
       const tensor_quantization_config& c = g.configs[source];
       if (c.state() == quantization_state::activated && !c.policy.is_per_channel() &&
-          !g.is_parameter(source) && (found.empty() || same_scheme(g, source, found[0])) &&
+          !g.configs.is_dynamic(source) && !g.is_parameter(source) &&
+          (found.empty() || same_scheme(g, source, found[0])) &&
           std::find(found.begin(), found.end(), source) == found.end()) {
         found.push_back(source);
       }
@@ -237,7 +238,8 @@ struct alignment_pass {
       const config_id maker = g.producer_config(l, g.network.nodes[i].inputs[slot]);
       if (id == no_config || maker == no_config ||
           g.configs.source(maker) == g.configs.source(id) ||
-          g.configs[maker].state() != quantization_state::activated || !same_scheme(g, id, maker)) {
+          g.configs[maker].state() != quantization_state::activated ||
+          g.configs.is_dynamic(maker) || !same_scheme(g, id, maker)) {
         continue;
       }
       bool alone = true;  // nobody else relies on what it quantizes

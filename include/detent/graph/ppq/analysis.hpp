@@ -231,19 +231,66 @@ class value_recorder {
   return measured;
 }
 
+namespace detail {
+
+/// Of a network whose results are known: the mean error of the float ones of another one.
+class result_comparison {
+ public:
+  /// Runs the float network on the samples, and keeps them.
+  result_comparison(const model& float_model, std::vector<run_inputs> inputs,
+                    const analysis_options& options)
+      : options_(options), inputs_(std::move(inputs)) {
+    value_recorder float_run(float_model, options_.executor);
+    for (const run_inputs& sample : inputs_) {
+      static_cast<void>(float_run.run(sample, {}));
+      expected_.push_back(std::move(float_run.results));
+    }
+  }
+
+  /// Throws invalid_argument, with `what`, if there is nothing to compare.
+  [[nodiscard]] double mean_error(model quantized, const char* what) const {
+    value_recorder quantized_run(simulation(std::move(quantized)), options_.executor);
+    double sum = 0.0;
+    std::size_t count = 0;
+    for (std::size_t s = 0; s < inputs_.size(); ++s) {
+      static_cast<void>(quantized_run.run(inputs_[s], {}));
+      for (std::size_t k = 0; k < expected_[s].size(); ++k) {
+        if (is_comparable(quantized_run.results[k], expected_[s][k])) {
+          sum += measure_error(quantized_run.results[k], expected_[s][k], options_.method);
+          ++count;
+        }
+      }
+    }
+    require(count > 0, error_kind::invalid_argument, what, ": the network has no float results");
+    return sum / static_cast<double>(count);
+  }
+
+ private:
+  analysis_options options_;
+  std::vector<run_inputs> inputs_;
+  std::vector<std::vector<tensor>> expected_;
+};
+
+}  // namespace detail
+
+/// The whole network quantized: the mean error of its float results. Throws as
+/// graphwise_error_analysis(), and invalid_argument if it has none.
+[[nodiscard]] inline double output_error(const quantized_graph& g,
+                                         const calibration_source& samples,
+                                         const analysis_options& options = {}) {
+  const detail::result_comparison results(g.float_model,
+                                          detail::take_samples(samples, options.steps), options);
+  return results.mean_error(to_qdq(g), "output_error");
+}
+
 /// One layer at a time quantized, with what quantizes its inputs and output, everything else in
 /// float: the mean error of the float results of the network. In the order of the network; the same
 /// errors as graphwise_error_analysis().
 [[nodiscard]] inline std::vector<operator_error> layerwise_error_analysis(
     const quantized_graph& g, const calibration_source& samples,
     const analysis_options& options = {}) {
-  const std::vector<detail::run_inputs> inputs = detail::take_samples(samples, options.steps);
-  detail::value_recorder float_run(g.float_model, options.executor);
-  std::vector<std::vector<tensor>> expected;
-  for (const detail::run_inputs& sample : inputs) {
-    static_cast<void>(float_run.run(sample, {}));
-    expected.push_back(std::move(float_run.results));
-  }
+  const detail::result_comparison results(g.float_model,
+                                          detail::take_samples(samples, options.steps), options);
   std::vector<operator_error> errors;
   for (const std::size_t i : detail::quantized_layers(g)) {
     std::set<config_id> kept;
@@ -257,22 +304,8 @@ class value_recorder {
         one.configs.dequantize(id);
       }
     });
-    detail::value_recorder quantized_run(detail::simulation(to_qdq(one)), options.executor);
-    operator_error e{g.network.nodes[i].label(), g.network.nodes[i].outputs[0], 0.0};
-    std::size_t count = 0;
-    for (std::size_t s = 0; s < inputs.size(); ++s) {
-      static_cast<void>(quantized_run.run(inputs[s], {}));
-      for (std::size_t k = 0; k < expected[s].size(); ++k) {
-        if (detail::is_comparable(quantized_run.results[k], expected[s][k])) {
-          e.error += measure_error(quantized_run.results[k], expected[s][k], options.method);
-          ++count;
-        }
-      }
-    }
-    detail::require(count > 0, error_kind::invalid_argument,
-                    "layerwise_error_analysis: the network has no float results");
-    e.error /= static_cast<double>(count);
-    errors.push_back(std::move(e));
+    errors.push_back({g.network.nodes[i].label(), g.network.nodes[i].outputs[0],
+                      results.mean_error(to_qdq(one), "layerwise_error_analysis")});
   }
   return errors;
 }

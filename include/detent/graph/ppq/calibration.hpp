@@ -96,13 +96,14 @@ namespace detail {
 /// is INITIAL to its observer, all of them together; and makes the configurations ACTIVATED. Where
 /// an observer wants a second phase, the same runs are made once more for all that do.
 ///
-///   method    replaces the observer of every activation; any name of the registry, those that
-///   users
-///             registered among them, in capital or small letters. Empty: each keeps its own.
+///   method    replaces the observer of every activation; any name of the registry, those of users
+///             among them, in capital or small letters. Empty: each keeps its own.
 ///             "isotone" is for what classifiers rank (what Softmax takes or makes, rows along its
 ///             axis; results of rank 2); other activations get "minmax" with it.
 ///   override  ACTIVATED activations that are their own root go back to INITIAL before
 ///   parity    see ppq_parity
+///
+/// Those with policy DYNAMIC become ACTIVATED without being observed.
 ///
 /// Differs from PPQ: exactly calib_steps runs (PPQ may pass the limit by the rest of an epoch),
 /// constants are float while activations are observed, second phases are given to every observer
@@ -128,6 +129,10 @@ struct runtime_calibration_pass {
     std::size_t phases = 1;
     g.for_each_config([&](config_id id) {
       if (configs[id].state() != quantization_state::initial || g.is_parameter(id)) {
+        return;
+      }
+      if (configs[id].policy.has(quantization_property::dynamic)) {
+        configs.transition(id, quantization_state::activated);
         return;
       }
       by_variable[configs[id].variable].push_back(targets.size());

@@ -131,8 +131,9 @@ class quantization_configs {
   // ------------------------------------------------------------------------------------- states
 
   /// Brings a configuration to another state. Throws as the table of transitions says, naming both
-  /// states; ACTIVATED and PASSIVE ask for parameters, OVERLAPPED for a root (dominated_by()), to
-  /// leave that for a master (master_by()), and what leaves FP32 goes back to what it was.
+  /// states; ACTIVATED and PASSIVE ask for parameters (has_parameters()), OVERLAPPED for a root
+  /// (dominated_by()), to leave that for a master (master_by()), and what leaves FP32 goes back to
+  /// what it was.
   void transition(config_id id, quantization_state to) {
     if (to == quantization_state::fp32) {
       dequantize(id);
@@ -149,7 +150,7 @@ class quantization_configs {
     detail::require(to == c.state_ || c.state_ != quantization_state::overlapped,
                     error_kind::invalid_argument, c.name, ": from OVERLAPPED to ", ppq::name(to),
                     " without a master; master_by() gives it one");
-    detail::require(to == c.state_ || !ppq::is_active(to) || !parameters(id).empty(),
+    detail::require(to == c.state_ || !ppq::is_active(to) || has_parameters(id),
                     error_kind::invalid_argument, c.name, ": from ", ppq::name(c.state_), " to ",
                     ppq::name(to), " without a scale");
     detail::require(to != quantization_state::overlapped || is_dominated(id),
@@ -261,6 +262,15 @@ class quantization_configs {
     return (*this)[source(id)].own_;
   }
 
+  /// Whether the policy of source(id) is DYNAMIC: scale and zero point are found anew in each run.
+  [[nodiscard]] bool is_dynamic(config_id id) const {
+    return (*this)[source(id)].policy.has(quantization_property::dynamic);
+  }
+  /// Whether scale and zero point are known, or will be when the model runs.
+  [[nodiscard]] bool has_parameters(config_id id) const {
+    return is_dynamic(id) || !parameters(id).empty();
+  }
+
   /// Writes scale and zero point; the state stays. Illegal on dominated configurations, on those
   /// that have a master, in the states BAKED, OVERLAPPED and PASSIVE_BAKED, unless there is a zero
   /// point within the grid for each scale and scales are positive and finite, or with several
@@ -296,10 +306,12 @@ class quantization_configs {
   [[nodiscard]] bool is_active(config_id id) const { return ppq::is_active((*this)[id].state_); }
 
   /// Whether it is written into exported models: it has parameters, is active or baked (or, if
-  /// asked for, OVERLAPPED), and its visibility does not say otherwise.
+  /// asked for, OVERLAPPED), and its visibility does not say otherwise. A dynamic root has no
+  /// parameters to lend to those that it dominates.
   [[nodiscard]] bool is_exportable(config_id id, bool overlapped_too = false) const {
     const tensor_quantization_config& c = (*this)[id];
-    if (c.visibility == visibility_policy::internal || parameters(id).empty()) {
+    if (c.visibility == visibility_policy::internal || !has_parameters(id) ||
+        (is_dynamic(id) && is_dominated(id))) {
       return false;
     }
     return c.visibility == visibility_policy::force_export || is_active(id) ||

@@ -32,22 +32,12 @@ namespace ppq {
   return more || (moves_elements(n) && !n.is("Resize") && !n.is("Upsample"));
 }
 
-/// Operators that platforms compute together with the layer before them.
-[[nodiscard]] inline bool is_fused_activation(const node& n) {
-  static constexpr std::string_view names[] = {"Relu",     "Clip", "PRelu",       "LeakyRelu",
-                                               "Sigmoid",  "Tanh", "HardSigmoid", "HardSwish",
-                                               "Softplus", "Elu",  "Gelu"};
-  return n.domain.empty() &&
-         std::find(std::begin(names), std::end(names), n.op_type) != std::end(names);
-}
-
 /// PPQ's QuantizeFusionPass and QuantizeSimplifyPass, in this order:
 ///
 ///   fuse_activation   a layer whose only user is one activation: its output, and the activation's
 ///                     input, are dominated by the activation's output
-///   fuse_passive_op   the outputs of operators that only move elements are dominated by their
-///   input remove_useless    inputs are dominated by the output that makes their value, if both
-///   have the
+///   fuse_passive_op   the outputs of operators that only move elements are dominated by the input
+///   remove_useless    inputs are dominated by the output that makes their value, if both have the
 ///                     same scheme; of the users of a value that no configuration makes, later ones
 ///                     by the first one
 ///

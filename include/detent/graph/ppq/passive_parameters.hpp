@@ -29,8 +29,7 @@ namespace ppq {
 /// PPQ's PassiveParameterQuantizePass. Of what is PASSIVE_INIT or PASSIVE:
 ///
 ///   bias of Conv, ConvTranspose, Gemm   scale = input scale * weight scale in float, for each
-///   output
-///                                       channel; zero point 0
+///                                       output channel; zero point 0
 ///   bounds of Clip, value of Pad        the parameters of the operator's input, which becomes the
 ///                                       master
 ///
@@ -39,6 +38,9 @@ namespace ppq {
 /// fit_weight_scales: scales of weights that are not baked are raised where the bias would not fit
 /// its grid (of 32 bits: half of it, the rest is for the sums), and are chosen so that the bias has
 /// 2^20 steps where all weights of a channel are zero. PPQ does not; it lets such a bias saturate.
+///
+/// Where the input's policy is DYNAMIC, there is no scale to follow: such a configuration is
+/// switched off (FP32).
 ///
 /// Throws invalid_argument, naming the configuration, if the input or the weights of such an
 /// operator are not quantized, or if the bias holds a NaN or an infinity; unsupported if the input
@@ -59,7 +61,9 @@ struct passive_parameter_pass {
         if (state != quantization_state::passive_init && state != quantization_state::passive) {
           continue;
         }
-        if (detail::is_bound_slot(n, slot)) {
+        if (ids[0] != no_config && configs.is_dynamic(ids[0])) {
+          configs.dequantize(ids[slot]);
+        } else if (detail::is_bound_slot(n, slot)) {
           require_quantized(configs, ids[slot], ids[0]);
           configs.master_by(ids[slot], ids[0]);
         } else if (is_compute_operator(n) && slot == detail::bias_slot) {

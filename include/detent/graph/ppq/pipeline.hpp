@@ -9,6 +9,7 @@
 #ifndef DETENT_GRAPH_PPQ_PIPELINE_HPP
 #define DETENT_GRAPH_PPQ_PIPELINE_HPP
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,36 +17,69 @@
 #include <detent/graph/ir.hpp>
 #include <detent/graph/ppq/alignment.hpp>
 #include <detent/graph/ppq/baking.hpp>
+#include <detent/graph/ppq/bias_correction.hpp>
 #include <detent/graph/ppq/calibration.hpp>
+#include <detent/graph/ppq/equalization.hpp>
 #include <detent/graph/ppq/fusion.hpp>
 #include <detent/graph/ppq/pass.hpp>
 #include <detent/graph/ppq/passive_parameters.hpp>
 #include <detent/graph/ppq/platform.hpp>
 #include <detent/graph/ppq/qdq.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
+#include <detent/graph/ppq/quantizing_passes.hpp>
+#include <detent/graph/ppq/splitting.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
-/// The passes of default_pipeline(); each may be configured, and baking left out.
+/// The passes of default_pipeline(); each may be configured. Those that are optional run if they
+/// are given; PPQ's default settings have none of them.
 struct pipeline_options {
+  std::optional<layerwise_equalization_pass> equalization = {};
+  std::optional<weight_split_pass> weight_split = {};
+  std::optional<channel_split_pass> channel_split = {};
+  /// Without passes of its own, it quantizes with those below.
+  std::optional<ssd_equalization_pass> ssd_equalization = {};
   fusion_pass fusion = {};
   parameter_quantization_pass parameters = {};
   runtime_calibration_pass calibration = {};
   alignment_pass alignment = {};
   passive_parameter_pass passive_parameters = {};
+  std::optional<bias_correction_pass> bias_correction = {};
   bool bake = true;
 };
 
-/// "fusion", "parameter quantization", "runtime calibration", "alignment", "passive parameters"
-/// and, if asked for, "baking".
+/// In PPQ's order: of "layerwise equalization", "weight split", "channel split" and "ssd
+/// equalization" those that are asked for; "fusion", "parameter quantization", "runtime
+/// calibration", "alignment", "passive parameters"; if asked for, "bias correction" and "passive
+/// parameters" again, and "baking".
 [[nodiscard]] inline pipeline default_pipeline(const pipeline_options& options = {}) {
-  pipeline passes{{"fusion", options.fusion},
-                  {"parameter quantization", options.parameters},
-                  {"runtime calibration", options.calibration},
-                  {"alignment", options.alignment},
-                  {"passive parameters", options.passive_parameters}};
+  const pipeline quantizing =
+      quantizing_passes(options.fusion, options.parameters, options.calibration, options.alignment,
+                        options.passive_parameters);
+  pipeline passes;
+  if (options.equalization) {
+    passes.push_back({"layerwise equalization", *options.equalization});
+  }
+  if (options.weight_split) {
+    passes.push_back({"weight split", *options.weight_split});
+  }
+  if (options.channel_split) {
+    passes.push_back({"channel split", *options.channel_split});
+  }
+  if (options.ssd_equalization) {
+    ssd_equalization_pass ssd = *options.ssd_equalization;
+    if (ssd.quantizing.empty()) {
+      ssd.quantizing = quantizing;
+    }
+    passes.push_back({"ssd equalization", std::move(ssd)});
+  }
+  passes.insert(passes.end(), quantizing.begin(), quantizing.end());
+  if (options.bias_correction) {
+    passes.push_back({"bias correction", *options.bias_correction});
+    passes.push_back(quantizing.back());
+  }
   if (options.bake) {
     passes.push_back({"baking", parameter_baking_pass()});
   }

@@ -42,6 +42,15 @@ struct platform {
   return n.is("Conv") || n.is("ConvTranspose") || n.is("Gemm") || n.is("MatMul");
 }
 
+/// Operators that platforms compute together with the layer before them.
+[[nodiscard]] inline bool is_fused_activation(const node& n) {
+  static constexpr std::string_view names[] = {"Relu",     "Clip", "PRelu",       "LeakyRelu",
+                                               "Sigmoid",  "Tanh", "HardSigmoid", "HardSwish",
+                                               "Softplus", "Elu",  "Gelu"};
+  return n.domain.empty() &&
+         std::find(std::begin(names), std::end(names), n.op_type) != std::end(names);
+}
+
 namespace detail {
 
 inline std::vector<std::string> graph_operators() {

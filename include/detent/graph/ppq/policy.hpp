@@ -80,6 +80,10 @@ class quantization_policy {
     return quantization_policy((properties_ & ~quantization_property::per_channel) |
                                quantization_property::per_tensor);
   }
+  /// The same without DYNAMIC.
+  [[nodiscard]] constexpr quantization_policy fixed_range() const {
+    return quantization_policy(properties_ & ~quantization_property::dynamic);
+  }
   friend constexpr bool operator==(quantization_policy, quantization_policy) = default;
 
   /// "PER_TENSOR | LINEAR | SYMMETRICAL", for messages.

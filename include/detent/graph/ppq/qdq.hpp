@@ -94,18 +94,28 @@ class qdq_writer {
   }
 
  private:
-  /// What makes two pairs on a value the same.
-  using pair_key = std::tuple<std::string, std::vector<float>, std::vector<std::int32_t>,
-                              std::int32_t, std::int32_t, std::size_t, rounding_policy>;
+  /// What makes two pairs on a value the same. Dynamic ones have no scales, but a policy.
+  using pair_key =
+      std::tuple<std::string, std::vector<float>, std::vector<std::int32_t>, std::int32_t,
+                 std::int32_t, std::size_t, rounding_policy, std::uint32_t>;
 
   static constexpr std::size_t no_axis = static_cast<std::size_t>(-1);
 
   /// With `value` as it is called in quantized_graph::network.
   [[nodiscard]] pair_key key(const std::string& value, config_id id) const {
+    if (g_.configs.is_dynamic(id)) {
+      const quantizer_settings& s = dynamic_settings(id);
+      return {value,         {},      {},         s.levels.qmin,
+              s.levels.qmax, no_axis, s.rounding, s.policy.properties()};
+    }
     const tensor_parameters& p = g_.configs.parameters(id);
     const tensor_quantization_config& c = g_.configs[id];
     const std::size_t axis = p.scales.size() > 1 ? c.channel_axis.value_or(no_axis) : no_axis;
-    return {value, p.scales, p.zero_points, c.levels.qmin, c.levels.qmax, axis, c.rounding};
+    return {value, p.scales, p.zero_points, c.levels.qmin, c.levels.qmax, axis, c.rounding, 0};
+  }
+  /// Of the configuration that quantizes for a dynamic one.
+  [[nodiscard]] const quantizer_settings& dynamic_settings(config_id id) const {
+    return g_.configs[g_.configs.source(id)];
   }
 
   [[nodiscard]] bool is_written(config_id id) const {
@@ -146,7 +156,7 @@ class qdq_writer {
   [[nodiscard]] bool is_moved(std::size_t i, config_id output) const {
     const config_id input = g_.operators[i].is_quantized() ? g_.operators[i].inputs[0] : no_config;
     return options_.moved_values && output != no_config && input != no_config &&
-           is_passive_operator(g_.network.nodes[i]) &&
+           !g_.configs.is_dynamic(output) && is_passive_operator(g_.network.nodes[i]) &&
            g_.configs[output].state() == quantization_state::overlapped &&
            g_.configs.source(output) == g_.configs.source(input) &&
            g_.configs.is_active(g_.configs.source(output)) &&
@@ -177,7 +187,7 @@ class qdq_writer {
     }
     const auto maker = makers_.find(value);
     const std::string base = stored_name(value);
-    if (id == no_config || g_.configs.parameters(id).empty()) {
+    if (id == no_config || !g_.configs.has_parameters(id)) {
       return base;
     }
     const pair_key k = key(value, id);
@@ -275,6 +285,9 @@ class qdq_writer {
   /// Q and DQ behind `from`, for `value`; `result` is what comes out, and returned.
   std::string add_pair(const std::string& value, const std::string& from, config_id id,
                        const std::string& result) {
+    if (g_.configs.is_dynamic(id)) {
+      return add_dynamic_pair(value, from, id, result);
+    }
     const tensor_quantization_config& c = g_.configs[id];
     const std::optional<element_type> type = byte_type(c.levels);
     require(type.has_value(), error_kind::unsupported, c.name, ": grid ", c.levels.qmin, "..",
@@ -290,6 +303,51 @@ class qdq_writer {
     nodes.push_back(make_node("DequantizeLinear", value + "_DequantizeLinear",
                               {q, params[0], params[1]}, result));
     set_axis(nodes.back(), id);
+    pairs_[key(value, id)] = result;
+    return result;
+  }
+
+  /// The same with scale and zero point of the tensor that runs through.
+  std::string add_dynamic_pair(const std::string& value, const std::string& from, config_id id,
+                               const std::string& result) {
+    const quantizer_settings& s = dynamic_settings(id);
+    const bool symmetric = s.policy.is_symmetrical();
+    // Of other symmetric grids the largest value would round to a level beyond them.
+    const bool is_closed = s.levels == full_grid<std::int8_t> ||
+                           (s.levels.qmin == -s.levels.qmax && s.levels.qmax <= 127);
+    require(!s.policy.is_per_channel() && !s.policy.has(quantization_property::power_of_2) &&
+                (symmetric ? is_closed : s.levels == full_grid<std::uint8_t>),
+            error_kind::unsupported, g_.configs[id].name, ": policy ",
+            quantization_policy::describe(s.policy.properties()), " on ", s.levels.qmin, "..",
+            s.levels.qmax, " has no form in ONNX's operators");
+    const std::string q = fresh(value + "_quantized");
+    std::vector<std::string> inputs{q, fresh(value + "_scale")};
+    std::vector<node>& nodes = out_.network.nodes;
+    if (symmetric) {
+      const auto then = [&](const char* op, std::vector<std::string> of, std::string output) {
+        nodes.push_back(make_node(op, value + "_" + op, std::move(of), std::move(output)));
+        return nodes.back().outputs[0];
+      };
+      const float half_steps = static_cast<float>(s.levels.qmax - s.levels.qmin) / 2.0F;
+      const std::string magnitudes = then("Abs", {from}, fresh(value + "_magnitudes"));
+      const std::string largest = then("ReduceMax", {magnitudes}, fresh(value + "_largest"));
+      nodes.back().attributes["keepdims"] = attribute::of(std::int64_t{0});
+      const std::string divisor =
+          add_values<float>(value + "_half_steps", element_type::f32, {}, {half_steps});
+      const std::string quotient = then("Div", {largest, divisor}, fresh(value + "_quotient"));
+      const std::string least =
+          add_values<float>(value + "_least_scale", element_type::f32, {}, {1e-8F});
+      then("Max", {quotient, least}, inputs[1]);
+      inputs.push_back(add_bytes(value + "_zero_point", element_type::s8, {}, {0}));
+      then("QuantizeLinear", {from, inputs[1], inputs[2]}, q);
+    } else {
+      inputs.push_back(fresh(value + "_zero_point"));
+      nodes.push_back(
+          make_node("DynamicQuantizeLinear", value + "_DynamicQuantizeLinear", {from}, q));
+      nodes.back().outputs = inputs;
+    }
+    nodes.push_back(
+        make_node("DequantizeLinear", value + "_DequantizeLinear", std::move(inputs), result));
     pairs_[key(value, id)] = result;
     return result;
   }
@@ -341,6 +399,7 @@ class qdq_writer {
     }
     const tensor_quantization_config& c = g_.configs[id];
     const tensor_parameters& p = g_.configs.parameters(id);
+    require(!p.empty(), error_kind::unsupported, c.name, ": a constant with policy DYNAMIC");
     const std::optional<element_type> type = byte_type(c.levels);
     const bool no_zero_point = std::all_of(p.zero_points.begin(), p.zero_points.end(),
                                            [](std::int32_t z) { return z == 0; });
@@ -378,6 +437,9 @@ class qdq_writer {
 ///                configuration has other parameters. A Clip before where the grid is narrower than
 ///                int8 or uint8
 ///   constants    stored as integers (biases int32), dequantized
+///   DYNAMIC      asymmetric on 0..255: DynamicQuantizeLinear; symmetric on -128..127 or on -n..n:
+///                QuantizeLinear with scale = max(max |x| / ((qmax - qmin) / 2), 1e-8), computed in
+///                float by nodes before it
 ///
 /// Constants whose configuration is FP32 have the values they had before they were baked.
 ///
@@ -386,7 +448,8 @@ class qdq_writer {
 /// activations differ at ties; constants have the rule of their configuration.
 ///
 /// Throws unsupported, naming the configuration, for activations whose grid fits neither -128..127
-/// nor 0..255, constants of other grids with a zero point, and narrow grids with several scales.
+/// nor 0..255, constants of other grids with a zero point, narrow grids with several scales, and
+/// DYNAMIC policies with channels, powers of 2 or another grid.
 [[nodiscard]] inline qdq_model to_qdq_model(const quantized_graph& g,
                                             const qdq_options& options = {}) {
   return detail::qdq_writer(g, options).run();

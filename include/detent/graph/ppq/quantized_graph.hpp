@@ -22,6 +22,7 @@
 #include <detent/graph/opset.hpp>
 #include <detent/graph/optimize.hpp>
 #include <detent/graph/ppq/config.hpp>
+#include <detent/graph/ppq/dispatcher.hpp>
 #include <detent/graph/ppq/platform.hpp>
 #include <detent/graph/tensor.hpp>
 
@@ -38,12 +39,20 @@ struct operator_configs {
   [[nodiscard]] bool is_quantized() const noexcept { return !outputs.empty(); }
 };
 
+struct quantizer_options {
+  dispatch_scope scope = dispatch_scope::conservative;
+  /// Operators that stay float in any case.
+  std::function<bool(const node&)> keep_float = {};
+};
+
 /// A value. Passes may change the constants of `network` and the configurations; those that change
-/// its nodes keep `operators` parallel to them.
+/// its nodes keep `operators` parallel to them, or leave that to rewrite_network().
 struct quantized_graph {
   model network;
-  model float_model;  // `network` as it was in the beginning; what errors are measured against
+  /// `network` as it was when the configurations were made; what errors are measured against.
+  model float_model;
   platform target;
+  quantizer_options options;
   quantization_configs configs;
   std::vector<operator_configs> operators;
   /// What constants of `network` were before they were baked, by name: what they are while their
@@ -84,18 +93,6 @@ struct quantized_graph {
     const auto at = std::find(outputs.begin(), outputs.end(), value) - outputs.begin();
     return operators[i].outputs[static_cast<std::size_t>(at)];
   }
-};
-
-/// Which operators of a platform's list are quantized.
-enum class dispatch_scope : std::uint8_t {
-  conservative,  // layers, and what only takes results of quantized operators and constants
-  all_in,        // every one
-};
-
-struct quantizer_options {
-  dispatch_scope scope = dispatch_scope::conservative;
-  /// Operators that stay float in any case.
-  std::function<bool(const node&)> keep_float = {};
 };
 
 namespace detail {
@@ -157,6 +154,7 @@ class graph_quantizer {
       : options_(options) {
     g_.network = std::move(m);
     g_.target = target;
+    g_.options = options;
     known_ = infer_shapes(g_.network);
   }
 
@@ -229,7 +227,20 @@ class graph_quantizer {
       any = true;
       all_made = all_made && made_.count(value) != 0;
     }
-    return any && (all_made || is_compute_operator(n) || options_.scope == dispatch_scope::all_in);
+    return any && (is_compute_operator(n) || is_in_scope(n, all_made));
+  }
+
+  /// Of operators that are no layers; `all_made`: quantized operators make all that they take.
+  [[nodiscard]] bool is_in_scope(const node& n, bool all_made) const {
+    switch (options_.scope) {
+      case dispatch_scope::all_in:
+        return true;
+      case dispatch_scope::pointwise:
+        return all_made && is_pointwise_operator(n);
+      case dispatch_scope::conservative:
+        break;
+    }
+    return all_made;
   }
 
   void add_configs(std::size_t i) {
@@ -294,7 +305,7 @@ class graph_quantizer {
   config_id add_constant(const node& n, std::size_t slot) {
     quantizer_settings s = activation(n, "input", slot, n.inputs[slot]);
     s.observer = "minmax";
-    s.policy = s.policy.per_tensor();
+    s.policy = s.policy.per_tensor().fixed_range();
     s.channel_axis.reset();
     return g_.configs.add(std::move(s));
   }
@@ -366,6 +377,92 @@ class graph_quantizer {
   simplify(m);
   upgrade_opset(m);
   return detail::graph_quantizer(std::move(m), target, options).run();
+}
+
+/// Throws invalid_argument, naming the configuration and its state, unless all configurations are
+/// as make_quantized_graph() made them, but for their settings and for being switched on or off:
+/// what rewrites the float network comes before everything that quantizes it.
+inline void require_unquantized(const quantized_graph& g) {
+  const quantization_configs& configs = g.configs;
+  g.for_each_config([&](config_id id) {
+    const quantization_state state = configs[id].enabled_state();
+    const bool begins =
+        state == quantization_state::initial || state == quantization_state::passive_init;
+    detail::require(
+        begins && configs.master(id) == no_config && configs.parameters(id).empty(),
+        error_kind::invalid_argument, configs[id].name, " is ", name(state),
+        begins ? " and has a scale or a master" : "",
+        " already; passes that rewrite the float network come before fusion and calibration");
+  });
+}
+
+namespace detail {
+
+/// Where a node of one network is in another one: the node of the same operator that makes the same
+/// value, else the one of the same name.
+[[nodiscard]] inline std::size_t find_counterpart(const node& n, const model& other) {
+  std::size_t by_name = links::none;
+  for (std::size_t i = 0; i < other.nodes.size(); ++i) {
+    const node& candidate = other.nodes[i];
+    if (candidate.op_type != n.op_type || candidate.domain != n.domain ||
+        candidate.outputs.empty()) {
+      continue;
+    }
+    if (candidate.outputs[0] == n.outputs[0]) {
+      return i;
+    }
+    if (by_name == links::none && !n.name.empty() && candidate.name == n.name) {
+      by_name = i;
+    }
+  }
+  return by_name;
+}
+
+/// The settings of one configuration, and whether it is switched off, for another one.
+inline void keep_settings(const quantization_configs& from, config_id old_id,
+                          quantization_configs& to, config_id new_id) {
+  quantizer_settings kept = from[old_id];
+  quantizer_settings& made = to.settings(new_id);
+  kept.name = made.name;
+  kept.variable = made.variable;
+  made = std::move(kept);
+  if (from[old_id].state() == quantization_state::fp32) {
+    to.dequantize(new_id);
+  } else {
+    to.restore(new_id);
+  }
+}
+
+}  // namespace detail
+
+/// Gives a graph another float network that computes the same, and makes its configurations anew.
+/// Those of nodes that both networks have (the same operator, and the same first output or name)
+/// keep their settings, and stay switched off if they were. float_model becomes the new network:
+/// values between its operators may have another meaning than before. Throws as
+/// require_unquantized() and infer_shapes(); the graph is then as it was.
+inline void rewrite_network(quantized_graph& g, model rewritten) {
+  require_unquantized(g);
+  quantized_graph next = detail::graph_quantizer(std::move(rewritten), g.target, g.options).run();
+  for (std::size_t i = 0; i < g.operators.size(); ++i) {
+    const operator_configs& old_configs = g.operators[i];
+    const std::size_t at = old_configs.is_quantized()
+                               ? detail::find_counterpart(g.network.nodes[i], next.network)
+                               : links::none;
+    if (at == links::none) {
+      continue;
+    }
+    const operator_configs& new_configs = next.operators[at];
+    const auto keep = [&](const std::vector<config_id>& from, const std::vector<config_id>& to) {
+      for (std::size_t k = 0; k < from.size() && k < to.size(); ++k) {
+        if (from[k] != no_config && to[k] != no_config) {
+          detail::keep_settings(g.configs, from[k], next.configs, to[k]);
+        }
+      }
+    };
+    keep(old_configs.inputs, new_configs.inputs);
+    keep(old_configs.outputs, new_configs.outputs);
+  }
+  g = std::move(next);
 }
 
 }  // namespace ppq

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The pass that makes biases take up what quantization does to the means of channels.
+#ifndef DETENT_GRAPH_PPQ_BIAS_CORRECTION_HPP
+#define DETENT_GRAPH_PPQ_BIAS_CORRECTION_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/bias_correction.hpp>
+#include <detent/graph/ir.hpp>
+#include <detent/graph/linear_layer.hpp>
+#include <detent/graph/optimize.hpp>
+#include <detent/graph/ppq/analysis.hpp>
+#include <detent/graph/ppq/config.hpp>
+#include <detent/graph/ppq/pass.hpp>
+#include <detent/graph/ppq/platform.hpp>
+#include <detent/graph/ppq/qdq.hpp>
+#include <detent/graph/ppq/quantized_graph.hpp>
+#include <detent/graph/ppq/state.hpp>
+#include <detent/graph/tensor.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace ppq {
+
+/// What bias correction did to a block of layers.
+struct corrected_block {
+  std::vector<std::string> layers;  // labels of those whose bias was corrected
+  double loss_before = 0.0;
+  double loss_after = 0.0;  // with the corrections, whether they were kept or not
+  bool kept = false;
+};
+
+namespace detail {
+
+/// The part of a network that makes some of its values, which are its results.
+[[nodiscard]] inline model network_of(model m, const std::vector<std::string>& values) {
+  m.outputs.clear();
+  for (const std::string& value : values) {
+    m.outputs.push_back({value, element_type::f32, false, {}, {}});
+  }
+  remove_unused(m);
+  return m;
+}
+
+class block_bias_corrector {
+ public:
+  block_bias_corrector(quantized_graph& g, const executor_options& runner,
+                       std::vector<run_inputs> samples)
+      : g_(g), runner_(runner), samples_(std::move(samples)) {
+    for (const std::size_t i : quantized_layers(g_)) {
+      means_.emplace(g_.network.nodes[i].outputs[0], sums_of(g_.network.nodes[i]));
+    }
+    executor float_executor(g_.float_model, runner_);
+    for (const run_inputs& sample : samples_) {
+      static_cast<void>(
+          float_executor.run(sample, [&](const std::string& name, const tensor& value) {
+            const auto found = means_.find(name);
+            if (found != means_.end()) {
+              found->second.add(value);
+            }
+          }));
+    }
+  }
+
+  /// Corrects the layers of a block one by one, and takes that back if the loss has grown.
+  corrected_block correct(const std::vector<std::size_t>& layers, std::size_t end) {
+    corrected_block block;
+    const std::vector<std::string> values = values_leaving(layers.front(), end);
+    if (values.empty()) {
+      return block;
+    }
+    const result_comparison expected(network_of(g_.float_model, values), samples_,
+                                     {.method = error_method::mse, .executor = runner_});
+    block.loss_before = loss(values, expected);
+    const quantized_graph before = g_;
+    for (const std::size_t i : layers) {
+      if (const auto bias = correctable_bias(i)) {
+        correct_layer(i, *bias);
+        block.layers.push_back(g_.network.nodes[i].label());
+      }
+    }
+    block.loss_after = block.layers.empty() ? block.loss_before : loss(values, expected);
+    block.kept = block.loss_after <= block.loss_before;
+    if (!block.kept) {
+      g_ = before;
+    }
+    return block;
+  }
+
+ private:
+  /// The float values of nodes first .. end - 1 that others use.
+  [[nodiscard]] std::vector<std::string> values_leaving(std::size_t first, std::size_t end) const {
+    const links l(g_.network);
+    std::vector<std::string> values;
+    for (std::size_t i = first; i < end; ++i) {
+      for (std::size_t k = 0; k < g_.operators[i].outputs.size(); ++k) {
+        const std::string& value = g_.network.nodes[i].outputs[k];
+        const std::vector<std::size_t>& users = l.consumers(value);
+        const bool leaves =
+            g_.network.is_output(value) ||
+            std::any_of(users.begin(), users.end(), [&](std::size_t user) { return user >= end; });
+        if (leaves && g_.operators[i].outputs[k] != no_config) {
+          values.push_back(value);
+        }
+      }
+    }
+    return values;
+  }
+
+  /// The mean squared error of some values, over values and samples.
+  [[nodiscard]] double loss(const std::vector<std::string>& values,
+                            const result_comparison& expected) const {
+    qdq_model q = to_qdq_model(g_);
+    const std::map<std::string, std::string> names =
+        quantized_names(q, {values.begin(), values.end()});
+    std::vector<std::string> quantized_values;
+    for (const std::string& value : values) {
+      quantized_values.push_back(names.at(value));
+    }
+    return expected.mean_error(network_of(std::move(q.network), quantized_values),
+                               "bias_correction_pass");
+  }
+
+  /// The bias of a layer, if it is a constant with a value for each output channel.
+  [[nodiscard]] std::optional<tensor> correctable_bias(std::size_t i) const {
+    const node& n = g_.network.nodes[i];
+    const auto layer = linear_layer_of(g_.network, i);
+    const bool is_plain = layer && layer->bias.rank() == 1 &&
+                          layer->bias.count() == layer->outputs &&
+                          n.get_float("beta", 1.0F) == 1.0F;
+    return is_plain ? std::optional(layer->bias) : std::nullopt;
+  }
+
+  [[nodiscard]] static graph::detail::channel_sums sums_of(const node& layer) {
+    return graph::detail::channel_sums(layer.is("Conv") || layer.is("ConvTranspose"));
+  }
+
+  void correct_layer(std::size_t i, const tensor& bias) {
+    node& n = g_.network.nodes[i];
+    const std::string& value = n.outputs[0];
+    const qdq_model q = to_qdq_model(g_);
+    const auto computed = q.computed.find(value);
+    executor quantized_layer(
+        simulation(
+            network_of(q.network, {computed == q.computed.end() ? value : computed->second})),
+        runner_);
+    graph::detail::channel_sums sums = sums_of(n);
+    for (const run_inputs& sample : samples_) {
+      sums.add(quantized_layer.run(sample)[0]);
+    }
+    const std::vector<double> expected = means_.at(value).means();
+    const std::vector<double> found = sums.means();
+    tensor corrected = tensor::allocate(element_type::f32, bias.dims());
+    for (std::size_t c = 0; c < bias.count(); ++c) {
+      const double shift = expected[c] - found[c];
+      corrected.mutable_data<float>()[c] =
+          static_cast<float>(static_cast<double>(bias.data<float>()[c]) + shift);
+    }
+    graph::detail::replace_constant(g_.network, n, bias_slot, std::move(corrected));
+    const config_id id = g_.operators[i].inputs[bias_slot];
+    if (id != no_config) {
+      g_.configs.settings(id).variable = n.inputs[bias_slot];
+    }
+  }
+
+  quantized_graph& g_;
+  executor_options runner_;
+  std::vector<run_inputs> samples_;
+  std::map<std::string, graph::detail::channel_sums> means_;  // of what the float layers make
+};
+
+}  // namespace detail
+
+/// PPQ's BiasCorrectionPass, after passive parameters and before baking. Of each quantized layer
+/// with a bias for each output channel, in the order of the network:
+///
+///   bias += mean of what the float layer makes - mean of what the quantized one makes
+///
+/// per channel, over space and up to `steps` samples. The quantized layer takes quantized inputs,
+/// with the biases before it corrected already; its result is taken before its own quantization.
+/// Blocks are `block_size` layers that follow each other, with the operators behind each. Where the
+/// mean squared error of the values that leave a block is larger than before, the biases of that
+/// block stay as they were. (A block of PPQ is `block_size` operators deep.) Means are summed up in
+/// double.
+///
+/// Scales stay. Where biases are quantized, passive_parameter_pass after this one sees that they
+/// fit their grids: default_pipeline() has it again.
+///
+/// Throws invalid_argument for a block_size or steps of 0, without samples, and, naming the
+/// configuration and its state, if one waits for its scale or is baked; and what to_qdq() and the
+/// executor throw. The graph is then as it was.
+struct bias_correction_pass {
+  std::size_t block_size = 4;
+  std::size_t steps = 32;
+
+  void operator()(quantized_graph& g, pass_context& context) const {
+    static_cast<void>(run(g, context));
+  }
+  /// The same, and what was done to each block.
+  std::vector<corrected_block> run(quantized_graph& g, pass_context& context) const {
+    detail::require(block_size > 0 && steps > 0, error_kind::invalid_argument,
+                    "bias_correction_pass: block_size ", block_size, " and steps ", steps,
+                    " must not be 0");
+    require_order(g);
+    quantized_graph next = g;
+    detail::block_bias_corrector corrector(next, context.executor,
+                                           detail::take_samples(context.samples, steps));
+    const std::vector<std::size_t> layers = detail::quantized_layers(g);
+    std::vector<corrected_block> blocks;
+    for (std::size_t first = 0; first < layers.size(); first += block_size) {
+      const std::size_t last = (std::min)(first + block_size, layers.size());
+      const std::size_t end = last < layers.size() ? layers[last] : g.network.nodes.size();
+      blocks.push_back(corrector.correct({layers.begin() + static_cast<std::ptrdiff_t>(first),
+                                          layers.begin() + static_cast<std::ptrdiff_t>(last)},
+                                         end));
+    }
+    g = std::move(next);
+    return blocks;
+  }
+
+ private:
+  static void require_order(const quantized_graph& g) {
+    g.for_each_config([&](config_id id) {
+      const quantization_state state = g.configs[id].state();
+      const bool waits =
+          state == quantization_state::initial || state == quantization_state::passive_init;
+      const bool is_baked =
+          state == quantization_state::baked || state == quantization_state::passive_baked;
+      detail::require(!waits && !is_baked, error_kind::invalid_argument, g.configs[id].name, " is ",
+                      name(state), waits ? " still" : " already",
+                      "; bias correction comes after passive parameters and before baking");
+    });
+  }
+};
+
+}  // namespace ppq
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_PPQ_BIAS_CORRECTION_HPP
