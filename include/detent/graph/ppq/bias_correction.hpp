@@ -4,7 +4,6 @@
 #define DETENT_GRAPH_PPQ_BIAS_CORRECTION_HPP
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <map>
 #include <optional>
@@ -16,6 +15,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/bias_correction.hpp>
+#include <detent/graph/executor.hpp>
 #include <detent/graph/ir.hpp>
 #include <detent/graph/linear_layer.hpp>
 #include <detent/graph/optimize.hpp>

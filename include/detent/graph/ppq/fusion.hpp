@@ -4,12 +4,9 @@
 #ifndef DETENT_GRAPH_PPQ_FUSION_HPP
 #define DETENT_GRAPH_PPQ_FUSION_HPP
 
-#include <algorithm>
 #include <cstddef>
-#include <iterator>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <detent/config.hpp>

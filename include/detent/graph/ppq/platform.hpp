@@ -4,6 +4,7 @@
 #define DETENT_GRAPH_PPQ_PLATFORM_HPP
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
