@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// u8 x s8 convolutions to u8, channels last, with an input zero point: GOPS (mean), and the share
-// of the instruction peak, probed in the same run, that the fastest iteration reached. oneDNN runs
-// beside it where it is installed.
+// u8 x s8 convolutions to u8, channels last or (nchw) channels first, with an input zero point:
+// GOPS (mean), and the share of the instruction peak, probed in the same run, that the fastest
+// iteration reached. oneDNN runs beside it where it is installed.
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -77,16 +77,20 @@ struct operands {
   }
 
   /// Some outputs, computed from the formula.
-  [[nodiscard]] bool right(const layer& l) const {
+  [[nodiscard]] bool right(const layer& l, detent::activation_layout layout) const {
     const detent::filter_shape f = l.filters();
     const detent::window w = l.window();
+    const std::size_t in_pixels = w.in_height * w.in_width;
+    const bool planar = layout == detent::activation_layout::nchw;
     const std::size_t out_width = w.out_width(f);
     std::mt19937 random(2);
     for (int i = 0; i < 200; ++i) {
       const std::size_t at = random() % output.size();
-      const std::size_t channel = at % f.out_channels;
-      const std::size_t x = at / f.out_channels % out_width;
-      const std::size_t y = at / f.out_channels / out_width;
+      const std::size_t out_pixels = output.size() / f.out_channels;
+      const std::size_t channel = planar ? at / out_pixels : at % f.out_channels;
+      const std::size_t pixel = planar ? at % out_pixels : at / f.out_channels;
+      const std::size_t x = pixel % out_width;
+      const std::size_t y = pixel / out_width;
       std::int32_t acc = bias[channel];
       for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
         for (std::size_t kw = 0; kw < f.kernel_width; ++kw) {
@@ -97,7 +101,9 @@ struct operands {
           }
           for (std::size_t c = 0; c < f.group_in(); ++c) {
             const std::size_t from = channel / f.group_out() * f.group_in() + c;
-            acc += (input[(iy * w.in_width + ix) * f.in_channels + from] - in_zero_point) *
+            const std::size_t p = iy * w.in_width + ix;
+            const std::size_t value = planar ? from * in_pixels + p : p * f.in_channels + from;
+            acc += (input[value] - in_zero_point) *
                    weights[((channel * f.group_in() + c) * f.kernel_height + kh) * f.kernel_width +
                            kw];
           }
@@ -113,8 +119,8 @@ struct operands {
 };
 
 template <class Run>
-void measure(benchmark::State& state, const layer& l, const operands& o, double peak,
-             const Run& run) {
+void measure(benchmark::State& state, const layer& l, const operands& o,
+             detent::activation_layout layout, double peak, const Run& run) {
   double best = std::numeric_limits<double>::infinity();
   run();  // the first one makes what some targets need of the weights
   for (auto _ : state) {
@@ -123,7 +129,7 @@ void measure(benchmark::State& state, const layer& l, const operands& o, double 
     benchmark::ClobberMemory();
     best = (std::min)(best, detent_bench::seconds_now() - start);
   }
-  if (!o.right(l)) {
+  if (!o.right(l, layout)) {
     state.SkipWithError("wrong result");
     return;
   }
@@ -132,16 +138,18 @@ void measure(benchmark::State& state, const layer& l, const operands& o, double 
   state.counters["best_share_of_peak"] = o.operations * 1e-9 / best / peak;
 }
 
-void convolve(benchmark::State& state, const layer& l, detent::target target) {
+void convolve(benchmark::State& state, const layer& l, detent::activation_layout layout,
+              detent::target target) {
   detent::set_target(target);
   operands o(l);
   const detent::packed_filters filters(l.filters(), o.weights,
                                        {.scales = o.scales, .bias = o.bias});
-  const detent::window w = l.window();
+  detent::window w = l.window();
+  w.input_layout = w.output_layout = layout;
   const detent::epilogue_options options{.lhs_zero_point = in_zero_point,
                                          .output = {1.0F, out_zero_point}};
   const std::span<std::uint8_t> output(o.output);
-  measure(state, l, o, detent_bench::integer_peak_gops(target),
+  measure(state, l, o, layout, detent_bench::integer_peak_gops(target),
           [&] { detent::convolve<std::uint8_t>(o.input, filters, w, output, options); });
 }
 
@@ -151,7 +159,8 @@ void convolve_onednn(benchmark::State& state, const layer& l) {
   detent_bench::onednn_convolution peer(l.filters(), l.window(), o.input.data(), o.weights.data(),
                                         o.bias, o.scales, in_zero_point, out_zero_point,
                                         o.output.data());
-  measure(state, l, o, detent_bench::integer_peak_gops(detent::best_target()), [&] { peer.run(); });
+  measure(state, l, o, detent::activation_layout::nhwc,
+          detent_bench::integer_peak_gops(detent::best_target()), [&] { peer.run(); });
 }
 #endif
 
@@ -166,7 +175,10 @@ int main(int argc, char** argv) {
       if (t != detent::target::portable) {
         benchmark::RegisterBenchmark(
             (std::string("conv_u8s8_u8/") + l.name + "/" + detent::name(t)).c_str(),
-            [&l, t](benchmark::State& s) { convolve(s, l, t); });
+            [&l, t](benchmark::State& s) { convolve(s, l, detent::activation_layout::nhwc, t); });
+        benchmark::RegisterBenchmark(
+            (std::string("conv_u8s8_u8/") + l.name + "/" + detent::name(t) + "/nchw").c_str(),
+            [&l, t](benchmark::State& s) { convolve(s, l, detent::activation_layout::nchw, t); });
       }
     }
 #if DETENT_BENCH_ONEDNN

@@ -21,6 +21,7 @@
 
 namespace {
 
+using detent::activation_layout;
 using detent::epilogue_options;
 using detent::filter_shape;
 using detent::window;
@@ -60,6 +61,25 @@ struct geometry {
     return count;
   }
 };
+
+/// Values that are channels last, in the layout.
+template <class T>
+std::vector<T> laid_out(const std::vector<T>& values, activation_layout layout, std::size_t batch,
+                        std::size_t pixels, std::size_t channels) {
+  if (layout == activation_layout::nhwc) {
+    return values;
+  }
+  std::vector<T> planes;
+  planes.reserve(values.size());
+  for (std::size_t n = 0; n < batch; ++n) {
+    for (std::size_t c = 0; c < channels; ++c) {
+      for (std::size_t p = 0; p < pixels; ++p) {
+        planes.push_back(values[(n * pixels + p) * channels + c]);
+      }
+    }
+  }
+  return planes;
+}
 
 /// Calls begin(output index, output channel), then add(output index, input index or -1 for padding,
 /// weight index) for each product, in the order kernel row, kernel column, channel.
@@ -159,6 +179,31 @@ struct integer_case {
   }
 };
 
+/// Calls run(window, input, expected output), everything channels last and then in another layout.
+template <class In, class Out, class Run>
+void for_layouts(const geometry& g, const std::vector<In>& input, const std::vector<Out>& expected,
+                 activation_layout in, activation_layout out, const Run& run) {
+  run(g.w, input, expected);
+  window w = g.w;
+  w.input_layout = in;
+  w.output_layout = out;
+  INFO("channels first: ", in == activation_layout::nchw ? "input " : "",
+       out == activation_layout::nchw ? "output" : "");
+  run(w, laid_out(input, in, w.batch, w.in_height * w.in_width, g.f.in_channels),
+      laid_out(expected, out, w.batch, g.out_height() * g.out_width(), g.f.out_channels));
+}
+
+/// The input's and the output's, not both with their channels last.
+struct layout_pair {
+  activation_layout in, out;
+
+  explicit layout_pair(random_source& random) {
+    const std::size_t choice = random.size(1, 3);
+    in = choice % 2 == 1 ? activation_layout::nchw : activation_layout::nhwc;
+    out = choice >= 2 ? activation_layout::nchw : activation_layout::nhwc;
+  }
+};
+
 /// Room for the largest case, reused: mapping pages costs more than most cases.
 struct guarded_images {
   test::guarded_memory in{1 << 20};
@@ -167,7 +212,8 @@ struct guarded_images {
 
 template <class T>
 void check_output(const integer_case& c, const std::vector<std::int64_t>& sums,
-                  guarded_images& memory, bool at_end, const detent::parallel_for& parallel) {
+                  guarded_images& memory, bool at_end, const layout_pair& layouts,
+                  const detent::parallel_for& parallel) {
   std::vector<T> expected;
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const std::size_t channel = i % c.g.f.out_channels;
@@ -188,15 +234,19 @@ void check_output(const integer_case& c, const std::vector<std::int64_t>& sums,
   const auto in = at_end ? memory.in.back<std::uint8_t>(c.input.size())
                          : memory.in.front<std::uint8_t>(c.input.size());
   const auto out = at_end ? memory.out.back<T>(sums.size()) : memory.out.front<T>(sums.size());
-  std::copy(c.input.begin(), c.input.end(), in.begin());
   const detent::packed_filters filters = c.pack();
   INFO("output of ", sizeof(T), " bytes");
-  for_each_target([&] {
-    memory.out.repaint();
-    detent::convolve(std::span<const std::uint8_t>(in), filters, c.g.w, out, options, parallel);
-    CHECK(difference(out, expected) == "");
-    CHECK(memory.out.intact_around(out));
-  });
+  for_layouts(
+      c.g, c.input, expected, layouts.in, layouts.out,
+      [&](const window& w, const std::vector<std::uint8_t>& input, const std::vector<T>& wanted) {
+        std::copy(input.begin(), input.end(), in.begin());
+        for_each_target([&] {
+          memory.out.repaint();
+          detent::convolve(std::span<const std::uint8_t>(in), filters, w, out, options, parallel);
+          CHECK(difference(out, wanted) == "");
+          CHECK(memory.out.intact_around(out));
+        });
+      });
 }
 
 void check_integer(random_source& random, const geometry& g, guarded_images& memory,
@@ -204,10 +254,10 @@ void check_integer(random_source& random, const geometry& g, guarded_images& mem
   const integer_case c(random, g);
   const std::vector<std::int64_t> sums = c.sums();
   const bool at_end = random.chance(50);
-  check_output<std::int32_t>(c, sums, memory, at_end, parallel);
-  check_output<float>(c, sums, memory, at_end, parallel);
-  check_output<std::uint8_t>(c, sums, memory, at_end, parallel);
-  check_output<std::int8_t>(c, sums, memory, at_end, parallel);
+  check_output<std::int32_t>(c, sums, memory, at_end, layout_pair(random), parallel);
+  check_output<float>(c, sums, memory, at_end, layout_pair(random), parallel);
+  check_output<std::uint8_t>(c, sums, memory, at_end, layout_pair(random), parallel);
+  check_output<std::int8_t>(c, sums, memory, at_end, layout_pair(random), parallel);
 }
 
 void check_float(random_source& random, const geometry& g, guarded_images& memory,
@@ -248,14 +298,19 @@ void check_float(random_source& random, const geometry& g, guarded_images& memor
       at_end ? memory.in.back<float>(input.size()) : memory.in.front<float>(input.size());
   const auto out =
       at_end ? memory.out.back<float>(expected.size()) : memory.out.front<float>(expected.size());
-  std::copy(input.begin(), input.end(), in.begin());
   const detent::packed_float_filters filters(g.f, weights, bias);
-  for_each_target([&] {
-    memory.out.repaint();
-    detent::convolve(std::span<const float>(in), filters, g.w, out, lower, upper, parallel);
-    CHECK(difference(out, expected) == "");
-    CHECK(memory.out.intact_around(out));
-  });
+  const layout_pair layouts(random);
+  for_layouts(g, input, expected, layouts.in, layouts.out,
+              [&](const window& w, const std::vector<float>& x, const std::vector<float>& wanted) {
+                std::copy(x.begin(), x.end(), in.begin());
+                for_each_target([&] {
+                  memory.out.repaint();
+                  detent::convolve(std::span<const float>(in), filters, w, out, lower, upper,
+                                   parallel);
+                  CHECK(difference(out, wanted) == "");
+                  CHECK(memory.out.intact_around(out));
+                });
+              });
 }
 
 void check(random_source& random, const geometry& g, guarded_images& memory,
@@ -474,6 +529,63 @@ TEST_CASE("convolution: many blocks of pixels, threads") {
   }
 }
 
+TEST_CASE("convolution: channels first, blocks of many shapes") {
+  random_source random(11);
+  INFO("seed ", random.seed());
+  guarded_images memory;
+  detent::thread_pool pool(3);
+  const geometry shapes[] = {
+      // Three planes of colours, lines with tails.
+      {{16, 3, 1, 7, 7},
+       {.in_height = 30,
+        .in_width = 37,
+        .stride_height = 2,
+        .stride_width = 2,
+        .pad_top = 3,
+        .pad_left = 3,
+        .pad_bottom = 3,
+        .pad_right = 3}},
+      // Small images, whose pixels share blocks.
+      {{64, 64, 1, 1, 1}, {.batch = 5, .in_height = 7, .in_width = 7}},
+      {{80, 72, 1, 3, 3}, {.batch = 5, .in_height = 3, .in_width = 5, .pad_top = 1}},
+      {{65, 67, 1, 1, 1}, {.batch = 3, .in_height = 4, .in_width = 4}},
+      {{96, 96, 96, 3, 3}, {.batch = 3, .in_height = 5, .in_width = 5, .pad_left = 1}},
+      {{48, 96, 4, 1, 1}, {.batch = 3, .in_height = 6, .in_width = 5}},
+      // Wide ones, depthwise: transposed without their padding.
+      {{33, 33, 33, 3, 3},
+       {.batch = 2, .in_height = 6, .in_width = 40, .pad_top = 1, .pad_left = 1, .pad_right = 1}},
+      {{64, 64, 64, 5, 5}, {.in_height = 9, .in_width = 21, .pad_left = 2, .pad_bottom = 2}},
+      // More output than waits to be transposed at a time.
+      {{700, 8, 1, 1, 1}, {.batch = 2, .in_height = 12, .in_width = 13}},
+      {{1400, 8, 1, 1, 3}, {.in_width = 170}},
+      {{2000, 2000, 2000, 1, 1}, {.in_height = 3, .in_width = 20}},
+      // Every other pixel of a 1 x 1 filter's.
+      {{40, 130, 1, 1, 1}, {.in_height = 8, .in_width = 9, .stride_height = 2, .stride_width = 2}},
+  };
+  for (const geometry& g : shapes) {
+    check(random, g, memory);
+    check(random, g, memory, pool.parallel());
+  }
+}
+
+TEST_CASE("convolution: by hand, channels first") {
+  // Planes 1 2 3 4 and 10 20 30 40; output channels are the difference and the sum of 2 x 1 taps.
+  const std::uint8_t input[] = {1, 2, 3, 4, 10, 20, 30, 40};
+  const std::int8_t weights[] = {-1, 0, 1, 0, 1, 1, 1, 1};
+  const detent::packed_filters filters({2, 2, 1, 1, 2}, weights);
+  window w{.in_height = 2, .in_width = 2};
+  w.input_layout = w.output_layout = activation_layout::nchw;
+  for_each_target([&] {
+    std::int32_t out[4];
+    detent::convolve(std::span<const std::uint8_t>(input), filters, w,
+                     std::span<std::int32_t>(out));
+    CHECK(out[0] == 9);   // 10 - 1
+    CHECK(out[1] == 27);  // 30 - 3
+    CHECK(out[2] == 33);  // 1 + 2 + 10 + 20
+    CHECK(out[3] == 77);  // 3 + 4 + 30 + 40
+  });
+}
+
 TEST_CASE("convolution: by hand") {
   // A row 1 2 3 with zero point 1 and a kernel 1 -1, padded on both sides.
   const std::uint8_t input[] = {1, 2, 3};
@@ -568,12 +680,15 @@ TEST_CASE("convolution: padding out of all proportion is refused") {
   const detent::packed_filters filters({1, 4, 1, 1, 1}, weight);
   std::vector<std::int32_t> out(2);
   const auto fails = [&](detent::error_kind kind, const char* text, std::size_t pad) {
-    window w;
-    w.pad_top = w.stride_height = pad;
-    test::check_error(kind, {text}, [&] {
-      detent::convolve(std::span<const std::uint8_t>(input), filters, w,
-                       std::span<std::int32_t>(out));
-    });
+    for (const activation_layout layout : {activation_layout::nhwc, activation_layout::nchw}) {
+      window w;
+      w.pad_top = w.stride_height = pad;
+      w.input_layout = w.output_layout = layout;
+      test::check_error(kind, {text}, [&] {
+        detent::convolve(std::span<const std::uint8_t>(input), filters, w,
+                         std::span<std::int32_t>(out));
+      });
+    }
   };
   fails(detent::error_kind::invalid_argument, "beyond 2^32", std::size_t{1} << 62);
   fails(detent::error_kind::unsupported, "padded to 4294967297 x 1", std::size_t{1} << 32);

@@ -96,7 +96,43 @@ struct image_case {
   }
 };
 
+/// Values that are channels last, with their channels first.
+std::vector<float> channels_first(const std::vector<float>& values, std::size_t batch,
+                                  std::size_t channels) {
+  std::vector<float> planes(values.size());
+  const std::size_t pixels = values.size() / batch / channels;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::size_t image = i / channels / pixels;
+    planes[(image * channels + i % channels) * pixels + i / channels % pixels] = values[i];
+  }
+  return planes;
+}
+
 }  // namespace
+
+TEST_CASE("dynamic convolution: channels first") {
+  random_source random(85);
+  INFO("seed ", random.seed());
+  const filter_shape shapes[] = {
+      {5, 3, 1, 3, 3}, {16, 16, 16, 3, 3}, {8, 4, 2, 1, 5}, {20, 7, 1, 1, 1}, {33, 32, 1, 3, 3}};
+  for (int round = 0; round < 40; ++round) {
+    const image_case c(random, shapes[round % 5]);
+    const std::vector<float> expected = c.by_steps();
+    const detent::packed_filters filters = c.pack();
+    const std::vector<float> planes = channels_first(c.input, c.w.batch, c.f.in_channels);
+    window w = c.w;
+    w.input_layout = detent::activation_layout::nchw;
+    for_each_target([&] {
+      std::vector<float> out(expected.size());
+      w.output_layout = detent::activation_layout::nhwc;
+      detent::dynamic_convolve(planes, filters, w, out, c.options);
+      CHECK(difference(out, expected) == "");
+      w.output_layout = detent::activation_layout::nchw;
+      detent::dynamic_convolve(planes, filters, w, out, c.options);
+      CHECK(difference(out, channels_first(expected, w.batch, c.f.out_channels)) == "");
+    });
+  }
+}
 
 TEST_CASE("dynamic convolution equals its steps") {
   random_source random(81);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -407,14 +408,19 @@ TEST_CASE("filters") {
 }
 
 TEST_CASE_TEMPLATE("convolve", T, std::int32_t, float, std::uint8_t, std::int8_t) {
-  // With all channels in one, and depthwise.
-  for (const std::size_t groups : {std::size_t{1}, std::size_t{2}}) {
+  // With all channels in one, and depthwise; channels last and first.
+  using detent::activation_layout;
+  for (const auto& [groups, layout] : {std::pair(std::size_t{1}, activation_layout::nhwc),
+                                      std::pair(std::size_t{2}, activation_layout::nhwc),
+                                      std::pair(std::size_t{1}, activation_layout::nchw),
+                                      std::pair(std::size_t{2}, activation_layout::nchw)}) {
     const detent::filter_shape f{2, 2, groups, 2, 2};
     const std::vector<std::int8_t> w(f.size(), 1);
     const std::vector<float> float_w(f.size(), 1.0F);
     const detent::packed_filters filters(f, w);
     const detent::packed_float_filters float_filters(f, float_w, {});
-    const detent::window good{.in_height = 3, .in_width = 3};
+    const detent::window good{
+        .in_height = 3, .in_width = 3, .input_layout = layout, .output_layout = layout};
     const std::vector<std::uint8_t> in(18, 1);
     const std::vector<float> float_in(18, 1.0F);
     untouched<T> out(8);

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// 1-D and 2-D convolutions on channels-last tensors: 8-bit integers, exact, and floats.
+// 1-D and 2-D convolutions: 8-bit integers, exact, and floats.
 //
 //   input    [batch][in_height][in_width][in_channels]
 //   weights  [out_channels][in_channels / groups][kernel_height][kernel_width], as ONNX has them
 //   output   [batch][out_height][out_width][out_channels]
+//
+// Where the window says so, input or output have their channels before height and width, as ONNX
+// has them; the values are the same bits. The arithmetic is done channels last: such an input is
+// transposed by the copy that adds its padding, or block by block, such an output block by block.
 //
 // A 1-D convolution has height 1. Integer arithmetic and epilogues are those of gemm(); padding
 // stands for the real value 0, that is lhs_zero_point. The float sum is a chain of fused
@@ -29,6 +33,7 @@
 #include <detent/pack.hpp>
 #include <detent/padded_images.hpp>
 #include <detent/parallel.hpp>
+#include <detent/planes.hpp>
 #include <detent/types.hpp>
 #include <detent/window.hpp>
 
@@ -239,19 +244,46 @@ void require_images(const filter_shape& f, const window& w, std::span<In> input,
           error_kind::invalid_argument, "convolution: null data");
 }
 
-/// Runs `product(rows, lda, first pixel, pixels, group)` over blocks of pixels, gathered where the
-/// filters are not 1x1; see pixel_reader for `row`.
-template <class T, class Product>
+/// The input of a convolution.
+template <class T>
+[[nodiscard]] image_batch<const T> input_images(const filter_shape& f, const window& w,
+                                                const T* data) noexcept {
+  return {data, f.in_channels, w.in_height * w.in_width, w.input_layout};
+}
+
+/// The output of a convolution.
+template <class T>
+[[nodiscard]] image_batch<T> output_images(const filter_shape& f, const window& w,
+                                           T* data) noexcept {
+  return {data, f.out_channels, w.out_height(f) * w.out_width(f), w.output_layout};
+}
+
+/// Of `wanted` pixels, a multiple of rows_per_task, as many as should wait to be transposed.
+template <class T>
+[[nodiscard]] std::size_t block_of_output(std::size_t wanted,
+                                          const image_batch<T>& output) noexcept {
+  const std::size_t whole = pixels_that_wait<T>(output) / rows_per_task * rows_per_task;
+  return std::clamp(whole, rows_per_task, wanted);
+}
+
+/// Runs `product(rows, lda, pixels, group, c)` over blocks of pixels, gathered where the filters
+/// are not 1x1, whose channels of all groups go to c; see pixel_reader for `row`.
+template <class T, class Out, class Product>
 void for_gathered_blocks(const filter_shape& f, const window& w, const T* input, T padding,
-                         std::size_t row, const parallel_for& parallel, const Product& product) {
+                         std::size_t row, const image_batch<Out>& output,
+                         const parallel_for& parallel, const Product& product) {
   if (is_matrix(f, w)) {
-    const std::size_t block = pixels_per_block(f.in_channels * sizeof(T));
+    const image_batch<const T> images = input_images<T>(f, w, input);
+    const std::size_t block = block_of_output(pixels_per_block(f.in_channels * sizeof(T)), output);
     for_row_blocks(w.batch * w.in_height * w.in_width, block, parallel,
                    [&](std::size_t first, std::size_t count) {
+                     const input_pixels<T> in(images, first, count);
+                     const output_pixels<Out> out(output, first, count);
                      for (std::size_t group = 0; group < f.groups; ++group) {
-                       product(input + first * f.in_channels + group * f.group_in(), f.in_channels,
-                               first, count, group);
+                       product(in.data() + group * f.group_in(), f.in_channels, count, group,
+                               out.data());
                      }
+                     out.store();
                    });
     return;
   }
@@ -259,30 +291,34 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
                                 parallel);
   const pixel_reader<T> reader(images, f, row);
   const std::size_t depth = f.kernel_height * row;
-  for_row_blocks(reader.pixels(), pixels_per_block(depth * sizeof(T)), parallel,
-                 [&](std::size_t first, std::size_t count) {
-                   const auto rows = std::make_unique_for_overwrite<T[]>(
-                       count * depth + pixel_reader<T>::gather_slack);
-                   for (std::size_t group = 0; group < f.groups; ++group) {
-                     reader.gather(first, count, group, rows.get());
-                     product(rows.get(), depth, first, count, group);
-                   }
-                 });
+  const std::size_t block = block_of_output(pixels_per_block(depth * sizeof(T)), output);
+  for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
+    const auto rows =
+        std::make_unique_for_overwrite<T[]>(count * depth + pixel_reader<T>::gather_slack);
+    const output_pixels<Out> out(output, first, count);
+    for (std::size_t group = 0; group < f.groups; ++group) {
+      reader.gather(first, count, group, rows.get());
+      product(rows.get(), depth, count, group, out.data());
+    }
+    out.store();
+  });
 }
 
-/// Runs `product(segments, first pixel, pixels)` over blocks of pixels whose windows are read where
-/// they are.
-template <class T, class Product>
+/// Runs `product(segments, pixels, c)` over blocks of pixels whose windows are read where they are.
+template <class T, class Out, class Product>
 void for_segmented_blocks(const filter_shape& f, const window& w, const T* input, T padding,
-                          std::size_t row, const parallel_for& parallel, const Product& product) {
-  constexpr std::size_t block = 4 * rows_per_task;
+                          std::size_t row, const image_batch<Out>& output,
+                          const parallel_for& parallel, const Product& product) {
+  const std::size_t block = block_of_output(4 * rows_per_task, output);
   const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
                                 parallel);
   const pixel_reader<T> reader(images, f, row);
   for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
     const T** segments = block_memory<const T*>(f.kernel_height * count);
     reader.segments(first, count, segments);
-    product(segments, first, count);
+    const output_pixels<Out> out(output, first, count);
+    product(segments, count, out.data());
+    out.store();
   });
 }
 
@@ -348,8 +384,11 @@ class packed_filters {
 };
 
 /// Integer convolution; the epilogue is that of gemm(), with a real bias for each output channel of
-/// a float output. Throws what gemm() throws. The calling thread keeps memory of the size of the
-/// padded input, where there is padding or rows of the kernel are no multiple of four.
+/// a float output. Input and output do not overlap. Throws what gemm() throws. The calling thread
+/// keeps memory of the size of the padded input, where there is padding, rows of the kernel are no
+/// multiple of four, or the channels come first and the filters are not 1x1; each thread keeps some
+/// 256 KB, or a row or 48 pixels of the output if that is more, where the output's channels come
+/// first, and 48 pixels or 32 KB for 1x1 filters where the input's do.
 template <integer_convolution_output T>
 void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
               std::span<T> output, const epilogue_options& options = {},
@@ -378,34 +417,37 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
   }
   const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
   const kernels::kernel_table& table = detail::active_table();
+  const detail::image_batch<T> images = detail::output_images<T>(f, w, output.data());
 
   if (f.depthwise()) {
     // The weights carry their zero points; what is left is bias - lhs_zero_point * sum(weights),
     // which is the column offset of the terms.
     kernels::depthwise_u8_args d;
     d.weights = filters.depthwise().panels();
-    d.c = output.data();
     d.epilogue = terms[0].epilogue(nullptr);
     d.epilogue.rhs_zero_point = nullptr;
     const detail::tap_order& order = filters.depthwise().order();
     detail::for_depthwise_rows(input.data(), f, w, padding, order.taps(), order.is_vertical(),
-                               parallel, [&](const kernels::depthwise_rows<std::uint8_t>& rows) {
+                               images, parallel,
+                               [&](const kernels::depthwise_rows<std::uint8_t>& rows, T* c) {
                                  kernels::depthwise_u8_args part = d;
                                  part.rows = rows;
+                                 part.c = c;
                                  table.depthwise_u8(part);
                                });
     return;
   }
-  /// Multiplies `count` pixels by the weights of a group; `g` says where they are.
-  const auto multiply = [&](kernels::gemm_u8s8_args g, std::size_t group, std::size_t first,
-                            std::size_t count, const auto& sum_row) {
+  /// Multiplies `count` pixels by the weights of a group; `g` says where they are, c where all
+  /// their channels go.
+  const auto multiply = [&](kernels::gemm_u8s8_args g, std::size_t group, std::size_t count, T* c,
+                            const auto& sum_row) {
     const packed_weights& weights = filters.groups()[group];
     std::vector<std::int32_t> row_sums(terms[group].needs_row_sums() ? count : 0);
     for (std::size_t i = 0; i < row_sums.size(); ++i) {
       row_sums[i] = sum_row(i);
     }
     g.b = weights.panels(table);
-    g.c = output.data() + first * f.out_channels + group * f.group_out();
+    g.c = c + group * f.group_out();
     g.ldc = f.out_channels;
     g.m = count;
     g.n = weights.columns();
@@ -417,12 +459,12 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
   if (!table.adds_pairs && !detail::is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 &&
       row % kernels::group_depth == 0) {
     detail::for_segmented_blocks(
-        f, w, input.data(), padding, row, parallel,
-        [&](const std::uint8_t* const* segments, std::size_t first, std::size_t count) {
+        f, w, input.data(), padding, row, images, parallel,
+        [&](const std::uint8_t* const* segments, std::size_t count, T* c) {
           kernels::gemm_u8s8_args g;
           g.rows = segments;
           g.segments = f.kernel_height;
-          multiply(g, 0, first, count, [&](std::size_t i) {
+          multiply(g, 0, count, c, [&](std::size_t i) {
             std::uint32_t sum = 0;
             for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
               sum += static_cast<std::uint32_t>(table.sum_u8(segments[kh * count + i], row));
@@ -432,17 +474,16 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
         });
     return;
   }
-  detail::for_gathered_blocks(f, w, input.data(), padding, row, parallel,
-                              [&](const std::uint8_t* rows, std::size_t lda, std::size_t first,
-                                  std::size_t count, std::size_t group) {
-                                kernels::gemm_u8s8_args g;
-                                g.a = rows;
-                                g.lda = lda;
-                                multiply(g, group, first, count, [&](std::size_t i) {
-                                  return table.sum_u8(rows + i * lda,
-                                                      filters.groups()[group].depth());
-                                });
-                              });
+  detail::for_gathered_blocks(
+      f, w, input.data(), padding, row, images, parallel,
+      [&](const std::uint8_t* rows, std::size_t lda, std::size_t count, std::size_t group, T* c) {
+        kernels::gemm_u8s8_args g;
+        g.a = rows;
+        g.lda = lda;
+        multiply(g, group, count, c, [&](std::size_t i) {
+          return table.sum_u8(rows + i * lda, filters.groups()[group].depth());
+        });
+      });
 }
 
 /// An owned, packed filter bank of floats; `bias` is empty or has one value for each output
@@ -491,7 +532,8 @@ class packed_float_filters {
   std::size_t channel_stride_ = 0;
 };
 
-/// Float convolution, clamped to [lower, upper]. The same bits on every target and split.
+/// Float convolution, clamped to [lower, upper]. The same bits on every target, layout and split.
+/// Keeps memory as the integer one.
 inline void convolve(std::span<const float> input, const packed_float_filters& filters,
                      const window& w, std::span<float> output,
                      float lower = -std::numeric_limits<float>::infinity(),
@@ -503,12 +545,12 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
     return;
   }
   const kernels::kernel_table& table = detail::active_table();
+  const detail::image_batch<float> images = detail::output_images<float>(f, w, output.data());
   if (f.depthwise()) {
     kernels::depthwise_f32_args d;
     d.weights = filters.depthwise().data() + filters.channel_stride();
     d.channel_stride = filters.channel_stride();
     d.bias = filters.depthwise().data();
-    d.c = output.data();
     d.lower = lower;
     d.upper = upper;
     std::vector<detail::tap_position> order;
@@ -516,33 +558,33 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
       order.push_back({t / f.kernel_width, t % f.kernel_width});
     }
     detail::for_depthwise_rows(input.data(), f, w, 0.0F,
-                               std::span<const detail::tap_position>(order), false, parallel,
-                               [&](const kernels::depthwise_rows<float>& rows) {
+                               std::span<const detail::tap_position>(order), false, images,
+                               parallel, [&](const kernels::depthwise_rows<float>& rows, float* c) {
                                  kernels::depthwise_f32_args part = d;
                                  part.rows = rows;
+                                 part.c = c;
                                  table.depthwise_f32(part);
                                });
     return;
   }
-  detail::for_gathered_blocks(f, w, input.data(), 0.0F, f.kernel_width * f.group_in(), parallel,
-                              [&](const float* rows, std::size_t lda, std::size_t first,
-                                  std::size_t count, std::size_t group) {
-                                const packed_floats& weights = filters.groups()[group];
-                                kernels::gemm_f32_args g;
-                                g.a = rows;
-                                g.lda = lda;
-                                g.packed_b = weights.data().data();
-                                g.bias = weights.bias().data();
-                                g.c =
-                                    output.data() + first * f.out_channels + group * f.group_out();
-                                g.ldc = f.out_channels;
-                                g.m = count;
-                                g.n = weights.columns();
-                                g.k = weights.depth();
-                                g.lower = lower;
-                                g.upper = upper;
-                                table.gemm_f32(g);
-                              });
+  detail::for_gathered_blocks(
+      f, w, input.data(), 0.0F, f.kernel_width * f.group_in(), images, parallel,
+      [&](const float* rows, std::size_t lda, std::size_t count, std::size_t group, float* c) {
+        const packed_floats& weights = filters.groups()[group];
+        kernels::gemm_f32_args g;
+        g.a = rows;
+        g.lda = lda;
+        g.packed_b = weights.data().data();
+        g.bias = weights.bias().data();
+        g.c = c + group * f.group_out();
+        g.ldc = f.out_channels;
+        g.m = count;
+        g.n = weights.columns();
+        g.k = weights.depth();
+        g.lower = lower;
+        g.upper = upper;
+        table.gemm_f32(g);
+      });
 }
 
 DETENT_NAMESPACE_END

@@ -18,6 +18,7 @@
 #include <detent/pack.hpp>
 #include <detent/padded_images.hpp>
 #include <detent/parallel.hpp>
+#include <detent/planes.hpp>
 #include <detent/window.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -141,15 +142,16 @@ class depthwise_reader {
     return out_width_ - (end_inside_ - first_inside_) + (end_inside_ > first_inside_ ? 1 : 0);
   }
 
-  /// Appends what output row `row`, counted through the batch, reads.
-  void append(std::size_t row, std::vector<const T*>& taps,
+  /// Appends what output row `row` reads. Rows and pixels are counted through the batch; those of
+  /// the runs from `first_row` on.
+  void append(std::size_t row, std::size_t first_row, std::vector<const T*>& taps,
               std::vector<kernels::depthwise_run>& runs) const {
     const std::size_t line_size = window_.in_width * filter_.in_channels;
     const T* image = input_ + row / out_height_ * window_.in_height * line_size;
     // Positions before the image wrap, and so are beyond it.
     const std::size_t top = row % out_height_ * window_.stride_height;
     const auto add = [&](std::size_t x, std::size_t pixels) {
-      runs.push_back({taps.size(), row * out_width_ + x, pixels});
+      runs.push_back({taps.size(), (row - first_row) * out_width_ + x, pixels});
       taps.resize(taps.size() + order_.size());
       const T** to = taps.data() + taps.size() - order_.size();
       const std::size_t left = x * window_.stride_width;
@@ -184,22 +186,30 @@ class depthwise_reader {
   std::size_t end_inside_;
 };
 
-/// Runs `kernel(rows)` over blocks of output rows. `order` is that of the weights.
-template <class T, class Kernel>
+/// Runs `kernel(rows, c)` over blocks of output rows: pixels are counted from the first of a block,
+/// which goes to c. `order` is that of the weights.
+template <class T, class Out, class Kernel>
 void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, T padding,
                         std::span<const tap_position> order, bool is_vertical,
-                        const parallel_for& parallel, const Kernel& kernel) {
-  constexpr std::size_t pixels_per_task = 256;
+                        const image_batch<Out>& output, const parallel_for& parallel,
+                        const Kernel& kernel) {
+  const std::size_t pixels_per_task = (std::min)(std::size_t{256}, pixels_that_wait<Out>(output));
   // In narrow images the pixels at the ends of rows are many; they cost more than a copy.
   constexpr std::size_t narrow = 16;
   std::optional<padded_images<T>> images;
+  window moved = w;
   if (w.out_width(f) < narrow) {
     images.emplace(input, f, w, padding, 0, parallel);
+    moved = images->window();
+  } else if (is_planar(w.input_layout, f.in_channels, w.in_height * w.in_width)) {
+    window dense = w;
+    dense.pad_top = dense.pad_left = dense.pad_bottom = dense.pad_right = 0;
+    images.emplace(input, f, dense, padding, 0, parallel);
   }
-  const depthwise_reader<T> reader(images ? images->data() : input, f,
-                                   images ? images->window() : w, padding, order);
+  const depthwise_reader<T> reader(images ? images->data() : input, f, moved, padding, order);
+  const std::size_t out_width = w.out_width(f);
   const std::size_t rows = w.batch * w.out_height(f);
-  const std::size_t rows_of_task = (std::max<std::size_t>)(pixels_per_task / w.out_width(f), 1);
+  const std::size_t rows_of_task = (std::max<std::size_t>)(pixels_per_task / out_width, 1);
   run_parallel(parallel, (rows + rows_of_task - 1) / rows_of_task, [&](std::size_t task) {
     thread_local std::vector<const T*> taps;
     thread_local std::vector<kernels::depthwise_run> runs;
@@ -209,8 +219,9 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
     runs.reserve((end - first) * reader.runs_of_row());
     taps.reserve((end - first) * reader.runs_of_row() * order.size());
     for (std::size_t row = first; row < end; ++row) {
-      reader.append(row, taps, runs);
+      reader.append(row, first, taps, runs);
     }
+    const output_pixels<Out> pixels(output, first * out_width, (end - first) * out_width);
     kernels::depthwise_rows<T> all;
     all.taps = taps.data();
     all.runs = runs.data();
@@ -219,7 +230,8 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
     all.channels = f.in_channels;
     all.step = w.stride_width * f.in_channels;
     all.width = is_vertical && w.stride_width == 1 && w.dilation_width == 1 ? f.kernel_width : 0;
-    kernel(all);
+    kernel(all, pixels.data());
+    pixels.store();
   });
 }
 

@@ -34,10 +34,10 @@ struct dynamic_convolution_options {
   float upper = std::numeric_limits<float>::infinity();
 };
 
-/// Channels last, as convolve(); output does not overlap input. With per_image the result of an
-/// image does not depend on what else is in the batch. NaN becomes the zero point; an infinity is
-/// an invalid_argument, and with per_image images before it may have been written. Throws what
-/// convolve() throws. Thread-safe. The calling thread keeps memory of the size of the
+/// Input and output are laid out as convolve() has them and do not overlap. With per_image the
+/// result of an image does not depend on what else is in the batch. NaN becomes the zero point; an
+/// infinity is an invalid_argument, and with per_image images before it may have been written.
+/// Throws what convolve() throws. Thread-safe. The calling thread keeps memory of the size of the
 /// quantized images (of one with per_image), besides what convolve() keeps.
 inline void dynamic_convolve(std::span<const float> input, const packed_filters& filters,
                              const window& w, std::span<float> output,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Images with room around them, so that no window sticks out.
+// Images channels last, with room around them, so that no window sticks out.
 #ifndef DETENT_PADDED_IMAGES_HPP
 #define DETENT_PADDED_IMAGES_HPP
 
@@ -10,14 +10,16 @@
 #include <detent/aligned.hpp>
 #include <detent/error.hpp>
 #include <detent/parallel.hpp>
+#include <detent/planes.hpp>
 #include <detent/window.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// Images with their padding around them and the window that moves over those. A copy of the images
-/// costs less than to look for the borders at every pixel. Throws unsupported where the padding is
-/// out of proportion: where the copy is much larger than the input and all that windows read.
+/// Images with their padding around them and the window that moves over those, channels last. A
+/// copy of the images costs less than to look for the borders at every pixel; where they are
+/// planes, it transposes them on the way. Throws unsupported where the padding is out of
+/// proportion: where the copy is much larger than the input and all that windows read.
 template <class T>
 class padded_images {
  public:
@@ -25,7 +27,9 @@ class padded_images {
   padded_images(const T* input, const filter_shape& f, const window& w, T padding,
                 std::size_t slack, const parallel_for& parallel)
       : data_(input), size_(w.batch * w.in_height * w.in_width * f.in_channels), window_(w) {
-    if (w.pad_top + w.pad_left + w.pad_bottom + w.pad_right + slack == 0) {
+    const bool planar = is_planar(w.input_layout, f.in_channels, w.in_height * w.in_width);
+    window_.input_layout = activation_layout::nhwc;
+    if (w.pad_top + w.pad_left + w.pad_bottom + w.pad_right + slack == 0 && !planar) {
       return;
     }
     window_.in_height += w.pad_top + w.pad_bottom;
@@ -37,7 +41,6 @@ class padded_images {
     require(padded <= 16.0 * (static_cast<double>(size_) + read) + 0x1p20 && padded < 0x1p60,
             error_kind::unsupported, "convolution: images of ", w.in_height, " x ", w.in_width,
             " padded to ", window_.in_height, " x ", window_.in_width);
-    const std::size_t line = w.in_width * f.in_channels;
     const std::size_t padded_line = window_.in_width * f.in_channels;
     const std::size_t lines = w.batch * window_.in_height;
     size_ = lines * padded_line;
@@ -47,17 +50,25 @@ class padded_images {
     constexpr std::size_t lines_per_task = 64;
     run_parallel(parallel, (lines + lines_per_task - 1) / lines_per_task, [&](std::size_t task) {
       const std::size_t end = (std::min)((task + 1) * lines_per_task, lines);
-      for (std::size_t i = task * lines_per_task; i < end; ++i) {
+      for (std::size_t i = task * lines_per_task; i < end;) {
         T* to = memory + i * padded_line;
         const std::size_t y = i % window_.in_height;
         if (y < w.pad_top || y >= w.pad_top + w.in_height) {
           std::fill_n(to, padded_line, padding);
+          ++i;
           continue;
         }
-        to = std::fill_n(to, w.pad_left * f.in_channels, padding);
-        const std::size_t image = i / window_.in_height;
-        to = std::copy_n(input + (image * w.in_height + y - w.pad_top) * line, line, to);
-        std::fill_n(to, w.pad_right * f.in_channels, padding);
+        // The lines of this image that follow.
+        const std::size_t count = (std::min)(end - i, w.pad_top + w.in_height - y);
+        for (std::size_t j = 0; j < count; ++j) {
+          std::fill_n(to + j * padded_line, w.pad_left * f.in_channels, padding);
+          std::fill_n(to + (j + 1) * padded_line - w.pad_right * f.in_channels,
+                      w.pad_right * f.in_channels, padding);
+        }
+        const std::size_t image = i / window_.in_height * w.in_height * w.in_width * f.in_channels;
+        copy_lines(input + image, y - w.pad_top, count, f.in_channels, w, planar,
+                   to + w.pad_left * f.in_channels);
+        i += count;
       }
     });
     data_ = memory;
@@ -69,6 +80,29 @@ class padded_images {
   [[nodiscard]] const detent::window& window() const noexcept { return window_; }
 
  private:
+  /// `count` lines of an image from line y on, to lines of the padded one.
+  void copy_lines(const T* image, std::size_t y, std::size_t count, std::size_t channels,
+                  const detent::window& w, bool planar, T* to) const {
+    const std::size_t line_step = window_.in_width * channels;
+    if (planar) {
+      kernels::transpose_args t;
+      t.from = image + y * w.in_width;
+      t.from_stride = w.in_height * w.in_width;
+      t.rows = channels;
+      t.columns = count * w.in_width;
+      t.to = to;
+      t.to_stride = channels;
+      t.line = w.in_width;
+      t.line_step = line_step;
+      transpose<T>(t);
+      return;
+    }
+    const std::size_t line = w.in_width * channels;
+    for (std::size_t j = 0; j < count; ++j) {
+      std::copy_n(image + (y + j) * line, line, to + j * line_step);
+    }
+  }
+
   std::optional<leased_memory<T>> memory_;
   const T* data_;
   std::size_t size_;

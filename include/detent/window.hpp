@@ -26,13 +26,21 @@ struct filter_shape {
   }
 };
 
-/// How the filters move over an input.
+/// How the values of images, in integers or floats, follow each other in memory.
+enum class activation_layout {
+  nhwc,  // channels last: [batch][height][width][channels]
+  nchw,  // channels first: [batch][channels][height][width]
+};
+
+/// How the filters move over an input, and how input and output are laid out.
 struct window {
   std::size_t batch = 1;
   std::size_t in_height = 1, in_width = 1;
   std::size_t stride_height = 1, stride_width = 1;
   std::size_t dilation_height = 1, dilation_width = 1;
   std::size_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;
+  activation_layout input_layout = activation_layout::nhwc;
+  activation_layout output_layout = activation_layout::nhwc;
 
   [[nodiscard]] std::size_t out_height(const filter_shape& f) const noexcept {
     return extent(in_height + pad_top + pad_bottom, f.kernel_height, dilation_height,

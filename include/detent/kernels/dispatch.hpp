@@ -83,6 +83,7 @@ DETENT_KERNELS_NAMESPACE_END
 #include <detent/kernels/dequantize-inl.hpp>
 #include <detent/kernels/gemm_f32-inl.hpp>
 #include <detent/kernels/reduce-inl.hpp>
+#include <detent/kernels/transpose-inl.hpp>
 
 #define DETENT_PASS_NAMESPACE avx2_pairs
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR
@@ -129,6 +130,7 @@ DETENT_KERNELS_NAMESPACE_END
 #include <detent/kernels/dequantize-inl.hpp>
 #include <detent/kernels/gemm_f32-inl.hpp>
 #include <detent/kernels/reduce-inl.hpp>
+#include <detent/kernels/transpose-inl.hpp>
 
 #define DETENT_PASS_NAMESPACE avx512_pairs
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR
@@ -207,6 +209,8 @@ DETENT_KERNELS_NAMESPACE_BEGIN
       &integer::gemm_u8s8,                            \
       &integer::depthwise_u8,                         \
       &integer::gemm_u8u4,                            \
+      &elementwise::transpose<std::uint8_t>,          \
+      &elementwise::transpose<std::uint32_t>,         \
   };
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX2
 DETENT_KERNEL_TABLE(target::avx2, N_AVX2, avx2_pairs)

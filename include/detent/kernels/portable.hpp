@@ -358,6 +358,27 @@ DETENT_DECL void depthwise_f32(const depthwise_f32_args& d) noexcept {
 
 DETENT_DECL std::size_t no_workspace(const gemm_u8s8_args& /*g*/) noexcept { return 0; }
 
+template <class T>
+void transpose(const transpose_args& a) noexcept {
+  // Columns that are written side by side: what is read of a row should be a whole cache line.
+  constexpr std::size_t block = 64 / sizeof(T);
+  const auto* from = static_cast<const T*>(a.from);
+  for (std::size_t first = 0; first < a.columns; first += block) {
+    const std::size_t count = a.columns - first < block ? a.columns - first : block;
+    T* to[block];
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t column = first + i;
+      to[i] = static_cast<T*>(a.to) + column / a.line * a.line_step + column % a.line * a.to_stride;
+    }
+    for (std::size_t row = 0; row < a.rows; ++row) {
+      const T* columns = from + row * a.from_stride + first;
+      for (std::size_t i = 0; i < count; ++i) {
+        std::memcpy(to[i] + row, columns + i, sizeof(T));
+      }
+    }
+  }
+}
+
 inline constexpr kernel_table table = {
     target::portable,
     false,
@@ -391,6 +412,8 @@ inline constexpr kernel_table table = {
     &gemm_u8s8,
     &depthwise_u8,
     &gemm_u8u4,
+    &transpose<std::uint8_t>,
+    &transpose<std::uint32_t>,
 };
 
 }  // namespace portable

@@ -240,6 +240,21 @@ struct depthwise_f32_args {
   float lower = 0.0F, upper = 0.0F;
 };
 
+/// A matrix of elements of any type, and where its transpose goes: element (r, c) to
+///
+///   to[c / line * line_step + c % line * to_stride + r]
+///
+/// Columns may be the pixels of an image whose lines get room between them. What is read and what
+/// is written do not overlap.
+struct transpose_args {
+  const void* from = nullptr;
+  std::size_t from_stride = 0;
+  std::size_t rows = 0, columns = 0;  // not 0
+  void* to = nullptr;
+  std::size_t to_stride = 0;
+  std::size_t line = 0, line_step = 0;  // not 0
+};
+
 /// The integer types of the elementwise rows. Those of four bits stand two in a byte, the first in
 /// the low half.
 template <class Storage, int kBits, bool kSigned>
@@ -342,6 +357,9 @@ struct kernel_table {
   void (*gemm_u8s8)(const gemm_u8s8_args& args) noexcept;
   void (*depthwise_u8)(const depthwise_u8_args& args) noexcept;
   void (*gemm_u8u4)(const gemm_u8u4_args& args) noexcept;
+  // Of elements of 8 and 32 bits.
+  void (*transpose_8)(const transpose_args& args) noexcept;
+  void (*transpose_32)(const transpose_args& args) noexcept;
 };
 
 DETENT_KERNELS_NAMESPACE_END
