@@ -274,7 +274,12 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
                          const parallel_for& parallel, const Product& product) {
   if (is_matrix(f, w)) {
     const image_batch<const T> images = input_images<T>(f, w, input);
-    const std::size_t block = block_of_output(pixels_per_block(f.in_channels * sizeof(T)), output);
+    std::size_t wanted = pixels_per_block(f.in_channels * sizeof(T));
+    if (images.planar && !parallel) {
+      // Planes are read faster in longer runs; with threads, more tasks are worth more.
+      wanted = (std::max)(wanted, 4 * rows_per_task);
+    }
+    const std::size_t block = block_of_output(wanted, output);
     for_row_blocks(w.batch * w.in_height * w.in_width, block, parallel,
                    [&](std::size_t first, std::size_t count) {
                      const input_pixels<T> in(images, first, count);
@@ -388,7 +393,7 @@ class packed_filters {
 /// keeps memory of the size of the padded input, where there is padding, rows of the kernel are no
 /// multiple of four, or the channels come first and the filters are not 1x1; each thread keeps some
 /// 256 KB, or a row or 48 pixels of the output if that is more, where the output's channels come
-/// first, and 48 pixels or 32 KB for 1x1 filters where the input's do.
+/// first, and 192 pixels or 32 KB for 1x1 filters where the input's do.
 template <integer_convolution_output T>
 void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
               std::span<T> output, const epilogue_options& options = {},
