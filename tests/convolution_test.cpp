@@ -426,6 +426,56 @@ TEST_CASE("convolution: rows of windows that are read where they are") {
   check(random, {{17, 520, 1, 2, 3}, {.in_height = 3, .in_width = 4, .pad_left = 1}}, memory);
 }
 
+TEST_CASE_TEMPLATE("convolution: depthwise, multipliers of every size", T, std::uint8_t,
+                   std::int8_t) {
+  random_source random(12);
+  INFO("seed ", random.seed());
+  constexpr float largest = std::numeric_limits<float>::max();
+  constexpr std::int32_t qmin = std::numeric_limits<T>::min();
+  constexpr std::int32_t qmax = std::numeric_limits<T>::max();
+  for (int round = 0; round < 60; ++round) {
+    INFO("round ", round);
+    const std::size_t channels = random.size(1, 3) == 1 ? random.size(1, 70) : 64;
+    geometry g;
+    g.f = {channels, channels, channels, random.chance(70) ? 3U : 5U, 3};
+    g.w.in_height = random.size(5, 6);
+    g.w.in_width = random.size(5, 14);
+    integer_case c(random, g);
+    // All below 1, as a rule; or about 1, or so large that no step fits 32 bits.
+    const int kind = round % 3;
+    for (float& scale : c.scales) {
+      constexpr float about_one[] = {0.99999994F, 1.0F, 1.0000001F, 2.0F};
+      constexpr float huge[] = {1.0F, 3e4F, 1e9F, 1e30F, largest};
+      scale = kind == 0   ? random.real(1e-4F, 1e-2F)
+              : kind == 1 ? about_one[random.size(0, 3)]
+                          : huge[random.size(0, 4)];
+    }
+    for (std::int32_t& bias : c.bias) {  // up to where sums just fit 32 bits
+      constexpr std::int32_t extremes[] = {-2145000000, -32768, 0, 32767, 2145000000};
+      bias = random.chance(50) ? extremes[random.size(0, 4)] : random.integer(-300, 300);
+    }
+    c.options.lhs_scale = 1.0F;
+    c.options.output = {1.0F, random.integer(qmin, qmax)};
+    c.options.levels = {};
+    if (random.chance(60)) {
+      c.options.levels.qmin = random.integer(qmin, qmax);
+      c.options.levels.qmax = random.integer(c.options.levels.qmin, qmax);
+    }
+    const std::vector<std::int64_t> sums = c.sums();
+    std::vector<T> expected;
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      expected.push_back(test::stored_value<T>(sums[i], c.scales[i % channels], c.options));
+    }
+    const detent::packed_filters filters = c.pack();
+    for_each_target([&] {
+      std::vector<T> out(expected.size());
+      detent::convolve(std::span<const std::uint8_t>(c.input), filters, g.w, std::span<T>(out),
+                       c.options);
+      CHECK(difference(out, expected) == "");
+    });
+  }
+}
+
 TEST_CASE("convolution: groups with several outputs for each input, and the reverse") {
   random_source random(3);
   INFO("seed ", random.seed());

@@ -15,6 +15,7 @@ using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the p
 
 using byte_tag = hn::Repartition<std::uint8_t, int_tag>;
 using byte_vector = hn::Vec<byte_tag>;
+using word_tag = hn::Repartition<std::int16_t, int_tag>;
 /// Channels that a vector of bytes holds: a whole block, or half of one.
 inline constexpr std::size_t part_channels = hn::MaxLanes(byte_tag{});
 /// 32-bit vectors for them, one for each quarter.
@@ -74,8 +75,16 @@ class quarter_epilogue {
                               bool repeats) noexcept
       : output_(e.output),
         lower_(hn::Set(float_tag{}, e.lower)),
-        upper_(hn::Set(float_tag{}, e.upper)),
-        grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {
+        upper_(hn::Set(float_tag{}, e.upper)) {
+    // Signed outputs are computed as unsigned ones that are 128 more.
+    const std::int32_t shift = output_ == integer_output::s8 ? 128 : 0;
+    const auto byte = [shift](std::int32_t v) HWY_ATTR {
+      return hn::Set(byte_tag{}, static_cast<std::uint8_t>(v + shift));
+    };
+    zero_point_ = hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point + shift));
+    lowest_ = byte(e.qmin);
+    highest_ = byte(e.qmax);
+    flip_ = byte(0);
     DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
       const std::size_t position = first + j * lanes;
       const std::size_t column = repeats ? position % channels : position;
@@ -87,6 +96,11 @@ class quarter_epilogue {
       bias_[j] = inside && e.bias != nullptr ? hn::LoadU(float_tag{}, e.bias + column)
                                              : hn::Zero(float_tag{});
     }
+    auto shrinks = hn::Lt(multiplier_[0], hn::Set(float_tag{}, 1.0F));
+    DETENT_UNROLL for (std::size_t j = 1; j < quarters; ++j) {
+      shrinks = hn::And(shrinks, hn::Lt(multiplier_[j], hn::Set(float_tag{}, 1.0F)));
+    }
+    shrinks_ = hn::AllTrue(float_tag{}, shrinks);
     to_quarters(int_tag{}, offset_);
     to_quarters(float_tag{}, multiplier_);
     to_quarters(float_tag{}, bias_);
@@ -124,20 +138,24 @@ class quarter_epilogue {
   /// The same for an output of bytes.
   HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
                               std::size_t index) const noexcept {
+    // Conversions saturate, and the zero point is added to words, all of whose bounds are beyond
+    // the grid: that gives what clamping the steps would, in fewer instructions.
     int_vector q[quarters];
     DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
       // The product of an integer and a finite multiplier is never NaN.
-      const float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
-      q[k] = grid_.round(grid_.clamp(steps));
+      float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
+      if (!shrinks_) {
+        // The conversion returns the least integer for those that are too large, too.
+        steps = hn::Min(steps, hn::Set(float_tag{}, 32767.0F));
+      }
+      q[k] = DETENT_PASS_NEAREST(steps);
     }
-    const hn::Repartition<std::int16_t, int_tag> d16;
     const byte_tag d8;
-    const auto low = hn::ReorderDemote2To(d16, q[0], q[1]);
-    const auto high = hn::ReorderDemote2To(d16, q[2], q[3]);
-    const byte_vector bytes =
-        output_ == integer_output::u8
-            ? hn::ReorderDemote2To(d8, low, high)
-            : hn::BitCast(d8, hn::ReorderDemote2To(hn::RebindToSigned<byte_tag>{}, low, high));
+    const word_tag d16;
+    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[0], q[1]), zero_point_);
+    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[2], q[3]), zero_point_);
+    const byte_vector unclamped = hn::ReorderDemote2To(d8, low, high);
+    const byte_vector bytes = hn::Xor(hn::Min(hn::Max(unclamped, lowest_), highest_), flip_);
     std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
     if (count == part_channels) {
       hn::StoreU(bytes, d8, to);
@@ -164,7 +182,9 @@ class quarter_epilogue {
   float_vector multiplier_[quarters];
   float_vector bias_[quarters];
   float_vector lower_, upper_;
-  grid_vectors grid_;
+  bool shrinks_;  // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  hn::Vec<word_tag> zero_point_;
+  byte_vector lowest_, highest_, flip_;
 };
 
 /// Elements of weights between one quarter and the next, and one group of taps and the next.
@@ -244,7 +264,9 @@ class depthwise_part {
     const std::size_t whole = repeats_ ? size / part_channels : run.pixels;
     std::size_t v = 0;
     if constexpr (tile > 1) {
-      if (rows_.width == 3 && epilogue_.makes_bytes()) {
+      if (lanes == 16 && rows_.width == 3 && groups_ == 3 && !repeats_ && epilogue_.makes_bytes()) {
+        v = three_columns(tap, whole, out);
+      } else if (rows_.width == 3 && epilogue_.makes_bytes()) {
         v = !repeats_                             ? tiles<3, 1>(tap, whole, out)
             : part_channels / rows_.channels == 2 ? tiles<3, 2>(tap, whole, out)
                                                   : 0;
@@ -275,6 +297,35 @@ class depthwise_part {
       add_group(x, weights_ + g * weight_group_size, sum);
     }
     epilogue_.store(sum, count, c_, out + v * out_step_);
+  }
+
+  /// Filters that are three columns wide and have one group of taps in each: every column is read
+  /// once, and stays in the registers for the three vectors that want it. Returns how many vectors
+  /// are done.
+  HWY_INLINE std::size_t three_columns(const std::uint8_t* const* tap, std::size_t vectors,
+                                       std::size_t out) const noexcept {
+    constexpr std::size_t width = 3;
+    std::size_t v = 0;
+    if (vectors < width) {
+      return v;
+    }
+    // A copy: what is written might be the member, for all that the compiler knows.
+    const std::size_t step = rows_.step;
+    byte_vector x[width][quarters];
+    load_taps(tap, first_, count_, x[0]);
+    load_taps(tap, step + first_, count_, x[1]);
+    for (; v + width <= vectors; v += width) {
+      DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
+        load_taps(tap, (v + i + 2) * step + first_, count_, x[(i + 2) % width]);
+        int_vector sum[quarters];
+        epilogue_.begin(sum);
+        DETENT_UNROLL for (std::size_t column = 0; column < width; ++column) {
+          add_group(x[(i + column) % width], weights_ + column * weight_group_size, sum);
+        }
+        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
+      }
+    }
+    return v;
   }
 
   /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for

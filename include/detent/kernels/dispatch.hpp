@@ -78,10 +78,9 @@ DETENT_KERNELS_NAMESPACE_END
 
 #define DETENT_PASS_NEAREST(v) \
   hn::Vec<int_tag> { _mm256_cvtps_epi32((v).raw) }
-#include <detent/kernels/quantize-inl.hpp>
-#undef DETENT_PASS_NEAREST
 #include <detent/kernels/dequantize-inl.hpp>
 #include <detent/kernels/gemm_f32-inl.hpp>
+#include <detent/kernels/quantize-inl.hpp>
 #include <detent/kernels/reduce-inl.hpp>
 #include <detent/kernels/transpose-inl.hpp>
 
@@ -108,6 +107,8 @@ DETENT_KERNELS_NAMESPACE_END
 #include <detent/kernels/gemm_u8u4-inl.hpp>
 #include <detent/kernels/undef_pass-inl.hpp>
 
+#undef DETENT_PASS_NEAREST
+
 #ifdef HWY_TARGET_TOGGLE
 #undef HWY_TARGET_TOGGLE
 #else
@@ -125,10 +126,9 @@ DETENT_KERNELS_NAMESPACE_END
 // With a mask of all lanes: GCC 12 warns that the other form leaves its result uninitialized.
 #define DETENT_PASS_NEAREST(v) \
   hn::Vec<int_tag> { _mm512_maskz_cvtps_epi32(0xFFFF, (v).raw) }
-#include <detent/kernels/quantize-inl.hpp>
-#undef DETENT_PASS_NEAREST
 #include <detent/kernels/dequantize-inl.hpp>
 #include <detent/kernels/gemm_f32-inl.hpp>
+#include <detent/kernels/quantize-inl.hpp>
 #include <detent/kernels/reduce-inl.hpp>
 #include <detent/kernels/transpose-inl.hpp>
 
@@ -158,6 +158,8 @@ DETENT_KERNELS_NAMESPACE_END
 #if DETENT_KERNELS_AMX
 #include <detent/kernels/gemm_amx-inl.hpp>
 #endif
+
+#undef DETENT_PASS_NEAREST
 
 #ifdef HWY_TARGET_TOGGLE
 #undef HWY_TARGET_TOGGLE
