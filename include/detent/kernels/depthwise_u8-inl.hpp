@@ -264,12 +264,14 @@ class depthwise_part {
     const std::size_t whole = repeats_ ? size / part_channels : run.pixels;
     std::size_t v = 0;
     if constexpr (tile > 1) {
-      if (lanes == 16 && rows_.width == 3 && groups_ == 3 && !repeats_ && epilogue_.makes_bytes()) {
-        v = three_columns(tap, whole, out);
-      } else if (rows_.width == 3 && epilogue_.makes_bytes()) {
-        v = !repeats_                             ? tiles<3, 1>(tap, whole, out)
-            : part_channels / rows_.channels == 2 ? tiles<3, 2>(tap, whole, out)
-                                                  : 0;
+      const std::size_t pixels = repeats_ ? part_channels / rows_.channels : 1;
+      if (rows_.width == 3 && epilogue_.makes_bytes() && pixels <= 2) {
+        if (lanes == 16 && groups_ == 3) {
+          v = pixels == 1 ? three_columns(tap, whole, out)
+                          : three_columns_of_pairs(tap, whole, out);
+        } else {
+          v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
+        }
       } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
         v = tiles<5, 1>(tap, whole, out);
       }
@@ -322,6 +324,36 @@ class depthwise_part {
         DETENT_UNROLL for (std::size_t column = 0; column < width; ++column) {
           add_group(x[(i + column) % width], weights_ + column * weight_group_size, sum);
         }
+        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
+      }
+    }
+    return v;
+  }
+
+  /// The same for vectors that hold two pixels: what stands between two columns that lie side by
+  /// side in memory has a half of each.
+  HWY_INLINE std::size_t three_columns_of_pairs(const std::uint8_t* const* tap, std::size_t vectors,
+                                                std::size_t out) const noexcept {
+    std::size_t v = 0;
+    if (vectors < 2) {
+      return v;
+    }
+    byte_vector x[2][quarters];
+    load_taps(tap, first_, count_, x[0]);
+    for (; v + 2 <= vectors; v += 2) {
+      DETENT_UNROLL for (std::size_t i = 0; i < 2; ++i) {
+        const byte_vector(&left)[quarters] = x[i];
+        byte_vector(&right)[quarters] = x[1 - i];
+        load_taps(tap, (v + i + 1) * part_channels + first_, count_, right);
+        byte_vector middle[quarters];
+        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+          middle[k] = hn::ConcatLowerUpper(byte_tag{}, right[k], left[k]);
+        }
+        int_vector sum[quarters];
+        epilogue_.begin(sum);
+        add_group(left, weights_, sum);
+        add_group(middle, weights_ + weight_group_size, sum);
+        add_group(right, weights_ + 2 * weight_group_size, sum);
         epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
       }
     }
