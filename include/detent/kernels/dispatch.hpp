@@ -36,6 +36,7 @@ DETENT_KERNELS_NAMESPACE_END
 #if !defined(DETENT_SEPARATE_COMPILATION) || defined(DETENT_COMPILE_KERNELS)
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 

@@ -102,7 +102,8 @@ class transposition {
     DETENT_UNROLL for (std::size_t i = 0; i < vectors; ++i) {
       v[i] = load<width / side>(d, from + i * a_.from_stride);
     }
-    DETENT_UNROLL for (std::size_t step = 0; (std::size_t{1} << step) < vectors; ++step) {
+    constexpr std::size_t steps = std::bit_width(vectors) - 1;
+    DETENT_UNROLL for (std::size_t step = 0; step < steps; ++step) {
       vector next[vectors];
       DETENT_UNROLL for (std::size_t i = 0; i < vectors / 2; ++i) {
         next[2 * i] = hn::InterleaveLower(d, v[i], v[i + vectors / 2]);
