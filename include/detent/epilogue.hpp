@@ -25,7 +25,8 @@ DETENT_NAMESPACE_BEGIN
 /// selects which of the fields count:
 ///
 ///   acc   = bias[j] + sum_k (a[i,k] - lhs_zero_point) * (b[k,j] - zero_point[j])        exact
-///           (the bias of the weights)
+///           (the bias of the weights; gemm() takes any sums, convolutions those of which the
+///           certificate of the weights says that they fit 32 bits)
 ///   s32     acc + addend[i,j], exact: what does not fit 32 bits is an error
 ///   float   clamp(fma(float(acc), lhs_scale * scale[j], bias[j]) + residual[i,j], lower, upper)
 ///           (the bias of the options; what is absent is 0)
@@ -111,13 +112,13 @@ class column_terms {
     const std::size_t padded = round_up(columns, kernels::panel_columns);
     epilogue_ = {};
     epilogue_.output = output_kind<T>;
-    offset_.assign(padded, 0);
-    zero_points_.assign(w.has_zero_points() ? padded : 0, 0);
+    offset_ = std::vector<std::int32_t>(padded);
+    zero_points_ = std::vector<std::int32_t>(w.has_zero_points() ? padded : 0);
     const auto depth = static_cast<std::uint32_t>(w.depth());
     // Those of the rows come with them.
     const auto lhs_zero_point =
         o.lhs_zero_points.empty() ? static_cast<std::uint32_t>(o.lhs_zero_point - shift) : 0U;
-    column_sums_.assign(padded, 0);
+    column_sums_ = std::vector<std::int32_t>(padded);
     for (std::size_t j = 0; j < columns; ++j) {
       // Modulo 2^32: intermediate values may wrap, the final sum was proved to fit.
       const auto bias = static_cast<std::uint32_t>(w.bias()[j]);
@@ -134,7 +135,7 @@ class column_terms {
     epilogue_.rhs_zero_point = w.has_zero_points() ? zero_points_.data() : nullptr;
     epilogue_.column_sum = column_sums_.data();
     if constexpr (!std::same_as<T, std::int32_t>) {
-      multiplier_.assign(padded, 0.0F);
+      multiplier_ = std::vector<float>(padded);
       for (std::size_t j = 0; j < columns; ++j) {
         multiplier_[j] =
             real_output<T>
@@ -146,7 +147,7 @@ class column_terms {
       epilogue_.upper = o.upper;
     }
     if (!o.bias.empty()) {
-      bias_.assign(padded, 0.0F);
+      bias_ = std::vector<float>(padded);
       std::copy(o.bias.begin(), o.bias.end(), bias_.begin());
       epilogue_.bias = bias_.data();
     }

@@ -285,9 +285,9 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
 ///
 /// Exact on every input. Where the weights' certificate does not exclude sums beyond 32 bits, K is
 /// taken in slices that are added up in 64 bits, which costs a second copy of weights with K above
-/// 65536; sums are rounded to float once. Throws overflow, with the first such sum, if an output of
-/// 32-bit integers has no room for one; elements that have no room are then as they were, all
-/// others are written.
+/// 65536 and up to 200 KB for each thread; sums are rounded to float once. Throws overflow, with
+/// the first such sum, if an output of 32-bit integers has no room for one; elements that have no
+/// room are then as they were, all others are written.
 ///
 /// Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Allocates O(N); for left
 /// sides that are signed or column-major each thread keeps 48 rows of K bytes; on target amx_int8

@@ -283,9 +283,9 @@ class packed_weights {
     packed_weights s;
     s.depth_ = depth;
     s.columns_ = columns_;
-    s.scales_.assign(columns_, 1.0F);
-    s.zero_points_.assign(columns_, 0);
-    s.bias_.assign(columns_, 0);
+    s.scales_ = std::vector<float>(columns_, 1.0F);
+    s.zero_points_ = std::vector<std::int32_t>(columns_);
+    s.bias_ = std::vector<std::int32_t>(columns_);
     s.data_.resize(packed_size(depth, columns_));
     for (std::size_t j = 0; j < columns_; j += kernels::panel_columns) {
       std::memcpy(s.data_.data() + s.position(0, j), data_.data() + position(first, j),

@@ -38,7 +38,8 @@ HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vecto
 }
 
 /// The epilogue of one vector of columns, with what depends on the columns only already loaded.
-template <integer_output kOutput>
+/// kHasAddend: whether there is an addend, which only 32-bit outputs have.
+template <integer_output kOutput, bool kHasAddend = false>
 class column_epilogue {
  public:
   HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
@@ -66,7 +67,7 @@ class column_epilogue {
       v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
     }
     if constexpr (kOutput == integer_output::s32) {
-      if (e.addend != nullptr) {
+      if constexpr (kHasAddend) {
         const std::int32_t* addend = e.addend + row * e.addend_stride + column_;
         v = hn::Add(v, count == lanes ? hn::LoadU(di, addend) : hn::LoadN(di, addend, count));
       }
@@ -130,12 +131,12 @@ class column_epilogue {
 
 /// Applies the epilogue to a block of sums, whose rows are `sums_stride` apart, and stores
 /// `columns` of each row. c points to the block's first element.
-template <integer_output kOutput>
+template <integer_output kOutput, bool kHasAddend = false>
 void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
                  std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
                  void* c, std::size_t index, std::size_t ldc) noexcept {
   for (std::size_t j = 0; j < columns; j += lanes) {
-    const column_epilogue<kOutput> epilogue(e, column + j);
+    const column_epilogue<kOutput, kHasAddend> epilogue(e, column + j);
     const std::size_t count = (std::min)(lanes, columns - j);
     for (std::size_t r = 0; r < rows; ++r) {
       epilogue.store(e, sums + r * sums_stride + j, first + r, count, c, index + r * ldc + j);
@@ -148,6 +149,10 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
                        void* c, std::size_t index, std::size_t ldc) noexcept {
   switch (e.output) {
     case integer_output::s32:
+      if (e.addend != nullptr) {
+        return store_block<integer_output::s32, true>(e, sums, sums_stride, first, rows, column,
+                                                      columns, c, index, ldc);
+      }
       return store_block<integer_output::s32>(e, sums, sums_stride, first, rows, column, columns, c,
                                               index, ldc);
     case integer_output::f32:
