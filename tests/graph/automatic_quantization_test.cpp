@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -385,4 +386,30 @@ TEST_CASE("error analysis: signal and noise by hand") {
   nothing.add(std::vector<float>{0.0F}, std::vector<float>{1.0F});
   CHECK(std::isinf(nothing.noise_to_signal()));
   CHECK(nothing.cosine() == 0.0);
+}
+
+TEST_CASE("error analysis: several outputs are judged by the mean of their dB") {
+  const std::vector<float> values{3.0F, -4.0F};
+  // x, and x plus a constant for each output; the outputs of the other model add something to it.
+  const auto model_with = [&](const std::vector<float>& added) {
+    model_builder b;
+    b.input("x", {2});
+    for (std::size_t i = 0; i < added.size(); ++i) {
+      b.output(b.add("Add", {"x", b.scalar("c" + std::to_string(i), added[i])}));
+    }
+    return b.get();
+  };
+  const auto source = test::samples_source({{{"x", test::floats({2}, values)}}});
+  const auto noise = [&](const std::vector<float>& added) {
+    const graph::model exact = model_with(std::vector<float>(added.size(), 0.0F));
+    return graph::output_judge(exact, source, 1).noise_to_signal(model_with(added));
+  };
+  CHECK(noise({0.0F}) == 0.0);
+  CHECK(noise({1.0F}) == 2.0 / 25.0);
+  CHECK(noise({1.0F, 5.0F}) == doctest::Approx(std::sqrt(2.0 / 25.0 * 50.0 / 25.0)).epsilon(1e-12));
+  CHECK(noise({1.0F, 5.0F, 0.5F}) ==
+        doctest::Approx(std::cbrt(2.0 * 50.0 * 0.5 / 15625.0)).epsilon(1e-12));
+  CHECK(noise({1.0F, 0.0F}) == doctest::Approx(std::sqrt(2.0 / 25.0 * 1e-12)).epsilon(1e-12));
+  CHECK(std::isinf(noise({1.0F, std::numeric_limits<float>::quiet_NaN()})));
+  CHECK(std::isinf(noise({std::numeric_limits<float>::infinity()})));
 }

@@ -4,17 +4,18 @@
 //
 //   1. plain            min/max ranges, absmax weights: what the others must beat
 //   2. equalization     of ranges of channels across pairs of layers
-//   3. ranges           all activations by another observer
-//   4. range of one     activation by another observer, one at a time
-//   5. weight scales    of least squared error
-//   6. bias correction  fast, full
+//   3. weight scales    of least squared error
+//   4. weight rounding  against the outputs of each layer, with either scales
+//   5. ranges           all activations by another observer
+//   6. range of one     activation by another observer, one at a time
+//   7. bias correction  fast, full
 //
 // The measure is output_judge::noise_to_signal() of the outputs, or of what goes into a Softmax
 // that makes them; ranges and biases of what is tried come from one half of the samples, the
 // measure from the other. What is kept is carried out with all samples; at the end, the outputs
 // themselves are measured, and steps taken back until they are no worse than with plain min/max.
-// Memory: observers (at most a histogram for each activation and method), and `judge_samples`
-// samples with their float results.
+// Memory: observers (at most a histogram for each activation and method), `judge_samples` samples
+// with their float results, and the moments that weights are rounded by.
 #ifndef DETENT_GRAPH_AUTOMATIC_QUANTIZATION_HPP
 #define DETENT_GRAPH_AUTOMATIC_QUANTIZATION_HPP
 
@@ -26,6 +27,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -44,6 +46,7 @@
 #include <detent/graph/quantization_plan.hpp>
 #include <detent/graph/static_quantization.hpp>
 #include <detent/graph/tensor.hpp>
+#include <detent/graph/weight_rounding.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -71,10 +74,12 @@ struct automatic_quantization_options {
   /// Runs that changing one activation at a time may take in all, if measures of 4 runs do; with
   /// fewer activations, measures are of up to 32.
   std::size_t single_runs = 2000;
+  /// Tried with both scales of the weights. Nothing: weights are rounded to nearest.
+  std::optional<weight_rounding_options> rounding = weight_rounding_options{};
   std::size_t correction_samples = 16;  // runs that full bias correction takes for each layer
   std::function<void(const quantization_step&)> on_step = {};
-  /// Told of the final parameters of each activation, and of the observer that they are from, or
-  /// "given".
+  /// Told of the final parameters of each activation, and of the observer that they are from,
+  /// or "given".
   std::function<void(const std::string& value, const std::string& method,
                      const scale_solution& solution)>
       on_parameters = {};
@@ -118,12 +123,13 @@ class automatic_quantizer {
     kept_.push_back(best);
     report({"plain", best.noise, best.noise, true});
     try_equalization(best);
+    try_step(best, "weight scales of least squared error",
+             [](state& s) { s.weights = weight_scale::exact_mse; });
+    try_rounding(best);
     for (std::size_t k = 1; k < options_.methods.size(); ++k) {
       try_step(best, "ranges: " + options_.methods[k], [&](state& s) { choose_all(s, k); });
     }
     try_single_ranges(best);
-    try_step(best, "weight scales of least squared error",
-             [](state& s) { s.weights = weight_scale::exact_mse; });
     for (const bias_correction kind : {bias_correction::fast, bias_correction::full}) {
       const bool fast = kind == bias_correction::fast;
       try_step(best, fast ? "bias correction: fast" : "bias correction: full",
@@ -140,6 +146,9 @@ class automatic_quantizer {
     std::map<std::string, std::vector<scale_solution>> solutions;  // by value, one for each method
     std::map<std::string, std::size_t> chosen;                     // index of the method
     weight_scale weights = weight_scale::absmax;
+    bool rounds_weights = false;  // by the layers' outputs
+    /// What that made. Steps behind it, ranges among them, keep it; empty: it has to be done.
+    std::map<std::size_t, layer_weights> rounded;
     bias_correction correction = bias_correction::none;
     std::optional<quantization> carried_out;
     double noise = std::numeric_limits<double>::infinity();
@@ -175,8 +184,31 @@ class automatic_quantizer {
     return s;
   }
 
+  /// The weights on their grid, rounded to nearest. Steps that change the range of one activation
+  /// change the weights of few layers: the others are remembered.
+  [[nodiscard]] std::map<std::size_t, layer_weights> nearest_layers(
+      const state& s, const quantization_parameters& p) {
+    const model& m = s.plan->float_model();
+    std::map<std::size_t, layer_weights> layers;
+    for (const std::size_t i : s.plan->layers()) {
+      const float x_scale = p.activations.at(m.nodes[i].inputs[0]).scale;
+      auto& [last_scale, last] = nearest_[{s.is_equalized, s.weights, i}];
+      if (last_scale != x_scale) {
+        const layer_weight_options all{.per_channel = options_.per_channel,
+                                       .scale = s.weights,
+                                       .reduce_range = options_.reduce_range,
+                                       .parallel = options_.executor.parallel};
+        last =
+            quantize_layer_weights(m, m.nodes[i], x_scale, with_settings(all, s.plan->settings(i)));
+        last_scale = x_scale;
+      }
+      layers.emplace(i, last);
+    }
+    return layers;
+  }
+
   /// Carries a state out.
-  void finish(state& s, const calibration_source& source) const {
+  void finish(state& s, const calibration_source& source) {
     s.carried_out.emplace(quantization{*s.plan, {}, {}});
     quantization_plan& plan = s.carried_out->plan;
     quantization_parameters& p = s.carried_out->parameters;
@@ -185,9 +217,11 @@ class automatic_quantizer {
       p.activations[value] = s.solutions.at(value)[method].params;
     }
     share_parameters(plan, p.activations);
-    static_quantization_options fixed = fixed_options();
-    fixed.weights = s.weights;
-    p.layers = quantize_layers(plan, p.activations, fixed);
+    p.layers = s.rounded.empty() ? nearest_layers(s, p) : s.rounded;
+    if (s.rounds_weights && s.rounded.empty()) {
+      round_weights(plan, p, source, *options_.rounding, options_.executor);
+      s.rounded = p.layers;
+    }
     static_cast<void>(correct_biases(
         plan, p, source,
         {.kind = s.correction,
@@ -228,14 +262,37 @@ class automatic_quantizer {
     keep_if_better(best, std::move(tried), "equalization");
   }
 
-  /// What all that is tried has in common.
+  /// With both scales of the weights: which are better to round to nearest says little. The moments
+  /// are the same, they depend on the ranges alone. It comes before other ranges are tried: the
+  /// noise of weights rounded to nearest would hide what those are worth.
+  void try_rounding(state& best) {
+    if (!options_.rounding || best.plan->layers().empty()) {
+      return;
+    }
+    const state before = best;
+    const quantization_parameters& nearest = before.carried_out->parameters;
+    const input_moments moments =
+        gather_moments(*before.plan, nearest, seen_, *options_.rounding, options_.executor);
+    for (const weight_scale scale : {weight_scale::absmax, weight_scale::exact_mse}) {
+      state tried = before;
+      tried.weights = scale;
+      tried.rounds_weights = true;
+      quantization_parameters p = nearest;
+      p.layers = nearest_layers(tried, p);
+      round_weights(*tried.plan, p, moments, *options_.rounding, options_.executor.parallel);
+      tried.rounded = std::move(p.layers);
+      finish(tried, seen_);
+      keep_if_better(best, std::move(tried),
+                     scale == weight_scale::absmax ? "weight rounding: absmax scales"
+                                                   : "weight rounding: exact_mse scales");
+    }
+  }
+
+  /// What the observers of all that is tried have in common.
   [[nodiscard]] static_quantization_options fixed_options() const {
-    return {.per_channel = options_.per_channel,
-            .observer = options_.observer,
-            .executor = options_.executor,
+    return {.observer = options_.observer,
             .activation_type = options_.activation_type,
-            .symmetric_activations = options_.symmetric_activations,
-            .reduce_range = options_.reduce_range};
+            .symmetric_activations = options_.symmetric_activations};
   }
 
   /// Whether it is not said how the parameters of a value are found.
@@ -277,15 +334,17 @@ class automatic_quantizer {
     return std::move(*best.carried_out);
   }
 
-  /// The same decisions, with ranges and biases from all samples.
+  /// The same decisions, with ranges, rounding and biases from all samples.
   [[nodiscard]] state with_all_samples(const state& s) {
     std::optional<state>& all = all_samples_[s.is_equalized ? 1 : 0];
     if (!all) {
       all = calibrated(s.is_equalized ? *equalized_ : *plain_, samples_);
+      all->is_equalized = s.is_equalized;
     }
     state t = *all;
     t.chosen = s.chosen;
     t.weights = s.weights;
+    t.rounds_weights = s.rounds_weights;
     t.correction = s.correction;
     finish(t, samples_);
     return t;
@@ -351,6 +410,8 @@ class automatic_quantizer {
   std::optional<quantization_plan> plain_;
   std::optional<quantization_plan> equalized_;
   std::optional<state> all_samples_[2];  // plain, equalized
+  /// The scale of the input that a layer's weights were rounded with, and what came out.
+  std::map<std::tuple<bool, weight_scale, std::size_t>, std::pair<float, layer_weights>> nearest_;
 };
 
 }  // namespace detail

@@ -130,17 +130,26 @@ class output_judge {
     return all;
   }
 
-  /// The mean over the float outputs of noise / signal.
+  /// noise / signal of the float output; of several, the geometric mean, which is the mean of their
+  /// dB: one that is hard to quantize does not drown out the others. Infinite if one has no signal,
+  /// or NaN; with several, 120 dB is as good as exact.
   [[nodiscard]] double noise_to_signal(const model& quantized) const {
+    constexpr double least = 1e-12;
     double sum = 0.0;
-    double count = 0.0;
+    double last = std::numeric_limits<double>::infinity();
+    std::size_t count = 0;
     for (const signal_error& e : errors(quantized)) {
-      if (e.count() > 0) {
-        sum += e.noise_to_signal();
-        count += 1.0;
+      if (e.count() == 0) {
+        continue;
       }
+      last = e.noise_to_signal();
+      if (!std::isfinite(last)) {
+        return std::numeric_limits<double>::infinity();
+      }
+      sum += detent::detail::portable_log((std::max)(last, least));
+      ++count;
     }
-    return count == 0.0 ? std::numeric_limits<double>::infinity() : sum / count;
+    return count < 2 ? last : detent::detail::portable_exp(sum / static_cast<double>(count));
   }
 
  private:

@@ -55,6 +55,7 @@ struct layer_weights {
   std::size_t axis = 0;       // of the output channels
   std::vector<float> scales;  // one for each output channel, or one
   std::int32_t zero_point = 0;
+  grid levels = symmetric<std::int8_t>.levels;  // what codes may be
 };
 
 namespace detail {
@@ -115,7 +116,8 @@ inline void fit_bias(std::vector<float>& scales, const std::vector<bool>& is_zer
 
   channel_min_max_observer observer(axis);
   observer.observe(view);
-  layer_weights result{tensor::allocate(element_type::s8, weights.dims()), axis, {}, 0};
+  layer_weights result{
+      tensor::allocate(element_type::s8, weights.dims()), axis, {}, 0, scheme.levels};
   std::vector<bool> is_zero;
   value_range whole{0.0F, 0.0F};
   for (const min_max_observer& channel : observer.channels()) {
