@@ -15,6 +15,7 @@
 #include <doctest/doctest.h>
 #include <protozero/pbf_writer.hpp>
 
+#include <detent/float_formats.hpp>
 #include <detent/graph/dynamic_quantization.hpp>
 #include <detent/graph/equalization.hpp>
 #include <detent/graph/error_analysis.hpp>
@@ -525,6 +526,53 @@ TEST_CASE("Loop in If in Loop: the innermost sub-graph sees all around it") {
   }
 }
 
+TEST_CASE("Loop: an executor goes on after a run that failed") {
+  graph::executor_options options;
+  options.max_iterations = 4;
+  graph::executor e(doubling(), options);
+  const auto inputs = [](std::int64_t count) {
+    return tensors{{"count", integer(count)}, {"go", boolean(true)}, {"start", scalar(1.0F)}};
+  };
+  for (int round = 0; round < 3; ++round) {
+    check_graph_error(error_kind::bad_file, {"not ended after 4"},
+                      [&] { static_cast<void>(e.run(inputs(6))); });
+    check_floats(e.run(inputs(4))[0], {}, {doubled(1.0F, 4, true).back()});
+  }
+}
+
+TEST_CASE("sub-graphs: half floats go in and come out, each result rounded") {
+  const auto halves = [](const std::vector<float>& values) {
+    std::vector<std::uint16_t> bits;
+    for (const float v : values) {
+      bits.push_back(detent::round_to<detent::float16>(v).bits);
+    }
+    return test::make_tensor<std::uint16_t>(element_type::f16,
+                                            {static_cast<std::int64_t>(values.size())}, bits);
+  };
+  model_builder b;
+  b.input("count", {}, element_type::s64);
+  b.input("x", {2}, element_type::f16);
+  const graph_body body = make_body(
+      {declared("i", element_type::s64), declared("goes", element_type::boolean),
+       declared("v", element_type::f16)},
+      {make_node("Mul", {"v", "third"}, {"next"}), make_node("Identity", {"goes"}, {"still"})},
+      {declared("still", element_type::boolean), declared("next", element_type::f16)});
+  b.constant("third", halves({1.0F / 3.0F}));
+  b.get().nodes.push_back(loop_node({"count", "", "x"}, body, {"last"}));
+  b.output("last", element_type::f16);
+  std::vector<float> expected{1000.0F, 0.7001953125F};
+  const float third = detent::to_float(detent::round_to<detent::float16>(1.0F / 3.0F));
+  for (int i = 0; i < 3; ++i) {
+    for (float& v : expected) {
+      v = detent::to_float(detent::round_to<detent::float16>(v * third));
+    }
+  }
+  const tensor out =
+      run(b.get(), {{"count", integer(3)}, {"x", halves({1000.0F, 0.7001953125F})}})[0];
+  REQUIRE(out.type() == element_type::f16);
+  CHECK(test::values_of<std::uint16_t>(out) == test::values_of<std::uint16_t>(halves(expected)));
+}
+
 TEST_CASE("Scan: sums and parts along any axis, in both directions") {
   test::random_source r(12);
   INFO("seed ", r.seed());
@@ -758,6 +806,23 @@ TEST_CASE("sub-graphs: shapes that follow from them") {
   m.inputs.erase(m.inputs.begin());
   m.initializers["condition"] = boolean(true);
   CHECK(known(m).at("y").dims().empty());
+  // Elements are known as well, where they take little to compute.
+  const auto of_zeros = [](std::int64_t count) {
+    model zeros = branching(
+        make_body({},
+                  {make_node("ConstantOfShape", {"size"}, {"z"}),
+                   make_node("ReduceSum", {"z"}, {"sum"}, {{"keepdims", number(0)}})},
+                  {declared("sum")},
+                  {{"size", test::make_tensor<std::int64_t>(element_type::s64, {1}, {count})}}),
+        one("Neg", {"x"}, "e"));
+    zeros.inputs.clear();
+    zeros.initializers["condition"] = boolean(true);
+    zeros.initializers["x"] = scalar(1.0F);
+    return zeros;
+  };
+  CHECK(known(of_zeros(100)).at("y").has_data());
+  CHECK(known(of_zeros(1 << 26)).at("y").dims().empty());
+  CHECK(!known(of_zeros(1 << 26)).at("y").has_data());
   // What a body makes is not a value of the model.
   CHECK(known(m).count("t") == 0);
 

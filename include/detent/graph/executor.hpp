@@ -117,35 +117,15 @@ class buffer_pool {
 }
 
 /// float16 models are computed in float, node by node, each result rounded back; the operators
-/// listed here look at the types themselves.
+/// listed here look at the types themselves, and so do the nodes of sub-graphs.
 [[nodiscard]] inline bool takes_half(const node& n) {
-  static constexpr std::string_view types_themselves[] = {"Cast",
-                                                          "CastLike",
-                                                          "Identity",
-                                                          "Reshape",
-                                                          "Flatten",
-                                                          "Transpose",
-                                                          "Concat",
-                                                          "Split",
-                                                          "Slice",
-                                                          "Squeeze",
-                                                          "Unsqueeze",
-                                                          "Gather",
-                                                          "Expand",
-                                                          "Shape",
-                                                          "Size",
-                                                          "ConstantOfShape",
-                                                          "Constant",
-                                                          "Tile",
-                                                          "SpaceToDepth",
-                                                          "DepthToSpace",
-                                                          "QuantizeLinear",
-                                                          "DequantizeLinear",
-                                                          "If",
-                                                          "Loop",
-                                                          "Scan"};
-  return std::find(std::begin(types_themselves), std::end(types_themselves), n.op_type) !=
-         std::end(types_themselves);
+  static constexpr std::string_view types_themselves[] = {
+      "Cast",         "CastLike",     "Identity",       "Reshape",         "Flatten",   "Transpose",
+      "Concat",       "Split",        "Slice",          "Squeeze",         "Unsqueeze", "Gather",
+      "Expand",       "Shape",        "Size",           "ConstantOfShape", "Constant",  "Tile",
+      "SpaceToDepth", "DepthToSpace", "QuantizeLinear", "DequantizeLinear"};
+  return has_bodies(n) || std::find(std::begin(types_themselves), std::end(types_themselves),
+                                    n.op_type) != std::end(types_themselves);
 }
 
 /// Runs infer() and, unless `shapes_only`, run() of one node. `inputs` may be replaced by their
@@ -360,6 +340,8 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
                          bool lenient, const operator_registry& registry) {
   constexpr std::size_t small = 4096;  // shape arithmetic is executed, anything larger is not
   const executor_options options;
+  executor_options in_bodies;
+  in_bodies.max_tensor_bytes = small * 8;
   for (const node& n : g.nodes) {
     const operator_definition* definition = registry.find(n.domain, n.op_type);
     if (definition == nullptr) {
@@ -381,7 +363,7 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
     }
     std::unique_ptr<subgraph_runner> subgraphs;
     if (with_bodies) {
-      subgraphs = std::make_unique<subgraph_runner>(of, n, options, registry);
+      subgraphs = std::make_unique<subgraph_runner>(of, n, in_bodies, registry);
       for (std::size_t i = 0; i < subgraphs->captured().size(); ++i) {
         subgraphs->set_captured(i, look_up(subgraphs->captured()[i]), true);
       }
@@ -404,7 +386,15 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
         size += outputs[i].count();
         all_data = all_data && (outputs[i].defined() || !with_bodies);
       }
-      if (all_data && size <= small && is_brief(n)) {
+      if (all_data && size <= small && with_bodies) {
+        try {
+          if (is_brief(n)) {
+            outputs = apply(false);
+          }
+        } catch (const error&) {
+          // A body that is no shape arithmetic. If something is wrong with it, a run will tell.
+        }
+      } else if (all_data && size <= small) {
         outputs = apply(false);
       } else if (n.is("Shape") && !n.inputs.empty()) {
         inputs[0].set_storage(allocate_from_heap(1));  // only its shape is looked at
