@@ -6,6 +6,7 @@
 #include <detent/arithmetic.hpp>
 #include <detent/batch.hpp>
 #include <detent/bias.hpp>
+#include <detent/cache_sizes.hpp>
 #include <detent/config.hpp>
 #include <detent/convolution.hpp>
 #include <detent/dispatch.hpp>

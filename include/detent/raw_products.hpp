@@ -27,7 +27,9 @@ inline void sum_rows(const kernels::kernel_table& table, const kernels::gemm_u8s
 /// Calls the kernel of the table with the memory that it wants, divided for the processor's caches
 /// where no others are given.
 inline void run_gemm(const kernels::kernel_table& table, kernels::gemm_u8s8_args& g) {
-  g.caches = resolved_caches(g.caches);
+  if (g.caches == cache_sizes{}) {
+    g.caches = kernels::processor_caches();
+  }
   const std::size_t size = table.gemm_workspace(g);
   g.workspace = size == 0 ? nullptr : block_memory<std::byte>(size);
   table.gemm_u8s8(g);

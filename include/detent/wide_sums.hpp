@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -52,21 +53,21 @@ class overflow_record {
       sum_ = sum;
     }
   }
+  /// When no task runs any more.
   void raise_if_noted(const char* where) const {
-    const std::lock_guard lock(mutex_);
     require(!is_noted_, error_kind::overflow, where, ": the sum ", sum_, " of row ", row_,
             ", column ", column_, " does not fit 32 bits");
   }
 
  private:
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   bool is_noted_ = false;
   std::size_t row_ = 0;
   std::size_t column_ = 0;
   std::int64_t sum_ = 0;
 };
 
-/// An upper bound of the magnitudes of a matrix, less than twice the largest one and 1.
+/// An upper bound of the magnitudes of a matrix: at most twice the largest one, and at least 1.
 [[nodiscard]] inline std::int64_t magnitude_bound(matrix_view<const std::int32_t> m) noexcept {
   std::uint32_t bits = 0;  // of all values; of negative ones those of -1 - value
   for (std::size_t r = 0; r < m.rows; ++r) {
