@@ -14,7 +14,9 @@
 #include <detent/error.hpp>
 #include <detent/parallel.hpp>
 #include <detent/reference.hpp>
+#include <detent/solvers/adam.hpp>
 #include <detent/solvers/gram.hpp>
+#include <detent/solvers/learned_rounding.hpp>
 #include <detent/solvers/quantized_weights.hpp>
 #include <detent/types.hpp>
 
@@ -31,12 +33,6 @@ struct adaround_options {
 };
 
 namespace detail {
-
-inline constexpr double adaround_zeta = 1.1;
-inline constexpr double adaround_gamma = -0.1;
-inline constexpr double adaround_stretch = adaround_zeta - adaround_gamma;
-inline constexpr double adaround_momentum = 0.9;  // of Adam
-inline constexpr double adaround_square_momentum = 0.999;
 
 /// Some rows at once, each on its own: together, so that G is read once for all of them.
 class adaround_rows {
@@ -67,32 +63,24 @@ class adaround_rows {
         element& e = elements_[r * problem.columns + c];
         const double steps =
             static_cast<double>(problem.row(first_row + r)[c]) / static_cast<double>(p.scale);
-        const double below = std::floor(steps);
         e.scale = static_cast<double>(p.scale);
         e.importance =
             rounded_product(rounded_product(e.scale * e.scale, g.diagonal(c)), normalizers_[r]);
-        e.below = below;
-        e.lowest = levels.qmin - p.zero_point;
-        e.highest = levels.qmax - p.zero_point;
+        e.interval = rounding_interval::of(steps, p.zero_point, levels);
         // So that h is the fraction that the weight has.
-        const double h = steps - below;
-        e.v = -portable_log(adaround_stretch / (h - adaround_gamma) - 1.0);
+        e.v = rectified_sigmoid::inverse(steps - e.interval.below);
       }
     }
   }
 
-  void iterate(double beta, double regularization, double learning_rate, double moment_correction,
-               double square_correction) noexcept {
-    constexpr double momentum = adaround_momentum;
-    constexpr double square_momentum = adaround_square_momentum;
+  void iterate(double beta, double regularization, const adam_corrections& corrections,
+               const adam_options& optimizer) noexcept {
     const std::size_t columns = problem_.columns;
     for (std::size_t i = 0; i < elements_.size(); ++i) {
       element& e = elements_[i];
-      e.sigmoid = 1.0 / (1.0 + portable_exp(-e.v));
-      e.h = std::clamp(rounded_product(adaround_stretch, e.sigmoid) + adaround_gamma, 0.0, 1.0);
-      const double steps = e.below + e.h;
-      e.is_free = steps > e.lowest && steps < e.highest && e.h > 0.0 && e.h < 1.0;
-      error_[i] = rounded_product(e.scale, std::clamp(steps, e.lowest, e.highest)) -
+      e.up = rectified_sigmoid(e.v);
+      e.is_free = e.interval.is_free(e.up);
+      error_[i] = rounded_product(e.scale, e.interval.at(e.up.h)) -
                   static_cast<double>(problem_.row(first_row_ + i / columns)[i % columns]);
     }
     std::fill(gradient_.begin(), gradient_.end(), 0.0);
@@ -109,21 +97,12 @@ class adaround_rows {
         slope = rounded_product(rounded_product(2.0 * e.scale, normalizers_[i / columns]),
                                 gradient_[i]);
         if (regularization > 0.0) {
-          const double centred = 2.0 * e.h - 1.0;  // the product is exact
-          const double power = portable_power(std::fabs(centred), beta - 1.0);
           const double weight = rounded_product(2.0 * regularization * beta, e.importance);
-          slope -= std::copysign(rounded_product(weight, power), centred);
+          slope -= rounded_product(weight, rounding_pull(e.up.h, beta));
         }
-        slope = rounded_product(
-            slope, rounded_product(adaround_stretch, rounded_product(e.sigmoid, 1.0 - e.sigmoid)));
+        slope = rounded_product(slope, e.up.slope());
       }
-      // Adam
-      e.moment = rounded_product(momentum, e.moment) + rounded_product(1.0 - momentum, slope);
-      e.square = rounded_product(square_momentum, e.square) +
-                 rounded_product(1.0 - square_momentum, rounded_product(slope, slope));
-      const double step =
-          (e.moment / moment_correction) / (std::sqrt(e.square / square_correction) + 1e-8);
-      e.v -= rounded_product(learning_rate, step);
+      e.v -= adam_step(e.moments, slope, corrections, optimizer);
     }
   }
 
@@ -133,10 +112,11 @@ class adaround_rows {
     for (std::size_t i = 0; i < elements_.size(); ++i) {
       const element& e = elements_[i];
       const double h =
-          adaround_gamma + rounded_product(adaround_stretch, 1.0 / (1.0 + portable_exp(-e.v)));
+          rounding_gamma + rounded_product(rounding_stretch, 1.0 / (1.0 + portable_exp(-e.v)));
       decided = decided && (e.importance == 0.0 || h < 0.05 || h > 0.95 ||
-                            e.below + 1.0 <= e.lowest || e.below >= e.highest);
-      const double steps = std::clamp(h < 0.5 ? e.below : e.below + 1.0, e.lowest, e.highest);
+                            e.interval.below + 1.0 <= e.interval.lowest ||
+                            e.interval.below >= e.interval.highest);
+      const double steps = e.interval.rounded(h);
       const std::size_t r = first_row_ + i / problem_.columns;
       const std::size_t c = i % problem_.columns;
       const double zero_point = problem_.params(r, c / problem_.group_size).zero_point;
@@ -149,14 +129,10 @@ class adaround_rows {
   struct element {
     double scale = 1.0;
     double importance = 0.0;  // scale^2 G_jj, normalized
-    double below = 0.0;       // floor(w / scale)
-    double lowest = 0.0;
-    double highest = 0.0;
+    rounding_interval interval;
     double v = 0.0;
-    double h = 0.0;
-    double sigmoid = 0.0;
-    double moment = 0.0;
-    double square = 0.0;
+    rectified_sigmoid up{0.0};
+    adam_moments moments;
     bool is_free = false;
   };
 
@@ -202,40 +178,21 @@ class adaround_rows {
   const detail::weight_problem problem(weights, format, where);
   problem.require_gram(g, where);
   detail::require(options.iterations > 0, error_kind::invalid_argument, where, ": 0 iterations");
-  detail::require(options.warm_up >= 0.0 && options.warm_up < 1.0, error_kind::invalid_argument,
-                  where, ": a warm-up of ", options.warm_up, " is not in [0, 1)");
-  detail::require(std::isfinite(options.learning_rate) && options.learning_rate > 0.0,
-                  error_kind::invalid_argument, where, ": a learning rate of ",
-                  options.learning_rate);
-  for (const double beta : {options.first_beta, options.last_beta}) {
-    detail::require(std::isfinite(beta) && beta >= 1.0, error_kind::invalid_argument, where,
-                    ": a beta of ", beta, " is not finite or below 1");
-  }
-  detail::require(std::isfinite(options.regularization) && options.regularization >= 0.0,
-                  error_kind::invalid_argument, where, ": a regularization of ",
-                  options.regularization);
+  const detail::rounding_annealing annealing{options.warm_up, options.first_beta,
+                                             options.last_beta};
+  annealing.require_valid(where);
+  detail::require_learning_rate(options.learning_rate, where);
+  detail::require_regularization(options.regularization, where);
 
   struct step {
-    double beta;
-    double regularization;
-    double moment_correction;
-    double square_correction;
+    detail::rounding_annealing::moment time;
+    detail::adam_corrections corrections;
   };
+  const adam_options optimizer{.learning_rate = options.learning_rate};
+  detail::adam_clock clock;
   std::vector<step> steps(options.iterations);
-  const double total = static_cast<double>(options.iterations);
-  double moment_power = 1.0;
-  double square_power = 1.0;
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    const double time = static_cast<double>(i) / total;
-    const bool is_warm = time >= options.warm_up;
-    const double part = is_warm ? (time - options.warm_up) / (1.0 - options.warm_up) : 0.0;
-    moment_power = detail::rounded_product(moment_power, detail::adaround_momentum);
-    square_power = detail::rounded_product(square_power, detail::adaround_square_momentum);
-    steps[i].beta = options.last_beta +
-                    detail::rounded_product(options.first_beta - options.last_beta, 1.0 - part);
-    steps[i].regularization = is_warm ? options.regularization : 0.0;
-    steps[i].moment_correction = 1.0 - moment_power;
-    steps[i].square_correction = 1.0 - square_power;
+    steps[i] = {annealing.at(i, steps.size()), clock.next(optimizer)};
   }
 
   const quantized_weights nearest = problem.nearest();
@@ -246,8 +203,8 @@ class adaround_rows {
   problem.for_row_blocks(parallel, [&](std::size_t first_row, std::size_t count) {
     detail::adaround_rows rows(problem, g, first_row, count);
     for (const step& s : steps) {
-      rows.iterate(s.beta, s.regularization, options.learning_rate, s.moment_correction,
-                   s.square_correction);
+      rows.iterate(s.time.beta, s.time.is_warm ? options.regularization : 0.0, s.corrections,
+                   optimizer);
     }
     decided[first_row] = rows.finish(q) ? 1 : 0;
     std::fill_n(decided.begin() + static_cast<std::ptrdiff_t>(first_row), count,

@@ -411,7 +411,7 @@ struct report_collector {
     const tensor f = before == g.float_constants.end() ? *now : before->second;
     const bool off = g.configs[id].state() == quantization_state::fp32;
     const tensor q = g.configs.is_active(id)
-                         ? fake_quantized(f, g.configs[id], g.configs.parameters(id))
+                         ? fake_quantized(*now, g.configs[id], g.configs.parameters(id))
                          : (off ? f : *now);
     detail::report_collector collector;
     collector.observe(f, q);

@@ -48,7 +48,7 @@ struct parameter_baking_pass {
       g.configs.settings(id).variable = input;
     }
     g.network.initializers[input] = std::move(baked);
-    g.float_constants[input] = values;
+    g.float_constants.try_emplace(input, values);  // learned ones keep what they were before that
     g.configs.transition(id, g.configs[id].state() == quantization_state::activated
                                  ? quantization_state::baked
                                  : quantization_state::passive_baked);

@@ -15,12 +15,14 @@
 
 #include <detent/config.hpp>
 #include <detent/graph/ir.hpp>
+#include <detent/graph/ppq/adaround.hpp>
 #include <detent/graph/ppq/alignment.hpp>
 #include <detent/graph/ppq/baking.hpp>
 #include <detent/graph/ppq/bias_correction.hpp>
 #include <detent/graph/ppq/calibration.hpp>
 #include <detent/graph/ppq/equalization.hpp>
 #include <detent/graph/ppq/fusion.hpp>
+#include <detent/graph/ppq/learned_step_size.hpp>
 #include <detent/graph/ppq/pass.hpp>
 #include <detent/graph/ppq/passive_parameters.hpp>
 #include <detent/graph/ppq/platform.hpp>
@@ -47,13 +49,15 @@ struct pipeline_options {
   alignment_pass alignment = {};
   passive_parameter_pass passive_parameters = {};
   std::optional<bias_correction_pass> bias_correction = {};
+  std::optional<learned_step_size_pass> learned_step_size = {};  // its passive parameters: as above
+  std::optional<adaround_pass> adaround = {};
   bool bake = true;
 };
 
 /// In PPQ's order: of "layerwise equalization", "weight split", "channel split" and "ssd
 /// equalization" those that are asked for; "fusion", "parameter quantization", "runtime
 /// calibration", "alignment", "passive parameters"; if asked for, "bias correction" and "passive
-/// parameters" again, and "baking".
+/// parameters" again, "learned step size", "adaround", and "baking".
 [[nodiscard]] inline pipeline default_pipeline(const pipeline_options& options = {}) {
   const pipeline quantizing =
       quantizing_passes(options.fusion, options.parameters, options.calibration, options.alignment,
@@ -79,6 +83,14 @@ struct pipeline_options {
   if (options.bias_correction) {
     passes.push_back({"bias correction", *options.bias_correction});
     passes.push_back(quantizing.back());
+  }
+  if (options.learned_step_size) {
+    learned_step_size_pass learned = *options.learned_step_size;
+    learned.passive_parameters = options.passive_parameters;
+    passes.push_back({"learned step size", std::move(learned)});
+  }
+  if (options.adaround) {
+    passes.push_back({"adaround", *options.adaround});
   }
   if (options.bake) {
     passes.push_back({"baking", parameter_baking_pass()});

@@ -41,6 +41,16 @@ struct qdq_options {
   bool moved_values = false;
 };
 
+/// What comes out of a pair, or of the DequantizeLinear of a constant.
+struct quantized_value {
+  config_id id = no_config;  // whose parameters it has
+  /// What is quantized: a value of the QDQ model, before the Clip of narrow grids; or a constant as
+  /// it is called in quantized_graph::network.
+  std::string source;
+  bool is_constant = false;
+  bool at_producer = false;  // the pair stands where the value is made, not before a user
+};
+
 /// A model and what became of the values of `network` in it.
 struct qdq_model {
   model network;
@@ -50,6 +60,8 @@ struct qdq_model {
   /// The value as it is behind the pair of the configuration that makes it (or, where none does, of
   /// its first user's). Missing ones are not quantized there.
   std::map<std::string, std::string> quantized;
+  /// By name in the QDQ model.
+  std::map<std::string, quantized_value> pairs;
 };
 
 namespace detail {
@@ -226,6 +238,7 @@ class qdq_writer {
       const std::string result =
           g_.network.is_output(value) ? value : fresh(value + "_dequantized");
       out_.quantized[value] = add_pair(value, computed_name(value), maker->second, result);
+      out_.pairs[result].at_producer = true;
     }
   }
 
@@ -304,6 +317,7 @@ class qdq_writer {
                               {q, params[0], params[1]}, result));
     set_axis(nodes.back(), id);
     pairs_[key(value, id)] = result;
+    out_.pairs[result] = {id, from, false, false};
     return result;
   }
 
@@ -416,6 +430,7 @@ class qdq_writer {
                        fresh(value + "_dequantized"));
     set_axis(n, id);
     out_.network.nodes.push_back(n);
+    out_.pairs[n.outputs[0]] = {id, value, true, false};
     return pairs_[k] = n.outputs[0];
   }
 

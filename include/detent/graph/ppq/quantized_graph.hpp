@@ -55,8 +55,8 @@ struct quantized_graph {
   quantizer_options options;
   quantization_configs configs;
   std::vector<operator_configs> operators;
-  /// What constants of `network` were before they were baked, by name: what they are while their
-  /// configuration is FP32.
+  /// What constants of `network` were before they were baked, or learned for the grid of their
+  /// configuration, by name: what they are while that is FP32.
   std::map<std::string, tensor> float_constants;
 
   [[nodiscard]] bool is_parameter(config_id id) const {

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Adam: gradient descent in which each parameter has a step size of its own.
+#ifndef DETENT_SOLVERS_ADAM_HPP
+#define DETENT_SOLVERS_ADAM_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include <detent/arithmetic.hpp>
+#include <detent/error.hpp>
+
+DETENT_NAMESPACE_BEGIN
+
+struct adam_options {
+  double learning_rate = 1e-3;
+  double momentum = 0.9;           // of the mean of gradients
+  double square_momentum = 0.999;  // of the mean of their squares
+  double epsilon = 1e-8;           // what keeps the step finite where there are no gradients
+};
+
+namespace detail {
+
+/// What Adam remembers of one parameter.
+struct adam_moments {
+  double mean = 0.0;
+  double square = 0.0;
+};
+
+/// What makes up for moments that begin at zero: 1 - momentum^t and 1 - square_momentum^t at step
+/// t.
+struct adam_corrections {
+  double mean = 1.0;
+  double square = 1.0;
+};
+
+/// The corrections of one step after the other, from t = 1.
+class adam_clock {
+ public:
+  adam_corrections next(const adam_options& o) noexcept {
+    mean_power_ = rounded_product(mean_power_, o.momentum);
+    square_power_ = rounded_product(square_power_, o.square_momentum);
+    return {1.0 - mean_power_, 1.0 - square_power_};
+  }
+
+ private:
+  double mean_power_ = 1.0;
+  double square_power_ = 1.0;
+};
+
+/// What is to be taken from the parameter.
+[[nodiscard]] inline double adam_step(adam_moments& m, double slope, const adam_corrections& c,
+                                      const adam_options& o) noexcept {
+  m.mean = rounded_product(o.momentum, m.mean) + rounded_product(1.0 - o.momentum, slope);
+  m.square = rounded_product(o.square_momentum, m.square) +
+             rounded_product(1.0 - o.square_momentum, rounded_product(slope, slope));
+  const double step = (m.mean / c.mean) / (std::sqrt(m.square / c.square) + o.epsilon);
+  return rounded_product(o.learning_rate, step);
+}
+
+inline void require_learning_rate(double rate, const char* where) {
+  require(std::isfinite(rate) && rate > 0.0, error_kind::invalid_argument, where,
+          ": a learning rate of ", rate);
+}
+
+}  // namespace detail
+
+/// Some parameters that are learned together:
+///
+///   m = momentum m + (1 - momentum) g,  v = square_momentum v + (1 - square_momentum) g^2
+///   x -= learning_rate * (m / (1 - momentum^t)) / (sqrt(v / (1 - square_momentum^t)) + epsilon)
+///
+/// In double; the same bits everywhere. Source: Kingma, Ba, Adam (2015).
+class adam {
+ public:
+  /// Throws invalid_argument unless the learning rate is positive and finite, the momenta are in
+  /// [0, 1), and epsilon is positive and finite.
+  explicit adam(std::size_t count, const adam_options& options = {})
+      : options_(options), moments_(count) {
+    constexpr const char* where = "adam";
+    detail::require_learning_rate(options.learning_rate, where);
+    for (const double momentum : {options.momentum, options.square_momentum}) {
+      detail::require(momentum >= 0.0 && momentum < 1.0, error_kind::invalid_argument, where,
+                      ": a momentum of ", momentum, " is not in [0, 1)");
+    }
+    detail::require(std::isfinite(options.epsilon) && options.epsilon > 0.0,
+                    error_kind::invalid_argument, where, ": an epsilon of ", options.epsilon);
+  }
+
+  /// `pace` times the learning rate is that of this step. Throws shape_mismatch unless there are as
+  /// many of each as parameters.
+  void step(std::span<double> x, std::span<const double> gradient, double pace = 1.0) {
+    detail::require(x.size() == moments_.size() && gradient.size() == moments_.size(),
+                    error_kind::shape_mismatch, "adam: ", x.size(), " parameters and ",
+                    gradient.size(), " gradients, not ", moments_.size());
+    const detail::adam_corrections c = clock_.next(options_);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      x[i] -=
+          detail::rounded_product(pace, detail::adam_step(moments_[i], gradient[i], c, options_));
+    }
+  }
+
+ private:
+  adam_options options_;
+  detail::adam_clock clock_;
+  std::vector<detail::adam_moments> moments_;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_ADAM_HPP
