@@ -299,7 +299,8 @@ class histogram_drawing {
       const double part = static_cast<double>(i) / static_cast<double>(h.counts.size());
       return coordinate(begin + part * (end - begin));
     };
-    std::string out = "M" + edge(0) + " " + coordinate(area_.bottom);
+    std::string out;
+    append(out, {"M", edge(0), " ", coordinate(area_.bottom)});
     std::string height = coordinate(area_.bottom);
     for (std::size_t i = 0; i < h.counts.size(); ++i) {
       std::string next = coordinate(y_of(count_of(h, i)));
