@@ -460,10 +460,11 @@ TEST_CASE("block reconstruction: every platform, both passes in PPQ's order, nev
         const auto before = ppq::to_qdq_model(g).network;
         pass.run(g, c);
         const auto after = ppq::to_qdq_model(g).network;
-        for (const auto& [name, t] : before.initializers) {
-          INFO("constant ", name);
-          REQUIRE(after.initializer(name) != nullptr);
-          CHECK((t.type() == element_type::s32 || same_bytes(t, *after.initializer(name))));
+        for (const auto& entry : before.initializers) {
+          INFO("constant ", entry.first);
+          const tensor* same = after.initializer(entry.first);
+          REQUIRE(same != nullptr);
+          CHECK((entry.second.type() == element_type::s32 || same_bytes(entry.second, *same)));
         }
         continue;
       }
