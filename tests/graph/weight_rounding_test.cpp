@@ -495,7 +495,7 @@ TEST_CASE("weight rounding: no channel is worse than with nearest rounding") {
         const detent::gram_matrix g = moments.gram(one.layer, channel / (channels / one.groups));
         const double error_before = channel_error(weights, before, channel, g);
         const double error_after = channel_error(weights, after, channel, g);
-        CHECK(error_after <= error_before * (1.0 + 1e-9));
+        CHECK(error_after <= error_before * (1.0 + 1e-6));  // ties of float quotients
         sum_before += error_before;
         sum_after += error_after;
       }
