@@ -365,7 +365,7 @@ TEST_CASE("kernels release their tiles") {
   if (!use_amx()) {
     return;
   }
-  for (const std::size_t m : {1, 16, 17, 32, 40}) {
+  for (const unsigned m : {1U, 16U, 17U, 32U, 40U}) {
     multiply<std::uint8_t>(m, 48, 100);
     CHECK(current_configuration().palette == 0);
   }

@@ -318,14 +318,14 @@ enum class integer_output : std::uint8_t { s32, f32, bf16, u8, s8 };
 ///   v = sum + column_offset[j] - row_sum[i] * rhs_zero_point[j]
 ///           - row_zero_point[i] * column_sum[j]                          (modulo 2^32)
 ///   m = multiplier[j], or row_scale[i] * multiplier[j]
-///   s32  v
+///   s32  v, or v + addend[i, j]                                        (modulo 2^32)
 ///   f32  clamp(float(v) * m, lower, upper)
 ///        clamp(fma(float(v), m, bias[j]) + residual[i, j], lower, upper)   if either is there
 ///   bf16 the same, rounded to bfloat16, half to even; not of depthwise products
 ///   u8s8 clamp(round_half_even(float(v) * multiplier[j]) + zero_point, qmin, qmax)
 ///
 /// The per-column arrays are readable up to the next multiple of panel_columns. Depthwise products
-/// have columns only.
+/// have columns only. Residual and addend may be C.
 struct integer_epilogue {
   integer_output output = integer_output::s32;
   const std::int32_t* column_offset = nullptr;   // bias and the zero-point terms of the column
@@ -338,6 +338,8 @@ struct integer_epilogue {
   const float* bias = nullptr;                   // null, or with f32 and bf16 only
   const float* residual = nullptr;               // null, or with f32 and bf16 only
   std::size_t residual_stride = 0;
+  const std::int32_t* addend = nullptr;  // null, or with s32 only
+  std::size_t addend_stride = 0;
   std::int32_t zero_point = 0;
   std::int32_t qmin = 0;
   std::int32_t qmax = 0;
@@ -372,6 +374,29 @@ struct packed_panels {
 inline constexpr std::size_t block_depth = 16;
 inline constexpr std::size_t strip_columns = 64;
 
+/// Sizes of caches in bytes: of the first level (of data) and the second of a core, and of the
+/// third, which cores share. Products are divided so that what they read again stays there; results
+/// do not depend on it.
+struct cache_sizes {
+  std::size_t first_level = 0;
+  std::size_t second_level = 0;
+  std::size_t third_level = 0;
+  friend constexpr bool operator==(const cache_sizes&, const cache_sizes&) = default;
+};
+
+/// Those of the processor that runs this; what it does not tell is 32 KB, 1 MB and 16 MB.
+/// Thread-safe.
+[[nodiscard]] DETENT_DECL const cache_sizes& processor_caches() noexcept;
+
+/// The part of the first level that operands may take which are read again and again, while others
+/// pass by: half of it, or up to three quarters of a small one.
+[[nodiscard]] inline constexpr std::size_t reused_part(std::size_t first_level) noexcept {
+  constexpr std::size_t enough = std::size_t{24} << 10;
+  const std::size_t most = first_level - first_level / 4;
+  const std::size_t bounded = most < enough ? most : enough;
+  return bounded > first_level / 2 ? bounded : first_level / 2;
+}
+
 /// C[m x n] = epilogue(A[m x k] * B[k x n]); A unsigned and row-major, or, with `rows`, in segments
 /// that may be anywhere: rows[s * m + i] is where segment s of row i is, and has k / segments
 /// values, a multiple of group_depth. Tables with adds_pairs do not take those. The bytes of A may
@@ -387,6 +412,7 @@ struct gemm_u8s8_args {
   std::size_t ldc = 0;
   std::size_t m = 0, n = 0, k = 0;
   integer_epilogue epilogue;
+  cache_sizes caches;
   std::byte* workspace = nullptr;  // gemm_workspace() bytes, at a multiple of 64
 };
 
@@ -505,6 +531,21 @@ struct depthwise_f32_args {
   float lower = 0.0F, upper = 0.0F;
 };
 
+/// A matrix of elements of any type, and where its transpose goes: element (r, c) to
+///
+///   to[c / line * line_step + c % line * to_stride + r]
+///
+/// Columns may be the pixels of an image whose lines get room between them. What is read and what
+/// is written do not overlap.
+struct transpose_args {
+  const void* from = nullptr;
+  std::size_t from_stride = 0;
+  std::size_t rows = 0, columns = 0;  // not 0
+  void* to = nullptr;
+  std::size_t to_stride = 0;
+  std::size_t line = 0, line_step = 0;  // not 0
+};
+
 /// The integer types of the elementwise rows. Those of four bits stand two in a byte, the first in
 /// the low half.
 template <class Storage, int kBits, bool kSigned>
@@ -567,7 +608,8 @@ struct kernel_table {
   bool adds_pairs;            // gemm_u8s8 reads packed_panels::paired
   bool multiplies_signed;     // and takes signed left sides
   std::size_t rows_per_call;  // the most rows that it is worth calling gemm_u8s8 with
-  std::size_t (*gemm_workspace)(std::size_t k, std::size_t segments) noexcept;
+  // What gemm_u8s8_args::workspace has room for; the other arguments are known.
+  std::size_t (*gemm_workspace)(const gemm_u8s8_args& args) noexcept;
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
   // Of each column of a matrix, into results of what is above it; see reference::min_max.
   void (*min_max_columns)(const float* x, std::size_t rows, std::size_t columns,
@@ -606,6 +648,9 @@ struct kernel_table {
   void (*gemm_u8s8)(const gemm_u8s8_args& args) noexcept;
   void (*depthwise_u8)(const depthwise_u8_args& args) noexcept;
   void (*gemm_u8u4)(const gemm_u8u4_args& args) noexcept;
+  // Of elements of 8 and 32 bits.
+  void (*transpose_8)(const transpose_args& args) noexcept;
+  void (*transpose_32)(const transpose_args& args) noexcept;
 };
 
 DETENT_KERNELS_NAMESPACE_END
@@ -956,6 +1001,13 @@ namespace reference {
 /// q = clamp(round_half_even(float(accumulator) * multiplier) + zero_point, qmin, qmax), the "fp32"
 /// dialect of FBGEMM, ONNX Runtime and XNNPACK. float(accumulator) rounds half to even above 2^24.
 [[nodiscard]] inline std::int32_t requantize(std::int32_t accumulator, float multiplier,
+                                             std::int32_t zero_point, grid levels) noexcept {
+  return to_grid(static_cast<float>(accumulator) * multiplier, zero_point, levels);
+}
+
+/// The same for a sum of more than 32 bits, which is rounded to float once. Sums that fit 32 bits
+/// give the same integer either way.
+[[nodiscard]] inline std::int32_t requantize(std::int64_t accumulator, float multiplier,
                                              std::int32_t zero_point, grid levels) noexcept {
   return to_grid(static_cast<float>(accumulator) * multiplier, zero_point, levels);
 }
@@ -1897,11 +1949,13 @@ DETENT_KERNELS_NAMESPACE_END
 #if !defined(DETENT_SEPARATE_COMPILATION) || defined(DETENT_COMPILE_KERNELS)
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 
 // ---- detent/kernels/cpuid.hpp ----
-// cpu_supports(): CPUID feature groups and the state that the operating system saves.
+// What CPUID tells: cpu_supports(), from feature groups and the state that the operating system
+// saves, and the sizes of caches.
 #ifndef DETENT_KERNELS_CPUID_HPP
 #define DETENT_KERNELS_CPUID_HPP
 
@@ -2008,11 +2062,57 @@ DETENT_DECL bool cpu_supports(target t) noexcept {
   return false;
 }
 
+/// Adds the caches that a leaf describes, cache by cache: 4 of Intel's, 0x8000001D of AMD's. Both
+/// have the same layout; a processor without the leaf returns zeros.
+DETENT_DECL void read_cache_leaf(std::uint32_t leaf, cache_sizes& sizes) noexcept {
+  constexpr std::uint32_t most_caches = 16;
+  for (std::uint32_t i = 0; i < most_caches; ++i) {
+    const cpuid_registers r = cpuid(leaf, i);
+    const std::uint32_t type = r.eax & 0x1FU;  // 0 none, 1 data, 2 instructions, 3 both
+    if (type == 0) {
+      return;
+    }
+    const std::size_t ways = (r.ebx >> 22) + std::size_t{1};
+    const std::size_t partitions = (r.ebx >> 12 & 0x3FFU) + std::size_t{1};
+    const std::size_t line = (r.ebx & 0xFFFU) + std::size_t{1};
+    const std::size_t sets = r.ecx + std::size_t{1};
+    const std::size_t size = ways * partitions * line * sets;
+    const std::uint32_t level = r.eax >> 5 & 7U;
+    if (type != 2 && level == 1) {
+      sizes.first_level = size;
+    } else if (type != 2 && level == 2) {
+      sizes.second_level = size;
+    } else if (type != 2 && level == 3) {
+      sizes.third_level = size;
+    }
+  }
+}
+
 #else
 
 DETENT_DECL bool cpu_supports(target t) noexcept { return t == target::portable; }
 
 #endif  // DETENT_ARCH_X86_64
+
+DETENT_DECL const cache_sizes& processor_caches() noexcept {
+  static const cache_sizes found = [] {
+    cache_sizes sizes;
+#if DETENT_ARCH_X86_64
+    read_cache_leaf(4, sizes);
+    if (sizes == cache_sizes{}) {
+      read_cache_leaf(0x8000001DU, sizes);
+    }
+#endif
+    const auto or_usual = [](std::size_t size, std::size_t usual) {
+      return size != 0 ? size : usual;
+    };
+    sizes.first_level = or_usual(sizes.first_level, std::size_t{32} << 10);
+    sizes.second_level = or_usual(sizes.second_level, std::size_t{1} << 20);
+    sizes.third_level = or_usual(sizes.third_level, std::size_t{16} << 20);
+    return sizes;
+  }();
+  return found;
+}
 
 DETENT_KERNELS_NAMESPACE_END
 
@@ -2218,11 +2318,14 @@ inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row,
   if (e.row_zero_point != nullptr) {
     sum -= wrapping(e.row_zero_point[row]) * wrapping(e.column_sum[column]);
   }
-  const auto v = static_cast<std::int32_t>(sum);
   if (e.output == integer_output::s32) {
-    static_cast<std::int32_t*>(c)[index] = v;
+    if (e.addend != nullptr) {
+      sum += wrapping(e.addend[row * e.addend_stride + column]);
+    }
+    static_cast<std::int32_t*>(c)[index] = static_cast<std::int32_t>(sum);
     return;
   }
+  const auto v = static_cast<std::int32_t>(sum);
   if (e.output == integer_output::f32 || e.output == integer_output::bf16) {
     const float multiplier =
         e.row_scale != nullptr ? e.row_scale[row] * e.multiplier[column] : e.multiplier[column];
@@ -2370,8 +2473,27 @@ DETENT_DECL void depthwise_f32(const depthwise_f32_args& d) noexcept {
   });
 }
 
-DETENT_DECL std::size_t no_workspace(std::size_t /*k*/, std::size_t /*segments*/) noexcept {
-  return 0;
+DETENT_DECL std::size_t no_workspace(const gemm_u8s8_args& /*g*/) noexcept { return 0; }
+
+template <class T>
+void transpose(const transpose_args& a) noexcept {
+  // Columns that are written side by side: what is read of a row should be a whole cache line.
+  constexpr std::size_t block = 64 / sizeof(T);
+  const auto* from = static_cast<const T*>(a.from);
+  for (std::size_t first = 0; first < a.columns; first += block) {
+    const std::size_t count = a.columns - first < block ? a.columns - first : block;
+    T* to[block];
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t column = first + i;
+      to[i] = static_cast<T*>(a.to) + column / a.line * a.line_step + column % a.line * a.to_stride;
+    }
+    for (std::size_t row = 0; row < a.rows; ++row) {
+      const T* columns = from + row * a.from_stride + first;
+      for (std::size_t i = 0; i < count; ++i) {
+        std::memcpy(to[i] + row, columns + i, sizeof(T));
+      }
+    }
+  }
 }
 
 inline constexpr kernel_table table = {
@@ -2407,6 +2529,8 @@ inline constexpr kernel_table table = {
     &gemm_u8s8,
     &depthwise_u8,
     &gemm_u8u4,
+    &transpose<std::uint8_t>,
+    &transpose<std::uint32_t>,
 };
 
 }  // namespace portable
@@ -2568,6 +2692,285 @@ HWY_POP_ATTRIBUTES
 
 #define DETENT_PASS_NEAREST(v) \
   hn::Vec<int_tag> { _mm256_cvtps_epi32((v).raw) }
+// ---- detent/kernels/dequantize-inl.hpp ----
+// dequantize; re-included once per Highway target by kernels/dispatch.hpp.
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+/// Bytes for pairs of four-bit codes, the low half first; `count` is even.
+template <class Code>
+HWY_INLINE void unpack_nibbles(const std::uint8_t* packed, std::size_t count,
+                               std::uint8_t* bytes) noexcept {
+  const hn::Repartition<std::uint16_t, float_tag> dp;
+  const hn::Rebind<std::uint8_t, decltype(dp)> half;
+  const hn::Repartition<std::uint8_t, float_tag> db;
+  constexpr std::size_t pairs = 2 * lanes;
+  for (std::size_t i = 0; i < count / 2; i += pairs) {
+    const std::size_t left = count / 2 - i < pairs ? count / 2 - i : pairs;
+    const auto pair = hn::PromoteTo(dp, hn::LoadN(half, packed + i, left));
+    auto v = hn::BitCast(db, hn::And(hn::Or(pair, hn::ShiftLeft<4>(pair)), hn::Set(dp, 0x0F0F)));
+    if constexpr (Code::is_signed) {
+      v = hn::Sub(hn::Xor(v, hn::Set(db, 8)), hn::Set(db, 8));
+    }
+    hn::Store(v, db, bytes + 2 * i);
+  }
+}
+
+/// Up to a vector of codes of at least 8 bits.
+template <class Q>
+HWY_INLINE int_vector load_codes(const Q* q, std::size_t count) noexcept {
+  const hn::Rebind<Q, float_tag> dq;
+  const auto codes = count == lanes ? hn::LoadU(dq, q) : hn::LoadN(dq, q, count);
+  if constexpr (sizeof(Q) == sizeof(std::int32_t)) {
+    return codes;
+  } else {
+    return hn::PromoteTo(int_tag{}, codes);
+  }
+}
+
+/// What all elements of a row share.
+struct one_parameter {
+  int_vector zero_point_;
+  float_vector scale_;
+  HWY_INLINE int_vector zero_point(std::size_t, std::size_t) const noexcept { return zero_point_; }
+  HWY_INLINE float_vector scale(std::size_t, std::size_t) const noexcept { return scale_; }
+};
+
+struct parameter_arrays {
+  const std::int32_t* zero_point_;
+  const float* scale_;
+  HWY_INLINE int_vector zero_point(std::size_t i, std::size_t count) const noexcept {
+    const int_tag di;
+    return count == lanes ? hn::LoadU(di, zero_point_ + i) : hn::LoadN(di, zero_point_ + i, count);
+  }
+  HWY_INLINE float_vector scale(std::size_t i, std::size_t count) const noexcept {
+    const float_tag df;
+    return count == lanes ? hn::LoadU(df, scale_ + i) : hn::LoadN(df, scale_ + i, count);
+  }
+};
+
+template <class Q, class Parameters>
+HWY_INLINE float_vector dequantize_vector(const Q* q, const Parameters& p, std::size_t i,
+                                          std::size_t count) noexcept {
+  const int_vector steps = hn::Sub(load_codes(q + i, count), p.zero_point(i, count));
+  return hn::Mul(hn::ConvertTo(float_tag{}, steps), p.scale(i, count));
+}
+
+template <class Q, class Parameters>
+HWY_INLINE void dequantize_row(const Q* q, std::size_t columns, const Parameters& p,
+                               bool may_stream, float* x) noexcept {
+  const float_tag df;
+  const bool stream = may_stream && starts_line(x);
+  std::size_t i = 0;
+  if (stream) {
+    for (; i + lanes <= columns; i += lanes) {
+      hn::Stream(dequantize_vector(q, p, i, lanes), df, x + i);
+    }
+  } else {
+    for (; i + lanes <= columns; i += lanes) {
+      hn::StoreU(dequantize_vector(q, p, i, lanes), df, x + i);
+    }
+  }
+  if (i < columns) {
+    hn::StoreN(dequantize_vector(q, p, i, columns - i), df, x + i, columns - i);
+  }
+}
+
+/// The rows from `row` on that stand one behind the other: their codes, unpacked if need be, and
+/// `columns` of each.
+template <class Code, class Q>
+HWY_INLINE void dequantize_rows(const Q* codes, const elementwise_args& a, std::size_t row,
+                                std::size_t rows, std::size_t column, std::size_t columns,
+                                float* x) noexcept {
+  for (std::size_t r = 0; r < rows; ++r) {
+    const auto at = static_cast<std::ptrdiff_t>(row + r);
+    const float* scale = a.scale + at * a.parameter_step;
+    const std::int32_t* zero_point = a.zero_point + at * a.parameter_step;
+    float* to = x + at * a.out_stride + static_cast<std::ptrdiff_t>(column);
+    if (a.per_column) {
+      dequantize_row(codes + r * columns, columns,
+                     parameter_arrays{zero_point + column, scale + column}, a.stream, to);
+    } else {
+      const one_parameter p{hn::Set(int_tag{}, *zero_point), hn::Set(float_tag{}, *scale)};
+      dequantize_row(codes + r * columns, columns, p, a.stream, to);
+    }
+  }
+}
+
+template <class Code>
+void dequantize(const typename Code::storage* q, const elementwise_args& a, float* x) noexcept {
+  // Pieces of a row, or of several short ones: four-bit codes are unpacked before, in a buffer.
+  constexpr std::size_t piece = 1024;
+  alignas(64) std::uint8_t bytes[Code::bits == 4 ? piece : 1];
+  const bool are_short = a.columns > 0 && a.columns <= piece / 2 &&
+                         a.in_stride == static_cast<std::ptrdiff_t>(a.columns);
+  const std::size_t rows_of_piece = are_short ? piece / a.columns : 1;
+  for (std::size_t r = 0; r < a.rows; r += rows_of_piece) {
+    const std::size_t rows = a.rows - r < rows_of_piece ? a.rows - r : rows_of_piece;
+    const typename Code::storage* from =
+        q + storage_offset<Code>(static_cast<std::ptrdiff_t>(r) * a.in_stride);
+    for (std::size_t c = 0; c < a.columns; c += piece) {
+      const std::size_t columns = a.columns - c < piece ? a.columns - c : piece;
+      const auto* codes = from + storage_offset<Code>(static_cast<std::ptrdiff_t>(c));
+      if (a.read_ahead != 0 && rows * columns == piece) {
+        prefetch_ahead<piece * Code::bits / 8>(codes, a.read_ahead);
+      }
+      if constexpr (Code::bits == 4) {
+        using byte = std::conditional_t<Code::is_signed, std::int8_t, std::uint8_t>;
+        unpack_nibbles<Code>(codes, rows * columns, bytes);
+        dequantize_rows<Code>(reinterpret_cast<const byte*>(bytes), a, r, rows, c, columns, x);
+      } else {
+        dequantize_rows<Code>(codes, a, r, rows, c, columns, x);
+      }
+    }
+  }
+  finish_stores(a);
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+// ---- detent/kernels/gemm_f32-inl.hpp ----
+// Float products, re-included once per Highway target by kernels/dispatch.hpp.
+//
+// Each element is one chain of fused multiply-adds in the order of k (reference.hpp), so a tile
+// needs enough independent elements to hide the latency of 4 cycles at 2 per cycle: 6 x 64 with 32
+// registers of 16 lanes (24 accumulators), 6 x 16 with 16 registers of 8 lanes (12 accumulators).
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+inline constexpr std::size_t vectors_per_panel = panel_columns / lanes;
+
+/// reference::clamp: compares and selects, since Min and Max would not say what becomes of NaN.
+HWY_INLINE float_vector clamp_ordered(float_vector v, float_vector lower,
+                                      float_vector upper) noexcept {
+  v = hn::IfThenElse(hn::Lt(v, lower), lower, v);
+  return hn::IfThenElse(hn::Gt(v, upper), upper, v);
+}
+
+template <std::size_t kRows, std::size_t kPanels>
+HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
+                              std::size_t column) noexcept {
+  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  const float_tag df;
+  const float* a[kRows];
+  float_vector sum[kRows][kVectors];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    a[r] = g.a + (row + r) * g.lda;
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      sum[r][v] = hn::LoadU(df, g.bias + column + v * lanes);
+    }
+  }
+  const float* b = g.packed_b + column * g.k;
+  const std::size_t panel_stride = g.k * panel_columns;
+  for (std::size_t k = 0; k < g.k; ++k, b += panel_columns) {
+    float_vector bv[kVectors];
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      bv[v] =
+          hn::LoadU(df, b + v / vectors_per_panel * panel_stride + v % vectors_per_panel * lanes);
+    }
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      const float_vector av = hn::Set(df, a[r][k]);
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+        sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
+      }
+    }
+  }
+  const float_vector lower = hn::Set(df, g.lower);
+  const float_vector upper = hn::Set(df, g.upper);
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    float* c = g.c + (row + r) * g.ldc + column;
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      const std::size_t offset = v * lanes;
+      const float_vector out = clamp_ordered(sum[r][v], lower, upper);
+      if (column + offset + lanes <= g.n) {
+        hn::StoreU(out, df, c + offset);
+      } else if (column + offset < g.n) {
+        hn::StoreN(out, df, c + offset, g.n - column - offset);
+      }
+    }
+  }
+}
+
+template <std::size_t kPanels>
+void gemm_f32_columns(const gemm_f32_args& g, std::size_t column) noexcept {
+  std::size_t row = 0;
+  for (; row + 6 <= g.m; row += 6) {
+    gemm_f32_tile<6, kPanels>(g, row, column);
+  }
+  for (; row + 2 <= g.m; row += 2) {
+    gemm_f32_tile<2, kPanels>(g, row, column);
+  }
+  if (row < g.m) {
+    gemm_f32_tile<1, kPanels>(g, row, column);
+  }
+}
+
+inline void gemm_f32(const gemm_f32_args& g) noexcept {
+  std::size_t column = 0;
+  if constexpr (vectors_per_panel == 1) {
+    for (; column + 3 * panel_columns < g.n; column += 4 * panel_columns) {
+      gemm_f32_columns<4>(g, column);
+    }
+    if (column + panel_columns < g.n) {
+      gemm_f32_columns<2>(g, column);
+      column += 2 * panel_columns;
+    }
+  }
+  for (; column < g.n; column += panel_columns) {
+    gemm_f32_columns<1>(g, column);
+  }
+}
+
+/// One pixel of a depthwise product.
+HWY_INLINE void depthwise_f32_pixel(const depthwise_f32_args& d, const float* const* tap,
+                                    std::size_t offset, float* out) noexcept {
+  const float_tag df;
+  const float_vector lower = hn::Set(df, d.lower);
+  const float_vector upper = hn::Set(df, d.upper);
+  const std::size_t channels = d.rows.channels;
+  std::size_t c = 0;
+  for (; c + 2 * lanes <= channels; c += 2 * lanes) {
+    float_vector sum0 = hn::LoadU(df, d.bias + c);
+    float_vector sum1 = hn::LoadU(df, d.bias + c + lanes);
+    const float* w = d.weights + c;
+    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
+      const float* x = tap[t] + offset + c;
+      sum0 = hn::MulAdd(hn::LoadU(df, x), hn::LoadU(df, w), sum0);
+      sum1 = hn::MulAdd(hn::LoadU(df, x + lanes), hn::LoadU(df, w + lanes), sum1);
+    }
+    hn::StoreU(clamp_ordered(sum0, lower, upper), df, out + c);
+    hn::StoreU(clamp_ordered(sum1, lower, upper), df, out + c + lanes);
+  }
+  for (; c < channels; c += lanes) {
+    const std::size_t count = channels - c < lanes ? channels - c : lanes;
+    float_vector sum = hn::LoadN(df, d.bias + c, count);
+    const float* w = d.weights + c;
+    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
+      sum = hn::MulAdd(hn::LoadN(df, tap[t] + offset + c, count), hn::LoadN(df, w, count), sum);
+    }
+    hn::StoreN(clamp_ordered(sum, lower, upper), df, out + c, count);
+  }
+}
+
+inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
+  for (std::size_t r = 0; r < d.rows.run_count; ++r) {
+    const depthwise_run& run = d.rows.runs[r];
+    for (std::size_t p = 0; p < run.pixels; ++p) {
+      depthwise_f32_pixel(d, d.rows.taps + run.tap, p * d.rows.step,
+                          d.c + (run.pixel + p) * d.rows.channels);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
 // ---- detent/kernels/quantize-inl.hpp ----
 // quantize and requantize; re-included once per Highway target by kernels/dispatch.hpp, which has
 // defined
@@ -3191,286 +3594,6 @@ void requantize(const std::int32_t* acc, const elementwise_args& a,
 }  // namespace HWY_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
-#undef DETENT_PASS_NEAREST
-// ---- detent/kernels/dequantize-inl.hpp ----
-// dequantize; re-included once per Highway target by kernels/dispatch.hpp.
-
-HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
-DETENT_KERNELS_NAMESPACE_BEGIN
-namespace HWY_NAMESPACE {
-
-/// Bytes for pairs of four-bit codes, the low half first; `count` is even.
-template <class Code>
-HWY_INLINE void unpack_nibbles(const std::uint8_t* packed, std::size_t count,
-                               std::uint8_t* bytes) noexcept {
-  const hn::Repartition<std::uint16_t, float_tag> dp;
-  const hn::Rebind<std::uint8_t, decltype(dp)> half;
-  const hn::Repartition<std::uint8_t, float_tag> db;
-  constexpr std::size_t pairs = 2 * lanes;
-  for (std::size_t i = 0; i < count / 2; i += pairs) {
-    const std::size_t left = count / 2 - i < pairs ? count / 2 - i : pairs;
-    const auto pair = hn::PromoteTo(dp, hn::LoadN(half, packed + i, left));
-    auto v = hn::BitCast(db, hn::And(hn::Or(pair, hn::ShiftLeft<4>(pair)), hn::Set(dp, 0x0F0F)));
-    if constexpr (Code::is_signed) {
-      v = hn::Sub(hn::Xor(v, hn::Set(db, 8)), hn::Set(db, 8));
-    }
-    hn::Store(v, db, bytes + 2 * i);
-  }
-}
-
-/// Up to a vector of codes of at least 8 bits.
-template <class Q>
-HWY_INLINE int_vector load_codes(const Q* q, std::size_t count) noexcept {
-  const hn::Rebind<Q, float_tag> dq;
-  const auto codes = count == lanes ? hn::LoadU(dq, q) : hn::LoadN(dq, q, count);
-  if constexpr (sizeof(Q) == sizeof(std::int32_t)) {
-    return codes;
-  } else {
-    return hn::PromoteTo(int_tag{}, codes);
-  }
-}
-
-/// What all elements of a row share.
-struct one_parameter {
-  int_vector zero_point_;
-  float_vector scale_;
-  HWY_INLINE int_vector zero_point(std::size_t, std::size_t) const noexcept { return zero_point_; }
-  HWY_INLINE float_vector scale(std::size_t, std::size_t) const noexcept { return scale_; }
-};
-
-struct parameter_arrays {
-  const std::int32_t* zero_point_;
-  const float* scale_;
-  HWY_INLINE int_vector zero_point(std::size_t i, std::size_t count) const noexcept {
-    const int_tag di;
-    return count == lanes ? hn::LoadU(di, zero_point_ + i) : hn::LoadN(di, zero_point_ + i, count);
-  }
-  HWY_INLINE float_vector scale(std::size_t i, std::size_t count) const noexcept {
-    const float_tag df;
-    return count == lanes ? hn::LoadU(df, scale_ + i) : hn::LoadN(df, scale_ + i, count);
-  }
-};
-
-template <class Q, class Parameters>
-HWY_INLINE float_vector dequantize_vector(const Q* q, const Parameters& p, std::size_t i,
-                                          std::size_t count) noexcept {
-  const int_vector steps = hn::Sub(load_codes(q + i, count), p.zero_point(i, count));
-  return hn::Mul(hn::ConvertTo(float_tag{}, steps), p.scale(i, count));
-}
-
-template <class Q, class Parameters>
-HWY_INLINE void dequantize_row(const Q* q, std::size_t columns, const Parameters& p,
-                               bool may_stream, float* x) noexcept {
-  const float_tag df;
-  const bool stream = may_stream && starts_line(x);
-  std::size_t i = 0;
-  if (stream) {
-    for (; i + lanes <= columns; i += lanes) {
-      hn::Stream(dequantize_vector(q, p, i, lanes), df, x + i);
-    }
-  } else {
-    for (; i + lanes <= columns; i += lanes) {
-      hn::StoreU(dequantize_vector(q, p, i, lanes), df, x + i);
-    }
-  }
-  if (i < columns) {
-    hn::StoreN(dequantize_vector(q, p, i, columns - i), df, x + i, columns - i);
-  }
-}
-
-/// The rows from `row` on that stand one behind the other: their codes, unpacked if need be, and
-/// `columns` of each.
-template <class Code, class Q>
-HWY_INLINE void dequantize_rows(const Q* codes, const elementwise_args& a, std::size_t row,
-                                std::size_t rows, std::size_t column, std::size_t columns,
-                                float* x) noexcept {
-  for (std::size_t r = 0; r < rows; ++r) {
-    const auto at = static_cast<std::ptrdiff_t>(row + r);
-    const float* scale = a.scale + at * a.parameter_step;
-    const std::int32_t* zero_point = a.zero_point + at * a.parameter_step;
-    float* to = x + at * a.out_stride + static_cast<std::ptrdiff_t>(column);
-    if (a.per_column) {
-      dequantize_row(codes + r * columns, columns,
-                     parameter_arrays{zero_point + column, scale + column}, a.stream, to);
-    } else {
-      const one_parameter p{hn::Set(int_tag{}, *zero_point), hn::Set(float_tag{}, *scale)};
-      dequantize_row(codes + r * columns, columns, p, a.stream, to);
-    }
-  }
-}
-
-template <class Code>
-void dequantize(const typename Code::storage* q, const elementwise_args& a, float* x) noexcept {
-  // Pieces of a row, or of several short ones: four-bit codes are unpacked before, in a buffer.
-  constexpr std::size_t piece = 1024;
-  alignas(64) std::uint8_t bytes[Code::bits == 4 ? piece : 1];
-  const bool are_short = a.columns > 0 && a.columns <= piece / 2 &&
-                         a.in_stride == static_cast<std::ptrdiff_t>(a.columns);
-  const std::size_t rows_of_piece = are_short ? piece / a.columns : 1;
-  for (std::size_t r = 0; r < a.rows; r += rows_of_piece) {
-    const std::size_t rows = a.rows - r < rows_of_piece ? a.rows - r : rows_of_piece;
-    const typename Code::storage* from =
-        q + storage_offset<Code>(static_cast<std::ptrdiff_t>(r) * a.in_stride);
-    for (std::size_t c = 0; c < a.columns; c += piece) {
-      const std::size_t columns = a.columns - c < piece ? a.columns - c : piece;
-      const auto* codes = from + storage_offset<Code>(static_cast<std::ptrdiff_t>(c));
-      if (a.read_ahead != 0 && rows * columns == piece) {
-        prefetch_ahead<piece * Code::bits / 8>(codes, a.read_ahead);
-      }
-      if constexpr (Code::bits == 4) {
-        using byte = std::conditional_t<Code::is_signed, std::int8_t, std::uint8_t>;
-        unpack_nibbles<Code>(codes, rows * columns, bytes);
-        dequantize_rows<Code>(reinterpret_cast<const byte*>(bytes), a, r, rows, c, columns, x);
-      } else {
-        dequantize_rows<Code>(codes, a, r, rows, c, columns, x);
-      }
-    }
-  }
-  finish_stores(a);
-}
-
-}  // namespace HWY_NAMESPACE
-DETENT_KERNELS_NAMESPACE_END
-HWY_POP_ATTRIBUTES
-// ---- detent/kernels/gemm_f32-inl.hpp ----
-// Float products, re-included once per Highway target by kernels/dispatch.hpp.
-//
-// Each element is one chain of fused multiply-adds in the order of k (reference.hpp), so a tile
-// needs enough independent elements to hide the latency of 4 cycles at 2 per cycle: 6 x 64 with 32
-// registers of 16 lanes (24 accumulators), 6 x 16 with 16 registers of 8 lanes (12 accumulators).
-
-HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
-DETENT_KERNELS_NAMESPACE_BEGIN
-namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
-inline constexpr std::size_t vectors_per_panel = panel_columns / lanes;
-
-/// reference::clamp: compares and selects, since Min and Max would not say what becomes of NaN.
-HWY_INLINE float_vector clamp_ordered(float_vector v, float_vector lower,
-                                      float_vector upper) noexcept {
-  v = hn::IfThenElse(hn::Lt(v, lower), lower, v);
-  return hn::IfThenElse(hn::Gt(v, upper), upper, v);
-}
-
-template <std::size_t kRows, std::size_t kPanels>
-HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
-                              std::size_t column) noexcept {
-  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
-  const float_tag df;
-  const float* a[kRows];
-  float_vector sum[kRows][kVectors];
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-    a[r] = g.a + (row + r) * g.lda;
-    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      sum[r][v] = hn::LoadU(df, g.bias + column + v * lanes);
-    }
-  }
-  const float* b = g.packed_b + column * g.k;
-  const std::size_t panel_stride = g.k * panel_columns;
-  for (std::size_t k = 0; k < g.k; ++k, b += panel_columns) {
-    float_vector bv[kVectors];
-    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      bv[v] =
-          hn::LoadU(df, b + v / vectors_per_panel * panel_stride + v % vectors_per_panel * lanes);
-    }
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      const float_vector av = hn::Set(df, a[r][k]);
-      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-        sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
-      }
-    }
-  }
-  const float_vector lower = hn::Set(df, g.lower);
-  const float_vector upper = hn::Set(df, g.upper);
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-    float* c = g.c + (row + r) * g.ldc + column;
-    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      const std::size_t offset = v * lanes;
-      const float_vector out = clamp_ordered(sum[r][v], lower, upper);
-      if (column + offset + lanes <= g.n) {
-        hn::StoreU(out, df, c + offset);
-      } else if (column + offset < g.n) {
-        hn::StoreN(out, df, c + offset, g.n - column - offset);
-      }
-    }
-  }
-}
-
-template <std::size_t kPanels>
-void gemm_f32_columns(const gemm_f32_args& g, std::size_t column) noexcept {
-  std::size_t row = 0;
-  for (; row + 6 <= g.m; row += 6) {
-    gemm_f32_tile<6, kPanels>(g, row, column);
-  }
-  for (; row + 2 <= g.m; row += 2) {
-    gemm_f32_tile<2, kPanels>(g, row, column);
-  }
-  if (row < g.m) {
-    gemm_f32_tile<1, kPanels>(g, row, column);
-  }
-}
-
-inline void gemm_f32(const gemm_f32_args& g) noexcept {
-  std::size_t column = 0;
-  if constexpr (vectors_per_panel == 1) {
-    for (; column + 3 * panel_columns < g.n; column += 4 * panel_columns) {
-      gemm_f32_columns<4>(g, column);
-    }
-    if (column + panel_columns < g.n) {
-      gemm_f32_columns<2>(g, column);
-      column += 2 * panel_columns;
-    }
-  }
-  for (; column < g.n; column += panel_columns) {
-    gemm_f32_columns<1>(g, column);
-  }
-}
-
-/// One pixel of a depthwise product.
-HWY_INLINE void depthwise_f32_pixel(const depthwise_f32_args& d, const float* const* tap,
-                                    std::size_t offset, float* out) noexcept {
-  const float_tag df;
-  const float_vector lower = hn::Set(df, d.lower);
-  const float_vector upper = hn::Set(df, d.upper);
-  const std::size_t channels = d.rows.channels;
-  std::size_t c = 0;
-  for (; c + 2 * lanes <= channels; c += 2 * lanes) {
-    float_vector sum0 = hn::LoadU(df, d.bias + c);
-    float_vector sum1 = hn::LoadU(df, d.bias + c + lanes);
-    const float* w = d.weights + c;
-    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
-      const float* x = tap[t] + offset + c;
-      sum0 = hn::MulAdd(hn::LoadU(df, x), hn::LoadU(df, w), sum0);
-      sum1 = hn::MulAdd(hn::LoadU(df, x + lanes), hn::LoadU(df, w + lanes), sum1);
-    }
-    hn::StoreU(clamp_ordered(sum0, lower, upper), df, out + c);
-    hn::StoreU(clamp_ordered(sum1, lower, upper), df, out + c + lanes);
-  }
-  for (; c < channels; c += lanes) {
-    const std::size_t count = channels - c < lanes ? channels - c : lanes;
-    float_vector sum = hn::LoadN(df, d.bias + c, count);
-    const float* w = d.weights + c;
-    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
-      sum = hn::MulAdd(hn::LoadN(df, tap[t] + offset + c, count), hn::LoadN(df, w, count), sum);
-    }
-    hn::StoreN(clamp_ordered(sum, lower, upper), df, out + c, count);
-  }
-}
-
-inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
-  for (std::size_t r = 0; r < d.rows.run_count; ++r) {
-    const depthwise_run& run = d.rows.runs[r];
-    for (std::size_t p = 0; p < run.pixels; ++p) {
-      depthwise_f32_pixel(d, d.rows.taps + run.tap, p * d.rows.step,
-                          d.c + (run.pixel + p) * d.rows.channels);
-    }
-  }
-}
-
-}  // namespace HWY_NAMESPACE
-DETENT_KERNELS_NAMESPACE_END
-HWY_POP_ATTRIBUTES
 // ---- detent/kernels/reduce-inl.hpp ----
 // Ranges, bins and sums; re-included once per Highway target by kernels/dispatch.hpp.
 
@@ -3637,6 +3760,194 @@ std::int32_t sum_codes(const Q* q, std::size_t n) noexcept {
 }  // namespace HWY_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
+// ---- detent/kernels/transpose-inl.hpp ----
+// Transposes matrices of bytes and of 32-bit words; re-included once per Highway target by
+// kernels/dispatch.hpp.
+//
+// The vectors v[0], v[1], ... of a block hold a row each. Interleaving v[i] with v[i + half] for
+// all i, into pairs of vectors, rotates the bits of (row, column): the highest bit of the row
+// becomes the lowest one of the position in memory. After as many steps as the row has bits, the
+// columns stand where the rows did. Instructions interleave within 16 bytes; the blocks of 16 bytes
+// of wider vectors hold other rows, and do the same side by side.
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+template <class T>
+class transposition {
+ public:
+  HWY_INLINE explicit transposition(const transpose_args& a) noexcept
+      : a_(a), from_(static_cast<const T*>(a.from)), to_(static_cast<T*>(a.to)) {}
+
+  HWY_INLINE void run() const noexcept {
+    if (a_.rows == 3 && a_.to_stride == 3) {
+      return three_rows();
+    }
+    if (a_.rows == 1 || a_.columns < side) {
+      return one_by_one(0, a_.columns);
+    }
+    rows_from<hn::MaxLanes(hn::ScalableTag<T>{})>(0);
+  }
+
+ private:
+  /// Columns that are transposed at a time: elements of 16 bytes.
+  static constexpr std::size_t side = 16 / sizeof(T);
+
+  /// Where a column goes. Its neighbour goes to the same place of the next one.
+  class place {
+   public:
+    HWY_INLINE place(const transpose_args& a, T* to, std::size_t column) noexcept
+        : step_(a.to_stride),
+          line_(a.line),
+          gap_(static_cast<std::ptrdiff_t>(a.line_step) -
+               static_cast<std::ptrdiff_t>(a.line * a.to_stride)),
+          x_(column % a.line),
+          to_(to + column / a.line * a.line_step + x_ * step_) {}
+
+    [[nodiscard]] HWY_INLINE T* get() const noexcept { return to_; }
+    HWY_INLINE void next() noexcept {
+      to_ += step_;
+      if (++x_ == line_) {
+        x_ = 0;
+        to_ += gap_;
+      }
+    }
+
+   private:
+    std::size_t step_, line_;
+    std::ptrdiff_t gap_;
+    std::size_t x_;
+    T* to_;
+  };
+
+  /// The rows from `first` on, kRows at a time as far as possible.
+  template <std::size_t kRows>
+  HWY_INLINE void rows_from(std::size_t first) const noexcept {
+    for (; first + kRows <= a_.rows; first += kRows) {
+      strip<kRows>(first);
+    }
+    if (first == a_.rows) {
+      return;
+    }
+    if constexpr (kRows > 2) {
+      if (a_.rows < kRows || a_.rows - first <= kRows / 2) {
+        return rows_from<kRows / 2>(first);
+      }
+    }
+    // Some of the rows before them once more.
+    strip<kRows>(a_.rows - kRows);
+  }
+
+  template <std::size_t kRows>
+  HWY_NOINLINE void strip(std::size_t row) const noexcept {
+    const T* from = from_ + row * a_.from_stride;
+    place to(a_, to_ + row, 0);
+    for (std::size_t column = 0; column < a_.columns; column += side) {
+      if (column + side > a_.columns) {
+        column = a_.columns - side;
+        to = place(a_, to_ + row, column);
+      }
+      block<kRows>(from + column, to);
+    }
+  }
+
+  /// kRows x side elements; leaves `to` behind its columns.
+  template <std::size_t kRows>
+  HWY_INLINE void block(const T* from, place& to) const noexcept {
+    constexpr std::size_t vectors = (std::min)(kRows, side);
+    constexpr std::size_t width = (std::max)(kRows, side);
+    const hn::CappedTag<T, width> d;
+    using vector = hn::Vec<hn::CappedTag<T, width>>;
+    static_assert(hn::MaxLanes(hn::CappedTag<T, width>{}) == width);
+    vector v[vectors];
+    DETENT_UNROLL for (std::size_t i = 0; i < vectors; ++i) {
+      v[i] = load<width / side>(d, from + i * a_.from_stride);
+    }
+    constexpr std::size_t steps = std::bit_width(vectors) - 1;
+    DETENT_UNROLL for (std::size_t step = 0; step < steps; ++step) {
+      vector next[vectors];
+      DETENT_UNROLL for (std::size_t i = 0; i < vectors / 2; ++i) {
+        next[2 * i] = hn::InterleaveLower(d, v[i], v[i + vectors / 2]);
+        next[2 * i + 1] = hn::InterleaveUpper(d, v[i], v[i + vectors / 2]);
+      }
+      DETENT_UNROLL for (std::size_t i = 0; i < vectors; ++i) { v[i] = next[i]; }
+    }
+    DETENT_UNROLL for (std::size_t i = 0; i < vectors; ++i) {
+      if constexpr (kRows >= side) {
+        hn::StoreU(v[i], d, to.get());
+        to.next();
+      } else {
+        alignas(16) T columns[side];
+        hn::Store(v[i], d, columns);
+        DETENT_UNROLL for (std::size_t j = 0; j < side; j += kRows) {
+          std::memcpy(to.get(), columns + j, kRows * sizeof(T));
+          to.next();
+        }
+      }
+    }
+  }
+
+  /// A vector of kBlocks times 16 bytes, each `side` rows below the other.
+  template <std::size_t kBlocks, class D>
+  HWY_INLINE hn::Vec<D> load(D d, const T* from) const noexcept {
+    const hn::FixedTag<T, side> d16;
+    if constexpr (kBlocks == 1) {
+      return hn::LoadU(d, from);
+    } else {
+      const std::size_t step = side * a_.from_stride;
+      hn::Vec<D> v = hn::LoadDup128(d, from);
+      v = hn::InsertBlock<1>(v, hn::LoadU(d16, from + step));
+      if constexpr (kBlocks == 4) {
+        v = hn::InsertBlock<2>(v, hn::LoadU(d16, from + 2 * step));
+        v = hn::InsertBlock<3>(v, hn::LoadU(d16, from + 3 * step));
+      }
+      return v;
+    }
+  }
+
+  /// Three planes of colours to pixels.
+  HWY_INLINE void three_rows() const noexcept {
+    const hn::ScalableTag<T> d;
+    constexpr std::size_t width = hn::MaxLanes(hn::ScalableTag<T>{});
+    for (std::size_t column = 0; column < a_.columns; column += a_.line) {
+      const std::size_t count = (std::min)(a_.line, a_.columns - column);
+      if (count < width) {
+        one_by_one(column, count);
+        continue;
+      }
+      T* to = to_ + column / a_.line * a_.line_step;
+      for (std::size_t x = 0; x < count; x += width) {
+        x = (std::min)(x, count - width);
+        const T* from = from_ + column + x;
+        hn::StoreInterleaved3(hn::LoadU(d, from), hn::LoadU(d, from + a_.from_stride),
+                              hn::LoadU(d, from + 2 * a_.from_stride), d, to + 3 * x);
+      }
+    }
+  }
+
+  HWY_INLINE void one_by_one(std::size_t first, std::size_t count) const noexcept {
+    place to(a_, to_, first);
+    for (std::size_t column = first; column < first + count; ++column, to.next()) {
+      for (std::size_t row = 0; row < a_.rows; ++row) {
+        std::memcpy(to.get() + row, from_ + row * a_.from_stride + column, sizeof(T));
+      }
+    }
+  }
+
+  const transpose_args& a_;
+  const T* from_;
+  T* to_;
+};
+
+template <class T>
+void transpose(const transpose_args& a) noexcept {
+  transposition<T>(a).run();
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
 
 #define DETENT_PASS_NAMESPACE avx2_pairs
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR
@@ -3661,6 +3972,7 @@ using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the p
 
 using byte_tag = hn::Repartition<std::uint8_t, int_tag>;
 using byte_vector = hn::Vec<byte_tag>;
+using word_tag = hn::Repartition<std::int16_t, int_tag>;
 /// Channels that a vector of bytes holds: a whole block, or half of one.
 inline constexpr std::size_t part_channels = hn::MaxLanes(byte_tag{});
 /// 32-bit vectors for them, one for each quarter.
@@ -3720,8 +4032,16 @@ class quarter_epilogue {
                               bool repeats) noexcept
       : output_(e.output),
         lower_(hn::Set(float_tag{}, e.lower)),
-        upper_(hn::Set(float_tag{}, e.upper)),
-        grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {
+        upper_(hn::Set(float_tag{}, e.upper)) {
+    // Signed outputs are computed as unsigned ones that are 128 more.
+    const std::int32_t shift = output_ == integer_output::s8 ? 128 : 0;
+    const auto byte = [shift](std::int32_t v) HWY_ATTR {
+      return hn::Set(byte_tag{}, static_cast<std::uint8_t>(v + shift));
+    };
+    zero_point_ = hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point + shift));
+    lowest_ = byte(e.qmin);
+    highest_ = byte(e.qmax);
+    flip_ = byte(0);
     DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
       const std::size_t position = first + j * lanes;
       const std::size_t column = repeats ? position % channels : position;
@@ -3733,6 +4053,11 @@ class quarter_epilogue {
       bias_[j] = inside && e.bias != nullptr ? hn::LoadU(float_tag{}, e.bias + column)
                                              : hn::Zero(float_tag{});
     }
+    auto shrinks = hn::Lt(multiplier_[0], hn::Set(float_tag{}, 1.0F));
+    DETENT_UNROLL for (std::size_t j = 1; j < quarters; ++j) {
+      shrinks = hn::And(shrinks, hn::Lt(multiplier_[j], hn::Set(float_tag{}, 1.0F)));
+    }
+    shrinks_ = hn::AllTrue(float_tag{}, shrinks);
     to_quarters(int_tag{}, offset_);
     to_quarters(float_tag{}, multiplier_);
     to_quarters(float_tag{}, bias_);
@@ -3770,20 +4095,24 @@ class quarter_epilogue {
   /// The same for an output of bytes.
   HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
                               std::size_t index) const noexcept {
+    // Conversions saturate, and the zero point is added to words, all of whose bounds are beyond
+    // the grid: that gives what clamping the steps would, in fewer instructions.
     int_vector q[quarters];
     DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
       // The product of an integer and a finite multiplier is never NaN.
-      const float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
-      q[k] = grid_.round(grid_.clamp(steps));
+      float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
+      if (!shrinks_) {
+        // The conversion returns the least integer for those that are too large, too.
+        steps = hn::Min(steps, hn::Set(float_tag{}, 32767.0F));
+      }
+      q[k] = DETENT_PASS_NEAREST(steps);
     }
-    const hn::Repartition<std::int16_t, int_tag> d16;
     const byte_tag d8;
-    const auto low = hn::ReorderDemote2To(d16, q[0], q[1]);
-    const auto high = hn::ReorderDemote2To(d16, q[2], q[3]);
-    const byte_vector bytes =
-        output_ == integer_output::u8
-            ? hn::ReorderDemote2To(d8, low, high)
-            : hn::BitCast(d8, hn::ReorderDemote2To(hn::RebindToSigned<byte_tag>{}, low, high));
+    const word_tag d16;
+    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[0], q[1]), zero_point_);
+    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[2], q[3]), zero_point_);
+    const byte_vector unclamped = hn::ReorderDemote2To(d8, low, high);
+    const byte_vector bytes = hn::Xor(hn::Min(hn::Max(unclamped, lowest_), highest_), flip_);
     std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
     if (count == part_channels) {
       hn::StoreU(bytes, d8, to);
@@ -3810,7 +4139,9 @@ class quarter_epilogue {
   float_vector multiplier_[quarters];
   float_vector bias_[quarters];
   float_vector lower_, upper_;
-  grid_vectors grid_;
+  bool shrinks_;  // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  hn::Vec<word_tag> zero_point_;
+  byte_vector lowest_, highest_, flip_;
 };
 
 /// Elements of weights between one quarter and the next, and one group of taps and the next.
@@ -3890,10 +4221,14 @@ class depthwise_part {
     const std::size_t whole = repeats_ ? size / part_channels : run.pixels;
     std::size_t v = 0;
     if constexpr (tile > 1) {
-      if (rows_.width == 3 && epilogue_.makes_bytes()) {
-        v = !repeats_                             ? tiles<3, 1>(tap, whole, out)
-            : part_channels / rows_.channels == 2 ? tiles<3, 2>(tap, whole, out)
-                                                  : 0;
+      const std::size_t pixels = repeats_ ? part_channels / rows_.channels : 1;
+      if (rows_.width == 3 && epilogue_.makes_bytes() && pixels <= 2) {
+        if (lanes == 16 && groups_ == 3) {
+          v = pixels == 1 ? three_columns(tap, whole, out)
+                          : three_columns_of_pairs(tap, whole, out);
+        } else {
+          v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
+        }
       } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
         v = tiles<5, 1>(tap, whole, out);
       }
@@ -3921,6 +4256,65 @@ class depthwise_part {
       add_group(x, weights_ + g * weight_group_size, sum);
     }
     epilogue_.store(sum, count, c_, out + v * out_step_);
+  }
+
+  /// Filters that are three columns wide and have one group of taps in each: every column is read
+  /// once, and stays in the registers for the three vectors that want it. Returns how many vectors
+  /// are done.
+  HWY_INLINE std::size_t three_columns(const std::uint8_t* const* tap, std::size_t vectors,
+                                       std::size_t out) const noexcept {
+    constexpr std::size_t width = 3;
+    std::size_t v = 0;
+    if (vectors < width) {
+      return v;
+    }
+    // A copy: what is written might be the member, for all that the compiler knows.
+    const std::size_t step = rows_.step;
+    byte_vector x[width][quarters];
+    load_taps(tap, first_, count_, x[0]);
+    load_taps(tap, step + first_, count_, x[1]);
+    for (; v + width <= vectors; v += width) {
+      DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
+        load_taps(tap, (v + i + 2) * step + first_, count_, x[(i + 2) % width]);
+        int_vector sum[quarters];
+        epilogue_.begin(sum);
+        DETENT_UNROLL for (std::size_t column = 0; column < width; ++column) {
+          add_group(x[(i + column) % width], weights_ + column * weight_group_size, sum);
+        }
+        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
+      }
+    }
+    return v;
+  }
+
+  /// The same for vectors that hold two pixels: what stands between two columns that lie side by
+  /// side in memory has a half of each.
+  HWY_INLINE std::size_t three_columns_of_pairs(const std::uint8_t* const* tap, std::size_t vectors,
+                                                std::size_t out) const noexcept {
+    std::size_t v = 0;
+    if (vectors < 2) {
+      return v;
+    }
+    byte_vector x[2][quarters];
+    load_taps(tap, first_, count_, x[0]);
+    for (; v + 2 <= vectors; v += 2) {
+      DETENT_UNROLL for (std::size_t i = 0; i < 2; ++i) {
+        const byte_vector(&left)[quarters] = x[i];
+        byte_vector(&right)[quarters] = x[1 - i];
+        load_taps(tap, (v + i + 1) * part_channels + first_, count_, right);
+        byte_vector middle[quarters];
+        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+          middle[k] = hn::ConcatLowerUpper(byte_tag{}, right[k], left[k]);
+        }
+        int_vector sum[quarters];
+        epilogue_.begin(sum);
+        add_group(left, weights_, sum);
+        add_group(middle, weights_ + weight_group_size, sum);
+        add_group(right, weights_ + 2 * weight_group_size, sum);
+        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
+      }
+    }
+    return v;
   }
 
   /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for
@@ -3997,10 +4391,13 @@ HWY_POP_ATTRIBUTES
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
 //
 // vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
-// must be in flight; 12 x 32 columns has 24, and the first-level cache holds its weights for more
-// of k than those of a wider tile. Without it, vpmaddubsw, vpmaddwd and vpaddd do the same in three
-// instructions; as the first of them saturates, the weights are read in two parts of which neither
-// makes it do so (packed_panels), the second of them sparse.
+// must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
+// does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
+// multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
+// cache, far enough ahead of their use, and its sums never leave the registers. Without it,
+// vpmaddubsw, vpmaddwd and vpaddd do the same in three instructions; as the first of them
+// saturates, the weights are read in two parts of which neither makes it do so (packed_panels), the
+// second of them sparse.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -4022,7 +4419,8 @@ HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vecto
 }
 
 /// The epilogue of one vector of columns, with what depends on the columns only already loaded.
-template <integer_output kOutput>
+/// kHasAddend: whether there is an addend, which only 32-bit outputs have.
+template <integer_output kOutput, bool kHasAddend = false>
 class column_epilogue {
  public:
   HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
@@ -4050,6 +4448,10 @@ class column_epilogue {
       v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
     }
     if constexpr (kOutput == integer_output::s32) {
+      if constexpr (kHasAddend) {
+        const std::int32_t* addend = e.addend + row * e.addend_stride + column_;
+        v = hn::Add(v, count == lanes ? hn::LoadU(di, addend) : hn::LoadN(di, addend, count));
+      }
       store_lanes(v, di, count, static_cast<std::int32_t*>(c) + index);
       return;
     }
@@ -4110,12 +4512,12 @@ class column_epilogue {
 
 /// Applies the epilogue to a block of sums, whose rows are `sums_stride` apart, and stores
 /// `columns` of each row. c points to the block's first element.
-template <integer_output kOutput>
+template <integer_output kOutput, bool kHasAddend = false>
 void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
                  std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
                  void* c, std::size_t index, std::size_t ldc) noexcept {
   for (std::size_t j = 0; j < columns; j += lanes) {
-    const column_epilogue<kOutput> epilogue(e, column + j);
+    const column_epilogue<kOutput, kHasAddend> epilogue(e, column + j);
     const std::size_t count = (std::min)(lanes, columns - j);
     for (std::size_t r = 0; r < rows; ++r) {
       epilogue.store(e, sums + r * sums_stride + j, first + r, count, c, index + r * ldc + j);
@@ -4128,6 +4530,10 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
                        void* c, std::size_t index, std::size_t ldc) noexcept {
   switch (e.output) {
     case integer_output::s32:
+      if (e.addend != nullptr) {
+        return store_block<integer_output::s32, true>(e, sums, sums_stride, first, rows, column,
+                                                      columns, c, index, ldc);
+      }
       return store_block<integer_output::s32>(e, sums, sums_stride, first, rows, column, columns, c,
                                               index, ldc);
     case integer_output::f32:
@@ -4148,24 +4554,9 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
 /// Rows of a block: its sums stay on the stack while all of k is added to them.
 inline constexpr std::size_t block_rows = 48;
 
-/// Bytes of weights that stay in the first-level cache while the rows of a block pass over them.
-inline constexpr std::size_t chunk_bytes = std::size_t{24} << 10;
-
-/// Asks for the lines that a tile will write while its sums are being computed: outputs are often
-/// larger than the second-level cache.
-HWY_INLINE void prefetch_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
-                              std::size_t column, std::size_t columns) noexcept {
-  constexpr std::size_t line = 64;
-  const integer_output output = g.epilogue.output;
-  const std::size_t size = output == integer_output::s32 || output == integer_output::f32 ? 4
-                           : output == integer_output::bf16                               ? 2
-                                                                                          : 1;
-  for (std::size_t r = row; r < row + rows; ++r) {
-    const char* c = static_cast<const char*>(g.c) + (r * g.ldc + column) * size;
-    for (std::size_t offset = 0; offset < columns * size; offset += line) {
-      hwy::Prefetch(c + offset);
-    }
-  }
+/// How many k of `width` operands that are read again fit `bytes` of a cache.
+[[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
+  return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
 }
 
 /// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
@@ -4192,6 +4583,10 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
+/// Groups of k that are added before a loop's end is looked for: the scalar instructions of a loop
+/// take issue slots from vpdpbusd.
+inline constexpr std::size_t groups_per_step = 4;
+
 /// What a tile reads: from `offset` on, `depth` values of each segment of its rows, and panels of b
 /// that are panel_stride apart, from the same k on.
 struct tile_operands {
@@ -4203,14 +4598,22 @@ struct tile_operands {
   const std::int8_t* b;
   std::size_t panel_stride;
   bool is_first;  // the sums are set rather than added to
+  // Weights of later tiles, which the largest tiles ask for, a line of 64 bytes at a time; not with
+  // DETENT_PASS_PAIRS.
+  const std::int8_t* next = nullptr;
+
+  /// How much of them one tile asks for.
+  [[nodiscard]] std::size_t next_bytes() const noexcept {
+    return segments * (depth / group_depth / groups_per_step) * 64;
+  }
 };
 
 /// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
 /// additions.
 template <std::size_t kSums>
-inline constexpr std::size_t parallel_sums = kSums <= 2   ? 4
-                                             : kSums <= 5 ? 2
-                                                          : 1;
+inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
+                                             : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
+                                                                                         : 1;
 
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
@@ -4227,15 +4630,18 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
     }
   }
   const std::int8_t* b = t.b;
+  [[maybe_unused]] const std::int8_t* next = t.next;
   const std::size_t whole_groups = t.depth / group_depth;
-  // Unrolled, since the scalar instructions of a loop take issue slots from vpdpbusd.
-  constexpr std::size_t kGroups = 4;
   for (std::size_t segment = 0; segment < t.segments; ++segment) {
     const std::uint8_t* const* rows = t.rows + segment * t.row_stride;
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = rows[r] + t.offset; }
     std::size_t group = 0;
-    for (; group + kGroups <= whole_groups; group += kGroups) {
-      DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
+    for (; group + groups_per_step <= whole_groups; group += groups_per_step) {
+      if constexpr (kRows == DETENT_PASS_ROWS && DETENT_PASS_PAIRS == 0) {
+        _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
+        next += 64;
+      }
+      DETENT_UNROLL for (std::size_t i = 0; i < groups_per_step; ++i) {
         add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride,
                                      sum[i % kSets]);
         b += group_depth * panel_columns;
@@ -4269,35 +4675,31 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   }
 }
 
-/// Adds products to a block of sums that begins at row `row` and column `column` of c: kRows rows
-/// at a time, as often as there are as many. Returns how many rows are done.
+/// Adds products to a block of sums: kRows rows at a time, as often as there are as many. Returns
+/// how many rows are done.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
-HWY_INLINE std::size_t add_tiles(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
-                                 std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
+HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t* sums) noexcept {
   std::size_t done = 0;
   for (; done + kRows <= rows; done += kRows) {
-    if (t.is_first) {
-      prefetch_rows(g, row + done, kRows, column,
-                    (std::min)(kPanels * panel_columns, g.n - column));
-    }
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
     t.rows += kRows;
+    if constexpr (DETENT_PASS_PAIRS == 0) {
+      t.next += t.next_bytes();
+    }
   }
   return done;
 }
 
-/// The same for all rows, the last ones with ever smaller tiles: of 12, 6, 4, 2 and 1 rows, so that
+/// The same for all rows, the last ones with ever smaller tiles: of 6, 4, 2 and 1 rows, so that
 /// what is left over rarely needs more than two.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
-HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
-                         std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
-  const std::size_t done = add_tiles<kRows, kPanels, kStride>(g, row, rows, column, t, sums);
+HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) noexcept {
+  const std::size_t done = add_tiles<kRows, kPanels, kStride>(rows, t, sums);
   if constexpr (kRows > 1) {
     if (done < rows) {
       constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
       t.rows += done;
-      add_rows<kNext, kPanels, kStride>(g, row + done, rows - done, column, t,
-                                        sums + done * kStride);
+      add_rows<kNext, kPanels, kStride>(rows - done, t, sums + done * kStride);
     }
   }
 }
@@ -4309,14 +4711,14 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
 
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
 inline constexpr bool multiplies_signed = false;
-inline constexpr std::size_t rows_per_call = block_rows;
-inline std::size_t gemm_workspace(std::size_t k, std::size_t segments) noexcept {
-  return portable::no_workspace(k, segments);
+inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return portable::no_workspace(g);
 }
 
 #if DETENT_PASS_PAIRS
 
-/// Bytes of each row that are put in the order of a strip at a time.
+/// The most bytes of each row that are put in the order of a strip at a time.
 inline constexpr std::size_t pair_chunk = 512;
 
 /// Puts `depth` bytes of each row from k0 on in the order of a strip; zeros up to a whole block.
@@ -4394,21 +4796,21 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   for (std::size_t p = 0; p < panels; ++p) {
     correction[p] = g.b.first_correction[first_panel + p];
   }
-  for (std::size_t k = 0; k == 0 || k < g.k; k += pair_chunk) {
-    const std::size_t depth = (std::min)(pair_chunk, g.k - k);
+  const std::size_t chunk_depth =
+      (std::min)(cached_depth(reused_part(g.caches.first_level), block_rows), pair_chunk);
+  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
+    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
     reorder_rows(g, first, rows, k, depth, order + k, chunk);
     tile_operands t{chunk_rows,   0,     1, 0, round_up(depth, block_depth), nullptr,
                     panel_stride, k == 0};
     std::size_t p = 0;
     for (; p + kPanels <= panels; p += kPanels) {
       t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, kPanels, strip_columns>(g, first, rows, column + p * panel_columns, t,
-                                              sums + p * panel_columns);
+      add_rows<kRows, kPanels, strip_columns>(rows, t, sums + p * panel_columns);
     }
     for (; p < panels; ++p) {
       t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, 1, strip_columns>(g, first, rows, column + p * panel_columns, t,
-                                        sums + p * panel_columns);
+      add_rows<kRows, 1, strip_columns>(rows, t, sums + p * panel_columns);
     }
     const std::size_t end_group = (k + t.depth) / group_depth;
     for (p = 0; p < panels; ++p) {
@@ -4437,57 +4839,73 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 
 #else
 
+/// Panels of a block: as many as a tile of few rows needs to keep the multipliers busy.
+inline constexpr std::size_t block_panels =
+    DETENT_PASS_PANELS * vectors_per_panel >= 4 ? DETENT_PASS_PANELS : 2 * DETENT_PASS_PANELS;
+
 /// Where the rows of a block are: see tile_operands.
 struct block_operands {
   const std::uint8_t* const* rows;
   std::size_t row_stride;
 };
 
-/// The rows first .. first + rows (at most block_rows) of kPanels panels of columns. Rows that fill
-/// the largest tiles go through those, panel by panel; the others need more columns to keep the
-/// multipliers busy.
+/// The rows first .. first + rows of kPanels panels of columns. Rows that fill the largest tiles go
+/// through those, panel by panel; the others need more columns to keep the multipliers busy.
 template <std::size_t kPanels>
 void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
                      std::size_t rows, std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{DETENT_PASS_PANELS});
-  constexpr std::size_t kRest = DETENT_PASS_ROWS / 2;
-  constexpr std::size_t chunk_depth = chunk_bytes / kColumns;
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  constexpr std::size_t kRest = block_panels == DETENT_PASS_PANELS ? 4 : kRows / 2;
   alignas(64) std::int32_t sums[block_rows * kColumns];
+  const std::size_t columns = (std::min)(kColumns, g.n - column);
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
-  const std::size_t tiled = rows / DETENT_PASS_ROWS * DETENT_PASS_ROWS;
-  // Several short segments, or a piece of a long one.
+  // Weights that a part of the second-level cache holds while the rows pass over them: several
+  // short segments, or a piece of a long one.
+  const std::size_t chunk_depth = cached_depth(g.caches.second_level / 8, kColumns);
   const std::size_t segment_depth = g.k / g.segments;
   const std::size_t segments_of_chunk =
       segment_depth == 0 ? 1 : (std::max)(chunk_depth / segment_depth, std::size_t{1});
-  for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
-    for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
-      const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
-      tile_operands t{a.rows + s * a.row_stride,
-                      a.row_stride,
-                      (std::min)(segments_of_chunk, g.segments - s),
-                      k,
-                      (std::min)(chunk_depth, segment_depth - k),
-                      b,
-                      panel_stride,
-                      s + k == 0};
-      for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
-        t.b = b + p * panel_stride;
-        add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
-            g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
-      }
-      if (tiled < rows) {
-        t.rows += tiled;
-        t.b = b;
-        add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
-                                           sums + tiled * kColumns);
+  // The columns that follow are brought into the second-level cache meanwhile.
+  const std::int8_t* const end = panel + kPanels * panel_stride;
+  const std::int8_t* next = column + kColumns < g.n ? end : panel;
+  // Sums of all of k are stored at once, others when all rows have passed over all weights.
+  const bool is_whole = segment_depth <= chunk_depth && g.segments <= segments_of_chunk;
+  const std::size_t step = is_whole ? kRows : block_rows;
+  for (std::size_t done = 0; done < rows; done += step) {
+    const std::size_t count = (std::min)(step, rows - done);
+    const std::size_t tiled = count / kRows * kRows;
+    const std::size_t row = first + done;
+    for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
+      for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
+        const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
+        tile_operands t{a.rows + s * a.row_stride + done,
+                        a.row_stride,
+                        (std::min)(segments_of_chunk, g.segments - s),
+                        k,
+                        (std::min)(chunk_depth, segment_depth - k),
+                        b,
+                        panel_stride,
+                        s + k == 0};
+        for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
+          t.b = b + p * panel_stride;
+          t.next = next;
+          next += tiled / kRows * t.next_bytes();
+          next = next < end + (end - panel) ? next : panel;
+          add_tiles<kRows, kTilePanels, kColumns>(tiled, t, sums + p * panel_columns);
+        }
+        if (tiled < count) {
+          t.rows += tiled;
+          t.b = b;
+          add_rows<kRest, kPanels, kColumns>(count - tiled, t, sums + tiled * kColumns);
+        }
       }
     }
+    store_sums(g.epilogue, sums, kColumns, row, count, column, columns, g.c, row * g.ldc + column,
+               g.ldc);
   }
-  const std::size_t columns = (std::min)(kColumns, g.n - column);
-  store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
-             g.ldc);
 }
 
 /// The rows first .. first + rows of all columns from `column` on, the last ones with fewer panels.
@@ -4503,9 +4921,14 @@ void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::si
 }
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
-  const std::uint8_t* block[block_rows];
-  for (std::size_t first = 0; first < g.m; first += block_rows) {
-    const std::size_t rows = (std::min)(block_rows, g.m - first);
+  const std::uint8_t* block[rows_per_call];
+  // As many rows pass over the weights, which may come from the third level, as stay in a part of
+  // the second one.
+  const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
+  const std::size_t most =
+      std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
+  for (std::size_t first = 0; first < g.m; first += most) {
+    const std::size_t rows = (std::min)(most, g.m - first);
     block_operands a{block, 0};
     if (g.rows != nullptr) {
       a = {g.rows + first, g.m};
@@ -4514,7 +4937,7 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
         block[r] = g.a + (first + r) * g.lda;
       }
     }
-    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, a, first, rows, 0);
+    gemm_u8s8_columns<block_panels>(g, a, first, rows, 0);
   }
 }
 
@@ -4750,6 +5173,7 @@ using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the p
 
 using byte_tag = hn::Repartition<std::uint8_t, int_tag>;
 using byte_vector = hn::Vec<byte_tag>;
+using word_tag = hn::Repartition<std::int16_t, int_tag>;
 /// Channels that a vector of bytes holds: a whole block, or half of one.
 inline constexpr std::size_t part_channels = hn::MaxLanes(byte_tag{});
 /// 32-bit vectors for them, one for each quarter.
@@ -4809,8 +5233,16 @@ class quarter_epilogue {
                               bool repeats) noexcept
       : output_(e.output),
         lower_(hn::Set(float_tag{}, e.lower)),
-        upper_(hn::Set(float_tag{}, e.upper)),
-        grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {
+        upper_(hn::Set(float_tag{}, e.upper)) {
+    // Signed outputs are computed as unsigned ones that are 128 more.
+    const std::int32_t shift = output_ == integer_output::s8 ? 128 : 0;
+    const auto byte = [shift](std::int32_t v) HWY_ATTR {
+      return hn::Set(byte_tag{}, static_cast<std::uint8_t>(v + shift));
+    };
+    zero_point_ = hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point + shift));
+    lowest_ = byte(e.qmin);
+    highest_ = byte(e.qmax);
+    flip_ = byte(0);
     DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
       const std::size_t position = first + j * lanes;
       const std::size_t column = repeats ? position % channels : position;
@@ -4822,6 +5254,11 @@ class quarter_epilogue {
       bias_[j] = inside && e.bias != nullptr ? hn::LoadU(float_tag{}, e.bias + column)
                                              : hn::Zero(float_tag{});
     }
+    auto shrinks = hn::Lt(multiplier_[0], hn::Set(float_tag{}, 1.0F));
+    DETENT_UNROLL for (std::size_t j = 1; j < quarters; ++j) {
+      shrinks = hn::And(shrinks, hn::Lt(multiplier_[j], hn::Set(float_tag{}, 1.0F)));
+    }
+    shrinks_ = hn::AllTrue(float_tag{}, shrinks);
     to_quarters(int_tag{}, offset_);
     to_quarters(float_tag{}, multiplier_);
     to_quarters(float_tag{}, bias_);
@@ -4859,20 +5296,24 @@ class quarter_epilogue {
   /// The same for an output of bytes.
   HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
                               std::size_t index) const noexcept {
+    // Conversions saturate, and the zero point is added to words, all of whose bounds are beyond
+    // the grid: that gives what clamping the steps would, in fewer instructions.
     int_vector q[quarters];
     DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
       // The product of an integer and a finite multiplier is never NaN.
-      const float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
-      q[k] = grid_.round(grid_.clamp(steps));
+      float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
+      if (!shrinks_) {
+        // The conversion returns the least integer for those that are too large, too.
+        steps = hn::Min(steps, hn::Set(float_tag{}, 32767.0F));
+      }
+      q[k] = DETENT_PASS_NEAREST(steps);
     }
-    const hn::Repartition<std::int16_t, int_tag> d16;
     const byte_tag d8;
-    const auto low = hn::ReorderDemote2To(d16, q[0], q[1]);
-    const auto high = hn::ReorderDemote2To(d16, q[2], q[3]);
-    const byte_vector bytes =
-        output_ == integer_output::u8
-            ? hn::ReorderDemote2To(d8, low, high)
-            : hn::BitCast(d8, hn::ReorderDemote2To(hn::RebindToSigned<byte_tag>{}, low, high));
+    const word_tag d16;
+    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[0], q[1]), zero_point_);
+    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[2], q[3]), zero_point_);
+    const byte_vector unclamped = hn::ReorderDemote2To(d8, low, high);
+    const byte_vector bytes = hn::Xor(hn::Min(hn::Max(unclamped, lowest_), highest_), flip_);
     std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
     if (count == part_channels) {
       hn::StoreU(bytes, d8, to);
@@ -4899,7 +5340,9 @@ class quarter_epilogue {
   float_vector multiplier_[quarters];
   float_vector bias_[quarters];
   float_vector lower_, upper_;
-  grid_vectors grid_;
+  bool shrinks_;  // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  hn::Vec<word_tag> zero_point_;
+  byte_vector lowest_, highest_, flip_;
 };
 
 /// Elements of weights between one quarter and the next, and one group of taps and the next.
@@ -4979,10 +5422,14 @@ class depthwise_part {
     const std::size_t whole = repeats_ ? size / part_channels : run.pixels;
     std::size_t v = 0;
     if constexpr (tile > 1) {
-      if (rows_.width == 3 && epilogue_.makes_bytes()) {
-        v = !repeats_                             ? tiles<3, 1>(tap, whole, out)
-            : part_channels / rows_.channels == 2 ? tiles<3, 2>(tap, whole, out)
-                                                  : 0;
+      const std::size_t pixels = repeats_ ? part_channels / rows_.channels : 1;
+      if (rows_.width == 3 && epilogue_.makes_bytes() && pixels <= 2) {
+        if (lanes == 16 && groups_ == 3) {
+          v = pixels == 1 ? three_columns(tap, whole, out)
+                          : three_columns_of_pairs(tap, whole, out);
+        } else {
+          v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
+        }
       } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
         v = tiles<5, 1>(tap, whole, out);
       }
@@ -5010,6 +5457,65 @@ class depthwise_part {
       add_group(x, weights_ + g * weight_group_size, sum);
     }
     epilogue_.store(sum, count, c_, out + v * out_step_);
+  }
+
+  /// Filters that are three columns wide and have one group of taps in each: every column is read
+  /// once, and stays in the registers for the three vectors that want it. Returns how many vectors
+  /// are done.
+  HWY_INLINE std::size_t three_columns(const std::uint8_t* const* tap, std::size_t vectors,
+                                       std::size_t out) const noexcept {
+    constexpr std::size_t width = 3;
+    std::size_t v = 0;
+    if (vectors < width) {
+      return v;
+    }
+    // A copy: what is written might be the member, for all that the compiler knows.
+    const std::size_t step = rows_.step;
+    byte_vector x[width][quarters];
+    load_taps(tap, first_, count_, x[0]);
+    load_taps(tap, step + first_, count_, x[1]);
+    for (; v + width <= vectors; v += width) {
+      DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
+        load_taps(tap, (v + i + 2) * step + first_, count_, x[(i + 2) % width]);
+        int_vector sum[quarters];
+        epilogue_.begin(sum);
+        DETENT_UNROLL for (std::size_t column = 0; column < width; ++column) {
+          add_group(x[(i + column) % width], weights_ + column * weight_group_size, sum);
+        }
+        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
+      }
+    }
+    return v;
+  }
+
+  /// The same for vectors that hold two pixels: what stands between two columns that lie side by
+  /// side in memory has a half of each.
+  HWY_INLINE std::size_t three_columns_of_pairs(const std::uint8_t* const* tap, std::size_t vectors,
+                                                std::size_t out) const noexcept {
+    std::size_t v = 0;
+    if (vectors < 2) {
+      return v;
+    }
+    byte_vector x[2][quarters];
+    load_taps(tap, first_, count_, x[0]);
+    for (; v + 2 <= vectors; v += 2) {
+      DETENT_UNROLL for (std::size_t i = 0; i < 2; ++i) {
+        const byte_vector(&left)[quarters] = x[i];
+        byte_vector(&right)[quarters] = x[1 - i];
+        load_taps(tap, (v + i + 1) * part_channels + first_, count_, right);
+        byte_vector middle[quarters];
+        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+          middle[k] = hn::ConcatLowerUpper(byte_tag{}, right[k], left[k]);
+        }
+        int_vector sum[quarters];
+        epilogue_.begin(sum);
+        add_group(left, weights_, sum);
+        add_group(middle, weights_ + weight_group_size, sum);
+        add_group(right, weights_ + 2 * weight_group_size, sum);
+        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
+      }
+    }
+    return v;
   }
 
   /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for
@@ -5086,10 +5592,13 @@ HWY_POP_ATTRIBUTES
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
 //
 // vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
-// must be in flight; 12 x 32 columns has 24, and the first-level cache holds its weights for more
-// of k than those of a wider tile. Without it, vpmaddubsw, vpmaddwd and vpaddd do the same in three
-// instructions; as the first of them saturates, the weights are read in two parts of which neither
-// makes it do so (packed_panels), the second of them sparse.
+// must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
+// does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
+// multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
+// cache, far enough ahead of their use, and its sums never leave the registers. Without it,
+// vpmaddubsw, vpmaddwd and vpaddd do the same in three instructions; as the first of them
+// saturates, the weights are read in two parts of which neither makes it do so (packed_panels), the
+// second of them sparse.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -5111,7 +5620,8 @@ HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vecto
 }
 
 /// The epilogue of one vector of columns, with what depends on the columns only already loaded.
-template <integer_output kOutput>
+/// kHasAddend: whether there is an addend, which only 32-bit outputs have.
+template <integer_output kOutput, bool kHasAddend = false>
 class column_epilogue {
  public:
   HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
@@ -5139,6 +5649,10 @@ class column_epilogue {
       v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
     }
     if constexpr (kOutput == integer_output::s32) {
+      if constexpr (kHasAddend) {
+        const std::int32_t* addend = e.addend + row * e.addend_stride + column_;
+        v = hn::Add(v, count == lanes ? hn::LoadU(di, addend) : hn::LoadN(di, addend, count));
+      }
       store_lanes(v, di, count, static_cast<std::int32_t*>(c) + index);
       return;
     }
@@ -5199,12 +5713,12 @@ class column_epilogue {
 
 /// Applies the epilogue to a block of sums, whose rows are `sums_stride` apart, and stores
 /// `columns` of each row. c points to the block's first element.
-template <integer_output kOutput>
+template <integer_output kOutput, bool kHasAddend = false>
 void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
                  std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
                  void* c, std::size_t index, std::size_t ldc) noexcept {
   for (std::size_t j = 0; j < columns; j += lanes) {
-    const column_epilogue<kOutput> epilogue(e, column + j);
+    const column_epilogue<kOutput, kHasAddend> epilogue(e, column + j);
     const std::size_t count = (std::min)(lanes, columns - j);
     for (std::size_t r = 0; r < rows; ++r) {
       epilogue.store(e, sums + r * sums_stride + j, first + r, count, c, index + r * ldc + j);
@@ -5217,6 +5731,10 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
                        void* c, std::size_t index, std::size_t ldc) noexcept {
   switch (e.output) {
     case integer_output::s32:
+      if (e.addend != nullptr) {
+        return store_block<integer_output::s32, true>(e, sums, sums_stride, first, rows, column,
+                                                      columns, c, index, ldc);
+      }
       return store_block<integer_output::s32>(e, sums, sums_stride, first, rows, column, columns, c,
                                               index, ldc);
     case integer_output::f32:
@@ -5237,24 +5755,9 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
 /// Rows of a block: its sums stay on the stack while all of k is added to them.
 inline constexpr std::size_t block_rows = 48;
 
-/// Bytes of weights that stay in the first-level cache while the rows of a block pass over them.
-inline constexpr std::size_t chunk_bytes = std::size_t{24} << 10;
-
-/// Asks for the lines that a tile will write while its sums are being computed: outputs are often
-/// larger than the second-level cache.
-HWY_INLINE void prefetch_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
-                              std::size_t column, std::size_t columns) noexcept {
-  constexpr std::size_t line = 64;
-  const integer_output output = g.epilogue.output;
-  const std::size_t size = output == integer_output::s32 || output == integer_output::f32 ? 4
-                           : output == integer_output::bf16                               ? 2
-                                                                                          : 1;
-  for (std::size_t r = row; r < row + rows; ++r) {
-    const char* c = static_cast<const char*>(g.c) + (r * g.ldc + column) * size;
-    for (std::size_t offset = 0; offset < columns * size; offset += line) {
-      hwy::Prefetch(c + offset);
-    }
-  }
+/// How many k of `width` operands that are read again fit `bytes` of a cache.
+[[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
+  return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
 }
 
 /// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
@@ -5281,6 +5784,10 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
+/// Groups of k that are added before a loop's end is looked for: the scalar instructions of a loop
+/// take issue slots from vpdpbusd.
+inline constexpr std::size_t groups_per_step = 4;
+
 /// What a tile reads: from `offset` on, `depth` values of each segment of its rows, and panels of b
 /// that are panel_stride apart, from the same k on.
 struct tile_operands {
@@ -5292,14 +5799,22 @@ struct tile_operands {
   const std::int8_t* b;
   std::size_t panel_stride;
   bool is_first;  // the sums are set rather than added to
+  // Weights of later tiles, which the largest tiles ask for, a line of 64 bytes at a time; not with
+  // DETENT_PASS_PAIRS.
+  const std::int8_t* next = nullptr;
+
+  /// How much of them one tile asks for.
+  [[nodiscard]] std::size_t next_bytes() const noexcept {
+    return segments * (depth / group_depth / groups_per_step) * 64;
+  }
 };
 
 /// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
 /// additions.
 template <std::size_t kSums>
-inline constexpr std::size_t parallel_sums = kSums <= 2   ? 4
-                                             : kSums <= 5 ? 2
-                                                          : 1;
+inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
+                                             : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
+                                                                                         : 1;
 
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
@@ -5316,15 +5831,18 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
     }
   }
   const std::int8_t* b = t.b;
+  [[maybe_unused]] const std::int8_t* next = t.next;
   const std::size_t whole_groups = t.depth / group_depth;
-  // Unrolled, since the scalar instructions of a loop take issue slots from vpdpbusd.
-  constexpr std::size_t kGroups = 4;
   for (std::size_t segment = 0; segment < t.segments; ++segment) {
     const std::uint8_t* const* rows = t.rows + segment * t.row_stride;
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = rows[r] + t.offset; }
     std::size_t group = 0;
-    for (; group + kGroups <= whole_groups; group += kGroups) {
-      DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
+    for (; group + groups_per_step <= whole_groups; group += groups_per_step) {
+      if constexpr (kRows == DETENT_PASS_ROWS && DETENT_PASS_PAIRS == 0) {
+        _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
+        next += 64;
+      }
+      DETENT_UNROLL for (std::size_t i = 0; i < groups_per_step; ++i) {
         add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride,
                                      sum[i % kSets]);
         b += group_depth * panel_columns;
@@ -5358,35 +5876,31 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   }
 }
 
-/// Adds products to a block of sums that begins at row `row` and column `column` of c: kRows rows
-/// at a time, as often as there are as many. Returns how many rows are done.
+/// Adds products to a block of sums: kRows rows at a time, as often as there are as many. Returns
+/// how many rows are done.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
-HWY_INLINE std::size_t add_tiles(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
-                                 std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
+HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t* sums) noexcept {
   std::size_t done = 0;
   for (; done + kRows <= rows; done += kRows) {
-    if (t.is_first) {
-      prefetch_rows(g, row + done, kRows, column,
-                    (std::min)(kPanels * panel_columns, g.n - column));
-    }
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
     t.rows += kRows;
+    if constexpr (DETENT_PASS_PAIRS == 0) {
+      t.next += t.next_bytes();
+    }
   }
   return done;
 }
 
-/// The same for all rows, the last ones with ever smaller tiles: of 12, 6, 4, 2 and 1 rows, so that
+/// The same for all rows, the last ones with ever smaller tiles: of 6, 4, 2 and 1 rows, so that
 /// what is left over rarely needs more than two.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
-HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
-                         std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
-  const std::size_t done = add_tiles<kRows, kPanels, kStride>(g, row, rows, column, t, sums);
+HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) noexcept {
+  const std::size_t done = add_tiles<kRows, kPanels, kStride>(rows, t, sums);
   if constexpr (kRows > 1) {
     if (done < rows) {
       constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
       t.rows += done;
-      add_rows<kNext, kPanels, kStride>(g, row + done, rows - done, column, t,
-                                        sums + done * kStride);
+      add_rows<kNext, kPanels, kStride>(rows - done, t, sums + done * kStride);
     }
   }
 }
@@ -5398,14 +5912,14 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
 
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
 inline constexpr bool multiplies_signed = false;
-inline constexpr std::size_t rows_per_call = block_rows;
-inline std::size_t gemm_workspace(std::size_t k, std::size_t segments) noexcept {
-  return portable::no_workspace(k, segments);
+inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return portable::no_workspace(g);
 }
 
 #if DETENT_PASS_PAIRS
 
-/// Bytes of each row that are put in the order of a strip at a time.
+/// The most bytes of each row that are put in the order of a strip at a time.
 inline constexpr std::size_t pair_chunk = 512;
 
 /// Puts `depth` bytes of each row from k0 on in the order of a strip; zeros up to a whole block.
@@ -5483,21 +5997,21 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   for (std::size_t p = 0; p < panels; ++p) {
     correction[p] = g.b.first_correction[first_panel + p];
   }
-  for (std::size_t k = 0; k == 0 || k < g.k; k += pair_chunk) {
-    const std::size_t depth = (std::min)(pair_chunk, g.k - k);
+  const std::size_t chunk_depth =
+      (std::min)(cached_depth(reused_part(g.caches.first_level), block_rows), pair_chunk);
+  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
+    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
     reorder_rows(g, first, rows, k, depth, order + k, chunk);
     tile_operands t{chunk_rows,   0,     1, 0, round_up(depth, block_depth), nullptr,
                     panel_stride, k == 0};
     std::size_t p = 0;
     for (; p + kPanels <= panels; p += kPanels) {
       t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, kPanels, strip_columns>(g, first, rows, column + p * panel_columns, t,
-                                              sums + p * panel_columns);
+      add_rows<kRows, kPanels, strip_columns>(rows, t, sums + p * panel_columns);
     }
     for (; p < panels; ++p) {
       t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, 1, strip_columns>(g, first, rows, column + p * panel_columns, t,
-                                        sums + p * panel_columns);
+      add_rows<kRows, 1, strip_columns>(rows, t, sums + p * panel_columns);
     }
     const std::size_t end_group = (k + t.depth) / group_depth;
     for (p = 0; p < panels; ++p) {
@@ -5526,57 +6040,73 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 
 #else
 
+/// Panels of a block: as many as a tile of few rows needs to keep the multipliers busy.
+inline constexpr std::size_t block_panels =
+    DETENT_PASS_PANELS * vectors_per_panel >= 4 ? DETENT_PASS_PANELS : 2 * DETENT_PASS_PANELS;
+
 /// Where the rows of a block are: see tile_operands.
 struct block_operands {
   const std::uint8_t* const* rows;
   std::size_t row_stride;
 };
 
-/// The rows first .. first + rows (at most block_rows) of kPanels panels of columns. Rows that fill
-/// the largest tiles go through those, panel by panel; the others need more columns to keep the
-/// multipliers busy.
+/// The rows first .. first + rows of kPanels panels of columns. Rows that fill the largest tiles go
+/// through those, panel by panel; the others need more columns to keep the multipliers busy.
 template <std::size_t kPanels>
 void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
                      std::size_t rows, std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{DETENT_PASS_PANELS});
-  constexpr std::size_t kRest = DETENT_PASS_ROWS / 2;
-  constexpr std::size_t chunk_depth = chunk_bytes / kColumns;
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  constexpr std::size_t kRest = block_panels == DETENT_PASS_PANELS ? 4 : kRows / 2;
   alignas(64) std::int32_t sums[block_rows * kColumns];
+  const std::size_t columns = (std::min)(kColumns, g.n - column);
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
-  const std::size_t tiled = rows / DETENT_PASS_ROWS * DETENT_PASS_ROWS;
-  // Several short segments, or a piece of a long one.
+  // Weights that a part of the second-level cache holds while the rows pass over them: several
+  // short segments, or a piece of a long one.
+  const std::size_t chunk_depth = cached_depth(g.caches.second_level / 8, kColumns);
   const std::size_t segment_depth = g.k / g.segments;
   const std::size_t segments_of_chunk =
       segment_depth == 0 ? 1 : (std::max)(chunk_depth / segment_depth, std::size_t{1});
-  for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
-    for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
-      const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
-      tile_operands t{a.rows + s * a.row_stride,
-                      a.row_stride,
-                      (std::min)(segments_of_chunk, g.segments - s),
-                      k,
-                      (std::min)(chunk_depth, segment_depth - k),
-                      b,
-                      panel_stride,
-                      s + k == 0};
-      for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
-        t.b = b + p * panel_stride;
-        add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
-            g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
-      }
-      if (tiled < rows) {
-        t.rows += tiled;
-        t.b = b;
-        add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
-                                           sums + tiled * kColumns);
+  // The columns that follow are brought into the second-level cache meanwhile.
+  const std::int8_t* const end = panel + kPanels * panel_stride;
+  const std::int8_t* next = column + kColumns < g.n ? end : panel;
+  // Sums of all of k are stored at once, others when all rows have passed over all weights.
+  const bool is_whole = segment_depth <= chunk_depth && g.segments <= segments_of_chunk;
+  const std::size_t step = is_whole ? kRows : block_rows;
+  for (std::size_t done = 0; done < rows; done += step) {
+    const std::size_t count = (std::min)(step, rows - done);
+    const std::size_t tiled = count / kRows * kRows;
+    const std::size_t row = first + done;
+    for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
+      for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
+        const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
+        tile_operands t{a.rows + s * a.row_stride + done,
+                        a.row_stride,
+                        (std::min)(segments_of_chunk, g.segments - s),
+                        k,
+                        (std::min)(chunk_depth, segment_depth - k),
+                        b,
+                        panel_stride,
+                        s + k == 0};
+        for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
+          t.b = b + p * panel_stride;
+          t.next = next;
+          next += tiled / kRows * t.next_bytes();
+          next = next < end + (end - panel) ? next : panel;
+          add_tiles<kRows, kTilePanels, kColumns>(tiled, t, sums + p * panel_columns);
+        }
+        if (tiled < count) {
+          t.rows += tiled;
+          t.b = b;
+          add_rows<kRest, kPanels, kColumns>(count - tiled, t, sums + tiled * kColumns);
+        }
       }
     }
+    store_sums(g.epilogue, sums, kColumns, row, count, column, columns, g.c, row * g.ldc + column,
+               g.ldc);
   }
-  const std::size_t columns = (std::min)(kColumns, g.n - column);
-  store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
-             g.ldc);
 }
 
 /// The rows first .. first + rows of all columns from `column` on, the last ones with fewer panels.
@@ -5592,9 +6122,14 @@ void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::si
 }
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
-  const std::uint8_t* block[block_rows];
-  for (std::size_t first = 0; first < g.m; first += block_rows) {
-    const std::size_t rows = (std::min)(block_rows, g.m - first);
+  const std::uint8_t* block[rows_per_call];
+  // As many rows pass over the weights, which may come from the third level, as stay in a part of
+  // the second one.
+  const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
+  const std::size_t most =
+      std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
+  for (std::size_t first = 0; first < g.m; first += most) {
+    const std::size_t rows = (std::min)(most, g.m - first);
     block_operands a{block, 0};
     if (g.rows != nullptr) {
       a = {g.rows + first, g.m};
@@ -5603,7 +6138,7 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
         block[r] = g.a + (first + r) * g.lda;
       }
     }
-    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, a, first, rows, 0);
+    gemm_u8s8_columns<block_panels>(g, a, first, rows, 0);
   }
 }
 
@@ -5815,6 +6350,8 @@ HWY_POP_ATTRIBUTES
 #undef DETENT_PASS_ROWS
 #undef DETENT_PASS_PANELS
 
+#undef DETENT_PASS_NEAREST
+
 #ifdef HWY_TARGET_TOGGLE
 #undef HWY_TARGET_TOGGLE
 #else
@@ -5950,6 +6487,285 @@ HWY_POP_ATTRIBUTES
 // With a mask of all lanes: GCC 12 warns that the other form leaves its result uninitialized.
 #define DETENT_PASS_NEAREST(v) \
   hn::Vec<int_tag> { _mm512_maskz_cvtps_epi32(0xFFFF, (v).raw) }
+// ---- detent/kernels/dequantize-inl.hpp ----
+// dequantize; re-included once per Highway target by kernels/dispatch.hpp.
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+/// Bytes for pairs of four-bit codes, the low half first; `count` is even.
+template <class Code>
+HWY_INLINE void unpack_nibbles(const std::uint8_t* packed, std::size_t count,
+                               std::uint8_t* bytes) noexcept {
+  const hn::Repartition<std::uint16_t, float_tag> dp;
+  const hn::Rebind<std::uint8_t, decltype(dp)> half;
+  const hn::Repartition<std::uint8_t, float_tag> db;
+  constexpr std::size_t pairs = 2 * lanes;
+  for (std::size_t i = 0; i < count / 2; i += pairs) {
+    const std::size_t left = count / 2 - i < pairs ? count / 2 - i : pairs;
+    const auto pair = hn::PromoteTo(dp, hn::LoadN(half, packed + i, left));
+    auto v = hn::BitCast(db, hn::And(hn::Or(pair, hn::ShiftLeft<4>(pair)), hn::Set(dp, 0x0F0F)));
+    if constexpr (Code::is_signed) {
+      v = hn::Sub(hn::Xor(v, hn::Set(db, 8)), hn::Set(db, 8));
+    }
+    hn::Store(v, db, bytes + 2 * i);
+  }
+}
+
+/// Up to a vector of codes of at least 8 bits.
+template <class Q>
+HWY_INLINE int_vector load_codes(const Q* q, std::size_t count) noexcept {
+  const hn::Rebind<Q, float_tag> dq;
+  const auto codes = count == lanes ? hn::LoadU(dq, q) : hn::LoadN(dq, q, count);
+  if constexpr (sizeof(Q) == sizeof(std::int32_t)) {
+    return codes;
+  } else {
+    return hn::PromoteTo(int_tag{}, codes);
+  }
+}
+
+/// What all elements of a row share.
+struct one_parameter {
+  int_vector zero_point_;
+  float_vector scale_;
+  HWY_INLINE int_vector zero_point(std::size_t, std::size_t) const noexcept { return zero_point_; }
+  HWY_INLINE float_vector scale(std::size_t, std::size_t) const noexcept { return scale_; }
+};
+
+struct parameter_arrays {
+  const std::int32_t* zero_point_;
+  const float* scale_;
+  HWY_INLINE int_vector zero_point(std::size_t i, std::size_t count) const noexcept {
+    const int_tag di;
+    return count == lanes ? hn::LoadU(di, zero_point_ + i) : hn::LoadN(di, zero_point_ + i, count);
+  }
+  HWY_INLINE float_vector scale(std::size_t i, std::size_t count) const noexcept {
+    const float_tag df;
+    return count == lanes ? hn::LoadU(df, scale_ + i) : hn::LoadN(df, scale_ + i, count);
+  }
+};
+
+template <class Q, class Parameters>
+HWY_INLINE float_vector dequantize_vector(const Q* q, const Parameters& p, std::size_t i,
+                                          std::size_t count) noexcept {
+  const int_vector steps = hn::Sub(load_codes(q + i, count), p.zero_point(i, count));
+  return hn::Mul(hn::ConvertTo(float_tag{}, steps), p.scale(i, count));
+}
+
+template <class Q, class Parameters>
+HWY_INLINE void dequantize_row(const Q* q, std::size_t columns, const Parameters& p,
+                               bool may_stream, float* x) noexcept {
+  const float_tag df;
+  const bool stream = may_stream && starts_line(x);
+  std::size_t i = 0;
+  if (stream) {
+    for (; i + lanes <= columns; i += lanes) {
+      hn::Stream(dequantize_vector(q, p, i, lanes), df, x + i);
+    }
+  } else {
+    for (; i + lanes <= columns; i += lanes) {
+      hn::StoreU(dequantize_vector(q, p, i, lanes), df, x + i);
+    }
+  }
+  if (i < columns) {
+    hn::StoreN(dequantize_vector(q, p, i, columns - i), df, x + i, columns - i);
+  }
+}
+
+/// The rows from `row` on that stand one behind the other: their codes, unpacked if need be, and
+/// `columns` of each.
+template <class Code, class Q>
+HWY_INLINE void dequantize_rows(const Q* codes, const elementwise_args& a, std::size_t row,
+                                std::size_t rows, std::size_t column, std::size_t columns,
+                                float* x) noexcept {
+  for (std::size_t r = 0; r < rows; ++r) {
+    const auto at = static_cast<std::ptrdiff_t>(row + r);
+    const float* scale = a.scale + at * a.parameter_step;
+    const std::int32_t* zero_point = a.zero_point + at * a.parameter_step;
+    float* to = x + at * a.out_stride + static_cast<std::ptrdiff_t>(column);
+    if (a.per_column) {
+      dequantize_row(codes + r * columns, columns,
+                     parameter_arrays{zero_point + column, scale + column}, a.stream, to);
+    } else {
+      const one_parameter p{hn::Set(int_tag{}, *zero_point), hn::Set(float_tag{}, *scale)};
+      dequantize_row(codes + r * columns, columns, p, a.stream, to);
+    }
+  }
+}
+
+template <class Code>
+void dequantize(const typename Code::storage* q, const elementwise_args& a, float* x) noexcept {
+  // Pieces of a row, or of several short ones: four-bit codes are unpacked before, in a buffer.
+  constexpr std::size_t piece = 1024;
+  alignas(64) std::uint8_t bytes[Code::bits == 4 ? piece : 1];
+  const bool are_short = a.columns > 0 && a.columns <= piece / 2 &&
+                         a.in_stride == static_cast<std::ptrdiff_t>(a.columns);
+  const std::size_t rows_of_piece = are_short ? piece / a.columns : 1;
+  for (std::size_t r = 0; r < a.rows; r += rows_of_piece) {
+    const std::size_t rows = a.rows - r < rows_of_piece ? a.rows - r : rows_of_piece;
+    const typename Code::storage* from =
+        q + storage_offset<Code>(static_cast<std::ptrdiff_t>(r) * a.in_stride);
+    for (std::size_t c = 0; c < a.columns; c += piece) {
+      const std::size_t columns = a.columns - c < piece ? a.columns - c : piece;
+      const auto* codes = from + storage_offset<Code>(static_cast<std::ptrdiff_t>(c));
+      if (a.read_ahead != 0 && rows * columns == piece) {
+        prefetch_ahead<piece * Code::bits / 8>(codes, a.read_ahead);
+      }
+      if constexpr (Code::bits == 4) {
+        using byte = std::conditional_t<Code::is_signed, std::int8_t, std::uint8_t>;
+        unpack_nibbles<Code>(codes, rows * columns, bytes);
+        dequantize_rows<Code>(reinterpret_cast<const byte*>(bytes), a, r, rows, c, columns, x);
+      } else {
+        dequantize_rows<Code>(codes, a, r, rows, c, columns, x);
+      }
+    }
+  }
+  finish_stores(a);
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+// ---- detent/kernels/gemm_f32-inl.hpp ----
+// Float products, re-included once per Highway target by kernels/dispatch.hpp.
+//
+// Each element is one chain of fused multiply-adds in the order of k (reference.hpp), so a tile
+// needs enough independent elements to hide the latency of 4 cycles at 2 per cycle: 6 x 64 with 32
+// registers of 16 lanes (24 accumulators), 6 x 16 with 16 registers of 8 lanes (12 accumulators).
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+inline constexpr std::size_t vectors_per_panel = panel_columns / lanes;
+
+/// reference::clamp: compares and selects, since Min and Max would not say what becomes of NaN.
+HWY_INLINE float_vector clamp_ordered(float_vector v, float_vector lower,
+                                      float_vector upper) noexcept {
+  v = hn::IfThenElse(hn::Lt(v, lower), lower, v);
+  return hn::IfThenElse(hn::Gt(v, upper), upper, v);
+}
+
+template <std::size_t kRows, std::size_t kPanels>
+HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
+                              std::size_t column) noexcept {
+  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  const float_tag df;
+  const float* a[kRows];
+  float_vector sum[kRows][kVectors];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    a[r] = g.a + (row + r) * g.lda;
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      sum[r][v] = hn::LoadU(df, g.bias + column + v * lanes);
+    }
+  }
+  const float* b = g.packed_b + column * g.k;
+  const std::size_t panel_stride = g.k * panel_columns;
+  for (std::size_t k = 0; k < g.k; ++k, b += panel_columns) {
+    float_vector bv[kVectors];
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      bv[v] =
+          hn::LoadU(df, b + v / vectors_per_panel * panel_stride + v % vectors_per_panel * lanes);
+    }
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      const float_vector av = hn::Set(df, a[r][k]);
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+        sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
+      }
+    }
+  }
+  const float_vector lower = hn::Set(df, g.lower);
+  const float_vector upper = hn::Set(df, g.upper);
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    float* c = g.c + (row + r) * g.ldc + column;
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      const std::size_t offset = v * lanes;
+      const float_vector out = clamp_ordered(sum[r][v], lower, upper);
+      if (column + offset + lanes <= g.n) {
+        hn::StoreU(out, df, c + offset);
+      } else if (column + offset < g.n) {
+        hn::StoreN(out, df, c + offset, g.n - column - offset);
+      }
+    }
+  }
+}
+
+template <std::size_t kPanels>
+void gemm_f32_columns(const gemm_f32_args& g, std::size_t column) noexcept {
+  std::size_t row = 0;
+  for (; row + 6 <= g.m; row += 6) {
+    gemm_f32_tile<6, kPanels>(g, row, column);
+  }
+  for (; row + 2 <= g.m; row += 2) {
+    gemm_f32_tile<2, kPanels>(g, row, column);
+  }
+  if (row < g.m) {
+    gemm_f32_tile<1, kPanels>(g, row, column);
+  }
+}
+
+inline void gemm_f32(const gemm_f32_args& g) noexcept {
+  std::size_t column = 0;
+  if constexpr (vectors_per_panel == 1) {
+    for (; column + 3 * panel_columns < g.n; column += 4 * panel_columns) {
+      gemm_f32_columns<4>(g, column);
+    }
+    if (column + panel_columns < g.n) {
+      gemm_f32_columns<2>(g, column);
+      column += 2 * panel_columns;
+    }
+  }
+  for (; column < g.n; column += panel_columns) {
+    gemm_f32_columns<1>(g, column);
+  }
+}
+
+/// One pixel of a depthwise product.
+HWY_INLINE void depthwise_f32_pixel(const depthwise_f32_args& d, const float* const* tap,
+                                    std::size_t offset, float* out) noexcept {
+  const float_tag df;
+  const float_vector lower = hn::Set(df, d.lower);
+  const float_vector upper = hn::Set(df, d.upper);
+  const std::size_t channels = d.rows.channels;
+  std::size_t c = 0;
+  for (; c + 2 * lanes <= channels; c += 2 * lanes) {
+    float_vector sum0 = hn::LoadU(df, d.bias + c);
+    float_vector sum1 = hn::LoadU(df, d.bias + c + lanes);
+    const float* w = d.weights + c;
+    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
+      const float* x = tap[t] + offset + c;
+      sum0 = hn::MulAdd(hn::LoadU(df, x), hn::LoadU(df, w), sum0);
+      sum1 = hn::MulAdd(hn::LoadU(df, x + lanes), hn::LoadU(df, w + lanes), sum1);
+    }
+    hn::StoreU(clamp_ordered(sum0, lower, upper), df, out + c);
+    hn::StoreU(clamp_ordered(sum1, lower, upper), df, out + c + lanes);
+  }
+  for (; c < channels; c += lanes) {
+    const std::size_t count = channels - c < lanes ? channels - c : lanes;
+    float_vector sum = hn::LoadN(df, d.bias + c, count);
+    const float* w = d.weights + c;
+    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
+      sum = hn::MulAdd(hn::LoadN(df, tap[t] + offset + c, count), hn::LoadN(df, w, count), sum);
+    }
+    hn::StoreN(clamp_ordered(sum, lower, upper), df, out + c, count);
+  }
+}
+
+inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
+  for (std::size_t r = 0; r < d.rows.run_count; ++r) {
+    const depthwise_run& run = d.rows.runs[r];
+    for (std::size_t p = 0; p < run.pixels; ++p) {
+      depthwise_f32_pixel(d, d.rows.taps + run.tap, p * d.rows.step,
+                          d.c + (run.pixel + p) * d.rows.channels);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
 // ---- detent/kernels/quantize-inl.hpp ----
 // quantize and requantize; re-included once per Highway target by kernels/dispatch.hpp, which has
 // defined
@@ -6573,286 +7389,6 @@ void requantize(const std::int32_t* acc, const elementwise_args& a,
 }  // namespace HWY_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
-#undef DETENT_PASS_NEAREST
-// ---- detent/kernels/dequantize-inl.hpp ----
-// dequantize; re-included once per Highway target by kernels/dispatch.hpp.
-
-HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
-DETENT_KERNELS_NAMESPACE_BEGIN
-namespace HWY_NAMESPACE {
-
-/// Bytes for pairs of four-bit codes, the low half first; `count` is even.
-template <class Code>
-HWY_INLINE void unpack_nibbles(const std::uint8_t* packed, std::size_t count,
-                               std::uint8_t* bytes) noexcept {
-  const hn::Repartition<std::uint16_t, float_tag> dp;
-  const hn::Rebind<std::uint8_t, decltype(dp)> half;
-  const hn::Repartition<std::uint8_t, float_tag> db;
-  constexpr std::size_t pairs = 2 * lanes;
-  for (std::size_t i = 0; i < count / 2; i += pairs) {
-    const std::size_t left = count / 2 - i < pairs ? count / 2 - i : pairs;
-    const auto pair = hn::PromoteTo(dp, hn::LoadN(half, packed + i, left));
-    auto v = hn::BitCast(db, hn::And(hn::Or(pair, hn::ShiftLeft<4>(pair)), hn::Set(dp, 0x0F0F)));
-    if constexpr (Code::is_signed) {
-      v = hn::Sub(hn::Xor(v, hn::Set(db, 8)), hn::Set(db, 8));
-    }
-    hn::Store(v, db, bytes + 2 * i);
-  }
-}
-
-/// Up to a vector of codes of at least 8 bits.
-template <class Q>
-HWY_INLINE int_vector load_codes(const Q* q, std::size_t count) noexcept {
-  const hn::Rebind<Q, float_tag> dq;
-  const auto codes = count == lanes ? hn::LoadU(dq, q) : hn::LoadN(dq, q, count);
-  if constexpr (sizeof(Q) == sizeof(std::int32_t)) {
-    return codes;
-  } else {
-    return hn::PromoteTo(int_tag{}, codes);
-  }
-}
-
-/// What all elements of a row share.
-struct one_parameter {
-  int_vector zero_point_;
-  float_vector scale_;
-  HWY_INLINE int_vector zero_point(std::size_t, std::size_t) const noexcept { return zero_point_; }
-  HWY_INLINE float_vector scale(std::size_t, std::size_t) const noexcept { return scale_; }
-};
-
-struct parameter_arrays {
-  const std::int32_t* zero_point_;
-  const float* scale_;
-  HWY_INLINE int_vector zero_point(std::size_t i, std::size_t count) const noexcept {
-    const int_tag di;
-    return count == lanes ? hn::LoadU(di, zero_point_ + i) : hn::LoadN(di, zero_point_ + i, count);
-  }
-  HWY_INLINE float_vector scale(std::size_t i, std::size_t count) const noexcept {
-    const float_tag df;
-    return count == lanes ? hn::LoadU(df, scale_ + i) : hn::LoadN(df, scale_ + i, count);
-  }
-};
-
-template <class Q, class Parameters>
-HWY_INLINE float_vector dequantize_vector(const Q* q, const Parameters& p, std::size_t i,
-                                          std::size_t count) noexcept {
-  const int_vector steps = hn::Sub(load_codes(q + i, count), p.zero_point(i, count));
-  return hn::Mul(hn::ConvertTo(float_tag{}, steps), p.scale(i, count));
-}
-
-template <class Q, class Parameters>
-HWY_INLINE void dequantize_row(const Q* q, std::size_t columns, const Parameters& p,
-                               bool may_stream, float* x) noexcept {
-  const float_tag df;
-  const bool stream = may_stream && starts_line(x);
-  std::size_t i = 0;
-  if (stream) {
-    for (; i + lanes <= columns; i += lanes) {
-      hn::Stream(dequantize_vector(q, p, i, lanes), df, x + i);
-    }
-  } else {
-    for (; i + lanes <= columns; i += lanes) {
-      hn::StoreU(dequantize_vector(q, p, i, lanes), df, x + i);
-    }
-  }
-  if (i < columns) {
-    hn::StoreN(dequantize_vector(q, p, i, columns - i), df, x + i, columns - i);
-  }
-}
-
-/// The rows from `row` on that stand one behind the other: their codes, unpacked if need be, and
-/// `columns` of each.
-template <class Code, class Q>
-HWY_INLINE void dequantize_rows(const Q* codes, const elementwise_args& a, std::size_t row,
-                                std::size_t rows, std::size_t column, std::size_t columns,
-                                float* x) noexcept {
-  for (std::size_t r = 0; r < rows; ++r) {
-    const auto at = static_cast<std::ptrdiff_t>(row + r);
-    const float* scale = a.scale + at * a.parameter_step;
-    const std::int32_t* zero_point = a.zero_point + at * a.parameter_step;
-    float* to = x + at * a.out_stride + static_cast<std::ptrdiff_t>(column);
-    if (a.per_column) {
-      dequantize_row(codes + r * columns, columns,
-                     parameter_arrays{zero_point + column, scale + column}, a.stream, to);
-    } else {
-      const one_parameter p{hn::Set(int_tag{}, *zero_point), hn::Set(float_tag{}, *scale)};
-      dequantize_row(codes + r * columns, columns, p, a.stream, to);
-    }
-  }
-}
-
-template <class Code>
-void dequantize(const typename Code::storage* q, const elementwise_args& a, float* x) noexcept {
-  // Pieces of a row, or of several short ones: four-bit codes are unpacked before, in a buffer.
-  constexpr std::size_t piece = 1024;
-  alignas(64) std::uint8_t bytes[Code::bits == 4 ? piece : 1];
-  const bool are_short = a.columns > 0 && a.columns <= piece / 2 &&
-                         a.in_stride == static_cast<std::ptrdiff_t>(a.columns);
-  const std::size_t rows_of_piece = are_short ? piece / a.columns : 1;
-  for (std::size_t r = 0; r < a.rows; r += rows_of_piece) {
-    const std::size_t rows = a.rows - r < rows_of_piece ? a.rows - r : rows_of_piece;
-    const typename Code::storage* from =
-        q + storage_offset<Code>(static_cast<std::ptrdiff_t>(r) * a.in_stride);
-    for (std::size_t c = 0; c < a.columns; c += piece) {
-      const std::size_t columns = a.columns - c < piece ? a.columns - c : piece;
-      const auto* codes = from + storage_offset<Code>(static_cast<std::ptrdiff_t>(c));
-      if (a.read_ahead != 0 && rows * columns == piece) {
-        prefetch_ahead<piece * Code::bits / 8>(codes, a.read_ahead);
-      }
-      if constexpr (Code::bits == 4) {
-        using byte = std::conditional_t<Code::is_signed, std::int8_t, std::uint8_t>;
-        unpack_nibbles<Code>(codes, rows * columns, bytes);
-        dequantize_rows<Code>(reinterpret_cast<const byte*>(bytes), a, r, rows, c, columns, x);
-      } else {
-        dequantize_rows<Code>(codes, a, r, rows, c, columns, x);
-      }
-    }
-  }
-  finish_stores(a);
-}
-
-}  // namespace HWY_NAMESPACE
-DETENT_KERNELS_NAMESPACE_END
-HWY_POP_ATTRIBUTES
-// ---- detent/kernels/gemm_f32-inl.hpp ----
-// Float products, re-included once per Highway target by kernels/dispatch.hpp.
-//
-// Each element is one chain of fused multiply-adds in the order of k (reference.hpp), so a tile
-// needs enough independent elements to hide the latency of 4 cycles at 2 per cycle: 6 x 64 with 32
-// registers of 16 lanes (24 accumulators), 6 x 16 with 16 registers of 8 lanes (12 accumulators).
-
-HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
-DETENT_KERNELS_NAMESPACE_BEGIN
-namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
-inline constexpr std::size_t vectors_per_panel = panel_columns / lanes;
-
-/// reference::clamp: compares and selects, since Min and Max would not say what becomes of NaN.
-HWY_INLINE float_vector clamp_ordered(float_vector v, float_vector lower,
-                                      float_vector upper) noexcept {
-  v = hn::IfThenElse(hn::Lt(v, lower), lower, v);
-  return hn::IfThenElse(hn::Gt(v, upper), upper, v);
-}
-
-template <std::size_t kRows, std::size_t kPanels>
-HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
-                              std::size_t column) noexcept {
-  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
-  const float_tag df;
-  const float* a[kRows];
-  float_vector sum[kRows][kVectors];
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-    a[r] = g.a + (row + r) * g.lda;
-    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      sum[r][v] = hn::LoadU(df, g.bias + column + v * lanes);
-    }
-  }
-  const float* b = g.packed_b + column * g.k;
-  const std::size_t panel_stride = g.k * panel_columns;
-  for (std::size_t k = 0; k < g.k; ++k, b += panel_columns) {
-    float_vector bv[kVectors];
-    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      bv[v] =
-          hn::LoadU(df, b + v / vectors_per_panel * panel_stride + v % vectors_per_panel * lanes);
-    }
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      const float_vector av = hn::Set(df, a[r][k]);
-      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-        sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
-      }
-    }
-  }
-  const float_vector lower = hn::Set(df, g.lower);
-  const float_vector upper = hn::Set(df, g.upper);
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-    float* c = g.c + (row + r) * g.ldc + column;
-    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      const std::size_t offset = v * lanes;
-      const float_vector out = clamp_ordered(sum[r][v], lower, upper);
-      if (column + offset + lanes <= g.n) {
-        hn::StoreU(out, df, c + offset);
-      } else if (column + offset < g.n) {
-        hn::StoreN(out, df, c + offset, g.n - column - offset);
-      }
-    }
-  }
-}
-
-template <std::size_t kPanels>
-void gemm_f32_columns(const gemm_f32_args& g, std::size_t column) noexcept {
-  std::size_t row = 0;
-  for (; row + 6 <= g.m; row += 6) {
-    gemm_f32_tile<6, kPanels>(g, row, column);
-  }
-  for (; row + 2 <= g.m; row += 2) {
-    gemm_f32_tile<2, kPanels>(g, row, column);
-  }
-  if (row < g.m) {
-    gemm_f32_tile<1, kPanels>(g, row, column);
-  }
-}
-
-inline void gemm_f32(const gemm_f32_args& g) noexcept {
-  std::size_t column = 0;
-  if constexpr (vectors_per_panel == 1) {
-    for (; column + 3 * panel_columns < g.n; column += 4 * panel_columns) {
-      gemm_f32_columns<4>(g, column);
-    }
-    if (column + panel_columns < g.n) {
-      gemm_f32_columns<2>(g, column);
-      column += 2 * panel_columns;
-    }
-  }
-  for (; column < g.n; column += panel_columns) {
-    gemm_f32_columns<1>(g, column);
-  }
-}
-
-/// One pixel of a depthwise product.
-HWY_INLINE void depthwise_f32_pixel(const depthwise_f32_args& d, const float* const* tap,
-                                    std::size_t offset, float* out) noexcept {
-  const float_tag df;
-  const float_vector lower = hn::Set(df, d.lower);
-  const float_vector upper = hn::Set(df, d.upper);
-  const std::size_t channels = d.rows.channels;
-  std::size_t c = 0;
-  for (; c + 2 * lanes <= channels; c += 2 * lanes) {
-    float_vector sum0 = hn::LoadU(df, d.bias + c);
-    float_vector sum1 = hn::LoadU(df, d.bias + c + lanes);
-    const float* w = d.weights + c;
-    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
-      const float* x = tap[t] + offset + c;
-      sum0 = hn::MulAdd(hn::LoadU(df, x), hn::LoadU(df, w), sum0);
-      sum1 = hn::MulAdd(hn::LoadU(df, x + lanes), hn::LoadU(df, w + lanes), sum1);
-    }
-    hn::StoreU(clamp_ordered(sum0, lower, upper), df, out + c);
-    hn::StoreU(clamp_ordered(sum1, lower, upper), df, out + c + lanes);
-  }
-  for (; c < channels; c += lanes) {
-    const std::size_t count = channels - c < lanes ? channels - c : lanes;
-    float_vector sum = hn::LoadN(df, d.bias + c, count);
-    const float* w = d.weights + c;
-    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
-      sum = hn::MulAdd(hn::LoadN(df, tap[t] + offset + c, count), hn::LoadN(df, w, count), sum);
-    }
-    hn::StoreN(clamp_ordered(sum, lower, upper), df, out + c, count);
-  }
-}
-
-inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
-  for (std::size_t r = 0; r < d.rows.run_count; ++r) {
-    const depthwise_run& run = d.rows.runs[r];
-    for (std::size_t p = 0; p < run.pixels; ++p) {
-      depthwise_f32_pixel(d, d.rows.taps + run.tap, p * d.rows.step,
-                          d.c + (run.pixel + p) * d.rows.channels);
-    }
-  }
-}
-
-}  // namespace HWY_NAMESPACE
-DETENT_KERNELS_NAMESPACE_END
-HWY_POP_ATTRIBUTES
 // ---- detent/kernels/reduce-inl.hpp ----
 // Ranges, bins and sums; re-included once per Highway target by kernels/dispatch.hpp.
 
@@ -7019,6 +7555,194 @@ std::int32_t sum_codes(const Q* q, std::size_t n) noexcept {
 }  // namespace HWY_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
+// ---- detent/kernels/transpose-inl.hpp ----
+// Transposes matrices of bytes and of 32-bit words; re-included once per Highway target by
+// kernels/dispatch.hpp.
+//
+// The vectors v[0], v[1], ... of a block hold a row each. Interleaving v[i] with v[i + half] for
+// all i, into pairs of vectors, rotates the bits of (row, column): the highest bit of the row
+// becomes the lowest one of the position in memory. After as many steps as the row has bits, the
+// columns stand where the rows did. Instructions interleave within 16 bytes; the blocks of 16 bytes
+// of wider vectors hold other rows, and do the same side by side.
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+template <class T>
+class transposition {
+ public:
+  HWY_INLINE explicit transposition(const transpose_args& a) noexcept
+      : a_(a), from_(static_cast<const T*>(a.from)), to_(static_cast<T*>(a.to)) {}
+
+  HWY_INLINE void run() const noexcept {
+    if (a_.rows == 3 && a_.to_stride == 3) {
+      return three_rows();
+    }
+    if (a_.rows == 1 || a_.columns < side) {
+      return one_by_one(0, a_.columns);
+    }
+    rows_from<hn::MaxLanes(hn::ScalableTag<T>{})>(0);
+  }
+
+ private:
+  /// Columns that are transposed at a time: elements of 16 bytes.
+  static constexpr std::size_t side = 16 / sizeof(T);
+
+  /// Where a column goes. Its neighbour goes to the same place of the next one.
+  class place {
+   public:
+    HWY_INLINE place(const transpose_args& a, T* to, std::size_t column) noexcept
+        : step_(a.to_stride),
+          line_(a.line),
+          gap_(static_cast<std::ptrdiff_t>(a.line_step) -
+               static_cast<std::ptrdiff_t>(a.line * a.to_stride)),
+          x_(column % a.line),
+          to_(to + column / a.line * a.line_step + x_ * step_) {}
+
+    [[nodiscard]] HWY_INLINE T* get() const noexcept { return to_; }
+    HWY_INLINE void next() noexcept {
+      to_ += step_;
+      if (++x_ == line_) {
+        x_ = 0;
+        to_ += gap_;
+      }
+    }
+
+   private:
+    std::size_t step_, line_;
+    std::ptrdiff_t gap_;
+    std::size_t x_;
+    T* to_;
+  };
+
+  /// The rows from `first` on, kRows at a time as far as possible.
+  template <std::size_t kRows>
+  HWY_INLINE void rows_from(std::size_t first) const noexcept {
+    for (; first + kRows <= a_.rows; first += kRows) {
+      strip<kRows>(first);
+    }
+    if (first == a_.rows) {
+      return;
+    }
+    if constexpr (kRows > 2) {
+      if (a_.rows < kRows || a_.rows - first <= kRows / 2) {
+        return rows_from<kRows / 2>(first);
+      }
+    }
+    // Some of the rows before them once more.
+    strip<kRows>(a_.rows - kRows);
+  }
+
+  template <std::size_t kRows>
+  HWY_NOINLINE void strip(std::size_t row) const noexcept {
+    const T* from = from_ + row * a_.from_stride;
+    place to(a_, to_ + row, 0);
+    for (std::size_t column = 0; column < a_.columns; column += side) {
+      if (column + side > a_.columns) {
+        column = a_.columns - side;
+        to = place(a_, to_ + row, column);
+      }
+      block<kRows>(from + column, to);
+    }
+  }
+
+  /// kRows x side elements; leaves `to` behind its columns.
+  template <std::size_t kRows>
+  HWY_INLINE void block(const T* from, place& to) const noexcept {
+    constexpr std::size_t vectors = (std::min)(kRows, side);
+    constexpr std::size_t width = (std::max)(kRows, side);
+    const hn::CappedTag<T, width> d;
+    using vector = hn::Vec<hn::CappedTag<T, width>>;
+    static_assert(hn::MaxLanes(hn::CappedTag<T, width>{}) == width);
+    vector v[vectors];
+    DETENT_UNROLL for (std::size_t i = 0; i < vectors; ++i) {
+      v[i] = load<width / side>(d, from + i * a_.from_stride);
+    }
+    constexpr std::size_t steps = std::bit_width(vectors) - 1;
+    DETENT_UNROLL for (std::size_t step = 0; step < steps; ++step) {
+      vector next[vectors];
+      DETENT_UNROLL for (std::size_t i = 0; i < vectors / 2; ++i) {
+        next[2 * i] = hn::InterleaveLower(d, v[i], v[i + vectors / 2]);
+        next[2 * i + 1] = hn::InterleaveUpper(d, v[i], v[i + vectors / 2]);
+      }
+      DETENT_UNROLL for (std::size_t i = 0; i < vectors; ++i) { v[i] = next[i]; }
+    }
+    DETENT_UNROLL for (std::size_t i = 0; i < vectors; ++i) {
+      if constexpr (kRows >= side) {
+        hn::StoreU(v[i], d, to.get());
+        to.next();
+      } else {
+        alignas(16) T columns[side];
+        hn::Store(v[i], d, columns);
+        DETENT_UNROLL for (std::size_t j = 0; j < side; j += kRows) {
+          std::memcpy(to.get(), columns + j, kRows * sizeof(T));
+          to.next();
+        }
+      }
+    }
+  }
+
+  /// A vector of kBlocks times 16 bytes, each `side` rows below the other.
+  template <std::size_t kBlocks, class D>
+  HWY_INLINE hn::Vec<D> load(D d, const T* from) const noexcept {
+    const hn::FixedTag<T, side> d16;
+    if constexpr (kBlocks == 1) {
+      return hn::LoadU(d, from);
+    } else {
+      const std::size_t step = side * a_.from_stride;
+      hn::Vec<D> v = hn::LoadDup128(d, from);
+      v = hn::InsertBlock<1>(v, hn::LoadU(d16, from + step));
+      if constexpr (kBlocks == 4) {
+        v = hn::InsertBlock<2>(v, hn::LoadU(d16, from + 2 * step));
+        v = hn::InsertBlock<3>(v, hn::LoadU(d16, from + 3 * step));
+      }
+      return v;
+    }
+  }
+
+  /// Three planes of colours to pixels.
+  HWY_INLINE void three_rows() const noexcept {
+    const hn::ScalableTag<T> d;
+    constexpr std::size_t width = hn::MaxLanes(hn::ScalableTag<T>{});
+    for (std::size_t column = 0; column < a_.columns; column += a_.line) {
+      const std::size_t count = (std::min)(a_.line, a_.columns - column);
+      if (count < width) {
+        one_by_one(column, count);
+        continue;
+      }
+      T* to = to_ + column / a_.line * a_.line_step;
+      for (std::size_t x = 0; x < count; x += width) {
+        x = (std::min)(x, count - width);
+        const T* from = from_ + column + x;
+        hn::StoreInterleaved3(hn::LoadU(d, from), hn::LoadU(d, from + a_.from_stride),
+                              hn::LoadU(d, from + 2 * a_.from_stride), d, to + 3 * x);
+      }
+    }
+  }
+
+  HWY_INLINE void one_by_one(std::size_t first, std::size_t count) const noexcept {
+    place to(a_, to_, first);
+    for (std::size_t column = first; column < first + count; ++column, to.next()) {
+      for (std::size_t row = 0; row < a_.rows; ++row) {
+        std::memcpy(to.get() + row, from_ + row * a_.from_stride + column, sizeof(T));
+      }
+    }
+  }
+
+  const transpose_args& a_;
+  const T* from_;
+  T* to_;
+};
+
+template <class T>
+void transpose(const transpose_args& a) noexcept {
+  transposition<T>(a).run();
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
 
 #define DETENT_PASS_NAMESPACE avx512_pairs
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR
@@ -7043,6 +7767,7 @@ using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the p
 
 using byte_tag = hn::Repartition<std::uint8_t, int_tag>;
 using byte_vector = hn::Vec<byte_tag>;
+using word_tag = hn::Repartition<std::int16_t, int_tag>;
 /// Channels that a vector of bytes holds: a whole block, or half of one.
 inline constexpr std::size_t part_channels = hn::MaxLanes(byte_tag{});
 /// 32-bit vectors for them, one for each quarter.
@@ -7102,8 +7827,16 @@ class quarter_epilogue {
                               bool repeats) noexcept
       : output_(e.output),
         lower_(hn::Set(float_tag{}, e.lower)),
-        upper_(hn::Set(float_tag{}, e.upper)),
-        grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {
+        upper_(hn::Set(float_tag{}, e.upper)) {
+    // Signed outputs are computed as unsigned ones that are 128 more.
+    const std::int32_t shift = output_ == integer_output::s8 ? 128 : 0;
+    const auto byte = [shift](std::int32_t v) HWY_ATTR {
+      return hn::Set(byte_tag{}, static_cast<std::uint8_t>(v + shift));
+    };
+    zero_point_ = hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point + shift));
+    lowest_ = byte(e.qmin);
+    highest_ = byte(e.qmax);
+    flip_ = byte(0);
     DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
       const std::size_t position = first + j * lanes;
       const std::size_t column = repeats ? position % channels : position;
@@ -7115,6 +7848,11 @@ class quarter_epilogue {
       bias_[j] = inside && e.bias != nullptr ? hn::LoadU(float_tag{}, e.bias + column)
                                              : hn::Zero(float_tag{});
     }
+    auto shrinks = hn::Lt(multiplier_[0], hn::Set(float_tag{}, 1.0F));
+    DETENT_UNROLL for (std::size_t j = 1; j < quarters; ++j) {
+      shrinks = hn::And(shrinks, hn::Lt(multiplier_[j], hn::Set(float_tag{}, 1.0F)));
+    }
+    shrinks_ = hn::AllTrue(float_tag{}, shrinks);
     to_quarters(int_tag{}, offset_);
     to_quarters(float_tag{}, multiplier_);
     to_quarters(float_tag{}, bias_);
@@ -7152,20 +7890,24 @@ class quarter_epilogue {
   /// The same for an output of bytes.
   HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
                               std::size_t index) const noexcept {
+    // Conversions saturate, and the zero point is added to words, all of whose bounds are beyond
+    // the grid: that gives what clamping the steps would, in fewer instructions.
     int_vector q[quarters];
     DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
       // The product of an integer and a finite multiplier is never NaN.
-      const float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
-      q[k] = grid_.round(grid_.clamp(steps));
+      float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
+      if (!shrinks_) {
+        // The conversion returns the least integer for those that are too large, too.
+        steps = hn::Min(steps, hn::Set(float_tag{}, 32767.0F));
+      }
+      q[k] = DETENT_PASS_NEAREST(steps);
     }
-    const hn::Repartition<std::int16_t, int_tag> d16;
     const byte_tag d8;
-    const auto low = hn::ReorderDemote2To(d16, q[0], q[1]);
-    const auto high = hn::ReorderDemote2To(d16, q[2], q[3]);
-    const byte_vector bytes =
-        output_ == integer_output::u8
-            ? hn::ReorderDemote2To(d8, low, high)
-            : hn::BitCast(d8, hn::ReorderDemote2To(hn::RebindToSigned<byte_tag>{}, low, high));
+    const word_tag d16;
+    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[0], q[1]), zero_point_);
+    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[2], q[3]), zero_point_);
+    const byte_vector unclamped = hn::ReorderDemote2To(d8, low, high);
+    const byte_vector bytes = hn::Xor(hn::Min(hn::Max(unclamped, lowest_), highest_), flip_);
     std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
     if (count == part_channels) {
       hn::StoreU(bytes, d8, to);
@@ -7192,7 +7934,9 @@ class quarter_epilogue {
   float_vector multiplier_[quarters];
   float_vector bias_[quarters];
   float_vector lower_, upper_;
-  grid_vectors grid_;
+  bool shrinks_;  // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  hn::Vec<word_tag> zero_point_;
+  byte_vector lowest_, highest_, flip_;
 };
 
 /// Elements of weights between one quarter and the next, and one group of taps and the next.
@@ -7272,10 +8016,14 @@ class depthwise_part {
     const std::size_t whole = repeats_ ? size / part_channels : run.pixels;
     std::size_t v = 0;
     if constexpr (tile > 1) {
-      if (rows_.width == 3 && epilogue_.makes_bytes()) {
-        v = !repeats_                             ? tiles<3, 1>(tap, whole, out)
-            : part_channels / rows_.channels == 2 ? tiles<3, 2>(tap, whole, out)
-                                                  : 0;
+      const std::size_t pixels = repeats_ ? part_channels / rows_.channels : 1;
+      if (rows_.width == 3 && epilogue_.makes_bytes() && pixels <= 2) {
+        if (lanes == 16 && groups_ == 3) {
+          v = pixels == 1 ? three_columns(tap, whole, out)
+                          : three_columns_of_pairs(tap, whole, out);
+        } else {
+          v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
+        }
       } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
         v = tiles<5, 1>(tap, whole, out);
       }
@@ -7303,6 +8051,65 @@ class depthwise_part {
       add_group(x, weights_ + g * weight_group_size, sum);
     }
     epilogue_.store(sum, count, c_, out + v * out_step_);
+  }
+
+  /// Filters that are three columns wide and have one group of taps in each: every column is read
+  /// once, and stays in the registers for the three vectors that want it. Returns how many vectors
+  /// are done.
+  HWY_INLINE std::size_t three_columns(const std::uint8_t* const* tap, std::size_t vectors,
+                                       std::size_t out) const noexcept {
+    constexpr std::size_t width = 3;
+    std::size_t v = 0;
+    if (vectors < width) {
+      return v;
+    }
+    // A copy: what is written might be the member, for all that the compiler knows.
+    const std::size_t step = rows_.step;
+    byte_vector x[width][quarters];
+    load_taps(tap, first_, count_, x[0]);
+    load_taps(tap, step + first_, count_, x[1]);
+    for (; v + width <= vectors; v += width) {
+      DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
+        load_taps(tap, (v + i + 2) * step + first_, count_, x[(i + 2) % width]);
+        int_vector sum[quarters];
+        epilogue_.begin(sum);
+        DETENT_UNROLL for (std::size_t column = 0; column < width; ++column) {
+          add_group(x[(i + column) % width], weights_ + column * weight_group_size, sum);
+        }
+        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
+      }
+    }
+    return v;
+  }
+
+  /// The same for vectors that hold two pixels: what stands between two columns that lie side by
+  /// side in memory has a half of each.
+  HWY_INLINE std::size_t three_columns_of_pairs(const std::uint8_t* const* tap, std::size_t vectors,
+                                                std::size_t out) const noexcept {
+    std::size_t v = 0;
+    if (vectors < 2) {
+      return v;
+    }
+    byte_vector x[2][quarters];
+    load_taps(tap, first_, count_, x[0]);
+    for (; v + 2 <= vectors; v += 2) {
+      DETENT_UNROLL for (std::size_t i = 0; i < 2; ++i) {
+        const byte_vector(&left)[quarters] = x[i];
+        byte_vector(&right)[quarters] = x[1 - i];
+        load_taps(tap, (v + i + 1) * part_channels + first_, count_, right);
+        byte_vector middle[quarters];
+        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+          middle[k] = hn::ConcatLowerUpper(byte_tag{}, right[k], left[k]);
+        }
+        int_vector sum[quarters];
+        epilogue_.begin(sum);
+        add_group(left, weights_, sum);
+        add_group(middle, weights_ + weight_group_size, sum);
+        add_group(right, weights_ + 2 * weight_group_size, sum);
+        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
+      }
+    }
+    return v;
   }
 
   /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for
@@ -7379,10 +8186,13 @@ HWY_POP_ATTRIBUTES
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
 //
 // vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
-// must be in flight; 12 x 32 columns has 24, and the first-level cache holds its weights for more
-// of k than those of a wider tile. Without it, vpmaddubsw, vpmaddwd and vpaddd do the same in three
-// instructions; as the first of them saturates, the weights are read in two parts of which neither
-// makes it do so (packed_panels), the second of them sparse.
+// must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
+// does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
+// multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
+// cache, far enough ahead of their use, and its sums never leave the registers. Without it,
+// vpmaddubsw, vpmaddwd and vpaddd do the same in three instructions; as the first of them
+// saturates, the weights are read in two parts of which neither makes it do so (packed_panels), the
+// second of them sparse.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -7404,7 +8214,8 @@ HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vecto
 }
 
 /// The epilogue of one vector of columns, with what depends on the columns only already loaded.
-template <integer_output kOutput>
+/// kHasAddend: whether there is an addend, which only 32-bit outputs have.
+template <integer_output kOutput, bool kHasAddend = false>
 class column_epilogue {
  public:
   HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
@@ -7432,6 +8243,10 @@ class column_epilogue {
       v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
     }
     if constexpr (kOutput == integer_output::s32) {
+      if constexpr (kHasAddend) {
+        const std::int32_t* addend = e.addend + row * e.addend_stride + column_;
+        v = hn::Add(v, count == lanes ? hn::LoadU(di, addend) : hn::LoadN(di, addend, count));
+      }
       store_lanes(v, di, count, static_cast<std::int32_t*>(c) + index);
       return;
     }
@@ -7492,12 +8307,12 @@ class column_epilogue {
 
 /// Applies the epilogue to a block of sums, whose rows are `sums_stride` apart, and stores
 /// `columns` of each row. c points to the block's first element.
-template <integer_output kOutput>
+template <integer_output kOutput, bool kHasAddend = false>
 void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
                  std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
                  void* c, std::size_t index, std::size_t ldc) noexcept {
   for (std::size_t j = 0; j < columns; j += lanes) {
-    const column_epilogue<kOutput> epilogue(e, column + j);
+    const column_epilogue<kOutput, kHasAddend> epilogue(e, column + j);
     const std::size_t count = (std::min)(lanes, columns - j);
     for (std::size_t r = 0; r < rows; ++r) {
       epilogue.store(e, sums + r * sums_stride + j, first + r, count, c, index + r * ldc + j);
@@ -7510,6 +8325,10 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
                        void* c, std::size_t index, std::size_t ldc) noexcept {
   switch (e.output) {
     case integer_output::s32:
+      if (e.addend != nullptr) {
+        return store_block<integer_output::s32, true>(e, sums, sums_stride, first, rows, column,
+                                                      columns, c, index, ldc);
+      }
       return store_block<integer_output::s32>(e, sums, sums_stride, first, rows, column, columns, c,
                                               index, ldc);
     case integer_output::f32:
@@ -7530,24 +8349,9 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
 /// Rows of a block: its sums stay on the stack while all of k is added to them.
 inline constexpr std::size_t block_rows = 48;
 
-/// Bytes of weights that stay in the first-level cache while the rows of a block pass over them.
-inline constexpr std::size_t chunk_bytes = std::size_t{24} << 10;
-
-/// Asks for the lines that a tile will write while its sums are being computed: outputs are often
-/// larger than the second-level cache.
-HWY_INLINE void prefetch_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
-                              std::size_t column, std::size_t columns) noexcept {
-  constexpr std::size_t line = 64;
-  const integer_output output = g.epilogue.output;
-  const std::size_t size = output == integer_output::s32 || output == integer_output::f32 ? 4
-                           : output == integer_output::bf16                               ? 2
-                                                                                          : 1;
-  for (std::size_t r = row; r < row + rows; ++r) {
-    const char* c = static_cast<const char*>(g.c) + (r * g.ldc + column) * size;
-    for (std::size_t offset = 0; offset < columns * size; offset += line) {
-      hwy::Prefetch(c + offset);
-    }
-  }
+/// How many k of `width` operands that are read again fit `bytes` of a cache.
+[[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
+  return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
 }
 
 /// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
@@ -7574,6 +8378,10 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
+/// Groups of k that are added before a loop's end is looked for: the scalar instructions of a loop
+/// take issue slots from vpdpbusd.
+inline constexpr std::size_t groups_per_step = 4;
+
 /// What a tile reads: from `offset` on, `depth` values of each segment of its rows, and panels of b
 /// that are panel_stride apart, from the same k on.
 struct tile_operands {
@@ -7585,14 +8393,22 @@ struct tile_operands {
   const std::int8_t* b;
   std::size_t panel_stride;
   bool is_first;  // the sums are set rather than added to
+  // Weights of later tiles, which the largest tiles ask for, a line of 64 bytes at a time; not with
+  // DETENT_PASS_PAIRS.
+  const std::int8_t* next = nullptr;
+
+  /// How much of them one tile asks for.
+  [[nodiscard]] std::size_t next_bytes() const noexcept {
+    return segments * (depth / group_depth / groups_per_step) * 64;
+  }
 };
 
 /// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
 /// additions.
 template <std::size_t kSums>
-inline constexpr std::size_t parallel_sums = kSums <= 2   ? 4
-                                             : kSums <= 5 ? 2
-                                                          : 1;
+inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
+                                             : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
+                                                                                         : 1;
 
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
@@ -7609,15 +8425,18 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
     }
   }
   const std::int8_t* b = t.b;
+  [[maybe_unused]] const std::int8_t* next = t.next;
   const std::size_t whole_groups = t.depth / group_depth;
-  // Unrolled, since the scalar instructions of a loop take issue slots from vpdpbusd.
-  constexpr std::size_t kGroups = 4;
   for (std::size_t segment = 0; segment < t.segments; ++segment) {
     const std::uint8_t* const* rows = t.rows + segment * t.row_stride;
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = rows[r] + t.offset; }
     std::size_t group = 0;
-    for (; group + kGroups <= whole_groups; group += kGroups) {
-      DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
+    for (; group + groups_per_step <= whole_groups; group += groups_per_step) {
+      if constexpr (kRows == DETENT_PASS_ROWS && DETENT_PASS_PAIRS == 0) {
+        _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
+        next += 64;
+      }
+      DETENT_UNROLL for (std::size_t i = 0; i < groups_per_step; ++i) {
         add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride,
                                      sum[i % kSets]);
         b += group_depth * panel_columns;
@@ -7651,35 +8470,31 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   }
 }
 
-/// Adds products to a block of sums that begins at row `row` and column `column` of c: kRows rows
-/// at a time, as often as there are as many. Returns how many rows are done.
+/// Adds products to a block of sums: kRows rows at a time, as often as there are as many. Returns
+/// how many rows are done.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
-HWY_INLINE std::size_t add_tiles(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
-                                 std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
+HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t* sums) noexcept {
   std::size_t done = 0;
   for (; done + kRows <= rows; done += kRows) {
-    if (t.is_first) {
-      prefetch_rows(g, row + done, kRows, column,
-                    (std::min)(kPanels * panel_columns, g.n - column));
-    }
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
     t.rows += kRows;
+    if constexpr (DETENT_PASS_PAIRS == 0) {
+      t.next += t.next_bytes();
+    }
   }
   return done;
 }
 
-/// The same for all rows, the last ones with ever smaller tiles: of 12, 6, 4, 2 and 1 rows, so that
+/// The same for all rows, the last ones with ever smaller tiles: of 6, 4, 2 and 1 rows, so that
 /// what is left over rarely needs more than two.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
-HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
-                         std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
-  const std::size_t done = add_tiles<kRows, kPanels, kStride>(g, row, rows, column, t, sums);
+HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) noexcept {
+  const std::size_t done = add_tiles<kRows, kPanels, kStride>(rows, t, sums);
   if constexpr (kRows > 1) {
     if (done < rows) {
       constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
       t.rows += done;
-      add_rows<kNext, kPanels, kStride>(g, row + done, rows - done, column, t,
-                                        sums + done * kStride);
+      add_rows<kNext, kPanels, kStride>(rows - done, t, sums + done * kStride);
     }
   }
 }
@@ -7691,14 +8506,14 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
 
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
 inline constexpr bool multiplies_signed = false;
-inline constexpr std::size_t rows_per_call = block_rows;
-inline std::size_t gemm_workspace(std::size_t k, std::size_t segments) noexcept {
-  return portable::no_workspace(k, segments);
+inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return portable::no_workspace(g);
 }
 
 #if DETENT_PASS_PAIRS
 
-/// Bytes of each row that are put in the order of a strip at a time.
+/// The most bytes of each row that are put in the order of a strip at a time.
 inline constexpr std::size_t pair_chunk = 512;
 
 /// Puts `depth` bytes of each row from k0 on in the order of a strip; zeros up to a whole block.
@@ -7776,21 +8591,21 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   for (std::size_t p = 0; p < panels; ++p) {
     correction[p] = g.b.first_correction[first_panel + p];
   }
-  for (std::size_t k = 0; k == 0 || k < g.k; k += pair_chunk) {
-    const std::size_t depth = (std::min)(pair_chunk, g.k - k);
+  const std::size_t chunk_depth =
+      (std::min)(cached_depth(reused_part(g.caches.first_level), block_rows), pair_chunk);
+  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
+    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
     reorder_rows(g, first, rows, k, depth, order + k, chunk);
     tile_operands t{chunk_rows,   0,     1, 0, round_up(depth, block_depth), nullptr,
                     panel_stride, k == 0};
     std::size_t p = 0;
     for (; p + kPanels <= panels; p += kPanels) {
       t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, kPanels, strip_columns>(g, first, rows, column + p * panel_columns, t,
-                                              sums + p * panel_columns);
+      add_rows<kRows, kPanels, strip_columns>(rows, t, sums + p * panel_columns);
     }
     for (; p < panels; ++p) {
       t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, 1, strip_columns>(g, first, rows, column + p * panel_columns, t,
-                                        sums + p * panel_columns);
+      add_rows<kRows, 1, strip_columns>(rows, t, sums + p * panel_columns);
     }
     const std::size_t end_group = (k + t.depth) / group_depth;
     for (p = 0; p < panels; ++p) {
@@ -7819,57 +8634,73 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 
 #else
 
+/// Panels of a block: as many as a tile of few rows needs to keep the multipliers busy.
+inline constexpr std::size_t block_panels =
+    DETENT_PASS_PANELS * vectors_per_panel >= 4 ? DETENT_PASS_PANELS : 2 * DETENT_PASS_PANELS;
+
 /// Where the rows of a block are: see tile_operands.
 struct block_operands {
   const std::uint8_t* const* rows;
   std::size_t row_stride;
 };
 
-/// The rows first .. first + rows (at most block_rows) of kPanels panels of columns. Rows that fill
-/// the largest tiles go through those, panel by panel; the others need more columns to keep the
-/// multipliers busy.
+/// The rows first .. first + rows of kPanels panels of columns. Rows that fill the largest tiles go
+/// through those, panel by panel; the others need more columns to keep the multipliers busy.
 template <std::size_t kPanels>
 void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
                      std::size_t rows, std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{DETENT_PASS_PANELS});
-  constexpr std::size_t kRest = DETENT_PASS_ROWS / 2;
-  constexpr std::size_t chunk_depth = chunk_bytes / kColumns;
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  constexpr std::size_t kRest = block_panels == DETENT_PASS_PANELS ? 4 : kRows / 2;
   alignas(64) std::int32_t sums[block_rows * kColumns];
+  const std::size_t columns = (std::min)(kColumns, g.n - column);
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
-  const std::size_t tiled = rows / DETENT_PASS_ROWS * DETENT_PASS_ROWS;
-  // Several short segments, or a piece of a long one.
+  // Weights that a part of the second-level cache holds while the rows pass over them: several
+  // short segments, or a piece of a long one.
+  const std::size_t chunk_depth = cached_depth(g.caches.second_level / 8, kColumns);
   const std::size_t segment_depth = g.k / g.segments;
   const std::size_t segments_of_chunk =
       segment_depth == 0 ? 1 : (std::max)(chunk_depth / segment_depth, std::size_t{1});
-  for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
-    for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
-      const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
-      tile_operands t{a.rows + s * a.row_stride,
-                      a.row_stride,
-                      (std::min)(segments_of_chunk, g.segments - s),
-                      k,
-                      (std::min)(chunk_depth, segment_depth - k),
-                      b,
-                      panel_stride,
-                      s + k == 0};
-      for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
-        t.b = b + p * panel_stride;
-        add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
-            g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
-      }
-      if (tiled < rows) {
-        t.rows += tiled;
-        t.b = b;
-        add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
-                                           sums + tiled * kColumns);
+  // The columns that follow are brought into the second-level cache meanwhile.
+  const std::int8_t* const end = panel + kPanels * panel_stride;
+  const std::int8_t* next = column + kColumns < g.n ? end : panel;
+  // Sums of all of k are stored at once, others when all rows have passed over all weights.
+  const bool is_whole = segment_depth <= chunk_depth && g.segments <= segments_of_chunk;
+  const std::size_t step = is_whole ? kRows : block_rows;
+  for (std::size_t done = 0; done < rows; done += step) {
+    const std::size_t count = (std::min)(step, rows - done);
+    const std::size_t tiled = count / kRows * kRows;
+    const std::size_t row = first + done;
+    for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
+      for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
+        const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
+        tile_operands t{a.rows + s * a.row_stride + done,
+                        a.row_stride,
+                        (std::min)(segments_of_chunk, g.segments - s),
+                        k,
+                        (std::min)(chunk_depth, segment_depth - k),
+                        b,
+                        panel_stride,
+                        s + k == 0};
+        for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
+          t.b = b + p * panel_stride;
+          t.next = next;
+          next += tiled / kRows * t.next_bytes();
+          next = next < end + (end - panel) ? next : panel;
+          add_tiles<kRows, kTilePanels, kColumns>(tiled, t, sums + p * panel_columns);
+        }
+        if (tiled < count) {
+          t.rows += tiled;
+          t.b = b;
+          add_rows<kRest, kPanels, kColumns>(count - tiled, t, sums + tiled * kColumns);
+        }
       }
     }
+    store_sums(g.epilogue, sums, kColumns, row, count, column, columns, g.c, row * g.ldc + column,
+               g.ldc);
   }
-  const std::size_t columns = (std::min)(kColumns, g.n - column);
-  store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
-             g.ldc);
 }
 
 /// The rows first .. first + rows of all columns from `column` on, the last ones with fewer panels.
@@ -7885,9 +8716,14 @@ void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::si
 }
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
-  const std::uint8_t* block[block_rows];
-  for (std::size_t first = 0; first < g.m; first += block_rows) {
-    const std::size_t rows = (std::min)(block_rows, g.m - first);
+  const std::uint8_t* block[rows_per_call];
+  // As many rows pass over the weights, which may come from the third level, as stay in a part of
+  // the second one.
+  const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
+  const std::size_t most =
+      std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
+  for (std::size_t first = 0; first < g.m; first += most) {
+    const std::size_t rows = (std::min)(most, g.m - first);
     block_operands a{block, 0};
     if (g.rows != nullptr) {
       a = {g.rows + first, g.m};
@@ -7896,7 +8732,7 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
         block[r] = g.a + (first + r) * g.lda;
       }
     }
-    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, a, first, rows, 0);
+    gemm_u8s8_columns<block_panels>(g, a, first, rows, 0);
   }
 }
 
@@ -8113,8 +8949,8 @@ HWY_POP_ATTRIBUTES
 #define DETENT_PASS_DOT(sum, a, b) \
   hn::Vec<int_tag> { _mm512_dpbusd_epi32((sum).raw, (a).raw, (b).raw) }
 #define DETENT_PASS_PAIRS 0
-#define DETENT_PASS_ROWS 12
-#define DETENT_PASS_PANELS 2
+#define DETENT_PASS_ROWS 6
+#define DETENT_PASS_PANELS 4
 // ---- detent/kernels/depthwise_u8-inl.hpp ----
 // 8-bit depthwise products, re-included like gemm_u8s8-inl.hpp and with the same macros.
 //
@@ -8132,6 +8968,7 @@ using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the p
 
 using byte_tag = hn::Repartition<std::uint8_t, int_tag>;
 using byte_vector = hn::Vec<byte_tag>;
+using word_tag = hn::Repartition<std::int16_t, int_tag>;
 /// Channels that a vector of bytes holds: a whole block, or half of one.
 inline constexpr std::size_t part_channels = hn::MaxLanes(byte_tag{});
 /// 32-bit vectors for them, one for each quarter.
@@ -8191,8 +9028,16 @@ class quarter_epilogue {
                               bool repeats) noexcept
       : output_(e.output),
         lower_(hn::Set(float_tag{}, e.lower)),
-        upper_(hn::Set(float_tag{}, e.upper)),
-        grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {
+        upper_(hn::Set(float_tag{}, e.upper)) {
+    // Signed outputs are computed as unsigned ones that are 128 more.
+    const std::int32_t shift = output_ == integer_output::s8 ? 128 : 0;
+    const auto byte = [shift](std::int32_t v) HWY_ATTR {
+      return hn::Set(byte_tag{}, static_cast<std::uint8_t>(v + shift));
+    };
+    zero_point_ = hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point + shift));
+    lowest_ = byte(e.qmin);
+    highest_ = byte(e.qmax);
+    flip_ = byte(0);
     DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
       const std::size_t position = first + j * lanes;
       const std::size_t column = repeats ? position % channels : position;
@@ -8204,6 +9049,11 @@ class quarter_epilogue {
       bias_[j] = inside && e.bias != nullptr ? hn::LoadU(float_tag{}, e.bias + column)
                                              : hn::Zero(float_tag{});
     }
+    auto shrinks = hn::Lt(multiplier_[0], hn::Set(float_tag{}, 1.0F));
+    DETENT_UNROLL for (std::size_t j = 1; j < quarters; ++j) {
+      shrinks = hn::And(shrinks, hn::Lt(multiplier_[j], hn::Set(float_tag{}, 1.0F)));
+    }
+    shrinks_ = hn::AllTrue(float_tag{}, shrinks);
     to_quarters(int_tag{}, offset_);
     to_quarters(float_tag{}, multiplier_);
     to_quarters(float_tag{}, bias_);
@@ -8241,20 +9091,24 @@ class quarter_epilogue {
   /// The same for an output of bytes.
   HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
                               std::size_t index) const noexcept {
+    // Conversions saturate, and the zero point is added to words, all of whose bounds are beyond
+    // the grid: that gives what clamping the steps would, in fewer instructions.
     int_vector q[quarters];
     DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
       // The product of an integer and a finite multiplier is never NaN.
-      const float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
-      q[k] = grid_.round(grid_.clamp(steps));
+      float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
+      if (!shrinks_) {
+        // The conversion returns the least integer for those that are too large, too.
+        steps = hn::Min(steps, hn::Set(float_tag{}, 32767.0F));
+      }
+      q[k] = DETENT_PASS_NEAREST(steps);
     }
-    const hn::Repartition<std::int16_t, int_tag> d16;
     const byte_tag d8;
-    const auto low = hn::ReorderDemote2To(d16, q[0], q[1]);
-    const auto high = hn::ReorderDemote2To(d16, q[2], q[3]);
-    const byte_vector bytes =
-        output_ == integer_output::u8
-            ? hn::ReorderDemote2To(d8, low, high)
-            : hn::BitCast(d8, hn::ReorderDemote2To(hn::RebindToSigned<byte_tag>{}, low, high));
+    const word_tag d16;
+    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[0], q[1]), zero_point_);
+    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[2], q[3]), zero_point_);
+    const byte_vector unclamped = hn::ReorderDemote2To(d8, low, high);
+    const byte_vector bytes = hn::Xor(hn::Min(hn::Max(unclamped, lowest_), highest_), flip_);
     std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
     if (count == part_channels) {
       hn::StoreU(bytes, d8, to);
@@ -8281,7 +9135,9 @@ class quarter_epilogue {
   float_vector multiplier_[quarters];
   float_vector bias_[quarters];
   float_vector lower_, upper_;
-  grid_vectors grid_;
+  bool shrinks_;  // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  hn::Vec<word_tag> zero_point_;
+  byte_vector lowest_, highest_, flip_;
 };
 
 /// Elements of weights between one quarter and the next, and one group of taps and the next.
@@ -8361,10 +9217,14 @@ class depthwise_part {
     const std::size_t whole = repeats_ ? size / part_channels : run.pixels;
     std::size_t v = 0;
     if constexpr (tile > 1) {
-      if (rows_.width == 3 && epilogue_.makes_bytes()) {
-        v = !repeats_                             ? tiles<3, 1>(tap, whole, out)
-            : part_channels / rows_.channels == 2 ? tiles<3, 2>(tap, whole, out)
-                                                  : 0;
+      const std::size_t pixels = repeats_ ? part_channels / rows_.channels : 1;
+      if (rows_.width == 3 && epilogue_.makes_bytes() && pixels <= 2) {
+        if (lanes == 16 && groups_ == 3) {
+          v = pixels == 1 ? three_columns(tap, whole, out)
+                          : three_columns_of_pairs(tap, whole, out);
+        } else {
+          v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
+        }
       } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
         v = tiles<5, 1>(tap, whole, out);
       }
@@ -8392,6 +9252,65 @@ class depthwise_part {
       add_group(x, weights_ + g * weight_group_size, sum);
     }
     epilogue_.store(sum, count, c_, out + v * out_step_);
+  }
+
+  /// Filters that are three columns wide and have one group of taps in each: every column is read
+  /// once, and stays in the registers for the three vectors that want it. Returns how many vectors
+  /// are done.
+  HWY_INLINE std::size_t three_columns(const std::uint8_t* const* tap, std::size_t vectors,
+                                       std::size_t out) const noexcept {
+    constexpr std::size_t width = 3;
+    std::size_t v = 0;
+    if (vectors < width) {
+      return v;
+    }
+    // A copy: what is written might be the member, for all that the compiler knows.
+    const std::size_t step = rows_.step;
+    byte_vector x[width][quarters];
+    load_taps(tap, first_, count_, x[0]);
+    load_taps(tap, step + first_, count_, x[1]);
+    for (; v + width <= vectors; v += width) {
+      DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
+        load_taps(tap, (v + i + 2) * step + first_, count_, x[(i + 2) % width]);
+        int_vector sum[quarters];
+        epilogue_.begin(sum);
+        DETENT_UNROLL for (std::size_t column = 0; column < width; ++column) {
+          add_group(x[(i + column) % width], weights_ + column * weight_group_size, sum);
+        }
+        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
+      }
+    }
+    return v;
+  }
+
+  /// The same for vectors that hold two pixels: what stands between two columns that lie side by
+  /// side in memory has a half of each.
+  HWY_INLINE std::size_t three_columns_of_pairs(const std::uint8_t* const* tap, std::size_t vectors,
+                                                std::size_t out) const noexcept {
+    std::size_t v = 0;
+    if (vectors < 2) {
+      return v;
+    }
+    byte_vector x[2][quarters];
+    load_taps(tap, first_, count_, x[0]);
+    for (; v + 2 <= vectors; v += 2) {
+      DETENT_UNROLL for (std::size_t i = 0; i < 2; ++i) {
+        const byte_vector(&left)[quarters] = x[i];
+        byte_vector(&right)[quarters] = x[1 - i];
+        load_taps(tap, (v + i + 1) * part_channels + first_, count_, right);
+        byte_vector middle[quarters];
+        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+          middle[k] = hn::ConcatLowerUpper(byte_tag{}, right[k], left[k]);
+        }
+        int_vector sum[quarters];
+        epilogue_.begin(sum);
+        add_group(left, weights_, sum);
+        add_group(middle, weights_ + weight_group_size, sum);
+        add_group(right, weights_ + 2 * weight_group_size, sum);
+        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
+      }
+    }
+    return v;
   }
 
   /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for
@@ -8468,10 +9387,13 @@ HWY_POP_ATTRIBUTES
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
 //
 // vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
-// must be in flight; 12 x 32 columns has 24, and the first-level cache holds its weights for more
-// of k than those of a wider tile. Without it, vpmaddubsw, vpmaddwd and vpaddd do the same in three
-// instructions; as the first of them saturates, the weights are read in two parts of which neither
-// makes it do so (packed_panels), the second of them sparse.
+// must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
+// does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
+// multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
+// cache, far enough ahead of their use, and its sums never leave the registers. Without it,
+// vpmaddubsw, vpmaddwd and vpaddd do the same in three instructions; as the first of them
+// saturates, the weights are read in two parts of which neither makes it do so (packed_panels), the
+// second of them sparse.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -8493,7 +9415,8 @@ HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vecto
 }
 
 /// The epilogue of one vector of columns, with what depends on the columns only already loaded.
-template <integer_output kOutput>
+/// kHasAddend: whether there is an addend, which only 32-bit outputs have.
+template <integer_output kOutput, bool kHasAddend = false>
 class column_epilogue {
  public:
   HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
@@ -8521,6 +9444,10 @@ class column_epilogue {
       v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
     }
     if constexpr (kOutput == integer_output::s32) {
+      if constexpr (kHasAddend) {
+        const std::int32_t* addend = e.addend + row * e.addend_stride + column_;
+        v = hn::Add(v, count == lanes ? hn::LoadU(di, addend) : hn::LoadN(di, addend, count));
+      }
       store_lanes(v, di, count, static_cast<std::int32_t*>(c) + index);
       return;
     }
@@ -8581,12 +9508,12 @@ class column_epilogue {
 
 /// Applies the epilogue to a block of sums, whose rows are `sums_stride` apart, and stores
 /// `columns` of each row. c points to the block's first element.
-template <integer_output kOutput>
+template <integer_output kOutput, bool kHasAddend = false>
 void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
                  std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
                  void* c, std::size_t index, std::size_t ldc) noexcept {
   for (std::size_t j = 0; j < columns; j += lanes) {
-    const column_epilogue<kOutput> epilogue(e, column + j);
+    const column_epilogue<kOutput, kHasAddend> epilogue(e, column + j);
     const std::size_t count = (std::min)(lanes, columns - j);
     for (std::size_t r = 0; r < rows; ++r) {
       epilogue.store(e, sums + r * sums_stride + j, first + r, count, c, index + r * ldc + j);
@@ -8599,6 +9526,10 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
                        void* c, std::size_t index, std::size_t ldc) noexcept {
   switch (e.output) {
     case integer_output::s32:
+      if (e.addend != nullptr) {
+        return store_block<integer_output::s32, true>(e, sums, sums_stride, first, rows, column,
+                                                      columns, c, index, ldc);
+      }
       return store_block<integer_output::s32>(e, sums, sums_stride, first, rows, column, columns, c,
                                               index, ldc);
     case integer_output::f32:
@@ -8619,24 +9550,9 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
 /// Rows of a block: its sums stay on the stack while all of k is added to them.
 inline constexpr std::size_t block_rows = 48;
 
-/// Bytes of weights that stay in the first-level cache while the rows of a block pass over them.
-inline constexpr std::size_t chunk_bytes = std::size_t{24} << 10;
-
-/// Asks for the lines that a tile will write while its sums are being computed: outputs are often
-/// larger than the second-level cache.
-HWY_INLINE void prefetch_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
-                              std::size_t column, std::size_t columns) noexcept {
-  constexpr std::size_t line = 64;
-  const integer_output output = g.epilogue.output;
-  const std::size_t size = output == integer_output::s32 || output == integer_output::f32 ? 4
-                           : output == integer_output::bf16                               ? 2
-                                                                                          : 1;
-  for (std::size_t r = row; r < row + rows; ++r) {
-    const char* c = static_cast<const char*>(g.c) + (r * g.ldc + column) * size;
-    for (std::size_t offset = 0; offset < columns * size; offset += line) {
-      hwy::Prefetch(c + offset);
-    }
-  }
+/// How many k of `width` operands that are read again fit `bytes` of a cache.
+[[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
+  return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
 }
 
 /// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
@@ -8663,6 +9579,10 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
+/// Groups of k that are added before a loop's end is looked for: the scalar instructions of a loop
+/// take issue slots from vpdpbusd.
+inline constexpr std::size_t groups_per_step = 4;
+
 /// What a tile reads: from `offset` on, `depth` values of each segment of its rows, and panels of b
 /// that are panel_stride apart, from the same k on.
 struct tile_operands {
@@ -8674,14 +9594,22 @@ struct tile_operands {
   const std::int8_t* b;
   std::size_t panel_stride;
   bool is_first;  // the sums are set rather than added to
+  // Weights of later tiles, which the largest tiles ask for, a line of 64 bytes at a time; not with
+  // DETENT_PASS_PAIRS.
+  const std::int8_t* next = nullptr;
+
+  /// How much of them one tile asks for.
+  [[nodiscard]] std::size_t next_bytes() const noexcept {
+    return segments * (depth / group_depth / groups_per_step) * 64;
+  }
 };
 
 /// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
 /// additions.
 template <std::size_t kSums>
-inline constexpr std::size_t parallel_sums = kSums <= 2   ? 4
-                                             : kSums <= 5 ? 2
-                                                          : 1;
+inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
+                                             : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
+                                                                                         : 1;
 
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
@@ -8698,15 +9626,18 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
     }
   }
   const std::int8_t* b = t.b;
+  [[maybe_unused]] const std::int8_t* next = t.next;
   const std::size_t whole_groups = t.depth / group_depth;
-  // Unrolled, since the scalar instructions of a loop take issue slots from vpdpbusd.
-  constexpr std::size_t kGroups = 4;
   for (std::size_t segment = 0; segment < t.segments; ++segment) {
     const std::uint8_t* const* rows = t.rows + segment * t.row_stride;
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = rows[r] + t.offset; }
     std::size_t group = 0;
-    for (; group + kGroups <= whole_groups; group += kGroups) {
-      DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
+    for (; group + groups_per_step <= whole_groups; group += groups_per_step) {
+      if constexpr (kRows == DETENT_PASS_ROWS && DETENT_PASS_PAIRS == 0) {
+        _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
+        next += 64;
+      }
+      DETENT_UNROLL for (std::size_t i = 0; i < groups_per_step; ++i) {
         add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride,
                                      sum[i % kSets]);
         b += group_depth * panel_columns;
@@ -8740,35 +9671,31 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   }
 }
 
-/// Adds products to a block of sums that begins at row `row` and column `column` of c: kRows rows
-/// at a time, as often as there are as many. Returns how many rows are done.
+/// Adds products to a block of sums: kRows rows at a time, as often as there are as many. Returns
+/// how many rows are done.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
-HWY_INLINE std::size_t add_tiles(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
-                                 std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
+HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t* sums) noexcept {
   std::size_t done = 0;
   for (; done + kRows <= rows; done += kRows) {
-    if (t.is_first) {
-      prefetch_rows(g, row + done, kRows, column,
-                    (std::min)(kPanels * panel_columns, g.n - column));
-    }
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
     t.rows += kRows;
+    if constexpr (DETENT_PASS_PAIRS == 0) {
+      t.next += t.next_bytes();
+    }
   }
   return done;
 }
 
-/// The same for all rows, the last ones with ever smaller tiles: of 12, 6, 4, 2 and 1 rows, so that
+/// The same for all rows, the last ones with ever smaller tiles: of 6, 4, 2 and 1 rows, so that
 /// what is left over rarely needs more than two.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
-HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t rows,
-                         std::size_t column, tile_operands t, std::int32_t* sums) noexcept {
-  const std::size_t done = add_tiles<kRows, kPanels, kStride>(g, row, rows, column, t, sums);
+HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) noexcept {
+  const std::size_t done = add_tiles<kRows, kPanels, kStride>(rows, t, sums);
   if constexpr (kRows > 1) {
     if (done < rows) {
       constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
       t.rows += done;
-      add_rows<kNext, kPanels, kStride>(g, row + done, rows - done, column, t,
-                                        sums + done * kStride);
+      add_rows<kNext, kPanels, kStride>(rows - done, t, sums + done * kStride);
     }
   }
 }
@@ -8780,14 +9707,14 @@ HWY_INLINE void add_rows(const gemm_u8s8_args& g, std::size_t row, std::size_t r
 
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
 inline constexpr bool multiplies_signed = false;
-inline constexpr std::size_t rows_per_call = block_rows;
-inline std::size_t gemm_workspace(std::size_t k, std::size_t segments) noexcept {
-  return portable::no_workspace(k, segments);
+inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return portable::no_workspace(g);
 }
 
 #if DETENT_PASS_PAIRS
 
-/// Bytes of each row that are put in the order of a strip at a time.
+/// The most bytes of each row that are put in the order of a strip at a time.
 inline constexpr std::size_t pair_chunk = 512;
 
 /// Puts `depth` bytes of each row from k0 on in the order of a strip; zeros up to a whole block.
@@ -8865,21 +9792,21 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   for (std::size_t p = 0; p < panels; ++p) {
     correction[p] = g.b.first_correction[first_panel + p];
   }
-  for (std::size_t k = 0; k == 0 || k < g.k; k += pair_chunk) {
-    const std::size_t depth = (std::min)(pair_chunk, g.k - k);
+  const std::size_t chunk_depth =
+      (std::min)(cached_depth(reused_part(g.caches.first_level), block_rows), pair_chunk);
+  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
+    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
     reorder_rows(g, first, rows, k, depth, order + k, chunk);
     tile_operands t{chunk_rows,   0,     1, 0, round_up(depth, block_depth), nullptr,
                     panel_stride, k == 0};
     std::size_t p = 0;
     for (; p + kPanels <= panels; p += kPanels) {
       t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, kPanels, strip_columns>(g, first, rows, column + p * panel_columns, t,
-                                              sums + p * panel_columns);
+      add_rows<kRows, kPanels, strip_columns>(rows, t, sums + p * panel_columns);
     }
     for (; p < panels; ++p) {
       t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, 1, strip_columns>(g, first, rows, column + p * panel_columns, t,
-                                        sums + p * panel_columns);
+      add_rows<kRows, 1, strip_columns>(rows, t, sums + p * panel_columns);
     }
     const std::size_t end_group = (k + t.depth) / group_depth;
     for (p = 0; p < panels; ++p) {
@@ -8908,57 +9835,73 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 
 #else
 
+/// Panels of a block: as many as a tile of few rows needs to keep the multipliers busy.
+inline constexpr std::size_t block_panels =
+    DETENT_PASS_PANELS * vectors_per_panel >= 4 ? DETENT_PASS_PANELS : 2 * DETENT_PASS_PANELS;
+
 /// Where the rows of a block are: see tile_operands.
 struct block_operands {
   const std::uint8_t* const* rows;
   std::size_t row_stride;
 };
 
-/// The rows first .. first + rows (at most block_rows) of kPanels panels of columns. Rows that fill
-/// the largest tiles go through those, panel by panel; the others need more columns to keep the
-/// multipliers busy.
+/// The rows first .. first + rows of kPanels panels of columns. Rows that fill the largest tiles go
+/// through those, panel by panel; the others need more columns to keep the multipliers busy.
 template <std::size_t kPanels>
 void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
                      std::size_t rows, std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{DETENT_PASS_PANELS});
-  constexpr std::size_t kRest = DETENT_PASS_ROWS / 2;
-  constexpr std::size_t chunk_depth = chunk_bytes / kColumns;
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  constexpr std::size_t kRest = block_panels == DETENT_PASS_PANELS ? 4 : kRows / 2;
   alignas(64) std::int32_t sums[block_rows * kColumns];
+  const std::size_t columns = (std::min)(kColumns, g.n - column);
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
-  const std::size_t tiled = rows / DETENT_PASS_ROWS * DETENT_PASS_ROWS;
-  // Several short segments, or a piece of a long one.
+  // Weights that a part of the second-level cache holds while the rows pass over them: several
+  // short segments, or a piece of a long one.
+  const std::size_t chunk_depth = cached_depth(g.caches.second_level / 8, kColumns);
   const std::size_t segment_depth = g.k / g.segments;
   const std::size_t segments_of_chunk =
       segment_depth == 0 ? 1 : (std::max)(chunk_depth / segment_depth, std::size_t{1});
-  for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
-    for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
-      const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
-      tile_operands t{a.rows + s * a.row_stride,
-                      a.row_stride,
-                      (std::min)(segments_of_chunk, g.segments - s),
-                      k,
-                      (std::min)(chunk_depth, segment_depth - k),
-                      b,
-                      panel_stride,
-                      s + k == 0};
-      for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
-        t.b = b + p * panel_stride;
-        add_tiles<DETENT_PASS_ROWS, kTilePanels, kColumns>(
-            g, first, tiled, column + p * panel_columns, t, sums + p * panel_columns);
-      }
-      if (tiled < rows) {
-        t.rows += tiled;
-        t.b = b;
-        add_rows<kRest, kPanels, kColumns>(g, first + tiled, rows - tiled, column, t,
-                                           sums + tiled * kColumns);
+  // The columns that follow are brought into the second-level cache meanwhile.
+  const std::int8_t* const end = panel + kPanels * panel_stride;
+  const std::int8_t* next = column + kColumns < g.n ? end : panel;
+  // Sums of all of k are stored at once, others when all rows have passed over all weights.
+  const bool is_whole = segment_depth <= chunk_depth && g.segments <= segments_of_chunk;
+  const std::size_t step = is_whole ? kRows : block_rows;
+  for (std::size_t done = 0; done < rows; done += step) {
+    const std::size_t count = (std::min)(step, rows - done);
+    const std::size_t tiled = count / kRows * kRows;
+    const std::size_t row = first + done;
+    for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
+      for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
+        const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
+        tile_operands t{a.rows + s * a.row_stride + done,
+                        a.row_stride,
+                        (std::min)(segments_of_chunk, g.segments - s),
+                        k,
+                        (std::min)(chunk_depth, segment_depth - k),
+                        b,
+                        panel_stride,
+                        s + k == 0};
+        for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
+          t.b = b + p * panel_stride;
+          t.next = next;
+          next += tiled / kRows * t.next_bytes();
+          next = next < end + (end - panel) ? next : panel;
+          add_tiles<kRows, kTilePanels, kColumns>(tiled, t, sums + p * panel_columns);
+        }
+        if (tiled < count) {
+          t.rows += tiled;
+          t.b = b;
+          add_rows<kRest, kPanels, kColumns>(count - tiled, t, sums + tiled * kColumns);
+        }
       }
     }
+    store_sums(g.epilogue, sums, kColumns, row, count, column, columns, g.c, row * g.ldc + column,
+               g.ldc);
   }
-  const std::size_t columns = (std::min)(kColumns, g.n - column);
-  store_sums(g.epilogue, sums, kColumns, first, rows, column, columns, g.c, first * g.ldc + column,
-             g.ldc);
 }
 
 /// The rows first .. first + rows of all columns from `column` on, the last ones with fewer panels.
@@ -8974,9 +9917,14 @@ void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::si
 }
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
-  const std::uint8_t* block[block_rows];
-  for (std::size_t first = 0; first < g.m; first += block_rows) {
-    const std::size_t rows = (std::min)(block_rows, g.m - first);
+  const std::uint8_t* block[rows_per_call];
+  // As many rows pass over the weights, which may come from the third level, as stay in a part of
+  // the second one.
+  const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
+  const std::size_t most =
+      std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
+  for (std::size_t first = 0; first < g.m; first += most) {
+    const std::size_t rows = (std::min)(most, g.m - first);
     block_operands a{block, 0};
     if (g.rows != nullptr) {
       a = {g.rows + first, g.m};
@@ -8985,7 +9933,7 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
         block[r] = g.a + (first + r) * g.lda;
       }
     }
-    gemm_u8s8_columns<2 * DETENT_PASS_PANELS>(g, a, first, rows, 0);
+    gemm_u8s8_columns<block_panels>(g, a, first, rows, 0);
   }
 }
 
@@ -9449,16 +10397,20 @@ class tile_session {
   std::uint8_t host_tiles_[tile_count][tile_rows * tile_row_bytes];
 };
 
-/// Depth of a chunk of k: what 32 rows of it occupy stays in the first-level cache, beside weights
-/// that pass by.
-inline constexpr std::size_t chunk_depth = 1024;
+/// Depth of a chunk of k: what 32 rows of it occupy is two thirds of the first-level cache, beside
+/// weights that pass by.
+HWY_INLINE std::size_t chunk_depth(const gemm_u8s8_args& g) noexcept {
+  const std::size_t depth = g.caches.first_level / (left_rows / 2 * 3);
+  return (std::max)(depth / tile_row_bytes, std::size_t{1}) * tile_row_bytes;
+}
 
-/// Columns whose weights stay in the second-level cache while the rows pass over them: a multiple
-/// of four panels.
-HWY_INLINE std::size_t cached_columns(std::size_t k) noexcept {
-  constexpr std::size_t weights = std::size_t{512} << 10;
+/// Columns whose weights stay in the second-level cache while the rows pass over them, or all: a
+/// multiple of four panels.
+HWY_INLINE std::size_t cached_columns(const gemm_u8s8_args& g) noexcept {
   constexpr std::size_t step = 4 * panel_columns;
-  return (std::max)(weights / ((k + group_depth) * step), std::size_t{1}) * step;
+  const std::size_t weights = g.caches.second_level / 4;
+  const std::size_t all = avx512_vnni::round_up((std::max)(g.n, std::size_t{1}), step);
+  return (std::min)((std::max)(weights / ((g.k + group_depth) * step), std::size_t{1}) * step, all);
 }
 
 HWY_INLINE std::size_t count_steps(std::size_t k, std::size_t segments) noexcept {
@@ -9467,15 +10419,15 @@ HWY_INLINE std::size_t count_steps(std::size_t k, std::size_t segments) noexcept
 
 /// Sums of a block of rows: of one block of columns, or, with several chunks of k, of all that are
 /// cached.
-HWY_INLINE std::size_t count_sums(std::size_t k) noexcept {
-  return left_rows * (k > chunk_depth ? cached_columns(k) : 2 * panel_columns);
+HWY_INLINE std::size_t count_sums(const gemm_u8s8_args& g) noexcept {
+  return left_rows * (g.k > chunk_depth(g) ? cached_columns(g) : 2 * panel_columns);
 }
 
 /// What gemm_u8s8_args::workspace has room for: sums, the steps of a block of rows, and copies of
 /// its rows and of their last k.
-inline std::size_t gemm_workspace(std::size_t k, std::size_t segments) noexcept {
-  return count_sums(k) * sizeof(std::int32_t) + count_steps(k, segments) * sizeof(tile_step) +
-         left_rows * (k + tile_row_bytes);
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return count_sums(g) * sizeof(std::int32_t) + count_steps(g.k, g.segments) * sizeof(tile_step) +
+         left_rows * (g.k + tile_row_bytes);
 }
 
 /// Where the left side's tiles are, for blocks of up to 32 rows.
@@ -9486,7 +10438,7 @@ class left_side {
         reads_segments_(g.rows != nullptr && tile_steps(g.k / g.segments).is_even),
         of_segment_(reads_segments_ ? g.k / g.segments : g.k) {
     count_ = of_segment_.count * (reads_segments_ ? g.segments : 1);
-    steps_ = reinterpret_cast<tile_step*>(g.workspace + count_sums(g.k) * sizeof(std::int32_t));
+    steps_ = reinterpret_cast<tile_step*>(g.workspace + count_sums(g) * sizeof(std::int32_t));
     copies_ = reinterpret_cast<std::uint8_t*>(steps_ + count_);
   }
 
@@ -9618,8 +10570,8 @@ template <bool kSigned>
 void multiply(const gemm_u8s8_args& g) noexcept {
   tile_session tiles;
   left_side left(g);
-  const std::size_t columns = cached_columns(g.k);
-  const std::size_t steps_of_chunk = (std::max)(chunk_depth / left.depth(), std::size_t{1});
+  const std::size_t columns = cached_columns(g);
+  const std::size_t steps_of_chunk = (std::max)(chunk_depth(g) / left.depth(), std::size_t{1});
   for (std::size_t column = 0; column < g.n; column += columns) {
     for (std::size_t first = 0; first < g.m; first += left_rows) {
       const std::size_t rows = (std::min)(left_rows, g.m - first);
@@ -9654,6 +10606,8 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
 #endif
+
+#undef DETENT_PASS_NEAREST
 
 #ifdef HWY_TARGET_TOGGLE
 #undef HWY_TARGET_TOGGLE
@@ -9705,6 +10659,8 @@ DETENT_KERNELS_NAMESPACE_BEGIN
       &integer::gemm_u8s8,                            \
       &integer::depthwise_u8,                         \
       &integer::gemm_u8u4,                            \
+      &elementwise::transpose<std::uint8_t>,          \
+      &elementwise::transpose<std::uint32_t>,         \
   };
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX2
 DETENT_KERNEL_TABLE(target::avx2, N_AVX2, avx2_pairs)
@@ -11513,12 +12469,52 @@ inline void bias_safe_weight_scales(std::span<const float> bias, float input_sca
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_BIAS_HPP
+// ---- detent/cache_sizes.hpp ----
+// The sizes of caches that products are divided for.
+#ifndef DETENT_CACHE_SIZES_HPP
+#define DETENT_CACHE_SIZES_HPP
+
+#include <cstddef>
+
+DETENT_NAMESPACE_BEGIN
+
+/// Bytes of the first level (of data) and the second of a core, and of the third, which cores
+/// share.
+using kernels::cache_sizes;
+
+/// Those of this processor, from CPUID leaf 4 or 0x8000001D; what it does not tell is 32 KB, 1 MB
+/// and 16 MB. Thread-safe.
+[[nodiscard]] inline cache_sizes detected_cache_sizes() noexcept {
+  return kernels::processor_caches();
+}
+
+namespace detail {
+
+/// The processor's where `chosen` is 0.
+[[nodiscard]] inline cache_sizes resolved_caches(const cache_sizes& chosen) noexcept {
+  const cache_sizes& found = kernels::processor_caches();
+  const auto or_found = [](std::size_t size, std::size_t other) {
+    return size != 0 ? size : other;
+  };
+  return {or_found(chosen.first_level, found.first_level),
+          or_found(chosen.second_level, found.second_level),
+          or_found(chosen.third_level, found.third_level)};
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_CACHE_SIZES_HPP
 // ---- detent/convolution.hpp ----
-// 1-D and 2-D convolutions on channels-last tensors: 8-bit integers, exact, and floats.
+// 1-D and 2-D convolutions: 8-bit integers, exact, and floats.
 //
 //   input    [batch][in_height][in_width][in_channels]
 //   weights  [out_channels][in_channels / groups][kernel_height][kernel_width], as ONNX has them
 //   output   [batch][out_height][out_width][out_channels]
+//
+// Where the window says so, input or output have their channels before height and width, as ONNX
+// has them; the values are the same bits. The arithmetic is done channels last: such an input is
+// transposed by the copy that adds its padding, or block by block, such an output block by block.
 //
 // A 1-D convolution has height 1. Integer arithmetic and epilogues are those of gemm(); padding
 // stands for the real value 0, that is lhs_zero_point. The float sum is a chain of fused
@@ -11653,6 +12649,7 @@ DETENT_NAMESPACE_END
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -11911,8 +12908,9 @@ class weight_pairs {
  public:
   weight_pairs() = default;
 
-  /// `data` is packed as packed_panels says.
-  weight_pairs(std::span<const std::int8_t> data, std::size_t depth, std::size_t columns) {
+  /// `data` is packed as packed_panels says. The same bytes for every split into threads.
+  weight_pairs(std::span<const std::int8_t> data, std::size_t depth, std::size_t columns,
+               const parallel_for& parallel = {}) {
     using namespace kernels;
     const std::size_t groups = (depth + group_depth - 1) / group_depth;
     const std::size_t blocks = (depth + block_depth - 1) / block_depth;
@@ -11921,16 +12919,18 @@ class weight_pairs {
     constexpr std::size_t panels_of_strip = strip_columns / panel_columns;
     const std::size_t padded_groups = blocks * block_depth / group_depth;
     data_.assign(panels * padded_groups * group_size, 0);
-    order_.resize((panels + panels_of_strip - 1) / panels_of_strip * blocks * block_depth);
+    const std::size_t strips = (panels + panels_of_strip - 1) / panels_of_strip;
+    order_.resize(strips * blocks * block_depth);
     first_correction_.assign(panels + 1, 0);
     const auto weight = [&](std::size_t k, std::size_t column) -> std::int8_t {
       return k >= depth ? std::int8_t{0}
                         : data[(column / panel_columns * groups + k / group_depth) * group_size +
                                column % panel_columns * group_depth + k % group_depth];
     };
-    std::vector<std::int8_t> block(block_depth * strip_columns);
-    for (std::size_t strip = 0; strip < panels; strip += panels_of_strip) {
-      const std::size_t first = strip * panel_columns;
+    std::vector<panel_corrections> corrections(panels);
+    run_parallel(parallel, strips, [&](std::size_t strip) {
+      std::vector<std::int8_t> block(block_depth * strip_columns);
+      const std::size_t first = strip * strip_columns;
       const std::size_t count = (std::min)(strip_columns, columns - first);
       for (std::size_t b = 0; b < blocks; ++b) {
         for (std::size_t k = 0; k < block_depth; ++k) {
@@ -11940,8 +12940,7 @@ class weight_pairs {
         }
         const pair_order order = order_of(block, count);
         std::copy(order.begin(), order.end(),
-                  order_.begin() + static_cast<std::ptrdiff_t>(
-                                       (strip / panels_of_strip * blocks + b) * block_depth));
+                  order_.begin() + static_cast<std::ptrdiff_t>((strip * blocks + b) * block_depth));
         for (std::size_t j = 0; j < count; ++j) {
           std::int8_t* to =
               data_.data() +
@@ -11954,11 +12953,19 @@ class weight_pairs {
           }
         }
       }
-    }
-    for (std::size_t panel = 0; panel < panels; ++panel) {
-      for (std::size_t group = 0; group < padded_groups; ++group) {
-        correct(data_.data() + (panel * padded_groups + group) * group_size, group);
+      const std::size_t end = (std::min)((strip + 1) * panels_of_strip, panels);
+      for (std::size_t panel = strip * panels_of_strip; panel < end; ++panel) {
+        for (std::size_t group = 0; group < padded_groups; ++group) {
+          corrections[panel].correct(data_.data() + (panel * padded_groups + group) * group_size,
+                                     group);
+        }
       }
+    });
+    for (std::size_t panel = 0; panel < panels; ++panel) {
+      const panel_corrections& found = corrections[panel];
+      correction_group_.insert(correction_group_.end(), found.groups.begin(), found.groups.end());
+      corrections_.insert(corrections_.end(), found.values.begin(), found.values.end());
+      corrected_ += found.pairs;
       first_correction_[panel + 1] = correction_group_.size();
     }
   }
@@ -12006,27 +13013,35 @@ class weight_pairs {
     return order;
   }
 
-  void correct(std::int8_t* group_data, std::size_t group) {
-    constexpr std::size_t group_size = kernels::group_depth * kernels::panel_columns;
-    bool is_corrected = false;
-    for (std::size_t i = 0; i < group_size; i += 2) {
-      const reference::pair_split split = reference::split_pair(group_data[i], group_data[i + 1]);
-      if (split.rest[0] == 0 && split.rest[1] == 0) {
-        continue;
+  /// What is left of the weights of a panel.
+  struct panel_corrections {
+    std::vector<std::size_t> groups;
+    std::vector<std::int8_t> values;
+    std::size_t pairs = 0;
+
+    /// Makes a group safe and keeps the rest.
+    void correct(std::int8_t* group_data, std::size_t group) {
+      constexpr std::size_t group_size = kernels::group_depth * kernels::panel_columns;
+      bool is_corrected = false;
+      for (std::size_t i = 0; i < group_size; i += 2) {
+        const reference::pair_split split = reference::split_pair(group_data[i], group_data[i + 1]);
+        if (split.rest[0] == 0 && split.rest[1] == 0) {
+          continue;
+        }
+        if (!is_corrected) {
+          is_corrected = true;
+          groups.push_back(group);
+          values.resize(values.size() + group_size);
+        }
+        std::int8_t* correction = values.data() + values.size() - group_size;
+        for (std::size_t k = 0; k < 2; ++k) {
+          group_data[i + k] = split.safe[k];
+          correction[i + k] = split.rest[k];
+        }
+        ++pairs;
       }
-      if (!is_corrected) {
-        is_corrected = true;
-        correction_group_.push_back(group);
-        corrections_.resize(corrections_.size() + group_size);
-      }
-      std::int8_t* correction = corrections_.data() + corrections_.size() - group_size;
-      for (std::size_t k = 0; k < 2; ++k) {
-        group_data[i + k] = split.safe[k];
-        correction[i + k] = split.rest[k];
-      }
-      ++corrected_;
     }
-  }
+  };
 
   aligned_vector<std::int8_t> data_;
   std::vector<std::uint8_t> order_;
@@ -12066,12 +13081,29 @@ std::vector<T> per_column(std::span<const T> values, std::size_t columns, T abse
   return std::vector<T>(columns, values.empty() ? absent : values[0]);
 }
 
+/// Calls body(panel) for each panel of a matrix; a task has enough of them to be worth it.
+template <class Body>
+void for_panels(std::size_t depth, std::size_t columns, const parallel_for& parallel,
+                const Body& body) {
+  constexpr std::size_t weights_per_task = std::size_t{1} << 16;
+  const std::size_t panels = (columns + kernels::panel_columns - 1) / kernels::panel_columns;
+  const std::size_t panel_size = (std::max)(depth, std::size_t{1}) * kernels::panel_columns;
+  const std::size_t together = (std::max)(weights_per_task / panel_size, std::size_t{1});
+  run_parallel(parallel, (panels + together - 1) / together, [&](std::size_t task) {
+    const std::size_t end = (std::min)((task + 1) * together, panels);
+    for (std::size_t panel = task * together; panel < end; ++panel) {
+      body(panel);
+    }
+  });
+}
+
 }  // namespace detail
 
 /// What packing proved about a matrix.
 struct weights_certificate {
   /// No sum |bias + sum_k (a - lhs_zero_point) * (b - rhs_zero_point)| is larger, for any a and any
-  /// lhs_zero_point in 0..255. The product is exact in 32 bits if this is at most 2^31 - 1.
+  /// lhs_zero_point in 0..255. Up to 2^31 - 1, the product is exact in 32 bits; gemm() computes
+  /// others in 64 bits.
   std::int64_t accumulator_bound = 0;
 
   [[nodiscard]] bool fits_s32() const noexcept {
@@ -12094,9 +13126,11 @@ class packed_weights {
  public:
   packed_weights() = default;
 
-  /// Copies and packs `w` (K rows, N columns, any strides: w.transposed() packs the transpose).
+  /// Copies and packs `w` (K rows, N columns, any strides: w.transposed() packs the transpose). The
+  /// same bytes for every split into threads.
   template <quantized_byte W>
-  packed_weights(matrix_view<const W> w, const weight_options& options)
+  packed_weights(matrix_view<const W> w, const weight_options& options,
+                 const parallel_for& parallel = {})
       : depth_(w.rows), columns_(w.columns) {
     detail::require_matrix(w, "pack_weights");
     constexpr std::int32_t shift = full_grid<W>.qmin - full_grid<std::int8_t>.qmin;
@@ -12114,12 +13148,17 @@ class packed_weights {
     }
 
     data_.resize(packed_size(depth_, columns_));
-    for (std::size_t j = 0; j < columns_; ++j) {
+    detail::for_panels(depth_, columns_, parallel, [&](std::size_t panel) {
+      const std::size_t first = panel * kernels::panel_columns;
+      const std::size_t count = (std::min)(kernels::panel_columns, columns_ - first);
       for (std::size_t k = 0; k < depth_; ++k) {
-        data_[position(k, j)] = static_cast<std::int8_t>(w(k, j) - shift);
+        std::int8_t* to = data_.data() + position(k, first);
+        for (std::size_t i = 0; i < count; ++i) {
+          to[i * kernels::group_depth] = static_cast<std::int8_t>(w(k, first + i) - shift);
+        }
       }
-    }
-    certify();
+    });
+    certify(parallel);
   }
 
   /// The weights as bytes, for load(): the envelope of byte_format.hpp around
@@ -12170,7 +13209,7 @@ class packed_weights {
                       " of column ", j);
       w.has_zero_points_ = w.has_zero_points_ || w.zero_points_[j] != 0;
     }
-    w.certify();
+    w.certify({});
     return w;
   }
 
@@ -12181,9 +13220,37 @@ class packed_weights {
   /// The same for kernels that add products in pairs: a second copy of the weights, made when it is
   /// first asked for. Thread-safe.
   [[nodiscard]] const detail::weight_pairs& pairs() const {
-    std::call_once(pairs_->made,
-                   [this] { pairs_->value = detail::weight_pairs(data_, depth_, columns_); });
-    return pairs_->value;
+    std::call_once(derived_->has_pairs,
+                   [this] { derived_->pairs = detail::weight_pairs(data_, depth_, columns_); });
+    return derived_->pairs;
+  }
+  /// The same weights without zero points and biases, in pieces of up to slice_depth k: no sum of a
+  /// piece leaves 32 bits, whatever 8-bit values it is multiplied by. Where K is larger, a second
+  /// copy of the weights, made when it is first asked for. Thread-safe.
+  [[nodiscard]] std::span<const packed_weights> slices() const {
+    if (depth_ <= slice_depth) {
+      return {this, 1};
+    }
+    std::call_once(derived_->has_slices, [this] {
+      for (std::size_t k = 0; k < depth_; k += slice_depth) {
+        derived_->slices.push_back(slice(k, (std::min)(slice_depth, depth_ - k)));
+      }
+    });
+    return derived_->slices;
+  }
+  /// 255 * 128 * slice_depth < 2^31.
+  static constexpr std::size_t slice_depth = std::size_t{1} << 16;
+  /// Makes what products on the active target read besides the packed weights, now instead of with
+  /// the first product, and on several threads. The same bytes for every split. Thread-safe.
+  void prepare(const parallel_for& parallel = {}) const {
+    for (const packed_weights& part : certificate_.fits_s32() ? std::span(this, 1) : slices()) {
+      if (detail::active_table().adds_pairs) {
+        // Threads may not wait for each other's pools: what a pool computes is ready before the
+        // flag is taken.
+        detail::weight_pairs made(part.data_, part.depth_, part.columns_, parallel);
+        std::call_once(part.derived_->has_pairs, [&] { part.derived_->pairs = std::move(made); });
+      }
+    }
   }
   /// What a kernel reads; valid as long as this object.
   [[nodiscard]] kernels::packed_panels panels(const kernels::kernel_table& table) const {
@@ -12213,33 +13280,63 @@ class packed_weights {
            (k / group_depth * panel_columns + j % panel_columns) * group_depth + k % group_depth;
   }
   /// Computes the column sums and the certificate.
-  void certify() {
+  void certify(const parallel_for& parallel) {
+    using kernels::panel_columns;
     column_sums_.resize(columns_);
-    for (std::size_t j = 0; j < columns_; ++j) {
-      std::int64_t sum = 0;
-      std::int64_t magnitude = 0;
+    std::vector<std::int64_t> bounds(columns_);
+    detail::for_panels(depth_, columns_, parallel, [&](std::size_t panel) {
+      const std::size_t first = panel * panel_columns;
+      const std::size_t count = (std::min)(panel_columns, columns_ - first);
+      std::int64_t sum[panel_columns] = {};
+      std::int64_t magnitude[panel_columns] = {};
       for (std::size_t k = 0; k < depth_; ++k) {
-        const std::int64_t value = data_[position(k, j)];
-        sum += value;
-        const std::int64_t distance = value - zero_points_[j];
-        magnitude += distance < 0 ? -distance : distance;
+        const std::int8_t* from = data_.data() + position(k, first);
+        for (std::size_t i = 0; i < count; ++i) {
+          const std::int32_t value = from[i * kernels::group_depth];
+          const std::int32_t distance = value - zero_points_[first + i];
+          sum[i] += value;
+          magnitude[i] += distance < 0 ? -distance : distance;
+        }
       }
-      // Only ever used modulo 2^32, as the vector lanes are.
-      column_sums_[j] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum));
-      const std::int64_t bias = bias_[j];
-      certificate_.accumulator_bound =
-          (std::max)(certificate_.accumulator_bound, 255 * magnitude + (bias < 0 ? -bias : bias));
+      for (std::size_t i = 0; i < count; ++i) {
+        // Modulo 2^32, as the vector lanes are; exact in a slice.
+        column_sums_[first + i] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum[i]));
+        const std::int64_t bias = bias_[first + i];
+        bounds[first + i] = 255 * magnitude[i] + (bias < 0 ? -bias : bias);
+      }
+    });
+    for (const std::int64_t bound : bounds) {
+      certificate_.accumulator_bound = (std::max)(certificate_.accumulator_bound, bound);
     }
+  }
+  /// The k from `first` on, which is a multiple of group_depth.
+  [[nodiscard]] packed_weights slice(std::size_t first, std::size_t depth) const {
+    packed_weights s;
+    s.depth_ = depth;
+    s.columns_ = columns_;
+    s.scales_ = std::vector<float>(columns_, 1.0F);
+    s.zero_points_ = std::vector<std::int32_t>(columns_);
+    s.bias_ = std::vector<std::int32_t>(columns_);
+    s.data_.resize(packed_size(depth, columns_));
+    for (std::size_t j = 0; j < columns_; j += kernels::panel_columns) {
+      std::memcpy(s.data_.data() + s.position(0, j), data_.data() + position(first, j),
+                  detail::round_up(depth, kernels::group_depth) * kernels::panel_columns);
+    }
+    s.certify({});
+    return s;
   }
 
   std::size_t depth_ = 0;
   std::size_t columns_ = 0;
   detail::aligned_vector<std::int8_t> data_;
-  struct lazy_pairs {
-    std::once_flag made;
-    detail::weight_pairs value;
+  /// What is made of the weights when it is first asked for.
+  struct derived_weights {
+    std::once_flag has_pairs;
+    detail::weight_pairs pairs;
+    std::once_flag has_slices;
+    std::vector<packed_weights> slices;
   };
-  std::shared_ptr<lazy_pairs> pairs_ = std::make_shared<lazy_pairs>();
+  std::shared_ptr<derived_weights> derived_ = std::make_shared<derived_weights>();
   std::vector<std::int32_t> column_sums_;
   std::vector<float> scales_;
   std::vector<std::int32_t> zero_points_;
@@ -12248,14 +13345,17 @@ class packed_weights {
   weights_certificate certificate_;
 };
 
-/// Packs K x N weights for gemm(). Throws shape_mismatch or invalid_argument.
+/// Packs K x N weights for gemm(). The same bytes for every split into threads. Throws
+/// shape_mismatch or invalid_argument.
 [[nodiscard]] inline packed_weights pack_weights(matrix_view<const std::int8_t> w,
-                                                 const weight_options& options = {}) {
-  return packed_weights(w, options);
+                                                 const weight_options& options = {},
+                                                 const parallel_for& parallel = {}) {
+  return packed_weights(w, options, parallel);
 }
 [[nodiscard]] inline packed_weights pack_weights(matrix_view<const std::uint8_t> w,
-                                                 const weight_options& options = {}) {
-  return packed_weights(w, options);
+                                                 const weight_options& options = {},
+                                                 const parallel_for& parallel = {}) {
+  return packed_weights(w, options, parallel);
 }
 
 /// An owned, packed K x N matrix of floats with a bias for each column.
@@ -12263,8 +13363,9 @@ class packed_floats {
  public:
   packed_floats() = default;
 
-  /// `bias` is empty or has N values.
-  packed_floats(matrix_view<const float> w, std::span<const float> bias)
+  /// `bias` is empty or has N values. The same bits for every split into threads.
+  packed_floats(matrix_view<const float> w, std::span<const float> bias,
+                const parallel_for& parallel = {})
       : depth_(w.rows), columns_(w.columns) {
     detail::require_matrix(w, "pack_floats");
     detail::require(bias.empty() || bias.size() == columns_, error_kind::shape_mismatch,
@@ -12274,7 +13375,8 @@ class packed_floats {
     bias_.resize(padded);
     std::copy(bias.begin(), bias.end(), bias_.begin());
     data_.resize(depth_ * padded);
-    for (std::size_t j = 0; j < columns_; j += panel_columns) {
+    detail::for_panels(depth_, columns_, parallel, [&](std::size_t number) {
+      const std::size_t j = number * panel_columns;
       float* panel = data_.data() + j * depth_;
       const std::size_t count = (std::min)(panel_columns, columns_ - j);
       for (std::size_t k = 0; k < depth_; ++k) {
@@ -12282,7 +13384,7 @@ class packed_floats {
           panel[k * panel_columns + i] = w(k, j + i);
         }
       }
-    }
+    });
   }
 
   [[nodiscard]] std::size_t depth() const noexcept { return depth_; }
@@ -12302,9 +13404,18 @@ DETENT_NAMESPACE_END
 
 #endif  // DETENT_PACK_HPP
 // ---- detent/padded_images.hpp ----
-// Images with room around them, so that no window sticks out.
+// Images channels last, with room around them, so that no window sticks out.
 #ifndef DETENT_PADDED_IMAGES_HPP
 #define DETENT_PADDED_IMAGES_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+
+// ---- detent/planes.hpp ----
+// Images whose channels are planes (NCHW), block by block: convolutions work channels last.
+#ifndef DETENT_PLANES_HPP
+#define DETENT_PLANES_HPP
 
 #include <algorithm>
 #include <cstddef>
@@ -12336,13 +13447,21 @@ struct filter_shape {
   }
 };
 
-/// How the filters move over an input.
+/// How the values of images, in integers or floats, follow each other in memory.
+enum class activation_layout {
+  nhwc,  // channels last: [batch][height][width][channels]
+  nchw,  // channels first: [batch][channels][height][width]
+};
+
+/// How the filters move over an input, and how input and output are laid out.
 struct window {
   std::size_t batch = 1;
   std::size_t in_height = 1, in_width = 1;
   std::size_t stride_height = 1, stride_width = 1;
   std::size_t dilation_height = 1, dilation_width = 1;
   std::size_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;
+  activation_layout input_layout = activation_layout::nhwc;
+  activation_layout output_layout = activation_layout::nhwc;
 
   [[nodiscard]] std::size_t out_height(const filter_shape& f) const noexcept {
     return extent(in_height + pad_top + pad_bottom, f.kernel_height, dilation_height,
@@ -12368,9 +13487,153 @@ DETENT_NAMESPACE_END
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// Images with their padding around them and the window that moves over those. A copy of the images
-/// costs less than to look for the borders at every pixel. Throws unsupported where the padding is
-/// out of proportion: where the copy is much larger than the input and all that windows read.
+/// Whether images have their channels first: with one channel or one pixel there is no difference.
+[[nodiscard]] inline bool is_planar(activation_layout layout, std::size_t channels,
+                                    std::size_t pixels_of_image) noexcept {
+  return layout == activation_layout::nchw && channels != 1 && pixels_of_image != 1;
+}
+
+/// Transposes elements of type T; nothing where there are none.
+template <class T>
+void transpose(const kernels::transpose_args& a) {
+  static_assert(sizeof(T) == 1 || sizeof(T) == 4);
+  if (a.rows == 0 || a.columns == 0) {
+    return;
+  }
+  if constexpr (sizeof(T) == 1) {
+    active_table().transpose_8(a);
+  } else {
+    active_table().transpose_32(a);
+  }
+}
+
+/// Images of a batch, in either layout.
+template <class T>
+struct image_batch {
+  T* data = nullptr;
+  std::size_t channels = 0;
+  std::size_t pixels_of_image = 0;
+  bool planar = false;
+
+  image_batch(T* images, std::size_t channels_, std::size_t pixels, activation_layout layout)
+      : data(images),
+        channels(channels_),
+        pixels_of_image(pixels),
+        planar(is_planar(layout, channels, pixels)) {}
+
+  /// Calls visit(plane, done, part) for the parts of `count` pixels from `first` on, counted
+  /// through the batch, that lie in one image: `part` of them, `done` after the first, begin at
+  /// `plane` of the first channel.
+  template <class Visit>
+  void for_images(std::size_t first, std::size_t count, const Visit& visit) const {
+    for (std::size_t done = 0; done < count;) {
+      const std::size_t image = (first + done) / pixels_of_image;
+      const std::size_t pixel = (first + done) % pixels_of_image;
+      const std::size_t part = (std::min)(pixels_of_image - pixel, count - done);
+      visit(data + image * channels * pixels_of_image + pixel, done, part);
+      done += part;
+    }
+  }
+};
+
+/// Some pixels of the input, channels last: where they are, or transposed to memory that the
+/// calling thread keeps.
+template <class T>
+class input_pixels {
+ public:
+  input_pixels(const image_batch<const T>& images, std::size_t first, std::size_t count)
+      : data_(images.data + first * images.channels) {
+    if (!images.planar) {
+      return;
+    }
+    memory_.emplace(count * images.channels);
+    data_ = memory_->data();
+    images.for_images(first, count, [&](const T* plane, std::size_t done, std::size_t part) {
+      kernels::transpose_args t;
+      t.from = plane;
+      t.from_stride = images.pixels_of_image;
+      t.rows = images.channels;
+      t.columns = part;
+      t.to = memory_->data() + done * images.channels;
+      t.to_stride = images.channels;
+      t.line = part;
+      t.line_step = part * images.channels;
+      transpose<T>(t);
+    });
+  }
+
+  [[nodiscard]] const T* data() const noexcept { return data_; }
+
+ private:
+  std::optional<leased_memory<T>> memory_;
+  const T* data_;
+};
+
+/// Memory for some pixels of the output, channels last: where they belong, or memory that the
+/// calling thread keeps, from which store() transposes them.
+template <class T>
+class output_pixels {
+ public:
+  output_pixels(const image_batch<T>& images, std::size_t first, std::size_t count)
+      : images_(images),
+        first_(first),
+        count_(count),
+        data_(images.data + first * images.channels) {
+    if (images.planar) {
+      memory_.emplace(count * images.channels);
+      data_ = memory_->data();
+    }
+  }
+
+  [[nodiscard]] T* data() const noexcept { return data_; }
+
+  /// Puts what was written to data() where it belongs.
+  void store() const {
+    if (!images_.planar) {
+      return;
+    }
+    images_.for_images(first_, count_, [&](T* plane, std::size_t done, std::size_t part) {
+      kernels::transpose_args t;
+      t.from = data_ + done * images_.channels;
+      t.from_stride = images_.channels;
+      t.rows = part;
+      t.columns = images_.channels;
+      t.to = plane;
+      t.to_stride = images_.pixels_of_image;
+      t.line = images_.channels;
+      t.line_step = images_.channels * images_.pixels_of_image;
+      transpose<T>(t);
+    });
+  }
+
+ private:
+  const image_batch<T>& images_;
+  std::size_t first_, count_;
+  std::optional<leased_memory<T>> memory_;
+  T* data_;
+};
+
+/// The most pixels of an output that should wait at a time to be transposed: they stay in the
+/// second-level cache.
+template <class T>
+[[nodiscard]] std::size_t pixels_that_wait(const image_batch<T>& images) noexcept {
+  constexpr std::size_t budget = 256 * 1024;
+  return images.planar ? (std::max<std::size_t>)(budget / (images.channels * sizeof(T)), 1)
+                       : static_cast<std::size_t>(-1);
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_PLANES_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// Images with their padding around them and the window that moves over those, channels last. A
+/// copy of the images costs less than to look for the borders at every pixel; where they are
+/// planes, it transposes them on the way. Throws unsupported where the padding is out of
+/// proportion: where the copy is much larger than the input and all that windows read.
 template <class T>
 class padded_images {
  public:
@@ -12378,7 +13641,9 @@ class padded_images {
   padded_images(const T* input, const filter_shape& f, const window& w, T padding,
                 std::size_t slack, const parallel_for& parallel)
       : data_(input), size_(w.batch * w.in_height * w.in_width * f.in_channels), window_(w) {
-    if (w.pad_top + w.pad_left + w.pad_bottom + w.pad_right + slack == 0) {
+    const bool planar = is_planar(w.input_layout, f.in_channels, w.in_height * w.in_width);
+    window_.input_layout = activation_layout::nhwc;
+    if (w.pad_top + w.pad_left + w.pad_bottom + w.pad_right + slack == 0 && !planar) {
       return;
     }
     window_.in_height += w.pad_top + w.pad_bottom;
@@ -12390,7 +13655,6 @@ class padded_images {
     require(padded <= 16.0 * (static_cast<double>(size_) + read) + 0x1p20 && padded < 0x1p60,
             error_kind::unsupported, "convolution: images of ", w.in_height, " x ", w.in_width,
             " padded to ", window_.in_height, " x ", window_.in_width);
-    const std::size_t line = w.in_width * f.in_channels;
     const std::size_t padded_line = window_.in_width * f.in_channels;
     const std::size_t lines = w.batch * window_.in_height;
     size_ = lines * padded_line;
@@ -12400,17 +13664,25 @@ class padded_images {
     constexpr std::size_t lines_per_task = 64;
     run_parallel(parallel, (lines + lines_per_task - 1) / lines_per_task, [&](std::size_t task) {
       const std::size_t end = (std::min)((task + 1) * lines_per_task, lines);
-      for (std::size_t i = task * lines_per_task; i < end; ++i) {
+      for (std::size_t i = task * lines_per_task; i < end;) {
         T* to = memory + i * padded_line;
         const std::size_t y = i % window_.in_height;
         if (y < w.pad_top || y >= w.pad_top + w.in_height) {
           std::fill_n(to, padded_line, padding);
+          ++i;
           continue;
         }
-        to = std::fill_n(to, w.pad_left * f.in_channels, padding);
-        const std::size_t image = i / window_.in_height;
-        to = std::copy_n(input + (image * w.in_height + y - w.pad_top) * line, line, to);
-        std::fill_n(to, w.pad_right * f.in_channels, padding);
+        // The lines of this image that follow.
+        const std::size_t count = (std::min)(end - i, w.pad_top + w.in_height - y);
+        for (std::size_t j = 0; j < count; ++j) {
+          std::fill_n(to + j * padded_line, w.pad_left * f.in_channels, padding);
+          std::fill_n(to + (j + 1) * padded_line - w.pad_right * f.in_channels,
+                      w.pad_right * f.in_channels, padding);
+        }
+        const std::size_t image = i / window_.in_height * w.in_height * w.in_width * f.in_channels;
+        copy_lines(input + image, y - w.pad_top, count, f.in_channels, w, planar,
+                   to + w.pad_left * f.in_channels);
+        i += count;
       }
     });
     data_ = memory;
@@ -12422,6 +13694,29 @@ class padded_images {
   [[nodiscard]] const detent::window& window() const noexcept { return window_; }
 
  private:
+  /// `count` lines of an image from line y on, to lines of the padded one.
+  void copy_lines(const T* image, std::size_t y, std::size_t count, std::size_t channels,
+                  const detent::window& w, bool planar, T* to) const {
+    const std::size_t line_step = window_.in_width * channels;
+    if (planar) {
+      kernels::transpose_args t;
+      t.from = image + y * w.in_width;
+      t.from_stride = w.in_height * w.in_width;
+      t.rows = channels;
+      t.columns = count * w.in_width;
+      t.to = to;
+      t.to_stride = channels;
+      t.line = w.in_width;
+      t.line_step = line_step;
+      transpose<T>(t);
+      return;
+    }
+    const std::size_t line = w.in_width * channels;
+    for (std::size_t j = 0; j < count; ++j) {
+      std::copy_n(image + (y + j) * line, line, to + j * line_step);
+    }
+  }
+
   std::optional<leased_memory<T>> memory_;
   const T* data_;
   std::size_t size_;
@@ -12554,15 +13849,16 @@ class depthwise_reader {
     return out_width_ - (end_inside_ - first_inside_) + (end_inside_ > first_inside_ ? 1 : 0);
   }
 
-  /// Appends what output row `row`, counted through the batch, reads.
-  void append(std::size_t row, std::vector<const T*>& taps,
+  /// Appends what output row `row` reads. Rows and pixels are counted through the batch; those of
+  /// the runs from `first_row` on.
+  void append(std::size_t row, std::size_t first_row, std::vector<const T*>& taps,
               std::vector<kernels::depthwise_run>& runs) const {
     const std::size_t line_size = window_.in_width * filter_.in_channels;
     const T* image = input_ + row / out_height_ * window_.in_height * line_size;
     // Positions before the image wrap, and so are beyond it.
     const std::size_t top = row % out_height_ * window_.stride_height;
     const auto add = [&](std::size_t x, std::size_t pixels) {
-      runs.push_back({taps.size(), row * out_width_ + x, pixels});
+      runs.push_back({taps.size(), (row - first_row) * out_width_ + x, pixels});
       taps.resize(taps.size() + order_.size());
       const T** to = taps.data() + taps.size() - order_.size();
       const std::size_t left = x * window_.stride_width;
@@ -12597,22 +13893,30 @@ class depthwise_reader {
   std::size_t end_inside_;
 };
 
-/// Runs `kernel(rows)` over blocks of output rows. `order` is that of the weights.
-template <class T, class Kernel>
+/// Runs `kernel(rows, c)` over blocks of output rows: pixels are counted from the first of a block,
+/// which goes to c. `order` is that of the weights.
+template <class T, class Out, class Kernel>
 void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, T padding,
                         std::span<const tap_position> order, bool is_vertical,
-                        const parallel_for& parallel, const Kernel& kernel) {
-  constexpr std::size_t pixels_per_task = 256;
+                        const image_batch<Out>& output, const parallel_for& parallel,
+                        const Kernel& kernel) {
+  const std::size_t pixels_per_task = (std::min)(std::size_t{256}, pixels_that_wait<Out>(output));
   // In narrow images the pixels at the ends of rows are many; they cost more than a copy.
   constexpr std::size_t narrow = 16;
   std::optional<padded_images<T>> images;
+  window moved = w;
   if (w.out_width(f) < narrow) {
     images.emplace(input, f, w, padding, 0, parallel);
+    moved = images->window();
+  } else if (is_planar(w.input_layout, f.in_channels, w.in_height * w.in_width)) {
+    window dense = w;
+    dense.pad_top = dense.pad_left = dense.pad_bottom = dense.pad_right = 0;
+    images.emplace(input, f, dense, padding, 0, parallel);
   }
-  const depthwise_reader<T> reader(images ? images->data() : input, f,
-                                   images ? images->window() : w, padding, order);
+  const depthwise_reader<T> reader(images ? images->data() : input, f, moved, padding, order);
+  const std::size_t out_width = w.out_width(f);
   const std::size_t rows = w.batch * w.out_height(f);
-  const std::size_t rows_of_task = (std::max<std::size_t>)(pixels_per_task / w.out_width(f), 1);
+  const std::size_t rows_of_task = (std::max<std::size_t>)(pixels_per_task / out_width, 1);
   run_parallel(parallel, (rows + rows_of_task - 1) / rows_of_task, [&](std::size_t task) {
     thread_local std::vector<const T*> taps;
     thread_local std::vector<kernels::depthwise_run> runs;
@@ -12622,8 +13926,9 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
     runs.reserve((end - first) * reader.runs_of_row());
     taps.reserve((end - first) * reader.runs_of_row() * order.size());
     for (std::size_t row = first; row < end; ++row) {
-      reader.append(row, taps, runs);
+      reader.append(row, first, taps, runs);
     }
+    const output_pixels<Out> pixels(output, first * out_width, (end - first) * out_width);
     kernels::depthwise_rows<T> all;
     all.taps = taps.data();
     all.runs = runs.data();
@@ -12632,7 +13937,8 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
     all.channels = f.in_channels;
     all.step = w.stride_width * f.in_channels;
     all.width = is_vertical && w.stride_width == 1 && w.dilation_width == 1 ? f.kernel_width : 0;
-    kernel(all);
+    kernel(all, pixels.data());
+    pixels.store();
   });
 }
 
@@ -12641,7 +13947,7 @@ DETENT_NAMESPACE_END
 
 #endif  // DETENT_DEPTHWISE_HPP
 // ---- detent/epilogue.hpp ----
-// From exact 32-bit sums to what the caller wants stored; shared by gemm() and convolutions.
+// From exact sums to what the caller wants stored; shared by gemm() and convolutions.
 #ifndef DETENT_EPILOGUE_HPP
 #define DETENT_EPILOGUE_HPP
 
@@ -12658,8 +13964,9 @@ DETENT_NAMESPACE_BEGIN
 /// selects which of the fields count:
 ///
 ///   acc   = bias[j] + sum_k (a[i,k] - lhs_zero_point) * (b[k,j] - zero_point[j])        exact
-///           (the bias of the weights)
-///   s32     acc
+///           (the bias of the weights; gemm() takes any sums, convolutions those of which the
+///           certificate of the weights says that they fit 32 bits)
+///   s32     acc + addend[i,j], exact: what does not fit 32 bits is an error
 ///   float   clamp(fma(float(acc), lhs_scale * scale[j], bias[j]) + residual[i,j], lower, upper)
 ///           (the bias of the options; what is absent is 0)
 ///   bfloat16  the same, rounded half to even; of gemm() only
@@ -12685,6 +13992,12 @@ struct epilogue_options {
   /// Of gemm() to float and bfloat16 only: real values that are added to each element. May be an
   /// output of float itself.
   matrix_view<const float> residual = {};
+  /// Of gemm() to 32-bit integers only: integers that are added to each element, as with beta = 1
+  /// in BLAS. May be the output itself, which then accumulates.
+  matrix_view<const std::int32_t> addend = {};
+  /// Of gemm() with 8-bit weights only: the caches that the product is divided for, instead of the
+  /// processor's where they are not 0. The results do not depend on them.
+  cache_sizes caches = {};
 };
 
 namespace detail {
@@ -12717,26 +14030,34 @@ class column_terms {
   column_terms& operator=(column_terms&&) noexcept = default;
 
   /// Checks the options and computes the terms of the columns of `w` for a left side of type A, of
-  /// whose values `shift` is subtracted.
+  /// whose values `shift` is subtracted. Throws overflow if sums might not fit 32 bits.
   template <class T, class A>
   void prepare(const packed_weights& w, const epilogue_options& o, const char* where,
                std::int32_t shift = lhs_shift<A>) {
-    require_scale(o.lhs_scale, where);
-    require_zero_point(o.lhs_zero_point, full_grid<A>, where);
+    prepare_any<T, A>(w, o, where, shift);
     require(w.certificate().fits_s32(), error_kind::overflow, where, ": with K = ", w.depth(),
             " the sums may reach ", w.certificate().accumulator_bound,
             ", which does not fit 32 bits");
+  }
+
+  /// The same whatever the certificate is. Where sums might not fit 32 bits, the integers are good
+  /// for nothing; everything else of the terms is as it should be.
+  template <class T, class A>
+  void prepare_any(const packed_weights& w, const epilogue_options& o, const char* where,
+                   std::int32_t shift = lhs_shift<A>) {
+    require_scale(o.lhs_scale, where);
+    require_zero_point(o.lhs_zero_point, full_grid<A>, where);
     const std::size_t columns = w.columns();
     const std::size_t padded = round_up(columns, kernels::panel_columns);
     epilogue_ = {};
     epilogue_.output = output_kind<T>;
-    offset_.assign(padded, 0);
-    zero_points_.assign(w.has_zero_points() ? padded : 0, 0);
+    offset_ = std::vector<std::int32_t>(padded);
+    zero_points_ = std::vector<std::int32_t>(w.has_zero_points() ? padded : 0);
     const auto depth = static_cast<std::uint32_t>(w.depth());
     // Those of the rows come with them.
     const auto lhs_zero_point =
         o.lhs_zero_points.empty() ? static_cast<std::uint32_t>(o.lhs_zero_point - shift) : 0U;
-    column_sums_.assign(padded, 0);
+    column_sums_ = std::vector<std::int32_t>(padded);
     for (std::size_t j = 0; j < columns; ++j) {
       // Modulo 2^32: intermediate values may wrap, the final sum was proved to fit.
       const auto bias = static_cast<std::uint32_t>(w.bias()[j]);
@@ -12753,7 +14074,7 @@ class column_terms {
     epilogue_.rhs_zero_point = w.has_zero_points() ? zero_points_.data() : nullptr;
     epilogue_.column_sum = column_sums_.data();
     if constexpr (!std::same_as<T, std::int32_t>) {
-      multiplier_.assign(padded, 0.0F);
+      multiplier_ = std::vector<float>(padded);
       for (std::size_t j = 0; j < columns; ++j) {
         multiplier_[j] =
             real_output<T>
@@ -12765,7 +14086,7 @@ class column_terms {
       epilogue_.upper = o.upper;
     }
     if (!o.bias.empty()) {
-      bias_.assign(padded, 0.0F);
+      bias_ = std::vector<float>(padded);
       std::copy(o.bias.begin(), o.bias.end(), bias_.begin());
       epilogue_.bias = bias_.data();
     }
@@ -12825,51 +14146,160 @@ DETENT_NAMESPACE_END
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
+#include <optional>
 #include <type_traits>
 
+// ---- detent/left_rows.hpp ----
+// Left sides as kernels read them: dense rows, of unsigned bytes where the kernel wants those.
+#ifndef DETENT_LEFT_ROWS_HPP
+#define DETENT_LEFT_ROWS_HPP
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
 DETENT_NAMESPACE_BEGIN
+namespace detail {
 
-/// What integer convolutions write; gemm() writes bfloat16, too.
+/// Whether the elements of a column are neighbours, and those of a row are not.
 template <class T>
-concept integer_convolution_output =
-    std::same_as<T, std::int32_t> || std::same_as<T, float> || quantized_byte<T>;
-template <class T>
-concept integer_gemm_output = integer_convolution_output<T> || std::same_as<T, bfloat16>;
+[[nodiscard]] bool is_column_major(const matrix_view<T>& m) noexcept {
+  return m.columns > 1 && m.column_stride != 1 && (m.rows <= 1 || m.row_stride == 1);
+}
 
+/// Signed bytes to unsigned ones that are 128 more.
+inline void shift_to_unsigned(const std::int8_t* from, std::size_t n, std::uint8_t* to) noexcept {
+  constexpr std::size_t step = 32;
+  std::size_t i = 0;
+  for (; i + step <= n; i += step) {
+    std::uint64_t words[step / sizeof(std::uint64_t)];
+    std::memcpy(words, from + i, step);
+    for (std::uint64_t& word : words) {
+      word ^= 0x8080808080808080U;
+    }
+    std::memcpy(to + i, words, step);
+  }
+  for (; i < n; ++i) {
+    to[i] = static_cast<std::uint8_t>(from[i] + 128);
+  }
+}
+
+/// Exchanges the bits of `upper` below `mask` with those of `lower` that are `shift` higher.
+inline void exchange_bits(std::uint64_t& lower, std::uint64_t& upper, int shift,
+                          std::uint64_t mask) noexcept {
+  const std::uint64_t difference = (lower >> shift ^ upper) & mask;
+  upper ^= difference;
+  lower ^= difference << shift;
+}
+
+/// Word c holds byte r of column c, then byte c of row r, in memory's order: 2 x 2 blocks are
+/// transposed, then the blocks of those, and so on.
+inline void transpose_words(std::uint64_t (&w)[8]) noexcept {
+  static_assert(std::endian::native == std::endian::little);
+  for (std::size_t c = 0; c < 4; ++c) {
+    exchange_bits(w[c], w[c + 4], 32, 0x00000000FFFFFFFFU);
+  }
+  for (const std::size_t c : {0U, 1U, 4U, 5U}) {
+    exchange_bits(w[c], w[c + 2], 16, 0x0000FFFF0000FFFFU);
+  }
+  for (const std::size_t c : {0U, 2U, 4U, 6U}) {
+    exchange_bits(w[c], w[c + 1], 8, 0x00FF00FF00FF00FFU);
+  }
+}
+
+/// to[r * columns + c] = from[c * stride + r] ^ flip
+inline void transpose_bytes(const std::uint8_t* from, std::ptrdiff_t stride, std::size_t rows,
+                            std::size_t columns, std::uint8_t flip, std::uint8_t* to) noexcept {
+  constexpr std::size_t step = 8;
+  constexpr std::size_t line = 64;  // columns whose rows are whole cache lines of `to`
+  const auto column = [=](std::size_t c) { return from + static_cast<std::ptrdiff_t>(c) * stride; };
+  const auto copy_bytes = [=](std::size_t row, std::size_t end_row, std::size_t first,
+                              std::size_t end) {
+    for (std::size_t r = row; r < end_row; ++r) {
+      for (std::size_t c = first; c < end; ++c) {
+        to[r * columns + c] = static_cast<std::uint8_t>(column(c)[r] ^ flip);
+      }
+    }
+  };
+  if constexpr (std::endian::native == std::endian::little) {
+    const std::uint64_t flips = flip * std::uint64_t{0x0101010101010101U};
+    const std::size_t whole_rows = rows / step * step;
+    const std::size_t whole_columns = columns / step * step;
+    for (std::size_t first = 0; first < whole_columns; first += line) {
+      const std::size_t end = (std::min)(first + line, whole_columns);
+      for (std::size_t r = 0; r < whole_rows; r += step) {
+        for (std::size_t c = first; c < end; c += step) {
+          std::uint64_t words[step];
+          for (std::size_t i = 0; i < step; ++i) {
+            std::memcpy(&words[i], column(c + i) + r, step);
+          }
+          transpose_words(words);
+          for (std::size_t i = 0; i < step; ++i) {
+            words[i] ^= flips;
+            std::memcpy(to + (r + i) * columns + c, &words[i], step);
+          }
+        }
+      }
+    }
+    copy_bytes(0, whole_rows, whole_columns, columns);
+    copy_bytes(whole_rows, rows, 0, columns);
+  } else {
+    copy_bytes(0, rows, 0, columns);
+  }
+}
+
+/// Rows first .. first + rows of bytes as dense ones; `shift` makes signed ones unsigned, 128 more.
+template <quantized_byte A>
+void copy_rows(const matrix_view<const A>& m, std::size_t first, std::size_t rows, bool shift,
+               std::uint8_t* to) noexcept {
+  if (is_column_major(m)) {
+    transpose_bytes(reinterpret_cast<const std::uint8_t*>(m.data) + first, m.column_stride, rows,
+                    m.columns, shift ? 0x80 : 0, to);
+    return;
+  }
+  for (std::size_t r = 0; r < rows; ++r, to += m.columns) {
+    const A* from = m.data + static_cast<std::ptrdiff_t>(first + r) * m.row_stride;
+    if (shift) {
+      shift_to_unsigned(reinterpret_cast<const std::int8_t*>(from), m.columns, to);
+    } else if (m.columns != 0) {
+      std::memcpy(to, from, m.columns);
+    }
+  }
+}
+
+/// Rows first .. first + rows of a column-major matrix as dense ones, each value converted.
+template <class From, class To, class Convert>
+void convert_columns(const matrix_view<const From>& m, std::size_t first, std::size_t rows, To* to,
+                     const Convert& convert) {
+  for (std::size_t c = 0; c < m.columns; ++c) {
+    const From* from = m.data + first + static_cast<std::ptrdiff_t>(c) * m.column_stride;
+    for (std::size_t r = 0; r < rows; ++r) {
+      to[r * m.columns + c] = convert(from[r]);
+    }
+  }
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_LEFT_ROWS_HPP
+// ---- detent/product_parts.hpp ----
+// How a matrix product is shared out: blocks of rows, and of columns where there are few rows.
+#ifndef DETENT_PRODUCT_PARTS_HPP
+#define DETENT_PRODUCT_PARTS_HPP
+
+#include <algorithm>
+#include <cstddef>
+
+DETENT_NAMESPACE_BEGIN
 namespace detail {
 
 /// Rows in one unit of parallel work, where no kernel says how many it wants: enough to read the
 /// weights for, few enough to share out.
 inline constexpr std::size_t rows_per_task = 48;
-
-template <class T, class U>
-void require_product(matrix_view<const T> lhs, std::size_t depth, std::size_t columns,
-                     matrix_view<U> out) {
-  require_matrix(lhs, "gemm");
-  require_matrix(out, "gemm");
-  require(lhs.columns == depth, error_kind::shape_mismatch, "gemm: K is ", lhs.columns,
-          " in the left side, ", depth, " in the weights");
-  require(out.rows == lhs.rows && out.columns == columns, error_kind::shape_mismatch,
-          "gemm: the output is ", out.rows, " x ", out.columns, ", not ", lhs.rows, " x ", columns);
-  require((lhs.column_stride == 1 || lhs.columns <= 1) && (out.column_stride == 1 || columns <= 1),
-          error_kind::unsupported, "gemm: rows must be dense (column strides are ",
-          lhs.column_stride, " and ", out.column_stride, ")");
-  require((lhs.row_stride >= static_cast<std::ptrdiff_t>(lhs.columns) || lhs.rows <= 1) &&
-              (out.row_stride >= static_cast<std::ptrdiff_t>(columns) || out.rows <= 1),
-          error_kind::invalid_argument, "gemm: rows overlap (row strides are ", lhs.row_stride,
-          " and ", out.row_stride, ")");
-}
-
-inline void sum_rows(const kernels::kernel_table& table, const kernels::gemm_u8s8_args& g,
-                     std::int32_t* sums) noexcept {
-  for (std::size_t i = 0; i < g.m; ++i) {
-    const std::uint8_t* row = g.a + i * g.lda;
-    sums[i] = g.lhs_signed ? table.sum_s8(reinterpret_cast<const std::int8_t*>(row), g.k)
-                           : table.sum_u8(row, g.k);
-  }
-}
 
 /// Calls body(first row, rows) for blocks of `block` rows.
 template <class Body>
@@ -12888,10 +14318,19 @@ void for_row_blocks(std::size_t rows, std::size_t block, const parallel_for& par
 /// prepare the rows again.
 struct product_split {
   std::size_t rows, columns;  // of a task
+  bool by_columns = false;    // whether all rows of some columns come before other columns
 
+  /// `shared_cache`, if it is not 0: weights that do not fit half of it are taken in blocks of
+  /// columns that do, or all tasks would read all weights from memory.
   product_split(std::size_t m, std::size_t n, std::size_t k, std::size_t rows_per_call,
-                bool is_parallel) noexcept
+                bool is_parallel, std::size_t shared_cache = 0) noexcept
       : rows(rows_per_call), columns(n) {
+    const std::size_t depth = (std::max)(k, std::size_t{1});
+    if (shared_cache != 0 && shared_cache / 2 / depth < n) {
+      by_columns = true;
+      columns = (std::max)(shared_cache / 2 / depth / kernels::strip_columns, std::size_t{1}) *
+                kernels::strip_columns;
+    }
     constexpr std::size_t wanted = 16;                          // tasks
     constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
     constexpr std::size_t fewest_rows = 64;
@@ -12906,7 +14345,8 @@ struct product_split {
     const std::size_t column_tasks =
         (std::min)(wanted / (std::max)(row_tasks, std::size_t{1}), n * products / worth_a_task);
     if (column_tasks > 1) {
-      columns = round_up((n + column_tasks - 1) / column_tasks, kernels::strip_columns);
+      columns = (std::min)(columns,
+                           round_up((n + column_tasks - 1) / column_tasks, kernels::strip_columns));
     }
   }
 };
@@ -12930,8 +14370,9 @@ class product_parts {
     return (m_ + split_.rows - 1) / split_.rows * columns_;
   }
   [[nodiscard]] product_part operator[](std::size_t i) const noexcept {
-    const std::size_t first = i / columns_ * split_.rows;
-    const std::size_t column = i % columns_ * split_.columns;
+    const std::size_t rows = (m_ + split_.rows - 1) / split_.rows;
+    const std::size_t first = (split_.by_columns ? i % rows : i / columns_) * split_.rows;
+    const std::size_t column = (split_.by_columns ? i / rows : i % columns_) * split_.columns;
     return {first, (std::min)(split_.rows, m_ - first), column,
             (std::min)(split_.columns, n_ - column)};
   }
@@ -12942,21 +14383,342 @@ class product_parts {
   std::size_t columns_;
 };
 
-/// Signed bytes to unsigned ones that are 128 more.
-inline void shift_to_unsigned(const std::int8_t* from, std::size_t n, std::uint8_t* to) noexcept {
-  constexpr std::size_t step = 32;
-  std::size_t i = 0;
-  for (; i + step <= n; i += step) {
-    std::uint64_t words[step / sizeof(std::uint64_t)];
-    std::memcpy(words, from + i, step);
-    for (std::uint64_t& word : words) {
-      word ^= 0x8080808080808080U;
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_PRODUCT_PARTS_HPP
+// ---- detent/raw_products.hpp ----
+// Calls of the integer kernels: the memory that they want, sums of rows, parts of panels.
+#ifndef DETENT_RAW_PRODUCTS_HPP
+#define DETENT_RAW_PRODUCTS_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// The sums of the rows of a, modulo 2^32.
+inline void sum_rows(const kernels::kernel_table& table, const kernels::gemm_u8s8_args& g,
+                     std::int32_t* sums) noexcept {
+  for (std::size_t i = 0; i < g.m; ++i) {
+    const std::uint8_t* row = g.a + i * g.lda;
+    sums[i] = g.lhs_signed ? table.sum_s8(reinterpret_cast<const std::int8_t*>(row), g.k)
+                           : table.sum_u8(row, g.k);
+  }
+}
+
+/// Calls the kernel of the table with the memory that it wants, divided for the processor's caches
+/// where no others are given.
+inline void run_gemm(const kernels::kernel_table& table, kernels::gemm_u8s8_args& g) {
+  if (g.caches == cache_sizes{}) {
+    g.caches = kernels::processor_caches();
+  }
+  const std::size_t size = table.gemm_workspace(g);
+  g.workspace = size == 0 ? nullptr : block_memory<std::byte>(size);
+  table.gemm_u8s8(g);
+}
+
+/// The panels of weights of `depth` k from a column (a multiple of strip_columns) on.
+[[nodiscard]] inline kernels::packed_panels panels_from(kernels::packed_panels p, std::size_t depth,
+                                                        std::size_t column) noexcept {
+  p.data += column * round_up(depth, kernels::group_depth);
+  if (p.paired != nullptr) {
+    const std::size_t padded = round_up(depth, kernels::block_depth);
+    p.paired += column * padded;
+    p.order += column / kernels::strip_columns * padded;
+    p.first_correction += column / kernels::panel_columns;
+  }
+  return p;
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_RAW_PRODUCTS_HPP
+// ---- detent/wide_sums.hpp ----
+// Products whose sums may leave 32 bits. Kernels add up a slice of K at a time, whose sums do not
+// (packed_weights::slices); the slices, zero points and biases are added up in 64 bits:
+//
+//   sum = bias[j] + addend[i,j] + sum_slices(sum_k a[i,k] * b[k,j]) - b_zero_point[j] * sum_k
+//   a[i,k]
+//         - a_zero_point[i] * (sum_k b[k,j] - K * b_zero_point[j])
+//
+// What is stored for a sum is what kernels store where it fits 32 bits (kernels::integer_epilogue);
+// sums are rounded to float once.
+#ifndef DETENT_WIDE_SUMS_HPP
+#define DETENT_WIDE_SUMS_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+[[nodiscard]] constexpr bool fits_s32(std::int64_t sum) noexcept {
+  return sum >= std::numeric_limits<std::int32_t>::min() &&
+         sum <= std::numeric_limits<std::int32_t>::max();
+}
+
+/// The first sum, row by row, that a 32-bit output has no room for. Tasks only note it, and the
+/// error comes when all have returned: the same one for every split into threads, and nobody's
+/// threads need to carry exceptions.
+class overflow_record {
+ public:
+  void note(std::size_t row, std::size_t column, std::int64_t sum) {
+    const std::lock_guard lock(mutex_);
+    if (!is_noted_ || std::tie(row, column) < std::tie(row_, column_)) {
+      is_noted_ = true;
+      row_ = row;
+      column_ = column;
+      sum_ = sum;
     }
-    std::memcpy(to + i, words, step);
   }
-  for (; i < n; ++i) {
-    to[i] = static_cast<std::uint8_t>(from[i] + 128);
+  /// When no task runs any more.
+  void raise_if_noted(const char* where) const {
+    require(!is_noted_, error_kind::overflow, where, ": the sum ", sum_, " of row ", row_,
+            ", column ", column_, " does not fit 32 bits");
   }
+
+ private:
+  std::mutex mutex_;
+  bool is_noted_ = false;
+  std::size_t row_ = 0;
+  std::size_t column_ = 0;
+  std::int64_t sum_ = 0;
+};
+
+/// An upper bound of the magnitudes of a matrix: at most twice the largest one, and at least 1.
+[[nodiscard]] inline std::int64_t magnitude_bound(matrix_view<const std::int32_t> m) noexcept {
+  std::uint32_t bits = 0;  // of all values; of negative ones those of -1 - value
+  for (std::size_t r = 0; r < m.rows; ++r) {
+    const std::int32_t* row = m.data + static_cast<std::ptrdiff_t>(r) * m.row_stride;
+    for (std::size_t c = 0; c < m.columns; ++c) {
+      bits |= static_cast<std::uint32_t>(row[c] < 0 ? ~row[c] : row[c]);
+    }
+  }
+  return std::int64_t{bits} + 1;
+}
+
+/// What is stored for a sum by an output that is not of 32-bit integers. `e` is that of the rows
+/// and columns that are counted here.
+template <class T>
+[[nodiscard]] T stored_sum(std::int64_t sum, const kernels::integer_epilogue& e, std::size_t row,
+                           std::size_t column) noexcept {
+  if constexpr (real_output<T>) {
+    const float multiplier =
+        e.row_scale != nullptr ? e.row_scale[row] * e.multiplier[column] : e.multiplier[column];
+    float real =
+        std::fma(static_cast<float>(sum), multiplier, e.bias != nullptr ? e.bias[column] : 0.0F);
+    if (e.residual != nullptr) {
+      real += e.residual[row * e.residual_stride + column];
+    }
+    real = reference::clamp(real, e.lower, e.upper);
+    if constexpr (std::same_as<T, float>) {
+      return real;
+    } else {
+      return detent::round_to<T>(real);
+    }
+  } else {
+    return static_cast<T>(
+        reference::requantize(sum, e.multiplier[column], e.zero_point, {e.qmin, e.qmax}));
+  }
+}
+
+/// A product in 64 bits, but for what `e` says.
+class wide_product {
+ public:
+  /// `lhs_zero_point` is what is subtracted from all values of the left side, besides the zero
+  /// points of rows.
+  wide_product(const kernels::kernel_table& table, const packed_weights& weights,
+               std::int32_t lhs_zero_point)
+      : table_(table),
+        weights_(weights),
+        lhs_zero_point_(lhs_zero_point),
+        zeros_(round_up((std::min)(weights.columns(), block_elements), kernels::panel_columns)),
+        distance_sums_(weights.columns()) {
+    const auto depth = static_cast<std::int64_t>(weights.depth());
+    for (std::size_t j = 0; j < distance_sums_.size(); ++j) {
+      const std::int64_t zero_point = weights.zero_points()[j];
+      if (weights.certificate().fits_s32()) {
+        // It fits, too, so that the sum modulo 2^32 tells it, whatever K is.
+        const auto modulo =
+            static_cast<std::uint32_t>(weights.column_sums()[j]) -
+            static_cast<std::uint32_t>(depth) * static_cast<std::uint32_t>(zero_point);
+        distance_sums_[j] = static_cast<std::int32_t>(modulo);
+        continue;
+      }
+      std::int64_t sum = 0;
+      for (const packed_weights& slice : weights.slices()) {
+        sum += slice.column_sums()[j];
+      }
+      distance_sums_[j] = sum - depth * zero_point;
+    }
+  }
+
+  /// Of `g` those fields count that say what the left side is, and of its epilogue, which is that
+  /// of the rows and columns of the part, all but the terms of integer sums. Sums that a 32-bit
+  /// output has no room for are noted and not stored. `first_row` is only for that.
+  template <class T>
+  void multiply(const kernels::gemm_u8s8_args& g, std::size_t first_row, std::size_t first_column,
+                overflow_record& overflow) const {
+    const std::size_t together =
+        (std::max)(block_elements / (std::max)(g.m, std::size_t{1}) / kernels::strip_columns,
+                   std::size_t{1}) *
+        kernels::strip_columns;
+    std::int64_t row_sums[kernels::largest_rows_per_call] = {};
+    if (weights_.has_zero_points()) {
+      add_row_sums(g, row_sums);
+    }
+    for (std::size_t j = 0; j < g.n; j += together) {
+      const std::size_t columns = (std::min)(together, g.n - j);
+      std::int64_t* sums = block_memory<std::int64_t>(g.m * columns);
+      add_slices(g, first_column + j, columns, sums);
+      for (std::size_t i = 0; i < g.m; ++i) {
+        const std::int64_t row_zero_point =
+            lhs_zero_point_ +
+            (g.epilogue.row_zero_point != nullptr ? g.epilogue.row_zero_point[i] : 0);
+        T* to = static_cast<T*>(g.c) + i * g.ldc + j;
+        for (std::size_t c = 0; c < columns; ++c) {
+          const std::size_t column = first_column + j + c;
+          std::int64_t sum = sums[i * columns + c] + weights_.bias()[column] -
+                             row_sums[i] * weights_.zero_points()[column] -
+                             row_zero_point * distance_sums_[column];
+          if constexpr (std::same_as<T, std::int32_t>) {
+            if (g.epilogue.addend != nullptr) {
+              sum += g.epilogue.addend[i * g.epilogue.addend_stride + j + c];
+            }
+            if (fits_s32(sum)) {
+              to[c] = static_cast<std::int32_t>(sum);
+            } else {
+              overflow.note(first_row + i, column, sum);
+            }
+          } else {
+            to[c] = stored_sum<T>(sum, g.epilogue, i, j + c);
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  /// Sums that are computed at a time: they stay in the second-level cache.
+  static constexpr std::size_t block_elements = std::size_t{1} << 13;
+
+  /// Calls f(arguments) for the left side of each slice.
+  template <class F>
+  void for_slices(const kernels::gemm_u8s8_args& g, const F& f) const {
+    kernels::gemm_u8s8_args part;
+    part.a = g.a;
+    part.lda = g.lda;
+    part.lhs_signed = g.lhs_signed;
+    part.m = g.m;
+    part.caches = g.caches;
+    for (const packed_weights& slice : weights_.slices()) {
+      part.k = slice.depth();
+      f(slice, part);
+      part.a += part.k;
+    }
+  }
+
+  void add_row_sums(const kernels::gemm_u8s8_args& g, std::int64_t* row_sums) const {
+    for_slices(g, [&](const packed_weights& /*slice*/, const kernels::gemm_u8s8_args& part) {
+      std::int32_t sums[kernels::largest_rows_per_call];
+      sum_rows(table_, part, sums);
+      for (std::size_t i = 0; i < part.m; ++i) {
+        row_sums[i] += sums[i];
+      }
+    });
+  }
+
+  /// sums[i * columns + c] = the product of row i and column `column` + c
+  void add_slices(const kernels::gemm_u8s8_args& g, std::size_t column, std::size_t columns,
+                  std::int64_t* sums) const {
+    const std::size_t size = g.m * columns;
+    std::int32_t* products = block_memory<std::int32_t>(size);
+    std::fill_n(sums, size, std::int64_t{0});
+    for_slices(g, [&](const packed_weights& slice, kernels::gemm_u8s8_args part) {
+      part.b = panels_from(slice.panels(table_), part.k, column);
+      part.c = products;
+      part.ldc = columns;
+      part.n = columns;
+      part.epilogue.output = kernels::integer_output::s32;
+      part.epilogue.column_offset = zeros_.data();
+      run_gemm(table_, part);
+      for (std::size_t i = 0; i < size; ++i) {
+        sums[i] += products[i];
+      }
+    });
+  }
+
+  const kernels::kernel_table& table_;
+  const packed_weights& weights_;
+  std::int32_t lhs_zero_point_;
+  std::vector<std::int32_t> zeros_;          // column offsets of raw products
+  std::vector<std::int64_t> distance_sums_;  // of each column: its values less their zero point
+};
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_WIDE_SUMS_HPP
+
+DETENT_NAMESPACE_BEGIN
+
+/// What integer convolutions write; gemm() writes bfloat16, too.
+template <class T>
+concept integer_convolution_output =
+    std::same_as<T, std::int32_t> || std::same_as<T, float> || quantized_byte<T>;
+template <class T>
+concept integer_gemm_output = integer_convolution_output<T> || std::same_as<T, bfloat16>;
+
+namespace detail {
+
+template <class T, class U>
+void require_product(matrix_view<const T> lhs, std::size_t depth, std::size_t columns,
+                     matrix_view<U> out) {
+  require_matrix(lhs, "gemm");
+  require_matrix(out, "gemm");
+  require(lhs.columns == depth, error_kind::shape_mismatch, "gemm: K is ", lhs.columns,
+          " in the left side, ", depth, " in the weights");
+  require(out.rows == lhs.rows && out.columns == columns, error_kind::shape_mismatch,
+          "gemm: the output is ", out.rows, " x ", out.columns, ", not ", lhs.rows, " x ", columns);
+  const bool by_columns = is_column_major(lhs);
+  require((lhs.column_stride == 1 || lhs.columns <= 1 || by_columns) &&
+              (out.column_stride == 1 || columns <= 1),
+          error_kind::unsupported, "gemm: rows must be dense (column strides are ",
+          lhs.column_stride, " and ", out.column_stride, ")");
+  require(!by_columns || lhs.column_stride >= static_cast<std::ptrdiff_t>(lhs.rows),
+          error_kind::invalid_argument, "gemm: columns overlap (the column stride is ",
+          lhs.column_stride, " for ", lhs.rows, " rows)");
+  require(
+      (lhs.row_stride >= static_cast<std::ptrdiff_t>(lhs.columns) || lhs.rows <= 1 || by_columns) &&
+          (out.row_stride >= static_cast<std::ptrdiff_t>(columns) || out.rows <= 1),
+      error_kind::invalid_argument, "gemm: rows overlap (row strides are ", lhs.row_stride, " and ",
+      out.row_stride, ")");
+}
+
+/// What is added to each element of an output, if there is any.
+template <class T>
+void require_addend(matrix_view<const T> addend, const char* name, std::size_t rows,
+                    std::size_t columns, const char* where) {
+  if (addend.data == nullptr) {
+    return;
+  }
+  require(addend.rows == rows && addend.columns == columns, error_kind::shape_mismatch, where,
+          ": the ", name, " is ", addend.rows, " x ", addend.columns, ", not ", rows, " x ",
+          columns);
+  require(addend.column_stride == 1 || columns <= 1, error_kind::unsupported, where,
+          ": rows must be dense (the ", name, "'s column stride is ", addend.column_stride, ")");
+  require(addend.row_stride >= 0, error_kind::unsupported, where, ": the ", name,
+          "'s row stride is ", addend.row_stride);
 }
 
 /// The per-row arguments of an epilogue.
@@ -12974,27 +14736,16 @@ void require_rows(std::size_t rows, std::size_t columns, const epilogue_options&
           where, ": real biases and residuals are for products to float");
   require(o.bias.empty() || o.bias.size() == columns, error_kind::shape_mismatch, where, ": ",
           o.bias.size(), " biases for ", columns, " columns");
-  require(o.residual.data == nullptr || (o.residual.rows == rows && o.residual.columns == columns),
-          error_kind::shape_mismatch, where, ": the residual is ", o.residual.rows, " x ",
-          o.residual.columns, ", not ", rows, " x ", columns);
-  require(o.residual.data == nullptr || o.residual.column_stride == 1 || columns <= 1,
-          error_kind::unsupported, where, ": rows must be dense (the residual's column stride is ",
-          o.residual.column_stride, ")");
-  require(o.residual.row_stride >= 0, error_kind::unsupported, where,
-          ": the residual's row stride is ", o.residual.row_stride);
+  require(std::same_as<T, std::int32_t> || o.addend.data == nullptr, error_kind::unsupported, where,
+          ": integer addends are for products to 32-bit integers");
+  require_addend(o.residual, "residual", rows, columns, where);
+  require_addend(o.addend, "addend", rows, columns, where);
   for (const float scale : o.lhs_scales) {
     require_scale(scale, where);
   }
   for (const std::int32_t zero_point : o.lhs_zero_points) {
     require_zero_point(zero_point, full_grid<A>, where);
   }
-}
-
-/// Calls the kernel of the table with the memory that it wants.
-inline void run_gemm(const kernels::kernel_table& table, kernels::gemm_u8s8_args& g) {
-  const std::size_t size = table.gemm_workspace(g.k, g.segments);
-  g.workspace = size == 0 ? nullptr : block_memory<std::byte>(size);
-  table.gemm_u8s8(g);
 }
 
 /// What all blocks of a product have in common.
@@ -13005,11 +14756,24 @@ class integer_product {
   template <class A>
   integer_product(std::type_identity<A> /*lhs*/, std::size_t rows, const packed_weights& weights,
                   matrix_view<T> out, const epilogue_options& options)
-      : table_(active_table()), weights_(weights), out_(out), residual_(options.residual) {
+      : table_(active_table()),
+        weights_(weights),
+        out_(out),
+        residual_(options.residual),
+        addend_(options.addend),
+        caches_(resolved_caches(options.caches)) {
     require_rows<T, A>(rows, weights.columns(), options);
     lhs_signed_ = std::same_as<A, std::int8_t> && table_.multiplies_signed;
-    terms_.template prepare<T, A>(weights, options, "gemm", lhs_signed_ ? 0 : lhs_shift<A>);
-    panels_ = weights.panels(table_);
+    const std::int32_t shift = lhs_signed_ ? 0 : lhs_shift<A>;
+    terms_.template prepare_any<T, A>(weights, options, "gemm", shift);
+    const bool is_narrow = weights.certificate().fits_s32();
+    if (is_narrow) {
+      panels_ = weights.panels(table_);
+    }
+    if (!is_narrow || addend_.data != nullptr) {
+      wide_.emplace(table_, weights,
+                    options.lhs_zero_points.empty() ? options.lhs_zero_point - shift : 0);
+    }
   }
 
   /// Whether multiply() reads the bytes of a signed left side, instead of unsigned ones that are
@@ -13018,7 +14782,8 @@ class integer_product {
 
   /// The tasks of a product with `rows` rows.
   [[nodiscard]] product_split split(std::size_t rows, const parallel_for& parallel) const noexcept {
-    return {rows, weights_.columns(), weights_.depth(), table_.rows_per_call, bool{parallel}};
+    return {rows,           weights_.columns(), weights_.depth(), table_.rows_per_call,
+            bool{parallel}, caches_.third_level};
   }
 
   /// The rows of a part, from a's bytes, times its columns (from a multiple of strip_columns on).
@@ -13032,15 +14797,12 @@ class integer_product {
     g.a = a;
     g.lhs_signed = lhs_signed_;
     g.lda = lda;
-    g.b = panels_from(column);
     g.ldc = static_cast<std::size_t>(out_.row_stride);
     g.c = out_.data + first * g.ldc + column;
     g.m = rows;
     g.n = columns;
     g.k = weights_.depth();
-    if (terms_.needs_row_sums()) {
-      sum_rows(table_, g, row_sums);
-    }
+    g.caches = caches_;
     g.epilogue = terms_.epilogue(row_sums, column);
     g.epilogue.row_zero_point = zero_points;
     g.epilogue.row_scale = scales;
@@ -13049,31 +14811,49 @@ class integer_product {
           residual_.data + static_cast<std::ptrdiff_t>(first) * residual_.row_stride + column;
       g.epilogue.residual_stride = static_cast<std::size_t>(residual_.row_stride);
     }
+    if (addend_.data != nullptr) {
+      g.epilogue.addend =
+          addend_.data + static_cast<std::ptrdiff_t>(first) * addend_.row_stride + column;
+      g.epilogue.addend_stride = static_cast<std::size_t>(addend_.row_stride);
+    }
+    if (wide_ && !fits_s32_with(g.epilogue.addend, rows, columns)) {
+      wide_->template multiply<T>(g, first, column, overflow_);
+      return;
+    }
+    if (terms_.needs_row_sums()) {
+      sum_rows(table_, g, row_sums);
+    }
+    g.b = panels_from(panels_, weights_.depth(), column);
     run_gemm(table_, g);
   }
 
+  /// To be called when all parts are done: throws overflow if a sum did not fit the output.
+  void finish() const { overflow_.raise_if_noted("gemm"); }
+
  private:
-  [[nodiscard]] kernels::packed_panels panels_from(std::size_t column) const noexcept {
-    kernels::packed_panels p = panels_;
-    const std::size_t panel = column / kernels::panel_columns;
-    const std::size_t depth = round_up(weights_.depth(), kernels::group_depth);
-    p.data += column * depth;
-    if (p.paired != nullptr) {
-      const std::size_t padded = round_up(weights_.depth(), kernels::block_depth);
-      p.paired += column * padded;
-      p.order += column / kernels::strip_columns * padded;
-      p.first_correction += panel;
+  /// Whether no sum leaves 32 bits, on the way to them neither, when a part of the addend comes
+  /// with it.
+  [[nodiscard]] bool fits_s32_with(const std::int32_t* addend, std::size_t rows,
+                                   std::size_t columns) const noexcept {
+    std::int64_t bound = weights_.certificate().accumulator_bound;
+    if (fits_s32(bound) && addend != nullptr) {
+      bound += magnitude_bound(
+          matrix_view<const std::int32_t>(addend, rows, columns, addend_.row_stride));
     }
-    return p;
+    return fits_s32(bound);
   }
 
   const kernels::kernel_table& table_;
   const packed_weights& weights_;
   matrix_view<T> out_;
   matrix_view<const float> residual_;
+  matrix_view<const std::int32_t> addend_;
+  cache_sizes caches_;
   column_terms terms_;
   kernels::packed_panels panels_;
   bool lhs_signed_ = false;
+  std::optional<wide_product> wide_;  // where sums may leave 32 bits
+  mutable overflow_record overflow_;
 };
 
 /// The class that multiplies by weights of a type, to outputs of type T.
@@ -13099,29 +14879,32 @@ class product_tasks {
 
   void run(std::size_t task) const {
     const product_part part = parts_[task];
-    const auto lda = static_cast<std::size_t>(lhs_.row_stride);
     const std::size_t depth = lhs_.columns;
     const std::int32_t* zero_points =
         options_.lhs_zero_points.empty() ? nullptr : options_.lhs_zero_points.data() + part.first;
     const float* scales =
         options_.lhs_scales.empty() ? nullptr : options_.lhs_scales.data() + part.first;
-    const A* a = lhs_.data + part.first * lda;
-    if (std::same_as<A, std::uint8_t> || product_.lhs_signed()) {
-      product_.multiply(reinterpret_cast<const std::uint8_t*>(a), lda, part, zero_points, scales);
+    const bool shift = std::same_as<A, std::int8_t> && !product_.lhs_signed();
+    if (!shift && !is_column_major(lhs_)) {
+      const auto lda = static_cast<std::size_t>(lhs_.row_stride);
+      product_.multiply(reinterpret_cast<const std::uint8_t*>(lhs_.data + part.first * lda), lda,
+                        part, zero_points, scales);
       return;
     }
-    std::uint8_t* shifted = block_memory<std::uint8_t>(part.rows * depth);
+    std::uint8_t* copy = block_memory<std::uint8_t>(part.rows * depth);
+    copy_rows(lhs_, part.first, part.rows, shift, copy);
     std::int32_t shifted_zero_points[kernels::largest_rows_per_call];
-    for (std::size_t i = 0; i < part.rows; ++i) {
-      shift_to_unsigned(reinterpret_cast<const std::int8_t*>(a + i * lda), depth,
-                        shifted + i * depth);
-      if (zero_points != nullptr) {
+    if (shift && zero_points != nullptr) {
+      for (std::size_t i = 0; i < part.rows; ++i) {
         shifted_zero_points[i] = zero_points[i] - lhs_shift<A>;
       }
+      zero_points = shifted_zero_points;
     }
-    product_.multiply(shifted, depth, part, zero_points != nullptr ? shifted_zero_points : nullptr,
-                      scales);
+    product_.multiply(copy, depth, part, zero_points, scales);
   }
+
+  /// To be called when all tasks have run: throws what they found.
+  void finish() const { product_.finish(); }
 
  private:
   matrix_view<const A> lhs_;
@@ -13135,16 +14918,25 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
               const epilogue_options& options, const parallel_for& parallel) {
   const product_tasks<A, Weights, T> tasks(lhs, weights, out, options, parallel);
   run_parallel(parallel, tasks.size(), [&](std::size_t i) { tasks.run(i); });
+  tasks.finish();
 }
 
 }  // namespace detail
 
 /// out = epilogue(lhs * weights); see epilogue_options for the arithmetic of each output type.
-/// lhs is M x K, out is M x N; both with dense rows at any row stride. They do not overlap.
-/// Exact: throws overflow if the weights' certificate does not exclude sums beyond 32 bits.
-/// Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Allocates O(N); for signed
-/// left sides each thread keeps 48 rows of K bytes; on target amx_int8, for any, some 40 rows
-/// and up to 100 KB.
+/// lhs is M x K, with dense rows at any row stride or dense columns at any column stride (the
+/// transposed() view of a row-major K x M matrix); out is M x N with dense rows. They do not
+/// overlap.
+///
+/// Exact on every input. Where the weights' certificate does not exclude sums beyond 32 bits, K is
+/// taken in slices that are added up in 64 bits, which costs a second copy of weights with K above
+/// 65536 and up to 200 KB for each thread; sums are rounded to float once. Throws overflow, with
+/// the first such sum, if an output of 32-bit integers has no room for one; elements that have no
+/// room are then as they were, all others are written.
+///
+/// Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Allocates O(N); for left
+/// sides that are signed or column-major each thread keeps 48 rows of K bytes; on target amx_int8
+/// column-major ones 256 rows, and any some 40 rows and up to 100 KB.
 template <integer_gemm_output T>
 void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
@@ -13165,20 +14957,27 @@ void gemm(matrix_view<A> lhs, const packed_weights& weights, matrix_view<T> out,
 
 /// out = clamp(bias + lhs * weights, lower, upper), each element one chain of fused multiply-adds
 /// in the order of k (reference::dot): the same bits on every target and for every split into
-/// threads.
+/// threads. lhs may be column-major; each thread then keeps 48 rows of K floats.
 inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, matrix_view<float> out,
                  float lower = -std::numeric_limits<float>::infinity(),
                  float upper = std::numeric_limits<float>::infinity(),
                  const parallel_for& parallel = {}) {
   detail::require_product(lhs, weights.depth(), weights.columns(), out);
-  const auto lda = static_cast<std::size_t>(lhs.row_stride);
+  const bool by_columns = detail::is_column_major(lhs);
   const auto ldc = static_cast<std::size_t>(out.row_stride);
   const auto kernel = detail::active_table().gemm_f32;
-  const std::size_t block = parallel ? detail::rows_per_task : lhs.rows;
+  const std::size_t block = parallel || by_columns ? detail::rows_per_task : lhs.rows;
   detail::for_row_blocks(lhs.rows, block, parallel, [&](std::size_t first, std::size_t rows) {
     kernels::gemm_f32_args g;
-    g.a = lhs.data + first * lda;
-    g.lda = lda;
+    if (by_columns) {
+      float* copy = detail::block_memory<float>(rows * lhs.columns);
+      detail::convert_columns(lhs, first, rows, copy, [](float x) { return x; });
+      g.a = copy;
+      g.lda = lhs.columns;
+    } else {
+      g.lda = static_cast<std::size_t>(lhs.row_stride);
+      g.a = lhs.data + first * g.lda;
+    }
     g.packed_b = weights.data().data();
     g.bias = weights.bias().data();
     g.c = out.data + first * ldc;
@@ -13403,19 +15202,51 @@ void require_images(const filter_shape& f, const window& w, std::span<In> input,
           error_kind::invalid_argument, "convolution: null data");
 }
 
-/// Runs `product(rows, lda, first pixel, pixels, group)` over blocks of pixels, gathered where the
-/// filters are not 1x1; see pixel_reader for `row`.
-template <class T, class Product>
+/// The input of a convolution.
+template <class T>
+[[nodiscard]] image_batch<const T> input_images(const filter_shape& f, const window& w,
+                                                const T* data) noexcept {
+  return {data, f.in_channels, w.in_height * w.in_width, w.input_layout};
+}
+
+/// The output of a convolution.
+template <class T>
+[[nodiscard]] image_batch<T> output_images(const filter_shape& f, const window& w,
+                                           T* data) noexcept {
+  return {data, f.out_channels, w.out_height(f) * w.out_width(f), w.output_layout};
+}
+
+/// Of `wanted` pixels, a multiple of rows_per_task, as many as should wait to be transposed.
+template <class T>
+[[nodiscard]] std::size_t block_of_output(std::size_t wanted,
+                                          const image_batch<T>& output) noexcept {
+  const std::size_t whole = pixels_that_wait<T>(output) / rows_per_task * rows_per_task;
+  return std::clamp(whole, rows_per_task, wanted);
+}
+
+/// Runs `product(rows, lda, pixels, group, c)` over blocks of pixels, gathered where the filters
+/// are not 1x1, whose channels of all groups go to c; see pixel_reader for `row`.
+template <class T, class Out, class Product>
 void for_gathered_blocks(const filter_shape& f, const window& w, const T* input, T padding,
-                         std::size_t row, const parallel_for& parallel, const Product& product) {
+                         std::size_t row, const image_batch<Out>& output,
+                         const parallel_for& parallel, const Product& product) {
   if (is_matrix(f, w)) {
-    const std::size_t block = pixels_per_block(f.in_channels * sizeof(T));
+    const image_batch<const T> images = input_images<T>(f, w, input);
+    std::size_t wanted = pixels_per_block(f.in_channels * sizeof(T));
+    if (images.planar && !parallel) {
+      // Planes are read faster in longer runs; with threads, more tasks are worth more.
+      wanted = (std::max)(wanted, 4 * rows_per_task);
+    }
+    const std::size_t block = block_of_output(wanted, output);
     for_row_blocks(w.batch * w.in_height * w.in_width, block, parallel,
                    [&](std::size_t first, std::size_t count) {
+                     const input_pixels<T> in(images, first, count);
+                     const output_pixels<Out> out(output, first, count);
                      for (std::size_t group = 0; group < f.groups; ++group) {
-                       product(input + first * f.in_channels + group * f.group_in(), f.in_channels,
-                               first, count, group);
+                       product(in.data() + group * f.group_in(), f.in_channels, count, group,
+                               out.data());
                      }
+                     out.store();
                    });
     return;
   }
@@ -13423,30 +15254,34 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
                                 parallel);
   const pixel_reader<T> reader(images, f, row);
   const std::size_t depth = f.kernel_height * row;
-  for_row_blocks(reader.pixels(), pixels_per_block(depth * sizeof(T)), parallel,
-                 [&](std::size_t first, std::size_t count) {
-                   const auto rows = std::make_unique_for_overwrite<T[]>(
-                       count * depth + pixel_reader<T>::gather_slack);
-                   for (std::size_t group = 0; group < f.groups; ++group) {
-                     reader.gather(first, count, group, rows.get());
-                     product(rows.get(), depth, first, count, group);
-                   }
-                 });
+  const std::size_t block = block_of_output(pixels_per_block(depth * sizeof(T)), output);
+  for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
+    const auto rows =
+        std::make_unique_for_overwrite<T[]>(count * depth + pixel_reader<T>::gather_slack);
+    const output_pixels<Out> out(output, first, count);
+    for (std::size_t group = 0; group < f.groups; ++group) {
+      reader.gather(first, count, group, rows.get());
+      product(rows.get(), depth, count, group, out.data());
+    }
+    out.store();
+  });
 }
 
-/// Runs `product(segments, first pixel, pixels)` over blocks of pixels whose windows are read where
-/// they are.
-template <class T, class Product>
+/// Runs `product(segments, pixels, c)` over blocks of pixels whose windows are read where they are.
+template <class T, class Out, class Product>
 void for_segmented_blocks(const filter_shape& f, const window& w, const T* input, T padding,
-                          std::size_t row, const parallel_for& parallel, const Product& product) {
-  constexpr std::size_t block = 4 * rows_per_task;
+                          std::size_t row, const image_batch<Out>& output,
+                          const parallel_for& parallel, const Product& product) {
+  const std::size_t block = block_of_output(4 * rows_per_task, output);
   const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
                                 parallel);
   const pixel_reader<T> reader(images, f, row);
   for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
     const T** segments = block_memory<const T*>(f.kernel_height * count);
     reader.segments(first, count, segments);
-    product(segments, first, count);
+    const output_pixels<Out> out(output, first, count);
+    product(segments, count, out.data());
+    out.store();
   });
 }
 
@@ -13512,8 +15347,11 @@ class packed_filters {
 };
 
 /// Integer convolution; the epilogue is that of gemm(), with a real bias for each output channel of
-/// a float output. Throws what gemm() throws. The calling thread keeps memory of the size of the
-/// padded input, where there is padding or rows of the kernel are no multiple of four.
+/// a float output. Input and output do not overlap. Throws what gemm() throws. The calling thread
+/// keeps memory of the size of the padded input, where there is padding, rows of the kernel are no
+/// multiple of four, or the channels come first and the filters are not 1x1; each thread keeps some
+/// 256 KB, or a row or 48 pixels of the output if that is more, where the output's channels come
+/// first, and 192 pixels or 32 KB for 1x1 filters where the input's do.
 template <integer_convolution_output T>
 void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
               std::span<T> output, const epilogue_options& options = {},
@@ -13542,34 +15380,37 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
   }
   const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
   const kernels::kernel_table& table = detail::active_table();
+  const detail::image_batch<T> images = detail::output_images<T>(f, w, output.data());
 
   if (f.depthwise()) {
     // The weights carry their zero points; what is left is bias - lhs_zero_point * sum(weights),
     // which is the column offset of the terms.
     kernels::depthwise_u8_args d;
     d.weights = filters.depthwise().panels();
-    d.c = output.data();
     d.epilogue = terms[0].epilogue(nullptr);
     d.epilogue.rhs_zero_point = nullptr;
     const detail::tap_order& order = filters.depthwise().order();
     detail::for_depthwise_rows(input.data(), f, w, padding, order.taps(), order.is_vertical(),
-                               parallel, [&](const kernels::depthwise_rows<std::uint8_t>& rows) {
+                               images, parallel,
+                               [&](const kernels::depthwise_rows<std::uint8_t>& rows, T* c) {
                                  kernels::depthwise_u8_args part = d;
                                  part.rows = rows;
+                                 part.c = c;
                                  table.depthwise_u8(part);
                                });
     return;
   }
-  /// Multiplies `count` pixels by the weights of a group; `g` says where they are.
-  const auto multiply = [&](kernels::gemm_u8s8_args g, std::size_t group, std::size_t first,
-                            std::size_t count, const auto& sum_row) {
+  /// Multiplies `count` pixels by the weights of a group; `g` says where they are, c where all
+  /// their channels go.
+  const auto multiply = [&](kernels::gemm_u8s8_args g, std::size_t group, std::size_t count, T* c,
+                            const auto& sum_row) {
     const packed_weights& weights = filters.groups()[group];
     std::vector<std::int32_t> row_sums(terms[group].needs_row_sums() ? count : 0);
     for (std::size_t i = 0; i < row_sums.size(); ++i) {
       row_sums[i] = sum_row(i);
     }
     g.b = weights.panels(table);
-    g.c = output.data() + first * f.out_channels + group * f.group_out();
+    g.c = c + group * f.group_out();
     g.ldc = f.out_channels;
     g.m = count;
     g.n = weights.columns();
@@ -13581,12 +15422,12 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
   if (!table.adds_pairs && !detail::is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 &&
       row % kernels::group_depth == 0) {
     detail::for_segmented_blocks(
-        f, w, input.data(), padding, row, parallel,
-        [&](const std::uint8_t* const* segments, std::size_t first, std::size_t count) {
+        f, w, input.data(), padding, row, images, parallel,
+        [&](const std::uint8_t* const* segments, std::size_t count, T* c) {
           kernels::gemm_u8s8_args g;
           g.rows = segments;
           g.segments = f.kernel_height;
-          multiply(g, 0, first, count, [&](std::size_t i) {
+          multiply(g, 0, count, c, [&](std::size_t i) {
             std::uint32_t sum = 0;
             for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
               sum += static_cast<std::uint32_t>(table.sum_u8(segments[kh * count + i], row));
@@ -13596,17 +15437,16 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
         });
     return;
   }
-  detail::for_gathered_blocks(f, w, input.data(), padding, row, parallel,
-                              [&](const std::uint8_t* rows, std::size_t lda, std::size_t first,
-                                  std::size_t count, std::size_t group) {
-                                kernels::gemm_u8s8_args g;
-                                g.a = rows;
-                                g.lda = lda;
-                                multiply(g, group, first, count, [&](std::size_t i) {
-                                  return table.sum_u8(rows + i * lda,
-                                                      filters.groups()[group].depth());
-                                });
-                              });
+  detail::for_gathered_blocks(
+      f, w, input.data(), padding, row, images, parallel,
+      [&](const std::uint8_t* rows, std::size_t lda, std::size_t count, std::size_t group, T* c) {
+        kernels::gemm_u8s8_args g;
+        g.a = rows;
+        g.lda = lda;
+        multiply(g, group, count, c, [&](std::size_t i) {
+          return table.sum_u8(rows + i * lda, filters.groups()[group].depth());
+        });
+      });
 }
 
 /// An owned, packed filter bank of floats; `bias` is empty or has one value for each output
@@ -13655,7 +15495,8 @@ class packed_float_filters {
   std::size_t channel_stride_ = 0;
 };
 
-/// Float convolution, clamped to [lower, upper]. The same bits on every target and split.
+/// Float convolution, clamped to [lower, upper]. The same bits on every target, layout and split.
+/// Keeps memory as the integer one.
 inline void convolve(std::span<const float> input, const packed_float_filters& filters,
                      const window& w, std::span<float> output,
                      float lower = -std::numeric_limits<float>::infinity(),
@@ -13667,12 +15508,12 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
     return;
   }
   const kernels::kernel_table& table = detail::active_table();
+  const detail::image_batch<float> images = detail::output_images<float>(f, w, output.data());
   if (f.depthwise()) {
     kernels::depthwise_f32_args d;
     d.weights = filters.depthwise().data() + filters.channel_stride();
     d.channel_stride = filters.channel_stride();
     d.bias = filters.depthwise().data();
-    d.c = output.data();
     d.lower = lower;
     d.upper = upper;
     std::vector<detail::tap_position> order;
@@ -13680,33 +15521,33 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
       order.push_back({t / f.kernel_width, t % f.kernel_width});
     }
     detail::for_depthwise_rows(input.data(), f, w, 0.0F,
-                               std::span<const detail::tap_position>(order), false, parallel,
-                               [&](const kernels::depthwise_rows<float>& rows) {
+                               std::span<const detail::tap_position>(order), false, images,
+                               parallel, [&](const kernels::depthwise_rows<float>& rows, float* c) {
                                  kernels::depthwise_f32_args part = d;
                                  part.rows = rows;
+                                 part.c = c;
                                  table.depthwise_f32(part);
                                });
     return;
   }
-  detail::for_gathered_blocks(f, w, input.data(), 0.0F, f.kernel_width * f.group_in(), parallel,
-                              [&](const float* rows, std::size_t lda, std::size_t first,
-                                  std::size_t count, std::size_t group) {
-                                const packed_floats& weights = filters.groups()[group];
-                                kernels::gemm_f32_args g;
-                                g.a = rows;
-                                g.lda = lda;
-                                g.packed_b = weights.data().data();
-                                g.bias = weights.bias().data();
-                                g.c =
-                                    output.data() + first * f.out_channels + group * f.group_out();
-                                g.ldc = f.out_channels;
-                                g.m = count;
-                                g.n = weights.columns();
-                                g.k = weights.depth();
-                                g.lower = lower;
-                                g.upper = upper;
-                                table.gemm_f32(g);
-                              });
+  detail::for_gathered_blocks(
+      f, w, input.data(), 0.0F, f.kernel_width * f.group_in(), images, parallel,
+      [&](const float* rows, std::size_t lda, std::size_t count, std::size_t group, float* c) {
+        const packed_floats& weights = filters.groups()[group];
+        kernels::gemm_f32_args g;
+        g.a = rows;
+        g.lda = lda;
+        g.packed_b = weights.data().data();
+        g.bias = weights.bias().data();
+        g.c = c + group * f.group_out();
+        g.ldc = f.out_channels;
+        g.m = count;
+        g.n = weights.columns();
+        g.k = weights.depth();
+        g.lower = lower;
+        g.upper = upper;
+        table.gemm_f32(g);
+      });
 }
 
 DETENT_NAMESPACE_END
@@ -13915,10 +15756,10 @@ struct dynamic_convolution_options {
   float upper = std::numeric_limits<float>::infinity();
 };
 
-/// Channels last, as convolve(); output does not overlap input. With per_image the result of an
-/// image does not depend on what else is in the batch. NaN becomes the zero point; an infinity is
-/// an invalid_argument, and with per_image images before it may have been written. Throws what
-/// convolve() throws. Thread-safe. The calling thread keeps memory of the size of the
+/// Input and output are laid out as convolve() has them and do not overlap. With per_image the
+/// result of an image does not depend on what else is in the batch. NaN becomes the zero point; an
+/// infinity is an invalid_argument, and with per_image images before it may have been written.
+/// Throws what convolve() throws. Thread-safe. The calling thread keeps memory of the size of the
 /// quantized images (of one with per_image), besides what convolve() keeps.
 inline void dynamic_convolve(std::span<const float> input, const packed_filters& filters,
                              const window& w, std::span<float> output,
@@ -14015,9 +15856,10 @@ class packed_int4_weights {
   packed_int4_weights() = default;
 
   /// `w` has one code in each element, K rows, N columns, any strides: -8..7 if they are signed
-  /// (int4), 0..15 if not (uint4).
+  /// (int4), 0..15 if not (uint4). The same bytes for every split into threads.
   template <quantized_byte W>
-  packed_int4_weights(matrix_view<const W> w, const int4_weight_options& options)
+  packed_int4_weights(matrix_view<const W> w, const int4_weight_options& options,
+                      const parallel_for& parallel = {})
       : depth_(w.rows), columns_(w.columns) {
     using kernels::nibble_depth;
     constexpr const char* where = "pack_int4_weights";
@@ -14050,14 +15892,30 @@ class packed_int4_weights {
         detail::require_zero_point(zero_point, levels, where);
         zero_points_[at] = static_cast<std::uint8_t>(zero_point - levels.qmin);
       }
+    }
+    // Of each column, the first code that is none; tasks do not throw.
+    std::vector<std::size_t> first_bad(columns_, depth_);
+    detail::for_panels(depth_, columns_, parallel, [&](std::size_t panel) {
+      const std::size_t first = panel * kernels::panel_columns;
+      const std::size_t count = (std::min)(kernels::panel_columns, columns_ - first);
       for (std::size_t k = 0; k < depth_; ++k) {
-        const std::int32_t code = w(k, j);
-        detail::require(code >= levels.qmin && code <= levels.qmax, error_kind::invalid_argument,
-                        where, ": the code ", code, " of row ", k, ", column ", j, " is outside ",
-                        levels.qmin, "..", levels.qmax);
-        std::uint8_t& both = data_[position(k, j)];
-        both = static_cast<std::uint8_t>(both | (code - levels.qmin) << half(k));
+        std::uint8_t* to = data_.data() + position(k, first);
+        for (std::size_t i = 0; i < count; ++i) {
+          const std::int32_t code = w(k, first + i);
+          if (code < levels.qmin || code > levels.qmax) {
+            first_bad[first + i] = (std::min)(first_bad[first + i], k);
+            continue;
+          }
+          std::uint8_t& both = to[i * kernels::group_depth];
+          both = static_cast<std::uint8_t>(both | (code - levels.qmin) << half(k));
+        }
       }
+    });
+    for (std::size_t j = 0; j < columns_; ++j) {
+      const std::size_t k = first_bad[j];
+      detail::require(k == depth_, error_kind::invalid_argument, where, ": the code ",
+                      k == depth_ ? 0 : w(k, j), " of row ", k, ", column ", j, " is outside ",
+                      levels.qmin, "..", levels.qmax);
     }
     sum_columns();
   }
@@ -14190,15 +16048,18 @@ class packed_int4_weights {
   detail::aligned_vector<std::int32_t> column_sums_;
 };
 
-/// Packs K x N codes for gemm() and dynamic_linear(). Throws invalid_argument, shape_mismatch,
+/// Packs K x N codes for gemm() and dynamic_linear(). The same bytes for every split into threads.
+/// Throws invalid_argument, shape_mismatch,
 /// overflow.
-[[nodiscard]] inline packed_int4_weights pack_int4_weights(
-    matrix_view<const std::int8_t> codes, const int4_weight_options& options = {}) {
-  return packed_int4_weights(codes, options);
+[[nodiscard]] inline packed_int4_weights pack_int4_weights(matrix_view<const std::int8_t> codes,
+                                                           const int4_weight_options& options = {},
+                                                           const parallel_for& parallel = {}) {
+  return packed_int4_weights(codes, options, parallel);
 }
-[[nodiscard]] inline packed_int4_weights pack_int4_weights(
-    matrix_view<const std::uint8_t> codes, const int4_weight_options& options = {}) {
-  return packed_int4_weights(codes, options);
+[[nodiscard]] inline packed_int4_weights pack_int4_weights(matrix_view<const std::uint8_t> codes,
+                                                           const int4_weight_options& options = {},
+                                                           const parallel_for& parallel = {}) {
+  return packed_int4_weights(codes, options, parallel);
 }
 
 namespace detail {
@@ -14224,6 +16085,9 @@ class int4_product {
   [[nodiscard]] product_split split(std::size_t rows, const parallel_for& parallel) const noexcept {
     return {rows, weights_.columns(), weights_.depth(), rows_per_task, bool{parallel}};
   }
+
+  /// Sums of groups were proved to fit when the weights were packed.
+  void finish() const noexcept {}
 
   void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
                 const std::int32_t* zero_points, const float* scales) const noexcept {
@@ -14273,10 +16137,10 @@ struct product_with<float, packed_int4_weights> {
 }  // namespace detail
 
 /// out = epilogue(lhs * weights), as above. Of the options those count that count for float
-/// outputs. lhs is M x K, out is M x N, both with dense rows at any row stride; they do not
-/// overlap. The same bits on every target and for every split into threads. Throws shape_mismatch,
-/// invalid_argument, unsupported. Thread-safe. For signed left sides each thread keeps 48 rows of K
-/// bytes.
+/// outputs. lhs is M x K, out is M x N, both with dense rows at any row stride, or lhs with dense
+/// columns at any column stride; they do not overlap. The same bits on every target and for every
+/// split into threads. Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. For left
+/// sides that are signed or column-major each thread keeps 48 rows of K bytes.
 template <quantized_byte A>
 void gemm(matrix_view<const A> lhs, const packed_int4_weights& weights, matrix_view<float> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
@@ -14314,10 +16178,24 @@ struct dynamic_linear_options {
 
 namespace detail {
 
+template <linear_input F>
+[[nodiscard]] float as_float(F value) noexcept {
+  if constexpr (std::same_as<F, float>) {
+    return value;
+  } else {
+    return to_float(value);
+  }
+}
+
 /// Rows as floats: where they are, or converted to memory of the thread.
 template <linear_input F>
 [[nodiscard]] matrix_view<const float> float_rows(matrix_view<const F> x, std::size_t first,
                                                   std::size_t rows) {
+  if (is_column_major(x)) {
+    float* to = block_memory<float>(rows * x.columns);
+    convert_columns(x, first, rows, to, [](F value) { return as_float(value); });
+    return {to, rows, x.columns};
+  }
   const F* from = x.data + static_cast<std::ptrdiff_t>(first) * x.row_stride;
   if constexpr (std::same_as<F, float>) {
     return {from, rows, x.columns, x.row_stride};
@@ -14325,7 +16203,7 @@ template <linear_input F>
     float* to = block_memory<float>(rows * x.columns);
     for (std::size_t i = 0; i < rows; ++i, from += x.row_stride) {
       for (std::size_t j = 0; j < x.columns; ++j) {
-        to[i * x.columns + j] = to_float(from[j]);
+        to[i * x.columns + j] = as_float(from[j]);
       }
     }
     return {to, rows, x.columns};
@@ -14360,11 +16238,12 @@ quant_params params_of_rows(matrix_view<const F> x, quant_scheme scheme, const c
 
 }  // namespace detail
 
-/// lhs is M x K, out is M x N, both with dense rows at any row stride; out does not overlap lhs.
+/// lhs is M x K, out is M x N, both with dense rows at any row stride, or lhs with dense columns at
+/// any column stride; out does not overlap lhs.
 /// NaN becomes the zero point; an infinity is an invalid_argument, and rows before it may have been
 /// written. Throws what gemm() throws. Thread-safe. Allocates O(M + N), and each thread keeps 48
-/// rows (on target amx_int8: 256) of K bytes, and of K floats for other types than
-/// float, besides what gemm() keeps.
+/// rows (on target amx_int8: 256) of K bytes, and of K floats for other types than float and for
+/// column-major left sides, besides what gemm() keeps.
 template <linear_input F, linear_weights W>
 void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<float> out,
                     const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {
@@ -15201,6 +17080,9 @@ void gemm_batch(std::span<const gemm_problem<A, Weights, T>> problems,
         static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), task) - ends.begin());
     products[product].run(task - (product == 0 ? 0 : ends[product - 1]));
   });
+  for (const auto& product : products) {
+    product.finish();
+  }
 }
 
 /// `count` products of the same shape whose operands are equally far apart: product i reads at
@@ -22118,263 +24000,17 @@ DETENT_NAMESPACE_END
 #ifndef DETENT_OBSERVERS_PPQ_HPP
 #define DETENT_OBSERVERS_PPQ_HPP
 
-#include <algorithm>
-#include <bit>
-#include <cmath>
+// ---- detent/observers/ppq/constant.hpp ----
+// PPQ's observer that looks at nothing.
+// See observers/ppq.hpp for what all of them have in common.
+#ifndef DETENT_OBSERVERS_PPQ_CONSTANT_HPP
+#define DETENT_OBSERVERS_PPQ_CONSTANT_HPP
+
 #include <cstddef>
-#include <cstdint>
-#include <limits>
 #include <span>
-#include <utility>
-#include <vector>
-
-// ---- detent/observers/pytorch.hpp ----
-// What PyTorch computes for float tensors on a CPU, operation by operation: PPQ's observers and
-// PyTorch's own get the last bits of their ranges from it. Checked with PyTorch 1.13.
-#ifndef DETENT_OBSERVERS_PYTORCH_HPP
-#define DETENT_OBSERVERS_PYTORCH_HPP
-
-#include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <vector>
-
-DETENT_NAMESPACE_BEGIN
-namespace detail::pytorch {
-
-/// Adds up x[0], x[stride], ... : runs of 2^power values, whose sums are added up in runs of as
-/// many, and so on for four levels.
-[[nodiscard]] inline float cascade_sum(const float* x, std::size_t n, std::size_t stride) {
-  constexpr std::size_t levels = 4;
-  const auto log2_ceiling = static_cast<std::size_t>(std::bit_width(n > 1 ? n - 1 : 0));
-  const std::size_t power = std::max<std::size_t>(4, log2_ceiling / levels);
-  const std::size_t run = std::size_t{1} << power;
-  float sums[levels] = {};
-  std::size_t i = 0;
-  while (i + run <= n) {
-    for (const std::size_t end = i + run; i < end; ++i) {
-      sums[0] += x[i * stride];
-    }
-    for (std::size_t level = 1; level < levels; ++level) {
-      sums[level] += sums[level - 1];
-      sums[level - 1] = 0.0F;
-      if ((i >> (level * power) & (run - 1)) != 0) {
-        break;
-      }
-    }
-  }
-  for (; i < n; ++i) {
-    sums[0] += x[i * stride];
-  }
-  return ((sums[0] + sums[1]) + sums[2]) + sums[3];
-}
-
-/// torch.mean over the rows of a narrow matrix, one column: four interleaved cascades.
-[[nodiscard]] inline float column_mean(std::span<const float> column) {
-  constexpr std::size_t interleaved = 4;
-  const std::size_t rows = column.size() / interleaved;
-  float sums[interleaved];
-  for (std::size_t k = 0; k < interleaved; ++k) {
-    sums[k] = cascade_sum(column.data() + k, rows, interleaved);
-  }
-  for (std::size_t i = rows * interleaved; i < column.size(); ++i) {
-    sums[0] += column[i];
-  }
-  return (((sums[0] + sums[1]) + sums[2]) + sums[3]) / static_cast<float>(column.size());
-}
-
-/// torch.linspace(first, last, steps): counted from the nearer end. Vectorized code of PyTorch may
-/// differ from this in the last bit, depending on the processor.
-[[nodiscard]] inline std::vector<float> linspace(float first, float last, std::size_t steps) {
-  const float step = (last - first) / static_cast<float>(steps - 1);
-  std::vector<float> values(steps);
-  for (std::size_t i = 0; i < steps; ++i) {
-    values[i] = i < steps / 2 ? first + rounded_product(step, static_cast<float>(i))
-                              : last - rounded_product(step, static_cast<float>(steps - 1 - i));
-  }
-  return values;
-}
-
-/// torch.histc: adds the number of values in each of `counts.size()` bins on first .. last; what
-/// lies outside is left out. An empty range is that of the values, which is widened by 1 on either
-/// side if it is empty as well.
-template <class Count>
-void add_histogram(std::span<const float> x, float first, float last, std::span<Count> counts) {
-  if (first == last && !x.empty()) {
-    first = *std::min_element(x.begin(), x.end());
-    last = *std::max_element(x.begin(), x.end());
-    if (first == last) {
-      first -= 1.0F;
-      last += 1.0F;
-    }
-  }
-  const auto bins = static_cast<float>(counts.size());
-  const float length = last - first;
-  for (const float value : x) {
-    if (!(value >= first && value <= last)) {
-      continue;
-    }
-    const auto bin = static_cast<std::size_t>((value - first) / length * bins);
-    counts[std::min(bin, counts.size() - 1)] += Count{1};
-  }
-}
-
-inline void require_length(float first, float last, const char* where) {
-  require(std::isfinite(last - first), error_kind::invalid_argument, where, ": the range ", first,
-          " .. ", last, " is too long for a float");
-}
-
-}  // namespace detail::pytorch
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_OBSERVERS_PYTORCH_HPP
 
 DETENT_NAMESPACE_BEGIN
 namespace ppq {
-
-/// -128..127, symmetric: what most of PPQ's platforms quantize activations to.
-inline constexpr quant_scheme default_scheme{full_grid<std::int8_t>, true};
-
-namespace detail {
-
-using namespace detent::detail;
-
-inline void require_scheme(quant_scheme given, quant_scheme expected, const char* where) {
-  require(given == expected, error_kind::invalid_argument, where, ": finalize() for the ",
-          given.symmetric ? "symmetric" : "asymmetric", " scheme on ", given.levels.qmin, "..",
-          given.levels.qmax, ", observed for the ", expected.symmetric ? "symmetric" : "asymmetric",
-          " one on ", expected.levels.qmin, "..", expected.levels.qmax);
-}
-inline void require_levels(quant_scheme scheme, const char* where,
-                           error_kind kind = error_kind::invalid_argument) {
-  require(scheme.levels.qmin <= 0 && scheme.levels.qmax > 0 && scheme.levels.qmin >= -65536 &&
-              scheme.levels.qmax <= 65536,
-          kind, where, ": grid ", scheme.levels.qmin, "..", scheme.levels.qmax);
-}
-
-/// The histogram of the observers of two phases, that of the range and that of the counts:
-///
-///   symmetric   |x| on 0 .. max |x|
-///   asymmetric  x on min x .. max x
-class two_phase_histogram {
- public:
-  two_phase_histogram(std::size_t bins, bool symmetric) : symmetric_(symmetric), counts_(bins) {}
-
-  void begin_phase(std::size_t phase, const char* where) {
-    require_next_phase(phase, phase_, 2, seen_[phase_].count() > 0, where);
-    if (phase == 1) {
-      const value_range r = seen_[0].range(where);
-      pytorch::require_length(r.lower, r.upper, where);
-      phase_ = 1;
-    }
-  }
-
-  void observe(std::span<const float> x, const char* where) {
-    const min_max_observer batch = observe_batch(seen_[phase_], x, where);
-    if (phase_ == 0 || !batch.is_finite()) {
-      return;
-    }
-    if (!symmetric_) {
-      pytorch::add_histogram<std::uint64_t>(x, first(), static_cast<float>(seen_[0].range().upper),
-                                            counts_);
-      return;
-    }
-    std::vector<float> magnitudes(x.size());
-    std::transform(x.begin(), x.end(), magnitudes.begin(), [](float v) { return std::fabs(v); });
-    const double last = rounded_product(width(), static_cast<double>(counts_.size()));
-    pytorch::add_histogram<std::uint64_t>(magnitudes, 0.0F, static_cast<float>(last), counts_);
-  }
-
-  /// Throws invalid_argument unless both phases have seen something, and nothing but finite values.
-  void require_complete(const char* where) const {
-    static_cast<void>(seen_[0].range(where));
-    require(phase_ == 1, error_kind::invalid_argument, where,
-            ": phase 1 has not begun; the data must be observed once more");
-    static_cast<void>(seen_[1].range(where));
-  }
-
-  /// Where the first bin begins.
-  [[nodiscard]] float first() const { return symmetric_ ? 0.0F : seen_[0].range().lower; }
-  /// The width of a bin.
-  [[nodiscard]] double width() const {
-    const value_range r = seen_[0].range();
-    const double length =
-        symmetric_ ? static_cast<double>(std::max(std::fabs(r.lower), std::fabs(r.upper)))
-                   : static_cast<double>(r.upper) - static_cast<double>(r.lower);
-    return length / static_cast<double>(counts_.size());
-  }
-  [[nodiscard]] const std::vector<std::uint64_t>& counts() const noexcept { return counts_; }
-
-  /// u8 phase; the range seen in phase 0; in phase 1 that of phase 1 and the list of u64 counts.
-  void write(byte_writer& out) const {
-    put_choice(out, phase_);
-    seen_[0].write(out);
-    if (phase_ == 1) {
-      seen_[1].write(out);
-      put_list(out, counts_);
-    }
-  }
-  /// Into one that has seen nothing.
-  void read(byte_reader& in, const char* where) {
-    phase_ = get_choice(in, std::size_t{1}, where);
-    seen_[0].read(in);
-    if (phase_ == 0) {
-      return;
-    }
-    require_state(
-        seen_[0].is_finite() && std::isfinite(seen_[0].range().upper - seen_[0].range().lower),
-        where, "a second phase without a range");
-    seen_[1].read(in);
-    const std::size_t bins = counts_.size();
-    counts_ = get_list<std::uint64_t>(in, bins);
-    require_state(counts_.size() == bins, where, "the number of bins");
-    require_state(are_within(counts_, seen_[1].count()), where, "more was counted than was seen");
-  }
-
-  friend bool operator==(const two_phase_histogram&, const two_phase_histogram&) = default;
-
- private:
-  bool symmetric_;
-  std::size_t phase_ = 0;
-  min_max_observer seen_[2];
-  std::vector<std::uint64_t> counts_;
-};
-
-}  // namespace detail
-
-/// "minmax": the range of everything seen. It has no options.
-class min_max_observer {
- public:
-  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
-  void begin_phase(std::size_t phase) {
-    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
-  }
-  void observe(std::span<const float> x) {
-    static_cast<void>(detail::observe_batch(seen_, x, where));
-  }
-  /// As if everything that `other` has seen had been seen here.
-  void merge(const min_max_observer& other) noexcept { seen_.merge(other.seen_); }
-  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
-  [[nodiscard]] value_range range() const { return seen_.range(where); }
-  /// scale_rule::ppq of the range; throws what params_from_range throws besides.
-  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
-    return params_from_range(range(), scheme, scale_rule::ppq);
-  }
-  /// The range seen.
-  void write(detail::byte_writer& out) const { seen_.write(out); }
-  /// Throws bad_file for what write() has not written.
-  void read(detail::byte_reader& in) { seen_.read(in); }
-
-  friend bool operator==(const min_max_observer&, const min_max_observer&) = default;
-
- private:
-  static constexpr const char* where = "ppq::min_max_observer";
-
-  detent::min_max_observer seen_;
-};
 
 /// "constant": scale 1 and zero point 0, whatever is observed. It has no options.
 class constant_observer {
@@ -22404,473 +24040,63 @@ class constant_observer {
   detent::min_max_observer seen_;
 };
 
-struct percentile_options {
-  double percentile = 0.9999;
-  friend bool operator==(const percentile_options&, const percentile_options&) = default;
-};
+}  // namespace ppq
+DETENT_NAMESPACE_END
 
-/// "percentile". Of each batch of n values in ascending order, x[1] .. x[n]:
-///
-///   lower  x[trunc(n * (1 - percentile)) + 1]
-///   upper  x[min(trunc(n * percentile) + 1, n)]
-///
-/// with ranks in double; the range is the mean of all lower ones and the mean of all upper ones. In
-/// float, added up as PyTorch 1.13 does on a CPU. It depends on how values are split into batches,
-/// and in the last bits on their order; hence there is no merge(). (PPQ's CUDA kernel rounds the
-/// ranks otherwise.)
-///
-/// Memory: two floats a batch.
-class percentile_observer {
- public:
-  /// Throws invalid_argument unless 0 <= percentile <= 1.
-  explicit percentile_observer(percentile_options options = {}) : options_(options) {
-    require_options(options, error_kind::invalid_argument);
-  }
+#endif  // DETENT_OBSERVERS_PPQ_CONSTANT_HPP
+// ---- detent/observers/ppq/isotone.hpp ----
+// PPQ's observer of the two largest values of rows.
+// See observers/ppq.hpp for what all of them have in common.
+#ifndef DETENT_OBSERVERS_PPQ_ISOTONE_HPP
+#define DETENT_OBSERVERS_PPQ_ISOTONE_HPP
 
-  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
-  void begin_phase(std::size_t phase) {
-    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
-  }
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
 
-  void observe(std::span<const float> x) {
-    const detent::min_max_observer batch = detail::observe_batch(seen_, x, where);
-    if (!batch.is_finite()) {
-      return;
-    }
-    std::vector<float> values(x.begin(), x.end());
-    const std::size_t last = x.size() - 1;
-    const auto n = static_cast<double>(x.size());
-    const auto low = static_cast<std::size_t>(n * (1.0 - options_.percentile));
-    const auto high = static_cast<std::size_t>(n * options_.percentile);
-    lower_.push_back(value_of_rank(values, std::min(low, last)));
-    upper_.push_back(value_of_rank(values, std::min(high, last)));
-  }
+// ---- detent/observers/ppq/scheme.hpp ----
+// The schemes that PPQ's observers are made for.
+#ifndef DETENT_OBSERVERS_PPQ_SCHEME_HPP
+#define DETENT_OBSERVERS_PPQ_SCHEME_HPP
 
-  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
-  [[nodiscard]] value_range range() const {
-    static_cast<void>(seen_.range(where));
-    return {detail::pytorch::column_mean(lower_), detail::pytorch::column_mean(upper_)};
-  }
+#include <cstdint>
 
-  /// scale_rule::ppq of the range; throws what params_from_range throws besides.
-  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
-    return params_from_range(range(), scheme, scale_rule::ppq);
-  }
+DETENT_NAMESPACE_BEGIN
+namespace ppq {
 
-  /// f64 percentile; the range seen; lists of f32 lower and upper ends of the batches.
-  void write(detail::byte_writer& out) const {
-    out.put(options_.percentile);
-    seen_.write(out);
-    detail::put_list(out, lower_);
-    detail::put_list(out, upper_);
-  }
-  /// Throws bad_file for what write() has not written.
-  void read(detail::byte_reader& in) {
-    percentile_options options;
-    options.percentile = in.get<double>();
-    require_options(options, error_kind::bad_file);
-    percentile_observer next(options);
-    next.seen_.read(in);
-    next.lower_ = detail::get_finite_list<float>(in, next.seen_.count(), where);
-    next.upper_ = detail::get_finite_list<float>(in, next.seen_.count(), where);
-    detail::require_state(next.lower_.size() == next.upper_.size() &&
-                              (!next.lower_.empty() || !next.seen_.is_finite()),
-                          where, "the number of batches");
-    *this = std::move(next);
-  }
+/// -128..127, symmetric: what most of PPQ's platforms quantize activations to.
+inline constexpr quant_scheme default_scheme{full_grid<std::int8_t>, true};
 
-  friend bool operator==(const percentile_observer&, const percentile_observer&) = default;
+namespace detail {
 
- private:
-  static constexpr const char* where = "ppq::percentile_observer";
+using namespace detent::detail;
 
-  static void require_options(const percentile_options& options, error_kind kind) {
-    detail::require(options.percentile >= 0.0 && options.percentile <= 1.0, kind, where,
-                    ": percentile ", options.percentile, " is not in 0..1");
-  }
+inline void require_scheme(quant_scheme given, quant_scheme expected, const char* where) {
+  require(given == expected, error_kind::invalid_argument, where, ": finalize() for the ",
+          given.symmetric ? "symmetric" : "asymmetric", " scheme on ", given.levels.qmin, "..",
+          given.levels.qmax, ", observed for the ", expected.symmetric ? "symmetric" : "asymmetric",
+          " one on ", expected.levels.qmin, "..", expected.levels.qmax);
+}
+inline void require_levels(quant_scheme scheme, const char* where,
+                           error_kind kind = error_kind::invalid_argument) {
+  require(scheme.levels.qmin <= 0 && scheme.levels.qmax > 0 && scheme.levels.qmin >= -65536 &&
+              scheme.levels.qmax <= 65536,
+          kind, where, ": grid ", scheme.levels.qmin, "..", scheme.levels.qmax);
+}
 
-  [[nodiscard]] static float value_of_rank(std::vector<float>& values, std::size_t rank) {
-    const auto at = values.begin() + static_cast<std::ptrdiff_t>(rank);
-    std::nth_element(values.begin(), at, values.end());
-    return *at + 0.0F;  // -0 and 0 have no order among them
-  }
+}  // namespace detail
+}  // namespace ppq
+DETENT_NAMESPACE_END
 
-  percentile_options options_;
-  detent::min_max_observer seen_;
-  std::vector<float> lower_;
-  std::vector<float> upper_;
-};
+#endif  // DETENT_OBSERVERS_PPQ_SCHEME_HPP
 
-struct kl_options {
-  quant_scheme scheme = default_scheme;  // must be symmetric
-  std::size_t bins = 4096;
-  bool power_of_two = false;  // PPQ's POWER_OF_2 policy
-  friend bool operator==(const kl_options&, const kl_options&) = default;
-};
-
-/// "kl", symmetric, in two phases: the first one finds max |x|, the second one counts |x| in `bins`
-/// bins on 0 .. max |x|, which are w wide. With B = 2^(bits - 1), bits being what the grid's
-/// integers need, and after the first trunc(0.002 * bins) counts were set to 0 and the next one to
-/// 1, candidates are r = B, 2 B, ... bins. Of each:
-///
-///   P  the first r counts, with all others added to the last one
-///   Q  the first r counts in B groups of r / B: the sum of the group divided by how many of its
-///      counts are not zero, wherever they are not
-///
-/// both divided by their sums in float. The candidate with the least sum of P * (log10(P + 1e-30) -
-/// log10(Q + 1e-30)), in double, wins, the first one of several.
-///
-///   scale = max(r * w / B, 1e-8), projected to a power of two (half_up) if asked
-///
-/// (PPQ divides by 128, not by 127.) The scale is that of PPQ to the bit wherever r is. Logarithms
-/// are within two units in the last place and sums over 2^24 are exact, which PyTorch's are not:
-/// where candidates differ in their last bits, PPQ may choose otherwise. Candidates that consist of
-/// cleared counts, as there are below 5 bits, are passed over; PPQ divides zeros by zero there, and
-/// what it chooses is up to chance.
-///
-/// The two phases must see the same data, however split into batches; what lies outside of the
-/// range of the first phase is not counted in the second. Neither phase depends on batches.
-///
-/// Time: O(bins^2 / B) to finalize. Memory: O(bins).
-class kl_observer {
- public:
-  /// Throws unsupported for an asymmetric scheme, invalid_argument for a grid without zero and
-  /// something positive or beyond 17 bits, or unless bins is a multiple of B up to 2^22.
-  explicit kl_observer(kl_options options = {})
-      : options_(options), histogram_(options.bins, options.scheme.symmetric) {
-    detail::require(options.scheme.symmetric, error_kind::unsupported, where,
-                    ": PPQ has none that is asymmetric");
-    require_options(options, error_kind::invalid_argument);
-  }
-
-  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 2; }
-  /// Throws invalid_argument if phases are out of order, or as range() does where phase 0 has seen
-  /// what has no range.
-  void begin_phase(std::size_t phase) { histogram_.begin_phase(phase, where); }
-  void observe(std::span<const float> x) { histogram_.observe(x, where); }
-
-  /// -r * w .. r * w, the range that the scale stands for. Throws invalid_argument before phase 1,
-  /// or if nothing, a NaN or an infinity was seen in either phase.
-  [[nodiscard]] value_range range() const {
-    const auto end = static_cast<float>(end_of_range());
-    return {-end, end};
-  }
-
-  /// The scale is made without a range. `scheme` must be that of the options; throws
-  /// invalid_argument otherwise, where range() does, and if the scale overflows.
-  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
-    constexpr double smallest_scale = 1e-8;
-    detail::require_scheme(scheme, options_.scheme, where);
-    const double scale =
-        std::max(end_of_range() / static_cast<double>(half_levels()), smallest_scale);
-    const quant_params p{
-        static_cast<float>(options_.power_of_two ? reference::project_to_power_of_two(
-                                                       scale, power_of_two_rounding::half_up)
-                                                 : scale),
-        0};
-    detail::require(std::isfinite(p.scale), error_kind::invalid_argument, where, ": the scale ",
-                    scale, " overflows");
-    return p;
-  }
-
-  /// The scheme (i32 qmin, i32 qmax, u8 symmetric), u64 bins, u8 power_of_two; u8 phase; the range
-  /// seen in phase 0; in phase 1 that of phase 1 and the list of u64 counts.
-  void write(detail::byte_writer& out) const {
-    detail::put_scheme(out, options_.scheme);
-    out.put(static_cast<std::uint64_t>(options_.bins));
-    detail::put_choice(out, options_.power_of_two);
-    histogram_.write(out);
-  }
-  /// Throws bad_file for what write() has not written.
-  void read(detail::byte_reader& in) {
-    kl_options options;
-    options.scheme = detail::get_scheme(in, where);
-    options.bins = in.get_size(largest_bins);
-    options.power_of_two = detail::get_choice(in, true, where);
-    detail::require_state(options.scheme.symmetric, where, "an asymmetric scheme");
-    require_options(options, error_kind::bad_file);
-    kl_observer next(options);
-    next.histogram_.read(in, where);
-    *this = std::move(next);
-  }
-
-  friend bool operator==(const kl_observer&, const kl_observer&) = default;
-
- private:
-  static constexpr const char* where = "ppq::kl_observer";
-  static constexpr std::size_t largest_bins = std::size_t{1} << 22;
-
-  static void require_options(const kl_options& options, error_kind kind) {
-    detail::require_levels(options.scheme, where, kind);
-    const std::size_t multiple = half_levels(options.scheme.levels);
-    detail::require(
-        options.bins > 0 && options.bins <= largest_bins && options.bins % multiple == 0, kind,
-        where, ": ", options.bins, " bins are not a multiple of ", multiple, " up to 2^22");
-  }
-
-  [[nodiscard]] static std::size_t half_levels(grid levels) noexcept {
-    const auto steps = static_cast<std::uint32_t>(levels.qmax - levels.qmin);
-    return std::bit_ceil(std::size_t{steps} + 1) / 2;
-  }
-  [[nodiscard]] std::size_t half_levels() const noexcept {
-    return half_levels(options_.scheme.levels);
-  }
-
-  [[nodiscard]] double end_of_range() const {
-    histogram_.require_complete(where);
-    return detail::rounded_product(static_cast<double>(best_candidate()), histogram_.width());
-  }
-
-  [[nodiscard]] std::size_t best_candidate() const {
-    std::vector<std::uint64_t> counts = histogram_.counts();
-    const auto cleared = static_cast<std::size_t>(static_cast<double>(counts.size()) * 0.002);
-    std::fill_n(counts.begin(), cleared, 0);
-    counts[cleared] = 1;
-    std::size_t best = 0;
-    double least = 0.0;
-    for (std::size_t r = half_levels(); r <= counts.size(); r += half_levels()) {
-      if (r <= cleared) {
-        continue;
-      }
-      const double divergence = divergence_of(counts, r);
-      if (best == 0 || divergence < least) {
-        best = r;
-        least = divergence;
-      }
-    }
-    return best;
-  }
-
-  [[nodiscard]] double divergence_of(const std::vector<std::uint64_t>& counts,
-                                     std::size_t r) const {
-    constexpr double little = 1e-30;
-    std::uint64_t kept = 0;
-    for (std::size_t i = 0; i < r; ++i) {
-      kept += counts[i];
-    }
-    std::uint64_t total = kept;
-    for (std::size_t i = r; i < counts.size(); ++i) {
-      total += counts[i];
-    }
-    const std::size_t group_size = r / half_levels();
-    double sum = 0.0;
-    for (std::size_t begin = 0; begin < r; begin += group_size) {
-      std::uint64_t group = 0;
-      std::uint64_t nonzero = 0;
-      for (std::size_t i = begin; i < begin + group_size; ++i) {
-        group += counts[i];
-        nonzero += counts[i] != 0 ? 1U : 0U;
-      }
-      const float share =
-          nonzero == 0 ? 0.0F : static_cast<float>(group) / static_cast<float>(nonzero);
-      for (std::size_t i = begin; i < begin + group_size; ++i) {
-        // The share of what lies beyond r joins the last count.
-        const std::uint64_t count = counts[i] + (i + 1 == r ? total - kept : 0);
-        if (count == 0) {
-          continue;  // P is zero, and so is the term
-        }
-        const float p = static_cast<float>(count) / static_cast<float>(total);
-        const float q = counts[i] == 0 ? 0.0F : share / static_cast<float>(kept);
-        const double log_p = detail::portable_log(static_cast<double>(p) + little);
-        const double log_q = detail::portable_log(static_cast<double>(q) + little);
-        sum = std::fma(static_cast<double>(p), (log_p - log_q) / log_of_ten, sum);
-      }
-    }
-    return sum;
-  }
-  static constexpr double log_of_ten = 0x1.26bb1bbb55516p+1;
-
-  kl_options options_;
-  detail::two_phase_histogram histogram_;
-};
-
-struct mse_options {
-  quant_scheme scheme = default_scheme;
-  std::size_t bins = 2048;
-  parity behaviour = parity::as_published;
-  friend bool operator==(const mse_options&, const mse_options&) = default;
-};
-
-/// "mse", in two phases: the first one finds the range, the second one counts x on min .. max, or
-/// |x| on 0 .. max |x| if symmetric, in `bins` bins, which are w wide. With L = qmax - qmin + 1
-/// levels, candidates are intervals of L * step bins from bin `start`:
-///
-///   start 0, step bins / L + 1 (the whole range)
-///   asymmetric  start = 0, 8, 16 ... while start * w + min <= 0, step = 1 .. bins / L
-///   symmetric   start = 0, step = 1 .. bins / L
-///
-/// as long as they end at most L bins behind the last. Bin i is taken to be off by, in bins,
-///
-///   i < start        start - i - 1/2
-///   i > end          i - end + 1/2
-///   else             l + 1/4 if l == r, else min(l, r) + 1/2
-///                    with l = (i - start) mod step, r = step - l - 1
-///
-/// and the first candidate with the least sum of count * error^2 / (number of values) wins. Its
-/// range is min + start * w .. min + end * w, or -end * w .. end * w; the scale is that of
-/// scale_rule::ppq. In double, the same bits as PPQ without its CUDA kernels.
-///
-/// Bug of PPQ: symmetric intervals give all L levels to one half of the grid, so that the error is
-/// that of half the true step. parity::fixed gives them L / 2 levels, where that is L above.
-///
-/// The two phases must see the same data, however split into batches; what lies outside of the
-/// range of the first phase is not counted in the second. Neither phase depends on batches.
-///
-/// Time: O(bins^2 * bins / L / 8) to finalize. Memory: O(bins).
-class mse_observer {
- public:
-  /// Throws invalid_argument for a grid without zero and something positive or beyond 17 bits, or
-  /// unless 0 < bins <= 2^16.
-  explicit mse_observer(mse_options options = {})
-      : options_(options), histogram_(options.bins, options.scheme.symmetric) {
-    require_options(options, error_kind::invalid_argument);
-  }
-
-  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 2; }
-  /// Throws invalid_argument if phases are out of order, or as range() does where phase 0 has seen
-  /// what has no range.
-  void begin_phase(std::size_t phase) { histogram_.begin_phase(phase, where); }
-  void observe(std::span<const float> x) { histogram_.observe(x, where); }
-
-  /// The range of the best candidate, rounded to floats. Throws invalid_argument before phase 1, or
-  /// if nothing, a NaN or an infinity was seen in either phase, or nothing in the range of phase 0.
-  [[nodiscard]] value_range range() const {
-    const auto [lower, upper] = ends();
-    return {static_cast<float>(lower), static_cast<float>(upper)};
-  }
-
-  /// scale_rule::ppq of the range before it is rounded to floats. `scheme` must be that of the
-  /// options; throws invalid_argument otherwise, where range() does, and if the scale overflows.
-  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
-    detail::require_scheme(scheme, options_.scheme, where);
-    const auto [lower, upper] = ends();
-    const quant_params p = reference::params_from_ends_ppq(lower, upper, scheme);
-    detail::require(std::isfinite(p.scale), error_kind::invalid_argument, where, ": the scale of ",
-                    lower, " .. ", upper, " overflows");
-    return p;
-  }
-
-  /// The scheme (i32 qmin, i32 qmax, u8 symmetric), u64 bins, u8 behaviour; the rest as
-  /// kl_observer.
-  void write(detail::byte_writer& out) const {
-    detail::put_scheme(out, options_.scheme);
-    out.put(static_cast<std::uint64_t>(options_.bins));
-    detail::put_choice(out, options_.behaviour);
-    histogram_.write(out);
-  }
-  /// Throws bad_file for what write() has not written.
-  void read(detail::byte_reader& in) {
-    mse_options options;
-    options.scheme = detail::get_scheme(in, where);
-    options.bins = in.get_size(largest_bins);
-    options.behaviour = detail::get_choice(in, parity::fixed, where);
-    require_options(options, error_kind::bad_file);
-    mse_observer next(options);
-    next.histogram_.read(in, where);
-    *this = std::move(next);
-  }
-
-  friend bool operator==(const mse_observer&, const mse_observer&) = default;
-
- private:
-  static constexpr const char* where = "ppq::mse_observer";
-  static constexpr std::size_t largest_bins = std::size_t{1} << 16;
-
-  static void require_options(const mse_options& options, error_kind kind) {
-    detail::require_levels(options.scheme, where, kind);
-    detail::require(options.bins > 0 && options.bins <= largest_bins, kind, where, ": ",
-                    options.bins, " bins, not 1..2^16");
-  }
-  static constexpr std::size_t start_interval = 8;
-
-  struct candidate {
-    std::size_t start;
-    std::size_t step;
-    std::size_t end;
-  };
-  struct bin {
-    std::size_t index;
-    double count;
-  };
-
-  [[nodiscard]] std::pair<double, double> ends() const {
-    histogram_.require_complete(where);
-    const candidate c = best_candidate();
-    const double width = histogram_.width();
-    const double first = histogram_.first();
-    const double upper = detail::rounded_product(static_cast<double>(c.end), width) + first;
-    return {options_.scheme.symmetric
-                ? -upper
-                : detail::rounded_product(static_cast<double>(c.start), width) + first,
-            upper};
-  }
-
-  [[nodiscard]] candidate best_candidate() const {
-    const std::vector<std::uint64_t>& counts = histogram_.counts();
-    std::vector<bin> bins;  // that are not empty
-    double total = 0.0;
-    for (std::size_t i = 0; i < counts.size(); ++i) {
-      if (counts[i] != 0) {
-        bins.push_back({i, static_cast<double>(counts[i])});
-        total += static_cast<double>(counts[i]);
-      }
-    }
-    detail::require(!bins.empty(), error_kind::invalid_argument, where,
-                    ": nothing of phase 1 lies in the range of phase 0");
-
-    const bool symmetric = options_.scheme.symmetric;
-    const auto all_levels =
-        static_cast<std::size_t>(options_.scheme.levels.qmax - options_.scheme.levels.qmin + 1);
-    const bool halve = symmetric && options_.behaviour == parity::fixed;
-    const std::size_t levels = halve ? all_levels / 2 : all_levels;
-    const std::size_t steps = counts.size() / levels;
-    const double width = histogram_.width();
-    const double first = histogram_.first();
-
-    candidate best{0, steps + 1, levels * (steps + 1)};
-    double least = loss(bins, total, best);
-    for (std::size_t start = 0; start < (symmetric ? 1 : counts.size()); start += start_interval) {
-      if (!symmetric && detail::rounded_product(static_cast<double>(start), width) + first > 0.0) {
-        break;
-      }
-      for (std::size_t step = 1; step <= steps; ++step) {
-        const candidate c{start, step, start + levels * step};
-        if (c.end > counts.size() + levels) {
-          break;
-        }
-        const double value = loss(bins, total, c);
-        if (value < least) {
-          least = value;
-          best = c;
-        }
-      }
-    }
-    return best;
-  }
-
-  [[nodiscard]] static double loss(const std::vector<bin>& bins, double total,
-                                   candidate c) noexcept {
-    double sum = 0.0;
-    for (const bin& b : bins) {
-      double error = 0.0;
-      if (b.index < c.start) {
-        error = static_cast<double>(c.start - b.index - 1) + 0.5;
-      } else if (b.index > c.end) {
-        error = static_cast<double>(b.index - c.end) + 0.5;
-      } else {
-        const std::size_t left = (b.index - c.start) % c.step;
-        const std::size_t right = c.step - left - 1;
-        error = left == right ? static_cast<double>(left) + 0.25
-                              : static_cast<double>(std::min(left, right)) + 0.5;
-      }
-      sum += b.count * error * error / total;
-    }
-    return sum;
-  }
-
-  mse_options options_;
-  detail::two_phase_histogram histogram_;
-};
+DETENT_NAMESPACE_BEGIN
+namespace ppq {
 
 struct isotone_options {
   quant_scheme scheme = default_scheme;
@@ -23069,6 +24295,799 @@ class isotone_observer {
 
 }  // namespace ppq
 DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_PPQ_ISOTONE_HPP
+// ---- detent/observers/ppq/kl.hpp ----
+// PPQ's observer of the Kullback-Leibler divergence.
+// See observers/ppq.hpp for what all of them have in common.
+#ifndef DETENT_OBSERVERS_PPQ_KL_HPP
+#define DETENT_OBSERVERS_PPQ_KL_HPP
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+// ---- detent/observers/ppq/two_phase_histogram.hpp ----
+// The histogram of PPQ's observers that look at the data twice.
+#ifndef DETENT_OBSERVERS_PPQ_TWO_PHASE_HISTOGRAM_HPP
+#define DETENT_OBSERVERS_PPQ_TWO_PHASE_HISTOGRAM_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+// ---- detent/observers/pytorch.hpp ----
+// What PyTorch computes for float tensors on a CPU, operation by operation: PPQ's observers and
+// PyTorch's own get the last bits of their ranges from it. Checked with PyTorch 1.13.
+#ifndef DETENT_OBSERVERS_PYTORCH_HPP
+#define DETENT_OBSERVERS_PYTORCH_HPP
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail::pytorch {
+
+/// Adds up x[0], x[stride], ... : runs of 2^power values, whose sums are added up in runs of as
+/// many, and so on for four levels.
+[[nodiscard]] inline float cascade_sum(const float* x, std::size_t n, std::size_t stride) {
+  constexpr std::size_t levels = 4;
+  const auto log2_ceiling = static_cast<std::size_t>(std::bit_width(n > 1 ? n - 1 : 0));
+  const std::size_t power = std::max<std::size_t>(4, log2_ceiling / levels);
+  const std::size_t run = std::size_t{1} << power;
+  float sums[levels] = {};
+  std::size_t i = 0;
+  while (i + run <= n) {
+    for (const std::size_t end = i + run; i < end; ++i) {
+      sums[0] += x[i * stride];
+    }
+    for (std::size_t level = 1; level < levels; ++level) {
+      sums[level] += sums[level - 1];
+      sums[level - 1] = 0.0F;
+      if ((i >> (level * power) & (run - 1)) != 0) {
+        break;
+      }
+    }
+  }
+  for (; i < n; ++i) {
+    sums[0] += x[i * stride];
+  }
+  return ((sums[0] + sums[1]) + sums[2]) + sums[3];
+}
+
+/// torch.mean over the rows of a narrow matrix, one column: four interleaved cascades.
+[[nodiscard]] inline float column_mean(std::span<const float> column) {
+  constexpr std::size_t interleaved = 4;
+  const std::size_t rows = column.size() / interleaved;
+  float sums[interleaved];
+  for (std::size_t k = 0; k < interleaved; ++k) {
+    sums[k] = cascade_sum(column.data() + k, rows, interleaved);
+  }
+  for (std::size_t i = rows * interleaved; i < column.size(); ++i) {
+    sums[0] += column[i];
+  }
+  return (((sums[0] + sums[1]) + sums[2]) + sums[3]) / static_cast<float>(column.size());
+}
+
+/// torch.linspace(first, last, steps): counted from the nearer end. Vectorized code of PyTorch may
+/// differ from this in the last bit, depending on the processor.
+[[nodiscard]] inline std::vector<float> linspace(float first, float last, std::size_t steps) {
+  const float step = (last - first) / static_cast<float>(steps - 1);
+  std::vector<float> values(steps);
+  for (std::size_t i = 0; i < steps; ++i) {
+    values[i] = i < steps / 2 ? first + rounded_product(step, static_cast<float>(i))
+                              : last - rounded_product(step, static_cast<float>(steps - 1 - i));
+  }
+  return values;
+}
+
+/// torch.histc: adds the number of values in each of `counts.size()` bins on first .. last; what
+/// lies outside is left out. An empty range is that of the values, which is widened by 1 on either
+/// side if it is empty as well.
+template <class Count>
+void add_histogram(std::span<const float> x, float first, float last, std::span<Count> counts) {
+  if (first == last && !x.empty()) {
+    first = *std::min_element(x.begin(), x.end());
+    last = *std::max_element(x.begin(), x.end());
+    if (first == last) {
+      first -= 1.0F;
+      last += 1.0F;
+    }
+  }
+  const auto bins = static_cast<float>(counts.size());
+  const float length = last - first;
+  for (const float value : x) {
+    if (!(value >= first && value <= last)) {
+      continue;
+    }
+    const auto bin = static_cast<std::size_t>((value - first) / length * bins);
+    counts[std::min(bin, counts.size() - 1)] += Count{1};
+  }
+}
+
+inline void require_length(float first, float last, const char* where) {
+  require(std::isfinite(last - first), error_kind::invalid_argument, where, ": the range ", first,
+          " .. ", last, " is too long for a float");
+}
+
+}  // namespace detail::pytorch
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_PYTORCH_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace ppq::detail {
+
+using namespace detent::detail;
+
+/// The histogram of the observers of two phases, that of the range and that of the counts:
+///
+///   symmetric   |x| on 0 .. max |x|
+///   asymmetric  x on min x .. max x
+class two_phase_histogram {
+ public:
+  two_phase_histogram(std::size_t bins, bool symmetric) : symmetric_(symmetric), counts_(bins) {}
+
+  void begin_phase(std::size_t phase, const char* where) {
+    require_next_phase(phase, phase_, 2, seen_[phase_].count() > 0, where);
+    if (phase == 1) {
+      const value_range r = seen_[0].range(where);
+      pytorch::require_length(r.lower, r.upper, where);
+      phase_ = 1;
+    }
+  }
+
+  void observe(std::span<const float> x, const char* where) {
+    const detent::min_max_observer batch = observe_batch(seen_[phase_], x, where);
+    if (phase_ == 0 || !batch.is_finite()) {
+      return;
+    }
+    if (!symmetric_) {
+      pytorch::add_histogram<std::uint64_t>(x, first(), static_cast<float>(seen_[0].range().upper),
+                                            counts_);
+      return;
+    }
+    std::vector<float> magnitudes(x.size());
+    std::transform(x.begin(), x.end(), magnitudes.begin(), [](float v) { return std::fabs(v); });
+    const double last = rounded_product(width(), static_cast<double>(counts_.size()));
+    pytorch::add_histogram<std::uint64_t>(magnitudes, 0.0F, static_cast<float>(last), counts_);
+  }
+
+  /// Throws invalid_argument unless both phases have seen something, and nothing but finite values.
+  void require_complete(const char* where) const {
+    static_cast<void>(seen_[0].range(where));
+    require(phase_ == 1, error_kind::invalid_argument, where,
+            ": phase 1 has not begun; the data must be observed once more");
+    static_cast<void>(seen_[1].range(where));
+  }
+
+  /// Where the first bin begins.
+  [[nodiscard]] float first() const { return symmetric_ ? 0.0F : seen_[0].range().lower; }
+  /// The width of a bin.
+  [[nodiscard]] double width() const {
+    const value_range r = seen_[0].range();
+    const double length =
+        symmetric_ ? static_cast<double>(std::max(std::fabs(r.lower), std::fabs(r.upper)))
+                   : static_cast<double>(r.upper) - static_cast<double>(r.lower);
+    return length / static_cast<double>(counts_.size());
+  }
+  [[nodiscard]] const std::vector<std::uint64_t>& counts() const noexcept { return counts_; }
+
+  /// u8 phase; the range seen in phase 0; in phase 1 that of phase 1 and the list of u64 counts.
+  void write(byte_writer& out) const {
+    put_choice(out, phase_);
+    seen_[0].write(out);
+    if (phase_ == 1) {
+      seen_[1].write(out);
+      put_list(out, counts_);
+    }
+  }
+  /// Into one that has seen nothing.
+  void read(byte_reader& in, const char* where) {
+    phase_ = get_choice(in, std::size_t{1}, where);
+    seen_[0].read(in);
+    if (phase_ == 0) {
+      return;
+    }
+    require_state(
+        seen_[0].is_finite() && std::isfinite(seen_[0].range().upper - seen_[0].range().lower),
+        where, "a second phase without a range");
+    seen_[1].read(in);
+    const std::size_t bins = counts_.size();
+    counts_ = get_list<std::uint64_t>(in, bins);
+    require_state(counts_.size() == bins, where, "the number of bins");
+    require_state(are_within(counts_, seen_[1].count()), where, "more was counted than was seen");
+  }
+
+  friend bool operator==(const two_phase_histogram&, const two_phase_histogram&) = default;
+
+ private:
+  bool symmetric_;
+  std::size_t phase_ = 0;
+  detent::min_max_observer seen_[2];
+  std::vector<std::uint64_t> counts_;
+};
+
+}  // namespace ppq::detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_PPQ_TWO_PHASE_HISTOGRAM_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace ppq {
+
+struct kl_options {
+  quant_scheme scheme = default_scheme;  // must be symmetric
+  std::size_t bins = 4096;
+  bool power_of_two = false;  // PPQ's POWER_OF_2 policy
+  friend bool operator==(const kl_options&, const kl_options&) = default;
+};
+
+/// "kl", symmetric, in two phases: the first one finds max |x|, the second one counts |x| in `bins`
+/// bins on 0 .. max |x|, which are w wide. With B = 2^(bits - 1), bits being what the grid's
+/// integers need, and after the first trunc(0.002 * bins) counts were set to 0 and the next one to
+/// 1, candidates are r = B, 2 B, ... bins. Of each:
+///
+///   P  the first r counts, with all others added to the last one
+///   Q  the first r counts in B groups of r / B: the sum of the group divided by how many of its
+///      counts are not zero, wherever they are not
+///
+/// both divided by their sums in float. The candidate with the least sum of P * (log10(P + 1e-30) -
+/// log10(Q + 1e-30)), in double, wins, the first one of several.
+///
+///   scale = max(r * w / B, 1e-8), projected to a power of two (half_up) if asked
+///
+/// (PPQ divides by 128, not by 127.) The scale is that of PPQ to the bit wherever r is. Logarithms
+/// are within two units in the last place and sums over 2^24 are exact, which PyTorch's are not:
+/// where candidates differ in their last bits, PPQ may choose otherwise. Candidates that consist of
+/// cleared counts, as there are below 5 bits, are passed over; PPQ divides zeros by zero there, and
+/// what it chooses is up to chance.
+///
+/// The two phases must see the same data, however split into batches; what lies outside of the
+/// range of the first phase is not counted in the second. Neither phase depends on batches.
+///
+/// Time: O(bins^2 / B) to finalize. Memory: O(bins).
+class kl_observer {
+ public:
+  /// Throws unsupported for an asymmetric scheme, invalid_argument for a grid without zero and
+  /// something positive or beyond 17 bits, or unless bins is a multiple of B up to 2^22.
+  explicit kl_observer(kl_options options = {})
+      : options_(options), histogram_(options.bins, options.scheme.symmetric) {
+    detail::require(options.scheme.symmetric, error_kind::unsupported, where,
+                    ": PPQ has none that is asymmetric");
+    require_options(options, error_kind::invalid_argument);
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 2; }
+  /// Throws invalid_argument if phases are out of order, or as range() does where phase 0 has seen
+  /// what has no range.
+  void begin_phase(std::size_t phase) { histogram_.begin_phase(phase, where); }
+  void observe(std::span<const float> x) { histogram_.observe(x, where); }
+
+  /// -r * w .. r * w, the range that the scale stands for. Throws invalid_argument before phase 1,
+  /// or if nothing, a NaN or an infinity was seen in either phase.
+  [[nodiscard]] value_range range() const {
+    const auto end = static_cast<float>(end_of_range());
+    return {-end, end};
+  }
+
+  /// The scale is made without a range. `scheme` must be that of the options; throws
+  /// invalid_argument otherwise, where range() does, and if the scale overflows.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    constexpr double smallest_scale = 1e-8;
+    detail::require_scheme(scheme, options_.scheme, where);
+    const double scale =
+        std::max(end_of_range() / static_cast<double>(half_levels()), smallest_scale);
+    const quant_params p{
+        static_cast<float>(options_.power_of_two ? reference::project_to_power_of_two(
+                                                       scale, power_of_two_rounding::half_up)
+                                                 : scale),
+        0};
+    detail::require(std::isfinite(p.scale), error_kind::invalid_argument, where, ": the scale ",
+                    scale, " overflows");
+    return p;
+  }
+
+  /// The scheme (i32 qmin, i32 qmax, u8 symmetric), u64 bins, u8 power_of_two; u8 phase; the range
+  /// seen in phase 0; in phase 1 that of phase 1 and the list of u64 counts.
+  void write(detail::byte_writer& out) const {
+    detail::put_scheme(out, options_.scheme);
+    out.put(static_cast<std::uint64_t>(options_.bins));
+    detail::put_choice(out, options_.power_of_two);
+    histogram_.write(out);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    kl_options options;
+    options.scheme = detail::get_scheme(in, where);
+    options.bins = in.get_size(largest_bins);
+    options.power_of_two = detail::get_choice(in, true, where);
+    detail::require_state(options.scheme.symmetric, where, "an asymmetric scheme");
+    require_options(options, error_kind::bad_file);
+    kl_observer next(options);
+    next.histogram_.read(in, where);
+    *this = std::move(next);
+  }
+
+  friend bool operator==(const kl_observer&, const kl_observer&) = default;
+
+ private:
+  static constexpr const char* where = "ppq::kl_observer";
+  static constexpr std::size_t largest_bins = std::size_t{1} << 22;
+
+  static void require_options(const kl_options& options, error_kind kind) {
+    detail::require_levels(options.scheme, where, kind);
+    const std::size_t multiple = half_levels(options.scheme.levels);
+    detail::require(
+        options.bins > 0 && options.bins <= largest_bins && options.bins % multiple == 0, kind,
+        where, ": ", options.bins, " bins are not a multiple of ", multiple, " up to 2^22");
+  }
+
+  [[nodiscard]] static std::size_t half_levels(grid levels) noexcept {
+    const auto steps = static_cast<std::uint32_t>(levels.qmax - levels.qmin);
+    return std::bit_ceil(std::size_t{steps} + 1) / 2;
+  }
+  [[nodiscard]] std::size_t half_levels() const noexcept {
+    return half_levels(options_.scheme.levels);
+  }
+
+  [[nodiscard]] double end_of_range() const {
+    histogram_.require_complete(where);
+    return detail::rounded_product(static_cast<double>(best_candidate()), histogram_.width());
+  }
+
+  [[nodiscard]] std::size_t best_candidate() const {
+    std::vector<std::uint64_t> counts = histogram_.counts();
+    const auto cleared = static_cast<std::size_t>(static_cast<double>(counts.size()) * 0.002);
+    std::fill_n(counts.begin(), cleared, 0);
+    counts[cleared] = 1;
+    std::size_t best = 0;
+    double least = 0.0;
+    for (std::size_t r = half_levels(); r <= counts.size(); r += half_levels()) {
+      if (r <= cleared) {
+        continue;
+      }
+      const double divergence = divergence_of(counts, r);
+      if (best == 0 || divergence < least) {
+        best = r;
+        least = divergence;
+      }
+    }
+    return best;
+  }
+
+  [[nodiscard]] double divergence_of(const std::vector<std::uint64_t>& counts,
+                                     std::size_t r) const {
+    constexpr double little = 1e-30;
+    std::uint64_t kept = 0;
+    for (std::size_t i = 0; i < r; ++i) {
+      kept += counts[i];
+    }
+    std::uint64_t total = kept;
+    for (std::size_t i = r; i < counts.size(); ++i) {
+      total += counts[i];
+    }
+    const std::size_t group_size = r / half_levels();
+    double sum = 0.0;
+    for (std::size_t begin = 0; begin < r; begin += group_size) {
+      std::uint64_t group = 0;
+      std::uint64_t nonzero = 0;
+      for (std::size_t i = begin; i < begin + group_size; ++i) {
+        group += counts[i];
+        nonzero += counts[i] != 0 ? 1U : 0U;
+      }
+      const float share =
+          nonzero == 0 ? 0.0F : static_cast<float>(group) / static_cast<float>(nonzero);
+      for (std::size_t i = begin; i < begin + group_size; ++i) {
+        // The share of what lies beyond r joins the last count.
+        const std::uint64_t count = counts[i] + (i + 1 == r ? total - kept : 0);
+        if (count == 0) {
+          continue;  // P is zero, and so is the term
+        }
+        const float p = static_cast<float>(count) / static_cast<float>(total);
+        const float q = counts[i] == 0 ? 0.0F : share / static_cast<float>(kept);
+        const double log_p = detail::portable_log(static_cast<double>(p) + little);
+        const double log_q = detail::portable_log(static_cast<double>(q) + little);
+        sum = std::fma(static_cast<double>(p), (log_p - log_q) / log_of_ten, sum);
+      }
+    }
+    return sum;
+  }
+  static constexpr double log_of_ten = 0x1.26bb1bbb55516p+1;
+
+  kl_options options_;
+  detail::two_phase_histogram histogram_;
+};
+
+}  // namespace ppq
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_PPQ_KL_HPP
+// ---- detent/observers/ppq/min_max.hpp ----
+// PPQ's observer of the range.
+// See observers/ppq.hpp for what all of them have in common.
+#ifndef DETENT_OBSERVERS_PPQ_MIN_MAX_HPP
+#define DETENT_OBSERVERS_PPQ_MIN_MAX_HPP
+
+#include <cstddef>
+#include <span>
+
+DETENT_NAMESPACE_BEGIN
+namespace ppq {
+
+/// "minmax": the range of everything seen. It has no options.
+class min_max_observer {
+ public:
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
+  }
+  void observe(std::span<const float> x) {
+    static_cast<void>(detail::observe_batch(seen_, x, where));
+  }
+  /// As if everything that `other` has seen had been seen here.
+  void merge(const min_max_observer& other) noexcept { seen_.merge(other.seen_); }
+  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const { return seen_.range(where); }
+  /// scale_rule::ppq of the range; throws what params_from_range throws besides.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme, scale_rule::ppq);
+  }
+  /// The range seen.
+  void write(detail::byte_writer& out) const { seen_.write(out); }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) { seen_.read(in); }
+
+  friend bool operator==(const min_max_observer&, const min_max_observer&) = default;
+
+ private:
+  static constexpr const char* where = "ppq::min_max_observer";
+
+  detent::min_max_observer seen_;
+};
+
+}  // namespace ppq
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_PPQ_MIN_MAX_HPP
+// ---- detent/observers/ppq/mse.hpp ----
+// PPQ's observer of the squared error.
+// See observers/ppq.hpp for what all of them have in common.
+#ifndef DETENT_OBSERVERS_PPQ_MSE_HPP
+#define DETENT_OBSERVERS_PPQ_MSE_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+namespace ppq {
+
+struct mse_options {
+  quant_scheme scheme = default_scheme;
+  std::size_t bins = 2048;
+  parity behaviour = parity::as_published;
+  friend bool operator==(const mse_options&, const mse_options&) = default;
+};
+
+/// "mse", in two phases: the first one finds the range, the second one counts x on min .. max, or
+/// |x| on 0 .. max |x| if symmetric, in `bins` bins, which are w wide. With L = qmax - qmin + 1
+/// levels, candidates are intervals of L * step bins from bin `start`:
+///
+///   start 0, step bins / L + 1 (the whole range)
+///   asymmetric  start = 0, 8, 16 ... while start * w + min <= 0, step = 1 .. bins / L
+///   symmetric   start = 0, step = 1 .. bins / L
+///
+/// as long as they end at most L bins behind the last. Bin i is taken to be off by, in bins,
+///
+///   i < start        start - i - 1/2
+///   i > end          i - end + 1/2
+///   else             l + 1/4 if l == r, else min(l, r) + 1/2
+///                    with l = (i - start) mod step, r = step - l - 1
+///
+/// and the first candidate with the least sum of count * error^2 / (number of values) wins. Its
+/// range is min + start * w .. min + end * w, or -end * w .. end * w; the scale is that of
+/// scale_rule::ppq. In double, the same bits as PPQ without its CUDA kernels.
+///
+/// Bug of PPQ: symmetric intervals give all L levels to one half of the grid, so that the error is
+/// that of half the true step. parity::fixed gives them L / 2 levels, where that is L above.
+///
+/// The two phases must see the same data, however split into batches; what lies outside of the
+/// range of the first phase is not counted in the second. Neither phase depends on batches.
+///
+/// Time: O(bins^2 * bins / L / 8) to finalize. Memory: O(bins).
+class mse_observer {
+ public:
+  /// Throws invalid_argument for a grid without zero and something positive or beyond 17 bits, or
+  /// unless 0 < bins <= 2^16.
+  explicit mse_observer(mse_options options = {})
+      : options_(options), histogram_(options.bins, options.scheme.symmetric) {
+    require_options(options, error_kind::invalid_argument);
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 2; }
+  /// Throws invalid_argument if phases are out of order, or as range() does where phase 0 has seen
+  /// what has no range.
+  void begin_phase(std::size_t phase) { histogram_.begin_phase(phase, where); }
+  void observe(std::span<const float> x) { histogram_.observe(x, where); }
+
+  /// The range of the best candidate, rounded to floats. Throws invalid_argument before phase 1, or
+  /// if nothing, a NaN or an infinity was seen in either phase, or nothing in the range of phase 0.
+  [[nodiscard]] value_range range() const {
+    const auto [lower, upper] = ends();
+    return {static_cast<float>(lower), static_cast<float>(upper)};
+  }
+
+  /// scale_rule::ppq of the range before it is rounded to floats. `scheme` must be that of the
+  /// options; throws invalid_argument otherwise, where range() does, and if the scale overflows.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    detail::require_scheme(scheme, options_.scheme, where);
+    const auto [lower, upper] = ends();
+    const quant_params p = reference::params_from_ends_ppq(lower, upper, scheme);
+    detail::require(std::isfinite(p.scale), error_kind::invalid_argument, where, ": the scale of ",
+                    lower, " .. ", upper, " overflows");
+    return p;
+  }
+
+  /// The scheme (i32 qmin, i32 qmax, u8 symmetric), u64 bins, u8 behaviour; the rest as
+  /// kl_observer.
+  void write(detail::byte_writer& out) const {
+    detail::put_scheme(out, options_.scheme);
+    out.put(static_cast<std::uint64_t>(options_.bins));
+    detail::put_choice(out, options_.behaviour);
+    histogram_.write(out);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    mse_options options;
+    options.scheme = detail::get_scheme(in, where);
+    options.bins = in.get_size(largest_bins);
+    options.behaviour = detail::get_choice(in, parity::fixed, where);
+    require_options(options, error_kind::bad_file);
+    mse_observer next(options);
+    next.histogram_.read(in, where);
+    *this = std::move(next);
+  }
+
+  friend bool operator==(const mse_observer&, const mse_observer&) = default;
+
+ private:
+  static constexpr const char* where = "ppq::mse_observer";
+  static constexpr std::size_t largest_bins = std::size_t{1} << 16;
+
+  static void require_options(const mse_options& options, error_kind kind) {
+    detail::require_levels(options.scheme, where, kind);
+    detail::require(options.bins > 0 && options.bins <= largest_bins, kind, where, ": ",
+                    options.bins, " bins, not 1..2^16");
+  }
+  static constexpr std::size_t start_interval = 8;
+
+  struct candidate {
+    std::size_t start;
+    std::size_t step;
+    std::size_t end;
+  };
+  struct bin {
+    std::size_t index;
+    double count;
+  };
+
+  [[nodiscard]] std::pair<double, double> ends() const {
+    histogram_.require_complete(where);
+    const candidate c = best_candidate();
+    const double width = histogram_.width();
+    const double first = histogram_.first();
+    const double upper = detail::rounded_product(static_cast<double>(c.end), width) + first;
+    return {options_.scheme.symmetric
+                ? -upper
+                : detail::rounded_product(static_cast<double>(c.start), width) + first,
+            upper};
+  }
+
+  [[nodiscard]] candidate best_candidate() const {
+    const std::vector<std::uint64_t>& counts = histogram_.counts();
+    std::vector<bin> bins;  // that are not empty
+    double total = 0.0;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      if (counts[i] != 0) {
+        bins.push_back({i, static_cast<double>(counts[i])});
+        total += static_cast<double>(counts[i]);
+      }
+    }
+    detail::require(!bins.empty(), error_kind::invalid_argument, where,
+                    ": nothing of phase 1 lies in the range of phase 0");
+
+    const bool symmetric = options_.scheme.symmetric;
+    const auto all_levels =
+        static_cast<std::size_t>(options_.scheme.levels.qmax - options_.scheme.levels.qmin + 1);
+    const bool halve = symmetric && options_.behaviour == parity::fixed;
+    const std::size_t levels = halve ? all_levels / 2 : all_levels;
+    const std::size_t steps = counts.size() / levels;
+    const double width = histogram_.width();
+    const double first = histogram_.first();
+
+    candidate best{0, steps + 1, levels * (steps + 1)};
+    double least = loss(bins, total, best);
+    for (std::size_t start = 0; start < (symmetric ? 1 : counts.size()); start += start_interval) {
+      if (!symmetric && detail::rounded_product(static_cast<double>(start), width) + first > 0.0) {
+        break;
+      }
+      for (std::size_t step = 1; step <= steps; ++step) {
+        const candidate c{start, step, start + levels * step};
+        if (c.end > counts.size() + levels) {
+          break;
+        }
+        const double value = loss(bins, total, c);
+        if (value < least) {
+          least = value;
+          best = c;
+        }
+      }
+    }
+    return best;
+  }
+
+  [[nodiscard]] static double loss(const std::vector<bin>& bins, double total,
+                                   candidate c) noexcept {
+    double sum = 0.0;
+    for (const bin& b : bins) {
+      double error = 0.0;
+      if (b.index < c.start) {
+        error = static_cast<double>(c.start - b.index - 1) + 0.5;
+      } else if (b.index > c.end) {
+        error = static_cast<double>(b.index - c.end) + 0.5;
+      } else {
+        const std::size_t left = (b.index - c.start) % c.step;
+        const std::size_t right = c.step - left - 1;
+        error = left == right ? static_cast<double>(left) + 0.25
+                              : static_cast<double>(std::min(left, right)) + 0.5;
+      }
+      sum += b.count * error * error / total;
+    }
+    return sum;
+  }
+
+  mse_options options_;
+  detail::two_phase_histogram histogram_;
+};
+
+}  // namespace ppq
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_PPQ_MSE_HPP
+// ---- detent/observers/ppq/percentile.hpp ----
+// PPQ's observer of percentiles.
+// See observers/ppq.hpp for what all of them have in common.
+#ifndef DETENT_OBSERVERS_PPQ_PERCENTILE_HPP
+#define DETENT_OBSERVERS_PPQ_PERCENTILE_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+namespace ppq {
+
+struct percentile_options {
+  double percentile = 0.9999;
+  friend bool operator==(const percentile_options&, const percentile_options&) = default;
+};
+
+/// "percentile". Of each batch of n values in ascending order, x[1] .. x[n]:
+///
+///   lower  x[trunc(n * (1 - percentile)) + 1]
+///   upper  x[min(trunc(n * percentile) + 1, n)]
+///
+/// with ranks in double; the range is the mean of all lower ones and the mean of all upper ones. In
+/// float, added up as PyTorch 1.13 does on a CPU. It depends on how values are split into batches,
+/// and in the last bits on their order; hence there is no merge(). (PPQ's CUDA kernel rounds the
+/// ranks otherwise.)
+///
+/// Memory: two floats a batch.
+class percentile_observer {
+ public:
+  /// Throws invalid_argument unless 0 <= percentile <= 1.
+  explicit percentile_observer(percentile_options options = {}) : options_(options) {
+    require_options(options, error_kind::invalid_argument);
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
+  }
+
+  void observe(std::span<const float> x) {
+    const detent::min_max_observer batch = detail::observe_batch(seen_, x, where);
+    if (!batch.is_finite()) {
+      return;
+    }
+    std::vector<float> values(x.begin(), x.end());
+    const std::size_t last = x.size() - 1;
+    const auto n = static_cast<double>(x.size());
+    const auto low = static_cast<std::size_t>(n * (1.0 - options_.percentile));
+    const auto high = static_cast<std::size_t>(n * options_.percentile);
+    lower_.push_back(value_of_rank(values, std::min(low, last)));
+    upper_.push_back(value_of_rank(values, std::min(high, last)));
+  }
+
+  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    static_cast<void>(seen_.range(where));
+    return {detail::pytorch::column_mean(lower_), detail::pytorch::column_mean(upper_)};
+  }
+
+  /// scale_rule::ppq of the range; throws what params_from_range throws besides.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme, scale_rule::ppq);
+  }
+
+  /// f64 percentile; the range seen; lists of f32 lower and upper ends of the batches.
+  void write(detail::byte_writer& out) const {
+    out.put(options_.percentile);
+    seen_.write(out);
+    detail::put_list(out, lower_);
+    detail::put_list(out, upper_);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    percentile_options options;
+    options.percentile = in.get<double>();
+    require_options(options, error_kind::bad_file);
+    percentile_observer next(options);
+    next.seen_.read(in);
+    next.lower_ = detail::get_finite_list<float>(in, next.seen_.count(), where);
+    next.upper_ = detail::get_finite_list<float>(in, next.seen_.count(), where);
+    detail::require_state(next.lower_.size() == next.upper_.size() &&
+                              (!next.lower_.empty() || !next.seen_.is_finite()),
+                          where, "the number of batches");
+    *this = std::move(next);
+  }
+
+  friend bool operator==(const percentile_observer&, const percentile_observer&) = default;
+
+ private:
+  static constexpr const char* where = "ppq::percentile_observer";
+
+  static void require_options(const percentile_options& options, error_kind kind) {
+    detail::require(options.percentile >= 0.0 && options.percentile <= 1.0, kind, where,
+                    ": percentile ", options.percentile, " is not in 0..1");
+  }
+
+  [[nodiscard]] static float value_of_rank(std::vector<float>& values, std::size_t rank) {
+    const auto at = values.begin() + static_cast<std::ptrdiff_t>(rank);
+    std::nth_element(values.begin(), at, values.end());
+    return *at + 0.0F;  // -0 and 0 have no order among them
+  }
+
+  percentile_options options_;
+  detent::min_max_observer seen_;
+  std::vector<float> lower_;
+  std::vector<float> upper_;
+};
+
+}  // namespace ppq
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_PPQ_PERCENTILE_HPP
 
 #endif  // DETENT_OBSERVERS_PPQ_HPP
 // ---- detent/observers/registry.hpp ----
@@ -24375,6 +26394,115 @@ DETENT_NAMESPACE_END
 #include <cstdint>
 #include <vector>
 
+// ---- detent/solvers/adam.hpp ----
+// Adam: gradient descent in which each parameter has a step size of its own.
+#ifndef DETENT_SOLVERS_ADAM_HPP
+#define DETENT_SOLVERS_ADAM_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+
+struct adam_options {
+  double learning_rate = 1e-3;
+  double momentum = 0.9;           // of the mean of gradients
+  double square_momentum = 0.999;  // of the mean of their squares
+  double epsilon = 1e-8;           // what keeps the step finite where there are no gradients
+};
+
+namespace detail {
+
+/// What Adam remembers of one parameter.
+struct adam_moments {
+  double mean = 0.0;
+  double square = 0.0;
+};
+
+/// What makes up for moments that begin at zero: 1 - momentum^t and 1 - square_momentum^t at step
+/// t.
+struct adam_corrections {
+  double mean = 1.0;
+  double square = 1.0;
+};
+
+/// The corrections of one step after the other, from t = 1.
+class adam_clock {
+ public:
+  adam_corrections next(const adam_options& o) noexcept {
+    mean_power_ = rounded_product(mean_power_, o.momentum);
+    square_power_ = rounded_product(square_power_, o.square_momentum);
+    return {1.0 - mean_power_, 1.0 - square_power_};
+  }
+
+ private:
+  double mean_power_ = 1.0;
+  double square_power_ = 1.0;
+};
+
+/// What is to be taken from the parameter.
+[[nodiscard]] inline double adam_step(adam_moments& m, double slope, const adam_corrections& c,
+                                      const adam_options& o) noexcept {
+  m.mean = rounded_product(o.momentum, m.mean) + rounded_product(1.0 - o.momentum, slope);
+  m.square = rounded_product(o.square_momentum, m.square) +
+             rounded_product(1.0 - o.square_momentum, rounded_product(slope, slope));
+  const double step = (m.mean / c.mean) / (std::sqrt(m.square / c.square) + o.epsilon);
+  return rounded_product(o.learning_rate, step);
+}
+
+inline void require_learning_rate(double rate, const char* where) {
+  require(std::isfinite(rate) && rate > 0.0, error_kind::invalid_argument, where,
+          ": a learning rate of ", rate);
+}
+
+}  // namespace detail
+
+/// Some parameters that are learned together:
+///
+///   m = momentum m + (1 - momentum) g,  v = square_momentum v + (1 - square_momentum) g^2
+///   x -= learning_rate * (m / (1 - momentum^t)) / (sqrt(v / (1 - square_momentum^t)) + epsilon)
+///
+/// In double; the same bits everywhere. Source: Kingma, Ba, Adam (2015).
+class adam {
+ public:
+  /// Throws invalid_argument unless the learning rate is positive and finite, the momenta are in
+  /// [0, 1), and epsilon is positive and finite.
+  explicit adam(std::size_t count, const adam_options& options = {})
+      : options_(options), moments_(count) {
+    constexpr const char* where = "adam";
+    detail::require_learning_rate(options.learning_rate, where);
+    for (const double momentum : {options.momentum, options.square_momentum}) {
+      detail::require(momentum >= 0.0 && momentum < 1.0, error_kind::invalid_argument, where,
+                      ": a momentum of ", momentum, " is not in [0, 1)");
+    }
+    detail::require(std::isfinite(options.epsilon) && options.epsilon > 0.0,
+                    error_kind::invalid_argument, where, ": an epsilon of ", options.epsilon);
+  }
+
+  /// `pace` times the learning rate is that of this step. Throws shape_mismatch unless there are as
+  /// many of each as parameters.
+  void step(std::span<double> x, std::span<const double> gradient, double pace = 1.0) {
+    detail::require(x.size() == moments_.size() && gradient.size() == moments_.size(),
+                    error_kind::shape_mismatch, "adam: ", x.size(), " parameters and ",
+                    gradient.size(), " gradients, not ", moments_.size());
+    const detail::adam_corrections c = clock_.next(options_);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      x[i] -=
+          detail::rounded_product(pace, detail::adam_step(moments_[i], gradient[i], c, options_));
+    }
+  }
+
+ private:
+  adam_options options_;
+  detail::adam_clock clock_;
+  std::vector<detail::adam_moments> moments_;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_ADAM_HPP
 // ---- detent/solvers/gram.hpp ----
 // The Gram matrix G = X^T X of a layer's inputs: what weights w and their quantized values v cost
 // at its output is sum |X (w - v)|^2 = (w - v)^T G (w - v), however many samples X has.
@@ -24904,6 +27032,119 @@ class gram_observer {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_SOLVERS_GRAM_HPP
+// ---- detent/solvers/learned_rounding.hpp ----
+// The formulas of learned rounding (AdaRound), for one weight: how far it is rounded up, and what
+// drives that to 0 or 1.
+//
+//   h(u) = clamp(1.2 / (1 + exp(-u)) - 0.1, 0, 1)      0: down, 1: up
+//   regularizer  1 - |2h - 1|^beta, beta falls after a warm-up
+//
+// Source: Nagel et al., Up or Down? Adaptive Rounding (2020).
+#ifndef DETENT_SOLVERS_LEARNED_ROUNDING_HPP
+#define DETENT_SOLVERS_LEARNED_ROUNDING_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+inline constexpr double rounding_zeta = 1.1;
+inline constexpr double rounding_gamma = -0.1;
+inline constexpr double rounding_stretch = rounding_zeta - rounding_gamma;
+
+/// h, and the sigmoid that it comes from.
+struct rectified_sigmoid {
+  double sigmoid = 0.5;
+  double h = 0.5;
+
+  explicit rectified_sigmoid(double u) noexcept
+      : sigmoid(1.0 / (1.0 + portable_exp(-u))),
+        h(std::clamp(rounded_product(rounding_stretch, sigmoid) + rounding_gamma, 0.0, 1.0)) {}
+
+  /// Gradients pass between the ends only.
+  [[nodiscard]] bool is_free() const noexcept { return h > 0.0 && h < 1.0; }
+  /// dh / du where it is free.
+  [[nodiscard]] double slope() const noexcept {
+    return rounded_product(rounding_stretch, rounded_product(sigmoid, 1.0 - sigmoid));
+  }
+
+  /// The u of which h is a number in [0, 1].
+  [[nodiscard]] static double inverse(double h) noexcept {
+    return -portable_log(rounding_stretch / (h - rounding_gamma) - 1.0);
+  }
+};
+
+/// A weight between two levels, in steps of its scale from the zero point.
+struct rounding_interval {
+  double below = 0.0;
+  double lowest = 0.0;  // of the grid
+  double highest = 0.0;
+
+  /// `steps` = weight / scale.
+  [[nodiscard]] static rounding_interval of(double steps, std::int32_t zero_point,
+                                            grid levels) noexcept {
+    return {std::floor(steps), static_cast<double>(levels.qmin - zero_point),
+            static_cast<double>(levels.qmax - zero_point)};
+  }
+
+  [[nodiscard]] double at(double h) const noexcept {
+    return std::clamp(below + h, lowest, highest);
+  }
+  [[nodiscard]] bool is_free(const rectified_sigmoid& up) const noexcept {
+    return below + up.h > lowest && below + up.h < highest && up.is_free();
+  }
+  /// Where the weight ends: h below 1/2 means down.
+  [[nodiscard]] double rounded(double h) const noexcept { return at(h < 0.5 ? 0.0 : 1.0); }
+};
+
+/// |2h - 1|^(beta - 1) with the sign of 2h - 1: the slope of the regularizer divided by -2 beta.
+[[nodiscard]] inline double rounding_pull(double h, double beta) noexcept {
+  const double centred = 2.0 * h - 1.0;  // the product is exact
+  return std::copysign(portable_power(std::fabs(centred), beta - 1.0), centred);
+}
+
+/// How beta changes with time.
+struct rounding_annealing {
+  double warm_up = 0.2;  // the part of the time without regularization
+  double first_beta = 20.0;
+  double last_beta = 2.0;
+
+  struct moment {
+    bool is_warm;  // the regularizer is on
+    double beta;
+  };
+
+  /// At step i of `total`.
+  [[nodiscard]] moment at(std::size_t i, std::size_t total) const noexcept {
+    const double time = static_cast<double>(i) / static_cast<double>(total);
+    const bool is_warm = time >= warm_up;
+    const double part = is_warm ? (time - warm_up) / (1.0 - warm_up) : 0.0;
+    return {is_warm, last_beta + rounded_product(first_beta - last_beta, 1.0 - part)};
+  }
+
+  /// Throws invalid_argument unless warm_up is in [0, 1) and the betas are finite and 1 or more.
+  void require_valid(const char* where) const {
+    require(warm_up >= 0.0 && warm_up < 1.0, error_kind::invalid_argument, where, ": a warm-up of ",
+            warm_up, " is not in [0, 1)");
+    for (const double beta : {first_beta, last_beta}) {
+      require(std::isfinite(beta) && beta >= 1.0, error_kind::invalid_argument, where,
+              ": a beta of ", beta, " is not finite or below 1");
+    }
+  }
+};
+
+inline void require_regularization(double regularization, const char* where) {
+  require(std::isfinite(regularization) && regularization >= 0.0, error_kind::invalid_argument,
+          where, ": a regularization of ", regularization);
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_LEARNED_ROUNDING_HPP
 // ---- detent/solvers/quantized_weights.hpp ----
 // What the weight solvers take and return: weights of a linear layer, a row for each output and a
 // column for each input, on a grid of at most 8 bits with a scale and a zero point for each row or
@@ -25251,12 +27492,6 @@ struct adaround_options {
 
 namespace detail {
 
-inline constexpr double adaround_zeta = 1.1;
-inline constexpr double adaround_gamma = -0.1;
-inline constexpr double adaround_stretch = adaround_zeta - adaround_gamma;
-inline constexpr double adaround_momentum = 0.9;  // of Adam
-inline constexpr double adaround_square_momentum = 0.999;
-
 /// Some rows at once, each on its own: together, so that G is read once for all of them.
 class adaround_rows {
  public:
@@ -25286,32 +27521,24 @@ class adaround_rows {
         element& e = elements_[r * problem.columns + c];
         const double steps =
             static_cast<double>(problem.row(first_row + r)[c]) / static_cast<double>(p.scale);
-        const double below = std::floor(steps);
         e.scale = static_cast<double>(p.scale);
         e.importance =
             rounded_product(rounded_product(e.scale * e.scale, g.diagonal(c)), normalizers_[r]);
-        e.below = below;
-        e.lowest = levels.qmin - p.zero_point;
-        e.highest = levels.qmax - p.zero_point;
+        e.interval = rounding_interval::of(steps, p.zero_point, levels);
         // So that h is the fraction that the weight has.
-        const double h = steps - below;
-        e.v = -portable_log(adaround_stretch / (h - adaround_gamma) - 1.0);
+        e.v = rectified_sigmoid::inverse(steps - e.interval.below);
       }
     }
   }
 
-  void iterate(double beta, double regularization, double learning_rate, double moment_correction,
-               double square_correction) noexcept {
-    constexpr double momentum = adaround_momentum;
-    constexpr double square_momentum = adaround_square_momentum;
+  void iterate(double beta, double regularization, const adam_corrections& corrections,
+               const adam_options& optimizer) noexcept {
     const std::size_t columns = problem_.columns;
     for (std::size_t i = 0; i < elements_.size(); ++i) {
       element& e = elements_[i];
-      e.sigmoid = 1.0 / (1.0 + portable_exp(-e.v));
-      e.h = std::clamp(rounded_product(adaround_stretch, e.sigmoid) + adaround_gamma, 0.0, 1.0);
-      const double steps = e.below + e.h;
-      e.is_free = steps > e.lowest && steps < e.highest && e.h > 0.0 && e.h < 1.0;
-      error_[i] = rounded_product(e.scale, std::clamp(steps, e.lowest, e.highest)) -
+      e.up = rectified_sigmoid(e.v);
+      e.is_free = e.interval.is_free(e.up);
+      error_[i] = rounded_product(e.scale, e.interval.at(e.up.h)) -
                   static_cast<double>(problem_.row(first_row_ + i / columns)[i % columns]);
     }
     std::fill(gradient_.begin(), gradient_.end(), 0.0);
@@ -25328,21 +27555,12 @@ class adaround_rows {
         slope = rounded_product(rounded_product(2.0 * e.scale, normalizers_[i / columns]),
                                 gradient_[i]);
         if (regularization > 0.0) {
-          const double centred = 2.0 * e.h - 1.0;  // the product is exact
-          const double power = portable_power(std::fabs(centred), beta - 1.0);
           const double weight = rounded_product(2.0 * regularization * beta, e.importance);
-          slope -= std::copysign(rounded_product(weight, power), centred);
+          slope -= rounded_product(weight, rounding_pull(e.up.h, beta));
         }
-        slope = rounded_product(
-            slope, rounded_product(adaround_stretch, rounded_product(e.sigmoid, 1.0 - e.sigmoid)));
+        slope = rounded_product(slope, e.up.slope());
       }
-      // Adam
-      e.moment = rounded_product(momentum, e.moment) + rounded_product(1.0 - momentum, slope);
-      e.square = rounded_product(square_momentum, e.square) +
-                 rounded_product(1.0 - square_momentum, rounded_product(slope, slope));
-      const double step =
-          (e.moment / moment_correction) / (std::sqrt(e.square / square_correction) + 1e-8);
-      e.v -= rounded_product(learning_rate, step);
+      e.v -= adam_step(e.moments, slope, corrections, optimizer);
     }
   }
 
@@ -25352,10 +27570,11 @@ class adaround_rows {
     for (std::size_t i = 0; i < elements_.size(); ++i) {
       const element& e = elements_[i];
       const double h =
-          adaround_gamma + rounded_product(adaround_stretch, 1.0 / (1.0 + portable_exp(-e.v)));
+          rounding_gamma + rounded_product(rounding_stretch, 1.0 / (1.0 + portable_exp(-e.v)));
       decided = decided && (e.importance == 0.0 || h < 0.05 || h > 0.95 ||
-                            e.below + 1.0 <= e.lowest || e.below >= e.highest);
-      const double steps = std::clamp(h < 0.5 ? e.below : e.below + 1.0, e.lowest, e.highest);
+                            e.interval.below + 1.0 <= e.interval.lowest ||
+                            e.interval.below >= e.interval.highest);
+      const double steps = e.interval.rounded(h);
       const std::size_t r = first_row_ + i / problem_.columns;
       const std::size_t c = i % problem_.columns;
       const double zero_point = problem_.params(r, c / problem_.group_size).zero_point;
@@ -25368,14 +27587,10 @@ class adaround_rows {
   struct element {
     double scale = 1.0;
     double importance = 0.0;  // scale^2 G_jj, normalized
-    double below = 0.0;       // floor(w / scale)
-    double lowest = 0.0;
-    double highest = 0.0;
+    rounding_interval interval;
     double v = 0.0;
-    double h = 0.0;
-    double sigmoid = 0.0;
-    double moment = 0.0;
-    double square = 0.0;
+    rectified_sigmoid up{0.0};
+    adam_moments moments;
     bool is_free = false;
   };
 
@@ -25421,40 +27636,21 @@ class adaround_rows {
   const detail::weight_problem problem(weights, format, where);
   problem.require_gram(g, where);
   detail::require(options.iterations > 0, error_kind::invalid_argument, where, ": 0 iterations");
-  detail::require(options.warm_up >= 0.0 && options.warm_up < 1.0, error_kind::invalid_argument,
-                  where, ": a warm-up of ", options.warm_up, " is not in [0, 1)");
-  detail::require(std::isfinite(options.learning_rate) && options.learning_rate > 0.0,
-                  error_kind::invalid_argument, where, ": a learning rate of ",
-                  options.learning_rate);
-  for (const double beta : {options.first_beta, options.last_beta}) {
-    detail::require(std::isfinite(beta) && beta >= 1.0, error_kind::invalid_argument, where,
-                    ": a beta of ", beta, " is not finite or below 1");
-  }
-  detail::require(std::isfinite(options.regularization) && options.regularization >= 0.0,
-                  error_kind::invalid_argument, where, ": a regularization of ",
-                  options.regularization);
+  const detail::rounding_annealing annealing{options.warm_up, options.first_beta,
+                                             options.last_beta};
+  annealing.require_valid(where);
+  detail::require_learning_rate(options.learning_rate, where);
+  detail::require_regularization(options.regularization, where);
 
   struct step {
-    double beta;
-    double regularization;
-    double moment_correction;
-    double square_correction;
+    detail::rounding_annealing::moment time;
+    detail::adam_corrections corrections;
   };
+  const adam_options optimizer{.learning_rate = options.learning_rate};
+  detail::adam_clock clock;
   std::vector<step> steps(options.iterations);
-  const double total = static_cast<double>(options.iterations);
-  double moment_power = 1.0;
-  double square_power = 1.0;
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    const double time = static_cast<double>(i) / total;
-    const bool is_warm = time >= options.warm_up;
-    const double part = is_warm ? (time - options.warm_up) / (1.0 - options.warm_up) : 0.0;
-    moment_power = detail::rounded_product(moment_power, detail::adaround_momentum);
-    square_power = detail::rounded_product(square_power, detail::adaround_square_momentum);
-    steps[i].beta = options.last_beta +
-                    detail::rounded_product(options.first_beta - options.last_beta, 1.0 - part);
-    steps[i].regularization = is_warm ? options.regularization : 0.0;
-    steps[i].moment_correction = 1.0 - moment_power;
-    steps[i].square_correction = 1.0 - square_power;
+    steps[i] = {annealing.at(i, steps.size()), clock.next(optimizer)};
   }
 
   const quantized_weights nearest = problem.nearest();
@@ -25465,8 +27661,8 @@ class adaround_rows {
   problem.for_row_blocks(parallel, [&](std::size_t first_row, std::size_t count) {
     detail::adaround_rows rows(problem, g, first_row, count);
     for (const step& s : steps) {
-      rows.iterate(s.beta, s.regularization, options.learning_rate, s.moment_correction,
-                   s.square_correction);
+      rows.iterate(s.time.beta, s.time.is_warm ? options.regularization : 0.0, s.corrections,
+                   optimizer);
     }
     decided[first_row] = rows.finish(q) ? 1 : 0;
     std::fill_n(decided.begin() + static_cast<std::ptrdiff_t>(first_row), count,

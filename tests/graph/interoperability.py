@@ -355,7 +355,8 @@ def check_model(tool, table, name, model, calibration, samples, top1=None):
         label = f"{name} {format} {activations} {granularity}"
         quantized = tool.folder / (label.replace(" ", ".") + ".onnx")
         # What the tool chooses by itself, and plain ranges: the arithmetic is the same.
-        method = [] if (granularity, format, activations) == ("per-channel", "qdq", "u8") else ["--method", "minmax"]
+        measured = (granularity, format, activations) == ("per-channel", "qdq", "u8")
+        method = [] if measured or format == "integerops" else ["--method", "minmax"]
         tool("quantize", model, "-o", quantized, "--granularity", granularity, "--format", format, "--activations",
              activations, *method, *calib)
         if format == "qdq":  # com.microsoft has no schemas there
