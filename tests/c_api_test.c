@@ -70,8 +70,7 @@ static void gemm_of_every_type(void) {
   CHECK(detent_gemm(DETENT_U8, a, 2, 2, weights, DETENT_S32, sums, 3, &e, NULL) == DETENT_OK);
   CHECK(sums[0] == 56 && sums[1] == 52 && sums[2] == -16 && sums[4] == -1006);
   sums[1] = INT32_MAX;
-  CHECK(detent_gemm(DETENT_U8, a, 2, 2, weights, DETENT_S32, sums, 3, &e, NULL) ==
-        DETENT_OVERFLOW);
+  CHECK(detent_gemm(DETENT_U8, a, 2, 2, weights, DETENT_S32, sums, 3, &e, NULL) == DETENT_OVERFLOW);
   CHECK(strstr(detent_last_error(), "the sum 2147483673 of row 0, column 1") != NULL);
   e.addend = NULL;
   CHECK(detent_gemm(DETENT_S8, as, 2, 1, weights, DETENT_F32, real, 3, &e, NULL) == DETENT_OK);

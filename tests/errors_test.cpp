@@ -411,9 +411,9 @@ TEST_CASE_TEMPLATE("convolve", T, std::int32_t, float, std::uint8_t, std::int8_t
   // With all channels in one, and depthwise; channels last and first.
   using detent::activation_layout;
   for (const auto& [groups, layout] : {std::pair(std::size_t{1}, activation_layout::nhwc),
-                                      std::pair(std::size_t{2}, activation_layout::nhwc),
-                                      std::pair(std::size_t{1}, activation_layout::nchw),
-                                      std::pair(std::size_t{2}, activation_layout::nchw)}) {
+                                       std::pair(std::size_t{2}, activation_layout::nhwc),
+                                       std::pair(std::size_t{1}, activation_layout::nchw),
+                                       std::pair(std::size_t{2}, activation_layout::nchw)}) {
     const detent::filter_shape f{2, 2, groups, 2, 2};
     const std::vector<std::int8_t> w(f.size(), 1);
     const std::vector<float> float_w(f.size(), 1.0F);

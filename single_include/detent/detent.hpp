@@ -15347,8 +15347,9 @@ class packed_filters {
 };
 
 /// Integer convolution; the epilogue is that of gemm(), with a real bias for each output channel of
-/// a float output. Input and output do not overlap. Throws what gemm() throws. The calling thread
-/// keeps memory of the size of the padded input, where there is padding, rows of the kernel are no
+/// a float output. Input and output do not overlap. Throws what gemm() throws, and overflow where
+/// the certificate of the filters does not exclude sums beyond 32 bits. The calling thread keeps
+/// memory of the size of the padded input, where there is padding, rows of the kernel are no
 /// multiple of four, or the channels come first and the filters are not 1x1; each thread keeps some
 /// 256 KB, or a row or 48 pixels of the output if that is more, where the output's channels come
 /// first, and 192 pixels or 32 KB for 1x1 filters where the input's do.

@@ -134,8 +134,8 @@ namespace detail {
 class config_observer {
  public:
   /// Throws invalid_argument for an unknown observer, unsupported for policies FLOATING and
-  /// DYNAMIC (whose range is that of each run), and per channel with one of PPQ's that knows none;
-  /// whatever the observer throws.
+  /// DYNAMIC (whose range is that of each run: nothing observes it), and per channel with one of
+  /// PPQ's that knows none; whatever the observer throws.
   config_observer(const quantizer_settings& s, ppq_parity p)
       : settings_(s), parity_(p), observer_(make(s, p)) {}
 
