@@ -91,6 +91,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_PAIRS 1
 #define DETENT_PASS_ROWS 4
 #define DETENT_PASS_PANELS 1
+#define DETENT_PASS_ASSEMBLY 0
 #include <detent/kernels/depthwise_u8-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
 #include <detent/kernels/gemm_u8u4-inl.hpp>
@@ -103,6 +104,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_PAIRS 0
 #define DETENT_PASS_ROWS 6
 #define DETENT_PASS_PANELS 1
+#define DETENT_PASS_ASSEMBLY 0
 #include <detent/kernels/depthwise_u8-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
 #include <detent/kernels/gemm_u8u4-inl.hpp>
@@ -139,6 +141,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_PAIRS 1
 #define DETENT_PASS_ROWS 6
 #define DETENT_PASS_PANELS 1
+#define DETENT_PASS_ASSEMBLY 0
 #include <detent/kernels/depthwise_u8-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
 #include <detent/kernels/gemm_u8u4-inl.hpp>
@@ -151,6 +154,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_PAIRS 0
 #define DETENT_PASS_ROWS 6
 #define DETENT_PASS_PANELS 4
+#define DETENT_PASS_ASSEMBLY 1
 #include <detent/kernels/depthwise_u8-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
 #include <detent/kernels/gemm_u8u4-inl.hpp>

@@ -8,6 +8,7 @@
 //                                2^32, for unsigned a and signed b
 //   DETENT_PASS_PAIRS            1 if it adds a0*b0 + a1*b1 and a2*b2 + a3*b3 in 16 bits
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
+//   DETENT_PASS_ASSEMBLY         1 if that tile is the one of tile_vnni512-inl.hpp
 //
 // vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
 // must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
@@ -38,8 +39,9 @@ HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vecto
 }
 
 /// The epilogue of one vector of columns, with what depends on the columns only already loaded.
-/// kHasAddend: whether there is an addend, which only 32-bit outputs have.
-template <integer_output kOutput, bool kHasAddend = false>
+/// kHasAddend: whether there is an addend, which only 32-bit outputs have. kHasRows: whether rows
+/// or elements have terms of their own otherwise.
+template <integer_output kOutput, bool kHasAddend, bool kHasRows>
 class column_epilogue {
  public:
   HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
@@ -60,11 +62,13 @@ class column_epilogue {
     const float_tag df;
     const int_tag di;
     int_vector v = hn::Add(hn::LoadU(di, sums), offset_);
-    if (e.row_sum != nullptr) {
-      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
-    }
-    if (e.row_zero_point != nullptr) {
-      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
+    if constexpr (kHasRows) {
+      if (e.row_sum != nullptr) {
+        v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
+      }
+      if (e.row_zero_point != nullptr) {
+        v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
+      }
     }
     if constexpr (kOutput == integer_output::s32) {
       if constexpr (kHasAddend) {
@@ -77,12 +81,12 @@ class column_epilogue {
     const float_vector sum = hn::ConvertTo(df, v);
     if constexpr (kOutput == integer_output::f32 || kOutput == integer_output::bf16) {
       float_vector m = multiplier_;
-      if (e.row_scale != nullptr) {
+      if (kHasRows && e.row_scale != nullptr) {
         m = hn::Mul(hn::Set(df, e.row_scale[row]), m);
       }
       // Without a bias the sum of the product and 0 is rounded to the product.
       float_vector real = hn::MulAdd(sum, m, bias_);
-      if (e.residual != nullptr) {
+      if (kHasRows && e.residual != nullptr) {
         const float* residual = e.residual + row * e.residual_stride + column_;
         real = hn::Add(real,
                        count == lanes ? hn::LoadU(df, residual) : hn::LoadN(df, residual, count));
@@ -131,17 +135,44 @@ class column_epilogue {
 
 /// Applies the epilogue to a block of sums, whose rows are `sums_stride` apart, and stores
 /// `columns` of each row. c points to the block's first element.
+template <integer_output kOutput, bool kHasAddend, bool kHasRows>
+void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
+                 std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
+                 void* c, std::size_t index, std::size_t ldc) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;  // what a tile has
+  for (std::size_t j = 0; j < columns; j += lanes) {
+    const column_epilogue<kOutput, kHasAddend, kHasRows> epilogue(e, column + j);
+    const std::int32_t* from = sums + j;
+    std::size_t to = index + j;
+    std::size_t r = 0;
+    if (columns - j >= lanes) {
+      for (; r + kRows <= rows; r += kRows) {
+        DETENT_UNROLL for (std::size_t i = 0; i < kRows; ++i) {
+          epilogue.store(e, from + i * sums_stride, first + r + i, lanes, c, to);
+          to += ldc;
+        }
+        from += kRows * sums_stride;
+      }
+    }
+    const std::size_t count = (std::min)(lanes, columns - j);
+    for (; r < rows; ++r, from += sums_stride, to += ldc) {
+      epilogue.store(e, from, first + r, count, c, to);
+    }
+  }
+}
+
+[[nodiscard]] HWY_INLINE bool has_terms_of_rows(const integer_epilogue& e) noexcept {
+  return e.row_sum != nullptr || e.row_zero_point != nullptr || e.row_scale != nullptr ||
+         e.residual != nullptr;
+}
+
 template <integer_output kOutput, bool kHasAddend = false>
 void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
                  std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
                  void* c, std::size_t index, std::size_t ldc) noexcept {
-  for (std::size_t j = 0; j < columns; j += lanes) {
-    const column_epilogue<kOutput, kHasAddend> epilogue(e, column + j);
-    const std::size_t count = (std::min)(lanes, columns - j);
-    for (std::size_t r = 0; r < rows; ++r) {
-      epilogue.store(e, sums + r * sums_stride + j, first + r, count, c, index + r * ldc + j);
-    }
-  }
+  const auto store = has_terms_of_rows(e) ? store_block<kOutput, kHasAddend, true>
+                                          : store_block<kOutput, kHasAddend, false>;
+  store(e, sums, sums_stride, first, rows, column, columns, c, index, ldc);
 }
 
 inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
@@ -234,10 +265,30 @@ inline constexpr std::size_t parallel_sums = kSums <= 2                         
                                              : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
                                                                                          : 1;
 
+/// What is left of a row behind its last whole group of four k, with zeros behind it, so that
+/// nothing past the end of a row is read. Only the last chunk ends early, and has one segment.
+HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
+                                std::uint8_t (&to)[group_depth]) noexcept {
+  const std::size_t rest = t.depth % group_depth;
+  std::memset(to, 0, group_depth);
+  std::memcpy(to, t.rows[row] + t.offset + t.depth - rest, rest);
+}
+
+#if DETENT_PASS_ASSEMBLY
+#include <detent/kernels/tile_vnni512-inl.hpp>
+#endif
+
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
+#if DETENT_PASS_ASSEMBLY
+  if constexpr (kRows == DETENT_PASS_ROWS && kPanels == DETENT_PASS_PANELS) {
+    static_assert(kStride == vnni512_tile::stride);
+    add_vnni512_tile(t, sums);
+    return;
+  }
+#endif
   constexpr std::size_t kVectors = kPanels * vectors_per_panel;
   constexpr std::size_t kSets = parallel_sums<kRows * kVectors>;
   const int_tag di;
@@ -272,12 +323,9 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
     }
   }
   if (t.depth % group_depth != 0) {
-    // The last one to three k: nothing past the end of a row is read.
-    std::uint8_t last[kRows][group_depth] = {};
+    std::uint8_t last[kRows][group_depth];
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      // Only the last chunk ends early, and has one segment.
-      std::memcpy(last[r], t.rows[r] + t.offset + whole_groups * group_depth,
-                  t.depth % group_depth);
+      copy_last_group(t, r, last[r]);
       a[r] = last[r];
     }
     add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum[0]);
@@ -493,7 +541,17 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   // Sums of all of k are stored at once, others when all rows have passed over all weights.
   const bool is_whole = segment_depth <= chunk_depth && g.segments <= segments_of_chunk;
   const std::size_t step = is_whole ? kRows : block_rows;
-  for (std::size_t done = 0; done < rows; done += step) {
+  std::size_t done = 0;
+#if DETENT_PASS_ASSEMBLY
+  if (kPanels == DETENT_PASS_PANELS && is_whole && columns == kColumns &&
+      !has_terms_of_rows(g.epilogue) && g.epilogue.addend == nullptr) {
+    const tile_operands t{a.rows, a.row_stride, g.segments, 0,   segment_depth,
+                          panel,  panel_stride, true,       next};
+    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel));
+    done = rows / kRows * kRows;
+  }
+#endif
+  for (; done < rows; done += step) {
     const std::size_t count = (std::min)(step, rows - done);
     const std::size_t tiled = count / kRows * kRows;
     const std::size_t row = first + done;
