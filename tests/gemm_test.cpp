@@ -281,6 +281,30 @@ TEST_CASE_TEMPLATE("gemm: random epilogues", T, std::int32_t, float, std::uint8_
   }
 }
 
+TEST_CASE_TEMPLATE("gemm: blocks of 64 columns to bytes", T, std::uint8_t, std::int8_t) {
+  // Where neither rows nor columns are left over, and rows have no terms of their own.
+  random_source random(12);
+  INFO("seed ", random.seed());
+  constexpr detent::grid full = detent::full_grid<T>;
+  for (int round = 0; round < 40; ++round) {
+    integer_operands p(random.size(1, 100));
+    p.randomize(random);
+    p.randomize_columns(random);
+    std::fill(p.zero_points.begin(), p.zero_points.end(), 0);
+    epilogue_options o = options_for(random);
+    o.output.zero_point = random.integer(full.qmin, full.qmax);
+    if (random.chance(50)) {
+      o.levels.qmin = random.integer(full.qmin, full.qmax);
+      o.levels.qmax = random.integer(o.levels.qmin, full.qmax);
+    }
+    // Beyond 2^31 steps on either side, ties, and sums that all round to the zero point.
+    constexpr float scales[] = {1e-30F, 1e-6F, 0.5F, 64.0F, 1e30F};
+    o.output.scale = scales[random.size(0, 4)];
+    INFO("round ", round, ", scale ", o.output.scale);
+    check_corners<T>(p, o, {6, 25}, {64, 70});
+  }
+}
+
 TEST_CASE("gemm: large sums are exact, and round to float once") {
   // 33000 * 255 * 255 is a little below 2^31; float has 24 bits for it.
   constexpr std::size_t k = 33000;
