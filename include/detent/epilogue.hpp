@@ -6,10 +6,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <iterator>
 #include <limits>
+#include <optional>
 #include <span>
-#include <vector>
+#include <type_traits>
+#include <utility>
 
+#include <detent/aligned.hpp>
 #include <detent/cache_sizes.hpp>
 #include <detent/error.hpp>
 #include <detent/float_formats.hpp>
@@ -80,15 +85,14 @@ inline constexpr kernels::integer_output output_kind =
 template <quantized_byte A>
 inline constexpr std::int32_t lhs_shift = full_grid<A>.qmin;
 
-/// The per-column arrays of an integer product, padded as the kernels want them.
+/// The per-column arrays of an integer product, padded as the kernels want them: those of the
+/// weights where they are as they should be, others in memory of the calling thread, which they are
+/// bound to.
 class column_terms {
  public:
   column_terms() = default;
-  // epilogue_ points into the vectors: they may move, but not be copied.
   column_terms(const column_terms&) = delete;
   column_terms& operator=(const column_terms&) = delete;
-  column_terms(column_terms&&) noexcept = default;
-  column_terms& operator=(column_terms&&) noexcept = default;
 
   /// Checks the options and computes the terms of the columns of `w` for a left side of type A, of
   /// whose values `shift` is subtracted. Throws overflow if sums might not fit 32 bits.
@@ -112,55 +116,63 @@ class column_terms {
     const std::size_t padded = round_up(columns, kernels::panel_columns);
     epilogue_ = {};
     epilogue_.output = output_kind<T>;
-    offset_ = std::vector<std::int32_t>(padded);
-    zero_points_ = std::vector<std::int32_t>(w.has_zero_points() ? padded : 0);
-    const auto depth = static_cast<std::uint32_t>(w.depth());
+    const padded_columns from = w.padded();
+    epilogue_.rhs_zero_point = w.has_zero_points() ? from.zero_points : nullptr;
+    epilogue_.column_sum = from.distance_sums;
     // Those of the rows come with them.
-    const auto lhs_zero_point =
+    const auto zero_point =
         o.lhs_zero_points.empty() ? static_cast<std::uint32_t>(o.lhs_zero_point - shift) : 0U;
-    column_sums_ = std::vector<std::int32_t>(padded);
-    for (std::size_t j = 0; j < columns; ++j) {
+    constexpr bool scaled = !std::same_as<T, std::int32_t>;
+    const float scale = real_output<T> && !o.lhs_scales.empty() ? 1.0F : o.lhs_scale;
+    const bool own_multipliers = scaled && !(real_output<T> && scale == 1.0F);
+    const bool own_bias = !o.bias.empty() && padded != columns;
+    const std::size_t own =
+        std::size_t{zero_point != 0} + std::size_t{own_multipliers} + std::size_t{own_bias};
+    memory_.emplace(own * padded * sizeof(float));
+    std::byte* free = memory_->data();
+    const auto take = [&]<class Value>(std::type_identity<Value>) {
+      return reinterpret_cast<Value*>(std::exchange(free, free + padded * sizeof(Value)));
+    };
+
+    epilogue_.column_offset = from.bias;
+    if (zero_point != 0) {
       // Modulo 2^32: intermediate values may wrap, the final sum was proved to fit.
-      const auto bias = static_cast<std::uint32_t>(w.bias()[j]);
-      const auto column_sum = static_cast<std::uint32_t>(w.column_sums()[j]);
-      const auto zero_point = static_cast<std::uint32_t>(w.zero_points()[j]);
-      const std::uint32_t distance_sum = column_sum - depth * zero_point;
-      offset_[j] = static_cast<std::int32_t>(bias - lhs_zero_point * distance_sum);
-      column_sums_[j] = static_cast<std::int32_t>(distance_sum);
-      if (w.has_zero_points()) {
-        zero_points_[j] = w.zero_points()[j];
-      }
+      auto* const offset = take(std::type_identity<std::int32_t>{});
+      for_panel_values(padded, offset, [&](std::size_t j) {
+        return static_cast<std::int32_t>(static_cast<std::uint32_t>(from.bias[j]) -
+                                         zero_point *
+                                             static_cast<std::uint32_t>(from.distance_sums[j]));
+      });
+      epilogue_.column_offset = offset;
     }
-    epilogue_.column_offset = offset_.data();
-    epilogue_.rhs_zero_point = w.has_zero_points() ? zero_points_.data() : nullptr;
-    epilogue_.column_sum = column_sums_.data();
-    if constexpr (!std::same_as<T, std::int32_t>) {
-      multiplier_ = std::vector<float>(padded);
-      for (std::size_t j = 0; j < columns; ++j) {
-        multiplier_[j] =
-            real_output<T>
-                ? (o.lhs_scales.empty() ? o.lhs_scale : 1.0F) * w.scales()[j]
-                : reference::requantize_multiplier(o.lhs_scale, w.scales()[j], o.output.scale);
+    if constexpr (scaled) {
+      epilogue_.multiplier = from.scales;
+      if (own_multipliers) {
+        auto* const multiplier = take(std::type_identity<float>{});
+        for_panel_values(padded, multiplier, [&](std::size_t j) {
+          return real_output<T>
+                     ? scale * from.scales[j]
+                     : reference::requantize_multiplier(scale, from.scales[j], o.output.scale);
+        });
+        epilogue_.multiplier = multiplier;
       }
-      epilogue_.multiplier = multiplier_.data();
       epilogue_.lower = o.lower;
       epilogue_.upper = o.upper;
     }
     if (!o.bias.empty()) {
-      bias_ = std::vector<float>(padded);
-      std::copy(o.bias.begin(), o.bias.end(), bias_.begin());
-      epilogue_.bias = bias_.data();
+      epilogue_.bias = o.bias.data();
+      if (own_bias) {
+        auto* const bias = take(std::type_identity<float>{});
+        std::fill(std::copy(o.bias.begin(), o.bias.end(), bias), bias + padded, 0.0F);
+        epilogue_.bias = bias;
+      }
     }
     if constexpr (quantized_byte<T>) {
       const grid levels = o.levels.qmin > o.levels.qmax ? full_grid<T> : o.levels;
       require_grid<T>(levels, where);
       require_scale(o.output.scale, where);
       require_zero_point(o.output.zero_point, full_grid<T>, where);
-      for (std::size_t j = 0; j < columns; ++j) {
-        require(multiplier_[j] <= std::numeric_limits<float>::max(), error_kind::invalid_argument,
-                where, ": the multiplier ", o.lhs_scale, " * ", w.scales()[j], " / ",
-                o.output.scale, " is not finite");
-      }
+      require_finite_multipliers(w, o, where);
       epilogue_.zero_point = o.output.zero_point;
       epilogue_.qmin = levels.qmin;
       epilogue_.qmax = levels.qmax;
@@ -186,12 +198,40 @@ class column_terms {
   [[nodiscard]] bool needs_row_sums() const noexcept { return epilogue_.rhs_zero_point != nullptr; }
 
  private:
+  void require_finite_multipliers(const packed_weights& w, const epilogue_options& o,
+                                  const char* where) const {
+    // All of them first, in vectors: there may be many, and hardly ever is one wrong.
+    std::int32_t beyond[kernels::panel_columns] = {};
+    const std::size_t columns = w.columns();
+    const float* multiplier = epilogue_.multiplier;
+    constexpr float largest = std::numeric_limits<float>::max();
+    for (std::size_t first = 0; first < columns; first += kernels::panel_columns) {
+      for (std::size_t i = 0; i < kernels::panel_columns; ++i) {
+        beyond[i] |= multiplier[first + i] > largest ? 1 : 0;
+      }
+    }
+    if (std::find(std::begin(beyond), std::end(beyond), 1) == std::end(beyond)) {
+      return;
+    }
+    for (std::size_t j = 0; j < columns; ++j) {
+      require(multiplier[j] <= largest, error_kind::invalid_argument, where, ": the multiplier ",
+              o.lhs_scale, " * ", w.scales()[j], " / ", o.output.scale, " is not finite");
+    }
+  }
+  /// values[j] = value(j), a panel at a time, which compilers make vectors of.
+  template <class V, class Value>
+  static void for_panel_values(std::size_t padded, V* values, const Value& value) {
+    for (std::size_t first = 0; first < padded; first += kernels::panel_columns) {
+      V panel[kernels::panel_columns];
+      for (std::size_t i = 0; i < kernels::panel_columns; ++i) {
+        panel[i] = value(first + i);
+      }
+      std::memcpy(values + first, panel, sizeof panel);
+    }
+  }
+
   kernels::integer_epilogue epilogue_;
-  std::vector<std::int32_t> offset_;
-  std::vector<std::int32_t> zero_points_;
-  std::vector<std::int32_t> column_sums_;
-  std::vector<float> multiplier_;
-  std::vector<float> bias_;
+  std::optional<leased_memory<std::byte>> memory_;
 };
 
 }  // namespace detail

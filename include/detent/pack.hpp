@@ -80,6 +80,19 @@ struct weights_certificate {
   }
 };
 
+namespace detail {
+
+/// What packed weights say about their columns: N values each, then zeros up to a whole panel, so
+/// that kernels may read whole vectors.
+struct padded_columns {
+  const float* scales;
+  const std::int32_t* zero_points;
+  const std::int32_t* bias;
+  const std::int32_t* distance_sums;  // sum_k b[k,j] - zero_point[j], modulo 2^32
+};
+
+}  // namespace detail
+
 /// Everything about the weights but their values. Empty spans mean scale 1, zero point 0, bias 0;
 /// one value serves all columns.
 struct weight_options {
@@ -115,6 +128,7 @@ class packed_weights {
       zero_point -= shift;
       has_zero_points_ = has_zero_points_ || zero_point != 0;
     }
+    pad_columns();
 
     data_.resize(packed_size(depth_, columns_));
     detail::for_panels(depth_, columns_, parallel, [&](std::size_t panel) {
@@ -178,6 +192,7 @@ class packed_weights {
                       " of column ", j);
       w.has_zero_points_ = w.has_zero_points_ || w.zero_points_[j] != 0;
     }
+    w.pad_columns();
     w.certify({});
     return w;
   }
@@ -228,12 +243,23 @@ class packed_weights {
     }
     return pairs().panels(data_.data());
   }
-  [[nodiscard]] std::span<const std::int32_t> column_sums() const noexcept { return column_sums_; }
-  [[nodiscard]] std::span<const float> scales() const noexcept { return scales_; }
+  [[nodiscard]] std::span<const std::int32_t> column_sums() const noexcept {
+    return {column_sums_.data(), columns_};
+  }
+  [[nodiscard]] std::span<const float> scales() const noexcept {
+    return {scales_.data(), columns_};
+  }
   /// Of the signed values that are packed.
-  [[nodiscard]] std::span<const std::int32_t> zero_points() const noexcept { return zero_points_; }
-  [[nodiscard]] std::span<const std::int32_t> bias() const noexcept { return bias_; }
+  [[nodiscard]] std::span<const std::int32_t> zero_points() const noexcept {
+    return {zero_points_.data(), columns_};
+  }
+  [[nodiscard]] std::span<const std::int32_t> bias() const noexcept {
+    return {bias_.data(), columns_};
+  }
   [[nodiscard]] bool has_zero_points() const noexcept { return has_zero_points_; }
+  [[nodiscard]] detail::padded_columns padded() const noexcept {
+    return {scales_.data(), zero_points_.data(), bias_.data(), distance_sums_.data()};
+  }
 
  private:
   static constexpr detail::byte_format format{"detentW8", 1};
@@ -248,10 +274,17 @@ class packed_weights {
     return j / panel_columns * detail::round_up(depth_, group_depth) * panel_columns +
            (k / group_depth * panel_columns + j % panel_columns) * group_depth + k % group_depth;
   }
+  void pad_columns() {
+    const std::size_t padded = detail::round_up(columns_, kernels::panel_columns);
+    scales_.resize(padded);
+    zero_points_.resize(padded);
+    bias_.resize(padded);
+  }
   /// Computes the column sums and the certificate.
   void certify(const parallel_for& parallel) {
     using kernels::panel_columns;
     column_sums_.resize(columns_);
+    distance_sums_.resize(detail::round_up(columns_, panel_columns));
     std::vector<std::int64_t> bounds(columns_);
     detail::for_panels(depth_, columns_, parallel, [&](std::size_t panel) {
       const std::size_t first = panel * panel_columns;
@@ -269,7 +302,11 @@ class packed_weights {
       }
       for (std::size_t i = 0; i < count; ++i) {
         // Modulo 2^32, as the vector lanes are; exact in a slice.
-        column_sums_[first + i] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum[i]));
+        const auto column_sum = static_cast<std::uint32_t>(sum[i]);
+        column_sums_[first + i] = static_cast<std::int32_t>(column_sum);
+        distance_sums_[first + i] = static_cast<std::int32_t>(
+            column_sum - static_cast<std::uint32_t>(depth_) *
+                             static_cast<std::uint32_t>(zero_points_[first + i]));
         const std::int64_t bias = bias_[first + i];
         bounds[first + i] = 255 * magnitude[i] + (bias < 0 ? -bias : bias);
       }
@@ -286,6 +323,7 @@ class packed_weights {
     s.scales_ = std::vector<float>(columns_, 1.0F);
     s.zero_points_ = std::vector<std::int32_t>(columns_);
     s.bias_ = std::vector<std::int32_t>(columns_);
+    s.pad_columns();
     s.data_.resize(packed_size(depth, columns_));
     for (std::size_t j = 0; j < columns_; j += kernels::panel_columns) {
       std::memcpy(s.data_.data() + s.position(0, j), data_.data() + position(first, j),
@@ -307,6 +345,7 @@ class packed_weights {
   };
   std::shared_ptr<derived_weights> derived_ = std::make_shared<derived_weights>();
   std::vector<std::int32_t> column_sums_;
+  std::vector<std::int32_t> distance_sums_;
   std::vector<float> scales_;
   std::vector<std::int32_t> zero_points_;
   std::vector<std::int32_t> bias_;

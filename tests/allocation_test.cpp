@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What promises to allocate nothing when the same sizes come again. The operators below count for
+// the whole program.
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <type_traits>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/detent.hpp>
+
+#include "for_each_target.hpp"
+#include "random.hpp"
+
+namespace {
+
+std::atomic<std::size_t> allocations{0};
+
+void* counted(std::size_t size, std::size_t alignment) {
+  ++allocations;
+  const std::size_t rounded = (size + alignment) / alignment * alignment;  // not 0
+  void* const memory = std::aligned_alloc(alignment, rounded);
+  if (memory == nullptr) {
+    std::abort();
+  }
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) { return counted(size, alignof(std::max_align_t)); }
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  return counted(size, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t /*size*/) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t /*alignment*/) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t /*size*/, std::align_val_t /*alignment*/) noexcept {
+  std::free(memory);
+}
+
+namespace {
+
+using detent::matrix_view;
+using test::for_each_target;
+using test::random_source;
+
+/// Allocations of the third of three calls.
+template <class Run>
+std::size_t allocations_of(const Run& run) {
+  run();
+  run();
+  const std::size_t before = allocations;
+  run();
+  return allocations - before;
+}
+
+template <class A, class T>
+void check_product(std::size_t m, std::size_t n, std::size_t k, std::int32_t lhs_zero_point) {
+  random_source random(1);
+  std::vector<std::int8_t> weights(k * n);
+  std::vector<A> a(m * k);
+  std::vector<float> scales(n, 0.5F);
+  const std::vector<float> bias(n, 0.25F);
+  for (std::int8_t& w : weights) {
+    w = static_cast<std::int8_t>(random.integer(-128, 127));
+  }
+  for (A& v : a) {
+    v = static_cast<A>(random.integer(detent::full_grid<A>.qmin, detent::full_grid<A>.qmax));
+  }
+  const detent::packed_weights packed =
+      detent::pack_weights({weights.data(), k, n}, {.scales = scales});
+  std::vector<T> c(m * n);
+  detent::epilogue_options options{.lhs_scale = 0.125F, .lhs_zero_point = lhs_zero_point};
+  if constexpr (std::is_same_v<T, float>) {
+    options.bias = bias;
+  }
+  CHECK(allocations_of([&] {
+          detent::gemm(matrix_view<const A>(a.data(), m, k), packed, matrix_view<T>(c.data(), m, n),
+                       options);
+        }) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("allocations are counted") {
+  const void* volatile seen = nullptr;  // compilers may leave out what nobody looks at
+  CHECK(allocations_of([&] {
+          const std::vector<int> plain(3);
+          const detent::detail::aligned_vector<int> aligned(3);
+          seen = plain.data();
+          seen = aligned.data();
+        }) == 2);
+}
+
+TEST_CASE("products allocate nothing when the same sizes come again") {
+  for_each_target([] {
+    check_product<std::uint8_t, std::int32_t>(1, 768, 64, 3);
+    check_product<std::uint8_t, float>(50, 70, 33, 0);
+    check_product<std::uint8_t, float>(7, 33, 129, 3);
+    check_product<std::uint8_t, std::uint8_t>(13, 64, 128, 255);
+    check_product<std::int8_t, std::int8_t>(49, 17, 40, -128);
+    check_product<std::int8_t, detent::bfloat16>(3, 80, 300, 0);
+  });
+}
