@@ -3,6 +3,7 @@
 #ifndef DETENT_PARALLEL_HPP
 #define DETENT_PARALLEL_HPP
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <exception>
@@ -76,8 +77,10 @@ class thread_pool {
     next_ = 0;
     count_ = count;
     failure_ = nullptr;
+    ++jobs_;
     wake_.notify_all();
     take(lock);
+    wait_awake(lock, [this] { return running_ == 0; });
     done_.wait(lock, [this] { return running_ == 0; });
     body_ = nullptr;
     if (failure_) {
@@ -89,12 +92,26 @@ class thread_pool {
   void work() {
     std::unique_lock lock(mutex_);
     while (true) {
+      const std::size_t seen = jobs_;
+      wait_awake(lock, [&] { return jobs_ != seen || stopping_; });
       wake_.wait(lock, [this] { return stopping_ || (body_ != nullptr && next_ < count_); });
       if (stopping_) {
         return;
       }
       take(lock);
     }
+  }
+
+  /// Waits without the lock for what only atomics say, for some 50 us: to fall asleep and to be
+  /// woken takes as long as a small product. Others may run meanwhile.
+  template <class Ready>
+  static void wait_awake(std::unique_lock<std::mutex>& lock, const Ready& ready) {
+    constexpr int patience = 200;
+    lock.unlock();
+    for (int i = 0; i < patience && !ready(); ++i) {
+      std::this_thread::yield();
+    }
+    lock.lock();
   }
 
   /// Runs indices until none is left. Holds the lock between bodies.
@@ -131,9 +148,11 @@ class thread_pool {
   const std::function<void(std::size_t)>* body_ = nullptr;
   std::size_t next_ = 0;
   std::size_t count_ = 0;
-  std::size_t running_ = 0;
   std::exception_ptr failure_;
-  bool stopping_ = false;
+  // Changed with the lock held, read without it by threads that wait awake.
+  std::atomic<std::size_t> jobs_{0};
+  std::atomic<std::size_t> running_{0};
+  std::atomic<bool> stopping_{false};
   std::vector<std::thread> workers_;
 };
 
