@@ -14,6 +14,7 @@
 
 #include "check_error.hpp"
 #include "compare.hpp"
+#include "convolution_loops.hpp"
 #include "for_each_target.hpp"
 #include "guarded_memory.hpp"
 #include "oracle.hpp"
@@ -26,98 +27,15 @@ using detent::epilogue_options;
 using detent::filter_shape;
 using detent::window;
 using test::difference;
+using test::for_each_product;
 using test::for_each_target;
+using test::geometry;
+using test::laid_out;
+using test::layout_pair;
 using test::random_source;
+using test::random_window;
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
-
-struct geometry {
-  filter_shape f;
-  window w;
-
-  [[nodiscard]] std::size_t in_size() const {
-    return w.batch * w.in_height * w.in_width * f.in_channels;
-  }
-  /// Output extents, counted instead of computed: as many positions as fit.
-  [[nodiscard]] std::size_t out_height() const {
-    return positions(w.in_height + w.pad_top + w.pad_bottom, f.kernel_height, w.dilation_height,
-                     w.stride_height);
-  }
-  [[nodiscard]] std::size_t out_width() const {
-    return positions(w.in_width + w.pad_left + w.pad_right, f.kernel_width, w.dilation_width,
-                     w.stride_width);
-  }
-  [[nodiscard]] std::size_t out_size() const {
-    return w.batch * out_height() * out_width() * f.out_channels;
-  }
-
- private:
-  static std::size_t positions(std::size_t extent, std::size_t kernel, std::size_t dilation,
-                               std::size_t stride) {
-    std::size_t count = 0;
-    for (std::size_t first = 0; first + dilation * (kernel - 1) < extent; first += stride) {
-      ++count;
-    }
-    return count;
-  }
-};
-
-/// Values that are channels last, in the layout.
-template <class T>
-std::vector<T> laid_out(const std::vector<T>& values, activation_layout layout, std::size_t batch,
-                        std::size_t pixels, std::size_t channels) {
-  if (layout == activation_layout::nhwc) {
-    return values;
-  }
-  std::vector<T> planes;
-  planes.reserve(values.size());
-  for (std::size_t n = 0; n < batch; ++n) {
-    for (std::size_t c = 0; c < channels; ++c) {
-      for (std::size_t p = 0; p < pixels; ++p) {
-        planes.push_back(values[(n * pixels + p) * channels + c]);
-      }
-    }
-  }
-  return planes;
-}
-
-/// Calls begin(output index, output channel), then add(output index, input index or -1 for padding,
-/// weight index) for each product, in the order kernel row, kernel column, channel.
-template <class Begin, class Add>
-void for_each_product(const geometry& g, const Begin& begin, const Add& add) {
-  const filter_shape& f = g.f;
-  const window& w = g.w;
-  const std::size_t group_in = f.in_channels / f.groups;
-  const std::size_t group_out = f.out_channels / f.groups;
-  std::size_t out = 0;
-  for (std::size_t n = 0; n < w.batch; ++n) {
-    for (std::size_t oy = 0; oy < g.out_height(); ++oy) {
-      for (std::size_t ox = 0; ox < g.out_width(); ++ox) {
-        for (std::size_t oc = 0; oc < f.out_channels; ++oc, ++out) {
-          begin(out, oc);
-          for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
-            for (std::size_t kw = 0; kw < f.kernel_width; ++kw) {
-              for (std::size_t c = 0; c < group_in; ++c) {
-                // Shifted by the padding, so that everything stays unsigned.
-                const std::size_t y = oy * w.stride_height + kh * w.dilation_height;
-                const std::size_t x = ox * w.stride_width + kw * w.dilation_width;
-                const bool inside = y >= w.pad_top && y < w.pad_top + w.in_height &&
-                                    x >= w.pad_left && x < w.pad_left + w.in_width;
-                const std::size_t in =
-                    ((n * w.in_height + y - w.pad_top) * w.in_width + x - w.pad_left) *
-                        f.in_channels +
-                    oc / group_out * group_in + c;
-                const std::size_t weight =
-                    ((oc * group_in + c) * f.kernel_height + kh) * f.kernel_width + kw;
-                add(out, inside ? static_cast<std::ptrdiff_t>(in) : -1, weight);
-              }
-            }
-          }
-        }
-      }
-    }
-  }
-}
 
 /// An integer convolution with its weights' parameters and its exact sums.
 struct integer_case {
@@ -127,7 +45,8 @@ struct integer_case {
   std::vector<float> scales;
   std::vector<std::int32_t> zero_points;
   std::vector<std::int32_t> bias;
-  std::vector<float> real_bias;  // of float outputs; may be empty
+  std::vector<float> real_bias;  // of real outputs; may be empty
+  std::vector<float> residual;   // of real outputs, channels last; may be empty
   epilogue_options options;
 
   integer_case(random_source& random, const geometry& geometry_)
@@ -146,6 +65,9 @@ struct integer_case {
     }
     if (random.chance(50)) {
       real_bias = random.reals(g.f.out_channels, -3.0F, 3.0F);
+    }
+    if (random.chance(50)) {
+      residual = random.reals(g.out_size(), -9.0F, 9.0F);
     }
     options.lhs_scale = random.real(0.001F, 0.1F);
     options.lhs_zero_point = random.chance(20) ? 0 : random.integer(0, 255);
@@ -193,22 +115,37 @@ void for_layouts(const geometry& g, const std::vector<In>& input, const std::vec
       laid_out(expected, out, w.batch, g.out_height() * g.out_width(), g.f.out_channels));
 }
 
-/// The input's and the output's, not both with their channels last.
-struct layout_pair {
-  activation_layout in, out;
-
-  explicit layout_pair(random_source& random) {
-    const std::size_t choice = random.size(1, 3);
-    in = choice % 2 == 1 ? activation_layout::nchw : activation_layout::nhwc;
-    out = choice >= 2 ? activation_layout::nchw : activation_layout::nhwc;
-  }
-};
-
 /// Room for the largest case, reused: mapping pages costs more than most cases.
 struct guarded_images {
   test::guarded_memory in{1 << 20};
   test::guarded_memory out{1 << 20};
+  test::guarded_memory residual{1 << 20};
 };
+
+template <class T>
+constexpr bool is_real = std::is_same_v<T, float> || std::is_same_v<T, detent::bfloat16>;
+
+/// What is stored for the sum of an element.
+template <class T>
+T expected_value(const integer_case& c, std::int64_t sum, std::size_t element) {
+  const std::size_t channel = element % c.g.f.out_channels;
+  if constexpr (is_real<T>) {
+    float real = std::fma(static_cast<float>(static_cast<std::int32_t>(sum)),
+                          c.options.lhs_scale * c.scales[channel],
+                          c.real_bias.empty() ? 0.0F : c.real_bias[channel]);
+    if (!c.residual.empty()) {
+      real += c.residual[element];
+    }
+    real = detent::reference::clamp(real, c.options.lower, c.options.upper);
+    if constexpr (std::is_same_v<T, float>) {
+      return real;
+    } else {
+      return detent::round_to<T>(real);
+    }
+  } else {
+    return test::stored_value<T>(sum, c.scales[channel], c.options);
+  }
+}
 
 template <class T>
 void check_output(const integer_case& c, const std::vector<std::int64_t>& sums,
@@ -216,32 +153,43 @@ void check_output(const integer_case& c, const std::vector<std::int64_t>& sums,
                   const detent::parallel_for& parallel) {
   std::vector<T> expected;
   for (std::size_t i = 0; i < sums.size(); ++i) {
-    const std::size_t channel = i % c.g.f.out_channels;
-    if constexpr (std::is_same_v<T, float>) {
-      expected.push_back(
-          detent::reference::clamp(std::fma(static_cast<float>(static_cast<std::int32_t>(sums[i])),
-                                            c.options.lhs_scale * c.scales[channel],
-                                            c.real_bias.empty() ? 0.0F : c.real_bias[channel]),
-                                   c.options.lower, c.options.upper));
-    } else {
-      expected.push_back(test::stored_value<T>(sums[i], c.scales[channel], c.options));
-    }
+    expected.push_back(expected_value<T>(c, sums[i], i));
   }
   epilogue_options options = c.options;
-  if (std::is_same_v<T, float>) {
+  const bool adds = is_real<T> && !c.residual.empty();
+  // An output of float may be its own residual.
+  const bool in_place = adds && std::is_same_v<T, float> && at_end;
+  if (is_real<T>) {
     options.bias = c.real_bias;
   }
   const auto in = at_end ? memory.in.back<std::uint8_t>(c.input.size())
                          : memory.in.front<std::uint8_t>(c.input.size());
   const auto out = at_end ? memory.out.back<T>(sums.size()) : memory.out.front<T>(sums.size());
+  const auto residual =
+      at_end ? memory.residual.back<float>(sums.size()) : memory.residual.front<float>(sums.size());
   const detent::packed_filters filters = c.pack();
-  INFO("output of ", sizeof(T), " bytes");
+  INFO("output of ", sizeof(T), " bytes", adds ? ", residual" : "", in_place ? " in place" : "");
   for_layouts(
       c.g, c.input, expected, layouts.in, layouts.out,
       [&](const window& w, const std::vector<std::uint8_t>& input, const std::vector<T>& wanted) {
         std::copy(input.begin(), input.end(), in.begin());
+        const std::size_t pixels = c.g.out_height() * c.g.out_width();
+        if (adds) {
+          const std::vector<float> values =
+              laid_out(c.residual, w.output_layout, w.batch, pixels, c.g.f.out_channels);
+          std::copy(values.begin(), values.end(), residual.begin());
+          const bool planes = w.output_layout == activation_layout::nchw;
+          options.residual = {residual.data(), w.batch * (planes ? c.g.f.out_channels : pixels),
+                              planes ? pixels : c.g.f.out_channels};
+        }
         for_each_target([&] {
           memory.out.repaint();
+          if constexpr (std::is_same_v<T, float>) {
+            if (in_place) {
+              std::copy(residual.begin(), residual.end(), out.begin());
+              options.residual.data = out.data();
+            }
+          }
           detent::convolve(std::span<const std::uint8_t>(in), filters, w, out, options, parallel);
           CHECK(difference(out, wanted) == "");
           CHECK(memory.out.intact_around(out));
@@ -256,6 +204,7 @@ void check_integer(random_source& random, const geometry& g, guarded_images& mem
   const bool at_end = random.chance(50);
   check_output<std::int32_t>(c, sums, memory, at_end, layout_pair(random), parallel);
   check_output<float>(c, sums, memory, at_end, layout_pair(random), parallel);
+  check_output<detent::bfloat16>(c, sums, memory, at_end, layout_pair(random), parallel);
   check_output<std::uint8_t>(c, sums, memory, at_end, layout_pair(random), parallel);
   check_output<std::int8_t>(c, sums, memory, at_end, layout_pair(random), parallel);
 }
@@ -326,27 +275,6 @@ void check(random_source& random, const geometry& g, guarded_images& memory,
   CHECK(w.out_width(f) == g.out_width());
   check_integer(random, g, memory, parallel);
   check_float(random, g, memory, parallel);
-}
-
-/// A random window over a small image.
-window random_window(random_source& random) {
-  window w;
-  w.batch = random.size(1, 3);
-  w.in_height = random.size(1, 9);
-  w.in_width = random.size(1, 9);
-  w.stride_height = random.size(1, 3);
-  w.stride_width = random.size(1, 3);
-  if (random.chance(40)) {
-    w.dilation_height = random.size(1, 3);
-    w.dilation_width = random.size(1, 3);
-  }
-  if (random.chance(70)) {
-    w.pad_top = random.size(0, 3);
-    w.pad_left = random.size(0, 3);
-    w.pad_bottom = random.size(0, 3);
-    w.pad_right = random.size(0, 3);
-  }
-  return w;
 }
 
 }  // namespace

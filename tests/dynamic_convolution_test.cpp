@@ -31,7 +31,7 @@ struct image_case {
   window w;
   std::vector<float> input;
   std::vector<std::int8_t> weights;
-  std::vector<float> scales, bias;
+  std::vector<float> scales, bias, residual;
   detent::dynamic_convolution_options options;
 
   image_case(random_source& random, const filter_shape& shape) : f(shape) {
@@ -47,6 +47,9 @@ struct image_case {
     if (random.chance(60)) {
       bias = random.reals(f.out_channels, -3.0F, 3.0F);
       options.bias = bias;
+    }
+    if (random.chance(50)) {
+      residual = random.reals(out_size(), -3.0F, 3.0F);
     }
     for (std::size_t i = 0; i < w.batch; ++i) {
       // Images of different ranges, some of which do not hold 0.
@@ -66,10 +69,20 @@ struct image_case {
   }
   [[nodiscard]] detent::packed_filters pack() const { return {f, weights, {.scales = scales}}; }
 
+  /// With the residual, channels last.
+  [[nodiscard]] detent::dynamic_convolution_options all_options() const {
+    detent::dynamic_convolution_options o = options;
+    if (!residual.empty()) {
+      o.residual = {residual.data(), residual.size() / f.out_channels, f.out_channels};
+    }
+    return o;
+  }
+
   /// Range, parameters, codes, and the integer convolution of each part.
-  [[nodiscard]] std::vector<float> by_steps() const {
+  template <class T = float>
+  [[nodiscard]] std::vector<T> by_steps() const {
     const detent::packed_filters filters = pack();
-    std::vector<float> out(out_size());
+    std::vector<T> out(out_size());
     const std::size_t parts = options.per_image ? w.batch : 1;
     for (std::size_t i = 0; i < parts; ++i) {
       const std::size_t in = input.size() / parts;
@@ -84,13 +97,17 @@ struct image_case {
       }
       window part = w;
       part.batch = w.batch / parts;
+      const std::size_t size = out.size() / parts;
+      detent::epilogue_options epilogue{.lhs_scale = p.scale,
+                                        .lhs_zero_point = p.zero_point,
+                                        .lower = options.lower,
+                                        .upper = options.upper,
+                                        .bias = options.bias};
+      if (!residual.empty()) {
+        epilogue.residual = {residual.data() + i * size, size / f.out_channels, f.out_channels};
+      }
       detent::convolve(std::span<const std::uint8_t>(q), filters, part,
-                       std::span<float>(out).subspan(i * out.size() / parts, out.size() / parts),
-                       {.lhs_scale = p.scale,
-                        .lhs_zero_point = p.zero_point,
-                        .lower = options.lower,
-                        .upper = options.upper,
-                        .bias = options.bias});
+                       std::span<T>(out).subspan(i * size, size), epilogue);
     }
     return out;
   }
@@ -120,15 +137,22 @@ TEST_CASE("dynamic convolution: channels first") {
     const std::vector<float> expected = c.by_steps();
     const detent::packed_filters filters = c.pack();
     const std::vector<float> planes = channels_first(c.input, c.w.batch, c.f.in_channels);
+    const std::vector<float> residual_planes =
+        channels_first(c.residual, c.w.batch, c.f.out_channels);
     window w = c.w;
     w.input_layout = detent::activation_layout::nchw;
     for_each_target([&] {
       std::vector<float> out(expected.size());
+      detent::dynamic_convolution_options options = c.all_options();
       w.output_layout = detent::activation_layout::nhwc;
-      detent::dynamic_convolve(planes, filters, w, out, c.options);
+      detent::dynamic_convolve(planes, filters, w, out, options);
       CHECK(difference(out, expected) == "");
       w.output_layout = detent::activation_layout::nchw;
-      detent::dynamic_convolve(planes, filters, w, out, c.options);
+      if (!c.residual.empty()) {
+        options.residual = {residual_planes.data(), w.batch * c.f.out_channels,
+                            residual_planes.size() / w.batch / c.f.out_channels};
+      }
+      detent::dynamic_convolve(planes, filters, w, out, options);
       CHECK(difference(out, channels_first(expected, w.batch, c.f.out_channels)) == "");
     });
   }
@@ -143,12 +167,17 @@ TEST_CASE("dynamic convolution equals its steps") {
   for (int round = 0; round < 60; ++round) {
     const image_case c(random, shapes[round % 6]);
     const std::vector<float> expected = c.by_steps();
+    const std::vector<detent::bfloat16> expected_halves = c.by_steps<detent::bfloat16>();
     const detent::packed_filters filters = c.pack();
     for_each_target([&] {
       std::vector<float> out(expected.size());
-      detent::dynamic_convolve(c.input, filters, c.w, out, c.options,
-                               round % 2 == 0 ? pool.parallel() : detent::parallel_for{});
+      const detent::parallel_for parallel =
+          round % 2 == 0 ? pool.parallel() : detent::parallel_for{};
+      detent::dynamic_convolve(c.input, filters, c.w, out, c.all_options(), parallel);
       CHECK(difference(out, expected) == "");
+      std::vector<detent::bfloat16> halves(expected.size());
+      detent::dynamic_convolve(c.input, filters, c.w, halves, c.all_options(), parallel);
+      CHECK(difference(halves, expected_halves) == "");
     });
   }
 }
@@ -216,6 +245,9 @@ TEST_CASE("dynamic convolution: what does not fit is refused") {
   c.options.bias = few;
   fails(error_kind::shape_mismatch, "5 biases for 6 channels");
   c.options.bias = {};
+  c.options.residual = {few.data(), 1, 5};
+  fails(error_kind::shape_mismatch, "the residual is 1 x 5");
+  c.options.residual = {};
   c.options.input_scheme.levels = {-1, 255};
   fails(error_kind::invalid_argument, "-1");
   c.options.input_scheme = detent::asymmetric<std::uint8_t>;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -407,7 +408,8 @@ TEST_CASE("filters") {
   }
 }
 
-TEST_CASE_TEMPLATE("convolve", T, std::int32_t, float, std::uint8_t, std::int8_t) {
+TEST_CASE_TEMPLATE("convolve", T, std::int32_t, float, detent::bfloat16, std::uint8_t,
+                   std::int8_t) {
   // With all channels in one, and depthwise; channels last and first.
   using detent::activation_layout;
   for (const auto& [groups, layout] : {std::pair(std::size_t{1}, activation_layout::nhwc),
@@ -456,11 +458,49 @@ TEST_CASE_TEMPLATE("convolve", T, std::int32_t, float, std::uint8_t, std::int8_t
       detent::convolve(std::span(in), filters, good, out.span(), o);
     });
 
-    const std::int32_t huge = std::numeric_limits<std::int32_t>::max();
-    const detent::packed_filters overflowing(f, w, {.bias = {&huge, 1}});
-    const std::int64_t bound = huge + std::int64_t{255} * 4 * static_cast<std::int64_t>(2 / groups);
-    check_error(error_kind::overflow, {"convolution", std::to_string(bound)},
-                [&] { detent::convolve(std::span(in), overflowing, good, out.span()); });
+    const auto refuses_epilogue = [&](error_kind kind,
+                                      std::initializer_list<std::string_view> words,
+                                      const detent::epilogue_options& o) {
+      check_error(kind, words,
+                  [&] { detent::convolve(std::span(in), filters, good, out.span(), o); });
+    };
+    const std::vector<float> reals(8, 1.0F);
+    const std::vector<std::int32_t> integers(8, 1);
+    refuses_epilogue(unsupported, {"convolution", "rows"}, {.lhs_scales = reals});
+    refuses_epilogue(unsupported, {"convolution", "rows"}, {.lhs_zero_points = integers});
+    refuses_epilogue(unsupported, {"convolution", "addends"}, {.addend = {integers.data(), 4, 2}});
+    // Pixels, or planes of four of them.
+    const bool planes = layout == activation_layout::nchw;
+    const std::size_t rows = planes ? 2 : 4;
+    const std::size_t columns = planes ? 4 : 2;
+    const std::string shape = std::to_string(rows) + " x " + std::to_string(columns);
+    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, detent::bfloat16>) {
+      refuses_epilogue(mismatch, {"convolution", "3 biases", "2 channels"},
+                       {.bias = std::span(reals).first(3)});
+      refuses_epilogue(mismatch, {"convolution", "residual", "1 x 8", shape},
+                       {.residual = {reals.data(), 1, 8}});
+      refuses_epilogue(mismatch, {"convolution", "residual", shape},
+                       {.residual = {reals.data(), columns, rows}});
+      refuses_epilogue(unsupported, {"convolution", "residual", "column stride is 2"},
+                       {.residual = {reals.data(), rows, columns, 1, 2}});
+      refuses_epilogue(unsupported, {"convolution", "residual", "row stride is -4"},
+                       {.residual = {reals.data(), rows, columns, -4}});
+      refuses_epilogue(unsupported, {"convolution", "residual must be dense", "row stride is 5"},
+                       {.residual = {reals.data(), rows, columns, 5}});
+    } else {
+      refuses_epilogue(unsupported, {"convolution", "real biases"}, {.bias = reals});
+      refuses_epilogue(unsupported, {"convolution", "residuals"},
+                       {.residual = {reals.data(), rows, columns}});
+    }
+
+    if constexpr (std::is_same_v<T, std::int32_t>) {
+      const std::int32_t huge = std::numeric_limits<std::int32_t>::max();
+      const detent::packed_filters overflowing(f, w, {.bias = {&huge, 1}});
+      const std::int64_t sum = huge + std::int64_t{4} * static_cast<std::int64_t>(2 / groups);
+      check_error(error_kind::overflow,
+                  {"convolution", std::to_string(sum), "pixel 0, channel 0", "32 bits"},
+                  [&] { detent::convolve(std::span(in), overflowing, good, out.span()); });
+    }
     CHECK(out.holds());
     CHECK(float_out.holds());
   }

@@ -85,7 +85,7 @@ void check(random_source& random, const layout& l, guarded_matrices& memory) {
 }  // namespace
 
 TEST_CASE_TEMPLATE("transposition: every number of rows, around the widths of vectors", T,
-                   std::uint8_t, std::uint32_t) {
+                   std::uint8_t, std::uint16_t, std::uint32_t) {
   random_source random(201);
   INFO("seed ", random.seed());
   guarded_matrices memory;
@@ -96,7 +96,8 @@ TEST_CASE_TEMPLATE("transposition: every number of rows, around the widths of ve
   }
 }
 
-TEST_CASE_TEMPLATE("transposition: every number of columns", T, std::uint8_t, std::uint32_t) {
+TEST_CASE_TEMPLATE("transposition: every number of columns", T, std::uint8_t, std::uint16_t,
+                   std::uint32_t) {
   random_source random(202);
   INFO("seed ", random.seed());
   guarded_matrices memory;
@@ -109,7 +110,7 @@ TEST_CASE_TEMPLATE("transposition: every number of columns", T, std::uint8_t, st
 }
 
 TEST_CASE_TEMPLATE("transposition: three planes to dense pixels, lines of every length", T,
-                   std::uint8_t, std::uint32_t) {
+                   std::uint8_t, std::uint16_t, std::uint32_t) {
   random_source random(203);
   INFO("seed ", random.seed());
   guarded_matrices memory;

@@ -22,6 +22,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,11 +31,14 @@
 #include <detent/epilogue.hpp>
 #include <detent/error.hpp>
 #include <detent/gemm.hpp>
+#include <detent/output_block.hpp>
 #include <detent/pack.hpp>
 #include <detent/padded_images.hpp>
 #include <detent/parallel.hpp>
 #include <detent/planes.hpp>
+#include <detent/raw_products.hpp>
 #include <detent/types.hpp>
+#include <detent/wide_sums.hpp>
 #include <detent/window.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -261,16 +265,16 @@ template <class T>
 /// Of `wanted` pixels, a multiple of rows_per_task, as many as should wait to be transposed.
 template <class T>
 [[nodiscard]] std::size_t block_of_output(std::size_t wanted,
-                                          const image_batch<T>& output) noexcept {
-  const std::size_t whole = pixels_that_wait<T>(output) / rows_per_task * rows_per_task;
+                                          const convolution_output<T>& output) noexcept {
+  const std::size_t whole = pixels_that_wait<T>(output.images) / rows_per_task * rows_per_task;
   return std::clamp(whole, rows_per_task, wanted);
 }
 
-/// Runs `product(rows, lda, pixels, group, c)` over blocks of pixels, gathered where the filters
-/// are not 1x1, whose channels of all groups go to c; see pixel_reader for `row`.
+/// Runs `product(rows, lda, group, block)` over blocks of pixels, gathered where the filters are
+/// not 1x1; see pixel_reader for `row`.
 template <class T, class Out, class Product>
 void for_gathered_blocks(const filter_shape& f, const window& w, const T* input, T padding,
-                         std::size_t row, const image_batch<Out>& output,
+                         std::size_t row, const convolution_output<Out>& output,
                          const parallel_for& parallel, const Product& product) {
   if (is_matrix(f, w)) {
     const image_batch<const T> images = input_images<T>(f, w, input);
@@ -283,10 +287,9 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
     for_row_blocks(w.batch * w.in_height * w.in_width, block, parallel,
                    [&](std::size_t first, std::size_t count) {
                      const input_pixels<T> in(images, first, count);
-                     const output_pixels<Out> out(output, first, count);
+                     const output_block<Out> out(output, first, count);
                      for (std::size_t group = 0; group < f.groups; ++group) {
-                       product(in.data() + group * f.group_in(), f.in_channels, count, group,
-                               out.data());
+                       product(in.data() + group * f.group_in(), f.in_channels, group, out);
                      }
                      out.store();
                    });
@@ -300,19 +303,19 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
   for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
     const auto rows =
         std::make_unique_for_overwrite<T[]>(count * depth + pixel_reader<T>::gather_slack);
-    const output_pixels<Out> out(output, first, count);
+    const output_block<Out> out(output, first, count);
     for (std::size_t group = 0; group < f.groups; ++group) {
       reader.gather(first, count, group, rows.get());
-      product(rows.get(), depth, count, group, out.data());
+      product(rows.get(), depth, group, out);
     }
     out.store();
   });
 }
 
-/// Runs `product(segments, pixels, c)` over blocks of pixels whose windows are read where they are.
+/// Runs `product(segments, block)` over blocks of pixels whose windows are read where they are.
 template <class T, class Out, class Product>
 void for_segmented_blocks(const filter_shape& f, const window& w, const T* input, T padding,
-                          std::size_t row, const image_batch<Out>& output,
+                          std::size_t row, const convolution_output<Out>& output,
                           const parallel_for& parallel, const Product& product) {
   const std::size_t block = block_of_output(4 * rows_per_task, output);
   const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
@@ -321,8 +324,8 @@ void for_segmented_blocks(const filter_shape& f, const window& w, const T* input
   for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
     const T** segments = block_memory<const T*>(f.kernel_height * count);
     reader.segments(first, count, segments);
-    const output_pixels<Out> out(output, first, count);
-    product(segments, count, out.data());
+    const output_block<Out> out(output, first, count);
+    product(segments, out);
     out.store();
   });
 }
@@ -348,8 +351,14 @@ class packed_filters {
       }
       groups_.emplace_back(matrix_view<const std::int8_t>(matrix.data(), f.taps(), f.out_channels),
                            options);
-      depthwise_ = detail::depthwise_weights(matrix.data(), f, groups_[0].zero_points());
-      return;
+      if (groups_[0].certificate().fits_s32() ||
+          f.taps() <= detail::depthwise_weights::most_exact_taps) {
+        is_depthwise_ = true;
+        depthwise_ = detail::depthwise_weights(matrix.data(), f, groups_[0].zero_points());
+        return;
+      }
+      // So many taps that their products leave 32 bits: like other groups.
+      groups_.clear();
     }
     // Segments of rows are multiples of group_depth. What a padded one reads too much is multiplied
     // by nothing: a weight that is its zero point.
@@ -374,7 +383,10 @@ class packed_filters {
   }
 
   [[nodiscard]] const filter_shape& shape() const noexcept { return shape_; }
-  /// One matrix per group; for depthwise filters, one matrix whose columns are the channels.
+  /// Whether the filters are kept as depthwise ones: all that are, but for those with so many taps
+  /// that their products may leave 32 bits.
+  [[nodiscard]] bool is_depthwise() const noexcept { return is_depthwise_; }
+  /// One matrix per group; where is_depthwise(), one matrix whose columns are the channels.
   [[nodiscard]] std::span<const packed_weights> groups() const noexcept { return groups_; }
   [[nodiscard]] const detail::depthwise_weights& depthwise() const noexcept { return depthwise_; }
   /// Rows of a matrix for each kernel row: its taps times channels, rounded up to group_depth where
@@ -385,111 +397,236 @@ class packed_filters {
   filter_shape shape_;
   std::vector<packed_weights> groups_;
   detail::depthwise_weights depthwise_;
+  bool is_depthwise_ = false;
   std::size_t row_ = 0;
 };
 
-/// Integer convolution; the epilogue is that of gemm(), with a real bias for each output channel of
-/// a float output. Input and output do not overlap. Throws what gemm() throws, and overflow where
-/// the certificate of the filters does not exclude sums beyond 32 bits. The calling thread keeps
-/// memory of the size of the padded input, where there is padding, rows of the kernel are no
-/// multiple of four, or the channels come first and the filters are not 1x1; each thread keeps some
-/// 256 KB, or a row or 48 pixels of the output if that is more, where the output's channels come
-/// first, and 192 pixels or 32 KB for 1x1 filters where the input's do.
-template <integer_convolution_output T>
+namespace detail {
+
+/// Checks what an epilogue has besides what column_terms check.
+template <class T>
+void require_epilogue(const filter_shape& f, const window& w, const epilogue_options& o) {
+  constexpr const char* where = "convolution";
+  require(o.lhs_scales.empty() && o.lhs_zero_points.empty() && o.addend.data == nullptr,
+          error_kind::unsupported, where, ": parameters of rows and integer addends are for gemm");
+  require(real_output<T> || (o.bias.empty() && o.residual.data == nullptr), error_kind::unsupported,
+          where, ": real biases and residuals are for outputs of float and bfloat16");
+  require(o.bias.empty() || o.bias.size() == f.out_channels, error_kind::shape_mismatch, where,
+          ": ", o.bias.size(), " biases for ", f.out_channels, " channels");
+  const std::size_t pixels = w.out_height(f) * w.out_width(f);
+  const bool planes = w.output_layout == activation_layout::nchw;
+  const std::size_t rows = w.batch * (planes ? f.out_channels : pixels);
+  const std::size_t columns = planes ? pixels : f.out_channels;
+  require_addend(o.residual, "residual", rows, columns, where);
+  require(o.residual.data == nullptr || rows <= 1 ||
+              o.residual.row_stride == static_cast<std::ptrdiff_t>(columns),
+          error_kind::unsupported, where, ": the residual must be dense (its row stride is ",
+          o.residual.row_stride, " for ", columns, " columns)");
+}
+
+/// What all blocks of an integer convolution have in common.
+template <class T>
+class integer_convolution {
+ public:
+  integer_convolution(const kernels::kernel_table& table, const packed_filters& filters,
+                      const epilogue_options& options)
+      : table_(table),
+        filters_(filters),
+        lhs_zero_point_(options.lhs_zero_point),
+        groups_(filters.groups().size()) {
+    const filter_shape& f = filters.shape();
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      const packed_weights& weights = filters.groups()[i];
+      epilogue_options of_group = options;
+      if (!options.bias.empty() && !filters.is_depthwise()) {
+        of_group.bias = options.bias.subspan(i * f.group_out(), f.group_out());
+      }
+      groups_[i].terms.template prepare<T, std::uint8_t>(weights, of_group, "convolution");
+      if (!weights.certificate().fits_s32()) {
+        is_wide_ = true;
+        if (!filters.is_depthwise()) {
+          groups_[i].wide.emplace(table_, weights, lhs_zero_point_);
+        }
+      }
+    }
+    if (is_wide_ && filters.is_depthwise()) {
+      zeros_.resize(round_up(f.out_channels, kernels::panel_columns));
+    }
+  }
+
+  /// Whether some sums may leave 32 bits.
+  [[nodiscard]] bool is_wide() const noexcept { return is_wide_; }
+
+  /// Multiplies a block of pixels by the weights of a group; `g` says where the pixels are. Windows
+  /// that are read where they are must not be wide. sum_row(i) is the sum of what pixel i reads.
+  template <class SumRow>
+  void multiply(kernels::gemm_u8s8_args g, std::size_t group, const output_block<T>& block,
+                const SumRow& sum_row) const {
+    const packed_weights& weights = filters_.groups()[group];
+    const group_terms& of_group = groups_[group];
+    const std::size_t first = group * filters_.shape().group_out();
+    g.c = block.data() + first;
+    g.ldc = filters_.shape().out_channels;
+    g.m = block.count();
+    g.n = weights.columns();
+    g.k = weights.depth();
+    if (of_group.wide) {
+      multiply_wide(g, of_group, block, first);
+      return;
+    }
+    std::vector<std::int32_t> row_sums(of_group.terms.needs_row_sums() ? g.m : 0);
+    for (std::size_t i = 0; i < row_sums.size(); ++i) {
+      row_sums[i] = sum_row(i);
+    }
+    g.b = weights.panels(table_);
+    g.epilogue = of_group.terms.epilogue(row_sums.data());
+    add_residual(block, 0, first, g.epilogue);
+    run_gemm(table_, g);
+  }
+
+  /// Multiplies the rows of depthwise filters.
+  void multiply(const kernels::depthwise_rows<std::uint8_t>& rows,
+                const output_block<T>& block) const {
+    // The weights carry their zero points; what is left is bias - lhs_zero_point * sum(weights),
+    // which is the column offset of the terms.
+    kernels::integer_epilogue e = groups_[0].terms.epilogue(nullptr);
+    e.rhs_zero_point = nullptr;
+    add_residual(block, 0, 0, e);
+    kernels::depthwise_u8_args d;
+    d.rows = rows;
+    d.weights = filters_.depthwise().panels();
+    if (!is_wide_) {
+      d.c = block.data();
+      d.epilogue = e;
+      table_.depthwise_u8(d);
+      return;
+    }
+    std::int32_t* products = block_memory<std::int32_t>(block.count() * rows.channels);
+    d.c = products;
+    d.epilogue.output = kernels::integer_output::s32;
+    d.epilogue.column_offset = zeros_.data();
+    table_.depthwise_u8(d);
+    store_wide_pixels(products, block.count(), filters_.groups()[0], lhs_zero_point_, e,
+                      {overflow_, block.first(), 0}, block.data());
+  }
+
+  /// To be called when all blocks are done: throws overflow if a sum did not fit the output.
+  void finish() const { overflow_.raise_if_noted("convolution", "pixel", "channel"); }
+
+ private:
+  struct group_terms {
+    column_terms terms;
+    std::optional<wide_product> wide;  // where sums may leave 32 bits
+  };
+
+  /// The residual of the pixels and channels of a block from the given ones on.
+  void add_residual(const output_block<T>& block, std::size_t pixel, std::size_t channel,
+                    kernels::integer_epilogue& e) const noexcept {
+    if (block.residual() != nullptr) {
+      e.residual_stride = filters_.shape().out_channels;
+      e.residual = block.residual() + pixel * e.residual_stride + channel;
+    }
+  }
+
+  void multiply_wide(const kernels::gemm_u8s8_args& g, const group_terms& of_group,
+                     const output_block<T>& block, std::size_t first_channel) const {
+    for_row_blocks(g.m, rows_per_task, {}, [&](std::size_t first, std::size_t rows) {
+      kernels::gemm_u8s8_args part = g;
+      part.a += first * g.lda;
+      part.c = static_cast<T*>(g.c) + first * g.ldc;
+      part.m = rows;
+      part.epilogue = of_group.terms.epilogue(nullptr);
+      add_residual(block, first, first_channel, part.epilogue);
+      of_group.wide->template multiply<T>(part, 0,
+                                          {overflow_, block.first() + first, first_channel});
+    });
+  }
+
+  const kernels::kernel_table& table_;
+  const packed_filters& filters_;
+  std::int32_t lhs_zero_point_;
+  std::vector<group_terms> groups_;
+  bool is_wide_ = false;
+  std::vector<std::int32_t> zeros_;  // column offsets of raw depthwise products
+  mutable overflow_record overflow_;
+};
+
+}  // namespace detail
+
+/// Integer convolution; the epilogue is that of gemm(), with a real bias for each output channel
+/// and a residual for outputs of float and bfloat16. Input and output do not overlap; the residual
+/// may be an output of float itself. Thread-safe.
+///
+/// Exact on every input, as gemm() is: where the certificate of the filters does not exclude sums
+/// beyond 32 bits, windows are gathered, and the products are added up in 64 bits. Throws overflow,
+/// with the first such sum, if an output of 32-bit integers has no room for one; elements that have
+/// no room are then as they were, all others are written. Throws what gemm() throws besides, and
+/// unsupported for padding out of all proportion.
+///
+/// The calling thread keeps memory of the size of the padded input, where there is padding, rows of
+/// the kernel are no multiple of four, or the channels come first and the filters are not 1x1; each
+/// thread keeps some 256 KB, or a row or 48 pixels of the output if that is more, where the
+/// output's channels come first (and as many pixels of the residual, in float), and 192 pixels or
+/// 32 KB for 1x1 filters where the input's do; for sums beyond 32 bits what gemm() does, or 256
+/// pixels or a row of the output of depthwise filters, in 32 bits.
+template <integer_gemm_output T>
 void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
               std::span<T> output, const epilogue_options& options = {},
               const parallel_for& parallel = {}) {
   const filter_shape& f = filters.shape();
   detail::require_images(f, w, input, output);
-  detail::require(options.lhs_scales.empty() && options.lhs_zero_points.empty() &&
-                      options.residual.data == nullptr,
-                  error_kind::unsupported,
-                  "convolution: parameters of rows and residuals are for gemm");
-  detail::require(options.bias.empty() || std::same_as<T, float>, error_kind::unsupported,
-                  "convolution: real biases are for outputs of float");
-  detail::require(options.bias.empty() || options.bias.size() == f.out_channels,
-                  error_kind::shape_mismatch, "convolution: ", options.bias.size(), " biases for ",
-                  f.out_channels, " channels");
+  detail::require_epilogue<T>(f, w, options);
   if (output.empty()) {
     return;
   }
-  std::vector<detail::column_terms> terms(filters.groups().size());
-  for (std::size_t g = 0; g < terms.size(); ++g) {
-    epilogue_options of_group = options;
-    if (!options.bias.empty() && !f.depthwise()) {
-      of_group.bias = options.bias.subspan(g * f.group_out(), f.group_out());
-    }
-    terms[g].prepare<T, std::uint8_t>(filters.groups()[g], of_group, "convolution");
-  }
-  const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
   const kernels::kernel_table& table = detail::active_table();
-  const detail::image_batch<T> images = detail::output_images<T>(f, w, output.data());
-
-  if (f.depthwise()) {
-    // The weights carry their zero points; what is left is bias - lhs_zero_point * sum(weights),
-    // which is the column offset of the terms.
-    kernels::depthwise_u8_args d;
-    d.weights = filters.depthwise().panels();
-    d.epilogue = terms[0].epilogue(nullptr);
-    d.epilogue.rhs_zero_point = nullptr;
+  const detail::integer_convolution<T> convolution(table, filters, options);
+  const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
+  // 32-bit elements that have no room for their sums keep their values.
+  const detail::convolution_output<T> images{
+      detail::output_images<T>(f, w, output.data()), options.residual.data,
+      std::same_as<T, std::int32_t> && convolution.is_wide()};
+  if (filters.is_depthwise()) {
     const detail::tap_order& order = filters.depthwise().order();
-    detail::for_depthwise_rows(input.data(), f, w, padding, order.taps(), order.is_vertical(),
-                               images, parallel,
-                               [&](const kernels::depthwise_rows<std::uint8_t>& rows, T* c) {
-                                 kernels::depthwise_u8_args part = d;
-                                 part.rows = rows;
-                                 part.c = c;
-                                 table.depthwise_u8(part);
-                               });
+    detail::for_depthwise_rows(
+        input.data(), f, w, padding, order.taps(), order.is_vertical(), images, parallel,
+        [&](const kernels::depthwise_rows<std::uint8_t>& rows,
+            const detail::output_block<T>& block) { convolution.multiply(rows, block); });
+    convolution.finish();
     return;
   }
-  /// Multiplies `count` pixels by the weights of a group; `g` says where they are, c where all
-  /// their channels go.
-  const auto multiply = [&](kernels::gemm_u8s8_args g, std::size_t group, std::size_t count, T* c,
-                            const auto& sum_row) {
-    const packed_weights& weights = filters.groups()[group];
-    std::vector<std::int32_t> row_sums(terms[group].needs_row_sums() ? count : 0);
-    for (std::size_t i = 0; i < row_sums.size(); ++i) {
-      row_sums[i] = sum_row(i);
-    }
-    g.b = weights.panels(table);
-    g.c = c + group * f.group_out();
-    g.ldc = f.out_channels;
-    g.m = count;
-    g.n = weights.columns();
-    g.k = weights.depth();
-    g.epilogue = terms[group].epilogue(row_sums.data());
-    detail::run_gemm(table, g);
-  };
   const std::size_t row = filters.kernel_row();
   if (!table.adds_pairs && !detail::is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 &&
-      row % kernels::group_depth == 0) {
+      row % kernels::group_depth == 0 && !convolution.is_wide()) {
     detail::for_segmented_blocks(
         f, w, input.data(), padding, row, images, parallel,
-        [&](const std::uint8_t* const* segments, std::size_t count, T* c) {
+        [&](const std::uint8_t* const* segments, const detail::output_block<T>& block) {
           kernels::gemm_u8s8_args g;
           g.rows = segments;
           g.segments = f.kernel_height;
-          multiply(g, 0, count, c, [&](std::size_t i) {
+          convolution.multiply(g, 0, block, [&](std::size_t i) {
             std::uint32_t sum = 0;
             for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
-              sum += static_cast<std::uint32_t>(table.sum_u8(segments[kh * count + i], row));
+              sum +=
+                  static_cast<std::uint32_t>(table.sum_u8(segments[kh * block.count() + i], row));
             }
             return static_cast<std::int32_t>(sum);
           });
         });
     return;
   }
-  detail::for_gathered_blocks(
-      f, w, input.data(), padding, row, images, parallel,
-      [&](const std::uint8_t* rows, std::size_t lda, std::size_t count, std::size_t group, T* c) {
-        kernels::gemm_u8s8_args g;
-        g.a = rows;
-        g.lda = lda;
-        multiply(g, group, count, c, [&](std::size_t i) {
-          return table.sum_u8(rows + i * lda, filters.groups()[group].depth());
-        });
-      });
+  detail::for_gathered_blocks(f, w, input.data(), padding, row, images, parallel,
+                              [&](const std::uint8_t* rows, std::size_t lda, std::size_t group,
+                                  const detail::output_block<T>& block) {
+                                kernels::gemm_u8s8_args g;
+                                g.a = rows;
+                                g.lda = lda;
+                                convolution.multiply(g, group, block, [&](std::size_t i) {
+                                  return table.sum_u8(rows + i * lda,
+                                                      filters.groups()[group].depth());
+                                });
+                              });
+  convolution.finish();
 }
 
 /// An owned, packed filter bank of floats; `bias` is empty or has one value for each output
@@ -551,7 +688,7 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
     return;
   }
   const kernels::kernel_table& table = detail::active_table();
-  const detail::image_batch<float> images = detail::output_images<float>(f, w, output.data());
+  const detail::convolution_output<float> images{detail::output_images<float>(f, w, output.data())};
   if (f.depthwise()) {
     kernels::depthwise_f32_args d;
     d.weights = filters.depthwise().data() + filters.channel_stride();
@@ -563,34 +700,36 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
     for (std::size_t t = 0; t < f.taps(); ++t) {
       order.push_back({t / f.kernel_width, t % f.kernel_width});
     }
-    detail::for_depthwise_rows(input.data(), f, w, 0.0F,
-                               std::span<const detail::tap_position>(order), false, images,
-                               parallel, [&](const kernels::depthwise_rows<float>& rows, float* c) {
-                                 kernels::depthwise_f32_args part = d;
-                                 part.rows = rows;
-                                 part.c = c;
-                                 table.depthwise_f32(part);
-                               });
+    detail::for_depthwise_rows(
+        input.data(), f, w, 0.0F, std::span<const detail::tap_position>(order), false, images,
+        parallel,
+        [&](const kernels::depthwise_rows<float>& rows, const detail::output_block<float>& block) {
+          kernels::depthwise_f32_args part = d;
+          part.rows = rows;
+          part.c = block.data();
+          table.depthwise_f32(part);
+        });
     return;
   }
-  detail::for_gathered_blocks(
-      f, w, input.data(), 0.0F, f.kernel_width * f.group_in(), images, parallel,
-      [&](const float* rows, std::size_t lda, std::size_t count, std::size_t group, float* c) {
-        const packed_floats& weights = filters.groups()[group];
-        kernels::gemm_f32_args g;
-        g.a = rows;
-        g.lda = lda;
-        g.packed_b = weights.data().data();
-        g.bias = weights.bias().data();
-        g.c = c + group * f.group_out();
-        g.ldc = f.out_channels;
-        g.m = count;
-        g.n = weights.columns();
-        g.k = weights.depth();
-        g.lower = lower;
-        g.upper = upper;
-        table.gemm_f32(g);
-      });
+  detail::for_gathered_blocks(f, w, input.data(), 0.0F, f.kernel_width * f.group_in(), images,
+                              parallel,
+                              [&](const float* rows, std::size_t lda, std::size_t group,
+                                  const detail::output_block<float>& block) {
+                                const packed_floats& weights = filters.groups()[group];
+                                kernels::gemm_f32_args g;
+                                g.a = rows;
+                                g.lda = lda;
+                                g.packed_b = weights.data().data();
+                                g.bias = weights.bias().data();
+                                g.c = block.data() + group * f.group_out();
+                                g.ldc = f.out_channels;
+                                g.m = block.count();
+                                g.n = weights.columns();
+                                g.k = weights.depth();
+                                g.lower = lower;
+                                g.upper = upper;
+                                table.gemm_f32(g);
+                              });
 }
 
 DETENT_NAMESPACE_END

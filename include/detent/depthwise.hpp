@@ -15,10 +15,12 @@
 #include <detent/aligned.hpp>
 #include <detent/config.hpp>
 #include <detent/kernels/table.hpp>
+#include <detent/output_block.hpp>
 #include <detent/pack.hpp>
 #include <detent/padded_images.hpp>
 #include <detent/parallel.hpp>
 #include <detent/planes.hpp>
+#include <detent/wide_sums.hpp>
 #include <detent/window.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -110,11 +112,31 @@ class depthwise_weights {
   }
   [[nodiscard]] const tap_order& order() const noexcept { return order_; }
 
+  /// 255 * 255 * most_exact_taps < 2^31: of as many taps, products with weights less their zero
+  /// points add up in 32 bits.
+  static constexpr std::size_t most_exact_taps = 33025;
+
  private:
   tap_order order_;
   aligned_vector<std::int8_t> bytes_;
   aligned_vector<std::int16_t> words_;
 };
+
+/// Stores the sums of depthwise products (pixels x channels) that leave 32 bits with the terms of
+/// the channels: their biases, and lhs_zero_point times the sums of their weights. There are up to
+/// most_exact_taps. `e` is the epilogue of the weights and of the pixels.
+template <class T>
+void store_wide_pixels(const std::int32_t* products, std::size_t pixels,
+                       const packed_weights& weights, std::int32_t lhs_zero_point,
+                       const kernels::integer_epilogue& e, const part_overflow& overflow, T* to) {
+  for (std::size_t i = 0; i < pixels; ++i) {
+    for (std::size_t c = 0; c < weights.columns(); ++c, ++products, ++to) {
+      const std::int64_t sum = std::int64_t{*products} + weights.bias()[c] -
+                               std::int64_t{lhs_zero_point} * e.column_sum[c];
+      store_wide_sum(sum, e, i, c, overflow, *to);
+    }
+  }
+}
 
 /// Where the rows of a depthwise convolution read: at each end of a row the pixels whose window is
 /// partly outside of the image, one by one, between them those that step through it together.
@@ -186,14 +208,15 @@ class depthwise_reader {
   std::size_t end_inside_;
 };
 
-/// Runs `kernel(rows, c)` over blocks of output rows: pixels are counted from the first of a block,
-/// which goes to c. `order` is that of the weights.
+/// Runs `kernel(rows, block)` over blocks of output rows, whose pixels are counted from the first
+/// of the block. `order` is that of the weights.
 template <class T, class Out, class Kernel>
 void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, T padding,
                         std::span<const tap_position> order, bool is_vertical,
-                        const image_batch<Out>& output, const parallel_for& parallel,
+                        const convolution_output<Out>& output, const parallel_for& parallel,
                         const Kernel& kernel) {
-  const std::size_t pixels_per_task = (std::min)(std::size_t{256}, pixels_that_wait<Out>(output));
+  const std::size_t pixels_per_task =
+      (std::min)(std::size_t{256}, pixels_that_wait<Out>(output.images));
   // In narrow images the pixels at the ends of rows are many; they cost more than a copy.
   constexpr std::size_t narrow = 16;
   std::optional<padded_images<T>> images;
@@ -221,7 +244,7 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
     for (std::size_t row = first; row < end; ++row) {
       reader.append(row, first, taps, runs);
     }
-    const output_pixels<Out> pixels(output, first * out_width, (end - first) * out_width);
+    const output_block<Out> block(output, first * out_width, (end - first) * out_width);
     kernels::depthwise_rows<T> all;
     all.taps = taps.data();
     all.runs = runs.data();
@@ -230,8 +253,8 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
     all.channels = f.in_channels;
     all.step = w.stride_width * f.in_channels;
     all.width = is_vertical && w.stride_width == 1 && w.dilation_width == 1 ? f.kernel_width : 0;
-    kernel(all, pixels.data());
-    pixels.store();
+    kernel(all, block);
+    block.store();
   });
 }
 

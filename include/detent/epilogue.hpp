@@ -30,12 +30,11 @@ DETENT_NAMESPACE_BEGIN
 /// selects which of the fields count:
 ///
 ///   acc   = bias[j] + sum_k (a[i,k] - lhs_zero_point) * (b[k,j] - zero_point[j])        exact
-///           (the bias of the weights; gemm() takes any sums, convolutions those of which the
-///           certificate of the weights says that they fit 32 bits)
+///           (the bias of the weights)
 ///   s32     acc + addend[i,j], exact: what does not fit 32 bits is an error
 ///   float   clamp(fma(float(acc), lhs_scale * scale[j], bias[j]) + residual[i,j], lower, upper)
 ///           (the bias of the options; what is absent is 0)
-///   bfloat16  the same, rounded half to even; of gemm() only
+///   bfloat16  the same, rounded half to even
 ///   u8, s8  clamp(round_half_even(float(acc) * m[j]) + output.zero_point, levels)
 ///           m[j] = reference::requantize_multiplier(lhs_scale, scale[j], output.scale)
 ///
@@ -55,8 +54,9 @@ struct epilogue_options {
   std::span<const std::int32_t> lhs_zero_points = {};
   /// Of outputs of float and bfloat16: real values that are added to each column.
   std::span<const float> bias = {};
-  /// Of gemm() to float and bfloat16 only: real values that are added to each element. May be an
-  /// output of float itself.
+  /// Of outputs of float and bfloat16: real values that are added to each element. May be an output
+  /// of float itself. Convolutions take it dense and in the layout of the output: its rows are the
+  /// pixels of the batch, or the planes of its images where their channels come first.
   matrix_view<const float> residual = {};
   /// Of gemm() to 32-bit integers only: integers that are added to each element, as with beta = 1
   /// in BLAS. May be the output itself, which then accumulates.
@@ -95,21 +95,11 @@ class column_terms {
   column_terms& operator=(const column_terms&) = delete;
 
   /// Checks the options and computes the terms of the columns of `w` for a left side of type A, of
-  /// whose values `shift` is subtracted. Throws overflow if sums might not fit 32 bits.
+  /// whose values `shift` is subtracted. Where sums might not fit 32 bits, the integers are right
+  /// modulo 2^32, and wide_sums.hpp does without them.
   template <class T, class A>
   void prepare(const packed_weights& w, const epilogue_options& o, const char* where,
                std::int32_t shift = lhs_shift<A>) {
-    prepare_any<T, A>(w, o, where, shift);
-    require(w.certificate().fits_s32(), error_kind::overflow, where, ": with K = ", w.depth(),
-            " the sums may reach ", w.certificate().accumulator_bound,
-            ", which does not fit 32 bits");
-  }
-
-  /// The same whatever the certificate is. Where sums might not fit 32 bits, the integers are good
-  /// for nothing; everything else of the terms is as it should be.
-  template <class T, class A>
-  void prepare_any(const packed_weights& w, const epilogue_options& o, const char* where,
-                   std::int32_t shift = lhs_shift<A>) {
     require_scale(o.lhs_scale, where);
     require_zero_point(o.lhs_zero_point, full_grid<A>, where);
     const std::size_t columns = w.columns();
@@ -136,7 +126,7 @@ class column_terms {
 
     epilogue_.column_offset = from.bias;
     if (zero_point != 0) {
-      // Modulo 2^32: intermediate values may wrap, the final sum was proved to fit.
+      // Modulo 2^32: intermediate values may wrap, final sums that are used were proved to fit.
       auto* const offset = take(std::type_identity<std::int32_t>{});
       for_panel_values(padded, offset, [&](std::size_t j) {
         return static_cast<std::int32_t>(static_cast<std::uint32_t>(from.bias[j]) -

@@ -27,12 +27,10 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// What integer convolutions write; gemm() writes bfloat16, too.
+/// What integer products write, convolutions as well.
 template <class T>
-concept integer_convolution_output =
-    std::same_as<T, std::int32_t> || std::same_as<T, float> || quantized_byte<T>;
-template <class T>
-concept integer_gemm_output = integer_convolution_output<T> || std::same_as<T, bfloat16>;
+concept integer_gemm_output = std::same_as<T, std::int32_t> || std::same_as<T, float> ||
+    std::same_as<T, bfloat16> || quantized_byte<T>;
 
 namespace detail {
 
@@ -120,7 +118,7 @@ class integer_product {
     require_rows<T, A>(rows, weights.columns(), options);
     lhs_signed_ = std::same_as<A, std::int8_t> && table_.multiplies_signed;
     const std::int32_t shift = lhs_signed_ ? 0 : lhs_shift<A>;
-    terms_.template prepare_any<T, A>(weights, options, "gemm", shift);
+    terms_.template prepare<T, A>(weights, options, "gemm", shift);
     const bool is_narrow = weights.certificate().fits_s32();
     if (is_narrow) {
       panels_ = weights.panels(table_);
@@ -172,7 +170,7 @@ class integer_product {
       g.epilogue.addend_stride = static_cast<std::size_t>(addend_.row_stride);
     }
     if (wide_ && !fits_s32_with(g.epilogue.addend, rows, columns)) {
-      wide_->template multiply<T>(g, first, column, overflow_);
+      wide_->template multiply<T>(g, column, {overflow_, first, column});
       return;
     }
     if (terms_.needs_row_sums()) {

@@ -71,8 +71,8 @@ void for_panels(std::size_t depth, std::size_t columns, const parallel_for& para
 /// What packing proved about a matrix.
 struct weights_certificate {
   /// No sum |bias + sum_k (a - lhs_zero_point) * (b - rhs_zero_point)| is larger, for any a and any
-  /// lhs_zero_point in 0..255. Up to 2^31 - 1, the product is exact in 32 bits; gemm() computes
-  /// others in 64 bits.
+  /// lhs_zero_point in 0..255. Up to 2^31 - 1, the product is exact in 32 bits; others are computed
+  /// in 64 bits.
   std::int64_t accumulator_bound = 0;
 
   [[nodiscard]] bool fits_s32() const noexcept {

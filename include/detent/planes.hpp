@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <type_traits>
 
 #include <detent/aligned.hpp>
 #include <detent/dispatch.hpp>
@@ -24,12 +25,14 @@ namespace detail {
 /// Transposes elements of type T; nothing where there are none.
 template <class T>
 void transpose(const kernels::transpose_args& a) {
-  static_assert(sizeof(T) == 1 || sizeof(T) == 4);
+  static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4);
   if (a.rows == 0 || a.columns == 0) {
     return;
   }
   if constexpr (sizeof(T) == 1) {
     active_table().transpose_8(a);
+  } else if constexpr (sizeof(T) == 2) {
+    active_table().transpose_16(a);
   } else {
     active_table().transpose_32(a);
   }
@@ -49,6 +52,13 @@ struct image_batch {
         pixels_of_image(pixels),
         planar(is_planar(layout, channels, pixels)) {}
 
+  /// Other values of the same shape and layout.
+  template <class U>
+  [[nodiscard]] image_batch<U> with_data(U* values) const noexcept {
+    return {values, channels, pixels_of_image,
+            planar ? activation_layout::nchw : activation_layout::nhwc};
+  }
+
   /// Calls visit(plane, done, part) for the parts of `count` pixels from `first` on, counted
   /// through the batch, that lie in one image: `part` of them, `done` after the first, begin at
   /// `plane` of the first channel.
@@ -64,6 +74,25 @@ struct image_batch {
   }
 };
 
+/// Transposes some pixels of images whose channels are planes, to memory that has them channels
+/// last.
+template <class T>
+void read_planes(const image_batch<T>& images, std::size_t first, std::size_t count,
+                 std::remove_const_t<T>* to) {
+  images.for_images(first, count, [&](const T* plane, std::size_t done, std::size_t part) {
+    kernels::transpose_args t;
+    t.from = plane;
+    t.from_stride = images.pixels_of_image;
+    t.rows = images.channels;
+    t.columns = part;
+    t.to = to + done * images.channels;
+    t.to_stride = images.channels;
+    t.line = part;
+    t.line_step = part * images.channels;
+    transpose<std::remove_const_t<T>>(t);
+  });
+}
+
 /// Some pixels of the input, channels last: where they are, or transposed to memory that the
 /// calling thread keeps.
 template <class T>
@@ -76,18 +105,7 @@ class input_pixels {
     }
     memory_.emplace(count * images.channels);
     data_ = memory_->data();
-    images.for_images(first, count, [&](const T* plane, std::size_t done, std::size_t part) {
-      kernels::transpose_args t;
-      t.from = plane;
-      t.from_stride = images.pixels_of_image;
-      t.rows = images.channels;
-      t.columns = part;
-      t.to = memory_->data() + done * images.channels;
-      t.to_stride = images.channels;
-      t.line = part;
-      t.line_step = part * images.channels;
-      transpose<T>(t);
-    });
+    read_planes(images, first, count, memory_->data());
   }
 
   [[nodiscard]] const T* data() const noexcept { return data_; }
@@ -98,11 +116,13 @@ class input_pixels {
 };
 
 /// Memory for some pixels of the output, channels last: where they belong, or memory that the
-/// calling thread keeps, from which store() transposes them.
+/// calling thread keeps, from which store() transposes them. With `keeps_values` it holds what the
+/// output does, so that not all need to be written.
 template <class T>
 class output_pixels {
  public:
-  output_pixels(const image_batch<T>& images, std::size_t first, std::size_t count)
+  output_pixels(const image_batch<T>& images, std::size_t first, std::size_t count,
+                bool keeps_values = false)
       : images_(images),
         first_(first),
         count_(count),
@@ -110,6 +130,9 @@ class output_pixels {
     if (images.planar) {
       memory_.emplace(count * images.channels);
       data_ = memory_->data();
+      if (keeps_values) {
+        read_planes(images, first, count, data_);
+      }
     }
   }
 

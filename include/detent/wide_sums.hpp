@@ -53,10 +53,11 @@ class overflow_record {
       sum_ = sum;
     }
   }
-  /// When no task runs any more.
-  void raise_if_noted(const char* where) const {
-    require(!is_noted_, error_kind::overflow, where, ": the sum ", sum_, " of row ", row_,
-            ", column ", column_, " does not fit 32 bits");
+  /// When no task runs any more. The message calls rows and columns what the caller calls them.
+  void raise_if_noted(const char* where, const char* row = "row",
+                      const char* column = "column") const {
+    require(!is_noted_, error_kind::overflow, where, ": the sum ", sum_, " of ", row, " ", row_,
+            ", ", column, " ", column_, " does not fit 32 bits");
   }
 
  private:
@@ -65,6 +66,12 @@ class overflow_record {
   std::size_t row_ = 0;
   std::size_t column_ = 0;
   std::int64_t sum_ = 0;
+};
+
+/// The record of an output, and where in it the part begins whose sums are noted.
+struct part_overflow {
+  overflow_record& record;
+  std::size_t row, column;
 };
 
 /// An upper bound of the magnitudes of a matrix: at most twice the largest one, and at least 1.
@@ -104,6 +111,25 @@ template <class T>
   }
 }
 
+/// Stores a sum, with its addend, or notes it where a 32-bit output has no room for it. Row and
+/// column are those of the part.
+template <class T>
+void store_wide_sum(std::int64_t sum, const kernels::integer_epilogue& e, std::size_t row,
+                    std::size_t column, const part_overflow& overflow, T& to) {
+  if constexpr (std::same_as<T, std::int32_t>) {
+    if (e.addend != nullptr) {
+      sum += e.addend[row * e.addend_stride + column];
+    }
+    if (fits_s32(sum)) {
+      to = static_cast<std::int32_t>(sum);
+    } else {
+      overflow.record.note(overflow.row + row, overflow.column + column, sum);
+    }
+  } else {
+    to = stored_sum<T>(sum, e, row, column);
+  }
+}
+
 /// A product in 64 bits, but for what `e` says.
 class wide_product {
  public:
@@ -135,12 +161,13 @@ class wide_product {
     }
   }
 
-  /// Of `g` those fields count that say what the left side is, and of its epilogue, which is that
-  /// of the rows and columns of the part, all but the terms of integer sums. Sums that a 32-bit
-  /// output has no room for are noted and not stored. `first_row` is only for that.
+  /// Of `g`, which has up to largest_rows_per_call rows, those fields count that say what the left
+  /// side is, and of its epilogue, which is that of the rows and columns of the part, all but the
+  /// terms of integer sums. Its columns are those of the weights from `first_column` on. Sums that
+  /// a 32-bit output has no room for are noted and not stored.
   template <class T>
-  void multiply(const kernels::gemm_u8s8_args& g, std::size_t first_row, std::size_t first_column,
-                overflow_record& overflow) const {
+  void multiply(const kernels::gemm_u8s8_args& g, std::size_t first_column,
+                const part_overflow& overflow) const {
     const std::size_t together =
         (std::max)(block_elements / (std::max)(g.m, std::size_t{1}) / kernels::strip_columns,
                    std::size_t{1}) *
@@ -160,21 +187,10 @@ class wide_product {
         T* to = static_cast<T*>(g.c) + i * g.ldc + j;
         for (std::size_t c = 0; c < columns; ++c) {
           const std::size_t column = first_column + j + c;
-          std::int64_t sum = sums[i * columns + c] + weights_.bias()[column] -
-                             row_sums[i] * weights_.zero_points()[column] -
-                             row_zero_point * distance_sums_[column];
-          if constexpr (std::same_as<T, std::int32_t>) {
-            if (g.epilogue.addend != nullptr) {
-              sum += g.epilogue.addend[i * g.epilogue.addend_stride + j + c];
-            }
-            if (fits_s32(sum)) {
-              to[c] = static_cast<std::int32_t>(sum);
-            } else {
-              overflow.note(first_row + i, column, sum);
-            }
-          } else {
-            to[c] = stored_sum<T>(sum, g.epilogue, i, j + c);
-          }
+          const std::int64_t sum = sums[i * columns + c] + weights_.bias()[column] -
+                                   row_sums[i] * weights_.zero_points()[column] -
+                                   row_zero_point * distance_sums_[column];
+          store_wide_sum(sum, g.epilogue, i, j + c, overflow, to[c]);
         }
       }
     }

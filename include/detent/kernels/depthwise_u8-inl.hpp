@@ -74,6 +74,7 @@ class quarter_epilogue {
   HWY_INLINE quarter_epilogue(const integer_epilogue& e, std::size_t first, std::size_t channels,
                               bool repeats) noexcept
       : output_(e.output),
+        residual_(e.residual),
         lower_(hn::Set(float_tag{}, e.lower)),
         upper_(hn::Set(float_tag{}, e.upper)) {
     // Signed outputs are computed as unsigned ones that are 128 more.
@@ -123,15 +124,40 @@ class quarter_epilogue {
       from_quarters(int_tag{}, sum);
       store_vectors(sum, int_tag{}, count, static_cast<std::int32_t*>(c) + index);
     } else {
-      float_vector v[quarters];
-      DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-        // Without a bias the sum of the product and 0 is rounded to the product.
-        v[k] =
-            clamp_ordered(hn::MulAdd(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k], bias_[k]),
-                          lower_, upper_);
+      store_reals(sum, count, c, index);
+    }
+  }
+
+  /// The same for an output of float or bfloat16.
+  HWY_INLINE void store_reals(const int_vector (&sum)[quarters], std::size_t count, void* c,
+                              std::size_t index) const noexcept {
+    const float_tag df;
+    float_vector v[quarters];
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      // Without a bias the sum of the product and 0 is rounded to the product.
+      v[k] = hn::MulAdd(hn::ConvertTo(df, sum[k]), multiplier_[k], bias_[k]);
+    }
+    from_quarters(df, v);
+    if (residual_ != nullptr) {
+      const float* from = residual_ + index;
+      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+        if (count >= (j + 1) * lanes) {
+          v[j] = hn::Add(v[j], hn::LoadU(df, from + j * lanes));
+        } else if (count > j * lanes) {
+          v[j] = hn::Add(v[j], hn::LoadN(df, from + j * lanes, count - j * lanes));
+        }
       }
-      from_quarters(float_tag{}, v);
-      store_vectors(v, float_tag{}, count, static_cast<float*>(c) + index);
+    }
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      v[j] = clamp_ordered(v[j], lower_, upper_);
+    }
+    if (output_ == integer_output::f32) {
+      store_vectors(v, df, count, static_cast<float*>(c) + index);
+    } else {
+      using half_tag = hn::Rebind<std::uint16_t, float_tag>;
+      hn::Vec<half_tag> halves[quarters];
+      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) { halves[j] = to_bfloat16(v[j]); }
+      store_vectors(halves, half_tag{}, count, static_cast<std::uint16_t*>(c) + index);
     }
   }
 
@@ -178,6 +204,7 @@ class quarter_epilogue {
   }
 
   integer_output output_;
+  const float* residual_;  // null, or as dense as the output
   int_vector offset_[quarters];
   float_vector multiplier_[quarters];
   float_vector bias_[quarters];

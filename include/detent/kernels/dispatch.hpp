@@ -217,6 +217,7 @@ DETENT_KERNELS_NAMESPACE_BEGIN
       &integer::depthwise_u8,                         \
       &integer::gemm_u8u4,                            \
       &elementwise::transpose<std::uint8_t>,          \
+      &elementwise::transpose<std::uint16_t>,         \
       &elementwise::transpose<std::uint32_t>,         \
   };
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX2

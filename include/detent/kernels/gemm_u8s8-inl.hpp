@@ -25,19 +25,6 @@ namespace DETENT_PASS_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
-/// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
-HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vector x) noexcept {
-  const int_tag di;
-  const hn::RebindToUnsigned<float_tag> du;
-  const auto bits = hn::BitCast(du, x);
-  const auto high = hn::ShiftRight<16>(bits);
-  const auto odd = hn::And(high, hn::Set(du, 1U));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFU)), odd));
-  const auto quiet = hn::Or(high, hn::Set(du, 0x40U));
-  const auto chosen = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
-  return hn::DemoteTo(hn::Rebind<std::uint16_t, float_tag>{}, hn::BitCast(di, chosen));
-}
-
 /// The epilogue of one vector of columns, with what depends on the columns only already loaded.
 /// kHasAddend: whether there is an addend, which only 32-bit outputs have. kHasRows: whether rows
 /// or elements have terms of their own otherwise.

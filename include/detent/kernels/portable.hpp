@@ -285,7 +285,7 @@ DETENT_DECL void depthwise_u8(const depthwise_u8_args& d) noexcept {
                 d.weights.words[(((group * 4 + quarter) * 2 + t % 2) * 16 + i) * 2 + t % 4 / 2];
             sum += wrapping(taps[t][offset + c] * weight);
           }
-          store(d.epilogue, sum, 0, c, d.c, pixel * d.rows.channels + c);
+          store(d.epilogue, sum, pixel, c, d.c, pixel * d.rows.channels + c);
         }
       });
 }
@@ -413,6 +413,7 @@ inline constexpr kernel_table table = {
     &depthwise_u8,
     &gemm_u8u4,
     &transpose<std::uint8_t>,
+    &transpose<std::uint16_t>,
     &transpose<std::uint32_t>,
 };
 

@@ -30,11 +30,12 @@ enum class integer_output : std::uint8_t { s32, f32, bf16, u8, s8 };
 ///   s32  v, or v + addend[i, j]                                        (modulo 2^32)
 ///   f32  clamp(float(v) * m, lower, upper)
 ///        clamp(fma(float(v), m, bias[j]) + residual[i, j], lower, upper)   if either is there
-///   bf16 the same, rounded to bfloat16, half to even; not of depthwise products
+///   bf16 the same, rounded to bfloat16, half to even
 ///   u8s8 clamp(round_half_even(float(v) * multiplier[j]) + zero_point, qmin, qmax)
 ///
-/// The per-column arrays are readable up to the next multiple of panel_columns. Depthwise products
-/// have columns only. Residual and addend may be C.
+/// The per-column arrays are readable up to the next multiple of panel_columns. The rows of a
+/// depthwise product are its pixels: it has no per-row arrays and no addend, and its residual is as
+/// dense as C. Residual and addend may be C.
 struct integer_epilogue {
   integer_output output = integer_output::s32;
   const std::int32_t* column_offset = nullptr;   // bias and the zero-point terms of the column
@@ -225,8 +226,8 @@ struct depthwise_panels {
 struct depthwise_u8_args {
   depthwise_rows<std::uint8_t> rows;
   depthwise_panels weights;
-  void* c = nullptr;          // pixels x channels, dense
-  integer_epilogue epilogue;  // row_sum unused
+  void* c = nullptr;  // pixels x channels, dense
+  integer_epilogue epilogue;
 };
 
 /// The same in float: clamp(bias[c] + chain of fused multiply-adds over t, lower, upper), with
@@ -357,8 +358,9 @@ struct kernel_table {
   void (*gemm_u8s8)(const gemm_u8s8_args& args) noexcept;
   void (*depthwise_u8)(const depthwise_u8_args& args) noexcept;
   void (*gemm_u8u4)(const gemm_u8u4_args& args) noexcept;
-  // Of elements of 8 and 32 bits.
+  // Of elements of 8, 16 and 32 bits.
   void (*transpose_8)(const transpose_args& args) noexcept;
+  void (*transpose_16)(const transpose_args& args) noexcept;
   void (*transpose_32)(const transpose_args& args) noexcept;
 };
 

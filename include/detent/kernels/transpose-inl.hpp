@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Transposes matrices of bytes and of 32-bit words; re-included once per Highway target by
-// kernels/dispatch.hpp.
+// Transposes matrices of bytes and of words of 16 and 32 bits; re-included once per Highway target
+// by kernels/dispatch.hpp.
 //
 // The vectors v[0], v[1], ... of a block hold a row each. Interleaving v[i] with v[i + half] for
 // all i, into pairs of vectors, rotates the bits of (row, column): the highest bit of the row

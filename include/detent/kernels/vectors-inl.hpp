@@ -54,6 +54,19 @@ HWY_INLINE void store_8bit(int_vector v, std::size_t count, Q* q) noexcept {
   hn::StoreN(hn::DemoteTo(dq, v), dq, q, count);
 }
 
+/// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
+HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vector x) noexcept {
+  const int_tag di;
+  const hn::RebindToUnsigned<float_tag> du;
+  const auto bits = hn::BitCast(du, x);
+  const auto high = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(high, hn::Set(du, 1U));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFU)), odd));
+  const auto quiet = hn::Or(high, hn::Set(du, 0x40U));
+  const auto chosen = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
+  return hn::DemoteTo(hn::Rebind<std::uint16_t, float_tag>{}, hn::BitCast(di, chosen));
+}
+
 /// Four vectors become one vector of 8-bit codes.
 inline constexpr std::size_t group_size = 4 * lanes;
 
