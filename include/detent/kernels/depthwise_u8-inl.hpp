@@ -67,6 +67,8 @@ HWY_INLINE void from_quarters(D d, V (&v)[quarters]) noexcept {
 }
 
 /// The epilogue of a part's channels, with what depends on the channels only already loaded.
+/// kIsPlain: whether there is no residual, and the output not bfloat16.
+template <bool kIsPlain>
 class quarter_epilogue {
  public:
   /// Of the channels from `first` on. Where they repeat (`channels` divides the part), so do the
@@ -108,7 +110,7 @@ class quarter_epilogue {
   }
 
   [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
-    return output_ == integer_output::u8 || output_ == integer_output::s8;
+    return kIsPlain && (output_ == integer_output::u8 || output_ == integer_output::s8);
   }
   /// What the sums of products are added to.
   HWY_INLINE void begin(int_vector (&sum)[quarters]) const noexcept {
@@ -120,7 +122,7 @@ class quarter_epilogue {
                         std::size_t index) const noexcept {
     if (makes_bytes()) {
       store_bytes(sum, count, c, index);
-    } else if (output_ == integer_output::s32) {
+    } else if (kIsPlain && output_ == integer_output::s32) {
       from_quarters(int_tag{}, sum);
       store_vectors(sum, int_tag{}, count, static_cast<std::int32_t*>(c) + index);
     } else {
@@ -138,7 +140,7 @@ class quarter_epilogue {
       v[k] = hn::MulAdd(hn::ConvertTo(df, sum[k]), multiplier_[k], bias_[k]);
     }
     from_quarters(df, v);
-    if (residual_ != nullptr) {
+    if (!kIsPlain && residual_ != nullptr) {
       const float* from = residual_ + index;
       DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
         if (count >= (j + 1) * lanes) {
@@ -151,7 +153,7 @@ class quarter_epilogue {
     DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
       v[j] = clamp_ordered(v[j], lower_, upper_);
     }
-    if (output_ == integer_output::f32) {
+    if (kIsPlain || output_ == integer_output::f32) {
       store_vectors(v, df, count, static_cast<float*>(c) + index);
     } else {
       using half_tag = hn::Rebind<std::uint16_t, float_tag>;
@@ -265,8 +267,8 @@ HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, st
 
 /// A part of the channels of a depthwise product, as vectors of part_channels bytes: one for each
 /// pixel, or with several pixels in each where the part repeats all channels. W is the type of the
-/// weights.
-template <class W>
+/// weights; kIsPlain is that of the epilogue.
+template <class W, bool kIsPlain>
 class depthwise_part {
  public:
   HWY_INLINE depthwise_part(const depthwise_u8_args& d, const W* weights,
@@ -424,16 +426,25 @@ class depthwise_part {
   std::size_t in_step_, out_step_;  // from one vector to the next
   std::size_t count_;
   void* c_;
-  quarter_epilogue epilogue_;
+  quarter_epilogue<kIsPlain> epilogue_;
 };
 
-template <class W>
-void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
+template <bool kIsPlain, class W>
+void depthwise_u8_parts(const depthwise_u8_args& d, const W* weights) noexcept {
   for (std::size_t first = 0; first < d.rows.channels; first += part_channels) {
-    const depthwise_part<W> part(d, weights, first);
+    const depthwise_part<W, kIsPlain> part(d, weights, first);
     for (std::size_t r = 0; r < d.rows.run_count; ++r) {
       part.run(d.rows.runs[r]);
     }
+  }
+}
+
+template <class W>
+void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
+  if (d.epilogue.residual == nullptr && d.epilogue.output != integer_output::bf16) {
+    depthwise_u8_parts<true>(d, weights);
+  } else {
+    depthwise_u8_parts<false>(d, weights);
   }
 }
 
