@@ -455,3 +455,42 @@ TEST_CASE("accuracy control: layers that take the same value, and samples that d
   check_graph_error(error_kind::invalid_argument, {"node 2", "not a quantized layer"},
                     [&] { static_cast<void>(graph::leave_in_float(q, {2})); });
 }
+
+TEST_CASE("accuracy control: layers are ranked by the samples that the judge finds worst") {
+  // Two outputs that are off by 1. For sample k they are in[k] and their noise / signal 1 /
+  // in[k]^2.
+  const auto two_outputs = [](float off) {
+    model_builder b;
+    for (const char* name : {"x", "y"}) {
+      b.output(b.add("Add", {b.input(name, {1}), b.scalar(std::string(name) + "_off", off)}));
+    }
+    return b.get();
+  };
+  const std::vector<std::pair<float, float>> in{
+      {0.5F, 100.0F},  // sum 4, geometric mean 0.02
+      {1.0F, 1.0F},    // sum 2, geometric mean 1
+      {8.0F, 8.0F},
+      {2.0F, 0.25F},  // geometric mean 2
+  };
+  const auto samples = [&in, at = std::size_t{0}]() mutable -> std::optional<tensors> {
+    if (at == in.size()) {
+      at = 0;
+      return std::nullopt;
+    }
+    const auto [x, y] = in[at++];
+    return tensors{{"x", floats({1}, {x})}, {"y", floats({1}, {y})}};
+  };
+  const auto chosen = [&](std::size_t count) {
+    const graph::calibration_source some =
+        graph::detail::most_different(two_outputs(0.0F), two_outputs(1.0F), samples, count, {});
+    std::vector<float> x;
+    while (const auto sample = some()) {
+      x.push_back(sample->at("x").data<float>()[0]);
+    }
+    return x;
+  };
+  CHECK(chosen(1) == std::vector<float>{2.0F});
+  CHECK(chosen(2) == std::vector<float>{1.0F, 2.0F});
+  CHECK(chosen(3) == std::vector<float>{0.5F, 1.0F, 2.0F});
+  CHECK(chosen(9) == std::vector<float>{0.5F, 1.0F, 8.0F, 2.0F});
+}

@@ -154,8 +154,8 @@ struct accuracy_control_result {
 
 namespace detail {
 
-/// Those of the samples, `count` of them or all there are, on which two models differ most, in
-/// their order. Takes one pass.
+/// Those of the samples, `count` of them or all there are, on which two models differ most, as an
+/// output_judge sees it, in their order. Takes one pass.
 [[nodiscard]] inline calibration_source most_different(const model& float_model,
                                                        const model& quantized,
                                                        calibration_source samples,
@@ -171,18 +171,9 @@ namespace detail {
   std::vector<std::pair<double, std::size_t>> errors;  // negative, so that the largest come first
   while (const auto inputs = samples()) {
     const std::vector<tensor> expected = reference.run(*inputs);
-    const std::vector<tensor> actual = other.run(*inputs);
-    double sum = 0.0;
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      if (expected[i].type() == element_type::f32 && actual[i].type() == element_type::f32 &&
-          expected[i].count() == actual[i].count()) {
-        signal_error e;
-        e.add(expected[i].data<float>(), actual[i].data<float>());
-        sum += e.noise_to_signal();
-      }
-    }
-    errors.emplace_back(std::isnan(sum) ? -std::numeric_limits<double>::infinity() : -sum,
-                        errors.size());
+    std::vector<signal_error> outputs(expected.size());
+    add_outputs(outputs, expected, other.run(*inputs));
+    errors.emplace_back(-noise_to_signal(outputs), errors.size());
   }
   std::sort(errors.begin(), errors.end());
   errors.resize((std::min)(errors.size(), count));

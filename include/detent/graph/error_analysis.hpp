@@ -69,6 +69,40 @@ class signal_error {
   std::size_t count_ = 0;
 };
 
+/// noise / signal of the float output; of several, the geometric mean, which is the mean of their
+/// dB: one that is hard to quantize does not drown out the others. Outputs that nothing was added
+/// to do not count. Infinite if one has no signal, or NaN, or if none counts; with several, 120 dB
+/// is as good as exact.
+[[nodiscard]] inline double noise_to_signal(std::span<const signal_error> outputs) {
+  constexpr double least = 1e-12;
+  double sum = 0.0;
+  double last = std::numeric_limits<double>::infinity();
+  std::size_t count = 0;
+  for (const signal_error& e : outputs) {
+    if (e.count() == 0) {
+      continue;
+    }
+    last = e.noise_to_signal();
+    if (!std::isfinite(last)) {
+      return std::numeric_limits<double>::infinity();
+    }
+    sum += detent::detail::portable_log((std::max)(last, least));
+    ++count;
+  }
+  return count < 2 ? last : detent::detail::portable_exp(sum / static_cast<double>(count));
+}
+
+/// Adds what a run returned to the errors of the outputs, where both are float and of one size.
+inline void add_outputs(std::span<signal_error> errors, std::span<const tensor> reference,
+                        std::span<const tensor> other) {
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    if (reference[i].type() == element_type::f32 && other[i].type() == element_type::f32 &&
+        other[i].count() == reference[i].count()) {
+      errors[i].add(reference[i].data<float>(), other[i].data<float>());
+    }
+  }
+}
+
 /// Makes graph outputs that a Softmax makes (through operators that only reshape) the Softmax's
 /// input. A Softmax hides most errors and magnifies few: what goes into it tells models apart with
 /// fewer samples. For judging, not for files.
@@ -118,38 +152,14 @@ class output_judge {
     executor other(for_execution(judged(quantized)), options_);
     std::vector<signal_error> all(expected_[0].size());
     for (std::size_t k = 0; k < inputs_.size(); ++k) {
-      const std::vector<tensor>& expected = expected_[k];
-      const std::vector<tensor> actual = other.run(inputs_[k]);
-      for (std::size_t i = 0; i < all.size(); ++i) {
-        if (expected[i].type() == element_type::f32 && actual[i].type() == element_type::f32 &&
-            actual[i].count() == expected[i].count()) {
-          all[i].add(expected[i].data<float>(), actual[i].data<float>());
-        }
-      }
+      add_outputs(all, expected_[k], other.run(inputs_[k]));
     }
     return all;
   }
 
-  /// noise / signal of the float output; of several, the geometric mean, which is the mean of their
-  /// dB: one that is hard to quantize does not drown out the others. Infinite if one has no signal,
-  /// or NaN; with several, 120 dB is as good as exact.
+  /// noise_to_signal() of what errors() returns.
   [[nodiscard]] double noise_to_signal(const model& quantized) const {
-    constexpr double least = 1e-12;
-    double sum = 0.0;
-    double last = std::numeric_limits<double>::infinity();
-    std::size_t count = 0;
-    for (const signal_error& e : errors(quantized)) {
-      if (e.count() == 0) {
-        continue;
-      }
-      last = e.noise_to_signal();
-      if (!std::isfinite(last)) {
-        return std::numeric_limits<double>::infinity();
-      }
-      sum += detent::detail::portable_log((std::max)(last, least));
-      ++count;
-    }
-    return count < 2 ? last : detent::detail::portable_exp(sum / static_cast<double>(count));
+    return graph::noise_to_signal(errors(quantized));
   }
 
  private:
