@@ -312,6 +312,29 @@ TEST_CASE("lower: functions of one value become tables, exactly") {
   }
 }
 
+TEST_CASE("lower: a change of scale without an integer form stays as it is") {
+  const auto to_scale = [](tensor scale, test::attributes a) {
+    model_builder b(23);
+    b.input("x", {4});
+    b.output(
+        b.add("QuantizeLinear",
+              {b.pair("x", 0.5F, 3), b.constant("scale", std::move(scale)),
+               b.constant("zero_point", make_tensor<std::uint8_t>(element_type::u8, shape{}, {9}))},
+              std::move(a)),
+        element_type::u8);
+    return b.get();
+  };
+  const std::uint16_t half_one = 0x3C00;
+  const tensor one = floats({}, {1.0F});
+  CHECK(lowered(to_scale(one, {})) == "QuantizeLinear detent.Lookup");
+  CHECK(lowered(to_scale(one, {{"block_size", number(4)}, {"axis", number(0)}})) ==
+        "QuantizeLinear DequantizeLinear QuantizeLinear");
+  CHECK(lowered(to_scale(make_tensor<std::uint16_t>(element_type::f16, {}, {half_one}), {})) ==
+        "QuantizeLinear DequantizeLinear QuantizeLinear");
+  CHECK(lowered(to_scale(floats({4}, {1.0F, 2.0F, 4.0F, 8.0F}), {{"axis", number(0)}})) ==
+        "QuantizeLinear DequantizeLinear QuantizeLinear");
+}
+
 TEST_CASE("lower: what moves elements does so on 8 bits, exactly") {
   test::random_source r(4);
   INFO("seed ", r.seed());

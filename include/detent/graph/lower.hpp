@@ -439,10 +439,7 @@ class lowering {
   bool lower_change_of_scale(std::size_t i) {
     const node& n = m_.nodes[i];
     const auto x = values_.activation(n.inputs[0]);
-    const tensor* scale = n.inputs.size() > 1 ? values_.constant(n.inputs[1]) : nullptr;
-    const std::string zero_point = input_or_none(n, 2);
-    if (form_.for_files() || !x || scale == nullptr || scale->count() != 1 || zero_point.empty() ||
-        values_.constant(zero_point) == nullptr || !is_8bit(values_.constant(zero_point)->type())) {
+    if (form_.for_files() || !x || !values_.is_byte_quantizer(n)) {
       return false;
     }
     finish_lookup(i, lookup(*x, "Clip"), i);

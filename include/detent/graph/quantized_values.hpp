@@ -123,9 +123,13 @@ class quantized_values {
       return links::none;
     }
     const node& q = m_.nodes[users[0]];
-    if (!q.is("QuantizeLinear") || q.inputs.size() < 2 || q.inputs[0] != value ||
-        q.get_int("block_size", 0) != 0) {
-      return links::none;
+    return q.inputs[0] == value && is_byte_quantizer(q) ? users[0] : links::none;
+  }
+
+  /// Whether a node is a QuantizeLinear to 8 bits with one constant float scale.
+  [[nodiscard]] bool is_byte_quantizer(const node& q) const {
+    if (!q.is("QuantizeLinear") || q.inputs.size() < 2 || q.get_int("block_size", 0) != 0) {
+      return false;
     }
     const tensor* scale = constant(q.inputs[1]);
     const std::string zero_point = input_or_none(q, 2);
@@ -134,9 +138,7 @@ class quantized_values {
         : zero_point.empty() && q.get_int("output_dtype", 2) == 2 ? element_type::u8
                                                                   : element_type::undefined;
     return scale != nullptr && scale->type() == element_type::f32 && scale->count() == 1 &&
-                   is_8bit(type)
-               ? users[0]
-               : links::none;
+           is_8bit(type);
   }
 
   /// What a QuantizeLinear of 8 bits makes.
