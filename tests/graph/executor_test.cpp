@@ -121,6 +121,21 @@ TEST_CASE("executor: the first operator that is not supported is named before an
                     [&] { graph::executor executor(b.get()); });
 }
 
+TEST_CASE("executor: opsets that nothing is known of are refused") {
+  const auto model_of = [](std::int64_t opset) {
+    model_builder b(opset);
+    b.output(b.add("Relu", {b.input("x", {2})}));
+    return b.get();
+  };
+  const tensors x{{"x", floats({2}, {-1.0F, 2.0F})}};
+  CHECK(outputs_of(model_of(graph::newest_opset), x)[0].data<float>()[1] == 2.0F);
+  for (const std::int64_t opset : {graph::newest_opset + 1, std::int64_t{99}}) {
+    check_graph_error(detent::error_kind::unsupported,
+                      {"the model has opset " + std::to_string(opset), "known up to opset 27"},
+                      [&] { outputs_of(model_of(opset), x); });
+  }
+}
+
 TEST_CASE("executor: a wrong node is named") {
   model_builder b;
   b.input("a", {2, 3});

@@ -21,6 +21,7 @@
 #include <detent/graph/executor.hpp>
 #include <detent/graph/lower.hpp>
 #include <detent/graph/onnx.hpp>
+#include <detent/graph/opset.hpp>
 
 #include "check_graph_error.hpp"
 #include "compare.hpp"
@@ -604,6 +605,116 @@ TEST_CASE("onnx: nodes in any order are sorted") {
   CHECK(m.nodes[0].name == "first");
   CHECK(m.nodes[1].name == "second");
   CHECK(m.nodes[2].name == "third");
+}
+
+/// A FunctionProto with one node, y = op(x).
+std::string function_message(const std::string& domain, const std::string& name,
+                             const std::string& op) {
+  return message([&](fields& w) {
+    w.add_string(1, name);
+    w.add_string(4, "x");
+    w.add_string(5, "y");
+    w.add_message(7, message([&](fields& n) {
+                    n.add_string(1, "x");
+                    n.add_string(2, "y");
+                    n.add_string(4, op);
+                  }));
+    w.add_string(10, domain);
+  });
+}
+
+/// Two nodes one after the other, the second one called "call", and functions. `overload`: of the
+/// call.
+std::string model_with_functions(const std::string& domain, const std::string& op,
+                                 const std::vector<std::string>& functions,
+                                 const std::string& overload = "", std::int64_t opset = 17) {
+  return message([&](fields& w) {
+    w.add_int64(1, 8);
+    w.add_message(7, message([&](fields& g) {
+                    g.add_message(1, message([&](fields& n) {
+                                    n.add_string(1, "x");
+                                    n.add_string(2, "between");
+                                    n.add_string(4, "Relu");
+                                  }));
+                    g.add_message(1, message([&](fields& n) {
+                                    n.add_string(1, "between");
+                                    n.add_string(2, "y");
+                                    n.add_string(3, "call");
+                                    n.add_string(4, op);
+                                    n.add_string(7, domain);
+                                    if (!overload.empty()) {
+                                      n.add_string(8, overload);
+                                    }
+                                  }));
+                    g.add_message(11, value_message("x", element_type::f32, {2}));
+                    g.add_message(12, value_message("y", element_type::f32, {2}));
+                  }));
+    w.add_message(8, message([&](fields& o) {
+                    o.add_string(1, "");
+                    o.add_int64(2, opset);
+                  }));
+    for (const std::string& f : functions) {
+      w.add_message(25, f);
+    }
+  });
+}
+
+TEST_CASE("onnx: functions of a model are kept, and calls of them are refused by name") {
+  const std::string negate = function_message("custom", "Negate", "Neg");
+  const std::string multiply = function_message("com.microsoft", "MulInteger", "Abs");
+  const auto x = test::floats({2}, {-3.0F, 5.0F});
+
+  SUBCASE("nobody calls them") {
+    const graph::model m = graph::parse_onnx(model_with_functions("", "Neg", {negate, multiply}), {});
+    for (const graph::model& same : {m, graph::parse_onnx(graph::to_onnx(m), {})}) {
+      REQUIRE(same.functions.size() == 2);
+      CHECK(same.functions[0].domain == "custom");
+      CHECK(same.functions[0].name == "Negate");
+      CHECK(same.functions[0].bytes == negate);
+      CHECK(same.functions[1].bytes == multiply);
+    }
+    graph::executor run(m);
+    CHECK(run.run({{"x", x}})[0].data<float>()[1] == -5.0F);
+  }
+  SUBCASE("they are called") {
+    // The second one would be an operator here if the model did not say otherwise.
+    for (const auto& [domain, name] :
+         {std::pair("custom", "Negate"), {"com.microsoft", "MulInteger"}}) {
+      const std::string label = std::string(domain) + "." + name + " node 'call'";
+      const graph::model m =
+          graph::parse_onnx(model_with_functions(domain, name, {negate, multiply}), {});
+      CHECK(graph::unsupported_nodes(m) ==
+            std::vector<std::string>{label + ", which calls a function of the model"});
+      CHECK(graph::infer_shapes(m).count("between") == 1);
+      CHECK(graph::infer_shapes(m).count("y") == 0);
+      check_graph_error(error_kind::unsupported, {label, "a function of the model"},
+                        [&] { graph::executor run(m); });
+      // Written, it is what it was.
+      CHECK(graph::parse_onnx(graph::to_onnx(m), {}).function_of(m.nodes[1]) != nullptr);
+    }
+  }
+  SUBCASE("an old opset") {
+    graph::model uncalled =
+        graph::parse_onnx(model_with_functions("", "Neg", {negate}, "", 11), {});
+    graph::upgrade_opset(uncalled);
+    CHECK(uncalled.opset() == 13);
+    CHECK(uncalled.functions.empty());
+    graph::model called =
+        graph::parse_onnx(model_with_functions("custom", "Negate", {negate}, "", 11), {});
+    check_graph_error(error_kind::unsupported, {"custom.Negate node 'call'", "opset 11"},
+                      [&] { graph::upgrade_opset(called); });
+  }
+  SUBCASE("what would be taken for something else") {
+    check_graph_error(error_kind::unsupported, {"function 'Relu'", "operator of ONNX"}, [&] {
+      static_cast<void>(graph::parse_onnx(
+          model_with_functions("", "Neg", {function_message("", "Relu", "Neg")}), {}));
+    });
+    check_graph_error(
+        error_kind::unsupported, {"custom.Negate node 'call'", "overload 'second'"}, [&] {
+          static_cast<void>(
+              graph::parse_onnx(model_with_functions("custom", "Negate", {negate}, "second"), {}));
+        });
+  }
 }
 
 TEST_CASE("onnx: tensors that lie about themselves") {

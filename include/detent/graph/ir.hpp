@@ -154,6 +154,14 @@ inline attribute attribute::of(graph_body value) {
   return a;
 }
 
+/// A function that a model brings along, which its nodes may name like an operator. Kept for files;
+/// nothing here looks into it.
+struct model_function {
+  std::string domain;
+  std::string name;
+  std::string bytes;  // of its FunctionProto
+};
+
 struct model : graph_body {
   std::int64_t ir_version = 8;
   std::string producer_name;
@@ -161,7 +169,15 @@ struct model : graph_body {
   std::string doc;
   std::map<std::string, std::int64_t> opsets;  // by domain; "" is ONNX's own
   std::map<std::string, std::string> metadata;
+  std::vector<model_function> functions;
 
+  /// The function that a node calls, or null.
+  [[nodiscard]] const model_function* function_of(const node& n) const {
+    const auto found = std::find_if(
+        functions.begin(), functions.end(),
+        [&](const model_function& f) { return f.domain == n.domain && f.name == n.op_type; });
+    return found == functions.end() ? nullptr : &*found;
+  }
   [[nodiscard]] std::int64_t opset() const {
     const auto found = opsets.find("");
     return found == opsets.end() ? 1 : found->second;

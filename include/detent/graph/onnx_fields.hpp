@@ -32,6 +32,7 @@ enum class graph_field : protozero::pbf_tag_type {
   value_info = 13,
   sparse_initializer = 15,
 };
+enum class function_field : protozero::pbf_tag_type { name = 1, domain = 10 };
 enum class node_field : protozero::pbf_tag_type {
   input = 1,
   output = 2,
@@ -39,6 +40,7 @@ enum class node_field : protozero::pbf_tag_type {
   op_type = 4,
   attribute = 5,
   domain = 7,
+  overload = 8,
 };
 enum class attribute_field : protozero::pbf_tag_type {
   name = 1,

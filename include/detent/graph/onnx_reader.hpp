@@ -148,6 +148,8 @@ class onnx_reader {
           break;
         }
         case model_field::functions:
+          m.functions.push_back(read_function(message.get_view()));
+          break;
         default:
           message.skip();
       }
@@ -334,6 +336,27 @@ class onnx_reader {
     return entry;
   }
 
+  static model_function read_function(protozero::data_view bytes) {
+    model_function f;
+    f.bytes.assign(bytes.data(), bytes.size());
+    checked_message<onnx::function_field> message(bytes);
+    while (message.next()) {
+      switch (message.tag()) {
+        case onnx::function_field::name:
+          f.name = message.get_string();
+          break;
+        case onnx::function_field::domain:
+          f.domain = message.get_string();
+          break;
+        default:
+          message.skip();
+      }
+    }
+    require(!f.domain.empty() && f.domain != "ai.onnx", error_kind::unsupported, "function '",
+            f.name, "' of the model takes the place of an operator of ONNX");
+    return f;
+  }
+
   static void read_opset(protozero::data_view bytes, model& m) {
     std::string domain;
     std::int64_t version = 0;
@@ -442,6 +465,7 @@ class onnx_reader {
   node read_node(protozero::data_view bytes, std::size_t depth) {
     using onnx::node_field;
     node n;
+    std::string overload;
     checked_message<node_field> m(bytes);
     while (m.next()) {
       switch (m.tag()) {
@@ -463,6 +487,9 @@ class onnx_reader {
         case node_field::attribute:
           read_attribute(m.get_view(), n, depth);
           break;
+        case node_field::overload:
+          overload = m.get_string();
+          break;
         default:
           m.skip();
       }
@@ -470,6 +497,8 @@ class onnx_reader {
     if (n.domain == "ai.onnx") {
       n.domain.clear();
     }
+    require(overload.empty(), error_kind::unsupported, n.label(), " calls overload '", overload,
+            "' of a function: overloads are not supported");
     return n;
   }
 

@@ -209,6 +209,9 @@ inline void write_graph(protozero::pbf_builder<onnx::graph_field>& g, const grap
     entry.add_string(onnx::entry_field::key, key);
     entry.add_string(onnx::entry_field::value, value);
   }
+  for (const model_function& f : m.functions) {
+    out.add_message(model_field::functions, f.bytes);
+  }
   return bytes;
 }
 

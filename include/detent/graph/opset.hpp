@@ -33,6 +33,8 @@ class opset_upgrade {
   }
 
   void run() {
+    require_no_calls(m_);
+    m_.functions.clear();  // which nothing calls: they are made of operators of the old opset
     known_ = infer_shapes(m_);
     taken_ = value_names(m_);
     std::vector<node> nodes = std::move(m_.nodes);
@@ -48,6 +50,15 @@ class opset_upgrade {
   }
 
  private:
+  void require_no_calls(const graph_body& g) const {
+    for (const node& n : g.nodes) {
+      require(m_.function_of(n) == nullptr, error_kind::unsupported, n.label(),
+              " calls a function of the model, which cannot be upgraded from opset ", from_,
+              " to opset 13");
+      for_each_body(n, [&](const std::string&, const graph_body& body) { require_no_calls(body); });
+    }
+  }
+
   void upgrade_all(std::vector<node>& list) {
     std::vector<node> nodes;
     for (node& n : list) {
@@ -218,7 +229,8 @@ class opset_upgrade {
 
 }  // namespace detail
 
-/// Upgrades a model of opset 7..12 to 13; newer models stay as they are. Throws unsupported.
+/// Upgrades a model of opset 7..12 to 13; newer models stay as they are. Functions of the model
+/// that no node calls are left out. Throws unsupported, also for a node that calls one.
 inline void upgrade_opset(model& m) {
   if (m.opset() < 13) {
     detail::opset_upgrade(m).run();
