@@ -26,42 +26,18 @@
 #include <detent/graph/ppq/pipeline.hpp>
 #include <detent/solvers/adam.hpp>
 
+#include "calibration_samples.hpp"
 #include "check_graph_error.hpp"
 #include "model_builder.hpp"
+#include "ppq_graphs.hpp"
 #include "random.hpp"
+#include "run_model.hpp"
 
 namespace {
 
-namespace graph = detent::graph;
-namespace ppq = detent::graph::ppq;
-using detent::error_kind;
-using graph::element_type;
-using graph::shape;
-using graph::tensor;
+using namespace test;
 using ppq::block_outcome;
 using ppq::block_report;
-using ppq::quantization_state;
-using ppq::quantized_graph;
-using test::check_graph_error;
-using test::floats;
-using test::list;
-using test::model_builder;
-using test::number;
-using test::random_floats;
-
-using tensors = std::map<std::string, tensor>;
-
-/// Samples one after the other, then from the first one again.
-graph::calibration_source source_of(const std::vector<tensors>& samples) {
-  auto next = std::make_shared<std::size_t>(0);
-  return [samples, next]() -> std::optional<tensors> {
-    if (*next == samples.size()) {
-      *next = 0;
-      return std::nullopt;
-    }
-    return samples[(*next)++];
-  };
-}
 
 /// Images whose pixels resemble their neighbours, as those of networks do: where inputs are
 /// independent, nearest rounding is hard to improve upon.
@@ -91,7 +67,7 @@ graph::model residual_network(test::random_source& r) {
   b.constant("w3", random_floats(r, {6, 3, 3, 3}, -0.4F, 0.4F));
   b.constant("w4", random_floats(r, {6, 5}, -0.5F, 0.5F));
   b.constant("b4", random_floats(r, {5}, -0.3F, 0.3F));
-  const test::attributes same{{"pads", list({1, 1, 1, 1})}};
+  const attributes same{{"pads", list({1, 1, 1, 1})}};
   const std::string first = b.add("Relu", {b.add("Conv", {"x", "w1", "b1"}, same)});
   const std::string second = b.add("Conv", {first, "w2", "b2"}, same);
   const std::string joined = b.add("Relu", {b.add("Add", {second, first})});
@@ -105,7 +81,7 @@ const shape residual_input{4, 3, 8, 8};
 
 /// A platform with fewer bits, so that there is something to learn.
 ppq::platform coarse_platform(const std::string& name, int weight_bits, int activation_bits) {
-  ppq::platform p = ppq::find_platform(name);
+  ppq::platform p = minmax_platform(name);
   const auto narrow = [](ppq::tensor_preset& preset, int bits) {
     preset.bits = bits;
     preset.levels = preset.policy.is_symmetrical()
@@ -114,7 +90,6 @@ ppq::platform coarse_platform(const std::string& name, int weight_bits, int acti
   };
   narrow(p.weight, weight_bits);
   narrow(p.activation, activation_bits);
-  p.activation.observer = "minmax";
   return p;
 }
 
@@ -123,7 +98,7 @@ quantized_graph calibrated(graph::model m, const ppq::platform& p,
                            const std::vector<tensors>& samples,
                            const ppq::quantizer_options& quantizer = {}) {
   quantized_graph g = ppq::make_quantized_graph(std::move(m), p, quantizer);
-  ppq::pass_context c{source_of(samples), {}};
+  ppq::pass_context c{samples_source(samples), {}};
   ppq::pipeline_options options;
   options.bake = false;
   ppq::run_pipeline(g, ppq::default_pipeline(options), c);
@@ -135,14 +110,9 @@ std::vector<block_report> learn(quantized_graph& g, Pass pass,
                                 const std::vector<tensors>& samples) {
   std::vector<block_report> reports;
   pass.blocks.on_block = [&](const block_report& report) { reports.push_back(report); };
-  ppq::pass_context c{source_of(samples), {}};
+  ppq::pass_context c{samples_source(samples), {}};
   pass(g, c);
   return reports;
-}
-
-std::vector<tensor> run(const graph::model& m, const tensors& inputs) {
-  graph::executor e(m);
-  return e.run(inputs);
 }
 
 /// The mean squared error of a value of the exported model, run as a whole.
@@ -192,16 +162,6 @@ bool same_constants(const graph::model& a, const graph::model& b) {
            const tensor* other = b.initializer(entry.first);
            return other != nullptr && same_bytes(entry.second, *other);
          });
-}
-
-std::size_t index_of(const quantized_graph& g, const std::string& op, std::size_t which = 0) {
-  for (std::size_t i = 0; i < g.network.nodes.size(); ++i) {
-    if (g.network.nodes[i].is(op) && which-- == 0) {
-      return i;
-    }
-  }
-  FAIL("no such node: ", op);
-  return 0;
 }
 
 ppq::adaround_pass quick_adaround() {
@@ -453,7 +413,7 @@ TEST_CASE("block reconstruction: every platform, both passes in PPQ's order, nev
     CHECK(passes[6].name == "adaround");
     CHECK(passes[7].name == "baking");
     quantized_graph g = ppq::make_quantized_graph(network, coarse_platform(preset.name, 4, 8));
-    ppq::pass_context c{source_of(samples), {}};
+    ppq::pass_context c{samples_source(samples), {}};
     for (const ppq::quantization_pass& pass : passes) {
       if (pass.name == "baking") {
         // Baking changes nothing of what is exported, but for the last bit of biases.
@@ -498,7 +458,7 @@ TEST_CASE("block reconstruction: twice the same, whoever runs the pieces") {
     std::vector<graph::model> results;
     for (const bool parallel : {false, true}) {
       quantized_graph learned = g;
-      ppq::pass_context c{source_of(samples), {}};
+      ppq::pass_context c{samples_source(samples), {}};
       if (parallel) {
         c.executor.parallel = [](std::size_t count, const std::function<void(std::size_t)>& body) {
           for (std::size_t i = count; i-- > 0;) {
@@ -594,7 +554,7 @@ TEST_CASE("block reconstruction: what cannot be learned is left alone and told")
   }
   // Baked weights are what they are.
   quantized_graph baked = g;
-  ppq::pass_context c{source_of(samples), {}};
+  ppq::pass_context c{samples_source(samples), {}};
   ppq::parameter_baking_pass()(baked, c);
   const graph::model before = ppq::to_qdq(baked);
   for (const block_report& report : learn(baked, quick_adaround(), samples)) {
@@ -611,7 +571,7 @@ TEST_CASE("block reconstruction: bad input") {
   const quantized_graph g = calibrated(network, ppq::find_platform("ppl_cuda"), samples);
   const auto rejected = [&](const auto& pass, std::initializer_list<std::string_view> words) {
     quantized_graph copy = g;
-    ppq::pass_context c{source_of(samples), {}};
+    ppq::pass_context c{samples_source(samples), {}};
     check_graph_error(error_kind::invalid_argument, words, [&] { pass(copy, c); });
     CHECK(same_constants(copy.network, g.network));
   };
@@ -652,14 +612,14 @@ TEST_CASE("block reconstruction: bad input") {
     check_graph_error(error_kind::invalid_argument, words, [&] { quick_lsq()(graph, c); });
   };
   quantized_graph fresh = ppq::make_quantized_graph(network, ppq::find_platform("ppl_cuda"));
-  fails(fresh, source_of(samples), {"_pass", "Conv_0", "INITIAL", "not calibrated"});
-  ppq::pass_context c{source_of(samples), {}};
+  fails(fresh, samples_source(samples), {"_pass", "Conv_0", "INITIAL", "not calibrated"});
+  ppq::pass_context c{samples_source(samples), {}};
   ppq::pipeline passes = ppq::default_pipeline();
   passes.resize(4);  // up to passive parameters
   ppq::run_pipeline(fresh, passes, c);
-  fails(fresh, source_of(samples), {"_pass", "Conv_0", "PASSIVE_INIT", "passive parameters"});
+  fails(fresh, samples_source(samples), {"_pass", "Conv_0", "PASSIVE_INIT", "passive parameters"});
   fails(g, {}, {"no calibration samples"});
-  fails(g, source_of({}), {"no calibration samples"});
+  fails(g, samples_source({}), {"no calibration samples"});
   // In a pipeline the pass is named.
   ppq::adaround_pass none = quick_adaround();
   none.steps = 0;
@@ -734,7 +694,7 @@ TEST_CASE("block reconstruction: the float network is the target, whatever was d
     }
     scaled.network.initializers[name] = t;
   }
-  ppq::pass_context c{source_of(samples), {}};
+  ppq::pass_context c{samples_source(samples), {}};
   ppq::pipeline_options options;
   options.bake = false;
   ppq::run_pipeline(scaled, ppq::default_pipeline(options), c);
@@ -857,7 +817,7 @@ TEST_CASE("adaround: the integers it learned are those of later passes and of th
     CHECK(improved > 0);
     const graph::model exported = ppq::to_qdq(learned);
     quantized_graph baked = learned;
-    ppq::pass_context c{source_of(samples), {}};
+    ppq::pass_context c{samples_source(samples), {}};
     ppq::passive_parameter_pass()(baked, c);
     ppq::parameter_baking_pass()(baked, c);
     const graph::model after = ppq::to_qdq(baked);
@@ -893,8 +853,8 @@ TEST_CASE("adaround: the integers it learned are those of later passes and of th
     });
     quantized_graph off = baked;
     off.for_each_config([&](ppq::config_id id) { off.configs.dequantize(id); });
-    const std::vector<tensor> floats_again = run(ppq::to_qdq(off), samples[0]);
-    const std::vector<tensor> expected = run(g.float_model, samples[0]);
+    const std::vector<tensor> floats_again = outputs_of(ppq::to_qdq(off), samples[0]);
+    const std::vector<tensor> expected = outputs_of(g.float_model, samples[0]);
     CHECK(same_bytes(floats_again[0], expected[0]));
     // What is said of the parameters is about the learned integers.
     for (const ppq::statistics_report& report : ppq::parameter_analysis(learned)) {

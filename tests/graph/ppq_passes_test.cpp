@@ -33,62 +33,23 @@
 #include "check_graph_error.hpp"
 #include "compare.hpp"
 #include "compare_models.hpp"
+#include "inspect_model.hpp"
 #include "model_builder.hpp"
+#include "ppq_graphs.hpp"
 #include "random.hpp"
+#include "run_model.hpp"
 
 namespace {
 
-namespace graph = detent::graph;
-namespace ppq = detent::graph::ppq;
-using detent::error_kind;
-using graph::element_type;
-using graph::shape;
-using graph::tensor;
-using ppq::config_id;
-using ppq::quantization_state;
-using ppq::quantized_graph;
-using test::check_graph_error;
-using test::floats;
-using test::list;
-using test::model_builder;
-using test::number;
-using test::random_floats;
-using test::samples_source;
-using test::tensors;
+using namespace test;
 using property = ppq::quantization_property;
 
-std::size_t index_of(const graph::model& m, std::string_view op, std::size_t which = 0) {
-  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
-    if (m.nodes[i].is(op) && which-- == 0) {
-      return i;
-    }
-  }
-  FAIL("no such node: ", std::string(op));
-  return 0;
-}
-config_id input_config(const quantized_graph& g, std::string_view op, std::size_t slot,
-                       std::size_t which = 0) {
-  return g.operators.at(index_of(g.network, op, which)).inputs.at(slot);
-}
-config_id output_config(const quantized_graph& g, std::string_view op, std::size_t which = 0) {
-  return g.operators.at(index_of(g.network, op, which)).outputs.at(0);
-}
-std::size_t count(const graph::model& m, std::string_view op) {
-  return static_cast<std::size_t>(std::count_if(m.nodes.begin(), m.nodes.end(),
-                                                [&](const graph::node& n) { return n.is(op); }));
-}
 std::string chosen(const quantized_graph& g) {
   std::string names;
   for (std::size_t i = 0; i < g.operators.size(); ++i) {
     names += g.operators[i].is_quantized() ? g.network.nodes[i].op_type + " " : "";
   }
   return names;
-}
-
-ppq::platform minmax_platform(const std::string& name) {
-  ppq::platform p = ppq::find_platform(name);
-  p.activation.observer = "minmax";
-  return p;
 }
 
 /// x [n, 6] -> Gemm to 8 -> Relu -> Gemm to 5. Of channel c between the layers, the first one's
@@ -134,7 +95,7 @@ std::vector<float> even_factors() { return std::vector<float>(8, 1.0F); }
 /// both.
 std::vector<double> rounding_bounds(graph::model m, tensors inputs, std::size_t terms) {
   const auto magnitudes = [](tensor& t) {
-    std::vector<float> values = test::values_of<float>(t);
+    std::vector<float> values = values_of<float>(t);
     for (float& v : values) {
       v = std::fabs(v);
     }
@@ -149,7 +110,7 @@ std::vector<double> rounding_bounds(graph::model m, tensors inputs, std::size_t 
     magnitudes(t);
   }
   std::vector<double> bounds;
-  const std::vector<float> sums = test::run(m, inputs).at(0);
+  const std::vector<float> sums = run(m, inputs).at(0);
   for (const float sum : sums) {
     bounds.push_back(2.0 * static_cast<double>(terms + 8) * std::ldexp(1.0, -24) *
                      static_cast<double>(sum));
@@ -159,8 +120,8 @@ std::vector<double> rounding_bounds(graph::model m, tensors inputs, std::size_t 
 void check_same_function(const graph::model& a, const graph::model& b, const tensors& inputs,
                          std::size_t terms) {
   const std::vector<double> bounds = rounding_bounds(a, inputs, terms);
-  const std::vector<float> x = test::run(a, inputs).at(0);
-  const std::vector<float> y = test::run(b, inputs).at(0);
+  const std::vector<float> x = run(a, inputs).at(0);
+  const std::vector<float> y = run(b, inputs).at(0);
   REQUIRE(x.size() == y.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
     INFO("result ", i, ": ", x[i], " and ", y[i]);
@@ -170,12 +131,12 @@ void check_same_function(const graph::model& a, const graph::model& b, const ten
 
 /// The mean of noise / signal of what a quantized model returns, by plain loops.
 double noise_of(const graph::model& float_model, const graph::model& quantized,
-                const std::vector<test::sample>& samples) {
+                const std::vector<sample>& samples) {
   double sum = 0.0;
   double rows = 0.0;
-  for (const test::sample& s : samples) {
-    const std::vector<float> f = test::run(float_model, s).at(0);
-    const std::vector<float> q = test::run(quantized, s).at(0);
+  for (const sample& s : samples) {
+    const std::vector<float> f = run(float_model, s).at(0);
+    const std::vector<float> q = run(quantized, s).at(0);
     const std::size_t length = f.size() / static_cast<std::size_t>(s.at("x").dim(0));
     for (std::size_t first = 0; first < f.size(); first += length) {
       double noise = 0.0;
@@ -201,7 +162,7 @@ graph::model simulated(const quantized_graph& g) {
 
 template <class Pass>
 quantized_graph quantized_after(const Pass& pass, const graph::model& m, const ppq::platform& p,
-                                const std::vector<test::sample>& samples) {
+                                const std::vector<sample>& samples) {
   quantized_graph g = ppq::make_quantized_graph(m, p);
   ppq::pass_context c{samples_source(samples), {}};
   pass(g, c);
@@ -237,17 +198,17 @@ TEST_CASE("ppq passes: equalization keeps the function and brings the error down
     test::random_source r(seed);
     INFO("seed ", r.seed());
     const graph::model m = perceptron(r, uneven_factors(r, 6));
-    const std::vector<test::sample> samples = test::samples_of_x(r, {4, 6}, 10);
+    const std::vector<sample> samples = samples_of_x(r, {4, 6}, 10);
     const ppq::platform p = minmax_platform("snpe");
     quantized_graph g = ppq::make_quantized_graph(m, p);
     ppq::pass_context c{samples_source(samples), {}};
     const auto result = ppq::layerwise_equalization_pass{.value_threshold = 0.0}.run(g, c);
     REQUIRE(result.pairs.size() == 1);
     CHECK(result.pairs[0].changed > 0);
-    CHECK(test::different(g.network, g.float_model, samples[0]) == "");
-    CHECK(test::difference(test::values_of<float>(g.network.initializers.at("w1")),
-                           test::values_of<float>(m.initializers.at("w1"))) != "");
-    for (const test::sample& s : samples) {
+    CHECK(different(g.network, g.float_model, samples[0]) == "");
+    CHECK(difference(values_of<float>(g.network.initializers.at("w1")),
+                     values_of<float>(m.initializers.at("w1"))) != "");
+    for (const sample& s : samples) {
       check_same_function(m, g.network, s, 6 + 1 + 8 + 1);
     }
     ppq::run_pipeline(g, ppq::default_pipeline(), c);
@@ -265,16 +226,16 @@ TEST_CASE("ppq passes: the factors of a sweep, with biases and activations") {
   test::random_source r(11);
   INFO("seed ", r.seed());
   const graph::model m = perceptron(r, uneven_factors(r, 3));
-  const std::vector<test::sample> samples = test::samples_of_x(r, {4, 6}, 5);
-  const auto w1 = test::values_of<float>(m.initializers.at("w1"));
-  const auto b1 = test::values_of<float>(m.initializers.at("b1"));
-  const auto w2 = test::values_of<float>(m.initializers.at("w2"));
+  const std::vector<sample> samples = samples_of_x(r, {4, 6}, 5);
+  const auto w1 = values_of<float>(m.initializers.at("w1"));
+  const auto b1 = values_of<float>(m.initializers.at("b1"));
+  const auto w2 = values_of<float>(m.initializers.at("w2"));
   // What the second layer takes: the largest of each channel over the first three samples.
   graph::model hidden = m;
   hidden.outputs[0].name = m.nodes[1].outputs[0];
   std::vector<double> activations(8, 0.0);
   for (std::size_t s = 0; s < 3; ++s) {
-    const std::vector<float> y = test::run(hidden, samples[s]).at(0);
+    const std::vector<float> y = run(hidden, samples[s]).at(0);
     for (std::size_t k = 0; k < y.size(); ++k) {
       activations[k % 8] = (std::max)(activations[k % 8], static_cast<double>(y[k]));
     }
@@ -332,7 +293,7 @@ TEST_CASE("ppq passes: the factors of a sweep, with biases and activations") {
   check_graph_error(error_kind::invalid_argument, {"no calibration samples"}, [&] {
     ppq::layerwise_equalization_pass{.including_activation = true}(g, none);
   });
-  CHECK(test::different(g.network, m, samples[0]) == "");
+  CHECK(different(g.network, m, samples[0]) == "");
 }
 
 TEST_CASE("ppq passes: SSD keeps what brings the loss down, and nothing else") {
@@ -341,7 +302,7 @@ TEST_CASE("ppq passes: SSD keeps what brings the loss down, and nothing else") {
     test::random_source r(seed);
     INFO("seed ", r.seed());
     const graph::model m = perceptron(r, uneven_factors(r, 3));
-    const std::vector<test::sample> samples = test::samples_of_x(r, {4, 6}, 9);
+    const std::vector<sample> samples = samples_of_x(r, {4, 6}, 9);
     const ppq::platform p = minmax_platform("snpe");
     quantized_graph g = ppq::make_quantized_graph(m, p);
     ppq::pass_context c{samples_source(samples), {}};
@@ -349,7 +310,7 @@ TEST_CASE("ppq passes: SSD keeps what brings the loss down, and nothing else") {
     const auto result = pass.run(g, c);
     REQUIRE(result.pairs.size() == 1);
     kept += result.pairs[0].kept;
-    for (const test::sample& s : samples) {
+    for (const sample& s : samples) {
       check_same_function(m, g.network, s, 6 + 1 + 8 + 1 + 5 * 2);
     }
     // The losses that it tells are those of the network with and without its work.
@@ -364,7 +325,7 @@ TEST_CASE("ppq passes: SSD keeps what brings the loss down, and nothing else") {
     // No loss is below 0.
     quantized_graph same = ppq::make_quantized_graph(m, p);
     CHECK(ppq::ssd_equalization_pass{.loss_threshold = 0.0}.run(same, c).pairs.at(0).kept == 0);
-    CHECK(test::different(same.network, m, samples[0]) == "");
+    CHECK(different(same.network, m, samples[0]) == "");
   }
   CHECK(kept > 0);
 
@@ -374,7 +335,7 @@ TEST_CASE("ppq passes: SSD keeps what brings the loss down, and nothing else") {
   ppq::pass_context none;
   check_graph_error(error_kind::invalid_argument, {"no calibration samples"},
                     [&] { ppq::ssd_equalization_pass{}(g, none); });
-  ppq::pass_context c{samples_source(test::samples_of_x(r, {4, 6}, 9)), {}};
+  ppq::pass_context c{samples_source(samples_of_x(r, {4, 6}, 9)), {}};
   check_graph_error(error_kind::invalid_argument, {"ssd_equalization_pass", "cosine"},
                     [&] { ppq::ssd_equalization_pass{.loss = ppq::error_method::cosine}(g, c); });
   // The passes that it quantizes with are those that it is given.
@@ -403,17 +364,17 @@ TEST_CASE("ppq passes: channel split keeps the function, makes configurations an
     INFO("seed ", r.seed());
     graph::model m = perceptron(r, even_factors());
     // One channel is large on both sides, and off for all samples: what it costs is the scales.
-    std::vector<float> bias = test::values_of<float>(m.initializers.at("b1"));
+    std::vector<float> bias = values_of<float>(m.initializers.at("b1"));
     bias[3] = -60.0F;
     m.initializers.at("b1") = floats({8}, bias);
     for (const auto& [name, inner] : {std::pair<std::string, std::size_t>{"w1", 1}, {"w2", 5}}) {
-      std::vector<float> w = test::values_of<float>(m.initializers.at(name));
+      std::vector<float> w = values_of<float>(m.initializers.at(name));
       for (std::size_t k = 0; k < w.size(); ++k) {
         w[k] *= k / inner % 8 == 3 ? 6.0F : 0.4F;
       }
       m.initializers.at(name) = floats(m.initializers.at(name).dims(), w);
     }
-    const std::vector<test::sample> samples = test::samples_of_x(r, {4, 6}, 10);
+    const std::vector<sample> samples = samples_of_x(r, {4, 6}, 10);
     const ppq::platform p = minmax_platform("fpga");
     const ppq::channel_split_pass pass{.threshold = 1.0, .largest_growth = 10.0};
     quantized_graph g = ppq::make_quantized_graph(m, p);
@@ -424,7 +385,7 @@ TEST_CASE("ppq passes: channel split keeps the function, makes configurations an
     CHECK(grown[0].channels_after > 8);
     CHECK(static_cast<std::size_t>(g.network.initializers.at("w1").dim(1)) ==
           grown[0].channels_after);
-    for (const test::sample& s : samples) {
+    for (const sample& s : samples) {
       check_same_function(m, g.network, s, 6 + 1 + grown[0].channels_after + 1 + 10 * 2);
     }
     const double after = noise_of(m, ppq::to_qdq(quantized_after(pass, m, p, samples)), samples);
@@ -444,7 +405,7 @@ TEST_CASE("ppq passes: weight split makes two layers of one") {
   test::random_source r(41);
   INFO("seed ", r.seed());
   const graph::model m = perceptron(r, even_factors());
-  const std::vector<test::sample> samples = test::samples_of_x(r, {4, 6}, 10);
+  const std::vector<sample> samples = samples_of_x(r, {4, 6}, 10);
   for (const auto mode : {graph::weight_split_mode::balance, graph::weight_split_mode::random}) {
     quantized_graph g = ppq::make_quantized_graph(m, minmax_platform("tensorrt"));
     // Settings of the user's own stay with the layer, not with the sum that has its result now.
@@ -470,7 +431,7 @@ TEST_CASE("ppq passes: weight split makes two layers of one") {
     CHECK(g.configs[output_config(g, "Gemm", 2)].rounding == ppq::rounding_policy::half_even);
     CHECK(g.configs[input_config(g, "Gemm", 1)].state() == quantization_state::fp32);
     CHECK(g.configs[input_config(g, "Gemm", 1, 1)].state() == quantization_state::initial);
-    for (const test::sample& s : samples) {
+    for (const sample& s : samples) {
       check_same_function(m, g.network, s, 6 + 1 + 16 + 2);
     }
     ppq::run_pipeline(g, ppq::default_pipeline(), c);
@@ -523,7 +484,7 @@ TEST_CASE("ppq passes: configurations of the user's own outlive a rewrite") {
   other.outputs = {"other"};
   shared.nodes.push_back(other);
   quantized_graph g = ppq::make_quantized_graph(shared, minmax_platform("tensorrt"));
-  const std::vector<test::sample> samples = test::samples_of_x(r, {4, 6}, 8);
+  const std::vector<sample> samples = samples_of_x(r, {4, 6}, 8);
   ppq::pass_context c{samples_source(samples), {}};
   ppq::layerwise_equalization_pass{}(g, c);
   CHECK(g.network.nodes[0].inputs[1] != "w1");
@@ -537,7 +498,7 @@ TEST_CASE("ppq passes: what rewrites the float network refuses to come late") {
   test::random_source r(46);
   INFO("seed ", r.seed());
   const graph::model m = perceptron(r, uneven_factors(r, 3));
-  ppq::pass_context c{samples_source(test::samples_of_x(r, {4, 6}, 8)), {}};
+  ppq::pass_context c{samples_source(samples_of_x(r, {4, 6}, 8)), {}};
   const std::vector<ppq::quantization_pass> early{
       {"layerwise equalization", ppq::layerwise_equalization_pass{}},
       {"weight split", ppq::weight_split_pass{.layers = {"Gemm_2"}}},
@@ -586,11 +547,11 @@ namespace {
 
 /// Means of the columns of what the model computes as `value`, over all samples.
 std::vector<double> means_of(const graph::model& m, const std::string& value,
-                             const std::vector<test::sample>& samples) {
+                             const std::vector<sample>& samples) {
   graph::executor e(m);
   std::vector<double> sums;
   double rows = 0.0;
-  for (const test::sample& s : samples) {
+  for (const sample& s : samples) {
     static_cast<void>(e.run(s, [&](const std::string& name, const tensor& t) {
       if (name == value) {
         const auto columns = static_cast<std::size_t>(t.dim(1));
@@ -610,7 +571,7 @@ std::vector<double> means_of(const graph::model& m, const std::string& value,
 }
 /// Of what a layer makes, before its own quantization.
 std::vector<double> computed_means(const quantized_graph& g, const std::string& value,
-                                   const std::vector<test::sample>& samples) {
+                                   const std::vector<sample>& samples) {
   const ppq::qdq_model q = ppq::to_qdq_model(g);
   const auto renamed = q.computed.find(value);
   return means_of(q.network, renamed == q.computed.end() ? value : renamed->second, samples);
@@ -632,7 +593,7 @@ ppq::platform four_bit_platform() {
 }
 
 quantized_graph calibrated(const graph::model& m, const ppq::platform& p,
-                           const std::vector<test::sample>& samples) {
+                           const std::vector<sample>& samples) {
   quantized_graph g = ppq::make_quantized_graph(m, p);
   ppq::pass_context c{samples_source(samples), {}};
   ppq::run_pipeline(g, ppq::quantizing_passes(), c);
@@ -647,7 +608,7 @@ TEST_CASE("ppq passes: bias correction takes the means back to the float ones") 
     test::random_source r(seed);
     INFO("seed ", r.seed());
     const graph::model m = perceptron(r, even_factors());
-    const std::vector<test::sample> samples = test::samples_of_x(r, {4, 6}, 8);
+    const std::vector<sample> samples = samples_of_x(r, {4, 6}, 8);
     const quantized_graph before = calibrated(m, four_bit_platform(), samples);
     quantized_graph g = before;
     ppq::pass_context c{samples_source(samples), {}};
@@ -661,13 +622,13 @@ TEST_CASE("ppq passes: bias correction takes the means back to the float ones") 
     ++kept;
 
     // The first layer by plain loops: its quantized input, weights and bias are known.
-    const auto w1 = test::values_of<float>(m.initializers.at("w1"));
-    const auto b1 = test::values_of<float>(m.initializers.at("b1"));
+    const auto w1 = values_of<float>(m.initializers.at("w1"));
+    const auto b1 = values_of<float>(m.initializers.at("b1"));
     const std::vector<double> wq = faked(w1, before, input_config(before, "Gemm", 1));
     const std::vector<double> bq = faked(b1, before, input_config(before, "Gemm", 2));
     std::vector<double> shift(8, 0.0);
-    for (const test::sample& s : samples) {
-      const auto x = test::values_of<float>(s.at("x"));
+    for (const sample& s : samples) {
+      const auto x = values_of<float>(s.at("x"));
       const std::vector<double> xq = faked(x, before, input_config(before, "Gemm", 0));
       for (std::size_t row = 0; row < 4; ++row) {
         for (std::size_t ch = 0; ch < 8; ++ch) {
@@ -681,7 +642,7 @@ TEST_CASE("ppq passes: bias correction takes the means back to the float ones") 
         }
       }
     }
-    const auto corrected = test::values_of<float>(g.network.initializers.at("b1"));
+    const auto corrected = values_of<float>(g.network.initializers.at("b1"));
     for (std::size_t ch = 0; ch < 8; ++ch) {
       CHECK(static_cast<double>(corrected[ch]) ==
             doctest::Approx(static_cast<double>(b1[ch]) + shift[ch]).epsilon(1e-5));
@@ -701,9 +662,9 @@ TEST_CASE("ppq passes: bias correction takes the means back to the float ones") 
     const auto loss_of = [&](const quantized_graph& of) {
       const graph::model written = simulated(of);
       double sum = 0.0;
-      for (const test::sample& s : samples) {
-        const std::vector<float> f = test::run(m, s).at(0);
-        const std::vector<float> q = test::run(written, s).at(0);
+      for (const sample& s : samples) {
+        const std::vector<float> f = run(m, s).at(0);
+        const std::vector<float> q = run(written, s).at(0);
         for (std::size_t i = 0; i < f.size(); ++i) {
           sum += std::pow(static_cast<double>(q[i]) - static_cast<double>(f[i]), 2.0) /
                  static_cast<double>(f.size() * samples.size());
@@ -716,7 +677,7 @@ TEST_CASE("ppq passes: bias correction takes the means back to the float ones") 
     // Scales and the float network are as they were.
     g.for_each_config(
         [&](config_id id) { CHECK(g.configs.parameters(id) == before.configs.parameters(id)); });
-    CHECK(test::different(g.float_model, before.float_model, samples[0]) == "");
+    CHECK(different(g.float_model, before.float_model, samples[0]) == "");
   }
   CHECK(kept > 1);
 }
@@ -737,7 +698,7 @@ TEST_CASE("ppq passes: bias correction of images, in blocks, and of layers witho
   b.constant("flipped", random_floats(r, {3, 4, 1, 1}, -1.0F, 1.0F));
   b.output(b.add("Conv", {y, "flipped"}));
   const graph::model m = b.get();
-  const std::vector<test::sample> samples = test::samples_of_x(r, {2, 3, 6, 6}, 4);
+  const std::vector<sample> samples = samples_of_x(r, {2, 3, 6, 6}, 4);
   const quantized_graph before = calibrated(m, four_bit_platform(), samples);
   const auto run_with = [&](const ppq::bias_correction_pass& pass) {
     quantized_graph g = before;
@@ -773,7 +734,7 @@ TEST_CASE("ppq passes: bias correction of images, in blocks, and of layers witho
       REQUIRE(steps.size() == 1);
       const auto step = static_cast<double>(steps[0]);
       std::vector<double> difference(4, 0.0);
-      for (const test::sample& s : samples) {
+      for (const sample& s : samples) {
         for (graph::executor* e : {&float_run, &quantized_run}) {
           static_cast<void>(e->run(s, [&](const std::string& name, const tensor& stored) {
             if (name == value) {
@@ -809,7 +770,7 @@ TEST_CASE("ppq passes: bias correction that makes a block worse is taken back") 
   const std::string y = b.add("Relu", {b.add("Gemm", {"x", "w", "b"})});
   b.output(b.add("Gemm", {y, "v", "c"}));
   const graph::model m = b.get();
-  const std::vector<test::sample> samples{{{"x", floats({4, 1}, {1.0F, 0.75F, 0.5F, -100.0F})}}};
+  const std::vector<sample> samples{{{"x", floats({4, 1}, {1.0F, 0.75F, 0.5F, -100.0F})}}};
   quantized_graph g = ppq::make_quantized_graph(m, minmax_platform("tensorrt"));
   ppq::pass_context c{samples_source(samples), {}};
   ppq::run_pipeline(g, ppq::quantizing_passes(), c);
@@ -819,8 +780,7 @@ TEST_CASE("ppq passes: bias correction that makes a block worse is taken back") 
   REQUIRE(single.size() == 2);
   CHECK(!single[0].kept);
   CHECK(single[0].loss_after > 100.0 * single[0].loss_before);
-  CHECK(test::values_of<float>(one_by_one.network.initializers.at("b")) ==
-        std::vector<float>{0.5F});
+  CHECK(values_of<float>(one_by_one.network.initializers.at("b")) == std::vector<float>{0.5F});
   // The second block is judged by itself; a shift of a layer without anything behind it helps.
   CHECK(single[1].kept);
   CHECK(single[1].loss_after <= single[1].loss_before);
@@ -829,21 +789,21 @@ TEST_CASE("ppq passes: bias correction that makes a block worse is taken back") 
   REQUIRE(both.size() == 1);
   CHECK(both[0].layers.size() == 2);
   CHECK(!both[0].kept);
-  CHECK(test::values_of<float>(g.network.initializers.at("b")) == std::vector<float>{0.5F});
-  CHECK(test::values_of<float>(g.network.initializers.at("c")) == std::vector<float>{0.25F});
+  CHECK(values_of<float>(g.network.initializers.at("b")) == std::vector<float>{0.5F});
+  CHECK(values_of<float>(g.network.initializers.at("c")) == std::vector<float>{0.25F});
 }
 
 TEST_CASE("ppq passes: bias correction comes after passive parameters and before baking") {
   test::random_source r(58);
   INFO("seed ", r.seed());
   const graph::model m = perceptron(r, even_factors());
-  const std::vector<test::sample> samples = test::samples_of_x(r, {4, 6}, 8);
+  const std::vector<sample> samples = samples_of_x(r, {4, 6}, 8);
   ppq::pass_context c{samples_source(samples), {}};
   const auto refused = [&](quantized_graph& g, const ppq::bias_correction_pass& pass,
                            std::initializer_list<std::string_view> words) {
     check_graph_error(error_kind::invalid_argument, words, [&] { pass(g, c); });
-    CHECK(test::difference(test::values_of<float>(g.float_model.initializers.at("b1")),
-                           test::values_of<float>(m.initializers.at("b1"))) == "");
+    CHECK(difference(values_of<float>(g.float_model.initializers.at("b1")),
+                     values_of<float>(m.initializers.at("b1"))) == "");
   };
   quantized_graph fresh = ppq::make_quantized_graph(m, minmax_platform("snpe"));
   refused(fresh, {}, {"Gemm node 'Gemm_0', input 0 'x'", "INITIAL still", "after passive"});
@@ -894,7 +854,7 @@ TEST_CASE("ppq passes: dispatchers by name, on a network that computes shapes") 
   b.output(b.add("Gemm", {rows, "v"}));
   const graph::model m = b.get();
   const ppq::platform& p = ppq::find_platform("tensorrt");
-  const std::vector<test::sample> samples = test::samples_of_x(r, {2, 3, 8, 8}, 8);
+  const std::vector<sample> samples = samples_of_x(r, {2, 3, 8, 8}, 8);
   const std::map<std::string, std::string> expected{
       {"conservative", "Conv Relu Sigmoid Mul MaxPool Reshape Gemm "},
       {"pointwise", "Conv Relu Sigmoid Mul Gemm "},
@@ -984,7 +944,7 @@ TEST_CASE("ppq passes: DYNAMIC takes the range of each tensor that runs through"
       }
       quantized_graph g = ppq::make_quantized_graph(m, p, {.scope = ppq::dispatch_scope::all_in});
       // Samples for calibration are there, and say nothing about the ranges below.
-      ppq::pass_context c{samples_source(test::samples_of_x(r, {2, 7}, 8)), {}};
+      ppq::pass_context c{samples_source(samples_of_x(r, {2, 7}, 8)), {}};
       ppq::run_pipeline(g, ppq::default_pipeline(), c);
       CHECK(g.configs[input_config(g, "Relu", 0)].state() == quantization_state::activated);
       CHECK(g.configs.parameters(input_config(g, "Relu", 0)).empty());
@@ -996,17 +956,16 @@ TEST_CASE("ppq passes: DYNAMIC takes the range of each tensor that runs through"
       for (const float magnitude : {1.0F, 1e3F, 1e-6F, 1e-12F, 0.0F}) {
         const tensor x = random_floats(r, {2, 7}, -magnitude, 0.5F * magnitude);
         const auto top = static_cast<float>(symmetric ? qmax : 255);
-        std::vector<float> expected = dynamic_fake(test::values_of<float>(x), symmetric, top);
+        std::vector<float> expected = dynamic_fake(values_of<float>(x), symmetric, top);
         for (float& v : expected) {
           v = (std::max)(v, 0.0F);
         }
         expected = dynamic_fake(expected, symmetric, top);
         INFO("magnitude ", magnitude, ", symmetric ", symmetric);
-        CHECK(test::difference(test::run(written, {{"x", x}}).at(0), expected) == "");
+        CHECK(difference(run(written, {{"x", x}}).at(0), expected) == "");
         for (const bool integer : {true, false}) {
-          CHECK(
-              test::difference(test::run(graph::for_execution(written, integer), {{"x", x}}).at(0),
-                               expected) == "");
+          CHECK(difference(run(graph::for_execution(written, integer), {{"x", x}}).at(0),
+                           expected) == "");
         }
       }
     }
@@ -1030,8 +989,8 @@ TEST_CASE("ppq passes: DYNAMIC in whole networks") {
   const std::string sum = b.add("Add", {b.add("Conv", {pooled, "v"}), pooled});
   b.output(b.add("Concat", {b.add("Add", {sum, "offset"}), pooled}, {{"axis", number(1)}}));
   const graph::model m = b.get();
-  const std::vector<test::sample> small = test::samples_of_x(r, {2, 3, 6, 6}, 8);
-  std::vector<test::sample> large = test::samples_of_x(r, {2, 3, 6, 6}, 4, -50.0F, 100.0F);
+  const std::vector<sample> small = samples_of_x(r, {2, 3, 6, 6}, 8);
+  std::vector<sample> large = samples_of_x(r, {2, 3, 6, 6}, 4, -50.0F, 100.0F);
   for (const char* name : {"tensorrt", "ppl_cuda", "ncnn", "snpe", "ascend"}) {
     INFO(name);
     quantized_graph g = ppq::make_quantized_graph(m, dynamic_platform(name));
@@ -1047,9 +1006,9 @@ TEST_CASE("ppq passes: DYNAMIC in whole networks") {
     CHECK(count(written, "QuantizeLinear") + count(written, "DynamicQuantizeLinear") == 6);
     CHECK(noise_of(m, written, small) < 1e-2);
     CHECK(noise_of(m, written, large) < 1e-2);
-    for (const test::sample& s : large) {
-      CHECK(test::difference(test::run(graph::for_execution(written, false), s).at(0),
-                             test::run(written, s).at(0)) == "");
+    for (const sample& s : large) {
+      CHECK(difference(run(graph::for_execution(written, false), s).at(0), run(written, s).at(0)) ==
+            "");
       CHECK(test::distance(graph::for_execution(written, true), written, s) < 0.02);
     }
     const auto errors = ppq::graphwise_error_analysis(g, samples_source(large));
@@ -1074,7 +1033,7 @@ TEST_CASE("ppq passes: DYNAMIC policies that have no form in a model") {
   test::random_source r(73);
   INFO("seed ", r.seed());
   const graph::model m = perceptron(r, even_factors());
-  const std::vector<test::sample> samples = test::samples_of_x(r, {4, 6}, 8);
+  const std::vector<sample> samples = samples_of_x(r, {4, 6}, 8);
   const auto refused = [&](ppq::platform p, std::initializer_list<std::string_view> words) {
     quantized_graph g = ppq::make_quantized_graph(m, p);
     ppq::pass_context c{samples_source(samples), {}};
@@ -1127,7 +1086,7 @@ TEST_CASE("ppq passes: a pipeline of everything, in PPQ's order") {
     model_builder b;
     b.input("x", {-1, 3, 8, 8});
     const auto convolution = [&](const std::string& x, const std::string& layer,
-                                 const shape& filters, const test::attributes& a = {}) {
+                                 const shape& filters, const attributes& a = {}) {
       tensor w = random_floats(r, filters, -0.5F, 0.5F);
       const auto of_channel = w.count() / static_cast<std::size_t>(filters[0]);
       const std::vector<float> factors = uneven_factors(r, 3);
@@ -1139,7 +1098,7 @@ TEST_CASE("ppq passes: a pipeline of everything, in PPQ's order") {
                     b.constant(layer + "_b", random_floats(r, {filters[0]}, -1.0F, 1.0F))},
                    a);
     };
-    const test::attributes same{{"pads", list({1, 1, 1, 1})}};
+    const attributes same{{"pads", list({1, 1, 1, 1})}};
     std::string y = b.add("Relu", {convolution("x", "a", {6, 3, 3, 3}, same)});
     y = b.add("Relu", {convolution(y, "b", {6, 6, 3, 3}, same)});
     const std::string branch = convolution(y, "c", {6, 6, 1, 1});
@@ -1148,7 +1107,7 @@ TEST_CASE("ppq passes: a pipeline of everything, in PPQ's order") {
     b.constant("f_b", random_floats(r, {5}, -1.0F, 1.0F));
     b.output(b.add("Gemm", {y, "f_w", "f_b"}));
     const graph::model m = b.get();
-    const std::vector<test::sample> samples = test::samples_of_x(r, {2, 3, 8, 8}, 8);
+    const std::vector<sample> samples = samples_of_x(r, {2, 3, 8, 8}, 8);
     const ppq::pipeline_options everything{
         .equalization = ppq::layerwise_equalization_pass{},
         .weight_split = ppq::weight_split_pass{.layers = {m.nodes.back().name}, .threshold = 0.5F},

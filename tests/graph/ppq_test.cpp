@@ -31,29 +31,16 @@
 
 #include "check_graph_error.hpp"
 #include "compare.hpp"
+#include "inspect_model.hpp"
 #include "model_builder.hpp"
+#include "ppq_graphs.hpp"
 #include "random.hpp"
+#include "run_model.hpp"
 
 namespace {
 
-namespace graph = detent::graph;
-namespace ppq = detent::graph::ppq;
-using detent::error_kind;
-using graph::element_type;
-using graph::shape;
-using graph::tensor;
-using ppq::config_id;
+using namespace test;
 using ppq::quantization_configs;
-using ppq::quantization_state;
-using ppq::quantized_graph;
-using test::check_graph_error;
-using test::floats;
-using test::list;
-using test::model_builder;
-using test::number;
-using test::random_floats;
-
-using tensors = std::map<std::string, tensor>;
 using property = ppq::quantization_property;
 
 constexpr std::array<quantization_state, 8> all_states{
@@ -105,29 +92,8 @@ std::shared_ptr<counting_source> random_source_of(test::random_source& r, const 
   return s;
 }
 
-std::size_t index_of(const quantized_graph& g, const std::string& op, std::size_t which = 0) {
-  for (std::size_t i = 0; i < g.network.nodes.size(); ++i) {
-    if (g.network.nodes[i].is(op) && which-- == 0) {
-      return i;
-    }
-  }
-  FAIL("no such node: ", op);
-  return 0;
-}
-config_id input_config(const quantized_graph& g, const std::string& op, std::size_t slot,
-                       std::size_t which = 0) {
-  return g.operators[index_of(g, op, which)].inputs.at(slot);
-}
-config_id output_config(const quantized_graph& g, const std::string& op, std::size_t which = 0) {
-  return g.operators[index_of(g, op, which)].outputs.at(0);
-}
 quantization_state state_of(const quantized_graph& g, config_id id) {
   return g.configs[id].state();
-}
-
-std::size_t count(const graph::model& m, std::string_view op) {
-  return static_cast<std::size_t>(std::count_if(m.nodes.begin(), m.nodes.end(),
-                                                [&](const graph::node& n) { return n.is(op); }));
 }
 
 /// x -> Conv -> Relu -> MaxPool -> Conv -> (+ MaxPool) -> GlobalAveragePool -> Flatten -> Gemm
@@ -140,7 +106,7 @@ graph::model residual_network(test::random_source& r) {
   b.constant("b2", random_floats(r, {4}, -0.3F, 0.3F));
   b.constant("w3", random_floats(r, {4, 5}, -0.5F, 0.5F));
   b.constant("b3", random_floats(r, {5}, -0.3F, 0.3F));
-  const test::attributes same{{"pads", list({1, 1, 1, 1})}};
+  const attributes same{{"pads", list({1, 1, 1, 1})}};
   std::string y = b.add("Relu", {b.add("Conv", {"x", "w1", "b1"}, same)});
   const std::string pooled =
       b.add("MaxPool", {y}, {{"kernel_shape", list({2, 2})}, {"strides", list({2, 2})}});
@@ -151,12 +117,6 @@ graph::model residual_network(test::random_source& r) {
 }
 const shape residual_input{2, 3, 8, 8};
 
-ppq::platform minmax_platform(const std::string& name) {
-  ppq::platform p = ppq::find_platform(name);
-  p.activation.observer = "minmax";
-  return p;
-}
-
 /// A network, calibrated with all passes.
 quantized_graph run_all(graph::model m, const ppq::platform& p, const graph::calibration_source& s,
                         const ppq::pipeline_options& options = {},
@@ -165,11 +125,6 @@ quantized_graph run_all(graph::model m, const ppq::platform& p, const graph::cal
   ppq::pass_context c{s, {}};
   ppq::run_pipeline(g, ppq::default_pipeline(options), c);
   return g;
-}
-
-std::vector<tensor> run(graph::model m, const tensors& inputs) {
-  graph::executor e(std::move(m));
-  return e.run(inputs);
 }
 
 /// Any rounding rule in double, which holds every quotient of the tests; ties by the table.
@@ -623,8 +578,7 @@ TEST_CASE("ppq: the roundings of constants") {
     }
     const tensor t = floats({16}, x);
     CHECK(ppq::quantized_integers(t, s, one(0.25F, 3)) == expected);
-    CHECK(test::difference(ppq::fake_quantized(t, s, one(0.25F, 3)).data<float>(), dequantized) ==
-          "");
+    CHECK(difference(ppq::fake_quantized(t, s, one(0.25F, 3)).data<float>(), dequantized) == "");
   }
   // 32 bits, in double: a float quotient would be off by thousands.
   ppq::quantizer_settings wide = settings("bias");
@@ -1053,7 +1007,7 @@ TEST_CASE("ppq: methods, parity, and what becomes of the scales") {
   double lower = 0.0;
   double upper = 0.0;
   for (const tensors& sample : source->samples) {
-    std::vector<float> v = test::values_of<float>(sample.at("x"));
+    std::vector<float> v = values_of<float>(sample.at("x"));
     std::sort(v.begin(), v.end());
     const auto n = static_cast<double>(v.size());
     lower += static_cast<double>(v[static_cast<std::size_t>(n * (1.0 - 0.9))]) / 8.0;
@@ -1291,8 +1245,8 @@ TEST_CASE("ppq: groups of ConvTranspose share the scales of their weights") {
     }
     CHECK(w[channel] == near(largest / 127.0F, 1e-6));
   }
-  CHECK(ppq::measure_error(run(ppq::to_qdq(g), source->samples[0])[0],
-                           run(g.float_model, source->samples[0])[0],
+  CHECK(ppq::measure_error(outputs_of(ppq::to_qdq(g), source->samples[0])[0],
+                           outputs_of(g.float_model, source->samples[0])[0],
                            ppq::error_method::snr) < 1e-3);
 }
 
@@ -1321,7 +1275,8 @@ TEST_CASE("ppq: biases that would saturate") {
     if (std::string(name) == "ppl_cuda") {
       CHECK(2.0 / static_cast<double>(scales[0]) == near(1048576.0, 1e-6));
     }
-    const std::vector<tensor> y = run(ppq::to_qdq(g), {{"x", floats({2, 3}, {0, 0, 0, 0, 0, 0})}});
+    const std::vector<tensor> y =
+        outputs_of(ppq::to_qdq(g), {{"x", floats({2, 3}, {0, 0, 0, 0, 0, 0})}});
     const double step =
         static_cast<double>(g.configs.parameters(output_config(g, "Gemm")).scales[0]);
     for (std::size_t i = 0; i < 4; ++i) {
@@ -1462,7 +1417,7 @@ TEST_CASE("ppq: elementwise operators are aligned to the union of their ranges")
                                  input_config(g, "Sub", 0), input_config(g, "Sub", 1)}) {
         CHECK(g.configs.parameters(id) == g.configs.parameters(input_config(g, "Sub", 0)));
       }
-      CHECK(run(ppq::to_qdq(g), source->samples[0]).size() == 1);
+      CHECK(outputs_of(ppq::to_qdq(g), source->samples[0]).size() == 1);
     }
   }
   // A constant keeps its own parameters.
@@ -1483,7 +1438,7 @@ TEST_CASE("ppq: Concat, pools and Resize are aligned") {
   test::random_source r(35);
   INFO("seed ", r.seed());
   const graph::model m = two_branches(r, [](model_builder& b, const auto& x, const auto& y) {
-    const test::attributes window{{"kernel_shape", list({2, 2})}, {"strides", list({2, 2})}};
+    const attributes window{{"kernel_shape", list({2, 2})}, {"strides", list({2, 2})}};
     const std::string all = b.add(
         "Concat", {b.add("MaxPool", {b.add("Relu", {x})}, window), b.add("MaxPool", {y}, window)},
         {{"axis", number(1)}});
@@ -1507,8 +1462,8 @@ TEST_CASE("ppq: Concat, pools and Resize are aligned") {
   const graph::model all_pairs = ppq::to_qdq(g, {.overlapped = true});
   CHECK(count(all_pairs, "QuantizeLinear") > 5);
   for (const tensors& sample : source->samples) {
-    CHECK(test::difference(run(written, sample)[0].data<float>(),
-                           run(all_pairs, sample)[0].data<float>()) == "");
+    CHECK(difference(outputs_of(written, sample)[0].data<float>(),
+                     outputs_of(all_pairs, sample)[0].data<float>()) == "");
   }
 
   ppq::pipeline_options options;
@@ -1519,8 +1474,8 @@ TEST_CASE("ppq: Concat, pools and Resize are aligned") {
         kept.configs.parameters(output_config(kept, "Concat")));
   const graph::model kept_pairs = ppq::to_qdq(kept, {.moved_values = true});
   for (const tensors& sample : source->samples) {
-    CHECK(test::difference(run(written, sample)[0].data<float>(),
-                           run(kept_pairs, sample)[0].data<float>()) == "");
+    CHECK(difference(outputs_of(written, sample)[0].data<float>(),
+                     outputs_of(kept_pairs, sample)[0].data<float>()) == "");
   }
   const graph::model lowered = graph::for_execution(kept_pairs);
   CHECK(count(lowered, "Concat") == 0);
@@ -1541,7 +1496,7 @@ TEST_CASE("ppq: Concat, pools and Resize are aligned") {
 
   const graph::model resized = two_branches(r, [](model_builder& b, const auto& x, const auto& y) {
     b.constant("scales", floats({4}, {1, 1, 2, 2}));
-    const std::string large = b.add("Resize", {x, "", "scales"}, {{"mode", test::text("linear")}});
+    const std::string large = b.add("Resize", {x, "", "scales"}, {{"mode", text("linear")}});
     b.output(large);
     b.output(y);
   });
@@ -1565,7 +1520,7 @@ TEST_CASE("ppq: what others rely on is not overlapped by force") {
   INFO("seed ", r.seed());
   const graph::model m = two_branches(r, [](model_builder& b, const auto& x, const auto& y) {
     b.constant("scales", floats({4}, {1, 1, 2, 2}));
-    b.output(b.add("Resize", {b.add("Relu", {x}), "", "scales"}, {{"mode", test::text("linear")}}));
+    b.output(b.add("Resize", {b.add("Relu", {x}), "", "scales"}, {{"mode", text("linear")}}));
     b.output(y);
   });
   const auto source = random_source_of(r, {1, 2, 4, 4}, 8);
@@ -1600,8 +1555,8 @@ TEST_CASE("ppq: baking stores what quantization makes of constants") {
       const config_id id = input_config(g, "Gemm", slot, which);
       if (slot == 2 && p.bias_bits == 0) {
         CHECK(state_of(g, id) == quantization_state::fp32);
-        CHECK(test::difference(g.network.initializers.at("b1").data<float>(),
-                               b.get().initializers.at("b1").data<float>()) == "");
+        CHECK(difference(g.network.initializers.at("b1").data<float>(),
+                         b.get().initializers.at("b1").data<float>()) == "");
         continue;
       }
       CHECK(state_of(g, id) ==
@@ -1621,20 +1576,20 @@ TEST_CASE("ppq: baking stores what quantization makes of constants") {
                  q.zero_points[channel], static_cast<double>(c.levels.qmin),
                  static_cast<double>(c.levels.qmax), c.rounding)));
       }
-      CHECK(test::difference(g.network.initializers.at(c.variable).data<float>(), expected) == "");
+      CHECK(difference(g.network.initializers.at(c.variable).data<float>(), expected) == "");
     }
     CHECK(g.configs[input_config(g, "Gemm", 1, 0)].variable !=
           g.configs[input_config(g, "Gemm", 1, 1)].variable);
     // Baked or not, the exported model computes the same.
     for (const tensors& sample : source->samples) {
-      CHECK(test::difference(run(ppq::to_qdq(before), sample)[0].data<float>(),
-                             run(ppq::to_qdq(g), sample)[0].data<float>()) == "");
+      CHECK(difference(outputs_of(ppq::to_qdq(before), sample)[0].data<float>(),
+                       outputs_of(ppq::to_qdq(g), sample)[0].data<float>()) == "");
     }
     // Switched off, constants are what they were.
     quantized_graph off = g;
     g.for_each_config([&](config_id id) { off.configs.dequantize(id); });
-    CHECK(test::difference(run(ppq::to_qdq(off), source->samples[0])[0].data<float>(),
-                           run(g.float_model, source->samples[0])[0].data<float>()) == "");
+    CHECK(difference(outputs_of(ppq::to_qdq(off), source->samples[0])[0].data<float>(),
+                     outputs_of(g.float_model, source->samples[0])[0].data<float>()) == "");
     CHECK(count(ppq::to_qdq(off), "QuantizeLinear") == 0);
     CHECK(count(ppq::to_qdq(off), "DequantizeLinear") == 0);
   }
@@ -1657,9 +1612,6 @@ std::vector<double> product(const std::vector<double>& x, const std::vector<doub
     }
   }
   return y;
-}
-std::vector<double> doubles(const tensor& t) {
-  return {t.data<float>().begin(), t.data<float>().end()};
 }
 std::vector<double> relu(std::vector<double> x) {
   for (double& v : x) {
@@ -1762,11 +1714,11 @@ TEST_CASE("ppq: the exported model computes what plain loops do") {
       }
       x = quantized(std::move(x), g, output_config(g, "Add"));
       const std::vector<float> expected(x.begin(), x.end());
-      CHECK(test::difference(run(written, inputs)[0].data<float>(), expected) == "");
-      CHECK(test::difference(run(graph::for_execution(written, false), inputs)[0].data<float>(),
-                             expected) == "");
-      CHECK(test::difference(run(graph::for_execution(written, true), inputs)[0].data<float>(),
-                             expected) == "");
+      CHECK(difference(outputs_of(written, inputs)[0].data<float>(), expected) == "");
+      CHECK(difference(outputs_of(graph::for_execution(written, false), inputs)[0].data<float>(),
+                       expected) == "");
+      CHECK(difference(outputs_of(graph::for_execution(written, true), inputs)[0].data<float>(),
+                       expected) == "");
     }
   }
 }
@@ -1790,7 +1742,7 @@ TEST_CASE("ppq: values between operators are on the grid that their configuratio
     const tensor large = random_floats(r, residual_input, -5.0F, 5.0F);
     static_cast<void>(e.run({{"x", large}}, [&](const std::string& name, const tensor& value) {
       if (value.type() == element_type::f32) {
-        values[name] = test::values_of<float>(graph::to_plain(value));
+        values[name] = values_of<float>(graph::to_plain(value));
       }
     }));
     for (const auto& entry : std::map<std::string, int>{{"x", 2}, {"Conv", 0}, {"Add", 0}}) {
@@ -1819,7 +1771,7 @@ TEST_CASE("ppq: values between operators are on the grid that their configuratio
         seen.insert(level);
         expected.push_back(static_cast<float>(level - params.zero_points[0]) * params.scales[0]);
       }
-      CHECK(test::difference(to, expected) == "");
+      CHECK(difference(to, expected) == "");
       if (ends == 2) {
         CHECK(seen.count(c.levels.qmin) == 1);
         CHECK(seen.count(c.levels.qmax) == 1);
@@ -1887,8 +1839,8 @@ TEST_CASE("ppq: pairs on moved values change nothing and make layers integer") {
     CHECK(count(plain, "QuantizeLinear") == 6);
     CHECK(count(moved, "QuantizeLinear") == 8);  // MaxPool and Flatten
     for (const tensors& sample : source->samples) {
-      CHECK(test::difference(run(plain, sample)[0].data<float>(),
-                             run(moved, sample)[0].data<float>()) == "");
+      CHECK(difference(outputs_of(plain, sample)[0].data<float>(),
+                       outputs_of(moved, sample)[0].data<float>()) == "");
     }
     const graph::model lowered = graph::for_execution(moved);
     CHECK(std::count_if(lowered.nodes.begin(), lowered.nodes.end(), [](const graph::node& n) {
@@ -1918,8 +1870,9 @@ TEST_CASE("ppq: every platform makes a model that runs and is near the float one
           m, p, source_of(source),
           parity ? ppq::parity_options(detent::parity::as_published) : ppq::pipeline_options());
       const tensors& sample = source->samples[3];
-      const double noise = ppq::measure_error(
-          run(ppq::to_qdq(g), sample)[0], run(g.float_model, sample)[0], ppq::error_method::snr);
+      const double noise =
+          ppq::measure_error(outputs_of(ppq::to_qdq(g), sample)[0],
+                             outputs_of(g.float_model, sample)[0], ppq::error_method::snr);
       CHECK(noise > 0.0);
       CHECK(noise < 0.01);
     }
@@ -2123,8 +2076,8 @@ TEST_CASE("ppq: statistics of variables and parameters") {
   double quantized_sum = 0.0;
   double worst = 0.0;
   for (std::size_t s = 0; s < 4; ++s) {
-    const std::vector<double> f = doubles(run(g.float_model, source->samples[s])[0]);
-    const std::vector<double> q = doubles(run(ppq::to_qdq(g), source->samples[s])[0]);
+    const std::vector<double> f = doubles(outputs_of(g.float_model, source->samples[s])[0]);
+    const std::vector<double> q = doubles(outputs_of(ppq::to_qdq(g), source->samples[s])[0]);
     for (std::size_t i = 0; i < f.size(); ++i) {
       float_sum += f[i];
       quantized_sum += q[i];
