@@ -169,8 +169,8 @@ class column_terms {
     }
   }
 
-  /// For the columns from `column` on. `row_sum`: where the sums of the left side's rows are or will
-  /// be, needed where the weights have zero points.
+  /// For the columns from `column` on. `row_sum`: where the sums of the left side's rows are or
+  /// will be, needed where the weights have zero points.
   [[nodiscard]] kernels::integer_epilogue epilogue(std::int32_t* row_sum,
                                                    std::size_t column = 0) const noexcept {
     const auto from = [column](auto* values) {

@@ -665,7 +665,8 @@ TEST_CASE("onnx: functions of a model are kept, and calls of them are refused by
   const auto x = test::floats({2}, {-3.0F, 5.0F});
 
   SUBCASE("nobody calls them") {
-    const graph::model m = graph::parse_onnx(model_with_functions("", "Neg", {negate, multiply}), {});
+    const graph::model m =
+        graph::parse_onnx(model_with_functions("", "Neg", {negate, multiply}), {});
     for (const graph::model& same : {m, graph::parse_onnx(graph::to_onnx(m), {})}) {
       REQUIRE(same.functions.size() == 2);
       CHECK(same.functions[0].domain == "custom");

@@ -24,6 +24,7 @@
 #include <detent/graph/calibration.hpp>
 #include <detent/graph/error_analysis.hpp>
 #include <detent/graph/executor.hpp>
+#include <detent/graph/graph_writer.hpp>
 #include <detent/graph/ir.hpp>
 #include <detent/graph/layer_weights.hpp>
 #include <detent/graph/operator_rules.hpp>
@@ -118,15 +119,14 @@ class dynamic_quantizer {
     }
     const std::string weights =
         writer_.add_initializer(n.inputs[1] + "_quantized", std::move(codes));
-    const bool scalar = w.scales.size() == 1;
     const std::string zero_point =
         w.zero_point == 0
             ? std::string()
-            : writer_.add_values<std::int8_t>(n.inputs[1] + "_zero_point", element_type::s8,
-                                              {static_cast<std::int8_t>(w.zero_point)}, true);
+            : writer_.add_values<std::int8_t>(n.inputs[1] + "_zero_point", element_type::s8, {},
+                                              {static_cast<std::int8_t>(w.zero_point)});
     if (options_.contrib_operators && !is_conv) {
-      const std::string scale =
-          writer_.add_values<float>(n.inputs[1] + "_scale", element_type::f32, w.scales, scalar);
+      const std::string scale = writer_.add_values(n.inputs[1] + "_scale", element_type::f32,
+                                                   parameter_shape(w.scales.size()), w.scales);
       std::vector<std::string> inputs{n.inputs[0], weights, scale, zero_point};
       if (bias != nullptr) {
         inputs.push_back(n.inputs[2]);
@@ -140,7 +140,7 @@ class dynamic_quantizer {
     }
     const std::string scale = writer_.add_initializer(
         n.inputs[1] + "_scale",
-        tensor::of<float>(element_type::f32, scalar ? shape{} : along, w.scales));
+        tensor::of<float>(element_type::f32, w.scales.size() == 1 ? shape{} : along, w.scales));
     const dynamic_value x = quantized(n.inputs[0]);
     std::vector<std::string> inputs{x.codes, weights, x.zero_point};
     if (!zero_point.empty()) {

@@ -4,7 +4,6 @@
 #ifndef DETENT_GRAPH_EXECUTOR_HPP
 #define DETENT_GRAPH_EXECUTOR_HPP
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -22,7 +21,6 @@
 #include <detent/error.hpp>
 #include <detent/graph/apply_node.hpp>
 #include <detent/graph/buffer_pool.hpp>
-#include <detent/graph/error_context.hpp>
 #include <detent/graph/executor_options.hpp>
 #include <detent/graph/ir.hpp>
 #include <detent/graph/layout.hpp>

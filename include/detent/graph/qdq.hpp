@@ -7,12 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/graph/graph_writer.hpp>
 #include <detent/graph/ir.hpp>
 #include <detent/graph/layer_weights.hpp>
 #include <detent/graph/optimize.hpp>
@@ -20,7 +20,6 @@
 #include <detent/graph/tensor.hpp>
 #include <detent/quantize.hpp>
 #include <detent/types.hpp>
-#include <detent/version.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -33,67 +32,6 @@ struct quantization_parameters {
 };
 
 namespace detail {
-
-/// Adds nodes and constants under names that nothing in a model has.
-class graph_writer {
- public:
-  explicit graph_writer(model& m) : m_(m), taken_(value_names(m)) {
-    for (const node& n : m.nodes) {
-      node_names_.insert(n.name);
-    }
-    for (const value_info& v : m.outputs) {
-      taken_.insert(v.name);
-    }
-  }
-
-  /// A name that no value has: `wish`, or `wish` with a number.
-  std::string fresh(const std::string& wish) { return fresh(wish, taken_); }
-
-  /// A node with one output, under a name that no other node has.
-  node make_node(const char* op, const std::string& name, std::vector<std::string> inputs,
-                 std::string output) {
-    node n;
-    n.op_type = op;
-    n.name = fresh(name, node_names_);
-    n.inputs = std::move(inputs);
-    n.outputs = {std::move(output)};
-    return n;
-  }
-
-  std::string add_initializer(const std::string& wish, tensor t) {
-    const std::string name = fresh(wish);
-    m_.initializers[name] = std::move(t);
-    return name;
-  }
-  template <class T>
-  std::string add_values(const std::string& name, element_type type, const std::vector<T>& values,
-                         bool scalar) {
-    return add_initializer(
-        name,
-        tensor::of<T>(type, scalar ? shape{} : shape{static_cast<std::int64_t>(values.size())},
-                      values));
-  }
-
- private:
-  static std::string fresh(const std::string& wish, std::set<std::string>& taken) {
-    std::string name = wish;
-    for (int i = 2; !taken.insert(name).second; ++i) {
-      name = wish + "_" + std::to_string(i);
-    }
-    return name;
-  }
-
-  model& m_;
-  std::set<std::string> taken_;
-  std::set<std::string> node_names_;
-};
-
-inline void set_producer(model& m) {
-  m.producer_name = "detent";
-  m.producer_version = std::to_string(DETENT_VERSION_MAJOR) + "." +
-                       std::to_string(DETENT_VERSION_MINOR) + "." +
-                       std::to_string(DETENT_VERSION_PATCH);
-}
 
 class qdq_writer {
  public:
@@ -189,7 +127,7 @@ class qdq_writer {
   std::pair<std::string, std::string> add_params(const std::string& base, quant_params p) {
     tensor zero_point = tensor::allocate(p_.activation_type, {});
     zero_point.mutable_raw()[0] = static_cast<std::byte>(p.zero_point & 0xFF);
-    return {writer_.add_values<float>(base + "_scale", element_type::f32, {p.scale}, true),
+    return {writer_.add_values<float>(base + "_scale", element_type::f32, {}, {p.scale}),
             writer_.add_initializer(base + "_zero_point", std::move(zero_point))};
   }
 
@@ -217,15 +155,15 @@ class qdq_writer {
 
   void quantize_layer(node& n, float x_scale, const layer_weights& w) {
     const std::string base = n.inputs[1];
-    const bool scalar = w.scales.size() == 1;
+    const shape dims = parameter_shape(w.scales.size());
     const std::vector<std::int8_t> zeros(w.scales.size(), static_cast<std::int8_t>(w.zero_point));
-    node dq = writer_.make_node(
-        "DequantizeLinear", base + "_DequantizeLinear",
-        {writer_.add_initializer(base + "_quantized", w.codes),
-         writer_.add_values<float>(base + "_scale", element_type::f32, w.scales, scalar),
-         writer_.add_values<std::int8_t>(base + "_zero_point", element_type::s8, zeros, scalar)},
-        writer_.fresh(base + "_dequantized"));
-    if (!scalar) {
+    node dq =
+        writer_.make_node("DequantizeLinear", base + "_DequantizeLinear",
+                          {writer_.add_initializer(base + "_quantized", w.codes),
+                           writer_.add_values(base + "_scale", element_type::f32, dims, w.scales),
+                           writer_.add_values(base + "_zero_point", element_type::s8, dims, zeros)},
+                          writer_.fresh(base + "_dequantized"));
+    if (!dims.empty()) {
       dq.attributes["axis"] = attribute::of(static_cast<std::int64_t>(w.axis));
     }
     n.inputs[1] = dq.outputs[0];
@@ -241,14 +179,15 @@ class qdq_writer {
     for (const float s : w.scales) {
       scales.push_back(x_scale * s);
     }
-    const bool scalar = scales.size() == 1;
-    node dq = writer_.make_node(
-        "DequantizeLinear", name + "_DequantizeLinear",
-        {writer_.add_values<std::int32_t>(name + "_quantized", element_type::s32,
-                                          quantize_bias(bias, x_scale, w), false),
-         writer_.add_values<float>(name + "_scale", element_type::f32, scales, scalar)},
-        writer_.fresh(name + "_dequantized"));
-    if (!scalar) {
+    const std::vector<std::int32_t> levels = quantize_bias(bias, x_scale, w);
+    const shape dims = parameter_shape(scales.size());
+    node dq =
+        writer_.make_node("DequantizeLinear", name + "_DequantizeLinear",
+                          {writer_.add_values(name + "_quantized", element_type::s32,
+                                              {static_cast<std::int64_t>(levels.size())}, levels),
+                           writer_.add_values(name + "_scale", element_type::f32, dims, scales)},
+                          writer_.fresh(name + "_dequantized"));
+    if (!dims.empty()) {
       dq.attributes["axis"] = attribute::of(std::int64_t{0});
     }
     nodes_.push_back(dq);

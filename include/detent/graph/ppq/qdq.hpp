@@ -9,7 +9,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -17,6 +16,7 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/graph_writer.hpp>
 #include <detent/graph/ir.hpp>
 #include <detent/graph/optimize.hpp>
 #include <detent/graph/ppq/config.hpp>
@@ -25,7 +25,6 @@
 #include <detent/graph/ppq/quantized_graph.hpp>
 #include <detent/graph/tensor.hpp>
 #include <detent/types.hpp>
-#include <detent/version.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -66,16 +65,19 @@ struct qdq_model {
 
 namespace detail {
 
+using graph::detail::make_node;
+
 class qdq_writer {
  public:
   qdq_writer(const quantized_graph& g, const qdq_options& options)
-      : g_(g), options_(options), links_(g.network) {
-    out_.network = g.network;
-  }
+      : g_(g),
+        options_(options),
+        links_(g.network),
+        out_{g.network, {}, {}, {}},
+        writer_(out_.network) {}
 
   qdq_model run() {
     model& m = out_.network;
-    taken_ = value_names(g_.network);
     find_pairs();
     m.nodes.clear();
     for (std::size_t i = 0; i < g_.network.nodes.size(); ++i) {
@@ -96,10 +98,7 @@ class qdq_writer {
       }
     }
     m.values.clear();
-    m.producer_name = "detent";
-    m.producer_version = std::to_string(DETENT_VERSION_MAJOR) + "." +
-                         std::to_string(DETENT_VERSION_MINOR) + "." +
-                         std::to_string(DETENT_VERSION_PATCH);
+    graph::detail::set_producer(m);
     remove_unused(m);
     sort_and_check(m);
     return std::move(out_);
@@ -136,14 +135,6 @@ class qdq_writer {
 
   // -------------------------------------------------------------------------------- preparation
 
-  std::string fresh(const std::string& wish) {
-    std::string name = wish;
-    for (int i = 2; !taken_.insert(name).second; ++i) {
-      name = wish + "_" + std::to_string(i);
-    }
-    return name;
-  }
-
   /// Which configuration quantizes each value where it is made, and which pairs its users ask for.
   void find_pairs() {
     for (std::size_t i = 0; i < g_.network.nodes.size(); ++i) {
@@ -159,7 +150,7 @@ class qdq_writer {
         if (is_written(o.outputs[k]) || is_moved(i, o.outputs[k])) {
           makers_[value] = o.outputs[k];
           if (g_.network.is_output(value)) {  // the outputs of the graph keep their names
-            out_.computed[value] = fresh(value + "_float");
+            out_.computed[value] = writer_.fresh(value + "_float");
           }
         }
       }
@@ -215,7 +206,7 @@ class qdq_writer {
     if (done != pairs_.end()) {
       return done->second;
     }
-    std::string pair = add_pair(value, base, id, fresh(value + "_dequantized"));
+    std::string pair = add_pair(value, base, id, writer_.fresh(value + "_dequantized"));
     out_.quantized.try_emplace(value, pair);
     return pair;
   }
@@ -236,20 +227,10 @@ class qdq_writer {
     const auto maker = makers_.find(value);
     if (maker != makers_.end()) {
       const std::string result =
-          g_.network.is_output(value) ? value : fresh(value + "_dequantized");
+          g_.network.is_output(value) ? value : writer_.fresh(value + "_dequantized");
       out_.quantized[value] = add_pair(value, computed_name(value), maker->second, result);
       out_.pairs[result].at_producer = true;
     }
-  }
-
-  static node make_node(const char* op, const std::string& name, std::vector<std::string> inputs,
-                        std::string output) {
-    node n;
-    n.op_type = op;
-    n.name = name;
-    n.inputs = std::move(inputs);
-    n.outputs = {std::move(output)};
-    return n;
   }
 
   /// The 8-bit type whose values contain a grid.
@@ -261,26 +242,17 @@ class qdq_writer {
                                                      : std::nullopt;
   }
 
-  template <class T>
-  std::string add_values(const std::string& wish, element_type type, shape dims,
-                         const std::vector<T>& values) {
-    const std::string name = fresh(wish);
-    out_.network.initializers[name] =
-        tensor::of<T>(type, std::move(dims), std::span<const T>(values));
-    return name;
-  }
   std::string add_bytes(const std::string& wish, element_type type, shape dims,
                         const std::vector<std::int32_t>& values) {
     const std::vector<std::uint8_t> bytes(values.begin(), values.end());  // two's complement
-    return add_values<std::uint8_t>(wish, type, std::move(dims), bytes);
+    return writer_.add_values<std::uint8_t>(wish, type, std::move(dims), bytes);
   }
   /// Scale and, for 8 bits, zero point.
   std::vector<std::string> add_parameters(const std::string& base, const tensor_parameters& p,
                                           std::optional<element_type> type) {
-    const shape dims =
-        p.scales.size() == 1 ? shape{} : shape{static_cast<std::int64_t>(p.scales.size())};
+    const shape dims = graph::detail::parameter_shape(p.scales.size());
     std::vector<std::string> names{
-        add_values<float>(base + "_scale", element_type::f32, dims, p.scales)};
+        writer_.add_values(base + "_scale", element_type::f32, dims, p.scales)};
     if (type) {
       names.push_back(add_bytes(base + "_zero_point", *type, dims, p.zero_points));
     }
@@ -308,7 +280,7 @@ class qdq_writer {
     const tensor_parameters& p = g_.configs.parameters(id);
     const std::string clamped = clamp_to_grid(value, from, id, *type);
     const std::vector<std::string> params = add_parameters(value, p, type);
-    const std::string q = fresh(value + "_quantized");
+    const std::string q = writer_.fresh(value + "_quantized");
     std::vector<node>& nodes = out_.network.nodes;
     nodes.push_back(
         make_node("QuantizeLinear", value + "_QuantizeLinear", {clamped, params[0], params[1]}, q));
@@ -334,8 +306,8 @@ class qdq_writer {
             error_kind::unsupported, g_.configs[id].name, ": policy ",
             quantization_policy::describe(s.policy.properties()), " on ", s.levels.qmin, "..",
             s.levels.qmax, " has no form in ONNX's operators");
-    const std::string q = fresh(value + "_quantized");
-    std::vector<std::string> inputs{q, fresh(value + "_scale")};
+    const std::string q = writer_.fresh(value + "_quantized");
+    std::vector<std::string> inputs{q, writer_.fresh(value + "_scale")};
     std::vector<node>& nodes = out_.network.nodes;
     if (symmetric) {
       const auto then = [&](const char* op, std::vector<std::string> of, std::string output) {
@@ -343,19 +315,21 @@ class qdq_writer {
         return nodes.back().outputs[0];
       };
       const float half_steps = static_cast<float>(s.levels.qmax - s.levels.qmin) / 2.0F;
-      const std::string magnitudes = then("Abs", {from}, fresh(value + "_magnitudes"));
-      const std::string largest = then("ReduceMax", {magnitudes}, fresh(value + "_largest"));
+      const std::string magnitudes = then("Abs", {from}, writer_.fresh(value + "_magnitudes"));
+      const std::string largest =
+          then("ReduceMax", {magnitudes}, writer_.fresh(value + "_largest"));
       nodes.back().attributes["keepdims"] = attribute::of(std::int64_t{0});
       const std::string divisor =
-          add_values<float>(value + "_half_steps", element_type::f32, {}, {half_steps});
-      const std::string quotient = then("Div", {largest, divisor}, fresh(value + "_quotient"));
+          writer_.add_values<float>(value + "_half_steps", element_type::f32, {}, {half_steps});
+      const std::string quotient =
+          then("Div", {largest, divisor}, writer_.fresh(value + "_quotient"));
       const std::string least =
-          add_values<float>(value + "_least_scale", element_type::f32, {}, {1e-8F});
+          writer_.add_values<float>(value + "_least_scale", element_type::f32, {}, {1e-8F});
       then("Max", {quotient, least}, inputs[1]);
       inputs.push_back(add_bytes(value + "_zero_point", element_type::s8, {}, {0}));
       then("QuantizeLinear", {from, inputs[1], inputs[2]}, q);
     } else {
-      inputs.push_back(fresh(value + "_zero_point"));
+      inputs.push_back(writer_.fresh(value + "_zero_point"));
       nodes.push_back(
           make_node("DynamicQuantizeLinear", value + "_DynamicQuantizeLinear", {from}, q));
       nodes.back().outputs = inputs;
@@ -385,13 +359,14 @@ class qdq_writer {
     };
     std::vector<std::string> inputs{from, ""};
     if (below) {
-      inputs[1] = add_values(value + "_lowest", element_type::f32, {}, end(c.levels.qmin));
+      inputs[1] = writer_.add_values(value + "_lowest", element_type::f32, {}, end(c.levels.qmin));
     }
     if (above) {
-      inputs.push_back(add_values(value + "_highest", element_type::f32, {}, end(c.levels.qmax)));
+      inputs.push_back(
+          writer_.add_values(value + "_highest", element_type::f32, {}, end(c.levels.qmax)));
     }
     out_.network.nodes.push_back(
-        make_node("Clip", value + "_Clip", std::move(inputs), fresh(value + "_clipped")));
+        make_node("Clip", value + "_Clip", std::move(inputs), writer_.fresh(value + "_clipped")));
     return out_.network.nodes.back().outputs[0];
   }
   [[nodiscard]] bool is_non_negative(const std::string& value) const {
@@ -422,12 +397,12 @@ class qdq_writer {
     const std::vector<std::int32_t> q = quantized_integers(t, c, p);
     std::vector<std::string> inputs{
         type ? add_bytes(value + "_quantized", *type, t.dims(), q)
-             : add_values(value + "_quantized", element_type::s32, t.dims(), q)};
+             : writer_.add_values(value + "_quantized", element_type::s32, t.dims(), q)};
     for (std::string& name : add_parameters(value, p, type)) {
       inputs.push_back(std::move(name));
     }
     node n = make_node("DequantizeLinear", value + "_DequantizeLinear", std::move(inputs),
-                       fresh(value + "_dequantized"));
+                       writer_.fresh(value + "_dequantized"));
     set_axis(n, id);
     out_.network.nodes.push_back(n);
     out_.pairs[n.outputs[0]] = {id, value, true, false};
@@ -438,7 +413,7 @@ class qdq_writer {
   qdq_options options_;
   links links_;
   qdq_model out_;
-  std::set<std::string> taken_;
+  graph::detail::graph_writer writer_;
   std::map<std::string, config_id> makers_;  // of values that are quantized where they are made
   std::set<pair_key> asked_for_;
   std::map<pair_key, std::string> pairs_;  // what comes out of them
