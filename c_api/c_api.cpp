@@ -1,166 +1,137 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The C interface: types become template arguments, exceptions become statuses.
-#define DETENT_C_API_BUILD
+// Library, weights and products of the C interface.
 #include <algorithm>
+#include <concepts>
 #include <cstring>
-#include <exception>
 #include <limits>
-#include <mutex>
-#include <new>
 #include <span>
-#include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
 
-#include <detent/c_api.h>
-#include <detent/detent.hpp>
+#include "calls.hpp"
 
 struct detent_weights {
-  detent::packed_weights value;
+  std::variant<detent::packed_weights, detent::packed_int4_weights> value;
 };
+
+using namespace detent_c;  // NOLINT(google-build-using-namespace): this is their only purpose
 
 namespace {
 
-using detent::error_kind;
-using detent::matrix_view;
-using detent::detail::require;
+/// 8-bit weights multiply to every type, 4-bit ones to float.
+template <class Weights, class T>
+concept multiplies_to = std::same_as<Weights, detent::packed_weights> || std::same_as<T, float>;
 
-std::string& last_error() {
-  thread_local std::string message;
-  return message;
+template <class Weights, class T>
+void require_output(detent_type type, const char* where) {
+  require(multiplies_to<Weights, T>, error_kind::unsupported, where, ": type ",
+          static_cast<int>(type), " is not DETENT_F32, which 4-bit weights multiply to");
 }
 
-detent_status status_of(error_kind kind) {
-  switch (kind) {
-    case error_kind::invalid_argument:
-      return DETENT_INVALID_ARGUMENT;
-    case error_kind::shape_mismatch:
-      return DETENT_SHAPE_MISMATCH;
-    case error_kind::overflow:
-      return DETENT_OVERFLOW;
-    case error_kind::unsupported:
-      return DETENT_UNSUPPORTED;
-    case error_kind::bad_file:
-      return DETENT_BAD_FILE;
-    default:
-      return DETENT_INTERNAL;
+detent::epilogue_options options_of(const detent_epilogue* epilogue, std::size_t m, std::size_t n,
+                                    const char* where) {
+  const detent_epilogue e = known_fields(epilogue, &detent_epilogue_init, where);
+  detent::epilogue_options o = scalar_options(e);
+  o.lhs_scales = optional_span(e.lhs_scales, m);
+  o.lhs_zero_points = optional_span(e.lhs_zero_points, m);
+  o.bias = optional_span(e.bias, n);
+  if (e.residual != nullptr) {
+    o.residual = rows_of(e.residual, m, n, e.residual_stride, where);
   }
-}
-
-/// Keeps the message where there is memory for it.
-void remember(const char* message) noexcept {
-  try {
-    last_error() = message;
-  } catch (...) {
-    last_error().clear();
-  }
-}
-
-template <class Body>
-detent_status guarded(const Body& body) noexcept {
-  try {
-    body();
-    return DETENT_OK;
-  } catch (const detent::error& e) {
-    remember(e.what());
-    return status_of(e.kind());
-  } catch (const std::bad_alloc&) {
-    remember("detent: out of memory");
-    return DETENT_OUT_OF_MEMORY;
-  } catch (const std::exception& e) {
-    remember(e.what());
-  } catch (...) {
-    remember("detent: unknown failure");
-  }
-  return DETENT_INTERNAL;
-}
-
-/// The caller's threads. What a body throws must not pass through the caller's frames: it is kept
-/// until these have returned.
-detent::parallel_for parallel_of(const detent_parallel* parallel) {
-  if (parallel == nullptr || parallel->run == nullptr) {
-    return {};
-  }
-  return [p = *parallel](std::size_t count, const std::function<void(std::size_t)>& body) {
-    struct job {
-      const std::function<void(std::size_t)>& body;
-      std::mutex mutex;
-      std::exception_ptr failure;
-    } context{body, {}, nullptr};
-    p.run(
-        p.user, count,
-        [](void* user, size_t index) noexcept {
-          auto& j = *static_cast<job*>(user);
-          try {
-            j.body(index);
-          } catch (...) {
-            const std::lock_guard lock(j.mutex);
-            j.failure = j.failure ? j.failure : std::current_exception();
-          }
-        },
-        &context);
-    if (context.failure) {
-      std::rethrow_exception(context.failure);
-    }
-  };
-}
-
-/// A structure of options as this library knows it: fields that the caller does not have keep their
-/// defaults.
-template <class Options>
-Options known_fields(const Options* given, void (*init)(Options*), const char* what) {
-  Options o;
-  init(&o);
-  if (given != nullptr) {
-    require(given->size >= sizeof(size_t) && given->size <= sizeof(Options),
-            error_kind::invalid_argument, what, ": size ", given->size,
-            " is not that of the structure (", sizeof(Options), "); was it initialized?");
-    std::memcpy(&o, given, given->size);
+  if (e.addend != nullptr) {
+    o.addend = rows_of(e.addend, m, n, e.addend_stride, where);
   }
   return o;
 }
 
-const detent_weights& checked(const detent_weights* weights, const char* where) {
-  require(weights != nullptr, error_kind::invalid_argument, where, ": null weights");
-  return *weights;
-}
-
-template <class T>
-std::span<const T> optional_span(const T* data, std::size_t size) {
-  return {data, data != nullptr ? size : 0};
-}
-
-template <class T>
-matrix_view<T> rows_of(T* data, std::size_t rows, std::size_t columns, std::size_t stride,
-                       const char* where) {
-  require(stride <= static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max()),
-          error_kind::invalid_argument, where, ": row stride ", stride);
-  return {data, rows, columns, static_cast<std::ptrdiff_t>(stride)};
-}
-
-/// Calls f<T>() with the C++ type of a byte.
-template <class F>
-void with_byte(detent_type type, const char* where, const F& f) {
-  switch (type) {
-    case DETENT_U8:
-      return f.template operator()<std::uint8_t>();
-    case DETENT_S8:
-      return f.template operator()<std::int8_t>();
-    default:
-      require(false, error_kind::invalid_argument, where, ": type ", static_cast<int>(type),
-              " is neither DETENT_U8 nor DETENT_S8");
+/// The problems as this library knows them; they are as far apart as the first one says that it is
+/// large.
+std::vector<detent_gemm_problem> known_problems(const detent_gemm_problem* problems,
+                                                std::size_t count, const char* where) {
+  std::vector<detent_gemm_problem> known;
+  if (count == 0) {
+    return known;
   }
+  require(problems != nullptr, error_kind::invalid_argument, where, ": null problems");
+  const auto* at = reinterpret_cast<const std::byte*>(problems);
+  for (std::size_t i = 0; i < count; ++i, at += problems->size) {
+    const auto* problem = reinterpret_cast<const detent_gemm_problem*>(at);
+    known.push_back(known_fields(problem, &detent_gemm_problem_init, where));
+    require(known.back().size == problems->size, error_kind::invalid_argument, where, ": problem ",
+            i, " has size ", known.back().size, ", the first one ", problems->size);
+    require(known.back().weights != nullptr, error_kind::invalid_argument, where, ": problem ", i,
+            " has null weights");
+  }
+  return known;
+}
+
+template <class Weights, class A, class T>
+void run_batch(const std::vector<detent_gemm_problem>& problems, const detent_parallel* parallel,
+               const char* where) {
+  std::vector<detent::gemm_problem<A, Weights, T>> batch;
+  for (const detent_gemm_problem& p : problems) {
+    const auto* w = std::get_if<Weights>(&p.weights->value);
+    require(w != nullptr, error_kind::unsupported, where, ": problem ", batch.size(), " has ",
+            detent_weights_bits(p.weights), "-bit weights, the first one ",
+            detent_weights_bits(problems[0].weights), "-bit ones");
+    batch.push_back({matrix_view<const A>(static_cast<const A*>(p.a), p.m, w->depth(), p.row_stride,
+                                          p.column_stride),
+                     w, rows_of(static_cast<T*>(p.c), p.m, w->columns(), p.ldc, where),
+                     options_of(p.epilogue, p.m, w->columns(), where)});
+  }
+  detent::gemm_batch(std::span<const detent::gemm_problem<A, Weights, T>>(batch),
+                     parallel_of(parallel));
+}
+
+/// Codes of a packed type, each in a byte of its own: K x N, dense.
+template <detent::packed_type Q>
+std::vector<typename Q::value_type> unpacked_codes(const void* codes, std::size_t k, std::size_t n,
+                                                   std::ptrdiff_t row_stride,
+                                                   std::ptrdiff_t column_stride,
+                                                   const char* where) {
+  require(row_stride >= 0 && column_stride >= 0, error_kind::unsupported, where, ": the strides ",
+          row_stride, " and ", column_stride, " of a packed type are negative");
+  if (k == 0 || n == 0) {
+    return {};
+  }
+  require(codes != nullptr, error_kind::invalid_argument, where, ": null codes");
+  const std::size_t size = (k - 1) * static_cast<std::size_t>(row_stride) +
+                           (n - 1) * static_cast<std::size_t>(column_stride) + 1;
+  const detent::packed_span<const Q> from(
+      std::span(static_cast<const std::uint8_t*>(codes), detent::packed_size<Q>(size)), size);
+  std::vector<typename Q::value_type> values(k * n);
+  for (std::size_t i = 0; i < k; ++i) {
+    for (std::size_t j = 0; j < n; ++j) {
+      values[i * n + j] = from.get(i * static_cast<std::size_t>(row_stride) +
+                                   j * static_cast<std::size_t>(column_stride));
+    }
+  }
+  return values;
 }
 
 template <class F>
-void with_output(detent_type type, const char* where, const F& f) {
-  switch (type) {
-    case DETENT_S32:
-      return f.template operator()<std::int32_t>();
-    case DETENT_F32:
-      return f.template operator()<float>();
-    default:
-      return with_byte(type, where, f);
-  }
+void multiply_dynamically(matrix_view<const F> a, const detent_weights& weights, float* c,
+                          std::size_t ldc, const detent_dynamic_linear_options* options,
+                          const detent_parallel* parallel, const char* where) {
+  const detent_dynamic_linear_options given =
+      known_fields(options, &detent_dynamic_linear_options_init, where);
+  std::visit(
+      [&](const auto& w) {
+        detent::dynamic_linear_options o;
+        o.per_row = given.per_row != 0;
+        o.lhs_scheme = {{given.qmin, given.qmax}, given.symmetric != 0};
+        o.lower = given.lower;
+        o.upper = given.upper;
+        o.bias = optional_span(given.bias, w.columns());
+        if (given.residual != nullptr) {
+          o.residual = rows_of(given.residual, a.rows, w.columns(), given.residual_stride, where);
+        }
+        detent::dynamic_linear(a, w, rows_of(c, a.rows, w.columns(), ldc, where), o,
+                               parallel_of(parallel));
+      },
+      weights.value);
 }
 
 }  // namespace
@@ -224,38 +195,116 @@ detent_status detent_pack_weights(detent_type type, const void* w, size_t k, siz
                                   const detent_weight_options* options, detent_weights** weights) {
   return guarded([&] {
     constexpr const char* where = "detent_pack_weights";
-    require(weights != nullptr, error_kind::invalid_argument, where, ": null result");
+    detent_weights*& result = checked(weights, where, "result");
     const detent_weight_options o = known_fields(options, &detent_weight_options_init, where);
     with_byte(type, where, [&]<class W>() {
       const matrix_view<const W> view(static_cast<const W*>(w), k, n, row_stride, column_stride);
-      *weights = new detent_weights{detent::pack_weights(
-          view,
-          {optional_span(o.scales, o.scale_count), optional_span(o.zero_points, o.zero_point_count),
-           optional_span(o.bias, o.bias_count)})};
+      result = new detent_weights{
+          detent::pack_weights(view, weight_options_of(o), parallel_of(o.parallel))};
     });
+  });
+}
+
+void detent_int4_weight_options_init(detent_int4_weight_options* options) {
+  *options = {};
+  options->size = sizeof *options;
+}
+
+detent_status detent_pack_int4_weights(detent_type type, const void* codes, size_t k, size_t n,
+                                       ptrdiff_t row_stride, ptrdiff_t column_stride,
+                                       const detent_int4_weight_options* options,
+                                       detent_weights** weights) {
+  return guarded([&] {
+    constexpr const char* where = "detent_pack_int4_weights";
+    detent_weights*& result = checked(weights, where, "result");
+    const detent_int4_weight_options given =
+        known_fields(options, &detent_int4_weight_options_init, where);
+    const bool dense = given.group_stride == 0 && given.column_stride == 0;
+    const std::size_t group_size = given.group_size == 0 ? k : (std::min)(given.group_size, k);
+    const std::size_t groups = k == 0 ? 0 : (k - 1) / group_size + 1;
+    const auto parameters = [&]<class T>(const T* data) {
+      return data == nullptr
+                 ? matrix_view<const T>()
+                 : matrix_view<const T>(data, groups, n,
+                                        dense ? static_cast<std::ptrdiff_t>(n) : given.group_stride,
+                                        dense ? 1 : given.column_stride);
+    };
+    const detent::int4_weight_options o{given.group_size, parameters(given.scales),
+                                        parameters(given.zero_points)};
+    const auto pack = [&]<class W>(matrix_view<const W> view) {
+      result = new detent_weights{detent::pack_int4_weights(view, o, parallel_of(given.parallel))};
+    };
+    const auto pack_unpacked = [&](const auto& values) { pack(matrix_view(values.data(), k, n)); };
+    switch (type) {
+      case DETENT_U4:
+        return pack_unpacked(
+            unpacked_codes<detent::uint4>(codes, k, n, row_stride, column_stride, where));
+      case DETENT_S4:
+        return pack_unpacked(
+            unpacked_codes<detent::int4>(codes, k, n, row_stride, column_stride, where));
+      case DETENT_U8:
+        return pack(
+            matrix_view(static_cast<const std::uint8_t*>(codes), k, n, row_stride, column_stride));
+      case DETENT_S8:
+        return pack(
+            matrix_view(static_cast<const std::int8_t*>(codes), k, n, row_stride, column_stride));
+      default:
+        raise_type(type, where, "DETENT_U4, DETENT_S4, DETENT_U8 or DETENT_S8");
+    }
   });
 }
 
 void detent_weights_free(detent_weights* weights) { delete weights; }
 size_t detent_weights_depth(const detent_weights* weights) {
-  return weights == nullptr ? 0 : weights->value.depth();
+  return weights == nullptr ? 0
+                            : std::visit([](const auto& w) { return w.depth(); }, weights->value);
 }
 size_t detent_weights_columns(const detent_weights* weights) {
-  return weights == nullptr ? 0 : weights->value.columns();
+  return weights == nullptr ? 0
+                            : std::visit([](const auto& w) { return w.columns(); }, weights->value);
+}
+int detent_weights_bits(const detent_weights* weights) {
+  if (weights == nullptr) {
+    return 0;
+  }
+  return std::holds_alternative<detent::packed_weights>(weights->value) ? 8 : 4;
+}
+size_t detent_weights_group_size(const detent_weights* weights) {
+  if (weights == nullptr) {
+    return 0;
+  }
+  const auto* int4 = std::get_if<detent::packed_int4_weights>(&weights->value);
+  return int4 != nullptr ? int4->group_size() : detent_weights_depth(weights);
 }
 int64_t detent_weights_accumulator_bound(const detent_weights* weights) {
-  return weights == nullptr ? 0 : weights->value.certificate().accumulator_bound;
+  if (weights == nullptr) {
+    return 0;
+  }
+  const auto* bytes = std::get_if<detent::packed_weights>(&weights->value);
+  return bytes != nullptr ? bytes->certificate().accumulator_bound : 0;
+}
+
+detent_status detent_weights_prepare(const detent_weights* weights,
+                                     const detent_parallel* parallel) {
+  return guarded([&] {
+    const auto& value = checked(weights, "detent_weights_prepare", "weights").value;
+    if (const auto* bytes = std::get_if<detent::packed_weights>(&value); bytes != nullptr) {
+      bytes->prepare(parallel_of(parallel));
+    }
+  });
 }
 
 detent_status detent_weights_save(const detent_weights* weights, void* buffer, size_t capacity,
                                   size_t* needed) {
   return guarded([&] {
     constexpr const char* where = "detent_weights_save";
-    const std::vector<std::byte> bytes = checked(weights, where).value.save();
-    require(needed != nullptr, error_kind::invalid_argument, where, ": null needed");
-    *needed = bytes.size();
+    const auto& value = checked(weights, where, "weights").value;
+    size_t& size = checked(needed, where, "needed");
+    const std::vector<std::byte> bytes = std::visit([](const auto& w) { return w.save(); }, value);
+    require(capacity < bytes.size() || buffer != nullptr, error_kind::invalid_argument, where,
+            ": null buffer");
+    size = bytes.size();
     if (capacity >= bytes.size()) {
-      require(buffer != nullptr, error_kind::invalid_argument, where, ": null buffer");
       std::memcpy(buffer, bytes.data(), bytes.size());
     }
   });
@@ -264,10 +313,14 @@ detent_status detent_weights_save(const detent_weights* weights, void* buffer, s
 detent_status detent_weights_load(const void* bytes, size_t size, detent_weights** weights) {
   return guarded([&] {
     constexpr const char* where = "detent_weights_load";
-    require(weights != nullptr, error_kind::invalid_argument, where, ": null result");
+    detent_weights*& result = checked(weights, where, "result");
     require(bytes != nullptr || size == 0, error_kind::invalid_argument, where, ": null bytes");
-    *weights = new detent_weights{
-        detent::packed_weights::load({static_cast<const std::byte*>(bytes), size})};
+    const std::span from(static_cast<const std::byte*>(bytes), size);
+    if (detent::packed_int4_weights::is_saved_form(from)) {
+      result = new detent_weights{detent::packed_int4_weights::load(from)};
+    } else {
+      result = new detent_weights{detent::packed_weights::load(from)};
+    }
   });
 }
 
@@ -287,31 +340,51 @@ detent_status detent_gemm(detent_type a_type, const void* a, size_t lda, size_t 
                           const detent_epilogue* epilogue, const detent_parallel* parallel) {
   return guarded([&] {
     constexpr const char* where = "detent_gemm";
-    const detent::packed_weights& w = checked(weights, where).value;
-    const detent_epilogue e = known_fields(epilogue, &detent_epilogue_init, where);
-    detent::epilogue_options o;
-    o.lhs_scale = e.lhs_scale;
-    o.lhs_zero_point = e.lhs_zero_point;
-    o.output = {e.output_scale, e.output_zero_point};
-    o.levels = {e.qmin, e.qmax};
-    o.lower = e.lower;
-    o.upper = e.upper;
-    o.lhs_scales = optional_span(e.lhs_scales, m);
-    o.lhs_zero_points = optional_span(e.lhs_zero_points, m);
-    o.bias = optional_span(e.bias, w.columns());
-    if (e.residual != nullptr) {
-      o.residual = rows_of(e.residual, m, w.columns(), e.residual_stride, where);
+    std::visit(
+        [&]<class W>(const W& w) {
+          const detent::epilogue_options o = options_of(epilogue, m, w.columns(), where);
+          with_byte(a_type, where, [&]<class A>() {
+            with_output(c_type, where, [&]<class T>() {
+              require_output<W, T>(c_type, where);
+              if constexpr (multiplies_to<W, T>) {
+                detent::gemm(rows_of(static_cast<const A*>(a), m, w.depth(), lda, where), w,
+                             rows_of(static_cast<T*>(c), m, w.columns(), ldc, where), o,
+                             parallel_of(parallel));
+              }
+            });
+          });
+        },
+        checked(weights, where, "weights").value);
+  });
+}
+
+void detent_gemm_problem_init(detent_gemm_problem* problem) {
+  *problem = {};
+  problem->size = sizeof *problem;
+  problem->column_stride = 1;
+}
+
+detent_status detent_gemm_batch(detent_type a_type, detent_type c_type,
+                                const detent_gemm_problem* problems, size_t count,
+                                const detent_parallel* parallel) {
+  return guarded([&] {
+    constexpr const char* where = "detent_gemm_batch";
+    const std::vector<detent_gemm_problem> known = known_problems(problems, count, where);
+    if (known.empty()) {
+      return;
     }
-    if (e.addend != nullptr) {
-      o.addend = rows_of(e.addend, m, w.columns(), e.addend_stride, where);
-    }
-    with_byte(a_type, where, [&]<class A>() {
-      with_output(c_type, where, [&]<class T>() {
-        detent::gemm(rows_of(static_cast<const A*>(a), m, w.depth(), lda, where), w,
-                     rows_of(static_cast<T*>(c), m, w.columns(), ldc, where), o,
-                     parallel_of(parallel));
-      });
-    });
+    std::visit(
+        [&]<class W>(const W& /*first*/) {
+          with_byte(a_type, where, [&]<class A>() {
+            with_output(c_type, where, [&]<class T>() {
+              require_output<W, T>(c_type, where);
+              if constexpr (multiplies_to<W, T>) {
+                run_batch<W, A, T>(known, parallel, where);
+              }
+            });
+          });
+        },
+        known[0].weights->value);
   });
 }
 
@@ -331,58 +404,25 @@ detent_status detent_dynamic_linear(const float* a, size_t lda, size_t m,
                                     const detent_parallel* parallel) {
   return guarded([&] {
     constexpr const char* where = "detent_dynamic_linear";
-    const detent::packed_weights& w = checked(weights, where).value;
-    const detent_dynamic_linear_options given =
-        known_fields(options, &detent_dynamic_linear_options_init, where);
-    detent::dynamic_linear_options o;
-    o.per_row = given.per_row != 0;
-    o.lhs_scheme = {{given.qmin, given.qmax}, given.symmetric != 0};
-    o.lower = given.lower;
-    o.upper = given.upper;
-    o.bias = optional_span(given.bias, w.columns());
-    if (given.residual != nullptr) {
-      o.residual = rows_of(given.residual, m, w.columns(), given.residual_stride, where);
-    }
-    detent::dynamic_linear(rows_of(a, m, w.depth(), lda, where), w,
-                           rows_of(c, m, w.columns(), ldc, where), o, parallel_of(parallel));
+    const detent_weights& w = checked(weights, where, "weights");
+    multiply_dynamically(rows_of(a, m, detent_weights_depth(&w), lda, where), w, c, ldc, options,
+                         parallel, where);
   });
 }
 
-detent_status detent_quantize(const float* x, size_t n, float scale, int32_t zero_point,
-                              detent_type type, void* q, const detent_parallel* parallel) {
+detent_status detent_dynamic_linear_strided(detent_type a_type, const void* a, ptrdiff_t row_stride,
+                                            ptrdiff_t column_stride, size_t m,
+                                            const detent_weights* weights, float* c, size_t ldc,
+                                            const detent_dynamic_linear_options* options,
+                                            const detent_parallel* parallel) {
   return guarded([&] {
-    with_byte(type, "detent_quantize", [&]<class Q>() {
-      detent::quantize(std::span<const float>(x, n), std::span<Q>(static_cast<Q*>(q), n),
-                       {scale, zero_point}, detent::full_grid<Q>,
-                       {.parallel = parallel_of(parallel)});
-    });
-  });
-}
-
-detent_status detent_dequantize(detent_type type, const void* q, size_t n, float scale,
-                                int32_t zero_point, float* x, const detent_parallel* parallel) {
-  return guarded([&] {
-    with_byte(type, "detent_dequantize", [&]<class Q>() {
-      detent::dequantize(std::span<const Q>(static_cast<const Q*>(q), n), std::span<float>(x, n),
-                         detent::quant_params{scale, zero_point},
-                         {.parallel = parallel_of(parallel)});
-    });
-  });
-}
-
-detent_status detent_dynamic_quantize(const float* x, size_t n, detent_type type, void* q,
-                                      float* scale, int32_t* zero_point,
-                                      const detent_parallel* parallel) {
-  return guarded([&] {
-    constexpr const char* where = "detent_dynamic_quantize";
-    require(scale != nullptr && zero_point != nullptr, error_kind::invalid_argument, where,
-            ": null results");
-    with_byte(type, where, [&]<class Q>() {
-      const detent::quant_params p = detent::dynamic_quantize<Q>(
-          std::span<const float>(x, n), std::span<Q>(static_cast<Q*>(q), n), detent::asymmetric<Q>,
-          {.parallel = parallel_of(parallel)});
-      *scale = p.scale;
-      *zero_point = p.zero_point;
+    constexpr const char* where = "detent_dynamic_linear_strided";
+    const detent_weights& w = checked(weights, where, "weights");
+    with_real(a_type, where, [&]<class F>() {
+      multiply_dynamically(
+          matrix_view<const F>(static_cast<const F*>(a), m, detent_weights_depth(&w), row_stride,
+                               column_stride),
+          w, c, ldc, options, parallel, where);
     });
   });
 }

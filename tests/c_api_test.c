@@ -2,30 +2,9 @@
  * The C interface as a C program sees it: results worked out by hand, errors by status and message.
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include <stddef.h>
 
-#include <detent/c_api.h>
-
-static int failures = 0;
-
-#define CHECK(condition)                                                               \
-  do {                                                                                 \
-    if (!(condition)) {                                                                \
-      fprintf(stderr, "%s:%d: %s\n  last error: %s\n", __FILE__, __LINE__, #condition, \
-              detent_last_error());                                                    \
-      ++failures;                                                                      \
-    }                                                                                  \
-  } while (0)
-
-/* Backwards, on the calling thread: results do not depend on the order. */
-static void run_backwards(void* user, size_t count, detent_task task, void* context) {
-  ++*(int*)user;
-  while (count > 0) {
-    task(context, --count);
-  }
-}
+#include "c_check.h"
 
 static void gemm_of_every_type(void) {
   const int8_t w[6] = {1, -2, 3, 4, 5, -6}; /* 2 x 3 */
@@ -232,21 +211,90 @@ static void overflow(void) {
   free(a);
 }
 
-int main(void) {
+/* Programs that know fewer fields, more, or none. */
+static void structures_of_other_releases(void) {
+  const int8_t w[2] = {1, 2};
+  const uint8_t a[2] = {3, 4};
+  int32_t c[1] = {0};
+  struct {
+    detent_epilogue known;
+    int later;
+  } newer;
+  detent_epilogue e;
+  detent_weight_options o;
+  detent_weights* weights = NULL;
+  detent_weight_options_init(&o);
+  o.size = offsetof(detent_weight_options, parallel);
+  memset(&o.parallel, 0xAB, sizeof o.parallel); /* not read */
+  CHECK(detent_pack_weights(DETENT_S8, w, 2, 1, 1, 1, &o, &weights) == DETENT_OK);
+  detent_epilogue_init(&e);
+  e.size = offsetof(detent_epilogue, first_level_cache);
+  memset(&e.first_level_cache, 0xAB, sizeof e.first_level_cache);
+  e.lhs_zero_point = 1;
+  CHECK(detent_gemm(DETENT_U8, a, 2, 1, weights, DETENT_S32, c, 1, &e, NULL) == DETENT_OK);
+  CHECK(c[0] == 2 * 1 + 3 * 2);
+  detent_epilogue_init(&e);
+  e.first_level_cache = 4096;
+  e.second_level_cache = 16384;
+  e.third_level_cache = 65536;
+  CHECK(detent_gemm(DETENT_U8, a, 2, 1, weights, DETENT_S32, c, 1, &e, NULL) == DETENT_OK);
+  CHECK(c[0] == 3 * 1 + 4 * 2);
+  newer.known = e;
+  newer.known.size = sizeof newer;
+  CHECK_ERROR(detent_gemm(DETENT_U8, a, 2, 1, weights, DETENT_S32, c, 1, &newer.known, NULL),
+              DETENT_INVALID_ARGUMENT, "is not that of the structure");
+  detent_weights_free(weights);
+}
+
+static void names_and_accessors(void) {
+  static const char* const names[] = {"ok",       "invalid argument", "shape mismatch",
+                                      "overflow", "unsupported",      "out of memory",
+                                      "internal", "bad file"};
+  const int8_t w[6] = {1, 2, 3, 4, 5, 6};
+  detent_weights* weights = NULL;
+  detent_parallel parallel;
+  detent_weight_options o;
+  int calls = 0, i;
+  for (i = DETENT_OK; i <= DETENT_BAD_FILE; ++i) {
+    CHECK(strcmp(detent_status_name((detent_status)i), names[i]) == 0);
+  }
+  CHECK(strcmp(detent_status_name((detent_status)99), "unknown") == 0);
+  parallel.run = &run_backwards;
+  parallel.user = &calls;
+  detent_weight_options_init(&o);
+  o.parallel = &parallel;
+  CHECK(detent_pack_weights(DETENT_S8, w, 3, 2, 2, 1, &o, &weights) == DETENT_OK);
+  CHECK(detent_weights_bits(weights) == 8 && detent_weights_group_size(weights) == 3);
+  CHECK(detent_weights_bits(NULL) == 0 && detent_weights_group_size(NULL) == 0);
+  CHECK(detent_weights_prepare(weights, NULL) == DETENT_OK);
+  CHECK(detent_weights_prepare(weights, &parallel) == DETENT_OK);
+  CHECK_ERROR(detent_weights_prepare(NULL, NULL), DETENT_INVALID_ARGUMENT, "null weights");
+  detent_weights_free(weights);
+}
+
+static void callbacks_without_a_function(void) {
+  const int8_t w[1] = {2};
+  const uint8_t a[1] = {3};
+  int32_t c[1] = {0};
+  const detent_parallel none = {NULL, NULL};
+  detent_weights* weights = NULL;
+  CHECK(detent_pack_weights(DETENT_S8, w, 1, 1, 1, 1, NULL, &weights) == DETENT_OK);
+  CHECK(detent_gemm(DETENT_U8, a, 1, 1, weights, DETENT_S32, c, 1, NULL, &none) == DETENT_OK);
+  CHECK(c[0] == 6);
+  detent_weights_free(weights);
+}
+
+int main(int count, char** arguments) {
   CHECK(strcmp(detent_last_error(), "") == 0);
-  printf("detent %s, target %s\n", detent_version(), detent_active_target());
-  gemm_of_every_type();
-  rows_and_threads();
-  saved_weights();
-  elements();
+  begin(count, arguments);
+  names_and_accessors();
   errors();
   overflow();
-  CHECK(detent_set_target("portable") == DETENT_OK);
-  CHECK(strcmp(detent_active_target(), "portable") == 0);
-  gemm_of_every_type();
-  rows_and_threads();
-  saved_weights();
-  elements();
-  printf("%d failures\n", failures);
-  return failures == 0 ? 0 : 1;
+  callbacks_without_a_function();
+  structures_of_other_releases();
+  on_every_target(&gemm_of_every_type);
+  on_every_target(&rows_and_threads);
+  on_every_target(&saved_weights);
+  on_every_target(&elements);
+  return end();
 }

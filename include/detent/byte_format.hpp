@@ -44,6 +44,13 @@ struct byte_format {
   return hash;
 }
 
+/// Whether bytes begin with the name of a format; whether they are of it, byte_reader says.
+[[nodiscard]] inline bool begins_with(std::span<const std::byte> bytes,
+                                      const byte_format& format) noexcept {
+  return bytes.size() >= format.name.size() &&
+         std::memcmp(bytes.data(), format.name.data(), format.name.size()) == 0;
+}
+
 /// The unsigned integer that has the bits of a T.
 template <class T>
 using bits_of = std::conditional_t<

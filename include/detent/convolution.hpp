@@ -226,9 +226,7 @@ class pixel_reader {
          rows_per_task * rows_per_task;
 }
 
-template <class In, class Out>
-void require_images(const filter_shape& f, const window& w, std::span<In> input,
-                    std::span<Out> output) {
+inline void require_window(const filter_shape& f, const window& w) {
   require(
       w.stride_height > 0 && w.stride_width > 0 && w.dilation_height > 0 && w.dilation_width > 0,
       error_kind::invalid_argument, "convolution: strides and dilations must be positive");
@@ -239,6 +237,12 @@ void require_images(const filter_shape& f, const window& w, std::span<In> input,
               (std::max)(w.in_height, w.in_width) <= largest &&
               (std::max)(f.kernel_height, f.kernel_width) < largest / 4,
           error_kind::invalid_argument, "convolution: a window beyond 2^32");
+}
+
+template <class In, class Out>
+void require_images(const filter_shape& f, const window& w, std::span<In> input,
+                    std::span<Out> output) {
+  require_window(f, w);
   const std::size_t in = w.batch * w.in_height * w.in_width * f.in_channels;
   const std::size_t out = w.batch * w.out_height(f) * w.out_width(f) * f.out_channels;
   require(input.size() == in && output.size() == out, error_kind::shape_mismatch,

@@ -127,6 +127,10 @@ class packed_int4_weights {
     to.put_array(std::span<const std::uint8_t>(zero_points_));
     return std::move(to).finish();
   }
+  /// Whether bytes claim to be those of save(), and not of another class; load() looks at the rest.
+  [[nodiscard]] static bool is_saved_form(std::span<const std::byte> bytes) noexcept {
+    return detail::begins_with(bytes, format);
+  }
   /// What save() returned. Throws bad_file for anything else, unsupported for a version or a layout
   /// that this release does not know.
   [[nodiscard]] static packed_int4_weights load(std::span<const std::byte> bytes) {
