@@ -28,9 +28,14 @@
 
 #ifdef __cplusplus
 extern "C" {
+/* Values that are none of an enumeration's can come from any program: without a type of its own,
+ * C++ would not even let the library look at them. */
+#define DETENT_C_ENUM : int
+#else
+#define DETENT_C_ENUM
 #endif
 
-typedef enum detent_status {
+typedef enum detent_status DETENT_C_ENUM {
   DETENT_OK = 0,
   DETENT_INVALID_ARGUMENT = 1,
   DETENT_SHAPE_MISMATCH = 2,
@@ -41,7 +46,7 @@ typedef enum detent_status {
   DETENT_BAD_FILE = 7  /* bytes are damaged or not what they claim to be */
 } detent_status;
 
-typedef enum detent_type {
+typedef enum detent_type DETENT_C_ENUM {
   DETENT_U8 = 0,
   DETENT_S8 = 1,
   DETENT_S32 = 2,
@@ -246,7 +251,7 @@ DETENT_C_API detent_status detent_pack_filters(const detent_filter_shape* shape,
                                                detent_filters** filters);
 DETENT_C_API void detent_filters_free(detent_filters* filters); /* takes null */
 
-typedef enum detent_layout {
+typedef enum detent_layout DETENT_C_ENUM {
   DETENT_NHWC = 0, /* [batch][height][width][channels] */
   DETENT_NCHW = 1  /* [batch][channels][height][width] */
 } detent_layout;
@@ -358,6 +363,8 @@ DETENT_C_API detent_status detent_requantize(const int32_t* acc, size_t n, deten
 /* y = dequantize(quantize(x)); NaN becomes 0. q_type as of detent_quantize_elements. */
 DETENT_C_API detent_status detent_fake_quantize(const float* x, size_t n, detent_type q_type,
                                                 float* y, const detent_element_params* params);
+
+#undef DETENT_C_ENUM
 
 #ifdef __cplusplus
 }
