@@ -18,15 +18,17 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <span>
 #include <type_traits>
 #include <variant>
 
+#include <detent/dispatch.hpp>
 #include <detent/error.hpp>
+#include <detent/kernels/table.hpp>
 #include <detent/quantize.hpp>
 #include <detent/reference.hpp>
 #include <detent/types.hpp>
@@ -83,8 +85,18 @@ void quantize_levels(std::span<const float> x, std::span<Q> q, quant_params p, g
   }
 }
 
-template <class F, quantized_byte A, quantized_byte B, quantized_byte Out>
-void quantized_binary(const F& f, std::span<const A> a, quant_params a_params, std::span<const B> b,
+using kernels::binary_function;
+
+template <quantized_byte Q>
+[[nodiscard]] kernels::quantized_bytes bytes_of(std::span<const Q> q, quant_params p) noexcept {
+  constexpr bool is_signed = std::same_as<Q, std::int8_t>;
+  return {reinterpret_cast<const std::uint8_t*>(q.data()),
+          static_cast<std::uint8_t>(is_signed ? 0x80 : 0), p.zero_point + (is_signed ? 128 : 0),
+          p.scale};
+}
+
+template <binary_function F, quantized_byte A, quantized_byte B, quantized_byte Out>
+void quantized_binary(std::span<const A> a, quant_params a_params, std::span<const B> b,
                       quant_params b_params, std::span<Out> out, quant_params out_params,
                       grid levels, const char* where) {
   require_params<A>(a_params, full_grid<A>, where);
@@ -93,6 +105,21 @@ void quantized_binary(const F& f, std::span<const A> a, quant_params a_params, s
   require_grid<Out>(levels, where);
   require_spans(a, out, where);
   require_spans(b, out, where);
+  if (out_params.zero_point >= levels.qmin && out_params.zero_point <= levels.qmax) {
+    kernels::quantized_binary_args args;
+    args.function = F;
+    args.a = bytes_of(a, a_params);
+    args.b = bytes_of(b, b_params);
+    args.out = out.data();
+    args.out_signed = std::same_as<Out, std::int8_t>;
+    args.scale = out_params.scale;
+    args.zero_point = out_params.zero_point;
+    args.qmin = levels.qmin;
+    args.qmax = levels.qmax;
+    args.count = out.size();
+    active_table().quantized_binary(args);
+    return;
+  }
   std::array<float, elementwise_block> left;
   std::array<float, elementwise_block> right;
   for (std::size_t i = 0; i < out.size(); i += elementwise_block) {
@@ -101,9 +128,8 @@ void quantized_binary(const F& f, std::span<const A> a, quant_params a_params, s
     const std::span<float> y(right.data(), n);
     dequantize(a.subspan(i, n), x, a_params);
     dequantize(b.subspan(i, n), y, b_params);
-    for (std::size_t j = 0; j < n; ++j) {
-      x[j] = f(x[j], y[j]);
-    }
+    std::transform(x.begin(), x.end(), y.begin(), x.begin(),
+                   [](float u, float v) { return kernels::combine(F, u, v); });
     quantize_levels<Out>(x, out.subspan(i, n), out_params, levels);
   }
 }
@@ -116,17 +142,18 @@ void quantized_binary(const F& f, std::span<const A> a, quant_params a_params, s
 // u8 and s8, the sizes are equal. `levels` narrows the values that are written, as a fused clip
 // does; the zero point may lie outside of it, and is what NaN (inf - inf, 0 / 0) becomes all the
 // same. `out` may be the very buffer of a or b, and overlaps them in no other way.
-#define DETENT_QUANTIZED_BINARY(name, function, A, B, Out)                                        \
-  inline void name(std::span<const A> a, quant_params a_params, std::span<const B> b,             \
-                   quant_params b_params, std::span<Out> out, quant_params out_params,            \
-                   grid levels = full_grid<Out>) {                                                \
-    detail::quantized_binary(function, a, a_params, b, b_params, out, out_params, levels, #name); \
+#define DETENT_QUANTIZED_BINARY(name, function, A, B, Out)                                     \
+  inline void name(std::span<const A> a, quant_params a_params, std::span<const B> b,          \
+                   quant_params b_params, std::span<Out> out, quant_params out_params,         \
+                   grid levels = full_grid<Out>) {                                             \
+    detail::quantized_binary<detail::binary_function::function>(a, a_params, b, b_params, out, \
+                                                                out_params, levels, #name);    \
   }
-#define DETENT_QUANTIZED_BINARIES(A, B, Out)                                  \
-  DETENT_QUANTIZED_BINARY(quantized_add, std::plus<float>{}, A, B, Out)       \
-  DETENT_QUANTIZED_BINARY(quantized_sub, std::minus<float>{}, A, B, Out)      \
-  DETENT_QUANTIZED_BINARY(quantized_mul, std::multiplies<float>{}, A, B, Out) \
-  DETENT_QUANTIZED_BINARY(quantized_div, std::divides<float>{}, A, B, Out)
+#define DETENT_QUANTIZED_BINARIES(A, B, Out)             \
+  DETENT_QUANTIZED_BINARY(quantized_add, add, A, B, Out) \
+  DETENT_QUANTIZED_BINARY(quantized_sub, sub, A, B, Out) \
+  DETENT_QUANTIZED_BINARY(quantized_mul, mul, A, B, Out) \
+  DETENT_QUANTIZED_BINARY(quantized_div, div, A, B, Out)
 
 DETENT_QUANTIZED_BINARIES(std::uint8_t, std::uint8_t, std::uint8_t)
 DETENT_QUANTIZED_BINARIES(std::uint8_t, std::uint8_t, std::int8_t)

@@ -82,6 +82,7 @@ DETENT_KERNELS_NAMESPACE_END
 #include <detent/kernels/dequantize-inl.hpp>
 #include <detent/kernels/gemm_f32-inl.hpp>
 #include <detent/kernels/quantize-inl.hpp>
+#include <detent/kernels/quantized_binary-inl.hpp>
 #include <detent/kernels/reduce-inl.hpp>
 #include <detent/kernels/transpose-inl.hpp>
 
@@ -132,6 +133,7 @@ DETENT_KERNELS_NAMESPACE_END
 #include <detent/kernels/dequantize-inl.hpp>
 #include <detent/kernels/gemm_f32-inl.hpp>
 #include <detent/kernels/quantize-inl.hpp>
+#include <detent/kernels/quantized_binary-inl.hpp>
 #include <detent/kernels/reduce-inl.hpp>
 #include <detent/kernels/transpose-inl.hpp>
 
@@ -211,6 +213,7 @@ DETENT_KERNELS_NAMESPACE_BEGIN
       &elementwise::requantize<s8_code>,              \
       &elementwise::requantize<u16_code>,             \
       &elementwise::requantize<s16_code>,             \
+      &elementwise::quantized_binary,                 \
       &elementwise::gemm_f32,                         \
       &elementwise::depthwise_f32,                    \
       &integer::gemm_u8s8,                            \

@@ -290,6 +290,25 @@ DETENT_DECL void depthwise_u8(const depthwise_u8_args& d) noexcept {
       });
 }
 
+/// What each byte stands for. Values from a table can't be contracted with what is done to them.
+DETENT_DECL void dequantize_bytes(const quantized_bytes& q, float (&values)[256]) noexcept {
+  for (std::int32_t byte = 0; byte < 256; ++byte) {
+    values[byte] = static_cast<float>((byte ^ q.flip) - q.zero_point) * q.scale;
+  }
+}
+
+DETENT_DECL void quantized_binary(const quantized_binary_args& g) noexcept {
+  float a[256];
+  float b[256];
+  dequantize_bytes(g.a, a);
+  dequantize_bytes(g.b, b);
+  auto* out = static_cast<std::uint8_t*>(g.out);
+  for (std::size_t i = 0; i < g.count; ++i) {
+    const float value = combine(g.function, a[g.a.data[i]], b[g.b.data[i]]);
+    out[i] = static_cast<std::uint8_t>(to_grid(value / g.scale, g.zero_point, g.qmin, g.qmax));
+  }
+}
+
 DETENT_DECL void gemm_f32(const gemm_f32_args& g) noexcept {
   for (std::size_t column = 0; column < g.n; column += panel_columns) {
     const float* panel = g.packed_b + column * g.k;
@@ -407,6 +426,7 @@ inline constexpr kernel_table table = {
     &requantize<s8_code>,
     &requantize<u16_code>,
     &requantize<s16_code>,
+    &quantized_binary,
     &gemm_f32,
     &depthwise_f32,
     &gemm_u8s8,

@@ -290,6 +290,44 @@ struct elementwise_args {
   std::size_t read_ahead = 0;  // bytes from what is read to what is prefetched; 0: nothing is
 };
 
+/// Bytes of an 8-bit type that stand for (byte ^ flip - zero_point) * scale: flip is 0x80 of signed
+/// ones, which moves them up by 128, and so is their zero point.
+struct quantized_bytes {
+  const std::uint8_t* data = nullptr;
+  std::uint8_t flip = 0;
+  std::int32_t zero_point = 0;
+  float scale = 0.0F;
+};
+
+enum class binary_function : std::uint8_t { add, sub, mul, div };
+
+[[nodiscard]] inline float combine(binary_function f, float a, float b) noexcept {
+  switch (f) {
+    case binary_function::add:
+      return a + b;
+    case binary_function::sub:
+      return a - b;
+    case binary_function::mul:
+      return a * b;
+    case binary_function::div:
+      break;
+  }
+  return a / b;
+}
+
+/// out[i] = reference::quantized_binary of a[i] and b[i]. `out` has the bytes of u8 or s8, may be
+/// the very buffer of an operand, and its zero point is one of its levels.
+struct quantized_binary_args {
+  binary_function function = binary_function::add;
+  quantized_bytes a, b;
+  void* out = nullptr;
+  bool out_signed = false;
+  float scale = 0.0F;
+  std::int32_t zero_point = 0;
+  std::int32_t qmin = 0, qmax = 0;
+  std::size_t count = 0;
+};
+
 /// What min_max() returns; see reference::min_max.
 struct min_max_result {
   float lower;
@@ -353,6 +391,7 @@ struct kernel_table {
                          std::uint16_t* q) noexcept;
   void (*requantize_s16)(const std::int32_t* acc, const elementwise_args& a,
                          std::int16_t* q) noexcept;
+  void (*quantized_binary)(const quantized_binary_args& args) noexcept;
   void (*gemm_f32)(const gemm_f32_args& args) noexcept;
   void (*depthwise_f32)(const depthwise_f32_args& args) noexcept;
   void (*gemm_u8s8)(const gemm_u8s8_args& args) noexcept;

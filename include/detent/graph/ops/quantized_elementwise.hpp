@@ -36,22 +36,7 @@ namespace ops {
 
 using quantized_types = type_list<std::uint8_t, std::int8_t>;
 
-enum class binary_function : std::uint8_t { add, sub, mul, div };
-
-template <binary_function F>
-struct combine {
-  [[nodiscard]] float operator()(float a, float b) const noexcept {
-    if constexpr (F == binary_function::add) {
-      return a + b;
-    } else if constexpr (F == binary_function::sub) {
-      return a - b;
-    } else if constexpr (F == binary_function::mul) {
-      return a * b;
-    } else {
-      return a / b;
-    }
-  }
-};
+using detent::detail::binary_function;
 
 /// Inputs: a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point.
 inline void infer_quantized_binary(operator_context& c) {
@@ -86,9 +71,9 @@ void run_quantized_binary(operator_context& c) {
       const auto run = [&](std::size_t task) {
         const std::size_t first = task * piece;
         const std::size_t n = (std::min)(piece, left.size() - first);
-        detent::detail::quantized_binary(combine<F>{}, left.subspan(first, n), pa,
-                                         right.subspan(first, n), pb, std::span(out + first, n), py,
-                                         levels, "quantized operator");
+        detent::detail::quantized_binary<F>(left.subspan(first, n), pa, right.subspan(first, n), pb,
+                                            std::span(out + first, n), py, levels,
+                                            "quantized operator");
       };
       detent::detail::run_parallel(*c.parallel, (left.size() + piece - 1) / piece, run);
       return;
@@ -96,9 +81,10 @@ void run_quantized_binary(operator_context& c) {
     const std::vector<float> left = dequantized<T>(a, pa);
     const std::vector<float> right = dequantized<T>(b, pb);
     std::vector<float> result(c.outputs[0].count());
-    map_broadcast(c, combine<F>{}, operand<float>{left.data(), &a.dims()},
-                  operand<float>{right.data(), &b.dims()}, std::span<float>(result),
-                  c.outputs[0].dims());
+    map_broadcast(
+        c, [](float u, float v) { return kernels::combine(F, u, v); },
+        operand<float>{left.data(), &a.dims()}, operand<float>{right.data(), &b.dims()},
+        std::span<float>(result), c.outputs[0].dims());
     detent::detail::quantize_levels(std::span<const float>(result), std::span(out, result.size()),
                                     py, levels);
   };
