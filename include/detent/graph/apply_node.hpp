@@ -43,16 +43,51 @@ namespace detail {
                                     n.op_type) != std::end(types_themselves);
 }
 
+/// What a node's infer() declared in an earlier run, where operator_definition::infers_from_forms.
+struct inferred_forms {
+  std::vector<tensor> inputs, outputs;
+
+  [[nodiscard]] bool hold_for(std::span<const tensor> given) const noexcept {
+    return std::equal(given.begin(), given.end(), inputs.begin(), inputs.end(),
+                      [](const tensor& a, const tensor& b) { return a.has_form_of(b); });
+  }
+};
+
+/// Checks the number of inputs, runs infer() and checks what it declared. `channels_last`: whether
+/// inputs are.
+inline void infer_outputs(const operator_definition& definition, const executor_options& options,
+                          bool channels_last, operator_context& c) {
+  const std::size_t inputs = c.input_count();
+  c.require(inputs >= definition.min_inputs && inputs <= definition.max_inputs, inputs,
+            " inputs, expected ", definition.min_inputs,
+            definition.max_inputs == definition.min_inputs ? "" : " or more");
+  for (std::size_t i = 0; i < definition.min_inputs; ++i) {
+    static_cast<void>(c.input(i));
+  }
+  c.outputs.resize(c.n().outputs.size());
+  definition.infer(c);
+  for (std::size_t i = 0; i < c.outputs.size(); ++i) {
+    c.require(c.outputs[i].bytes() <= options.max_tensor_bytes, "output '", c.n().outputs[i],
+              "' of shape ", shown(c.outputs[i].dims()), " has ", c.outputs[i].bytes(),
+              " bytes, the limit is ", options.max_tensor_bytes);
+    if (channels_last && definition.layout == layout_support::elementwise) {
+      c.outputs[i].set_channels_last(true);
+    }
+  }
+}
+
 /// Runs infer() and, unless `shapes_only`, run() of one node. `inputs` may be replaced by their
-/// converted forms, so that the next user finds them in the order it needs.
+/// converted forms, so that the next user finds them in the order it needs. `known`, if not null,
+/// saves infer() where it has been asked the same before.
 inline std::vector<tensor> apply(const node& n, const operator_definition& definition,
                                  std::int64_t opset, std::vector<tensor>& inputs,
                                  std::span<const bool> constant,
                                  std::unique_ptr<operator_state>& state,
                                  const executor_options& options, const allocator& allocate,
-                                 bool shapes_only, subgraph_caller* subgraphs = nullptr) {
+                                 bool shapes_only, subgraph_caller* subgraphs = nullptr,
+                                 inferred_forms* known = nullptr) {
   element_type narrow = element_type::undefined;
-  if (!takes_half(n)) {
+  if (std::any_of(inputs.begin(), inputs.end(), is_half) && !takes_half(n)) {
     for (tensor& t : inputs) {
       if (is_half(t)) {
         narrow = t.type();
@@ -89,7 +124,6 @@ inline std::vector<tensor> apply(const node& n, const operator_definition& defin
   c.opset = opset;
   c.inputs = inputs;
   c.constant = constant;
-  c.outputs.resize(n.outputs.size());
   c.state = &state;
   c.parallel = &options.parallel;
   c.allocate = allocate;
@@ -97,31 +131,25 @@ inline std::vector<tensor> apply(const node& n, const operator_definition& defin
   c.shapes_only = shapes_only;
   c.max_tensor_bytes = options.max_tensor_bytes;
   c.max_iterations = options.max_iterations;
-  c.require(inputs.size() >= definition.min_inputs && inputs.size() <= definition.max_inputs,
-            inputs.size(), " inputs, expected ", definition.min_inputs,
-            definition.max_inputs == definition.min_inputs ? "" : " or more");
-  for (std::size_t i = 0; i < definition.min_inputs; ++i) {
-    static_cast<void>(c.input(i));
-  }
+  const bool is_known = known != nullptr && !known->outputs.empty() && known->hold_for(inputs);
   try {
-    definition.infer(c);
-    for (std::size_t i = 0; i < c.outputs.size(); ++i) {
-      c.require(c.outputs[i].bytes() <= options.max_tensor_bytes, "output '", n.outputs[i],
-                "' of shape ", shown(c.outputs[i].dims()), " has ", c.outputs[i].bytes(),
-                " bytes, the limit is ", options.max_tensor_bytes);
-      if (channels_last && definition.layout == layout_support::elementwise) {
-        c.outputs[i].set_channels_last(true);
+    if (is_known) {
+      c.outputs = known->outputs;
+    } else {
+      infer_outputs(definition, options, channels_last, c);
+      if (known != nullptr && definition.infers_from_forms) {
+        known->inputs.clear();
+        for (const tensor& t : inputs) {
+          known->inputs.push_back(t.form());
+        }
+        known->outputs = c.outputs;
       }
     }
     if (!shapes_only) {
-      std::vector<bool> flags;
-      for (const tensor& t : c.outputs) {
-        flags.push_back(t.channels_last());
-      }
       definition.run(c);
-      for (std::size_t i = 0; i < c.outputs.size(); ++i) {
-        // Sharing an input's elements must not lose their order.
-        c.outputs[i].set_channels_last(flags[i] && !has_one_order(c.outputs[i].dims()));
+      for (tensor& t : c.outputs) {
+        // Kernels write either order where there is only one.
+        t.set_channels_last(t.channels_last() && !has_one_order(t.dims()));
       }
     }
   } catch (const error& e) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include <detent/config.hpp>
 
@@ -25,11 +26,14 @@ class buffer_pool {
     std::size_t capacity = size;
     {
       const std::lock_guard lock(state_->mutex);
-      const auto found = state_->free.lower_bound(size);
+      auto found = state_->free.lower_bound(size);
+      while (found != state_->free.end() && found->first <= 2 * size && found->second.empty()) {
+        ++found;
+      }
       if (found != state_->free.end() && found->first <= 2 * size) {
         capacity = found->first;
-        buffer = std::move(found->second);
-        state_->free.erase(found);
+        buffer = std::move(found->second.back());
+        found->second.pop_back();
       }
     }
     if (!buffer) {
@@ -39,14 +43,15 @@ class buffer_pool {
     return {raw, [state = state_, capacity](std::byte* p) {
               std::unique_ptr<std::byte[]> returned(p);
               const std::lock_guard lock(state->mutex);
-              state->free.emplace(capacity, std::move(returned));
+              state->free[capacity].push_back(std::move(returned));
             }};
   }
 
  private:
   struct shared_state {
     std::mutex mutex;
-    std::multimap<std::size_t, std::unique_ptr<std::byte[]>> free;
+    // By size. Sizes come again: those without a buffer are kept.
+    std::map<std::size_t, std::vector<std::unique_ptr<std::byte[]>>> free;
   };
   std::shared_ptr<shared_state> state_ = std::make_shared<shared_state>();
 };

@@ -50,17 +50,18 @@ class executor {
                     const operator_registry& registry = default_operators())
       : model_(std::move(m)), options_(std::move(options)) {
     require_supported(model_, registry);
+    std::unordered_map<std::string, std::size_t> index;
     for (const auto& [name, t] : model_.initializers) {
       slots_.push_back(t);
       constant_.push_back(true);
-      index_[name] = slots_.size() - 1;
+      index[name] = slots_.size() - 1;
     }
     const std::size_t first_value = slots_.size();
     const auto slot = [&](const std::string& name) {
       if (name.empty()) {
         return no_slot;
       }
-      const auto [found, added] = index_.emplace(name, slots_.size());
+      const auto [found, added] = index.emplace(name, slots_.size());
       if (added) {
         slots_.emplace_back();
         constant_.push_back(false);
@@ -68,7 +69,7 @@ class executor {
       return found->second;
     };
     for (const value_info& v : model_.inputs) {
-      slot(v.name);
+      input_slots_.push_back(slot(v.name));
     }
     std::unordered_map<std::size_t, std::size_t> last_use;
     for (const node& n : model_.nodes) {
@@ -103,10 +104,11 @@ class executor {
       steps_.push_back(std::move(s));
     }
     for (const value_info& v : model_.outputs) {
-      const auto found = index_.find(v.name);
-      detail::require(found != index_.end(), error_kind::bad_file, "graph output '", v.name,
+      const auto found = index.find(v.name);
+      detail::require(found != index.end(), error_kind::bad_file, "graph output '", v.name,
                       "' is made by nothing");
       last_use.erase(found->second);
+      output_slots_.push_back(found->second);
     }
     for (const auto& [value, i] : last_use) {
       if (value != no_slot && value >= first_value) {
@@ -124,7 +126,10 @@ class executor {
   /// another type or shape than declared, and whatever the operators throw, naming the node.
   [[nodiscard]] std::vector<tensor> run(const std::map<std::string, tensor>& inputs,
                                         const value_observer& observer = {}) {
-    clear_values();
+    if (has_values_) {  // of a run that threw
+      clear_values();
+    }
+    has_values_ = true;
     for (const auto& [name, t] : inputs) {
       bool known = false;
       for (const value_info& v : model_.inputs) {
@@ -132,12 +137,13 @@ class executor {
       }
       detail::require(known, error_kind::invalid_argument, "the model has no input '", name, "'");
     }
-    for (const value_info& v : model_.inputs) {
+    for (std::size_t i = 0; i < input_slots_.size(); ++i) {
+      const value_info& v = model_.inputs[i];
       const auto found = inputs.find(v.name);
       detail::require(found != inputs.end(), error_kind::invalid_argument, "input '", v.name,
                       "' is missing");
       check_input(v, found->second);
-      slots_[index_.at(v.name)] = found->second;
+      slots_[input_slots_[i]] = found->second;
       if (observer) {
         observer(v.name, found->second);
       }
@@ -150,9 +156,9 @@ class executor {
         }
       }
       capture_values(s, allocate);
-      std::vector<tensor> results = detail::apply(*s.current, *s.definition, s.opset, s.arguments,
-                                                  {s.constant.get(), s.inputs.size()}, s.state,
-                                                  options_, allocate, false, s.subgraphs.get());
+      std::vector<tensor> results = detail::apply(
+          *s.current, *s.definition, s.opset, s.arguments, {s.constant.get(), s.inputs.size()},
+          s.state, options_, allocate, false, s.subgraphs.get(), &s.inferred);
       if (s.subgraphs) {
         s.subgraphs->clear_captured();
       }
@@ -168,8 +174,10 @@ class executor {
       }
       for (std::size_t i = 0; i < s.outputs.size(); ++i) {
         if (s.outputs[i] != no_slot) {
-          detail::require(results[i].has_data(), error_kind::unsupported, s.current->label(),
-                          ": output ", i, " is not computed");
+          if (!results[i].has_data()) {
+            detail::raise(error_kind::unsupported, s.current->label() + ": output " +
+                                                       std::to_string(i) + " is not computed");
+          }
           if (observer) {
             observer(s.current->outputs[i], results[i]);
           }
@@ -181,10 +189,17 @@ class executor {
       }
     }
     std::vector<tensor> outputs;
-    for (const value_info& v : model_.outputs) {
-      outputs.push_back(to_plain(slots_[index_.at(v.name)], allocate));
+    outputs.reserve(output_slots_.size());
+    for (const std::size_t value : output_slots_) {
+      outputs.push_back(to_plain(slots_[value], allocate));
     }
-    clear_values();
+    // Everything else went with its last use.
+    for (const std::vector<std::size_t>* values : {&input_slots_, &output_slots_}) {
+      for (const std::size_t value : *values) {
+        clear_value(value);
+      }
+    }
+    has_values_ = false;
     return outputs;
   }
 
@@ -201,6 +216,7 @@ class executor {
     std::vector<std::size_t> outputs;
     std::vector<std::size_t> last_use_of;
     std::unique_ptr<operator_state> state;
+    detail::inferred_forms inferred;
     std::unique_ptr<detail::subgraph_runner> subgraphs;
     std::vector<std::size_t> captured;  // the slots of what those capture
   };
@@ -218,8 +234,8 @@ class executor {
 
   static void check_input(const value_info& v, const tensor& t) {
     detail::require(t.has_data() && (v.type == element_type::undefined || t.type() == v.type),
-                    error_kind::invalid_argument, "input '", v.name, "' is ", graph::name(v.type),
-                    ", given is ", graph::name(t.type()));
+                    error_kind::invalid_argument, "input '", v.name, "' is ", shown(v.type),
+                    ", given is ", shown(t.type()));
     if (!v.has_shape) {
       return;
     }
@@ -231,12 +247,15 @@ class executor {
                     shown(v.dims), " (-1: any), given is ", shown(t.dims()));
   }
 
-  /// Also after a run that threw.
+  void clear_value(std::size_t value) {
+    if (!constant_[value]) {
+      slots_[value] = tensor();
+    }
+  }
+
   void clear_values() {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
-      if (!constant_[i]) {
-        slots_[i] = tensor();
-      }
+      clear_value(i);
     }
     for (step& s : steps_) {
       for (std::size_t i = 0; i < s.inputs.size(); ++i) {
@@ -255,8 +274,9 @@ class executor {
   detail::buffer_pool pool_;
   std::vector<tensor> slots_;
   std::vector<bool> constant_;
-  std::unordered_map<std::string, std::size_t> index_;
+  std::vector<std::size_t> input_slots_, output_slots_;  // as the model lists them
   std::vector<step> steps_;
+  bool has_values_ = false;
 };
 
 namespace detail {

@@ -6,12 +6,15 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 
 #include <detent/config.hpp>
 #include <detent/graph/ops/copying.hpp>
 #include <detent/graph/tensor.hpp>
+#include <detent/kernels/table.hpp>
+#include <detent/planes.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -36,22 +39,49 @@ using allocator = std::function<std::shared_ptr<std::byte>(std::size_t bytes)>;
 }
 
 namespace detail {
+/// Transposes each of `batch` matrices by the kernels.
+template <class T>
+void transpose_each(const tensor& t, std::size_t batch, std::size_t rows, std::size_t columns,
+                    tensor& out) {
+  kernels::transpose_args a;
+  a.from_stride = columns;
+  a.rows = a.to_stride = rows;
+  a.columns = a.line = a.line_step = columns;
+  for (std::size_t i = 0; i < batch; ++i) {
+    a.from = t.raw() + i * rows * columns * sizeof(T);
+    a.to = out.mutable_raw() + i * rows * columns * sizeof(T);
+    detent::detail::transpose<T>(a);
+  }
+}
+
 inline tensor reorder(const tensor& t, bool to_channels_last, const allocator& allocate) {
-  const std::int64_t batch = t.dim(0);
-  const std::int64_t channels = t.dim(1);
-  const std::int64_t pixels =
-      t.count() == 0 ? 0 : static_cast<std::int64_t>(t.count()) / (batch * channels);
-  tensor out(t.type(), t.dims());
+  tensor out = t.form();
   out.set_channels_last(to_channels_last);
   if (!t.has_data()) {
     return out;
   }
   out.set_storage(allocate(out.bytes()));
-  const shape dims =
-      to_channels_last ? shape{batch, channels, pixels} : shape{batch, pixels, channels};
-  const std::array<std::size_t, 3> swapped{0, 2, 1};
-  if (t.count() > 0) {
-    ops::transpose_bytes(t.raw(), out.mutable_raw(), element_size(t.type()), dims, swapped);
+  if (t.count() == 0) {
+    return out;
+  }
+  const auto batch = static_cast<std::size_t>(t.dim(0));
+  const auto channels = static_cast<std::size_t>(t.dim(1));
+  const std::size_t pixels = t.count() / (batch * channels);
+  const std::size_t rows = to_channels_last ? channels : pixels;
+  const std::size_t columns = to_channels_last ? pixels : channels;
+  switch (element_size(t.type())) {
+    case sizeof(std::uint8_t):
+      transpose_each<std::uint8_t>(t, batch, rows, columns, out);
+      break;
+    case sizeof(std::uint32_t):
+      transpose_each<std::uint32_t>(t, batch, rows, columns, out);
+      break;
+    default: {
+      const auto extent = [](std::size_t n) { return static_cast<std::int64_t>(n); };
+      const std::array<std::size_t, 3> swapped{0, 2, 1};
+      ops::transpose_bytes(t.raw(), out.mutable_raw(), element_size(t.type()),
+                           {extent(batch), extent(rows), extent(columns)}, swapped);
+    }
   }
   return out;
 }

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <span>
@@ -53,7 +54,7 @@ class subgraph_caller {
 ///
 /// While shapes are inferred, inputs may lack data (tensor::has_data()) and run() is not called.
 /// When the node is executed, every present input has data, and infer() is called right before
-/// run().
+/// run(), or was in an earlier run; see operator_definition::infers_from_forms.
 class operator_context {
  public:
   const node* current = nullptr;
@@ -86,6 +87,11 @@ class operator_context {
   [[nodiscard]] bool is_constant(std::size_t i) const noexcept {
     return i < constant.size() && constant[i];
   }
+  /// Whether these inputs, as far as the node has them, are the same in every run.
+  [[nodiscard]] bool are_constant(std::initializer_list<std::size_t> all) const noexcept {
+    return std::all_of(all.begin(), all.end(),
+                       [&](std::size_t i) { return is_constant(i) || !has_input(i); });
+  }
 
   /// A small integer input (axes, sizes, ...) of type int64 or int32, as int64. Empty optional
   /// inputs give an empty vector. While shapes are inferred, throws value_unknown if the input is
@@ -106,9 +112,7 @@ class operator_context {
     return t;
   }
   /// Output i takes the elements of `source` (same element count and type) without copying.
-  void share_output(std::size_t i, const tensor& source) {
-    outputs.at(i) = source.reshaped(outputs.at(i).dims()).retyped(outputs.at(i).type());
-  }
+  void share_output(std::size_t i, const tensor& source) { outputs.at(i).share_elements(source); }
 
   /// Throws bad_file with the node's label in front when the condition does not hold.
   template <class... Parts>
@@ -172,6 +176,9 @@ struct operator_definition {
   layout_support layout;
   void (*infer)(operator_context&);
   void (*run)(operator_context&);
+  /// infer() looks at no elements: what it declares holds for all inputs of the same forms
+  /// (tensor::has_form_of).
+  bool infers_from_forms = false;
 };
 
 inline constexpr std::size_t any_number = static_cast<std::size_t>(-1);
@@ -254,8 +261,7 @@ template <class... Types, class Function>
 /// visit_type() that names the node if the type is not among the list.
 template <class Types, class Function>
 void for_type(const operator_context& c, Types types, element_type type, const Function& f) {
-  c.require_supported(visit_type(types, type, f), "no code for elements of type ",
-                      graph::name(type));
+  c.require_supported(visit_type(types, type, f), "no code for elements of type ", shown(type));
 }
 
 /// Shape inference of operators whose output is like their first input.

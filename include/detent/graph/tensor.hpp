@@ -87,6 +87,15 @@ enum class element_type : std::int32_t {
   return "type " + std::to_string(static_cast<std::int32_t>(t));
 }
 
+/// The same for messages, made only if one is printed.
+struct shown_type {
+  element_type type;
+  friend std::ostream& operator<<(std::ostream& out, const shown_type& s) {
+    return out << name(s.type);
+  }
+};
+[[nodiscard]] inline shown_type shown(element_type t) noexcept { return {t}; }
+
 /// Bytes of one element in memory; 0 for types that tensors here cannot hold.
 [[nodiscard]] inline std::size_t element_size(element_type t) noexcept {
   switch (t) {
@@ -158,14 +167,16 @@ struct shown_shape {
   return static_cast<std::size_t>(count);
 }
 
-/// A shape, an element type and (unless only the shape is known) the elements, which are shared
-/// between copies and never change once a tensor has been handed on.
+/// A shape, an element type and (unless only the shape is known) the elements. Copies share both;
+/// elements never change once a tensor has been handed on.
 class tensor {
  public:
   tensor() = default;
   /// Shape and type only.
-  tensor(element_type type, shape dims) : type_(type), dims_(std::move(dims)) {
-    count_ = element_count(dims_);
+  tensor(element_type type, shape dims) : type_(type), count_(element_count(dims)) {
+    if (!dims.empty()) {
+      dims_ = std::make_shared<const shape>(std::move(dims));
+    }
   }
   /// Owns uninitialised elements; fill them through mutable_data() before handing the tensor on.
   [[nodiscard]] static tensor allocate(element_type type, shape dims) {
@@ -187,9 +198,9 @@ class tensor {
   }
 
   [[nodiscard]] element_type type() const noexcept { return type_; }
-  [[nodiscard]] const shape& dims() const noexcept { return dims_; }
-  [[nodiscard]] std::int64_t dim(std::size_t i) const { return dims_.at(i); }
-  [[nodiscard]] std::size_t rank() const noexcept { return dims_.size(); }
+  [[nodiscard]] const shape& dims() const noexcept { return dims_ ? *dims_ : no_dims(); }
+  [[nodiscard]] std::int64_t dim(std::size_t i) const { return dims().at(i); }
+  [[nodiscard]] std::size_t rank() const noexcept { return dims().size(); }
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return count_ * element_size(type_); }
   [[nodiscard]] bool has_data() const noexcept { return storage_ != nullptr; }
@@ -199,6 +210,17 @@ class tensor {
   /// [batch, channel, spatial ...]. Only the executor and its operators meet such tensors.
   [[nodiscard]] bool channels_last() const noexcept { return channels_last_; }
   void set_channels_last(bool on) noexcept { channels_last_ = on; }
+
+  /// Type, shape and order of the elements without the elements.
+  [[nodiscard]] tensor form() const {
+    tensor t = *this;
+    t.storage_ = nullptr;
+    return t;
+  }
+  [[nodiscard]] bool has_form_of(const tensor& other) const noexcept {
+    return type_ == other.type_ && channels_last_ == other.channels_last_ &&
+           (dims_ == other.dims_ || dims() == other.dims());
+  }
 
   template <class T>
   [[nodiscard]] std::span<const T> data() const {
@@ -216,12 +238,17 @@ class tensor {
   /// Takes storage of at least bytes() bytes, aligned for any element type.
   void set_storage(std::shared_ptr<std::byte> storage) noexcept { storage_ = std::move(storage); }
 
+  /// Takes the elements of a tensor of as many, as large ones, in its own shape and type.
+  void share_elements(const tensor& source) {
+    detail::require(source.count_ == count_, error_kind::shape_mismatch, "cannot reshape ",
+                    shown(source.dims()), " to ", shown(dims()));
+    storage_ = source.storage_;
+  }
+
   /// The same elements under another shape of the same size.
   [[nodiscard]] tensor reshaped(shape dims) const {
     tensor t(type_, std::move(dims));
-    detail::require(t.count_ == count_, error_kind::shape_mismatch, "cannot reshape ", shown(dims_),
-                    " to ", shown(t.dims_));
-    t.storage_ = storage_;
+    t.share_elements(*this);
     return t;
   }
   /// The same bytes under another element type of the same size.
@@ -234,12 +261,17 @@ class tensor {
  private:
   void check_access(std::size_t size) const {
     detail::require(size == element_size(type_), error_kind::invalid_argument, "tensor of ",
-                    graph::name(type_), " accessed as elements of ", size, " bytes");
+                    shown(type_), " accessed as elements of ", size, " bytes");
     detail::require(storage_ != nullptr, error_kind::invalid_argument, "tensor has no data");
   }
 
+  static const shape& no_dims() noexcept {
+    static const shape none;
+    return none;
+  }
+
   element_type type_ = element_type::undefined;
-  shape dims_;
+  std::shared_ptr<const shape> dims_;  // null for rank 0
   std::size_t count_ = 0;
   std::shared_ptr<std::byte> storage_;
   bool channels_last_ = false;

@@ -64,8 +64,8 @@ inline void for_pieces(const operator_context& c, std::size_t count, std::size_t
 inline void infer_broadcast(operator_context& c) {
   shape dims = c.input(0).dims();
   for (std::size_t i = 1; i < c.input_count(); ++i) {
-    c.require(c.input(i).type() == c.input(0).type(), "input ", i, " is ",
-              graph::name(c.input(i).type()), ", input 0 is ", graph::name(c.input(0).type()));
+    c.require(c.input(i).type() == c.input(0).type(), "input ", i, " is ", shown(c.input(i).type()),
+              ", input 0 is ", shown(c.input(0).type()));
     dims = broadcast_dims(c, dims, c.input(i).dims());
   }
   c.set_output(0, c.input(0).type(), std::move(dims));

@@ -10,8 +10,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -63,25 +65,37 @@ inline void infer_convolution(operator_context& c, std::size_t weights, element_
   c.outputs[0].set_channels_last(true);
 }
 
-inline window convolution_window(const operator_context& c, std::size_t weights) {
-  const shape& in = c.input(0).dims();
-  const shape& w = c.input(weights).dims();
-  return to_window(c, read_window(c, in, shape(w.begin() + 2, w.end())), in);
-}
+/// The window of a convolution, read again when the input has another form.
+class window_cache {
+ public:
+  /// `weights`: the input that holds them. The output is channels-last, as infer_convolution()
+  /// declares it, whatever the input is.
+  [[nodiscard]] const window& get(const operator_context& c, std::size_t weights) {
+    const tensor& in = c.inputs[0];
+    if (!in.has_form_of(input_)) {
+      const shape& w = c.input(weights).dims();
+      window_ = to_window(c, read_window(c, in.dims(), shape(w.begin() + 2, w.end())), in.dims());
+      window_.input_layout = in.channels_last() ? activation_layout::nhwc : activation_layout::nchw;
+      input_ = in.form();
+    }
+    return window_;
+  }
+
+ private:
+  tensor input_;
+  window window_;
+};
 
 struct float_filters_state : operator_state {
   packed_float_filters filters;
+  window_cache windows;
 };
 
 /// What `make` packs; once only if the inputs listed in `from` never change.
 template <class State, class Make>
 State& cached_state(operator_context& c, std::initializer_list<std::size_t> from,
                     const Make& make) {
-  bool constant = true;
-  for (const std::size_t i : from) {
-    constant = constant && (c.is_constant(i) || !c.has_input(i));
-  }
-  if (*c.state == nullptr || !constant) {
+  if (*c.state == nullptr || !c.are_constant(from)) {
     auto fresh = std::make_unique<State>();
     make(*fresh);
     *c.state = std::move(fresh);
@@ -102,7 +116,7 @@ inline std::span<const float> optional_floats(const operator_context& c, std::si
 inline void require_floats(const operator_context& c) {
   for (const tensor& t : c.inputs) {
     c.require_supported(!t.defined() || t.type() == element_type::f32,
-                        "no code for elements of type ", graph::name(t.type()));
+                        "no code for elements of type ", shown(t.type()));
   }
 }
 
@@ -110,17 +124,16 @@ inline void infer_conv(operator_context& c) { infer_convolution(c, 1, c.input(0)
 
 inline void run_conv(operator_context& c) {
   require_floats(c);
-  const filter_shape f = read_filters(c, c.inputs[0].dims(), c.inputs[1].dims());
-  const auto& state = cached_state<float_filters_state>(c, {1, 2}, [&](float_filters_state& s) {
+  auto& state = cached_state<float_filters_state>(c, {1, 2}, [&](float_filters_state& s) {
+    const filter_shape f = read_filters(c, c.inputs[0].dims(), c.inputs[1].dims());
     const tensor weights = to_plain(c.inputs[1]);
     s.filters =
         packed_float_filters(f, weights.data<float>(), optional_floats(c, 2, f.out_channels));
   });
-  const tensor x = to_channels_last(c.inputs[0], c.allocate);
   tensor& y = c.make_output(0);
   const fused_clamp clamp(c.n());
-  convolve(x.data<float>(), state.filters, convolution_window(c, 1), y.mutable_data<float>(),
-           clamp.lower, clamp.upper, *c.parallel);
+  convolve(c.inputs[0].data<float>(), state.filters, state.windows.get(c, 1),
+           y.mutable_data<float>(), clamp.lower, clamp.upper, *c.parallel);
 }
 
 // ---------------------------------------------------------------------------------- ConvTranspose
@@ -274,12 +287,14 @@ inline void run_conv_transpose(operator_context& c) {
 
 struct integer_filters_state : operator_state {
   packed_filters filters;
+  window_cache windows;
+  std::optional<epilogue_options> epilogue;
 };
 
 inline void run_integer_convolution(operator_context& c, const integer_product_inputs& at) {
-  const filter_shape f = read_filters(c, c.input(at.lhs).dims(), c.input(at.rhs).dims());
-  const auto& state = cached_state<integer_filters_state>(
+  auto& state = cached_state<integer_filters_state>(
       c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](integer_filters_state& s) {
+        const filter_shape f = read_filters(c, c.input(at.lhs).dims(), c.input(at.rhs).dims());
         const rhs_terms terms(c, at, f.out_channels);
         const std::size_t zero_points =
             c.has_input(at.rhs_zero_point) ? c.inputs[at.rhs_zero_point].count() : 1;
@@ -288,15 +303,14 @@ inline void run_integer_convolution(operator_context& c, const integer_product_i
         s.filters = packed_filters(f, w.values.data<std::int8_t>(),
                                    {terms.scales, w.zero_points, terms.bias});
       });
-  epilogue_options options = product_epilogue(c, at);
-  const std::int32_t zero_point = read_zero_points(c, at.lhs_zero_point, 1)[0];
-  const unsigned_operand x =
-      as_unsigned(c, to_channels_last(c.inputs[at.lhs], c.allocate), zero_point);
+  epilogue_options options = cached_epilogue(c, at, state.epilogue);
+  const unsigned_operand x = as_unsigned(c, c.inputs[at.lhs], options.lhs_zero_point);
   options.lhs_zero_point = x.zero_point;
+  const window& w = state.windows.get(c, at.rhs);
   tensor& y = c.make_output(0);
   for_integer_output(c, y.type(), [&]<class T>() {
-    convolve<T>(x.values.data<std::uint8_t>(), state.filters, convolution_window(c, at.rhs),
-                y.mutable_data<T>(), options, *c.parallel);
+    convolve<T>(x.values.data<std::uint8_t>(), state.filters, w, y.mutable_data<T>(), options,
+                *c.parallel);
   });
 }
 
@@ -312,15 +326,16 @@ inline void infer_qlinear_conv(operator_context& c) {
 inline void infer_conv_integer(operator_context& c) { infer_convolution(c, 1, element_type::s32); }
 
 inline constexpr operator_definition convolution_operators[] = {
-    {"", "Conv", 2, 3, layout_support::any, &infer_conv, &run_conv},
-    {"detent", "Conv", 2, 3, layout_support::any, &infer_conv, &run_conv},
-    {"", "ConvTranspose", 2, 3, layout_support::any, &infer_conv_transpose, &run_conv_transpose},
+    {"", "Conv", 2, 3, layout_support::any, &infer_conv, &run_conv, true},
+    {"detent", "Conv", 2, 3, layout_support::any, &infer_conv, &run_conv, true},
+    {"", "ConvTranspose", 2, 3, layout_support::any, &infer_conv_transpose, &run_conv_transpose,
+     true},
     {"", "ConvInteger", 2, 4, layout_support::any, &infer_conv_integer,
-     [](operator_context& c) { run_integer_convolution(c, integer_inputs); }},
+     [](operator_context& c) { run_integer_convolution(c, integer_inputs); }, true},
     {"", "QLinearConv", 8, 9, layout_support::any, &infer_qlinear_conv,
-     [](operator_context& c) { run_integer_convolution(c, qlinear_inputs); }},
+     [](operator_context& c) { run_integer_convolution(c, qlinear_inputs); }, true},
     {"detent", "QLinearConv", 5, 9, layout_support::any, &infer_qlinear_conv,
-     [](operator_context& c) { run_integer_convolution(c, qlinear_inputs); }},
+     [](operator_context& c) { run_integer_convolution(c, qlinear_inputs); }, true},
 };
 
 }  // namespace ops

@@ -45,7 +45,7 @@ void run_unary(operator_context& c) {
 
 template <class F>
 [[nodiscard]] constexpr operator_definition unary_operator() {
-  return {"", F::name, 1, 1, layout_support::elementwise, &infer_like_input, &run_unary<F>};
+  return {"", F::name, 1, 1, layout_support::elementwise, &infer_like_input, &run_unary<F>, true};
 }
 
 // --- two inputs ----------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ void run_binary(operator_context& c) {
 
 template <class F>
 [[nodiscard]] constexpr operator_definition binary_operator() {
-  return {"", F::name, 2, 2, layout_support::elementwise, &infer_broadcast, &run_binary<F>};
+  return {"", F::name, 2, 2, layout_support::elementwise, &infer_broadcast, &run_binary<F>, true};
 }
 
 inline void infer_comparison(operator_context& c) {

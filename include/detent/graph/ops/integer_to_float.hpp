@@ -82,11 +82,11 @@ inline void run_mul_integer(operator_context& c) {
 
 inline constexpr operator_definition integer_to_float_operators[] = {
     {"com.microsoft", "MatMulIntegerToFloat", 4, 7, layout_support::plain, &infer_float_matmul,
-     [](operator_context& c) { run_integer_matmul(c, integer_to_float_inputs); }},
+     [](operator_context& c) { run_integer_matmul(c, integer_to_float_inputs); }, true},
     {"com.microsoft", "DynamicQuantizeMatMul", 3, 5, layout_support::plain, &infer_float_matmul,
-     &run_dynamic_quantize_matmul},
+     &run_dynamic_quantize_matmul, true},
     {"com.microsoft", "MulInteger", 1, 4, layout_support::plain, &infer_mul_integer,
-     &run_mul_integer},
+     &run_mul_integer, true},
 };
 
 }  // namespace ops

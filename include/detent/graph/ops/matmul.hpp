@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -123,8 +124,7 @@ void for_each_product(const matmul_shape& s, const A* a, const B* b, C* out,
 inline void run_matmul(operator_context& c) {
   const tensor& a = c.inputs[0];
   const tensor& b = c.inputs[1];
-  c.require(a.type() == b.type(), "operands of types ", graph::name(a.type()), " and ",
-            graph::name(b.type()));
+  c.require(a.type() == b.type(), "operands of types ", shown(a.type()), " and ", shown(b.type()));
   const matmul_shape s(c, a.dims(), b.dims());
   tensor& y = c.make_output(0);
   if (a.type() == element_type::f32) {
@@ -264,6 +264,7 @@ inline void run_gemm(operator_context& c) {
 
 struct integer_matrix_state : operator_state {
   packed_weights weights;
+  std::optional<epilogue_options> epilogue;
 };
 
 /// The values of a scale or zero point of a right side: one, one for each column, or (in the shape
@@ -297,37 +298,44 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
                       " zero points for ", s.m, " rows");
   epilogue_options options = product_epilogue(c, at);
   options.bias = optional_floats(c, at.float_bias, s.n);
-  const unsigned_operand a = as_unsigned(c, c.inputs[at.lhs], 0);
-  const std::int32_t shift = a.zero_point;  // 128 if the left side was signed
-  const signed_operand rhs = as_signed(
-      c, b, read_zero_points(c, at.rhs_zero_point, column_values(c, at.rhs_zero_point, s.n)));
+  const auto signed_rhs = [&] {
+    return as_signed(
+        c, b, read_zero_points(c, at.rhs_zero_point, column_values(c, at.rhs_zero_point, s.n)));
+  };
+  const packed_weights* weights = nullptr;  // of all products, or nothing
+  signed_operand rhs;
+  if (s.stacked_rows()) {
+    weights = &cached_state<integer_matrix_state>(
+                   c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias},
+                   [&](integer_matrix_state& fresh) {
+                     const signed_operand w = signed_rhs();
+                     fresh.weights = pack_rhs(
+                         c, at, {w.values.data<std::int8_t>().data(), s.k, s.n}, w.zero_points);
+                   })
+                   .weights;
+  } else {
+    rhs = signed_rhs();
+  }
+  const std::int8_t* matrices =
+      weights == nullptr ? rhs.values.data<std::int8_t>().data() : nullptr;
   tensor& y = c.make_output(0);
-  for_integer_output(c, y.type(), [&]<class T>() {
-    for_each_product(
-        s, a.values.data<std::uint8_t>().data(), rhs.values.data<std::int8_t>().data(),
-        y.mutable_data<T>().data(),
-        [&](const std::uint8_t* lhs, const std::int8_t* matrix, T* out, std::size_t rows) {
-          const auto pack = [&](integer_matrix_state& fresh) {
-            fresh.weights = pack_rhs(c, at, {matrix, s.k, s.n}, rhs.zero_points);
-          };
-          integer_matrix_state once;
-          const packed_weights* weights = &once.weights;
-          if (s.stacked_rows()) {
-            weights = &cached_state<integer_matrix_state>(
-                           c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, pack)
-                           .weights;
-          } else {
-            pack(once);
-          }
-          std::vector<std::int32_t> row_zero_points(zero_point_count == 1 ? 0 : rows);
-          for (std::size_t i = 0; i < row_zero_points.size(); ++i) {
-            row_zero_points[i] = lhs_zero_points[i % zero_point_count] + shift;
-          }
-          options.lhs_zero_point = zero_point_count == 1 ? lhs_zero_points[0] + shift : 0;
-          options.lhs_zero_points = row_zero_points;
-          gemm(matrix_view<const std::uint8_t>(lhs, rows, s.k), *weights,
-               matrix_view<T>(out, rows, s.n), options, *c.parallel);
-        });
+  for_integer_product(c, c.inputs[at.lhs], y.type(), [&]<class A, class T>() {
+    for_each_product(s, c.inputs[at.lhs].data<A>().data(), matrices, y.mutable_data<T>().data(),
+                     [&](const A* lhs, const std::int8_t* matrix, T* out, std::size_t rows) {
+                       packed_weights once;
+                       if (weights == nullptr) {
+                         once = pack_rhs(c, at, {matrix, s.k, s.n}, rhs.zero_points);
+                       }
+                       std::vector<std::int32_t> row_zero_points(zero_point_count == 1 ? 0 : rows);
+                       for (std::size_t i = 0; i < row_zero_points.size(); ++i) {
+                         row_zero_points[i] = lhs_zero_points[i % zero_point_count];
+                       }
+                       options.lhs_zero_point = zero_point_count == 1 ? lhs_zero_points[0] : 0;
+                       options.lhs_zero_points = row_zero_points;
+                       gemm(matrix_view<const A>(lhs, rows, s.k),
+                            weights == nullptr ? once : *weights, matrix_view<T>(out, rows, s.n),
+                            options, *c.parallel);
+                     });
   });
 }
 
@@ -359,7 +367,7 @@ inline void infer_quantized_gemm(operator_context& c, const integer_product_inpu
 inline void run_quantized_gemm(operator_context& c, const integer_product_inputs& at) {
   const bool transposed = c.n().get_int("transB", 0) != 0;
   const tensor& b = c.inputs[at.rhs];
-  const auto& state = cached_state<integer_matrix_state>(
+  auto& state = cached_state<integer_matrix_state>(
       c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](integer_matrix_state& fresh) {
         const std::size_t n = static_cast<std::size_t>(b.dim(transposed ? 0 : 1));
         const signed_operand w = as_signed(
@@ -369,35 +377,33 @@ inline void run_quantized_gemm(operator_context& c, const integer_product_inputs
                                                     static_cast<std::size_t>(b.dim(1)));
         fresh.weights = pack_rhs(c, at, transposed ? stored.transposed() : stored, w.zero_points);
       });
-  epilogue_options options = product_epilogue(c, at);
+  epilogue_options options = cached_epilogue(c, at, state.epilogue);
   options.lhs_scale *= c.n().get_float("alpha", 1.0F);
-  const unsigned_operand a =
-      as_unsigned(c, c.inputs[at.lhs], read_zero_points(c, at.lhs_zero_point, 1)[0]);
-  options.lhs_zero_point = a.zero_point;
+  const tensor& a = c.inputs[at.lhs];
   const std::size_t k = state.weights.depth();
   const std::size_t n = state.weights.columns();
   tensor& y = c.make_output(0);
   const std::size_t rows = n == 0 ? 0 : y.count() / n;
-  for_integer_output(c, y.type(), [&]<class T>() {
-    gemm(matrix_view<const std::uint8_t>(a.values.data<std::uint8_t>().data(), rows, k),
-         state.weights, matrix_view<T>(y.mutable_data<T>().data(), rows, n), options, *c.parallel);
+  for_integer_product(c, a, y.type(), [&]<class A, class T>() {
+    gemm(matrix_view<const A>(a.data<A>().data(), rows, k), state.weights,
+         matrix_view<T>(y.mutable_data<T>().data(), rows, n), options, *c.parallel);
   });
 }
 
 inline constexpr operator_definition matmul_operators[] = {
-    {"", "MatMul", 2, 2, layout_support::plain, &infer_matmul, &run_matmul},
-    {"", "Gemm", 2, 3, layout_support::plain, &infer_gemm, &run_gemm},
-    {"detent", "Gemm", 2, 3, layout_support::plain, &infer_gemm, &run_gemm},
+    {"", "MatMul", 2, 2, layout_support::plain, &infer_matmul, &run_matmul, true},
+    {"", "Gemm", 2, 3, layout_support::plain, &infer_gemm, &run_gemm, true},
+    {"detent", "Gemm", 2, 3, layout_support::plain, &infer_gemm, &run_gemm, true},
     {"", "MatMulInteger", 2, 4, layout_support::plain, &infer_matmul_integer,
-     [](operator_context& c) { run_integer_matmul(c, integer_inputs); }},
+     [](operator_context& c) { run_integer_matmul(c, integer_inputs); }, true},
     {"", "QLinearMatMul", 8, 8, layout_support::plain, &infer_qlinear_matmul,
-     [](operator_context& c) { run_integer_matmul(c, qlinear_inputs); }},
+     [](operator_context& c) { run_integer_matmul(c, qlinear_inputs); }, true},
     {"detent", "QLinearGemm", 5, 9, layout_support::plain,
      [](operator_context& c) { infer_quantized_gemm(c, qlinear_inputs); },
-     [](operator_context& c) { run_quantized_gemm(c, qlinear_inputs); }},
+     [](operator_context& c) { run_quantized_gemm(c, qlinear_inputs); }, true},
     {"com.microsoft", "QGemm", 6, 9, layout_support::plain,
      [](operator_context& c) { infer_quantized_gemm(c, qgemm_inputs); },
-     [](operator_context& c) { run_quantized_gemm(c, qgemm_inputs); }},
+     [](operator_context& c) { run_quantized_gemm(c, qgemm_inputs); }, true},
 };
 
 }  // namespace ops

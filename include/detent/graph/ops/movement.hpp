@@ -814,10 +814,10 @@ inline void run_range(operator_context& c) {
 }  // namespace movement
 
 inline constexpr operator_definition movement_operators[] = {
-    {"", "Transpose", 1, 1, layout_support::any, movement::infer_transpose,
-     movement::run_transpose},
+    {"", "Transpose", 1, 1, layout_support::any, movement::infer_transpose, movement::run_transpose,
+     true},
     {"", "Concat", 1, any_number, layout_support::plain, movement::infer_concat,
-     movement::run_concat},
+     movement::run_concat, true},
     {"", "Split", 1, 2, layout_support::plain, movement::infer_split, movement::run_split},
     {"", "Slice", 1, 5, layout_support::plain, movement::infer_slice, movement::run_slice},
     {"", "Pad", 1, 4, layout_support::plain, movement::infer_pad, movement::run_pad},

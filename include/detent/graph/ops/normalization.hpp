@@ -357,8 +357,14 @@ void map_rows(operator_context& c, const axis_view& v, const F& f) {
   for_pieces(c, v.outer * v.inner, rows_of(costly_piece, v.length),
              [&](std::size_t begin, std::size_t end) {
                std::vector<double> row(v.length);
+               std::size_t column = begin % v.inner;
+               std::size_t start = begin / v.inner * v.length * v.inner;
                for (std::size_t r = begin; r < end; ++r) {
-                 const std::size_t first = r / v.inner * v.length * v.inner + r % v.inner;
+                 const std::size_t first = start + column;
+                 if (++column == v.inner) {
+                   column = 0;
+                   start += v.length * v.inner;
+                 }
                  for (std::size_t i = 0; i < v.length; ++i) {
                    row[i] = static_cast<double>(x[first + i * v.inner]);
                  }
@@ -468,8 +474,9 @@ inline constexpr operator_definition normalization_operators[] = {
     {"", "LRN", 1, 1, layout_support::plain, &infer_with_channels, &run_lrn},
     {"", "LpNormalization", 1, 1, layout_support::plain, &infer_lp_normalization,
      &run_lp_normalization},
-    {"", "Softmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<softmax_row>},
-    {"", "LogSoftmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<log_softmax_row>},
+    {"", "Softmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<softmax_row>, true},
+    {"", "LogSoftmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<log_softmax_row>,
+     true},
 };
 
 }  // namespace ops

@@ -2,9 +2,7 @@
 // MaxPool, AveragePool, GlobalMaxPool, GlobalAveragePool on floats and 8-bit integers, and the
 // quantized averages of com.microsoft (also as domain "detent").
 //
-// A quantized average is exact integer sums, then one multiplication:
-//   clamp(round_half_even(float(sum of (q - x_zero_point)) * (x_scale / (y_scale * count))) +
-//   y_zero_point)
+// A quantized average is exact integer sums, then one multiplication: see quantized_average().
 #ifndef DETENT_GRAPH_OPS_POOLING_HPP
 #define DETENT_GRAPH_OPS_POOLING_HPP
 
@@ -12,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,7 +20,7 @@
 #include <detent/graph/ops/quantization_inputs.hpp>
 #include <detent/graph/ops/window.hpp>
 #include <detent/parallel.hpp>
-#include <detent/reference.hpp>
+#include <detent/quantized_elementwise.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -219,28 +218,27 @@ inline void run_max_pool(operator_context& c) {
   });
 }
 
-/// Sums of type Sum over each window, handed to finish(sums, channels, divisor, out). A global pool
-/// has one window: the image.
-template <class T, class Sum, class Out, class Finish>
-void average_windows(const operator_context& c, const tensor& x, const pool_windows& windows,
-                     bool count_padding, Out* out, const Finish& finish) {
+/// Calls average(taps, divisor, out) for each window, with the addresses of its pixels. A global
+/// pool has one window: the image.
+template <class T, class Average>
+void for_each_average(const operator_context& c, const tensor& x, const pool_windows& windows,
+                      T* out, const Average& average) {
   const image_size size(x);
+  const bool count_padding = c.n().get_int("count_include_pad", 0) != 0;
   const T* in = x.data<T>().data();
   for_image_slices(
       c, size.batch, windows.out_pixels(), [&](std::size_t n, std::size_t first, std::size_t last) {
-        std::vector<Sum> sums(size.channels);
+        std::vector<const T*> pixels;
         windows.for_each(
             first, last,
             [&](std::size_t pixel, const std::vector<std::size_t>& taps, std::size_t padded) {
-              std::fill(sums.begin(), sums.end(), Sum{});
+              pixels.clear();
               for (const std::size_t tap : taps) {
-                const T* from = in + (n * windows.in_pixels() + tap) * size.channels;
-                for (std::size_t i = 0; i < size.channels; ++i) {
-                  sums[i] += static_cast<Sum>(from[i]);
-                }
+                pixels.push_back(in + (n * windows.in_pixels() + tap) * size.channels);
               }
-              finish(sums, count_padding ? padded : taps.size(), taps.size(),
-                     out + (n * windows.out_pixels() + pixel) * size.channels);
+              average(std::span<const T* const>(pixels), count_padding ? padded : pixels.size(),
+                      std::span(out + (n * windows.out_pixels() + pixel) * size.channels,
+                                size.channels));
             });
       });
 }
@@ -260,16 +258,21 @@ inline void run_average(operator_context& c, bool global) {
   const tensor x = to_channels_last(c.inputs[0], c.allocate);
   const window_attributes w = global ? whole_image(x.dims()) : read_window(c, x.dims(), {});
   const pool_windows windows(c, x.dims(), c.outputs[0].dims(), w);
-  const bool count_padding = c.n().get_int("count_include_pad", 0) != 0;
   tensor& y = c.make_output(0);
   for_type(c, float_types{}, x.type(), [&]<class T>() {
-    average_windows<T, double>(
-        c, x, windows, count_padding, y.mutable_data<T>().data(),
-        [](const std::vector<double>& sums, std::size_t divisor, std::size_t, T* out) {
-          for (std::size_t i = 0; i < sums.size(); ++i) {
-            out[i] = static_cast<T>(sums[i] / static_cast<double>(divisor));
-          }
-        });
+    for_each_average(c, x, windows, y.mutable_data<T>().data(),
+                     [](std::span<const T* const> taps, std::size_t divisor, std::span<T> out) {
+                       thread_local std::vector<double> sums;
+                       sums.assign(out.size(), 0.0);
+                       for (const T* from : taps) {
+                         for (std::size_t i = 0; i < out.size(); ++i) {
+                           sums[i] += static_cast<double>(from[i]);
+                         }
+                       }
+                       for (std::size_t i = 0; i < out.size(); ++i) {
+                         out[i] = static_cast<T>(sums[i] / static_cast<double>(divisor));
+                       }
+                     });
   });
 }
 
@@ -300,21 +303,12 @@ inline void run_quantized_average(operator_context& c, bool global) {
   const quant_params out = read_params(c, 3, 4);
   const window_attributes w = global ? whole_image(x.dims()) : read_window(c, x.dims(), {});
   const pool_windows windows(c, x.dims(), c.outputs[0].dims(), w);
-  const bool count_padding = c.n().get_int("count_include_pad", 0) != 0;
   tensor& y = c.make_output(0);
-  using quantized = type_list<std::uint8_t, std::int8_t>;
-  for_type(c, quantized{}, x.type(), [&]<class T>() {
-    // Padding stands for the real value 0: it adds nothing to the sum.
-    average_windows<T, std::int32_t>(
-        c, x, windows, count_padding, y.mutable_data<T>().data(),
-        [&](const std::vector<std::int32_t>& sums, std::size_t divisor, std::size_t taps, T* to) {
-          const float multiplier = in.scale / (out.scale * static_cast<float>(divisor));
-          const std::int32_t offset = in.zero_point * static_cast<std::int32_t>(taps);
-          for (std::size_t i = 0; i < sums.size(); ++i) {
-            to[i] = static_cast<T>(
-                reference::requantize(sums[i] - offset, multiplier, out.zero_point, full_grid<T>));
-          }
-        });
+  for_type(c, quantized_types{}, x.type(), [&]<class T>() {
+    for_each_average(c, x, windows, y.mutable_data<T>().data(),
+                     [&](std::span<const T* const> taps, std::size_t divisor, std::span<T> to) {
+                       quantized_average(taps, divisor, in, to, out);
+                     });
   });
 }
 
@@ -322,20 +316,20 @@ inline void run_quantized_average_pool(operator_context& c) { run_quantized_aver
 inline void run_quantized_global_average(operator_context& c) { run_quantized_average(c, true); }
 
 inline constexpr operator_definition pooling_operators[] = {
-    {"", "MaxPool", 1, 1, layout_support::any, &infer_pool, &run_max_pool},
+    {"", "MaxPool", 1, 1, layout_support::any, &infer_pool, &run_max_pool, true},
     {"", "AveragePool", 1, 1, layout_support::any, &infer_pool,
-     [](operator_context& c) { run_average(c, false); }},
+     [](operator_context& c) { run_average(c, false); }, true},
     {"", "GlobalAveragePool", 1, 1, layout_support::any, &infer_global_pool,
-     [](operator_context& c) { run_average(c, true); }},
-    {"", "GlobalMaxPool", 1, 1, layout_support::any, &infer_global_pool, &run_global_max},
+     [](operator_context& c) { run_average(c, true); }, true},
+    {"", "GlobalMaxPool", 1, 1, layout_support::any, &infer_global_pool, &run_global_max, true},
     {"detent", "QLinearAveragePool", 4, 5, layout_support::any, &infer_pool,
-     &run_quantized_average_pool},
+     &run_quantized_average_pool, true},
     {"detent", "QLinearGlobalAveragePool", 4, 5, layout_support::any, &infer_global_pool,
-     &run_quantized_global_average},
+     &run_quantized_global_average, true},
     {"com.microsoft", "QLinearAveragePool", 4, 5, layout_support::any, &infer_pool,
-     &run_quantized_average_pool},
+     &run_quantized_average_pool, true},
     {"com.microsoft", "QLinearGlobalAveragePool", 4, 5, layout_support::any, &infer_global_pool,
-     &run_quantized_global_average},
+     &run_quantized_global_average, true},
 };
 
 }  // namespace ops

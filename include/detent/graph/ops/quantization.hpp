@@ -38,7 +38,7 @@ inline grid type_grid(const operator_context& c, element_type type) {
     case element_type::s4:
       return {-8, 7};
     default:
-      c.require_supported(false, "quantized type ", graph::name(type));
+      c.require_supported(false, "quantized type ", shown(type));
       return {0, 0};
   }
 }
@@ -87,13 +87,16 @@ struct scale_layout {
     return {data, {outer, axis, inner}};
   }
 
-  /// Calls run(parameters) with the parameters of the view.
+  /// Calls run(parameters) with the parameters of the view: inputs 1 and 2 of the node.
   template <class Run>
-  void with_parameters(std::vector<float> scales, std::vector<std::int32_t> zero_points,
-                       const Run& run) const {
+  void with_parameters(const operator_context& c, const Run& run) const {
     if (block == 0) {
-      run(quant_params{scales[0], zero_points[0]});
-    } else if (per_axis_) {
+      run(read_params(c, 1, 2));
+      return;
+    }
+    std::vector<float> scales = read_scales(c, 1);
+    std::vector<std::int32_t> zero_points = read_zero_points(c, 2, scales.size());
+    if (per_axis_) {
       run(channel_quant_params{1, std::move(scales), std::move(zero_points)});
     } else {
       run(block_quant_params{1, block, std::move(scales), std::move(zero_points)});
@@ -144,8 +147,7 @@ inline void infer_quantize(operator_context& c) {
   if (c.has_input(2)) {
     type = c.inputs[2].type();
     c.require(declared == 0 || static_cast<element_type>(declared) == type, "output_dtype is ",
-              graph::name(static_cast<element_type>(declared)), ", the zero point ",
-              graph::name(type));
+              shown(static_cast<element_type>(declared)), ", the zero point ", shown(type));
   } else if (declared != 0) {
     type = static_cast<element_type>(declared);
   }
@@ -157,8 +159,6 @@ inline void infer_quantize(operator_context& c) {
 inline void run_quantize(operator_context& c) {
   const tensor x =
       as_float(c, c.outputs[0].channels_last() ? c.inputs[0] : to_plain(c.inputs[0], c.allocate));
-  const std::vector<float> scales = read_scales(c, 1);
-  const std::vector<std::int32_t> zero_points = read_zero_points(c, 2, scales.size());
   const scale_layout layout(c, x.dims(), c.inputs[1]);
   tensor& y = c.make_output(0);
   const grid levels = type_grid(c, y.type());
@@ -166,9 +166,8 @@ inline void run_quantize(operator_context& c) {
   for_type(c, integers{}, unpacked_type(y.type()), [&]<class Q>() {
     const auto from = layout.view<const float>(x.data<float>().data());
     const auto to = layout.view<Q>(y.mutable_data<Q>().data());
-    layout.with_parameters(scales, zero_points, [&](const auto& p) {
-      quantize(from, to, p, levels, {.parallel = *c.parallel});
-    });
+    layout.with_parameters(
+        c, [&](const auto& p) { quantize(from, to, p, levels, {.parallel = *c.parallel}); });
   });
 }
 
@@ -176,15 +175,13 @@ inline void infer_dequantize(operator_context& c) {
   const element_type type = c.input(1).type();
   c.require_supported(
       type == element_type::f32 || type == element_type::f16 || type == element_type::bf16,
-      "scale of type ", graph::name(type));
+      "scale of type ", shown(type));
   c.set_output(0, type, c.input(0).dims());
   c.outputs[0].set_channels_last(keeps_order(c));
 }
 
 inline void run_dequantize(operator_context& c) {
   const tensor q = c.outputs[0].channels_last() ? c.inputs[0] : to_plain(c.inputs[0], c.allocate);
-  const std::vector<float> scales = read_scales(c, 1);
-  const std::vector<std::int32_t> zero_points = read_zero_points(c, 2, scales.size());
   const scale_layout layout(c, q.dims(), c.inputs[1]);
   tensor y(element_type::f32, q.dims());
   y.set_storage(c.allocate(y.bytes()));
@@ -192,7 +189,7 @@ inline void run_dequantize(operator_context& c) {
   using integers = type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::int32_t>;
   for_type(c, integers{}, unpacked_type(q.type()), [&]<class Q>() {
     const auto from = layout.view<const Q>(q.data<Q>().data());
-    layout.with_parameters(scales, zero_points, [&](const auto& p) {
+    layout.with_parameters(c, [&](const auto& p) {
       dequantize(from, layout.view<float>(to), p, {.parallel = *c.parallel});
     });
   });
@@ -217,7 +214,7 @@ inline void infer_dynamic_quantize(operator_context& c) {
 /// As the ONNX function computes it, in float: scale = (max - min) / 255 over a range that includes
 /// 0, zero_point = clamp(round_half_even(-min / scale)). An all-zero tensor gets scale 1.
 inline quant_params dynamic_quantize_params(const operator_context& c, const tensor& x) {
-  c.require_supported(x.type() == element_type::f32, "elements of type ", graph::name(x.type()));
+  c.require_supported(x.type() == element_type::f32, "elements of type ", shown(x.type()));
   const auto values = x.data<float>();
   const kernels::min_max_result r =
       detent::detail::active_table().min_max(values.data(), values.size());
@@ -243,10 +240,10 @@ inline void run_dynamic_quantize(operator_context& c) {
 }
 
 inline constexpr operator_definition quantization_operators[] = {
-    {"", "QuantizeLinear", 2, 3, layout_support::any, &infer_quantize, &run_quantize},
-    {"", "DequantizeLinear", 2, 3, layout_support::any, &infer_dequantize, &run_dequantize},
+    {"", "QuantizeLinear", 2, 3, layout_support::any, &infer_quantize, &run_quantize, true},
+    {"", "DequantizeLinear", 2, 3, layout_support::any, &infer_dequantize, &run_dequantize, true},
     {"", "DynamicQuantizeLinear", 1, 1, layout_support::any, &infer_dynamic_quantize,
-     &run_dynamic_quantize},
+     &run_dynamic_quantize, true},
 };
 
 }  // namespace ops

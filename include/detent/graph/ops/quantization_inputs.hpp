@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reads scales and zero points from tensors, and turns 8-bit operands into the signedness that the
-// integer kernels take: unsigned on the left, signed on the right.
+// Reads scales and zero points from tensors, and turns 8-bit operands into the signedness that
+// integer products take: convolutions unsigned values on the left, all of them signed weights.
 #ifndef DETENT_GRAPH_OPS_QUANTIZATION_INPUTS_HPP
 #define DETENT_GRAPH_OPS_QUANTIZATION_INPUTS_HPP
 
@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -23,29 +24,56 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-/// Scales as floats, whatever type they are stored in. Each must be positive and finite.
-inline std::vector<float> read_scales(const operator_context& c, std::size_t i) {
-  const tensor& t = c.input(i);
-  std::vector<float> scales(t.count());
+/// Calls f(k, scale) for the scales of an input as floats, whatever type they are stored in. Each
+/// must be positive and finite.
+template <class Function>
+void for_each_scale(const operator_context& c, const tensor& t, const Function& f) {
+  const auto check = [&](std::size_t k, float s) {
+    c.require(std::isfinite(s) && s > 0.0F, "scale ", s, " is not a positive finite number");
+    f(k, s);
+  };
   const bool known = visit_type(float_types{}, t.type(), [&]<class T>() {
     const auto values = t.data<T>();
-    for (std::size_t k = 0; k < scales.size(); ++k) {
-      scales[k] = static_cast<float>(values[k]);
+    for (std::size_t k = 0; k < values.size(); ++k) {
+      check(k, static_cast<float>(values[k]));
     }
   });
   if (!known) {
     c.require_supported(t.type() == element_type::f16 || t.type() == element_type::bf16,
-                        "scales of type ", graph::name(t.type()));
+                        "scales of type ", shown(t.type()));
     const auto bits = t.data<std::uint16_t>();
-    for (std::size_t k = 0; k < scales.size(); ++k) {
-      scales[k] =
-          t.type() == element_type::f16 ? to_float(float16{bits[k]}) : to_float(bfloat16{bits[k]});
+    for (std::size_t k = 0; k < bits.size(); ++k) {
+      check(k, t.type() == element_type::f16 ? to_float(float16{bits[k]})
+                                             : to_float(bfloat16{bits[k]}));
     }
   }
-  for (const float s : scales) {
-    c.require(std::isfinite(s) && s > 0.0F, "scale ", s, " is not a positive finite number");
-  }
+}
+
+inline std::vector<float> read_scales(const operator_context& c, std::size_t i) {
+  const tensor& t = c.input(i);
+  std::vector<float> scales(t.count());
+  for_each_scale(c, t, [&](std::size_t k, float s) { scales[k] = s; });
   return scales;
+}
+
+/// Calls f(k, zero_point) for the zero points of an input.
+template <class Function>
+void for_each_zero_point(const operator_context& c, const tensor& t, const Function& f) {
+  using small_types =
+      type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::int32_t>;
+  const element_type type = t.type() == element_type::u4   ? element_type::u8
+                            : t.type() == element_type::s4 ? element_type::s8
+                                                           : t.type();
+  for_type(c, small_types{}, type, [&]<class T>() {
+    const auto data = t.data<T>();
+    for (std::size_t k = 0; k < data.size(); ++k) {
+      f(k, std::int32_t{data[k]});
+    }
+  });
+}
+
+inline void require_zero_points(const operator_context& c, const tensor& t, std::size_t count) {
+  c.require(t.count() == count || t.count() == 1, t.count(), " zero points for ", count, " scales");
 }
 
 /// Zero points as integers; `count` zeros if the input is absent, and repeated if it is a single
@@ -56,20 +84,9 @@ inline std::vector<std::int32_t> read_zero_points(const operator_context& c, std
     return std::vector<std::int32_t>(count, 0);
   }
   const tensor& t = c.inputs[i];
+  require_zero_points(c, t, count);
   std::vector<std::int32_t> values(t.count());
-  using small_types =
-      type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::int32_t>;
-  const element_type type = t.type() == element_type::u4   ? element_type::u8
-                            : t.type() == element_type::s4 ? element_type::s8
-                                                           : t.type();
-  for_type(c, small_types{}, type, [&]<class T>() {
-    const auto data = t.data<T>();
-    for (std::size_t k = 0; k < values.size(); ++k) {
-      values[k] = data[k];
-    }
-  });
-  c.require(values.size() == count || values.size() == 1, values.size(), " zero points for ", count,
-            " scales");
+  for_each_zero_point(c, t, [&](std::size_t k, std::int32_t z) { values[k] = z; });
   if (values.size() != count) {
     values.assign(count, values[0]);
   }
@@ -79,10 +96,17 @@ inline std::vector<std::int32_t> read_zero_points(const operator_context& c, std
 /// The scale and zero point of a whole tensor.
 inline quant_params read_params(const operator_context& c, std::size_t scale,
                                 std::size_t zero_point) {
-  const std::vector<float> scales = read_scales(c, scale);
-  c.require_supported(scales.size() == 1, "input ", scale, " has ", scales.size(),
+  const tensor& t = c.input(scale);
+  c.require_supported(t.count() == 1, "input ", scale, " has ", t.count(),
                       " scales where one is expected");
-  return {scales[0], read_zero_points(c, zero_point, 1)[0]};
+  quant_params p;
+  for_each_scale(c, t, [&](std::size_t, float s) { p.scale = s; });
+  if (c.has_input(zero_point)) {
+    const tensor& z = c.inputs[zero_point];
+    require_zero_points(c, z, 1);
+    for_each_zero_point(c, z, [&](std::size_t, std::int32_t value) { p.zero_point = value; });
+  }
+  return p;
 }
 
 /// An 8-bit tensor as unsigned values: signed ones are moved up by 128, and so is their zero point.
@@ -94,12 +118,13 @@ struct unsigned_operand {
 inline tensor flip_sign(const tensor& t,
                         const std::function<std::shared_ptr<std::byte>(std::size_t)>& allocate,
                         element_type type) {
-  tensor out(type, t.dims());
-  out.set_channels_last(t.channels_last());
+  tensor out = t.form().retyped(type);
   out.set_storage(allocate(out.bytes()));
   const auto* from = reinterpret_cast<const std::uint8_t*>(t.raw());
   auto* to = reinterpret_cast<std::uint8_t*>(out.mutable_raw());
-  for (std::size_t i = 0; i < t.count(); ++i) {
+  // A copy: bytes that are written might be the tensor's own, for all that the compiler knows.
+  const std::size_t count = t.count();
+  for (std::size_t i = 0; i < count; ++i) {
     to[i] = from[i] ^ 0x80U;
   }
   return out;
@@ -107,7 +132,7 @@ inline tensor flip_sign(const tensor& t,
 
 inline void require_8bit(const operator_context& c, const tensor& t, const char* what) {
   c.require_supported(t.type() == element_type::u8 || t.type() == element_type::s8, what,
-                      " of type ", graph::name(t.type()), " where uint8 or int8 is expected");
+                      " of type ", shown(t.type()), " where uint8 or int8 is expected");
 }
 
 inline unsigned_operand as_unsigned(const operator_context& c, const tensor& t,
@@ -186,6 +211,19 @@ inline epilogue_options product_epilogue(const operator_context& c,
   return options;
 }
 
+/// The same with the zero point of a left side that has one for all rows. Computed once where what
+/// it is made of never changes.
+inline const epilogue_options& cached_epilogue(const operator_context& c,
+                                               const integer_product_inputs& at,
+                                               std::optional<epilogue_options>& kept) {
+  if (!kept ||
+      !c.are_constant({at.lhs_scale, at.lhs_zero_point, at.out_scale, at.out_zero_point})) {
+    kept = product_epilogue(c, at);
+    kept->lhs_zero_point = read_zero_points(c, at.lhs_zero_point, 1)[0];
+  }
+  return *kept;
+}
+
 /// The scales and the int32 bias of the right side.
 struct rhs_terms {
   std::vector<float> scales{1.0F};
@@ -206,11 +244,23 @@ struct rhs_terms {
   }
 };
 
+using quantized_types = type_list<std::uint8_t, std::int8_t>;
+
 /// Calls f.operator()<T>() for the output of an integer product.
 template <class Function>
 void for_integer_output(const operator_context& c, element_type type, const Function& f) {
   using outputs = type_list<float, std::uint8_t, std::int8_t, std::int32_t>;
   for_type(c, outputs{}, type, f);
+}
+
+/// Calls f.operator()<A, T>() for the left side, signed or not, and the output.
+template <class Function>
+void for_integer_product(const operator_context& c, const tensor& lhs, element_type type,
+                         const Function& f) {
+  require_8bit(c, lhs, "operand");
+  for_type(c, quantized_types{}, lhs.type(), [&]<class A>() {
+    for_integer_output(c, type, [&]<class T>() { f.template operator()<A, T>(); });
+  });
 }
 
 }  // namespace ops

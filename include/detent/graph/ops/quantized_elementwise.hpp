@@ -34,14 +34,12 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-using quantized_types = type_list<std::uint8_t, std::int8_t>;
-
 using detent::detail::binary_function;
 
 /// Inputs: a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point.
 inline void infer_quantized_binary(operator_context& c) {
-  c.require(c.input(0).type() == c.input(3).type(), "operands of types ",
-            graph::name(c.inputs[0].type()), " and ", graph::name(c.inputs[3].type()));
+  c.require(c.input(0).type() == c.input(3).type(), "operands of types ", shown(c.inputs[0].type()),
+            " and ", shown(c.inputs[3].type()));
   c.set_output(0, c.has_input(7) ? c.inputs[7].type() : c.inputs[0].type(),
                broadcast_dims(c, c.inputs[0].dims(), c.inputs[3].dims()));
 }
@@ -119,8 +117,11 @@ std::array<std::uint8_t, 256> make_table(const operator_context& c, element_type
 
 inline void apply_table(const std::array<std::uint8_t, 256>& table, const tensor& from,
                         std::byte* to) {
-  for (std::size_t i = 0; i < from.count(); ++i) {
-    to[i] = static_cast<std::byte>(table[std::to_integer<std::size_t>(from.raw()[i])]);
+  // Copies: bytes that are written might be the tensor's own, for all that the compiler knows.
+  const std::byte* bytes = from.raw();
+  const std::size_t count = from.count();
+  for (std::size_t i = 0; i < count; ++i) {
+    to[i] = static_cast<std::byte>(table[std::to_integer<std::size_t>(bytes[i])]);
   }
 }
 
@@ -212,26 +213,26 @@ inline void run_quantized_concat(operator_context& c) {
 
 inline constexpr operator_definition quantized_elementwise_operators[] = {
     {"detent", "QLinearAdd", 7, 8, layout_support::elementwise, &infer_quantized_binary,
-     &run_quantized_binary<binary_function::add>},
+     &run_quantized_binary<binary_function::add>, true},
     {"detent", "QLinearSub", 7, 8, layout_support::elementwise, &infer_quantized_binary,
-     &run_quantized_binary<binary_function::sub>},
+     &run_quantized_binary<binary_function::sub>, true},
     {"detent", "QLinearMul", 7, 8, layout_support::elementwise, &infer_quantized_binary,
-     &run_quantized_binary<binary_function::mul>},
+     &run_quantized_binary<binary_function::mul>, true},
     {"detent", "QLinearDiv", 7, 8, layout_support::elementwise, &infer_quantized_binary,
-     &run_quantized_binary<binary_function::div>},
+     &run_quantized_binary<binary_function::div>, true},
     {"com.microsoft", "QLinearAdd", 7, 8, layout_support::elementwise, &infer_quantized_binary,
-     &run_quantized_binary<binary_function::add>},
+     &run_quantized_binary<binary_function::add>, true},
     {"com.microsoft", "QLinearMul", 7, 8, layout_support::elementwise, &infer_quantized_binary,
-     &run_quantized_binary<binary_function::mul>},
-    {"detent", "Lookup", 4, 5, layout_support::elementwise, &infer_lookup, &run_lookup},
+     &run_quantized_binary<binary_function::mul>, true},
+    {"detent", "Lookup", 4, 5, layout_support::elementwise, &infer_lookup, &run_lookup, true},
     {"com.microsoft", "QLinearSigmoid", 4, 5, layout_support::elementwise, &infer_lookup,
-     &run_lookup},
+     &run_lookup, true},
     {"com.microsoft", "QLinearLeakyRelu", 4, 5, layout_support::elementwise, &infer_lookup,
-     &run_lookup},
+     &run_lookup, true},
     {"detent", "QLinearConcat", 5, any_number, layout_support::plain, &infer_quantized_concat,
-     &run_quantized_concat},
+     &run_quantized_concat, true},
     {"com.microsoft", "QLinearConcat", 5, any_number, layout_support::plain,
-     &infer_quantized_concat, &run_quantized_concat},
+     &infer_quantized_concat, &run_quantized_concat, true},
 };
 
 }  // namespace ops

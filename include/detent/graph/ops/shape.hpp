@@ -233,7 +233,8 @@ inline void run_expand(operator_context& c) {
 
 inline constexpr operator_definition shape_operators[] = {
     {"", "Reshape", 2, 2, layout_support::plain, shaping::infer_reshape, shaping::run_share_input},
-    {"", "Flatten", 1, 1, layout_support::plain, shaping::infer_flatten, shaping::run_share_input},
+    {"", "Flatten", 1, 1, layout_support::plain, shaping::infer_flatten, shaping::run_share_input,
+     true},
     {"", "Squeeze", 1, 2, layout_support::plain, shaping::infer_squeeze, shaping::run_share_input},
     {"", "Unsqueeze", 1, 2, layout_support::plain, shaping::infer_unsqueeze,
      shaping::run_share_input},
