@@ -327,9 +327,10 @@ class Table:
         if wrong:
             self.fail(f"{label}: {wrong} quantized values differ from real arithmetic, and not by a tie")
 
-    def compare_top1(self, label, actual, expected, least):
+    def compare_top1(self, label, actual, expected, least, decided=slice(None)):
+        """Of the samples that are `decided`, if not all are."""
         a, e = (next(iter(outputs.values())) for outputs in (actual, expected))
-        same = (a.argmax(1) == e.argmax(1)).mean()
+        same = (a.argmax(1) == e.argmax(1))[decided].mean()
         print(f"{label:36} top-1 agreement {100 * same:.2f} %")
         if same < least:
             self.fail(f"{label}: top-1 agrees on {100 * same:.2f} %, expected is {100 * least} %")
@@ -432,7 +433,11 @@ def peers(tool, table, options):
         away = [np.abs(unoptimized[k].astype(float) - expected[k]) / steps[k] for k in logits.values()]
         within = min((d <= 1.01).mean() for d in away)
         table.compare_quantized(f"{name} TFLite", exposed, own, expected, logits, min(0.99, within))
-        table.compare_top1(f"{name} TFLite", own, expected, 0.995)
+        # Of two classes whose logits are one step apart a tie somewhere in the network takes either one.
+        (scores,) = logits.values()
+        best = np.sort(expected[scores], axis=1)[:, -2:]
+        decided = best[:, 1] - best[:, 0] > 1.5 * steps[scores]
+        table.compare_top1(f"{name} TFLite", own, expected, 0.995, decided)
 
 
 def operators(tool, table, options):

@@ -185,6 +185,47 @@ TEST_CASE("lower: convolutions of every kind") {
   }
 }
 
+TEST_CASE("lower: biases whose zero points are all 0, and others") {
+  test::random_source r(8);
+  INFO("seed ", r.seed());
+  for (const bool gemm : {false, true}) {
+    for (const std::int32_t zero_point : {0, 1}) {
+      INFO((gemm ? "Gemm" : "Conv"), ", zero point ", zero_point);
+      // Of fewer channels, others than 0 are refused when shapes are inferred.
+      const std::int64_t channels = zero_point == 0 ? 5 : 4097;
+      model_builder b;
+      const shape in = gemm ? shape{3, 4} : shape{1, 4, 5, 6};
+      b.input("x", in);
+      const std::string x = b.pair("x", 0.05F, -3, element_type::s8);
+      const std::string w = add_weights(
+          b, r, "w", gemm ? shape{4, channels} : shape{channels, 4, 3, 3}, gemm ? 1 : 0, {});
+      std::vector<float> scales;
+      for (const float s : b.get().initializers.at("w_scale").data<float>()) {
+        scales.push_back(0.05F * s);
+      }
+      std::vector<std::int32_t> values(scales.size());
+      for (std::int32_t& v : values) {
+        v = r.integer(-900, 900);
+      }
+      std::vector<std::int32_t> zero_points(scales.size(), 0);
+      zero_points.back() = zero_point;
+      const std::string bias = b.dequantize_constant(
+          "b", test::make_tensor<std::int32_t>(element_type::s32, {channels}, values),
+          test::floats({channels}, scales),
+          test::make_tensor<std::int32_t>(element_type::s32, {channels}, zero_points), 0);
+      b.output(b.quantize(b.add(gemm ? "Gemm" : "Conv", {x, w, bias}), 0.11F, 9, element_type::s8),
+               element_type::s8);
+      graph::model m = b.get();
+      graph::lower_quantized(m);
+      const std::string kind = gemm ? "QLinearGemm" : "QLinearConv";
+      CHECK(count(m, kind, "detent") == (zero_point == 0 ? 1 : 0));
+      if (zero_point == 0) {
+        CHECK(distance(b.get(), {{"x", random_floats(r, in, -7.0F, 7.0F)}}) <= 1.0);
+      }
+    }
+  }
+}
+
 TEST_CASE("lower: Gemm and MatMul") {
   test::random_source r(2);
   INFO("seed ", r.seed());

@@ -167,7 +167,7 @@ class lowering {
     if (const auto b = values_.dequantized(value)) {
       const tensor* q = values_.constant(b->name);
       if (q == nullptr || q->type() != element_type::s32 || q->count() != channels ||
-          !b->zero_point.empty()) {
+          !is_zero_or_absent(b->zero_point)) {
         return std::nullopt;
       }
       const auto b_scales = values_.constant(b->scale)->data<float>();
@@ -198,6 +198,15 @@ class lowering {
     const std::string name = unused_name(m_, value + "_s32");
     m_.initializers[name] = std::move(q);
     return name;
+  }
+
+  /// Some tools write the zero points of biases although they are all 0.
+  [[nodiscard]] bool is_zero_or_absent(const std::string& zero_point) const {
+    if (zero_point.empty()) {
+      return true;
+    }
+    const tensor& z = *values_.constant(zero_point);
+    return std::all_of(z.raw(), z.raw() + z.bytes(), [](std::byte b) { return b == std::byte{0}; });
   }
 
   bool lower_conv(std::size_t i) {
