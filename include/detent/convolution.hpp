@@ -488,13 +488,18 @@ class integer_convolution {
     run_gemm(table_, g);
   }
 
+  /// Of depthwise filters, without a residual. Their weights carry their zero points; what is left
+  /// is bias - lhs_zero_point * sum(weights), which is the column offset of the terms.
+  [[nodiscard]] kernels::integer_epilogue depthwise_epilogue() const noexcept {
+    kernels::integer_epilogue e = groups_[0].terms.epilogue(nullptr);
+    e.rhs_zero_point = nullptr;
+    return e;
+  }
+
   /// Multiplies the rows of depthwise filters.
   void multiply(const kernels::depthwise_rows<std::uint8_t>& rows,
                 const output_block<T>& block) const {
-    // The weights carry their zero points; what is left is bias - lhs_zero_point * sum(weights),
-    // which is the column offset of the terms.
-    kernels::integer_epilogue e = groups_[0].terms.epilogue(nullptr);
-    e.rhs_zero_point = nullptr;
+    kernels::integer_epilogue e = depthwise_epilogue();
     add_residual(block, 0, 0, e);
     kernels::depthwise_u8_args d;
     d.rows = rows;
@@ -569,7 +574,7 @@ class integer_convolution {
 ///
 /// The calling thread keeps memory of the size of the padded input, where there is padding, rows of
 /// the kernel are no multiple of four, or the channels come first and the filters are not 1x1; each
-/// thread keeps some 256 KB, or a row or 48 pixels of the output if that is more, where the
+/// thread keeps some 256 KB, or two rows or 48 pixels of the output if that is more, where the
 /// output's channels come first (and as many pixels of the residual, in float), and 192 pixels or
 /// 32 KB for 1x1 filters where the input's do; for sums beyond 32 bits what gemm() does, or 256
 /// pixels or a row of the output of depthwise filters, in 32 bits.
@@ -591,6 +596,19 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
       detail::output_images<T>(f, w, output.data()), options.residual.data,
       std::same_as<T, std::int32_t> && convolution.is_wide()};
   if (filters.is_depthwise()) {
+    const std::optional<kernels::depthwise_filter> line_filter = detail::line_filter(f, w);
+    if (sizeof(T) == 1 && line_filter && table.depthwise_lines != nullptr &&
+        !convolution.is_wide()) {
+      kernels::depthwise_lines_args lines;
+      lines.filter = *line_filter;
+      lines.weights = filters.depthwise().lines(*line_filter);
+      lines.epilogue = convolution.depthwise_epilogue();
+      if (lines.weights != nullptr) {
+        detail::for_depthwise_lines(input.data(), f, w, padding, images.images, parallel, lines,
+                                    table.depthwise_lines);
+        return;
+      }
+    }
     const detail::tap_order& order = filters.depthwise().order();
     detail::for_depthwise_rows(
         input.data(), f, w, padding, order.taps(), order.is_vertical(), images, parallel,

@@ -5,6 +5,7 @@
 #define DETENT_DEPTHWISE_HPP
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -62,7 +63,72 @@ class tap_order {
   bool is_vertical_ = false;
 };
 
-/// Weights in the layout of kernels::depthwise_panels.
+/// The way that a window's depthwise products of bytes may take line by line, if there is one.
+[[nodiscard]] inline std::optional<kernels::depthwise_filter> line_filter(
+    const filter_shape& f, const window& w) noexcept {
+  using kernels::depthwise_filter;
+  if (f.kernel_height != f.kernel_width || w.stride_height != w.stride_width ||
+      w.dilation_height != 1 || w.dilation_width != 1) {
+    return {};
+  }
+  if (f.kernel_width == 3 && w.stride_width <= 2) {
+    return w.stride_width == 1 ? depthwise_filter::three : depthwise_filter::three_stride2;
+  }
+  // Of few channels, vectors with several pixels in each do more.
+  if (f.kernel_width == 5 && w.stride_width == 1 && f.out_channels > kernels::strip_columns / 4) {
+    return depthwise_filter::five;
+  }
+  return {};
+}
+
+/// The taps of the groups of kernels::depthwise_lines_args: those that sum up a pixel of the first
+/// line, then those of the second, which reads one line (with a stride of 2, two lines) further
+/// down. A group has four bytes of the input:
+///
+///   three          lines 0, 1, 2, 3 of each column
+///   three_stride2  first line: lines 0, 1, 2 of an even column and line 2 of the odd one behind
+///   it,
+///                  for the left column and for the right one; lines 0, 1, 3, 4 of the odd column.
+///                  Second line: the same with lines 3, 4, 2 of even columns
+///   five           lines 1, 2, 3, 4 of each column; after those of both lines, of line 0 for the
+///                  first and of line 5 for the second, eight columns that begin at a multiple of
+///                  four, which are other taps of each of four pixels
+[[nodiscard]] inline std::vector<tap_position> line_taps(kernels::depthwise_filter filter) {
+  using kernels::depthwise_filter;
+  using kernels::group_depth;
+  std::vector<tap_position> taps;
+  constexpr tap_position none{std::numeric_limits<std::size_t>::max(), 0};
+  const auto add = [&](std::size_t size, std::size_t row, std::size_t column) {
+    // Positions before the filter wrap, and so are beyond it.
+    taps.push_back(row < size && column < size ? tap_position{row, column} : none);
+  };
+  if (filter == depthwise_filter::three_stride2) {
+    taps = {{0, 0}, {1, 0}, {2, 0}, {2, 1}, {0, 2}, {1, 2}, {2, 2}, none,
+            {0, 1}, {1, 1}, none,   none,   {1, 0}, {2, 0}, {0, 0}, {0, 1},
+            {1, 2}, {2, 2}, {0, 2}, none,   none,   none,   {1, 1}, {2, 1}};
+    return taps;
+  }
+  const std::size_t size = filter == depthwise_filter::five ? 5 : 3;
+  for (std::size_t line = 0; line < 2; ++line) {
+    for (std::size_t column = 0; column < size; ++column) {
+      for (std::size_t i = 0; i < group_depth; ++i) {
+        add(size, i + (size == 5 ? 1 : 0) - line, column);
+      }
+    }
+  }
+  if (filter == depthwise_filter::five) {
+    for (const std::size_t row : {std::size_t{0}, std::size_t{4}}) {
+      for (std::size_t pixel = 0; pixel < group_depth; ++pixel) {
+        for (std::size_t i = 0; i < 2 * group_depth; ++i) {
+          add(size, row, i - pixel);
+        }
+      }
+    }
+  }
+  return taps;
+}
+
+/// Weights in the layouts of kernels::depthwise_panels and kernels::depthwise_lines_args.
 class depthwise_weights {
  public:
   depthwise_weights() = default;
@@ -87,8 +153,8 @@ class depthwise_weights {
         break;
       }
       const std::size_t in_block = position % strip_columns;
-      const std::size_t i = in_block / 16 * 4 + in_block % 4;
-      const std::size_t quarter = in_block % 16 / 4;
+      const std::size_t i = lane(in_block) % 16;
+      const std::size_t quarter = lane(in_block) / 16;
       for (std::size_t t = 0; t < taps.size(); ++t) {
         if (taps[t].row >= f.kernel_height) {
           continue;
@@ -104,6 +170,13 @@ class depthwise_weights {
     }
     if (!fits) {
       bytes_ = {};
+      return;
+    }
+    for (const std::size_t stride : {std::size_t{1}, std::size_t{2}}) {
+      const auto filter = line_filter(f, {.stride_height = stride, .stride_width = stride});
+      if (filter) {
+        add_lines(*filter, weights, f, zero_points);
+      }
     }
   }
 
@@ -111,13 +184,53 @@ class depthwise_weights {
     return {bytes_.empty() ? nullptr : bytes_.data(), words_.data()};
   }
   [[nodiscard]] const tap_order& order() const noexcept { return order_; }
+  /// Null if a weight less its zero point does not fit a byte.
+  [[nodiscard]] const std::int8_t* lines(kernels::depthwise_filter filter) const noexcept {
+    const aligned_vector<std::int8_t>& bytes = lines_[static_cast<std::size_t>(filter)];
+    return bytes.empty() ? nullptr : bytes.data();
+  }
 
   /// 255 * 255 * most_exact_taps < 2^31: of as many taps, products with weights less their zero
   /// points add up in 32 bits.
   static constexpr std::size_t most_exact_taps = 33025;
 
  private:
+  /// quarter * 16 + i of a channel in its block.
+  [[nodiscard]] static constexpr std::size_t lane(std::size_t channel) noexcept {
+    return channel % 16 / 4 * 16 + channel / 16 * 4 + channel % 4;
+  }
+
+  void add_lines(kernels::depthwise_filter filter, const std::int8_t* weights,
+                 const filter_shape& f, std::span<const std::int32_t> zero_points) {
+    using kernels::group_depth;
+    using kernels::strip_columns;
+    const std::vector<tap_position> taps = line_taps(filter);
+    const std::size_t channels = f.out_channels;
+    const std::size_t blocks = (channels + strip_columns - 1) / strip_columns;
+    aligned_vector<std::int8_t>& bytes = lines_[static_cast<std::size_t>(filter)];
+    bytes.assign(blocks * taps.size() * strip_columns, 0);
+    for (std::size_t position = 0; position < blocks * strip_columns; ++position) {
+      const std::size_t in_block = position % strip_columns;
+      const std::size_t first = position - in_block;
+      const std::size_t channel =
+          first + in_block % kernels::depthwise_period(filter, channels - first);
+      if (channel >= channels) {
+        continue;
+      }
+      for (std::size_t t = 0; t < taps.size(); ++t) {
+        if (taps[t].row < f.kernel_height) {
+          const std::size_t tap = taps[t].row * f.kernel_width + taps[t].column;
+          const std::size_t group =
+              first / strip_columns * (taps.size() / group_depth) + t / group_depth;
+          bytes[(group * strip_columns + lane(in_block)) * group_depth + t % group_depth] =
+              static_cast<std::int8_t>(weights[tap * channels + channel] - zero_points[channel]);
+        }
+      }
+    }
+  }
+
   tap_order order_;
+  std::array<aligned_vector<std::int8_t>, kernels::depthwise_filters> lines_;
   aligned_vector<std::int8_t> bytes_;
   aligned_vector<std::int16_t> words_;
 };
@@ -208,6 +321,71 @@ class depthwise_reader {
   std::size_t end_inside_;
 };
 
+[[nodiscard]] inline window without_padding(window w) noexcept {
+  w.pad_top = w.pad_left = w.pad_bottom = w.pad_right = 0;
+  return w;
+}
+
+/// Runs `kernel(d)` over blocks of pairs of lines; `d` comes with its weights and epilogue.
+template <class Out, class Kernel>
+void for_depthwise_lines(const std::uint8_t* input, const filter_shape& f, const window& w,
+                         std::uint8_t padding, const image_batch<Out>& output,
+                         const parallel_for& parallel, const kernels::depthwise_lines_args& d,
+                         const Kernel& kernel) {
+  // Transposed, where they are planes.
+  const padded_images<std::uint8_t> images(input, f, without_padding(w), padding, 0, parallel);
+  const std::size_t line_size = w.in_width * f.in_channels;
+  const std::vector<std::uint8_t> blank(line_size, padding);
+  const std::size_t out_width = w.out_width(f);
+  const std::size_t out_height = w.out_height(f);
+  const std::size_t pairs_of_image = (out_height + 1) / 2;
+  const std::size_t all_pairs = w.batch * pairs_of_image;
+  // Enough work for each task to be worth its beginning.
+  constexpr std::size_t bytes_per_task = 48 * 1024;
+  const std::size_t pixels_per_task = (std::min)(
+      (std::max<std::size_t>)(bytes_per_task / f.out_channels, 256), pixels_that_wait<Out>(output));
+  const std::size_t pairs_of_task = (std::max<std::size_t>)(pixels_per_task / (2 * out_width), 1);
+  const std::size_t input_lines = kernels::depthwise_input_lines(d.filter);
+  // Of the first pixel of a pair, counted through the batch.
+  const auto pixel_of = [&](std::size_t pair) {
+    const std::size_t line = pair / pairs_of_image * out_height + pair % pairs_of_image * 2;
+    return line * out_width;
+  };
+  run_parallel(parallel, (all_pairs + pairs_of_task - 1) / pairs_of_task, [&](std::size_t task) {
+    thread_local std::vector<const std::uint8_t*> lines;
+    thread_local std::vector<kernels::depthwise_pair> pairs;
+    lines.clear(), pairs.clear();
+    const std::size_t first = task * pairs_of_task;
+    const std::size_t end = (std::min)(first + pairs_of_task, all_pairs);
+    for (std::size_t pair = first; pair < end; ++pair) {
+      const std::size_t row = pair % pairs_of_image * 2;
+      pairs.push_back(
+          {pixel_of(pair) - pixel_of(first), (std::min<std::size_t>)(out_height - row, 2)});
+      const std::uint8_t* image = images.data() + pair / pairs_of_image * w.in_height * line_size;
+      for (std::size_t i = 0; i < input_lines; ++i) {
+        // Lines before the image wrap, and so are beyond it.
+        const std::size_t y = row * w.stride_height + i - w.pad_top;
+        lines.push_back(y < w.in_height ? image + y * line_size : blank.data());
+      }
+    }
+    const std::size_t pixel = pixel_of(first);
+    const output_pixels<Out> pixels(output, pixel,
+                                    pairs.back().pixel + pairs.back().lines * out_width);
+    kernels::depthwise_lines_args part = d;
+    part.lines = lines.data();
+    part.pairs = pairs.data();
+    part.pair_count = pairs.size();
+    part.channels = f.in_channels;
+    part.in_width = w.in_width;
+    part.out_width = out_width;
+    part.pad_left = w.pad_left;
+    part.padding = padding;
+    part.c = reinterpret_cast<std::uint8_t*>(pixels.data());
+    kernel(part);
+    pixels.store();
+  });
+}
+
 /// Runs `kernel(rows, block)` over blocks of output rows, whose pixels are counted from the first
 /// of the block. `order` is that of the weights.
 template <class T, class Out, class Kernel>
@@ -225,9 +403,7 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
     images.emplace(input, f, w, padding, 0, parallel);
     moved = images->window();
   } else if (is_planar(w.input_layout, f.in_channels, w.in_height * w.in_width)) {
-    window dense = w;
-    dense.pad_top = dense.pad_left = dense.pad_bottom = dense.pad_right = 0;
-    images.emplace(input, f, dense, padding, 0, parallel);
+    images.emplace(input, f, without_padding(w), padding, 0, parallel);
   }
   const depthwise_reader<T> reader(images ? images->data() : input, f, moved, padding, order);
   const std::size_t out_width = w.out_width(f);

@@ -71,10 +71,10 @@ HWY_INLINE void from_quarters(D d, V (&v)[quarters]) noexcept {
 template <bool kIsPlain>
 class quarter_epilogue {
  public:
-  /// Of the channels from `first` on. Where they repeat (`channels` divides the part), so do the
-  /// arrays; otherwise they are zero behind the last panel.
+  /// Of the channels from `first` on, `period` of which the part holds again and again; zero behind
+  /// the last panel.
   HWY_INLINE quarter_epilogue(const integer_epilogue& e, std::size_t first, std::size_t channels,
-                              bool repeats) noexcept
+                              std::size_t period) noexcept
       : output_(e.output),
         residual_(e.residual),
         lower_(hn::Set(float_tag{}, e.lower)),
@@ -87,10 +87,10 @@ class quarter_epilogue {
     zero_point_ = hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point + shift));
     lowest_ = byte(e.qmin);
     highest_ = byte(e.qmax);
+    demoting_suffices_ = shift == 0 && e.qmin == 0 && e.qmax == 255;
     flip_ = byte(0);
     DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
-      const std::size_t position = first + j * lanes;
-      const std::size_t column = repeats ? position % channels : position;
+      const std::size_t column = first + j * lanes % period;
       const bool inside = column < channels;
       offset_[j] = inside ? hn::LoadU(int_tag{}, e.column_offset + column) : hn::Zero(int_tag{});
       multiplier_[j] = inside && e.multiplier != nullptr
@@ -166,6 +166,16 @@ class quarter_epilogue {
   /// The same for an output of bytes.
   HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
                               std::size_t index) const noexcept {
+    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
+    if (count == part_channels) {
+      hn::StoreU(bytes(sum), byte_tag{}, to);
+    } else {
+      hn::StoreN(bytes(sum), byte_tag{}, to, count);
+    }
+  }
+
+  /// The results of a whole part, where the output has bytes.
+  HWY_INLINE byte_vector bytes(const int_vector (&sum)[quarters]) const noexcept {
     // Conversions saturate, and the zero point is added to words, all of whose bounds are beyond
     // the grid: that gives what clamping the steps would, in fewer instructions.
     int_vector q[quarters];
@@ -182,14 +192,11 @@ class quarter_epilogue {
     const word_tag d16;
     const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[0], q[1]), zero_point_);
     const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[2], q[3]), zero_point_);
-    const byte_vector unclamped = hn::ReorderDemote2To(d8, low, high);
-    const byte_vector bytes = hn::Xor(hn::Min(hn::Max(unclamped, lowest_), highest_), flip_);
-    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
-    if (count == part_channels) {
-      hn::StoreU(bytes, d8, to);
-    } else {
-      hn::StoreN(bytes, d8, to, count);
+    const byte_vector result = hn::ReorderDemote2To(d8, low, high);
+    if (demoting_suffices_) {
+      return result;
     }
+    return hn::Xor(hn::Min(hn::Max(result, lowest_), highest_), flip_);
   }
 
  private:
@@ -211,7 +218,8 @@ class quarter_epilogue {
   float_vector multiplier_[quarters];
   float_vector bias_[quarters];
   float_vector lower_, upper_;
-  bool shrinks_;  // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  bool shrinks_;            // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  bool demoting_suffices_;  // the grid is all values of an unsigned byte
   hn::Vec<word_tag> zero_point_;
   byte_vector lowest_, highest_, flip_;
 };
@@ -244,25 +252,31 @@ HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int16_t* 
   }
 }
 
-/// Interleaves the bytes of four taps, `offset` behind their addresses.
-HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
-                          byte_vector (&x)[quarters]) noexcept {
+/// Interleaves the bytes of four taps.
+HWY_INLINE void interleave_taps(byte_vector a, byte_vector b, byte_vector c, byte_vector d,
+                                byte_vector (&x)[quarters]) noexcept {
   const byte_tag d8;
   const hn::Repartition<std::uint16_t, int_tag> d16;
-  byte_vector row[group_depth];
-  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
-    // A masked load costs no more; on smaller vectors it would.
-    row[t] = lanes < 16 && count == part_channels ? hn::LoadU(d8, tap[t] + offset)
-                                                  : hn::LoadN(d8, tap[t] + offset, count);
-  }
-  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, row[0], row[1]));
-  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[0], row[1]));
-  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, row[2], row[3]));
-  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[2], row[3]));
+  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, a, b));
+  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, a, b));
+  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, c, d));
+  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, c, d));
   x[0] = hn::BitCast(d8, hn::InterleaveLower(d16, low01, low23));
   x[1] = hn::BitCast(d8, hn::InterleaveUpper(d16, low01, low23));
   x[2] = hn::BitCast(d8, hn::InterleaveLower(d16, high01, high23));
   x[3] = hn::BitCast(d8, hn::InterleaveUpper(d16, high01, high23));
+}
+
+/// Interleaves the bytes of four taps, `offset` behind their addresses.
+HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
+                          byte_vector (&x)[quarters]) noexcept {
+  const byte_tag d8;
+  byte_vector row[group_depth];
+  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
+    row[t] = count == part_channels ? hn::LoadU(d8, tap[t] + offset)
+                                    : hn::LoadN(d8, tap[t] + offset, count);
+  }
+  interleave_taps(row[0], row[1], row[2], row[3], x);
 }
 
 /// A part of the channels of a depthwise product, as vectors of part_channels bytes: one for each
@@ -284,7 +298,7 @@ class depthwise_part {
         out_step_(repeats_ ? part_channels : rows_.channels),
         count_(repeats_ ? part_channels : (std::min)(part_channels, rows_.channels - first)),
         c_(d.c),
-        epilogue_(d.epilogue, first, rows_.channels, repeats_) {}
+        epilogue_(d.epilogue, first, rows_.channels, repeats_ ? rows_.channels : part_channels) {}
 
   HWY_INLINE void run(const depthwise_run& run) const noexcept {
     const std::uint8_t* const* tap = rows_.taps + run.tap;
@@ -295,12 +309,7 @@ class depthwise_part {
     if constexpr (tile > 1) {
       const std::size_t pixels = repeats_ ? part_channels / rows_.channels : 1;
       if (rows_.width == 3 && epilogue_.makes_bytes() && pixels <= 2) {
-        if (lanes == 16 && groups_ == 3) {
-          v = pixels == 1 ? three_columns(tap, whole, out)
-                          : three_columns_of_pairs(tap, whole, out);
-        } else {
-          v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
-        }
+        v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
       } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
         v = tiles<5, 1>(tap, whole, out);
       }
@@ -328,65 +337,6 @@ class depthwise_part {
       add_group(x, weights_ + g * weight_group_size, sum);
     }
     epilogue_.store(sum, count, c_, out + v * out_step_);
-  }
-
-  /// Filters that are three columns wide and have one group of taps in each: every column is read
-  /// once, and stays in the registers for the three vectors that want it. Returns how many vectors
-  /// are done.
-  HWY_INLINE std::size_t three_columns(const std::uint8_t* const* tap, std::size_t vectors,
-                                       std::size_t out) const noexcept {
-    constexpr std::size_t width = 3;
-    std::size_t v = 0;
-    if (vectors < width) {
-      return v;
-    }
-    // A copy: what is written might be the member, for all that the compiler knows.
-    const std::size_t step = rows_.step;
-    byte_vector x[width][quarters];
-    load_taps(tap, first_, count_, x[0]);
-    load_taps(tap, step + first_, count_, x[1]);
-    for (; v + width <= vectors; v += width) {
-      DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
-        load_taps(tap, (v + i + 2) * step + first_, count_, x[(i + 2) % width]);
-        int_vector sum[quarters];
-        epilogue_.begin(sum);
-        DETENT_UNROLL for (std::size_t column = 0; column < width; ++column) {
-          add_group(x[(i + column) % width], weights_ + column * weight_group_size, sum);
-        }
-        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
-      }
-    }
-    return v;
-  }
-
-  /// The same for vectors that hold two pixels: what stands between two columns that lie side by
-  /// side in memory has a half of each.
-  HWY_INLINE std::size_t three_columns_of_pairs(const std::uint8_t* const* tap, std::size_t vectors,
-                                                std::size_t out) const noexcept {
-    std::size_t v = 0;
-    if (vectors < 2) {
-      return v;
-    }
-    byte_vector x[2][quarters];
-    load_taps(tap, first_, count_, x[0]);
-    for (; v + 2 <= vectors; v += 2) {
-      DETENT_UNROLL for (std::size_t i = 0; i < 2; ++i) {
-        const byte_vector(&left)[quarters] = x[i];
-        byte_vector(&right)[quarters] = x[1 - i];
-        load_taps(tap, (v + i + 1) * part_channels + first_, count_, right);
-        byte_vector middle[quarters];
-        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-          middle[k] = hn::ConcatLowerUpper(byte_tag{}, right[k], left[k]);
-        }
-        int_vector sum[quarters];
-        epilogue_.begin(sum);
-        add_group(left, weights_, sum);
-        add_group(middle, weights_ + weight_group_size, sum);
-        add_group(right, weights_ + 2 * weight_group_size, sum);
-        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
-      }
-    }
-    return v;
   }
 
   /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for

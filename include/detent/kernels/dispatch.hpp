@@ -94,6 +94,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_PANELS 1
 #define DETENT_PASS_ASSEMBLY 0
 #include <detent/kernels/depthwise_u8-inl.hpp>
+#include <detent/kernels/depthwise_u8_lines-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
 #include <detent/kernels/gemm_u8u4-inl.hpp>
 #include <detent/kernels/undef_pass-inl.hpp>
@@ -107,6 +108,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_PANELS 1
 #define DETENT_PASS_ASSEMBLY 0
 #include <detent/kernels/depthwise_u8-inl.hpp>
+#include <detent/kernels/depthwise_u8_lines-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
 #include <detent/kernels/gemm_u8u4-inl.hpp>
 #include <detent/kernels/undef_pass-inl.hpp>
@@ -145,6 +147,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_PANELS 1
 #define DETENT_PASS_ASSEMBLY 0
 #include <detent/kernels/depthwise_u8-inl.hpp>
+#include <detent/kernels/depthwise_u8_lines-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
 #include <detent/kernels/gemm_u8u4-inl.hpp>
 #include <detent/kernels/undef_pass-inl.hpp>
@@ -158,6 +161,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_PANELS 4
 #define DETENT_PASS_ASSEMBLY 1
 #include <detent/kernels/depthwise_u8-inl.hpp>
+#include <detent/kernels/depthwise_u8_lines-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
 #include <detent/kernels/gemm_u8u4-inl.hpp>
 #include <detent/kernels/undef_pass-inl.hpp>
@@ -218,6 +222,7 @@ DETENT_KERNELS_NAMESPACE_BEGIN
       &elementwise::depthwise_f32,                    \
       &integer::gemm_u8s8,                            \
       &integer::depthwise_u8,                         \
+      integer::depthwise_lines,                       \
       &integer::gemm_u8u4,                            \
       &elementwise::transpose<std::uint8_t>,          \
       &elementwise::transpose<std::uint16_t>,         \

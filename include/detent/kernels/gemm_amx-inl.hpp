@@ -13,6 +13,7 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 namespace amx_int8 {
 
 using avx512_vnni::adds_pairs;
+using avx512_vnni::depthwise_lines;
 using avx512_vnni::depthwise_u8;
 using avx512_vnni::gemm_u8u4;
 

@@ -431,6 +431,7 @@ inline constexpr kernel_table table = {
     &depthwise_f32,
     &gemm_u8s8,
     &depthwise_u8,
+    nullptr,
     &gemm_u8u4,
     &transpose<std::uint8_t>,
     &transpose<std::uint16_t>,
