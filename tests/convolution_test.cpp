@@ -333,6 +333,60 @@ TEST_CASE("convolution: depthwise, rows of pixels that share their taps") {
   }
 }
 
+TEST_CASE("convolution: depthwise, filters that go line by line") {
+  random_source random(14);
+  INFO("seed ", random.seed());
+  guarded_images memory;
+  detent::thread_pool pool(3);
+  struct filter {
+    std::size_t size, stride;
+  };
+  for (const std::size_t channels :
+       {1U, 7U, 16U, 17U, 24U, 32U, 33U, 47U, 64U, 65U, 80U, 96U, 101U, 128U, 144U}) {
+    for (const filter& of : {filter{3, 1}, filter{3, 2}, filter{5, 1}}) {
+      for (const bool is_long : {false, true}) {
+        geometry g;
+        g.f = {channels, channels, channels, of.size, of.size};
+        g.w.batch = is_long ? 1 : random.size(1, 2);
+        g.w.in_height = random.size(1, is_long ? 3 : 9);
+        // Long lines have several hundred bytes of few channels, and are done in parts.
+        const std::size_t pixels = channels <= 16 ? 140 : channels <= 32 ? 70 : 36;
+        g.w.in_width = is_long ? of.stride * random.size(pixels, pixels + 9) : random.size(1, 11);
+        g.w.stride_height = g.w.stride_width = of.stride;
+        g.w.pad_top = random.size(0, is_long ? 2 : of.size + 1);
+        g.w.pad_bottom = random.size(0, is_long ? 2 : of.size + 1);
+        g.w.pad_left = random.size(0, of.size + 1);
+        g.w.pad_right = random.size(0, of.size + 1);
+        integer_case c(random, g);
+        const bool largest = random.chance(25);
+        for (std::size_t i = 0; i < c.weights.size(); ++i) {  // [channel][row][column]
+          std::int32_t& zero_point = c.zero_points[i / g.f.taps()];
+          if (i % g.f.taps() == 0) {
+            zero_point = largest ? -random.integer(0, 1) * 100 : random.integer(-64, 63);
+          }
+          // Less their zero points they just fit a byte.
+          const std::int32_t less = largest ? (zero_point == 0 ? -128 : 127)
+                                            : random.integer(-64 - zero_point, 63 - zero_point);
+          c.weights[i] = static_cast<std::int8_t>(less + zero_point);
+        }
+        if (largest) {
+          std::fill(c.input.begin(), c.input.end(), std::uint8_t{255});
+        }
+        INFO(channels, " channels, ", of.size, " x ", of.size, ", stride ", of.stride, ", ",
+             g.w.in_height, " x ", g.w.in_width);
+        const std::vector<std::int64_t> sums = c.sums();
+        const auto parallel = random.chance(50) ? pool.parallel() : detent::parallel_for();
+        check_output<std::uint8_t>(c, sums, memory, true, layout_pair(random), parallel);
+        check_output<std::int8_t>(c, sums, memory, false, layout_pair(random), parallel);
+        // All values of a byte, which need no clamping.
+        c.options.levels = {};
+        check_output<std::uint8_t>(c, sums, memory, false, layout_pair(random), parallel);
+        check_output<std::int8_t>(c, sums, memory, true, layout_pair(random), parallel);
+      }
+    }
+  }
+}
+
 TEST_CASE("convolution: rows of windows that are read where they are") {
   random_source random(10);
   INFO("seed ", random.seed());
