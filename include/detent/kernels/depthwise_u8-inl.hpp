@@ -166,11 +166,12 @@ class quarter_epilogue {
   /// The same for an output of bytes.
   HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
                               std::size_t index) const noexcept {
+    const byte_vector v = bytes(sum);
     std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
     if (count == part_channels) {
-      hn::StoreU(bytes(sum), byte_tag{}, to);
+      hn::StoreU(v, byte_tag{}, to);
     } else {
-      hn::StoreN(bytes(sum), byte_tag{}, to, count);
+      hn::StoreN(v, byte_tag{}, to, count);
     }
   }
 

@@ -12,25 +12,25 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 namespace DETENT_PASS_NAMESPACE {
 
 #if DETENT_PASS_PAIRS
-// The products of pairs want weights of words, and those are the sums of few enough taps already.
+// Sums of pairs saturate; depthwise_u8 of these passes multiplies words.
 inline constexpr void (*depthwise_lines)(const depthwise_lines_args& d) noexcept = nullptr;
 #else
 
-/// Groups of four bytes for each channel, in a buffer: `row` between quarters, at most
-/// kVectors vectors of pixels in each.
+/// What is interleaved for up to kVectors vectors: quarter by quarter, so that a vector can begin
+/// at any pixel.
 template <std::size_t kVectors>
 struct interleaved_pixels {
-  static constexpr std::size_t row = kVectors * part_channels;
-  alignas(64) std::uint8_t data[quarters * row];
+  static constexpr std::size_t bytes_of_quarter = kVectors * part_channels;
+  alignas(64) std::uint8_t data[quarters * bytes_of_quarter];
 
   HWY_INLINE void store(const byte_vector (&x)[quarters], std::size_t vector) noexcept {
     DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-      hn::Store(x[k], byte_tag{}, data + k * row + vector * part_channels);
+      hn::Store(x[k], byte_tag{}, data + k * bytes_of_quarter + vector * part_channels);
     }
   }
   /// The quarter of the pixels that begin at this byte.
   HWY_INLINE byte_vector load(std::size_t quarter, std::size_t byte) const noexcept {
-    return hn::LoadU(byte_tag{}, data + quarter * row + byte);
+    return hn::LoadU(byte_tag{}, data + quarter * bytes_of_quarter + byte);
   }
 };
 
@@ -191,11 +191,11 @@ class line_part {
     sum = DETENT_PASS_DOT(sum, x, hn::LoadU(hn::Repartition<std::int8_t, int_tag>{}, w));
   }
 
-  /// A quarter of what a vector reads in each column, in the order of the groups: of a filter of
-  /// three columns. With a stride of 2: the even columns of the first line, the odd one of both
-  /// lines, the even columns of the second.
   static constexpr std::size_t operands = is_stride2 ? 5 : 3;
 
+  /// Adds a quarter of what a vector reads in three columns, each an operand. With a stride of 2
+  /// these are the even columns of the first line, the odd one of both lines, and the even ones of
+  /// the second.
   template <std::size_t kLines>
   HWY_INLINE void add_three(const byte_vector (&x)[operands], std::size_t quarter,
                             int_vector (&sum)[kLines][quarters]) const noexcept {
