@@ -7,14 +7,22 @@
 // stay in registers until they are multiplied or, where those are few or the pixels of a vector
 // many, in a buffer of some kilobytes, from which they can be read at any column.
 
-HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+#if DETENT_PASS_PAIRS
+
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace DETENT_PASS_NAMESPACE {
 
-#if DETENT_PASS_PAIRS
 // Sums of pairs saturate; depthwise_u8 of these passes multiplies words.
 inline constexpr void (*depthwise_lines)(const depthwise_lines_args& d) noexcept = nullptr;
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+
 #else
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
 
 /// What is interleaved for up to kVectors vectors: quarter by quarter, so that a vector can begin
 /// at any pixel.
@@ -437,8 +445,8 @@ inline void depthwise_lines(const depthwise_lines_args& d) noexcept {
   }
 }
 
-#endif  // !DETENT_PASS_PAIRS
-
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_PAIRS
