@@ -96,6 +96,7 @@ DETENT_KERNELS_NAMESPACE_END
 #include <detent/kernels/depthwise_u8-inl.hpp>
 #include <detent/kernels/depthwise_u8_lines-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
+#include <detent/kernels/gemm_u8s8_pairs-inl.hpp>
 #include <detent/kernels/gemm_u8u4-inl.hpp>
 #include <detent/kernels/undef_pass-inl.hpp>
 
@@ -143,12 +144,13 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR
 #define DETENT_PASS_DOT(sum, a, b) add_pair_products(sum, a, b)
 #define DETENT_PASS_PAIRS 1
-#define DETENT_PASS_ROWS 6
-#define DETENT_PASS_PANELS 1
+#define DETENT_PASS_ROWS 8
+#define DETENT_PASS_PANELS 2
 #define DETENT_PASS_ASSEMBLY 0
 #include <detent/kernels/depthwise_u8-inl.hpp>
 #include <detent/kernels/depthwise_u8_lines-inl.hpp>
 #include <detent/kernels/gemm_u8s8-inl.hpp>
+#include <detent/kernels/gemm_u8s8_pairs-inl.hpp>
 #include <detent/kernels/gemm_u8u4-inl.hpp>
 #include <detent/kernels/undef_pass-inl.hpp>
 

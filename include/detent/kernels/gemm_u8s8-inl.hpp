@@ -14,10 +14,8 @@
 // must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
 // does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
 // multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
-// cache, far enough ahead of their use, and its sums never leave the registers. Without it,
-// vpmaddubsw, vpmaddwd and vpaddd do the same in three instructions; as the first of them
-// saturates, the weights are read in two parts of which neither makes it do so (packed_panels), the
-// second of them sparse.
+// cache, far enough ahead of their use, and its sums never leave the registers. What does without
+// it is in gemm_u8s8_pairs-inl.hpp.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -196,6 +194,20 @@ inline constexpr std::size_t block_rows = 48;
   return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
 }
 
+[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
+                                                        std::size_t multiple) noexcept {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return portable::no_workspace(g);
+}
+
+#if !DETENT_PASS_PAIRS
+
 /// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
 template <std::size_t kRows, std::size_t kPanels>
 HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t offset,
@@ -235,8 +247,7 @@ struct tile_operands {
   const std::int8_t* b;
   std::size_t panel_stride;
   bool is_first;  // the sums are set rather than added to
-  // Weights of later tiles, which the largest tiles ask for, a line of 64 bytes at a time; not with
-  // DETENT_PASS_PAIRS.
+  // Weights of later tiles, which the largest tiles ask for, a line of 64 bytes at a time.
   const std::int8_t* next = nullptr;
 
   /// How much of them one tile asks for.
@@ -248,9 +259,9 @@ struct tile_operands {
 /// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
 /// additions.
 template <std::size_t kSums>
-inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
-                                             : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
-                                                                                         : 1;
+inline constexpr std::size_t parallel_sums = kSums <= 2   ? 4
+                                             : kSums <= 6 ? 2
+                                                          : 1;
 
 /// What is left of a row behind its last whole group of four k, with zeros behind it, so that
 /// nothing past the end of a row is read. Only the last chunk ends early, and has one segment.
@@ -294,7 +305,7 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = rows[r] + t.offset; }
     std::size_t group = 0;
     for (; group + groups_per_step <= whole_groups; group += groups_per_step) {
-      if constexpr (kRows == DETENT_PASS_ROWS && DETENT_PASS_PAIRS == 0) {
+      if constexpr (kRows == DETENT_PASS_ROWS) {
         _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
         next += 64;
       }
@@ -337,9 +348,7 @@ HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t
   for (; done + kRows <= rows; done += kRows) {
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
     t.rows += kRows;
-    if constexpr (DETENT_PASS_PAIRS == 0) {
-      t.next += t.next_bytes();
-    }
+    t.next += t.next_bytes();
   }
   return done;
 }
@@ -357,141 +366,6 @@ HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) 
     }
   }
 }
-
-[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
-                                                        std::size_t multiple) noexcept {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
-inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
-inline constexpr bool multiplies_signed = false;
-inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
-inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
-  return portable::no_workspace(g);
-}
-
-#if DETENT_PASS_PAIRS
-
-/// The most bytes of each row that are put in the order of a strip at a time.
-inline constexpr std::size_t pair_chunk = 512;
-
-/// Puts `depth` bytes of each row from k0 on in the order of a strip; zeros up to a whole block.
-HWY_INLINE void reorder_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                             std::size_t k0, std::size_t depth, const std::uint8_t* order,
-                             std::uint8_t* to) noexcept {
-  const hn::Repartition<std::uint8_t, int_tag> d;
-  const std::size_t step = hn::Lanes(d);
-  const std::size_t size = round_up(depth, block_depth);
-  for (std::size_t r = 0; r < rows; ++r) {
-    const std::uint8_t* from = g.a + (first + r) * g.lda + k0;
-    std::uint8_t* row = to + r * pair_chunk;
-    std::size_t k = 0;
-    for (; k + step <= depth; k += step) {
-      hn::Store(hn::TableLookupBytes(hn::LoadU(d, from + k), hn::LoadU(d, order + k)), d, row + k);
-    }
-    if (k < size) {
-      hn::Store(hn::TableLookupBytes(hn::LoadN(d, from + k, depth - k),
-                                     hn::LoadN(d, order + k, size - k)),
-                d, row + k);
-    }
-  }
-}
-
-/// Adds corrections to kRows rows of sums: the groups are those of a chunk from group `group0` on.
-template <std::size_t kRows, std::size_t kStride>
-HWY_INLINE void add_corrections(const packed_panels& b, std::size_t begin, std::size_t end,
-                                const std::uint8_t* chunk, std::size_t group0, std::size_t rows,
-                                std::int32_t* sums) noexcept {
-  const int_tag di;
-  for (; rows >= kRows; rows -= kRows) {
-    const std::uint8_t* a[kRows];
-    int_vector sum[kRows][vectors_per_panel];
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      a[r] = chunk + r * pair_chunk;
-      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
-        sum[r][v] = hn::LoadU(di, sums + r * kStride + v * lanes);
-      }
-    }
-    for (std::size_t i = begin; i < end; ++i) {
-      add_products<kRows, 1>(a, (b.correction_group[i] - group0) * group_depth,
-                             b.corrections + i * group_depth * panel_columns, 0, sum);
-    }
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
-        hn::StoreU(sum[r][v], di, sums + r * kStride + v * lanes);
-      }
-    }
-    chunk += kRows * pair_chunk;
-    sums += kRows * kStride;
-  }
-  if constexpr (kRows > 1) {
-    add_corrections<kRows / 2, kStride>(b, begin, end, chunk, group0, rows, sums);
-  }
-}
-
-/// The rows first .. first + rows (at most block_rows) of a strip of columns.
-inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                            std::size_t column) noexcept {
-  constexpr std::size_t kPanels = DETENT_PASS_PANELS;
-  constexpr std::size_t kRows = DETENT_PASS_ROWS;
-  alignas(64) std::int32_t sums[block_rows * strip_columns];
-  alignas(64) std::uint8_t chunk[block_rows * pair_chunk];
-  const std::uint8_t* chunk_rows[block_rows];
-  for (std::size_t r = 0; r < block_rows; ++r) {
-    chunk_rows[r] = chunk + r * pair_chunk;
-  }
-  const std::size_t columns = (std::min)(strip_columns, g.n - column);
-  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
-  const std::size_t padded = round_up(g.k, block_depth);
-  const std::size_t panel_stride = padded * panel_columns;
-  const std::size_t first_panel = column / panel_columns;
-  const std::uint8_t* order = g.b.order + column / strip_columns * padded;
-  std::size_t correction[strip_columns / panel_columns];
-  for (std::size_t p = 0; p < panels; ++p) {
-    correction[p] = g.b.first_correction[first_panel + p];
-  }
-  const std::size_t chunk_depth =
-      (std::min)(cached_depth(reused_part(g.caches.first_level), block_rows), pair_chunk);
-  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
-    reorder_rows(g, first, rows, k, depth, order + k, chunk);
-    tile_operands t{chunk_rows,   0,     1, 0, round_up(depth, block_depth), nullptr,
-                    panel_stride, k == 0};
-    std::size_t p = 0;
-    for (; p + kPanels <= panels; p += kPanels) {
-      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, kPanels, strip_columns>(rows, t, sums + p * panel_columns);
-    }
-    for (; p < panels; ++p) {
-      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, 1, strip_columns>(rows, t, sums + p * panel_columns);
-    }
-    const std::size_t end_group = (k + t.depth) / group_depth;
-    for (p = 0; p < panels; ++p) {
-      const std::size_t begin = correction[p];
-      while (correction[p] < g.b.first_correction[first_panel + p + 1] &&
-             g.b.correction_group[correction[p]] < end_group) {
-        ++correction[p];
-      }
-      if (correction[p] > begin) {
-        add_corrections<kRows, strip_columns>(g.b, begin, correction[p], chunk, k / group_depth,
-                                              rows, sums + p * panel_columns);
-      }
-    }
-  }
-  store_sums(g.epilogue, sums, strip_columns, first, rows, column, columns, g.c,
-             first * g.ldc + column, g.ldc);
-}
-
-inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
-  for (std::size_t first = 0; first < g.m; first += block_rows) {
-    for (std::size_t column = 0; column < g.n; column += strip_columns) {
-      gemm_u8s8_strip(g, first, (std::min)(block_rows, g.m - first), column);
-    }
-  }
-}
-
-#else
 
 /// Panels of a block: as many as a tile of few rows needs to keep the multipliers busy.
 inline constexpr std::size_t block_panels =
@@ -605,7 +479,7 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   }
 }
 
-#endif  // DETENT_PASS_PAIRS
+#endif  // !DETENT_PASS_PAIRS
 
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Integer products for processors without VNNI, re-included by kernels/dispatch.hpp for each pass
+// with DETENT_PASS_PAIRS, behind gemm_u8s8-inl.hpp.
+//
+// vpmaddubsw, vpmaddwd and vpaddd do what vpdpbusd does. As the first of them saturates, the
+// weights are read in two parts of which neither makes it do so (packed_panels), the second of them
+// sparse: a tile adds both before its sums leave the registers. The first two instructions are what
+// takes time, so a tile has few loads for each of them: 4 x 16 columns in 16 registers, 8 x 32
+// in 32.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// The most bytes of each row that are put in the order of a strip at a time.
+inline constexpr std::size_t pair_chunk = 512;
+inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
+
+/// Panels of a tile with so many rows: as many as the registers hold.
+template <std::size_t kRows>
+inline constexpr std::size_t pair_tile_panels = (std::min)(DETENT_PASS_ROWS* DETENT_PASS_PANELS /
+                                                               kRows,
+                                                           strip_panels);
+
+/// sum += products, in the register that sum is in. To a compiler that sees an addition, several of
+/// them are a tree, whose leaves need more registers than there are.
+HWY_INLINE void add_in_place(int_vector& sum, int_vector products) noexcept {
+#if defined(__GNUC__)
+  __asm__("{vpaddd %1, %0, %0|vpaddd %0, %0, %1}" : "+v"(sum.raw) : "v"(products.raw));
+#else
+  sum = hn::Add(sum, products);
+#endif
+}
+
+/// Puts `depth` bytes of each row from k0 on in the order of a strip; zeros up to a whole block.
+HWY_INLINE void reorder_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                             std::size_t k0, std::size_t depth, const std::uint8_t* order,
+                             std::uint8_t* to) noexcept {
+  const hn::Repartition<std::uint8_t, int_tag> d;
+  const std::size_t step = hn::Lanes(d);
+  const std::size_t size = round_up(depth, block_depth);
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::uint8_t* from = g.a + (first + r) * g.lda + k0;
+    std::uint8_t* row = to + r * pair_chunk;
+    std::size_t k = 0;
+    for (; k + step <= depth; k += step) {
+      hn::Store(hn::TableLookupBytes(hn::LoadU(d, from + k), hn::LoadU(d, order + k)), d, row + k);
+    }
+    if (k < size) {
+      hn::Store(hn::TableLookupBytes(hn::LoadN(d, from + k, depth - k),
+                                     hn::LoadN(d, order + k, size - k)),
+                d, row + k);
+    }
+  }
+}
+
+/// The corrections of the panels of a strip that belong to the chunk at hand.
+struct chunk_corrections {
+  std::size_t begin[strip_panels];
+  std::size_t end[strip_panels];
+  std::size_t first_group;  // of the chunk
+};
+
+/// What tiles read: rows that are pair_chunk apart, and as many k (whole blocks) of panels that are
+/// panel_stride apart.
+struct pair_operands {
+  const std::uint8_t* a;
+  std::size_t depth;
+  const std::int8_t* b;
+  std::size_t panel_stride;
+  const packed_panels* panels;
+  const chunk_corrections* corrections;
+  std::size_t panel;  // the first one, of the strip
+  bool is_first;      // the sums are set rather than added to
+};
+
+/// Adds the products of a group of four k to the sums of kPanels panels from kPanel on.
+template <std::size_t kPanel, std::size_t kPanels, std::size_t kRows, std::size_t kVectors>
+HWY_INLINE void add_group(const std::uint8_t* a, const std::int8_t* b, std::size_t panel_stride,
+                          int_vector (&sum)[kRows][kVectors]) noexcept {
+  constexpr std::size_t kGroupVectors = kPanels * vectors_per_panel;
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const auto ones = hn::Set(di16, 1);
+  hn::Vec<decltype(ds8)> bv[kGroupVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kGroupVectors; ++v) {
+    bv[v] = hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
+                               v % vectors_per_panel * lanes * group_depth);
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    std::int32_t four;
+    std::memcpy(&four, a + r * pair_chunk, sizeof four);
+    const auto av = hn::BitCast(du8, hn::Set(di, four));
+    DETENT_UNROLL for (std::size_t v = 0; v < kGroupVectors; ++v) {
+      const auto pairs = hn::SatWidenMulPairwiseAdd(di16, av, bv[v]);
+      add_in_place(sum[r][kPanel * vectors_per_panel + v],
+                   hn::WidenMulPairwiseAdd(di, pairs, ones));
+    }
+  }
+}
+
+/// Adds the corrections of the panels from kPanel on.
+template <std::size_t kPanel, std::size_t kRows, std::size_t kVectors>
+HWY_INLINE void add_corrections(const pair_operands& t,
+                                int_vector (&sum)[kRows][kVectors]) noexcept {
+  const chunk_corrections& c = *t.corrections;
+  for (std::size_t i = c.begin[t.panel + kPanel]; i < c.end[t.panel + kPanel]; ++i) {
+    add_group<kPanel, 1>(t.a + (t.panels->correction_group[i] - c.first_group) * group_depth,
+                         t.panels->corrections + i * group_depth * panel_columns, 0, sum);
+  }
+  if constexpr ((kPanel + 1) * vectors_per_panel < kVectors) {
+    add_corrections<kPanel + 1>(t, sum);
+  }
+}
+
+/// Adds the products of kRows rows and kPanels panels to a tile of sums of a strip. A function of
+/// its own, because GCC keeps the sums of an inlined one in memory.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_NOINLINE void add_pair_tile(const pair_operands& t, std::int32_t* sums) noexcept {
+  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  constexpr std::size_t kGroups = block_depth / group_depth;
+  const int_tag di;
+  int_vector sum[kRows][kVectors];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      sum[r][v] = t.is_first ? hn::Zero(di) : hn::LoadU(di, sums + r * strip_columns + v * lanes);
+    }
+  }
+  const std::int8_t* b = t.b;
+  const std::uint8_t* const end = t.a + t.depth;
+  for (const std::uint8_t* a = t.a; a < end; a += block_depth) {
+    DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
+      add_group<0, kPanels>(a + i * group_depth, b + i * group_depth * panel_columns,
+                            t.panel_stride, sum);
+    }
+    b += block_depth * panel_columns;
+  }
+  add_corrections<0>(t, sum);
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      hn::StoreU(sum[r][v], di, sums + r * strip_columns + v * lanes);
+    }
+  }
+}
+
+/// Adds the products of kRows rows at a time to the sums of the panels from t.panel to `panels`,
+/// the last ones with smaller tiles.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_INLINE void add_pair_panels(std::size_t rows, std::size_t panels, pair_operands t,
+                                std::int32_t* sums) noexcept {
+  for (; t.panel + kPanels <= panels; t.panel += kPanels) {
+    pair_operands tile = t;
+    for (std::size_t done = 0; done + kRows <= rows; done += kRows) {
+      add_pair_tile<kRows, kPanels>(tile, sums + done * strip_columns + t.panel * panel_columns);
+      tile.a += kRows * pair_chunk;
+    }
+    t.b += kPanels * t.panel_stride;
+  }
+  if constexpr (kPanels > 1) {
+    add_pair_panels<kRows, kPanels / 2>(rows, panels, t, sums);
+  }
+}
+
+/// The same for all rows, the last ones with tiles of fewer rows and more panels.
+template <std::size_t kRows>
+HWY_INLINE void add_pair_rows(std::size_t rows, std::size_t panels, pair_operands t,
+                              std::int32_t* sums) noexcept {
+  const std::size_t tiled = rows / kRows * kRows;
+  if (tiled != 0) {
+    add_pair_panels<kRows, pair_tile_panels<kRows>>(tiled, panels, t, sums);
+  }
+  if constexpr (kRows > 1) {
+    if (tiled < rows) {
+      t.a += tiled * pair_chunk;
+      add_pair_rows<kRows / 2>(rows - tiled, panels, t, sums + tiled * strip_columns);
+    }
+  }
+}
+
+/// The rows first .. first + rows (at most block_rows) of a strip of columns.
+inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                            std::size_t column) noexcept {
+  alignas(64) std::int32_t sums[block_rows * strip_columns];
+  alignas(64) std::uint8_t chunk[block_rows * pair_chunk];
+  const std::size_t columns = (std::min)(strip_columns, g.n - column);
+  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+  const std::size_t padded = round_up(g.k, block_depth);
+  const std::size_t panel_stride = padded * panel_columns;
+  const std::size_t first_panel = column / panel_columns;
+  const std::uint8_t* order = g.b.order + column / strip_columns * padded;
+  chunk_corrections corrections;
+  for (std::size_t p = 0; p < panels; ++p) {
+    corrections.end[p] = g.b.first_correction[first_panel + p];
+  }
+  const std::size_t chunk_depth =
+      (std::min)(cached_depth(reused_part(g.caches.first_level), block_rows), pair_chunk);
+  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
+    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
+    const std::size_t size = round_up(depth, block_depth);
+    reorder_rows(g, first, rows, k, depth, order + k, chunk);
+    corrections.first_group = k / group_depth;
+    const std::size_t end_group = (k + size) / group_depth;
+    for (std::size_t p = 0; p < panels; ++p) {
+      std::size_t& end = corrections.end[p];
+      corrections.begin[p] = end;
+      while (end < g.b.first_correction[first_panel + p + 1] &&
+             g.b.correction_group[end] < end_group) {
+        ++end;
+      }
+    }
+    add_pair_rows<DETENT_PASS_ROWS>(
+        rows, panels,
+        {chunk, size, g.b.paired + first_panel * panel_stride + k * panel_columns, panel_stride,
+         &g.b, &corrections, 0, k == 0},
+        sums);
+  }
+  store_sums(g.epilogue, sums, strip_columns, first, rows, column, columns, g.c,
+             first * g.ldc + column, g.ldc);
+}
+
+inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  for (std::size_t first = 0; first < g.m; first += block_rows) {
+    for (std::size_t column = 0; column < g.n; column += strip_columns) {
+      gemm_u8s8_strip(g, first, (std::min)(block_rows, g.m - first), column);
+    }
+  }
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
