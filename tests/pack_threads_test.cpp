@@ -60,6 +60,8 @@ bool same_pairs(const detent::packed_weights& a, const detent::packed_weights& b
   const std::size_t corrections = x.first_correction[panels];
   return same_bytes(x.paired, y.paired, panels * depth * panel_columns) &&
          same_bytes(x.order, y.order, strips * depth) &&
+         same_bytes(x.complement, y.complement, strips * depth) &&
+         same_bytes(x.offset, y.offset, panels * panel_columns) &&
          same_bytes(x.correction_group, y.correction_group, corrections) &&
          same_bytes(x.corrections, y.corrections, corrections * group_depth * panel_columns) &&
          a.pairs().corrected() == b.pairs().corrected();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -70,22 +71,34 @@ std::size_t check(const std::vector<std::int8_t>& w, std::size_t depth, std::siz
   CHECK(unsafe == 0);
   CHECK(corrected == packed.pairs().corrected());
   std::size_t wrong = 0;
+  std::vector<std::uint32_t> offset((columns + panel_columns - 1) / panel_columns * panel_columns);
   for (std::size_t strip = 0; strip * strip_columns < columns; ++strip) {
     for (std::size_t b = 0; b < blocks; ++b) {
       const std::uint8_t* order = panels.order + (strip * blocks + b) * block_depth;
+      const std::uint8_t* complement = panels.complement + (strip * blocks + b) * block_depth;
       std::array<bool, block_depth> seen{};
       for (std::size_t i = 0; i < block_depth; ++i) {
         REQUIRE(order[i] < block_depth);
         wrong += seen[order[i]] ? 1U : 0U;
         seen[order[i]] = true;
+        wrong += complement[i] == 0 || complement[i] == 255 ? 0U : 1U;
         const std::size_t k = b * block_depth + order[i];
         for (std::size_t c = strip * strip_columns;
              c < std::min(columns, (strip + 1) * strip_columns); ++c) {
-          const int expected = k < depth ? w[k * columns + c] : 0;
-          wrong += sums[(b * block_depth + i) * columns + c] == expected ? 0U : 1U;
+          const int weight = k < depth ? w[k * columns + c] : 0;
+          // a * weight == (a ^ complement) * value + this column's share of the offset, for all a
+          const int value = sums[(b * block_depth + i) * columns + c];
+          const int share = complement[i] != 0 ? 255 * weight : 0;
+          for (const int a : {0, 1, 255}) {
+            wrong += (a ^ complement[i]) * value + share == a * weight ? 0U : 1U;
+          }
+          offset[c] += static_cast<std::uint32_t>(share);
         }
       }
     }
+  }
+  for (std::size_t c = 0; c < offset.size(); ++c) {
+    wrong += static_cast<std::uint32_t>(panels.offset[c]) == offset[c] ? 0U : 1U;
   }
   CHECK(wrong == 0);
   return corrected;
@@ -130,9 +143,21 @@ TEST_CASE("any weights, any size") {
 TEST_CASE("the worst weights, and the usual ones") {
   constexpr std::size_t depth = 64;
   constexpr std::size_t columns = 64;
-  for (const int value : {127, -127, -128}) {
-    const std::vector<std::int8_t> w(depth * columns, static_cast<std::int8_t>(value));
-    CHECK(check(w, depth, columns) == depth * columns / 2);  // no order helps
+  const std::vector<std::int8_t> lowest(depth * columns, std::int8_t{-128});
+  CHECK(check(lowest, depth, columns) == depth * columns / 2);  // no order and no sign helps
+  for (const int value : {127, -127}) {
+    // One of two weights with the opposite sign, and all pairs are safe; also of columns that have
+    // signs of their own.
+    std::vector<std::int8_t> w(depth * columns, static_cast<std::int8_t>(value));
+    CHECK(check(w, depth, columns) == 0);
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      w[i] = static_cast<std::int8_t>(i % columns % 3 == 0 ? -value : value);
+    }
+    CHECK(check(w, depth, columns) == 0);
+    // A single -128 among them has no opposite, but its partner has.
+    w[5 * columns + 7] = -128;
+    CHECK(check(w, depth, columns) <= 1);
+    CHECK(check(w, depth, columns) == (w[4 * columns + 7] < 0 ? 0U : 1U));
   }
   // Half of each block is large: each of it has a partner that is not.
   std::vector<std::int8_t> halves(depth * columns);
@@ -153,5 +178,55 @@ TEST_CASE("the worst weights, and the usual ones") {
     }
     v = static_cast<std::int8_t>(std::clamp(sum, -127, 127));
   }
-  CHECK(check(normal, depth, columns) < depth * columns / 2 / 100);
+  CHECK(check(normal, depth, columns) < depth * columns / 2 / 200);
+  // Random signs: whatever is chosen, some columns have an unsafe pair, and all columns are right.
+  for (std::int8_t& v : normal) {
+    v = random.chance(50) ? std::int8_t{127} : std::int8_t{-127};
+  }
+  CHECK(check(normal, depth, columns) > 0);
+}
+
+TEST_CASE("partners are exchanged until that does not help") {
+  using detent::detail::pair_order;
+  constexpr std::size_t depth = kernels::block_depth;
+  random_source random(3);
+  INFO("seed ", random.seed());
+  const auto unsafe_in = [](const detent::detail::unsafe_columns& unsafe, const pair_order& order) {
+    int sum = 0;
+    for (std::size_t i = 0; i < depth; i += 2) {
+      sum += unsafe[order[i]][order[i + 1]];
+    }
+    return sum;
+  };
+  int before = 0;
+  int after = 0;
+  for (int round = 0; round < 200; ++round) {
+    detent::detail::unsafe_columns unsafe{};
+    for (std::size_t i = 0; i < depth; ++i) {
+      for (std::size_t j = i + 1; j < depth; ++j) {
+        unsafe[i][j] = unsafe[j][i] = static_cast<std::uint8_t>(random.integer(0, 3 + round % 60));
+      }
+    }
+    pair_order order = detent::detail::choose_pairs(unsafe);
+    before += unsafe_in(unsafe, order);
+    detent::detail::exchange_partners(unsafe, order);
+    const int least = unsafe_in(unsafe, order);
+    after += least;
+    pair_order sorted = order;
+    std::sort(sorted.begin(), sorted.end());
+    for (std::size_t i = 0; i < depth; ++i) {
+      CHECK(sorted[i] == i);
+    }
+    // Any two k change places: two pairs exchange a partner, or a pair turns round.
+    int better = 0;
+    for (std::size_t i = 0; i < depth; ++i) {
+      for (std::size_t j = i + 1; j < depth; ++j) {
+        pair_order other = order;
+        std::swap(other[i], other[j]);
+        better += unsafe_in(unsafe, other) < least ? 1 : 0;
+      }
+    }
+    CHECK(better == 0);
+  }
+  CHECK(after < before);
 }

@@ -239,7 +239,9 @@ class packed_weights {
   /// What a kernel reads; valid as long as this object.
   [[nodiscard]] kernels::packed_panels panels(const kernels::kernel_table& table) const {
     if (!table.adds_pairs) {
-      return {data_.data(), nullptr, nullptr, nullptr, nullptr, nullptr};
+      kernels::packed_panels panels;
+      panels.data = data_.data();
+      return panels;
     }
     return pairs().panels(data_.data());
   }

@@ -43,6 +43,8 @@ inline void run_gemm(const kernels::kernel_table& table, kernels::gemm_u8s8_args
     const std::size_t padded = round_up(depth, kernels::block_depth);
     p.paired += column * padded;
     p.order += column / kernels::strip_columns * padded;
+    p.complement += column / kernels::strip_columns * padded;
+    p.offset += column;
     p.first_correction += column / kernels::panel_columns;
   }
   return p;

@@ -3,10 +3,11 @@
 // 16 bits and saturates: kernels::packed_panels says what is made here.
 //
 // A pair of weights is safe if a0 * b0 + a1 * b1 fits 16 bits for all a of 0..255 (reference::
-// split_pair). Which k are neighbours may be chosen: within blocks of 16 k, an order is looked for
-// that makes all pairs of all columns of a strip safe; of a pair that is not, what is too much
-// becomes a correction. Of normally distributed weights one pair in sixty is unsafe, and hardly one
-// is left.
+// split_pair): if |b0 + b1| <= 128. Which k are neighbours may be chosen, and as a * b = 255 * b +
+// (255 - a) * -b, which of them have their weights' signs reversed: |b0 - b1| <= 128 will do, too.
+// Within blocks of 16 k, an order is looked for that makes all pairs of all columns of a strip
+// safe; of a pair that is not, what is too much becomes a correction. Of normally distributed
+// weights one pair in sixty is unsafe, and hardly one is left.
 #ifndef DETENT_WEIGHT_PAIRS_HPP
 #define DETENT_WEIGHT_PAIRS_HPP
 
@@ -14,7 +15,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <detent/aligned.hpp>
@@ -29,10 +32,13 @@ namespace detail {
 /// The order of the k of one block: positions 2i and 2i + 1 are a pair.
 using pair_order = std::array<std::uint8_t, kernels::block_depth>;
 
-/// Finds partners: unsafe[i][j] is in how many columns i and j are an unsafe pair. Those with the
-/// fewest possible partners choose first; what can't be paired safely takes the least bad partner.
-inline pair_order choose_pairs(const std::array<std::array<std::uint8_t, kernels::block_depth>,
-                                                kernels::block_depth>& unsafe) noexcept {
+/// In how many columns i and j are an unsafe pair.
+using unsafe_columns =
+    std::array<std::array<std::uint8_t, kernels::block_depth>, kernels::block_depth>;
+
+/// Finds partners. Those with the fewest possible partners choose first; what can't be paired
+/// safely takes the least bad partner.
+inline pair_order choose_pairs(const unsafe_columns& unsafe) noexcept {
   constexpr std::size_t depth = kernels::block_depth;
   std::array<bool, depth> taken{};
   pair_order order{};
@@ -77,6 +83,30 @@ inline pair_order choose_pairs(const std::array<std::array<std::uint8_t, kernels
   return order;
 }
 
+/// Exchanges partners between two pairs as long as that leaves fewer columns with an unsafe one.
+inline void exchange_partners(const unsafe_columns& unsafe, pair_order& order) noexcept {
+  constexpr std::size_t pairs = kernels::block_depth / 2;
+  bool is_better = true;
+  while (is_better) {
+    is_better = false;
+    for (std::size_t i = 0; i < pairs; ++i) {
+      for (std::size_t j = i + 1; j < pairs; ++j) {
+        std::uint8_t& a = order[2 * i];
+        std::uint8_t& b = order[2 * i + 1];
+        std::uint8_t& c = order[2 * j];
+        std::uint8_t& d = order[2 * j + 1];
+        const int now = unsafe[a][b] + unsafe[c][d];
+        const int straight = unsafe[a][c] + unsafe[b][d];
+        const int crossed = unsafe[a][d] + unsafe[c][b];
+        if ((std::min)(straight, crossed) < now) {
+          std::swap(straight < crossed ? c : d, b);
+          is_better = true;
+        }
+      }
+    }
+  }
+}
+
 /// Weights in the order and with the corrections of packed_panels.
 class weight_pairs {
  public:
@@ -95,6 +125,8 @@ class weight_pairs {
     data_.assign(panels * padded_groups * group_size, 0);
     const std::size_t strips = (panels + panels_of_strip - 1) / panels_of_strip;
     order_.resize(strips * blocks * block_depth);
+    complement_.resize(strips * blocks * block_depth);
+    offset_.assign(panels * panel_columns, 0);
     first_correction_.assign(panels + 1, 0);
     const auto weight = [&](std::size_t k, std::size_t column) -> std::int8_t {
       return k >= depth ? std::int8_t{0}
@@ -112,19 +144,29 @@ class weight_pairs {
             block[k * strip_columns + j] = weight(b * block_depth + k, first + j);
           }
         }
-        const pair_order order = order_of(block, count);
-        std::copy(order.begin(), order.end(),
-                  order_.begin() + static_cast<std::ptrdiff_t>((strip * blocks + b) * block_depth));
+        const block_choice choice = choose(block, count);
+        const std::size_t first_k = (strip * blocks + b) * block_depth;
+        for (std::size_t i = 0; i < block_depth; ++i) {
+          order_[first_k + i] = choice.order[i];
+          complement_[first_k + i] = choice.is_opposite[i] ? 255 : 0;
+        }
         for (std::size_t j = 0; j < count; ++j) {
           std::int8_t* to =
               data_.data() +
               ((first + j) / panel_columns * padded_groups + b * block_depth / group_depth) *
                   group_size +
               (first + j) % panel_columns * group_depth;
+          std::uint32_t opposites = 0;
           for (std::size_t i = 0; i < block_depth; ++i) {
-            to[i / group_depth * group_size + i % group_depth] =
-                block[order[i] * strip_columns + j];
+            int value = block[choice.order[i] * strip_columns + j];
+            if (choice.is_opposite[i]) {
+              opposites += static_cast<std::uint32_t>(value);
+              value = -value;
+            }
+            to[i / group_depth * group_size + i % group_depth] = static_cast<std::int8_t>(value);
           }
+          offset_[first + j] = static_cast<std::int32_t>(
+              static_cast<std::uint32_t>(offset_[first + j]) + 255U * opposites);
         }
       }
       const std::size_t end = (std::min)((strip + 1) * panels_of_strip, panels);
@@ -148,43 +190,65 @@ class weight_pairs {
     return {data,
             data_.data(),
             order_.data(),
+            complement_.data(),
+            offset_.data(),
             first_correction_.data(),
             correction_group_.data(),
             corrections_.data()};
   }
-  /// Pairs that no order made safe.
+  /// Pairs that no order and no sign made safe.
   [[nodiscard]] std::size_t corrected() const noexcept { return corrected_; }
 
  private:
-  static bool is_safe(std::int8_t a, std::int8_t b) noexcept {
-    const reference::pair_split split = reference::split_pair(a, b);
-    return split.rest[0] == 0 && split.rest[1] == 0;
-  }
+  /// What is chosen for a block.
+  struct block_choice {
+    pair_order order{};
+    std::array<bool, kernels::block_depth> is_opposite{};  // in that order
+  };
 
-  static pair_order order_of(const std::vector<std::int8_t>& block, std::size_t columns) noexcept {
+  /// `block` has strip_columns values for each k, of which `columns` count.
+  static block_choice choose(const std::vector<std::int8_t>& block, std::size_t columns) noexcept {
     using kernels::block_depth;
-    std::array<std::array<std::uint8_t, block_depth>, block_depth> unsafe{};
+    constexpr int limit = 128;
+    std::array<bool, block_depth> has_opposite{};  // -(-128) is no weight
+    for (std::size_t i = 0; i < block_depth; ++i) {
+      const std::int8_t* row = block.data() + i * kernels::strip_columns;
+      has_opposite[i] = std::find(row, row + columns, std::int8_t{-128}) == row + columns;
+    }
+    unsafe_columns unsafe{};
+    std::array<std::array<bool, block_depth>, block_depth> opposes{};
     bool as_it_is = true;
     for (std::size_t i = 0; i < block_depth; ++i) {
+      const std::int8_t* x = block.data() + i * kernels::strip_columns;
       for (std::size_t j = i + 1; j < block_depth; ++j) {
-        std::uint8_t count = 0;
+        const std::int8_t* y = block.data() + j * kernels::strip_columns;
+        int alike = 0;
+        int opposite = 0;
         for (std::size_t c = 0; c < columns; ++c) {
-          count =
-              static_cast<std::uint8_t>(count + !is_safe(block[i * kernels::strip_columns + c],
-                                                         block[j * kernels::strip_columns + c]));
+          const int sum = x[c] + y[c];
+          const int difference = x[c] - y[c];
+          alike += sum > limit || sum < -limit ? 1 : 0;
+          opposite += difference > limit || difference < -limit ? 1 : 0;
         }
-        unsafe[i][j] = unsafe[j][i] = count;
-        as_it_is = as_it_is && (count == 0 || i % 2 != 0 || j != i + 1);
+        const bool better = opposite < alike && (has_opposite[i] || has_opposite[j]);
+        opposes[i][j] = opposes[j][i] = better;
+        unsafe[i][j] = unsafe[j][i] = static_cast<std::uint8_t>(better ? opposite : alike);
+        as_it_is = as_it_is && (alike == 0 || i % 2 != 0 || j != i + 1);
       }
     }
-    if (!as_it_is) {
-      return choose_pairs(unsafe);
+    block_choice choice;
+    std::iota(choice.order.begin(), choice.order.end(), std::uint8_t{0});
+    if (as_it_is) {
+      return choice;
     }
-    pair_order order{};
-    for (std::size_t i = 0; i < block_depth; ++i) {
-      order[i] = static_cast<std::uint8_t>(i);
+    choice.order = choose_pairs(unsafe);
+    exchange_partners(unsafe, choice.order);
+    for (std::size_t i = 0; i < block_depth; i += 2) {
+      if (opposes[choice.order[i]][choice.order[i + 1]]) {
+        choice.is_opposite[has_opposite[choice.order[i]] ? i : i + 1] = true;
+      }
     }
-    return order;
+    return choice;
   }
 
   /// What is left of the weights of a panel.
@@ -219,6 +283,8 @@ class weight_pairs {
 
   aligned_vector<std::int8_t> data_;
   std::vector<std::uint8_t> order_;
+  std::vector<std::uint8_t> complement_;
+  std::vector<std::int32_t> offset_;
   std::vector<std::size_t> first_correction_;
   std::vector<std::size_t> correction_group_;
   aligned_vector<std::int8_t> corrections_;

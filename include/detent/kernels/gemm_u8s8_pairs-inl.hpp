@@ -13,7 +13,9 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 namespace DETENT_PASS_NAMESPACE {
 
 /// The most bytes of each row that are put in the order of a strip at a time.
-inline constexpr std::size_t pair_chunk = 512;
+inline constexpr std::size_t pair_chunk = 1024;
+/// Rows of a block: as many as fit a first-level cache with that.
+inline constexpr std::size_t pair_rows = 24;
 inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
 
 /// Panels of a tile with so many rows: as many as the registers hold.
@@ -32,26 +34,50 @@ HWY_INLINE void add_in_place(int_vector& sum, int_vector products) noexcept {
 #endif
 }
 
-/// Puts `depth` bytes of each row from k0 on in the order of a strip; zeros up to a whole block.
-HWY_INLINE void reorder_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                             std::size_t k0, std::size_t depth, const std::uint8_t* order,
+/// Puts `depth` bytes of kRows rows in the order of a strip, with its complements; zeros up to a
+/// whole block, or what no weight belongs to.
+template <std::size_t kRows>
+HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::size_t depth,
+                             const std::uint8_t* order, const std::uint8_t* complement,
                              std::uint8_t* to) noexcept {
   const hn::Repartition<std::uint8_t, int_tag> d;
+  const hn::Full128<std::uint8_t> d_block;
+  static_assert(hn::MaxLanes(d_block) == block_depth);
   const std::size_t step = hn::Lanes(d);
-  const std::size_t size = round_up(depth, block_depth);
-  for (std::size_t r = 0; r < rows; ++r) {
-    const std::uint8_t* from = g.a + (first + r) * g.lda + k0;
-    std::uint8_t* row = to + r * pair_chunk;
-    std::size_t k = 0;
-    for (; k + step <= depth; k += step) {
-      hn::Store(hn::TableLookupBytes(hn::LoadU(d, from + k), hn::LoadU(d, order + k)), d, row + k);
-    }
-    if (k < size) {
-      hn::Store(hn::TableLookupBytes(hn::LoadN(d, from + k, depth - k),
-                                     hn::LoadN(d, order + k, size - k)),
-                d, row + k);
+  std::size_t k = 0;
+  for (; k + step <= depth; k += step) {
+    const auto places = hn::LoadU(d, order + k);
+    const auto flips = hn::LoadU(d, complement + k);
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      const auto row = hn::TableLookupBytes(hn::LoadU(d, from + r * lda + k), places);
+      hn::Store(hn::Xor(row, flips), d, to + r * pair_chunk + k);
     }
   }
+  for (; k < depth; k += block_depth) {
+    const auto places = hn::LoadU(d_block, order + k);
+    const auto flips = hn::LoadU(d_block, complement + k);
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      alignas(block_depth) std::uint8_t block[block_depth] = {};
+      std::memcpy(block, from + r * lda + k, (std::min)(block_depth, depth - k));
+      const auto row = hn::TableLookupBytes(hn::Load(d_block, block), places);
+      hn::Store(hn::Xor(row, flips), d_block, to + r * pair_chunk + k);
+    }
+  }
+}
+
+/// Bytes of a value that the epilogue writes.
+[[nodiscard]] HWY_INLINE std::size_t output_size(integer_output output) noexcept {
+  switch (output) {
+    case integer_output::s32:
+    case integer_output::f32:
+      return 4;
+    case integer_output::bf16:
+      return 2;
+    case integer_output::u8:
+    case integer_output::s8:
+      break;
+  }
+  return 1;
 }
 
 /// The corrections of the panels of a strip that belong to the chunk at hand.
@@ -71,7 +97,12 @@ struct pair_operands {
   const packed_panels* panels;
   const chunk_corrections* corrections;
   std::size_t panel;  // the first one, of the strip
-  bool is_first;      // the sums are set rather than added to
+  // Where sums of the strip's first panel start from, or null if they are added to.
+  const std::int32_t* offset;
+  // Where the results of these rows will be, in bytes.
+  const char* c;
+  std::size_t c_stride;
+  std::size_t c_panel;
 };
 
 /// Adds the products of a group of four k to the sums of kPanels panels from kPanel on.
@@ -125,7 +156,17 @@ HWY_NOINLINE void add_pair_tile(const pair_operands& t, std::int32_t* sums) noex
   int_vector sum[kRows][kVectors];
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      sum[r][v] = t.is_first ? hn::Zero(di) : hn::LoadU(di, sums + r * strip_columns + v * lanes);
+      sum[r][v] = hn::LoadU(di, t.offset != nullptr ? t.offset + t.panel * panel_columns + v * lanes
+                                                    : sums + r * strip_columns + v * lanes);
+    }
+  }
+  if (t.offset != nullptr) {
+    // So that the second-level cache has them when they are written: the rows of a large C are
+    // often a multiple of 4 KB apart, which the first level can't hold.
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      DETENT_UNROLL for (std::size_t p = 0; p < kPanels; ++p) {
+        _mm_prefetch(t.c + r * t.c_stride + (t.panel + p) * t.c_panel, _MM_HINT_T1);
+      }
     }
   }
   const std::int8_t* b = t.b;
@@ -155,6 +196,7 @@ HWY_INLINE void add_pair_panels(std::size_t rows, std::size_t panels, pair_opera
     for (std::size_t done = 0; done + kRows <= rows; done += kRows) {
       add_pair_tile<kRows, kPanels>(tile, sums + done * strip_columns + t.panel * panel_columns);
       tile.a += kRows * pair_chunk;
+      tile.c += kRows * t.c_stride;
     }
     t.b += kPanels * t.panel_stride;
   }
@@ -174,32 +216,44 @@ HWY_INLINE void add_pair_rows(std::size_t rows, std::size_t panels, pair_operand
   if constexpr (kRows > 1) {
     if (tiled < rows) {
       t.a += tiled * pair_chunk;
+      t.c += tiled * t.c_stride;
       add_pair_rows<kRows / 2>(rows - tiled, panels, t, sums + tiled * strip_columns);
     }
   }
 }
 
-/// The rows first .. first + rows (at most block_rows) of a strip of columns.
+/// The rows first .. first + rows (at most pair_rows) of a strip of columns.
 inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
                             std::size_t column) noexcept {
-  alignas(64) std::int32_t sums[block_rows * strip_columns];
-  alignas(64) std::uint8_t chunk[block_rows * pair_chunk];
+  alignas(64) std::int32_t sums[pair_rows * strip_columns];
+  alignas(64) std::uint8_t chunk[pair_rows * pair_chunk];
   const std::size_t columns = (std::min)(strip_columns, g.n - column);
   const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
   const std::size_t padded = round_up(g.k, block_depth);
   const std::size_t panel_stride = padded * panel_columns;
   const std::size_t first_panel = column / panel_columns;
-  const std::uint8_t* order = g.b.order + column / strip_columns * padded;
+  const std::size_t first_order = column / strip_columns * padded;
+  const std::size_t c_size = output_size(g.epilogue.output);
   chunk_corrections corrections;
   for (std::size_t p = 0; p < panels; ++p) {
     corrections.end[p] = g.b.first_correction[first_panel + p];
   }
   const std::size_t chunk_depth =
-      (std::min)(cached_depth(reused_part(g.caches.first_level), block_rows), pair_chunk);
+      (std::min)(cached_depth(reused_part(g.caches.first_level), pair_rows), pair_chunk);
   for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
     const std::size_t depth = (std::min)(chunk_depth, g.k - k);
     const std::size_t size = round_up(depth, block_depth);
-    reorder_rows(g, first, rows, k, depth, order + k, chunk);
+    const std::uint8_t* order = g.b.order + first_order + k;
+    const std::uint8_t* complement = g.b.complement + first_order + k;
+    std::size_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+      reorder_rows<4>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+                      chunk + r * pair_chunk);
+    }
+    for (; r < rows; ++r) {
+      reorder_rows<1>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+                      chunk + r * pair_chunk);
+    }
     corrections.first_group = k / group_depth;
     const std::size_t end_group = (k + size) / group_depth;
     for (std::size_t p = 0; p < panels; ++p) {
@@ -210,20 +264,27 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
         ++end;
       }
     }
-    add_pair_rows<DETENT_PASS_ROWS>(
-        rows, panels,
-        {chunk, size, g.b.paired + first_panel * panel_stride + k * panel_columns, panel_stride,
-         &g.b, &corrections, 0, k == 0},
-        sums);
+    const pair_operands t{chunk,
+                          size,
+                          g.b.paired + first_panel * panel_stride + k * panel_columns,
+                          panel_stride,
+                          &g.b,
+                          &corrections,
+                          0,
+                          k == 0 ? g.b.offset + column : nullptr,
+                          static_cast<const char*>(g.c) + (first * g.ldc + column) * c_size,
+                          g.ldc * c_size,
+                          panel_columns * c_size};
+    add_pair_rows<DETENT_PASS_ROWS>(rows, panels, t, sums);
   }
   store_sums(g.epilogue, sums, strip_columns, first, rows, column, columns, g.c,
              first * g.ldc + column, g.ldc);
 }
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
-  for (std::size_t first = 0; first < g.m; first += block_rows) {
+  for (std::size_t first = 0; first < g.m; first += pair_rows) {
     for (std::size_t column = 0; column < g.n; column += strip_columns) {
-      gemm_u8s8_strip(g, first, (std::min)(block_rows, g.m - first), column);
+      gemm_u8s8_strip(g, first, (std::min)(pair_rows, g.m - first), column);
     }
   }
 }

@@ -65,18 +65,26 @@ struct integer_epilogue {
 ///
 /// Where an instruction adds the products of two neighbouring k in 16 bits (vpmaddubsw), `paired`
 /// is read instead, of which no pair overflows with any u8. Each strip of strip_columns columns has
-/// an order of its own of the k within blocks of block_depth, chosen so that hardly any pair would:
+/// an order of its own of the k within blocks of block_depth, and takes 255 - a in place of some a,
+/// with the opposite weights, both chosen so that hardly any pair would:
 ///
-///   paired(block * block_depth + i, j) = data(block * block_depth + order[i], j) - correction
+///   k = block * block_depth + order[i]
+///   a'(i) = a(k) ^ complement[i]                                         (complement: 0 or 255)
+///   paired(block * block_depth + i, j) = data(k, j) - correction         where complement[i] is 0
+///                                       -data(k, j) - correction         where it is 255
+///   offset[j] = 255 * sum of data(k, j) over those k                     (modulo 2^32)
 ///
-/// with 16 bytes of order for each block of each strip, and zeros up to a whole block. Corrections
-/// are what is left: those of a panel are first_correction[panel] .. first_correction[panel + 1];
-/// number i belongs to group correction_group[i] of that order, ascending within a panel, and is
-/// laid out like a group. All but `data` is null for tables without adds_pairs.
+/// with 16 bytes of order and of complement for each block of each strip, and zeros up to a whole
+/// block, and offsets up to a whole panel. Corrections are what is left: those of a panel are
+/// first_correction[panel] .. first_correction[panel + 1]; number i belongs to group
+/// correction_group[i] of that order, ascending within a panel, and is laid out like a group. All
+/// but `data` is null for tables without adds_pairs.
 struct packed_panels {
   const std::int8_t* data = nullptr;
   const std::int8_t* paired = nullptr;
   const std::uint8_t* order = nullptr;
+  const std::uint8_t* complement = nullptr;
+  const std::int32_t* offset = nullptr;
   const std::size_t* first_correction = nullptr;
   const std::size_t* correction_group = nullptr;
   const std::int8_t* corrections = nullptr;
