@@ -348,7 +348,9 @@ HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t
   for (; done + kRows <= rows; done += kRows) {
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
     t.rows += kRows;
-    t.next += t.next_bytes();
+    if constexpr (kRows == DETENT_PASS_ROWS) {
+      t.next += t.next_bytes();
+    }
   }
   return done;
 }

@@ -335,8 +335,8 @@ DETENT_DECL void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
   for (std::size_t i = 0; i < g.m; ++i) {
     for (std::size_t j = 0; j < g.n; ++j) {
       const std::size_t panel = j / panel_columns;
-      const std::uint8_t* bytes =
-          g.b.data + panel * steps * nibble_panel_bytes + j % panel_columns * group_depth;
+      const std::size_t first =
+          panel * steps * nibble_panel_bytes + j % panel_columns * group_depth;
       float real = 0.0F;
       for (std::size_t group = 0; group < groups; ++group) {
         const std::size_t parameter = (panel * groups + group) * panel_columns + j % panel_columns;
@@ -344,7 +344,8 @@ DETENT_DECL void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
         // Modulo 2^32, as vector lanes.
         std::uint32_t sum = 0;
         for (std::size_t k = group * g.b.group_size; k < end; ++k) {
-          const std::uint8_t both = bytes[k / nibble_depth * nibble_panel_bytes + k % group_depth];
+          const std::uint8_t both =
+              g.b.data[first + k / nibble_depth * nibble_panel_bytes + k % group_depth];
           const int code = k % nibble_depth < group_depth ? both & 0x0F : both >> 4;
           sum +=
               static_cast<std::uint32_t>(g.a[i * g.lda + k] * (code - g.b.zero_point[parameter]));
