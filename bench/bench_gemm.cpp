@@ -247,10 +247,24 @@ int main(int argc, char** argv) {
     add(k, beside, peer_shapes);
   }
 #endif
-  for (const kernel& k : {kernel{"gemm_u8s8_f32_memory", gemm<std::uint8_t, float>},
-                          kernel{"gemm_u8s4_f32", gemm_int4<0>},
-                          kernel{"gemm_u8s4_f32_groups_of_128", gemm_int4<128>}}) {
-    add(k, detent::best_target(), {{1, 4096, 4096}, {1, 16384, 16384}});
+  // 4-bit weights beside those of 8 bits: with one row, where memory is the limit, and with many,
+  // where instructions are.
+  for (const detent::target t : detent::available_targets()) {
+    if (t == detent::target::portable) {
+      continue;
+    }
+    if (t == detent::target::avx512_vnni || t == detent::best_target()) {
+      for (const kernel& k : {kernel{"gemm_u8s8_f32_memory", gemm<std::uint8_t, float>},
+                              kernel{"gemm_u8s4_f32", gemm_int4<0>},
+                              kernel{"gemm_u8s4_f32_groups_of_128", gemm_int4<128>}}) {
+        add(k, t, {{1, 4096, 4096}, {1, 16384, 16384}});
+      }
+    }
+    for (const kernel& k : {kernel{"gemm_u8s8_f32_many_rows", gemm<std::uint8_t, float>},
+                            kernel{"gemm_u8s4_f32_many_rows", gemm_int4<0>},
+                            kernel{"gemm_u8s4_f32_groups_of_128_many_rows", gemm_int4<128>}}) {
+      add(k, t, {{32, 4096, 4096}, {128, 4096, 4096}, {512, 4096, 4096}});
+    }
   }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) {

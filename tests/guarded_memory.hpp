@@ -4,6 +4,7 @@
 #ifndef DETENT_TESTS_GUARDED_MEMORY_HPP
 #define DETENT_TESTS_GUARDED_MEMORY_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <new>
@@ -86,6 +87,21 @@ class guarded_memory {
   std::size_t size_ = 0;
   std::size_t mapped_ = 0;
   std::vector<std::byte> paint_;
+};
+
+/// A copy of values that ends right before a guard page.
+template <class T>
+class guarded_copy {
+ public:
+  explicit guarded_copy(const std::vector<T>& values)
+      : memory_(values.size() * sizeof(T) + 1), values_(memory_.back<T>(values.size())) {
+    std::copy(values.begin(), values.end(), values_.begin());
+  }
+  [[nodiscard]] std::span<const T> values() const noexcept { return values_; }
+
+ private:
+  guarded_memory memory_;
+  std::span<T> values_;
 };
 
 }  // namespace test

@@ -51,6 +51,8 @@ std::vector<Q> codes(random_source& random, detent::grid levels, std::size_t n) 
   return q;
 }
 
+constexpr std::size_t residual_gap = 3;
+
 template <class A, class W>
 struct product_case {
   std::size_t m, n, k, group_size, groups;
@@ -97,18 +99,26 @@ struct product_case {
       bias = random.reals(n, -3.0F, 3.0F);
     }
     if (random.chance(60)) {
-      residual = random.reals(m * (n + 3), -3.0F, 3.0F);
+      residual = some_residual(random);
     }
   }
-  [[nodiscard]] epilogue_options all_options() const {
+  /// All parameters, in vectors or in memory that nothing may be read beyond.
+  [[nodiscard]] epilogue_options all_options(std::span<const std::int32_t> row_zero_points,
+                                             std::span<const float> row_scales,
+                                             std::span<const float> biases,
+                                             std::span<const float> residuals) const {
     epilogue_options o = options;
-    o.lhs_zero_points = lhs_zero_points;
-    o.lhs_scales = lhs_scales;
-    o.bias = bias;
-    if (!residual.empty()) {
-      o.residual = {residual.data(), m, n, static_cast<std::ptrdiff_t>(n + 3)};
+    o.lhs_zero_points = row_zero_points;
+    o.lhs_scales = row_scales;
+    o.bias = biases;
+    if (!residuals.empty()) {
+      o.residual = {residuals.data(), m, n, static_cast<std::ptrdiff_t>(n + residual_gap)};
     }
     return o;
+  }
+  /// Floats of a residual whose rows are residual_gap apart; nothing follows the last one.
+  [[nodiscard]] std::vector<float> some_residual(random_source& random) const {
+    return random.reals(m == 0 ? 0 : m * (n + residual_gap) - residual_gap, -3.0F, 3.0F);
   }
   [[nodiscard]] detent::packed_int4_weights pack() const {
     return detent::pack_int4_weights(matrix_view<const W>(rhs.data(), k, n),
@@ -129,7 +139,7 @@ struct product_case {
             scales.data() + j, zero_points.data() + j, stride);
         float x = std::fma(real, scale, bias.empty() ? 0.0F : bias[j]);
         if (!residual.empty()) {
-          x += residual[i * (n + 3) + j];
+          x += residual[i * (n + residual_gap) + j];
         }
         all.push_back(detent::reference::clamp(x, options.lower, options.upper));
       }
@@ -145,10 +155,16 @@ struct product_case {
     const std::span<A> a = lhs_memory.back<A>(m * k);
     const std::span<float> c = out_memory.back<float>(m * n);
     std::copy(lhs.begin(), lhs.end(), a.begin());
+    const test::guarded_copy row_zero_points(lhs_zero_points);
+    const test::guarded_copy row_scales(lhs_scales);
+    const test::guarded_copy biases(bias);
+    const test::guarded_copy residuals(residual);
+    const epilogue_options o = all_options(row_zero_points.values(), row_scales.values(),
+                                           biases.values(), residuals.values());
     for_each_target([&] {
       out_memory.repaint();
-      detent::gemm(matrix_view<A>(a.data(), m, k), weights, matrix_view<float>(c.data(), m, n),
-                   all_options(), parallel);
+      detent::gemm(matrix_view<A>(a.data(), m, k), weights, matrix_view<float>(c.data(), m, n), o,
+                   parallel);
       CHECK(difference(c, right) == "");
       CHECK(out_memory.intact_around(c));
     });
@@ -174,7 +190,28 @@ TEST_CASE_TEMPLATE("4-bit weights: every tail and group size", Sides,
   for (const std::size_t k : {255U, 256U, 257U, 1000U}) {
     for (const std::size_t group_size : group_sizes) {
       case_type(random, 9, 18, k, group_size).check();
+      case_type(random, 33, 18, k, group_size).check();
     }
+  }
+}
+
+TEST_CASE_TEMPLATE("4-bit weights: many rows, groups and depths around what is unpacked at a time",
+                   Sides, sides<std::uint8_t, std::int8_t>, sides<std::int8_t, std::uint8_t>) {
+  random_source random(75);
+  INFO("seed ", random.seed());
+  using case_type = product_case<typename Sides::A, typename Sides::W>;
+  struct shape {
+    std::size_t m, n, k, group_size;
+  };
+  // Rows around tiles, blocks and calls, columns around panels and strips.
+  constexpr shape shapes[] = {
+      {16, 16, 256, 0},    {17, 49, 257, 264},  {18, 80, 520, 256},  {31, 33, 769, 248},
+      {32, 64, 512, 504},  {33, 65, 700, 0},    {47, 17, 511, 8},    {48, 15, 528, 24},
+      {63, 34, 300, 296},  {64, 48, 2048, 0},   {65, 31, 2049, 128}, {66, 70, 2100, 2048},
+      {70, 5, 2300, 2056}, {96, 36, 4100, 0},   {127, 20, 2047, 24}, {241, 18, 90, 32},
+      {256, 32, 64, 64},   {257, 19, 130, 128}, {300, 1, 40, 16},    {500, 7, 12, 0}};
+  for (const auto& [m, n, k, group_size] : shapes) {
+    case_type(random, m, n, k, group_size).check();
   }
 }
 
@@ -187,6 +224,7 @@ TEST_CASE("4-bit weights: threads do not change a bit") {
     product_case<std::int8_t, std::int8_t>(random, 1, 2100, 1100, 32).check(parallel);
     product_case<std::uint8_t, std::uint8_t>(random, 5, 700, 900, 128).check(parallel);
     product_case<std::uint8_t, std::int8_t>(random, 130, 100, 200, 0).check(parallel);
+    product_case<std::int8_t, std::uint8_t>(random, 600, 130, 300, 128).check(parallel);
   }
 }
 
@@ -233,7 +271,7 @@ TEST_CASE("dynamic linear with 4-bit weights quantizes its rows and multiplies")
   random_source random(74);
   INFO("seed ", random.seed());
   for (int round = 0; round < 20; ++round) {
-    const std::size_t m = random.size(1, 60);
+    const std::size_t m = random.size(1, round < 15 ? 60 : 300);
     const std::size_t n = random.size(1, 90);
     const std::size_t k = random.size(1, 200);
     product_case<std::uint8_t, std::uint8_t> p(random, m, n, k, group_sizes[round % 6]);
@@ -311,16 +349,42 @@ TEST_CASE("4-bit weights: what does not fit is refused") {
   });
 }
 
+TEST_CASE("4-bit weights: the largest products of zero points and sums of columns") {
+  // The largest sums of columns below 2^15, and the first ones above.
+  for (const std::size_t k : {2184U, 2185U, 2192U, 4096U}) {
+    for (const bool negative : {false, true}) {
+      for (const std::size_t m : {1U, 15U, 16U, 33U, 70U}) {
+        INFO("k ", k, " m ", m, " negative ", negative);
+        const std::vector<std::uint8_t> lhs(m * k);
+        const std::vector<std::uint8_t> w(k, negative ? 0 : 15);
+        const std::int32_t zero_point = negative ? 15 : 0;
+        const auto weights =
+            detent::pack_int4_weights({w.data(), k, 1}, {.zero_points = {&zero_point, 1, 1}});
+        const std::int64_t sum = (negative ? 255 : -255) * 15 * static_cast<std::int64_t>(k);
+        const std::vector<float> right(m, static_cast<float>(sum));
+        for_each_target([&] {
+          std::vector<float> out(m);
+          detent::gemm(matrix_view<const std::uint8_t>(lhs.data(), m, k), weights,
+                       matrix_view<float>(out.data(), m, 1), {.lhs_zero_point = 255});
+          CHECK(difference(out, right) == "");
+        });
+      }
+    }
+  }
+}
+
 TEST_CASE("4-bit weights: the largest sums of a group") {
   constexpr std::size_t k = 561000;
-  const std::vector<std::uint8_t> lhs(k, 255);
   const std::vector<std::uint8_t> w(k, 15);
   const auto weights = detent::pack_int4_weights({w.data(), k, 1});
   const float right = static_cast<float>(255 * 15 * std::int64_t{k});
-  for_each_target([&] {
-    float out = 0.0F;
-    detent::gemm(matrix_view<const std::uint8_t>(lhs.data(), 1, k), weights,
-                 matrix_view<float>(&out, 1, 1));
-    CHECK(out == right);
-  });
+  for (const std::size_t m : {1U, 17U}) {
+    const std::vector<std::uint8_t> lhs(m * k, 255);
+    for_each_target([&] {
+      std::vector<float> out(m);
+      detent::gemm(matrix_view<const std::uint8_t>(lhs.data(), m, k), weights,
+                   matrix_view<float>(out.data(), m, 1));
+      CHECK(difference(out, std::vector<float>(m, right)) == "");
+    });
+  }
 }

@@ -277,17 +277,17 @@ class int4_product {
   [[nodiscard]] static constexpr bool lhs_signed() noexcept { return false; }
 
   [[nodiscard]] product_split split(std::size_t rows, const parallel_for& parallel) const noexcept {
-    return {rows, weights_.columns(), weights_.depth(), rows_per_task, bool{parallel}};
+    return {rows, weights_.columns(), weights_.depth(), table_.rows_per_call, bool{parallel}};
   }
 
   /// Sums of groups were proved to fit when the weights were packed.
   void finish() const noexcept {}
 
   void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
-                const std::int32_t* zero_points, const float* scales) const noexcept {
+                const std::int32_t* zero_points, const float* scales) const {
     const auto [first, rows, column, columns] = part;
-    std::int32_t same_zero_points[rows_per_task];
-    float same_scales[rows_per_task];
+    std::int32_t same_zero_points[kernels::largest_rows_per_call];
+    float same_scales[kernels::largest_rows_per_call];
     if (zero_points == nullptr) {
       std::fill_n(same_zero_points, rows, zero_point_);
     }
@@ -312,6 +312,9 @@ class int4_product {
     }
     g.lower = options_.lower;
     g.upper = options_.upper;
+    if (rows >= kernels::fewest_unpacked_rows) {
+      g.workspace = block_memory<std::byte>(kernels::unpacked_workspace);
+    }
     table_.gemm_u8u4(g);
   }
 
@@ -333,8 +336,9 @@ struct product_with<float, packed_int4_weights> {
 /// out = epilogue(lhs * weights), as above. Of the options those count that count for float
 /// outputs. lhs is M x K, out is M x N, both with dense rows at any row stride, or lhs with dense
 /// columns at any column stride; they do not overlap. The same bits on every target and for every
-/// split into threads. Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. For left
-/// sides that are signed or column-major each thread keeps 48 rows of K bytes.
+/// split into threads. Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Each
+/// thread keeps 256 KB for unpacked weights and sums where there are 9 or more rows, and for left
+/// sides that are signed or column-major up to 256 rows of K bytes.
 template <quantized_byte A>
 void gemm(matrix_view<const A> lhs, const packed_int4_weights& weights, matrix_view<float> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {

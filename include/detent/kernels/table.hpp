@@ -157,6 +157,16 @@ struct packed_nibbles {
 inline constexpr std::size_t nibble_depth = 8;
 inline constexpr std::size_t nibble_panel_bytes = panel_columns * nibble_depth / 2;
 
+/// Products of so many rows unpack 4-bit weights to memory: at most unpacked_depth k of a strip of
+/// columns, with a line of 64 bytes behind each panel. Beside it they keep a sum and a float for
+/// each row and column of the strip.
+inline constexpr std::size_t fewest_unpacked_rows = 9;
+inline constexpr std::size_t unpacked_depth = 2048;
+inline constexpr std::size_t unpacked_bytes =
+    unpacked_depth * strip_columns + strip_columns / panel_columns * 64;
+inline constexpr std::size_t unpacked_workspace =
+    unpacked_bytes + largest_rows_per_call * strip_columns * (sizeof(std::int32_t) + sizeof(float));
+
 /// sum[g] = sum_(k in g) A[i, k] * (B[k, j] - zero_point[g, j]) - row_zero_point[i] * column_sum[g,
 /// j] real   = fma(float(sum[last]), scale[last, j], ... fma(float(sum[0]), scale[0, j], 0) ...)
 /// C[m x n] = clamp(fma(real, row_scale[i], bias[j]) + residual[i, j], lower, upper)
@@ -168,13 +178,15 @@ struct gemm_u8u4_args {
   packed_nibbles b;
   float* c = nullptr;
   std::size_t ldc = 0;
-  std::size_t m = 0, n = 0, k = 0;
-  const std::int32_t* row_zero_point = nullptr;
+  std::size_t m = 0, n = 0, k = 0;               // m: at most largest_rows_per_call
+  const std::int32_t* row_zero_point = nullptr;  // 0..255
   const float* row_scale = nullptr;
   const float* bias = nullptr;
   const float* residual = nullptr;
   std::size_t residual_stride = 0;
   float lower = 0.0F, upper = 0.0F;
+  std::byte* workspace = nullptr;  // unpacked_workspace bytes, at a multiple of 64; with
+                                   // fewest_unpacked_rows
 };
 
 /// C[m x n] = clamp(bias[j] + sum_k A[i, k] * B[k, j], lower, upper), a chain of fused
