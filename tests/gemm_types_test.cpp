@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -60,6 +61,8 @@ std::vector<Q> codes(random_source& random, std::size_t n) {
   }
 }
 
+constexpr std::size_t residual_gap = 3;
+
 /// A product with everything that an epilogue may have.
 template <class A, class W>
 struct product_case {
@@ -73,7 +76,10 @@ struct product_case {
   epilogue_options options;
 
   product_case(random_source& random, std::size_t m_, std::size_t n_, std::size_t k_)
-      : m(m_), n(n_), k(k_), lhs(codes<A>(random, m * k)), rhs(codes<W>(random, k * n)) {
+      : product_case(random, m_, n_, k_, codes<A>(random, m_ * k_), codes<W>(random, k_ * n_)) {}
+  product_case(random_source& random, std::size_t m_, std::size_t n_, std::size_t k_,
+               std::vector<A> lhs_, std::vector<W> rhs_)
+      : m(m_), n(n_), k(k_), lhs(std::move(lhs_)), rhs(std::move(rhs_)) {
     const bool has_zero_points = std::is_unsigned_v<W> || random.chance(50);
     for (std::size_t j = 0; j < n; ++j) {
       scales.push_back(random.real(0.001F, 0.1F));
@@ -101,18 +107,26 @@ struct product_case {
       bias = random.reals(n, -3.0F, 3.0F);
     }
     if (random.chance(60)) {
-      residual = random.reals(m * (n + 3), -3.0F, 3.0F);
+      residual = some_residual(random);
     }
   }
-  [[nodiscard]] epilogue_options all_options() const {
+  /// All parameters, in vectors or in memory that nothing may be read beyond.
+  [[nodiscard]] epilogue_options all_options(std::span<const std::int32_t> row_zero_points,
+                                             std::span<const float> row_scales,
+                                             std::span<const float> biases,
+                                             std::span<const float> residuals) const {
     epilogue_options o = options;
-    o.lhs_zero_points = lhs_zero_points;
-    o.lhs_scales = lhs_scales;
-    o.bias = bias;
-    if (!residual.empty()) {
-      o.residual = {residual.data(), m, n, static_cast<std::ptrdiff_t>(n + 3)};
+    o.lhs_zero_points = row_zero_points;
+    o.lhs_scales = row_scales;
+    o.bias = biases;
+    if (!residuals.empty()) {
+      o.residual = {residuals.data(), m, n, static_cast<std::ptrdiff_t>(n + residual_gap)};
     }
     return o;
+  }
+  /// Floats of a residual whose rows are residual_gap apart; nothing follows the last one.
+  [[nodiscard]] std::vector<float> some_residual(random_source& random) const {
+    return random.reals(m == 0 ? 0 : m * (n + residual_gap) - residual_gap, -3.0F, 3.0F);
   }
   [[nodiscard]] detent::packed_weights pack() const {
     return detent::pack_weights(
@@ -134,7 +148,7 @@ struct product_case {
           float real = std::fma(static_cast<float>(static_cast<std::int32_t>(acc)),
                                 o.lhs_scale * scales[j], bias.empty() ? 0.0F : bias[j]);
           if (!residual.empty()) {
-            real += residual[i * (n + 3) + j];
+            real += residual[i * (n + residual_gap) + j];
           }
           real = detent::reference::clamp(real, o.lower, o.upper);
           if constexpr (std::is_same_v<T, float>) {
@@ -159,10 +173,16 @@ struct product_case {
     const std::span<A> a = lhs_memory.back<A>(m * k);
     const std::span<T> c = out_memory.back<T>(m * n);
     std::copy(lhs.begin(), lhs.end(), a.begin());
+    const test::guarded_copy row_zero_points(lhs_zero_points);
+    const test::guarded_copy row_scales(lhs_scales);
+    const test::guarded_copy biases(bias);
+    const test::guarded_copy residuals(residual);
+    const epilogue_options o = all_options(row_zero_points.values(), row_scales.values(),
+                                           biases.values(), residuals.values());
     for_each_target([&] {
       out_memory.repaint();
-      detent::gemm(matrix_view<A>(a.data(), m, k), weights, matrix_view<T>(c.data(), m, n),
-                   all_options(), parallel);
+      detent::gemm(matrix_view<A>(a.data(), m, k), weights, matrix_view<T>(c.data(), m, n), o,
+                   parallel);
       CHECK(difference(c, right) == "");
       CHECK(out_memory.intact_around(c));
     });
@@ -192,6 +212,39 @@ TEST_CASE_TEMPLATE("gemm: signed and unsigned sides, every tail", Sides,
   }
   for (const std::size_t k : {255U, 256U, 257U, 513U, 1025U}) {
     case_type(random, 5, 18, k).check_all(random);
+  }
+}
+
+TEST_CASE_TEMPLATE("gemm: extremes of both sides, every pair of them", Sides,
+                   sides<std::uint8_t, std::int8_t>, sides<std::int8_t, std::int8_t>,
+                   sides<std::uint8_t, std::uint8_t>, sides<std::int8_t, std::uint8_t>) {
+  using A = typename Sides::A;
+  using W = typename Sides::W;
+  random_source random(6);
+  INFO("seed ", random.seed());
+  // Of each side: all of it the largest or the smallest code, or one after the other along k.
+  const auto extremes = []<class Q>(int kind, std::size_t rows, std::size_t columns, bool by_rows,
+                                    std::type_identity<Q>) {
+    constexpr detent::grid levels = detent::full_grid<Q>;
+    std::vector<Q> q;
+    for (std::size_t i = 0; i < rows * columns; ++i) {
+      const std::size_t k = by_rows ? i / columns : i % columns;
+      q.push_back(
+          static_cast<Q>(kind == 0 || (kind == 2 && k % 2 == 0) ? levels.qmax : levels.qmin));
+    }
+    return q;
+  };
+  constexpr std::size_t shapes[][2] = {{1, 70}, {6, 17}, {33, 33}};
+  for (const std::size_t k : {1U, 3U, 64U, 70U, 255U, 256U, 257U}) {
+    for (int kinds = 0; kinds < 9; ++kinds) {
+      for (const auto& [m, n] : shapes) {
+        INFO("kinds ", kinds);
+        product_case<A, W>(random, m, n, k,
+                           extremes(kinds / 3, m, k, false, std::type_identity<A>{}),
+                           extremes(kinds % 3, k, n, true, std::type_identity<W>{}))
+            .check_all(random);
+      }
+    }
   }
 }
 
@@ -264,7 +317,7 @@ TEST_CASE("gemm: the residual may be the output") {
   const std::vector<float> before = random.reals(50 * 37, -2.0F, 2.0F);
   const detent::packed_weights weights = p.pack();
   std::vector<float> right(before.size());
-  epilogue_options o = p.all_options();
+  epilogue_options o = p.all_options(p.lhs_zero_points, p.lhs_scales, p.bias, {});
   o.residual = {before.data(), 50, 37};
   const matrix_view<const std::uint8_t> lhs(p.lhs.data(), 50, 20);
   detent::gemm(lhs, weights, matrix_view<float>(right.data(), 50, 37), o);
