@@ -218,8 +218,8 @@ class line_part {
 
   /// Multiplies and stores one vector of each line, from the buffers.
   template <std::size_t kLines>
-  HWY_INLINE void multiply(const quarter_epilogue& epilogue, std::size_t vector, std::size_t x,
-                           std::size_t pixel) const noexcept {
+  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, std::size_t vector,
+                           std::size_t x, std::size_t pixel) const noexcept {
     int_vector sum[kLines][quarters];
     begin(epilogue, sum);
     const std::size_t byte = vector * part_channels;
@@ -261,7 +261,7 @@ class line_part {
   /// The same from registers: `next` is what is interleaved for the vector behind `x`, `last` for
   /// the one behind that.
   template <std::size_t kLines>
-  HWY_INLINE void multiply(const quarter_epilogue& epilogue, const interleaved& now,
+  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, const interleaved& now,
                            const interleaved& next, const interleaved& last, std::size_t x,
                            std::size_t pixel) const noexcept {
     int_vector sum[kLines][quarters];
@@ -283,21 +283,23 @@ class line_part {
   }
 
   template <std::size_t kLines>
-  static HWY_INLINE void begin(const quarter_epilogue& epilogue,
+  static HWY_INLINE void begin(const quarter_epilogue<true>& epilogue,
                                int_vector (&sum)[kLines][quarters]) noexcept {
     DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) { epilogue.begin(sum[r]); }
   }
   template <std::size_t kLines>
-  HWY_INLINE void store(const quarter_epilogue& epilogue, const int_vector (&sum)[kLines][quarters],
-                        std::size_t x, std::size_t pixel) const noexcept {
+  HWY_INLINE void store(const quarter_epilogue<true>& epilogue,
+                        const int_vector (&sum)[kLines][quarters], std::size_t x,
+                        std::size_t pixel) const noexcept {
     DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
       store_line(epilogue, sum[r], x, (pixel + r * out_width_ + x) * channels_);
     }
   }
 
   /// Stores the results of pixels from x on at element `index` of the output.
-  HWY_INLINE void store_line(const quarter_epilogue& epilogue, const int_vector (&sum)[quarters],
-                             std::size_t x, std::size_t index) const noexcept {
+  HWY_INLINE void store_line(const quarter_epilogue<true>& epilogue,
+                             const int_vector (&sum)[quarters], std::size_t x,
+                             std::size_t index) const noexcept {
     if constexpr (kPixels == 1) {
       epilogue.store_bytes(sum, count_, c_, index);
     } else {
@@ -323,7 +325,7 @@ class line_part {
   HWY_INLINE void run_segment(const line_array& lines, std::size_t x, std::size_t vectors,
                               std::size_t pixel) noexcept {
     // A copy: what is written might be the member, for all that the compiler knows.
-    const quarter_epilogue epilogue = epilogue_;
+    const quarter_epilogue<true> epilogue = epilogue_;
     const std::size_t column = x * stride - pad_left_;
     constexpr std::size_t step = kPixels * stride;
     const std::size_t all = vectors + behind;
@@ -354,7 +356,7 @@ class line_part {
   template <std::size_t kLines>
   HWY_INLINE void run_in_registers(const line_array& lines, std::size_t vectors,
                                    std::size_t pixel) const noexcept {
-    const quarter_epilogue epilogue = epilogue_;
+    const quarter_epilogue<true> epilogue = epilogue_;
     constexpr std::size_t step = kPixels * stride;
     // Vectors that are held, so that the same registers are reused when all have passed.
     constexpr std::size_t held = behind + 1;
@@ -388,7 +390,7 @@ class line_part {
   bool dense_;
   const std::int8_t* weights_;
   std::uint8_t* c_;
-  quarter_epilogue epilogue_;
+  quarter_epilogue<true> epilogue_;
   alignas(64) std::uint8_t blank_[part_channels];
   buffer first_;
   outer_buffer second_, third_;

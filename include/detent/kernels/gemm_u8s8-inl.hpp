@@ -206,7 +206,7 @@ inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
   return portable::no_workspace(g);
 }
 
-#if !DETENT_PASS_PAIRS
+inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
 
 /// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
 template <std::size_t kRows, std::size_t kPanels>
@@ -247,7 +247,8 @@ struct tile_operands {
   const std::int8_t* b;
   std::size_t panel_stride;
   bool is_first;  // the sums are set rather than added to
-  // Weights of later tiles, which the largest tiles ask for, a line of 64 bytes at a time.
+  // Weights of later tiles, which the largest tiles ask for, a line of 64 bytes at a time; not with
+  // DETENT_PASS_PAIRS.
   const std::int8_t* next = nullptr;
 
   /// How much of them one tile asks for.
@@ -259,9 +260,9 @@ struct tile_operands {
 /// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
 /// additions.
 template <std::size_t kSums>
-inline constexpr std::size_t parallel_sums = kSums <= 2   ? 4
-                                             : kSums <= 6 ? 2
-                                                          : 1;
+inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
+                                             : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
+                                                                                         : 1;
 
 /// What is left of a row behind its last whole group of four k, with zeros behind it, so that
 /// nothing past the end of a row is read. Only the last chunk ends early, and has one segment.
@@ -305,7 +306,7 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = rows[r] + t.offset; }
     std::size_t group = 0;
     for (; group + groups_per_step <= whole_groups; group += groups_per_step) {
-      if constexpr (kRows == DETENT_PASS_ROWS) {
+      if constexpr (kRows == DETENT_PASS_ROWS && DETENT_PASS_PAIRS == 0) {
         _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
         next += 64;
       }
@@ -348,7 +349,7 @@ HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t
   for (; done + kRows <= rows; done += kRows) {
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
     t.rows += kRows;
-    if constexpr (kRows == DETENT_PASS_ROWS) {
+    if constexpr (kRows == DETENT_PASS_ROWS && DETENT_PASS_PAIRS == 0) {
       t.next += t.next_bytes();
     }
   }
@@ -368,6 +369,8 @@ HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) 
     }
   }
 }
+
+#if !DETENT_PASS_PAIRS
 
 /// Panels of a block: as many as a tile of few rows needs to keep the multipliers busy.
 inline constexpr std::size_t block_panels =

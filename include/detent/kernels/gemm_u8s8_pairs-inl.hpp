@@ -16,23 +16,12 @@ namespace DETENT_PASS_NAMESPACE {
 inline constexpr std::size_t pair_chunk = 1024;
 /// Rows of a block: as many as fit a first-level cache with that.
 inline constexpr std::size_t pair_rows = 24;
-inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
 
 /// Panels of a tile with so many rows: as many as the registers hold.
 template <std::size_t kRows>
 inline constexpr std::size_t pair_tile_panels = (std::min)(DETENT_PASS_ROWS* DETENT_PASS_PANELS /
                                                                kRows,
                                                            strip_panels);
-
-/// sum += products, in the register that sum is in. To a compiler that sees an addition, several of
-/// them are a tree, whose leaves need more registers than there are.
-HWY_INLINE void add_in_place(int_vector& sum, int_vector products) noexcept {
-#if defined(__GNUC__)
-  __asm__("{vpaddd %1, %0, %0|vpaddd %0, %0, %1}" : "+v"(sum.raw) : "v"(products.raw));
-#else
-  sum = hn::Add(sum, products);
-#endif
-}
 
 /// Puts `depth` bytes of kRows rows in the order of a strip, with its complements; zeros up to a
 /// whole block, or what no weight belongs to.

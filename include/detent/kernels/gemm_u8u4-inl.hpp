@@ -235,8 +235,6 @@ HWY_INLINE void multiply_nibble_rows(const gemm_u8u4_args& g, std::size_t first,
   }
 }
 
-inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
-
 /// The k that are unpacked at a time: whole groups, or a part of a larger one. Many rows pay for
 /// the way to the second-level cache; for few the first one must do.
 struct nibble_chunk {

@@ -117,6 +117,16 @@ HWY_INLINE void finish_stores(const elementwise_args& a) noexcept {
   }
 }
 
+/// sum += products, in the register that sum is in. To a compiler that sees an addition, several of
+/// them are a tree, whose leaves need more registers than there are.
+HWY_INLINE void add_in_place(int_vector& sum, int_vector products) noexcept {
+#if defined(__GNUC__)
+  __asm__("{vpaddd %1, %0, %0|vpaddd %0, %0, %1}" : "+v"(sum.raw) : "v"(products.raw));
+#else
+  sum = hn::Add(sum, products);
+#endif
+}
+
 /// sum + (a0*b0 + a1*b1) + (a2*b2 + a3*b3) in each 32-bit lane; the sums in brackets saturate at 16
 /// bits. Three instructions: vpmaddubsw, vpmaddwd, vpaddd.
 template <class Unsigned, class Signed>
@@ -124,7 +134,8 @@ HWY_INLINE int_vector add_pair_products(int_vector sum, Unsigned a, Signed b) no
   const int_tag di;
   const hn::Repartition<std::int16_t, int_tag> di16;
   const auto pairs = hn::SatWidenMulPairwiseAdd(di16, a, b);
-  return hn::Add(sum, hn::WidenMulPairwiseAdd(di, pairs, hn::Set(di16, 1)));
+  add_in_place(sum, hn::WidenMulPairwiseAdd(di, pairs, hn::Set(di16, 1)));
+  return sum;
 }
 
 }  // namespace HWY_NAMESPACE
