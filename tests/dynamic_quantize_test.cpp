@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Dynamic quantization equals the range, the parameters and quantize() one after the other.
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <span>
 #include <vector>
@@ -12,6 +15,7 @@
 
 #include "check_error.hpp"
 #include "for_each_target.hpp"
+#include "guarded_memory.hpp"
 #include "random.hpp"
 
 namespace {
@@ -36,6 +40,60 @@ std::vector<float> some_floats(random_source& random, std::size_t n) {
     v = random.chance(3) ? nan : random.chance(3) ? 0.0F : v;
   }
   return x;
+}
+
+/// Rows that ask everything of the rule for parameters and of the rounding.
+void fill_row(random_source& random, std::span<float> x) {
+  constexpr float largest = std::numeric_limits<float>::max();
+  const int kind = random.integer(0, 11);
+  const float unit = std::ldexp(1.0F, random.integer(-140, 110));
+  for (float& v : x) {
+    switch (kind) {
+      case 0:
+        v = random.real(-3.0F, 5.0F);
+        break;
+      case 1:
+        v = random.chance(50) ? 0.0F : -0.0F;
+        break;
+      case 2:
+        v = random.chance(50) ? nan : -nan;
+        break;
+      case 3:
+        v = random.chance(10) ? nan : random.real(-1.0F, 1.0F);
+        break;
+      case 4:
+        v = -random.real(1.0F, 2.0F) * unit;
+        break;
+      case 5:
+        v = random.real(1.0F, 2.0F) * unit;
+        break;
+      case 6:
+        v = random.real(-1.0F, 1.0F) * std::numeric_limits<float>::min();
+        break;
+      case 7:
+        v = random.chance(50) ? largest : -largest;
+        break;
+      case 8:
+        v = random.any_float();
+        v = std::isinf(v) ? 0.0F : v;
+        break;
+      case 9:  // half steps of a grid of 255 or 254 steps
+        v = static_cast<float>(random.integer(-203, 307)) * 0.5F * unit;
+        break;
+      case 10:
+        v = 0.0F;
+        break;
+      default:
+        v = random.real(-1.0F, 0.25F) * unit;
+    }
+  }
+  if (kind == 9 && x.size() > 1) {
+    x.front() = -101.5F * unit;
+    x.back() = 153.5F * unit;
+  }
+  if (kind == 10 && !x.empty()) {
+    x[random.size(0, x.size() - 1)] = random.chance(50) ? unit : -unit;
+  }
 }
 
 }  // namespace
@@ -140,6 +198,117 @@ TEST_CASE_TEMPLATE("rows, with their sums, in any layout and on any threads", Q,
   }
 }
 
+TEST_CASE_TEMPLATE("rows of hard ranges, beside pages that must not be touched", Q, std::uint8_t,
+                   std::int8_t, std::uint16_t, std::int16_t) {
+  random_source random(5);
+  INFO("seed ", random.seed());
+  constexpr detent::grid whole = detent::full_grid<Q>;
+  const detent::quant_scheme schemes[] = {detent::asymmetric<Q>,
+                                          detent::symmetric<Q>,
+                                          {detent::narrow_grid<Q>, true},
+                                          {{whole.qmin + 3, whole.qmax - 100}, false},
+                                          {{whole.qmin, whole.qmin + 4}, true},
+                                          {{7, 8}, false}};
+  test::guarded_memory in_memory(70 * 260 * sizeof(float));
+  test::guarded_memory out_memory(70 * 260 * sizeof(Q));
+  for (int round = 0; round < 60; ++round) {
+    const bool are_long = random.chance(10);
+    const std::size_t rows = are_long ? random.size(1, 4) : random.size(1, 70);
+    const std::size_t columns = are_long            ? random.size(1000, 4000)
+                                : random.chance(30) ? 1 + 16 * random.size(0, 12)
+                                                    : random.size(1, 200);
+    const std::size_t gap = random.size(0, 5);
+    const std::size_t in_size = (rows - 1) * (columns + gap) + columns;
+    const std::size_t out_size = rows * columns;
+    const detent::quant_scheme scheme = schemes[random.size(0, std::size(schemes) - 1)];
+    const std::span<float> in =
+        random.chance(50) ? in_memory.back<float>(in_size) : in_memory.front<float>(in_size);
+    const std::span<Q> out =
+        random.chance(50) ? out_memory.back<Q>(out_size) : out_memory.front<Q>(out_size);
+    std::fill(in.begin(), in.end(), infinity);  // between rows
+    std::vector<quant_params> params;
+    std::vector<std::int32_t> codes;
+    for (std::size_t r = 0; r < rows; ++r) {
+      const std::span<float> row = in.subspan(r * (columns + gap), columns);
+      fill_row(random, row);
+      quant_params p = expected_params(row, scheme);
+      if (!std::isfinite(p.scale)) {  // steps of a grid of two levels
+        std::fill(row.begin(), row.end(), 2.5F);
+        p = expected_params(row, scheme);
+      }
+      params.push_back(p);
+      for (const float v : row) {
+        codes.push_back(detent::reference::quantize(v, p, scheme.levels));
+      }
+    }
+    INFO("round ", round, " rows ", rows, " columns ", columns, " grid ", scheme.levels.qmin, "..",
+         scheme.levels.qmax);
+    for_each_target([&] {
+      out_memory.repaint();
+      std::vector<float> scales(rows);
+      std::vector<std::int32_t> zero_points(rows);
+      detent::dynamic_quantize_rows<Q>(
+          {in.data(), rows, columns, static_cast<std::ptrdiff_t>(columns + gap)},
+          {out.data(), rows, columns}, scales, zero_points, {}, scheme);
+      std::size_t wrong_params = 0;
+      for (std::size_t r = 0; r < rows; ++r) {
+        wrong_params += quant_params{scales[r], zero_points[r]} == params[r] ? 0U : 1U;
+      }
+      std::size_t wrong_codes = 0;
+      for (std::size_t i = 0; i < out_size; ++i) {
+        wrong_codes += out[i] == codes[i] ? 0U : 1U;
+      }
+      CHECK(wrong_params == 0);
+      CHECK(wrong_codes == 0);
+      CHECK(out_memory.intact_around(out));
+    });
+  }
+}
+
+TEST_CASE("rows before one without a finite range are done, and those behind it are left alone") {
+  random_source random(6);
+  INFO("seed ", random.seed());
+  for (const std::size_t columns : {1U, 40U, 64U, 100U, 700U, 3000U}) {
+    const std::size_t rows = columns > 100 ? 9 : 75;
+    const std::vector<float> x = random.reals(rows * columns, -3.0F, 5.0F);
+    std::vector<std::uint8_t> expected(x.size());
+    for (std::size_t r = 0; r < rows; ++r) {
+      const std::span<const float> row = std::span(x).subspan(r * columns, columns);
+      const quant_params p = expected_params(row, detent::asymmetric<std::uint8_t>);
+      for (std::size_t c = 0; c < columns; ++c) {
+        expected[r * columns + c] = static_cast<std::uint8_t>(
+            detent::reference::quantize(row[c], p, detent::full_grid<std::uint8_t>));
+      }
+    }
+    for (std::size_t bad = 0; bad < rows; ++bad) {
+      std::vector<float> with_infinity = x;
+      for (std::size_t r = bad; r < rows; r += 3) {  // the first one counts
+        with_infinity[r * columns + random.size(0, columns - 1)] =
+            random.chance(50) ? infinity : -infinity;
+      }
+      INFO("columns ", columns, " bad ", bad);
+      for_each_target([&] {
+        std::vector<std::uint8_t> q(x.size(), 77);
+        std::vector<float> scales(rows);
+        std::vector<std::int32_t> zero_points(rows);
+        detent::kernels::dynamic_rows_args a;
+        a.rows = rows;
+        a.columns = columns;
+        a.in_stride = static_cast<std::ptrdiff_t>(columns);
+        a.out_stride = a.in_stride;
+        a.scale = scales.data();
+        a.zero_point = zero_points.data();
+        a.qmax = 255;
+        const auto& table = detent::detail::active_table();
+        CHECK(table.dynamic_rows_u8(with_infinity.data(), a, q.data()) == bad);
+        std::vector<std::uint8_t> right(x.size(), 77);
+        std::copy_n(expected.begin(), bad * columns, right.begin());
+        CHECK(q == right);
+      });
+    }
+  }
+}
+
 TEST_CASE("what can't be quantized is an error") {
   using detent::error_kind;
   std::vector<float> x = {1.0F, infinity, 2.0F, 3.0F};
@@ -167,4 +336,20 @@ TEST_CASE("what can't be quantized is an error") {
         in, detent::matrix_view<std::uint8_t>(q.data(), 2, 1), scales, zero_points);
   });
   CHECK(q == std::vector<std::uint8_t>(4, 9));
+
+  const std::vector<float> largest = {3.4e38F, -3.4e38F, 0.0F, 0.0F};
+  for_each_target([&] {
+    const auto rows = [&](const std::vector<float>& values, detent::quant_scheme scheme) {
+      detent::dynamic_quantize_rows<std::uint8_t>({values.data(), 2, 2}, out, scales, zero_points,
+                                                  {}, scheme);
+    };
+    test::check_error(error_kind::invalid_argument, {"dynamic_quantize_rows", "1 .. inf"},
+                      [&] { rows(x, detent::asymmetric<std::uint8_t>); });
+    test::check_error(error_kind::invalid_argument, {"grid 5..5 is too small"}, [&] {
+      rows({0.0F, 0.0F, 0.0F, 0.0F}, {{5, 5}, false});
+    });
+    test::check_error(error_kind::invalid_argument, {"needs a scale that is not finite"}, [&] {
+      rows(largest, {{0, 1}, false});
+    });
+  });
 }

@@ -116,9 +116,9 @@ quant_params params_of_rows(matrix_view<const F> x, quant_scheme scheme, const c
 /// lhs is M x K, out is M x N, both with dense rows at any row stride, or lhs with dense columns at
 /// any column stride; out does not overlap lhs.
 /// NaN becomes the zero point; an infinity is an invalid_argument, and rows before it may have been
-/// written. Throws what gemm() throws. Thread-safe. Allocates O(M + N), and each thread keeps 48
-/// rows (on target amx_int8: 256) of K bytes, and of K floats for other types than float and for
-/// column-major left sides, besides what gemm() keeps.
+/// written. Throws what gemm() throws. Thread-safe. Allocates O(M + N), and each thread keeps up to
+/// 256 rows of K bytes, and 48 of K floats for other types than float and for column-major left
+/// sides, besides what gemm() keeps.
 template <linear_input F, linear_weights W>
 void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<float> out,
                     const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {
@@ -143,12 +143,13 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
     float scales[kernels::largest_rows_per_call];
     std::int32_t zero_points[kernels::largest_rows_per_call];
   };
-  const auto quantize_rows = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
+  const auto quantize_some = [&](std::size_t first, std::size_t rows, std::uint8_t* q,
+                                 float* scales, std::int32_t* zero_points) {
     const matrix_view<const float> block = detail::float_rows(lhs, first, rows);
     if (options.per_row) {
-      dynamic_quantize_rows(block, matrix_view<std::uint8_t>(to.q, rows, lhs.columns),
-                            std::span<float>(to.scales, rows),
-                            std::span<std::int32_t>(to.zero_points, rows), {}, options.lhs_scheme);
+      dynamic_quantize_rows(block, matrix_view<std::uint8_t>(q, rows, lhs.columns),
+                            std::span<float>(scales, rows),
+                            std::span<std::int32_t>(zero_points, rows), {}, options.lhs_scheme);
       return;
     }
     kernels::elementwise_args a;
@@ -160,7 +161,16 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
     a.zero_point = &epilogue.lhs_zero_point;
     a.qmin = options.lhs_scheme.levels.qmin;
     a.qmax = options.lhs_scheme.levels.qmax;
-    detail::quantize_row<std::uint8_t>::run(block.data, a, to.q);
+    detail::quantize_row<std::uint8_t>::run(block.data, a, q);
+  };
+  const auto quantize_rows = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
+    // Floats that are made are read again while they are in a cache.
+    const bool is_converted = !std::same_as<F, float> || detail::is_column_major(lhs);
+    const std::size_t step = is_converted ? detail::rows_per_task : rows;
+    for (std::size_t i = 0; i < rows; i += step) {
+      quantize_some(first + i, (std::min)(step, rows - i), to.q + i * lhs.columns, to.scales + i,
+                    to.zero_points + i);
+    }
   };
   const auto multiply = [&](const quantized_rows& from, const detail::product_part& part) {
     product.multiply(from.q, lhs.columns, part, options.per_row ? from.zero_points : nullptr,

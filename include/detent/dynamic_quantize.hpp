@@ -115,63 +115,67 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
   require(row_sums.empty() || row_sums.size() == x.rows, error_kind::shape_mismatch, where, ": ",
           row_sums.size(), " row sums for ", x.rows, " rows");
   detail::require_grid<Q>(scheme.levels, where);
-  // Rows that fit the first-level cache twice go together: while some are quantized, the next are
-  // fetched.
-  constexpr std::size_t elements_together = std::size_t{1} << 11;
-  const std::size_t rows_together =
-      x.columns == 0 ? x.rows + 1 : (std::max)(std::size_t{1}, elements_together / x.columns);
-  const bool follow =
-      x.row_stride > 0 && static_cast<std::size_t>(x.row_stride) <= elements_together;
-  const std::size_t next_rows =
-      follow ? rows_together * static_cast<std::size_t>(x.row_stride) * sizeof(float) : 0;
+  if (x.rows != 0) {
+    static_cast<void>(params_from_range({}, scheme));  // checks the grid
+  }
   const std::ptrdiff_t in_strides[] = {x.row_stride, x.column_stride};
   const std::ptrdiff_t out_strides[] = {q.row_stride, q.column_stride};
-  const auto run_rows = [&](std::size_t first, std::size_t end) {
-    for (std::size_t r = first; r < end; ++r) {
-      const kernels::min_max_result range = detail::strided_range(
-          x.data + static_cast<std::ptrdiff_t>(r) * x.row_stride, x.columns, x.column_stride);
-      const quant_params p =
-          detail::dynamic_params(range, range.count_nan < x.columns, scheme, where);
-      scales[r] = p.scale;
-      zero_points[r] = p.zero_point;
-    }
-    const auto row = static_cast<std::ptrdiff_t>(first);
-    const float* from = x.data + row * x.row_stride;
-    Q* to = q.data + row * q.row_stride;
-    if (x.column_stride == 1 && q.column_stride == 1) {
-      kernels::elementwise_args a;
-      a.rows = end - first;
-      a.columns = x.columns;
-      a.in_stride = x.row_stride;
-      a.out_stride = q.row_stride;
-      a.scale = &scales[first];
-      a.zero_point = &zero_points[first];
-      a.parameter_step = 1;
-      a.qmin = scheme.levels.qmin;
-      a.qmax = scheme.levels.qmax;
-      a.read_ahead = next_rows;
-      detail::quantize_row<Q>::run(from, a, to);
-    } else {
-      const std::size_t shape[] = {end - first, x.columns};
-      detail::parameter_view params{&scales[first], &zero_points[first], end - first, {}};
-      params.strides[0] = 1;
-      detail::run_elementwise<detail::quantize_row<Q>>(
-          detail::operand_of(tensor_view<const float>(from, shape, in_strides)),
-          detail::operand_of(tensor_view<Q>(to, shape, out_strides)), params, scheme.levels,
-          nullptr, {});
-    }
-    for (std::size_t r = first; r < end && !row_sums.empty(); ++r) {
-      row_sums[r] = detail::sum_codes(q.data + static_cast<std::ptrdiff_t>(r) * q.row_stride,
-                                      x.columns, q.column_stride);
+  const auto run_dense = [&](const float* from, Q* to, std::size_t first, std::size_t rows) {
+    kernels::dynamic_rows_args a;
+    a.rows = rows;
+    a.columns = x.columns;
+    a.in_stride = x.row_stride;
+    a.out_stride = q.row_stride;
+    a.scale = &scales[first];
+    a.zero_point = &zero_points[first];
+    a.symmetric = scheme.symmetric;
+    a.qmin = scheme.levels.qmin;
+    a.qmax = scheme.levels.qmax;
+    const std::size_t done =
+        (detail::active_table().*detail::kernel_rows<Q>::dynamic_rows)(from, a, to);
+    if (done < rows) {  // says what is wrong with that row
+      const kernels::min_max_result r = detail::active_table().min_max(
+          from + static_cast<std::ptrdiff_t>(done) * x.row_stride, x.columns);
+      static_cast<void>(detail::dynamic_params(r, true, scheme, where));
     }
   };
-  // Some for each task, so that short rows are worth it.
-  const std::size_t chunk =
-      rows_together * (x.columns == 0 ? 1 : 1 + detail::task_size / 4 / elements_together);
-  detail::run_parallel(e.parallel, (x.rows + chunk - 1) / chunk, [&](std::size_t task) {
-    const std::size_t end = (std::min)((task + 1) * chunk, x.rows);
-    for (std::size_t first = task * chunk; first < end; first += rows_together) {
-      run_rows(first, (std::min)(first + rows_together, end));
+  const auto run_strided = [&](const float* from, Q* to, std::size_t first, std::size_t rows) {
+    for (std::size_t r = 0; r < rows; ++r) {
+      const kernels::min_max_result range = detail::strided_range(
+          from + static_cast<std::ptrdiff_t>(r) * x.row_stride, x.columns, x.column_stride);
+      const quant_params p =
+          detail::dynamic_params(range, range.count_nan < x.columns, scheme, where);
+      scales[first + r] = p.scale;
+      zero_points[first + r] = p.zero_point;
+    }
+    const std::size_t shape[] = {rows, x.columns};
+    detail::parameter_view params{&scales[first], &zero_points[first], rows, {}};
+    params.strides[0] = 1;
+    detail::run_elementwise<detail::quantize_row<Q>>(
+        detail::operand_of(tensor_view<const float>(from, shape, in_strides)),
+        detail::operand_of(tensor_view<Q>(to, shape, out_strides)), params, scheme.levels, nullptr,
+        {});
+  };
+  const bool dense = x.column_stride == 1 && q.column_stride == 1;
+  // Short rows go together, so that a task is worth it; where codes are read again, while they are
+  // in a cache.
+  const std::size_t fewest =
+      (std::max)(detail::task_size / 4 / (std::max)(x.columns, std::size_t{1}), std::size_t{1});
+  const std::size_t together =
+      e.parallel || !row_sums.empty() ? fewest : (std::max)(x.rows, std::size_t{1});
+  detail::run_parallel(e.parallel, (x.rows + together - 1) / together, [&](std::size_t task) {
+    const std::size_t first = task * together;
+    const std::size_t rows = (std::min)(together, x.rows - first);
+    const float* from = x.data + static_cast<std::ptrdiff_t>(first) * x.row_stride;
+    Q* to = q.data + static_cast<std::ptrdiff_t>(first) * q.row_stride;
+    if (dense) {
+      run_dense(from, to, first, rows);
+    } else {
+      run_strided(from, to, first, rows);
+    }
+    for (std::size_t r = 0; r < rows && !row_sums.empty(); ++r) {
+      row_sums[first + r] = detail::sum_codes(to + static_cast<std::ptrdiff_t>(r) * q.row_stride,
+                                              x.columns, q.column_stride);
     }
   });
 }

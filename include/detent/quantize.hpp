@@ -56,12 +56,13 @@ void require_params(quant_params p, grid levels, const char* where) {
 /// The members of the kernel table for an integer type.
 template <class Q>
 struct kernel_rows;
-#define DETENT_KERNEL_ROWS(Q, name)                                               \
-  template <>                                                                     \
-  struct kernel_rows<Q> {                                                         \
-    static constexpr auto quantize = &kernels::kernel_table::quantize_##name;     \
-    static constexpr auto dequantize = &kernels::kernel_table::dequantize_##name; \
-    static constexpr auto requantize = &kernels::kernel_table::requantize_##name; \
+#define DETENT_KERNEL_ROWS(Q, name)                                                   \
+  template <>                                                                         \
+  struct kernel_rows<Q> {                                                             \
+    static constexpr auto quantize = &kernels::kernel_table::quantize_##name;         \
+    static constexpr auto dynamic_rows = &kernels::kernel_table::dynamic_rows_##name; \
+    static constexpr auto dequantize = &kernels::kernel_table::dequantize_##name;     \
+    static constexpr auto requantize = &kernels::kernel_table::requantize_##name;     \
   };
 #define DETENT_NIBBLE_ROWS(Q, name)                                               \
   template <>                                                                     \

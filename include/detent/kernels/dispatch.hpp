@@ -82,6 +82,7 @@ DETENT_KERNELS_NAMESPACE_END
 #include <detent/kernels/dequantize-inl.hpp>
 #include <detent/kernels/gemm_f32-inl.hpp>
 #include <detent/kernels/quantize-inl.hpp>
+#include <detent/kernels/quantize_dynamic-inl.hpp>
 #include <detent/kernels/quantized_binary-inl.hpp>
 #include <detent/kernels/reduce-inl.hpp>
 #include <detent/kernels/transpose-inl.hpp>
@@ -136,6 +137,7 @@ DETENT_KERNELS_NAMESPACE_END
 #include <detent/kernels/dequantize-inl.hpp>
 #include <detent/kernels/gemm_f32-inl.hpp>
 #include <detent/kernels/quantize-inl.hpp>
+#include <detent/kernels/quantize_dynamic-inl.hpp>
 #include <detent/kernels/quantized_binary-inl.hpp>
 #include <detent/kernels/reduce-inl.hpp>
 #include <detent/kernels/transpose-inl.hpp>
@@ -208,6 +210,10 @@ DETENT_KERNELS_NAMESPACE_BEGIN
       &elementwise::quantize<s8_code>,                \
       &elementwise::quantize<u16_code>,               \
       &elementwise::quantize<s16_code>,               \
+      &elementwise::dynamic_rows<u8_code>,            \
+      &elementwise::dynamic_rows<s8_code>,            \
+      &elementwise::dynamic_rows<u16_code>,           \
+      &elementwise::dynamic_rows<s16_code>,           \
       &elementwise::dequantize<u4_code>,              \
       &elementwise::dequantize<s4_code>,              \
       &elementwise::dequantize<u8_code>,              \

@@ -80,8 +80,8 @@ class zero_point_words {
 /// Adds zero points to a group of steps, saturates to a grid and stores codes of 8 or 4 bits.
 /// Packing works within blocks of 128 bits, so the blocks are put in order at the end.
 ///
-/// A step that is no int32_t, or of NaN, is INT32_MIN: overflows() says whether there may be some,
-/// for the caller to replace them.
+/// A step that is no int32_t, or of NaN, is INT32_MIN: may_overflow() says whether there may be
+/// some, for the caller to replace them.
 template <class Code>
 class code_writer {
   using storage = typename Code::storage;
@@ -90,18 +90,22 @@ class code_writer {
   using byte_tag = hn::Repartition<byte, float_tag>;
 
  public:
-  HWY_INLINE code_writer(const elementwise_args& a) noexcept
-      : qmin_(hn::Set(byte_tag{}, static_cast<byte>(a.qmin))),
-        qmax_(hn::Set(byte_tag{}, static_cast<byte>(a.qmax))) {}
+  HWY_INLINE code_writer(std::int32_t qmin, std::int32_t qmax) noexcept
+      : qmin_(hn::Set(byte_tag{}, static_cast<byte>(qmin))),
+        qmax_(hn::Set(byte_tag{}, static_cast<byte>(qmax))),
+        is_narrow_(qmin != std::numeric_limits<byte>::min() ||
+                   qmax != std::numeric_limits<byte>::max()) {}
 
   struct steps {
     word_vector w0, w1;
     HWY_INLINE steps(int_vector n0, int_vector n1, int_vector n2, int_vector n3) noexcept
         : w0(hn::ReorderDemote2To(word_tag{}, n0, n1)),
           w1(hn::ReorderDemote2To(word_tag{}, n2, n3)) {}
-    HWY_INLINE bool overflows() const noexcept {
+    /// In each lane the lowest of some steps, for may_overflow().
+    HWY_INLINE word_vector lowest() const noexcept { return hn::Min(w0, w1); }
+    HWY_INLINE static bool may_overflow(word_vector lowest) noexcept {
       const word_tag dw;
-      return !hn::AllFalse(dw, hn::Eq(hn::Min(w0, w1), hn::Set(dw, -32768)));
+      return !hn::AllFalse(dw, hn::Eq(lowest, hn::Set(dw, -32768)));
     }
   };
 
@@ -115,7 +119,10 @@ class code_writer {
     const auto bytes =
         hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, w0, w1)),
                                              hn::SetTableIndices(d32, block_order)));
-    const auto codes = hn::Min(hn::Max(bytes, qmin_), qmax_);
+    auto codes = bytes;
+    if (is_narrow_) {  // other codes have been saturated by now
+      codes = hn::Min(hn::Max(bytes, qmin_), qmax_);
+    }
     if constexpr (is_nibble) {
       const hn::Repartition<std::uint16_t, float_tag> dp;
       const hn::Rebind<std::uint8_t, decltype(dp)> half;
@@ -137,6 +144,7 @@ class code_writer {
       order(8), order(9), order(10), order(11), order(12), order(13), order(14), order(15)};
 
   hn::Vec<byte_tag> qmin_, qmax_;
+  bool is_narrow_;
 };
 
 /// The same for 16 bits.
@@ -146,14 +154,16 @@ requires(Code::bits == 16) class code_writer<Code> {
   using storage_tag = hn::Repartition<storage, float_tag>;
 
  public:
-  HWY_INLINE code_writer(const elementwise_args& a) noexcept
-      : qmin_(hn::Set(int_tag{}, a.qmin)), qmax_(hn::Set(int_tag{}, a.qmax)) {}
+  HWY_INLINE code_writer(std::int32_t qmin, std::int32_t qmax) noexcept
+      : qmin_(hn::Set(int_tag{}, qmin)), qmax_(hn::Set(int_tag{}, qmax)) {}
 
   struct steps {
     int_vector n0, n1, n2, n3;
-    HWY_INLINE bool overflows() const noexcept {
+    HWY_INLINE int_vector lowest() const noexcept {
+      return hn::Min(hn::Min(n0, n1), hn::Min(n2, n3));
+    }
+    HWY_INLINE static bool may_overflow(int_vector lowest) noexcept {
       const int_tag di;
-      const int_vector lowest = hn::Min(hn::Min(n0, n1), hn::Min(n2, n3));
       return !hn::AllFalse(di, hn::Eq(lowest, hn::Set(di, hwy::LowestValue<std::int32_t>())));
     }
   };
@@ -217,30 +227,35 @@ template <std::size_t kCapacity>
 class divisor_array {
  public:
   /// Takes `count` scales that are `step` apart. True if the proof at the top covers all of them.
-  /// Behind them, to the next multiple of group_size, are some that are harmless.
-  HWY_INLINE bool assign(const float* scale, std::ptrdiff_t step, std::size_t count) noexcept {
+  /// Those behind them, up to `end`, are harmless.
+  HWY_INLINE bool assign(const float* scale, std::ptrdiff_t step, std::size_t count,
+                         std::size_t end) noexcept {
     const float_tag df;
-    const int_tag di;
     const float_vector one = hn::Set(df, 1.0F);
-    auto all = hn::FirstN(df, lanes);
-    const std::size_t end = count == 1 ? 1 : padded(count);
+    bool all = true;
     for (std::size_t i = 0; i < end; i += lanes) {
       const std::size_t left = i > count ? 0 : count - i < lanes ? count - i : lanes;
-      const float_vector s =
-          step == 1 ? hn::LoadNOr(one, df, scale + i, left)
-                    : gather(scale + static_cast<std::ptrdiff_t>(i) * step, step, left);
-      const float_vector high = hn::Div(one, s);
-      hn::Store(high, df, high_ + i);
-      hn::Store(hn::Mul(hn::NegMulAdd(high, s, one), high), df, low_ + i);
-      // 2^-126 <= s <= 2^77: high and low are normal numbers.
-      const auto normal =
-          hn::And(hn::Ge(s, hn::Set(df, 0x1p-126F)), hn::Le(s, hn::Set(df, 0x1p+77F)));
-      const auto remainder = hn::And(hn::BitCast(di, s), hn::Set(di, modulus - 1));
-      const auto beside = hn::And(hn::Add(remainder, hn::Set(di, 5)), hn::Set(di, modulus - 1));
-      const auto far = hn::Or(hn::Eq(remainder, hn::Zero(di)), hn::Gt(beside, hn::Set(di, 10)));
-      all = hn::And(all, hn::And(normal, hn::RebindMask(df, far)));
+      all &= assign(df, i,
+                    step == 1 ? hn::LoadNOr(one, df, scale + i, left)
+                              : gather(scale + static_cast<std::ptrdiff_t>(i) * step, step, left));
     }
-    return hn::AllTrue(df, all);
+    return all;
+  }
+
+  /// Takes the scales of a vector as those from number i on. True if the proof covers all of them.
+  template <class D>
+  HWY_INLINE bool assign(D d, std::size_t i, hn::Vec<D> s) noexcept {
+    const hn::RebindToSigned<D> di;
+    const auto one = hn::Set(d, 1.0F);
+    const auto high = hn::Div(one, s);
+    hn::StoreU(high, d, high_ + i);
+    hn::StoreU(hn::Mul(hn::NegMulAdd(high, s, one), high), d, low_ + i);
+    // 2^-126 <= s <= 2^77: high and low are normal numbers.
+    const auto normal = hn::And(hn::Ge(s, hn::Set(d, 0x1p-126F)), hn::Le(s, hn::Set(d, 0x1p+77F)));
+    const auto remainder = hn::And(hn::BitCast(di, s), hn::Set(di, modulus - 1));
+    const auto beside = hn::And(hn::Add(remainder, hn::Set(di, 5)), hn::Set(di, modulus - 1));
+    const auto far = hn::Or(hn::Eq(remainder, hn::Zero(di)), hn::Gt(beside, hn::Set(di, 10)));
+    return hn::AllTrue(d, hn::And(normal, hn::RebindMask(d, far)));
   }
 
   /// Of one element, for all lanes.
@@ -324,25 +339,33 @@ HWY_INLINE int_vector replace_overflow(int_vector n, float_vector x) noexcept {
   return hn::IfThenElse(hn::Eq(n, hn::Set(di, hwy::LowestValue<std::int32_t>())), replaced, n);
 }
 
-/// A group, whose first element is number i of its row.
+/// The vectors of a group, whose first element is number i of its row, and the nearest integers to
+/// their quotients.
+template <class Source, class Divisors>
+struct group_steps {
+  float_vector x[4];
+  int_vector n[4];
+
+  HWY_INLINE group_steps(const typename Source::element* from, const Source& source,
+                         const Divisors& divisors, std::size_t i) noexcept {
+    DETENT_UNROLL for (std::size_t k = 0; k < 4; ++k) {
+      x[k] = source.load(from + k * lanes, i + k * lanes);
+      n[k] = DETENT_PASS_NEAREST(divisors(i + k * lanes)(x[k]));
+    }
+  }
+};
+
 template <class Code, class Source, class Divisors, class ZeroPoints>
 HWY_INLINE void quantize_group(const typename Source::element* x, const Source& source,
                                const Divisors& divisors, const ZeroPoints& z,
                                const code_writer<Code>& writer, std::size_t i, bool stream,
                                typename Code::storage* q) noexcept {
   using steps = typename code_writer<Code>::steps;
-  const float_vector x0 = source.load(x, i);
-  const float_vector x1 = source.load(x + lanes, i + lanes);
-  const float_vector x2 = source.load(x + 2 * lanes, i + 2 * lanes);
-  const float_vector x3 = source.load(x + 3 * lanes, i + 3 * lanes);
-  const int_vector n0 = DETENT_PASS_NEAREST(divisors(i)(x0));
-  const int_vector n1 = DETENT_PASS_NEAREST(divisors(i + lanes)(x1));
-  const int_vector n2 = DETENT_PASS_NEAREST(divisors(i + 2 * lanes)(x2));
-  const int_vector n3 = DETENT_PASS_NEAREST(divisors(i + 3 * lanes)(x3));
-  steps n{n0, n1, n2, n3};
-  if (HWY_UNLIKELY(n.overflows())) {
-    n = steps{replace_overflow(n0, x0), replace_overflow(n1, x1), replace_overflow(n2, x2),
-              replace_overflow(n3, x3)};
+  const group_steps<Source, Divisors> g(x, source, divisors, i);
+  steps n{g.n[0], g.n[1], g.n[2], g.n[3]};
+  if (HWY_UNLIKELY(steps::may_overflow(n.lowest()))) {
+    n = steps{replace_overflow(g.n[0], g.x[0]), replace_overflow(g.n[1], g.x[1]),
+              replace_overflow(g.n[2], g.x[2]), replace_overflow(g.n[3], g.x[3])};
   }
   writer.store(n, z, i, stream, q);
 }
@@ -382,9 +405,18 @@ HWY_INLINE void quantize_row(const typename Source::element* x, const Source& so
     quantize_group<Code>(x + i, source, divisors, z, writer, i, stream,
                          q + storage_offset<Code>(static_cast<std::ptrdiff_t>(i)));
   }
-  if (i < columns) {
-    quantize_last<Code>(x, source, divisors, z, writer, i, columns, q);
+  if (i == columns) {
+    return;
   }
+  if constexpr (std::is_same_v<ZeroPoints, one_zero_point>) {
+    if (columns >= group_size) {  // some are computed again
+      i = columns - group_size;
+      quantize_group<Code>(x + i, source, divisors, z, writer, i, false,
+                           q + storage_offset<Code>(static_cast<std::ptrdiff_t>(i)));
+      return;
+    }
+  }
+  quantize_last<Code>(x, source, divisors, z, writer, i, columns, q);
 }
 
 /// Rows whose parameters are made together, and columns.
@@ -430,7 +462,7 @@ inline constexpr std::size_t short_row = 512;
 /// One scale for each row.
 template <class Code>
 void quantize_rows(const float* x, const elementwise_args& a, typename Code::storage* q) noexcept {
-  const code_writer<Code> writer(a);
+  const code_writer<Code> writer(a.qmin, a.qmax);
   divisor_array<parameter_rows> divisors;
   const bool one_scale = a.parameter_step == 0;
   const bool are_short = !one_scale && a.columns >= lanes && a.columns <= short_row &&
@@ -443,8 +475,8 @@ void quantize_rows(const float* x, const elementwise_args& a, typename Code::sto
     const auto start = static_cast<std::ptrdiff_t>(first);
     const float* scale = a.scale + start * a.parameter_step;
     const std::int32_t* zero_point = a.zero_point + start * a.parameter_step;
-    const bool regular =
-        Code::bits != 16 && divisors.assign(scale, a.parameter_step, one_scale ? 1 : rows);
+    const std::size_t made = one_scale ? 1 : rows;
+    const bool regular = Code::bits != 16 && divisors.assign(scale, a.parameter_step, made, made);
     if constexpr (Code::bits != 16) {
       if (regular && are_short) {
         std::int32_t copies[parameter_rows];
@@ -522,7 +554,7 @@ class zero_point_columns {
 template <class Code>
 void quantize_columns(const float* x, const elementwise_args& a,
                       typename Code::storage* q) noexcept {
-  const code_writer<Code> writer(a);
+  const code_writer<Code> writer(a.qmin, a.qmax);
   divisor_array<parameter_columns> divisors;
   zero_point_columns<Code> zero_points;
   alignas(64) float scales[parameter_columns];
@@ -540,7 +572,7 @@ void quantize_columns(const float* x, const elementwise_args& a,
         zero_points.assign(a.zero_point + parameter, columns);
         // One row is divided before its reciprocals are made.
         regular = Code::bits != 16 && a.parameter_step == 0 && a.rows > 1 &&
-                  divisors.assign(a.scale + parameter, 1, columns);
+                  divisors.assign(a.scale + parameter, 1, columns, padded(columns));
         if (!regular) {
           copy_padded(a.scale + parameter, columns, scales);
         }
@@ -569,7 +601,7 @@ void quantize(const float* x, const elementwise_args& a, typename Code::storage*
 template <class Code>
 void requantize_rows(const std::int32_t* acc, const elementwise_args& a,
                      typename Code::storage* q) noexcept {
-  const code_writer<Code> writer(a);
+  const code_writer<Code> writer(a.qmin, a.qmax);
   for (std::size_t r = 0; r < a.rows; ++r) {
     const auto row = static_cast<std::ptrdiff_t>(r);
     const std::ptrdiff_t parameter = row * a.parameter_step;
@@ -584,7 +616,7 @@ void requantize_rows(const std::int32_t* acc, const elementwise_args& a,
 template <class Code>
 void requantize_columns(const std::int32_t* acc, const elementwise_args& a,
                         typename Code::storage* q) noexcept {
-  const code_writer<Code> writer(a);
+  const code_writer<Code> writer(a.qmin, a.qmax);
   alignas(64) float factors[parameter_columns];
   zero_point_columns<Code> zero_points;
   alignas(64) std::int32_t biases[parameter_columns];

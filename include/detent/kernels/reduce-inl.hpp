@@ -7,19 +7,12 @@ namespace HWY_NAMESPACE {
 
 inline min_max_result min_max(const float* x, std::size_t n) noexcept {
   const float_tag df;
-  constexpr float infinity = std::numeric_limits<float>::infinity();
-  const float_vector plus_infinity = hn::Set(df, infinity);
-  const float_vector minus_infinity = hn::Set(df, -infinity);
-  // Four chains: min and max have a latency of several cycles. As above, the second operand is what
-  // is returned next to a NaN, so NaN never enters a chain.
-  float_vector lower[4] = {plus_infinity, plus_infinity, plus_infinity, plus_infinity};
-  float_vector upper[4] = {minus_infinity, minus_infinity, minus_infinity, minus_infinity};
+  const float_vector zero = hn::Zero(df);
+  range_chains chains;
   std::size_t count_nan = 0;
   const auto partly = [&](std::size_t first, std::size_t count) HWY_ATTR {
-    const float_vector v = hn::LoadNOr(plus_infinity, df, x + first, count);
-    lower[0] = hn::Min(v, lower[0]);
-    upper[0] = hn::Max(hn::LoadNOr(minus_infinity, df, x + first, count), upper[0]);
-    count_nan += hn::CountTrue(df, hn::IsNaN(v));
+    chains.take_some(x + first, count);
+    count_nan += hn::CountTrue(df, hn::IsNaN(hn::LoadNOr(zero, df, x + first, count)));
   };
   // Vectors that cross cache lines take twice as long to load.
   const std::size_t beyond = reinterpret_cast<std::uintptr_t>(x) / sizeof(float) % lanes;
@@ -37,14 +30,10 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
     const float_vector v1 = hn::LoadU(df, x + i + lanes);
     const float_vector v2 = hn::LoadU(df, x + i + 2 * lanes);
     const float_vector v3 = hn::LoadU(df, x + i + 3 * lanes);
-    lower[0] = hn::Min(v0, lower[0]);
-    lower[1] = hn::Min(v1, lower[1]);
-    lower[2] = hn::Min(v2, lower[2]);
-    lower[3] = hn::Min(v3, lower[3]);
-    upper[0] = hn::Max(v0, upper[0]);
-    upper[1] = hn::Max(v1, upper[1]);
-    upper[2] = hn::Max(v2, upper[2]);
-    upper[3] = hn::Max(v3, upper[3]);
+    chains.take(0, v0);
+    chains.take(1, v1);
+    chains.take(2, v2);
+    chains.take(3, v3);
     const auto any_nan = hn::Or(hn::IsEitherNaN(v0, v1), hn::IsEitherNaN(v2, v3));
     if (HWY_UNLIKELY(!hn::AllFalse(df, any_nan))) {
       count_nan += hn::CountTrue(df, hn::IsNaN(v0)) + hn::CountTrue(df, hn::IsNaN(v1)) +
@@ -54,10 +43,9 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
   for (; i < n; i += lanes) {
     partly(i, n - i < lanes ? n - i : lanes);
   }
-  const float_vector low = hn::Min(hn::Min(lower[0], lower[1]), hn::Min(lower[2], lower[3]));
-  const float_vector high = hn::Max(hn::Max(upper[0], upper[1]), hn::Max(upper[2], upper[3]));
   // Adding zero turns -0 into +0.
-  return {hn::ReduceMin(df, low) + 0.0F, hn::ReduceMax(df, high) + 0.0F, count_nan};
+  return {hn::ReduceMin(df, chains.lowest()) + 0.0F, hn::ReduceMax(df, chains.highest()) + 0.0F,
+          count_nan};
 }
 
 /// min_max() of each column, a vector of columns at a time.

@@ -402,6 +402,20 @@ struct quantized_binary_args {
   std::size_t count = 0;
 };
 
+/// A block of rows x columns, dense in the columns, of which each row is quantized with parameters
+/// of its own:
+///
+///   range of row r = reference::min_max of it, or 0 .. 0 if it has no number
+///   scale[r], zero_point[r] = reference::params_from_range of that, on qmin .. qmax
+struct dynamic_rows_args {
+  std::size_t rows = 0, columns = 0;
+  std::ptrdiff_t in_stride = 0, out_stride = 0;
+  float* scale = nullptr;
+  std::int32_t* zero_point = nullptr;
+  bool symmetric = false;
+  std::int32_t qmin = 0, qmax = 0;
+};
+
 /// What min_max() returns; see reference::min_max.
 struct min_max_result {
   float lower;
@@ -450,6 +464,16 @@ struct kernel_table {
   void (*quantize_s8)(const float* x, const elementwise_args& a, std::int8_t* q) noexcept;
   void (*quantize_u16)(const float* x, const elementwise_args& a, std::uint16_t* q) noexcept;
   void (*quantize_s16)(const float* x, const elementwise_args& a, std::int16_t* q) noexcept;
+  // reference::quantize of rows. Returns how many rows are done: those before the first one whose
+  // scale would not be finite.
+  std::size_t (*dynamic_rows_u8)(const float* x, const dynamic_rows_args& a,
+                                 std::uint8_t* q) noexcept;
+  std::size_t (*dynamic_rows_s8)(const float* x, const dynamic_rows_args& a,
+                                 std::int8_t* q) noexcept;
+  std::size_t (*dynamic_rows_u16)(const float* x, const dynamic_rows_args& a,
+                                  std::uint16_t* q) noexcept;
+  std::size_t (*dynamic_rows_s16)(const float* x, const dynamic_rows_args& a,
+                                  std::int16_t* q) noexcept;
   void (*dequantize_u4)(const std::uint8_t* q, const elementwise_args& a, float* x) noexcept;
   void (*dequantize_s4)(const std::uint8_t* q, const elementwise_args& a, float* x) noexcept;
   void (*dequantize_u8)(const std::uint8_t* q, const elementwise_args& a, float* x) noexcept;

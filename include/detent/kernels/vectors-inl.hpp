@@ -70,6 +70,37 @@ HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vecto
 /// Four vectors become one vector of 8-bit codes.
 inline constexpr std::size_t group_size = 4 * lanes;
 
+/// Smallest and largest values of what passes, of each lane its own. Four chains, since min and max
+/// have a latency of several cycles.
+struct range_chains {
+  float_vector lower[4], upper[4];
+
+  HWY_INLINE range_chains() noexcept {
+    const float_tag df;
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    for (std::size_t i = 0; i < 4; ++i) {
+      lower[i] = hn::Set(df, infinity);
+      upper[i] = hn::Set(df, -infinity);
+    }
+  }
+  /// The second operand is what is returned next to a NaN, so NaN never enters a chain.
+  HWY_INLINE void take(std::size_t chain, float_vector v) noexcept {
+    lower[chain] = hn::Min(v, lower[chain]);
+    upper[chain] = hn::Max(v, upper[chain]);
+  }
+  /// The first `count` (not 0) of a vector's values.
+  HWY_INLINE void take_some(const float* x, std::size_t count) noexcept {
+    const float_tag df;
+    take(0, hn::LoadNOr(hn::Set(df, std::numeric_limits<float>::quiet_NaN()), df, x, count));
+  }
+  [[nodiscard]] HWY_INLINE float_vector lowest() const noexcept {
+    return hn::Min(hn::Min(lower[0], lower[1]), hn::Min(lower[2], lower[3]));
+  }
+  [[nodiscard]] HWY_INLINE float_vector highest() const noexcept {
+    return hn::Max(hn::Max(upper[0], upper[1]), hn::Max(upper[2], upper[3]));
+  }
+};
+
 /// Streaming stores want whole vectors of memory.
 HWY_INLINE bool starts_line(const void* p) noexcept {
   return reinterpret_cast<std::uintptr_t>(p) % 64 == 0;
