@@ -321,11 +321,12 @@ enum class integer_output : std::uint8_t { s32, f32, bf16, u8, s8 };
 ///   s32  v, or v + addend[i, j]                                        (modulo 2^32)
 ///   f32  clamp(float(v) * m, lower, upper)
 ///        clamp(fma(float(v), m, bias[j]) + residual[i, j], lower, upper)   if either is there
-///   bf16 the same, rounded to bfloat16, half to even; not of depthwise products
+///   bf16 the same, rounded to bfloat16, half to even
 ///   u8s8 clamp(round_half_even(float(v) * multiplier[j]) + zero_point, qmin, qmax)
 ///
-/// The per-column arrays are readable up to the next multiple of panel_columns. Depthwise products
-/// have columns only. Residual and addend may be C.
+/// The per-column arrays are readable up to the next multiple of panel_columns. The rows of a
+/// depthwise product are its pixels: it has no per-row arrays and no addend, and its residual is as
+/// dense as C. Residual and addend may be C.
 struct integer_epilogue {
   integer_output output = integer_output::s32;
   const std::int32_t* column_offset = nullptr;   // bias and the zero-point terms of the column
@@ -355,18 +356,26 @@ struct integer_epilogue {
 ///
 /// Where an instruction adds the products of two neighbouring k in 16 bits (vpmaddubsw), `paired`
 /// is read instead, of which no pair overflows with any u8. Each strip of strip_columns columns has
-/// an order of its own of the k within blocks of block_depth, chosen so that hardly any pair would:
+/// an order of its own of the k within blocks of block_depth, and takes 255 - a in place of some a,
+/// with the opposite weights, both chosen so that hardly any pair would:
 ///
-///   paired(block * block_depth + i, j) = data(block * block_depth + order[i], j) - correction
+///   k = block * block_depth + order[i]
+///   a'(i) = a(k) ^ complement[i]                                         (complement: 0 or 255)
+///   paired(block * block_depth + i, j) = data(k, j) - correction         where complement[i] is 0
+///                                       -data(k, j) - correction         where it is 255
+///   offset[j] = 255 * sum of data(k, j) over those k                     (modulo 2^32)
 ///
-/// with 16 bytes of order for each block of each strip, and zeros up to a whole block. Corrections
-/// are what is left: those of a panel are first_correction[panel] .. first_correction[panel + 1];
-/// number i belongs to group correction_group[i] of that order, ascending within a panel, and is
-/// laid out like a group. All but `data` is null for tables without adds_pairs.
+/// with 16 bytes of order and of complement for each block of each strip, and zeros up to a whole
+/// block, and offsets up to a whole panel. Corrections are what is left: those of a panel are
+/// first_correction[panel] .. first_correction[panel + 1]; number i belongs to group
+/// correction_group[i] of that order, ascending within a panel, and is laid out like a group. All
+/// but `data` is null for tables without adds_pairs.
 struct packed_panels {
   const std::int8_t* data = nullptr;
   const std::int8_t* paired = nullptr;
   const std::uint8_t* order = nullptr;
+  const std::uint8_t* complement = nullptr;
+  const std::int32_t* offset = nullptr;
   const std::size_t* first_correction = nullptr;
   const std::size_t* correction_group = nullptr;
   const std::int8_t* corrections = nullptr;
@@ -439,6 +448,16 @@ struct packed_nibbles {
 inline constexpr std::size_t nibble_depth = 8;
 inline constexpr std::size_t nibble_panel_bytes = panel_columns * nibble_depth / 2;
 
+/// Products of so many rows unpack 4-bit weights to memory: at most unpacked_depth k of a strip of
+/// columns, with a line of 64 bytes behind each panel. Beside it they keep a sum and a float for
+/// each row and column of the strip.
+inline constexpr std::size_t fewest_unpacked_rows = 9;
+inline constexpr std::size_t unpacked_depth = 2048;
+inline constexpr std::size_t unpacked_bytes =
+    unpacked_depth * strip_columns + strip_columns / panel_columns * 64;
+inline constexpr std::size_t unpacked_workspace =
+    unpacked_bytes + largest_rows_per_call * strip_columns * (sizeof(std::int32_t) + sizeof(float));
+
 /// sum[g] = sum_(k in g) A[i, k] * (B[k, j] - zero_point[g, j]) - row_zero_point[i] * column_sum[g,
 /// j] real   = fma(float(sum[last]), scale[last, j], ... fma(float(sum[0]), scale[0, j], 0) ...)
 /// C[m x n] = clamp(fma(real, row_scale[i], bias[j]) + residual[i, j], lower, upper)
@@ -450,13 +469,15 @@ struct gemm_u8u4_args {
   packed_nibbles b;
   float* c = nullptr;
   std::size_t ldc = 0;
-  std::size_t m = 0, n = 0, k = 0;
-  const std::int32_t* row_zero_point = nullptr;
+  std::size_t m = 0, n = 0, k = 0;               // m: at most largest_rows_per_call
+  const std::int32_t* row_zero_point = nullptr;  // 0..255
   const float* row_scale = nullptr;
   const float* bias = nullptr;
   const float* residual = nullptr;
   std::size_t residual_stride = 0;
   float lower = 0.0F, upper = 0.0F;
+  std::byte* workspace = nullptr;  // unpacked_workspace bytes, at a multiple of 64; with
+                                   // fewest_unpacked_rows
 };
 
 /// C[m x n] = clamp(bias[j] + sum_k A[i, k] * B[k, j], lower, upper), a chain of fused
@@ -516,12 +537,66 @@ struct depthwise_panels {
 struct depthwise_u8_args {
   depthwise_rows<std::uint8_t> rows;
   depthwise_panels weights;
-  void* c = nullptr;          // pixels x channels, dense
+  void* c = nullptr;  // pixels x channels, dense
+  integer_epilogue epilogue;
+};
+
+/// Filters whose depthwise products may be done line by line, where the output has bytes and so do
+/// the weights less their zero points: 3 x 3, the same with strides of 2, and 5 x 5; no dilation.
+enum class depthwise_filter : std::uint8_t { three, three_stride2, five };
+inline constexpr std::size_t depthwise_filters = 3;
+
+/// Two lines of the output read so many lines of the input, and have so many groups of four taps
+/// between them; line_taps() in depthwise.hpp says which.
+[[nodiscard]] inline constexpr std::size_t depthwise_input_lines(depthwise_filter f) noexcept {
+  return f == depthwise_filter::three ? 4 : f == depthwise_filter::three_stride2 ? 5 : 6;
+}
+[[nodiscard]] inline constexpr std::size_t depthwise_groups(depthwise_filter f) noexcept {
+  return f == depthwise_filter::five ? 26 : 6;
+}
+[[nodiscard]] inline constexpr std::size_t depthwise_stride(depthwise_filter f) noexcept {
+  return f == depthwise_filter::three_stride2 ? 2 : 1;
+}
+
+/// Of `channels` from the beginning of a block on, the block of weights holds so many again and
+/// again, and a vector of the block's size so many of each of its pixels.
+[[nodiscard]] inline constexpr std::size_t depthwise_period(depthwise_filter f,
+                                                            std::size_t channels) noexcept {
+  if (f == depthwise_filter::five || channels > strip_columns / 2) {
+    return strip_columns;
+  }
+  return channels > strip_columns / 4 ? strip_columns / 2 : strip_columns / 4;
+}
+
+/// Two lines of the output, or one, that read the same lines of the input.
+struct depthwise_pair {
+  std::size_t pixel = 0;  // position of the first one's first pixel in the output
+  std::size_t lines = 0;
+};
+
+/// A depthwise product that is done line by line, with an output of bytes. Pair p reads the lines
+/// that begin at lines[p * depthwise_input_lines(filter)] and so on; its pixel x reads their
+/// columns from x * depthwise_stride(filter) - pad_left on. Columns beyond in_width have the value
+/// `padding`; lines beyond the image are lines of that value.
+///
+///   weights[((block * depthwise_groups(filter) + group) * 4 + quarter) * 64 + i * 4 + place]
+///
+/// has the blocks and quarters of depthwise_panels.
+struct depthwise_lines_args {
+  depthwise_filter filter = depthwise_filter::three;
+  const std::int8_t* weights = nullptr;
+  const std::uint8_t* const* lines = nullptr;
+  const depthwise_pair* pairs = nullptr;
+  std::size_t pair_count = 0;
+  std::size_t channels = 0;
+  std::size_t in_width = 0, out_width = 0, pad_left = 0;
+  std::uint8_t padding = 0;
+  std::uint8_t* c = nullptr;  // pixels x channels, dense
   integer_epilogue epilogue;  // row_sum unused
 };
 
-/// The same in float: clamp(bias[c] + chain of fused multiply-adds over t, lower, upper), with
-/// weights[t * channel_stride + c].
+/// depthwise_u8_args in float: clamp(bias[c] + chain of fused multiply-adds over t, lower, upper),
+/// with weights[t * channel_stride + c].
 struct depthwise_f32_args {
   depthwise_rows<float> rows;
   const float* weights = nullptr;
@@ -580,6 +655,58 @@ struct elementwise_args {
   std::size_t read_ahead = 0;  // bytes from what is read to what is prefetched; 0: nothing is
 };
 
+/// Bytes of an 8-bit type that stand for (byte ^ flip - zero_point) * scale: flip is 0x80 of signed
+/// ones, which moves them up by 128, and so is their zero point.
+struct quantized_bytes {
+  const std::uint8_t* data = nullptr;
+  std::uint8_t flip = 0;
+  std::int32_t zero_point = 0;
+  float scale = 0.0F;
+};
+
+enum class binary_function : std::uint8_t { add, sub, mul, div };
+
+[[nodiscard]] inline float combine(binary_function f, float a, float b) noexcept {
+  switch (f) {
+    case binary_function::add:
+      return a + b;
+    case binary_function::sub:
+      return a - b;
+    case binary_function::mul:
+      return a * b;
+    case binary_function::div:
+      break;
+  }
+  return a / b;
+}
+
+/// out[i] = reference::quantized_binary of a[i] and b[i]. `out` has the bytes of u8 or s8, may be
+/// the very buffer of an operand, and its zero point is one of its levels.
+struct quantized_binary_args {
+  binary_function function = binary_function::add;
+  quantized_bytes a, b;
+  void* out = nullptr;
+  bool out_signed = false;
+  float scale = 0.0F;
+  std::int32_t zero_point = 0;
+  std::int32_t qmin = 0, qmax = 0;
+  std::size_t count = 0;
+};
+
+/// A block of rows x columns, dense in the columns, of which each row is quantized with parameters
+/// of its own:
+///
+///   range of row r = reference::min_max of it, or 0 .. 0 if it has no number
+///   scale[r], zero_point[r] = reference::params_from_range of that, on qmin .. qmax
+struct dynamic_rows_args {
+  std::size_t rows = 0, columns = 0;
+  std::ptrdiff_t in_stride = 0, out_stride = 0;
+  float* scale = nullptr;
+  std::int32_t* zero_point = nullptr;
+  bool symmetric = false;
+  std::int32_t qmin = 0, qmax = 0;
+};
+
 /// What min_max() returns; see reference::min_max.
 struct min_max_result {
   float lower;
@@ -628,6 +755,16 @@ struct kernel_table {
   void (*quantize_s8)(const float* x, const elementwise_args& a, std::int8_t* q) noexcept;
   void (*quantize_u16)(const float* x, const elementwise_args& a, std::uint16_t* q) noexcept;
   void (*quantize_s16)(const float* x, const elementwise_args& a, std::int16_t* q) noexcept;
+  // reference::quantize of rows. Returns how many rows are done: those before the first one whose
+  // scale would not be finite.
+  std::size_t (*dynamic_rows_u8)(const float* x, const dynamic_rows_args& a,
+                                 std::uint8_t* q) noexcept;
+  std::size_t (*dynamic_rows_s8)(const float* x, const dynamic_rows_args& a,
+                                 std::int8_t* q) noexcept;
+  std::size_t (*dynamic_rows_u16)(const float* x, const dynamic_rows_args& a,
+                                  std::uint16_t* q) noexcept;
+  std::size_t (*dynamic_rows_s16)(const float* x, const dynamic_rows_args& a,
+                                  std::int16_t* q) noexcept;
   void (*dequantize_u4)(const std::uint8_t* q, const elementwise_args& a, float* x) noexcept;
   void (*dequantize_s4)(const std::uint8_t* q, const elementwise_args& a, float* x) noexcept;
   void (*dequantize_u8)(const std::uint8_t* q, const elementwise_args& a, float* x) noexcept;
@@ -643,13 +780,16 @@ struct kernel_table {
                          std::uint16_t* q) noexcept;
   void (*requantize_s16)(const std::int32_t* acc, const elementwise_args& a,
                          std::int16_t* q) noexcept;
+  void (*quantized_binary)(const quantized_binary_args& args) noexcept;
   void (*gemm_f32)(const gemm_f32_args& args) noexcept;
   void (*depthwise_f32)(const depthwise_f32_args& args) noexcept;
   void (*gemm_u8s8)(const gemm_u8s8_args& args) noexcept;
   void (*depthwise_u8)(const depthwise_u8_args& args) noexcept;
+  void (*depthwise_lines)(const depthwise_lines_args& args) noexcept;  // null where it is no faster
   void (*gemm_u8u4)(const gemm_u8u4_args& args) noexcept;
-  // Of elements of 8 and 32 bits.
+  // Of elements of 8, 16 and 32 bits.
   void (*transpose_8)(const transpose_args& args) noexcept;
+  void (*transpose_16)(const transpose_args& args) noexcept;
   void (*transpose_32)(const transpose_args& args) noexcept;
 };
 
@@ -2257,6 +2397,50 @@ DETENT_DECL min_max_result min_max(const float* x, std::size_t n) noexcept {
   return r;
 }
 
+/// reference::params_from_range without branches on the range; see there.
+inline float params_of_range(const min_max_result& range, const dynamic_rows_args& a,
+                             std::int32_t* zero_point) noexcept {
+  constexpr double rounding_bias_of_doubles = 6755399441055744.0;  // 1.5 * 2^52
+  const double lower = range.lower < 0.0F ? static_cast<double>(range.lower) : 0.0;
+  const double upper = range.upper > 0.0F ? static_cast<double>(range.upper) : 0.0;
+  const std::int32_t middle = (a.qmin + a.qmax + 1) >> 1;
+  const std::int32_t half = a.qmax - middle < middle - a.qmin ? a.qmax - middle : middle - a.qmin;
+  const double magnitude = -lower > upper ? -lower : upper;
+  const double extent = a.symmetric ? magnitude : upper - lower;
+  const double steps = a.symmetric ? half : a.qmax - a.qmin;
+  float scale = static_cast<float>(extent / steps);
+  if (static_cast<double>(scale) * steps < extent) {
+    scale = std::nextafter(scale, std::numeric_limits<float>::infinity());
+  }
+  constexpr float smallest = std::numeric_limits<float>::min();
+  scale = extent > 0.0 ? (scale < smallest ? smallest : scale) : 1.0F;
+  const double z = (-lower / static_cast<double>(scale) + rounding_bias_of_doubles) -
+                   rounding_bias_of_doubles + a.qmin;
+  *zero_point = a.symmetric ? middle : z < a.qmax ? static_cast<std::int32_t>(z) : a.qmax;
+  return scale;
+}
+
+template <class Code>
+std::size_t dynamic_rows(const float* x, const dynamic_rows_args& a,
+                         typename Code::storage* q) noexcept {
+  for (std::size_t r = 0; r < a.rows; ++r) {
+    const auto row = static_cast<std::ptrdiff_t>(r);
+    const float* from = x + row * a.in_stride;
+    a.scale[r] = params_of_range(min_max(from, a.columns), a, a.zero_point + r);
+    if (!(a.scale[r] <= std::numeric_limits<float>::max())) {
+      return r;
+    }
+    elementwise_args e;
+    e.columns = a.columns;
+    e.scale = a.scale + r;
+    e.zero_point = a.zero_point + r;
+    e.qmin = a.qmin;
+    e.qmax = a.qmax;
+    quantize<Code>(from, e, q + row * a.out_stride);
+  }
+  return a.rows;
+}
+
 DETENT_DECL void min_max_columns(const float* x, std::size_t rows, std::size_t columns,
                                  std::ptrdiff_t row_stride, float* lower, float* upper,
                                  std::uint64_t* count_nan) noexcept {
@@ -2402,9 +2586,28 @@ DETENT_DECL void depthwise_u8(const depthwise_u8_args& d) noexcept {
                 d.weights.words[(((group * 4 + quarter) * 2 + t % 2) * 16 + i) * 2 + t % 4 / 2];
             sum += wrapping(taps[t][offset + c] * weight);
           }
-          store(d.epilogue, sum, 0, c, d.c, pixel * d.rows.channels + c);
+          store(d.epilogue, sum, pixel, c, d.c, pixel * d.rows.channels + c);
         }
       });
+}
+
+/// What each byte stands for. Values from a table can't be contracted with what is done to them.
+DETENT_DECL void dequantize_bytes(const quantized_bytes& q, float (&values)[256]) noexcept {
+  for (std::int32_t byte = 0; byte < 256; ++byte) {
+    values[byte] = static_cast<float>((byte ^ q.flip) - q.zero_point) * q.scale;
+  }
+}
+
+DETENT_DECL void quantized_binary(const quantized_binary_args& g) noexcept {
+  float a[256];
+  float b[256];
+  dequantize_bytes(g.a, a);
+  dequantize_bytes(g.b, b);
+  auto* out = static_cast<std::uint8_t*>(g.out);
+  for (std::size_t i = 0; i < g.count; ++i) {
+    const float value = combine(g.function, a[g.a.data[i]], b[g.b.data[i]]);
+    out[i] = static_cast<std::uint8_t>(to_grid(value / g.scale, g.zero_point, g.qmin, g.qmax));
+  }
 }
 
 DETENT_DECL void gemm_f32(const gemm_f32_args& g) noexcept {
@@ -2433,8 +2636,8 @@ DETENT_DECL void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
   for (std::size_t i = 0; i < g.m; ++i) {
     for (std::size_t j = 0; j < g.n; ++j) {
       const std::size_t panel = j / panel_columns;
-      const std::uint8_t* bytes =
-          g.b.data + panel * steps * nibble_panel_bytes + j % panel_columns * group_depth;
+      const std::size_t first =
+          panel * steps * nibble_panel_bytes + j % panel_columns * group_depth;
       float real = 0.0F;
       for (std::size_t group = 0; group < groups; ++group) {
         const std::size_t parameter = (panel * groups + group) * panel_columns + j % panel_columns;
@@ -2442,7 +2645,8 @@ DETENT_DECL void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
         // Modulo 2^32, as vector lanes.
         std::uint32_t sum = 0;
         for (std::size_t k = group * g.b.group_size; k < end; ++k) {
-          const std::uint8_t both = bytes[k / nibble_depth * nibble_panel_bytes + k % group_depth];
+          const std::uint8_t both =
+              g.b.data[first + k / nibble_depth * nibble_panel_bytes + k % group_depth];
           const int code = k % nibble_depth < group_depth ? both & 0x0F : both >> 4;
           sum +=
               static_cast<std::uint32_t>(g.a[i * g.lda + k] * (code - g.b.zero_point[parameter]));
@@ -2513,6 +2717,10 @@ inline constexpr kernel_table table = {
     &quantize<s8_code>,
     &quantize<u16_code>,
     &quantize<s16_code>,
+    &dynamic_rows<u8_code>,
+    &dynamic_rows<s8_code>,
+    &dynamic_rows<u16_code>,
+    &dynamic_rows<s16_code>,
     &dequantize<u4_code>,
     &dequantize<s4_code>,
     &dequantize<u8_code>,
@@ -2524,12 +2732,15 @@ inline constexpr kernel_table table = {
     &requantize<s8_code>,
     &requantize<u16_code>,
     &requantize<s16_code>,
+    &quantized_binary,
     &gemm_f32,
     &depthwise_f32,
     &gemm_u8s8,
     &depthwise_u8,
+    nullptr,
     &gemm_u8u4,
     &transpose<std::uint8_t>,
+    &transpose<std::uint16_t>,
     &transpose<std::uint32_t>,
 };
 
@@ -2626,8 +2837,52 @@ HWY_INLINE void store_8bit(int_vector v, std::size_t count, Q* q) noexcept {
   hn::StoreN(hn::DemoteTo(dq, v), dq, q, count);
 }
 
+/// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
+HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vector x) noexcept {
+  const int_tag di;
+  const hn::RebindToUnsigned<float_tag> du;
+  const auto bits = hn::BitCast(du, x);
+  const auto high = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(high, hn::Set(du, 1U));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFU)), odd));
+  const auto quiet = hn::Or(high, hn::Set(du, 0x40U));
+  const auto chosen = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
+  return hn::DemoteTo(hn::Rebind<std::uint16_t, float_tag>{}, hn::BitCast(di, chosen));
+}
+
 /// Four vectors become one vector of 8-bit codes.
 inline constexpr std::size_t group_size = 4 * lanes;
+
+/// Smallest and largest values of what passes, of each lane its own. Four chains, since min and max
+/// have a latency of several cycles.
+struct range_chains {
+  float_vector lower[4], upper[4];
+
+  HWY_INLINE range_chains() noexcept {
+    const float_tag df;
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    for (std::size_t i = 0; i < 4; ++i) {
+      lower[i] = hn::Set(df, infinity);
+      upper[i] = hn::Set(df, -infinity);
+    }
+  }
+  /// The second operand is what is returned next to a NaN, so NaN never enters a chain.
+  HWY_INLINE void take(std::size_t chain, float_vector v) noexcept {
+    lower[chain] = hn::Min(v, lower[chain]);
+    upper[chain] = hn::Max(v, upper[chain]);
+  }
+  /// The first `count` (not 0) of a vector's values.
+  HWY_INLINE void take_some(const float* x, std::size_t count) noexcept {
+    const float_tag df;
+    take(0, hn::LoadNOr(hn::Set(df, std::numeric_limits<float>::quiet_NaN()), df, x, count));
+  }
+  [[nodiscard]] HWY_INLINE float_vector lowest() const noexcept {
+    return hn::Min(hn::Min(lower[0], lower[1]), hn::Min(lower[2], lower[3]));
+  }
+  [[nodiscard]] HWY_INLINE float_vector highest() const noexcept {
+    return hn::Max(hn::Max(upper[0], upper[1]), hn::Max(upper[2], upper[3]));
+  }
+};
 
 /// Streaming stores want whole vectors of memory.
 HWY_INLINE bool starts_line(const void* p) noexcept {
@@ -2676,6 +2931,16 @@ HWY_INLINE void finish_stores(const elementwise_args& a) noexcept {
   }
 }
 
+/// sum += products, in the register that sum is in. To a compiler that sees an addition, several of
+/// them are a tree, whose leaves need more registers than there are.
+HWY_INLINE void add_in_place(int_vector& sum, int_vector products) noexcept {
+#if defined(__GNUC__)
+  __asm__("{vpaddd %1, %0, %0|vpaddd %0, %0, %1}" : "+v"(sum.raw) : "v"(products.raw));
+#else
+  sum = hn::Add(sum, products);
+#endif
+}
+
 /// sum + (a0*b0 + a1*b1) + (a2*b2 + a3*b3) in each 32-bit lane; the sums in brackets saturate at 16
 /// bits. Three instructions: vpmaddubsw, vpmaddwd, vpaddd.
 template <class Unsigned, class Signed>
@@ -2683,7 +2948,8 @@ HWY_INLINE int_vector add_pair_products(int_vector sum, Unsigned a, Signed b) no
   const int_tag di;
   const hn::Repartition<std::int16_t, int_tag> di16;
   const auto pairs = hn::SatWidenMulPairwiseAdd(di16, a, b);
-  return hn::Add(sum, hn::WidenMulPairwiseAdd(di, pairs, hn::Set(di16, 1)));
+  add_in_place(sum, hn::WidenMulPairwiseAdd(di, pairs, hn::Set(di16, 1)));
+  return sum;
 }
 
 }  // namespace HWY_NAMESPACE
@@ -3053,8 +3319,8 @@ class zero_point_words {
 /// Adds zero points to a group of steps, saturates to a grid and stores codes of 8 or 4 bits.
 /// Packing works within blocks of 128 bits, so the blocks are put in order at the end.
 ///
-/// A step that is no int32_t, or of NaN, is INT32_MIN: overflows() says whether there may be some,
-/// for the caller to replace them.
+/// A step that is no int32_t, or of NaN, is INT32_MIN: may_overflow() says whether there may be
+/// some, for the caller to replace them.
 template <class Code>
 class code_writer {
   using storage = typename Code::storage;
@@ -3063,18 +3329,22 @@ class code_writer {
   using byte_tag = hn::Repartition<byte, float_tag>;
 
  public:
-  HWY_INLINE code_writer(const elementwise_args& a) noexcept
-      : qmin_(hn::Set(byte_tag{}, static_cast<byte>(a.qmin))),
-        qmax_(hn::Set(byte_tag{}, static_cast<byte>(a.qmax))) {}
+  HWY_INLINE code_writer(std::int32_t qmin, std::int32_t qmax) noexcept
+      : qmin_(hn::Set(byte_tag{}, static_cast<byte>(qmin))),
+        qmax_(hn::Set(byte_tag{}, static_cast<byte>(qmax))),
+        is_narrow_(qmin != std::numeric_limits<byte>::min() ||
+                   qmax != std::numeric_limits<byte>::max()) {}
 
   struct steps {
     word_vector w0, w1;
     HWY_INLINE steps(int_vector n0, int_vector n1, int_vector n2, int_vector n3) noexcept
         : w0(hn::ReorderDemote2To(word_tag{}, n0, n1)),
           w1(hn::ReorderDemote2To(word_tag{}, n2, n3)) {}
-    HWY_INLINE bool overflows() const noexcept {
+    /// In each lane the lowest of some steps, for may_overflow().
+    HWY_INLINE word_vector lowest() const noexcept { return hn::Min(w0, w1); }
+    HWY_INLINE static bool may_overflow(word_vector lowest) noexcept {
       const word_tag dw;
-      return !hn::AllFalse(dw, hn::Eq(hn::Min(w0, w1), hn::Set(dw, -32768)));
+      return !hn::AllFalse(dw, hn::Eq(lowest, hn::Set(dw, -32768)));
     }
   };
 
@@ -3088,7 +3358,10 @@ class code_writer {
     const auto bytes =
         hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, w0, w1)),
                                              hn::SetTableIndices(d32, block_order)));
-    const auto codes = hn::Min(hn::Max(bytes, qmin_), qmax_);
+    auto codes = bytes;
+    if (is_narrow_) {  // other codes have been saturated by now
+      codes = hn::Min(hn::Max(bytes, qmin_), qmax_);
+    }
     if constexpr (is_nibble) {
       const hn::Repartition<std::uint16_t, float_tag> dp;
       const hn::Rebind<std::uint8_t, decltype(dp)> half;
@@ -3110,6 +3383,7 @@ class code_writer {
       order(8), order(9), order(10), order(11), order(12), order(13), order(14), order(15)};
 
   hn::Vec<byte_tag> qmin_, qmax_;
+  bool is_narrow_;
 };
 
 /// The same for 16 bits.
@@ -3119,14 +3393,16 @@ requires(Code::bits == 16) class code_writer<Code> {
   using storage_tag = hn::Repartition<storage, float_tag>;
 
  public:
-  HWY_INLINE code_writer(const elementwise_args& a) noexcept
-      : qmin_(hn::Set(int_tag{}, a.qmin)), qmax_(hn::Set(int_tag{}, a.qmax)) {}
+  HWY_INLINE code_writer(std::int32_t qmin, std::int32_t qmax) noexcept
+      : qmin_(hn::Set(int_tag{}, qmin)), qmax_(hn::Set(int_tag{}, qmax)) {}
 
   struct steps {
     int_vector n0, n1, n2, n3;
-    HWY_INLINE bool overflows() const noexcept {
+    HWY_INLINE int_vector lowest() const noexcept {
+      return hn::Min(hn::Min(n0, n1), hn::Min(n2, n3));
+    }
+    HWY_INLINE static bool may_overflow(int_vector lowest) noexcept {
       const int_tag di;
-      const int_vector lowest = hn::Min(hn::Min(n0, n1), hn::Min(n2, n3));
       return !hn::AllFalse(di, hn::Eq(lowest, hn::Set(di, hwy::LowestValue<std::int32_t>())));
     }
   };
@@ -3190,30 +3466,35 @@ template <std::size_t kCapacity>
 class divisor_array {
  public:
   /// Takes `count` scales that are `step` apart. True if the proof at the top covers all of them.
-  /// Behind them, to the next multiple of group_size, are some that are harmless.
-  HWY_INLINE bool assign(const float* scale, std::ptrdiff_t step, std::size_t count) noexcept {
+  /// Those behind them, up to `end`, are harmless.
+  HWY_INLINE bool assign(const float* scale, std::ptrdiff_t step, std::size_t count,
+                         std::size_t end) noexcept {
     const float_tag df;
-    const int_tag di;
     const float_vector one = hn::Set(df, 1.0F);
-    auto all = hn::FirstN(df, lanes);
-    const std::size_t end = count == 1 ? 1 : padded(count);
+    bool all = true;
     for (std::size_t i = 0; i < end; i += lanes) {
       const std::size_t left = i > count ? 0 : count - i < lanes ? count - i : lanes;
-      const float_vector s =
-          step == 1 ? hn::LoadNOr(one, df, scale + i, left)
-                    : gather(scale + static_cast<std::ptrdiff_t>(i) * step, step, left);
-      const float_vector high = hn::Div(one, s);
-      hn::Store(high, df, high_ + i);
-      hn::Store(hn::Mul(hn::NegMulAdd(high, s, one), high), df, low_ + i);
-      // 2^-126 <= s <= 2^77: high and low are normal numbers.
-      const auto normal =
-          hn::And(hn::Ge(s, hn::Set(df, 0x1p-126F)), hn::Le(s, hn::Set(df, 0x1p+77F)));
-      const auto remainder = hn::And(hn::BitCast(di, s), hn::Set(di, modulus - 1));
-      const auto beside = hn::And(hn::Add(remainder, hn::Set(di, 5)), hn::Set(di, modulus - 1));
-      const auto far = hn::Or(hn::Eq(remainder, hn::Zero(di)), hn::Gt(beside, hn::Set(di, 10)));
-      all = hn::And(all, hn::And(normal, hn::RebindMask(df, far)));
+      all &= assign(df, i,
+                    step == 1 ? hn::LoadNOr(one, df, scale + i, left)
+                              : gather(scale + static_cast<std::ptrdiff_t>(i) * step, step, left));
     }
-    return hn::AllTrue(df, all);
+    return all;
+  }
+
+  /// Takes the scales of a vector as those from number i on. True if the proof covers all of them.
+  template <class D>
+  HWY_INLINE bool assign(D d, std::size_t i, hn::Vec<D> s) noexcept {
+    const hn::RebindToSigned<D> di;
+    const auto one = hn::Set(d, 1.0F);
+    const auto high = hn::Div(one, s);
+    hn::StoreU(high, d, high_ + i);
+    hn::StoreU(hn::Mul(hn::NegMulAdd(high, s, one), high), d, low_ + i);
+    // 2^-126 <= s <= 2^77: high and low are normal numbers.
+    const auto normal = hn::And(hn::Ge(s, hn::Set(d, 0x1p-126F)), hn::Le(s, hn::Set(d, 0x1p+77F)));
+    const auto remainder = hn::And(hn::BitCast(di, s), hn::Set(di, modulus - 1));
+    const auto beside = hn::And(hn::Add(remainder, hn::Set(di, 5)), hn::Set(di, modulus - 1));
+    const auto far = hn::Or(hn::Eq(remainder, hn::Zero(di)), hn::Gt(beside, hn::Set(di, 10)));
+    return hn::AllTrue(d, hn::And(normal, hn::RebindMask(d, far)));
   }
 
   /// Of one element, for all lanes.
@@ -3297,25 +3578,33 @@ HWY_INLINE int_vector replace_overflow(int_vector n, float_vector x) noexcept {
   return hn::IfThenElse(hn::Eq(n, hn::Set(di, hwy::LowestValue<std::int32_t>())), replaced, n);
 }
 
-/// A group, whose first element is number i of its row.
+/// The vectors of a group, whose first element is number i of its row, and the nearest integers to
+/// their quotients.
+template <class Source, class Divisors>
+struct group_steps {
+  float_vector x[4];
+  int_vector n[4];
+
+  HWY_INLINE group_steps(const typename Source::element* from, const Source& source,
+                         const Divisors& divisors, std::size_t i) noexcept {
+    DETENT_UNROLL for (std::size_t k = 0; k < 4; ++k) {
+      x[k] = source.load(from + k * lanes, i + k * lanes);
+      n[k] = DETENT_PASS_NEAREST(divisors(i + k * lanes)(x[k]));
+    }
+  }
+};
+
 template <class Code, class Source, class Divisors, class ZeroPoints>
 HWY_INLINE void quantize_group(const typename Source::element* x, const Source& source,
                                const Divisors& divisors, const ZeroPoints& z,
                                const code_writer<Code>& writer, std::size_t i, bool stream,
                                typename Code::storage* q) noexcept {
   using steps = typename code_writer<Code>::steps;
-  const float_vector x0 = source.load(x, i);
-  const float_vector x1 = source.load(x + lanes, i + lanes);
-  const float_vector x2 = source.load(x + 2 * lanes, i + 2 * lanes);
-  const float_vector x3 = source.load(x + 3 * lanes, i + 3 * lanes);
-  const int_vector n0 = DETENT_PASS_NEAREST(divisors(i)(x0));
-  const int_vector n1 = DETENT_PASS_NEAREST(divisors(i + lanes)(x1));
-  const int_vector n2 = DETENT_PASS_NEAREST(divisors(i + 2 * lanes)(x2));
-  const int_vector n3 = DETENT_PASS_NEAREST(divisors(i + 3 * lanes)(x3));
-  steps n{n0, n1, n2, n3};
-  if (HWY_UNLIKELY(n.overflows())) {
-    n = steps{replace_overflow(n0, x0), replace_overflow(n1, x1), replace_overflow(n2, x2),
-              replace_overflow(n3, x3)};
+  const group_steps<Source, Divisors> g(x, source, divisors, i);
+  steps n{g.n[0], g.n[1], g.n[2], g.n[3]};
+  if (HWY_UNLIKELY(steps::may_overflow(n.lowest()))) {
+    n = steps{replace_overflow(g.n[0], g.x[0]), replace_overflow(g.n[1], g.x[1]),
+              replace_overflow(g.n[2], g.x[2]), replace_overflow(g.n[3], g.x[3])};
   }
   writer.store(n, z, i, stream, q);
 }
@@ -3355,9 +3644,18 @@ HWY_INLINE void quantize_row(const typename Source::element* x, const Source& so
     quantize_group<Code>(x + i, source, divisors, z, writer, i, stream,
                          q + storage_offset<Code>(static_cast<std::ptrdiff_t>(i)));
   }
-  if (i < columns) {
-    quantize_last<Code>(x, source, divisors, z, writer, i, columns, q);
+  if (i == columns) {
+    return;
   }
+  if constexpr (std::is_same_v<ZeroPoints, one_zero_point>) {
+    if (columns >= group_size) {  // some are computed again
+      i = columns - group_size;
+      quantize_group<Code>(x + i, source, divisors, z, writer, i, false,
+                           q + storage_offset<Code>(static_cast<std::ptrdiff_t>(i)));
+      return;
+    }
+  }
+  quantize_last<Code>(x, source, divisors, z, writer, i, columns, q);
 }
 
 /// Rows whose parameters are made together, and columns.
@@ -3403,7 +3701,7 @@ inline constexpr std::size_t short_row = 512;
 /// One scale for each row.
 template <class Code>
 void quantize_rows(const float* x, const elementwise_args& a, typename Code::storage* q) noexcept {
-  const code_writer<Code> writer(a);
+  const code_writer<Code> writer(a.qmin, a.qmax);
   divisor_array<parameter_rows> divisors;
   const bool one_scale = a.parameter_step == 0;
   const bool are_short = !one_scale && a.columns >= lanes && a.columns <= short_row &&
@@ -3416,8 +3714,8 @@ void quantize_rows(const float* x, const elementwise_args& a, typename Code::sto
     const auto start = static_cast<std::ptrdiff_t>(first);
     const float* scale = a.scale + start * a.parameter_step;
     const std::int32_t* zero_point = a.zero_point + start * a.parameter_step;
-    const bool regular =
-        Code::bits != 16 && divisors.assign(scale, a.parameter_step, one_scale ? 1 : rows);
+    const std::size_t made = one_scale ? 1 : rows;
+    const bool regular = Code::bits != 16 && divisors.assign(scale, a.parameter_step, made, made);
     if constexpr (Code::bits != 16) {
       if (regular && are_short) {
         std::int32_t copies[parameter_rows];
@@ -3495,7 +3793,7 @@ class zero_point_columns {
 template <class Code>
 void quantize_columns(const float* x, const elementwise_args& a,
                       typename Code::storage* q) noexcept {
-  const code_writer<Code> writer(a);
+  const code_writer<Code> writer(a.qmin, a.qmax);
   divisor_array<parameter_columns> divisors;
   zero_point_columns<Code> zero_points;
   alignas(64) float scales[parameter_columns];
@@ -3513,7 +3811,7 @@ void quantize_columns(const float* x, const elementwise_args& a,
         zero_points.assign(a.zero_point + parameter, columns);
         // One row is divided before its reciprocals are made.
         regular = Code::bits != 16 && a.parameter_step == 0 && a.rows > 1 &&
-                  divisors.assign(a.scale + parameter, 1, columns);
+                  divisors.assign(a.scale + parameter, 1, columns, padded(columns));
         if (!regular) {
           copy_padded(a.scale + parameter, columns, scales);
         }
@@ -3542,7 +3840,7 @@ void quantize(const float* x, const elementwise_args& a, typename Code::storage*
 template <class Code>
 void requantize_rows(const std::int32_t* acc, const elementwise_args& a,
                      typename Code::storage* q) noexcept {
-  const code_writer<Code> writer(a);
+  const code_writer<Code> writer(a.qmin, a.qmax);
   for (std::size_t r = 0; r < a.rows; ++r) {
     const auto row = static_cast<std::ptrdiff_t>(r);
     const std::ptrdiff_t parameter = row * a.parameter_step;
@@ -3557,7 +3855,7 @@ void requantize_rows(const std::int32_t* acc, const elementwise_args& a,
 template <class Code>
 void requantize_columns(const std::int32_t* acc, const elementwise_args& a,
                         typename Code::storage* q) noexcept {
-  const code_writer<Code> writer(a);
+  const code_writer<Code> writer(a.qmin, a.qmax);
   alignas(64) float factors[parameter_columns];
   zero_point_columns<Code> zero_points;
   alignas(64) std::int32_t biases[parameter_columns];
@@ -3594,6 +3892,369 @@ void requantize(const std::int32_t* acc, const elementwise_args& a,
 }  // namespace HWY_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
+// ---- detent/kernels/quantize_dynamic-inl.hpp ----
+// Rows that are quantized with parameters from their own ranges; re-included once per Highway
+// target by kernels/dispatch.hpp, behind quantize-inl.hpp.
+//
+// Rows go through in groups that fit the first-level cache twice. While a group is quantized, the
+// ranges of the next one are found, each row beside one that is quantized, so that memory is read
+// all the time. No value lies outside the grid of its own row by more than a step, so that only NaN
+// can be without an integer: whether there may be one is looked at once for each row, which is then
+// done again.
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+/// Stores how far the range of a row reaches on either side of zero: the largest x and the largest
+/// -x. Both are -infinity for a row without a number.
+HWY_INLINE void store_ends(const range_chains& chains, float* above, float* below) noexcept {
+  const float_tag df;
+  const float_vector high = chains.highest();
+  const float_vector negated = hn::Neg(chains.lowest());
+  // One vector for both.
+  float_vector ends =
+      hn::Max(hn::ConcatLowerLower(df, negated, high), hn::ConcatUpperUpper(df, negated, high));
+  if constexpr (lanes == 16) {
+    ends = hn::Max(ends, hn::SwapAdjacentBlocks(ends));
+  }
+  ends = hn::Max(ends, hn::Shuffle1032(ends));
+  ends = hn::Max(ends, hn::Shuffle2301(ends));
+  *above = hn::GetLane(ends);
+  *below = hn::GetLane(hn::UpperHalf(hn::Half<float_tag>{}, ends));
+}
+
+template <std::size_t kChains>
+HWY_INLINE void take_group(const float* x, range_chains& chains) noexcept {
+  DETENT_UNROLL for (std::size_t k = 0; k < 4; ++k) {
+    chains.take(k % kChains, hn::LoadU(float_tag{}, x + k * lanes));
+  }
+}
+
+HWY_INLINE void take_row(const float* x, std::size_t n, range_chains& chains) noexcept {
+  std::size_t i = 0;
+  for (; i + group_size <= n; i += group_size) {
+    take_group<4>(x + i, chains);
+  }
+  if (i < n && n >= group_size) {
+    take_group<4>(x + n - group_size, chains);  // some again
+    return;
+  }
+  for (; i < n; i += lanes) {
+    chains.take_some(x + i, n - i < lanes ? n - i : lanes);
+  }
+}
+
+/// reference::params_from_range of many rows.
+class range_rule {
+  using double_tag = hn::Repartition<double, float_tag>;
+
+ public:
+  using half_tag = hn::Rebind<float, double_tag>;
+  using half_int_tag = hn::Rebind<std::int32_t, double_tag>;
+
+  /// Ranges whose parameters are computed at a time.
+  static constexpr std::size_t step = hn::MaxLanes(double_tag{});
+
+  HWY_INLINE explicit range_rule(const dynamic_rows_args& a) noexcept
+      : symmetric_(a.symmetric),
+        middle_((a.qmin + a.qmax + 1) >> 1),
+        qmin_(a.qmin),
+        qmax_(a.qmax),
+        steps_(a.symmetric
+                   ? (a.qmax - middle_ < middle_ - a.qmin ? a.qmax - middle_ : middle_ - a.qmin)
+                   : a.qmax - a.qmin) {}
+
+  /// What becomes of `step` ranges.
+  struct result {
+    hn::Vec<half_tag> scale;
+    hn::Vec<half_int_tag> zero_point;
+    bool is_finite;  // the scales are, as they are not where a range is not
+  };
+  HWY_INLINE result operator()(const float* above, const float* below) const noexcept {
+    const double_tag dd;
+    const half_tag df;
+    const half_int_tag di;
+    const auto zero = hn::Zero(dd);
+    const auto steps = hn::Set(dd, static_cast<double>(steps_));
+    const auto upper = hn::Max(hn::PromoteTo(dd, hn::LoadU(df, above)), zero);
+    const auto lower = hn::Max(hn::PromoteTo(dd, hn::LoadU(df, below)), zero);
+    const auto extent = symmetric_ ? hn::Max(lower, upper) : hn::Add(upper, lower);
+    const auto nearest = hn::DemoteTo(df, hn::Div(extent, steps));
+    const auto next = hn::BitCast(df, hn::Add(hn::BitCast(di, nearest), hn::Set(di, 1)));
+    const auto rounded = hn::PromoteTo(dd, nearest);
+    const auto covering =
+        hn::IfThenElse(hn::Lt(hn::Mul(rounded, steps), extent), hn::PromoteTo(dd, next), rounded);
+    const auto smallest = hn::Set(dd, static_cast<double>(std::numeric_limits<float>::min()));
+    const auto scale =
+        hn::IfThenElse(hn::Gt(extent, zero), hn::Max(covering, smallest), hn::Set(dd, 1.0));
+    const auto steps_below = symmetric_ ? hn::Set(dd, static_cast<double>(middle_ - qmin_))
+                                        : hn::Round(hn::Div(lower, scale));
+    const auto zero_point = hn::Min(hn::Add(steps_below, hn::Set(dd, static_cast<double>(qmin_))),
+                                    hn::Set(dd, static_cast<double>(qmax_)));
+    const auto infinity = hn::Set(dd, std::numeric_limits<double>::infinity());
+    return {hn::DemoteTo(df, scale), hn::DemoteTo(di, zero_point),
+            hn::AllTrue(dd, hn::Lt(scale, infinity))};
+  }
+
+ private:
+  bool symmetric_;
+  std::int32_t middle_, qmin_, qmax_, steps_;
+};
+
+/// The rows first .. first + rows, and what they are divided by.
+template <class Code>
+struct row_group {
+  static constexpr std::size_t most_rows = 32;
+
+  std::size_t first = 0, rows = 0;
+  bool regular = false;  // whether `divisors` are good for all of them
+  divisor_array<most_rows> divisors;
+  float above[most_rows] = {};  // the ends of their ranges
+  float below[most_rows] = {};
+
+  /// From the ends to the parameters. Leaves out all rows from the first one on whose scale would
+  /// not be finite.
+  HWY_INLINE void make_parameters(const range_rule& rule, const dynamic_rows_args& a) noexcept {
+    constexpr std::size_t step = range_rule::step;
+    const range_rule::half_tag df;
+    bool is_finite = true;
+    regular = Code::bits != 16;
+    for (std::size_t r = 0; r < rows; r += step) {
+      const range_rule::result p = rule(above + r, below + r);
+      const std::size_t count = rows - r < step ? rows - r : step;
+      hn::StoreN(p.scale, df, a.scale + first + r, count);
+      hn::StoreN(p.zero_point, range_rule::half_int_tag{}, a.zero_point + first + r, count);
+      is_finite &= p.is_finite;
+      if constexpr (Code::bits != 16) {
+        regular &= divisors.assign(df, r, p.scale);
+      }
+    }
+    if (HWY_UNLIKELY(!is_finite)) {
+      std::size_t good = 0;
+      while (good < rows && a.scale[first + good] <= std::numeric_limits<float>::max()) {
+        ++good;
+      }
+      rows = good;
+    }
+  }
+};
+
+/// Quantizes a row none of whose values is far outside the grid, and takes the range of another one
+/// on the way. Both have at least group_size values. False if there may be a NaN.
+template <class Code, class Divisor>
+HWY_INLINE bool quantize_numbers(const float* x, const one_divisor<Divisor>& divisor,
+                                 const one_zero_point& z, const code_writer<Code>& writer,
+                                 std::size_t columns, typename Code::storage* q, const float* ahead,
+                                 range_chains& range) noexcept {
+  using steps = typename code_writer<Code>::steps;
+  range_chains chains;  // in registers
+  const auto run = [&](std::size_t i) HWY_ATTR {
+    const group_steps<float_source, one_divisor<Divisor>> g(x + i, float_source{}, divisor, i);
+    const steps n{g.n[0], g.n[1], g.n[2], g.n[3]};
+    writer.store(n, z, i, false, q + i);
+    take_group<2>(ahead + i, chains);
+    return n.lowest();
+  };
+  auto lowest = run(0);
+  std::size_t i = group_size;
+  for (; i + group_size <= columns; i += group_size) {
+    lowest = hn::Min(lowest, run(i));
+  }
+  if (i < columns) {
+    lowest = hn::Min(lowest, run(columns - group_size));  // some again
+  }
+  range = chains;
+  return !steps::may_overflow(lowest);
+}
+
+/// Quantizes the rows of a group, and finds the ranges of the next one.
+template <class Code, class DivisorOf>
+HWY_INLINE void quantize_group_rows(const float* x, const dynamic_rows_args& a,
+                                    const row_group<Code>& group, row_group<Code>& next,
+                                    const DivisorOf& divisor_of, const code_writer<Code>& writer,
+                                    typename Code::storage* q) noexcept {
+  const elementwise_args careful;
+  const bool is_long = a.columns >= group_size;
+  const std::size_t rows = (std::max)(group.rows, next.rows);
+  for (std::size_t r = 0; r < rows; ++r) {
+    range_chains chains;
+    const bool has_next = r < next.rows;
+    const float* ahead =
+        has_next ? x + static_cast<std::ptrdiff_t>(next.first + r) * a.in_stride : nullptr;
+    if (has_next && (r >= group.rows || !is_long)) {
+      take_row(ahead, a.columns, chains);
+    }
+    if (r < group.rows) {
+      const std::size_t row = group.first + r;
+      const float* from = x + static_cast<std::ptrdiff_t>(row) * a.in_stride;
+      typename Code::storage* to = q + static_cast<std::ptrdiff_t>(row) * a.out_stride;
+      const one_zero_point z(a.zero_point[row]);
+      const auto divisor = divisor_of(row, r);
+      // Without a next row, the range that is taken is nobody's.
+      if (!is_long || !quantize_numbers<Code>(from, divisor, z, writer, a.columns, to,
+                                              has_next ? ahead : from, chains)) {
+        quantize_row<Code>(from, float_source{}, divisor, z, writer, a.columns, careful, to);
+      }
+    }
+    if (has_next) {
+      store_ends(chains, next.above + r, next.below + r);
+    }
+  }
+}
+
+/// The divisors of the rows of a group.
+template <class Code>
+struct row_products {
+  const row_group<Code>& group;
+  HWY_INLINE one_divisor<product_divisor> operator()(std::size_t, std::size_t r) const noexcept {
+    return {group.divisors.one(r)};
+  }
+};
+struct row_quotients {
+  const float* scale;
+  HWY_INLINE one_divisor<quotient_divisor> operator()(std::size_t row, std::size_t) const noexcept {
+    return {{hn::Set(float_tag{}, scale[row])}};
+  }
+};
+
+template <class Code>
+std::size_t dynamic_rows(const float* x, const dynamic_rows_args& a,
+                         typename Code::storage* q) noexcept {
+  constexpr std::size_t elements_together = std::size_t{1} << 12;  // 16 KB
+  const std::size_t together = std::clamp(elements_together / (std::max)(a.columns, std::size_t{1}),
+                                          std::size_t{1}, row_group<Code>::most_rows);
+  const range_rule rule(a);
+  const code_writer<Code> writer(a.qmin, a.qmax);
+  row_group<Code> groups[2];
+  std::size_t done = 0;
+  for (std::size_t i = 0;; ++i) {
+    row_group<Code>& next = groups[i % 2];
+    next.first = done;
+    next.rows = (std::min)(together, a.rows - done);
+    const row_group<Code>& ready = groups[(i + 1) % 2];
+    if (ready.regular) {
+      quantize_group_rows<Code>(x, a, ready, next, row_products<Code>{ready}, writer, q);
+    } else {
+      quantize_group_rows<Code>(x, a, ready, next, row_quotients{a.scale}, writer, q);
+    }
+    next.make_parameters(rule, a);
+    done += next.rows;
+    if (next.rows == 0) {
+      return done;
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+// ---- detent/kernels/quantized_binary-inl.hpp ----
+// Sums, differences, products and quotients of quantized bytes; re-included once per Highway target
+// by kernels/dispatch.hpp, behind quantize-inl.hpp.
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+/// Bytes that are dequantized as they are loaded.
+class byte_operand {
+  using byte_tag = hn::Rebind<std::uint8_t, float_tag>;
+
+ public:
+  explicit HWY_INLINE byte_operand(const quantized_bytes& q) noexcept
+      : data_(q.data),
+        flip_(hn::Set(byte_tag{}, q.flip)),
+        zero_point_(hn::Set(int_tag{}, q.zero_point)),
+        scale_(hn::Set(float_tag{}, q.scale)) {}
+
+  /// A multiplication that compilers can't contract with an addition behind it: that of zero is
+  /// part of it already, and changes no product, as one of an integer 0 is +0.
+  HWY_INLINE float_vector load(std::size_t i) const noexcept {
+    const auto bytes = hn::Xor(hn::LoadU(byte_tag{}, data_ + i), flip_);
+    const int_vector steps = hn::Sub(hn::PromoteTo(int_tag{}, bytes), zero_point_);
+    const float_tag df;
+    return hn::MulAdd(hn::ConvertTo(df, steps), scale_, hn::Zero(df));
+  }
+
+ private:
+  const std::uint8_t* data_;
+  hn::Vec<byte_tag> flip_;
+  int_vector zero_point_;
+  float_vector scale_;
+};
+
+/// What is quantized: elements are found by their numbers alone.
+struct binary_source {
+  using element = std::uint8_t;
+  binary_function function;
+  byte_operand a, b;
+
+  HWY_INLINE float_vector load(const std::uint8_t*, std::size_t i) const noexcept {
+    const float_vector x = a.load(i);
+    const float_vector y = b.load(i);
+    switch (function) {
+      case binary_function::add:
+        return hn::Add(x, y);
+      case binary_function::sub:
+        return hn::Sub(x, y);
+      case binary_function::mul:
+        return hn::Mul(x, y);
+      case binary_function::div:
+        break;
+    }
+    return hn::Div(x, y);
+  }
+};
+
+template <class Code, class Divisor>
+HWY_INLINE void binary_elements(const quantized_binary_args& g, const Divisor& divisor,
+                                typename Code::storage* out) noexcept {
+  const one_divisor<Divisor> divisors{divisor};
+  const one_zero_point z(g.zero_point);
+  const code_writer<Code> writer(g.qmin, g.qmax);
+  const binary_source all{g.function, byte_operand(g.a), byte_operand(g.b)};
+  std::size_t i = 0;
+  for (; i + group_size <= g.count; i += group_size) {
+    quantize_group<Code>(g.a.data, all, divisors, z, writer, i, false, out + i);
+  }
+  if (i < g.count) {
+    alignas(64) std::uint8_t bytes[2][group_size] = {};
+    alignas(64) typename Code::storage codes[group_size];
+    quantized_bytes a = g.a;
+    quantized_bytes b = g.b;
+    std::memcpy(bytes[0], a.data + i, g.count - i);
+    std::memcpy(bytes[1], b.data + i, g.count - i);
+    a.data = bytes[0];
+    b.data = bytes[1];
+    const binary_source last{g.function, byte_operand(a), byte_operand(b)};
+    quantize_group<Code>(bytes[0], last, divisors, z, writer, 0, false, codes);
+    std::memcpy(out + i, codes, g.count - i);
+  }
+}
+
+template <class Code>
+HWY_INLINE void binary_codes(const quantized_binary_args& g) noexcept {
+  auto* out = static_cast<typename Code::storage*>(g.out);
+  divisor_array<1> divisors;
+  if (divisors.assign(&g.scale, 1, 1, 1)) {
+    binary_elements<Code>(g, divisors.one(0), out);
+  } else {
+    binary_elements<Code>(g, quotient_divisor{hn::Set(float_tag{}, g.scale)}, out);
+  }
+}
+
+inline void quantized_binary(const quantized_binary_args& g) noexcept {
+  if (g.out_signed) {
+    binary_codes<s8_code>(g);
+  } else {
+    binary_codes<u8_code>(g);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
 // ---- detent/kernels/reduce-inl.hpp ----
 // Ranges, bins and sums; re-included once per Highway target by kernels/dispatch.hpp.
 
@@ -3603,19 +4264,12 @@ namespace HWY_NAMESPACE {
 
 inline min_max_result min_max(const float* x, std::size_t n) noexcept {
   const float_tag df;
-  constexpr float infinity = std::numeric_limits<float>::infinity();
-  const float_vector plus_infinity = hn::Set(df, infinity);
-  const float_vector minus_infinity = hn::Set(df, -infinity);
-  // Four chains: min and max have a latency of several cycles. As above, the second operand is what
-  // is returned next to a NaN, so NaN never enters a chain.
-  float_vector lower[4] = {plus_infinity, plus_infinity, plus_infinity, plus_infinity};
-  float_vector upper[4] = {minus_infinity, minus_infinity, minus_infinity, minus_infinity};
+  const float_vector zero = hn::Zero(df);
+  range_chains chains;
   std::size_t count_nan = 0;
   const auto partly = [&](std::size_t first, std::size_t count) HWY_ATTR {
-    const float_vector v = hn::LoadNOr(plus_infinity, df, x + first, count);
-    lower[0] = hn::Min(v, lower[0]);
-    upper[0] = hn::Max(hn::LoadNOr(minus_infinity, df, x + first, count), upper[0]);
-    count_nan += hn::CountTrue(df, hn::IsNaN(v));
+    chains.take_some(x + first, count);
+    count_nan += hn::CountTrue(df, hn::IsNaN(hn::LoadNOr(zero, df, x + first, count)));
   };
   // Vectors that cross cache lines take twice as long to load.
   const std::size_t beyond = reinterpret_cast<std::uintptr_t>(x) / sizeof(float) % lanes;
@@ -3633,14 +4287,10 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
     const float_vector v1 = hn::LoadU(df, x + i + lanes);
     const float_vector v2 = hn::LoadU(df, x + i + 2 * lanes);
     const float_vector v3 = hn::LoadU(df, x + i + 3 * lanes);
-    lower[0] = hn::Min(v0, lower[0]);
-    lower[1] = hn::Min(v1, lower[1]);
-    lower[2] = hn::Min(v2, lower[2]);
-    lower[3] = hn::Min(v3, lower[3]);
-    upper[0] = hn::Max(v0, upper[0]);
-    upper[1] = hn::Max(v1, upper[1]);
-    upper[2] = hn::Max(v2, upper[2]);
-    upper[3] = hn::Max(v3, upper[3]);
+    chains.take(0, v0);
+    chains.take(1, v1);
+    chains.take(2, v2);
+    chains.take(3, v3);
     const auto any_nan = hn::Or(hn::IsEitherNaN(v0, v1), hn::IsEitherNaN(v2, v3));
     if (HWY_UNLIKELY(!hn::AllFalse(df, any_nan))) {
       count_nan += hn::CountTrue(df, hn::IsNaN(v0)) + hn::CountTrue(df, hn::IsNaN(v1)) +
@@ -3650,10 +4300,9 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
   for (; i < n; i += lanes) {
     partly(i, n - i < lanes ? n - i : lanes);
   }
-  const float_vector low = hn::Min(hn::Min(lower[0], lower[1]), hn::Min(lower[2], lower[3]));
-  const float_vector high = hn::Max(hn::Max(upper[0], upper[1]), hn::Max(upper[2], upper[3]));
   // Adding zero turns -0 into +0.
-  return {hn::ReduceMin(df, low) + 0.0F, hn::ReduceMax(df, high) + 0.0F, count_nan};
+  return {hn::ReduceMin(df, chains.lowest()) + 0.0F, hn::ReduceMax(df, chains.highest()) + 0.0F,
+          count_nan};
 }
 
 /// min_max() of each column, a vector of columns at a time.
@@ -3761,8 +4410,8 @@ std::int32_t sum_codes(const Q* q, std::size_t n) noexcept {
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
 // ---- detent/kernels/transpose-inl.hpp ----
-// Transposes matrices of bytes and of 32-bit words; re-included once per Highway target by
-// kernels/dispatch.hpp.
+// Transposes matrices of bytes and of words of 16 and 32 bits; re-included once per Highway target
+// by kernels/dispatch.hpp.
 //
 // The vectors v[0], v[1], ... of a block hold a row each. Interleaving v[i] with v[i + half] for
 // all i, into pairs of vectors, rotates the bits of (row, column): the highest bit of the row
@@ -3955,6 +4604,7 @@ HWY_POP_ATTRIBUTES
 #define DETENT_PASS_PAIRS 1
 #define DETENT_PASS_ROWS 4
 #define DETENT_PASS_PANELS 1
+#define DETENT_PASS_ASSEMBLY 0
 // ---- detent/kernels/depthwise_u8-inl.hpp ----
 // 8-bit depthwise products, re-included like gemm_u8s8-inl.hpp and with the same macros.
 //
@@ -4024,13 +4674,16 @@ HWY_INLINE void from_quarters(D d, V (&v)[quarters]) noexcept {
 }
 
 /// The epilogue of a part's channels, with what depends on the channels only already loaded.
+/// kIsPlain: whether there is no residual, and the output not bfloat16.
+template <bool kIsPlain>
 class quarter_epilogue {
  public:
-  /// Of the channels from `first` on. Where they repeat (`channels` divides the part), so do the
-  /// arrays; otherwise they are zero behind the last panel.
+  /// Of the channels from `first` on, `period` of which the part holds again and again; zero behind
+  /// the last panel.
   HWY_INLINE quarter_epilogue(const integer_epilogue& e, std::size_t first, std::size_t channels,
-                              bool repeats) noexcept
+                              std::size_t period) noexcept
       : output_(e.output),
+        residual_(e.residual),
         lower_(hn::Set(float_tag{}, e.lower)),
         upper_(hn::Set(float_tag{}, e.upper)) {
     // Signed outputs are computed as unsigned ones that are 128 more.
@@ -4041,10 +4694,10 @@ class quarter_epilogue {
     zero_point_ = hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point + shift));
     lowest_ = byte(e.qmin);
     highest_ = byte(e.qmax);
+    demoting_suffices_ = shift == 0 && e.qmin == 0 && e.qmax == 255;
     flip_ = byte(0);
     DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
-      const std::size_t position = first + j * lanes;
-      const std::size_t column = repeats ? position % channels : position;
+      const std::size_t column = first + j * lanes % period;
       const bool inside = column < channels;
       offset_[j] = inside ? hn::LoadU(int_tag{}, e.column_offset + column) : hn::Zero(int_tag{});
       multiplier_[j] = inside && e.multiplier != nullptr
@@ -4064,7 +4717,7 @@ class quarter_epilogue {
   }
 
   [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
-    return output_ == integer_output::u8 || output_ == integer_output::s8;
+    return kIsPlain && (output_ == integer_output::u8 || output_ == integer_output::s8);
   }
   /// What the sums of products are added to.
   HWY_INLINE void begin(int_vector (&sum)[quarters]) const noexcept {
@@ -4076,25 +4729,61 @@ class quarter_epilogue {
                         std::size_t index) const noexcept {
     if (makes_bytes()) {
       store_bytes(sum, count, c, index);
-    } else if (output_ == integer_output::s32) {
+    } else if (kIsPlain && output_ == integer_output::s32) {
       from_quarters(int_tag{}, sum);
       store_vectors(sum, int_tag{}, count, static_cast<std::int32_t*>(c) + index);
     } else {
-      float_vector v[quarters];
-      DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-        // Without a bias the sum of the product and 0 is rounded to the product.
-        v[k] =
-            clamp_ordered(hn::MulAdd(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k], bias_[k]),
-                          lower_, upper_);
+      store_reals(sum, count, c, index);
+    }
+  }
+
+  /// The same for an output of float or bfloat16.
+  HWY_INLINE void store_reals(const int_vector (&sum)[quarters], std::size_t count, void* c,
+                              std::size_t index) const noexcept {
+    const float_tag df;
+    float_vector v[quarters];
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      // Without a bias the sum of the product and 0 is rounded to the product.
+      v[k] = hn::MulAdd(hn::ConvertTo(df, sum[k]), multiplier_[k], bias_[k]);
+    }
+    from_quarters(df, v);
+    if (!kIsPlain && residual_ != nullptr) {
+      const float* from = residual_ + index;
+      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+        if (count >= (j + 1) * lanes) {
+          v[j] = hn::Add(v[j], hn::LoadU(df, from + j * lanes));
+        } else if (count > j * lanes) {
+          v[j] = hn::Add(v[j], hn::LoadN(df, from + j * lanes, count - j * lanes));
+        }
       }
-      from_quarters(float_tag{}, v);
-      store_vectors(v, float_tag{}, count, static_cast<float*>(c) + index);
+    }
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      v[j] = clamp_ordered(v[j], lower_, upper_);
+    }
+    if (kIsPlain || output_ == integer_output::f32) {
+      store_vectors(v, df, count, static_cast<float*>(c) + index);
+    } else {
+      using half_tag = hn::Rebind<std::uint16_t, float_tag>;
+      hn::Vec<half_tag> halves[quarters];
+      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) { halves[j] = to_bfloat16(v[j]); }
+      store_vectors(halves, half_tag{}, count, static_cast<std::uint16_t*>(c) + index);
     }
   }
 
   /// The same for an output of bytes.
   HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
                               std::size_t index) const noexcept {
+    const byte_vector v = bytes(sum);
+    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
+    if (count == part_channels) {
+      hn::StoreU(v, byte_tag{}, to);
+    } else {
+      hn::StoreN(v, byte_tag{}, to, count);
+    }
+  }
+
+  /// The results of a whole part, where the output has bytes.
+  HWY_INLINE byte_vector bytes(const int_vector (&sum)[quarters]) const noexcept {
     // Conversions saturate, and the zero point is added to words, all of whose bounds are beyond
     // the grid: that gives what clamping the steps would, in fewer instructions.
     int_vector q[quarters];
@@ -4111,14 +4800,11 @@ class quarter_epilogue {
     const word_tag d16;
     const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[0], q[1]), zero_point_);
     const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[2], q[3]), zero_point_);
-    const byte_vector unclamped = hn::ReorderDemote2To(d8, low, high);
-    const byte_vector bytes = hn::Xor(hn::Min(hn::Max(unclamped, lowest_), highest_), flip_);
-    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
-    if (count == part_channels) {
-      hn::StoreU(bytes, d8, to);
-    } else {
-      hn::StoreN(bytes, d8, to, count);
+    const byte_vector result = hn::ReorderDemote2To(d8, low, high);
+    if (demoting_suffices_) {
+      return result;
     }
+    return hn::Xor(hn::Min(hn::Max(result, lowest_), highest_), flip_);
   }
 
  private:
@@ -4135,11 +4821,13 @@ class quarter_epilogue {
   }
 
   integer_output output_;
+  const float* residual_;  // null, or as dense as the output
   int_vector offset_[quarters];
   float_vector multiplier_[quarters];
   float_vector bias_[quarters];
   float_vector lower_, upper_;
-  bool shrinks_;  // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  bool shrinks_;            // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  bool demoting_suffices_;  // the grid is all values of an unsigned byte
   hn::Vec<word_tag> zero_point_;
   byte_vector lowest_, highest_, flip_;
 };
@@ -4172,31 +4860,37 @@ HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int16_t* 
   }
 }
 
-/// Interleaves the bytes of four taps, `offset` behind their addresses.
-HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
-                          byte_vector (&x)[quarters]) noexcept {
+/// Interleaves the bytes of four taps.
+HWY_INLINE void interleave_taps(byte_vector a, byte_vector b, byte_vector c, byte_vector d,
+                                byte_vector (&x)[quarters]) noexcept {
   const byte_tag d8;
   const hn::Repartition<std::uint16_t, int_tag> d16;
-  byte_vector row[group_depth];
-  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
-    // A masked load costs no more; on smaller vectors it would.
-    row[t] = lanes < 16 && count == part_channels ? hn::LoadU(d8, tap[t] + offset)
-                                                  : hn::LoadN(d8, tap[t] + offset, count);
-  }
-  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, row[0], row[1]));
-  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[0], row[1]));
-  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, row[2], row[3]));
-  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[2], row[3]));
+  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, a, b));
+  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, a, b));
+  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, c, d));
+  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, c, d));
   x[0] = hn::BitCast(d8, hn::InterleaveLower(d16, low01, low23));
   x[1] = hn::BitCast(d8, hn::InterleaveUpper(d16, low01, low23));
   x[2] = hn::BitCast(d8, hn::InterleaveLower(d16, high01, high23));
   x[3] = hn::BitCast(d8, hn::InterleaveUpper(d16, high01, high23));
 }
 
+/// Interleaves the bytes of four taps, `offset` behind their addresses.
+HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
+                          byte_vector (&x)[quarters]) noexcept {
+  const byte_tag d8;
+  byte_vector row[group_depth];
+  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
+    row[t] = count == part_channels ? hn::LoadU(d8, tap[t] + offset)
+                                    : hn::LoadN(d8, tap[t] + offset, count);
+  }
+  interleave_taps(row[0], row[1], row[2], row[3], x);
+}
+
 /// A part of the channels of a depthwise product, as vectors of part_channels bytes: one for each
 /// pixel, or with several pixels in each where the part repeats all channels. W is the type of the
-/// weights.
-template <class W>
+/// weights; kIsPlain is that of the epilogue.
+template <class W, bool kIsPlain>
 class depthwise_part {
  public:
   HWY_INLINE depthwise_part(const depthwise_u8_args& d, const W* weights,
@@ -4212,7 +4906,7 @@ class depthwise_part {
         out_step_(repeats_ ? part_channels : rows_.channels),
         count_(repeats_ ? part_channels : (std::min)(part_channels, rows_.channels - first)),
         c_(d.c),
-        epilogue_(d.epilogue, first, rows_.channels, repeats_) {}
+        epilogue_(d.epilogue, first, rows_.channels, repeats_ ? rows_.channels : part_channels) {}
 
   HWY_INLINE void run(const depthwise_run& run) const noexcept {
     const std::uint8_t* const* tap = rows_.taps + run.tap;
@@ -4223,12 +4917,7 @@ class depthwise_part {
     if constexpr (tile > 1) {
       const std::size_t pixels = repeats_ ? part_channels / rows_.channels : 1;
       if (rows_.width == 3 && epilogue_.makes_bytes() && pixels <= 2) {
-        if (lanes == 16 && groups_ == 3) {
-          v = pixels == 1 ? three_columns(tap, whole, out)
-                          : three_columns_of_pairs(tap, whole, out);
-        } else {
-          v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
-        }
+        v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
       } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
         v = tiles<5, 1>(tap, whole, out);
       }
@@ -4256,65 +4945,6 @@ class depthwise_part {
       add_group(x, weights_ + g * weight_group_size, sum);
     }
     epilogue_.store(sum, count, c_, out + v * out_step_);
-  }
-
-  /// Filters that are three columns wide and have one group of taps in each: every column is read
-  /// once, and stays in the registers for the three vectors that want it. Returns how many vectors
-  /// are done.
-  HWY_INLINE std::size_t three_columns(const std::uint8_t* const* tap, std::size_t vectors,
-                                       std::size_t out) const noexcept {
-    constexpr std::size_t width = 3;
-    std::size_t v = 0;
-    if (vectors < width) {
-      return v;
-    }
-    // A copy: what is written might be the member, for all that the compiler knows.
-    const std::size_t step = rows_.step;
-    byte_vector x[width][quarters];
-    load_taps(tap, first_, count_, x[0]);
-    load_taps(tap, step + first_, count_, x[1]);
-    for (; v + width <= vectors; v += width) {
-      DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
-        load_taps(tap, (v + i + 2) * step + first_, count_, x[(i + 2) % width]);
-        int_vector sum[quarters];
-        epilogue_.begin(sum);
-        DETENT_UNROLL for (std::size_t column = 0; column < width; ++column) {
-          add_group(x[(i + column) % width], weights_ + column * weight_group_size, sum);
-        }
-        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
-      }
-    }
-    return v;
-  }
-
-  /// The same for vectors that hold two pixels: what stands between two columns that lie side by
-  /// side in memory has a half of each.
-  HWY_INLINE std::size_t three_columns_of_pairs(const std::uint8_t* const* tap, std::size_t vectors,
-                                                std::size_t out) const noexcept {
-    std::size_t v = 0;
-    if (vectors < 2) {
-      return v;
-    }
-    byte_vector x[2][quarters];
-    load_taps(tap, first_, count_, x[0]);
-    for (; v + 2 <= vectors; v += 2) {
-      DETENT_UNROLL for (std::size_t i = 0; i < 2; ++i) {
-        const byte_vector(&left)[quarters] = x[i];
-        byte_vector(&right)[quarters] = x[1 - i];
-        load_taps(tap, (v + i + 1) * part_channels + first_, count_, right);
-        byte_vector middle[quarters];
-        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-          middle[k] = hn::ConcatLowerUpper(byte_tag{}, right[k], left[k]);
-        }
-        int_vector sum[quarters];
-        epilogue_.begin(sum);
-        add_group(left, weights_, sum);
-        add_group(middle, weights_ + weight_group_size, sum);
-        add_group(right, weights_ + 2 * weight_group_size, sum);
-        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
-      }
-    }
-    return v;
   }
 
   /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for
@@ -4354,16 +4984,25 @@ class depthwise_part {
   std::size_t in_step_, out_step_;  // from one vector to the next
   std::size_t count_;
   void* c_;
-  quarter_epilogue epilogue_;
+  quarter_epilogue<kIsPlain> epilogue_;
 };
 
-template <class W>
-void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
+template <bool kIsPlain, class W>
+void depthwise_u8_parts(const depthwise_u8_args& d, const W* weights) noexcept {
   for (std::size_t first = 0; first < d.rows.channels; first += part_channels) {
-    const depthwise_part<W> part(d, weights, first);
+    const depthwise_part<W, kIsPlain> part(d, weights, first);
     for (std::size_t r = 0; r < d.rows.run_count; ++r) {
       part.run(d.rows.runs[r]);
     }
+  }
+}
+
+template <class W>
+void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
+  if (d.epilogue.residual == nullptr && d.epilogue.output != integer_output::bf16) {
+    depthwise_u8_parts<true>(d, weights);
+  } else {
+    depthwise_u8_parts<false>(d, weights);
   }
 }
 
@@ -4379,6 +5018,460 @@ inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
+// ---- detent/kernels/depthwise_u8_lines-inl.hpp ----
+// 8-bit depthwise products line by line, for the filters of depthwise_filter; re-included after
+// depthwise_u8-inl.hpp and with the same macros.
+//
+// Two lines of the output share what they read: the bytes of four lines of the input, or of four
+// columns of one, are interleaved once for both lines and for all the columns that want them. They
+// stay in registers until they are multiplied or, where those are few or the pixels of a vector
+// many, in a buffer of some kilobytes, from which they can be read at any column.
+
+#if DETENT_PASS_PAIRS
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+// Sums of pairs saturate; depthwise_u8 of these passes multiplies words.
+inline constexpr void (*depthwise_lines)(const depthwise_lines_args& d) noexcept = nullptr;
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+
+#else
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// What is interleaved for up to kVectors vectors: quarter by quarter, so that a vector can begin
+/// at any pixel.
+template <std::size_t kVectors>
+struct interleaved_pixels {
+  static constexpr std::size_t bytes_of_quarter = kVectors * part_channels;
+  alignas(64) std::uint8_t data[quarters * bytes_of_quarter];
+
+  HWY_INLINE void store(const byte_vector (&x)[quarters], std::size_t vector) noexcept {
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      hn::Store(x[k], byte_tag{}, data + k * bytes_of_quarter + vector * part_channels);
+    }
+  }
+  /// The quarter of the pixels that begin at this byte.
+  HWY_INLINE byte_vector load(std::size_t quarter, std::size_t byte) const noexcept {
+    return hn::LoadU(byte_tag{}, data + quarter * bytes_of_quarter + byte);
+  }
+};
+
+/// Part of the channels, as vectors of kPixels pixels: of one, or of several where the channels are
+/// few.
+template <depthwise_filter kFilter, std::size_t kPixels>
+class line_part {
+ public:
+  static constexpr std::size_t input_lines = depthwise_input_lines(kFilter);
+  using line_array = const std::uint8_t* [input_lines];
+
+  HWY_INLINE line_part(const depthwise_lines_args& d, std::size_t first) noexcept
+      : count_((std::min)(period, d.channels - first)),
+        channels_(d.channels),
+        in_width_(d.in_width),
+        out_width_(d.out_width),
+        pad_left_(d.pad_left),
+        dense_(d.channels == period),
+        weights_(d.weights + first / strip_columns * depthwise_groups(kFilter) * weight_group_size +
+                 first % strip_columns / quarters * group_depth),
+        c_(d.c + first),
+        epilogue_(d.epilogue, first, d.channels, period) {
+    hn::StoreU(hn::Set(byte_tag{}, d.padding), byte_tag{}, blank_);
+  }
+
+  /// `lines` are the addresses of the first channel of the part, `pixel` is the first one of the
+  /// output.
+  template <std::size_t kLines>
+  HWY_INLINE void run(const line_array& lines, std::size_t pixel) noexcept {
+    const std::size_t vectors = (out_width_ + kPixels - 1) / kPixels;
+    if constexpr (in_registers) {
+      run_in_registers<kLines>(lines, vectors, pixel);
+    } else {
+      const std::size_t segments = (vectors + segment_vectors - 1) / segment_vectors;
+      std::size_t begin = 0;
+      for (std::size_t s = 1; s <= segments; ++s) {
+        const std::size_t end = vectors * s / segments;
+        run_segment<kLines>(lines, begin * kPixels, end - begin, pixel);
+        begin = end;
+      }
+    }
+  }
+
+ private:
+  static constexpr bool is_five = kFilter == depthwise_filter::five;
+  static constexpr bool is_stride2 = kFilter == depthwise_filter::three_stride2;
+  static constexpr std::size_t stride = depthwise_stride(kFilter);
+  /// Channels of a pixel in a vector.
+  static constexpr std::size_t period = part_channels / kPixels;
+  using pixel_tag = hn::CappedTag<std::uint8_t, period>;
+  /// Whether what is interleaved waits in registers, not in the buffers.
+  static constexpr bool in_registers = lanes == 16 && !is_five && kPixels <= 2;
+  /// Pixels are multiplied in segments of at most so many vectors.
+  static constexpr std::size_t segment_vectors = 32;
+  /// Interleaving is so many vectors ahead of multiplying.
+  static constexpr std::size_t ahead = 4;
+  /// A vector reads so many vectors behind its own.
+  static constexpr std::size_t behind = is_five ? 4 : !is_stride2 && kPixels == 1 ? 2 : 1;
+
+  /// The bytes that the pixels of a vector have in a column of `count` lines, the next pixel's
+  /// `stride` columns on. Columns before the image wrap, and so are beyond it.
+  template <std::size_t kCount>
+  HWY_INLINE void load(const std::uint8_t* const* lines, std::size_t column,
+                       byte_vector (&row)[kCount]) const noexcept {
+    const byte_tag d8;
+    const bool at_once = kPixels == 1 ? count_ == period : stride == 1 && dense_;
+    if (at_once && column < in_width_ && in_width_ - column >= kPixels) {
+      const std::size_t offset = column * channels_;
+      DETENT_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
+        row[i] = hn::LoadU(d8, lines[i] + offset);
+      }
+      return;
+    }
+    DETENT_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
+      if constexpr (kPixels == 1) {
+        row[i] = load_pixel(lines[i], column);
+      } else if constexpr (kPixels == 2) {
+        row[i] = load_two(lines[i], column);
+      } else {
+        row[i] =
+            hn::Combine(d8, load_two(lines[i], column + 2 * stride), load_two(lines[i], column));
+      }
+    }
+  }
+  HWY_INLINE auto load_two(const std::uint8_t* line, std::size_t column) const noexcept {
+    return hn::Combine(hn::Twice<pixel_tag>{}, load_pixel(line, column + stride),
+                       load_pixel(line, column));
+  }
+  HWY_INLINE hn::Vec<pixel_tag> load_pixel(const std::uint8_t* line,
+                                           std::size_t column) const noexcept {
+    const std::uint8_t* from = column < in_width_ ? line + column * channels_ : blank_;
+    return count_ == period ? hn::LoadU(pixel_tag{}, from) : hn::LoadN(pixel_tag{}, from, count_);
+  }
+
+  /// What is interleaved for a vector: of the first line and, with a stride of 2, of the second one
+  /// and of both.
+  using interleaved = byte_vector[is_stride2 ? 3 : 1][quarters];
+
+  /// Interleaves what pixels read from `column` on.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave(const line_array& lines, std::size_t column,
+                             interleaved& x) const noexcept {
+    if constexpr (is_stride2) {
+      constexpr std::size_t used = kLines == 2 ? 5 : 3;
+      byte_vector even[used];
+      byte_vector odd[used];
+      load(lines, column, even);
+      load(lines, column + 1, odd);
+      interleave_taps(even[0], even[1], even[2], odd[2], x[0]);
+      if constexpr (kLines == 2) {
+        interleave_taps(even[3], even[4], even[2], odd[2], x[1]);
+        interleave_taps(odd[0], odd[1], odd[3], odd[4], x[2]);
+      } else {
+        interleave_taps(odd[0], odd[1], odd[1], odd[1], x[2]);
+        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) { x[1][k] = x[2][k]; }  // unused
+      }
+    } else {
+      byte_vector row[group_depth];
+      load(lines + (is_five ? 1 : 0), column, row);
+      interleave_taps(row[0], row[1], row[2], row[3], x[0]);
+    }
+  }
+  /// The same, to vector `vector` of the buffers.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave_to(std::size_t vector, const line_array& lines,
+                                std::size_t column) noexcept {
+    interleaved x;
+    interleave<kLines>(lines, column, x);
+    first_.store(x[0], vector);
+    if constexpr (is_stride2) {
+      if constexpr (kLines == 2) {
+        second_.store(x[1], vector);
+      }
+      third_.store(x[2], vector);
+    }
+  }
+
+  /// Interleaves four columns of the outer lines.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave_outer(const line_array& lines, std::size_t column,
+                                   std::size_t vector) noexcept {
+    const std::uint8_t* const outer[2] = {lines[0], lines[input_lines - 1]};
+    byte_vector row[group_depth][kLines];
+    DETENT_UNROLL for (std::size_t i = 0; i < group_depth; ++i) { load(outer, column + i, row[i]); }
+    byte_vector x[quarters];
+    interleave_taps(row[0][0], row[1][0], row[2][0], row[3][0], x);
+    second_.store(x, vector);
+    if constexpr (kLines == 2) {
+      interleave_taps(row[0][1], row[1][1], row[2][1], row[3][1], x);
+      third_.store(x, vector);
+    }
+  }
+
+  /// Adds the products of a group of weights and a quarter of the channels to the sum of a line.
+  HWY_INLINE void add(byte_vector x, std::size_t group, std::size_t quarter,
+                      int_vector& sum) const noexcept {
+    const std::int8_t* w = weights_ + group * weight_group_size + quarter * quarter_size;
+    sum = DETENT_PASS_DOT(sum, x, hn::LoadU(hn::Repartition<std::int8_t, int_tag>{}, w));
+  }
+
+  static constexpr std::size_t operands = is_stride2 ? 5 : 3;
+
+  /// Adds a quarter of what a vector reads in three columns, each an operand. With a stride of 2
+  /// these are the even columns of the first line, the odd one of both lines, and the even ones of
+  /// the second.
+  template <std::size_t kLines>
+  HWY_INLINE void add_three(const byte_vector (&x)[operands], std::size_t quarter,
+                            int_vector (&sum)[kLines][quarters]) const noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+      DETENT_UNROLL for (std::size_t i = 0; i < 3; ++i) {
+        // The odd column is the third group of each line.
+        const std::size_t operand = r == 1 && is_stride2 ? (i == 2 ? 2 : 3 + i) : i;
+        add(x[operand], r * 3 + i, quarter, sum[r][quarter]);
+      }
+    }
+  }
+
+  /// Multiplies and stores one vector of each line, from the buffers.
+  template <std::size_t kLines>
+  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, std::size_t vector,
+                           std::size_t x, std::size_t pixel) const noexcept {
+    int_vector sum[kLines][quarters];
+    begin(epilogue, sum);
+    const std::size_t byte = vector * part_channels;
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      if constexpr (is_five) {
+        constexpr std::size_t width = 5;
+        DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
+          const byte_vector both = first_.load(k, byte + i * period);
+          DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+            add(both, r * width + i, k, sum[r][k]);
+          }
+        }
+        const std::size_t outer = vector / group_depth * part_channels;
+        const std::size_t group = 2 * width + vector % group_depth * 2;
+        add(second_.load(k, outer), group, k, sum[0][k]);
+        add(second_.load(k, outer + part_channels), group + 1, k, sum[0][k]);
+        if constexpr (kLines == 2) {
+          add(third_.load(k, outer), group + 2 * group_depth, k, sum[1][k]);
+          add(third_.load(k, outer + part_channels), group + 2 * group_depth + 1, k, sum[1][k]);
+        }
+      } else if constexpr (is_stride2) {
+        const byte_vector both = third_.load(k, byte);
+        byte_vector columns[operands] = {first_.load(k, byte), first_.load(k, byte + period), both,
+                                         both, both};
+        if constexpr (kLines == 2) {
+          columns[3] = second_.load(k, byte);
+          columns[4] = second_.load(k, byte + period);
+        }
+        add_three<kLines>(columns, k, sum);
+      } else {
+        add_three<kLines>({first_.load(k, byte), first_.load(k, byte + period),
+                           first_.load(k, byte + 2 * period)},
+                          k, sum);
+      }
+    }
+    store(epilogue, sum, x, pixel);
+  }
+
+  /// The same from registers: `next` is what is interleaved for the vector behind `x`, `last` for
+  /// the one behind that.
+  template <std::size_t kLines>
+  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, const interleaved& now,
+                           const interleaved& next, const interleaved& last, std::size_t x,
+                           std::size_t pixel) const noexcept {
+    int_vector sum[kLines][quarters];
+    begin(epilogue, sum);
+    // The column on the right of those in `left`.
+    const auto right_of = [](byte_vector left, byte_vector right) HWY_ATTR {
+      return kPixels == 1 ? right : hn::ConcatLowerUpper(byte_tag{}, right, left);
+    };
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      const byte_vector second = right_of(now[0][k], next[0][k]);
+      if constexpr (is_stride2) {
+        add_three<kLines>(
+            {now[0][k], second, now[2][k], now[1][k], right_of(now[1][k], next[1][k])}, k, sum);
+      } else {
+        add_three<kLines>({now[0][k], second, kPixels == 1 ? last[0][k] : next[0][k]}, k, sum);
+      }
+    }
+    store(epilogue, sum, x, pixel);
+  }
+
+  template <std::size_t kLines>
+  static HWY_INLINE void begin(const quarter_epilogue<true>& epilogue,
+                               int_vector (&sum)[kLines][quarters]) noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) { epilogue.begin(sum[r]); }
+  }
+  template <std::size_t kLines>
+  HWY_INLINE void store(const quarter_epilogue<true>& epilogue,
+                        const int_vector (&sum)[kLines][quarters], std::size_t x,
+                        std::size_t pixel) const noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+      store_line(epilogue, sum[r], x, (pixel + r * out_width_ + x) * channels_);
+    }
+  }
+
+  /// Stores the results of pixels from x on at element `index` of the output.
+  HWY_INLINE void store_line(const quarter_epilogue<true>& epilogue,
+                             const int_vector (&sum)[quarters], std::size_t x,
+                             std::size_t index) const noexcept {
+    if constexpr (kPixels == 1) {
+      epilogue.store_bytes(sum, count_, c_, index);
+    } else {
+      const std::size_t pixels = (std::min)(kPixels, out_width_ - x);
+      if (dense_) {
+        epilogue.store_bytes(sum, pixels * period, c_, index);
+        return;
+      }
+      alignas(64) std::uint8_t all[part_channels];
+      hn::Store(epilogue.bytes(sum), byte_tag{}, all);
+      for (std::size_t i = 0; i < pixels; ++i, index += channels_) {
+        const hn::Vec<pixel_tag> v = hn::LoadU(pixel_tag{}, all + i * period);
+        if (count_ == period) {
+          hn::StoreU(v, pixel_tag{}, c_ + index);
+        } else {
+          hn::StoreN(v, pixel_tag{}, c_ + index, count_);
+        }
+      }
+    }
+  }
+
+  template <std::size_t kLines>
+  HWY_INLINE void run_segment(const line_array& lines, std::size_t x, std::size_t vectors,
+                              std::size_t pixel) noexcept {
+    // A copy: what is written might be the member, for all that the compiler knows.
+    const quarter_epilogue<true> epilogue = epilogue_;
+    const std::size_t column = x * stride - pad_left_;
+    constexpr std::size_t step = kPixels * stride;
+    const std::size_t all = vectors + behind;
+    std::size_t done = 0;
+    for (; done < (std::min)(all, behind + ahead); ++done) {
+      interleave_to<kLines>(done, lines, column + done * step);
+    }
+    if constexpr (is_five) {
+      interleave_outer<kLines>(lines, column, 0);
+      interleave_outer<kLines>(lines, column + group_depth, 1);
+    }
+    for (std::size_t v = 0; v < vectors; ++v) {
+      if (done < all) {
+        interleave_to<kLines>(done, lines, column + done * step);
+        ++done;
+      }
+      if constexpr (is_five) {
+        if (v % group_depth == 0) {
+          const std::size_t next = v / group_depth + 2;
+          interleave_outer<kLines>(lines, column + next * group_depth, next);
+        }
+      }
+      multiply<kLines>(epilogue, v, x + v * kPixels, pixel);
+    }
+  }
+
+  /// A whole line, what is interleaved once staying in registers for the vectors that want it.
+  template <std::size_t kLines>
+  HWY_INLINE void run_in_registers(const line_array& lines, std::size_t vectors,
+                                   std::size_t pixel) const noexcept {
+    const quarter_epilogue<true> epilogue = epilogue_;
+    constexpr std::size_t step = kPixels * stride;
+    // Vectors that are held, so that the same registers are reused when all have passed.
+    constexpr std::size_t held = behind + 1;
+    interleaved x[held];
+    std::size_t column = std::size_t{0} - pad_left_;
+    DETENT_UNROLL for (std::size_t i = 0; i < behind; ++i, column += step) {
+      interleave<kLines>(lines, column, x[i]);
+    }
+    for (std::size_t v = 0; v < vectors; v += held) {
+      DETENT_UNROLL for (std::size_t i = 0; i < held; ++i) {
+        if (v + i < vectors) {
+          interleave<kLines>(lines, column, x[(i + behind) % held]);
+          multiply<kLines>(epilogue, x[i], x[(i + 1) % held], x[(i + behind) % held],
+                           (v + i) * kPixels, pixel);
+          column += step;
+        }
+      }
+    }
+  }
+
+  static constexpr std::size_t buffer_vectors = in_registers ? 1 : segment_vectors + group_depth;
+  using buffer = interleaved_pixels<buffer_vectors>;
+  /// Of filters of five columns, with four columns in a vector; other filters of stride 1 have no
+  /// use for them.
+  using outer_buffer = interleaved_pixels<is_stride2 ? buffer_vectors
+                                          : is_five  ? segment_vectors / group_depth + 2
+                                                     : 1>;
+
+  std::size_t count_, channels_;
+  std::size_t in_width_, out_width_, pad_left_;
+  bool dense_;
+  const std::int8_t* weights_;
+  std::uint8_t* c_;
+  quarter_epilogue<true> epilogue_;
+  alignas(64) std::uint8_t blank_[part_channels];
+  buffer first_;
+  outer_buffer second_, third_;
+};
+
+/// All pairs of lines, for the part of the channels that begins at `first`.
+template <depthwise_filter kFilter, std::size_t kPixels>
+void depthwise_line_part(const depthwise_lines_args& d, std::size_t first) noexcept {
+  using part_type = line_part<kFilter, kPixels>;
+  part_type part(d, first);
+  for (std::size_t p = 0; p < d.pair_count; ++p) {
+    typename part_type::line_array lines;
+    for (std::size_t i = 0; i < part_type::input_lines; ++i) {
+      lines[i] = d.lines[p * part_type::input_lines + i] + first;
+    }
+    if (d.pairs[p].lines == 2) {
+      part.template run<2>(lines, d.pairs[p].pixel);
+    } else {
+      part.template run<1>(lines, d.pairs[p].pixel);
+    }
+  }
+}
+
+template <depthwise_filter kFilter>
+void depthwise_lines_of(const depthwise_lines_args& d) noexcept {
+  for (std::size_t first = 0; first < d.channels; first += part_channels) {
+    if constexpr (kFilter != depthwise_filter::five) {
+      const std::size_t period = first % strip_columns == 0
+                                     ? depthwise_period(kFilter, d.channels - first)
+                                     : strip_columns;
+      if (period * 2 == part_channels) {
+        depthwise_line_part<kFilter, 2>(d, first);
+        continue;
+      }
+      if constexpr (part_channels == strip_columns) {
+        if (period * 4 == part_channels) {
+          depthwise_line_part<kFilter, 4>(d, first);
+          continue;
+        }
+      }
+    }
+    depthwise_line_part<kFilter, 1>(d, first);
+  }
+}
+
+inline void depthwise_lines(const depthwise_lines_args& d) noexcept {
+  switch (d.filter) {
+    case depthwise_filter::three:
+      return depthwise_lines_of<depthwise_filter::three>(d);
+    case depthwise_filter::three_stride2:
+      return depthwise_lines_of<depthwise_filter::three_stride2>(d);
+    case depthwise_filter::five:
+      return depthwise_lines_of<depthwise_filter::five>(d);
+  }
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_PAIRS
 // ---- detent/kernels/gemm_u8s8-inl.hpp ----
 // Integer products, re-included by kernels/dispatch.hpp once per Highway target and once more for
 // each instruction that Highway's target lacks. The driver has defined
@@ -4389,15 +5482,14 @@ HWY_POP_ATTRIBUTES
 //                                2^32, for unsigned a and signed b
 //   DETENT_PASS_PAIRS            1 if it adds a0*b0 + a1*b1 and a2*b2 + a3*b3 in 16 bits
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
+//   DETENT_PASS_ASSEMBLY         1 if that tile is the one of tile_vnni512-inl.hpp
 //
 // vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
 // must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
 // does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
 // multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
-// cache, far enough ahead of their use, and its sums never leave the registers. Without it,
-// vpmaddubsw, vpmaddwd and vpaddd do the same in three instructions; as the first of them
-// saturates, the weights are read in two parts of which neither makes it do so (packed_panels), the
-// second of them sparse.
+// cache, far enough ahead of their use, and its sums never leave the registers. What does without
+// it is in gemm_u8s8_pairs-inl.hpp.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -4405,22 +5497,10 @@ namespace DETENT_PASS_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
-/// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
-HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vector x) noexcept {
-  const int_tag di;
-  const hn::RebindToUnsigned<float_tag> du;
-  const auto bits = hn::BitCast(du, x);
-  const auto high = hn::ShiftRight<16>(bits);
-  const auto odd = hn::And(high, hn::Set(du, 1U));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFU)), odd));
-  const auto quiet = hn::Or(high, hn::Set(du, 0x40U));
-  const auto chosen = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
-  return hn::DemoteTo(hn::Rebind<std::uint16_t, float_tag>{}, hn::BitCast(di, chosen));
-}
-
 /// The epilogue of one vector of columns, with what depends on the columns only already loaded.
-/// kHasAddend: whether there is an addend, which only 32-bit outputs have.
-template <integer_output kOutput, bool kHasAddend = false>
+/// kHasAddend: whether there is an addend, which only 32-bit outputs have. kHasRows: whether rows
+/// or elements have terms of their own otherwise.
+template <integer_output kOutput, bool kHasAddend, bool kHasRows>
 class column_epilogue {
  public:
   HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
@@ -4441,11 +5521,13 @@ class column_epilogue {
     const float_tag df;
     const int_tag di;
     int_vector v = hn::Add(hn::LoadU(di, sums), offset_);
-    if (e.row_sum != nullptr) {
-      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
-    }
-    if (e.row_zero_point != nullptr) {
-      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
+    if constexpr (kHasRows) {
+      if (e.row_sum != nullptr) {
+        v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
+      }
+      if (e.row_zero_point != nullptr) {
+        v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
+      }
     }
     if constexpr (kOutput == integer_output::s32) {
       if constexpr (kHasAddend) {
@@ -4458,12 +5540,12 @@ class column_epilogue {
     const float_vector sum = hn::ConvertTo(df, v);
     if constexpr (kOutput == integer_output::f32 || kOutput == integer_output::bf16) {
       float_vector m = multiplier_;
-      if (e.row_scale != nullptr) {
+      if (kHasRows && e.row_scale != nullptr) {
         m = hn::Mul(hn::Set(df, e.row_scale[row]), m);
       }
       // Without a bias the sum of the product and 0 is rounded to the product.
       float_vector real = hn::MulAdd(sum, m, bias_);
-      if (e.residual != nullptr) {
+      if (kHasRows && e.residual != nullptr) {
         const float* residual = e.residual + row * e.residual_stride + column_;
         real = hn::Add(real,
                        count == lanes ? hn::LoadU(df, residual) : hn::LoadN(df, residual, count));
@@ -4512,17 +5594,44 @@ class column_epilogue {
 
 /// Applies the epilogue to a block of sums, whose rows are `sums_stride` apart, and stores
 /// `columns` of each row. c points to the block's first element.
+template <integer_output kOutput, bool kHasAddend, bool kHasRows>
+void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
+                 std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
+                 void* c, std::size_t index, std::size_t ldc) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;  // what a tile has
+  for (std::size_t j = 0; j < columns; j += lanes) {
+    const column_epilogue<kOutput, kHasAddend, kHasRows> epilogue(e, column + j);
+    const std::int32_t* from = sums + j;
+    std::size_t to = index + j;
+    std::size_t r = 0;
+    if (columns - j >= lanes) {
+      for (; r + kRows <= rows; r += kRows) {
+        DETENT_UNROLL for (std::size_t i = 0; i < kRows; ++i) {
+          epilogue.store(e, from + i * sums_stride, first + r + i, lanes, c, to);
+          to += ldc;
+        }
+        from += kRows * sums_stride;
+      }
+    }
+    const std::size_t count = (std::min)(lanes, columns - j);
+    for (; r < rows; ++r, from += sums_stride, to += ldc) {
+      epilogue.store(e, from, first + r, count, c, to);
+    }
+  }
+}
+
+[[nodiscard]] HWY_INLINE bool has_terms_of_rows(const integer_epilogue& e) noexcept {
+  return e.row_sum != nullptr || e.row_zero_point != nullptr || e.row_scale != nullptr ||
+         e.residual != nullptr;
+}
+
 template <integer_output kOutput, bool kHasAddend = false>
 void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
                  std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
                  void* c, std::size_t index, std::size_t ldc) noexcept {
-  for (std::size_t j = 0; j < columns; j += lanes) {
-    const column_epilogue<kOutput, kHasAddend> epilogue(e, column + j);
-    const std::size_t count = (std::min)(lanes, columns - j);
-    for (std::size_t r = 0; r < rows; ++r) {
-      epilogue.store(e, sums + r * sums_stride + j, first + r, count, c, index + r * ldc + j);
-    }
-  }
+  const auto store = has_terms_of_rows(e) ? store_block<kOutput, kHasAddend, true>
+                                          : store_block<kOutput, kHasAddend, false>;
+  store(e, sums, sums_stride, first, rows, column, columns, c, index, ldc);
 }
 
 inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
@@ -4558,6 +5667,20 @@ inline constexpr std::size_t block_rows = 48;
 [[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
   return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
 }
+
+[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
+                                                        std::size_t multiple) noexcept {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return portable::no_workspace(g);
+}
+
+inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
 
 /// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
 template <std::size_t kRows, std::size_t kPanels>
@@ -4615,10 +5738,309 @@ inline constexpr std::size_t parallel_sums = kSums <= 2                         
                                              : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
                                                                                          : 1;
 
+/// What is left of a row behind its last whole group of four k, with zeros behind it, so that
+/// nothing past the end of a row is read. Only the last chunk ends early, and has one segment.
+HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
+                                std::uint8_t (&to)[group_depth]) noexcept {
+  const std::size_t rest = t.depth % group_depth;
+  std::memset(to, 0, group_depth);
+  std::memcpy(to, t.rows[row] + t.offset + t.depth - rest, rest);
+}
+
+#if DETENT_PASS_ASSEMBLY
+// ---- detent/kernels/tile_vnni512-inl.hpp ----
+// Tiles of 6 x 64 with vpdpbusd in AVX-512 registers, included by kernels/gemm_u8s8-inl.hpp in the
+// pass that has the instruction.
+//
+// The loop is in assembly, because its 24 sums, 4 vectors of weights and 4 of a row fill all 32
+// registers: compilers then move sums from register to register (GCC 12: 6 to 45 moves for 96
+// multiplications, as the code around the loop happens to be), and a move takes one of the two
+// ports that multiply. What stores a tile is short for the same reason: while it runs, nothing
+// multiplies.
+
+/// What the tile reads besides pointers that are in registers all the time.
+struct vnni512_tile {
+  static constexpr std::size_t stride = 64;  // of its sums
+
+  const std::uint8_t* const* rows;
+  std::size_t row_stride;    // from the rows of a segment to those of the next one, in bytes
+  std::size_t offset;        // from the start of a row to the end of its whole steps
+  std::size_t segments;      // not 0
+  std::ptrdiff_t steps;      // minus the bytes of a row's whole steps
+  std::size_t rest;          // the bytes of the whole groups that follow
+  const std::uint8_t* last;  // 4 bytes of each row for a last group, or null
+  std::int32_t* sums;
+  std::size_t is_first;  // whether they are set rather than added to
+};
+
+// clang-format off
+// Sums are registers 8 to 31, row by row; s0 to s3 are the four of a row.
+#define DETENT_TILE_ROW(address, a, s0, s1, s2, s3) \
+  "vpbroadcastd " address ", %%zmm" a "\n\t"        \
+  "vpdpbusd %%zmm0, %%zmm" a ", %%zmm" s0 "\n\t"    \
+  "vpdpbusd %%zmm1, %%zmm" a ", %%zmm" s1 "\n\t"    \
+  "vpdpbusd %%zmm2, %%zmm" a ", %%zmm" s2 "\n\t"    \
+  "vpdpbusd %%zmm3, %%zmm" a ", %%zmm" s3 "\n\t"
+// Products of one group of four k: weights at `at` of each panel.
+#define DETENT_TILE_GROUP(at, row0, row1, row2, row3, row4, row5) \
+  "vmovdqu64 " at "(%[b]), %%zmm0\n\t"                            \
+  "vmovdqu64 " at "(%[b],%[panel]), %%zmm1\n\t"                   \
+  "vmovdqu64 " at "(%[b],%[panel],2), %%zmm2\n\t"                 \
+  "vmovdqu64 " at "(%[b],%[three]), %%zmm3\n\t"                   \
+  DETENT_TILE_ROW(row0, "4", "8", "9", "10", "11")                \
+  DETENT_TILE_ROW(row1, "5", "12", "13", "14", "15")              \
+  DETENT_TILE_ROW(row2, "6", "16", "17", "18", "19")              \
+  DETENT_TILE_ROW(row3, "7", "20", "21", "22", "23")              \
+  DETENT_TILE_ROW(row4, "4", "24", "25", "26", "27")              \
+  DETENT_TILE_ROW(row5, "5", "28", "29", "30", "31")
+// The same where %[i] says, `k` further.
+#define DETENT_TILE_GROUP_AT(at, k)                                           \
+  DETENT_TILE_GROUP(at, k "(%[r0],%[i])", k "(%[r1],%[i])", k "(%[r2],%[i])", \
+                    k "(%[r3],%[i])", k "(%[r4],%[i])", k "(%[r5],%[i])")
+// f(byte of the row, byte in it, register) for each register of sums.
+#define DETENT_TILE_FOUR(f, row, s0, s1, s2, s3) \
+  f(row, "0", s0) f(row, "64", s1) f(row, "128", s2) f(row, "192", s3)
+#define DETENT_TILE_ALL(f)                            \
+  DETENT_TILE_FOUR(f, "0", "8", "9", "10", "11")      \
+  DETENT_TILE_FOUR(f, "256", "12", "13", "14", "15")  \
+  DETENT_TILE_FOUR(f, "512", "16", "17", "18", "19")  \
+  DETENT_TILE_FOUR(f, "768", "20", "21", "22", "23")  \
+  DETENT_TILE_FOUR(f, "1024", "24", "25", "26", "27") \
+  DETENT_TILE_FOUR(f, "1280", "28", "29", "30", "31")
+#define DETENT_TILE_CLEAR(row, at, s) "vpxord %%zmm" s ", %%zmm" s ", %%zmm" s "\n\t"
+#define DETENT_TILE_ADD(row, at, s) "vpaddd " row "+" at "(%[r0]), %%zmm" s ", %%zmm" s "\n\t"
+#define DETENT_TILE_STORE(row, at, s) "vmovdqu64 %%zmm" s ", " row "+" at "(%[r0])\n\t"
+// clang-format on
+
+/// add_tile() for six rows and four panels.
+HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noexcept {
+  constexpr std::size_t step = groups_per_step * group_depth;
+  static_assert(step == 16, "the loop below takes four groups at a time");
+  std::uint8_t last[6][group_depth];
+  const bool has_last = o.depth % group_depth != 0;
+  if (has_last) {
+    for (std::size_t r = 0; r < 6; ++r) {
+      copy_last_group(o, r, last[r]);
+    }
+  }
+  const std::size_t whole = o.depth / step * step;
+  vnni512_tile t{o.rows,
+                 o.row_stride * sizeof(*o.rows),
+                 o.offset + whole,
+                 o.segments,
+                 -static_cast<std::ptrdiff_t>(whole),
+                 (o.depth - whole) / group_depth * group_depth,
+                 has_last ? last[0] : nullptr,
+                 sums,
+                 o.is_first};
+  const std::int8_t* b = o.b;
+  const std::int8_t* next = o.next;
+  const std::uint8_t *r0, *r1, *r2, *r3, *r4, *r5;
+  std::ptrdiff_t i;
+  __asm__ volatile(
+      DETENT_TILE_ALL(DETENT_TILE_CLEAR)
+      "1:\n\t"  // a segment
+      "mov %c[rows](%[t]), %[i]\n\t"
+      "mov (%[i]), %[r0]\n\t"
+      "mov 8(%[i]), %[r1]\n\t"
+      "mov 16(%[i]), %[r2]\n\t"
+      "mov 24(%[i]), %[r3]\n\t"
+      "mov 32(%[i]), %[r4]\n\t"
+      "mov 40(%[i]), %[r5]\n\t"
+      "add %c[row_stride](%[t]), %[i]\n\t"
+      "mov %[i], %c[rows](%[t])\n\t"
+      "mov %c[offset](%[t]), %[i]\n\t"
+      "add %[i], %[r0]\n\t"
+      "add %[i], %[r1]\n\t"
+      "add %[i], %[r2]\n\t"
+      "add %[i], %[r3]\n\t"
+      "add %[i], %[r4]\n\t"
+      "add %[i], %[r5]\n\t"
+      "mov %c[steps](%[t]), %[i]\n\t"
+      "test %[i], %[i]\n\t"
+      "jz 3f\n\t"
+      ".p2align 5\n\t"
+      "2:\n\t"
+      "prefetcht1 (%[next])\n\t"
+      DETENT_TILE_GROUP_AT("0", "0")
+      DETENT_TILE_GROUP_AT("64", "4")
+      DETENT_TILE_GROUP_AT("128", "8")
+      DETENT_TILE_GROUP_AT("192", "12")
+      "add $64, %[next]\n\t"
+      "add $256, %[b]\n\t"
+      "add $16, %[i]\n\t"
+      "jnz 2b\n\t"
+      "3:\n\t"  // here %[i] is 0
+      "cmp %c[rest](%[t]), %[i]\n\t"
+      "jae 5f\n\t"
+      "4:\n\t"
+      DETENT_TILE_GROUP_AT("0", "0")
+      "add $64, %[b]\n\t"
+      "add $4, %[i]\n\t"
+      "cmp %c[rest](%[t]), %[i]\n\t"
+      "jb 4b\n\t"
+      "5:\n\t"
+      "decq %c[segments](%[t])\n\t"
+      "jnz 1b\n\t"
+      "mov %c[last](%[t]), %[r0]\n\t"
+      "test %[r0], %[r0]\n\t"
+      "jz 6f\n\t"
+      DETENT_TILE_GROUP("0", "(%[r0])", "4(%[r0])", "8(%[r0])", "12(%[r0])", "16(%[r0])",
+                        "20(%[r0])")
+      "6:\n\t"
+      "mov %c[sums](%[t]), %[r0]\n\t"
+      "cmpq $0, %c[is_first](%[t])\n\t"
+      "jne 7f\n\t"
+      DETENT_TILE_ALL(DETENT_TILE_ADD)
+      "7:\n\t"
+      DETENT_TILE_ALL(DETENT_TILE_STORE)
+      : [b] "+r"(b), [next] "+r"(next), [i] "=&r"(i), [r0] "=&r"(r0), [r1] "=&r"(r1),
+        [r2] "=&r"(r2), [r3] "=&r"(r3), [r4] "=&r"(r4), [r5] "=&r"(r5)
+      : [t] "r"(&t), [panel] "r"(o.panel_stride), [three] "r"(3 * o.panel_stride),
+        [rows] "i"(offsetof(vnni512_tile, rows)),
+        [row_stride] "i"(offsetof(vnni512_tile, row_stride)),
+        [offset] "i"(offsetof(vnni512_tile, offset)), [steps] "i"(offsetof(vnni512_tile, steps)),
+        [rest] "i"(offsetof(vnni512_tile, rest)),
+        [segments] "i"(offsetof(vnni512_tile, segments)),
+        [last] "i"(offsetof(vnni512_tile, last)), [sums] "i"(offsetof(vnni512_tile, sums)),
+        [is_first] "i"(offsetof(vnni512_tile, is_first))
+      : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+        "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18",
+        "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27", "xmm28",
+        "xmm29", "xmm30", "xmm31");
+}
+
+#undef DETENT_TILE_STORE
+#undef DETENT_TILE_ADD
+#undef DETENT_TILE_CLEAR
+#undef DETENT_TILE_ALL
+#undef DETENT_TILE_FOUR
+#undef DETENT_TILE_GROUP_AT
+#undef DETENT_TILE_GROUP
+#undef DETENT_TILE_ROW
+
+/// From four vectors of sums to 64 bytes on a grid.
+template <class Q>
+class byte_steps {
+  using byte_tag = hn::Repartition<Q, float_tag>;
+  using word_tag = hn::Repartition<std::int16_t, float_tag>;
+
+ public:
+  explicit HWY_INLINE byte_steps(const integer_epilogue& e) noexcept
+      : zero_point_(hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point))),
+        qmin_(hn::Set(byte_tag{}, static_cast<Q>(e.qmin))),
+        qmax_(hn::Set(byte_tag{}, static_cast<Q>(e.qmax))) {}
+
+  /// Steps from the zero point; those below -2^31 are -2^31, those above all grids 2^15.
+  HWY_INLINE int_vector steps(int_vector sum, float_vector multiplier) const noexcept {
+    const float_tag df;
+    const float_vector real = hn::Mul(hn::ConvertTo(df, sum), multiplier);
+    return DETENT_PASS_NEAREST(hn::Min(real, hn::Set(df, 32768.0F)));
+  }
+  HWY_INLINE void store(const int_vector (&steps)[4], Q* q) const noexcept {
+    const word_tag dw;
+    const byte_tag db;
+    const hn::Repartition<std::uint32_t, float_tag> d32;
+    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[0], steps[1]), zero_point_);
+    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[2], steps[3]), zero_point_);
+    // Packing works within blocks of 128 bits, which are put in order at the end.
+    alignas(64) static constexpr std::uint32_t order[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                            2, 6, 10, 14, 3, 7, 11, 15};
+    const auto bytes =
+        hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, low, high)),
+                                             hn::SetTableIndices(d32, order)));
+    hn::StoreU(hn::Min(hn::Max(bytes, qmin_), qmax_), db, q);
+  }
+
+ private:
+  hn::Vec<word_tag> zero_point_;
+  hn::Vec<byte_tag> qmin_, qmax_;
+};
+
+/// The epilogue of whole tiles of six rows and four panels, where rows and elements have no terms
+/// of their own.
+template <integer_output kOutput>
+HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, std::size_t column,
+                           void* c, std::size_t index, std::size_t ldc) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  constexpr std::size_t kStride = vnni512_tile::stride;
+  constexpr std::size_t kVectors = kStride / lanes;
+  if constexpr (kOutput == integer_output::u8 || kOutput == integer_output::s8) {
+    using output_type =
+        std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
+    const byte_steps<output_type> grid(e);
+    int_vector offset[kVectors];
+    float_vector multiplier[kVectors];
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      offset[v] = hn::LoadU(int_tag{}, e.column_offset + column + v * lanes);
+      multiplier[v] = hn::LoadU(float_tag{}, e.multiplier + column + v * lanes);
+    }
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      int_vector steps[kVectors];
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+        const int_vector sum = hn::Load(int_tag{}, sums + r * kStride + v * lanes);
+        steps[v] = grid.steps(hn::Add(sum, offset[v]), multiplier[v]);
+      }
+      grid.store(steps, static_cast<output_type*>(c) + index + r * ldc);
+    }
+  } else {
+    using columns = column_epilogue<kOutput, false, false>;
+    const columns all[kVectors] = {columns(e, column), columns(e, column + lanes),
+                                   columns(e, column + 2 * lanes), columns(e, column + 3 * lanes)};
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+        all[v].store(e, sums + r * kStride + v * lanes, 0, lanes, c, index + r * ldc + v * lanes);
+      }
+    }
+  }
+}
+
+/// Tiles of six rows and four panels, one after the other, each stored when all of k is added.
+template <integer_output kOutput>
+void multiply_tiles(const gemm_u8s8_args& g, tile_operands t, std::size_t tiles, std::size_t row,
+                    std::size_t column, const std::int8_t* next_end) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  alignas(64) std::int32_t sums[kRows * vnni512_tile::stride];
+  const std::int8_t* const next_begin = t.next;
+  for (; tiles > 0; --tiles, row += kRows) {
+    add_vnni512_tile(t, sums);
+    store_tile<kOutput>(g.epilogue, sums, column, g.c, row * g.ldc + column, g.ldc);
+    t.rows += kRows;
+    t.next += t.next_bytes();
+    t.next = t.next < next_end ? t.next : next_begin;
+  }
+}
+
+/// The same for the output of g.
+inline void multiply_tiles(const gemm_u8s8_args& g, const tile_operands& t, std::size_t tiles,
+                           std::size_t row, std::size_t column,
+                           const std::int8_t* next_end) noexcept {
+  switch (g.epilogue.output) {
+    case integer_output::s32:
+      return multiply_tiles<integer_output::s32>(g, t, tiles, row, column, next_end);
+    case integer_output::f32:
+      return multiply_tiles<integer_output::f32>(g, t, tiles, row, column, next_end);
+    case integer_output::bf16:
+      return multiply_tiles<integer_output::bf16>(g, t, tiles, row, column, next_end);
+    case integer_output::u8:
+      return multiply_tiles<integer_output::u8>(g, t, tiles, row, column, next_end);
+    case integer_output::s8:
+      return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end);
+  }
+}
+#endif
+
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
+#if DETENT_PASS_ASSEMBLY
+  if constexpr (kRows == DETENT_PASS_ROWS && kPanels == DETENT_PASS_PANELS) {
+    static_assert(kStride == vnni512_tile::stride);
+    add_vnni512_tile(t, sums);
+    return;
+  }
+#endif
   constexpr std::size_t kVectors = kPanels * vectors_per_panel;
   constexpr std::size_t kSets = parallel_sums<kRows * kVectors>;
   const int_tag di;
@@ -4653,12 +6075,9 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
     }
   }
   if (t.depth % group_depth != 0) {
-    // The last one to three k: nothing past the end of a row is read.
-    std::uint8_t last[kRows][group_depth] = {};
+    std::uint8_t last[kRows][group_depth];
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      // Only the last chunk ends early, and has one segment.
-      std::memcpy(last[r], t.rows[r] + t.offset + whole_groups * group_depth,
-                  t.depth % group_depth);
+      copy_last_group(t, r, last[r]);
       a[r] = last[r];
     }
     add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum[0]);
@@ -4683,7 +6102,7 @@ HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t
   for (; done + kRows <= rows; done += kRows) {
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
     t.rows += kRows;
-    if constexpr (DETENT_PASS_PAIRS == 0) {
+    if constexpr (kRows == DETENT_PASS_ROWS && DETENT_PASS_PAIRS == 0) {
       t.next += t.next_bytes();
     }
   }
@@ -4704,140 +6123,7 @@ HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) 
   }
 }
 
-[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
-                                                        std::size_t multiple) noexcept {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
-inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
-inline constexpr bool multiplies_signed = false;
-inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
-inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
-  return portable::no_workspace(g);
-}
-
-#if DETENT_PASS_PAIRS
-
-/// The most bytes of each row that are put in the order of a strip at a time.
-inline constexpr std::size_t pair_chunk = 512;
-
-/// Puts `depth` bytes of each row from k0 on in the order of a strip; zeros up to a whole block.
-HWY_INLINE void reorder_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                             std::size_t k0, std::size_t depth, const std::uint8_t* order,
-                             std::uint8_t* to) noexcept {
-  const hn::Repartition<std::uint8_t, int_tag> d;
-  const std::size_t step = hn::Lanes(d);
-  const std::size_t size = round_up(depth, block_depth);
-  for (std::size_t r = 0; r < rows; ++r) {
-    const std::uint8_t* from = g.a + (first + r) * g.lda + k0;
-    std::uint8_t* row = to + r * pair_chunk;
-    std::size_t k = 0;
-    for (; k + step <= depth; k += step) {
-      hn::Store(hn::TableLookupBytes(hn::LoadU(d, from + k), hn::LoadU(d, order + k)), d, row + k);
-    }
-    if (k < size) {
-      hn::Store(hn::TableLookupBytes(hn::LoadN(d, from + k, depth - k),
-                                     hn::LoadN(d, order + k, size - k)),
-                d, row + k);
-    }
-  }
-}
-
-/// Adds corrections to kRows rows of sums: the groups are those of a chunk from group `group0` on.
-template <std::size_t kRows, std::size_t kStride>
-HWY_INLINE void add_corrections(const packed_panels& b, std::size_t begin, std::size_t end,
-                                const std::uint8_t* chunk, std::size_t group0, std::size_t rows,
-                                std::int32_t* sums) noexcept {
-  const int_tag di;
-  for (; rows >= kRows; rows -= kRows) {
-    const std::uint8_t* a[kRows];
-    int_vector sum[kRows][vectors_per_panel];
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      a[r] = chunk + r * pair_chunk;
-      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
-        sum[r][v] = hn::LoadU(di, sums + r * kStride + v * lanes);
-      }
-    }
-    for (std::size_t i = begin; i < end; ++i) {
-      add_products<kRows, 1>(a, (b.correction_group[i] - group0) * group_depth,
-                             b.corrections + i * group_depth * panel_columns, 0, sum);
-    }
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
-        hn::StoreU(sum[r][v], di, sums + r * kStride + v * lanes);
-      }
-    }
-    chunk += kRows * pair_chunk;
-    sums += kRows * kStride;
-  }
-  if constexpr (kRows > 1) {
-    add_corrections<kRows / 2, kStride>(b, begin, end, chunk, group0, rows, sums);
-  }
-}
-
-/// The rows first .. first + rows (at most block_rows) of a strip of columns.
-inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                            std::size_t column) noexcept {
-  constexpr std::size_t kPanels = DETENT_PASS_PANELS;
-  constexpr std::size_t kRows = DETENT_PASS_ROWS;
-  alignas(64) std::int32_t sums[block_rows * strip_columns];
-  alignas(64) std::uint8_t chunk[block_rows * pair_chunk];
-  const std::uint8_t* chunk_rows[block_rows];
-  for (std::size_t r = 0; r < block_rows; ++r) {
-    chunk_rows[r] = chunk + r * pair_chunk;
-  }
-  const std::size_t columns = (std::min)(strip_columns, g.n - column);
-  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
-  const std::size_t padded = round_up(g.k, block_depth);
-  const std::size_t panel_stride = padded * panel_columns;
-  const std::size_t first_panel = column / panel_columns;
-  const std::uint8_t* order = g.b.order + column / strip_columns * padded;
-  std::size_t correction[strip_columns / panel_columns];
-  for (std::size_t p = 0; p < panels; ++p) {
-    correction[p] = g.b.first_correction[first_panel + p];
-  }
-  const std::size_t chunk_depth =
-      (std::min)(cached_depth(reused_part(g.caches.first_level), block_rows), pair_chunk);
-  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
-    reorder_rows(g, first, rows, k, depth, order + k, chunk);
-    tile_operands t{chunk_rows,   0,     1, 0, round_up(depth, block_depth), nullptr,
-                    panel_stride, k == 0};
-    std::size_t p = 0;
-    for (; p + kPanels <= panels; p += kPanels) {
-      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, kPanels, strip_columns>(rows, t, sums + p * panel_columns);
-    }
-    for (; p < panels; ++p) {
-      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, 1, strip_columns>(rows, t, sums + p * panel_columns);
-    }
-    const std::size_t end_group = (k + t.depth) / group_depth;
-    for (p = 0; p < panels; ++p) {
-      const std::size_t begin = correction[p];
-      while (correction[p] < g.b.first_correction[first_panel + p + 1] &&
-             g.b.correction_group[correction[p]] < end_group) {
-        ++correction[p];
-      }
-      if (correction[p] > begin) {
-        add_corrections<kRows, strip_columns>(g.b, begin, correction[p], chunk, k / group_depth,
-                                              rows, sums + p * panel_columns);
-      }
-    }
-  }
-  store_sums(g.epilogue, sums, strip_columns, first, rows, column, columns, g.c,
-             first * g.ldc + column, g.ldc);
-}
-
-inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
-  for (std::size_t first = 0; first < g.m; first += block_rows) {
-    for (std::size_t column = 0; column < g.n; column += strip_columns) {
-      gemm_u8s8_strip(g, first, (std::min)(block_rows, g.m - first), column);
-    }
-  }
-}
-
-#else
+#if !DETENT_PASS_PAIRS
 
 /// Panels of a block: as many as a tile of few rows needs to keep the multipliers busy.
 inline constexpr std::size_t block_panels =
@@ -4874,7 +6160,17 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   // Sums of all of k are stored at once, others when all rows have passed over all weights.
   const bool is_whole = segment_depth <= chunk_depth && g.segments <= segments_of_chunk;
   const std::size_t step = is_whole ? kRows : block_rows;
-  for (std::size_t done = 0; done < rows; done += step) {
+  std::size_t done = 0;
+#if DETENT_PASS_ASSEMBLY
+  if (kPanels == DETENT_PASS_PANELS && is_whole && columns == kColumns &&
+      !has_terms_of_rows(g.epilogue) && g.epilogue.addend == nullptr) {
+    const tile_operands t{a.rows, a.row_stride, g.segments, 0,   segment_depth,
+                          panel,  panel_stride, true,       next};
+    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel));
+    done = rows / kRows * kRows;
+  }
+#endif
+  for (; done < rows; done += step) {
     const std::size_t count = (std::min)(step, rows - done);
     const std::size_t tiled = count / kRows * kRows;
     const std::size_t row = first + done;
@@ -4941,7 +6237,290 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   }
 }
 
-#endif  // DETENT_PASS_PAIRS
+#endif  // !DETENT_PASS_PAIRS
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+// ---- detent/kernels/gemm_u8s8_pairs-inl.hpp ----
+// Integer products for processors without VNNI, re-included by kernels/dispatch.hpp for each pass
+// with DETENT_PASS_PAIRS, behind gemm_u8s8-inl.hpp.
+//
+// vpmaddubsw, vpmaddwd and vpaddd do what vpdpbusd does. As the first of them saturates, the
+// weights are read in two parts of which neither makes it do so (packed_panels), the second of them
+// sparse: a tile adds both before its sums leave the registers. The first two instructions are what
+// takes time, so a tile has few loads for each of them: 4 x 16 columns in 16 registers, 8 x 32
+// in 32.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// The most bytes of each row that are put in the order of a strip at a time.
+inline constexpr std::size_t pair_chunk = 1024;
+/// Rows of a block: as many as fit a first-level cache with that.
+inline constexpr std::size_t pair_rows = 24;
+
+/// Panels of a tile with so many rows: as many as the registers hold.
+template <std::size_t kRows>
+inline constexpr std::size_t pair_tile_panels = (std::min)(DETENT_PASS_ROWS* DETENT_PASS_PANELS /
+                                                               kRows,
+                                                           strip_panels);
+
+/// Puts `depth` bytes of kRows rows in the order of a strip, with its complements; zeros up to a
+/// whole block, or what no weight belongs to.
+template <std::size_t kRows>
+HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::size_t depth,
+                             const std::uint8_t* order, const std::uint8_t* complement,
+                             std::uint8_t* to) noexcept {
+  const hn::Repartition<std::uint8_t, int_tag> d;
+  const hn::Full128<std::uint8_t> d_block;
+  static_assert(hn::MaxLanes(d_block) == block_depth);
+  const std::size_t step = hn::Lanes(d);
+  std::size_t k = 0;
+  for (; k + step <= depth; k += step) {
+    const auto places = hn::LoadU(d, order + k);
+    const auto flips = hn::LoadU(d, complement + k);
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      const auto row = hn::TableLookupBytes(hn::LoadU(d, from + r * lda + k), places);
+      hn::Store(hn::Xor(row, flips), d, to + r * pair_chunk + k);
+    }
+  }
+  for (; k < depth; k += block_depth) {
+    const auto places = hn::LoadU(d_block, order + k);
+    const auto flips = hn::LoadU(d_block, complement + k);
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      alignas(block_depth) std::uint8_t block[block_depth] = {};
+      std::memcpy(block, from + r * lda + k, (std::min)(block_depth, depth - k));
+      const auto row = hn::TableLookupBytes(hn::Load(d_block, block), places);
+      hn::Store(hn::Xor(row, flips), d_block, to + r * pair_chunk + k);
+    }
+  }
+}
+
+/// Bytes of a value that the epilogue writes.
+[[nodiscard]] HWY_INLINE std::size_t output_size(integer_output output) noexcept {
+  switch (output) {
+    case integer_output::s32:
+    case integer_output::f32:
+      return 4;
+    case integer_output::bf16:
+      return 2;
+    case integer_output::u8:
+    case integer_output::s8:
+      break;
+  }
+  return 1;
+}
+
+/// The corrections of the panels of a strip that belong to the chunk at hand.
+struct chunk_corrections {
+  std::size_t begin[strip_panels];
+  std::size_t end[strip_panels];
+  std::size_t first_group;  // of the chunk
+};
+
+/// What tiles read: rows that are pair_chunk apart, and as many k (whole blocks) of panels that are
+/// panel_stride apart.
+struct pair_operands {
+  const std::uint8_t* a;
+  std::size_t depth;
+  const std::int8_t* b;
+  std::size_t panel_stride;
+  const packed_panels* panels;
+  const chunk_corrections* corrections;
+  std::size_t panel;  // the first one, of the strip
+  // Where sums of the strip's first panel start from, or null if they are added to.
+  const std::int32_t* offset;
+  // Where the results of these rows will be, in bytes.
+  const char* c;
+  std::size_t c_stride;
+  std::size_t c_panel;
+};
+
+/// Adds the products of a group of four k to the sums of kPanels panels from kPanel on.
+template <std::size_t kPanel, std::size_t kPanels, std::size_t kRows, std::size_t kVectors>
+HWY_INLINE void add_group(const std::uint8_t* a, const std::int8_t* b, std::size_t panel_stride,
+                          int_vector (&sum)[kRows][kVectors]) noexcept {
+  constexpr std::size_t kGroupVectors = kPanels * vectors_per_panel;
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const auto ones = hn::Set(di16, 1);
+  hn::Vec<decltype(ds8)> bv[kGroupVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kGroupVectors; ++v) {
+    bv[v] = hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
+                               v % vectors_per_panel * lanes * group_depth);
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    std::int32_t four;
+    std::memcpy(&four, a + r * pair_chunk, sizeof four);
+    const auto av = hn::BitCast(du8, hn::Set(di, four));
+    DETENT_UNROLL for (std::size_t v = 0; v < kGroupVectors; ++v) {
+      const auto pairs = hn::SatWidenMulPairwiseAdd(di16, av, bv[v]);
+      add_in_place(sum[r][kPanel * vectors_per_panel + v],
+                   hn::WidenMulPairwiseAdd(di, pairs, ones));
+    }
+  }
+}
+
+/// Adds the corrections of the panels from kPanel on.
+template <std::size_t kPanel, std::size_t kRows, std::size_t kVectors>
+HWY_INLINE void add_corrections(const pair_operands& t,
+                                int_vector (&sum)[kRows][kVectors]) noexcept {
+  const chunk_corrections& c = *t.corrections;
+  for (std::size_t i = c.begin[t.panel + kPanel]; i < c.end[t.panel + kPanel]; ++i) {
+    add_group<kPanel, 1>(t.a + (t.panels->correction_group[i] - c.first_group) * group_depth,
+                         t.panels->corrections + i * group_depth * panel_columns, 0, sum);
+  }
+  if constexpr ((kPanel + 1) * vectors_per_panel < kVectors) {
+    add_corrections<kPanel + 1>(t, sum);
+  }
+}
+
+/// Adds the products of kRows rows and kPanels panels to a tile of sums of a strip. A function of
+/// its own, because GCC keeps the sums of an inlined one in memory.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_NOINLINE void add_pair_tile(const pair_operands& t, std::int32_t* sums) noexcept {
+  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  constexpr std::size_t kGroups = block_depth / group_depth;
+  const int_tag di;
+  int_vector sum[kRows][kVectors];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      sum[r][v] = hn::LoadU(di, t.offset != nullptr ? t.offset + t.panel * panel_columns + v * lanes
+                                                    : sums + r * strip_columns + v * lanes);
+    }
+  }
+  if (t.offset != nullptr) {
+    // So that the second-level cache has them when they are written: the rows of a large C are
+    // often a multiple of 4 KB apart, which the first level can't hold.
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      DETENT_UNROLL for (std::size_t p = 0; p < kPanels; ++p) {
+        _mm_prefetch(t.c + r * t.c_stride + (t.panel + p) * t.c_panel, _MM_HINT_T1);
+      }
+    }
+  }
+  const std::int8_t* b = t.b;
+  const std::uint8_t* const end = t.a + t.depth;
+  for (const std::uint8_t* a = t.a; a < end; a += block_depth) {
+    DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
+      add_group<0, kPanels>(a + i * group_depth, b + i * group_depth * panel_columns,
+                            t.panel_stride, sum);
+    }
+    b += block_depth * panel_columns;
+  }
+  add_corrections<0>(t, sum);
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      hn::StoreU(sum[r][v], di, sums + r * strip_columns + v * lanes);
+    }
+  }
+}
+
+/// Adds the products of kRows rows at a time to the sums of the panels from t.panel to `panels`,
+/// the last ones with smaller tiles.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_INLINE void add_pair_panels(std::size_t rows, std::size_t panels, pair_operands t,
+                                std::int32_t* sums) noexcept {
+  for (; t.panel + kPanels <= panels; t.panel += kPanels) {
+    pair_operands tile = t;
+    for (std::size_t done = 0; done + kRows <= rows; done += kRows) {
+      add_pair_tile<kRows, kPanels>(tile, sums + done * strip_columns + t.panel * panel_columns);
+      tile.a += kRows * pair_chunk;
+      tile.c += kRows * t.c_stride;
+    }
+    t.b += kPanels * t.panel_stride;
+  }
+  if constexpr (kPanels > 1) {
+    add_pair_panels<kRows, kPanels / 2>(rows, panels, t, sums);
+  }
+}
+
+/// The same for all rows, the last ones with tiles of fewer rows and more panels.
+template <std::size_t kRows>
+HWY_INLINE void add_pair_rows(std::size_t rows, std::size_t panels, pair_operands t,
+                              std::int32_t* sums) noexcept {
+  const std::size_t tiled = rows / kRows * kRows;
+  if (tiled != 0) {
+    add_pair_panels<kRows, pair_tile_panels<kRows>>(tiled, panels, t, sums);
+  }
+  if constexpr (kRows > 1) {
+    if (tiled < rows) {
+      t.a += tiled * pair_chunk;
+      t.c += tiled * t.c_stride;
+      add_pair_rows<kRows / 2>(rows - tiled, panels, t, sums + tiled * strip_columns);
+    }
+  }
+}
+
+/// The rows first .. first + rows (at most pair_rows) of a strip of columns.
+inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                            std::size_t column) noexcept {
+  alignas(64) std::int32_t sums[pair_rows * strip_columns];
+  alignas(64) std::uint8_t chunk[pair_rows * pair_chunk];
+  const std::size_t columns = (std::min)(strip_columns, g.n - column);
+  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+  const std::size_t padded = round_up(g.k, block_depth);
+  const std::size_t panel_stride = padded * panel_columns;
+  const std::size_t first_panel = column / panel_columns;
+  const std::size_t first_order = column / strip_columns * padded;
+  const std::size_t c_size = output_size(g.epilogue.output);
+  chunk_corrections corrections;
+  for (std::size_t p = 0; p < panels; ++p) {
+    corrections.end[p] = g.b.first_correction[first_panel + p];
+  }
+  const std::size_t chunk_depth =
+      (std::min)(cached_depth(reused_part(g.caches.first_level), pair_rows), pair_chunk);
+  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
+    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
+    const std::size_t size = round_up(depth, block_depth);
+    const std::uint8_t* order = g.b.order + first_order + k;
+    const std::uint8_t* complement = g.b.complement + first_order + k;
+    std::size_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+      reorder_rows<4>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+                      chunk + r * pair_chunk);
+    }
+    for (; r < rows; ++r) {
+      reorder_rows<1>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+                      chunk + r * pair_chunk);
+    }
+    corrections.first_group = k / group_depth;
+    const std::size_t end_group = (k + size) / group_depth;
+    for (std::size_t p = 0; p < panels; ++p) {
+      std::size_t& end = corrections.end[p];
+      corrections.begin[p] = end;
+      while (end < g.b.first_correction[first_panel + p + 1] &&
+             g.b.correction_group[end] < end_group) {
+        ++end;
+      }
+    }
+    const pair_operands t{chunk,
+                          size,
+                          g.b.paired + first_panel * panel_stride + k * panel_columns,
+                          panel_stride,
+                          &g.b,
+                          &corrections,
+                          0,
+                          k == 0 ? g.b.offset + column : nullptr,
+                          static_cast<const char*>(g.c) + (first * g.ldc + column) * c_size,
+                          g.ldc * c_size,
+                          panel_columns * c_size};
+    add_pair_rows<DETENT_PASS_ROWS>(rows, panels, t, sums);
+  }
+  store_sums(g.epilogue, sums, strip_columns, first, rows, column, columns, g.c,
+             first * g.ldc + column, g.ldc);
+}
+
+inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  for (std::size_t first = 0; first < g.m; first += pair_rows) {
+    for (std::size_t column = 0; column < g.n; column += strip_columns) {
+      gemm_u8s8_strip(g, first, (std::min)(pair_rows, g.m - first), column);
+    }
+  }
+}
 
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
@@ -4950,9 +6529,11 @@ HWY_POP_ATTRIBUTES
 // Products with 4-bit weights, re-included by kernels/dispatch.hpp for each pass of
 // gemm_u8s8-inl.hpp and behind it.
 //
-// A byte of the weights becomes two in registers, less the zero point of its column and group:
-// -15..15, so that even pairs of products that are added in 16 bits are exact. Weights are read
-// once for all rows of a call as long as four panels fit the second-level cache.
+// A byte of the weights becomes two, less the zero point of its column and group: -15..15, so that
+// even pairs of products that are added in 16 bits are exact. Few rows have that done in registers;
+// weights are read once for all of them as long as four panels fit the second-level cache. For many
+// rows a chunk of k of a strip of columns is unpacked to memory that stays in the second-level
+// cache, in the layout of 8-bit weights, and multiplied by the tiles for those.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -4981,28 +6562,88 @@ struct nibble_sums {
   int_vector sum[sets][kRows][vectors];
 };
 
-/// Adds the products of eight k: those at `a` of each row.
-template <std::size_t kRows>
-HWY_INLINE void add_nibbles(
-    const std::uint8_t* const (&a)[kRows], std::size_t offset, const std::uint8_t* b,
-    std::size_t panel_stride,
-    const hn::Vec<hn::Repartition<std::int8_t, int_tag>> (&zero_point)[nibble_sums<kRows>::vectors],
-    nibble_sums<kRows>& sums) noexcept {
-  constexpr std::size_t kVectors = nibble_sums<kRows>::vectors;
-  constexpr std::size_t kLast = nibble_sums<kRows>::sets - 1;
+using nibble_vector = hn::Vec<hn::Repartition<std::int8_t, int_tag>>;
+
+/// Zero points of columns, each of them four times, as a vector of weights has its columns.
+HWY_INLINE nibble_vector spread_zero_points(const std::uint8_t* zero_points) noexcept {
   const int_tag di;
+  const hn::Rebind<std::uint8_t, int_tag> d_codes;
+  const auto codes = hn::PromoteTo(di, hn::LoadU(d_codes, zero_points));
+  return hn::BitCast(hn::Repartition<std::int8_t, int_tag>{},
+                     hn::Mul(codes, hn::Set(di, 0x01010101)));
+}
+
+/// The codes of the low and of the high halves of bytes, less the zero points.
+HWY_INLINE void split_nibbles(const std::uint8_t* bytes, nibble_vector zero_points,
+                              nibble_vector& low, nibble_vector& high) noexcept {
   const hn::Repartition<std::uint8_t, int_tag> du8;
   const hn::Repartition<std::int8_t, int_tag> ds8;
   const hn::Repartition<std::uint16_t, int_tag> du16;
   const auto mask = hn::Set(du8, std::uint8_t{0x0F});
-  hn::Vec<decltype(ds8)> low[kVectors];
-  hn::Vec<decltype(ds8)> high[kVectors];
+  const auto both = hn::LoadU(du8, bytes);
+  const auto shifted = hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, both)));
+  low = hn::Sub(hn::BitCast(ds8, hn::And(both, mask)), zero_points);
+  high = hn::Sub(hn::BitCast(ds8, hn::And(shifted, mask)), zero_points);
+}
+
+/// Whether products of zero points and column sums need only the 16 low bits of both: one
+/// instruction instead of a slow one.
+HWY_INLINE bool has_small_sums(const gemm_u8u4_args& g) noexcept {
+  constexpr std::size_t largest_weight = 15;
+  return (std::min)(g.b.group_size, g.k) <= 0x7FFF / largest_weight;
+}
+
+/// real + scale * (sum - zero_point * column_sum), the term of a group.
+template <bool kSmallSums>
+HWY_INLINE float_vector add_group(float_vector real, int_vector sum, int_vector zero_point,
+                                  int_vector column_sum, float_vector scale) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  int_vector correction;
+  if constexpr (kSmallSums) {
+    // Zero points have no bits above the lower 16, so that the upper products are 0.
+    correction =
+        hn::WidenMulPairwiseAdd(di, hn::BitCast(di16, zero_point), hn::BitCast(di16, column_sum));
+  } else {
+    correction = hn::Mul(zero_point, column_sum);
+  }
+  return hn::MulAdd(hn::ConvertTo(float_tag{}, hn::Sub(sum, correction)), scale, real);
+}
+
+/// What becomes of `count` columns of a row from `column` on when all groups have been added.
+HWY_INLINE void store_real(const gemm_u8u4_args& g, float_vector real, float_vector bias,
+                           std::size_t row, std::size_t column, std::size_t count) noexcept {
+  const float_tag df;
+  auto x = hn::MulAdd(real, hn::Set(df, g.row_scale[row]), bias);
+  if (g.residual != nullptr) {
+    x = hn::Add(x, hn::LoadN(df, g.residual + row * g.residual_stride + column, count));
+  }
+  hn::StoreN(clamp_ordered(x, hn::Set(df, g.lower), hn::Set(df, g.upper)), df,
+             g.c + row * g.ldc + column, count);
+}
+
+HWY_INLINE float_vector load_bias(const gemm_u8u4_args& g, std::size_t column,
+                                  std::size_t count) noexcept {
+  const float_tag df;
+  return g.bias != nullptr ? hn::LoadN(df, g.bias + column, count) : hn::Zero(df);
+}
+
+/// Adds the products of eight k: those at `a` of each row.
+template <std::size_t kRows>
+HWY_INLINE void add_nibbles(const std::uint8_t* const (&a)[kRows], std::size_t offset,
+                            const std::uint8_t* b, std::size_t panel_stride,
+                            const nibble_vector (&zero_point)[nibble_sums<kRows>::vectors],
+                            nibble_sums<kRows>& sums) noexcept {
+  constexpr std::size_t kVectors = nibble_sums<kRows>::vectors;
+  constexpr std::size_t kLast = nibble_sums<kRows>::sets - 1;
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  nibble_vector low[kVectors];
+  nibble_vector high[kVectors];
   DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-    const auto both = hn::LoadU(du8, b + v / vectors_per_panel * panel_stride +
-                                         v % vectors_per_panel * lanes * group_depth);
-    const auto shifted = hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, both)));
-    low[v] = hn::Sub(hn::BitCast(ds8, hn::And(both, mask)), zero_point[v]);
-    high[v] = hn::Sub(hn::BitCast(ds8, hn::And(shifted, mask)), zero_point[v]);
+    split_nibbles(
+        b + v / vectors_per_panel * panel_stride + v % vectors_per_panel * lanes * group_depth,
+        zero_point[v], low[v], high[v]);
   }
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     std::int32_t four[2];
@@ -5024,8 +6665,6 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
   constexpr std::size_t kVectors = sums_type::vectors;
   const float_tag df;
   const int_tag di;
-  const hn::Rebind<std::uint8_t, int_tag> d_codes;
-  const hn::Repartition<std::int8_t, int_tag> ds8;
   const std::size_t steps = (g.k + nibble_depth - 1) / nibble_depth;
   const std::size_t groups = (g.k + g.b.group_size - 1) / g.b.group_size;
   const std::size_t panel = column / panel_columns;
@@ -5054,10 +6693,9 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
       return ((panel + v / vectors_per_panel) * groups + group) * panel_columns +
              v % vectors_per_panel * lanes;
     };
-    hn::Vec<decltype(ds8)> zero_point[kVectors];
+    nibble_vector zero_point[kVectors];
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      const auto codes = hn::PromoteTo(di, hn::LoadU(d_codes, g.b.zero_point + parameter(v)));
-      zero_point[v] = hn::BitCast(ds8, hn::Mul(codes, hn::Set(di, 0x01010101)));
+      zero_point[v] = spread_zero_points(g.b.zero_point + parameter(v));
     }
     sums_type sums;
     DETENT_UNROLL for (std::size_t s = 0; s < sums_type::sets; ++s) {
@@ -5091,26 +6729,20 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
         DETENT_UNROLL for (std::size_t s = 1; s < sums_type::sets; ++s) {
           all = hn::Add(all, sums.sum[s][r][v]);
         }
-        all = hn::Sub(all, hn::Mul(hn::Set(di, g.row_zero_point[first + r]), column_sum));
-        real[r][v] = hn::MulAdd(hn::ConvertTo(df, all), scale, real[r][v]);
+        real[r][v] = add_group<false>(real[r][v], all, hn::Set(di, g.row_zero_point[first + r]),
+                                      column_sum, scale);
       }
     }
   }
-  const auto lower = hn::Set(df, g.lower);
-  const auto upper = hn::Set(df, g.upper);
   DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
     const std::size_t j = column + v * lanes;
     if (j >= g.n) {
       break;
     }
     const std::size_t count = (std::min)(lanes, g.n - j);
-    const auto bias = g.bias != nullptr ? hn::LoadN(df, g.bias + j, count) : hn::Zero(df);
+    const float_vector bias = load_bias(g, j, count);
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      auto x = hn::MulAdd(real[r][v], hn::Set(df, g.row_scale[first + r]), bias);
-      if (g.residual != nullptr) {
-        x = hn::Add(x, hn::LoadN(df, g.residual + (first + r) * g.residual_stride + j, count));
-      }
-      hn::StoreN(clamp_ordered(x, lower, upper), df, g.c + (first + r) * g.ldc + j, count);
+      store_real(g, real[r][v], bias, first + r, j, count);
     }
   }
 }
@@ -5130,7 +6762,302 @@ HWY_INLINE void multiply_nibble_rows(const gemm_u8u4_args& g, std::size_t first,
   }
 }
 
+/// The k that are unpacked at a time: whole groups, or a part of a larger one. Many rows pay for
+/// the way to the second-level cache; for few the first one must do.
+struct nibble_chunk {
+  std::size_t begin, end;
+
+  HWY_INLINE nibble_chunk(const gemm_u8u4_args& g, std::size_t k) noexcept : begin(k) {
+    constexpr std::size_t few_rows = 64;
+    constexpr std::size_t first_level_depth = 256;
+    const std::size_t most = g.m < few_rows ? first_level_depth : unpacked_depth;
+    const std::size_t group = g.b.group_size;
+    const std::size_t groups = (std::max)(most / group, std::size_t{1});
+    end = (std::min)({(k / group + groups) * group, k + most, g.k});
+  }
+  [[nodiscard]] HWY_INLINE std::size_t steps() const noexcept {
+    return (end - begin + nibble_depth - 1) / nibble_depth;
+  }
+  /// From an unpacked panel to the next one: a line more than it has, so that panels do not compete
+  /// for the same places of the cache.
+  [[nodiscard]] HWY_INLINE std::size_t panel_stride() const noexcept {
+    return steps() * nibble_depth * panel_columns + 64;
+  }
+};
+
+/// The k of a chunk that belong to the same group, from one of them on.
+struct nibble_piece {
+  std::size_t group, k, depth;
+  bool begins_group, ends_group;
+
+  HWY_INLINE nibble_piece(const gemm_u8u4_args& g, const nibble_chunk& chunk,
+                          std::size_t first) noexcept
+      : group(first / g.b.group_size), k(first) {
+    const std::size_t begin = group * g.b.group_size;
+    const std::size_t end = (std::min)(begin + g.b.group_size, g.k);
+    depth = (std::min)(end, chunk.end) - k;
+    begins_group = k == begin;
+    ends_group = k + depth == end;
+  }
+};
+
+/// A strip of columns: where its panels' weights and parameters are, and what is done with them.
+class nibble_strip {
+ public:
+  HWY_INLINE nibble_strip(const gemm_u8u4_args& g, std::size_t column) noexcept
+      : g_(g),
+        panel_(column / panel_columns),
+        panels_((std::min)((g.n - column + panel_columns - 1) / panel_columns, strip_panels)),
+        panel_stride_((g.k + nibble_depth - 1) / nibble_depth * nibble_panel_bytes),
+        groups_((g.k + g.b.group_size - 1) / g.b.group_size) {}
+
+  [[nodiscard]] HWY_INLINE std::size_t panels() const noexcept { return panels_; }
+
+  /// The weights of a panel from k (a multiple of nibble_depth) on.
+  [[nodiscard]] HWY_INLINE const std::uint8_t* data(std::size_t panel,
+                                                    std::size_t k) const noexcept {
+    return g_.b.data + (panel_ + panel) * panel_stride_ + k / nibble_depth * nibble_panel_bytes;
+  }
+
+  /// Writes a chunk in the layout of packed_panels::data, less its zero points; up to a multiple of
+  /// nibble_depth.
+  HWY_INLINE void unpack(const nibble_chunk& chunk, std::int8_t* to) const noexcept {
+    for (std::size_t p = 0; p < panels_; ++p) {
+      for (std::size_t k = chunk.begin; k < chunk.end;) {
+        const nibble_piece piece(g_, chunk, k);
+        unpack_piece(piece, p, to + p * chunk.panel_stride() + (k - chunk.begin) * panel_columns);
+        k += piece.depth;
+      }
+    }
+  }
+
+  /// Adds the sums of a group, kRows rows from `first` on times kPanels panels, times their scales
+  /// to reals. Rows of sums are kStride apart, those of reals strip_columns.
+  template <std::size_t kRows, std::size_t kPanels, std::size_t kStride, bool kSmallSums>
+  HWY_INLINE void add_sums(std::size_t group, std::size_t panel, std::size_t first,
+                           const std::int32_t* sums, float* real) const noexcept {
+    const float_tag df;
+    const int_tag di;
+    int_vector zero_point[kRows];
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      zero_point[r] = hn::Set(di, g_.row_zero_point[first + r]);
+    }
+    DETENT_UNROLL for (std::size_t v = 0; v < kPanels * vectors_per_panel; ++v) {
+      const std::size_t at =
+          parameter(panel + v / vectors_per_panel, group) + v % vectors_per_panel * lanes;
+      const auto column_sum = hn::LoadU(di, g_.b.column_sum + at);
+      const auto scale = hn::LoadU(df, g_.b.scale + at);
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        float* to = real + r * strip_columns + v * lanes;
+        const auto sum = hn::LoadU(di, sums + r * kStride + v * lanes);
+        hn::StoreU(add_group<kSmallSums>(hn::LoadU(df, to), sum, zero_point[r], column_sum, scale),
+                   df, to);
+      }
+    }
+  }
+
+  /// Sets reals of some panels to zero.
+  HWY_INLINE void clear(std::size_t rows, std::size_t panels, float* real) const noexcept {
+    for (std::size_t r = 0; r < rows; ++r) {
+      std::fill_n(real + r * strip_columns, panels * panel_columns, 0.0F);
+    }
+  }
+
+  /// Stores reals of some panels.
+  HWY_INLINE void store(std::size_t first, std::size_t rows, std::size_t panel, std::size_t panels,
+                        const float* real) const noexcept {
+    const std::size_t begin = (panel_ + panel) * panel_columns;
+    const std::size_t end = (std::min)(begin + panels * panel_columns, g_.n);
+    for (std::size_t j = begin; j < end; j += lanes) {
+      const std::size_t count = (std::min)(lanes, end - j);
+      const float_vector bias = load_bias(g_, j, count);
+      for (std::size_t r = 0; r < rows; ++r) {
+        store_real(g_, hn::LoadU(float_tag{}, real + r * strip_columns + j - begin), bias,
+                   first + r, j, count);
+      }
+    }
+  }
+
+ private:
+  /// Where the parameters of a group of a panel begin.
+  [[nodiscard]] HWY_INLINE std::size_t parameter(std::size_t panel,
+                                                 std::size_t group) const noexcept {
+    return ((panel_ + panel) * groups_ + group) * panel_columns;
+  }
+  HWY_INLINE void unpack_piece(const nibble_piece& piece, std::size_t panel,
+                               std::int8_t* to) const noexcept {
+    const hn::Repartition<std::int8_t, int_tag> ds8;
+    constexpr std::size_t bytes = lanes * group_depth;
+    constexpr std::size_t half = panel_columns * group_depth;
+    nibble_vector zero_points[vectors_per_panel];
+    DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+      zero_points[v] =
+          spread_zero_points(g_.b.zero_point + parameter(panel, piece.group) + v * lanes);
+    }
+    const std::uint8_t* from = data(panel, piece.k);
+    for (std::size_t k = 0; k < piece.depth; k += nibble_depth) {
+      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+        nibble_vector low, high;
+        split_nibbles(from + v * bytes, zero_points[v], low, high);
+        hn::StoreU(low, ds8, to + v * bytes);
+        hn::StoreU(high, ds8, to + half + v * bytes);
+      }
+      from += nibble_panel_bytes;
+      to += 2 * half;
+    }
+  }
+
+  const gemm_u8u4_args& g_;
+  std::size_t panel_, panels_, panel_stride_, groups_;
+};
+
+/// add_tile() and add_rows() for unpacked weights. Functions of their own, in which the number of
+/// segments is not known: otherwise GCC 12 keeps sums of the tile in memory.
+template <std::size_t kPanels>
+HWY_NOINLINE void add_unpacked_tile(tile_operands t, std::int32_t* sums) noexcept {
+  asm("" : "+r"(t.segments));
+  add_tile<DETENT_PASS_ROWS, kPanels, strip_columns>(t, sums);
+}
+template <std::size_t kPanels>
+HWY_NOINLINE void add_unpacked_rows(std::size_t rows, const tile_operands& t,
+                                    std::int32_t* sums) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  add_rows<kRows == 6 ? 4 : kRows / 2, kPanels, strip_columns>(rows, t, sums);
+}
+
+/// What gemm_u8u4_args::workspace holds: an unpacked chunk of a strip, and of all rows the sums of
+/// a group that is not complete and the reals of the complete ones.
+struct unpacked_strip {
+  std::int8_t* weights;
+  std::int32_t* sums;
+  float* real;
+
+  HWY_INLINE explicit unpacked_strip(std::byte* workspace) noexcept
+      : weights(reinterpret_cast<std::int8_t*>(workspace)),
+        sums(reinterpret_cast<std::int32_t*>(workspace + unpacked_bytes)),
+        real(reinterpret_cast<float*>(sums + largest_rows_per_call * strip_columns)) {}
+};
+
+/// A chunk of a strip, what is unpacked after it (the chunk of `next` from next_k on), and whether
+/// it is all of k: then nothing has to be kept for another one.
+struct unpacked_chunk {
+  const nibble_strip& strip;
+  const nibble_chunk& chunk;
+  const unpacked_strip& unpacked;
+  const nibble_strip& next;
+  std::size_t next_k;
+  bool is_only;
+
+  /// The weights of a panel from k on.
+  [[nodiscard]] HWY_INLINE const std::int8_t* weights(std::size_t panel,
+                                                      std::size_t k) const noexcept {
+    return unpacked.weights + panel * chunk.panel_stride() + (k - chunk.begin) * panel_columns;
+  }
+};
+
+/// All rows times the panels of an unpacked chunk from `panel` on, the last ones with fewer at a
+/// time. What is unpacked next is fetched meanwhile.
+template <std::size_t kPanels, bool kSmallSums>
+void multiply_unpacked(const gemm_u8u4_args& g, const std::uint8_t* const* rows,
+                       const unpacked_chunk& u, std::size_t panel) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  const nibble_strip& strip = u.strip;
+  const nibble_chunk& chunk = u.chunk;
+  [[maybe_unused]] const std::size_t lines = chunk.steps();
+  [[maybe_unused]] std::size_t line = 0;
+  for (; panel + kPanels <= strip.panels(); panel += kPanels) {
+    for (std::size_t first = 0; first < g.m; first += kRows) {
+      const std::size_t count = (std::min)(kRows, g.m - first);
+      const std::size_t at = (u.is_only ? 0 : first * strip_columns) + panel * panel_columns;
+      std::int32_t* sums = u.unpacked.sums + at;
+      float* real = u.unpacked.real + at;
+      if (chunk.begin == 0) {
+        strip.clear(count, kPanels, real);
+      }
+      for (std::size_t k = chunk.begin; k < chunk.end;) {
+        const nibble_piece piece(g, chunk, k);
+        tile_operands t{
+            rows + first,      0, 1, k, piece.depth, u.weights(panel, k), chunk.panel_stride(),
+            piece.begins_group};
+        k += piece.depth;
+        if (count == kRows) {
+          if constexpr (DETENT_PASS_PAIRS == 0) {
+            t.next = reinterpret_cast<const std::int8_t*>(
+                u.next.data(line / lines % u.next.panels(), u.next_k) +
+                line % lines * nibble_panel_bytes);
+            line += t.next_bytes() / nibble_panel_bytes;
+          }
+          add_unpacked_tile<kPanels>(t, sums);
+        } else {
+          add_unpacked_rows<kPanels>(count, t, sums);
+        }
+        if (!piece.ends_group) {
+          continue;
+        }
+        if (count == kRows) {
+          strip.add_sums<kRows, kPanels, strip_columns, kSmallSums>(piece.group, panel, first, sums,
+                                                                    real);
+        } else {
+          for (std::size_t r = 0; r < count; ++r) {
+            const std::size_t row = r * strip_columns;
+            strip.add_sums<1, kPanels, strip_columns, kSmallSums>(piece.group, panel, first + r,
+                                                                  sums + row, real + row);
+          }
+        }
+      }
+      if (chunk.end == g.k) {
+        strip.store(first, count, panel, kPanels, real);
+      }
+    }
+  }
+  if constexpr (kPanels > 1) {
+    multiply_unpacked<kPanels / 2, kSmallSums>(g, rows, u, panel);
+  }
+}
+
+/// Unpacks all weights, chunk by chunk, and calls multiply(unpacked_chunk) for each.
+template <class Multiply>
+void for_unpacked_chunks(const gemm_u8u4_args& g, const Multiply& multiply) noexcept {
+  const unpacked_strip unpacked(g.workspace);
+  for (std::size_t column = 0; column < g.n; column += strip_columns) {
+    const nibble_strip strip(g, column);
+    // Behind the last chunk comes the next strip, or this one again.
+    const nibble_strip following(g, column + strip_columns < g.n ? column + strip_columns : column);
+    std::size_t k = 0;
+    do {
+      const nibble_chunk chunk(g, k);
+      const bool is_only = k == 0 && chunk.end == g.k;
+      k = chunk.end;
+      strip.unpack(chunk, unpacked.weights);
+      multiply(unpacked_chunk{strip, chunk, unpacked, k < g.k ? strip : following, k < g.k ? k : 0,
+                              is_only});
+    } while (k < g.k);
+  }
+}
+
+/// What for_unpacked_chunks() calls; a lambda would not have the attributes of this pass.
+template <bool kSmallSums>
+class unpacked_rows {
+ public:
+  HWY_INLINE explicit unpacked_rows(const gemm_u8u4_args& g) noexcept : g_(g) {
+    for (std::size_t r = 0; r < g.m; ++r) {
+      rows_[r] = g.a + r * g.lda;
+    }
+  }
+  void operator()(const unpacked_chunk& u) const noexcept {
+    multiply_unpacked<DETENT_PASS_PANELS, kSmallSums>(g_, rows_, u, 0);
+  }
+
+ private:
+  const gemm_u8u4_args& g_;
+  const std::uint8_t* rows_[largest_rows_per_call];
+};
+
 inline void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
+  if (g.m >= fewest_unpacked_rows) {
+    return has_small_sums(g) ? for_unpacked_chunks(g, unpacked_rows<true>(g))
+                             : for_unpacked_chunks(g, unpacked_rows<false>(g));
+  }
   constexpr std::size_t kColumns = nibble_block_panels * panel_columns;
   for (std::size_t column = 0; column < g.n; column += kColumns) {
     multiply_nibble_rows<nibble_rows>(g, 0, column, (std::min)(column + kColumns, g.n));
@@ -5148,6 +7075,7 @@ HWY_POP_ATTRIBUTES
 #undef DETENT_PASS_PAIRS
 #undef DETENT_PASS_ROWS
 #undef DETENT_PASS_PANELS
+#undef DETENT_PASS_ASSEMBLY
 
 #define DETENT_PASS_NAMESPACE avx2_vnni
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR ",avxvnni"
@@ -5156,6 +7084,7 @@ HWY_POP_ATTRIBUTES
 #define DETENT_PASS_PAIRS 0
 #define DETENT_PASS_ROWS 6
 #define DETENT_PASS_PANELS 1
+#define DETENT_PASS_ASSEMBLY 0
 // ---- detent/kernels/depthwise_u8-inl.hpp ----
 // 8-bit depthwise products, re-included like gemm_u8s8-inl.hpp and with the same macros.
 //
@@ -5225,13 +7154,16 @@ HWY_INLINE void from_quarters(D d, V (&v)[quarters]) noexcept {
 }
 
 /// The epilogue of a part's channels, with what depends on the channels only already loaded.
+/// kIsPlain: whether there is no residual, and the output not bfloat16.
+template <bool kIsPlain>
 class quarter_epilogue {
  public:
-  /// Of the channels from `first` on. Where they repeat (`channels` divides the part), so do the
-  /// arrays; otherwise they are zero behind the last panel.
+  /// Of the channels from `first` on, `period` of which the part holds again and again; zero behind
+  /// the last panel.
   HWY_INLINE quarter_epilogue(const integer_epilogue& e, std::size_t first, std::size_t channels,
-                              bool repeats) noexcept
+                              std::size_t period) noexcept
       : output_(e.output),
+        residual_(e.residual),
         lower_(hn::Set(float_tag{}, e.lower)),
         upper_(hn::Set(float_tag{}, e.upper)) {
     // Signed outputs are computed as unsigned ones that are 128 more.
@@ -5242,10 +7174,10 @@ class quarter_epilogue {
     zero_point_ = hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point + shift));
     lowest_ = byte(e.qmin);
     highest_ = byte(e.qmax);
+    demoting_suffices_ = shift == 0 && e.qmin == 0 && e.qmax == 255;
     flip_ = byte(0);
     DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
-      const std::size_t position = first + j * lanes;
-      const std::size_t column = repeats ? position % channels : position;
+      const std::size_t column = first + j * lanes % period;
       const bool inside = column < channels;
       offset_[j] = inside ? hn::LoadU(int_tag{}, e.column_offset + column) : hn::Zero(int_tag{});
       multiplier_[j] = inside && e.multiplier != nullptr
@@ -5265,7 +7197,7 @@ class quarter_epilogue {
   }
 
   [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
-    return output_ == integer_output::u8 || output_ == integer_output::s8;
+    return kIsPlain && (output_ == integer_output::u8 || output_ == integer_output::s8);
   }
   /// What the sums of products are added to.
   HWY_INLINE void begin(int_vector (&sum)[quarters]) const noexcept {
@@ -5277,25 +7209,61 @@ class quarter_epilogue {
                         std::size_t index) const noexcept {
     if (makes_bytes()) {
       store_bytes(sum, count, c, index);
-    } else if (output_ == integer_output::s32) {
+    } else if (kIsPlain && output_ == integer_output::s32) {
       from_quarters(int_tag{}, sum);
       store_vectors(sum, int_tag{}, count, static_cast<std::int32_t*>(c) + index);
     } else {
-      float_vector v[quarters];
-      DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-        // Without a bias the sum of the product and 0 is rounded to the product.
-        v[k] =
-            clamp_ordered(hn::MulAdd(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k], bias_[k]),
-                          lower_, upper_);
+      store_reals(sum, count, c, index);
+    }
+  }
+
+  /// The same for an output of float or bfloat16.
+  HWY_INLINE void store_reals(const int_vector (&sum)[quarters], std::size_t count, void* c,
+                              std::size_t index) const noexcept {
+    const float_tag df;
+    float_vector v[quarters];
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      // Without a bias the sum of the product and 0 is rounded to the product.
+      v[k] = hn::MulAdd(hn::ConvertTo(df, sum[k]), multiplier_[k], bias_[k]);
+    }
+    from_quarters(df, v);
+    if (!kIsPlain && residual_ != nullptr) {
+      const float* from = residual_ + index;
+      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+        if (count >= (j + 1) * lanes) {
+          v[j] = hn::Add(v[j], hn::LoadU(df, from + j * lanes));
+        } else if (count > j * lanes) {
+          v[j] = hn::Add(v[j], hn::LoadN(df, from + j * lanes, count - j * lanes));
+        }
       }
-      from_quarters(float_tag{}, v);
-      store_vectors(v, float_tag{}, count, static_cast<float*>(c) + index);
+    }
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      v[j] = clamp_ordered(v[j], lower_, upper_);
+    }
+    if (kIsPlain || output_ == integer_output::f32) {
+      store_vectors(v, df, count, static_cast<float*>(c) + index);
+    } else {
+      using half_tag = hn::Rebind<std::uint16_t, float_tag>;
+      hn::Vec<half_tag> halves[quarters];
+      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) { halves[j] = to_bfloat16(v[j]); }
+      store_vectors(halves, half_tag{}, count, static_cast<std::uint16_t*>(c) + index);
     }
   }
 
   /// The same for an output of bytes.
   HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
                               std::size_t index) const noexcept {
+    const byte_vector v = bytes(sum);
+    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
+    if (count == part_channels) {
+      hn::StoreU(v, byte_tag{}, to);
+    } else {
+      hn::StoreN(v, byte_tag{}, to, count);
+    }
+  }
+
+  /// The results of a whole part, where the output has bytes.
+  HWY_INLINE byte_vector bytes(const int_vector (&sum)[quarters]) const noexcept {
     // Conversions saturate, and the zero point is added to words, all of whose bounds are beyond
     // the grid: that gives what clamping the steps would, in fewer instructions.
     int_vector q[quarters];
@@ -5312,14 +7280,11 @@ class quarter_epilogue {
     const word_tag d16;
     const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[0], q[1]), zero_point_);
     const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[2], q[3]), zero_point_);
-    const byte_vector unclamped = hn::ReorderDemote2To(d8, low, high);
-    const byte_vector bytes = hn::Xor(hn::Min(hn::Max(unclamped, lowest_), highest_), flip_);
-    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
-    if (count == part_channels) {
-      hn::StoreU(bytes, d8, to);
-    } else {
-      hn::StoreN(bytes, d8, to, count);
+    const byte_vector result = hn::ReorderDemote2To(d8, low, high);
+    if (demoting_suffices_) {
+      return result;
     }
+    return hn::Xor(hn::Min(hn::Max(result, lowest_), highest_), flip_);
   }
 
  private:
@@ -5336,11 +7301,13 @@ class quarter_epilogue {
   }
 
   integer_output output_;
+  const float* residual_;  // null, or as dense as the output
   int_vector offset_[quarters];
   float_vector multiplier_[quarters];
   float_vector bias_[quarters];
   float_vector lower_, upper_;
-  bool shrinks_;  // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  bool shrinks_;            // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  bool demoting_suffices_;  // the grid is all values of an unsigned byte
   hn::Vec<word_tag> zero_point_;
   byte_vector lowest_, highest_, flip_;
 };
@@ -5373,31 +7340,37 @@ HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int16_t* 
   }
 }
 
-/// Interleaves the bytes of four taps, `offset` behind their addresses.
-HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
-                          byte_vector (&x)[quarters]) noexcept {
+/// Interleaves the bytes of four taps.
+HWY_INLINE void interleave_taps(byte_vector a, byte_vector b, byte_vector c, byte_vector d,
+                                byte_vector (&x)[quarters]) noexcept {
   const byte_tag d8;
   const hn::Repartition<std::uint16_t, int_tag> d16;
-  byte_vector row[group_depth];
-  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
-    // A masked load costs no more; on smaller vectors it would.
-    row[t] = lanes < 16 && count == part_channels ? hn::LoadU(d8, tap[t] + offset)
-                                                  : hn::LoadN(d8, tap[t] + offset, count);
-  }
-  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, row[0], row[1]));
-  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[0], row[1]));
-  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, row[2], row[3]));
-  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[2], row[3]));
+  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, a, b));
+  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, a, b));
+  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, c, d));
+  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, c, d));
   x[0] = hn::BitCast(d8, hn::InterleaveLower(d16, low01, low23));
   x[1] = hn::BitCast(d8, hn::InterleaveUpper(d16, low01, low23));
   x[2] = hn::BitCast(d8, hn::InterleaveLower(d16, high01, high23));
   x[3] = hn::BitCast(d8, hn::InterleaveUpper(d16, high01, high23));
 }
 
+/// Interleaves the bytes of four taps, `offset` behind their addresses.
+HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
+                          byte_vector (&x)[quarters]) noexcept {
+  const byte_tag d8;
+  byte_vector row[group_depth];
+  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
+    row[t] = count == part_channels ? hn::LoadU(d8, tap[t] + offset)
+                                    : hn::LoadN(d8, tap[t] + offset, count);
+  }
+  interleave_taps(row[0], row[1], row[2], row[3], x);
+}
+
 /// A part of the channels of a depthwise product, as vectors of part_channels bytes: one for each
 /// pixel, or with several pixels in each where the part repeats all channels. W is the type of the
-/// weights.
-template <class W>
+/// weights; kIsPlain is that of the epilogue.
+template <class W, bool kIsPlain>
 class depthwise_part {
  public:
   HWY_INLINE depthwise_part(const depthwise_u8_args& d, const W* weights,
@@ -5413,7 +7386,7 @@ class depthwise_part {
         out_step_(repeats_ ? part_channels : rows_.channels),
         count_(repeats_ ? part_channels : (std::min)(part_channels, rows_.channels - first)),
         c_(d.c),
-        epilogue_(d.epilogue, first, rows_.channels, repeats_) {}
+        epilogue_(d.epilogue, first, rows_.channels, repeats_ ? rows_.channels : part_channels) {}
 
   HWY_INLINE void run(const depthwise_run& run) const noexcept {
     const std::uint8_t* const* tap = rows_.taps + run.tap;
@@ -5424,12 +7397,7 @@ class depthwise_part {
     if constexpr (tile > 1) {
       const std::size_t pixels = repeats_ ? part_channels / rows_.channels : 1;
       if (rows_.width == 3 && epilogue_.makes_bytes() && pixels <= 2) {
-        if (lanes == 16 && groups_ == 3) {
-          v = pixels == 1 ? three_columns(tap, whole, out)
-                          : three_columns_of_pairs(tap, whole, out);
-        } else {
-          v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
-        }
+        v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
       } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
         v = tiles<5, 1>(tap, whole, out);
       }
@@ -5457,65 +7425,6 @@ class depthwise_part {
       add_group(x, weights_ + g * weight_group_size, sum);
     }
     epilogue_.store(sum, count, c_, out + v * out_step_);
-  }
-
-  /// Filters that are three columns wide and have one group of taps in each: every column is read
-  /// once, and stays in the registers for the three vectors that want it. Returns how many vectors
-  /// are done.
-  HWY_INLINE std::size_t three_columns(const std::uint8_t* const* tap, std::size_t vectors,
-                                       std::size_t out) const noexcept {
-    constexpr std::size_t width = 3;
-    std::size_t v = 0;
-    if (vectors < width) {
-      return v;
-    }
-    // A copy: what is written might be the member, for all that the compiler knows.
-    const std::size_t step = rows_.step;
-    byte_vector x[width][quarters];
-    load_taps(tap, first_, count_, x[0]);
-    load_taps(tap, step + first_, count_, x[1]);
-    for (; v + width <= vectors; v += width) {
-      DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
-        load_taps(tap, (v + i + 2) * step + first_, count_, x[(i + 2) % width]);
-        int_vector sum[quarters];
-        epilogue_.begin(sum);
-        DETENT_UNROLL for (std::size_t column = 0; column < width; ++column) {
-          add_group(x[(i + column) % width], weights_ + column * weight_group_size, sum);
-        }
-        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
-      }
-    }
-    return v;
-  }
-
-  /// The same for vectors that hold two pixels: what stands between two columns that lie side by
-  /// side in memory has a half of each.
-  HWY_INLINE std::size_t three_columns_of_pairs(const std::uint8_t* const* tap, std::size_t vectors,
-                                                std::size_t out) const noexcept {
-    std::size_t v = 0;
-    if (vectors < 2) {
-      return v;
-    }
-    byte_vector x[2][quarters];
-    load_taps(tap, first_, count_, x[0]);
-    for (; v + 2 <= vectors; v += 2) {
-      DETENT_UNROLL for (std::size_t i = 0; i < 2; ++i) {
-        const byte_vector(&left)[quarters] = x[i];
-        byte_vector(&right)[quarters] = x[1 - i];
-        load_taps(tap, (v + i + 1) * part_channels + first_, count_, right);
-        byte_vector middle[quarters];
-        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-          middle[k] = hn::ConcatLowerUpper(byte_tag{}, right[k], left[k]);
-        }
-        int_vector sum[quarters];
-        epilogue_.begin(sum);
-        add_group(left, weights_, sum);
-        add_group(middle, weights_ + weight_group_size, sum);
-        add_group(right, weights_ + 2 * weight_group_size, sum);
-        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
-      }
-    }
-    return v;
   }
 
   /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for
@@ -5555,16 +7464,25 @@ class depthwise_part {
   std::size_t in_step_, out_step_;  // from one vector to the next
   std::size_t count_;
   void* c_;
-  quarter_epilogue epilogue_;
+  quarter_epilogue<kIsPlain> epilogue_;
 };
 
-template <class W>
-void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
+template <bool kIsPlain, class W>
+void depthwise_u8_parts(const depthwise_u8_args& d, const W* weights) noexcept {
   for (std::size_t first = 0; first < d.rows.channels; first += part_channels) {
-    const depthwise_part<W> part(d, weights, first);
+    const depthwise_part<W, kIsPlain> part(d, weights, first);
     for (std::size_t r = 0; r < d.rows.run_count; ++r) {
       part.run(d.rows.runs[r]);
     }
+  }
+}
+
+template <class W>
+void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
+  if (d.epilogue.residual == nullptr && d.epilogue.output != integer_output::bf16) {
+    depthwise_u8_parts<true>(d, weights);
+  } else {
+    depthwise_u8_parts<false>(d, weights);
   }
 }
 
@@ -5580,6 +7498,460 @@ inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
+// ---- detent/kernels/depthwise_u8_lines-inl.hpp ----
+// 8-bit depthwise products line by line, for the filters of depthwise_filter; re-included after
+// depthwise_u8-inl.hpp and with the same macros.
+//
+// Two lines of the output share what they read: the bytes of four lines of the input, or of four
+// columns of one, are interleaved once for both lines and for all the columns that want them. They
+// stay in registers until they are multiplied or, where those are few or the pixels of a vector
+// many, in a buffer of some kilobytes, from which they can be read at any column.
+
+#if DETENT_PASS_PAIRS
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+// Sums of pairs saturate; depthwise_u8 of these passes multiplies words.
+inline constexpr void (*depthwise_lines)(const depthwise_lines_args& d) noexcept = nullptr;
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+
+#else
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// What is interleaved for up to kVectors vectors: quarter by quarter, so that a vector can begin
+/// at any pixel.
+template <std::size_t kVectors>
+struct interleaved_pixels {
+  static constexpr std::size_t bytes_of_quarter = kVectors * part_channels;
+  alignas(64) std::uint8_t data[quarters * bytes_of_quarter];
+
+  HWY_INLINE void store(const byte_vector (&x)[quarters], std::size_t vector) noexcept {
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      hn::Store(x[k], byte_tag{}, data + k * bytes_of_quarter + vector * part_channels);
+    }
+  }
+  /// The quarter of the pixels that begin at this byte.
+  HWY_INLINE byte_vector load(std::size_t quarter, std::size_t byte) const noexcept {
+    return hn::LoadU(byte_tag{}, data + quarter * bytes_of_quarter + byte);
+  }
+};
+
+/// Part of the channels, as vectors of kPixels pixels: of one, or of several where the channels are
+/// few.
+template <depthwise_filter kFilter, std::size_t kPixels>
+class line_part {
+ public:
+  static constexpr std::size_t input_lines = depthwise_input_lines(kFilter);
+  using line_array = const std::uint8_t* [input_lines];
+
+  HWY_INLINE line_part(const depthwise_lines_args& d, std::size_t first) noexcept
+      : count_((std::min)(period, d.channels - first)),
+        channels_(d.channels),
+        in_width_(d.in_width),
+        out_width_(d.out_width),
+        pad_left_(d.pad_left),
+        dense_(d.channels == period),
+        weights_(d.weights + first / strip_columns * depthwise_groups(kFilter) * weight_group_size +
+                 first % strip_columns / quarters * group_depth),
+        c_(d.c + first),
+        epilogue_(d.epilogue, first, d.channels, period) {
+    hn::StoreU(hn::Set(byte_tag{}, d.padding), byte_tag{}, blank_);
+  }
+
+  /// `lines` are the addresses of the first channel of the part, `pixel` is the first one of the
+  /// output.
+  template <std::size_t kLines>
+  HWY_INLINE void run(const line_array& lines, std::size_t pixel) noexcept {
+    const std::size_t vectors = (out_width_ + kPixels - 1) / kPixels;
+    if constexpr (in_registers) {
+      run_in_registers<kLines>(lines, vectors, pixel);
+    } else {
+      const std::size_t segments = (vectors + segment_vectors - 1) / segment_vectors;
+      std::size_t begin = 0;
+      for (std::size_t s = 1; s <= segments; ++s) {
+        const std::size_t end = vectors * s / segments;
+        run_segment<kLines>(lines, begin * kPixels, end - begin, pixel);
+        begin = end;
+      }
+    }
+  }
+
+ private:
+  static constexpr bool is_five = kFilter == depthwise_filter::five;
+  static constexpr bool is_stride2 = kFilter == depthwise_filter::three_stride2;
+  static constexpr std::size_t stride = depthwise_stride(kFilter);
+  /// Channels of a pixel in a vector.
+  static constexpr std::size_t period = part_channels / kPixels;
+  using pixel_tag = hn::CappedTag<std::uint8_t, period>;
+  /// Whether what is interleaved waits in registers, not in the buffers.
+  static constexpr bool in_registers = lanes == 16 && !is_five && kPixels <= 2;
+  /// Pixels are multiplied in segments of at most so many vectors.
+  static constexpr std::size_t segment_vectors = 32;
+  /// Interleaving is so many vectors ahead of multiplying.
+  static constexpr std::size_t ahead = 4;
+  /// A vector reads so many vectors behind its own.
+  static constexpr std::size_t behind = is_five ? 4 : !is_stride2 && kPixels == 1 ? 2 : 1;
+
+  /// The bytes that the pixels of a vector have in a column of `count` lines, the next pixel's
+  /// `stride` columns on. Columns before the image wrap, and so are beyond it.
+  template <std::size_t kCount>
+  HWY_INLINE void load(const std::uint8_t* const* lines, std::size_t column,
+                       byte_vector (&row)[kCount]) const noexcept {
+    const byte_tag d8;
+    const bool at_once = kPixels == 1 ? count_ == period : stride == 1 && dense_;
+    if (at_once && column < in_width_ && in_width_ - column >= kPixels) {
+      const std::size_t offset = column * channels_;
+      DETENT_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
+        row[i] = hn::LoadU(d8, lines[i] + offset);
+      }
+      return;
+    }
+    DETENT_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
+      if constexpr (kPixels == 1) {
+        row[i] = load_pixel(lines[i], column);
+      } else if constexpr (kPixels == 2) {
+        row[i] = load_two(lines[i], column);
+      } else {
+        row[i] =
+            hn::Combine(d8, load_two(lines[i], column + 2 * stride), load_two(lines[i], column));
+      }
+    }
+  }
+  HWY_INLINE auto load_two(const std::uint8_t* line, std::size_t column) const noexcept {
+    return hn::Combine(hn::Twice<pixel_tag>{}, load_pixel(line, column + stride),
+                       load_pixel(line, column));
+  }
+  HWY_INLINE hn::Vec<pixel_tag> load_pixel(const std::uint8_t* line,
+                                           std::size_t column) const noexcept {
+    const std::uint8_t* from = column < in_width_ ? line + column * channels_ : blank_;
+    return count_ == period ? hn::LoadU(pixel_tag{}, from) : hn::LoadN(pixel_tag{}, from, count_);
+  }
+
+  /// What is interleaved for a vector: of the first line and, with a stride of 2, of the second one
+  /// and of both.
+  using interleaved = byte_vector[is_stride2 ? 3 : 1][quarters];
+
+  /// Interleaves what pixels read from `column` on.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave(const line_array& lines, std::size_t column,
+                             interleaved& x) const noexcept {
+    if constexpr (is_stride2) {
+      constexpr std::size_t used = kLines == 2 ? 5 : 3;
+      byte_vector even[used];
+      byte_vector odd[used];
+      load(lines, column, even);
+      load(lines, column + 1, odd);
+      interleave_taps(even[0], even[1], even[2], odd[2], x[0]);
+      if constexpr (kLines == 2) {
+        interleave_taps(even[3], even[4], even[2], odd[2], x[1]);
+        interleave_taps(odd[0], odd[1], odd[3], odd[4], x[2]);
+      } else {
+        interleave_taps(odd[0], odd[1], odd[1], odd[1], x[2]);
+        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) { x[1][k] = x[2][k]; }  // unused
+      }
+    } else {
+      byte_vector row[group_depth];
+      load(lines + (is_five ? 1 : 0), column, row);
+      interleave_taps(row[0], row[1], row[2], row[3], x[0]);
+    }
+  }
+  /// The same, to vector `vector` of the buffers.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave_to(std::size_t vector, const line_array& lines,
+                                std::size_t column) noexcept {
+    interleaved x;
+    interleave<kLines>(lines, column, x);
+    first_.store(x[0], vector);
+    if constexpr (is_stride2) {
+      if constexpr (kLines == 2) {
+        second_.store(x[1], vector);
+      }
+      third_.store(x[2], vector);
+    }
+  }
+
+  /// Interleaves four columns of the outer lines.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave_outer(const line_array& lines, std::size_t column,
+                                   std::size_t vector) noexcept {
+    const std::uint8_t* const outer[2] = {lines[0], lines[input_lines - 1]};
+    byte_vector row[group_depth][kLines];
+    DETENT_UNROLL for (std::size_t i = 0; i < group_depth; ++i) { load(outer, column + i, row[i]); }
+    byte_vector x[quarters];
+    interleave_taps(row[0][0], row[1][0], row[2][0], row[3][0], x);
+    second_.store(x, vector);
+    if constexpr (kLines == 2) {
+      interleave_taps(row[0][1], row[1][1], row[2][1], row[3][1], x);
+      third_.store(x, vector);
+    }
+  }
+
+  /// Adds the products of a group of weights and a quarter of the channels to the sum of a line.
+  HWY_INLINE void add(byte_vector x, std::size_t group, std::size_t quarter,
+                      int_vector& sum) const noexcept {
+    const std::int8_t* w = weights_ + group * weight_group_size + quarter * quarter_size;
+    sum = DETENT_PASS_DOT(sum, x, hn::LoadU(hn::Repartition<std::int8_t, int_tag>{}, w));
+  }
+
+  static constexpr std::size_t operands = is_stride2 ? 5 : 3;
+
+  /// Adds a quarter of what a vector reads in three columns, each an operand. With a stride of 2
+  /// these are the even columns of the first line, the odd one of both lines, and the even ones of
+  /// the second.
+  template <std::size_t kLines>
+  HWY_INLINE void add_three(const byte_vector (&x)[operands], std::size_t quarter,
+                            int_vector (&sum)[kLines][quarters]) const noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+      DETENT_UNROLL for (std::size_t i = 0; i < 3; ++i) {
+        // The odd column is the third group of each line.
+        const std::size_t operand = r == 1 && is_stride2 ? (i == 2 ? 2 : 3 + i) : i;
+        add(x[operand], r * 3 + i, quarter, sum[r][quarter]);
+      }
+    }
+  }
+
+  /// Multiplies and stores one vector of each line, from the buffers.
+  template <std::size_t kLines>
+  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, std::size_t vector,
+                           std::size_t x, std::size_t pixel) const noexcept {
+    int_vector sum[kLines][quarters];
+    begin(epilogue, sum);
+    const std::size_t byte = vector * part_channels;
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      if constexpr (is_five) {
+        constexpr std::size_t width = 5;
+        DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
+          const byte_vector both = first_.load(k, byte + i * period);
+          DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+            add(both, r * width + i, k, sum[r][k]);
+          }
+        }
+        const std::size_t outer = vector / group_depth * part_channels;
+        const std::size_t group = 2 * width + vector % group_depth * 2;
+        add(second_.load(k, outer), group, k, sum[0][k]);
+        add(second_.load(k, outer + part_channels), group + 1, k, sum[0][k]);
+        if constexpr (kLines == 2) {
+          add(third_.load(k, outer), group + 2 * group_depth, k, sum[1][k]);
+          add(third_.load(k, outer + part_channels), group + 2 * group_depth + 1, k, sum[1][k]);
+        }
+      } else if constexpr (is_stride2) {
+        const byte_vector both = third_.load(k, byte);
+        byte_vector columns[operands] = {first_.load(k, byte), first_.load(k, byte + period), both,
+                                         both, both};
+        if constexpr (kLines == 2) {
+          columns[3] = second_.load(k, byte);
+          columns[4] = second_.load(k, byte + period);
+        }
+        add_three<kLines>(columns, k, sum);
+      } else {
+        add_three<kLines>({first_.load(k, byte), first_.load(k, byte + period),
+                           first_.load(k, byte + 2 * period)},
+                          k, sum);
+      }
+    }
+    store(epilogue, sum, x, pixel);
+  }
+
+  /// The same from registers: `next` is what is interleaved for the vector behind `x`, `last` for
+  /// the one behind that.
+  template <std::size_t kLines>
+  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, const interleaved& now,
+                           const interleaved& next, const interleaved& last, std::size_t x,
+                           std::size_t pixel) const noexcept {
+    int_vector sum[kLines][quarters];
+    begin(epilogue, sum);
+    // The column on the right of those in `left`.
+    const auto right_of = [](byte_vector left, byte_vector right) HWY_ATTR {
+      return kPixels == 1 ? right : hn::ConcatLowerUpper(byte_tag{}, right, left);
+    };
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      const byte_vector second = right_of(now[0][k], next[0][k]);
+      if constexpr (is_stride2) {
+        add_three<kLines>(
+            {now[0][k], second, now[2][k], now[1][k], right_of(now[1][k], next[1][k])}, k, sum);
+      } else {
+        add_three<kLines>({now[0][k], second, kPixels == 1 ? last[0][k] : next[0][k]}, k, sum);
+      }
+    }
+    store(epilogue, sum, x, pixel);
+  }
+
+  template <std::size_t kLines>
+  static HWY_INLINE void begin(const quarter_epilogue<true>& epilogue,
+                               int_vector (&sum)[kLines][quarters]) noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) { epilogue.begin(sum[r]); }
+  }
+  template <std::size_t kLines>
+  HWY_INLINE void store(const quarter_epilogue<true>& epilogue,
+                        const int_vector (&sum)[kLines][quarters], std::size_t x,
+                        std::size_t pixel) const noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+      store_line(epilogue, sum[r], x, (pixel + r * out_width_ + x) * channels_);
+    }
+  }
+
+  /// Stores the results of pixels from x on at element `index` of the output.
+  HWY_INLINE void store_line(const quarter_epilogue<true>& epilogue,
+                             const int_vector (&sum)[quarters], std::size_t x,
+                             std::size_t index) const noexcept {
+    if constexpr (kPixels == 1) {
+      epilogue.store_bytes(sum, count_, c_, index);
+    } else {
+      const std::size_t pixels = (std::min)(kPixels, out_width_ - x);
+      if (dense_) {
+        epilogue.store_bytes(sum, pixels * period, c_, index);
+        return;
+      }
+      alignas(64) std::uint8_t all[part_channels];
+      hn::Store(epilogue.bytes(sum), byte_tag{}, all);
+      for (std::size_t i = 0; i < pixels; ++i, index += channels_) {
+        const hn::Vec<pixel_tag> v = hn::LoadU(pixel_tag{}, all + i * period);
+        if (count_ == period) {
+          hn::StoreU(v, pixel_tag{}, c_ + index);
+        } else {
+          hn::StoreN(v, pixel_tag{}, c_ + index, count_);
+        }
+      }
+    }
+  }
+
+  template <std::size_t kLines>
+  HWY_INLINE void run_segment(const line_array& lines, std::size_t x, std::size_t vectors,
+                              std::size_t pixel) noexcept {
+    // A copy: what is written might be the member, for all that the compiler knows.
+    const quarter_epilogue<true> epilogue = epilogue_;
+    const std::size_t column = x * stride - pad_left_;
+    constexpr std::size_t step = kPixels * stride;
+    const std::size_t all = vectors + behind;
+    std::size_t done = 0;
+    for (; done < (std::min)(all, behind + ahead); ++done) {
+      interleave_to<kLines>(done, lines, column + done * step);
+    }
+    if constexpr (is_five) {
+      interleave_outer<kLines>(lines, column, 0);
+      interleave_outer<kLines>(lines, column + group_depth, 1);
+    }
+    for (std::size_t v = 0; v < vectors; ++v) {
+      if (done < all) {
+        interleave_to<kLines>(done, lines, column + done * step);
+        ++done;
+      }
+      if constexpr (is_five) {
+        if (v % group_depth == 0) {
+          const std::size_t next = v / group_depth + 2;
+          interleave_outer<kLines>(lines, column + next * group_depth, next);
+        }
+      }
+      multiply<kLines>(epilogue, v, x + v * kPixels, pixel);
+    }
+  }
+
+  /// A whole line, what is interleaved once staying in registers for the vectors that want it.
+  template <std::size_t kLines>
+  HWY_INLINE void run_in_registers(const line_array& lines, std::size_t vectors,
+                                   std::size_t pixel) const noexcept {
+    const quarter_epilogue<true> epilogue = epilogue_;
+    constexpr std::size_t step = kPixels * stride;
+    // Vectors that are held, so that the same registers are reused when all have passed.
+    constexpr std::size_t held = behind + 1;
+    interleaved x[held];
+    std::size_t column = std::size_t{0} - pad_left_;
+    DETENT_UNROLL for (std::size_t i = 0; i < behind; ++i, column += step) {
+      interleave<kLines>(lines, column, x[i]);
+    }
+    for (std::size_t v = 0; v < vectors; v += held) {
+      DETENT_UNROLL for (std::size_t i = 0; i < held; ++i) {
+        if (v + i < vectors) {
+          interleave<kLines>(lines, column, x[(i + behind) % held]);
+          multiply<kLines>(epilogue, x[i], x[(i + 1) % held], x[(i + behind) % held],
+                           (v + i) * kPixels, pixel);
+          column += step;
+        }
+      }
+    }
+  }
+
+  static constexpr std::size_t buffer_vectors = in_registers ? 1 : segment_vectors + group_depth;
+  using buffer = interleaved_pixels<buffer_vectors>;
+  /// Of filters of five columns, with four columns in a vector; other filters of stride 1 have no
+  /// use for them.
+  using outer_buffer = interleaved_pixels<is_stride2 ? buffer_vectors
+                                          : is_five  ? segment_vectors / group_depth + 2
+                                                     : 1>;
+
+  std::size_t count_, channels_;
+  std::size_t in_width_, out_width_, pad_left_;
+  bool dense_;
+  const std::int8_t* weights_;
+  std::uint8_t* c_;
+  quarter_epilogue<true> epilogue_;
+  alignas(64) std::uint8_t blank_[part_channels];
+  buffer first_;
+  outer_buffer second_, third_;
+};
+
+/// All pairs of lines, for the part of the channels that begins at `first`.
+template <depthwise_filter kFilter, std::size_t kPixels>
+void depthwise_line_part(const depthwise_lines_args& d, std::size_t first) noexcept {
+  using part_type = line_part<kFilter, kPixels>;
+  part_type part(d, first);
+  for (std::size_t p = 0; p < d.pair_count; ++p) {
+    typename part_type::line_array lines;
+    for (std::size_t i = 0; i < part_type::input_lines; ++i) {
+      lines[i] = d.lines[p * part_type::input_lines + i] + first;
+    }
+    if (d.pairs[p].lines == 2) {
+      part.template run<2>(lines, d.pairs[p].pixel);
+    } else {
+      part.template run<1>(lines, d.pairs[p].pixel);
+    }
+  }
+}
+
+template <depthwise_filter kFilter>
+void depthwise_lines_of(const depthwise_lines_args& d) noexcept {
+  for (std::size_t first = 0; first < d.channels; first += part_channels) {
+    if constexpr (kFilter != depthwise_filter::five) {
+      const std::size_t period = first % strip_columns == 0
+                                     ? depthwise_period(kFilter, d.channels - first)
+                                     : strip_columns;
+      if (period * 2 == part_channels) {
+        depthwise_line_part<kFilter, 2>(d, first);
+        continue;
+      }
+      if constexpr (part_channels == strip_columns) {
+        if (period * 4 == part_channels) {
+          depthwise_line_part<kFilter, 4>(d, first);
+          continue;
+        }
+      }
+    }
+    depthwise_line_part<kFilter, 1>(d, first);
+  }
+}
+
+inline void depthwise_lines(const depthwise_lines_args& d) noexcept {
+  switch (d.filter) {
+    case depthwise_filter::three:
+      return depthwise_lines_of<depthwise_filter::three>(d);
+    case depthwise_filter::three_stride2:
+      return depthwise_lines_of<depthwise_filter::three_stride2>(d);
+    case depthwise_filter::five:
+      return depthwise_lines_of<depthwise_filter::five>(d);
+  }
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_PAIRS
 // ---- detent/kernels/gemm_u8s8-inl.hpp ----
 // Integer products, re-included by kernels/dispatch.hpp once per Highway target and once more for
 // each instruction that Highway's target lacks. The driver has defined
@@ -5590,15 +7962,14 @@ HWY_POP_ATTRIBUTES
 //                                2^32, for unsigned a and signed b
 //   DETENT_PASS_PAIRS            1 if it adds a0*b0 + a1*b1 and a2*b2 + a3*b3 in 16 bits
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
+//   DETENT_PASS_ASSEMBLY         1 if that tile is the one of tile_vnni512-inl.hpp
 //
 // vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
 // must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
 // does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
 // multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
-// cache, far enough ahead of their use, and its sums never leave the registers. Without it,
-// vpmaddubsw, vpmaddwd and vpaddd do the same in three instructions; as the first of them
-// saturates, the weights are read in two parts of which neither makes it do so (packed_panels), the
-// second of them sparse.
+// cache, far enough ahead of their use, and its sums never leave the registers. What does without
+// it is in gemm_u8s8_pairs-inl.hpp.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -5606,22 +7977,10 @@ namespace DETENT_PASS_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
-/// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
-HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vector x) noexcept {
-  const int_tag di;
-  const hn::RebindToUnsigned<float_tag> du;
-  const auto bits = hn::BitCast(du, x);
-  const auto high = hn::ShiftRight<16>(bits);
-  const auto odd = hn::And(high, hn::Set(du, 1U));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFU)), odd));
-  const auto quiet = hn::Or(high, hn::Set(du, 0x40U));
-  const auto chosen = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
-  return hn::DemoteTo(hn::Rebind<std::uint16_t, float_tag>{}, hn::BitCast(di, chosen));
-}
-
 /// The epilogue of one vector of columns, with what depends on the columns only already loaded.
-/// kHasAddend: whether there is an addend, which only 32-bit outputs have.
-template <integer_output kOutput, bool kHasAddend = false>
+/// kHasAddend: whether there is an addend, which only 32-bit outputs have. kHasRows: whether rows
+/// or elements have terms of their own otherwise.
+template <integer_output kOutput, bool kHasAddend, bool kHasRows>
 class column_epilogue {
  public:
   HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
@@ -5642,11 +8001,13 @@ class column_epilogue {
     const float_tag df;
     const int_tag di;
     int_vector v = hn::Add(hn::LoadU(di, sums), offset_);
-    if (e.row_sum != nullptr) {
-      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
-    }
-    if (e.row_zero_point != nullptr) {
-      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
+    if constexpr (kHasRows) {
+      if (e.row_sum != nullptr) {
+        v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
+      }
+      if (e.row_zero_point != nullptr) {
+        v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
+      }
     }
     if constexpr (kOutput == integer_output::s32) {
       if constexpr (kHasAddend) {
@@ -5659,12 +8020,12 @@ class column_epilogue {
     const float_vector sum = hn::ConvertTo(df, v);
     if constexpr (kOutput == integer_output::f32 || kOutput == integer_output::bf16) {
       float_vector m = multiplier_;
-      if (e.row_scale != nullptr) {
+      if (kHasRows && e.row_scale != nullptr) {
         m = hn::Mul(hn::Set(df, e.row_scale[row]), m);
       }
       // Without a bias the sum of the product and 0 is rounded to the product.
       float_vector real = hn::MulAdd(sum, m, bias_);
-      if (e.residual != nullptr) {
+      if (kHasRows && e.residual != nullptr) {
         const float* residual = e.residual + row * e.residual_stride + column_;
         real = hn::Add(real,
                        count == lanes ? hn::LoadU(df, residual) : hn::LoadN(df, residual, count));
@@ -5713,17 +8074,44 @@ class column_epilogue {
 
 /// Applies the epilogue to a block of sums, whose rows are `sums_stride` apart, and stores
 /// `columns` of each row. c points to the block's first element.
+template <integer_output kOutput, bool kHasAddend, bool kHasRows>
+void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
+                 std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
+                 void* c, std::size_t index, std::size_t ldc) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;  // what a tile has
+  for (std::size_t j = 0; j < columns; j += lanes) {
+    const column_epilogue<kOutput, kHasAddend, kHasRows> epilogue(e, column + j);
+    const std::int32_t* from = sums + j;
+    std::size_t to = index + j;
+    std::size_t r = 0;
+    if (columns - j >= lanes) {
+      for (; r + kRows <= rows; r += kRows) {
+        DETENT_UNROLL for (std::size_t i = 0; i < kRows; ++i) {
+          epilogue.store(e, from + i * sums_stride, first + r + i, lanes, c, to);
+          to += ldc;
+        }
+        from += kRows * sums_stride;
+      }
+    }
+    const std::size_t count = (std::min)(lanes, columns - j);
+    for (; r < rows; ++r, from += sums_stride, to += ldc) {
+      epilogue.store(e, from, first + r, count, c, to);
+    }
+  }
+}
+
+[[nodiscard]] HWY_INLINE bool has_terms_of_rows(const integer_epilogue& e) noexcept {
+  return e.row_sum != nullptr || e.row_zero_point != nullptr || e.row_scale != nullptr ||
+         e.residual != nullptr;
+}
+
 template <integer_output kOutput, bool kHasAddend = false>
 void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
                  std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
                  void* c, std::size_t index, std::size_t ldc) noexcept {
-  for (std::size_t j = 0; j < columns; j += lanes) {
-    const column_epilogue<kOutput, kHasAddend> epilogue(e, column + j);
-    const std::size_t count = (std::min)(lanes, columns - j);
-    for (std::size_t r = 0; r < rows; ++r) {
-      epilogue.store(e, sums + r * sums_stride + j, first + r, count, c, index + r * ldc + j);
-    }
-  }
+  const auto store = has_terms_of_rows(e) ? store_block<kOutput, kHasAddend, true>
+                                          : store_block<kOutput, kHasAddend, false>;
+  store(e, sums, sums_stride, first, rows, column, columns, c, index, ldc);
 }
 
 inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
@@ -5759,6 +8147,20 @@ inline constexpr std::size_t block_rows = 48;
 [[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
   return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
 }
+
+[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
+                                                        std::size_t multiple) noexcept {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return portable::no_workspace(g);
+}
+
+inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
 
 /// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
 template <std::size_t kRows, std::size_t kPanels>
@@ -5816,10 +8218,309 @@ inline constexpr std::size_t parallel_sums = kSums <= 2                         
                                              : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
                                                                                          : 1;
 
+/// What is left of a row behind its last whole group of four k, with zeros behind it, so that
+/// nothing past the end of a row is read. Only the last chunk ends early, and has one segment.
+HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
+                                std::uint8_t (&to)[group_depth]) noexcept {
+  const std::size_t rest = t.depth % group_depth;
+  std::memset(to, 0, group_depth);
+  std::memcpy(to, t.rows[row] + t.offset + t.depth - rest, rest);
+}
+
+#if DETENT_PASS_ASSEMBLY
+// ---- detent/kernels/tile_vnni512-inl.hpp ----
+// Tiles of 6 x 64 with vpdpbusd in AVX-512 registers, included by kernels/gemm_u8s8-inl.hpp in the
+// pass that has the instruction.
+//
+// The loop is in assembly, because its 24 sums, 4 vectors of weights and 4 of a row fill all 32
+// registers: compilers then move sums from register to register (GCC 12: 6 to 45 moves for 96
+// multiplications, as the code around the loop happens to be), and a move takes one of the two
+// ports that multiply. What stores a tile is short for the same reason: while it runs, nothing
+// multiplies.
+
+/// What the tile reads besides pointers that are in registers all the time.
+struct vnni512_tile {
+  static constexpr std::size_t stride = 64;  // of its sums
+
+  const std::uint8_t* const* rows;
+  std::size_t row_stride;    // from the rows of a segment to those of the next one, in bytes
+  std::size_t offset;        // from the start of a row to the end of its whole steps
+  std::size_t segments;      // not 0
+  std::ptrdiff_t steps;      // minus the bytes of a row's whole steps
+  std::size_t rest;          // the bytes of the whole groups that follow
+  const std::uint8_t* last;  // 4 bytes of each row for a last group, or null
+  std::int32_t* sums;
+  std::size_t is_first;  // whether they are set rather than added to
+};
+
+// clang-format off
+// Sums are registers 8 to 31, row by row; s0 to s3 are the four of a row.
+#define DETENT_TILE_ROW(address, a, s0, s1, s2, s3) \
+  "vpbroadcastd " address ", %%zmm" a "\n\t"        \
+  "vpdpbusd %%zmm0, %%zmm" a ", %%zmm" s0 "\n\t"    \
+  "vpdpbusd %%zmm1, %%zmm" a ", %%zmm" s1 "\n\t"    \
+  "vpdpbusd %%zmm2, %%zmm" a ", %%zmm" s2 "\n\t"    \
+  "vpdpbusd %%zmm3, %%zmm" a ", %%zmm" s3 "\n\t"
+// Products of one group of four k: weights at `at` of each panel.
+#define DETENT_TILE_GROUP(at, row0, row1, row2, row3, row4, row5) \
+  "vmovdqu64 " at "(%[b]), %%zmm0\n\t"                            \
+  "vmovdqu64 " at "(%[b],%[panel]), %%zmm1\n\t"                   \
+  "vmovdqu64 " at "(%[b],%[panel],2), %%zmm2\n\t"                 \
+  "vmovdqu64 " at "(%[b],%[three]), %%zmm3\n\t"                   \
+  DETENT_TILE_ROW(row0, "4", "8", "9", "10", "11")                \
+  DETENT_TILE_ROW(row1, "5", "12", "13", "14", "15")              \
+  DETENT_TILE_ROW(row2, "6", "16", "17", "18", "19")              \
+  DETENT_TILE_ROW(row3, "7", "20", "21", "22", "23")              \
+  DETENT_TILE_ROW(row4, "4", "24", "25", "26", "27")              \
+  DETENT_TILE_ROW(row5, "5", "28", "29", "30", "31")
+// The same where %[i] says, `k` further.
+#define DETENT_TILE_GROUP_AT(at, k)                                           \
+  DETENT_TILE_GROUP(at, k "(%[r0],%[i])", k "(%[r1],%[i])", k "(%[r2],%[i])", \
+                    k "(%[r3],%[i])", k "(%[r4],%[i])", k "(%[r5],%[i])")
+// f(byte of the row, byte in it, register) for each register of sums.
+#define DETENT_TILE_FOUR(f, row, s0, s1, s2, s3) \
+  f(row, "0", s0) f(row, "64", s1) f(row, "128", s2) f(row, "192", s3)
+#define DETENT_TILE_ALL(f)                            \
+  DETENT_TILE_FOUR(f, "0", "8", "9", "10", "11")      \
+  DETENT_TILE_FOUR(f, "256", "12", "13", "14", "15")  \
+  DETENT_TILE_FOUR(f, "512", "16", "17", "18", "19")  \
+  DETENT_TILE_FOUR(f, "768", "20", "21", "22", "23")  \
+  DETENT_TILE_FOUR(f, "1024", "24", "25", "26", "27") \
+  DETENT_TILE_FOUR(f, "1280", "28", "29", "30", "31")
+#define DETENT_TILE_CLEAR(row, at, s) "vpxord %%zmm" s ", %%zmm" s ", %%zmm" s "\n\t"
+#define DETENT_TILE_ADD(row, at, s) "vpaddd " row "+" at "(%[r0]), %%zmm" s ", %%zmm" s "\n\t"
+#define DETENT_TILE_STORE(row, at, s) "vmovdqu64 %%zmm" s ", " row "+" at "(%[r0])\n\t"
+// clang-format on
+
+/// add_tile() for six rows and four panels.
+HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noexcept {
+  constexpr std::size_t step = groups_per_step * group_depth;
+  static_assert(step == 16, "the loop below takes four groups at a time");
+  std::uint8_t last[6][group_depth];
+  const bool has_last = o.depth % group_depth != 0;
+  if (has_last) {
+    for (std::size_t r = 0; r < 6; ++r) {
+      copy_last_group(o, r, last[r]);
+    }
+  }
+  const std::size_t whole = o.depth / step * step;
+  vnni512_tile t{o.rows,
+                 o.row_stride * sizeof(*o.rows),
+                 o.offset + whole,
+                 o.segments,
+                 -static_cast<std::ptrdiff_t>(whole),
+                 (o.depth - whole) / group_depth * group_depth,
+                 has_last ? last[0] : nullptr,
+                 sums,
+                 o.is_first};
+  const std::int8_t* b = o.b;
+  const std::int8_t* next = o.next;
+  const std::uint8_t *r0, *r1, *r2, *r3, *r4, *r5;
+  std::ptrdiff_t i;
+  __asm__ volatile(
+      DETENT_TILE_ALL(DETENT_TILE_CLEAR)
+      "1:\n\t"  // a segment
+      "mov %c[rows](%[t]), %[i]\n\t"
+      "mov (%[i]), %[r0]\n\t"
+      "mov 8(%[i]), %[r1]\n\t"
+      "mov 16(%[i]), %[r2]\n\t"
+      "mov 24(%[i]), %[r3]\n\t"
+      "mov 32(%[i]), %[r4]\n\t"
+      "mov 40(%[i]), %[r5]\n\t"
+      "add %c[row_stride](%[t]), %[i]\n\t"
+      "mov %[i], %c[rows](%[t])\n\t"
+      "mov %c[offset](%[t]), %[i]\n\t"
+      "add %[i], %[r0]\n\t"
+      "add %[i], %[r1]\n\t"
+      "add %[i], %[r2]\n\t"
+      "add %[i], %[r3]\n\t"
+      "add %[i], %[r4]\n\t"
+      "add %[i], %[r5]\n\t"
+      "mov %c[steps](%[t]), %[i]\n\t"
+      "test %[i], %[i]\n\t"
+      "jz 3f\n\t"
+      ".p2align 5\n\t"
+      "2:\n\t"
+      "prefetcht1 (%[next])\n\t"
+      DETENT_TILE_GROUP_AT("0", "0")
+      DETENT_TILE_GROUP_AT("64", "4")
+      DETENT_TILE_GROUP_AT("128", "8")
+      DETENT_TILE_GROUP_AT("192", "12")
+      "add $64, %[next]\n\t"
+      "add $256, %[b]\n\t"
+      "add $16, %[i]\n\t"
+      "jnz 2b\n\t"
+      "3:\n\t"  // here %[i] is 0
+      "cmp %c[rest](%[t]), %[i]\n\t"
+      "jae 5f\n\t"
+      "4:\n\t"
+      DETENT_TILE_GROUP_AT("0", "0")
+      "add $64, %[b]\n\t"
+      "add $4, %[i]\n\t"
+      "cmp %c[rest](%[t]), %[i]\n\t"
+      "jb 4b\n\t"
+      "5:\n\t"
+      "decq %c[segments](%[t])\n\t"
+      "jnz 1b\n\t"
+      "mov %c[last](%[t]), %[r0]\n\t"
+      "test %[r0], %[r0]\n\t"
+      "jz 6f\n\t"
+      DETENT_TILE_GROUP("0", "(%[r0])", "4(%[r0])", "8(%[r0])", "12(%[r0])", "16(%[r0])",
+                        "20(%[r0])")
+      "6:\n\t"
+      "mov %c[sums](%[t]), %[r0]\n\t"
+      "cmpq $0, %c[is_first](%[t])\n\t"
+      "jne 7f\n\t"
+      DETENT_TILE_ALL(DETENT_TILE_ADD)
+      "7:\n\t"
+      DETENT_TILE_ALL(DETENT_TILE_STORE)
+      : [b] "+r"(b), [next] "+r"(next), [i] "=&r"(i), [r0] "=&r"(r0), [r1] "=&r"(r1),
+        [r2] "=&r"(r2), [r3] "=&r"(r3), [r4] "=&r"(r4), [r5] "=&r"(r5)
+      : [t] "r"(&t), [panel] "r"(o.panel_stride), [three] "r"(3 * o.panel_stride),
+        [rows] "i"(offsetof(vnni512_tile, rows)),
+        [row_stride] "i"(offsetof(vnni512_tile, row_stride)),
+        [offset] "i"(offsetof(vnni512_tile, offset)), [steps] "i"(offsetof(vnni512_tile, steps)),
+        [rest] "i"(offsetof(vnni512_tile, rest)),
+        [segments] "i"(offsetof(vnni512_tile, segments)),
+        [last] "i"(offsetof(vnni512_tile, last)), [sums] "i"(offsetof(vnni512_tile, sums)),
+        [is_first] "i"(offsetof(vnni512_tile, is_first))
+      : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+        "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18",
+        "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27", "xmm28",
+        "xmm29", "xmm30", "xmm31");
+}
+
+#undef DETENT_TILE_STORE
+#undef DETENT_TILE_ADD
+#undef DETENT_TILE_CLEAR
+#undef DETENT_TILE_ALL
+#undef DETENT_TILE_FOUR
+#undef DETENT_TILE_GROUP_AT
+#undef DETENT_TILE_GROUP
+#undef DETENT_TILE_ROW
+
+/// From four vectors of sums to 64 bytes on a grid.
+template <class Q>
+class byte_steps {
+  using byte_tag = hn::Repartition<Q, float_tag>;
+  using word_tag = hn::Repartition<std::int16_t, float_tag>;
+
+ public:
+  explicit HWY_INLINE byte_steps(const integer_epilogue& e) noexcept
+      : zero_point_(hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point))),
+        qmin_(hn::Set(byte_tag{}, static_cast<Q>(e.qmin))),
+        qmax_(hn::Set(byte_tag{}, static_cast<Q>(e.qmax))) {}
+
+  /// Steps from the zero point; those below -2^31 are -2^31, those above all grids 2^15.
+  HWY_INLINE int_vector steps(int_vector sum, float_vector multiplier) const noexcept {
+    const float_tag df;
+    const float_vector real = hn::Mul(hn::ConvertTo(df, sum), multiplier);
+    return DETENT_PASS_NEAREST(hn::Min(real, hn::Set(df, 32768.0F)));
+  }
+  HWY_INLINE void store(const int_vector (&steps)[4], Q* q) const noexcept {
+    const word_tag dw;
+    const byte_tag db;
+    const hn::Repartition<std::uint32_t, float_tag> d32;
+    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[0], steps[1]), zero_point_);
+    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[2], steps[3]), zero_point_);
+    // Packing works within blocks of 128 bits, which are put in order at the end.
+    alignas(64) static constexpr std::uint32_t order[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                            2, 6, 10, 14, 3, 7, 11, 15};
+    const auto bytes =
+        hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, low, high)),
+                                             hn::SetTableIndices(d32, order)));
+    hn::StoreU(hn::Min(hn::Max(bytes, qmin_), qmax_), db, q);
+  }
+
+ private:
+  hn::Vec<word_tag> zero_point_;
+  hn::Vec<byte_tag> qmin_, qmax_;
+};
+
+/// The epilogue of whole tiles of six rows and four panels, where rows and elements have no terms
+/// of their own.
+template <integer_output kOutput>
+HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, std::size_t column,
+                           void* c, std::size_t index, std::size_t ldc) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  constexpr std::size_t kStride = vnni512_tile::stride;
+  constexpr std::size_t kVectors = kStride / lanes;
+  if constexpr (kOutput == integer_output::u8 || kOutput == integer_output::s8) {
+    using output_type =
+        std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
+    const byte_steps<output_type> grid(e);
+    int_vector offset[kVectors];
+    float_vector multiplier[kVectors];
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      offset[v] = hn::LoadU(int_tag{}, e.column_offset + column + v * lanes);
+      multiplier[v] = hn::LoadU(float_tag{}, e.multiplier + column + v * lanes);
+    }
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      int_vector steps[kVectors];
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+        const int_vector sum = hn::Load(int_tag{}, sums + r * kStride + v * lanes);
+        steps[v] = grid.steps(hn::Add(sum, offset[v]), multiplier[v]);
+      }
+      grid.store(steps, static_cast<output_type*>(c) + index + r * ldc);
+    }
+  } else {
+    using columns = column_epilogue<kOutput, false, false>;
+    const columns all[kVectors] = {columns(e, column), columns(e, column + lanes),
+                                   columns(e, column + 2 * lanes), columns(e, column + 3 * lanes)};
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+        all[v].store(e, sums + r * kStride + v * lanes, 0, lanes, c, index + r * ldc + v * lanes);
+      }
+    }
+  }
+}
+
+/// Tiles of six rows and four panels, one after the other, each stored when all of k is added.
+template <integer_output kOutput>
+void multiply_tiles(const gemm_u8s8_args& g, tile_operands t, std::size_t tiles, std::size_t row,
+                    std::size_t column, const std::int8_t* next_end) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  alignas(64) std::int32_t sums[kRows * vnni512_tile::stride];
+  const std::int8_t* const next_begin = t.next;
+  for (; tiles > 0; --tiles, row += kRows) {
+    add_vnni512_tile(t, sums);
+    store_tile<kOutput>(g.epilogue, sums, column, g.c, row * g.ldc + column, g.ldc);
+    t.rows += kRows;
+    t.next += t.next_bytes();
+    t.next = t.next < next_end ? t.next : next_begin;
+  }
+}
+
+/// The same for the output of g.
+inline void multiply_tiles(const gemm_u8s8_args& g, const tile_operands& t, std::size_t tiles,
+                           std::size_t row, std::size_t column,
+                           const std::int8_t* next_end) noexcept {
+  switch (g.epilogue.output) {
+    case integer_output::s32:
+      return multiply_tiles<integer_output::s32>(g, t, tiles, row, column, next_end);
+    case integer_output::f32:
+      return multiply_tiles<integer_output::f32>(g, t, tiles, row, column, next_end);
+    case integer_output::bf16:
+      return multiply_tiles<integer_output::bf16>(g, t, tiles, row, column, next_end);
+    case integer_output::u8:
+      return multiply_tiles<integer_output::u8>(g, t, tiles, row, column, next_end);
+    case integer_output::s8:
+      return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end);
+  }
+}
+#endif
+
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
+#if DETENT_PASS_ASSEMBLY
+  if constexpr (kRows == DETENT_PASS_ROWS && kPanels == DETENT_PASS_PANELS) {
+    static_assert(kStride == vnni512_tile::stride);
+    add_vnni512_tile(t, sums);
+    return;
+  }
+#endif
   constexpr std::size_t kVectors = kPanels * vectors_per_panel;
   constexpr std::size_t kSets = parallel_sums<kRows * kVectors>;
   const int_tag di;
@@ -5854,12 +8555,9 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
     }
   }
   if (t.depth % group_depth != 0) {
-    // The last one to three k: nothing past the end of a row is read.
-    std::uint8_t last[kRows][group_depth] = {};
+    std::uint8_t last[kRows][group_depth];
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      // Only the last chunk ends early, and has one segment.
-      std::memcpy(last[r], t.rows[r] + t.offset + whole_groups * group_depth,
-                  t.depth % group_depth);
+      copy_last_group(t, r, last[r]);
       a[r] = last[r];
     }
     add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum[0]);
@@ -5884,7 +8582,7 @@ HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t
   for (; done + kRows <= rows; done += kRows) {
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
     t.rows += kRows;
-    if constexpr (DETENT_PASS_PAIRS == 0) {
+    if constexpr (kRows == DETENT_PASS_ROWS && DETENT_PASS_PAIRS == 0) {
       t.next += t.next_bytes();
     }
   }
@@ -5905,140 +8603,7 @@ HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) 
   }
 }
 
-[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
-                                                        std::size_t multiple) noexcept {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
-inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
-inline constexpr bool multiplies_signed = false;
-inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
-inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
-  return portable::no_workspace(g);
-}
-
-#if DETENT_PASS_PAIRS
-
-/// The most bytes of each row that are put in the order of a strip at a time.
-inline constexpr std::size_t pair_chunk = 512;
-
-/// Puts `depth` bytes of each row from k0 on in the order of a strip; zeros up to a whole block.
-HWY_INLINE void reorder_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                             std::size_t k0, std::size_t depth, const std::uint8_t* order,
-                             std::uint8_t* to) noexcept {
-  const hn::Repartition<std::uint8_t, int_tag> d;
-  const std::size_t step = hn::Lanes(d);
-  const std::size_t size = round_up(depth, block_depth);
-  for (std::size_t r = 0; r < rows; ++r) {
-    const std::uint8_t* from = g.a + (first + r) * g.lda + k0;
-    std::uint8_t* row = to + r * pair_chunk;
-    std::size_t k = 0;
-    for (; k + step <= depth; k += step) {
-      hn::Store(hn::TableLookupBytes(hn::LoadU(d, from + k), hn::LoadU(d, order + k)), d, row + k);
-    }
-    if (k < size) {
-      hn::Store(hn::TableLookupBytes(hn::LoadN(d, from + k, depth - k),
-                                     hn::LoadN(d, order + k, size - k)),
-                d, row + k);
-    }
-  }
-}
-
-/// Adds corrections to kRows rows of sums: the groups are those of a chunk from group `group0` on.
-template <std::size_t kRows, std::size_t kStride>
-HWY_INLINE void add_corrections(const packed_panels& b, std::size_t begin, std::size_t end,
-                                const std::uint8_t* chunk, std::size_t group0, std::size_t rows,
-                                std::int32_t* sums) noexcept {
-  const int_tag di;
-  for (; rows >= kRows; rows -= kRows) {
-    const std::uint8_t* a[kRows];
-    int_vector sum[kRows][vectors_per_panel];
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      a[r] = chunk + r * pair_chunk;
-      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
-        sum[r][v] = hn::LoadU(di, sums + r * kStride + v * lanes);
-      }
-    }
-    for (std::size_t i = begin; i < end; ++i) {
-      add_products<kRows, 1>(a, (b.correction_group[i] - group0) * group_depth,
-                             b.corrections + i * group_depth * panel_columns, 0, sum);
-    }
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
-        hn::StoreU(sum[r][v], di, sums + r * kStride + v * lanes);
-      }
-    }
-    chunk += kRows * pair_chunk;
-    sums += kRows * kStride;
-  }
-  if constexpr (kRows > 1) {
-    add_corrections<kRows / 2, kStride>(b, begin, end, chunk, group0, rows, sums);
-  }
-}
-
-/// The rows first .. first + rows (at most block_rows) of a strip of columns.
-inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                            std::size_t column) noexcept {
-  constexpr std::size_t kPanels = DETENT_PASS_PANELS;
-  constexpr std::size_t kRows = DETENT_PASS_ROWS;
-  alignas(64) std::int32_t sums[block_rows * strip_columns];
-  alignas(64) std::uint8_t chunk[block_rows * pair_chunk];
-  const std::uint8_t* chunk_rows[block_rows];
-  for (std::size_t r = 0; r < block_rows; ++r) {
-    chunk_rows[r] = chunk + r * pair_chunk;
-  }
-  const std::size_t columns = (std::min)(strip_columns, g.n - column);
-  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
-  const std::size_t padded = round_up(g.k, block_depth);
-  const std::size_t panel_stride = padded * panel_columns;
-  const std::size_t first_panel = column / panel_columns;
-  const std::uint8_t* order = g.b.order + column / strip_columns * padded;
-  std::size_t correction[strip_columns / panel_columns];
-  for (std::size_t p = 0; p < panels; ++p) {
-    correction[p] = g.b.first_correction[first_panel + p];
-  }
-  const std::size_t chunk_depth =
-      (std::min)(cached_depth(reused_part(g.caches.first_level), block_rows), pair_chunk);
-  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
-    reorder_rows(g, first, rows, k, depth, order + k, chunk);
-    tile_operands t{chunk_rows,   0,     1, 0, round_up(depth, block_depth), nullptr,
-                    panel_stride, k == 0};
-    std::size_t p = 0;
-    for (; p + kPanels <= panels; p += kPanels) {
-      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, kPanels, strip_columns>(rows, t, sums + p * panel_columns);
-    }
-    for (; p < panels; ++p) {
-      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, 1, strip_columns>(rows, t, sums + p * panel_columns);
-    }
-    const std::size_t end_group = (k + t.depth) / group_depth;
-    for (p = 0; p < panels; ++p) {
-      const std::size_t begin = correction[p];
-      while (correction[p] < g.b.first_correction[first_panel + p + 1] &&
-             g.b.correction_group[correction[p]] < end_group) {
-        ++correction[p];
-      }
-      if (correction[p] > begin) {
-        add_corrections<kRows, strip_columns>(g.b, begin, correction[p], chunk, k / group_depth,
-                                              rows, sums + p * panel_columns);
-      }
-    }
-  }
-  store_sums(g.epilogue, sums, strip_columns, first, rows, column, columns, g.c,
-             first * g.ldc + column, g.ldc);
-}
-
-inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
-  for (std::size_t first = 0; first < g.m; first += block_rows) {
-    for (std::size_t column = 0; column < g.n; column += strip_columns) {
-      gemm_u8s8_strip(g, first, (std::min)(block_rows, g.m - first), column);
-    }
-  }
-}
-
-#else
+#if !DETENT_PASS_PAIRS
 
 /// Panels of a block: as many as a tile of few rows needs to keep the multipliers busy.
 inline constexpr std::size_t block_panels =
@@ -6075,7 +8640,17 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   // Sums of all of k are stored at once, others when all rows have passed over all weights.
   const bool is_whole = segment_depth <= chunk_depth && g.segments <= segments_of_chunk;
   const std::size_t step = is_whole ? kRows : block_rows;
-  for (std::size_t done = 0; done < rows; done += step) {
+  std::size_t done = 0;
+#if DETENT_PASS_ASSEMBLY
+  if (kPanels == DETENT_PASS_PANELS && is_whole && columns == kColumns &&
+      !has_terms_of_rows(g.epilogue) && g.epilogue.addend == nullptr) {
+    const tile_operands t{a.rows, a.row_stride, g.segments, 0,   segment_depth,
+                          panel,  panel_stride, true,       next};
+    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel));
+    done = rows / kRows * kRows;
+  }
+#endif
+  for (; done < rows; done += step) {
     const std::size_t count = (std::min)(step, rows - done);
     const std::size_t tiled = count / kRows * kRows;
     const std::size_t row = first + done;
@@ -6142,7 +8717,7 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   }
 }
 
-#endif  // DETENT_PASS_PAIRS
+#endif  // !DETENT_PASS_PAIRS
 
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
@@ -6151,9 +8726,11 @@ HWY_POP_ATTRIBUTES
 // Products with 4-bit weights, re-included by kernels/dispatch.hpp for each pass of
 // gemm_u8s8-inl.hpp and behind it.
 //
-// A byte of the weights becomes two in registers, less the zero point of its column and group:
-// -15..15, so that even pairs of products that are added in 16 bits are exact. Weights are read
-// once for all rows of a call as long as four panels fit the second-level cache.
+// A byte of the weights becomes two, less the zero point of its column and group: -15..15, so that
+// even pairs of products that are added in 16 bits are exact. Few rows have that done in registers;
+// weights are read once for all of them as long as four panels fit the second-level cache. For many
+// rows a chunk of k of a strip of columns is unpacked to memory that stays in the second-level
+// cache, in the layout of 8-bit weights, and multiplied by the tiles for those.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -6182,28 +8759,88 @@ struct nibble_sums {
   int_vector sum[sets][kRows][vectors];
 };
 
-/// Adds the products of eight k: those at `a` of each row.
-template <std::size_t kRows>
-HWY_INLINE void add_nibbles(
-    const std::uint8_t* const (&a)[kRows], std::size_t offset, const std::uint8_t* b,
-    std::size_t panel_stride,
-    const hn::Vec<hn::Repartition<std::int8_t, int_tag>> (&zero_point)[nibble_sums<kRows>::vectors],
-    nibble_sums<kRows>& sums) noexcept {
-  constexpr std::size_t kVectors = nibble_sums<kRows>::vectors;
-  constexpr std::size_t kLast = nibble_sums<kRows>::sets - 1;
+using nibble_vector = hn::Vec<hn::Repartition<std::int8_t, int_tag>>;
+
+/// Zero points of columns, each of them four times, as a vector of weights has its columns.
+HWY_INLINE nibble_vector spread_zero_points(const std::uint8_t* zero_points) noexcept {
   const int_tag di;
+  const hn::Rebind<std::uint8_t, int_tag> d_codes;
+  const auto codes = hn::PromoteTo(di, hn::LoadU(d_codes, zero_points));
+  return hn::BitCast(hn::Repartition<std::int8_t, int_tag>{},
+                     hn::Mul(codes, hn::Set(di, 0x01010101)));
+}
+
+/// The codes of the low and of the high halves of bytes, less the zero points.
+HWY_INLINE void split_nibbles(const std::uint8_t* bytes, nibble_vector zero_points,
+                              nibble_vector& low, nibble_vector& high) noexcept {
   const hn::Repartition<std::uint8_t, int_tag> du8;
   const hn::Repartition<std::int8_t, int_tag> ds8;
   const hn::Repartition<std::uint16_t, int_tag> du16;
   const auto mask = hn::Set(du8, std::uint8_t{0x0F});
-  hn::Vec<decltype(ds8)> low[kVectors];
-  hn::Vec<decltype(ds8)> high[kVectors];
+  const auto both = hn::LoadU(du8, bytes);
+  const auto shifted = hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, both)));
+  low = hn::Sub(hn::BitCast(ds8, hn::And(both, mask)), zero_points);
+  high = hn::Sub(hn::BitCast(ds8, hn::And(shifted, mask)), zero_points);
+}
+
+/// Whether products of zero points and column sums need only the 16 low bits of both: one
+/// instruction instead of a slow one.
+HWY_INLINE bool has_small_sums(const gemm_u8u4_args& g) noexcept {
+  constexpr std::size_t largest_weight = 15;
+  return (std::min)(g.b.group_size, g.k) <= 0x7FFF / largest_weight;
+}
+
+/// real + scale * (sum - zero_point * column_sum), the term of a group.
+template <bool kSmallSums>
+HWY_INLINE float_vector add_group(float_vector real, int_vector sum, int_vector zero_point,
+                                  int_vector column_sum, float_vector scale) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  int_vector correction;
+  if constexpr (kSmallSums) {
+    // Zero points have no bits above the lower 16, so that the upper products are 0.
+    correction =
+        hn::WidenMulPairwiseAdd(di, hn::BitCast(di16, zero_point), hn::BitCast(di16, column_sum));
+  } else {
+    correction = hn::Mul(zero_point, column_sum);
+  }
+  return hn::MulAdd(hn::ConvertTo(float_tag{}, hn::Sub(sum, correction)), scale, real);
+}
+
+/// What becomes of `count` columns of a row from `column` on when all groups have been added.
+HWY_INLINE void store_real(const gemm_u8u4_args& g, float_vector real, float_vector bias,
+                           std::size_t row, std::size_t column, std::size_t count) noexcept {
+  const float_tag df;
+  auto x = hn::MulAdd(real, hn::Set(df, g.row_scale[row]), bias);
+  if (g.residual != nullptr) {
+    x = hn::Add(x, hn::LoadN(df, g.residual + row * g.residual_stride + column, count));
+  }
+  hn::StoreN(clamp_ordered(x, hn::Set(df, g.lower), hn::Set(df, g.upper)), df,
+             g.c + row * g.ldc + column, count);
+}
+
+HWY_INLINE float_vector load_bias(const gemm_u8u4_args& g, std::size_t column,
+                                  std::size_t count) noexcept {
+  const float_tag df;
+  return g.bias != nullptr ? hn::LoadN(df, g.bias + column, count) : hn::Zero(df);
+}
+
+/// Adds the products of eight k: those at `a` of each row.
+template <std::size_t kRows>
+HWY_INLINE void add_nibbles(const std::uint8_t* const (&a)[kRows], std::size_t offset,
+                            const std::uint8_t* b, std::size_t panel_stride,
+                            const nibble_vector (&zero_point)[nibble_sums<kRows>::vectors],
+                            nibble_sums<kRows>& sums) noexcept {
+  constexpr std::size_t kVectors = nibble_sums<kRows>::vectors;
+  constexpr std::size_t kLast = nibble_sums<kRows>::sets - 1;
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  nibble_vector low[kVectors];
+  nibble_vector high[kVectors];
   DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-    const auto both = hn::LoadU(du8, b + v / vectors_per_panel * panel_stride +
-                                         v % vectors_per_panel * lanes * group_depth);
-    const auto shifted = hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, both)));
-    low[v] = hn::Sub(hn::BitCast(ds8, hn::And(both, mask)), zero_point[v]);
-    high[v] = hn::Sub(hn::BitCast(ds8, hn::And(shifted, mask)), zero_point[v]);
+    split_nibbles(
+        b + v / vectors_per_panel * panel_stride + v % vectors_per_panel * lanes * group_depth,
+        zero_point[v], low[v], high[v]);
   }
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     std::int32_t four[2];
@@ -6225,8 +8862,6 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
   constexpr std::size_t kVectors = sums_type::vectors;
   const float_tag df;
   const int_tag di;
-  const hn::Rebind<std::uint8_t, int_tag> d_codes;
-  const hn::Repartition<std::int8_t, int_tag> ds8;
   const std::size_t steps = (g.k + nibble_depth - 1) / nibble_depth;
   const std::size_t groups = (g.k + g.b.group_size - 1) / g.b.group_size;
   const std::size_t panel = column / panel_columns;
@@ -6255,10 +8890,9 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
       return ((panel + v / vectors_per_panel) * groups + group) * panel_columns +
              v % vectors_per_panel * lanes;
     };
-    hn::Vec<decltype(ds8)> zero_point[kVectors];
+    nibble_vector zero_point[kVectors];
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      const auto codes = hn::PromoteTo(di, hn::LoadU(d_codes, g.b.zero_point + parameter(v)));
-      zero_point[v] = hn::BitCast(ds8, hn::Mul(codes, hn::Set(di, 0x01010101)));
+      zero_point[v] = spread_zero_points(g.b.zero_point + parameter(v));
     }
     sums_type sums;
     DETENT_UNROLL for (std::size_t s = 0; s < sums_type::sets; ++s) {
@@ -6292,26 +8926,20 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
         DETENT_UNROLL for (std::size_t s = 1; s < sums_type::sets; ++s) {
           all = hn::Add(all, sums.sum[s][r][v]);
         }
-        all = hn::Sub(all, hn::Mul(hn::Set(di, g.row_zero_point[first + r]), column_sum));
-        real[r][v] = hn::MulAdd(hn::ConvertTo(df, all), scale, real[r][v]);
+        real[r][v] = add_group<false>(real[r][v], all, hn::Set(di, g.row_zero_point[first + r]),
+                                      column_sum, scale);
       }
     }
   }
-  const auto lower = hn::Set(df, g.lower);
-  const auto upper = hn::Set(df, g.upper);
   DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
     const std::size_t j = column + v * lanes;
     if (j >= g.n) {
       break;
     }
     const std::size_t count = (std::min)(lanes, g.n - j);
-    const auto bias = g.bias != nullptr ? hn::LoadN(df, g.bias + j, count) : hn::Zero(df);
+    const float_vector bias = load_bias(g, j, count);
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      auto x = hn::MulAdd(real[r][v], hn::Set(df, g.row_scale[first + r]), bias);
-      if (g.residual != nullptr) {
-        x = hn::Add(x, hn::LoadN(df, g.residual + (first + r) * g.residual_stride + j, count));
-      }
-      hn::StoreN(clamp_ordered(x, lower, upper), df, g.c + (first + r) * g.ldc + j, count);
+      store_real(g, real[r][v], bias, first + r, j, count);
     }
   }
 }
@@ -6331,7 +8959,302 @@ HWY_INLINE void multiply_nibble_rows(const gemm_u8u4_args& g, std::size_t first,
   }
 }
 
+/// The k that are unpacked at a time: whole groups, or a part of a larger one. Many rows pay for
+/// the way to the second-level cache; for few the first one must do.
+struct nibble_chunk {
+  std::size_t begin, end;
+
+  HWY_INLINE nibble_chunk(const gemm_u8u4_args& g, std::size_t k) noexcept : begin(k) {
+    constexpr std::size_t few_rows = 64;
+    constexpr std::size_t first_level_depth = 256;
+    const std::size_t most = g.m < few_rows ? first_level_depth : unpacked_depth;
+    const std::size_t group = g.b.group_size;
+    const std::size_t groups = (std::max)(most / group, std::size_t{1});
+    end = (std::min)({(k / group + groups) * group, k + most, g.k});
+  }
+  [[nodiscard]] HWY_INLINE std::size_t steps() const noexcept {
+    return (end - begin + nibble_depth - 1) / nibble_depth;
+  }
+  /// From an unpacked panel to the next one: a line more than it has, so that panels do not compete
+  /// for the same places of the cache.
+  [[nodiscard]] HWY_INLINE std::size_t panel_stride() const noexcept {
+    return steps() * nibble_depth * panel_columns + 64;
+  }
+};
+
+/// The k of a chunk that belong to the same group, from one of them on.
+struct nibble_piece {
+  std::size_t group, k, depth;
+  bool begins_group, ends_group;
+
+  HWY_INLINE nibble_piece(const gemm_u8u4_args& g, const nibble_chunk& chunk,
+                          std::size_t first) noexcept
+      : group(first / g.b.group_size), k(first) {
+    const std::size_t begin = group * g.b.group_size;
+    const std::size_t end = (std::min)(begin + g.b.group_size, g.k);
+    depth = (std::min)(end, chunk.end) - k;
+    begins_group = k == begin;
+    ends_group = k + depth == end;
+  }
+};
+
+/// A strip of columns: where its panels' weights and parameters are, and what is done with them.
+class nibble_strip {
+ public:
+  HWY_INLINE nibble_strip(const gemm_u8u4_args& g, std::size_t column) noexcept
+      : g_(g),
+        panel_(column / panel_columns),
+        panels_((std::min)((g.n - column + panel_columns - 1) / panel_columns, strip_panels)),
+        panel_stride_((g.k + nibble_depth - 1) / nibble_depth * nibble_panel_bytes),
+        groups_((g.k + g.b.group_size - 1) / g.b.group_size) {}
+
+  [[nodiscard]] HWY_INLINE std::size_t panels() const noexcept { return panels_; }
+
+  /// The weights of a panel from k (a multiple of nibble_depth) on.
+  [[nodiscard]] HWY_INLINE const std::uint8_t* data(std::size_t panel,
+                                                    std::size_t k) const noexcept {
+    return g_.b.data + (panel_ + panel) * panel_stride_ + k / nibble_depth * nibble_panel_bytes;
+  }
+
+  /// Writes a chunk in the layout of packed_panels::data, less its zero points; up to a multiple of
+  /// nibble_depth.
+  HWY_INLINE void unpack(const nibble_chunk& chunk, std::int8_t* to) const noexcept {
+    for (std::size_t p = 0; p < panels_; ++p) {
+      for (std::size_t k = chunk.begin; k < chunk.end;) {
+        const nibble_piece piece(g_, chunk, k);
+        unpack_piece(piece, p, to + p * chunk.panel_stride() + (k - chunk.begin) * panel_columns);
+        k += piece.depth;
+      }
+    }
+  }
+
+  /// Adds the sums of a group, kRows rows from `first` on times kPanels panels, times their scales
+  /// to reals. Rows of sums are kStride apart, those of reals strip_columns.
+  template <std::size_t kRows, std::size_t kPanels, std::size_t kStride, bool kSmallSums>
+  HWY_INLINE void add_sums(std::size_t group, std::size_t panel, std::size_t first,
+                           const std::int32_t* sums, float* real) const noexcept {
+    const float_tag df;
+    const int_tag di;
+    int_vector zero_point[kRows];
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      zero_point[r] = hn::Set(di, g_.row_zero_point[first + r]);
+    }
+    DETENT_UNROLL for (std::size_t v = 0; v < kPanels * vectors_per_panel; ++v) {
+      const std::size_t at =
+          parameter(panel + v / vectors_per_panel, group) + v % vectors_per_panel * lanes;
+      const auto column_sum = hn::LoadU(di, g_.b.column_sum + at);
+      const auto scale = hn::LoadU(df, g_.b.scale + at);
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        float* to = real + r * strip_columns + v * lanes;
+        const auto sum = hn::LoadU(di, sums + r * kStride + v * lanes);
+        hn::StoreU(add_group<kSmallSums>(hn::LoadU(df, to), sum, zero_point[r], column_sum, scale),
+                   df, to);
+      }
+    }
+  }
+
+  /// Sets reals of some panels to zero.
+  HWY_INLINE void clear(std::size_t rows, std::size_t panels, float* real) const noexcept {
+    for (std::size_t r = 0; r < rows; ++r) {
+      std::fill_n(real + r * strip_columns, panels * panel_columns, 0.0F);
+    }
+  }
+
+  /// Stores reals of some panels.
+  HWY_INLINE void store(std::size_t first, std::size_t rows, std::size_t panel, std::size_t panels,
+                        const float* real) const noexcept {
+    const std::size_t begin = (panel_ + panel) * panel_columns;
+    const std::size_t end = (std::min)(begin + panels * panel_columns, g_.n);
+    for (std::size_t j = begin; j < end; j += lanes) {
+      const std::size_t count = (std::min)(lanes, end - j);
+      const float_vector bias = load_bias(g_, j, count);
+      for (std::size_t r = 0; r < rows; ++r) {
+        store_real(g_, hn::LoadU(float_tag{}, real + r * strip_columns + j - begin), bias,
+                   first + r, j, count);
+      }
+    }
+  }
+
+ private:
+  /// Where the parameters of a group of a panel begin.
+  [[nodiscard]] HWY_INLINE std::size_t parameter(std::size_t panel,
+                                                 std::size_t group) const noexcept {
+    return ((panel_ + panel) * groups_ + group) * panel_columns;
+  }
+  HWY_INLINE void unpack_piece(const nibble_piece& piece, std::size_t panel,
+                               std::int8_t* to) const noexcept {
+    const hn::Repartition<std::int8_t, int_tag> ds8;
+    constexpr std::size_t bytes = lanes * group_depth;
+    constexpr std::size_t half = panel_columns * group_depth;
+    nibble_vector zero_points[vectors_per_panel];
+    DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+      zero_points[v] =
+          spread_zero_points(g_.b.zero_point + parameter(panel, piece.group) + v * lanes);
+    }
+    const std::uint8_t* from = data(panel, piece.k);
+    for (std::size_t k = 0; k < piece.depth; k += nibble_depth) {
+      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+        nibble_vector low, high;
+        split_nibbles(from + v * bytes, zero_points[v], low, high);
+        hn::StoreU(low, ds8, to + v * bytes);
+        hn::StoreU(high, ds8, to + half + v * bytes);
+      }
+      from += nibble_panel_bytes;
+      to += 2 * half;
+    }
+  }
+
+  const gemm_u8u4_args& g_;
+  std::size_t panel_, panels_, panel_stride_, groups_;
+};
+
+/// add_tile() and add_rows() for unpacked weights. Functions of their own, in which the number of
+/// segments is not known: otherwise GCC 12 keeps sums of the tile in memory.
+template <std::size_t kPanels>
+HWY_NOINLINE void add_unpacked_tile(tile_operands t, std::int32_t* sums) noexcept {
+  asm("" : "+r"(t.segments));
+  add_tile<DETENT_PASS_ROWS, kPanels, strip_columns>(t, sums);
+}
+template <std::size_t kPanels>
+HWY_NOINLINE void add_unpacked_rows(std::size_t rows, const tile_operands& t,
+                                    std::int32_t* sums) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  add_rows<kRows == 6 ? 4 : kRows / 2, kPanels, strip_columns>(rows, t, sums);
+}
+
+/// What gemm_u8u4_args::workspace holds: an unpacked chunk of a strip, and of all rows the sums of
+/// a group that is not complete and the reals of the complete ones.
+struct unpacked_strip {
+  std::int8_t* weights;
+  std::int32_t* sums;
+  float* real;
+
+  HWY_INLINE explicit unpacked_strip(std::byte* workspace) noexcept
+      : weights(reinterpret_cast<std::int8_t*>(workspace)),
+        sums(reinterpret_cast<std::int32_t*>(workspace + unpacked_bytes)),
+        real(reinterpret_cast<float*>(sums + largest_rows_per_call * strip_columns)) {}
+};
+
+/// A chunk of a strip, what is unpacked after it (the chunk of `next` from next_k on), and whether
+/// it is all of k: then nothing has to be kept for another one.
+struct unpacked_chunk {
+  const nibble_strip& strip;
+  const nibble_chunk& chunk;
+  const unpacked_strip& unpacked;
+  const nibble_strip& next;
+  std::size_t next_k;
+  bool is_only;
+
+  /// The weights of a panel from k on.
+  [[nodiscard]] HWY_INLINE const std::int8_t* weights(std::size_t panel,
+                                                      std::size_t k) const noexcept {
+    return unpacked.weights + panel * chunk.panel_stride() + (k - chunk.begin) * panel_columns;
+  }
+};
+
+/// All rows times the panels of an unpacked chunk from `panel` on, the last ones with fewer at a
+/// time. What is unpacked next is fetched meanwhile.
+template <std::size_t kPanels, bool kSmallSums>
+void multiply_unpacked(const gemm_u8u4_args& g, const std::uint8_t* const* rows,
+                       const unpacked_chunk& u, std::size_t panel) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  const nibble_strip& strip = u.strip;
+  const nibble_chunk& chunk = u.chunk;
+  [[maybe_unused]] const std::size_t lines = chunk.steps();
+  [[maybe_unused]] std::size_t line = 0;
+  for (; panel + kPanels <= strip.panels(); panel += kPanels) {
+    for (std::size_t first = 0; first < g.m; first += kRows) {
+      const std::size_t count = (std::min)(kRows, g.m - first);
+      const std::size_t at = (u.is_only ? 0 : first * strip_columns) + panel * panel_columns;
+      std::int32_t* sums = u.unpacked.sums + at;
+      float* real = u.unpacked.real + at;
+      if (chunk.begin == 0) {
+        strip.clear(count, kPanels, real);
+      }
+      for (std::size_t k = chunk.begin; k < chunk.end;) {
+        const nibble_piece piece(g, chunk, k);
+        tile_operands t{
+            rows + first,      0, 1, k, piece.depth, u.weights(panel, k), chunk.panel_stride(),
+            piece.begins_group};
+        k += piece.depth;
+        if (count == kRows) {
+          if constexpr (DETENT_PASS_PAIRS == 0) {
+            t.next = reinterpret_cast<const std::int8_t*>(
+                u.next.data(line / lines % u.next.panels(), u.next_k) +
+                line % lines * nibble_panel_bytes);
+            line += t.next_bytes() / nibble_panel_bytes;
+          }
+          add_unpacked_tile<kPanels>(t, sums);
+        } else {
+          add_unpacked_rows<kPanels>(count, t, sums);
+        }
+        if (!piece.ends_group) {
+          continue;
+        }
+        if (count == kRows) {
+          strip.add_sums<kRows, kPanels, strip_columns, kSmallSums>(piece.group, panel, first, sums,
+                                                                    real);
+        } else {
+          for (std::size_t r = 0; r < count; ++r) {
+            const std::size_t row = r * strip_columns;
+            strip.add_sums<1, kPanels, strip_columns, kSmallSums>(piece.group, panel, first + r,
+                                                                  sums + row, real + row);
+          }
+        }
+      }
+      if (chunk.end == g.k) {
+        strip.store(first, count, panel, kPanels, real);
+      }
+    }
+  }
+  if constexpr (kPanels > 1) {
+    multiply_unpacked<kPanels / 2, kSmallSums>(g, rows, u, panel);
+  }
+}
+
+/// Unpacks all weights, chunk by chunk, and calls multiply(unpacked_chunk) for each.
+template <class Multiply>
+void for_unpacked_chunks(const gemm_u8u4_args& g, const Multiply& multiply) noexcept {
+  const unpacked_strip unpacked(g.workspace);
+  for (std::size_t column = 0; column < g.n; column += strip_columns) {
+    const nibble_strip strip(g, column);
+    // Behind the last chunk comes the next strip, or this one again.
+    const nibble_strip following(g, column + strip_columns < g.n ? column + strip_columns : column);
+    std::size_t k = 0;
+    do {
+      const nibble_chunk chunk(g, k);
+      const bool is_only = k == 0 && chunk.end == g.k;
+      k = chunk.end;
+      strip.unpack(chunk, unpacked.weights);
+      multiply(unpacked_chunk{strip, chunk, unpacked, k < g.k ? strip : following, k < g.k ? k : 0,
+                              is_only});
+    } while (k < g.k);
+  }
+}
+
+/// What for_unpacked_chunks() calls; a lambda would not have the attributes of this pass.
+template <bool kSmallSums>
+class unpacked_rows {
+ public:
+  HWY_INLINE explicit unpacked_rows(const gemm_u8u4_args& g) noexcept : g_(g) {
+    for (std::size_t r = 0; r < g.m; ++r) {
+      rows_[r] = g.a + r * g.lda;
+    }
+  }
+  void operator()(const unpacked_chunk& u) const noexcept {
+    multiply_unpacked<DETENT_PASS_PANELS, kSmallSums>(g_, rows_, u, 0);
+  }
+
+ private:
+  const gemm_u8u4_args& g_;
+  const std::uint8_t* rows_[largest_rows_per_call];
+};
+
 inline void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
+  if (g.m >= fewest_unpacked_rows) {
+    return has_small_sums(g) ? for_unpacked_chunks(g, unpacked_rows<true>(g))
+                             : for_unpacked_chunks(g, unpacked_rows<false>(g));
+  }
   constexpr std::size_t kColumns = nibble_block_panels * panel_columns;
   for (std::size_t column = 0; column < g.n; column += kColumns) {
     multiply_nibble_rows<nibble_rows>(g, 0, column, (std::min)(column + kColumns, g.n));
@@ -6349,6 +9272,7 @@ HWY_POP_ATTRIBUTES
 #undef DETENT_PASS_PAIRS
 #undef DETENT_PASS_ROWS
 #undef DETENT_PASS_PANELS
+#undef DETENT_PASS_ASSEMBLY
 
 #undef DETENT_PASS_NEAREST
 
@@ -6420,8 +9344,52 @@ HWY_INLINE void store_8bit(int_vector v, std::size_t count, Q* q) noexcept {
   hn::StoreN(hn::DemoteTo(dq, v), dq, q, count);
 }
 
+/// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
+HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vector x) noexcept {
+  const int_tag di;
+  const hn::RebindToUnsigned<float_tag> du;
+  const auto bits = hn::BitCast(du, x);
+  const auto high = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(high, hn::Set(du, 1U));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFU)), odd));
+  const auto quiet = hn::Or(high, hn::Set(du, 0x40U));
+  const auto chosen = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
+  return hn::DemoteTo(hn::Rebind<std::uint16_t, float_tag>{}, hn::BitCast(di, chosen));
+}
+
 /// Four vectors become one vector of 8-bit codes.
 inline constexpr std::size_t group_size = 4 * lanes;
+
+/// Smallest and largest values of what passes, of each lane its own. Four chains, since min and max
+/// have a latency of several cycles.
+struct range_chains {
+  float_vector lower[4], upper[4];
+
+  HWY_INLINE range_chains() noexcept {
+    const float_tag df;
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    for (std::size_t i = 0; i < 4; ++i) {
+      lower[i] = hn::Set(df, infinity);
+      upper[i] = hn::Set(df, -infinity);
+    }
+  }
+  /// The second operand is what is returned next to a NaN, so NaN never enters a chain.
+  HWY_INLINE void take(std::size_t chain, float_vector v) noexcept {
+    lower[chain] = hn::Min(v, lower[chain]);
+    upper[chain] = hn::Max(v, upper[chain]);
+  }
+  /// The first `count` (not 0) of a vector's values.
+  HWY_INLINE void take_some(const float* x, std::size_t count) noexcept {
+    const float_tag df;
+    take(0, hn::LoadNOr(hn::Set(df, std::numeric_limits<float>::quiet_NaN()), df, x, count));
+  }
+  [[nodiscard]] HWY_INLINE float_vector lowest() const noexcept {
+    return hn::Min(hn::Min(lower[0], lower[1]), hn::Min(lower[2], lower[3]));
+  }
+  [[nodiscard]] HWY_INLINE float_vector highest() const noexcept {
+    return hn::Max(hn::Max(upper[0], upper[1]), hn::Max(upper[2], upper[3]));
+  }
+};
 
 /// Streaming stores want whole vectors of memory.
 HWY_INLINE bool starts_line(const void* p) noexcept {
@@ -6470,6 +9438,16 @@ HWY_INLINE void finish_stores(const elementwise_args& a) noexcept {
   }
 }
 
+/// sum += products, in the register that sum is in. To a compiler that sees an addition, several of
+/// them are a tree, whose leaves need more registers than there are.
+HWY_INLINE void add_in_place(int_vector& sum, int_vector products) noexcept {
+#if defined(__GNUC__)
+  __asm__("{vpaddd %1, %0, %0|vpaddd %0, %0, %1}" : "+v"(sum.raw) : "v"(products.raw));
+#else
+  sum = hn::Add(sum, products);
+#endif
+}
+
 /// sum + (a0*b0 + a1*b1) + (a2*b2 + a3*b3) in each 32-bit lane; the sums in brackets saturate at 16
 /// bits. Three instructions: vpmaddubsw, vpmaddwd, vpaddd.
 template <class Unsigned, class Signed>
@@ -6477,7 +9455,8 @@ HWY_INLINE int_vector add_pair_products(int_vector sum, Unsigned a, Signed b) no
   const int_tag di;
   const hn::Repartition<std::int16_t, int_tag> di16;
   const auto pairs = hn::SatWidenMulPairwiseAdd(di16, a, b);
-  return hn::Add(sum, hn::WidenMulPairwiseAdd(di, pairs, hn::Set(di16, 1)));
+  add_in_place(sum, hn::WidenMulPairwiseAdd(di, pairs, hn::Set(di16, 1)));
+  return sum;
 }
 
 }  // namespace HWY_NAMESPACE
@@ -6848,8 +9827,8 @@ class zero_point_words {
 /// Adds zero points to a group of steps, saturates to a grid and stores codes of 8 or 4 bits.
 /// Packing works within blocks of 128 bits, so the blocks are put in order at the end.
 ///
-/// A step that is no int32_t, or of NaN, is INT32_MIN: overflows() says whether there may be some,
-/// for the caller to replace them.
+/// A step that is no int32_t, or of NaN, is INT32_MIN: may_overflow() says whether there may be
+/// some, for the caller to replace them.
 template <class Code>
 class code_writer {
   using storage = typename Code::storage;
@@ -6858,18 +9837,22 @@ class code_writer {
   using byte_tag = hn::Repartition<byte, float_tag>;
 
  public:
-  HWY_INLINE code_writer(const elementwise_args& a) noexcept
-      : qmin_(hn::Set(byte_tag{}, static_cast<byte>(a.qmin))),
-        qmax_(hn::Set(byte_tag{}, static_cast<byte>(a.qmax))) {}
+  HWY_INLINE code_writer(std::int32_t qmin, std::int32_t qmax) noexcept
+      : qmin_(hn::Set(byte_tag{}, static_cast<byte>(qmin))),
+        qmax_(hn::Set(byte_tag{}, static_cast<byte>(qmax))),
+        is_narrow_(qmin != std::numeric_limits<byte>::min() ||
+                   qmax != std::numeric_limits<byte>::max()) {}
 
   struct steps {
     word_vector w0, w1;
     HWY_INLINE steps(int_vector n0, int_vector n1, int_vector n2, int_vector n3) noexcept
         : w0(hn::ReorderDemote2To(word_tag{}, n0, n1)),
           w1(hn::ReorderDemote2To(word_tag{}, n2, n3)) {}
-    HWY_INLINE bool overflows() const noexcept {
+    /// In each lane the lowest of some steps, for may_overflow().
+    HWY_INLINE word_vector lowest() const noexcept { return hn::Min(w0, w1); }
+    HWY_INLINE static bool may_overflow(word_vector lowest) noexcept {
       const word_tag dw;
-      return !hn::AllFalse(dw, hn::Eq(hn::Min(w0, w1), hn::Set(dw, -32768)));
+      return !hn::AllFalse(dw, hn::Eq(lowest, hn::Set(dw, -32768)));
     }
   };
 
@@ -6883,7 +9866,10 @@ class code_writer {
     const auto bytes =
         hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, w0, w1)),
                                              hn::SetTableIndices(d32, block_order)));
-    const auto codes = hn::Min(hn::Max(bytes, qmin_), qmax_);
+    auto codes = bytes;
+    if (is_narrow_) {  // other codes have been saturated by now
+      codes = hn::Min(hn::Max(bytes, qmin_), qmax_);
+    }
     if constexpr (is_nibble) {
       const hn::Repartition<std::uint16_t, float_tag> dp;
       const hn::Rebind<std::uint8_t, decltype(dp)> half;
@@ -6905,6 +9891,7 @@ class code_writer {
       order(8), order(9), order(10), order(11), order(12), order(13), order(14), order(15)};
 
   hn::Vec<byte_tag> qmin_, qmax_;
+  bool is_narrow_;
 };
 
 /// The same for 16 bits.
@@ -6914,14 +9901,16 @@ requires(Code::bits == 16) class code_writer<Code> {
   using storage_tag = hn::Repartition<storage, float_tag>;
 
  public:
-  HWY_INLINE code_writer(const elementwise_args& a) noexcept
-      : qmin_(hn::Set(int_tag{}, a.qmin)), qmax_(hn::Set(int_tag{}, a.qmax)) {}
+  HWY_INLINE code_writer(std::int32_t qmin, std::int32_t qmax) noexcept
+      : qmin_(hn::Set(int_tag{}, qmin)), qmax_(hn::Set(int_tag{}, qmax)) {}
 
   struct steps {
     int_vector n0, n1, n2, n3;
-    HWY_INLINE bool overflows() const noexcept {
+    HWY_INLINE int_vector lowest() const noexcept {
+      return hn::Min(hn::Min(n0, n1), hn::Min(n2, n3));
+    }
+    HWY_INLINE static bool may_overflow(int_vector lowest) noexcept {
       const int_tag di;
-      const int_vector lowest = hn::Min(hn::Min(n0, n1), hn::Min(n2, n3));
       return !hn::AllFalse(di, hn::Eq(lowest, hn::Set(di, hwy::LowestValue<std::int32_t>())));
     }
   };
@@ -6985,30 +9974,35 @@ template <std::size_t kCapacity>
 class divisor_array {
  public:
   /// Takes `count` scales that are `step` apart. True if the proof at the top covers all of them.
-  /// Behind them, to the next multiple of group_size, are some that are harmless.
-  HWY_INLINE bool assign(const float* scale, std::ptrdiff_t step, std::size_t count) noexcept {
+  /// Those behind them, up to `end`, are harmless.
+  HWY_INLINE bool assign(const float* scale, std::ptrdiff_t step, std::size_t count,
+                         std::size_t end) noexcept {
     const float_tag df;
-    const int_tag di;
     const float_vector one = hn::Set(df, 1.0F);
-    auto all = hn::FirstN(df, lanes);
-    const std::size_t end = count == 1 ? 1 : padded(count);
+    bool all = true;
     for (std::size_t i = 0; i < end; i += lanes) {
       const std::size_t left = i > count ? 0 : count - i < lanes ? count - i : lanes;
-      const float_vector s =
-          step == 1 ? hn::LoadNOr(one, df, scale + i, left)
-                    : gather(scale + static_cast<std::ptrdiff_t>(i) * step, step, left);
-      const float_vector high = hn::Div(one, s);
-      hn::Store(high, df, high_ + i);
-      hn::Store(hn::Mul(hn::NegMulAdd(high, s, one), high), df, low_ + i);
-      // 2^-126 <= s <= 2^77: high and low are normal numbers.
-      const auto normal =
-          hn::And(hn::Ge(s, hn::Set(df, 0x1p-126F)), hn::Le(s, hn::Set(df, 0x1p+77F)));
-      const auto remainder = hn::And(hn::BitCast(di, s), hn::Set(di, modulus - 1));
-      const auto beside = hn::And(hn::Add(remainder, hn::Set(di, 5)), hn::Set(di, modulus - 1));
-      const auto far = hn::Or(hn::Eq(remainder, hn::Zero(di)), hn::Gt(beside, hn::Set(di, 10)));
-      all = hn::And(all, hn::And(normal, hn::RebindMask(df, far)));
+      all &= assign(df, i,
+                    step == 1 ? hn::LoadNOr(one, df, scale + i, left)
+                              : gather(scale + static_cast<std::ptrdiff_t>(i) * step, step, left));
     }
-    return hn::AllTrue(df, all);
+    return all;
+  }
+
+  /// Takes the scales of a vector as those from number i on. True if the proof covers all of them.
+  template <class D>
+  HWY_INLINE bool assign(D d, std::size_t i, hn::Vec<D> s) noexcept {
+    const hn::RebindToSigned<D> di;
+    const auto one = hn::Set(d, 1.0F);
+    const auto high = hn::Div(one, s);
+    hn::StoreU(high, d, high_ + i);
+    hn::StoreU(hn::Mul(hn::NegMulAdd(high, s, one), high), d, low_ + i);
+    // 2^-126 <= s <= 2^77: high and low are normal numbers.
+    const auto normal = hn::And(hn::Ge(s, hn::Set(d, 0x1p-126F)), hn::Le(s, hn::Set(d, 0x1p+77F)));
+    const auto remainder = hn::And(hn::BitCast(di, s), hn::Set(di, modulus - 1));
+    const auto beside = hn::And(hn::Add(remainder, hn::Set(di, 5)), hn::Set(di, modulus - 1));
+    const auto far = hn::Or(hn::Eq(remainder, hn::Zero(di)), hn::Gt(beside, hn::Set(di, 10)));
+    return hn::AllTrue(d, hn::And(normal, hn::RebindMask(d, far)));
   }
 
   /// Of one element, for all lanes.
@@ -7092,25 +10086,33 @@ HWY_INLINE int_vector replace_overflow(int_vector n, float_vector x) noexcept {
   return hn::IfThenElse(hn::Eq(n, hn::Set(di, hwy::LowestValue<std::int32_t>())), replaced, n);
 }
 
-/// A group, whose first element is number i of its row.
+/// The vectors of a group, whose first element is number i of its row, and the nearest integers to
+/// their quotients.
+template <class Source, class Divisors>
+struct group_steps {
+  float_vector x[4];
+  int_vector n[4];
+
+  HWY_INLINE group_steps(const typename Source::element* from, const Source& source,
+                         const Divisors& divisors, std::size_t i) noexcept {
+    DETENT_UNROLL for (std::size_t k = 0; k < 4; ++k) {
+      x[k] = source.load(from + k * lanes, i + k * lanes);
+      n[k] = DETENT_PASS_NEAREST(divisors(i + k * lanes)(x[k]));
+    }
+  }
+};
+
 template <class Code, class Source, class Divisors, class ZeroPoints>
 HWY_INLINE void quantize_group(const typename Source::element* x, const Source& source,
                                const Divisors& divisors, const ZeroPoints& z,
                                const code_writer<Code>& writer, std::size_t i, bool stream,
                                typename Code::storage* q) noexcept {
   using steps = typename code_writer<Code>::steps;
-  const float_vector x0 = source.load(x, i);
-  const float_vector x1 = source.load(x + lanes, i + lanes);
-  const float_vector x2 = source.load(x + 2 * lanes, i + 2 * lanes);
-  const float_vector x3 = source.load(x + 3 * lanes, i + 3 * lanes);
-  const int_vector n0 = DETENT_PASS_NEAREST(divisors(i)(x0));
-  const int_vector n1 = DETENT_PASS_NEAREST(divisors(i + lanes)(x1));
-  const int_vector n2 = DETENT_PASS_NEAREST(divisors(i + 2 * lanes)(x2));
-  const int_vector n3 = DETENT_PASS_NEAREST(divisors(i + 3 * lanes)(x3));
-  steps n{n0, n1, n2, n3};
-  if (HWY_UNLIKELY(n.overflows())) {
-    n = steps{replace_overflow(n0, x0), replace_overflow(n1, x1), replace_overflow(n2, x2),
-              replace_overflow(n3, x3)};
+  const group_steps<Source, Divisors> g(x, source, divisors, i);
+  steps n{g.n[0], g.n[1], g.n[2], g.n[3]};
+  if (HWY_UNLIKELY(steps::may_overflow(n.lowest()))) {
+    n = steps{replace_overflow(g.n[0], g.x[0]), replace_overflow(g.n[1], g.x[1]),
+              replace_overflow(g.n[2], g.x[2]), replace_overflow(g.n[3], g.x[3])};
   }
   writer.store(n, z, i, stream, q);
 }
@@ -7150,9 +10152,18 @@ HWY_INLINE void quantize_row(const typename Source::element* x, const Source& so
     quantize_group<Code>(x + i, source, divisors, z, writer, i, stream,
                          q + storage_offset<Code>(static_cast<std::ptrdiff_t>(i)));
   }
-  if (i < columns) {
-    quantize_last<Code>(x, source, divisors, z, writer, i, columns, q);
+  if (i == columns) {
+    return;
   }
+  if constexpr (std::is_same_v<ZeroPoints, one_zero_point>) {
+    if (columns >= group_size) {  // some are computed again
+      i = columns - group_size;
+      quantize_group<Code>(x + i, source, divisors, z, writer, i, false,
+                           q + storage_offset<Code>(static_cast<std::ptrdiff_t>(i)));
+      return;
+    }
+  }
+  quantize_last<Code>(x, source, divisors, z, writer, i, columns, q);
 }
 
 /// Rows whose parameters are made together, and columns.
@@ -7198,7 +10209,7 @@ inline constexpr std::size_t short_row = 512;
 /// One scale for each row.
 template <class Code>
 void quantize_rows(const float* x, const elementwise_args& a, typename Code::storage* q) noexcept {
-  const code_writer<Code> writer(a);
+  const code_writer<Code> writer(a.qmin, a.qmax);
   divisor_array<parameter_rows> divisors;
   const bool one_scale = a.parameter_step == 0;
   const bool are_short = !one_scale && a.columns >= lanes && a.columns <= short_row &&
@@ -7211,8 +10222,8 @@ void quantize_rows(const float* x, const elementwise_args& a, typename Code::sto
     const auto start = static_cast<std::ptrdiff_t>(first);
     const float* scale = a.scale + start * a.parameter_step;
     const std::int32_t* zero_point = a.zero_point + start * a.parameter_step;
-    const bool regular =
-        Code::bits != 16 && divisors.assign(scale, a.parameter_step, one_scale ? 1 : rows);
+    const std::size_t made = one_scale ? 1 : rows;
+    const bool regular = Code::bits != 16 && divisors.assign(scale, a.parameter_step, made, made);
     if constexpr (Code::bits != 16) {
       if (regular && are_short) {
         std::int32_t copies[parameter_rows];
@@ -7290,7 +10301,7 @@ class zero_point_columns {
 template <class Code>
 void quantize_columns(const float* x, const elementwise_args& a,
                       typename Code::storage* q) noexcept {
-  const code_writer<Code> writer(a);
+  const code_writer<Code> writer(a.qmin, a.qmax);
   divisor_array<parameter_columns> divisors;
   zero_point_columns<Code> zero_points;
   alignas(64) float scales[parameter_columns];
@@ -7308,7 +10319,7 @@ void quantize_columns(const float* x, const elementwise_args& a,
         zero_points.assign(a.zero_point + parameter, columns);
         // One row is divided before its reciprocals are made.
         regular = Code::bits != 16 && a.parameter_step == 0 && a.rows > 1 &&
-                  divisors.assign(a.scale + parameter, 1, columns);
+                  divisors.assign(a.scale + parameter, 1, columns, padded(columns));
         if (!regular) {
           copy_padded(a.scale + parameter, columns, scales);
         }
@@ -7337,7 +10348,7 @@ void quantize(const float* x, const elementwise_args& a, typename Code::storage*
 template <class Code>
 void requantize_rows(const std::int32_t* acc, const elementwise_args& a,
                      typename Code::storage* q) noexcept {
-  const code_writer<Code> writer(a);
+  const code_writer<Code> writer(a.qmin, a.qmax);
   for (std::size_t r = 0; r < a.rows; ++r) {
     const auto row = static_cast<std::ptrdiff_t>(r);
     const std::ptrdiff_t parameter = row * a.parameter_step;
@@ -7352,7 +10363,7 @@ void requantize_rows(const std::int32_t* acc, const elementwise_args& a,
 template <class Code>
 void requantize_columns(const std::int32_t* acc, const elementwise_args& a,
                         typename Code::storage* q) noexcept {
-  const code_writer<Code> writer(a);
+  const code_writer<Code> writer(a.qmin, a.qmax);
   alignas(64) float factors[parameter_columns];
   zero_point_columns<Code> zero_points;
   alignas(64) std::int32_t biases[parameter_columns];
@@ -7389,6 +10400,369 @@ void requantize(const std::int32_t* acc, const elementwise_args& a,
 }  // namespace HWY_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
+// ---- detent/kernels/quantize_dynamic-inl.hpp ----
+// Rows that are quantized with parameters from their own ranges; re-included once per Highway
+// target by kernels/dispatch.hpp, behind quantize-inl.hpp.
+//
+// Rows go through in groups that fit the first-level cache twice. While a group is quantized, the
+// ranges of the next one are found, each row beside one that is quantized, so that memory is read
+// all the time. No value lies outside the grid of its own row by more than a step, so that only NaN
+// can be without an integer: whether there may be one is looked at once for each row, which is then
+// done again.
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+/// Stores how far the range of a row reaches on either side of zero: the largest x and the largest
+/// -x. Both are -infinity for a row without a number.
+HWY_INLINE void store_ends(const range_chains& chains, float* above, float* below) noexcept {
+  const float_tag df;
+  const float_vector high = chains.highest();
+  const float_vector negated = hn::Neg(chains.lowest());
+  // One vector for both.
+  float_vector ends =
+      hn::Max(hn::ConcatLowerLower(df, negated, high), hn::ConcatUpperUpper(df, negated, high));
+  if constexpr (lanes == 16) {
+    ends = hn::Max(ends, hn::SwapAdjacentBlocks(ends));
+  }
+  ends = hn::Max(ends, hn::Shuffle1032(ends));
+  ends = hn::Max(ends, hn::Shuffle2301(ends));
+  *above = hn::GetLane(ends);
+  *below = hn::GetLane(hn::UpperHalf(hn::Half<float_tag>{}, ends));
+}
+
+template <std::size_t kChains>
+HWY_INLINE void take_group(const float* x, range_chains& chains) noexcept {
+  DETENT_UNROLL for (std::size_t k = 0; k < 4; ++k) {
+    chains.take(k % kChains, hn::LoadU(float_tag{}, x + k * lanes));
+  }
+}
+
+HWY_INLINE void take_row(const float* x, std::size_t n, range_chains& chains) noexcept {
+  std::size_t i = 0;
+  for (; i + group_size <= n; i += group_size) {
+    take_group<4>(x + i, chains);
+  }
+  if (i < n && n >= group_size) {
+    take_group<4>(x + n - group_size, chains);  // some again
+    return;
+  }
+  for (; i < n; i += lanes) {
+    chains.take_some(x + i, n - i < lanes ? n - i : lanes);
+  }
+}
+
+/// reference::params_from_range of many rows.
+class range_rule {
+  using double_tag = hn::Repartition<double, float_tag>;
+
+ public:
+  using half_tag = hn::Rebind<float, double_tag>;
+  using half_int_tag = hn::Rebind<std::int32_t, double_tag>;
+
+  /// Ranges whose parameters are computed at a time.
+  static constexpr std::size_t step = hn::MaxLanes(double_tag{});
+
+  HWY_INLINE explicit range_rule(const dynamic_rows_args& a) noexcept
+      : symmetric_(a.symmetric),
+        middle_((a.qmin + a.qmax + 1) >> 1),
+        qmin_(a.qmin),
+        qmax_(a.qmax),
+        steps_(a.symmetric
+                   ? (a.qmax - middle_ < middle_ - a.qmin ? a.qmax - middle_ : middle_ - a.qmin)
+                   : a.qmax - a.qmin) {}
+
+  /// What becomes of `step` ranges.
+  struct result {
+    hn::Vec<half_tag> scale;
+    hn::Vec<half_int_tag> zero_point;
+    bool is_finite;  // the scales are, as they are not where a range is not
+  };
+  HWY_INLINE result operator()(const float* above, const float* below) const noexcept {
+    const double_tag dd;
+    const half_tag df;
+    const half_int_tag di;
+    const auto zero = hn::Zero(dd);
+    const auto steps = hn::Set(dd, static_cast<double>(steps_));
+    const auto upper = hn::Max(hn::PromoteTo(dd, hn::LoadU(df, above)), zero);
+    const auto lower = hn::Max(hn::PromoteTo(dd, hn::LoadU(df, below)), zero);
+    const auto extent = symmetric_ ? hn::Max(lower, upper) : hn::Add(upper, lower);
+    const auto nearest = hn::DemoteTo(df, hn::Div(extent, steps));
+    const auto next = hn::BitCast(df, hn::Add(hn::BitCast(di, nearest), hn::Set(di, 1)));
+    const auto rounded = hn::PromoteTo(dd, nearest);
+    const auto covering =
+        hn::IfThenElse(hn::Lt(hn::Mul(rounded, steps), extent), hn::PromoteTo(dd, next), rounded);
+    const auto smallest = hn::Set(dd, static_cast<double>(std::numeric_limits<float>::min()));
+    const auto scale =
+        hn::IfThenElse(hn::Gt(extent, zero), hn::Max(covering, smallest), hn::Set(dd, 1.0));
+    const auto steps_below = symmetric_ ? hn::Set(dd, static_cast<double>(middle_ - qmin_))
+                                        : hn::Round(hn::Div(lower, scale));
+    const auto zero_point = hn::Min(hn::Add(steps_below, hn::Set(dd, static_cast<double>(qmin_))),
+                                    hn::Set(dd, static_cast<double>(qmax_)));
+    const auto infinity = hn::Set(dd, std::numeric_limits<double>::infinity());
+    return {hn::DemoteTo(df, scale), hn::DemoteTo(di, zero_point),
+            hn::AllTrue(dd, hn::Lt(scale, infinity))};
+  }
+
+ private:
+  bool symmetric_;
+  std::int32_t middle_, qmin_, qmax_, steps_;
+};
+
+/// The rows first .. first + rows, and what they are divided by.
+template <class Code>
+struct row_group {
+  static constexpr std::size_t most_rows = 32;
+
+  std::size_t first = 0, rows = 0;
+  bool regular = false;  // whether `divisors` are good for all of them
+  divisor_array<most_rows> divisors;
+  float above[most_rows] = {};  // the ends of their ranges
+  float below[most_rows] = {};
+
+  /// From the ends to the parameters. Leaves out all rows from the first one on whose scale would
+  /// not be finite.
+  HWY_INLINE void make_parameters(const range_rule& rule, const dynamic_rows_args& a) noexcept {
+    constexpr std::size_t step = range_rule::step;
+    const range_rule::half_tag df;
+    bool is_finite = true;
+    regular = Code::bits != 16;
+    for (std::size_t r = 0; r < rows; r += step) {
+      const range_rule::result p = rule(above + r, below + r);
+      const std::size_t count = rows - r < step ? rows - r : step;
+      hn::StoreN(p.scale, df, a.scale + first + r, count);
+      hn::StoreN(p.zero_point, range_rule::half_int_tag{}, a.zero_point + first + r, count);
+      is_finite &= p.is_finite;
+      if constexpr (Code::bits != 16) {
+        regular &= divisors.assign(df, r, p.scale);
+      }
+    }
+    if (HWY_UNLIKELY(!is_finite)) {
+      std::size_t good = 0;
+      while (good < rows && a.scale[first + good] <= std::numeric_limits<float>::max()) {
+        ++good;
+      }
+      rows = good;
+    }
+  }
+};
+
+/// Quantizes a row none of whose values is far outside the grid, and takes the range of another one
+/// on the way. Both have at least group_size values. False if there may be a NaN.
+template <class Code, class Divisor>
+HWY_INLINE bool quantize_numbers(const float* x, const one_divisor<Divisor>& divisor,
+                                 const one_zero_point& z, const code_writer<Code>& writer,
+                                 std::size_t columns, typename Code::storage* q, const float* ahead,
+                                 range_chains& range) noexcept {
+  using steps = typename code_writer<Code>::steps;
+  range_chains chains;  // in registers
+  const auto run = [&](std::size_t i) HWY_ATTR {
+    const group_steps<float_source, one_divisor<Divisor>> g(x + i, float_source{}, divisor, i);
+    const steps n{g.n[0], g.n[1], g.n[2], g.n[3]};
+    writer.store(n, z, i, false, q + i);
+    take_group<2>(ahead + i, chains);
+    return n.lowest();
+  };
+  auto lowest = run(0);
+  std::size_t i = group_size;
+  for (; i + group_size <= columns; i += group_size) {
+    lowest = hn::Min(lowest, run(i));
+  }
+  if (i < columns) {
+    lowest = hn::Min(lowest, run(columns - group_size));  // some again
+  }
+  range = chains;
+  return !steps::may_overflow(lowest);
+}
+
+/// Quantizes the rows of a group, and finds the ranges of the next one.
+template <class Code, class DivisorOf>
+HWY_INLINE void quantize_group_rows(const float* x, const dynamic_rows_args& a,
+                                    const row_group<Code>& group, row_group<Code>& next,
+                                    const DivisorOf& divisor_of, const code_writer<Code>& writer,
+                                    typename Code::storage* q) noexcept {
+  const elementwise_args careful;
+  const bool is_long = a.columns >= group_size;
+  const std::size_t rows = (std::max)(group.rows, next.rows);
+  for (std::size_t r = 0; r < rows; ++r) {
+    range_chains chains;
+    const bool has_next = r < next.rows;
+    const float* ahead =
+        has_next ? x + static_cast<std::ptrdiff_t>(next.first + r) * a.in_stride : nullptr;
+    if (has_next && (r >= group.rows || !is_long)) {
+      take_row(ahead, a.columns, chains);
+    }
+    if (r < group.rows) {
+      const std::size_t row = group.first + r;
+      const float* from = x + static_cast<std::ptrdiff_t>(row) * a.in_stride;
+      typename Code::storage* to = q + static_cast<std::ptrdiff_t>(row) * a.out_stride;
+      const one_zero_point z(a.zero_point[row]);
+      const auto divisor = divisor_of(row, r);
+      // Without a next row, the range that is taken is nobody's.
+      if (!is_long || !quantize_numbers<Code>(from, divisor, z, writer, a.columns, to,
+                                              has_next ? ahead : from, chains)) {
+        quantize_row<Code>(from, float_source{}, divisor, z, writer, a.columns, careful, to);
+      }
+    }
+    if (has_next) {
+      store_ends(chains, next.above + r, next.below + r);
+    }
+  }
+}
+
+/// The divisors of the rows of a group.
+template <class Code>
+struct row_products {
+  const row_group<Code>& group;
+  HWY_INLINE one_divisor<product_divisor> operator()(std::size_t, std::size_t r) const noexcept {
+    return {group.divisors.one(r)};
+  }
+};
+struct row_quotients {
+  const float* scale;
+  HWY_INLINE one_divisor<quotient_divisor> operator()(std::size_t row, std::size_t) const noexcept {
+    return {{hn::Set(float_tag{}, scale[row])}};
+  }
+};
+
+template <class Code>
+std::size_t dynamic_rows(const float* x, const dynamic_rows_args& a,
+                         typename Code::storage* q) noexcept {
+  constexpr std::size_t elements_together = std::size_t{1} << 12;  // 16 KB
+  const std::size_t together = std::clamp(elements_together / (std::max)(a.columns, std::size_t{1}),
+                                          std::size_t{1}, row_group<Code>::most_rows);
+  const range_rule rule(a);
+  const code_writer<Code> writer(a.qmin, a.qmax);
+  row_group<Code> groups[2];
+  std::size_t done = 0;
+  for (std::size_t i = 0;; ++i) {
+    row_group<Code>& next = groups[i % 2];
+    next.first = done;
+    next.rows = (std::min)(together, a.rows - done);
+    const row_group<Code>& ready = groups[(i + 1) % 2];
+    if (ready.regular) {
+      quantize_group_rows<Code>(x, a, ready, next, row_products<Code>{ready}, writer, q);
+    } else {
+      quantize_group_rows<Code>(x, a, ready, next, row_quotients{a.scale}, writer, q);
+    }
+    next.make_parameters(rule, a);
+    done += next.rows;
+    if (next.rows == 0) {
+      return done;
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+// ---- detent/kernels/quantized_binary-inl.hpp ----
+// Sums, differences, products and quotients of quantized bytes; re-included once per Highway target
+// by kernels/dispatch.hpp, behind quantize-inl.hpp.
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+/// Bytes that are dequantized as they are loaded.
+class byte_operand {
+  using byte_tag = hn::Rebind<std::uint8_t, float_tag>;
+
+ public:
+  explicit HWY_INLINE byte_operand(const quantized_bytes& q) noexcept
+      : data_(q.data),
+        flip_(hn::Set(byte_tag{}, q.flip)),
+        zero_point_(hn::Set(int_tag{}, q.zero_point)),
+        scale_(hn::Set(float_tag{}, q.scale)) {}
+
+  /// A multiplication that compilers can't contract with an addition behind it: that of zero is
+  /// part of it already, and changes no product, as one of an integer 0 is +0.
+  HWY_INLINE float_vector load(std::size_t i) const noexcept {
+    const auto bytes = hn::Xor(hn::LoadU(byte_tag{}, data_ + i), flip_);
+    const int_vector steps = hn::Sub(hn::PromoteTo(int_tag{}, bytes), zero_point_);
+    const float_tag df;
+    return hn::MulAdd(hn::ConvertTo(df, steps), scale_, hn::Zero(df));
+  }
+
+ private:
+  const std::uint8_t* data_;
+  hn::Vec<byte_tag> flip_;
+  int_vector zero_point_;
+  float_vector scale_;
+};
+
+/// What is quantized: elements are found by their numbers alone.
+struct binary_source {
+  using element = std::uint8_t;
+  binary_function function;
+  byte_operand a, b;
+
+  HWY_INLINE float_vector load(const std::uint8_t*, std::size_t i) const noexcept {
+    const float_vector x = a.load(i);
+    const float_vector y = b.load(i);
+    switch (function) {
+      case binary_function::add:
+        return hn::Add(x, y);
+      case binary_function::sub:
+        return hn::Sub(x, y);
+      case binary_function::mul:
+        return hn::Mul(x, y);
+      case binary_function::div:
+        break;
+    }
+    return hn::Div(x, y);
+  }
+};
+
+template <class Code, class Divisor>
+HWY_INLINE void binary_elements(const quantized_binary_args& g, const Divisor& divisor,
+                                typename Code::storage* out) noexcept {
+  const one_divisor<Divisor> divisors{divisor};
+  const one_zero_point z(g.zero_point);
+  const code_writer<Code> writer(g.qmin, g.qmax);
+  const binary_source all{g.function, byte_operand(g.a), byte_operand(g.b)};
+  std::size_t i = 0;
+  for (; i + group_size <= g.count; i += group_size) {
+    quantize_group<Code>(g.a.data, all, divisors, z, writer, i, false, out + i);
+  }
+  if (i < g.count) {
+    alignas(64) std::uint8_t bytes[2][group_size] = {};
+    alignas(64) typename Code::storage codes[group_size];
+    quantized_bytes a = g.a;
+    quantized_bytes b = g.b;
+    std::memcpy(bytes[0], a.data + i, g.count - i);
+    std::memcpy(bytes[1], b.data + i, g.count - i);
+    a.data = bytes[0];
+    b.data = bytes[1];
+    const binary_source last{g.function, byte_operand(a), byte_operand(b)};
+    quantize_group<Code>(bytes[0], last, divisors, z, writer, 0, false, codes);
+    std::memcpy(out + i, codes, g.count - i);
+  }
+}
+
+template <class Code>
+HWY_INLINE void binary_codes(const quantized_binary_args& g) noexcept {
+  auto* out = static_cast<typename Code::storage*>(g.out);
+  divisor_array<1> divisors;
+  if (divisors.assign(&g.scale, 1, 1, 1)) {
+    binary_elements<Code>(g, divisors.one(0), out);
+  } else {
+    binary_elements<Code>(g, quotient_divisor{hn::Set(float_tag{}, g.scale)}, out);
+  }
+}
+
+inline void quantized_binary(const quantized_binary_args& g) noexcept {
+  if (g.out_signed) {
+    binary_codes<s8_code>(g);
+  } else {
+    binary_codes<u8_code>(g);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
 // ---- detent/kernels/reduce-inl.hpp ----
 // Ranges, bins and sums; re-included once per Highway target by kernels/dispatch.hpp.
 
@@ -7398,19 +10772,12 @@ namespace HWY_NAMESPACE {
 
 inline min_max_result min_max(const float* x, std::size_t n) noexcept {
   const float_tag df;
-  constexpr float infinity = std::numeric_limits<float>::infinity();
-  const float_vector plus_infinity = hn::Set(df, infinity);
-  const float_vector minus_infinity = hn::Set(df, -infinity);
-  // Four chains: min and max have a latency of several cycles. As above, the second operand is what
-  // is returned next to a NaN, so NaN never enters a chain.
-  float_vector lower[4] = {plus_infinity, plus_infinity, plus_infinity, plus_infinity};
-  float_vector upper[4] = {minus_infinity, minus_infinity, minus_infinity, minus_infinity};
+  const float_vector zero = hn::Zero(df);
+  range_chains chains;
   std::size_t count_nan = 0;
   const auto partly = [&](std::size_t first, std::size_t count) HWY_ATTR {
-    const float_vector v = hn::LoadNOr(plus_infinity, df, x + first, count);
-    lower[0] = hn::Min(v, lower[0]);
-    upper[0] = hn::Max(hn::LoadNOr(minus_infinity, df, x + first, count), upper[0]);
-    count_nan += hn::CountTrue(df, hn::IsNaN(v));
+    chains.take_some(x + first, count);
+    count_nan += hn::CountTrue(df, hn::IsNaN(hn::LoadNOr(zero, df, x + first, count)));
   };
   // Vectors that cross cache lines take twice as long to load.
   const std::size_t beyond = reinterpret_cast<std::uintptr_t>(x) / sizeof(float) % lanes;
@@ -7428,14 +10795,10 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
     const float_vector v1 = hn::LoadU(df, x + i + lanes);
     const float_vector v2 = hn::LoadU(df, x + i + 2 * lanes);
     const float_vector v3 = hn::LoadU(df, x + i + 3 * lanes);
-    lower[0] = hn::Min(v0, lower[0]);
-    lower[1] = hn::Min(v1, lower[1]);
-    lower[2] = hn::Min(v2, lower[2]);
-    lower[3] = hn::Min(v3, lower[3]);
-    upper[0] = hn::Max(v0, upper[0]);
-    upper[1] = hn::Max(v1, upper[1]);
-    upper[2] = hn::Max(v2, upper[2]);
-    upper[3] = hn::Max(v3, upper[3]);
+    chains.take(0, v0);
+    chains.take(1, v1);
+    chains.take(2, v2);
+    chains.take(3, v3);
     const auto any_nan = hn::Or(hn::IsEitherNaN(v0, v1), hn::IsEitherNaN(v2, v3));
     if (HWY_UNLIKELY(!hn::AllFalse(df, any_nan))) {
       count_nan += hn::CountTrue(df, hn::IsNaN(v0)) + hn::CountTrue(df, hn::IsNaN(v1)) +
@@ -7445,10 +10808,9 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
   for (; i < n; i += lanes) {
     partly(i, n - i < lanes ? n - i : lanes);
   }
-  const float_vector low = hn::Min(hn::Min(lower[0], lower[1]), hn::Min(lower[2], lower[3]));
-  const float_vector high = hn::Max(hn::Max(upper[0], upper[1]), hn::Max(upper[2], upper[3]));
   // Adding zero turns -0 into +0.
-  return {hn::ReduceMin(df, low) + 0.0F, hn::ReduceMax(df, high) + 0.0F, count_nan};
+  return {hn::ReduceMin(df, chains.lowest()) + 0.0F, hn::ReduceMax(df, chains.highest()) + 0.0F,
+          count_nan};
 }
 
 /// min_max() of each column, a vector of columns at a time.
@@ -7556,8 +10918,8 @@ std::int32_t sum_codes(const Q* q, std::size_t n) noexcept {
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
 // ---- detent/kernels/transpose-inl.hpp ----
-// Transposes matrices of bytes and of 32-bit words; re-included once per Highway target by
-// kernels/dispatch.hpp.
+// Transposes matrices of bytes and of words of 16 and 32 bits; re-included once per Highway target
+// by kernels/dispatch.hpp.
 //
 // The vectors v[0], v[1], ... of a block hold a row each. Interleaving v[i] with v[i + half] for
 // all i, into pairs of vectors, rotates the bits of (row, column): the highest bit of the row
@@ -7748,8 +11110,9 @@ HWY_POP_ATTRIBUTES
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR
 #define DETENT_PASS_DOT(sum, a, b) add_pair_products(sum, a, b)
 #define DETENT_PASS_PAIRS 1
-#define DETENT_PASS_ROWS 6
-#define DETENT_PASS_PANELS 1
+#define DETENT_PASS_ROWS 8
+#define DETENT_PASS_PANELS 2
+#define DETENT_PASS_ASSEMBLY 0
 // ---- detent/kernels/depthwise_u8-inl.hpp ----
 // 8-bit depthwise products, re-included like gemm_u8s8-inl.hpp and with the same macros.
 //
@@ -7819,13 +11182,16 @@ HWY_INLINE void from_quarters(D d, V (&v)[quarters]) noexcept {
 }
 
 /// The epilogue of a part's channels, with what depends on the channels only already loaded.
+/// kIsPlain: whether there is no residual, and the output not bfloat16.
+template <bool kIsPlain>
 class quarter_epilogue {
  public:
-  /// Of the channels from `first` on. Where they repeat (`channels` divides the part), so do the
-  /// arrays; otherwise they are zero behind the last panel.
+  /// Of the channels from `first` on, `period` of which the part holds again and again; zero behind
+  /// the last panel.
   HWY_INLINE quarter_epilogue(const integer_epilogue& e, std::size_t first, std::size_t channels,
-                              bool repeats) noexcept
+                              std::size_t period) noexcept
       : output_(e.output),
+        residual_(e.residual),
         lower_(hn::Set(float_tag{}, e.lower)),
         upper_(hn::Set(float_tag{}, e.upper)) {
     // Signed outputs are computed as unsigned ones that are 128 more.
@@ -7836,10 +11202,10 @@ class quarter_epilogue {
     zero_point_ = hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point + shift));
     lowest_ = byte(e.qmin);
     highest_ = byte(e.qmax);
+    demoting_suffices_ = shift == 0 && e.qmin == 0 && e.qmax == 255;
     flip_ = byte(0);
     DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
-      const std::size_t position = first + j * lanes;
-      const std::size_t column = repeats ? position % channels : position;
+      const std::size_t column = first + j * lanes % period;
       const bool inside = column < channels;
       offset_[j] = inside ? hn::LoadU(int_tag{}, e.column_offset + column) : hn::Zero(int_tag{});
       multiplier_[j] = inside && e.multiplier != nullptr
@@ -7859,7 +11225,7 @@ class quarter_epilogue {
   }
 
   [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
-    return output_ == integer_output::u8 || output_ == integer_output::s8;
+    return kIsPlain && (output_ == integer_output::u8 || output_ == integer_output::s8);
   }
   /// What the sums of products are added to.
   HWY_INLINE void begin(int_vector (&sum)[quarters]) const noexcept {
@@ -7871,25 +11237,61 @@ class quarter_epilogue {
                         std::size_t index) const noexcept {
     if (makes_bytes()) {
       store_bytes(sum, count, c, index);
-    } else if (output_ == integer_output::s32) {
+    } else if (kIsPlain && output_ == integer_output::s32) {
       from_quarters(int_tag{}, sum);
       store_vectors(sum, int_tag{}, count, static_cast<std::int32_t*>(c) + index);
     } else {
-      float_vector v[quarters];
-      DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-        // Without a bias the sum of the product and 0 is rounded to the product.
-        v[k] =
-            clamp_ordered(hn::MulAdd(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k], bias_[k]),
-                          lower_, upper_);
+      store_reals(sum, count, c, index);
+    }
+  }
+
+  /// The same for an output of float or bfloat16.
+  HWY_INLINE void store_reals(const int_vector (&sum)[quarters], std::size_t count, void* c,
+                              std::size_t index) const noexcept {
+    const float_tag df;
+    float_vector v[quarters];
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      // Without a bias the sum of the product and 0 is rounded to the product.
+      v[k] = hn::MulAdd(hn::ConvertTo(df, sum[k]), multiplier_[k], bias_[k]);
+    }
+    from_quarters(df, v);
+    if (!kIsPlain && residual_ != nullptr) {
+      const float* from = residual_ + index;
+      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+        if (count >= (j + 1) * lanes) {
+          v[j] = hn::Add(v[j], hn::LoadU(df, from + j * lanes));
+        } else if (count > j * lanes) {
+          v[j] = hn::Add(v[j], hn::LoadN(df, from + j * lanes, count - j * lanes));
+        }
       }
-      from_quarters(float_tag{}, v);
-      store_vectors(v, float_tag{}, count, static_cast<float*>(c) + index);
+    }
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      v[j] = clamp_ordered(v[j], lower_, upper_);
+    }
+    if (kIsPlain || output_ == integer_output::f32) {
+      store_vectors(v, df, count, static_cast<float*>(c) + index);
+    } else {
+      using half_tag = hn::Rebind<std::uint16_t, float_tag>;
+      hn::Vec<half_tag> halves[quarters];
+      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) { halves[j] = to_bfloat16(v[j]); }
+      store_vectors(halves, half_tag{}, count, static_cast<std::uint16_t*>(c) + index);
     }
   }
 
   /// The same for an output of bytes.
   HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
                               std::size_t index) const noexcept {
+    const byte_vector v = bytes(sum);
+    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
+    if (count == part_channels) {
+      hn::StoreU(v, byte_tag{}, to);
+    } else {
+      hn::StoreN(v, byte_tag{}, to, count);
+    }
+  }
+
+  /// The results of a whole part, where the output has bytes.
+  HWY_INLINE byte_vector bytes(const int_vector (&sum)[quarters]) const noexcept {
     // Conversions saturate, and the zero point is added to words, all of whose bounds are beyond
     // the grid: that gives what clamping the steps would, in fewer instructions.
     int_vector q[quarters];
@@ -7906,14 +11308,11 @@ class quarter_epilogue {
     const word_tag d16;
     const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[0], q[1]), zero_point_);
     const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[2], q[3]), zero_point_);
-    const byte_vector unclamped = hn::ReorderDemote2To(d8, low, high);
-    const byte_vector bytes = hn::Xor(hn::Min(hn::Max(unclamped, lowest_), highest_), flip_);
-    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
-    if (count == part_channels) {
-      hn::StoreU(bytes, d8, to);
-    } else {
-      hn::StoreN(bytes, d8, to, count);
+    const byte_vector result = hn::ReorderDemote2To(d8, low, high);
+    if (demoting_suffices_) {
+      return result;
     }
+    return hn::Xor(hn::Min(hn::Max(result, lowest_), highest_), flip_);
   }
 
  private:
@@ -7930,11 +11329,13 @@ class quarter_epilogue {
   }
 
   integer_output output_;
+  const float* residual_;  // null, or as dense as the output
   int_vector offset_[quarters];
   float_vector multiplier_[quarters];
   float_vector bias_[quarters];
   float_vector lower_, upper_;
-  bool shrinks_;  // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  bool shrinks_;            // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  bool demoting_suffices_;  // the grid is all values of an unsigned byte
   hn::Vec<word_tag> zero_point_;
   byte_vector lowest_, highest_, flip_;
 };
@@ -7967,31 +11368,37 @@ HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int16_t* 
   }
 }
 
-/// Interleaves the bytes of four taps, `offset` behind their addresses.
-HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
-                          byte_vector (&x)[quarters]) noexcept {
+/// Interleaves the bytes of four taps.
+HWY_INLINE void interleave_taps(byte_vector a, byte_vector b, byte_vector c, byte_vector d,
+                                byte_vector (&x)[quarters]) noexcept {
   const byte_tag d8;
   const hn::Repartition<std::uint16_t, int_tag> d16;
-  byte_vector row[group_depth];
-  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
-    // A masked load costs no more; on smaller vectors it would.
-    row[t] = lanes < 16 && count == part_channels ? hn::LoadU(d8, tap[t] + offset)
-                                                  : hn::LoadN(d8, tap[t] + offset, count);
-  }
-  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, row[0], row[1]));
-  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[0], row[1]));
-  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, row[2], row[3]));
-  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[2], row[3]));
+  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, a, b));
+  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, a, b));
+  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, c, d));
+  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, c, d));
   x[0] = hn::BitCast(d8, hn::InterleaveLower(d16, low01, low23));
   x[1] = hn::BitCast(d8, hn::InterleaveUpper(d16, low01, low23));
   x[2] = hn::BitCast(d8, hn::InterleaveLower(d16, high01, high23));
   x[3] = hn::BitCast(d8, hn::InterleaveUpper(d16, high01, high23));
 }
 
+/// Interleaves the bytes of four taps, `offset` behind their addresses.
+HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
+                          byte_vector (&x)[quarters]) noexcept {
+  const byte_tag d8;
+  byte_vector row[group_depth];
+  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
+    row[t] = count == part_channels ? hn::LoadU(d8, tap[t] + offset)
+                                    : hn::LoadN(d8, tap[t] + offset, count);
+  }
+  interleave_taps(row[0], row[1], row[2], row[3], x);
+}
+
 /// A part of the channels of a depthwise product, as vectors of part_channels bytes: one for each
 /// pixel, or with several pixels in each where the part repeats all channels. W is the type of the
-/// weights.
-template <class W>
+/// weights; kIsPlain is that of the epilogue.
+template <class W, bool kIsPlain>
 class depthwise_part {
  public:
   HWY_INLINE depthwise_part(const depthwise_u8_args& d, const W* weights,
@@ -8007,7 +11414,7 @@ class depthwise_part {
         out_step_(repeats_ ? part_channels : rows_.channels),
         count_(repeats_ ? part_channels : (std::min)(part_channels, rows_.channels - first)),
         c_(d.c),
-        epilogue_(d.epilogue, first, rows_.channels, repeats_) {}
+        epilogue_(d.epilogue, first, rows_.channels, repeats_ ? rows_.channels : part_channels) {}
 
   HWY_INLINE void run(const depthwise_run& run) const noexcept {
     const std::uint8_t* const* tap = rows_.taps + run.tap;
@@ -8018,12 +11425,7 @@ class depthwise_part {
     if constexpr (tile > 1) {
       const std::size_t pixels = repeats_ ? part_channels / rows_.channels : 1;
       if (rows_.width == 3 && epilogue_.makes_bytes() && pixels <= 2) {
-        if (lanes == 16 && groups_ == 3) {
-          v = pixels == 1 ? three_columns(tap, whole, out)
-                          : three_columns_of_pairs(tap, whole, out);
-        } else {
-          v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
-        }
+        v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
       } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
         v = tiles<5, 1>(tap, whole, out);
       }
@@ -8051,65 +11453,6 @@ class depthwise_part {
       add_group(x, weights_ + g * weight_group_size, sum);
     }
     epilogue_.store(sum, count, c_, out + v * out_step_);
-  }
-
-  /// Filters that are three columns wide and have one group of taps in each: every column is read
-  /// once, and stays in the registers for the three vectors that want it. Returns how many vectors
-  /// are done.
-  HWY_INLINE std::size_t three_columns(const std::uint8_t* const* tap, std::size_t vectors,
-                                       std::size_t out) const noexcept {
-    constexpr std::size_t width = 3;
-    std::size_t v = 0;
-    if (vectors < width) {
-      return v;
-    }
-    // A copy: what is written might be the member, for all that the compiler knows.
-    const std::size_t step = rows_.step;
-    byte_vector x[width][quarters];
-    load_taps(tap, first_, count_, x[0]);
-    load_taps(tap, step + first_, count_, x[1]);
-    for (; v + width <= vectors; v += width) {
-      DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
-        load_taps(tap, (v + i + 2) * step + first_, count_, x[(i + 2) % width]);
-        int_vector sum[quarters];
-        epilogue_.begin(sum);
-        DETENT_UNROLL for (std::size_t column = 0; column < width; ++column) {
-          add_group(x[(i + column) % width], weights_ + column * weight_group_size, sum);
-        }
-        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
-      }
-    }
-    return v;
-  }
-
-  /// The same for vectors that hold two pixels: what stands between two columns that lie side by
-  /// side in memory has a half of each.
-  HWY_INLINE std::size_t three_columns_of_pairs(const std::uint8_t* const* tap, std::size_t vectors,
-                                                std::size_t out) const noexcept {
-    std::size_t v = 0;
-    if (vectors < 2) {
-      return v;
-    }
-    byte_vector x[2][quarters];
-    load_taps(tap, first_, count_, x[0]);
-    for (; v + 2 <= vectors; v += 2) {
-      DETENT_UNROLL for (std::size_t i = 0; i < 2; ++i) {
-        const byte_vector(&left)[quarters] = x[i];
-        byte_vector(&right)[quarters] = x[1 - i];
-        load_taps(tap, (v + i + 1) * part_channels + first_, count_, right);
-        byte_vector middle[quarters];
-        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-          middle[k] = hn::ConcatLowerUpper(byte_tag{}, right[k], left[k]);
-        }
-        int_vector sum[quarters];
-        epilogue_.begin(sum);
-        add_group(left, weights_, sum);
-        add_group(middle, weights_ + weight_group_size, sum);
-        add_group(right, weights_ + 2 * weight_group_size, sum);
-        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
-      }
-    }
-    return v;
   }
 
   /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for
@@ -8149,16 +11492,25 @@ class depthwise_part {
   std::size_t in_step_, out_step_;  // from one vector to the next
   std::size_t count_;
   void* c_;
-  quarter_epilogue epilogue_;
+  quarter_epilogue<kIsPlain> epilogue_;
 };
 
-template <class W>
-void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
+template <bool kIsPlain, class W>
+void depthwise_u8_parts(const depthwise_u8_args& d, const W* weights) noexcept {
   for (std::size_t first = 0; first < d.rows.channels; first += part_channels) {
-    const depthwise_part<W> part(d, weights, first);
+    const depthwise_part<W, kIsPlain> part(d, weights, first);
     for (std::size_t r = 0; r < d.rows.run_count; ++r) {
       part.run(d.rows.runs[r]);
     }
+  }
+}
+
+template <class W>
+void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
+  if (d.epilogue.residual == nullptr && d.epilogue.output != integer_output::bf16) {
+    depthwise_u8_parts<true>(d, weights);
+  } else {
+    depthwise_u8_parts<false>(d, weights);
   }
 }
 
@@ -8174,6 +11526,460 @@ inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
+// ---- detent/kernels/depthwise_u8_lines-inl.hpp ----
+// 8-bit depthwise products line by line, for the filters of depthwise_filter; re-included after
+// depthwise_u8-inl.hpp and with the same macros.
+//
+// Two lines of the output share what they read: the bytes of four lines of the input, or of four
+// columns of one, are interleaved once for both lines and for all the columns that want them. They
+// stay in registers until they are multiplied or, where those are few or the pixels of a vector
+// many, in a buffer of some kilobytes, from which they can be read at any column.
+
+#if DETENT_PASS_PAIRS
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+// Sums of pairs saturate; depthwise_u8 of these passes multiplies words.
+inline constexpr void (*depthwise_lines)(const depthwise_lines_args& d) noexcept = nullptr;
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+
+#else
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// What is interleaved for up to kVectors vectors: quarter by quarter, so that a vector can begin
+/// at any pixel.
+template <std::size_t kVectors>
+struct interleaved_pixels {
+  static constexpr std::size_t bytes_of_quarter = kVectors * part_channels;
+  alignas(64) std::uint8_t data[quarters * bytes_of_quarter];
+
+  HWY_INLINE void store(const byte_vector (&x)[quarters], std::size_t vector) noexcept {
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      hn::Store(x[k], byte_tag{}, data + k * bytes_of_quarter + vector * part_channels);
+    }
+  }
+  /// The quarter of the pixels that begin at this byte.
+  HWY_INLINE byte_vector load(std::size_t quarter, std::size_t byte) const noexcept {
+    return hn::LoadU(byte_tag{}, data + quarter * bytes_of_quarter + byte);
+  }
+};
+
+/// Part of the channels, as vectors of kPixels pixels: of one, or of several where the channels are
+/// few.
+template <depthwise_filter kFilter, std::size_t kPixels>
+class line_part {
+ public:
+  static constexpr std::size_t input_lines = depthwise_input_lines(kFilter);
+  using line_array = const std::uint8_t* [input_lines];
+
+  HWY_INLINE line_part(const depthwise_lines_args& d, std::size_t first) noexcept
+      : count_((std::min)(period, d.channels - first)),
+        channels_(d.channels),
+        in_width_(d.in_width),
+        out_width_(d.out_width),
+        pad_left_(d.pad_left),
+        dense_(d.channels == period),
+        weights_(d.weights + first / strip_columns * depthwise_groups(kFilter) * weight_group_size +
+                 first % strip_columns / quarters * group_depth),
+        c_(d.c + first),
+        epilogue_(d.epilogue, first, d.channels, period) {
+    hn::StoreU(hn::Set(byte_tag{}, d.padding), byte_tag{}, blank_);
+  }
+
+  /// `lines` are the addresses of the first channel of the part, `pixel` is the first one of the
+  /// output.
+  template <std::size_t kLines>
+  HWY_INLINE void run(const line_array& lines, std::size_t pixel) noexcept {
+    const std::size_t vectors = (out_width_ + kPixels - 1) / kPixels;
+    if constexpr (in_registers) {
+      run_in_registers<kLines>(lines, vectors, pixel);
+    } else {
+      const std::size_t segments = (vectors + segment_vectors - 1) / segment_vectors;
+      std::size_t begin = 0;
+      for (std::size_t s = 1; s <= segments; ++s) {
+        const std::size_t end = vectors * s / segments;
+        run_segment<kLines>(lines, begin * kPixels, end - begin, pixel);
+        begin = end;
+      }
+    }
+  }
+
+ private:
+  static constexpr bool is_five = kFilter == depthwise_filter::five;
+  static constexpr bool is_stride2 = kFilter == depthwise_filter::three_stride2;
+  static constexpr std::size_t stride = depthwise_stride(kFilter);
+  /// Channels of a pixel in a vector.
+  static constexpr std::size_t period = part_channels / kPixels;
+  using pixel_tag = hn::CappedTag<std::uint8_t, period>;
+  /// Whether what is interleaved waits in registers, not in the buffers.
+  static constexpr bool in_registers = lanes == 16 && !is_five && kPixels <= 2;
+  /// Pixels are multiplied in segments of at most so many vectors.
+  static constexpr std::size_t segment_vectors = 32;
+  /// Interleaving is so many vectors ahead of multiplying.
+  static constexpr std::size_t ahead = 4;
+  /// A vector reads so many vectors behind its own.
+  static constexpr std::size_t behind = is_five ? 4 : !is_stride2 && kPixels == 1 ? 2 : 1;
+
+  /// The bytes that the pixels of a vector have in a column of `count` lines, the next pixel's
+  /// `stride` columns on. Columns before the image wrap, and so are beyond it.
+  template <std::size_t kCount>
+  HWY_INLINE void load(const std::uint8_t* const* lines, std::size_t column,
+                       byte_vector (&row)[kCount]) const noexcept {
+    const byte_tag d8;
+    const bool at_once = kPixels == 1 ? count_ == period : stride == 1 && dense_;
+    if (at_once && column < in_width_ && in_width_ - column >= kPixels) {
+      const std::size_t offset = column * channels_;
+      DETENT_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
+        row[i] = hn::LoadU(d8, lines[i] + offset);
+      }
+      return;
+    }
+    DETENT_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
+      if constexpr (kPixels == 1) {
+        row[i] = load_pixel(lines[i], column);
+      } else if constexpr (kPixels == 2) {
+        row[i] = load_two(lines[i], column);
+      } else {
+        row[i] =
+            hn::Combine(d8, load_two(lines[i], column + 2 * stride), load_two(lines[i], column));
+      }
+    }
+  }
+  HWY_INLINE auto load_two(const std::uint8_t* line, std::size_t column) const noexcept {
+    return hn::Combine(hn::Twice<pixel_tag>{}, load_pixel(line, column + stride),
+                       load_pixel(line, column));
+  }
+  HWY_INLINE hn::Vec<pixel_tag> load_pixel(const std::uint8_t* line,
+                                           std::size_t column) const noexcept {
+    const std::uint8_t* from = column < in_width_ ? line + column * channels_ : blank_;
+    return count_ == period ? hn::LoadU(pixel_tag{}, from) : hn::LoadN(pixel_tag{}, from, count_);
+  }
+
+  /// What is interleaved for a vector: of the first line and, with a stride of 2, of the second one
+  /// and of both.
+  using interleaved = byte_vector[is_stride2 ? 3 : 1][quarters];
+
+  /// Interleaves what pixels read from `column` on.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave(const line_array& lines, std::size_t column,
+                             interleaved& x) const noexcept {
+    if constexpr (is_stride2) {
+      constexpr std::size_t used = kLines == 2 ? 5 : 3;
+      byte_vector even[used];
+      byte_vector odd[used];
+      load(lines, column, even);
+      load(lines, column + 1, odd);
+      interleave_taps(even[0], even[1], even[2], odd[2], x[0]);
+      if constexpr (kLines == 2) {
+        interleave_taps(even[3], even[4], even[2], odd[2], x[1]);
+        interleave_taps(odd[0], odd[1], odd[3], odd[4], x[2]);
+      } else {
+        interleave_taps(odd[0], odd[1], odd[1], odd[1], x[2]);
+        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) { x[1][k] = x[2][k]; }  // unused
+      }
+    } else {
+      byte_vector row[group_depth];
+      load(lines + (is_five ? 1 : 0), column, row);
+      interleave_taps(row[0], row[1], row[2], row[3], x[0]);
+    }
+  }
+  /// The same, to vector `vector` of the buffers.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave_to(std::size_t vector, const line_array& lines,
+                                std::size_t column) noexcept {
+    interleaved x;
+    interleave<kLines>(lines, column, x);
+    first_.store(x[0], vector);
+    if constexpr (is_stride2) {
+      if constexpr (kLines == 2) {
+        second_.store(x[1], vector);
+      }
+      third_.store(x[2], vector);
+    }
+  }
+
+  /// Interleaves four columns of the outer lines.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave_outer(const line_array& lines, std::size_t column,
+                                   std::size_t vector) noexcept {
+    const std::uint8_t* const outer[2] = {lines[0], lines[input_lines - 1]};
+    byte_vector row[group_depth][kLines];
+    DETENT_UNROLL for (std::size_t i = 0; i < group_depth; ++i) { load(outer, column + i, row[i]); }
+    byte_vector x[quarters];
+    interleave_taps(row[0][0], row[1][0], row[2][0], row[3][0], x);
+    second_.store(x, vector);
+    if constexpr (kLines == 2) {
+      interleave_taps(row[0][1], row[1][1], row[2][1], row[3][1], x);
+      third_.store(x, vector);
+    }
+  }
+
+  /// Adds the products of a group of weights and a quarter of the channels to the sum of a line.
+  HWY_INLINE void add(byte_vector x, std::size_t group, std::size_t quarter,
+                      int_vector& sum) const noexcept {
+    const std::int8_t* w = weights_ + group * weight_group_size + quarter * quarter_size;
+    sum = DETENT_PASS_DOT(sum, x, hn::LoadU(hn::Repartition<std::int8_t, int_tag>{}, w));
+  }
+
+  static constexpr std::size_t operands = is_stride2 ? 5 : 3;
+
+  /// Adds a quarter of what a vector reads in three columns, each an operand. With a stride of 2
+  /// these are the even columns of the first line, the odd one of both lines, and the even ones of
+  /// the second.
+  template <std::size_t kLines>
+  HWY_INLINE void add_three(const byte_vector (&x)[operands], std::size_t quarter,
+                            int_vector (&sum)[kLines][quarters]) const noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+      DETENT_UNROLL for (std::size_t i = 0; i < 3; ++i) {
+        // The odd column is the third group of each line.
+        const std::size_t operand = r == 1 && is_stride2 ? (i == 2 ? 2 : 3 + i) : i;
+        add(x[operand], r * 3 + i, quarter, sum[r][quarter]);
+      }
+    }
+  }
+
+  /// Multiplies and stores one vector of each line, from the buffers.
+  template <std::size_t kLines>
+  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, std::size_t vector,
+                           std::size_t x, std::size_t pixel) const noexcept {
+    int_vector sum[kLines][quarters];
+    begin(epilogue, sum);
+    const std::size_t byte = vector * part_channels;
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      if constexpr (is_five) {
+        constexpr std::size_t width = 5;
+        DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
+          const byte_vector both = first_.load(k, byte + i * period);
+          DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+            add(both, r * width + i, k, sum[r][k]);
+          }
+        }
+        const std::size_t outer = vector / group_depth * part_channels;
+        const std::size_t group = 2 * width + vector % group_depth * 2;
+        add(second_.load(k, outer), group, k, sum[0][k]);
+        add(second_.load(k, outer + part_channels), group + 1, k, sum[0][k]);
+        if constexpr (kLines == 2) {
+          add(third_.load(k, outer), group + 2 * group_depth, k, sum[1][k]);
+          add(third_.load(k, outer + part_channels), group + 2 * group_depth + 1, k, sum[1][k]);
+        }
+      } else if constexpr (is_stride2) {
+        const byte_vector both = third_.load(k, byte);
+        byte_vector columns[operands] = {first_.load(k, byte), first_.load(k, byte + period), both,
+                                         both, both};
+        if constexpr (kLines == 2) {
+          columns[3] = second_.load(k, byte);
+          columns[4] = second_.load(k, byte + period);
+        }
+        add_three<kLines>(columns, k, sum);
+      } else {
+        add_three<kLines>({first_.load(k, byte), first_.load(k, byte + period),
+                           first_.load(k, byte + 2 * period)},
+                          k, sum);
+      }
+    }
+    store(epilogue, sum, x, pixel);
+  }
+
+  /// The same from registers: `next` is what is interleaved for the vector behind `x`, `last` for
+  /// the one behind that.
+  template <std::size_t kLines>
+  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, const interleaved& now,
+                           const interleaved& next, const interleaved& last, std::size_t x,
+                           std::size_t pixel) const noexcept {
+    int_vector sum[kLines][quarters];
+    begin(epilogue, sum);
+    // The column on the right of those in `left`.
+    const auto right_of = [](byte_vector left, byte_vector right) HWY_ATTR {
+      return kPixels == 1 ? right : hn::ConcatLowerUpper(byte_tag{}, right, left);
+    };
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      const byte_vector second = right_of(now[0][k], next[0][k]);
+      if constexpr (is_stride2) {
+        add_three<kLines>(
+            {now[0][k], second, now[2][k], now[1][k], right_of(now[1][k], next[1][k])}, k, sum);
+      } else {
+        add_three<kLines>({now[0][k], second, kPixels == 1 ? last[0][k] : next[0][k]}, k, sum);
+      }
+    }
+    store(epilogue, sum, x, pixel);
+  }
+
+  template <std::size_t kLines>
+  static HWY_INLINE void begin(const quarter_epilogue<true>& epilogue,
+                               int_vector (&sum)[kLines][quarters]) noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) { epilogue.begin(sum[r]); }
+  }
+  template <std::size_t kLines>
+  HWY_INLINE void store(const quarter_epilogue<true>& epilogue,
+                        const int_vector (&sum)[kLines][quarters], std::size_t x,
+                        std::size_t pixel) const noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+      store_line(epilogue, sum[r], x, (pixel + r * out_width_ + x) * channels_);
+    }
+  }
+
+  /// Stores the results of pixels from x on at element `index` of the output.
+  HWY_INLINE void store_line(const quarter_epilogue<true>& epilogue,
+                             const int_vector (&sum)[quarters], std::size_t x,
+                             std::size_t index) const noexcept {
+    if constexpr (kPixels == 1) {
+      epilogue.store_bytes(sum, count_, c_, index);
+    } else {
+      const std::size_t pixels = (std::min)(kPixels, out_width_ - x);
+      if (dense_) {
+        epilogue.store_bytes(sum, pixels * period, c_, index);
+        return;
+      }
+      alignas(64) std::uint8_t all[part_channels];
+      hn::Store(epilogue.bytes(sum), byte_tag{}, all);
+      for (std::size_t i = 0; i < pixels; ++i, index += channels_) {
+        const hn::Vec<pixel_tag> v = hn::LoadU(pixel_tag{}, all + i * period);
+        if (count_ == period) {
+          hn::StoreU(v, pixel_tag{}, c_ + index);
+        } else {
+          hn::StoreN(v, pixel_tag{}, c_ + index, count_);
+        }
+      }
+    }
+  }
+
+  template <std::size_t kLines>
+  HWY_INLINE void run_segment(const line_array& lines, std::size_t x, std::size_t vectors,
+                              std::size_t pixel) noexcept {
+    // A copy: what is written might be the member, for all that the compiler knows.
+    const quarter_epilogue<true> epilogue = epilogue_;
+    const std::size_t column = x * stride - pad_left_;
+    constexpr std::size_t step = kPixels * stride;
+    const std::size_t all = vectors + behind;
+    std::size_t done = 0;
+    for (; done < (std::min)(all, behind + ahead); ++done) {
+      interleave_to<kLines>(done, lines, column + done * step);
+    }
+    if constexpr (is_five) {
+      interleave_outer<kLines>(lines, column, 0);
+      interleave_outer<kLines>(lines, column + group_depth, 1);
+    }
+    for (std::size_t v = 0; v < vectors; ++v) {
+      if (done < all) {
+        interleave_to<kLines>(done, lines, column + done * step);
+        ++done;
+      }
+      if constexpr (is_five) {
+        if (v % group_depth == 0) {
+          const std::size_t next = v / group_depth + 2;
+          interleave_outer<kLines>(lines, column + next * group_depth, next);
+        }
+      }
+      multiply<kLines>(epilogue, v, x + v * kPixels, pixel);
+    }
+  }
+
+  /// A whole line, what is interleaved once staying in registers for the vectors that want it.
+  template <std::size_t kLines>
+  HWY_INLINE void run_in_registers(const line_array& lines, std::size_t vectors,
+                                   std::size_t pixel) const noexcept {
+    const quarter_epilogue<true> epilogue = epilogue_;
+    constexpr std::size_t step = kPixels * stride;
+    // Vectors that are held, so that the same registers are reused when all have passed.
+    constexpr std::size_t held = behind + 1;
+    interleaved x[held];
+    std::size_t column = std::size_t{0} - pad_left_;
+    DETENT_UNROLL for (std::size_t i = 0; i < behind; ++i, column += step) {
+      interleave<kLines>(lines, column, x[i]);
+    }
+    for (std::size_t v = 0; v < vectors; v += held) {
+      DETENT_UNROLL for (std::size_t i = 0; i < held; ++i) {
+        if (v + i < vectors) {
+          interleave<kLines>(lines, column, x[(i + behind) % held]);
+          multiply<kLines>(epilogue, x[i], x[(i + 1) % held], x[(i + behind) % held],
+                           (v + i) * kPixels, pixel);
+          column += step;
+        }
+      }
+    }
+  }
+
+  static constexpr std::size_t buffer_vectors = in_registers ? 1 : segment_vectors + group_depth;
+  using buffer = interleaved_pixels<buffer_vectors>;
+  /// Of filters of five columns, with four columns in a vector; other filters of stride 1 have no
+  /// use for them.
+  using outer_buffer = interleaved_pixels<is_stride2 ? buffer_vectors
+                                          : is_five  ? segment_vectors / group_depth + 2
+                                                     : 1>;
+
+  std::size_t count_, channels_;
+  std::size_t in_width_, out_width_, pad_left_;
+  bool dense_;
+  const std::int8_t* weights_;
+  std::uint8_t* c_;
+  quarter_epilogue<true> epilogue_;
+  alignas(64) std::uint8_t blank_[part_channels];
+  buffer first_;
+  outer_buffer second_, third_;
+};
+
+/// All pairs of lines, for the part of the channels that begins at `first`.
+template <depthwise_filter kFilter, std::size_t kPixels>
+void depthwise_line_part(const depthwise_lines_args& d, std::size_t first) noexcept {
+  using part_type = line_part<kFilter, kPixels>;
+  part_type part(d, first);
+  for (std::size_t p = 0; p < d.pair_count; ++p) {
+    typename part_type::line_array lines;
+    for (std::size_t i = 0; i < part_type::input_lines; ++i) {
+      lines[i] = d.lines[p * part_type::input_lines + i] + first;
+    }
+    if (d.pairs[p].lines == 2) {
+      part.template run<2>(lines, d.pairs[p].pixel);
+    } else {
+      part.template run<1>(lines, d.pairs[p].pixel);
+    }
+  }
+}
+
+template <depthwise_filter kFilter>
+void depthwise_lines_of(const depthwise_lines_args& d) noexcept {
+  for (std::size_t first = 0; first < d.channels; first += part_channels) {
+    if constexpr (kFilter != depthwise_filter::five) {
+      const std::size_t period = first % strip_columns == 0
+                                     ? depthwise_period(kFilter, d.channels - first)
+                                     : strip_columns;
+      if (period * 2 == part_channels) {
+        depthwise_line_part<kFilter, 2>(d, first);
+        continue;
+      }
+      if constexpr (part_channels == strip_columns) {
+        if (period * 4 == part_channels) {
+          depthwise_line_part<kFilter, 4>(d, first);
+          continue;
+        }
+      }
+    }
+    depthwise_line_part<kFilter, 1>(d, first);
+  }
+}
+
+inline void depthwise_lines(const depthwise_lines_args& d) noexcept {
+  switch (d.filter) {
+    case depthwise_filter::three:
+      return depthwise_lines_of<depthwise_filter::three>(d);
+    case depthwise_filter::three_stride2:
+      return depthwise_lines_of<depthwise_filter::three_stride2>(d);
+    case depthwise_filter::five:
+      return depthwise_lines_of<depthwise_filter::five>(d);
+  }
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_PAIRS
 // ---- detent/kernels/gemm_u8s8-inl.hpp ----
 // Integer products, re-included by kernels/dispatch.hpp once per Highway target and once more for
 // each instruction that Highway's target lacks. The driver has defined
@@ -8184,15 +11990,14 @@ HWY_POP_ATTRIBUTES
 //                                2^32, for unsigned a and signed b
 //   DETENT_PASS_PAIRS            1 if it adds a0*b0 + a1*b1 and a2*b2 + a3*b3 in 16 bits
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
+//   DETENT_PASS_ASSEMBLY         1 if that tile is the one of tile_vnni512-inl.hpp
 //
 // vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
 // must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
 // does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
 // multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
-// cache, far enough ahead of their use, and its sums never leave the registers. Without it,
-// vpmaddubsw, vpmaddwd and vpaddd do the same in three instructions; as the first of them
-// saturates, the weights are read in two parts of which neither makes it do so (packed_panels), the
-// second of them sparse.
+// cache, far enough ahead of their use, and its sums never leave the registers. What does without
+// it is in gemm_u8s8_pairs-inl.hpp.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -8200,22 +12005,10 @@ namespace DETENT_PASS_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
-/// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
-HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vector x) noexcept {
-  const int_tag di;
-  const hn::RebindToUnsigned<float_tag> du;
-  const auto bits = hn::BitCast(du, x);
-  const auto high = hn::ShiftRight<16>(bits);
-  const auto odd = hn::And(high, hn::Set(du, 1U));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFU)), odd));
-  const auto quiet = hn::Or(high, hn::Set(du, 0x40U));
-  const auto chosen = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
-  return hn::DemoteTo(hn::Rebind<std::uint16_t, float_tag>{}, hn::BitCast(di, chosen));
-}
-
 /// The epilogue of one vector of columns, with what depends on the columns only already loaded.
-/// kHasAddend: whether there is an addend, which only 32-bit outputs have.
-template <integer_output kOutput, bool kHasAddend = false>
+/// kHasAddend: whether there is an addend, which only 32-bit outputs have. kHasRows: whether rows
+/// or elements have terms of their own otherwise.
+template <integer_output kOutput, bool kHasAddend, bool kHasRows>
 class column_epilogue {
  public:
   HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
@@ -8236,11 +12029,13 @@ class column_epilogue {
     const float_tag df;
     const int_tag di;
     int_vector v = hn::Add(hn::LoadU(di, sums), offset_);
-    if (e.row_sum != nullptr) {
-      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
-    }
-    if (e.row_zero_point != nullptr) {
-      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
+    if constexpr (kHasRows) {
+      if (e.row_sum != nullptr) {
+        v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
+      }
+      if (e.row_zero_point != nullptr) {
+        v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
+      }
     }
     if constexpr (kOutput == integer_output::s32) {
       if constexpr (kHasAddend) {
@@ -8253,12 +12048,12 @@ class column_epilogue {
     const float_vector sum = hn::ConvertTo(df, v);
     if constexpr (kOutput == integer_output::f32 || kOutput == integer_output::bf16) {
       float_vector m = multiplier_;
-      if (e.row_scale != nullptr) {
+      if (kHasRows && e.row_scale != nullptr) {
         m = hn::Mul(hn::Set(df, e.row_scale[row]), m);
       }
       // Without a bias the sum of the product and 0 is rounded to the product.
       float_vector real = hn::MulAdd(sum, m, bias_);
-      if (e.residual != nullptr) {
+      if (kHasRows && e.residual != nullptr) {
         const float* residual = e.residual + row * e.residual_stride + column_;
         real = hn::Add(real,
                        count == lanes ? hn::LoadU(df, residual) : hn::LoadN(df, residual, count));
@@ -8307,17 +12102,44 @@ class column_epilogue {
 
 /// Applies the epilogue to a block of sums, whose rows are `sums_stride` apart, and stores
 /// `columns` of each row. c points to the block's first element.
+template <integer_output kOutput, bool kHasAddend, bool kHasRows>
+void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
+                 std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
+                 void* c, std::size_t index, std::size_t ldc) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;  // what a tile has
+  for (std::size_t j = 0; j < columns; j += lanes) {
+    const column_epilogue<kOutput, kHasAddend, kHasRows> epilogue(e, column + j);
+    const std::int32_t* from = sums + j;
+    std::size_t to = index + j;
+    std::size_t r = 0;
+    if (columns - j >= lanes) {
+      for (; r + kRows <= rows; r += kRows) {
+        DETENT_UNROLL for (std::size_t i = 0; i < kRows; ++i) {
+          epilogue.store(e, from + i * sums_stride, first + r + i, lanes, c, to);
+          to += ldc;
+        }
+        from += kRows * sums_stride;
+      }
+    }
+    const std::size_t count = (std::min)(lanes, columns - j);
+    for (; r < rows; ++r, from += sums_stride, to += ldc) {
+      epilogue.store(e, from, first + r, count, c, to);
+    }
+  }
+}
+
+[[nodiscard]] HWY_INLINE bool has_terms_of_rows(const integer_epilogue& e) noexcept {
+  return e.row_sum != nullptr || e.row_zero_point != nullptr || e.row_scale != nullptr ||
+         e.residual != nullptr;
+}
+
 template <integer_output kOutput, bool kHasAddend = false>
 void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
                  std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
                  void* c, std::size_t index, std::size_t ldc) noexcept {
-  for (std::size_t j = 0; j < columns; j += lanes) {
-    const column_epilogue<kOutput, kHasAddend> epilogue(e, column + j);
-    const std::size_t count = (std::min)(lanes, columns - j);
-    for (std::size_t r = 0; r < rows; ++r) {
-      epilogue.store(e, sums + r * sums_stride + j, first + r, count, c, index + r * ldc + j);
-    }
-  }
+  const auto store = has_terms_of_rows(e) ? store_block<kOutput, kHasAddend, true>
+                                          : store_block<kOutput, kHasAddend, false>;
+  store(e, sums, sums_stride, first, rows, column, columns, c, index, ldc);
 }
 
 inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
@@ -8353,6 +12175,20 @@ inline constexpr std::size_t block_rows = 48;
 [[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
   return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
 }
+
+[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
+                                                        std::size_t multiple) noexcept {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return portable::no_workspace(g);
+}
+
+inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
 
 /// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
 template <std::size_t kRows, std::size_t kPanels>
@@ -8410,10 +12246,309 @@ inline constexpr std::size_t parallel_sums = kSums <= 2                         
                                              : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
                                                                                          : 1;
 
+/// What is left of a row behind its last whole group of four k, with zeros behind it, so that
+/// nothing past the end of a row is read. Only the last chunk ends early, and has one segment.
+HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
+                                std::uint8_t (&to)[group_depth]) noexcept {
+  const std::size_t rest = t.depth % group_depth;
+  std::memset(to, 0, group_depth);
+  std::memcpy(to, t.rows[row] + t.offset + t.depth - rest, rest);
+}
+
+#if DETENT_PASS_ASSEMBLY
+// ---- detent/kernels/tile_vnni512-inl.hpp ----
+// Tiles of 6 x 64 with vpdpbusd in AVX-512 registers, included by kernels/gemm_u8s8-inl.hpp in the
+// pass that has the instruction.
+//
+// The loop is in assembly, because its 24 sums, 4 vectors of weights and 4 of a row fill all 32
+// registers: compilers then move sums from register to register (GCC 12: 6 to 45 moves for 96
+// multiplications, as the code around the loop happens to be), and a move takes one of the two
+// ports that multiply. What stores a tile is short for the same reason: while it runs, nothing
+// multiplies.
+
+/// What the tile reads besides pointers that are in registers all the time.
+struct vnni512_tile {
+  static constexpr std::size_t stride = 64;  // of its sums
+
+  const std::uint8_t* const* rows;
+  std::size_t row_stride;    // from the rows of a segment to those of the next one, in bytes
+  std::size_t offset;        // from the start of a row to the end of its whole steps
+  std::size_t segments;      // not 0
+  std::ptrdiff_t steps;      // minus the bytes of a row's whole steps
+  std::size_t rest;          // the bytes of the whole groups that follow
+  const std::uint8_t* last;  // 4 bytes of each row for a last group, or null
+  std::int32_t* sums;
+  std::size_t is_first;  // whether they are set rather than added to
+};
+
+// clang-format off
+// Sums are registers 8 to 31, row by row; s0 to s3 are the four of a row.
+#define DETENT_TILE_ROW(address, a, s0, s1, s2, s3) \
+  "vpbroadcastd " address ", %%zmm" a "\n\t"        \
+  "vpdpbusd %%zmm0, %%zmm" a ", %%zmm" s0 "\n\t"    \
+  "vpdpbusd %%zmm1, %%zmm" a ", %%zmm" s1 "\n\t"    \
+  "vpdpbusd %%zmm2, %%zmm" a ", %%zmm" s2 "\n\t"    \
+  "vpdpbusd %%zmm3, %%zmm" a ", %%zmm" s3 "\n\t"
+// Products of one group of four k: weights at `at` of each panel.
+#define DETENT_TILE_GROUP(at, row0, row1, row2, row3, row4, row5) \
+  "vmovdqu64 " at "(%[b]), %%zmm0\n\t"                            \
+  "vmovdqu64 " at "(%[b],%[panel]), %%zmm1\n\t"                   \
+  "vmovdqu64 " at "(%[b],%[panel],2), %%zmm2\n\t"                 \
+  "vmovdqu64 " at "(%[b],%[three]), %%zmm3\n\t"                   \
+  DETENT_TILE_ROW(row0, "4", "8", "9", "10", "11")                \
+  DETENT_TILE_ROW(row1, "5", "12", "13", "14", "15")              \
+  DETENT_TILE_ROW(row2, "6", "16", "17", "18", "19")              \
+  DETENT_TILE_ROW(row3, "7", "20", "21", "22", "23")              \
+  DETENT_TILE_ROW(row4, "4", "24", "25", "26", "27")              \
+  DETENT_TILE_ROW(row5, "5", "28", "29", "30", "31")
+// The same where %[i] says, `k` further.
+#define DETENT_TILE_GROUP_AT(at, k)                                           \
+  DETENT_TILE_GROUP(at, k "(%[r0],%[i])", k "(%[r1],%[i])", k "(%[r2],%[i])", \
+                    k "(%[r3],%[i])", k "(%[r4],%[i])", k "(%[r5],%[i])")
+// f(byte of the row, byte in it, register) for each register of sums.
+#define DETENT_TILE_FOUR(f, row, s0, s1, s2, s3) \
+  f(row, "0", s0) f(row, "64", s1) f(row, "128", s2) f(row, "192", s3)
+#define DETENT_TILE_ALL(f)                            \
+  DETENT_TILE_FOUR(f, "0", "8", "9", "10", "11")      \
+  DETENT_TILE_FOUR(f, "256", "12", "13", "14", "15")  \
+  DETENT_TILE_FOUR(f, "512", "16", "17", "18", "19")  \
+  DETENT_TILE_FOUR(f, "768", "20", "21", "22", "23")  \
+  DETENT_TILE_FOUR(f, "1024", "24", "25", "26", "27") \
+  DETENT_TILE_FOUR(f, "1280", "28", "29", "30", "31")
+#define DETENT_TILE_CLEAR(row, at, s) "vpxord %%zmm" s ", %%zmm" s ", %%zmm" s "\n\t"
+#define DETENT_TILE_ADD(row, at, s) "vpaddd " row "+" at "(%[r0]), %%zmm" s ", %%zmm" s "\n\t"
+#define DETENT_TILE_STORE(row, at, s) "vmovdqu64 %%zmm" s ", " row "+" at "(%[r0])\n\t"
+// clang-format on
+
+/// add_tile() for six rows and four panels.
+HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noexcept {
+  constexpr std::size_t step = groups_per_step * group_depth;
+  static_assert(step == 16, "the loop below takes four groups at a time");
+  std::uint8_t last[6][group_depth];
+  const bool has_last = o.depth % group_depth != 0;
+  if (has_last) {
+    for (std::size_t r = 0; r < 6; ++r) {
+      copy_last_group(o, r, last[r]);
+    }
+  }
+  const std::size_t whole = o.depth / step * step;
+  vnni512_tile t{o.rows,
+                 o.row_stride * sizeof(*o.rows),
+                 o.offset + whole,
+                 o.segments,
+                 -static_cast<std::ptrdiff_t>(whole),
+                 (o.depth - whole) / group_depth * group_depth,
+                 has_last ? last[0] : nullptr,
+                 sums,
+                 o.is_first};
+  const std::int8_t* b = o.b;
+  const std::int8_t* next = o.next;
+  const std::uint8_t *r0, *r1, *r2, *r3, *r4, *r5;
+  std::ptrdiff_t i;
+  __asm__ volatile(
+      DETENT_TILE_ALL(DETENT_TILE_CLEAR)
+      "1:\n\t"  // a segment
+      "mov %c[rows](%[t]), %[i]\n\t"
+      "mov (%[i]), %[r0]\n\t"
+      "mov 8(%[i]), %[r1]\n\t"
+      "mov 16(%[i]), %[r2]\n\t"
+      "mov 24(%[i]), %[r3]\n\t"
+      "mov 32(%[i]), %[r4]\n\t"
+      "mov 40(%[i]), %[r5]\n\t"
+      "add %c[row_stride](%[t]), %[i]\n\t"
+      "mov %[i], %c[rows](%[t])\n\t"
+      "mov %c[offset](%[t]), %[i]\n\t"
+      "add %[i], %[r0]\n\t"
+      "add %[i], %[r1]\n\t"
+      "add %[i], %[r2]\n\t"
+      "add %[i], %[r3]\n\t"
+      "add %[i], %[r4]\n\t"
+      "add %[i], %[r5]\n\t"
+      "mov %c[steps](%[t]), %[i]\n\t"
+      "test %[i], %[i]\n\t"
+      "jz 3f\n\t"
+      ".p2align 5\n\t"
+      "2:\n\t"
+      "prefetcht1 (%[next])\n\t"
+      DETENT_TILE_GROUP_AT("0", "0")
+      DETENT_TILE_GROUP_AT("64", "4")
+      DETENT_TILE_GROUP_AT("128", "8")
+      DETENT_TILE_GROUP_AT("192", "12")
+      "add $64, %[next]\n\t"
+      "add $256, %[b]\n\t"
+      "add $16, %[i]\n\t"
+      "jnz 2b\n\t"
+      "3:\n\t"  // here %[i] is 0
+      "cmp %c[rest](%[t]), %[i]\n\t"
+      "jae 5f\n\t"
+      "4:\n\t"
+      DETENT_TILE_GROUP_AT("0", "0")
+      "add $64, %[b]\n\t"
+      "add $4, %[i]\n\t"
+      "cmp %c[rest](%[t]), %[i]\n\t"
+      "jb 4b\n\t"
+      "5:\n\t"
+      "decq %c[segments](%[t])\n\t"
+      "jnz 1b\n\t"
+      "mov %c[last](%[t]), %[r0]\n\t"
+      "test %[r0], %[r0]\n\t"
+      "jz 6f\n\t"
+      DETENT_TILE_GROUP("0", "(%[r0])", "4(%[r0])", "8(%[r0])", "12(%[r0])", "16(%[r0])",
+                        "20(%[r0])")
+      "6:\n\t"
+      "mov %c[sums](%[t]), %[r0]\n\t"
+      "cmpq $0, %c[is_first](%[t])\n\t"
+      "jne 7f\n\t"
+      DETENT_TILE_ALL(DETENT_TILE_ADD)
+      "7:\n\t"
+      DETENT_TILE_ALL(DETENT_TILE_STORE)
+      : [b] "+r"(b), [next] "+r"(next), [i] "=&r"(i), [r0] "=&r"(r0), [r1] "=&r"(r1),
+        [r2] "=&r"(r2), [r3] "=&r"(r3), [r4] "=&r"(r4), [r5] "=&r"(r5)
+      : [t] "r"(&t), [panel] "r"(o.panel_stride), [three] "r"(3 * o.panel_stride),
+        [rows] "i"(offsetof(vnni512_tile, rows)),
+        [row_stride] "i"(offsetof(vnni512_tile, row_stride)),
+        [offset] "i"(offsetof(vnni512_tile, offset)), [steps] "i"(offsetof(vnni512_tile, steps)),
+        [rest] "i"(offsetof(vnni512_tile, rest)),
+        [segments] "i"(offsetof(vnni512_tile, segments)),
+        [last] "i"(offsetof(vnni512_tile, last)), [sums] "i"(offsetof(vnni512_tile, sums)),
+        [is_first] "i"(offsetof(vnni512_tile, is_first))
+      : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+        "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18",
+        "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27", "xmm28",
+        "xmm29", "xmm30", "xmm31");
+}
+
+#undef DETENT_TILE_STORE
+#undef DETENT_TILE_ADD
+#undef DETENT_TILE_CLEAR
+#undef DETENT_TILE_ALL
+#undef DETENT_TILE_FOUR
+#undef DETENT_TILE_GROUP_AT
+#undef DETENT_TILE_GROUP
+#undef DETENT_TILE_ROW
+
+/// From four vectors of sums to 64 bytes on a grid.
+template <class Q>
+class byte_steps {
+  using byte_tag = hn::Repartition<Q, float_tag>;
+  using word_tag = hn::Repartition<std::int16_t, float_tag>;
+
+ public:
+  explicit HWY_INLINE byte_steps(const integer_epilogue& e) noexcept
+      : zero_point_(hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point))),
+        qmin_(hn::Set(byte_tag{}, static_cast<Q>(e.qmin))),
+        qmax_(hn::Set(byte_tag{}, static_cast<Q>(e.qmax))) {}
+
+  /// Steps from the zero point; those below -2^31 are -2^31, those above all grids 2^15.
+  HWY_INLINE int_vector steps(int_vector sum, float_vector multiplier) const noexcept {
+    const float_tag df;
+    const float_vector real = hn::Mul(hn::ConvertTo(df, sum), multiplier);
+    return DETENT_PASS_NEAREST(hn::Min(real, hn::Set(df, 32768.0F)));
+  }
+  HWY_INLINE void store(const int_vector (&steps)[4], Q* q) const noexcept {
+    const word_tag dw;
+    const byte_tag db;
+    const hn::Repartition<std::uint32_t, float_tag> d32;
+    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[0], steps[1]), zero_point_);
+    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[2], steps[3]), zero_point_);
+    // Packing works within blocks of 128 bits, which are put in order at the end.
+    alignas(64) static constexpr std::uint32_t order[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                            2, 6, 10, 14, 3, 7, 11, 15};
+    const auto bytes =
+        hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, low, high)),
+                                             hn::SetTableIndices(d32, order)));
+    hn::StoreU(hn::Min(hn::Max(bytes, qmin_), qmax_), db, q);
+  }
+
+ private:
+  hn::Vec<word_tag> zero_point_;
+  hn::Vec<byte_tag> qmin_, qmax_;
+};
+
+/// The epilogue of whole tiles of six rows and four panels, where rows and elements have no terms
+/// of their own.
+template <integer_output kOutput>
+HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, std::size_t column,
+                           void* c, std::size_t index, std::size_t ldc) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  constexpr std::size_t kStride = vnni512_tile::stride;
+  constexpr std::size_t kVectors = kStride / lanes;
+  if constexpr (kOutput == integer_output::u8 || kOutput == integer_output::s8) {
+    using output_type =
+        std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
+    const byte_steps<output_type> grid(e);
+    int_vector offset[kVectors];
+    float_vector multiplier[kVectors];
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      offset[v] = hn::LoadU(int_tag{}, e.column_offset + column + v * lanes);
+      multiplier[v] = hn::LoadU(float_tag{}, e.multiplier + column + v * lanes);
+    }
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      int_vector steps[kVectors];
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+        const int_vector sum = hn::Load(int_tag{}, sums + r * kStride + v * lanes);
+        steps[v] = grid.steps(hn::Add(sum, offset[v]), multiplier[v]);
+      }
+      grid.store(steps, static_cast<output_type*>(c) + index + r * ldc);
+    }
+  } else {
+    using columns = column_epilogue<kOutput, false, false>;
+    const columns all[kVectors] = {columns(e, column), columns(e, column + lanes),
+                                   columns(e, column + 2 * lanes), columns(e, column + 3 * lanes)};
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+        all[v].store(e, sums + r * kStride + v * lanes, 0, lanes, c, index + r * ldc + v * lanes);
+      }
+    }
+  }
+}
+
+/// Tiles of six rows and four panels, one after the other, each stored when all of k is added.
+template <integer_output kOutput>
+void multiply_tiles(const gemm_u8s8_args& g, tile_operands t, std::size_t tiles, std::size_t row,
+                    std::size_t column, const std::int8_t* next_end) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  alignas(64) std::int32_t sums[kRows * vnni512_tile::stride];
+  const std::int8_t* const next_begin = t.next;
+  for (; tiles > 0; --tiles, row += kRows) {
+    add_vnni512_tile(t, sums);
+    store_tile<kOutput>(g.epilogue, sums, column, g.c, row * g.ldc + column, g.ldc);
+    t.rows += kRows;
+    t.next += t.next_bytes();
+    t.next = t.next < next_end ? t.next : next_begin;
+  }
+}
+
+/// The same for the output of g.
+inline void multiply_tiles(const gemm_u8s8_args& g, const tile_operands& t, std::size_t tiles,
+                           std::size_t row, std::size_t column,
+                           const std::int8_t* next_end) noexcept {
+  switch (g.epilogue.output) {
+    case integer_output::s32:
+      return multiply_tiles<integer_output::s32>(g, t, tiles, row, column, next_end);
+    case integer_output::f32:
+      return multiply_tiles<integer_output::f32>(g, t, tiles, row, column, next_end);
+    case integer_output::bf16:
+      return multiply_tiles<integer_output::bf16>(g, t, tiles, row, column, next_end);
+    case integer_output::u8:
+      return multiply_tiles<integer_output::u8>(g, t, tiles, row, column, next_end);
+    case integer_output::s8:
+      return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end);
+  }
+}
+#endif
+
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
+#if DETENT_PASS_ASSEMBLY
+  if constexpr (kRows == DETENT_PASS_ROWS && kPanels == DETENT_PASS_PANELS) {
+    static_assert(kStride == vnni512_tile::stride);
+    add_vnni512_tile(t, sums);
+    return;
+  }
+#endif
   constexpr std::size_t kVectors = kPanels * vectors_per_panel;
   constexpr std::size_t kSets = parallel_sums<kRows * kVectors>;
   const int_tag di;
@@ -8448,12 +12583,9 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
     }
   }
   if (t.depth % group_depth != 0) {
-    // The last one to three k: nothing past the end of a row is read.
-    std::uint8_t last[kRows][group_depth] = {};
+    std::uint8_t last[kRows][group_depth];
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      // Only the last chunk ends early, and has one segment.
-      std::memcpy(last[r], t.rows[r] + t.offset + whole_groups * group_depth,
-                  t.depth % group_depth);
+      copy_last_group(t, r, last[r]);
       a[r] = last[r];
     }
     add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum[0]);
@@ -8478,7 +12610,7 @@ HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t
   for (; done + kRows <= rows; done += kRows) {
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
     t.rows += kRows;
-    if constexpr (DETENT_PASS_PAIRS == 0) {
+    if constexpr (kRows == DETENT_PASS_ROWS && DETENT_PASS_PAIRS == 0) {
       t.next += t.next_bytes();
     }
   }
@@ -8499,140 +12631,7 @@ HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) 
   }
 }
 
-[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
-                                                        std::size_t multiple) noexcept {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
-inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
-inline constexpr bool multiplies_signed = false;
-inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
-inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
-  return portable::no_workspace(g);
-}
-
-#if DETENT_PASS_PAIRS
-
-/// The most bytes of each row that are put in the order of a strip at a time.
-inline constexpr std::size_t pair_chunk = 512;
-
-/// Puts `depth` bytes of each row from k0 on in the order of a strip; zeros up to a whole block.
-HWY_INLINE void reorder_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                             std::size_t k0, std::size_t depth, const std::uint8_t* order,
-                             std::uint8_t* to) noexcept {
-  const hn::Repartition<std::uint8_t, int_tag> d;
-  const std::size_t step = hn::Lanes(d);
-  const std::size_t size = round_up(depth, block_depth);
-  for (std::size_t r = 0; r < rows; ++r) {
-    const std::uint8_t* from = g.a + (first + r) * g.lda + k0;
-    std::uint8_t* row = to + r * pair_chunk;
-    std::size_t k = 0;
-    for (; k + step <= depth; k += step) {
-      hn::Store(hn::TableLookupBytes(hn::LoadU(d, from + k), hn::LoadU(d, order + k)), d, row + k);
-    }
-    if (k < size) {
-      hn::Store(hn::TableLookupBytes(hn::LoadN(d, from + k, depth - k),
-                                     hn::LoadN(d, order + k, size - k)),
-                d, row + k);
-    }
-  }
-}
-
-/// Adds corrections to kRows rows of sums: the groups are those of a chunk from group `group0` on.
-template <std::size_t kRows, std::size_t kStride>
-HWY_INLINE void add_corrections(const packed_panels& b, std::size_t begin, std::size_t end,
-                                const std::uint8_t* chunk, std::size_t group0, std::size_t rows,
-                                std::int32_t* sums) noexcept {
-  const int_tag di;
-  for (; rows >= kRows; rows -= kRows) {
-    const std::uint8_t* a[kRows];
-    int_vector sum[kRows][vectors_per_panel];
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      a[r] = chunk + r * pair_chunk;
-      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
-        sum[r][v] = hn::LoadU(di, sums + r * kStride + v * lanes);
-      }
-    }
-    for (std::size_t i = begin; i < end; ++i) {
-      add_products<kRows, 1>(a, (b.correction_group[i] - group0) * group_depth,
-                             b.corrections + i * group_depth * panel_columns, 0, sum);
-    }
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
-        hn::StoreU(sum[r][v], di, sums + r * kStride + v * lanes);
-      }
-    }
-    chunk += kRows * pair_chunk;
-    sums += kRows * kStride;
-  }
-  if constexpr (kRows > 1) {
-    add_corrections<kRows / 2, kStride>(b, begin, end, chunk, group0, rows, sums);
-  }
-}
-
-/// The rows first .. first + rows (at most block_rows) of a strip of columns.
-inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                            std::size_t column) noexcept {
-  constexpr std::size_t kPanels = DETENT_PASS_PANELS;
-  constexpr std::size_t kRows = DETENT_PASS_ROWS;
-  alignas(64) std::int32_t sums[block_rows * strip_columns];
-  alignas(64) std::uint8_t chunk[block_rows * pair_chunk];
-  const std::uint8_t* chunk_rows[block_rows];
-  for (std::size_t r = 0; r < block_rows; ++r) {
-    chunk_rows[r] = chunk + r * pair_chunk;
-  }
-  const std::size_t columns = (std::min)(strip_columns, g.n - column);
-  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
-  const std::size_t padded = round_up(g.k, block_depth);
-  const std::size_t panel_stride = padded * panel_columns;
-  const std::size_t first_panel = column / panel_columns;
-  const std::uint8_t* order = g.b.order + column / strip_columns * padded;
-  std::size_t correction[strip_columns / panel_columns];
-  for (std::size_t p = 0; p < panels; ++p) {
-    correction[p] = g.b.first_correction[first_panel + p];
-  }
-  const std::size_t chunk_depth =
-      (std::min)(cached_depth(reused_part(g.caches.first_level), block_rows), pair_chunk);
-  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
-    reorder_rows(g, first, rows, k, depth, order + k, chunk);
-    tile_operands t{chunk_rows,   0,     1, 0, round_up(depth, block_depth), nullptr,
-                    panel_stride, k == 0};
-    std::size_t p = 0;
-    for (; p + kPanels <= panels; p += kPanels) {
-      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, kPanels, strip_columns>(rows, t, sums + p * panel_columns);
-    }
-    for (; p < panels; ++p) {
-      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, 1, strip_columns>(rows, t, sums + p * panel_columns);
-    }
-    const std::size_t end_group = (k + t.depth) / group_depth;
-    for (p = 0; p < panels; ++p) {
-      const std::size_t begin = correction[p];
-      while (correction[p] < g.b.first_correction[first_panel + p + 1] &&
-             g.b.correction_group[correction[p]] < end_group) {
-        ++correction[p];
-      }
-      if (correction[p] > begin) {
-        add_corrections<kRows, strip_columns>(g.b, begin, correction[p], chunk, k / group_depth,
-                                              rows, sums + p * panel_columns);
-      }
-    }
-  }
-  store_sums(g.epilogue, sums, strip_columns, first, rows, column, columns, g.c,
-             first * g.ldc + column, g.ldc);
-}
-
-inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
-  for (std::size_t first = 0; first < g.m; first += block_rows) {
-    for (std::size_t column = 0; column < g.n; column += strip_columns) {
-      gemm_u8s8_strip(g, first, (std::min)(block_rows, g.m - first), column);
-    }
-  }
-}
-
-#else
+#if !DETENT_PASS_PAIRS
 
 /// Panels of a block: as many as a tile of few rows needs to keep the multipliers busy.
 inline constexpr std::size_t block_panels =
@@ -8669,7 +12668,17 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   // Sums of all of k are stored at once, others when all rows have passed over all weights.
   const bool is_whole = segment_depth <= chunk_depth && g.segments <= segments_of_chunk;
   const std::size_t step = is_whole ? kRows : block_rows;
-  for (std::size_t done = 0; done < rows; done += step) {
+  std::size_t done = 0;
+#if DETENT_PASS_ASSEMBLY
+  if (kPanels == DETENT_PASS_PANELS && is_whole && columns == kColumns &&
+      !has_terms_of_rows(g.epilogue) && g.epilogue.addend == nullptr) {
+    const tile_operands t{a.rows, a.row_stride, g.segments, 0,   segment_depth,
+                          panel,  panel_stride, true,       next};
+    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel));
+    done = rows / kRows * kRows;
+  }
+#endif
+  for (; done < rows; done += step) {
     const std::size_t count = (std::min)(step, rows - done);
     const std::size_t tiled = count / kRows * kRows;
     const std::size_t row = first + done;
@@ -8736,7 +12745,290 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   }
 }
 
-#endif  // DETENT_PASS_PAIRS
+#endif  // !DETENT_PASS_PAIRS
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+// ---- detent/kernels/gemm_u8s8_pairs-inl.hpp ----
+// Integer products for processors without VNNI, re-included by kernels/dispatch.hpp for each pass
+// with DETENT_PASS_PAIRS, behind gemm_u8s8-inl.hpp.
+//
+// vpmaddubsw, vpmaddwd and vpaddd do what vpdpbusd does. As the first of them saturates, the
+// weights are read in two parts of which neither makes it do so (packed_panels), the second of them
+// sparse: a tile adds both before its sums leave the registers. The first two instructions are what
+// takes time, so a tile has few loads for each of them: 4 x 16 columns in 16 registers, 8 x 32
+// in 32.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// The most bytes of each row that are put in the order of a strip at a time.
+inline constexpr std::size_t pair_chunk = 1024;
+/// Rows of a block: as many as fit a first-level cache with that.
+inline constexpr std::size_t pair_rows = 24;
+
+/// Panels of a tile with so many rows: as many as the registers hold.
+template <std::size_t kRows>
+inline constexpr std::size_t pair_tile_panels = (std::min)(DETENT_PASS_ROWS* DETENT_PASS_PANELS /
+                                                               kRows,
+                                                           strip_panels);
+
+/// Puts `depth` bytes of kRows rows in the order of a strip, with its complements; zeros up to a
+/// whole block, or what no weight belongs to.
+template <std::size_t kRows>
+HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::size_t depth,
+                             const std::uint8_t* order, const std::uint8_t* complement,
+                             std::uint8_t* to) noexcept {
+  const hn::Repartition<std::uint8_t, int_tag> d;
+  const hn::Full128<std::uint8_t> d_block;
+  static_assert(hn::MaxLanes(d_block) == block_depth);
+  const std::size_t step = hn::Lanes(d);
+  std::size_t k = 0;
+  for (; k + step <= depth; k += step) {
+    const auto places = hn::LoadU(d, order + k);
+    const auto flips = hn::LoadU(d, complement + k);
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      const auto row = hn::TableLookupBytes(hn::LoadU(d, from + r * lda + k), places);
+      hn::Store(hn::Xor(row, flips), d, to + r * pair_chunk + k);
+    }
+  }
+  for (; k < depth; k += block_depth) {
+    const auto places = hn::LoadU(d_block, order + k);
+    const auto flips = hn::LoadU(d_block, complement + k);
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      alignas(block_depth) std::uint8_t block[block_depth] = {};
+      std::memcpy(block, from + r * lda + k, (std::min)(block_depth, depth - k));
+      const auto row = hn::TableLookupBytes(hn::Load(d_block, block), places);
+      hn::Store(hn::Xor(row, flips), d_block, to + r * pair_chunk + k);
+    }
+  }
+}
+
+/// Bytes of a value that the epilogue writes.
+[[nodiscard]] HWY_INLINE std::size_t output_size(integer_output output) noexcept {
+  switch (output) {
+    case integer_output::s32:
+    case integer_output::f32:
+      return 4;
+    case integer_output::bf16:
+      return 2;
+    case integer_output::u8:
+    case integer_output::s8:
+      break;
+  }
+  return 1;
+}
+
+/// The corrections of the panels of a strip that belong to the chunk at hand.
+struct chunk_corrections {
+  std::size_t begin[strip_panels];
+  std::size_t end[strip_panels];
+  std::size_t first_group;  // of the chunk
+};
+
+/// What tiles read: rows that are pair_chunk apart, and as many k (whole blocks) of panels that are
+/// panel_stride apart.
+struct pair_operands {
+  const std::uint8_t* a;
+  std::size_t depth;
+  const std::int8_t* b;
+  std::size_t panel_stride;
+  const packed_panels* panels;
+  const chunk_corrections* corrections;
+  std::size_t panel;  // the first one, of the strip
+  // Where sums of the strip's first panel start from, or null if they are added to.
+  const std::int32_t* offset;
+  // Where the results of these rows will be, in bytes.
+  const char* c;
+  std::size_t c_stride;
+  std::size_t c_panel;
+};
+
+/// Adds the products of a group of four k to the sums of kPanels panels from kPanel on.
+template <std::size_t kPanel, std::size_t kPanels, std::size_t kRows, std::size_t kVectors>
+HWY_INLINE void add_group(const std::uint8_t* a, const std::int8_t* b, std::size_t panel_stride,
+                          int_vector (&sum)[kRows][kVectors]) noexcept {
+  constexpr std::size_t kGroupVectors = kPanels * vectors_per_panel;
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const auto ones = hn::Set(di16, 1);
+  hn::Vec<decltype(ds8)> bv[kGroupVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kGroupVectors; ++v) {
+    bv[v] = hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
+                               v % vectors_per_panel * lanes * group_depth);
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    std::int32_t four;
+    std::memcpy(&four, a + r * pair_chunk, sizeof four);
+    const auto av = hn::BitCast(du8, hn::Set(di, four));
+    DETENT_UNROLL for (std::size_t v = 0; v < kGroupVectors; ++v) {
+      const auto pairs = hn::SatWidenMulPairwiseAdd(di16, av, bv[v]);
+      add_in_place(sum[r][kPanel * vectors_per_panel + v],
+                   hn::WidenMulPairwiseAdd(di, pairs, ones));
+    }
+  }
+}
+
+/// Adds the corrections of the panels from kPanel on.
+template <std::size_t kPanel, std::size_t kRows, std::size_t kVectors>
+HWY_INLINE void add_corrections(const pair_operands& t,
+                                int_vector (&sum)[kRows][kVectors]) noexcept {
+  const chunk_corrections& c = *t.corrections;
+  for (std::size_t i = c.begin[t.panel + kPanel]; i < c.end[t.panel + kPanel]; ++i) {
+    add_group<kPanel, 1>(t.a + (t.panels->correction_group[i] - c.first_group) * group_depth,
+                         t.panels->corrections + i * group_depth * panel_columns, 0, sum);
+  }
+  if constexpr ((kPanel + 1) * vectors_per_panel < kVectors) {
+    add_corrections<kPanel + 1>(t, sum);
+  }
+}
+
+/// Adds the products of kRows rows and kPanels panels to a tile of sums of a strip. A function of
+/// its own, because GCC keeps the sums of an inlined one in memory.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_NOINLINE void add_pair_tile(const pair_operands& t, std::int32_t* sums) noexcept {
+  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  constexpr std::size_t kGroups = block_depth / group_depth;
+  const int_tag di;
+  int_vector sum[kRows][kVectors];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      sum[r][v] = hn::LoadU(di, t.offset != nullptr ? t.offset + t.panel * panel_columns + v * lanes
+                                                    : sums + r * strip_columns + v * lanes);
+    }
+  }
+  if (t.offset != nullptr) {
+    // So that the second-level cache has them when they are written: the rows of a large C are
+    // often a multiple of 4 KB apart, which the first level can't hold.
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      DETENT_UNROLL for (std::size_t p = 0; p < kPanels; ++p) {
+        _mm_prefetch(t.c + r * t.c_stride + (t.panel + p) * t.c_panel, _MM_HINT_T1);
+      }
+    }
+  }
+  const std::int8_t* b = t.b;
+  const std::uint8_t* const end = t.a + t.depth;
+  for (const std::uint8_t* a = t.a; a < end; a += block_depth) {
+    DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
+      add_group<0, kPanels>(a + i * group_depth, b + i * group_depth * panel_columns,
+                            t.panel_stride, sum);
+    }
+    b += block_depth * panel_columns;
+  }
+  add_corrections<0>(t, sum);
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      hn::StoreU(sum[r][v], di, sums + r * strip_columns + v * lanes);
+    }
+  }
+}
+
+/// Adds the products of kRows rows at a time to the sums of the panels from t.panel to `panels`,
+/// the last ones with smaller tiles.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_INLINE void add_pair_panels(std::size_t rows, std::size_t panels, pair_operands t,
+                                std::int32_t* sums) noexcept {
+  for (; t.panel + kPanels <= panels; t.panel += kPanels) {
+    pair_operands tile = t;
+    for (std::size_t done = 0; done + kRows <= rows; done += kRows) {
+      add_pair_tile<kRows, kPanels>(tile, sums + done * strip_columns + t.panel * panel_columns);
+      tile.a += kRows * pair_chunk;
+      tile.c += kRows * t.c_stride;
+    }
+    t.b += kPanels * t.panel_stride;
+  }
+  if constexpr (kPanels > 1) {
+    add_pair_panels<kRows, kPanels / 2>(rows, panels, t, sums);
+  }
+}
+
+/// The same for all rows, the last ones with tiles of fewer rows and more panels.
+template <std::size_t kRows>
+HWY_INLINE void add_pair_rows(std::size_t rows, std::size_t panels, pair_operands t,
+                              std::int32_t* sums) noexcept {
+  const std::size_t tiled = rows / kRows * kRows;
+  if (tiled != 0) {
+    add_pair_panels<kRows, pair_tile_panels<kRows>>(tiled, panels, t, sums);
+  }
+  if constexpr (kRows > 1) {
+    if (tiled < rows) {
+      t.a += tiled * pair_chunk;
+      t.c += tiled * t.c_stride;
+      add_pair_rows<kRows / 2>(rows - tiled, panels, t, sums + tiled * strip_columns);
+    }
+  }
+}
+
+/// The rows first .. first + rows (at most pair_rows) of a strip of columns.
+inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                            std::size_t column) noexcept {
+  alignas(64) std::int32_t sums[pair_rows * strip_columns];
+  alignas(64) std::uint8_t chunk[pair_rows * pair_chunk];
+  const std::size_t columns = (std::min)(strip_columns, g.n - column);
+  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+  const std::size_t padded = round_up(g.k, block_depth);
+  const std::size_t panel_stride = padded * panel_columns;
+  const std::size_t first_panel = column / panel_columns;
+  const std::size_t first_order = column / strip_columns * padded;
+  const std::size_t c_size = output_size(g.epilogue.output);
+  chunk_corrections corrections;
+  for (std::size_t p = 0; p < panels; ++p) {
+    corrections.end[p] = g.b.first_correction[first_panel + p];
+  }
+  const std::size_t chunk_depth =
+      (std::min)(cached_depth(reused_part(g.caches.first_level), pair_rows), pair_chunk);
+  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
+    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
+    const std::size_t size = round_up(depth, block_depth);
+    const std::uint8_t* order = g.b.order + first_order + k;
+    const std::uint8_t* complement = g.b.complement + first_order + k;
+    std::size_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+      reorder_rows<4>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+                      chunk + r * pair_chunk);
+    }
+    for (; r < rows; ++r) {
+      reorder_rows<1>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+                      chunk + r * pair_chunk);
+    }
+    corrections.first_group = k / group_depth;
+    const std::size_t end_group = (k + size) / group_depth;
+    for (std::size_t p = 0; p < panels; ++p) {
+      std::size_t& end = corrections.end[p];
+      corrections.begin[p] = end;
+      while (end < g.b.first_correction[first_panel + p + 1] &&
+             g.b.correction_group[end] < end_group) {
+        ++end;
+      }
+    }
+    const pair_operands t{chunk,
+                          size,
+                          g.b.paired + first_panel * panel_stride + k * panel_columns,
+                          panel_stride,
+                          &g.b,
+                          &corrections,
+                          0,
+                          k == 0 ? g.b.offset + column : nullptr,
+                          static_cast<const char*>(g.c) + (first * g.ldc + column) * c_size,
+                          g.ldc * c_size,
+                          panel_columns * c_size};
+    add_pair_rows<DETENT_PASS_ROWS>(rows, panels, t, sums);
+  }
+  store_sums(g.epilogue, sums, strip_columns, first, rows, column, columns, g.c,
+             first * g.ldc + column, g.ldc);
+}
+
+inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  for (std::size_t first = 0; first < g.m; first += pair_rows) {
+    for (std::size_t column = 0; column < g.n; column += strip_columns) {
+      gemm_u8s8_strip(g, first, (std::min)(pair_rows, g.m - first), column);
+    }
+  }
+}
 
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
@@ -8745,9 +13037,11 @@ HWY_POP_ATTRIBUTES
 // Products with 4-bit weights, re-included by kernels/dispatch.hpp for each pass of
 // gemm_u8s8-inl.hpp and behind it.
 //
-// A byte of the weights becomes two in registers, less the zero point of its column and group:
-// -15..15, so that even pairs of products that are added in 16 bits are exact. Weights are read
-// once for all rows of a call as long as four panels fit the second-level cache.
+// A byte of the weights becomes two, less the zero point of its column and group: -15..15, so that
+// even pairs of products that are added in 16 bits are exact. Few rows have that done in registers;
+// weights are read once for all of them as long as four panels fit the second-level cache. For many
+// rows a chunk of k of a strip of columns is unpacked to memory that stays in the second-level
+// cache, in the layout of 8-bit weights, and multiplied by the tiles for those.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -8776,28 +13070,88 @@ struct nibble_sums {
   int_vector sum[sets][kRows][vectors];
 };
 
-/// Adds the products of eight k: those at `a` of each row.
-template <std::size_t kRows>
-HWY_INLINE void add_nibbles(
-    const std::uint8_t* const (&a)[kRows], std::size_t offset, const std::uint8_t* b,
-    std::size_t panel_stride,
-    const hn::Vec<hn::Repartition<std::int8_t, int_tag>> (&zero_point)[nibble_sums<kRows>::vectors],
-    nibble_sums<kRows>& sums) noexcept {
-  constexpr std::size_t kVectors = nibble_sums<kRows>::vectors;
-  constexpr std::size_t kLast = nibble_sums<kRows>::sets - 1;
+using nibble_vector = hn::Vec<hn::Repartition<std::int8_t, int_tag>>;
+
+/// Zero points of columns, each of them four times, as a vector of weights has its columns.
+HWY_INLINE nibble_vector spread_zero_points(const std::uint8_t* zero_points) noexcept {
   const int_tag di;
+  const hn::Rebind<std::uint8_t, int_tag> d_codes;
+  const auto codes = hn::PromoteTo(di, hn::LoadU(d_codes, zero_points));
+  return hn::BitCast(hn::Repartition<std::int8_t, int_tag>{},
+                     hn::Mul(codes, hn::Set(di, 0x01010101)));
+}
+
+/// The codes of the low and of the high halves of bytes, less the zero points.
+HWY_INLINE void split_nibbles(const std::uint8_t* bytes, nibble_vector zero_points,
+                              nibble_vector& low, nibble_vector& high) noexcept {
   const hn::Repartition<std::uint8_t, int_tag> du8;
   const hn::Repartition<std::int8_t, int_tag> ds8;
   const hn::Repartition<std::uint16_t, int_tag> du16;
   const auto mask = hn::Set(du8, std::uint8_t{0x0F});
-  hn::Vec<decltype(ds8)> low[kVectors];
-  hn::Vec<decltype(ds8)> high[kVectors];
+  const auto both = hn::LoadU(du8, bytes);
+  const auto shifted = hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, both)));
+  low = hn::Sub(hn::BitCast(ds8, hn::And(both, mask)), zero_points);
+  high = hn::Sub(hn::BitCast(ds8, hn::And(shifted, mask)), zero_points);
+}
+
+/// Whether products of zero points and column sums need only the 16 low bits of both: one
+/// instruction instead of a slow one.
+HWY_INLINE bool has_small_sums(const gemm_u8u4_args& g) noexcept {
+  constexpr std::size_t largest_weight = 15;
+  return (std::min)(g.b.group_size, g.k) <= 0x7FFF / largest_weight;
+}
+
+/// real + scale * (sum - zero_point * column_sum), the term of a group.
+template <bool kSmallSums>
+HWY_INLINE float_vector add_group(float_vector real, int_vector sum, int_vector zero_point,
+                                  int_vector column_sum, float_vector scale) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  int_vector correction;
+  if constexpr (kSmallSums) {
+    // Zero points have no bits above the lower 16, so that the upper products are 0.
+    correction =
+        hn::WidenMulPairwiseAdd(di, hn::BitCast(di16, zero_point), hn::BitCast(di16, column_sum));
+  } else {
+    correction = hn::Mul(zero_point, column_sum);
+  }
+  return hn::MulAdd(hn::ConvertTo(float_tag{}, hn::Sub(sum, correction)), scale, real);
+}
+
+/// What becomes of `count` columns of a row from `column` on when all groups have been added.
+HWY_INLINE void store_real(const gemm_u8u4_args& g, float_vector real, float_vector bias,
+                           std::size_t row, std::size_t column, std::size_t count) noexcept {
+  const float_tag df;
+  auto x = hn::MulAdd(real, hn::Set(df, g.row_scale[row]), bias);
+  if (g.residual != nullptr) {
+    x = hn::Add(x, hn::LoadN(df, g.residual + row * g.residual_stride + column, count));
+  }
+  hn::StoreN(clamp_ordered(x, hn::Set(df, g.lower), hn::Set(df, g.upper)), df,
+             g.c + row * g.ldc + column, count);
+}
+
+HWY_INLINE float_vector load_bias(const gemm_u8u4_args& g, std::size_t column,
+                                  std::size_t count) noexcept {
+  const float_tag df;
+  return g.bias != nullptr ? hn::LoadN(df, g.bias + column, count) : hn::Zero(df);
+}
+
+/// Adds the products of eight k: those at `a` of each row.
+template <std::size_t kRows>
+HWY_INLINE void add_nibbles(const std::uint8_t* const (&a)[kRows], std::size_t offset,
+                            const std::uint8_t* b, std::size_t panel_stride,
+                            const nibble_vector (&zero_point)[nibble_sums<kRows>::vectors],
+                            nibble_sums<kRows>& sums) noexcept {
+  constexpr std::size_t kVectors = nibble_sums<kRows>::vectors;
+  constexpr std::size_t kLast = nibble_sums<kRows>::sets - 1;
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  nibble_vector low[kVectors];
+  nibble_vector high[kVectors];
   DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-    const auto both = hn::LoadU(du8, b + v / vectors_per_panel * panel_stride +
-                                         v % vectors_per_panel * lanes * group_depth);
-    const auto shifted = hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, both)));
-    low[v] = hn::Sub(hn::BitCast(ds8, hn::And(both, mask)), zero_point[v]);
-    high[v] = hn::Sub(hn::BitCast(ds8, hn::And(shifted, mask)), zero_point[v]);
+    split_nibbles(
+        b + v / vectors_per_panel * panel_stride + v % vectors_per_panel * lanes * group_depth,
+        zero_point[v], low[v], high[v]);
   }
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     std::int32_t four[2];
@@ -8819,8 +13173,6 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
   constexpr std::size_t kVectors = sums_type::vectors;
   const float_tag df;
   const int_tag di;
-  const hn::Rebind<std::uint8_t, int_tag> d_codes;
-  const hn::Repartition<std::int8_t, int_tag> ds8;
   const std::size_t steps = (g.k + nibble_depth - 1) / nibble_depth;
   const std::size_t groups = (g.k + g.b.group_size - 1) / g.b.group_size;
   const std::size_t panel = column / panel_columns;
@@ -8849,10 +13201,9 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
       return ((panel + v / vectors_per_panel) * groups + group) * panel_columns +
              v % vectors_per_panel * lanes;
     };
-    hn::Vec<decltype(ds8)> zero_point[kVectors];
+    nibble_vector zero_point[kVectors];
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      const auto codes = hn::PromoteTo(di, hn::LoadU(d_codes, g.b.zero_point + parameter(v)));
-      zero_point[v] = hn::BitCast(ds8, hn::Mul(codes, hn::Set(di, 0x01010101)));
+      zero_point[v] = spread_zero_points(g.b.zero_point + parameter(v));
     }
     sums_type sums;
     DETENT_UNROLL for (std::size_t s = 0; s < sums_type::sets; ++s) {
@@ -8886,26 +13237,20 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
         DETENT_UNROLL for (std::size_t s = 1; s < sums_type::sets; ++s) {
           all = hn::Add(all, sums.sum[s][r][v]);
         }
-        all = hn::Sub(all, hn::Mul(hn::Set(di, g.row_zero_point[first + r]), column_sum));
-        real[r][v] = hn::MulAdd(hn::ConvertTo(df, all), scale, real[r][v]);
+        real[r][v] = add_group<false>(real[r][v], all, hn::Set(di, g.row_zero_point[first + r]),
+                                      column_sum, scale);
       }
     }
   }
-  const auto lower = hn::Set(df, g.lower);
-  const auto upper = hn::Set(df, g.upper);
   DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
     const std::size_t j = column + v * lanes;
     if (j >= g.n) {
       break;
     }
     const std::size_t count = (std::min)(lanes, g.n - j);
-    const auto bias = g.bias != nullptr ? hn::LoadN(df, g.bias + j, count) : hn::Zero(df);
+    const float_vector bias = load_bias(g, j, count);
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      auto x = hn::MulAdd(real[r][v], hn::Set(df, g.row_scale[first + r]), bias);
-      if (g.residual != nullptr) {
-        x = hn::Add(x, hn::LoadN(df, g.residual + (first + r) * g.residual_stride + j, count));
-      }
-      hn::StoreN(clamp_ordered(x, lower, upper), df, g.c + (first + r) * g.ldc + j, count);
+      store_real(g, real[r][v], bias, first + r, j, count);
     }
   }
 }
@@ -8925,7 +13270,302 @@ HWY_INLINE void multiply_nibble_rows(const gemm_u8u4_args& g, std::size_t first,
   }
 }
 
+/// The k that are unpacked at a time: whole groups, or a part of a larger one. Many rows pay for
+/// the way to the second-level cache; for few the first one must do.
+struct nibble_chunk {
+  std::size_t begin, end;
+
+  HWY_INLINE nibble_chunk(const gemm_u8u4_args& g, std::size_t k) noexcept : begin(k) {
+    constexpr std::size_t few_rows = 64;
+    constexpr std::size_t first_level_depth = 256;
+    const std::size_t most = g.m < few_rows ? first_level_depth : unpacked_depth;
+    const std::size_t group = g.b.group_size;
+    const std::size_t groups = (std::max)(most / group, std::size_t{1});
+    end = (std::min)({(k / group + groups) * group, k + most, g.k});
+  }
+  [[nodiscard]] HWY_INLINE std::size_t steps() const noexcept {
+    return (end - begin + nibble_depth - 1) / nibble_depth;
+  }
+  /// From an unpacked panel to the next one: a line more than it has, so that panels do not compete
+  /// for the same places of the cache.
+  [[nodiscard]] HWY_INLINE std::size_t panel_stride() const noexcept {
+    return steps() * nibble_depth * panel_columns + 64;
+  }
+};
+
+/// The k of a chunk that belong to the same group, from one of them on.
+struct nibble_piece {
+  std::size_t group, k, depth;
+  bool begins_group, ends_group;
+
+  HWY_INLINE nibble_piece(const gemm_u8u4_args& g, const nibble_chunk& chunk,
+                          std::size_t first) noexcept
+      : group(first / g.b.group_size), k(first) {
+    const std::size_t begin = group * g.b.group_size;
+    const std::size_t end = (std::min)(begin + g.b.group_size, g.k);
+    depth = (std::min)(end, chunk.end) - k;
+    begins_group = k == begin;
+    ends_group = k + depth == end;
+  }
+};
+
+/// A strip of columns: where its panels' weights and parameters are, and what is done with them.
+class nibble_strip {
+ public:
+  HWY_INLINE nibble_strip(const gemm_u8u4_args& g, std::size_t column) noexcept
+      : g_(g),
+        panel_(column / panel_columns),
+        panels_((std::min)((g.n - column + panel_columns - 1) / panel_columns, strip_panels)),
+        panel_stride_((g.k + nibble_depth - 1) / nibble_depth * nibble_panel_bytes),
+        groups_((g.k + g.b.group_size - 1) / g.b.group_size) {}
+
+  [[nodiscard]] HWY_INLINE std::size_t panels() const noexcept { return panels_; }
+
+  /// The weights of a panel from k (a multiple of nibble_depth) on.
+  [[nodiscard]] HWY_INLINE const std::uint8_t* data(std::size_t panel,
+                                                    std::size_t k) const noexcept {
+    return g_.b.data + (panel_ + panel) * panel_stride_ + k / nibble_depth * nibble_panel_bytes;
+  }
+
+  /// Writes a chunk in the layout of packed_panels::data, less its zero points; up to a multiple of
+  /// nibble_depth.
+  HWY_INLINE void unpack(const nibble_chunk& chunk, std::int8_t* to) const noexcept {
+    for (std::size_t p = 0; p < panels_; ++p) {
+      for (std::size_t k = chunk.begin; k < chunk.end;) {
+        const nibble_piece piece(g_, chunk, k);
+        unpack_piece(piece, p, to + p * chunk.panel_stride() + (k - chunk.begin) * panel_columns);
+        k += piece.depth;
+      }
+    }
+  }
+
+  /// Adds the sums of a group, kRows rows from `first` on times kPanels panels, times their scales
+  /// to reals. Rows of sums are kStride apart, those of reals strip_columns.
+  template <std::size_t kRows, std::size_t kPanels, std::size_t kStride, bool kSmallSums>
+  HWY_INLINE void add_sums(std::size_t group, std::size_t panel, std::size_t first,
+                           const std::int32_t* sums, float* real) const noexcept {
+    const float_tag df;
+    const int_tag di;
+    int_vector zero_point[kRows];
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      zero_point[r] = hn::Set(di, g_.row_zero_point[first + r]);
+    }
+    DETENT_UNROLL for (std::size_t v = 0; v < kPanels * vectors_per_panel; ++v) {
+      const std::size_t at =
+          parameter(panel + v / vectors_per_panel, group) + v % vectors_per_panel * lanes;
+      const auto column_sum = hn::LoadU(di, g_.b.column_sum + at);
+      const auto scale = hn::LoadU(df, g_.b.scale + at);
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        float* to = real + r * strip_columns + v * lanes;
+        const auto sum = hn::LoadU(di, sums + r * kStride + v * lanes);
+        hn::StoreU(add_group<kSmallSums>(hn::LoadU(df, to), sum, zero_point[r], column_sum, scale),
+                   df, to);
+      }
+    }
+  }
+
+  /// Sets reals of some panels to zero.
+  HWY_INLINE void clear(std::size_t rows, std::size_t panels, float* real) const noexcept {
+    for (std::size_t r = 0; r < rows; ++r) {
+      std::fill_n(real + r * strip_columns, panels * panel_columns, 0.0F);
+    }
+  }
+
+  /// Stores reals of some panels.
+  HWY_INLINE void store(std::size_t first, std::size_t rows, std::size_t panel, std::size_t panels,
+                        const float* real) const noexcept {
+    const std::size_t begin = (panel_ + panel) * panel_columns;
+    const std::size_t end = (std::min)(begin + panels * panel_columns, g_.n);
+    for (std::size_t j = begin; j < end; j += lanes) {
+      const std::size_t count = (std::min)(lanes, end - j);
+      const float_vector bias = load_bias(g_, j, count);
+      for (std::size_t r = 0; r < rows; ++r) {
+        store_real(g_, hn::LoadU(float_tag{}, real + r * strip_columns + j - begin), bias,
+                   first + r, j, count);
+      }
+    }
+  }
+
+ private:
+  /// Where the parameters of a group of a panel begin.
+  [[nodiscard]] HWY_INLINE std::size_t parameter(std::size_t panel,
+                                                 std::size_t group) const noexcept {
+    return ((panel_ + panel) * groups_ + group) * panel_columns;
+  }
+  HWY_INLINE void unpack_piece(const nibble_piece& piece, std::size_t panel,
+                               std::int8_t* to) const noexcept {
+    const hn::Repartition<std::int8_t, int_tag> ds8;
+    constexpr std::size_t bytes = lanes * group_depth;
+    constexpr std::size_t half = panel_columns * group_depth;
+    nibble_vector zero_points[vectors_per_panel];
+    DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+      zero_points[v] =
+          spread_zero_points(g_.b.zero_point + parameter(panel, piece.group) + v * lanes);
+    }
+    const std::uint8_t* from = data(panel, piece.k);
+    for (std::size_t k = 0; k < piece.depth; k += nibble_depth) {
+      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+        nibble_vector low, high;
+        split_nibbles(from + v * bytes, zero_points[v], low, high);
+        hn::StoreU(low, ds8, to + v * bytes);
+        hn::StoreU(high, ds8, to + half + v * bytes);
+      }
+      from += nibble_panel_bytes;
+      to += 2 * half;
+    }
+  }
+
+  const gemm_u8u4_args& g_;
+  std::size_t panel_, panels_, panel_stride_, groups_;
+};
+
+/// add_tile() and add_rows() for unpacked weights. Functions of their own, in which the number of
+/// segments is not known: otherwise GCC 12 keeps sums of the tile in memory.
+template <std::size_t kPanels>
+HWY_NOINLINE void add_unpacked_tile(tile_operands t, std::int32_t* sums) noexcept {
+  asm("" : "+r"(t.segments));
+  add_tile<DETENT_PASS_ROWS, kPanels, strip_columns>(t, sums);
+}
+template <std::size_t kPanels>
+HWY_NOINLINE void add_unpacked_rows(std::size_t rows, const tile_operands& t,
+                                    std::int32_t* sums) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  add_rows<kRows == 6 ? 4 : kRows / 2, kPanels, strip_columns>(rows, t, sums);
+}
+
+/// What gemm_u8u4_args::workspace holds: an unpacked chunk of a strip, and of all rows the sums of
+/// a group that is not complete and the reals of the complete ones.
+struct unpacked_strip {
+  std::int8_t* weights;
+  std::int32_t* sums;
+  float* real;
+
+  HWY_INLINE explicit unpacked_strip(std::byte* workspace) noexcept
+      : weights(reinterpret_cast<std::int8_t*>(workspace)),
+        sums(reinterpret_cast<std::int32_t*>(workspace + unpacked_bytes)),
+        real(reinterpret_cast<float*>(sums + largest_rows_per_call * strip_columns)) {}
+};
+
+/// A chunk of a strip, what is unpacked after it (the chunk of `next` from next_k on), and whether
+/// it is all of k: then nothing has to be kept for another one.
+struct unpacked_chunk {
+  const nibble_strip& strip;
+  const nibble_chunk& chunk;
+  const unpacked_strip& unpacked;
+  const nibble_strip& next;
+  std::size_t next_k;
+  bool is_only;
+
+  /// The weights of a panel from k on.
+  [[nodiscard]] HWY_INLINE const std::int8_t* weights(std::size_t panel,
+                                                      std::size_t k) const noexcept {
+    return unpacked.weights + panel * chunk.panel_stride() + (k - chunk.begin) * panel_columns;
+  }
+};
+
+/// All rows times the panels of an unpacked chunk from `panel` on, the last ones with fewer at a
+/// time. What is unpacked next is fetched meanwhile.
+template <std::size_t kPanels, bool kSmallSums>
+void multiply_unpacked(const gemm_u8u4_args& g, const std::uint8_t* const* rows,
+                       const unpacked_chunk& u, std::size_t panel) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  const nibble_strip& strip = u.strip;
+  const nibble_chunk& chunk = u.chunk;
+  [[maybe_unused]] const std::size_t lines = chunk.steps();
+  [[maybe_unused]] std::size_t line = 0;
+  for (; panel + kPanels <= strip.panels(); panel += kPanels) {
+    for (std::size_t first = 0; first < g.m; first += kRows) {
+      const std::size_t count = (std::min)(kRows, g.m - first);
+      const std::size_t at = (u.is_only ? 0 : first * strip_columns) + panel * panel_columns;
+      std::int32_t* sums = u.unpacked.sums + at;
+      float* real = u.unpacked.real + at;
+      if (chunk.begin == 0) {
+        strip.clear(count, kPanels, real);
+      }
+      for (std::size_t k = chunk.begin; k < chunk.end;) {
+        const nibble_piece piece(g, chunk, k);
+        tile_operands t{
+            rows + first,      0, 1, k, piece.depth, u.weights(panel, k), chunk.panel_stride(),
+            piece.begins_group};
+        k += piece.depth;
+        if (count == kRows) {
+          if constexpr (DETENT_PASS_PAIRS == 0) {
+            t.next = reinterpret_cast<const std::int8_t*>(
+                u.next.data(line / lines % u.next.panels(), u.next_k) +
+                line % lines * nibble_panel_bytes);
+            line += t.next_bytes() / nibble_panel_bytes;
+          }
+          add_unpacked_tile<kPanels>(t, sums);
+        } else {
+          add_unpacked_rows<kPanels>(count, t, sums);
+        }
+        if (!piece.ends_group) {
+          continue;
+        }
+        if (count == kRows) {
+          strip.add_sums<kRows, kPanels, strip_columns, kSmallSums>(piece.group, panel, first, sums,
+                                                                    real);
+        } else {
+          for (std::size_t r = 0; r < count; ++r) {
+            const std::size_t row = r * strip_columns;
+            strip.add_sums<1, kPanels, strip_columns, kSmallSums>(piece.group, panel, first + r,
+                                                                  sums + row, real + row);
+          }
+        }
+      }
+      if (chunk.end == g.k) {
+        strip.store(first, count, panel, kPanels, real);
+      }
+    }
+  }
+  if constexpr (kPanels > 1) {
+    multiply_unpacked<kPanels / 2, kSmallSums>(g, rows, u, panel);
+  }
+}
+
+/// Unpacks all weights, chunk by chunk, and calls multiply(unpacked_chunk) for each.
+template <class Multiply>
+void for_unpacked_chunks(const gemm_u8u4_args& g, const Multiply& multiply) noexcept {
+  const unpacked_strip unpacked(g.workspace);
+  for (std::size_t column = 0; column < g.n; column += strip_columns) {
+    const nibble_strip strip(g, column);
+    // Behind the last chunk comes the next strip, or this one again.
+    const nibble_strip following(g, column + strip_columns < g.n ? column + strip_columns : column);
+    std::size_t k = 0;
+    do {
+      const nibble_chunk chunk(g, k);
+      const bool is_only = k == 0 && chunk.end == g.k;
+      k = chunk.end;
+      strip.unpack(chunk, unpacked.weights);
+      multiply(unpacked_chunk{strip, chunk, unpacked, k < g.k ? strip : following, k < g.k ? k : 0,
+                              is_only});
+    } while (k < g.k);
+  }
+}
+
+/// What for_unpacked_chunks() calls; a lambda would not have the attributes of this pass.
+template <bool kSmallSums>
+class unpacked_rows {
+ public:
+  HWY_INLINE explicit unpacked_rows(const gemm_u8u4_args& g) noexcept : g_(g) {
+    for (std::size_t r = 0; r < g.m; ++r) {
+      rows_[r] = g.a + r * g.lda;
+    }
+  }
+  void operator()(const unpacked_chunk& u) const noexcept {
+    multiply_unpacked<DETENT_PASS_PANELS, kSmallSums>(g_, rows_, u, 0);
+  }
+
+ private:
+  const gemm_u8u4_args& g_;
+  const std::uint8_t* rows_[largest_rows_per_call];
+};
+
 inline void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
+  if (g.m >= fewest_unpacked_rows) {
+    return has_small_sums(g) ? for_unpacked_chunks(g, unpacked_rows<true>(g))
+                             : for_unpacked_chunks(g, unpacked_rows<false>(g));
+  }
   constexpr std::size_t kColumns = nibble_block_panels * panel_columns;
   for (std::size_t column = 0; column < g.n; column += kColumns) {
     multiply_nibble_rows<nibble_rows>(g, 0, column, (std::min)(column + kColumns, g.n));
@@ -8943,6 +13583,7 @@ HWY_POP_ATTRIBUTES
 #undef DETENT_PASS_PAIRS
 #undef DETENT_PASS_ROWS
 #undef DETENT_PASS_PANELS
+#undef DETENT_PASS_ASSEMBLY
 
 #define DETENT_PASS_NAMESPACE avx512_vnni
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR ",avx512vnni"
@@ -8951,6 +13592,7 @@ HWY_POP_ATTRIBUTES
 #define DETENT_PASS_PAIRS 0
 #define DETENT_PASS_ROWS 6
 #define DETENT_PASS_PANELS 4
+#define DETENT_PASS_ASSEMBLY 1
 // ---- detent/kernels/depthwise_u8-inl.hpp ----
 // 8-bit depthwise products, re-included like gemm_u8s8-inl.hpp and with the same macros.
 //
@@ -9020,13 +13662,16 @@ HWY_INLINE void from_quarters(D d, V (&v)[quarters]) noexcept {
 }
 
 /// The epilogue of a part's channels, with what depends on the channels only already loaded.
+/// kIsPlain: whether there is no residual, and the output not bfloat16.
+template <bool kIsPlain>
 class quarter_epilogue {
  public:
-  /// Of the channels from `first` on. Where they repeat (`channels` divides the part), so do the
-  /// arrays; otherwise they are zero behind the last panel.
+  /// Of the channels from `first` on, `period` of which the part holds again and again; zero behind
+  /// the last panel.
   HWY_INLINE quarter_epilogue(const integer_epilogue& e, std::size_t first, std::size_t channels,
-                              bool repeats) noexcept
+                              std::size_t period) noexcept
       : output_(e.output),
+        residual_(e.residual),
         lower_(hn::Set(float_tag{}, e.lower)),
         upper_(hn::Set(float_tag{}, e.upper)) {
     // Signed outputs are computed as unsigned ones that are 128 more.
@@ -9037,10 +13682,10 @@ class quarter_epilogue {
     zero_point_ = hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point + shift));
     lowest_ = byte(e.qmin);
     highest_ = byte(e.qmax);
+    demoting_suffices_ = shift == 0 && e.qmin == 0 && e.qmax == 255;
     flip_ = byte(0);
     DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
-      const std::size_t position = first + j * lanes;
-      const std::size_t column = repeats ? position % channels : position;
+      const std::size_t column = first + j * lanes % period;
       const bool inside = column < channels;
       offset_[j] = inside ? hn::LoadU(int_tag{}, e.column_offset + column) : hn::Zero(int_tag{});
       multiplier_[j] = inside && e.multiplier != nullptr
@@ -9060,7 +13705,7 @@ class quarter_epilogue {
   }
 
   [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
-    return output_ == integer_output::u8 || output_ == integer_output::s8;
+    return kIsPlain && (output_ == integer_output::u8 || output_ == integer_output::s8);
   }
   /// What the sums of products are added to.
   HWY_INLINE void begin(int_vector (&sum)[quarters]) const noexcept {
@@ -9072,25 +13717,61 @@ class quarter_epilogue {
                         std::size_t index) const noexcept {
     if (makes_bytes()) {
       store_bytes(sum, count, c, index);
-    } else if (output_ == integer_output::s32) {
+    } else if (kIsPlain && output_ == integer_output::s32) {
       from_quarters(int_tag{}, sum);
       store_vectors(sum, int_tag{}, count, static_cast<std::int32_t*>(c) + index);
     } else {
-      float_vector v[quarters];
-      DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-        // Without a bias the sum of the product and 0 is rounded to the product.
-        v[k] =
-            clamp_ordered(hn::MulAdd(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k], bias_[k]),
-                          lower_, upper_);
+      store_reals(sum, count, c, index);
+    }
+  }
+
+  /// The same for an output of float or bfloat16.
+  HWY_INLINE void store_reals(const int_vector (&sum)[quarters], std::size_t count, void* c,
+                              std::size_t index) const noexcept {
+    const float_tag df;
+    float_vector v[quarters];
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      // Without a bias the sum of the product and 0 is rounded to the product.
+      v[k] = hn::MulAdd(hn::ConvertTo(df, sum[k]), multiplier_[k], bias_[k]);
+    }
+    from_quarters(df, v);
+    if (!kIsPlain && residual_ != nullptr) {
+      const float* from = residual_ + index;
+      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+        if (count >= (j + 1) * lanes) {
+          v[j] = hn::Add(v[j], hn::LoadU(df, from + j * lanes));
+        } else if (count > j * lanes) {
+          v[j] = hn::Add(v[j], hn::LoadN(df, from + j * lanes, count - j * lanes));
+        }
       }
-      from_quarters(float_tag{}, v);
-      store_vectors(v, float_tag{}, count, static_cast<float*>(c) + index);
+    }
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      v[j] = clamp_ordered(v[j], lower_, upper_);
+    }
+    if (kIsPlain || output_ == integer_output::f32) {
+      store_vectors(v, df, count, static_cast<float*>(c) + index);
+    } else {
+      using half_tag = hn::Rebind<std::uint16_t, float_tag>;
+      hn::Vec<half_tag> halves[quarters];
+      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) { halves[j] = to_bfloat16(v[j]); }
+      store_vectors(halves, half_tag{}, count, static_cast<std::uint16_t*>(c) + index);
     }
   }
 
   /// The same for an output of bytes.
   HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
                               std::size_t index) const noexcept {
+    const byte_vector v = bytes(sum);
+    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
+    if (count == part_channels) {
+      hn::StoreU(v, byte_tag{}, to);
+    } else {
+      hn::StoreN(v, byte_tag{}, to, count);
+    }
+  }
+
+  /// The results of a whole part, where the output has bytes.
+  HWY_INLINE byte_vector bytes(const int_vector (&sum)[quarters]) const noexcept {
     // Conversions saturate, and the zero point is added to words, all of whose bounds are beyond
     // the grid: that gives what clamping the steps would, in fewer instructions.
     int_vector q[quarters];
@@ -9107,14 +13788,11 @@ class quarter_epilogue {
     const word_tag d16;
     const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[0], q[1]), zero_point_);
     const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[2], q[3]), zero_point_);
-    const byte_vector unclamped = hn::ReorderDemote2To(d8, low, high);
-    const byte_vector bytes = hn::Xor(hn::Min(hn::Max(unclamped, lowest_), highest_), flip_);
-    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
-    if (count == part_channels) {
-      hn::StoreU(bytes, d8, to);
-    } else {
-      hn::StoreN(bytes, d8, to, count);
+    const byte_vector result = hn::ReorderDemote2To(d8, low, high);
+    if (demoting_suffices_) {
+      return result;
     }
+    return hn::Xor(hn::Min(hn::Max(result, lowest_), highest_), flip_);
   }
 
  private:
@@ -9131,11 +13809,13 @@ class quarter_epilogue {
   }
 
   integer_output output_;
+  const float* residual_;  // null, or as dense as the output
   int_vector offset_[quarters];
   float_vector multiplier_[quarters];
   float_vector bias_[quarters];
   float_vector lower_, upper_;
-  bool shrinks_;  // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  bool shrinks_;            // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  bool demoting_suffices_;  // the grid is all values of an unsigned byte
   hn::Vec<word_tag> zero_point_;
   byte_vector lowest_, highest_, flip_;
 };
@@ -9168,31 +13848,37 @@ HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int16_t* 
   }
 }
 
-/// Interleaves the bytes of four taps, `offset` behind their addresses.
-HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
-                          byte_vector (&x)[quarters]) noexcept {
+/// Interleaves the bytes of four taps.
+HWY_INLINE void interleave_taps(byte_vector a, byte_vector b, byte_vector c, byte_vector d,
+                                byte_vector (&x)[quarters]) noexcept {
   const byte_tag d8;
   const hn::Repartition<std::uint16_t, int_tag> d16;
-  byte_vector row[group_depth];
-  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
-    // A masked load costs no more; on smaller vectors it would.
-    row[t] = lanes < 16 && count == part_channels ? hn::LoadU(d8, tap[t] + offset)
-                                                  : hn::LoadN(d8, tap[t] + offset, count);
-  }
-  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, row[0], row[1]));
-  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[0], row[1]));
-  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, row[2], row[3]));
-  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, row[2], row[3]));
+  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, a, b));
+  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, a, b));
+  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, c, d));
+  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, c, d));
   x[0] = hn::BitCast(d8, hn::InterleaveLower(d16, low01, low23));
   x[1] = hn::BitCast(d8, hn::InterleaveUpper(d16, low01, low23));
   x[2] = hn::BitCast(d8, hn::InterleaveLower(d16, high01, high23));
   x[3] = hn::BitCast(d8, hn::InterleaveUpper(d16, high01, high23));
 }
 
+/// Interleaves the bytes of four taps, `offset` behind their addresses.
+HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
+                          byte_vector (&x)[quarters]) noexcept {
+  const byte_tag d8;
+  byte_vector row[group_depth];
+  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
+    row[t] = count == part_channels ? hn::LoadU(d8, tap[t] + offset)
+                                    : hn::LoadN(d8, tap[t] + offset, count);
+  }
+  interleave_taps(row[0], row[1], row[2], row[3], x);
+}
+
 /// A part of the channels of a depthwise product, as vectors of part_channels bytes: one for each
 /// pixel, or with several pixels in each where the part repeats all channels. W is the type of the
-/// weights.
-template <class W>
+/// weights; kIsPlain is that of the epilogue.
+template <class W, bool kIsPlain>
 class depthwise_part {
  public:
   HWY_INLINE depthwise_part(const depthwise_u8_args& d, const W* weights,
@@ -9208,7 +13894,7 @@ class depthwise_part {
         out_step_(repeats_ ? part_channels : rows_.channels),
         count_(repeats_ ? part_channels : (std::min)(part_channels, rows_.channels - first)),
         c_(d.c),
-        epilogue_(d.epilogue, first, rows_.channels, repeats_) {}
+        epilogue_(d.epilogue, first, rows_.channels, repeats_ ? rows_.channels : part_channels) {}
 
   HWY_INLINE void run(const depthwise_run& run) const noexcept {
     const std::uint8_t* const* tap = rows_.taps + run.tap;
@@ -9219,12 +13905,7 @@ class depthwise_part {
     if constexpr (tile > 1) {
       const std::size_t pixels = repeats_ ? part_channels / rows_.channels : 1;
       if (rows_.width == 3 && epilogue_.makes_bytes() && pixels <= 2) {
-        if (lanes == 16 && groups_ == 3) {
-          v = pixels == 1 ? three_columns(tap, whole, out)
-                          : three_columns_of_pairs(tap, whole, out);
-        } else {
-          v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
-        }
+        v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
       } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
         v = tiles<5, 1>(tap, whole, out);
       }
@@ -9252,65 +13933,6 @@ class depthwise_part {
       add_group(x, weights_ + g * weight_group_size, sum);
     }
     epilogue_.store(sum, count, c_, out + v * out_step_);
-  }
-
-  /// Filters that are three columns wide and have one group of taps in each: every column is read
-  /// once, and stays in the registers for the three vectors that want it. Returns how many vectors
-  /// are done.
-  HWY_INLINE std::size_t three_columns(const std::uint8_t* const* tap, std::size_t vectors,
-                                       std::size_t out) const noexcept {
-    constexpr std::size_t width = 3;
-    std::size_t v = 0;
-    if (vectors < width) {
-      return v;
-    }
-    // A copy: what is written might be the member, for all that the compiler knows.
-    const std::size_t step = rows_.step;
-    byte_vector x[width][quarters];
-    load_taps(tap, first_, count_, x[0]);
-    load_taps(tap, step + first_, count_, x[1]);
-    for (; v + width <= vectors; v += width) {
-      DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
-        load_taps(tap, (v + i + 2) * step + first_, count_, x[(i + 2) % width]);
-        int_vector sum[quarters];
-        epilogue_.begin(sum);
-        DETENT_UNROLL for (std::size_t column = 0; column < width; ++column) {
-          add_group(x[(i + column) % width], weights_ + column * weight_group_size, sum);
-        }
-        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
-      }
-    }
-    return v;
-  }
-
-  /// The same for vectors that hold two pixels: what stands between two columns that lie side by
-  /// side in memory has a half of each.
-  HWY_INLINE std::size_t three_columns_of_pairs(const std::uint8_t* const* tap, std::size_t vectors,
-                                                std::size_t out) const noexcept {
-    std::size_t v = 0;
-    if (vectors < 2) {
-      return v;
-    }
-    byte_vector x[2][quarters];
-    load_taps(tap, first_, count_, x[0]);
-    for (; v + 2 <= vectors; v += 2) {
-      DETENT_UNROLL for (std::size_t i = 0; i < 2; ++i) {
-        const byte_vector(&left)[quarters] = x[i];
-        byte_vector(&right)[quarters] = x[1 - i];
-        load_taps(tap, (v + i + 1) * part_channels + first_, count_, right);
-        byte_vector middle[quarters];
-        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-          middle[k] = hn::ConcatLowerUpper(byte_tag{}, right[k], left[k]);
-        }
-        int_vector sum[quarters];
-        epilogue_.begin(sum);
-        add_group(left, weights_, sum);
-        add_group(middle, weights_ + weight_group_size, sum);
-        add_group(right, weights_ + 2 * weight_group_size, sum);
-        epilogue_.store_bytes(sum, count_, c_, out + (v + i) * out_step_);
-      }
-    }
-    return v;
   }
 
   /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for
@@ -9350,16 +13972,25 @@ class depthwise_part {
   std::size_t in_step_, out_step_;  // from one vector to the next
   std::size_t count_;
   void* c_;
-  quarter_epilogue epilogue_;
+  quarter_epilogue<kIsPlain> epilogue_;
 };
 
-template <class W>
-void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
+template <bool kIsPlain, class W>
+void depthwise_u8_parts(const depthwise_u8_args& d, const W* weights) noexcept {
   for (std::size_t first = 0; first < d.rows.channels; first += part_channels) {
-    const depthwise_part<W> part(d, weights, first);
+    const depthwise_part<W, kIsPlain> part(d, weights, first);
     for (std::size_t r = 0; r < d.rows.run_count; ++r) {
       part.run(d.rows.runs[r]);
     }
+  }
+}
+
+template <class W>
+void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
+  if (d.epilogue.residual == nullptr && d.epilogue.output != integer_output::bf16) {
+    depthwise_u8_parts<true>(d, weights);
+  } else {
+    depthwise_u8_parts<false>(d, weights);
   }
 }
 
@@ -9375,6 +14006,460 @@ inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
+// ---- detent/kernels/depthwise_u8_lines-inl.hpp ----
+// 8-bit depthwise products line by line, for the filters of depthwise_filter; re-included after
+// depthwise_u8-inl.hpp and with the same macros.
+//
+// Two lines of the output share what they read: the bytes of four lines of the input, or of four
+// columns of one, are interleaved once for both lines and for all the columns that want them. They
+// stay in registers until they are multiplied or, where those are few or the pixels of a vector
+// many, in a buffer of some kilobytes, from which they can be read at any column.
+
+#if DETENT_PASS_PAIRS
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+// Sums of pairs saturate; depthwise_u8 of these passes multiplies words.
+inline constexpr void (*depthwise_lines)(const depthwise_lines_args& d) noexcept = nullptr;
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+
+#else
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// What is interleaved for up to kVectors vectors: quarter by quarter, so that a vector can begin
+/// at any pixel.
+template <std::size_t kVectors>
+struct interleaved_pixels {
+  static constexpr std::size_t bytes_of_quarter = kVectors * part_channels;
+  alignas(64) std::uint8_t data[quarters * bytes_of_quarter];
+
+  HWY_INLINE void store(const byte_vector (&x)[quarters], std::size_t vector) noexcept {
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      hn::Store(x[k], byte_tag{}, data + k * bytes_of_quarter + vector * part_channels);
+    }
+  }
+  /// The quarter of the pixels that begin at this byte.
+  HWY_INLINE byte_vector load(std::size_t quarter, std::size_t byte) const noexcept {
+    return hn::LoadU(byte_tag{}, data + quarter * bytes_of_quarter + byte);
+  }
+};
+
+/// Part of the channels, as vectors of kPixels pixels: of one, or of several where the channels are
+/// few.
+template <depthwise_filter kFilter, std::size_t kPixels>
+class line_part {
+ public:
+  static constexpr std::size_t input_lines = depthwise_input_lines(kFilter);
+  using line_array = const std::uint8_t* [input_lines];
+
+  HWY_INLINE line_part(const depthwise_lines_args& d, std::size_t first) noexcept
+      : count_((std::min)(period, d.channels - first)),
+        channels_(d.channels),
+        in_width_(d.in_width),
+        out_width_(d.out_width),
+        pad_left_(d.pad_left),
+        dense_(d.channels == period),
+        weights_(d.weights + first / strip_columns * depthwise_groups(kFilter) * weight_group_size +
+                 first % strip_columns / quarters * group_depth),
+        c_(d.c + first),
+        epilogue_(d.epilogue, first, d.channels, period) {
+    hn::StoreU(hn::Set(byte_tag{}, d.padding), byte_tag{}, blank_);
+  }
+
+  /// `lines` are the addresses of the first channel of the part, `pixel` is the first one of the
+  /// output.
+  template <std::size_t kLines>
+  HWY_INLINE void run(const line_array& lines, std::size_t pixel) noexcept {
+    const std::size_t vectors = (out_width_ + kPixels - 1) / kPixels;
+    if constexpr (in_registers) {
+      run_in_registers<kLines>(lines, vectors, pixel);
+    } else {
+      const std::size_t segments = (vectors + segment_vectors - 1) / segment_vectors;
+      std::size_t begin = 0;
+      for (std::size_t s = 1; s <= segments; ++s) {
+        const std::size_t end = vectors * s / segments;
+        run_segment<kLines>(lines, begin * kPixels, end - begin, pixel);
+        begin = end;
+      }
+    }
+  }
+
+ private:
+  static constexpr bool is_five = kFilter == depthwise_filter::five;
+  static constexpr bool is_stride2 = kFilter == depthwise_filter::three_stride2;
+  static constexpr std::size_t stride = depthwise_stride(kFilter);
+  /// Channels of a pixel in a vector.
+  static constexpr std::size_t period = part_channels / kPixels;
+  using pixel_tag = hn::CappedTag<std::uint8_t, period>;
+  /// Whether what is interleaved waits in registers, not in the buffers.
+  static constexpr bool in_registers = lanes == 16 && !is_five && kPixels <= 2;
+  /// Pixels are multiplied in segments of at most so many vectors.
+  static constexpr std::size_t segment_vectors = 32;
+  /// Interleaving is so many vectors ahead of multiplying.
+  static constexpr std::size_t ahead = 4;
+  /// A vector reads so many vectors behind its own.
+  static constexpr std::size_t behind = is_five ? 4 : !is_stride2 && kPixels == 1 ? 2 : 1;
+
+  /// The bytes that the pixels of a vector have in a column of `count` lines, the next pixel's
+  /// `stride` columns on. Columns before the image wrap, and so are beyond it.
+  template <std::size_t kCount>
+  HWY_INLINE void load(const std::uint8_t* const* lines, std::size_t column,
+                       byte_vector (&row)[kCount]) const noexcept {
+    const byte_tag d8;
+    const bool at_once = kPixels == 1 ? count_ == period : stride == 1 && dense_;
+    if (at_once && column < in_width_ && in_width_ - column >= kPixels) {
+      const std::size_t offset = column * channels_;
+      DETENT_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
+        row[i] = hn::LoadU(d8, lines[i] + offset);
+      }
+      return;
+    }
+    DETENT_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
+      if constexpr (kPixels == 1) {
+        row[i] = load_pixel(lines[i], column);
+      } else if constexpr (kPixels == 2) {
+        row[i] = load_two(lines[i], column);
+      } else {
+        row[i] =
+            hn::Combine(d8, load_two(lines[i], column + 2 * stride), load_two(lines[i], column));
+      }
+    }
+  }
+  HWY_INLINE auto load_two(const std::uint8_t* line, std::size_t column) const noexcept {
+    return hn::Combine(hn::Twice<pixel_tag>{}, load_pixel(line, column + stride),
+                       load_pixel(line, column));
+  }
+  HWY_INLINE hn::Vec<pixel_tag> load_pixel(const std::uint8_t* line,
+                                           std::size_t column) const noexcept {
+    const std::uint8_t* from = column < in_width_ ? line + column * channels_ : blank_;
+    return count_ == period ? hn::LoadU(pixel_tag{}, from) : hn::LoadN(pixel_tag{}, from, count_);
+  }
+
+  /// What is interleaved for a vector: of the first line and, with a stride of 2, of the second one
+  /// and of both.
+  using interleaved = byte_vector[is_stride2 ? 3 : 1][quarters];
+
+  /// Interleaves what pixels read from `column` on.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave(const line_array& lines, std::size_t column,
+                             interleaved& x) const noexcept {
+    if constexpr (is_stride2) {
+      constexpr std::size_t used = kLines == 2 ? 5 : 3;
+      byte_vector even[used];
+      byte_vector odd[used];
+      load(lines, column, even);
+      load(lines, column + 1, odd);
+      interleave_taps(even[0], even[1], even[2], odd[2], x[0]);
+      if constexpr (kLines == 2) {
+        interleave_taps(even[3], even[4], even[2], odd[2], x[1]);
+        interleave_taps(odd[0], odd[1], odd[3], odd[4], x[2]);
+      } else {
+        interleave_taps(odd[0], odd[1], odd[1], odd[1], x[2]);
+        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) { x[1][k] = x[2][k]; }  // unused
+      }
+    } else {
+      byte_vector row[group_depth];
+      load(lines + (is_five ? 1 : 0), column, row);
+      interleave_taps(row[0], row[1], row[2], row[3], x[0]);
+    }
+  }
+  /// The same, to vector `vector` of the buffers.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave_to(std::size_t vector, const line_array& lines,
+                                std::size_t column) noexcept {
+    interleaved x;
+    interleave<kLines>(lines, column, x);
+    first_.store(x[0], vector);
+    if constexpr (is_stride2) {
+      if constexpr (kLines == 2) {
+        second_.store(x[1], vector);
+      }
+      third_.store(x[2], vector);
+    }
+  }
+
+  /// Interleaves four columns of the outer lines.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave_outer(const line_array& lines, std::size_t column,
+                                   std::size_t vector) noexcept {
+    const std::uint8_t* const outer[2] = {lines[0], lines[input_lines - 1]};
+    byte_vector row[group_depth][kLines];
+    DETENT_UNROLL for (std::size_t i = 0; i < group_depth; ++i) { load(outer, column + i, row[i]); }
+    byte_vector x[quarters];
+    interleave_taps(row[0][0], row[1][0], row[2][0], row[3][0], x);
+    second_.store(x, vector);
+    if constexpr (kLines == 2) {
+      interleave_taps(row[0][1], row[1][1], row[2][1], row[3][1], x);
+      third_.store(x, vector);
+    }
+  }
+
+  /// Adds the products of a group of weights and a quarter of the channels to the sum of a line.
+  HWY_INLINE void add(byte_vector x, std::size_t group, std::size_t quarter,
+                      int_vector& sum) const noexcept {
+    const std::int8_t* w = weights_ + group * weight_group_size + quarter * quarter_size;
+    sum = DETENT_PASS_DOT(sum, x, hn::LoadU(hn::Repartition<std::int8_t, int_tag>{}, w));
+  }
+
+  static constexpr std::size_t operands = is_stride2 ? 5 : 3;
+
+  /// Adds a quarter of what a vector reads in three columns, each an operand. With a stride of 2
+  /// these are the even columns of the first line, the odd one of both lines, and the even ones of
+  /// the second.
+  template <std::size_t kLines>
+  HWY_INLINE void add_three(const byte_vector (&x)[operands], std::size_t quarter,
+                            int_vector (&sum)[kLines][quarters]) const noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+      DETENT_UNROLL for (std::size_t i = 0; i < 3; ++i) {
+        // The odd column is the third group of each line.
+        const std::size_t operand = r == 1 && is_stride2 ? (i == 2 ? 2 : 3 + i) : i;
+        add(x[operand], r * 3 + i, quarter, sum[r][quarter]);
+      }
+    }
+  }
+
+  /// Multiplies and stores one vector of each line, from the buffers.
+  template <std::size_t kLines>
+  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, std::size_t vector,
+                           std::size_t x, std::size_t pixel) const noexcept {
+    int_vector sum[kLines][quarters];
+    begin(epilogue, sum);
+    const std::size_t byte = vector * part_channels;
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      if constexpr (is_five) {
+        constexpr std::size_t width = 5;
+        DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
+          const byte_vector both = first_.load(k, byte + i * period);
+          DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+            add(both, r * width + i, k, sum[r][k]);
+          }
+        }
+        const std::size_t outer = vector / group_depth * part_channels;
+        const std::size_t group = 2 * width + vector % group_depth * 2;
+        add(second_.load(k, outer), group, k, sum[0][k]);
+        add(second_.load(k, outer + part_channels), group + 1, k, sum[0][k]);
+        if constexpr (kLines == 2) {
+          add(third_.load(k, outer), group + 2 * group_depth, k, sum[1][k]);
+          add(third_.load(k, outer + part_channels), group + 2 * group_depth + 1, k, sum[1][k]);
+        }
+      } else if constexpr (is_stride2) {
+        const byte_vector both = third_.load(k, byte);
+        byte_vector columns[operands] = {first_.load(k, byte), first_.load(k, byte + period), both,
+                                         both, both};
+        if constexpr (kLines == 2) {
+          columns[3] = second_.load(k, byte);
+          columns[4] = second_.load(k, byte + period);
+        }
+        add_three<kLines>(columns, k, sum);
+      } else {
+        add_three<kLines>({first_.load(k, byte), first_.load(k, byte + period),
+                           first_.load(k, byte + 2 * period)},
+                          k, sum);
+      }
+    }
+    store(epilogue, sum, x, pixel);
+  }
+
+  /// The same from registers: `next` is what is interleaved for the vector behind `x`, `last` for
+  /// the one behind that.
+  template <std::size_t kLines>
+  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, const interleaved& now,
+                           const interleaved& next, const interleaved& last, std::size_t x,
+                           std::size_t pixel) const noexcept {
+    int_vector sum[kLines][quarters];
+    begin(epilogue, sum);
+    // The column on the right of those in `left`.
+    const auto right_of = [](byte_vector left, byte_vector right) HWY_ATTR {
+      return kPixels == 1 ? right : hn::ConcatLowerUpper(byte_tag{}, right, left);
+    };
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      const byte_vector second = right_of(now[0][k], next[0][k]);
+      if constexpr (is_stride2) {
+        add_three<kLines>(
+            {now[0][k], second, now[2][k], now[1][k], right_of(now[1][k], next[1][k])}, k, sum);
+      } else {
+        add_three<kLines>({now[0][k], second, kPixels == 1 ? last[0][k] : next[0][k]}, k, sum);
+      }
+    }
+    store(epilogue, sum, x, pixel);
+  }
+
+  template <std::size_t kLines>
+  static HWY_INLINE void begin(const quarter_epilogue<true>& epilogue,
+                               int_vector (&sum)[kLines][quarters]) noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) { epilogue.begin(sum[r]); }
+  }
+  template <std::size_t kLines>
+  HWY_INLINE void store(const quarter_epilogue<true>& epilogue,
+                        const int_vector (&sum)[kLines][quarters], std::size_t x,
+                        std::size_t pixel) const noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+      store_line(epilogue, sum[r], x, (pixel + r * out_width_ + x) * channels_);
+    }
+  }
+
+  /// Stores the results of pixels from x on at element `index` of the output.
+  HWY_INLINE void store_line(const quarter_epilogue<true>& epilogue,
+                             const int_vector (&sum)[quarters], std::size_t x,
+                             std::size_t index) const noexcept {
+    if constexpr (kPixels == 1) {
+      epilogue.store_bytes(sum, count_, c_, index);
+    } else {
+      const std::size_t pixels = (std::min)(kPixels, out_width_ - x);
+      if (dense_) {
+        epilogue.store_bytes(sum, pixels * period, c_, index);
+        return;
+      }
+      alignas(64) std::uint8_t all[part_channels];
+      hn::Store(epilogue.bytes(sum), byte_tag{}, all);
+      for (std::size_t i = 0; i < pixels; ++i, index += channels_) {
+        const hn::Vec<pixel_tag> v = hn::LoadU(pixel_tag{}, all + i * period);
+        if (count_ == period) {
+          hn::StoreU(v, pixel_tag{}, c_ + index);
+        } else {
+          hn::StoreN(v, pixel_tag{}, c_ + index, count_);
+        }
+      }
+    }
+  }
+
+  template <std::size_t kLines>
+  HWY_INLINE void run_segment(const line_array& lines, std::size_t x, std::size_t vectors,
+                              std::size_t pixel) noexcept {
+    // A copy: what is written might be the member, for all that the compiler knows.
+    const quarter_epilogue<true> epilogue = epilogue_;
+    const std::size_t column = x * stride - pad_left_;
+    constexpr std::size_t step = kPixels * stride;
+    const std::size_t all = vectors + behind;
+    std::size_t done = 0;
+    for (; done < (std::min)(all, behind + ahead); ++done) {
+      interleave_to<kLines>(done, lines, column + done * step);
+    }
+    if constexpr (is_five) {
+      interleave_outer<kLines>(lines, column, 0);
+      interleave_outer<kLines>(lines, column + group_depth, 1);
+    }
+    for (std::size_t v = 0; v < vectors; ++v) {
+      if (done < all) {
+        interleave_to<kLines>(done, lines, column + done * step);
+        ++done;
+      }
+      if constexpr (is_five) {
+        if (v % group_depth == 0) {
+          const std::size_t next = v / group_depth + 2;
+          interleave_outer<kLines>(lines, column + next * group_depth, next);
+        }
+      }
+      multiply<kLines>(epilogue, v, x + v * kPixels, pixel);
+    }
+  }
+
+  /// A whole line, what is interleaved once staying in registers for the vectors that want it.
+  template <std::size_t kLines>
+  HWY_INLINE void run_in_registers(const line_array& lines, std::size_t vectors,
+                                   std::size_t pixel) const noexcept {
+    const quarter_epilogue<true> epilogue = epilogue_;
+    constexpr std::size_t step = kPixels * stride;
+    // Vectors that are held, so that the same registers are reused when all have passed.
+    constexpr std::size_t held = behind + 1;
+    interleaved x[held];
+    std::size_t column = std::size_t{0} - pad_left_;
+    DETENT_UNROLL for (std::size_t i = 0; i < behind; ++i, column += step) {
+      interleave<kLines>(lines, column, x[i]);
+    }
+    for (std::size_t v = 0; v < vectors; v += held) {
+      DETENT_UNROLL for (std::size_t i = 0; i < held; ++i) {
+        if (v + i < vectors) {
+          interleave<kLines>(lines, column, x[(i + behind) % held]);
+          multiply<kLines>(epilogue, x[i], x[(i + 1) % held], x[(i + behind) % held],
+                           (v + i) * kPixels, pixel);
+          column += step;
+        }
+      }
+    }
+  }
+
+  static constexpr std::size_t buffer_vectors = in_registers ? 1 : segment_vectors + group_depth;
+  using buffer = interleaved_pixels<buffer_vectors>;
+  /// Of filters of five columns, with four columns in a vector; other filters of stride 1 have no
+  /// use for them.
+  using outer_buffer = interleaved_pixels<is_stride2 ? buffer_vectors
+                                          : is_five  ? segment_vectors / group_depth + 2
+                                                     : 1>;
+
+  std::size_t count_, channels_;
+  std::size_t in_width_, out_width_, pad_left_;
+  bool dense_;
+  const std::int8_t* weights_;
+  std::uint8_t* c_;
+  quarter_epilogue<true> epilogue_;
+  alignas(64) std::uint8_t blank_[part_channels];
+  buffer first_;
+  outer_buffer second_, third_;
+};
+
+/// All pairs of lines, for the part of the channels that begins at `first`.
+template <depthwise_filter kFilter, std::size_t kPixels>
+void depthwise_line_part(const depthwise_lines_args& d, std::size_t first) noexcept {
+  using part_type = line_part<kFilter, kPixels>;
+  part_type part(d, first);
+  for (std::size_t p = 0; p < d.pair_count; ++p) {
+    typename part_type::line_array lines;
+    for (std::size_t i = 0; i < part_type::input_lines; ++i) {
+      lines[i] = d.lines[p * part_type::input_lines + i] + first;
+    }
+    if (d.pairs[p].lines == 2) {
+      part.template run<2>(lines, d.pairs[p].pixel);
+    } else {
+      part.template run<1>(lines, d.pairs[p].pixel);
+    }
+  }
+}
+
+template <depthwise_filter kFilter>
+void depthwise_lines_of(const depthwise_lines_args& d) noexcept {
+  for (std::size_t first = 0; first < d.channels; first += part_channels) {
+    if constexpr (kFilter != depthwise_filter::five) {
+      const std::size_t period = first % strip_columns == 0
+                                     ? depthwise_period(kFilter, d.channels - first)
+                                     : strip_columns;
+      if (period * 2 == part_channels) {
+        depthwise_line_part<kFilter, 2>(d, first);
+        continue;
+      }
+      if constexpr (part_channels == strip_columns) {
+        if (period * 4 == part_channels) {
+          depthwise_line_part<kFilter, 4>(d, first);
+          continue;
+        }
+      }
+    }
+    depthwise_line_part<kFilter, 1>(d, first);
+  }
+}
+
+inline void depthwise_lines(const depthwise_lines_args& d) noexcept {
+  switch (d.filter) {
+    case depthwise_filter::three:
+      return depthwise_lines_of<depthwise_filter::three>(d);
+    case depthwise_filter::three_stride2:
+      return depthwise_lines_of<depthwise_filter::three_stride2>(d);
+    case depthwise_filter::five:
+      return depthwise_lines_of<depthwise_filter::five>(d);
+  }
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_PAIRS
 // ---- detent/kernels/gemm_u8s8-inl.hpp ----
 // Integer products, re-included by kernels/dispatch.hpp once per Highway target and once more for
 // each instruction that Highway's target lacks. The driver has defined
@@ -9385,15 +14470,14 @@ HWY_POP_ATTRIBUTES
 //                                2^32, for unsigned a and signed b
 //   DETENT_PASS_PAIRS            1 if it adds a0*b0 + a1*b1 and a2*b2 + a3*b3 in 16 bits
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
+//   DETENT_PASS_ASSEMBLY         1 if that tile is the one of tile_vnni512-inl.hpp
 //
 // vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
 // must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
 // does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
 // multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
-// cache, far enough ahead of their use, and its sums never leave the registers. Without it,
-// vpmaddubsw, vpmaddwd and vpaddd do the same in three instructions; as the first of them
-// saturates, the weights are read in two parts of which neither makes it do so (packed_panels), the
-// second of them sparse.
+// cache, far enough ahead of their use, and its sums never leave the registers. What does without
+// it is in gemm_u8s8_pairs-inl.hpp.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -9401,22 +14485,10 @@ namespace DETENT_PASS_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
-/// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
-HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vector x) noexcept {
-  const int_tag di;
-  const hn::RebindToUnsigned<float_tag> du;
-  const auto bits = hn::BitCast(du, x);
-  const auto high = hn::ShiftRight<16>(bits);
-  const auto odd = hn::And(high, hn::Set(du, 1U));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFU)), odd));
-  const auto quiet = hn::Or(high, hn::Set(du, 0x40U));
-  const auto chosen = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
-  return hn::DemoteTo(hn::Rebind<std::uint16_t, float_tag>{}, hn::BitCast(di, chosen));
-}
-
 /// The epilogue of one vector of columns, with what depends on the columns only already loaded.
-/// kHasAddend: whether there is an addend, which only 32-bit outputs have.
-template <integer_output kOutput, bool kHasAddend = false>
+/// kHasAddend: whether there is an addend, which only 32-bit outputs have. kHasRows: whether rows
+/// or elements have terms of their own otherwise.
+template <integer_output kOutput, bool kHasAddend, bool kHasRows>
 class column_epilogue {
  public:
   HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
@@ -9437,11 +14509,13 @@ class column_epilogue {
     const float_tag df;
     const int_tag di;
     int_vector v = hn::Add(hn::LoadU(di, sums), offset_);
-    if (e.row_sum != nullptr) {
-      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
-    }
-    if (e.row_zero_point != nullptr) {
-      v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
+    if constexpr (kHasRows) {
+      if (e.row_sum != nullptr) {
+        v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
+      }
+      if (e.row_zero_point != nullptr) {
+        v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
+      }
     }
     if constexpr (kOutput == integer_output::s32) {
       if constexpr (kHasAddend) {
@@ -9454,12 +14528,12 @@ class column_epilogue {
     const float_vector sum = hn::ConvertTo(df, v);
     if constexpr (kOutput == integer_output::f32 || kOutput == integer_output::bf16) {
       float_vector m = multiplier_;
-      if (e.row_scale != nullptr) {
+      if (kHasRows && e.row_scale != nullptr) {
         m = hn::Mul(hn::Set(df, e.row_scale[row]), m);
       }
       // Without a bias the sum of the product and 0 is rounded to the product.
       float_vector real = hn::MulAdd(sum, m, bias_);
-      if (e.residual != nullptr) {
+      if (kHasRows && e.residual != nullptr) {
         const float* residual = e.residual + row * e.residual_stride + column_;
         real = hn::Add(real,
                        count == lanes ? hn::LoadU(df, residual) : hn::LoadN(df, residual, count));
@@ -9508,17 +14582,44 @@ class column_epilogue {
 
 /// Applies the epilogue to a block of sums, whose rows are `sums_stride` apart, and stores
 /// `columns` of each row. c points to the block's first element.
+template <integer_output kOutput, bool kHasAddend, bool kHasRows>
+void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
+                 std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
+                 void* c, std::size_t index, std::size_t ldc) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;  // what a tile has
+  for (std::size_t j = 0; j < columns; j += lanes) {
+    const column_epilogue<kOutput, kHasAddend, kHasRows> epilogue(e, column + j);
+    const std::int32_t* from = sums + j;
+    std::size_t to = index + j;
+    std::size_t r = 0;
+    if (columns - j >= lanes) {
+      for (; r + kRows <= rows; r += kRows) {
+        DETENT_UNROLL for (std::size_t i = 0; i < kRows; ++i) {
+          epilogue.store(e, from + i * sums_stride, first + r + i, lanes, c, to);
+          to += ldc;
+        }
+        from += kRows * sums_stride;
+      }
+    }
+    const std::size_t count = (std::min)(lanes, columns - j);
+    for (; r < rows; ++r, from += sums_stride, to += ldc) {
+      epilogue.store(e, from, first + r, count, c, to);
+    }
+  }
+}
+
+[[nodiscard]] HWY_INLINE bool has_terms_of_rows(const integer_epilogue& e) noexcept {
+  return e.row_sum != nullptr || e.row_zero_point != nullptr || e.row_scale != nullptr ||
+         e.residual != nullptr;
+}
+
 template <integer_output kOutput, bool kHasAddend = false>
 void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
                  std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
                  void* c, std::size_t index, std::size_t ldc) noexcept {
-  for (std::size_t j = 0; j < columns; j += lanes) {
-    const column_epilogue<kOutput, kHasAddend> epilogue(e, column + j);
-    const std::size_t count = (std::min)(lanes, columns - j);
-    for (std::size_t r = 0; r < rows; ++r) {
-      epilogue.store(e, sums + r * sums_stride + j, first + r, count, c, index + r * ldc + j);
-    }
-  }
+  const auto store = has_terms_of_rows(e) ? store_block<kOutput, kHasAddend, true>
+                                          : store_block<kOutput, kHasAddend, false>;
+  store(e, sums, sums_stride, first, rows, column, columns, c, index, ldc);
 }
 
 inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
@@ -9554,6 +14655,20 @@ inline constexpr std::size_t block_rows = 48;
 [[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
   return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
 }
+
+[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
+                                                        std::size_t multiple) noexcept {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return portable::no_workspace(g);
+}
+
+inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
 
 /// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
 template <std::size_t kRows, std::size_t kPanels>
@@ -9611,10 +14726,309 @@ inline constexpr std::size_t parallel_sums = kSums <= 2                         
                                              : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
                                                                                          : 1;
 
+/// What is left of a row behind its last whole group of four k, with zeros behind it, so that
+/// nothing past the end of a row is read. Only the last chunk ends early, and has one segment.
+HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
+                                std::uint8_t (&to)[group_depth]) noexcept {
+  const std::size_t rest = t.depth % group_depth;
+  std::memset(to, 0, group_depth);
+  std::memcpy(to, t.rows[row] + t.offset + t.depth - rest, rest);
+}
+
+#if DETENT_PASS_ASSEMBLY
+// ---- detent/kernels/tile_vnni512-inl.hpp ----
+// Tiles of 6 x 64 with vpdpbusd in AVX-512 registers, included by kernels/gemm_u8s8-inl.hpp in the
+// pass that has the instruction.
+//
+// The loop is in assembly, because its 24 sums, 4 vectors of weights and 4 of a row fill all 32
+// registers: compilers then move sums from register to register (GCC 12: 6 to 45 moves for 96
+// multiplications, as the code around the loop happens to be), and a move takes one of the two
+// ports that multiply. What stores a tile is short for the same reason: while it runs, nothing
+// multiplies.
+
+/// What the tile reads besides pointers that are in registers all the time.
+struct vnni512_tile {
+  static constexpr std::size_t stride = 64;  // of its sums
+
+  const std::uint8_t* const* rows;
+  std::size_t row_stride;    // from the rows of a segment to those of the next one, in bytes
+  std::size_t offset;        // from the start of a row to the end of its whole steps
+  std::size_t segments;      // not 0
+  std::ptrdiff_t steps;      // minus the bytes of a row's whole steps
+  std::size_t rest;          // the bytes of the whole groups that follow
+  const std::uint8_t* last;  // 4 bytes of each row for a last group, or null
+  std::int32_t* sums;
+  std::size_t is_first;  // whether they are set rather than added to
+};
+
+// clang-format off
+// Sums are registers 8 to 31, row by row; s0 to s3 are the four of a row.
+#define DETENT_TILE_ROW(address, a, s0, s1, s2, s3) \
+  "vpbroadcastd " address ", %%zmm" a "\n\t"        \
+  "vpdpbusd %%zmm0, %%zmm" a ", %%zmm" s0 "\n\t"    \
+  "vpdpbusd %%zmm1, %%zmm" a ", %%zmm" s1 "\n\t"    \
+  "vpdpbusd %%zmm2, %%zmm" a ", %%zmm" s2 "\n\t"    \
+  "vpdpbusd %%zmm3, %%zmm" a ", %%zmm" s3 "\n\t"
+// Products of one group of four k: weights at `at` of each panel.
+#define DETENT_TILE_GROUP(at, row0, row1, row2, row3, row4, row5) \
+  "vmovdqu64 " at "(%[b]), %%zmm0\n\t"                            \
+  "vmovdqu64 " at "(%[b],%[panel]), %%zmm1\n\t"                   \
+  "vmovdqu64 " at "(%[b],%[panel],2), %%zmm2\n\t"                 \
+  "vmovdqu64 " at "(%[b],%[three]), %%zmm3\n\t"                   \
+  DETENT_TILE_ROW(row0, "4", "8", "9", "10", "11")                \
+  DETENT_TILE_ROW(row1, "5", "12", "13", "14", "15")              \
+  DETENT_TILE_ROW(row2, "6", "16", "17", "18", "19")              \
+  DETENT_TILE_ROW(row3, "7", "20", "21", "22", "23")              \
+  DETENT_TILE_ROW(row4, "4", "24", "25", "26", "27")              \
+  DETENT_TILE_ROW(row5, "5", "28", "29", "30", "31")
+// The same where %[i] says, `k` further.
+#define DETENT_TILE_GROUP_AT(at, k)                                           \
+  DETENT_TILE_GROUP(at, k "(%[r0],%[i])", k "(%[r1],%[i])", k "(%[r2],%[i])", \
+                    k "(%[r3],%[i])", k "(%[r4],%[i])", k "(%[r5],%[i])")
+// f(byte of the row, byte in it, register) for each register of sums.
+#define DETENT_TILE_FOUR(f, row, s0, s1, s2, s3) \
+  f(row, "0", s0) f(row, "64", s1) f(row, "128", s2) f(row, "192", s3)
+#define DETENT_TILE_ALL(f)                            \
+  DETENT_TILE_FOUR(f, "0", "8", "9", "10", "11")      \
+  DETENT_TILE_FOUR(f, "256", "12", "13", "14", "15")  \
+  DETENT_TILE_FOUR(f, "512", "16", "17", "18", "19")  \
+  DETENT_TILE_FOUR(f, "768", "20", "21", "22", "23")  \
+  DETENT_TILE_FOUR(f, "1024", "24", "25", "26", "27") \
+  DETENT_TILE_FOUR(f, "1280", "28", "29", "30", "31")
+#define DETENT_TILE_CLEAR(row, at, s) "vpxord %%zmm" s ", %%zmm" s ", %%zmm" s "\n\t"
+#define DETENT_TILE_ADD(row, at, s) "vpaddd " row "+" at "(%[r0]), %%zmm" s ", %%zmm" s "\n\t"
+#define DETENT_TILE_STORE(row, at, s) "vmovdqu64 %%zmm" s ", " row "+" at "(%[r0])\n\t"
+// clang-format on
+
+/// add_tile() for six rows and four panels.
+HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noexcept {
+  constexpr std::size_t step = groups_per_step * group_depth;
+  static_assert(step == 16, "the loop below takes four groups at a time");
+  std::uint8_t last[6][group_depth];
+  const bool has_last = o.depth % group_depth != 0;
+  if (has_last) {
+    for (std::size_t r = 0; r < 6; ++r) {
+      copy_last_group(o, r, last[r]);
+    }
+  }
+  const std::size_t whole = o.depth / step * step;
+  vnni512_tile t{o.rows,
+                 o.row_stride * sizeof(*o.rows),
+                 o.offset + whole,
+                 o.segments,
+                 -static_cast<std::ptrdiff_t>(whole),
+                 (o.depth - whole) / group_depth * group_depth,
+                 has_last ? last[0] : nullptr,
+                 sums,
+                 o.is_first};
+  const std::int8_t* b = o.b;
+  const std::int8_t* next = o.next;
+  const std::uint8_t *r0, *r1, *r2, *r3, *r4, *r5;
+  std::ptrdiff_t i;
+  __asm__ volatile(
+      DETENT_TILE_ALL(DETENT_TILE_CLEAR)
+      "1:\n\t"  // a segment
+      "mov %c[rows](%[t]), %[i]\n\t"
+      "mov (%[i]), %[r0]\n\t"
+      "mov 8(%[i]), %[r1]\n\t"
+      "mov 16(%[i]), %[r2]\n\t"
+      "mov 24(%[i]), %[r3]\n\t"
+      "mov 32(%[i]), %[r4]\n\t"
+      "mov 40(%[i]), %[r5]\n\t"
+      "add %c[row_stride](%[t]), %[i]\n\t"
+      "mov %[i], %c[rows](%[t])\n\t"
+      "mov %c[offset](%[t]), %[i]\n\t"
+      "add %[i], %[r0]\n\t"
+      "add %[i], %[r1]\n\t"
+      "add %[i], %[r2]\n\t"
+      "add %[i], %[r3]\n\t"
+      "add %[i], %[r4]\n\t"
+      "add %[i], %[r5]\n\t"
+      "mov %c[steps](%[t]), %[i]\n\t"
+      "test %[i], %[i]\n\t"
+      "jz 3f\n\t"
+      ".p2align 5\n\t"
+      "2:\n\t"
+      "prefetcht1 (%[next])\n\t"
+      DETENT_TILE_GROUP_AT("0", "0")
+      DETENT_TILE_GROUP_AT("64", "4")
+      DETENT_TILE_GROUP_AT("128", "8")
+      DETENT_TILE_GROUP_AT("192", "12")
+      "add $64, %[next]\n\t"
+      "add $256, %[b]\n\t"
+      "add $16, %[i]\n\t"
+      "jnz 2b\n\t"
+      "3:\n\t"  // here %[i] is 0
+      "cmp %c[rest](%[t]), %[i]\n\t"
+      "jae 5f\n\t"
+      "4:\n\t"
+      DETENT_TILE_GROUP_AT("0", "0")
+      "add $64, %[b]\n\t"
+      "add $4, %[i]\n\t"
+      "cmp %c[rest](%[t]), %[i]\n\t"
+      "jb 4b\n\t"
+      "5:\n\t"
+      "decq %c[segments](%[t])\n\t"
+      "jnz 1b\n\t"
+      "mov %c[last](%[t]), %[r0]\n\t"
+      "test %[r0], %[r0]\n\t"
+      "jz 6f\n\t"
+      DETENT_TILE_GROUP("0", "(%[r0])", "4(%[r0])", "8(%[r0])", "12(%[r0])", "16(%[r0])",
+                        "20(%[r0])")
+      "6:\n\t"
+      "mov %c[sums](%[t]), %[r0]\n\t"
+      "cmpq $0, %c[is_first](%[t])\n\t"
+      "jne 7f\n\t"
+      DETENT_TILE_ALL(DETENT_TILE_ADD)
+      "7:\n\t"
+      DETENT_TILE_ALL(DETENT_TILE_STORE)
+      : [b] "+r"(b), [next] "+r"(next), [i] "=&r"(i), [r0] "=&r"(r0), [r1] "=&r"(r1),
+        [r2] "=&r"(r2), [r3] "=&r"(r3), [r4] "=&r"(r4), [r5] "=&r"(r5)
+      : [t] "r"(&t), [panel] "r"(o.panel_stride), [three] "r"(3 * o.panel_stride),
+        [rows] "i"(offsetof(vnni512_tile, rows)),
+        [row_stride] "i"(offsetof(vnni512_tile, row_stride)),
+        [offset] "i"(offsetof(vnni512_tile, offset)), [steps] "i"(offsetof(vnni512_tile, steps)),
+        [rest] "i"(offsetof(vnni512_tile, rest)),
+        [segments] "i"(offsetof(vnni512_tile, segments)),
+        [last] "i"(offsetof(vnni512_tile, last)), [sums] "i"(offsetof(vnni512_tile, sums)),
+        [is_first] "i"(offsetof(vnni512_tile, is_first))
+      : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+        "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18",
+        "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27", "xmm28",
+        "xmm29", "xmm30", "xmm31");
+}
+
+#undef DETENT_TILE_STORE
+#undef DETENT_TILE_ADD
+#undef DETENT_TILE_CLEAR
+#undef DETENT_TILE_ALL
+#undef DETENT_TILE_FOUR
+#undef DETENT_TILE_GROUP_AT
+#undef DETENT_TILE_GROUP
+#undef DETENT_TILE_ROW
+
+/// From four vectors of sums to 64 bytes on a grid.
+template <class Q>
+class byte_steps {
+  using byte_tag = hn::Repartition<Q, float_tag>;
+  using word_tag = hn::Repartition<std::int16_t, float_tag>;
+
+ public:
+  explicit HWY_INLINE byte_steps(const integer_epilogue& e) noexcept
+      : zero_point_(hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point))),
+        qmin_(hn::Set(byte_tag{}, static_cast<Q>(e.qmin))),
+        qmax_(hn::Set(byte_tag{}, static_cast<Q>(e.qmax))) {}
+
+  /// Steps from the zero point; those below -2^31 are -2^31, those above all grids 2^15.
+  HWY_INLINE int_vector steps(int_vector sum, float_vector multiplier) const noexcept {
+    const float_tag df;
+    const float_vector real = hn::Mul(hn::ConvertTo(df, sum), multiplier);
+    return DETENT_PASS_NEAREST(hn::Min(real, hn::Set(df, 32768.0F)));
+  }
+  HWY_INLINE void store(const int_vector (&steps)[4], Q* q) const noexcept {
+    const word_tag dw;
+    const byte_tag db;
+    const hn::Repartition<std::uint32_t, float_tag> d32;
+    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[0], steps[1]), zero_point_);
+    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[2], steps[3]), zero_point_);
+    // Packing works within blocks of 128 bits, which are put in order at the end.
+    alignas(64) static constexpr std::uint32_t order[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                            2, 6, 10, 14, 3, 7, 11, 15};
+    const auto bytes =
+        hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, low, high)),
+                                             hn::SetTableIndices(d32, order)));
+    hn::StoreU(hn::Min(hn::Max(bytes, qmin_), qmax_), db, q);
+  }
+
+ private:
+  hn::Vec<word_tag> zero_point_;
+  hn::Vec<byte_tag> qmin_, qmax_;
+};
+
+/// The epilogue of whole tiles of six rows and four panels, where rows and elements have no terms
+/// of their own.
+template <integer_output kOutput>
+HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, std::size_t column,
+                           void* c, std::size_t index, std::size_t ldc) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  constexpr std::size_t kStride = vnni512_tile::stride;
+  constexpr std::size_t kVectors = kStride / lanes;
+  if constexpr (kOutput == integer_output::u8 || kOutput == integer_output::s8) {
+    using output_type =
+        std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
+    const byte_steps<output_type> grid(e);
+    int_vector offset[kVectors];
+    float_vector multiplier[kVectors];
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      offset[v] = hn::LoadU(int_tag{}, e.column_offset + column + v * lanes);
+      multiplier[v] = hn::LoadU(float_tag{}, e.multiplier + column + v * lanes);
+    }
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      int_vector steps[kVectors];
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+        const int_vector sum = hn::Load(int_tag{}, sums + r * kStride + v * lanes);
+        steps[v] = grid.steps(hn::Add(sum, offset[v]), multiplier[v]);
+      }
+      grid.store(steps, static_cast<output_type*>(c) + index + r * ldc);
+    }
+  } else {
+    using columns = column_epilogue<kOutput, false, false>;
+    const columns all[kVectors] = {columns(e, column), columns(e, column + lanes),
+                                   columns(e, column + 2 * lanes), columns(e, column + 3 * lanes)};
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+        all[v].store(e, sums + r * kStride + v * lanes, 0, lanes, c, index + r * ldc + v * lanes);
+      }
+    }
+  }
+}
+
+/// Tiles of six rows and four panels, one after the other, each stored when all of k is added.
+template <integer_output kOutput>
+void multiply_tiles(const gemm_u8s8_args& g, tile_operands t, std::size_t tiles, std::size_t row,
+                    std::size_t column, const std::int8_t* next_end) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  alignas(64) std::int32_t sums[kRows * vnni512_tile::stride];
+  const std::int8_t* const next_begin = t.next;
+  for (; tiles > 0; --tiles, row += kRows) {
+    add_vnni512_tile(t, sums);
+    store_tile<kOutput>(g.epilogue, sums, column, g.c, row * g.ldc + column, g.ldc);
+    t.rows += kRows;
+    t.next += t.next_bytes();
+    t.next = t.next < next_end ? t.next : next_begin;
+  }
+}
+
+/// The same for the output of g.
+inline void multiply_tiles(const gemm_u8s8_args& g, const tile_operands& t, std::size_t tiles,
+                           std::size_t row, std::size_t column,
+                           const std::int8_t* next_end) noexcept {
+  switch (g.epilogue.output) {
+    case integer_output::s32:
+      return multiply_tiles<integer_output::s32>(g, t, tiles, row, column, next_end);
+    case integer_output::f32:
+      return multiply_tiles<integer_output::f32>(g, t, tiles, row, column, next_end);
+    case integer_output::bf16:
+      return multiply_tiles<integer_output::bf16>(g, t, tiles, row, column, next_end);
+    case integer_output::u8:
+      return multiply_tiles<integer_output::u8>(g, t, tiles, row, column, next_end);
+    case integer_output::s8:
+      return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end);
+  }
+}
+#endif
+
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
+#if DETENT_PASS_ASSEMBLY
+  if constexpr (kRows == DETENT_PASS_ROWS && kPanels == DETENT_PASS_PANELS) {
+    static_assert(kStride == vnni512_tile::stride);
+    add_vnni512_tile(t, sums);
+    return;
+  }
+#endif
   constexpr std::size_t kVectors = kPanels * vectors_per_panel;
   constexpr std::size_t kSets = parallel_sums<kRows * kVectors>;
   const int_tag di;
@@ -9649,12 +15063,9 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
     }
   }
   if (t.depth % group_depth != 0) {
-    // The last one to three k: nothing past the end of a row is read.
-    std::uint8_t last[kRows][group_depth] = {};
+    std::uint8_t last[kRows][group_depth];
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      // Only the last chunk ends early, and has one segment.
-      std::memcpy(last[r], t.rows[r] + t.offset + whole_groups * group_depth,
-                  t.depth % group_depth);
+      copy_last_group(t, r, last[r]);
       a[r] = last[r];
     }
     add_products<kRows, kPanels>(a, 0, b, t.panel_stride, sum[0]);
@@ -9679,7 +15090,7 @@ HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t
   for (; done + kRows <= rows; done += kRows) {
     add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
     t.rows += kRows;
-    if constexpr (DETENT_PASS_PAIRS == 0) {
+    if constexpr (kRows == DETENT_PASS_ROWS && DETENT_PASS_PAIRS == 0) {
       t.next += t.next_bytes();
     }
   }
@@ -9700,140 +15111,7 @@ HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) 
   }
 }
 
-[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
-                                                        std::size_t multiple) noexcept {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
-inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
-inline constexpr bool multiplies_signed = false;
-inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
-inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
-  return portable::no_workspace(g);
-}
-
-#if DETENT_PASS_PAIRS
-
-/// The most bytes of each row that are put in the order of a strip at a time.
-inline constexpr std::size_t pair_chunk = 512;
-
-/// Puts `depth` bytes of each row from k0 on in the order of a strip; zeros up to a whole block.
-HWY_INLINE void reorder_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                             std::size_t k0, std::size_t depth, const std::uint8_t* order,
-                             std::uint8_t* to) noexcept {
-  const hn::Repartition<std::uint8_t, int_tag> d;
-  const std::size_t step = hn::Lanes(d);
-  const std::size_t size = round_up(depth, block_depth);
-  for (std::size_t r = 0; r < rows; ++r) {
-    const std::uint8_t* from = g.a + (first + r) * g.lda + k0;
-    std::uint8_t* row = to + r * pair_chunk;
-    std::size_t k = 0;
-    for (; k + step <= depth; k += step) {
-      hn::Store(hn::TableLookupBytes(hn::LoadU(d, from + k), hn::LoadU(d, order + k)), d, row + k);
-    }
-    if (k < size) {
-      hn::Store(hn::TableLookupBytes(hn::LoadN(d, from + k, depth - k),
-                                     hn::LoadN(d, order + k, size - k)),
-                d, row + k);
-    }
-  }
-}
-
-/// Adds corrections to kRows rows of sums: the groups are those of a chunk from group `group0` on.
-template <std::size_t kRows, std::size_t kStride>
-HWY_INLINE void add_corrections(const packed_panels& b, std::size_t begin, std::size_t end,
-                                const std::uint8_t* chunk, std::size_t group0, std::size_t rows,
-                                std::int32_t* sums) noexcept {
-  const int_tag di;
-  for (; rows >= kRows; rows -= kRows) {
-    const std::uint8_t* a[kRows];
-    int_vector sum[kRows][vectors_per_panel];
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      a[r] = chunk + r * pair_chunk;
-      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
-        sum[r][v] = hn::LoadU(di, sums + r * kStride + v * lanes);
-      }
-    }
-    for (std::size_t i = begin; i < end; ++i) {
-      add_products<kRows, 1>(a, (b.correction_group[i] - group0) * group_depth,
-                             b.corrections + i * group_depth * panel_columns, 0, sum);
-    }
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
-        hn::StoreU(sum[r][v], di, sums + r * kStride + v * lanes);
-      }
-    }
-    chunk += kRows * pair_chunk;
-    sums += kRows * kStride;
-  }
-  if constexpr (kRows > 1) {
-    add_corrections<kRows / 2, kStride>(b, begin, end, chunk, group0, rows, sums);
-  }
-}
-
-/// The rows first .. first + rows (at most block_rows) of a strip of columns.
-inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
-                            std::size_t column) noexcept {
-  constexpr std::size_t kPanels = DETENT_PASS_PANELS;
-  constexpr std::size_t kRows = DETENT_PASS_ROWS;
-  alignas(64) std::int32_t sums[block_rows * strip_columns];
-  alignas(64) std::uint8_t chunk[block_rows * pair_chunk];
-  const std::uint8_t* chunk_rows[block_rows];
-  for (std::size_t r = 0; r < block_rows; ++r) {
-    chunk_rows[r] = chunk + r * pair_chunk;
-  }
-  const std::size_t columns = (std::min)(strip_columns, g.n - column);
-  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
-  const std::size_t padded = round_up(g.k, block_depth);
-  const std::size_t panel_stride = padded * panel_columns;
-  const std::size_t first_panel = column / panel_columns;
-  const std::uint8_t* order = g.b.order + column / strip_columns * padded;
-  std::size_t correction[strip_columns / panel_columns];
-  for (std::size_t p = 0; p < panels; ++p) {
-    correction[p] = g.b.first_correction[first_panel + p];
-  }
-  const std::size_t chunk_depth =
-      (std::min)(cached_depth(reused_part(g.caches.first_level), block_rows), pair_chunk);
-  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
-    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
-    reorder_rows(g, first, rows, k, depth, order + k, chunk);
-    tile_operands t{chunk_rows,   0,     1, 0, round_up(depth, block_depth), nullptr,
-                    panel_stride, k == 0};
-    std::size_t p = 0;
-    for (; p + kPanels <= panels; p += kPanels) {
-      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, kPanels, strip_columns>(rows, t, sums + p * panel_columns);
-    }
-    for (; p < panels; ++p) {
-      t.b = g.b.paired + (first_panel + p) * panel_stride + k * panel_columns;
-      add_rows<kRows, 1, strip_columns>(rows, t, sums + p * panel_columns);
-    }
-    const std::size_t end_group = (k + t.depth) / group_depth;
-    for (p = 0; p < panels; ++p) {
-      const std::size_t begin = correction[p];
-      while (correction[p] < g.b.first_correction[first_panel + p + 1] &&
-             g.b.correction_group[correction[p]] < end_group) {
-        ++correction[p];
-      }
-      if (correction[p] > begin) {
-        add_corrections<kRows, strip_columns>(g.b, begin, correction[p], chunk, k / group_depth,
-                                              rows, sums + p * panel_columns);
-      }
-    }
-  }
-  store_sums(g.epilogue, sums, strip_columns, first, rows, column, columns, g.c,
-             first * g.ldc + column, g.ldc);
-}
-
-inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
-  for (std::size_t first = 0; first < g.m; first += block_rows) {
-    for (std::size_t column = 0; column < g.n; column += strip_columns) {
-      gemm_u8s8_strip(g, first, (std::min)(block_rows, g.m - first), column);
-    }
-  }
-}
-
-#else
+#if !DETENT_PASS_PAIRS
 
 /// Panels of a block: as many as a tile of few rows needs to keep the multipliers busy.
 inline constexpr std::size_t block_panels =
@@ -9870,7 +15148,17 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   // Sums of all of k are stored at once, others when all rows have passed over all weights.
   const bool is_whole = segment_depth <= chunk_depth && g.segments <= segments_of_chunk;
   const std::size_t step = is_whole ? kRows : block_rows;
-  for (std::size_t done = 0; done < rows; done += step) {
+  std::size_t done = 0;
+#if DETENT_PASS_ASSEMBLY
+  if (kPanels == DETENT_PASS_PANELS && is_whole && columns == kColumns &&
+      !has_terms_of_rows(g.epilogue) && g.epilogue.addend == nullptr) {
+    const tile_operands t{a.rows, a.row_stride, g.segments, 0,   segment_depth,
+                          panel,  panel_stride, true,       next};
+    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel));
+    done = rows / kRows * kRows;
+  }
+#endif
+  for (; done < rows; done += step) {
     const std::size_t count = (std::min)(step, rows - done);
     const std::size_t tiled = count / kRows * kRows;
     const std::size_t row = first + done;
@@ -9937,7 +15225,7 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   }
 }
 
-#endif  // DETENT_PASS_PAIRS
+#endif  // !DETENT_PASS_PAIRS
 
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
@@ -9946,9 +15234,11 @@ HWY_POP_ATTRIBUTES
 // Products with 4-bit weights, re-included by kernels/dispatch.hpp for each pass of
 // gemm_u8s8-inl.hpp and behind it.
 //
-// A byte of the weights becomes two in registers, less the zero point of its column and group:
-// -15..15, so that even pairs of products that are added in 16 bits are exact. Weights are read
-// once for all rows of a call as long as four panels fit the second-level cache.
+// A byte of the weights becomes two, less the zero point of its column and group: -15..15, so that
+// even pairs of products that are added in 16 bits are exact. Few rows have that done in registers;
+// weights are read once for all of them as long as four panels fit the second-level cache. For many
+// rows a chunk of k of a strip of columns is unpacked to memory that stays in the second-level
+// cache, in the layout of 8-bit weights, and multiplied by the tiles for those.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -9977,28 +15267,88 @@ struct nibble_sums {
   int_vector sum[sets][kRows][vectors];
 };
 
-/// Adds the products of eight k: those at `a` of each row.
-template <std::size_t kRows>
-HWY_INLINE void add_nibbles(
-    const std::uint8_t* const (&a)[kRows], std::size_t offset, const std::uint8_t* b,
-    std::size_t panel_stride,
-    const hn::Vec<hn::Repartition<std::int8_t, int_tag>> (&zero_point)[nibble_sums<kRows>::vectors],
-    nibble_sums<kRows>& sums) noexcept {
-  constexpr std::size_t kVectors = nibble_sums<kRows>::vectors;
-  constexpr std::size_t kLast = nibble_sums<kRows>::sets - 1;
+using nibble_vector = hn::Vec<hn::Repartition<std::int8_t, int_tag>>;
+
+/// Zero points of columns, each of them four times, as a vector of weights has its columns.
+HWY_INLINE nibble_vector spread_zero_points(const std::uint8_t* zero_points) noexcept {
   const int_tag di;
+  const hn::Rebind<std::uint8_t, int_tag> d_codes;
+  const auto codes = hn::PromoteTo(di, hn::LoadU(d_codes, zero_points));
+  return hn::BitCast(hn::Repartition<std::int8_t, int_tag>{},
+                     hn::Mul(codes, hn::Set(di, 0x01010101)));
+}
+
+/// The codes of the low and of the high halves of bytes, less the zero points.
+HWY_INLINE void split_nibbles(const std::uint8_t* bytes, nibble_vector zero_points,
+                              nibble_vector& low, nibble_vector& high) noexcept {
   const hn::Repartition<std::uint8_t, int_tag> du8;
   const hn::Repartition<std::int8_t, int_tag> ds8;
   const hn::Repartition<std::uint16_t, int_tag> du16;
   const auto mask = hn::Set(du8, std::uint8_t{0x0F});
-  hn::Vec<decltype(ds8)> low[kVectors];
-  hn::Vec<decltype(ds8)> high[kVectors];
+  const auto both = hn::LoadU(du8, bytes);
+  const auto shifted = hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, both)));
+  low = hn::Sub(hn::BitCast(ds8, hn::And(both, mask)), zero_points);
+  high = hn::Sub(hn::BitCast(ds8, hn::And(shifted, mask)), zero_points);
+}
+
+/// Whether products of zero points and column sums need only the 16 low bits of both: one
+/// instruction instead of a slow one.
+HWY_INLINE bool has_small_sums(const gemm_u8u4_args& g) noexcept {
+  constexpr std::size_t largest_weight = 15;
+  return (std::min)(g.b.group_size, g.k) <= 0x7FFF / largest_weight;
+}
+
+/// real + scale * (sum - zero_point * column_sum), the term of a group.
+template <bool kSmallSums>
+HWY_INLINE float_vector add_group(float_vector real, int_vector sum, int_vector zero_point,
+                                  int_vector column_sum, float_vector scale) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  int_vector correction;
+  if constexpr (kSmallSums) {
+    // Zero points have no bits above the lower 16, so that the upper products are 0.
+    correction =
+        hn::WidenMulPairwiseAdd(di, hn::BitCast(di16, zero_point), hn::BitCast(di16, column_sum));
+  } else {
+    correction = hn::Mul(zero_point, column_sum);
+  }
+  return hn::MulAdd(hn::ConvertTo(float_tag{}, hn::Sub(sum, correction)), scale, real);
+}
+
+/// What becomes of `count` columns of a row from `column` on when all groups have been added.
+HWY_INLINE void store_real(const gemm_u8u4_args& g, float_vector real, float_vector bias,
+                           std::size_t row, std::size_t column, std::size_t count) noexcept {
+  const float_tag df;
+  auto x = hn::MulAdd(real, hn::Set(df, g.row_scale[row]), bias);
+  if (g.residual != nullptr) {
+    x = hn::Add(x, hn::LoadN(df, g.residual + row * g.residual_stride + column, count));
+  }
+  hn::StoreN(clamp_ordered(x, hn::Set(df, g.lower), hn::Set(df, g.upper)), df,
+             g.c + row * g.ldc + column, count);
+}
+
+HWY_INLINE float_vector load_bias(const gemm_u8u4_args& g, std::size_t column,
+                                  std::size_t count) noexcept {
+  const float_tag df;
+  return g.bias != nullptr ? hn::LoadN(df, g.bias + column, count) : hn::Zero(df);
+}
+
+/// Adds the products of eight k: those at `a` of each row.
+template <std::size_t kRows>
+HWY_INLINE void add_nibbles(const std::uint8_t* const (&a)[kRows], std::size_t offset,
+                            const std::uint8_t* b, std::size_t panel_stride,
+                            const nibble_vector (&zero_point)[nibble_sums<kRows>::vectors],
+                            nibble_sums<kRows>& sums) noexcept {
+  constexpr std::size_t kVectors = nibble_sums<kRows>::vectors;
+  constexpr std::size_t kLast = nibble_sums<kRows>::sets - 1;
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  nibble_vector low[kVectors];
+  nibble_vector high[kVectors];
   DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-    const auto both = hn::LoadU(du8, b + v / vectors_per_panel * panel_stride +
-                                         v % vectors_per_panel * lanes * group_depth);
-    const auto shifted = hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, both)));
-    low[v] = hn::Sub(hn::BitCast(ds8, hn::And(both, mask)), zero_point[v]);
-    high[v] = hn::Sub(hn::BitCast(ds8, hn::And(shifted, mask)), zero_point[v]);
+    split_nibbles(
+        b + v / vectors_per_panel * panel_stride + v % vectors_per_panel * lanes * group_depth,
+        zero_point[v], low[v], high[v]);
   }
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     std::int32_t four[2];
@@ -10020,8 +15370,6 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
   constexpr std::size_t kVectors = sums_type::vectors;
   const float_tag df;
   const int_tag di;
-  const hn::Rebind<std::uint8_t, int_tag> d_codes;
-  const hn::Repartition<std::int8_t, int_tag> ds8;
   const std::size_t steps = (g.k + nibble_depth - 1) / nibble_depth;
   const std::size_t groups = (g.k + g.b.group_size - 1) / g.b.group_size;
   const std::size_t panel = column / panel_columns;
@@ -10050,10 +15398,9 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
       return ((panel + v / vectors_per_panel) * groups + group) * panel_columns +
              v % vectors_per_panel * lanes;
     };
-    hn::Vec<decltype(ds8)> zero_point[kVectors];
+    nibble_vector zero_point[kVectors];
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      const auto codes = hn::PromoteTo(di, hn::LoadU(d_codes, g.b.zero_point + parameter(v)));
-      zero_point[v] = hn::BitCast(ds8, hn::Mul(codes, hn::Set(di, 0x01010101)));
+      zero_point[v] = spread_zero_points(g.b.zero_point + parameter(v));
     }
     sums_type sums;
     DETENT_UNROLL for (std::size_t s = 0; s < sums_type::sets; ++s) {
@@ -10087,26 +15434,20 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
         DETENT_UNROLL for (std::size_t s = 1; s < sums_type::sets; ++s) {
           all = hn::Add(all, sums.sum[s][r][v]);
         }
-        all = hn::Sub(all, hn::Mul(hn::Set(di, g.row_zero_point[first + r]), column_sum));
-        real[r][v] = hn::MulAdd(hn::ConvertTo(df, all), scale, real[r][v]);
+        real[r][v] = add_group<false>(real[r][v], all, hn::Set(di, g.row_zero_point[first + r]),
+                                      column_sum, scale);
       }
     }
   }
-  const auto lower = hn::Set(df, g.lower);
-  const auto upper = hn::Set(df, g.upper);
   DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
     const std::size_t j = column + v * lanes;
     if (j >= g.n) {
       break;
     }
     const std::size_t count = (std::min)(lanes, g.n - j);
-    const auto bias = g.bias != nullptr ? hn::LoadN(df, g.bias + j, count) : hn::Zero(df);
+    const float_vector bias = load_bias(g, j, count);
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      auto x = hn::MulAdd(real[r][v], hn::Set(df, g.row_scale[first + r]), bias);
-      if (g.residual != nullptr) {
-        x = hn::Add(x, hn::LoadN(df, g.residual + (first + r) * g.residual_stride + j, count));
-      }
-      hn::StoreN(clamp_ordered(x, lower, upper), df, g.c + (first + r) * g.ldc + j, count);
+      store_real(g, real[r][v], bias, first + r, j, count);
     }
   }
 }
@@ -10126,7 +15467,302 @@ HWY_INLINE void multiply_nibble_rows(const gemm_u8u4_args& g, std::size_t first,
   }
 }
 
+/// The k that are unpacked at a time: whole groups, or a part of a larger one. Many rows pay for
+/// the way to the second-level cache; for few the first one must do.
+struct nibble_chunk {
+  std::size_t begin, end;
+
+  HWY_INLINE nibble_chunk(const gemm_u8u4_args& g, std::size_t k) noexcept : begin(k) {
+    constexpr std::size_t few_rows = 64;
+    constexpr std::size_t first_level_depth = 256;
+    const std::size_t most = g.m < few_rows ? first_level_depth : unpacked_depth;
+    const std::size_t group = g.b.group_size;
+    const std::size_t groups = (std::max)(most / group, std::size_t{1});
+    end = (std::min)({(k / group + groups) * group, k + most, g.k});
+  }
+  [[nodiscard]] HWY_INLINE std::size_t steps() const noexcept {
+    return (end - begin + nibble_depth - 1) / nibble_depth;
+  }
+  /// From an unpacked panel to the next one: a line more than it has, so that panels do not compete
+  /// for the same places of the cache.
+  [[nodiscard]] HWY_INLINE std::size_t panel_stride() const noexcept {
+    return steps() * nibble_depth * panel_columns + 64;
+  }
+};
+
+/// The k of a chunk that belong to the same group, from one of them on.
+struct nibble_piece {
+  std::size_t group, k, depth;
+  bool begins_group, ends_group;
+
+  HWY_INLINE nibble_piece(const gemm_u8u4_args& g, const nibble_chunk& chunk,
+                          std::size_t first) noexcept
+      : group(first / g.b.group_size), k(first) {
+    const std::size_t begin = group * g.b.group_size;
+    const std::size_t end = (std::min)(begin + g.b.group_size, g.k);
+    depth = (std::min)(end, chunk.end) - k;
+    begins_group = k == begin;
+    ends_group = k + depth == end;
+  }
+};
+
+/// A strip of columns: where its panels' weights and parameters are, and what is done with them.
+class nibble_strip {
+ public:
+  HWY_INLINE nibble_strip(const gemm_u8u4_args& g, std::size_t column) noexcept
+      : g_(g),
+        panel_(column / panel_columns),
+        panels_((std::min)((g.n - column + panel_columns - 1) / panel_columns, strip_panels)),
+        panel_stride_((g.k + nibble_depth - 1) / nibble_depth * nibble_panel_bytes),
+        groups_((g.k + g.b.group_size - 1) / g.b.group_size) {}
+
+  [[nodiscard]] HWY_INLINE std::size_t panels() const noexcept { return panels_; }
+
+  /// The weights of a panel from k (a multiple of nibble_depth) on.
+  [[nodiscard]] HWY_INLINE const std::uint8_t* data(std::size_t panel,
+                                                    std::size_t k) const noexcept {
+    return g_.b.data + (panel_ + panel) * panel_stride_ + k / nibble_depth * nibble_panel_bytes;
+  }
+
+  /// Writes a chunk in the layout of packed_panels::data, less its zero points; up to a multiple of
+  /// nibble_depth.
+  HWY_INLINE void unpack(const nibble_chunk& chunk, std::int8_t* to) const noexcept {
+    for (std::size_t p = 0; p < panels_; ++p) {
+      for (std::size_t k = chunk.begin; k < chunk.end;) {
+        const nibble_piece piece(g_, chunk, k);
+        unpack_piece(piece, p, to + p * chunk.panel_stride() + (k - chunk.begin) * panel_columns);
+        k += piece.depth;
+      }
+    }
+  }
+
+  /// Adds the sums of a group, kRows rows from `first` on times kPanels panels, times their scales
+  /// to reals. Rows of sums are kStride apart, those of reals strip_columns.
+  template <std::size_t kRows, std::size_t kPanels, std::size_t kStride, bool kSmallSums>
+  HWY_INLINE void add_sums(std::size_t group, std::size_t panel, std::size_t first,
+                           const std::int32_t* sums, float* real) const noexcept {
+    const float_tag df;
+    const int_tag di;
+    int_vector zero_point[kRows];
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      zero_point[r] = hn::Set(di, g_.row_zero_point[first + r]);
+    }
+    DETENT_UNROLL for (std::size_t v = 0; v < kPanels * vectors_per_panel; ++v) {
+      const std::size_t at =
+          parameter(panel + v / vectors_per_panel, group) + v % vectors_per_panel * lanes;
+      const auto column_sum = hn::LoadU(di, g_.b.column_sum + at);
+      const auto scale = hn::LoadU(df, g_.b.scale + at);
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        float* to = real + r * strip_columns + v * lanes;
+        const auto sum = hn::LoadU(di, sums + r * kStride + v * lanes);
+        hn::StoreU(add_group<kSmallSums>(hn::LoadU(df, to), sum, zero_point[r], column_sum, scale),
+                   df, to);
+      }
+    }
+  }
+
+  /// Sets reals of some panels to zero.
+  HWY_INLINE void clear(std::size_t rows, std::size_t panels, float* real) const noexcept {
+    for (std::size_t r = 0; r < rows; ++r) {
+      std::fill_n(real + r * strip_columns, panels * panel_columns, 0.0F);
+    }
+  }
+
+  /// Stores reals of some panels.
+  HWY_INLINE void store(std::size_t first, std::size_t rows, std::size_t panel, std::size_t panels,
+                        const float* real) const noexcept {
+    const std::size_t begin = (panel_ + panel) * panel_columns;
+    const std::size_t end = (std::min)(begin + panels * panel_columns, g_.n);
+    for (std::size_t j = begin; j < end; j += lanes) {
+      const std::size_t count = (std::min)(lanes, end - j);
+      const float_vector bias = load_bias(g_, j, count);
+      for (std::size_t r = 0; r < rows; ++r) {
+        store_real(g_, hn::LoadU(float_tag{}, real + r * strip_columns + j - begin), bias,
+                   first + r, j, count);
+      }
+    }
+  }
+
+ private:
+  /// Where the parameters of a group of a panel begin.
+  [[nodiscard]] HWY_INLINE std::size_t parameter(std::size_t panel,
+                                                 std::size_t group) const noexcept {
+    return ((panel_ + panel) * groups_ + group) * panel_columns;
+  }
+  HWY_INLINE void unpack_piece(const nibble_piece& piece, std::size_t panel,
+                               std::int8_t* to) const noexcept {
+    const hn::Repartition<std::int8_t, int_tag> ds8;
+    constexpr std::size_t bytes = lanes * group_depth;
+    constexpr std::size_t half = panel_columns * group_depth;
+    nibble_vector zero_points[vectors_per_panel];
+    DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+      zero_points[v] =
+          spread_zero_points(g_.b.zero_point + parameter(panel, piece.group) + v * lanes);
+    }
+    const std::uint8_t* from = data(panel, piece.k);
+    for (std::size_t k = 0; k < piece.depth; k += nibble_depth) {
+      DETENT_UNROLL for (std::size_t v = 0; v < vectors_per_panel; ++v) {
+        nibble_vector low, high;
+        split_nibbles(from + v * bytes, zero_points[v], low, high);
+        hn::StoreU(low, ds8, to + v * bytes);
+        hn::StoreU(high, ds8, to + half + v * bytes);
+      }
+      from += nibble_panel_bytes;
+      to += 2 * half;
+    }
+  }
+
+  const gemm_u8u4_args& g_;
+  std::size_t panel_, panels_, panel_stride_, groups_;
+};
+
+/// add_tile() and add_rows() for unpacked weights. Functions of their own, in which the number of
+/// segments is not known: otherwise GCC 12 keeps sums of the tile in memory.
+template <std::size_t kPanels>
+HWY_NOINLINE void add_unpacked_tile(tile_operands t, std::int32_t* sums) noexcept {
+  asm("" : "+r"(t.segments));
+  add_tile<DETENT_PASS_ROWS, kPanels, strip_columns>(t, sums);
+}
+template <std::size_t kPanels>
+HWY_NOINLINE void add_unpacked_rows(std::size_t rows, const tile_operands& t,
+                                    std::int32_t* sums) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  add_rows<kRows == 6 ? 4 : kRows / 2, kPanels, strip_columns>(rows, t, sums);
+}
+
+/// What gemm_u8u4_args::workspace holds: an unpacked chunk of a strip, and of all rows the sums of
+/// a group that is not complete and the reals of the complete ones.
+struct unpacked_strip {
+  std::int8_t* weights;
+  std::int32_t* sums;
+  float* real;
+
+  HWY_INLINE explicit unpacked_strip(std::byte* workspace) noexcept
+      : weights(reinterpret_cast<std::int8_t*>(workspace)),
+        sums(reinterpret_cast<std::int32_t*>(workspace + unpacked_bytes)),
+        real(reinterpret_cast<float*>(sums + largest_rows_per_call * strip_columns)) {}
+};
+
+/// A chunk of a strip, what is unpacked after it (the chunk of `next` from next_k on), and whether
+/// it is all of k: then nothing has to be kept for another one.
+struct unpacked_chunk {
+  const nibble_strip& strip;
+  const nibble_chunk& chunk;
+  const unpacked_strip& unpacked;
+  const nibble_strip& next;
+  std::size_t next_k;
+  bool is_only;
+
+  /// The weights of a panel from k on.
+  [[nodiscard]] HWY_INLINE const std::int8_t* weights(std::size_t panel,
+                                                      std::size_t k) const noexcept {
+    return unpacked.weights + panel * chunk.panel_stride() + (k - chunk.begin) * panel_columns;
+  }
+};
+
+/// All rows times the panels of an unpacked chunk from `panel` on, the last ones with fewer at a
+/// time. What is unpacked next is fetched meanwhile.
+template <std::size_t kPanels, bool kSmallSums>
+void multiply_unpacked(const gemm_u8u4_args& g, const std::uint8_t* const* rows,
+                       const unpacked_chunk& u, std::size_t panel) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  const nibble_strip& strip = u.strip;
+  const nibble_chunk& chunk = u.chunk;
+  [[maybe_unused]] const std::size_t lines = chunk.steps();
+  [[maybe_unused]] std::size_t line = 0;
+  for (; panel + kPanels <= strip.panels(); panel += kPanels) {
+    for (std::size_t first = 0; first < g.m; first += kRows) {
+      const std::size_t count = (std::min)(kRows, g.m - first);
+      const std::size_t at = (u.is_only ? 0 : first * strip_columns) + panel * panel_columns;
+      std::int32_t* sums = u.unpacked.sums + at;
+      float* real = u.unpacked.real + at;
+      if (chunk.begin == 0) {
+        strip.clear(count, kPanels, real);
+      }
+      for (std::size_t k = chunk.begin; k < chunk.end;) {
+        const nibble_piece piece(g, chunk, k);
+        tile_operands t{
+            rows + first,      0, 1, k, piece.depth, u.weights(panel, k), chunk.panel_stride(),
+            piece.begins_group};
+        k += piece.depth;
+        if (count == kRows) {
+          if constexpr (DETENT_PASS_PAIRS == 0) {
+            t.next = reinterpret_cast<const std::int8_t*>(
+                u.next.data(line / lines % u.next.panels(), u.next_k) +
+                line % lines * nibble_panel_bytes);
+            line += t.next_bytes() / nibble_panel_bytes;
+          }
+          add_unpacked_tile<kPanels>(t, sums);
+        } else {
+          add_unpacked_rows<kPanels>(count, t, sums);
+        }
+        if (!piece.ends_group) {
+          continue;
+        }
+        if (count == kRows) {
+          strip.add_sums<kRows, kPanels, strip_columns, kSmallSums>(piece.group, panel, first, sums,
+                                                                    real);
+        } else {
+          for (std::size_t r = 0; r < count; ++r) {
+            const std::size_t row = r * strip_columns;
+            strip.add_sums<1, kPanels, strip_columns, kSmallSums>(piece.group, panel, first + r,
+                                                                  sums + row, real + row);
+          }
+        }
+      }
+      if (chunk.end == g.k) {
+        strip.store(first, count, panel, kPanels, real);
+      }
+    }
+  }
+  if constexpr (kPanels > 1) {
+    multiply_unpacked<kPanels / 2, kSmallSums>(g, rows, u, panel);
+  }
+}
+
+/// Unpacks all weights, chunk by chunk, and calls multiply(unpacked_chunk) for each.
+template <class Multiply>
+void for_unpacked_chunks(const gemm_u8u4_args& g, const Multiply& multiply) noexcept {
+  const unpacked_strip unpacked(g.workspace);
+  for (std::size_t column = 0; column < g.n; column += strip_columns) {
+    const nibble_strip strip(g, column);
+    // Behind the last chunk comes the next strip, or this one again.
+    const nibble_strip following(g, column + strip_columns < g.n ? column + strip_columns : column);
+    std::size_t k = 0;
+    do {
+      const nibble_chunk chunk(g, k);
+      const bool is_only = k == 0 && chunk.end == g.k;
+      k = chunk.end;
+      strip.unpack(chunk, unpacked.weights);
+      multiply(unpacked_chunk{strip, chunk, unpacked, k < g.k ? strip : following, k < g.k ? k : 0,
+                              is_only});
+    } while (k < g.k);
+  }
+}
+
+/// What for_unpacked_chunks() calls; a lambda would not have the attributes of this pass.
+template <bool kSmallSums>
+class unpacked_rows {
+ public:
+  HWY_INLINE explicit unpacked_rows(const gemm_u8u4_args& g) noexcept : g_(g) {
+    for (std::size_t r = 0; r < g.m; ++r) {
+      rows_[r] = g.a + r * g.lda;
+    }
+  }
+  void operator()(const unpacked_chunk& u) const noexcept {
+    multiply_unpacked<DETENT_PASS_PANELS, kSmallSums>(g_, rows_, u, 0);
+  }
+
+ private:
+  const gemm_u8u4_args& g_;
+  const std::uint8_t* rows_[largest_rows_per_call];
+};
+
 inline void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
+  if (g.m >= fewest_unpacked_rows) {
+    return has_small_sums(g) ? for_unpacked_chunks(g, unpacked_rows<true>(g))
+                             : for_unpacked_chunks(g, unpacked_rows<false>(g));
+  }
   constexpr std::size_t kColumns = nibble_block_panels * panel_columns;
   for (std::size_t column = 0; column < g.n; column += kColumns) {
     multiply_nibble_rows<nibble_rows>(g, 0, column, (std::min)(column + kColumns, g.n));
@@ -10144,6 +15780,7 @@ HWY_POP_ATTRIBUTES
 #undef DETENT_PASS_PAIRS
 #undef DETENT_PASS_ROWS
 #undef DETENT_PASS_PANELS
+#undef DETENT_PASS_ASSEMBLY
 
 #if DETENT_KERNELS_AMX
 // ---- detent/kernels/gemm_amx-inl.hpp ----
@@ -10161,8 +15798,8 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 namespace amx_int8 {
 
 using avx512_vnni::adds_pairs;
+using avx512_vnni::depthwise_lines;
 using avx512_vnni::depthwise_u8;
-using avx512_vnni::gemm_u8u4;
 
 inline constexpr bool multiplies_signed = true;
 
@@ -10592,13 +16229,141 @@ void multiply(const gemm_u8s8_args& g) noexcept {
   }
 }
 
+/// Each segment is a tile of its own, which costs as much if it is nearly empty.
+inline constexpr std::size_t short_segment = 8;
+
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   if (g.lhs_signed) {
     multiply<true>(g);
-  } else if (g.m > 1) {
+  } else if (g.m > 1 && (g.rows == nullptr || g.k / g.segments > short_segment)) {
     multiply<false>(g);
   } else {
-    avx512_vnni::gemm_u8s8(g);  // a tenth faster: weights are read once, and vectors do that better
+    // Vectors: of one row they are a tenth faster, as they read weights once and well.
+    avx512_vnni::gemm_u8s8(g);
+  }
+}
+
+/// Where up to 32 rows' tiles of a piece of one group's k are.
+class nibble_left_side {
+ public:
+  HWY_INLINE explicit nibble_left_side(const gemm_u8u4_args& g) noexcept : g_(g) {}
+
+  [[nodiscard]] HWY_INLINE std::size_t depth() const noexcept { return depth_; }
+  [[nodiscard]] HWY_INLINE std::size_t count() const noexcept { return count_; }
+  [[nodiscard]] HWY_INLINE const tile_step* steps() const noexcept { return steps_; }
+
+  /// Makes the steps of the rows first .. first + rows. The last one, if it is not a whole one, has
+  /// zeros behind its k, which meet any weights.
+  void prepare(std::size_t first, std::size_t rows,
+               const avx512_vnni::nibble_piece& piece) noexcept {
+    const tile_steps even(piece.depth);
+    count_ = even.count;
+    depth_ = even.depth;
+    const std::uint8_t* a = g_.a + first * g_.lda + piece.k;
+    for (std::size_t i = 0; i < count_; ++i) {
+      const std::uint8_t* at = a + i * depth_;
+      steps_[i] = {{at, at + tile_rows * g_.lda}, {g_.lda, g_.lda}, i * depth_ * panel_columns};
+    }
+    const std::size_t done = (count_ - 1) * depth_;
+    const std::size_t rest = piece.depth - done;
+    if (rest == depth_) {
+      return;
+    }
+    std::memset(last_, 0, sizeof last_);
+    for (std::size_t r = 0; r < rows; ++r) {
+      std::memcpy(last_[r], a + r * g_.lda + done, rest);
+    }
+    steps_[count_ - 1] = {
+        {last_[0], last_[tile_rows]}, {tile_row_bytes, tile_row_bytes}, done * panel_columns};
+  }
+
+ private:
+  const gemm_u8u4_args& g_;
+  std::size_t count_ = 0, depth_ = 0;
+  tile_step steps_[unpacked_depth / tile_row_bytes];
+  std::uint8_t last_[left_rows][tile_row_bytes];
+};
+
+/// The panels of a piece from `panel` on, the last ones with fewer at a time. `sums` and `real` are
+/// those of a block of rows.
+template <bool kSmallSums, int kLefts, int kPanels>
+HWY_INLINE void multiply_unpacked_piece(const avx512_vnni::unpacked_chunk& u,
+                                        const avx512_vnni::nibble_piece& piece,
+                                        const nibble_left_side& left, std::size_t first,
+                                        std::size_t rows, std::size_t panel, std::int32_t* sums,
+                                        float* real) noexcept {
+  constexpr std::size_t kStride = kPanels * panel_columns;
+  constexpr std::size_t kRows = 8;  // whose sums are added at a time
+  for (; panel + kPanels <= u.strip.panels(); panel += kPanels) {
+    std::int32_t* block = sums + panel * panel_columns * kLefts * tile_rows;
+    multiply_tiles<false, kLefts, kPanels>(
+        left.steps(), {0, left.count(), piece.begins_group, true}, u.weights(panel, piece.k),
+        u.chunk.panel_stride(), block);
+    if (!piece.ends_group) {
+      continue;
+    }
+    float* to = real + panel * panel_columns;
+    std::size_t r = 0;
+    for (; r + kRows <= rows; r += kRows) {
+      u.strip.add_sums<kRows, kPanels, kStride, kSmallSums>(
+          piece.group, panel, first + r, block + r * kStride, to + r * strip_columns);
+    }
+    for (; r < rows; ++r) {
+      u.strip.add_sums<1, kPanels, kStride, kSmallSums>(
+          piece.group, panel, first + r, block + r * kStride, to + r * strip_columns);
+    }
+  }
+  if constexpr (kPanels > 1) {
+    multiply_unpacked_piece<kSmallSums, kLefts, kPanels / 2>(u, piece, left, first, rows, panel,
+                                                             sums, real);
+  }
+}
+
+/// What avx512_vnni::for_unpacked_chunks() calls.
+template <bool kSmallSums>
+class unpacked_tiles {
+ public:
+  HWY_INLINE explicit unpacked_tiles(const gemm_u8u4_args& g) noexcept : g_(g) {}
+
+  void operator()(const avx512_vnni::unpacked_chunk& u) const noexcept {
+    tile_session tiles;
+    nibble_left_side left(g_);
+    for (std::size_t first = 0; first < g_.m; first += left_rows) {
+      const std::size_t rows = (std::min)(left_rows, g_.m - first);
+      const std::size_t at = u.is_only ? 0 : first * strip_columns;
+      std::int32_t* sums = u.unpacked.sums + at;
+      float* real = u.unpacked.real + at;
+      if (u.chunk.begin == 0) {
+        u.strip.clear(rows, u.strip.panels(), real);
+      }
+      for (std::size_t k = u.chunk.begin; k < u.chunk.end;) {
+        const avx512_vnni::nibble_piece piece(g_, u.chunk, k);
+        k += piece.depth;
+        left.prepare(first, rows, piece);
+        tiles.shape(rows, left.depth());
+        if (rows > tile_rows) {
+          multiply_unpacked_piece<kSmallSums, 2, 2>(u, piece, left, first, rows, 0, sums, real);
+        } else {
+          multiply_unpacked_piece<kSmallSums, 1, 4>(u, piece, left, first, rows, 0, sums, real);
+        }
+      }
+      if (u.chunk.end == g_.k) {
+        u.strip.store(first, rows, 0, u.strip.panels(), real);
+      }
+    }
+  }
+
+ private:
+  const gemm_u8u4_args& g_;
+};
+
+inline void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
+  if (g.m < fewest_unpacked_rows) {
+    avx512_vnni::gemm_u8u4(g);
+  } else if (avx512_vnni::has_small_sums(g)) {
+    avx512_vnni::for_unpacked_chunks(g, unpacked_tiles<true>(g));
+  } else {
+    avx512_vnni::for_unpacked_chunks(g, unpacked_tiles<false>(g));
   }
 }
 
@@ -10643,6 +16408,10 @@ DETENT_KERNELS_NAMESPACE_BEGIN
       &elementwise::quantize<s8_code>,                \
       &elementwise::quantize<u16_code>,               \
       &elementwise::quantize<s16_code>,               \
+      &elementwise::dynamic_rows<u8_code>,            \
+      &elementwise::dynamic_rows<s8_code>,            \
+      &elementwise::dynamic_rows<u16_code>,           \
+      &elementwise::dynamic_rows<s16_code>,           \
       &elementwise::dequantize<u4_code>,              \
       &elementwise::dequantize<s4_code>,              \
       &elementwise::dequantize<u8_code>,              \
@@ -10654,12 +16423,15 @@ DETENT_KERNELS_NAMESPACE_BEGIN
       &elementwise::requantize<s8_code>,              \
       &elementwise::requantize<u16_code>,             \
       &elementwise::requantize<s16_code>,             \
+      &elementwise::quantized_binary,                 \
       &elementwise::gemm_f32,                         \
       &elementwise::depthwise_f32,                    \
       &integer::gemm_u8s8,                            \
       &integer::depthwise_u8,                         \
+      integer::depthwise_lines,                       \
       &integer::gemm_u8u4,                            \
       &elementwise::transpose<std::uint8_t>,          \
+      &elementwise::transpose<std::uint16_t>,         \
       &elementwise::transpose<std::uint32_t>,         \
   };
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX2
@@ -10804,6 +16576,7 @@ DETENT_NAMESPACE_END
 #ifndef DETENT_PARALLEL_HPP
 #define DETENT_PARALLEL_HPP
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <exception>
@@ -10875,8 +16648,10 @@ class thread_pool {
     next_ = 0;
     count_ = count;
     failure_ = nullptr;
+    ++jobs_;
     wake_.notify_all();
     take(lock);
+    wait_awake(lock, [this] { return running_ == 0; });
     done_.wait(lock, [this] { return running_ == 0; });
     body_ = nullptr;
     if (failure_) {
@@ -10888,12 +16663,26 @@ class thread_pool {
   void work() {
     std::unique_lock lock(mutex_);
     while (true) {
+      const std::size_t seen = jobs_;
+      wait_awake(lock, [&] { return jobs_ != seen || stopping_; });
       wake_.wait(lock, [this] { return stopping_ || (body_ != nullptr && next_ < count_); });
       if (stopping_) {
         return;
       }
       take(lock);
     }
+  }
+
+  /// Waits without the lock for what only atomics say, for some 50 us: to fall asleep and to be
+  /// woken takes as long as a small product. Others may run meanwhile.
+  template <class Ready>
+  static void wait_awake(std::unique_lock<std::mutex>& lock, const Ready& ready) {
+    constexpr int patience = 200;
+    lock.unlock();
+    for (int i = 0; i < patience && !ready(); ++i) {
+      std::this_thread::yield();
+    }
+    lock.lock();
   }
 
   /// Runs indices until none is left. Holds the lock between bodies.
@@ -10930,9 +16719,11 @@ class thread_pool {
   const std::function<void(std::size_t)>* body_ = nullptr;
   std::size_t next_ = 0;
   std::size_t count_ = 0;
-  std::size_t running_ = 0;
   std::exception_ptr failure_;
-  bool stopping_ = false;
+  // Changed with the lock held, read without it by threads that wait awake.
+  std::atomic<std::size_t> jobs_{0};
+  std::atomic<std::size_t> running_{0};
+  std::atomic<bool> stopping_{false};
   std::vector<std::thread> workers_;
 };
 
@@ -11867,12 +17658,13 @@ void require_params(quant_params p, grid levels, const char* where) {
 /// The members of the kernel table for an integer type.
 template <class Q>
 struct kernel_rows;
-#define DETENT_KERNEL_ROWS(Q, name)                                               \
-  template <>                                                                     \
-  struct kernel_rows<Q> {                                                         \
-    static constexpr auto quantize = &kernels::kernel_table::quantize_##name;     \
-    static constexpr auto dequantize = &kernels::kernel_table::dequantize_##name; \
-    static constexpr auto requantize = &kernels::kernel_table::requantize_##name; \
+#define DETENT_KERNEL_ROWS(Q, name)                                                   \
+  template <>                                                                         \
+  struct kernel_rows<Q> {                                                             \
+    static constexpr auto quantize = &kernels::kernel_table::quantize_##name;         \
+    static constexpr auto dynamic_rows = &kernels::kernel_table::dynamic_rows_##name; \
+    static constexpr auto dequantize = &kernels::kernel_table::dequantize_##name;     \
+    static constexpr auto requantize = &kernels::kernel_table::requantize_##name;     \
   };
 #define DETENT_NIBBLE_ROWS(Q, name)                                               \
   template <>                                                                     \
@@ -12529,6 +18321,7 @@ DETENT_NAMESPACE_END
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12539,6 +18332,7 @@ DETENT_NAMESPACE_END
 #define DETENT_DEPTHWISE_HPP
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -12640,6 +18434,295 @@ class leased_memory {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_ALIGNED_HPP
+// ---- detent/output_block.hpp ----
+// Blocks of the output of a convolution, channels last, with what is added to them.
+#ifndef DETENT_OUTPUT_BLOCK_HPP
+#define DETENT_OUTPUT_BLOCK_HPP
+
+#include <cstddef>
+#include <optional>
+
+// ---- detent/planes.hpp ----
+// Images whose channels are planes (NCHW), block by block: convolutions work channels last.
+#ifndef DETENT_PLANES_HPP
+#define DETENT_PLANES_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <type_traits>
+
+// ---- detent/window.hpp ----
+// The geometry of convolutions; convolution.hpp says how tensors are laid out.
+#ifndef DETENT_WINDOW_HPP
+#define DETENT_WINDOW_HPP
+
+#include <cstddef>
+
+DETENT_NAMESPACE_BEGIN
+
+/// The shape of a filter bank.
+struct filter_shape {
+  std::size_t out_channels = 0;
+  std::size_t in_channels = 0;  // of the whole input, all groups together
+  std::size_t groups = 1;
+  std::size_t kernel_height = 1;
+  std::size_t kernel_width = 1;
+
+  [[nodiscard]] std::size_t group_in() const noexcept { return in_channels / groups; }
+  [[nodiscard]] std::size_t group_out() const noexcept { return out_channels / groups; }
+  [[nodiscard]] std::size_t taps() const noexcept { return kernel_height * kernel_width; }
+  [[nodiscard]] std::size_t size() const noexcept { return out_channels * group_in() * taps(); }
+  [[nodiscard]] bool depthwise() const noexcept {
+    return groups > 1 && groups == in_channels && groups == out_channels;
+  }
+};
+
+/// How the values of images, in integers or floats, follow each other in memory.
+enum class activation_layout {
+  nhwc,  // channels last: [batch][height][width][channels]
+  nchw,  // channels first: [batch][channels][height][width]
+};
+
+/// How the filters move over an input, and how input and output are laid out.
+struct window {
+  std::size_t batch = 1;
+  std::size_t in_height = 1, in_width = 1;
+  std::size_t stride_height = 1, stride_width = 1;
+  std::size_t dilation_height = 1, dilation_width = 1;
+  std::size_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;
+  activation_layout input_layout = activation_layout::nhwc;
+  activation_layout output_layout = activation_layout::nhwc;
+
+  [[nodiscard]] std::size_t out_height(const filter_shape& f) const noexcept {
+    return extent(in_height + pad_top + pad_bottom, f.kernel_height, dilation_height,
+                  stride_height);
+  }
+  [[nodiscard]] std::size_t out_width(const filter_shape& f) const noexcept {
+    return extent(in_width + pad_left + pad_right, f.kernel_width, dilation_width, stride_width);
+  }
+
+ private:
+  /// 0 where the kernel is larger than the padded input.
+  static std::size_t extent(std::size_t in, std::size_t kernel, std::size_t dilation,
+                            std::size_t stride) noexcept {
+    const std::size_t reach = dilation * (kernel - 1) + 1;
+    return in < reach ? 0 : (in - reach) / stride + 1;
+  }
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_WINDOW_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// Whether images have their channels first: with one channel or one pixel there is no difference.
+[[nodiscard]] inline bool is_planar(activation_layout layout, std::size_t channels,
+                                    std::size_t pixels_of_image) noexcept {
+  return layout == activation_layout::nchw && channels != 1 && pixels_of_image != 1;
+}
+
+/// Transposes elements of type T; nothing where there are none.
+template <class T>
+void transpose(const kernels::transpose_args& a) {
+  static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4);
+  if (a.rows == 0 || a.columns == 0) {
+    return;
+  }
+  if constexpr (sizeof(T) == 1) {
+    active_table().transpose_8(a);
+  } else if constexpr (sizeof(T) == 2) {
+    active_table().transpose_16(a);
+  } else {
+    active_table().transpose_32(a);
+  }
+}
+
+/// Images of a batch, in either layout.
+template <class T>
+struct image_batch {
+  T* data = nullptr;
+  std::size_t channels = 0;
+  std::size_t pixels_of_image = 0;
+  bool planar = false;
+
+  image_batch(T* images, std::size_t channels_, std::size_t pixels, activation_layout layout)
+      : data(images),
+        channels(channels_),
+        pixels_of_image(pixels),
+        planar(is_planar(layout, channels, pixels)) {}
+
+  /// Other values of the same shape and layout.
+  template <class U>
+  [[nodiscard]] image_batch<U> with_data(U* values) const noexcept {
+    return {values, channels, pixels_of_image,
+            planar ? activation_layout::nchw : activation_layout::nhwc};
+  }
+
+  /// Calls visit(plane, done, part) for the parts of `count` pixels from `first` on, counted
+  /// through the batch, that lie in one image: `part` of them, `done` after the first, begin at
+  /// `plane` of the first channel.
+  template <class Visit>
+  void for_images(std::size_t first, std::size_t count, const Visit& visit) const {
+    for (std::size_t done = 0; done < count;) {
+      const std::size_t image = (first + done) / pixels_of_image;
+      const std::size_t pixel = (first + done) % pixels_of_image;
+      const std::size_t part = (std::min)(pixels_of_image - pixel, count - done);
+      visit(data + image * channels * pixels_of_image + pixel, done, part);
+      done += part;
+    }
+  }
+};
+
+/// Transposes some pixels of images whose channels are planes, to memory that has them channels
+/// last.
+template <class T>
+void read_planes(const image_batch<T>& images, std::size_t first, std::size_t count,
+                 std::remove_const_t<T>* to) {
+  images.for_images(first, count, [&](const T* plane, std::size_t done, std::size_t part) {
+    kernels::transpose_args t;
+    t.from = plane;
+    t.from_stride = images.pixels_of_image;
+    t.rows = images.channels;
+    t.columns = part;
+    t.to = to + done * images.channels;
+    t.to_stride = images.channels;
+    t.line = part;
+    t.line_step = part * images.channels;
+    transpose<std::remove_const_t<T>>(t);
+  });
+}
+
+/// Some pixels of the input, channels last: where they are, or transposed to memory that the
+/// calling thread keeps.
+template <class T>
+class input_pixels {
+ public:
+  input_pixels(const image_batch<const T>& images, std::size_t first, std::size_t count)
+      : data_(images.data + first * images.channels) {
+    if (!images.planar) {
+      return;
+    }
+    memory_.emplace(count * images.channels);
+    data_ = memory_->data();
+    read_planes(images, first, count, memory_->data());
+  }
+
+  [[nodiscard]] const T* data() const noexcept { return data_; }
+
+ private:
+  std::optional<leased_memory<T>> memory_;
+  const T* data_;
+};
+
+/// Memory for some pixels of the output, channels last: where they belong, or memory that the
+/// calling thread keeps, from which store() transposes them. With `keeps_values` it holds what the
+/// output does, so that not all need to be written.
+template <class T>
+class output_pixels {
+ public:
+  output_pixels(const image_batch<T>& images, std::size_t first, std::size_t count,
+                bool keeps_values = false)
+      : images_(images),
+        first_(first),
+        count_(count),
+        data_(images.data + first * images.channels) {
+    if (images.planar) {
+      memory_.emplace(count * images.channels);
+      data_ = memory_->data();
+      if (keeps_values) {
+        read_planes(images, first, count, data_);
+      }
+    }
+  }
+
+  [[nodiscard]] T* data() const noexcept { return data_; }
+
+  /// Puts what was written to data() where it belongs.
+  void store() const {
+    if (!images_.planar) {
+      return;
+    }
+    images_.for_images(first_, count_, [&](T* plane, std::size_t done, std::size_t part) {
+      kernels::transpose_args t;
+      t.from = data_ + done * images_.channels;
+      t.from_stride = images_.channels;
+      t.rows = part;
+      t.columns = images_.channels;
+      t.to = plane;
+      t.to_stride = images_.pixels_of_image;
+      t.line = images_.channels;
+      t.line_step = images_.channels * images_.pixels_of_image;
+      transpose<T>(t);
+    });
+  }
+
+ private:
+  const image_batch<T>& images_;
+  std::size_t first_, count_;
+  std::optional<leased_memory<T>> memory_;
+  T* data_;
+};
+
+/// The most pixels of an output that should wait at a time to be transposed: they stay in the
+/// second-level cache.
+template <class T>
+[[nodiscard]] std::size_t pixels_that_wait(const image_batch<T>& images) noexcept {
+  constexpr std::size_t budget = 256 * 1024;
+  return images.planar ? (std::max<std::size_t>)(budget / (images.channels * sizeof(T)), 1)
+                       : static_cast<std::size_t>(-1);
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_PLANES_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// Where a convolution writes.
+template <class T>
+struct convolution_output {
+  image_batch<T> images;
+  const float* residual = nullptr;  // null, or added to the output, whose layout it has
+  bool keeps_values = false;        // whether blocks hold what the output does
+};
+
+/// Some pixels of the output, counted through the batch.
+template <class T>
+class output_block {
+ public:
+  output_block(const convolution_output<T>& output, std::size_t first, std::size_t count)
+      : first_(first), count_(count), pixels_(output.images, first, count, output.keeps_values) {
+    if (output.residual != nullptr) {
+      residual_.emplace(output.images.with_data(output.residual), first, count);
+    }
+  }
+
+  [[nodiscard]] std::size_t first() const noexcept { return first_; }
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  [[nodiscard]] T* data() const noexcept { return pixels_.data(); }
+  /// What is added to data(), as dense as that, or null.
+  [[nodiscard]] const float* residual() const noexcept {
+    return residual_ ? residual_->data() : nullptr;
+  }
+
+  /// Puts what was written to data() where it belongs.
+  void store() const { pixels_.store(); }
+
+ private:
+  std::size_t first_, count_;
+  output_pixels<T> pixels_;
+  std::optional<input_pixels<float>> residual_;
+};
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OUTPUT_BLOCK_HPP
 // ---- detent/pack.hpp ----
 // Weight matrices in the layout that the kernels read, with what an exact product needs besides.
 #ifndef DETENT_PACK_HPP
@@ -12698,6 +18781,13 @@ struct byte_format {
     hash = (hash ^ static_cast<std::uint64_t>(b)) * 0x100000001B3U;
   }
   return hash;
+}
+
+/// Whether bytes begin with the name of a format; whether they are of it, byte_reader says.
+[[nodiscard]] inline bool begins_with(std::span<const std::byte> bytes,
+                                      const byte_format& format) noexcept {
+  return bytes.size() >= format.name.size() &&
+         std::memcmp(bytes.data(), format.name.data(), format.name.size()) == 0;
 }
 
 /// The unsigned integer that has the bits of a T.
@@ -12835,10 +18925,11 @@ DETENT_NAMESPACE_END
 // 16 bits and saturates: kernels::packed_panels says what is made here.
 //
 // A pair of weights is safe if a0 * b0 + a1 * b1 fits 16 bits for all a of 0..255 (reference::
-// split_pair). Which k are neighbours may be chosen: within blocks of 16 k, an order is looked for
-// that makes all pairs of all columns of a strip safe; of a pair that is not, what is too much
-// becomes a correction. Of normally distributed weights one pair in sixty is unsafe, and hardly one
-// is left.
+// split_pair): if |b0 + b1| <= 128. Which k are neighbours may be chosen, and as a * b = 255 * b +
+// (255 - a) * -b, which of them have their weights' signs reversed: |b0 - b1| <= 128 will do, too.
+// Within blocks of 16 k, an order is looked for that makes all pairs of all columns of a strip
+// safe; of a pair that is not, what is too much becomes a correction. Of normally distributed
+// weights one pair in sixty is unsafe, and hardly one is left.
 #ifndef DETENT_WEIGHT_PAIRS_HPP
 #define DETENT_WEIGHT_PAIRS_HPP
 
@@ -12846,7 +18937,9 @@ DETENT_NAMESPACE_END
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 DETENT_NAMESPACE_BEGIN
@@ -12855,10 +18948,13 @@ namespace detail {
 /// The order of the k of one block: positions 2i and 2i + 1 are a pair.
 using pair_order = std::array<std::uint8_t, kernels::block_depth>;
 
-/// Finds partners: unsafe[i][j] is in how many columns i and j are an unsafe pair. Those with the
-/// fewest possible partners choose first; what can't be paired safely takes the least bad partner.
-inline pair_order choose_pairs(const std::array<std::array<std::uint8_t, kernels::block_depth>,
-                                                kernels::block_depth>& unsafe) noexcept {
+/// In how many columns i and j are an unsafe pair.
+using unsafe_columns =
+    std::array<std::array<std::uint8_t, kernels::block_depth>, kernels::block_depth>;
+
+/// Finds partners. Those with the fewest possible partners choose first; what can't be paired
+/// safely takes the least bad partner.
+inline pair_order choose_pairs(const unsafe_columns& unsafe) noexcept {
   constexpr std::size_t depth = kernels::block_depth;
   std::array<bool, depth> taken{};
   pair_order order{};
@@ -12903,6 +18999,30 @@ inline pair_order choose_pairs(const std::array<std::array<std::uint8_t, kernels
   return order;
 }
 
+/// Exchanges partners between two pairs as long as that leaves fewer columns with an unsafe one.
+inline void exchange_partners(const unsafe_columns& unsafe, pair_order& order) noexcept {
+  constexpr std::size_t pairs = kernels::block_depth / 2;
+  bool is_better = true;
+  while (is_better) {
+    is_better = false;
+    for (std::size_t i = 0; i < pairs; ++i) {
+      for (std::size_t j = i + 1; j < pairs; ++j) {
+        std::uint8_t& a = order[2 * i];
+        std::uint8_t& b = order[2 * i + 1];
+        std::uint8_t& c = order[2 * j];
+        std::uint8_t& d = order[2 * j + 1];
+        const int now = unsafe[a][b] + unsafe[c][d];
+        const int straight = unsafe[a][c] + unsafe[b][d];
+        const int crossed = unsafe[a][d] + unsafe[c][b];
+        if ((std::min)(straight, crossed) < now) {
+          std::swap(straight < crossed ? c : d, b);
+          is_better = true;
+        }
+      }
+    }
+  }
+}
+
 /// Weights in the order and with the corrections of packed_panels.
 class weight_pairs {
  public:
@@ -12921,6 +19041,8 @@ class weight_pairs {
     data_.assign(panels * padded_groups * group_size, 0);
     const std::size_t strips = (panels + panels_of_strip - 1) / panels_of_strip;
     order_.resize(strips * blocks * block_depth);
+    complement_.resize(strips * blocks * block_depth);
+    offset_.assign(panels * panel_columns, 0);
     first_correction_.assign(panels + 1, 0);
     const auto weight = [&](std::size_t k, std::size_t column) -> std::int8_t {
       return k >= depth ? std::int8_t{0}
@@ -12938,19 +19060,29 @@ class weight_pairs {
             block[k * strip_columns + j] = weight(b * block_depth + k, first + j);
           }
         }
-        const pair_order order = order_of(block, count);
-        std::copy(order.begin(), order.end(),
-                  order_.begin() + static_cast<std::ptrdiff_t>((strip * blocks + b) * block_depth));
+        const block_choice choice = choose(block, count);
+        const std::size_t first_k = (strip * blocks + b) * block_depth;
+        for (std::size_t i = 0; i < block_depth; ++i) {
+          order_[first_k + i] = choice.order[i];
+          complement_[first_k + i] = choice.is_opposite[i] ? 255 : 0;
+        }
         for (std::size_t j = 0; j < count; ++j) {
           std::int8_t* to =
               data_.data() +
               ((first + j) / panel_columns * padded_groups + b * block_depth / group_depth) *
                   group_size +
               (first + j) % panel_columns * group_depth;
+          std::uint32_t opposites = 0;
           for (std::size_t i = 0; i < block_depth; ++i) {
-            to[i / group_depth * group_size + i % group_depth] =
-                block[order[i] * strip_columns + j];
+            int value = block[choice.order[i] * strip_columns + j];
+            if (choice.is_opposite[i]) {
+              opposites += static_cast<std::uint32_t>(value);
+              value = -value;
+            }
+            to[i / group_depth * group_size + i % group_depth] = static_cast<std::int8_t>(value);
           }
+          offset_[first + j] = static_cast<std::int32_t>(
+              static_cast<std::uint32_t>(offset_[first + j]) + 255U * opposites);
         }
       }
       const std::size_t end = (std::min)((strip + 1) * panels_of_strip, panels);
@@ -12974,43 +19106,65 @@ class weight_pairs {
     return {data,
             data_.data(),
             order_.data(),
+            complement_.data(),
+            offset_.data(),
             first_correction_.data(),
             correction_group_.data(),
             corrections_.data()};
   }
-  /// Pairs that no order made safe.
+  /// Pairs that no order and no sign made safe.
   [[nodiscard]] std::size_t corrected() const noexcept { return corrected_; }
 
  private:
-  static bool is_safe(std::int8_t a, std::int8_t b) noexcept {
-    const reference::pair_split split = reference::split_pair(a, b);
-    return split.rest[0] == 0 && split.rest[1] == 0;
-  }
+  /// What is chosen for a block.
+  struct block_choice {
+    pair_order order{};
+    std::array<bool, kernels::block_depth> is_opposite{};  // in that order
+  };
 
-  static pair_order order_of(const std::vector<std::int8_t>& block, std::size_t columns) noexcept {
+  /// `block` has strip_columns values for each k, of which `columns` count.
+  static block_choice choose(const std::vector<std::int8_t>& block, std::size_t columns) noexcept {
     using kernels::block_depth;
-    std::array<std::array<std::uint8_t, block_depth>, block_depth> unsafe{};
+    constexpr int limit = 128;
+    std::array<bool, block_depth> has_opposite{};  // -(-128) is no weight
+    for (std::size_t i = 0; i < block_depth; ++i) {
+      const std::int8_t* row = block.data() + i * kernels::strip_columns;
+      has_opposite[i] = std::find(row, row + columns, std::int8_t{-128}) == row + columns;
+    }
+    unsafe_columns unsafe{};
+    std::array<std::array<bool, block_depth>, block_depth> opposes{};
     bool as_it_is = true;
     for (std::size_t i = 0; i < block_depth; ++i) {
+      const std::int8_t* x = block.data() + i * kernels::strip_columns;
       for (std::size_t j = i + 1; j < block_depth; ++j) {
-        std::uint8_t count = 0;
+        const std::int8_t* y = block.data() + j * kernels::strip_columns;
+        int alike = 0;
+        int opposite = 0;
         for (std::size_t c = 0; c < columns; ++c) {
-          count =
-              static_cast<std::uint8_t>(count + !is_safe(block[i * kernels::strip_columns + c],
-                                                         block[j * kernels::strip_columns + c]));
+          const int sum = x[c] + y[c];
+          const int difference = x[c] - y[c];
+          alike += sum > limit || sum < -limit ? 1 : 0;
+          opposite += difference > limit || difference < -limit ? 1 : 0;
         }
-        unsafe[i][j] = unsafe[j][i] = count;
-        as_it_is = as_it_is && (count == 0 || i % 2 != 0 || j != i + 1);
+        const bool better = opposite < alike && (has_opposite[i] || has_opposite[j]);
+        opposes[i][j] = opposes[j][i] = better;
+        unsafe[i][j] = unsafe[j][i] = static_cast<std::uint8_t>(better ? opposite : alike);
+        as_it_is = as_it_is && (alike == 0 || i % 2 != 0 || j != i + 1);
       }
     }
-    if (!as_it_is) {
-      return choose_pairs(unsafe);
+    block_choice choice;
+    std::iota(choice.order.begin(), choice.order.end(), std::uint8_t{0});
+    if (as_it_is) {
+      return choice;
     }
-    pair_order order{};
-    for (std::size_t i = 0; i < block_depth; ++i) {
-      order[i] = static_cast<std::uint8_t>(i);
+    choice.order = choose_pairs(unsafe);
+    exchange_partners(unsafe, choice.order);
+    for (std::size_t i = 0; i < block_depth; i += 2) {
+      if (opposes[choice.order[i]][choice.order[i + 1]]) {
+        choice.is_opposite[has_opposite[choice.order[i]] ? i : i + 1] = true;
+      }
     }
-    return order;
+    return choice;
   }
 
   /// What is left of the weights of a panel.
@@ -13045,6 +19199,8 @@ class weight_pairs {
 
   aligned_vector<std::int8_t> data_;
   std::vector<std::uint8_t> order_;
+  std::vector<std::uint8_t> complement_;
+  std::vector<std::int32_t> offset_;
   std::vector<std::size_t> first_correction_;
   std::vector<std::size_t> correction_group_;
   aligned_vector<std::int8_t> corrections_;
@@ -13102,14 +19258,27 @@ void for_panels(std::size_t depth, std::size_t columns, const parallel_for& para
 /// What packing proved about a matrix.
 struct weights_certificate {
   /// No sum |bias + sum_k (a - lhs_zero_point) * (b - rhs_zero_point)| is larger, for any a and any
-  /// lhs_zero_point in 0..255. Up to 2^31 - 1, the product is exact in 32 bits; gemm() computes
-  /// others in 64 bits.
+  /// lhs_zero_point in 0..255. Up to 2^31 - 1, the product is exact in 32 bits; others are computed
+  /// in 64 bits.
   std::int64_t accumulator_bound = 0;
 
   [[nodiscard]] bool fits_s32() const noexcept {
     return accumulator_bound <= std::numeric_limits<std::int32_t>::max();
   }
 };
+
+namespace detail {
+
+/// What packed weights say about their columns: N values each, then zeros up to a whole panel, so
+/// that kernels may read whole vectors.
+struct padded_columns {
+  const float* scales;
+  const std::int32_t* zero_points;
+  const std::int32_t* bias;
+  const std::int32_t* distance_sums;  // sum_k b[k,j] - zero_point[j], modulo 2^32
+};
+
+}  // namespace detail
 
 /// Everything about the weights but their values. Empty spans mean scale 1, zero point 0, bias 0;
 /// one value serves all columns.
@@ -13146,6 +19315,7 @@ class packed_weights {
       zero_point -= shift;
       has_zero_points_ = has_zero_points_ || zero_point != 0;
     }
+    pad_columns();
 
     data_.resize(packed_size(depth_, columns_));
     detail::for_panels(depth_, columns_, parallel, [&](std::size_t panel) {
@@ -13209,6 +19379,7 @@ class packed_weights {
                       " of column ", j);
       w.has_zero_points_ = w.has_zero_points_ || w.zero_points_[j] != 0;
     }
+    w.pad_columns();
     w.certify({});
     return w;
   }
@@ -13255,16 +19426,29 @@ class packed_weights {
   /// What a kernel reads; valid as long as this object.
   [[nodiscard]] kernels::packed_panels panels(const kernels::kernel_table& table) const {
     if (!table.adds_pairs) {
-      return {data_.data(), nullptr, nullptr, nullptr, nullptr, nullptr};
+      kernels::packed_panels panels;
+      panels.data = data_.data();
+      return panels;
     }
     return pairs().panels(data_.data());
   }
-  [[nodiscard]] std::span<const std::int32_t> column_sums() const noexcept { return column_sums_; }
-  [[nodiscard]] std::span<const float> scales() const noexcept { return scales_; }
+  [[nodiscard]] std::span<const std::int32_t> column_sums() const noexcept {
+    return {column_sums_.data(), columns_};
+  }
+  [[nodiscard]] std::span<const float> scales() const noexcept {
+    return {scales_.data(), columns_};
+  }
   /// Of the signed values that are packed.
-  [[nodiscard]] std::span<const std::int32_t> zero_points() const noexcept { return zero_points_; }
-  [[nodiscard]] std::span<const std::int32_t> bias() const noexcept { return bias_; }
+  [[nodiscard]] std::span<const std::int32_t> zero_points() const noexcept {
+    return {zero_points_.data(), columns_};
+  }
+  [[nodiscard]] std::span<const std::int32_t> bias() const noexcept {
+    return {bias_.data(), columns_};
+  }
   [[nodiscard]] bool has_zero_points() const noexcept { return has_zero_points_; }
+  [[nodiscard]] detail::padded_columns padded() const noexcept {
+    return {scales_.data(), zero_points_.data(), bias_.data(), distance_sums_.data()};
+  }
 
  private:
   static constexpr detail::byte_format format{"detentW8", 1};
@@ -13279,10 +19463,17 @@ class packed_weights {
     return j / panel_columns * detail::round_up(depth_, group_depth) * panel_columns +
            (k / group_depth * panel_columns + j % panel_columns) * group_depth + k % group_depth;
   }
+  void pad_columns() {
+    const std::size_t padded = detail::round_up(columns_, kernels::panel_columns);
+    scales_.resize(padded);
+    zero_points_.resize(padded);
+    bias_.resize(padded);
+  }
   /// Computes the column sums and the certificate.
   void certify(const parallel_for& parallel) {
     using kernels::panel_columns;
     column_sums_.resize(columns_);
+    distance_sums_.resize(detail::round_up(columns_, panel_columns));
     std::vector<std::int64_t> bounds(columns_);
     detail::for_panels(depth_, columns_, parallel, [&](std::size_t panel) {
       const std::size_t first = panel * panel_columns;
@@ -13300,7 +19491,11 @@ class packed_weights {
       }
       for (std::size_t i = 0; i < count; ++i) {
         // Modulo 2^32, as the vector lanes are; exact in a slice.
-        column_sums_[first + i] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum[i]));
+        const auto column_sum = static_cast<std::uint32_t>(sum[i]);
+        column_sums_[first + i] = static_cast<std::int32_t>(column_sum);
+        distance_sums_[first + i] = static_cast<std::int32_t>(
+            column_sum - static_cast<std::uint32_t>(depth_) *
+                             static_cast<std::uint32_t>(zero_points_[first + i]));
         const std::int64_t bias = bias_[first + i];
         bounds[first + i] = 255 * magnitude[i] + (bias < 0 ? -bias : bias);
       }
@@ -13317,6 +19512,7 @@ class packed_weights {
     s.scales_ = std::vector<float>(columns_, 1.0F);
     s.zero_points_ = std::vector<std::int32_t>(columns_);
     s.bias_ = std::vector<std::int32_t>(columns_);
+    s.pad_columns();
     s.data_.resize(packed_size(depth, columns_));
     for (std::size_t j = 0; j < columns_; j += kernels::panel_columns) {
       std::memcpy(s.data_.data() + s.position(0, j), data_.data() + position(first, j),
@@ -13338,6 +19534,7 @@ class packed_weights {
   };
   std::shared_ptr<derived_weights> derived_ = std::make_shared<derived_weights>();
   std::vector<std::int32_t> column_sums_;
+  std::vector<std::int32_t> distance_sums_;
   std::vector<float> scales_;
   std::vector<std::int32_t> zero_points_;
   std::vector<std::int32_t> bias_;
@@ -13411,221 +19608,6 @@ DETENT_NAMESPACE_END
 #include <algorithm>
 #include <cstddef>
 #include <optional>
-
-// ---- detent/planes.hpp ----
-// Images whose channels are planes (NCHW), block by block: convolutions work channels last.
-#ifndef DETENT_PLANES_HPP
-#define DETENT_PLANES_HPP
-
-#include <algorithm>
-#include <cstddef>
-#include <optional>
-
-// ---- detent/window.hpp ----
-// The geometry of convolutions; convolution.hpp says how tensors are laid out.
-#ifndef DETENT_WINDOW_HPP
-#define DETENT_WINDOW_HPP
-
-#include <cstddef>
-
-DETENT_NAMESPACE_BEGIN
-
-/// The shape of a filter bank.
-struct filter_shape {
-  std::size_t out_channels = 0;
-  std::size_t in_channels = 0;  // of the whole input, all groups together
-  std::size_t groups = 1;
-  std::size_t kernel_height = 1;
-  std::size_t kernel_width = 1;
-
-  [[nodiscard]] std::size_t group_in() const noexcept { return in_channels / groups; }
-  [[nodiscard]] std::size_t group_out() const noexcept { return out_channels / groups; }
-  [[nodiscard]] std::size_t taps() const noexcept { return kernel_height * kernel_width; }
-  [[nodiscard]] std::size_t size() const noexcept { return out_channels * group_in() * taps(); }
-  [[nodiscard]] bool depthwise() const noexcept {
-    return groups > 1 && groups == in_channels && groups == out_channels;
-  }
-};
-
-/// How the values of images, in integers or floats, follow each other in memory.
-enum class activation_layout {
-  nhwc,  // channels last: [batch][height][width][channels]
-  nchw,  // channels first: [batch][channels][height][width]
-};
-
-/// How the filters move over an input, and how input and output are laid out.
-struct window {
-  std::size_t batch = 1;
-  std::size_t in_height = 1, in_width = 1;
-  std::size_t stride_height = 1, stride_width = 1;
-  std::size_t dilation_height = 1, dilation_width = 1;
-  std::size_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;
-  activation_layout input_layout = activation_layout::nhwc;
-  activation_layout output_layout = activation_layout::nhwc;
-
-  [[nodiscard]] std::size_t out_height(const filter_shape& f) const noexcept {
-    return extent(in_height + pad_top + pad_bottom, f.kernel_height, dilation_height,
-                  stride_height);
-  }
-  [[nodiscard]] std::size_t out_width(const filter_shape& f) const noexcept {
-    return extent(in_width + pad_left + pad_right, f.kernel_width, dilation_width, stride_width);
-  }
-
- private:
-  /// 0 where the kernel is larger than the padded input.
-  static std::size_t extent(std::size_t in, std::size_t kernel, std::size_t dilation,
-                            std::size_t stride) noexcept {
-    const std::size_t reach = dilation * (kernel - 1) + 1;
-    return in < reach ? 0 : (in - reach) / stride + 1;
-  }
-};
-
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_WINDOW_HPP
-
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-/// Whether images have their channels first: with one channel or one pixel there is no difference.
-[[nodiscard]] inline bool is_planar(activation_layout layout, std::size_t channels,
-                                    std::size_t pixels_of_image) noexcept {
-  return layout == activation_layout::nchw && channels != 1 && pixels_of_image != 1;
-}
-
-/// Transposes elements of type T; nothing where there are none.
-template <class T>
-void transpose(const kernels::transpose_args& a) {
-  static_assert(sizeof(T) == 1 || sizeof(T) == 4);
-  if (a.rows == 0 || a.columns == 0) {
-    return;
-  }
-  if constexpr (sizeof(T) == 1) {
-    active_table().transpose_8(a);
-  } else {
-    active_table().transpose_32(a);
-  }
-}
-
-/// Images of a batch, in either layout.
-template <class T>
-struct image_batch {
-  T* data = nullptr;
-  std::size_t channels = 0;
-  std::size_t pixels_of_image = 0;
-  bool planar = false;
-
-  image_batch(T* images, std::size_t channels_, std::size_t pixels, activation_layout layout)
-      : data(images),
-        channels(channels_),
-        pixels_of_image(pixels),
-        planar(is_planar(layout, channels, pixels)) {}
-
-  /// Calls visit(plane, done, part) for the parts of `count` pixels from `first` on, counted
-  /// through the batch, that lie in one image: `part` of them, `done` after the first, begin at
-  /// `plane` of the first channel.
-  template <class Visit>
-  void for_images(std::size_t first, std::size_t count, const Visit& visit) const {
-    for (std::size_t done = 0; done < count;) {
-      const std::size_t image = (first + done) / pixels_of_image;
-      const std::size_t pixel = (first + done) % pixels_of_image;
-      const std::size_t part = (std::min)(pixels_of_image - pixel, count - done);
-      visit(data + image * channels * pixels_of_image + pixel, done, part);
-      done += part;
-    }
-  }
-};
-
-/// Some pixels of the input, channels last: where they are, or transposed to memory that the
-/// calling thread keeps.
-template <class T>
-class input_pixels {
- public:
-  input_pixels(const image_batch<const T>& images, std::size_t first, std::size_t count)
-      : data_(images.data + first * images.channels) {
-    if (!images.planar) {
-      return;
-    }
-    memory_.emplace(count * images.channels);
-    data_ = memory_->data();
-    images.for_images(first, count, [&](const T* plane, std::size_t done, std::size_t part) {
-      kernels::transpose_args t;
-      t.from = plane;
-      t.from_stride = images.pixels_of_image;
-      t.rows = images.channels;
-      t.columns = part;
-      t.to = memory_->data() + done * images.channels;
-      t.to_stride = images.channels;
-      t.line = part;
-      t.line_step = part * images.channels;
-      transpose<T>(t);
-    });
-  }
-
-  [[nodiscard]] const T* data() const noexcept { return data_; }
-
- private:
-  std::optional<leased_memory<T>> memory_;
-  const T* data_;
-};
-
-/// Memory for some pixels of the output, channels last: where they belong, or memory that the
-/// calling thread keeps, from which store() transposes them.
-template <class T>
-class output_pixels {
- public:
-  output_pixels(const image_batch<T>& images, std::size_t first, std::size_t count)
-      : images_(images),
-        first_(first),
-        count_(count),
-        data_(images.data + first * images.channels) {
-    if (images.planar) {
-      memory_.emplace(count * images.channels);
-      data_ = memory_->data();
-    }
-  }
-
-  [[nodiscard]] T* data() const noexcept { return data_; }
-
-  /// Puts what was written to data() where it belongs.
-  void store() const {
-    if (!images_.planar) {
-      return;
-    }
-    images_.for_images(first_, count_, [&](T* plane, std::size_t done, std::size_t part) {
-      kernels::transpose_args t;
-      t.from = data_ + done * images_.channels;
-      t.from_stride = images_.channels;
-      t.rows = part;
-      t.columns = images_.channels;
-      t.to = plane;
-      t.to_stride = images_.pixels_of_image;
-      t.line = images_.channels;
-      t.line_step = images_.channels * images_.pixels_of_image;
-      transpose<T>(t);
-    });
-  }
-
- private:
-  const image_batch<T>& images_;
-  std::size_t first_, count_;
-  std::optional<leased_memory<T>> memory_;
-  T* data_;
-};
-
-/// The most pixels of an output that should wait at a time to be transposed: they stay in the
-/// second-level cache.
-template <class T>
-[[nodiscard]] std::size_t pixels_that_wait(const image_batch<T>& images) noexcept {
-  constexpr std::size_t budget = 256 * 1024;
-  return images.planar ? (std::max<std::size_t>)(budget / (images.channels * sizeof(T)), 1)
-                       : static_cast<std::size_t>(-1);
-}
-
-}  // namespace detail
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_PLANES_HPP
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
@@ -13727,6 +19709,527 @@ class padded_images {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_PADDED_IMAGES_HPP
+// ---- detent/wide_sums.hpp ----
+// Products whose sums may leave 32 bits. Kernels add up a slice of K at a time, whose sums do not
+// (packed_weights::slices); the slices, zero points and biases are added up in 64 bits:
+//
+//   sum = bias[j] + addend[i,j] + sum_slices(sum_k a[i,k] * b[k,j]) - b_zero_point[j] * sum_k
+//   a[i,k]
+//         - a_zero_point[i] * (sum_k b[k,j] - K * b_zero_point[j])
+//
+// What is stored for a sum is what kernels store where it fits 32 bits (kernels::integer_epilogue);
+// sums are rounded to float once.
+#ifndef DETENT_WIDE_SUMS_HPP
+#define DETENT_WIDE_SUMS_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+// ---- detent/epilogue.hpp ----
+// From exact sums to what the caller wants stored; shared by gemm() and convolutions.
+#ifndef DETENT_EPILOGUE_HPP
+#define DETENT_EPILOGUE_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+DETENT_NAMESPACE_BEGIN
+
+/// How an integer product reads its left side and writes its output. The output's element type
+/// selects which of the fields count:
+///
+///   acc   = bias[j] + sum_k (a[i,k] - lhs_zero_point) * (b[k,j] - zero_point[j])        exact
+///           (the bias of the weights)
+///   s32     acc + addend[i,j], exact: what does not fit 32 bits is an error
+///   float   clamp(fma(float(acc), lhs_scale * scale[j], bias[j]) + residual[i,j], lower, upper)
+///           (the bias of the options; what is absent is 0)
+///   bfloat16  the same, rounded half to even
+///   u8, s8  clamp(round_half_even(float(acc) * m[j]) + output.zero_point, levels)
+///           m[j] = reference::requantize_multiplier(lhs_scale, scale[j], output.scale)
+///
+/// lhs_zero_point is a value of the left side's type: 0..255 or -128..127.
+struct epilogue_options {
+  float lhs_scale = 1.0F;
+  std::int32_t lhs_zero_point = 0;
+  quant_params output = {};
+  /// The grid of a quantized output; the default (qmin > qmax) is the whole type. Narrowing it is
+  /// how a ReLU or clip is fused.
+  grid levels = {0, -1};
+  float lower = -std::numeric_limits<float>::infinity();
+  float upper = std::numeric_limits<float>::infinity();
+  /// Of gemm() only: parameters of each row of the left side, instead of the two above. Scales are
+  /// for outputs of float and bfloat16.
+  std::span<const float> lhs_scales = {};
+  std::span<const std::int32_t> lhs_zero_points = {};
+  /// Of outputs of float and bfloat16: real values that are added to each column.
+  std::span<const float> bias = {};
+  /// Of outputs of float and bfloat16: real values that are added to each element. May be an output
+  /// of float itself. Convolutions take it dense and in the layout of the output: its rows are the
+  /// pixels of the batch, or the planes of its images where their channels come first.
+  matrix_view<const float> residual = {};
+  /// Of gemm() to 32-bit integers only: integers that are added to each element, as with beta = 1
+  /// in BLAS. May be the output itself, which then accumulates.
+  matrix_view<const std::int32_t> addend = {};
+  /// Of gemm() with 8-bit weights only: the caches that the product is divided for, instead of the
+  /// processor's where they are not 0. The results do not depend on them.
+  cache_sizes caches = {};
+};
+
+namespace detail {
+
+/// Outputs that scales of rows, real biases and residuals are for.
+template <class T>
+inline constexpr bool real_output = std::same_as<T, float> || std::same_as<T, bfloat16>;
+
+template <class T>
+inline constexpr kernels::integer_output output_kind =
+    std::same_as<T, std::int32_t>   ? kernels::integer_output::s32
+    : std::same_as<T, float>        ? kernels::integer_output::f32
+    : std::same_as<T, bfloat16>     ? kernels::integer_output::bf16
+    : std::same_as<T, std::uint8_t> ? kernels::integer_output::u8
+                                    : kernels::integer_output::s8;
+
+/// What is subtracted from the values of a left side of type A, and from their zero points, where
+/// kernels read unsigned bytes only.
+template <quantized_byte A>
+inline constexpr std::int32_t lhs_shift = full_grid<A>.qmin;
+
+/// The per-column arrays of an integer product, padded as the kernels want them: those of the
+/// weights where they are as they should be, others in memory of the calling thread, which they are
+/// bound to.
+class column_terms {
+ public:
+  column_terms() = default;
+  column_terms(const column_terms&) = delete;
+  column_terms& operator=(const column_terms&) = delete;
+
+  /// Checks the options and computes the terms of the columns of `w` for a left side of type A, of
+  /// whose values `shift` is subtracted. Where sums might not fit 32 bits, the integers are right
+  /// modulo 2^32, and wide_sums.hpp does without them.
+  template <class T, class A>
+  void prepare(const packed_weights& w, const epilogue_options& o, const char* where,
+               std::int32_t shift = lhs_shift<A>) {
+    require_scale(o.lhs_scale, where);
+    require_zero_point(o.lhs_zero_point, full_grid<A>, where);
+    const std::size_t columns = w.columns();
+    const std::size_t padded = round_up(columns, kernels::panel_columns);
+    epilogue_ = {};
+    epilogue_.output = output_kind<T>;
+    const padded_columns from = w.padded();
+    epilogue_.rhs_zero_point = w.has_zero_points() ? from.zero_points : nullptr;
+    epilogue_.column_sum = from.distance_sums;
+    // Those of the rows come with them.
+    const auto zero_point =
+        o.lhs_zero_points.empty() ? static_cast<std::uint32_t>(o.lhs_zero_point - shift) : 0U;
+    constexpr bool scaled = !std::same_as<T, std::int32_t>;
+    const float scale = real_output<T> && !o.lhs_scales.empty() ? 1.0F : o.lhs_scale;
+    const bool own_multipliers = scaled && !(real_output<T> && scale == 1.0F);
+    const bool own_bias = !o.bias.empty() && padded != columns;
+    const std::size_t own =
+        std::size_t{zero_point != 0} + std::size_t{own_multipliers} + std::size_t{own_bias};
+    memory_.emplace(own * padded * sizeof(float));
+    std::byte* free = memory_->data();
+    const auto take = [&]<class Value>(std::type_identity<Value>) {
+      return reinterpret_cast<Value*>(std::exchange(free, free + padded * sizeof(Value)));
+    };
+
+    epilogue_.column_offset = from.bias;
+    if (zero_point != 0) {
+      // Modulo 2^32: intermediate values may wrap, final sums that are used were proved to fit.
+      auto* const offset = take(std::type_identity<std::int32_t>{});
+      for_panel_values(padded, offset, [&](std::size_t j) {
+        return static_cast<std::int32_t>(static_cast<std::uint32_t>(from.bias[j]) -
+                                         zero_point *
+                                             static_cast<std::uint32_t>(from.distance_sums[j]));
+      });
+      epilogue_.column_offset = offset;
+    }
+    if constexpr (scaled) {
+      epilogue_.multiplier = from.scales;
+      if (own_multipliers) {
+        auto* const multiplier = take(std::type_identity<float>{});
+        for_panel_values(padded, multiplier, [&](std::size_t j) {
+          return real_output<T>
+                     ? scale * from.scales[j]
+                     : reference::requantize_multiplier(scale, from.scales[j], o.output.scale);
+        });
+        epilogue_.multiplier = multiplier;
+      }
+      epilogue_.lower = o.lower;
+      epilogue_.upper = o.upper;
+    }
+    if (!o.bias.empty()) {
+      epilogue_.bias = o.bias.data();
+      if (own_bias) {
+        auto* const bias = take(std::type_identity<float>{});
+        std::fill(std::copy(o.bias.begin(), o.bias.end(), bias), bias + padded, 0.0F);
+        epilogue_.bias = bias;
+      }
+    }
+    if constexpr (quantized_byte<T>) {
+      const grid levels = o.levels.qmin > o.levels.qmax ? full_grid<T> : o.levels;
+      require_grid<T>(levels, where);
+      require_scale(o.output.scale, where);
+      require_zero_point(o.output.zero_point, full_grid<T>, where);
+      require_finite_multipliers(w, o, where);
+      epilogue_.zero_point = o.output.zero_point;
+      epilogue_.qmin = levels.qmin;
+      epilogue_.qmax = levels.qmax;
+    }
+  }
+
+  /// For the columns from `column` on. `row_sum`: where the sums of the left side's rows are or
+  /// will be, needed where the weights have zero points.
+  [[nodiscard]] kernels::integer_epilogue epilogue(std::int32_t* row_sum,
+                                                   std::size_t column = 0) const noexcept {
+    const auto from = [column](auto* values) {
+      return values != nullptr ? values + column : nullptr;
+    };
+    kernels::integer_epilogue e = epilogue_;
+    e.row_sum = e.rhs_zero_point != nullptr ? row_sum : nullptr;
+    e.column_offset = from(e.column_offset);
+    e.rhs_zero_point = from(e.rhs_zero_point);
+    e.column_sum = from(e.column_sum);
+    e.multiplier = from(e.multiplier);
+    e.bias = from(e.bias);
+    return e;
+  }
+  [[nodiscard]] bool needs_row_sums() const noexcept { return epilogue_.rhs_zero_point != nullptr; }
+
+ private:
+  void require_finite_multipliers(const packed_weights& w, const epilogue_options& o,
+                                  const char* where) const {
+    // All of them first, in vectors: there may be many, and hardly ever is one wrong.
+    std::int32_t beyond[kernels::panel_columns] = {};
+    const std::size_t columns = w.columns();
+    const float* multiplier = epilogue_.multiplier;
+    constexpr float largest = std::numeric_limits<float>::max();
+    for (std::size_t first = 0; first < columns; first += kernels::panel_columns) {
+      for (std::size_t i = 0; i < kernels::panel_columns; ++i) {
+        beyond[i] |= multiplier[first + i] > largest ? 1 : 0;
+      }
+    }
+    if (std::find(std::begin(beyond), std::end(beyond), 1) == std::end(beyond)) {
+      return;
+    }
+    for (std::size_t j = 0; j < columns; ++j) {
+      require(multiplier[j] <= largest, error_kind::invalid_argument, where, ": the multiplier ",
+              o.lhs_scale, " * ", w.scales()[j], " / ", o.output.scale, " is not finite");
+    }
+  }
+  /// values[j] = value(j), a panel at a time, which compilers make vectors of.
+  template <class V, class Value>
+  static void for_panel_values(std::size_t padded, V* values, const Value& value) {
+    for (std::size_t first = 0; first < padded; first += kernels::panel_columns) {
+      V panel[kernels::panel_columns];
+      for (std::size_t i = 0; i < kernels::panel_columns; ++i) {
+        panel[i] = value(first + i);
+      }
+      std::memcpy(values + first, panel, sizeof panel);
+    }
+  }
+
+  kernels::integer_epilogue epilogue_;
+  std::optional<leased_memory<std::byte>> memory_;
+};
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_EPILOGUE_HPP
+// ---- detent/raw_products.hpp ----
+// Calls of the integer kernels: the memory that they want, sums of rows, parts of panels.
+#ifndef DETENT_RAW_PRODUCTS_HPP
+#define DETENT_RAW_PRODUCTS_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// The sums of the rows of a, modulo 2^32.
+inline void sum_rows(const kernels::kernel_table& table, const kernels::gemm_u8s8_args& g,
+                     std::int32_t* sums) noexcept {
+  for (std::size_t i = 0; i < g.m; ++i) {
+    const std::uint8_t* row = g.a + i * g.lda;
+    sums[i] = g.lhs_signed ? table.sum_s8(reinterpret_cast<const std::int8_t*>(row), g.k)
+                           : table.sum_u8(row, g.k);
+  }
+}
+
+/// Calls the kernel of the table with the memory that it wants, divided for the processor's caches
+/// where no others are given.
+inline void run_gemm(const kernels::kernel_table& table, kernels::gemm_u8s8_args& g) {
+  if (g.caches == cache_sizes{}) {
+    g.caches = kernels::processor_caches();
+  }
+  const std::size_t size = table.gemm_workspace(g);
+  g.workspace = size == 0 ? nullptr : block_memory<std::byte>(size);
+  table.gemm_u8s8(g);
+}
+
+/// The panels of weights of `depth` k from a column (a multiple of strip_columns) on.
+[[nodiscard]] inline kernels::packed_panels panels_from(kernels::packed_panels p, std::size_t depth,
+                                                        std::size_t column) noexcept {
+  p.data += column * round_up(depth, kernels::group_depth);
+  if (p.paired != nullptr) {
+    const std::size_t padded = round_up(depth, kernels::block_depth);
+    p.paired += column * padded;
+    p.order += column / kernels::strip_columns * padded;
+    p.complement += column / kernels::strip_columns * padded;
+    p.offset += column;
+    p.first_correction += column / kernels::panel_columns;
+  }
+  return p;
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_RAW_PRODUCTS_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+[[nodiscard]] constexpr bool fits_s32(std::int64_t sum) noexcept {
+  return sum >= std::numeric_limits<std::int32_t>::min() &&
+         sum <= std::numeric_limits<std::int32_t>::max();
+}
+
+/// The first sum, row by row, that a 32-bit output has no room for. Tasks only note it, and the
+/// error comes when all have returned: the same one for every split into threads, and nobody's
+/// threads need to carry exceptions.
+class overflow_record {
+ public:
+  void note(std::size_t row, std::size_t column, std::int64_t sum) {
+    const std::lock_guard lock(mutex_);
+    if (!is_noted_ || std::tie(row, column) < std::tie(row_, column_)) {
+      is_noted_ = true;
+      row_ = row;
+      column_ = column;
+      sum_ = sum;
+    }
+  }
+  /// When no task runs any more. The message calls rows and columns what the caller calls them.
+  void raise_if_noted(const char* where, const char* row = "row",
+                      const char* column = "column") const {
+    require(!is_noted_, error_kind::overflow, where, ": the sum ", sum_, " of ", row, " ", row_,
+            ", ", column, " ", column_, " does not fit 32 bits");
+  }
+
+ private:
+  std::mutex mutex_;
+  bool is_noted_ = false;
+  std::size_t row_ = 0;
+  std::size_t column_ = 0;
+  std::int64_t sum_ = 0;
+};
+
+/// The record of an output, and where in it the part begins whose sums are noted.
+struct part_overflow {
+  overflow_record& record;
+  std::size_t row, column;
+};
+
+/// An upper bound of the magnitudes of a matrix: at most twice the largest one, and at least 1.
+[[nodiscard]] inline std::int64_t magnitude_bound(matrix_view<const std::int32_t> m) noexcept {
+  std::uint32_t bits = 0;  // of all values; of negative ones those of -1 - value
+  for (std::size_t r = 0; r < m.rows; ++r) {
+    const std::int32_t* row = m.data + static_cast<std::ptrdiff_t>(r) * m.row_stride;
+    for (std::size_t c = 0; c < m.columns; ++c) {
+      bits |= static_cast<std::uint32_t>(row[c] < 0 ? ~row[c] : row[c]);
+    }
+  }
+  return std::int64_t{bits} + 1;
+}
+
+/// What is stored for a sum by an output that is not of 32-bit integers. `e` is that of the rows
+/// and columns that are counted here.
+template <class T>
+[[nodiscard]] T stored_sum(std::int64_t sum, const kernels::integer_epilogue& e, std::size_t row,
+                           std::size_t column) noexcept {
+  if constexpr (real_output<T>) {
+    const float multiplier =
+        e.row_scale != nullptr ? e.row_scale[row] * e.multiplier[column] : e.multiplier[column];
+    float real =
+        std::fma(static_cast<float>(sum), multiplier, e.bias != nullptr ? e.bias[column] : 0.0F);
+    if (e.residual != nullptr) {
+      real += e.residual[row * e.residual_stride + column];
+    }
+    real = reference::clamp(real, e.lower, e.upper);
+    if constexpr (std::same_as<T, float>) {
+      return real;
+    } else {
+      return detent::round_to<T>(real);
+    }
+  } else {
+    return static_cast<T>(
+        reference::requantize(sum, e.multiplier[column], e.zero_point, {e.qmin, e.qmax}));
+  }
+}
+
+/// Stores a sum, with its addend, or notes it where a 32-bit output has no room for it. Row and
+/// column are those of the part.
+template <class T>
+void store_wide_sum(std::int64_t sum, const kernels::integer_epilogue& e, std::size_t row,
+                    std::size_t column, const part_overflow& overflow, T& to) {
+  if constexpr (std::same_as<T, std::int32_t>) {
+    if (e.addend != nullptr) {
+      sum += e.addend[row * e.addend_stride + column];
+    }
+    if (fits_s32(sum)) {
+      to = static_cast<std::int32_t>(sum);
+    } else {
+      overflow.record.note(overflow.row + row, overflow.column + column, sum);
+    }
+  } else {
+    to = stored_sum<T>(sum, e, row, column);
+  }
+}
+
+/// A product in 64 bits, but for what `e` says.
+class wide_product {
+ public:
+  /// `lhs_zero_point` is what is subtracted from all values of the left side, besides the zero
+  /// points of rows.
+  wide_product(const kernels::kernel_table& table, const packed_weights& weights,
+               std::int32_t lhs_zero_point)
+      : table_(table),
+        weights_(weights),
+        lhs_zero_point_(lhs_zero_point),
+        zeros_(round_up((std::min)(weights.columns(), block_elements), kernels::panel_columns)),
+        distance_sums_(weights.columns()) {
+    const auto depth = static_cast<std::int64_t>(weights.depth());
+    for (std::size_t j = 0; j < distance_sums_.size(); ++j) {
+      const std::int64_t zero_point = weights.zero_points()[j];
+      if (weights.certificate().fits_s32()) {
+        // It fits, too, so that the sum modulo 2^32 tells it, whatever K is.
+        const auto modulo =
+            static_cast<std::uint32_t>(weights.column_sums()[j]) -
+            static_cast<std::uint32_t>(depth) * static_cast<std::uint32_t>(zero_point);
+        distance_sums_[j] = static_cast<std::int32_t>(modulo);
+        continue;
+      }
+      std::int64_t sum = 0;
+      for (const packed_weights& slice : weights.slices()) {
+        sum += slice.column_sums()[j];
+      }
+      distance_sums_[j] = sum - depth * zero_point;
+    }
+  }
+
+  /// Of `g`, which has up to largest_rows_per_call rows, those fields count that say what the left
+  /// side is, and of its epilogue, which is that of the rows and columns of the part, all but the
+  /// terms of integer sums. Its columns are those of the weights from `first_column` on. Sums that
+  /// a 32-bit output has no room for are noted and not stored.
+  template <class T>
+  void multiply(const kernels::gemm_u8s8_args& g, std::size_t first_column,
+                const part_overflow& overflow) const {
+    const std::size_t together =
+        (std::max)(block_elements / (std::max)(g.m, std::size_t{1}) / kernels::strip_columns,
+                   std::size_t{1}) *
+        kernels::strip_columns;
+    std::int64_t row_sums[kernels::largest_rows_per_call] = {};
+    if (weights_.has_zero_points()) {
+      add_row_sums(g, row_sums);
+    }
+    for (std::size_t j = 0; j < g.n; j += together) {
+      const std::size_t columns = (std::min)(together, g.n - j);
+      std::int64_t* sums = block_memory<std::int64_t>(g.m * columns);
+      add_slices(g, first_column + j, columns, sums);
+      for (std::size_t i = 0; i < g.m; ++i) {
+        const std::int64_t row_zero_point =
+            lhs_zero_point_ +
+            (g.epilogue.row_zero_point != nullptr ? g.epilogue.row_zero_point[i] : 0);
+        T* to = static_cast<T*>(g.c) + i * g.ldc + j;
+        for (std::size_t c = 0; c < columns; ++c) {
+          const std::size_t column = first_column + j + c;
+          const std::int64_t sum = sums[i * columns + c] + weights_.bias()[column] -
+                                   row_sums[i] * weights_.zero_points()[column] -
+                                   row_zero_point * distance_sums_[column];
+          store_wide_sum(sum, g.epilogue, i, j + c, overflow, to[c]);
+        }
+      }
+    }
+  }
+
+ private:
+  /// Sums that are computed at a time: they stay in the second-level cache.
+  static constexpr std::size_t block_elements = std::size_t{1} << 13;
+
+  /// Calls f(arguments) for the left side of each slice.
+  template <class F>
+  void for_slices(const kernels::gemm_u8s8_args& g, const F& f) const {
+    kernels::gemm_u8s8_args part;
+    part.a = g.a;
+    part.lda = g.lda;
+    part.lhs_signed = g.lhs_signed;
+    part.m = g.m;
+    part.caches = g.caches;
+    for (const packed_weights& slice : weights_.slices()) {
+      part.k = slice.depth();
+      f(slice, part);
+      part.a += part.k;
+    }
+  }
+
+  void add_row_sums(const kernels::gemm_u8s8_args& g, std::int64_t* row_sums) const {
+    for_slices(g, [&](const packed_weights& /*slice*/, const kernels::gemm_u8s8_args& part) {
+      std::int32_t sums[kernels::largest_rows_per_call];
+      sum_rows(table_, part, sums);
+      for (std::size_t i = 0; i < part.m; ++i) {
+        row_sums[i] += sums[i];
+      }
+    });
+  }
+
+  /// sums[i * columns + c] = the product of row i and column `column` + c
+  void add_slices(const kernels::gemm_u8s8_args& g, std::size_t column, std::size_t columns,
+                  std::int64_t* sums) const {
+    const std::size_t size = g.m * columns;
+    std::int32_t* products = block_memory<std::int32_t>(size);
+    std::fill_n(sums, size, std::int64_t{0});
+    for_slices(g, [&](const packed_weights& slice, kernels::gemm_u8s8_args part) {
+      part.b = panels_from(slice.panels(table_), part.k, column);
+      part.c = products;
+      part.ldc = columns;
+      part.n = columns;
+      part.epilogue.output = kernels::integer_output::s32;
+      part.epilogue.column_offset = zeros_.data();
+      run_gemm(table_, part);
+      for (std::size_t i = 0; i < size; ++i) {
+        sums[i] += products[i];
+      }
+    });
+  }
+
+  const kernels::kernel_table& table_;
+  const packed_weights& weights_;
+  std::int32_t lhs_zero_point_;
+  std::vector<std::int32_t> zeros_;          // column offsets of raw products
+  std::vector<std::int64_t> distance_sums_;  // of each column: its values less their zero point
+};
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_WIDE_SUMS_HPP
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
@@ -13767,7 +20270,72 @@ class tap_order {
   bool is_vertical_ = false;
 };
 
-/// Weights in the layout of kernels::depthwise_panels.
+/// The way that a window's depthwise products of bytes may take line by line, if there is one.
+[[nodiscard]] inline std::optional<kernels::depthwise_filter> line_filter(
+    const filter_shape& f, const window& w) noexcept {
+  using kernels::depthwise_filter;
+  if (f.kernel_height != f.kernel_width || w.stride_height != w.stride_width ||
+      w.dilation_height != 1 || w.dilation_width != 1) {
+    return {};
+  }
+  if (f.kernel_width == 3 && w.stride_width <= 2) {
+    return w.stride_width == 1 ? depthwise_filter::three : depthwise_filter::three_stride2;
+  }
+  // Of few channels, vectors with several pixels in each do more.
+  if (f.kernel_width == 5 && w.stride_width == 1 && f.out_channels > kernels::strip_columns / 4) {
+    return depthwise_filter::five;
+  }
+  return {};
+}
+
+/// The taps of the groups of kernels::depthwise_lines_args: those that sum up a pixel of the first
+/// line, then those of the second, which reads one line (with a stride of 2, two lines) further
+/// down. A group has four bytes of the input:
+///
+///   three          lines 0, 1, 2, 3 of each column
+///   three_stride2  first line: lines 0, 1, 2 of an even column and line 2 of the odd one behind
+///   it,
+///                  for the left column and for the right one; lines 0, 1, 3, 4 of the odd column.
+///                  Second line: the same with lines 3, 4, 2 of even columns
+///   five           lines 1, 2, 3, 4 of each column; after those of both lines, of line 0 for the
+///                  first and of line 5 for the second, eight columns that begin at a multiple of
+///                  four, which are other taps of each of four pixels
+[[nodiscard]] inline std::vector<tap_position> line_taps(kernels::depthwise_filter filter) {
+  using kernels::depthwise_filter;
+  using kernels::group_depth;
+  std::vector<tap_position> taps;
+  constexpr tap_position none{std::numeric_limits<std::size_t>::max(), 0};
+  const auto add = [&](std::size_t size, std::size_t row, std::size_t column) {
+    // Positions before the filter wrap, and so are beyond it.
+    taps.push_back(row < size && column < size ? tap_position{row, column} : none);
+  };
+  if (filter == depthwise_filter::three_stride2) {
+    taps = {{0, 0}, {1, 0}, {2, 0}, {2, 1}, {0, 2}, {1, 2}, {2, 2}, none,
+            {0, 1}, {1, 1}, none,   none,   {1, 0}, {2, 0}, {0, 0}, {0, 1},
+            {1, 2}, {2, 2}, {0, 2}, none,   none,   none,   {1, 1}, {2, 1}};
+    return taps;
+  }
+  const std::size_t size = filter == depthwise_filter::five ? 5 : 3;
+  for (std::size_t line = 0; line < 2; ++line) {
+    for (std::size_t column = 0; column < size; ++column) {
+      for (std::size_t i = 0; i < group_depth; ++i) {
+        add(size, i + (size == 5 ? 1 : 0) - line, column);
+      }
+    }
+  }
+  if (filter == depthwise_filter::five) {
+    for (const std::size_t row : {std::size_t{0}, std::size_t{4}}) {
+      for (std::size_t pixel = 0; pixel < group_depth; ++pixel) {
+        for (std::size_t i = 0; i < 2 * group_depth; ++i) {
+          add(size, row, i - pixel);
+        }
+      }
+    }
+  }
+  return taps;
+}
+
+/// Weights in the layouts of kernels::depthwise_panels and kernels::depthwise_lines_args.
 class depthwise_weights {
  public:
   depthwise_weights() = default;
@@ -13792,8 +20360,8 @@ class depthwise_weights {
         break;
       }
       const std::size_t in_block = position % strip_columns;
-      const std::size_t i = in_block / 16 * 4 + in_block % 4;
-      const std::size_t quarter = in_block % 16 / 4;
+      const std::size_t i = lane(in_block) % 16;
+      const std::size_t quarter = lane(in_block) / 16;
       for (std::size_t t = 0; t < taps.size(); ++t) {
         if (taps[t].row >= f.kernel_height) {
           continue;
@@ -13809,6 +20377,13 @@ class depthwise_weights {
     }
     if (!fits) {
       bytes_ = {};
+      return;
+    }
+    for (const std::size_t stride : {std::size_t{1}, std::size_t{2}}) {
+      const auto filter = line_filter(f, {.stride_height = stride, .stride_width = stride});
+      if (filter) {
+        add_lines(*filter, weights, f, zero_points);
+      }
     }
   }
 
@@ -13816,12 +20391,72 @@ class depthwise_weights {
     return {bytes_.empty() ? nullptr : bytes_.data(), words_.data()};
   }
   [[nodiscard]] const tap_order& order() const noexcept { return order_; }
+  /// Null if a weight less its zero point does not fit a byte.
+  [[nodiscard]] const std::int8_t* lines(kernels::depthwise_filter filter) const noexcept {
+    const aligned_vector<std::int8_t>& bytes = lines_[static_cast<std::size_t>(filter)];
+    return bytes.empty() ? nullptr : bytes.data();
+  }
+
+  /// 255 * 255 * most_exact_taps < 2^31: of as many taps, products with weights less their zero
+  /// points add up in 32 bits.
+  static constexpr std::size_t most_exact_taps = 33025;
 
  private:
+  /// quarter * 16 + i of a channel in its block.
+  [[nodiscard]] static constexpr std::size_t lane(std::size_t channel) noexcept {
+    return channel % 16 / 4 * 16 + channel / 16 * 4 + channel % 4;
+  }
+
+  void add_lines(kernels::depthwise_filter filter, const std::int8_t* weights,
+                 const filter_shape& f, std::span<const std::int32_t> zero_points) {
+    using kernels::group_depth;
+    using kernels::strip_columns;
+    const std::vector<tap_position> taps = line_taps(filter);
+    const std::size_t channels = f.out_channels;
+    const std::size_t blocks = (channels + strip_columns - 1) / strip_columns;
+    aligned_vector<std::int8_t>& bytes = lines_[static_cast<std::size_t>(filter)];
+    bytes.assign(blocks * taps.size() * strip_columns, 0);
+    for (std::size_t position = 0; position < blocks * strip_columns; ++position) {
+      const std::size_t in_block = position % strip_columns;
+      const std::size_t first = position - in_block;
+      const std::size_t channel =
+          first + in_block % kernels::depthwise_period(filter, channels - first);
+      if (channel >= channels) {
+        continue;
+      }
+      for (std::size_t t = 0; t < taps.size(); ++t) {
+        if (taps[t].row < f.kernel_height) {
+          const std::size_t tap = taps[t].row * f.kernel_width + taps[t].column;
+          const std::size_t group =
+              first / strip_columns * (taps.size() / group_depth) + t / group_depth;
+          bytes[(group * strip_columns + lane(in_block)) * group_depth + t % group_depth] =
+              static_cast<std::int8_t>(weights[tap * channels + channel] - zero_points[channel]);
+        }
+      }
+    }
+  }
+
   tap_order order_;
+  std::array<aligned_vector<std::int8_t>, kernels::depthwise_filters> lines_;
   aligned_vector<std::int8_t> bytes_;
   aligned_vector<std::int16_t> words_;
 };
+
+/// Stores the sums of depthwise products (pixels x channels) that leave 32 bits with the terms of
+/// the channels: their biases, and lhs_zero_point times the sums of their weights. There are up to
+/// most_exact_taps. `e` is the epilogue of the weights and of the pixels.
+template <class T>
+void store_wide_pixels(const std::int32_t* products, std::size_t pixels,
+                       const packed_weights& weights, std::int32_t lhs_zero_point,
+                       const kernels::integer_epilogue& e, const part_overflow& overflow, T* to) {
+  for (std::size_t i = 0; i < pixels; ++i) {
+    for (std::size_t c = 0; c < weights.columns(); ++c, ++products, ++to) {
+      const std::int64_t sum = std::int64_t{*products} + weights.bias()[c] -
+                               std::int64_t{lhs_zero_point} * e.column_sum[c];
+      store_wide_sum(sum, e, i, c, overflow, *to);
+    }
+  }
+}
 
 /// Where the rows of a depthwise convolution read: at each end of a row the pixels whose window is
 /// partly outside of the image, one by one, between them those that step through it together.
@@ -13893,14 +20528,80 @@ class depthwise_reader {
   std::size_t end_inside_;
 };
 
-/// Runs `kernel(rows, c)` over blocks of output rows: pixels are counted from the first of a block,
-/// which goes to c. `order` is that of the weights.
+[[nodiscard]] inline window without_padding(window w) noexcept {
+  w.pad_top = w.pad_left = w.pad_bottom = w.pad_right = 0;
+  return w;
+}
+
+/// Runs `kernel(d)` over blocks of pairs of lines; `d` comes with its weights and epilogue.
+template <class Out, class Kernel>
+void for_depthwise_lines(const std::uint8_t* input, const filter_shape& f, const window& w,
+                         std::uint8_t padding, const image_batch<Out>& output,
+                         const parallel_for& parallel, const kernels::depthwise_lines_args& d,
+                         const Kernel& kernel) {
+  // Transposed, where they are planes.
+  const padded_images<std::uint8_t> images(input, f, without_padding(w), padding, 0, parallel);
+  const std::size_t line_size = w.in_width * f.in_channels;
+  const std::vector<std::uint8_t> blank(line_size, padding);
+  const std::size_t out_width = w.out_width(f);
+  const std::size_t out_height = w.out_height(f);
+  const std::size_t pairs_of_image = (out_height + 1) / 2;
+  const std::size_t all_pairs = w.batch * pairs_of_image;
+  // Enough work for each task to be worth its beginning.
+  constexpr std::size_t bytes_per_task = 48 * 1024;
+  const std::size_t pixels_per_task = (std::min)(
+      (std::max<std::size_t>)(bytes_per_task / f.out_channels, 256), pixels_that_wait<Out>(output));
+  const std::size_t pairs_of_task = (std::max<std::size_t>)(pixels_per_task / (2 * out_width), 1);
+  const std::size_t input_lines = kernels::depthwise_input_lines(d.filter);
+  // Of the first pixel of a pair, counted through the batch.
+  const auto pixel_of = [&](std::size_t pair) {
+    const std::size_t line = pair / pairs_of_image * out_height + pair % pairs_of_image * 2;
+    return line * out_width;
+  };
+  run_parallel(parallel, (all_pairs + pairs_of_task - 1) / pairs_of_task, [&](std::size_t task) {
+    thread_local std::vector<const std::uint8_t*> lines;
+    thread_local std::vector<kernels::depthwise_pair> pairs;
+    lines.clear(), pairs.clear();
+    const std::size_t first = task * pairs_of_task;
+    const std::size_t end = (std::min)(first + pairs_of_task, all_pairs);
+    for (std::size_t pair = first; pair < end; ++pair) {
+      const std::size_t row = pair % pairs_of_image * 2;
+      pairs.push_back(
+          {pixel_of(pair) - pixel_of(first), (std::min<std::size_t>)(out_height - row, 2)});
+      const std::uint8_t* image = images.data() + pair / pairs_of_image * w.in_height * line_size;
+      for (std::size_t i = 0; i < input_lines; ++i) {
+        // Lines before the image wrap, and so are beyond it.
+        const std::size_t y = row * w.stride_height + i - w.pad_top;
+        lines.push_back(y < w.in_height ? image + y * line_size : blank.data());
+      }
+    }
+    const std::size_t pixel = pixel_of(first);
+    const output_pixels<Out> pixels(output, pixel,
+                                    pairs.back().pixel + pairs.back().lines * out_width);
+    kernels::depthwise_lines_args part = d;
+    part.lines = lines.data();
+    part.pairs = pairs.data();
+    part.pair_count = pairs.size();
+    part.channels = f.in_channels;
+    part.in_width = w.in_width;
+    part.out_width = out_width;
+    part.pad_left = w.pad_left;
+    part.padding = padding;
+    part.c = reinterpret_cast<std::uint8_t*>(pixels.data());
+    kernel(part);
+    pixels.store();
+  });
+}
+
+/// Runs `kernel(rows, block)` over blocks of output rows, whose pixels are counted from the first
+/// of the block. `order` is that of the weights.
 template <class T, class Out, class Kernel>
 void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, T padding,
                         std::span<const tap_position> order, bool is_vertical,
-                        const image_batch<Out>& output, const parallel_for& parallel,
+                        const convolution_output<Out>& output, const parallel_for& parallel,
                         const Kernel& kernel) {
-  const std::size_t pixels_per_task = (std::min)(std::size_t{256}, pixels_that_wait<Out>(output));
+  const std::size_t pixels_per_task =
+      (std::min)(std::size_t{256}, pixels_that_wait<Out>(output.images));
   // In narrow images the pixels at the ends of rows are many; they cost more than a copy.
   constexpr std::size_t narrow = 16;
   std::optional<padded_images<T>> images;
@@ -13909,9 +20610,7 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
     images.emplace(input, f, w, padding, 0, parallel);
     moved = images->window();
   } else if (is_planar(w.input_layout, f.in_channels, w.in_height * w.in_width)) {
-    window dense = w;
-    dense.pad_top = dense.pad_left = dense.pad_bottom = dense.pad_right = 0;
-    images.emplace(input, f, dense, padding, 0, parallel);
+    images.emplace(input, f, without_padding(w), padding, 0, parallel);
   }
   const depthwise_reader<T> reader(images ? images->data() : input, f, moved, padding, order);
   const std::size_t out_width = w.out_width(f);
@@ -13928,7 +20627,7 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
     for (std::size_t row = first; row < end; ++row) {
       reader.append(row, first, taps, runs);
     }
-    const output_pixels<Out> pixels(output, first * out_width, (end - first) * out_width);
+    const output_block<Out> block(output, first * out_width, (end - first) * out_width);
     kernels::depthwise_rows<T> all;
     all.taps = taps.data();
     all.runs = runs.data();
@@ -13937,8 +20636,8 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
     all.channels = f.in_channels;
     all.step = w.stride_width * f.in_channels;
     all.width = is_vertical && w.stride_width == 1 && w.dilation_width == 1 ? f.kernel_width : 0;
-    kernel(all, pixels.data());
-    pixels.store();
+    kernel(all, block);
+    block.store();
   });
 }
 
@@ -13946,197 +20645,6 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_DEPTHWISE_HPP
-// ---- detent/epilogue.hpp ----
-// From exact sums to what the caller wants stored; shared by gemm() and convolutions.
-#ifndef DETENT_EPILOGUE_HPP
-#define DETENT_EPILOGUE_HPP
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <span>
-#include <vector>
-
-DETENT_NAMESPACE_BEGIN
-
-/// How an integer product reads its left side and writes its output. The output's element type
-/// selects which of the fields count:
-///
-///   acc   = bias[j] + sum_k (a[i,k] - lhs_zero_point) * (b[k,j] - zero_point[j])        exact
-///           (the bias of the weights; gemm() takes any sums, convolutions those of which the
-///           certificate of the weights says that they fit 32 bits)
-///   s32     acc + addend[i,j], exact: what does not fit 32 bits is an error
-///   float   clamp(fma(float(acc), lhs_scale * scale[j], bias[j]) + residual[i,j], lower, upper)
-///           (the bias of the options; what is absent is 0)
-///   bfloat16  the same, rounded half to even; of gemm() only
-///   u8, s8  clamp(round_half_even(float(acc) * m[j]) + output.zero_point, levels)
-///           m[j] = reference::requantize_multiplier(lhs_scale, scale[j], output.scale)
-///
-/// lhs_zero_point is a value of the left side's type: 0..255 or -128..127.
-struct epilogue_options {
-  float lhs_scale = 1.0F;
-  std::int32_t lhs_zero_point = 0;
-  quant_params output = {};
-  /// The grid of a quantized output; the default (qmin > qmax) is the whole type. Narrowing it is
-  /// how a ReLU or clip is fused.
-  grid levels = {0, -1};
-  float lower = -std::numeric_limits<float>::infinity();
-  float upper = std::numeric_limits<float>::infinity();
-  /// Of gemm() only: parameters of each row of the left side, instead of the two above. Scales are
-  /// for outputs of float and bfloat16.
-  std::span<const float> lhs_scales = {};
-  std::span<const std::int32_t> lhs_zero_points = {};
-  /// Of outputs of float and bfloat16: real values that are added to each column.
-  std::span<const float> bias = {};
-  /// Of gemm() to float and bfloat16 only: real values that are added to each element. May be an
-  /// output of float itself.
-  matrix_view<const float> residual = {};
-  /// Of gemm() to 32-bit integers only: integers that are added to each element, as with beta = 1
-  /// in BLAS. May be the output itself, which then accumulates.
-  matrix_view<const std::int32_t> addend = {};
-  /// Of gemm() with 8-bit weights only: the caches that the product is divided for, instead of the
-  /// processor's where they are not 0. The results do not depend on them.
-  cache_sizes caches = {};
-};
-
-namespace detail {
-
-/// Outputs that scales of rows, real biases and residuals are for.
-template <class T>
-inline constexpr bool real_output = std::same_as<T, float> || std::same_as<T, bfloat16>;
-
-template <class T>
-inline constexpr kernels::integer_output output_kind =
-    std::same_as<T, std::int32_t>   ? kernels::integer_output::s32
-    : std::same_as<T, float>        ? kernels::integer_output::f32
-    : std::same_as<T, bfloat16>     ? kernels::integer_output::bf16
-    : std::same_as<T, std::uint8_t> ? kernels::integer_output::u8
-                                    : kernels::integer_output::s8;
-
-/// What is subtracted from the values of a left side of type A, and from their zero points, where
-/// kernels read unsigned bytes only.
-template <quantized_byte A>
-inline constexpr std::int32_t lhs_shift = full_grid<A>.qmin;
-
-/// The per-column arrays of an integer product, padded as the kernels want them.
-class column_terms {
- public:
-  column_terms() = default;
-  // epilogue_ points into the vectors: they may move, but not be copied.
-  column_terms(const column_terms&) = delete;
-  column_terms& operator=(const column_terms&) = delete;
-  column_terms(column_terms&&) noexcept = default;
-  column_terms& operator=(column_terms&&) noexcept = default;
-
-  /// Checks the options and computes the terms of the columns of `w` for a left side of type A, of
-  /// whose values `shift` is subtracted. Throws overflow if sums might not fit 32 bits.
-  template <class T, class A>
-  void prepare(const packed_weights& w, const epilogue_options& o, const char* where,
-               std::int32_t shift = lhs_shift<A>) {
-    prepare_any<T, A>(w, o, where, shift);
-    require(w.certificate().fits_s32(), error_kind::overflow, where, ": with K = ", w.depth(),
-            " the sums may reach ", w.certificate().accumulator_bound,
-            ", which does not fit 32 bits");
-  }
-
-  /// The same whatever the certificate is. Where sums might not fit 32 bits, the integers are good
-  /// for nothing; everything else of the terms is as it should be.
-  template <class T, class A>
-  void prepare_any(const packed_weights& w, const epilogue_options& o, const char* where,
-                   std::int32_t shift = lhs_shift<A>) {
-    require_scale(o.lhs_scale, where);
-    require_zero_point(o.lhs_zero_point, full_grid<A>, where);
-    const std::size_t columns = w.columns();
-    const std::size_t padded = round_up(columns, kernels::panel_columns);
-    epilogue_ = {};
-    epilogue_.output = output_kind<T>;
-    offset_ = std::vector<std::int32_t>(padded);
-    zero_points_ = std::vector<std::int32_t>(w.has_zero_points() ? padded : 0);
-    const auto depth = static_cast<std::uint32_t>(w.depth());
-    // Those of the rows come with them.
-    const auto lhs_zero_point =
-        o.lhs_zero_points.empty() ? static_cast<std::uint32_t>(o.lhs_zero_point - shift) : 0U;
-    column_sums_ = std::vector<std::int32_t>(padded);
-    for (std::size_t j = 0; j < columns; ++j) {
-      // Modulo 2^32: intermediate values may wrap, the final sum was proved to fit.
-      const auto bias = static_cast<std::uint32_t>(w.bias()[j]);
-      const auto column_sum = static_cast<std::uint32_t>(w.column_sums()[j]);
-      const auto zero_point = static_cast<std::uint32_t>(w.zero_points()[j]);
-      const std::uint32_t distance_sum = column_sum - depth * zero_point;
-      offset_[j] = static_cast<std::int32_t>(bias - lhs_zero_point * distance_sum);
-      column_sums_[j] = static_cast<std::int32_t>(distance_sum);
-      if (w.has_zero_points()) {
-        zero_points_[j] = w.zero_points()[j];
-      }
-    }
-    epilogue_.column_offset = offset_.data();
-    epilogue_.rhs_zero_point = w.has_zero_points() ? zero_points_.data() : nullptr;
-    epilogue_.column_sum = column_sums_.data();
-    if constexpr (!std::same_as<T, std::int32_t>) {
-      multiplier_ = std::vector<float>(padded);
-      for (std::size_t j = 0; j < columns; ++j) {
-        multiplier_[j] =
-            real_output<T>
-                ? (o.lhs_scales.empty() ? o.lhs_scale : 1.0F) * w.scales()[j]
-                : reference::requantize_multiplier(o.lhs_scale, w.scales()[j], o.output.scale);
-      }
-      epilogue_.multiplier = multiplier_.data();
-      epilogue_.lower = o.lower;
-      epilogue_.upper = o.upper;
-    }
-    if (!o.bias.empty()) {
-      bias_ = std::vector<float>(padded);
-      std::copy(o.bias.begin(), o.bias.end(), bias_.begin());
-      epilogue_.bias = bias_.data();
-    }
-    if constexpr (quantized_byte<T>) {
-      const grid levels = o.levels.qmin > o.levels.qmax ? full_grid<T> : o.levels;
-      require_grid<T>(levels, where);
-      require_scale(o.output.scale, where);
-      require_zero_point(o.output.zero_point, full_grid<T>, where);
-      for (std::size_t j = 0; j < columns; ++j) {
-        require(multiplier_[j] <= std::numeric_limits<float>::max(), error_kind::invalid_argument,
-                where, ": the multiplier ", o.lhs_scale, " * ", w.scales()[j], " / ",
-                o.output.scale, " is not finite");
-      }
-      epilogue_.zero_point = o.output.zero_point;
-      epilogue_.qmin = levels.qmin;
-      epilogue_.qmax = levels.qmax;
-    }
-  }
-
-  /// For the columns from `column` on. `row_sum`: the sums of the left side's rows, needed where
-  /// the weights have zero points.
-  [[nodiscard]] kernels::integer_epilogue epilogue(const std::int32_t* row_sum,
-                                                   std::size_t column = 0) const noexcept {
-    const auto from = [column](auto* values) {
-      return values != nullptr ? values + column : nullptr;
-    };
-    kernels::integer_epilogue e = epilogue_;
-    e.row_sum = e.rhs_zero_point != nullptr ? row_sum : nullptr;
-    e.column_offset = from(e.column_offset);
-    e.rhs_zero_point = from(e.rhs_zero_point);
-    e.column_sum = from(e.column_sum);
-    e.multiplier = from(e.multiplier);
-    e.bias = from(e.bias);
-    return e;
-  }
-  [[nodiscard]] bool needs_row_sums() const noexcept { return epilogue_.rhs_zero_point != nullptr; }
-
- private:
-  kernels::integer_epilogue epilogue_;
-  std::vector<std::int32_t> offset_;
-  std::vector<std::int32_t> zero_points_;
-  std::vector<std::int32_t> column_sums_;
-  std::vector<float> multiplier_;
-  std::vector<float> bias_;
-};
-
-}  // namespace detail
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_EPILOGUE_HPP
 // ---- detent/gemm.hpp ----
 // Matrix products with packed weights: 8-bit integers, exact on every input and target, and floats.
 #ifndef DETENT_GEMM_HPP
@@ -14387,297 +20895,13 @@ class product_parts {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_PRODUCT_PARTS_HPP
-// ---- detent/raw_products.hpp ----
-// Calls of the integer kernels: the memory that they want, sums of rows, parts of panels.
-#ifndef DETENT_RAW_PRODUCTS_HPP
-#define DETENT_RAW_PRODUCTS_HPP
-
-#include <cstddef>
-#include <cstdint>
-
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-/// The sums of the rows of a, modulo 2^32.
-inline void sum_rows(const kernels::kernel_table& table, const kernels::gemm_u8s8_args& g,
-                     std::int32_t* sums) noexcept {
-  for (std::size_t i = 0; i < g.m; ++i) {
-    const std::uint8_t* row = g.a + i * g.lda;
-    sums[i] = g.lhs_signed ? table.sum_s8(reinterpret_cast<const std::int8_t*>(row), g.k)
-                           : table.sum_u8(row, g.k);
-  }
-}
-
-/// Calls the kernel of the table with the memory that it wants, divided for the processor's caches
-/// where no others are given.
-inline void run_gemm(const kernels::kernel_table& table, kernels::gemm_u8s8_args& g) {
-  if (g.caches == cache_sizes{}) {
-    g.caches = kernels::processor_caches();
-  }
-  const std::size_t size = table.gemm_workspace(g);
-  g.workspace = size == 0 ? nullptr : block_memory<std::byte>(size);
-  table.gemm_u8s8(g);
-}
-
-/// The panels of weights of `depth` k from a column (a multiple of strip_columns) on.
-[[nodiscard]] inline kernels::packed_panels panels_from(kernels::packed_panels p, std::size_t depth,
-                                                        std::size_t column) noexcept {
-  p.data += column * round_up(depth, kernels::group_depth);
-  if (p.paired != nullptr) {
-    const std::size_t padded = round_up(depth, kernels::block_depth);
-    p.paired += column * padded;
-    p.order += column / kernels::strip_columns * padded;
-    p.first_correction += column / kernels::panel_columns;
-  }
-  return p;
-}
-
-}  // namespace detail
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_RAW_PRODUCTS_HPP
-// ---- detent/wide_sums.hpp ----
-// Products whose sums may leave 32 bits. Kernels add up a slice of K at a time, whose sums do not
-// (packed_weights::slices); the slices, zero points and biases are added up in 64 bits:
-//
-//   sum = bias[j] + addend[i,j] + sum_slices(sum_k a[i,k] * b[k,j]) - b_zero_point[j] * sum_k
-//   a[i,k]
-//         - a_zero_point[i] * (sum_k b[k,j] - K * b_zero_point[j])
-//
-// What is stored for a sum is what kernels store where it fits 32 bits (kernels::integer_epilogue);
-// sums are rounded to float once.
-#ifndef DETENT_WIDE_SUMS_HPP
-#define DETENT_WIDE_SUMS_HPP
-
-#include <algorithm>
-#include <cmath>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <mutex>
-#include <tuple>
-#include <vector>
-
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-[[nodiscard]] constexpr bool fits_s32(std::int64_t sum) noexcept {
-  return sum >= std::numeric_limits<std::int32_t>::min() &&
-         sum <= std::numeric_limits<std::int32_t>::max();
-}
-
-/// The first sum, row by row, that a 32-bit output has no room for. Tasks only note it, and the
-/// error comes when all have returned: the same one for every split into threads, and nobody's
-/// threads need to carry exceptions.
-class overflow_record {
- public:
-  void note(std::size_t row, std::size_t column, std::int64_t sum) {
-    const std::lock_guard lock(mutex_);
-    if (!is_noted_ || std::tie(row, column) < std::tie(row_, column_)) {
-      is_noted_ = true;
-      row_ = row;
-      column_ = column;
-      sum_ = sum;
-    }
-  }
-  /// When no task runs any more.
-  void raise_if_noted(const char* where) const {
-    require(!is_noted_, error_kind::overflow, where, ": the sum ", sum_, " of row ", row_,
-            ", column ", column_, " does not fit 32 bits");
-  }
-
- private:
-  std::mutex mutex_;
-  bool is_noted_ = false;
-  std::size_t row_ = 0;
-  std::size_t column_ = 0;
-  std::int64_t sum_ = 0;
-};
-
-/// An upper bound of the magnitudes of a matrix: at most twice the largest one, and at least 1.
-[[nodiscard]] inline std::int64_t magnitude_bound(matrix_view<const std::int32_t> m) noexcept {
-  std::uint32_t bits = 0;  // of all values; of negative ones those of -1 - value
-  for (std::size_t r = 0; r < m.rows; ++r) {
-    const std::int32_t* row = m.data + static_cast<std::ptrdiff_t>(r) * m.row_stride;
-    for (std::size_t c = 0; c < m.columns; ++c) {
-      bits |= static_cast<std::uint32_t>(row[c] < 0 ? ~row[c] : row[c]);
-    }
-  }
-  return std::int64_t{bits} + 1;
-}
-
-/// What is stored for a sum by an output that is not of 32-bit integers. `e` is that of the rows
-/// and columns that are counted here.
-template <class T>
-[[nodiscard]] T stored_sum(std::int64_t sum, const kernels::integer_epilogue& e, std::size_t row,
-                           std::size_t column) noexcept {
-  if constexpr (real_output<T>) {
-    const float multiplier =
-        e.row_scale != nullptr ? e.row_scale[row] * e.multiplier[column] : e.multiplier[column];
-    float real =
-        std::fma(static_cast<float>(sum), multiplier, e.bias != nullptr ? e.bias[column] : 0.0F);
-    if (e.residual != nullptr) {
-      real += e.residual[row * e.residual_stride + column];
-    }
-    real = reference::clamp(real, e.lower, e.upper);
-    if constexpr (std::same_as<T, float>) {
-      return real;
-    } else {
-      return detent::round_to<T>(real);
-    }
-  } else {
-    return static_cast<T>(
-        reference::requantize(sum, e.multiplier[column], e.zero_point, {e.qmin, e.qmax}));
-  }
-}
-
-/// A product in 64 bits, but for what `e` says.
-class wide_product {
- public:
-  /// `lhs_zero_point` is what is subtracted from all values of the left side, besides the zero
-  /// points of rows.
-  wide_product(const kernels::kernel_table& table, const packed_weights& weights,
-               std::int32_t lhs_zero_point)
-      : table_(table),
-        weights_(weights),
-        lhs_zero_point_(lhs_zero_point),
-        zeros_(round_up((std::min)(weights.columns(), block_elements), kernels::panel_columns)),
-        distance_sums_(weights.columns()) {
-    const auto depth = static_cast<std::int64_t>(weights.depth());
-    for (std::size_t j = 0; j < distance_sums_.size(); ++j) {
-      const std::int64_t zero_point = weights.zero_points()[j];
-      if (weights.certificate().fits_s32()) {
-        // It fits, too, so that the sum modulo 2^32 tells it, whatever K is.
-        const auto modulo =
-            static_cast<std::uint32_t>(weights.column_sums()[j]) -
-            static_cast<std::uint32_t>(depth) * static_cast<std::uint32_t>(zero_point);
-        distance_sums_[j] = static_cast<std::int32_t>(modulo);
-        continue;
-      }
-      std::int64_t sum = 0;
-      for (const packed_weights& slice : weights.slices()) {
-        sum += slice.column_sums()[j];
-      }
-      distance_sums_[j] = sum - depth * zero_point;
-    }
-  }
-
-  /// Of `g` those fields count that say what the left side is, and of its epilogue, which is that
-  /// of the rows and columns of the part, all but the terms of integer sums. Sums that a 32-bit
-  /// output has no room for are noted and not stored. `first_row` is only for that.
-  template <class T>
-  void multiply(const kernels::gemm_u8s8_args& g, std::size_t first_row, std::size_t first_column,
-                overflow_record& overflow) const {
-    const std::size_t together =
-        (std::max)(block_elements / (std::max)(g.m, std::size_t{1}) / kernels::strip_columns,
-                   std::size_t{1}) *
-        kernels::strip_columns;
-    std::int64_t row_sums[kernels::largest_rows_per_call] = {};
-    if (weights_.has_zero_points()) {
-      add_row_sums(g, row_sums);
-    }
-    for (std::size_t j = 0; j < g.n; j += together) {
-      const std::size_t columns = (std::min)(together, g.n - j);
-      std::int64_t* sums = block_memory<std::int64_t>(g.m * columns);
-      add_slices(g, first_column + j, columns, sums);
-      for (std::size_t i = 0; i < g.m; ++i) {
-        const std::int64_t row_zero_point =
-            lhs_zero_point_ +
-            (g.epilogue.row_zero_point != nullptr ? g.epilogue.row_zero_point[i] : 0);
-        T* to = static_cast<T*>(g.c) + i * g.ldc + j;
-        for (std::size_t c = 0; c < columns; ++c) {
-          const std::size_t column = first_column + j + c;
-          std::int64_t sum = sums[i * columns + c] + weights_.bias()[column] -
-                             row_sums[i] * weights_.zero_points()[column] -
-                             row_zero_point * distance_sums_[column];
-          if constexpr (std::same_as<T, std::int32_t>) {
-            if (g.epilogue.addend != nullptr) {
-              sum += g.epilogue.addend[i * g.epilogue.addend_stride + j + c];
-            }
-            if (fits_s32(sum)) {
-              to[c] = static_cast<std::int32_t>(sum);
-            } else {
-              overflow.note(first_row + i, column, sum);
-            }
-          } else {
-            to[c] = stored_sum<T>(sum, g.epilogue, i, j + c);
-          }
-        }
-      }
-    }
-  }
-
- private:
-  /// Sums that are computed at a time: they stay in the second-level cache.
-  static constexpr std::size_t block_elements = std::size_t{1} << 13;
-
-  /// Calls f(arguments) for the left side of each slice.
-  template <class F>
-  void for_slices(const kernels::gemm_u8s8_args& g, const F& f) const {
-    kernels::gemm_u8s8_args part;
-    part.a = g.a;
-    part.lda = g.lda;
-    part.lhs_signed = g.lhs_signed;
-    part.m = g.m;
-    part.caches = g.caches;
-    for (const packed_weights& slice : weights_.slices()) {
-      part.k = slice.depth();
-      f(slice, part);
-      part.a += part.k;
-    }
-  }
-
-  void add_row_sums(const kernels::gemm_u8s8_args& g, std::int64_t* row_sums) const {
-    for_slices(g, [&](const packed_weights& /*slice*/, const kernels::gemm_u8s8_args& part) {
-      std::int32_t sums[kernels::largest_rows_per_call];
-      sum_rows(table_, part, sums);
-      for (std::size_t i = 0; i < part.m; ++i) {
-        row_sums[i] += sums[i];
-      }
-    });
-  }
-
-  /// sums[i * columns + c] = the product of row i and column `column` + c
-  void add_slices(const kernels::gemm_u8s8_args& g, std::size_t column, std::size_t columns,
-                  std::int64_t* sums) const {
-    const std::size_t size = g.m * columns;
-    std::int32_t* products = block_memory<std::int32_t>(size);
-    std::fill_n(sums, size, std::int64_t{0});
-    for_slices(g, [&](const packed_weights& slice, kernels::gemm_u8s8_args part) {
-      part.b = panels_from(slice.panels(table_), part.k, column);
-      part.c = products;
-      part.ldc = columns;
-      part.n = columns;
-      part.epilogue.output = kernels::integer_output::s32;
-      part.epilogue.column_offset = zeros_.data();
-      run_gemm(table_, part);
-      for (std::size_t i = 0; i < size; ++i) {
-        sums[i] += products[i];
-      }
-    });
-  }
-
-  const kernels::kernel_table& table_;
-  const packed_weights& weights_;
-  std::int32_t lhs_zero_point_;
-  std::vector<std::int32_t> zeros_;          // column offsets of raw products
-  std::vector<std::int64_t> distance_sums_;  // of each column: its values less their zero point
-};
-
-}  // namespace detail
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_WIDE_SUMS_HPP
 
 DETENT_NAMESPACE_BEGIN
 
-/// What integer convolutions write; gemm() writes bfloat16, too.
+/// What integer products write, convolutions as well.
 template <class T>
-concept integer_convolution_output =
-    std::same_as<T, std::int32_t> || std::same_as<T, float> || quantized_byte<T>;
-template <class T>
-concept integer_gemm_output = integer_convolution_output<T> || std::same_as<T, bfloat16>;
+concept integer_gemm_output = std::same_as<T, std::int32_t> || std::same_as<T, float> ||
+    std::same_as<T, bfloat16> || quantized_byte<T>;
 
 namespace detail {
 
@@ -14765,7 +20989,7 @@ class integer_product {
     require_rows<T, A>(rows, weights.columns(), options);
     lhs_signed_ = std::same_as<A, std::int8_t> && table_.multiplies_signed;
     const std::int32_t shift = lhs_signed_ ? 0 : lhs_shift<A>;
-    terms_.template prepare_any<T, A>(weights, options, "gemm", shift);
+    terms_.template prepare<T, A>(weights, options, "gemm", shift);
     const bool is_narrow = weights.certificate().fits_s32();
     if (is_narrow) {
       panels_ = weights.panels(table_);
@@ -14817,7 +21041,7 @@ class integer_product {
       g.epilogue.addend_stride = static_cast<std::size_t>(addend_.row_stride);
     }
     if (wide_ && !fits_s32_with(g.epilogue.addend, rows, columns)) {
-      wide_->template multiply<T>(g, first, column, overflow_);
+      wide_->template multiply<T>(g, column, {overflow_, first, column});
       return;
     }
     if (terms_.needs_row_sums()) {
@@ -14934,9 +21158,10 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
 /// the first such sum, if an output of 32-bit integers has no room for one; elements that have no
 /// room are then as they were, all others are written.
 ///
-/// Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Allocates O(N); for left
-/// sides that are signed or column-major each thread keeps 48 rows of K bytes; on target amx_int8
-/// column-major ones 256 rows, and any some 40 rows and up to 100 KB.
+/// Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Threads keep memory from call
+/// to call, so that nothing is allocated when the same sizes come again (but for sums beyond 32
+/// bits): O(N); for left sides that are signed or column-major 48 rows of K bytes; on target
+/// amx_int8 column-major ones 256 rows, and any some 40 rows and up to 100 KB.
 template <integer_gemm_output T>
 void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
@@ -15180,9 +21405,7 @@ class pixel_reader {
          rows_per_task * rows_per_task;
 }
 
-template <class In, class Out>
-void require_images(const filter_shape& f, const window& w, std::span<In> input,
-                    std::span<Out> output) {
+inline void require_window(const filter_shape& f, const window& w) {
   require(
       w.stride_height > 0 && w.stride_width > 0 && w.dilation_height > 0 && w.dilation_width > 0,
       error_kind::invalid_argument, "convolution: strides and dilations must be positive");
@@ -15193,6 +21416,12 @@ void require_images(const filter_shape& f, const window& w, std::span<In> input,
               (std::max)(w.in_height, w.in_width) <= largest &&
               (std::max)(f.kernel_height, f.kernel_width) < largest / 4,
           error_kind::invalid_argument, "convolution: a window beyond 2^32");
+}
+
+template <class In, class Out>
+void require_images(const filter_shape& f, const window& w, std::span<In> input,
+                    std::span<Out> output) {
+  require_window(f, w);
   const std::size_t in = w.batch * w.in_height * w.in_width * f.in_channels;
   const std::size_t out = w.batch * w.out_height(f) * w.out_width(f) * f.out_channels;
   require(input.size() == in && output.size() == out, error_kind::shape_mismatch,
@@ -15219,16 +21448,16 @@ template <class T>
 /// Of `wanted` pixels, a multiple of rows_per_task, as many as should wait to be transposed.
 template <class T>
 [[nodiscard]] std::size_t block_of_output(std::size_t wanted,
-                                          const image_batch<T>& output) noexcept {
-  const std::size_t whole = pixels_that_wait<T>(output) / rows_per_task * rows_per_task;
+                                          const convolution_output<T>& output) noexcept {
+  const std::size_t whole = pixels_that_wait<T>(output.images) / rows_per_task * rows_per_task;
   return std::clamp(whole, rows_per_task, wanted);
 }
 
-/// Runs `product(rows, lda, pixels, group, c)` over blocks of pixels, gathered where the filters
-/// are not 1x1, whose channels of all groups go to c; see pixel_reader for `row`.
+/// Runs `product(rows, lda, group, block)` over blocks of pixels, gathered where the filters are
+/// not 1x1; see pixel_reader for `row`.
 template <class T, class Out, class Product>
 void for_gathered_blocks(const filter_shape& f, const window& w, const T* input, T padding,
-                         std::size_t row, const image_batch<Out>& output,
+                         std::size_t row, const convolution_output<Out>& output,
                          const parallel_for& parallel, const Product& product) {
   if (is_matrix(f, w)) {
     const image_batch<const T> images = input_images<T>(f, w, input);
@@ -15241,10 +21470,9 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
     for_row_blocks(w.batch * w.in_height * w.in_width, block, parallel,
                    [&](std::size_t first, std::size_t count) {
                      const input_pixels<T> in(images, first, count);
-                     const output_pixels<Out> out(output, first, count);
+                     const output_block<Out> out(output, first, count);
                      for (std::size_t group = 0; group < f.groups; ++group) {
-                       product(in.data() + group * f.group_in(), f.in_channels, count, group,
-                               out.data());
+                       product(in.data() + group * f.group_in(), f.in_channels, group, out);
                      }
                      out.store();
                    });
@@ -15258,19 +21486,19 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
   for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
     const auto rows =
         std::make_unique_for_overwrite<T[]>(count * depth + pixel_reader<T>::gather_slack);
-    const output_pixels<Out> out(output, first, count);
+    const output_block<Out> out(output, first, count);
     for (std::size_t group = 0; group < f.groups; ++group) {
       reader.gather(first, count, group, rows.get());
-      product(rows.get(), depth, count, group, out.data());
+      product(rows.get(), depth, group, out);
     }
     out.store();
   });
 }
 
-/// Runs `product(segments, pixels, c)` over blocks of pixels whose windows are read where they are.
+/// Runs `product(segments, block)` over blocks of pixels whose windows are read where they are.
 template <class T, class Out, class Product>
 void for_segmented_blocks(const filter_shape& f, const window& w, const T* input, T padding,
-                          std::size_t row, const image_batch<Out>& output,
+                          std::size_t row, const convolution_output<Out>& output,
                           const parallel_for& parallel, const Product& product) {
   const std::size_t block = block_of_output(4 * rows_per_task, output);
   const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
@@ -15279,8 +21507,8 @@ void for_segmented_blocks(const filter_shape& f, const window& w, const T* input
   for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
     const T** segments = block_memory<const T*>(f.kernel_height * count);
     reader.segments(first, count, segments);
-    const output_pixels<Out> out(output, first, count);
-    product(segments, count, out.data());
+    const output_block<Out> out(output, first, count);
+    product(segments, out);
     out.store();
   });
 }
@@ -15306,8 +21534,14 @@ class packed_filters {
       }
       groups_.emplace_back(matrix_view<const std::int8_t>(matrix.data(), f.taps(), f.out_channels),
                            options);
-      depthwise_ = detail::depthwise_weights(matrix.data(), f, groups_[0].zero_points());
-      return;
+      if (groups_[0].certificate().fits_s32() ||
+          f.taps() <= detail::depthwise_weights::most_exact_taps) {
+        is_depthwise_ = true;
+        depthwise_ = detail::depthwise_weights(matrix.data(), f, groups_[0].zero_points());
+        return;
+      }
+      // So many taps that their products leave 32 bits: like other groups.
+      groups_.clear();
     }
     // Segments of rows are multiples of group_depth. What a padded one reads too much is multiplied
     // by nothing: a weight that is its zero point.
@@ -15332,7 +21566,10 @@ class packed_filters {
   }
 
   [[nodiscard]] const filter_shape& shape() const noexcept { return shape_; }
-  /// One matrix per group; for depthwise filters, one matrix whose columns are the channels.
+  /// Whether the filters are kept as depthwise ones: all that are, but for those with so many taps
+  /// that their products may leave 32 bits.
+  [[nodiscard]] bool is_depthwise() const noexcept { return is_depthwise_; }
+  /// One matrix per group; where is_depthwise(), one matrix whose columns are the channels.
   [[nodiscard]] std::span<const packed_weights> groups() const noexcept { return groups_; }
   [[nodiscard]] const detail::depthwise_weights& depthwise() const noexcept { return depthwise_; }
   /// Rows of a matrix for each kernel row: its taps times channels, rounded up to group_depth where
@@ -15343,111 +21580,254 @@ class packed_filters {
   filter_shape shape_;
   std::vector<packed_weights> groups_;
   detail::depthwise_weights depthwise_;
+  bool is_depthwise_ = false;
   std::size_t row_ = 0;
 };
 
-/// Integer convolution; the epilogue is that of gemm(), with a real bias for each output channel of
-/// a float output. Input and output do not overlap. Throws what gemm() throws, and overflow where
-/// the certificate of the filters does not exclude sums beyond 32 bits. The calling thread keeps
-/// memory of the size of the padded input, where there is padding, rows of the kernel are no
-/// multiple of four, or the channels come first and the filters are not 1x1; each thread keeps some
-/// 256 KB, or a row or 48 pixels of the output if that is more, where the output's channels come
-/// first, and 192 pixels or 32 KB for 1x1 filters where the input's do.
-template <integer_convolution_output T>
+namespace detail {
+
+/// Checks what an epilogue has besides what column_terms check.
+template <class T>
+void require_epilogue(const filter_shape& f, const window& w, const epilogue_options& o) {
+  constexpr const char* where = "convolution";
+  require(o.lhs_scales.empty() && o.lhs_zero_points.empty() && o.addend.data == nullptr,
+          error_kind::unsupported, where, ": parameters of rows and integer addends are for gemm");
+  require(real_output<T> || (o.bias.empty() && o.residual.data == nullptr), error_kind::unsupported,
+          where, ": real biases and residuals are for outputs of float and bfloat16");
+  require(o.bias.empty() || o.bias.size() == f.out_channels, error_kind::shape_mismatch, where,
+          ": ", o.bias.size(), " biases for ", f.out_channels, " channels");
+  const std::size_t pixels = w.out_height(f) * w.out_width(f);
+  const bool planes = w.output_layout == activation_layout::nchw;
+  const std::size_t rows = w.batch * (planes ? f.out_channels : pixels);
+  const std::size_t columns = planes ? pixels : f.out_channels;
+  require_addend(o.residual, "residual", rows, columns, where);
+  require(o.residual.data == nullptr || rows <= 1 ||
+              o.residual.row_stride == static_cast<std::ptrdiff_t>(columns),
+          error_kind::unsupported, where, ": the residual must be dense (its row stride is ",
+          o.residual.row_stride, " for ", columns, " columns)");
+}
+
+/// What all blocks of an integer convolution have in common.
+template <class T>
+class integer_convolution {
+ public:
+  integer_convolution(const kernels::kernel_table& table, const packed_filters& filters,
+                      const epilogue_options& options)
+      : table_(table),
+        filters_(filters),
+        lhs_zero_point_(options.lhs_zero_point),
+        groups_(filters.groups().size()) {
+    const filter_shape& f = filters.shape();
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      const packed_weights& weights = filters.groups()[i];
+      epilogue_options of_group = options;
+      if (!options.bias.empty() && !filters.is_depthwise()) {
+        of_group.bias = options.bias.subspan(i * f.group_out(), f.group_out());
+      }
+      groups_[i].terms.template prepare<T, std::uint8_t>(weights, of_group, "convolution");
+      if (!weights.certificate().fits_s32()) {
+        is_wide_ = true;
+        if (!filters.is_depthwise()) {
+          groups_[i].wide.emplace(table_, weights, lhs_zero_point_);
+        }
+      }
+    }
+    if (is_wide_ && filters.is_depthwise()) {
+      zeros_.resize(round_up(f.out_channels, kernels::panel_columns));
+    }
+  }
+
+  /// Whether some sums may leave 32 bits.
+  [[nodiscard]] bool is_wide() const noexcept { return is_wide_; }
+
+  /// Multiplies a block of pixels by the weights of a group; `g` says where the pixels are. Windows
+  /// that are read where they are must not be wide. sum_row(i) is the sum of what pixel i reads.
+  template <class SumRow>
+  void multiply(kernels::gemm_u8s8_args g, std::size_t group, const output_block<T>& block,
+                const SumRow& sum_row) const {
+    const packed_weights& weights = filters_.groups()[group];
+    const group_terms& of_group = groups_[group];
+    const std::size_t first = group * filters_.shape().group_out();
+    g.c = block.data() + first;
+    g.ldc = filters_.shape().out_channels;
+    g.m = block.count();
+    g.n = weights.columns();
+    g.k = weights.depth();
+    if (of_group.wide) {
+      multiply_wide(g, of_group, block, first);
+      return;
+    }
+    std::vector<std::int32_t> row_sums(of_group.terms.needs_row_sums() ? g.m : 0);
+    for (std::size_t i = 0; i < row_sums.size(); ++i) {
+      row_sums[i] = sum_row(i);
+    }
+    g.b = weights.panels(table_);
+    g.epilogue = of_group.terms.epilogue(row_sums.data());
+    add_residual(block, 0, first, g.epilogue);
+    run_gemm(table_, g);
+  }
+
+  /// Of depthwise filters, without a residual. Their weights carry their zero points; what is left
+  /// is bias - lhs_zero_point * sum(weights), which is the column offset of the terms.
+  [[nodiscard]] kernels::integer_epilogue depthwise_epilogue() const noexcept {
+    kernels::integer_epilogue e = groups_[0].terms.epilogue(nullptr);
+    e.rhs_zero_point = nullptr;
+    return e;
+  }
+
+  /// Multiplies the rows of depthwise filters.
+  void multiply(const kernels::depthwise_rows<std::uint8_t>& rows,
+                const output_block<T>& block) const {
+    kernels::integer_epilogue e = depthwise_epilogue();
+    add_residual(block, 0, 0, e);
+    kernels::depthwise_u8_args d;
+    d.rows = rows;
+    d.weights = filters_.depthwise().panels();
+    if (!is_wide_) {
+      d.c = block.data();
+      d.epilogue = e;
+      table_.depthwise_u8(d);
+      return;
+    }
+    std::int32_t* products = block_memory<std::int32_t>(block.count() * rows.channels);
+    d.c = products;
+    d.epilogue.output = kernels::integer_output::s32;
+    d.epilogue.column_offset = zeros_.data();
+    table_.depthwise_u8(d);
+    store_wide_pixels(products, block.count(), filters_.groups()[0], lhs_zero_point_, e,
+                      {overflow_, block.first(), 0}, block.data());
+  }
+
+  /// To be called when all blocks are done: throws overflow if a sum did not fit the output.
+  void finish() const { overflow_.raise_if_noted("convolution", "pixel", "channel"); }
+
+ private:
+  struct group_terms {
+    column_terms terms;
+    std::optional<wide_product> wide;  // where sums may leave 32 bits
+  };
+
+  /// The residual of the pixels and channels of a block from the given ones on.
+  void add_residual(const output_block<T>& block, std::size_t pixel, std::size_t channel,
+                    kernels::integer_epilogue& e) const noexcept {
+    if (block.residual() != nullptr) {
+      e.residual_stride = filters_.shape().out_channels;
+      e.residual = block.residual() + pixel * e.residual_stride + channel;
+    }
+  }
+
+  void multiply_wide(const kernels::gemm_u8s8_args& g, const group_terms& of_group,
+                     const output_block<T>& block, std::size_t first_channel) const {
+    for_row_blocks(g.m, rows_per_task, {}, [&](std::size_t first, std::size_t rows) {
+      kernels::gemm_u8s8_args part = g;
+      part.a += first * g.lda;
+      part.c = static_cast<T*>(g.c) + first * g.ldc;
+      part.m = rows;
+      part.epilogue = of_group.terms.epilogue(nullptr);
+      add_residual(block, first, first_channel, part.epilogue);
+      of_group.wide->template multiply<T>(part, 0,
+                                          {overflow_, block.first() + first, first_channel});
+    });
+  }
+
+  const kernels::kernel_table& table_;
+  const packed_filters& filters_;
+  std::int32_t lhs_zero_point_;
+  std::vector<group_terms> groups_;
+  bool is_wide_ = false;
+  std::vector<std::int32_t> zeros_;  // column offsets of raw depthwise products
+  mutable overflow_record overflow_;
+};
+
+}  // namespace detail
+
+/// Integer convolution; the epilogue is that of gemm(), with a real bias for each output channel
+/// and a residual for outputs of float and bfloat16. Input and output do not overlap; the residual
+/// may be an output of float itself. Thread-safe.
+///
+/// Exact on every input, as gemm() is: where the certificate of the filters does not exclude sums
+/// beyond 32 bits, windows are gathered, and the products are added up in 64 bits. Throws overflow,
+/// with the first such sum, if an output of 32-bit integers has no room for one; elements that have
+/// no room are then as they were, all others are written. Throws what gemm() throws besides, and
+/// unsupported for padding out of all proportion.
+///
+/// The calling thread keeps memory of the size of the padded input, where there is padding, rows of
+/// the kernel are no multiple of four, or the channels come first and the filters are not 1x1; each
+/// thread keeps some 256 KB, or two rows or 48 pixels of the output if that is more, where the
+/// output's channels come first (and as many pixels of the residual, in float), and 192 pixels or
+/// 32 KB for 1x1 filters where the input's do; for sums beyond 32 bits what gemm() does, or 256
+/// pixels or a row of the output of depthwise filters, in 32 bits.
+template <integer_gemm_output T>
 void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
               std::span<T> output, const epilogue_options& options = {},
               const parallel_for& parallel = {}) {
   const filter_shape& f = filters.shape();
   detail::require_images(f, w, input, output);
-  detail::require(options.lhs_scales.empty() && options.lhs_zero_points.empty() &&
-                      options.residual.data == nullptr,
-                  error_kind::unsupported,
-                  "convolution: parameters of rows and residuals are for gemm");
-  detail::require(options.bias.empty() || std::same_as<T, float>, error_kind::unsupported,
-                  "convolution: real biases are for outputs of float");
-  detail::require(options.bias.empty() || options.bias.size() == f.out_channels,
-                  error_kind::shape_mismatch, "convolution: ", options.bias.size(), " biases for ",
-                  f.out_channels, " channels");
+  detail::require_epilogue<T>(f, w, options);
   if (output.empty()) {
     return;
   }
-  std::vector<detail::column_terms> terms(filters.groups().size());
-  for (std::size_t g = 0; g < terms.size(); ++g) {
-    epilogue_options of_group = options;
-    if (!options.bias.empty() && !f.depthwise()) {
-      of_group.bias = options.bias.subspan(g * f.group_out(), f.group_out());
-    }
-    terms[g].prepare<T, std::uint8_t>(filters.groups()[g], of_group, "convolution");
-  }
-  const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
   const kernels::kernel_table& table = detail::active_table();
-  const detail::image_batch<T> images = detail::output_images<T>(f, w, output.data());
-
-  if (f.depthwise()) {
-    // The weights carry their zero points; what is left is bias - lhs_zero_point * sum(weights),
-    // which is the column offset of the terms.
-    kernels::depthwise_u8_args d;
-    d.weights = filters.depthwise().panels();
-    d.epilogue = terms[0].epilogue(nullptr);
-    d.epilogue.rhs_zero_point = nullptr;
+  const detail::integer_convolution<T> convolution(table, filters, options);
+  const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
+  // 32-bit elements that have no room for their sums keep their values.
+  const detail::convolution_output<T> images{
+      detail::output_images<T>(f, w, output.data()), options.residual.data,
+      std::same_as<T, std::int32_t> && convolution.is_wide()};
+  if (filters.is_depthwise()) {
+    const std::optional<kernels::depthwise_filter> line_filter = detail::line_filter(f, w);
+    if (sizeof(T) == 1 && line_filter && table.depthwise_lines != nullptr &&
+        !convolution.is_wide()) {
+      kernels::depthwise_lines_args lines;
+      lines.filter = *line_filter;
+      lines.weights = filters.depthwise().lines(*line_filter);
+      lines.epilogue = convolution.depthwise_epilogue();
+      if (lines.weights != nullptr) {
+        detail::for_depthwise_lines(input.data(), f, w, padding, images.images, parallel, lines,
+                                    table.depthwise_lines);
+        return;
+      }
+    }
     const detail::tap_order& order = filters.depthwise().order();
-    detail::for_depthwise_rows(input.data(), f, w, padding, order.taps(), order.is_vertical(),
-                               images, parallel,
-                               [&](const kernels::depthwise_rows<std::uint8_t>& rows, T* c) {
-                                 kernels::depthwise_u8_args part = d;
-                                 part.rows = rows;
-                                 part.c = c;
-                                 table.depthwise_u8(part);
-                               });
+    detail::for_depthwise_rows(
+        input.data(), f, w, padding, order.taps(), order.is_vertical(), images, parallel,
+        [&](const kernels::depthwise_rows<std::uint8_t>& rows,
+            const detail::output_block<T>& block) { convolution.multiply(rows, block); });
+    convolution.finish();
     return;
   }
-  /// Multiplies `count` pixels by the weights of a group; `g` says where they are, c where all
-  /// their channels go.
-  const auto multiply = [&](kernels::gemm_u8s8_args g, std::size_t group, std::size_t count, T* c,
-                            const auto& sum_row) {
-    const packed_weights& weights = filters.groups()[group];
-    std::vector<std::int32_t> row_sums(terms[group].needs_row_sums() ? count : 0);
-    for (std::size_t i = 0; i < row_sums.size(); ++i) {
-      row_sums[i] = sum_row(i);
-    }
-    g.b = weights.panels(table);
-    g.c = c + group * f.group_out();
-    g.ldc = f.out_channels;
-    g.m = count;
-    g.n = weights.columns();
-    g.k = weights.depth();
-    g.epilogue = terms[group].epilogue(row_sums.data());
-    detail::run_gemm(table, g);
-  };
   const std::size_t row = filters.kernel_row();
   if (!table.adds_pairs && !detail::is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 &&
-      row % kernels::group_depth == 0) {
+      row % kernels::group_depth == 0 && !convolution.is_wide()) {
     detail::for_segmented_blocks(
         f, w, input.data(), padding, row, images, parallel,
-        [&](const std::uint8_t* const* segments, std::size_t count, T* c) {
+        [&](const std::uint8_t* const* segments, const detail::output_block<T>& block) {
           kernels::gemm_u8s8_args g;
           g.rows = segments;
           g.segments = f.kernel_height;
-          multiply(g, 0, count, c, [&](std::size_t i) {
+          convolution.multiply(g, 0, block, [&](std::size_t i) {
             std::uint32_t sum = 0;
             for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
-              sum += static_cast<std::uint32_t>(table.sum_u8(segments[kh * count + i], row));
+              sum +=
+                  static_cast<std::uint32_t>(table.sum_u8(segments[kh * block.count() + i], row));
             }
             return static_cast<std::int32_t>(sum);
           });
         });
     return;
   }
-  detail::for_gathered_blocks(
-      f, w, input.data(), padding, row, images, parallel,
-      [&](const std::uint8_t* rows, std::size_t lda, std::size_t count, std::size_t group, T* c) {
-        kernels::gemm_u8s8_args g;
-        g.a = rows;
-        g.lda = lda;
-        multiply(g, group, count, c, [&](std::size_t i) {
-          return table.sum_u8(rows + i * lda, filters.groups()[group].depth());
-        });
-      });
+  detail::for_gathered_blocks(f, w, input.data(), padding, row, images, parallel,
+                              [&](const std::uint8_t* rows, std::size_t lda, std::size_t group,
+                                  const detail::output_block<T>& block) {
+                                kernels::gemm_u8s8_args g;
+                                g.a = rows;
+                                g.lda = lda;
+                                convolution.multiply(g, group, block, [&](std::size_t i) {
+                                  return table.sum_u8(rows + i * lda,
+                                                      filters.groups()[group].depth());
+                                });
+                              });
+  convolution.finish();
 }
 
 /// An owned, packed filter bank of floats; `bias` is empty or has one value for each output
@@ -15509,7 +21889,7 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
     return;
   }
   const kernels::kernel_table& table = detail::active_table();
-  const detail::image_batch<float> images = detail::output_images<float>(f, w, output.data());
+  const detail::convolution_output<float> images{detail::output_images<float>(f, w, output.data())};
   if (f.depthwise()) {
     kernels::depthwise_f32_args d;
     d.weights = filters.depthwise().data() + filters.channel_stride();
@@ -15521,34 +21901,36 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
     for (std::size_t t = 0; t < f.taps(); ++t) {
       order.push_back({t / f.kernel_width, t % f.kernel_width});
     }
-    detail::for_depthwise_rows(input.data(), f, w, 0.0F,
-                               std::span<const detail::tap_position>(order), false, images,
-                               parallel, [&](const kernels::depthwise_rows<float>& rows, float* c) {
-                                 kernels::depthwise_f32_args part = d;
-                                 part.rows = rows;
-                                 part.c = c;
-                                 table.depthwise_f32(part);
-                               });
+    detail::for_depthwise_rows(
+        input.data(), f, w, 0.0F, std::span<const detail::tap_position>(order), false, images,
+        parallel,
+        [&](const kernels::depthwise_rows<float>& rows, const detail::output_block<float>& block) {
+          kernels::depthwise_f32_args part = d;
+          part.rows = rows;
+          part.c = block.data();
+          table.depthwise_f32(part);
+        });
     return;
   }
-  detail::for_gathered_blocks(
-      f, w, input.data(), 0.0F, f.kernel_width * f.group_in(), images, parallel,
-      [&](const float* rows, std::size_t lda, std::size_t count, std::size_t group, float* c) {
-        const packed_floats& weights = filters.groups()[group];
-        kernels::gemm_f32_args g;
-        g.a = rows;
-        g.lda = lda;
-        g.packed_b = weights.data().data();
-        g.bias = weights.bias().data();
-        g.c = c + group * f.group_out();
-        g.ldc = f.out_channels;
-        g.m = count;
-        g.n = weights.columns();
-        g.k = weights.depth();
-        g.lower = lower;
-        g.upper = upper;
-        table.gemm_f32(g);
-      });
+  detail::for_gathered_blocks(f, w, input.data(), 0.0F, f.kernel_width * f.group_in(), images,
+                              parallel,
+                              [&](const float* rows, std::size_t lda, std::size_t group,
+                                  const detail::output_block<float>& block) {
+                                const packed_floats& weights = filters.groups()[group];
+                                kernels::gemm_f32_args g;
+                                g.a = rows;
+                                g.lda = lda;
+                                g.packed_b = weights.data().data();
+                                g.bias = weights.bias().data();
+                                g.c = block.data() + group * f.group_out();
+                                g.ldc = f.out_channels;
+                                g.m = block.count();
+                                g.n = weights.columns();
+                                g.k = weights.depth();
+                                g.lower = lower;
+                                g.upper = upper;
+                                table.gemm_f32(g);
+                              });
 }
 
 DETENT_NAMESPACE_END
@@ -15560,9 +21942,10 @@ DETENT_NAMESPACE_END
 //
 //   p      = params_from_range(range of the image, or of all images, input_scheme)
 //   q      = quantize(input, p), padded with p.zero_point
-//   output = clamp(fma(float(acc), p.scale * scale[c], bias[c]), lower, upper)
+//   output = clamp(fma(float(acc), p.scale * scale[c], bias[c]) + residual, lower, upper)
 //
-// with the exact integer sum acc of convolve(). Padding is the real value 0, whatever the range.
+// with the exact integer sum acc of convolve(); bfloat16 is rounded from that, half to even.
+// Padding is the real value 0, whatever the range.
 #ifndef DETENT_DYNAMIC_CONVOLUTION_HPP
 #define DETENT_DYNAMIC_CONVOLUTION_HPP
 
@@ -15682,63 +22065,67 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
   require(row_sums.empty() || row_sums.size() == x.rows, error_kind::shape_mismatch, where, ": ",
           row_sums.size(), " row sums for ", x.rows, " rows");
   detail::require_grid<Q>(scheme.levels, where);
-  // Rows that fit the first-level cache twice go together: while some are quantized, the next are
-  // fetched.
-  constexpr std::size_t elements_together = std::size_t{1} << 11;
-  const std::size_t rows_together =
-      x.columns == 0 ? x.rows + 1 : (std::max)(std::size_t{1}, elements_together / x.columns);
-  const bool follow =
-      x.row_stride > 0 && static_cast<std::size_t>(x.row_stride) <= elements_together;
-  const std::size_t next_rows =
-      follow ? rows_together * static_cast<std::size_t>(x.row_stride) * sizeof(float) : 0;
+  if (x.rows != 0) {
+    static_cast<void>(params_from_range({}, scheme));  // checks the grid
+  }
   const std::ptrdiff_t in_strides[] = {x.row_stride, x.column_stride};
   const std::ptrdiff_t out_strides[] = {q.row_stride, q.column_stride};
-  const auto run_rows = [&](std::size_t first, std::size_t end) {
-    for (std::size_t r = first; r < end; ++r) {
-      const kernels::min_max_result range = detail::strided_range(
-          x.data + static_cast<std::ptrdiff_t>(r) * x.row_stride, x.columns, x.column_stride);
-      const quant_params p =
-          detail::dynamic_params(range, range.count_nan < x.columns, scheme, where);
-      scales[r] = p.scale;
-      zero_points[r] = p.zero_point;
-    }
-    const auto row = static_cast<std::ptrdiff_t>(first);
-    const float* from = x.data + row * x.row_stride;
-    Q* to = q.data + row * q.row_stride;
-    if (x.column_stride == 1 && q.column_stride == 1) {
-      kernels::elementwise_args a;
-      a.rows = end - first;
-      a.columns = x.columns;
-      a.in_stride = x.row_stride;
-      a.out_stride = q.row_stride;
-      a.scale = &scales[first];
-      a.zero_point = &zero_points[first];
-      a.parameter_step = 1;
-      a.qmin = scheme.levels.qmin;
-      a.qmax = scheme.levels.qmax;
-      a.read_ahead = next_rows;
-      detail::quantize_row<Q>::run(from, a, to);
-    } else {
-      const std::size_t shape[] = {end - first, x.columns};
-      detail::parameter_view params{&scales[first], &zero_points[first], end - first, {}};
-      params.strides[0] = 1;
-      detail::run_elementwise<detail::quantize_row<Q>>(
-          detail::operand_of(tensor_view<const float>(from, shape, in_strides)),
-          detail::operand_of(tensor_view<Q>(to, shape, out_strides)), params, scheme.levels,
-          nullptr, {});
-    }
-    for (std::size_t r = first; r < end && !row_sums.empty(); ++r) {
-      row_sums[r] = detail::sum_codes(q.data + static_cast<std::ptrdiff_t>(r) * q.row_stride,
-                                      x.columns, q.column_stride);
+  const auto run_dense = [&](const float* from, Q* to, std::size_t first, std::size_t rows) {
+    kernels::dynamic_rows_args a;
+    a.rows = rows;
+    a.columns = x.columns;
+    a.in_stride = x.row_stride;
+    a.out_stride = q.row_stride;
+    a.scale = &scales[first];
+    a.zero_point = &zero_points[first];
+    a.symmetric = scheme.symmetric;
+    a.qmin = scheme.levels.qmin;
+    a.qmax = scheme.levels.qmax;
+    const std::size_t done =
+        (detail::active_table().*detail::kernel_rows<Q>::dynamic_rows)(from, a, to);
+    if (done < rows) {  // says what is wrong with that row
+      const kernels::min_max_result r = detail::active_table().min_max(
+          from + static_cast<std::ptrdiff_t>(done) * x.row_stride, x.columns);
+      static_cast<void>(detail::dynamic_params(r, true, scheme, where));
     }
   };
-  // Some for each task, so that short rows are worth it.
-  const std::size_t chunk =
-      rows_together * (x.columns == 0 ? 1 : 1 + detail::task_size / 4 / elements_together);
-  detail::run_parallel(e.parallel, (x.rows + chunk - 1) / chunk, [&](std::size_t task) {
-    const std::size_t end = (std::min)((task + 1) * chunk, x.rows);
-    for (std::size_t first = task * chunk; first < end; first += rows_together) {
-      run_rows(first, (std::min)(first + rows_together, end));
+  const auto run_strided = [&](const float* from, Q* to, std::size_t first, std::size_t rows) {
+    for (std::size_t r = 0; r < rows; ++r) {
+      const kernels::min_max_result range = detail::strided_range(
+          from + static_cast<std::ptrdiff_t>(r) * x.row_stride, x.columns, x.column_stride);
+      const quant_params p =
+          detail::dynamic_params(range, range.count_nan < x.columns, scheme, where);
+      scales[first + r] = p.scale;
+      zero_points[first + r] = p.zero_point;
+    }
+    const std::size_t shape[] = {rows, x.columns};
+    detail::parameter_view params{&scales[first], &zero_points[first], rows, {}};
+    params.strides[0] = 1;
+    detail::run_elementwise<detail::quantize_row<Q>>(
+        detail::operand_of(tensor_view<const float>(from, shape, in_strides)),
+        detail::operand_of(tensor_view<Q>(to, shape, out_strides)), params, scheme.levels, nullptr,
+        {});
+  };
+  const bool dense = x.column_stride == 1 && q.column_stride == 1;
+  // Short rows go together, so that a task is worth it; where codes are read again, while they are
+  // in a cache.
+  const std::size_t fewest =
+      (std::max)(detail::task_size / 4 / (std::max)(x.columns, std::size_t{1}), std::size_t{1});
+  const std::size_t together =
+      e.parallel || !row_sums.empty() ? fewest : (std::max)(x.rows, std::size_t{1});
+  detail::run_parallel(e.parallel, (x.rows + together - 1) / together, [&](std::size_t task) {
+    const std::size_t first = task * together;
+    const std::size_t rows = (std::min)(together, x.rows - first);
+    const float* from = x.data + static_cast<std::ptrdiff_t>(first) * x.row_stride;
+    Q* to = q.data + static_cast<std::ptrdiff_t>(first) * q.row_stride;
+    if (dense) {
+      run_dense(from, to, first, rows);
+    } else {
+      run_strided(from, to, first, rows);
+    }
+    for (std::size_t r = 0; r < rows && !row_sums.empty(); ++r) {
+      row_sums[first + r] = detail::sum_codes(to + static_cast<std::ptrdiff_t>(r) * q.row_stride,
+                                              x.columns, q.column_stride);
     }
   });
 }
@@ -15752,10 +22139,52 @@ DETENT_NAMESPACE_BEGIN
 struct dynamic_convolution_options {
   bool per_image = true;  // a range for each image of the batch, or one for all of them
   quant_scheme input_scheme = asymmetric<std::uint8_t>;
-  std::span<const float> bias = {};  // none, or one for each output channel
+  std::span<const float> bias = {};        // none, or one for each output channel
+  matrix_view<const float> residual = {};  // as convolve() takes it
   float lower = -std::numeric_limits<float>::infinity();
   float upper = std::numeric_limits<float>::infinity();
 };
+
+namespace detail {
+
+template <class T>
+void dynamic_convolve_to(std::span<const float> input, const packed_filters& filters,
+                         const window& w, std::span<T> output,
+                         const dynamic_convolution_options& options, const parallel_for& parallel) {
+  const filter_shape& f = filters.shape();
+  epilogue_options epilogue;
+  epilogue.bias = options.bias;
+  epilogue.residual = options.residual;
+  epilogue.lower = options.lower;
+  epilogue.upper = options.upper;
+  require_images(f, w, input, output);
+  require_epilogue<T>(f, w, epilogue);
+  require_grid<std::uint8_t>(options.input_scheme.levels, "dynamic_convolve");
+  if (output.empty()) {
+    return;
+  }
+  window part = w;
+  part.batch = options.per_image ? 1 : w.batch;
+  const std::size_t parts = w.batch / part.batch;
+  const std::size_t in = input.size() / parts;
+  const std::size_t out = output.size() / parts;
+  epilogue.residual.rows /= parts;
+  leased_memory<std::uint8_t> memory(in);
+  const std::span<std::uint8_t> q(memory.data(), in);
+  for (std::size_t i = 0; i < parts; ++i) {
+    const quant_params p = dynamic_quantize<std::uint8_t>(input.subspan(i * in, in), q,
+                                                          options.input_scheme, {parallel});
+    epilogue.lhs_scale = p.scale;
+    epilogue.lhs_zero_point = p.zero_point;
+    if (options.residual.data != nullptr) {
+      epilogue.residual.data = options.residual.data + i * out;
+    }
+    convolve(std::span<const std::uint8_t>(q), filters, part, output.subspan(i * out, out),
+             epilogue, parallel);
+  }
+}
+
+}  // namespace detail
 
 /// Input and output are laid out as convolve() has them and do not overlap. With per_image the
 /// result of an image does not depend on what else is in the batch. NaN becomes the zero point; an
@@ -15766,31 +22195,13 @@ inline void dynamic_convolve(std::span<const float> input, const packed_filters&
                              const window& w, std::span<float> output,
                              const dynamic_convolution_options& options = {},
                              const parallel_for& parallel = {}) {
-  const filter_shape& f = filters.shape();
-  detail::require_images(f, w, input, output);
-  detail::require_grid<std::uint8_t>(options.input_scheme.levels, "dynamic_convolve");
-  if (output.empty()) {
-    return;
-  }
-  window part = w;
-  part.batch = options.per_image ? 1 : w.batch;
-  const std::size_t parts = w.batch / part.batch;
-  const std::size_t in = input.size() / parts;
-  const std::size_t out = output.size() / parts;
-  detail::leased_memory<std::uint8_t> memory(in);
-  const std::span<std::uint8_t> q(memory.data(), in);
-  for (std::size_t i = 0; i < parts; ++i) {
-    const quant_params p = dynamic_quantize<std::uint8_t>(input.subspan(i * in, in), q,
-                                                          options.input_scheme, {parallel});
-    epilogue_options epilogue;
-    epilogue.lhs_scale = p.scale;
-    epilogue.lhs_zero_point = p.zero_point;
-    epilogue.bias = options.bias;
-    epilogue.lower = options.lower;
-    epilogue.upper = options.upper;
-    convolve(std::span<const std::uint8_t>(q), filters, part, output.subspan(i * out, out),
-             epilogue, parallel);
-  }
+  detail::dynamic_convolve_to(input, filters, w, output, options, parallel);
+}
+inline void dynamic_convolve(std::span<const float> input, const packed_filters& filters,
+                             const window& w, std::span<bfloat16> output,
+                             const dynamic_convolution_options& options = {},
+                             const parallel_for& parallel = {}) {
+  detail::dynamic_convolve_to(input, filters, w, output, options, parallel);
 }
 
 DETENT_NAMESPACE_END
@@ -15938,6 +22349,10 @@ class packed_int4_weights {
     to.put_array(std::span<const std::uint8_t>(zero_points_));
     return std::move(to).finish();
   }
+  /// Whether bytes claim to be those of save(), and not of another class; load() looks at the rest.
+  [[nodiscard]] static bool is_saved_form(std::span<const std::byte> bytes) noexcept {
+    return detail::begins_with(bytes, format);
+  }
   /// What save() returned. Throws bad_file for anything else, unsupported for a version or a layout
   /// that this release does not know.
   [[nodiscard]] static packed_int4_weights load(std::span<const std::byte> bytes) {
@@ -16084,17 +22499,17 @@ class int4_product {
   [[nodiscard]] static constexpr bool lhs_signed() noexcept { return false; }
 
   [[nodiscard]] product_split split(std::size_t rows, const parallel_for& parallel) const noexcept {
-    return {rows, weights_.columns(), weights_.depth(), rows_per_task, bool{parallel}};
+    return {rows, weights_.columns(), weights_.depth(), table_.rows_per_call, bool{parallel}};
   }
 
   /// Sums of groups were proved to fit when the weights were packed.
   void finish() const noexcept {}
 
   void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
-                const std::int32_t* zero_points, const float* scales) const noexcept {
+                const std::int32_t* zero_points, const float* scales) const {
     const auto [first, rows, column, columns] = part;
-    std::int32_t same_zero_points[rows_per_task];
-    float same_scales[rows_per_task];
+    std::int32_t same_zero_points[kernels::largest_rows_per_call];
+    float same_scales[kernels::largest_rows_per_call];
     if (zero_points == nullptr) {
       std::fill_n(same_zero_points, rows, zero_point_);
     }
@@ -16119,6 +22534,9 @@ class int4_product {
     }
     g.lower = options_.lower;
     g.upper = options_.upper;
+    if (rows >= kernels::fewest_unpacked_rows) {
+      g.workspace = block_memory<std::byte>(kernels::unpacked_workspace);
+    }
     table_.gemm_u8u4(g);
   }
 
@@ -16140,8 +22558,9 @@ struct product_with<float, packed_int4_weights> {
 /// out = epilogue(lhs * weights), as above. Of the options those count that count for float
 /// outputs. lhs is M x K, out is M x N, both with dense rows at any row stride, or lhs with dense
 /// columns at any column stride; they do not overlap. The same bits on every target and for every
-/// split into threads. Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. For left
-/// sides that are signed or column-major each thread keeps 48 rows of K bytes.
+/// split into threads. Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Each
+/// thread keeps 256 KB for unpacked weights and sums where there are 9 or more rows, and for left
+/// sides that are signed or column-major up to 256 rows of K bytes.
 template <quantized_byte A>
 void gemm(matrix_view<const A> lhs, const packed_int4_weights& weights, matrix_view<float> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
@@ -16242,9 +22661,9 @@ quant_params params_of_rows(matrix_view<const F> x, quant_scheme scheme, const c
 /// lhs is M x K, out is M x N, both with dense rows at any row stride, or lhs with dense columns at
 /// any column stride; out does not overlap lhs.
 /// NaN becomes the zero point; an infinity is an invalid_argument, and rows before it may have been
-/// written. Throws what gemm() throws. Thread-safe. Allocates O(M + N), and each thread keeps 48
-/// rows (on target amx_int8: 256) of K bytes, and of K floats for other types than float and for
-/// column-major left sides, besides what gemm() keeps.
+/// written. Throws what gemm() throws. Thread-safe. Allocates O(M + N), and each thread keeps up to
+/// 256 rows of K bytes, and 48 of K floats for other types than float and for column-major left
+/// sides, besides what gemm() keeps.
 template <linear_input F, linear_weights W>
 void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<float> out,
                     const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {
@@ -16269,12 +22688,13 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
     float scales[kernels::largest_rows_per_call];
     std::int32_t zero_points[kernels::largest_rows_per_call];
   };
-  const auto quantize_rows = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
+  const auto quantize_some = [&](std::size_t first, std::size_t rows, std::uint8_t* q,
+                                 float* scales, std::int32_t* zero_points) {
     const matrix_view<const float> block = detail::float_rows(lhs, first, rows);
     if (options.per_row) {
-      dynamic_quantize_rows(block, matrix_view<std::uint8_t>(to.q, rows, lhs.columns),
-                            std::span<float>(to.scales, rows),
-                            std::span<std::int32_t>(to.zero_points, rows), {}, options.lhs_scheme);
+      dynamic_quantize_rows(block, matrix_view<std::uint8_t>(q, rows, lhs.columns),
+                            std::span<float>(scales, rows),
+                            std::span<std::int32_t>(zero_points, rows), {}, options.lhs_scheme);
       return;
     }
     kernels::elementwise_args a;
@@ -16286,7 +22706,16 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
     a.zero_point = &epilogue.lhs_zero_point;
     a.qmin = options.lhs_scheme.levels.qmin;
     a.qmax = options.lhs_scheme.levels.qmax;
-    detail::quantize_row<std::uint8_t>::run(block.data, a, to.q);
+    detail::quantize_row<std::uint8_t>::run(block.data, a, q);
+  };
+  const auto quantize_rows = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
+    // Floats that are made are read again while they are in a cache.
+    const bool is_converted = !std::same_as<F, float> || detail::is_column_major(lhs);
+    const std::size_t step = is_converted ? detail::rows_per_task : rows;
+    for (std::size_t i = 0; i < rows; i += step) {
+      quantize_some(first + i, (std::min)(step, rows - i), to.q + i * lhs.columns, to.scales + i,
+                    to.zero_points + i);
+    }
   };
   const auto multiply = [&](const quantized_rows& from, const detail::product_part& part) {
     product.multiply(from.q, lhs.columns, part, options.per_row ? from.zero_points : nullptr,
@@ -25985,9 +32414,9 @@ DETENT_NAMESPACE_END
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <span>
 #include <type_traits>
@@ -26045,8 +32474,18 @@ void quantize_levels(std::span<const float> x, std::span<Q> q, quant_params p, g
   }
 }
 
-template <class F, quantized_byte A, quantized_byte B, quantized_byte Out>
-void quantized_binary(const F& f, std::span<const A> a, quant_params a_params, std::span<const B> b,
+using kernels::binary_function;
+
+template <quantized_byte Q>
+[[nodiscard]] kernels::quantized_bytes bytes_of(std::span<const Q> q, quant_params p) noexcept {
+  constexpr bool is_signed = std::same_as<Q, std::int8_t>;
+  return {reinterpret_cast<const std::uint8_t*>(q.data()),
+          static_cast<std::uint8_t>(is_signed ? 0x80 : 0), p.zero_point + (is_signed ? 128 : 0),
+          p.scale};
+}
+
+template <binary_function F, quantized_byte A, quantized_byte B, quantized_byte Out>
+void quantized_binary(std::span<const A> a, quant_params a_params, std::span<const B> b,
                       quant_params b_params, std::span<Out> out, quant_params out_params,
                       grid levels, const char* where) {
   require_params<A>(a_params, full_grid<A>, where);
@@ -26055,6 +32494,21 @@ void quantized_binary(const F& f, std::span<const A> a, quant_params a_params, s
   require_grid<Out>(levels, where);
   require_spans(a, out, where);
   require_spans(b, out, where);
+  if (out_params.zero_point >= levels.qmin && out_params.zero_point <= levels.qmax) {
+    kernels::quantized_binary_args args;
+    args.function = F;
+    args.a = bytes_of(a, a_params);
+    args.b = bytes_of(b, b_params);
+    args.out = out.data();
+    args.out_signed = std::same_as<Out, std::int8_t>;
+    args.scale = out_params.scale;
+    args.zero_point = out_params.zero_point;
+    args.qmin = levels.qmin;
+    args.qmax = levels.qmax;
+    args.count = out.size();
+    active_table().quantized_binary(args);
+    return;
+  }
   std::array<float, elementwise_block> left;
   std::array<float, elementwise_block> right;
   for (std::size_t i = 0; i < out.size(); i += elementwise_block) {
@@ -26063,9 +32517,8 @@ void quantized_binary(const F& f, std::span<const A> a, quant_params a_params, s
     const std::span<float> y(right.data(), n);
     dequantize(a.subspan(i, n), x, a_params);
     dequantize(b.subspan(i, n), y, b_params);
-    for (std::size_t j = 0; j < n; ++j) {
-      x[j] = f(x[j], y[j]);
-    }
+    std::transform(x.begin(), x.end(), y.begin(), x.begin(),
+                   [](float u, float v) { return kernels::combine(F, u, v); });
     quantize_levels<Out>(x, out.subspan(i, n), out_params, levels);
   }
 }
@@ -26078,17 +32531,18 @@ void quantized_binary(const F& f, std::span<const A> a, quant_params a_params, s
 // u8 and s8, the sizes are equal. `levels` narrows the values that are written, as a fused clip
 // does; the zero point may lie outside of it, and is what NaN (inf - inf, 0 / 0) becomes all the
 // same. `out` may be the very buffer of a or b, and overlaps them in no other way.
-#define DETENT_QUANTIZED_BINARY(name, function, A, B, Out)                                        \
-  inline void name(std::span<const A> a, quant_params a_params, std::span<const B> b,             \
-                   quant_params b_params, std::span<Out> out, quant_params out_params,            \
-                   grid levels = full_grid<Out>) {                                                \
-    detail::quantized_binary(function, a, a_params, b, b_params, out, out_params, levels, #name); \
+#define DETENT_QUANTIZED_BINARY(name, function, A, B, Out)                                     \
+  inline void name(std::span<const A> a, quant_params a_params, std::span<const B> b,          \
+                   quant_params b_params, std::span<Out> out, quant_params out_params,         \
+                   grid levels = full_grid<Out>) {                                             \
+    detail::quantized_binary<detail::binary_function::function>(a, a_params, b, b_params, out, \
+                                                                out_params, levels, #name);    \
   }
-#define DETENT_QUANTIZED_BINARIES(A, B, Out)                                  \
-  DETENT_QUANTIZED_BINARY(quantized_add, std::plus<float>{}, A, B, Out)       \
-  DETENT_QUANTIZED_BINARY(quantized_sub, std::minus<float>{}, A, B, Out)      \
-  DETENT_QUANTIZED_BINARY(quantized_mul, std::multiplies<float>{}, A, B, Out) \
-  DETENT_QUANTIZED_BINARY(quantized_div, std::divides<float>{}, A, B, Out)
+#define DETENT_QUANTIZED_BINARIES(A, B, Out)             \
+  DETENT_QUANTIZED_BINARY(quantized_add, add, A, B, Out) \
+  DETENT_QUANTIZED_BINARY(quantized_sub, sub, A, B, Out) \
+  DETENT_QUANTIZED_BINARY(quantized_mul, mul, A, B, Out) \
+  DETENT_QUANTIZED_BINARY(quantized_div, div, A, B, Out)
 
 DETENT_QUANTIZED_BINARIES(std::uint8_t, std::uint8_t, std::uint8_t)
 DETENT_QUANTIZED_BINARIES(std::uint8_t, std::uint8_t, std::int8_t)

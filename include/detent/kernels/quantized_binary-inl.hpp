@@ -61,10 +61,7 @@ HWY_INLINE void binary_elements(const quantized_binary_args& g, const Divisor& d
                                 typename Code::storage* out) noexcept {
   const one_divisor<Divisor> divisors{divisor};
   const one_zero_point z(g.zero_point);
-  elementwise_args levels;
-  levels.qmin = g.qmin;
-  levels.qmax = g.qmax;
-  const code_writer<Code> writer(levels);
+  const code_writer<Code> writer(g.qmin, g.qmax);
   const binary_source all{g.function, byte_operand(g.a), byte_operand(g.b)};
   std::size_t i = 0;
   for (; i + group_size <= g.count; i += group_size) {
@@ -89,7 +86,7 @@ template <class Code>
 HWY_INLINE void binary_codes(const quantized_binary_args& g) noexcept {
   auto* out = static_cast<typename Code::storage*>(g.out);
   divisor_array<1> divisors;
-  if (divisors.assign(&g.scale, 1, 1)) {
+  if (divisors.assign(&g.scale, 1, 1, 1)) {
     binary_elements<Code>(g, divisors.one(0), out);
   } else {
     binary_elements<Code>(g, quotient_divisor{hn::Set(float_tag{}, g.scale)}, out);
