@@ -289,8 +289,8 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
 ///
 /// Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Threads keep memory from call
 /// to call, so that nothing is allocated when the same sizes come again (but for sums beyond 32
-/// bits): O(N); for left sides that are signed or column-major 48 rows of K bytes; on target
-/// amx_int8 column-major ones 256 rows, and any some 40 rows and up to 100 KB.
+/// bits): O(N); for left sides that are signed or column-major up to 256 rows of K bytes; on
+/// target amx_int8 some 40 rows and up to 100 KB besides.
 template <integer_gemm_output T>
 void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {

@@ -275,11 +275,15 @@ HWY_INLINE std::size_t count_sums(const gemm_u8s8_args& g) noexcept {
   return left_rows * (g.k > chunk_depth(g) ? cached_columns(g) : 2 * panel_columns);
 }
 
+/// A row of a tile is a cache line, or lies across two. From so many columns on, it is worth to
+/// copy rows that do, which are read once for every 32 columns.
+inline constexpr std::size_t columns_worth_copies = 256;
+
 /// What gemm_u8s8_args::workspace has room for: sums, the steps of a block of rows, and copies of
-/// its rows and of their last k.
+/// its rows and of their last k, from a cache line on.
 inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
   return count_sums(g) * sizeof(std::int32_t) + count_steps(g.k, g.segments) * sizeof(tile_step) +
-         left_rows * (g.k + tile_row_bytes);
+         left_rows * (avx512_vnni::round_up(g.k, tile_row_bytes) + tile_row_bytes) + tile_row_bytes;
 }
 
 /// Where the left side's tiles are, for blocks of up to 32 rows.
@@ -292,6 +296,7 @@ class left_side {
     count_ = of_segment_.count * (reads_segments_ ? g.segments : 1);
     steps_ = reinterpret_cast<tile_step*>(g.workspace + count_sums(g) * sizeof(std::int32_t));
     copies_ = reinterpret_cast<std::uint8_t*>(steps_ + count_);
+    copies_ += (tile_row_bytes - address(copies_) % tile_row_bytes) % tile_row_bytes;
   }
 
   [[nodiscard]] HWY_INLINE std::size_t depth() const noexcept { return of_segment_.depth; }
@@ -301,7 +306,16 @@ class left_side {
   /// Makes the steps of the rows first .. first + rows.
   void prepare(std::size_t first, std::size_t rows) noexcept {
     if (g_.rows == nullptr) {
-      matrix_steps(g_.a + first * g_.lda, g_.lda, rows, copies_);
+      const std::uint8_t* const a = g_.a + first * g_.lda;
+      if ((address(a) | g_.lda) % tile_row_bytes == 0 || g_.n < columns_worth_copies) {
+        matrix_steps(a, g_.lda, rows, copies_);
+        return;
+      }
+      const std::size_t stride = avx512_vnni::round_up(g_.k, tile_row_bytes);
+      for (std::size_t r = 0; r < rows; ++r) {
+        std::memcpy(copies_ + r * stride, a + r * g_.lda, g_.k);
+      }
+      matrix_steps(copies_, stride, rows, copies_ + rows * stride);
     } else if (reads_segments_) {
       segment_steps(first, rows);
     } else {
