@@ -54,8 +54,9 @@ struct operands {
 };
 
 template <class Run>
-void measure(benchmark::State& state, const operands& o, detent::target target, const Run& run) {
-  const double peak = detent_bench::integer_peak_gops(target);
+void measure(benchmark::State& state, const operands& o, detent::target target, std::size_t threads,
+             const Run& run) {
+  const double peak = detent_bench::integer_peak_gops(target) * static_cast<double>(threads);
   double best = std::numeric_limits<double>::infinity();
   for (auto _ : state) {
     const double start = detent_bench::seconds_now();
@@ -105,14 +106,18 @@ void gemm(benchmark::State& state, detent::target target, const Make& make) {
   });
 }
 
-template <class A, class T>
+/// kThreads: shares are of the peak of so many cores, and times are real ones.
+template <class A, class T, std::size_t kThreads = 1>
 void gemm(benchmark::State& state, detent::target target) {
   gemm<A, T>(state, target, [&](operands& o, std::vector<A>& a, std::vector<T>& c) {
     const detent::packed_weights weights = o.pack();
     const detent::matrix_view<const A> lhs(a.data(), o.m, o.k);
     const detent::matrix_view<T> out(c.data(), o.m, o.n);
     const detent::epilogue_options options{.lhs_zero_point = 7, .output = {4096.0F, 3}};
-    measure(state, o, target, [&] { detent::gemm(lhs, weights, out, options); });
+    detent::thread_pool pool(kThreads);
+    const detent::parallel_for parallel = kThreads > 1 ? pool.parallel() : nullptr;
+    measure(state, o, target, kThreads,
+            [&] { detent::gemm(lhs, weights, out, options, parallel); });
     if (detent::detail::active_table().adds_pairs) {
       state.counters["corrected_pairs"] = static_cast<double>(weights.pairs().corrected());
     }
@@ -126,7 +131,7 @@ void onednn_gemm(benchmark::State& state, detent::target target) {
   gemm<A, T>(state, target, [&](operands& o, std::vector<A>& a, std::vector<T>& c) {
     detent_bench::onednn_matmul peer(o.m, o.n, o.k, a.data(), o.weights.data(), c.data(), 7,
                                      1.0F / 4096.0F, 3);
-    measure(state, o, target, [&] { peer.run(); });
+    measure(state, o, target, 1, [&] { peer.run(); });
   });
 }
 #endif
@@ -143,7 +148,7 @@ void dynamic_linear(benchmark::State& state, detent::target target) {
   std::vector<float> c(o.m * o.n);
   const detent::matrix_view<const float> lhs(a.data(), o.m, o.k);
   const detent::matrix_view<float> out(c.data(), o.m, o.n);
-  measure(state, o, target, [&] { detent::dynamic_linear(lhs, weights, out); });
+  measure(state, o, target, 1, [&] { detent::dynamic_linear(lhs, weights, out); });
   std::vector<std::uint8_t> q(o.k);
   validate(state, o, c, [&](std::size_t row, std::size_t column) {
     const std::span<const float> x(&a[row * o.k], o.k);
@@ -175,7 +180,7 @@ void gemm_int4(benchmark::State& state, detent::target target) {
   std::vector<float> c(o.m * o.n);
   const detent::matrix_view<const std::uint8_t> lhs(a.data(), o.m, o.k);
   const detent::matrix_view<float> out(c.data(), o.m, o.n);
-  measure(state, o, target, [&] { detent::gemm(lhs, weights, out, {.lhs_zero_point = 7}); });
+  measure(state, o, target, 1, [&] { detent::gemm(lhs, weights, out, {.lhs_zero_point = 7}); });
   validate(state, o, c, [&](std::size_t row, std::size_t column) {
     const auto n = static_cast<std::ptrdiff_t>(o.n);
     return detent::reference::grouped_dot(&a[row * o.k], &o.weights[column], n, o.k, group, 7,
@@ -186,6 +191,7 @@ void gemm_int4(benchmark::State& state, detent::target target) {
 struct kernel {
   const char* name;
   void (*run)(benchmark::State&, detent::target);
+  bool real_time = false;  // rates are those of the clock, not of the thread that calls
 };
 
 using shapes_of_products = std::vector<std::array<std::int64_t, 3>>;  // M, N, K
@@ -193,6 +199,9 @@ using shapes_of_products = std::vector<std::array<std::int64_t, 3>>;  // M, N, K
 const shapes_of_products common_shapes{{1, 768, 768},    {1, 4096, 4096}, {8, 4096, 4096},
                                        {32, 4096, 4096}, {128, 768, 768}, {128, 768, 3072},
                                        {3136, 64, 576},  {127, 513, 333}, {1024, 1024, 1024}};
+const shapes_of_products threaded_shapes{
+    {8, 4096, 4096}, {32, 4096, 4096}, {128, 3072, 768}, {128, 768, 3072},   {512, 3072, 768},
+    {3136, 64, 576}, {784, 128, 1152}, {196, 256, 2304}, {1024, 1024, 1024}, {2048, 2048, 2048}};
 #if DETENT_BENCH_ONEDNN
 const shapes_of_products peer_shapes{
     {1, 768, 768},    {1, 4096, 4096},  {8, 4096, 4096},    {32, 4096, 4096},   {128, 768, 768},
@@ -203,6 +212,9 @@ const shapes_of_products peer_shapes{
 void add(const kernel& k, detent::target t, const shapes_of_products& shapes) {
   auto* b = benchmark::RegisterBenchmark((std::string(k.name) + "/" + detent::name(t)).c_str(),
                                          [=](benchmark::State& s) { k.run(s, t); });
+  if (k.real_time) {
+    b->UseRealTime();
+  }
   for (const std::array<std::int64_t, 3>& shape : shapes) {
     b->Args({shape[0], shape[1], shape[2]});
   }
@@ -229,6 +241,11 @@ int main(int argc, char** argv) {
                             kernel{"gemm_s8s8_f32", gemm<std::int8_t, float>},
                             kernel{"dynamic_linear", dynamic_linear}}) {
       add(k, t, common_shapes);
+    }
+    for (const kernel& k :
+         {kernel{"gemm_u8s8_f32_one_thread", gemm<std::uint8_t, float>, true},
+          kernel{"gemm_u8s8_f32_two_threads", gemm<std::uint8_t, float, 2>, true}}) {
+      add(k, t, threaded_shapes);
     }
   }
 #if DETENT_BENCH_ONEDNN

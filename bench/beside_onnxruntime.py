@@ -274,7 +274,7 @@ def convolution(random, detent, layer, planar):
                             input_layout=int(planar), output_layout=int(planar))
     epilogue = detent.options(Epilogue, lhs_zero_point=A_ZERO_POINT, output_scale=float(y_scale),
                               output_zero_point=Y_ZERO_POINT)
-    ours = detent.call("convolve", f, window, x, x.size, INT(U8), out, out.size, epilogue, POINTER())
+    ours = detent.call("convolve", f, window, INT(U8), x, x.size, INT(U8), out, out.size, epilogue, POINTER())
     attributes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [padding] * 4, "group": groups}
     initializers = {"a_scale": np.float32(1), "a_zp": np.uint8(A_ZERO_POINT), "b": w, "b_scale": scales,
                     "b_zp": np.zeros(filters, np.int8), "y_scale": y_scale, "y_zp": np.uint8(Y_ZERO_POINT),

@@ -41,14 +41,6 @@ detent::window window_of(const detent_window* window, const char* where) {
   return w;
 }
 
-/// As convolve() does, for what it takes.
-template <class T>
-concept convolution_output = requires(std::span<const std::uint8_t> in,
-                                      const detent::packed_filters& f, const detent::window& w,
-                                      std::span<T> out, const detent::epilogue_options& o) {
-  detent::convolve(in, f, w, out, o);
-};
-
 }  // namespace
 
 extern "C" {
@@ -104,28 +96,33 @@ detent_status detent_convolution_size(const detent_filters* filters, const deten
 }
 
 detent_status detent_convolve(const detent_filters* filters, const detent_window* window,
-                              const uint8_t* input, size_t input_size, detent_type output_type,
-                              void* output, size_t output_size, const detent_epilogue* epilogue,
-                              const detent_parallel* parallel) {
+                              detent_type input_type, const void* input, size_t input_size,
+                              detent_type output_type, void* output, size_t output_size,
+                              const detent_epilogue* epilogue, const detent_parallel* parallel) {
   return guarded([&] {
     constexpr const char* where = "detent_convolve";
     const detent::packed_filters& f = checked(filters, where, "filters").value;
+    const detent::filter_shape& shape = f.shape();
     const detent::window w = window_of(window, where);
     const detent_epilogue e = known_fields(epilogue, &detent_epilogue_init, where);
-    require(e.lhs_scales == nullptr && e.lhs_zero_points == nullptr && e.residual == nullptr &&
-                e.addend == nullptr,
-            error_kind::unsupported, where,
-            ": parameters of rows, residuals and addends are for detent_gemm");
+    require(e.lhs_scales == nullptr && e.lhs_zero_points == nullptr && e.addend == nullptr,
+            error_kind::unsupported, where, ": parameters of rows and addends are for detent_gemm");
     detent::epilogue_options o = scalar_options(e);
-    o.bias = optional_span(e.bias, f.shape().out_channels);
-    with_output(output_type, where, [&]<class T>() {
-      if constexpr (convolution_output<T>) {
-        detent::convolve(std::span(input, input_size), f, w,
-                         std::span(static_cast<T*>(output), output_size), o, parallel_of(parallel));
-      } else {
-        require(false, error_kind::unsupported, where, ": type ", static_cast<int>(output_type),
-                " is for detent_gemm");
-      }
+    o.bias = optional_span(e.bias, shape.out_channels);
+    with_byte(input_type, where, [&]<class A>() {
+      with_output(output_type, where, [&]<class T>() {
+        const std::span<const A> in(static_cast<const A*>(input), input_size);
+        const std::span<T> out(static_cast<T*>(output), output_size);
+        if (e.residual != nullptr) {
+          // Checked before: the extents below do not wrap.
+          detent::detail::require_images(shape, w, in, out);
+          const std::size_t pixels = w.out_height(shape) * w.out_width(shape);
+          const bool planes = w.output_layout == detent::activation_layout::nchw;
+          o.residual = {e.residual, w.batch * (planes ? shape.out_channels : pixels),
+                        planes ? pixels : shape.out_channels};
+        }
+        detent::convolve(in, f, w, out, o, parallel_of(parallel));
+      });
     });
   });
 }

@@ -32,14 +32,29 @@ void* counted(std::size_t size, std::size_t alignment) {
 
 }  // namespace
 
-void* operator new(std::size_t size) { return counted(size, alignof(std::max_align_t)); }
-void* operator new(std::size_t size, std::align_val_t alignment) {
+// Not inlined: g++ would see that what they return is freed as what aligned_alloc() returned, and
+// take that for a mistake.
+#if defined(__GNUC__)
+#define DETENT_TEST_NOINLINE __attribute__((noinline))
+#else
+#define DETENT_TEST_NOINLINE
+#endif
+
+DETENT_TEST_NOINLINE void* operator new(std::size_t size) {
+  return counted(size, alignof(std::max_align_t));
+}
+DETENT_TEST_NOINLINE void* operator new(std::size_t size, std::align_val_t alignment) {
   return counted(size, static_cast<std::size_t>(alignment));
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t /*size*/) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t /*alignment*/) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t /*size*/, std::align_val_t /*alignment*/) noexcept {
+DETENT_TEST_NOINLINE void operator delete(void* memory) noexcept { std::free(memory); }
+DETENT_TEST_NOINLINE void operator delete(void* memory, std::size_t /*size*/) noexcept {
+  std::free(memory);
+}
+DETENT_TEST_NOINLINE void operator delete(void* memory, std::align_val_t /*alignment*/) noexcept {
+  std::free(memory);
+}
+DETENT_TEST_NOINLINE void operator delete(void* memory, std::size_t /*size*/,
+                                          std::align_val_t /*alignment*/) noexcept {
   std::free(memory);
 }
 

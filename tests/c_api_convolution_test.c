@@ -143,7 +143,7 @@ static void to_planes(const void* from, size_t batch, size_t pixels, size_t chan
 }
 
 static void every_output_and_layout(void) {
-  static const detent_type types[] = {DETENT_S32, DETENT_F32, DETENT_U8, DETENT_S8};
+  static const detent_type types[] = {DETENT_S32, DETENT_F32, DETENT_BF16, DETENT_U8, DETENT_S8};
   size_t n, t;
   for (n = 0; n < layer_count; ++n) {
     convolution c = make_convolution(&layers[n], n % 2 != 0);
@@ -156,10 +156,15 @@ static void every_output_and_layout(void) {
     CHECK(height == c.out_height && width == c.out_width);
     for (t = 0; t < sizeof types / sizeof *types; ++t) {
       const detent_type type = types[t];
-      const size_t size = type == DETENT_S32 || type == DETENT_F32 ? 4 : 1;
+      const int is_real = type == DETENT_F32 || type == DETENT_BF16;
+      const size_t size = type == DETENT_S32 || type == DETENT_F32 ? 4
+                          : type == DETENT_BF16                    ? 2
+                                                                   : 1;
       char* expected = allocate(c.outputs * size);
       char* planar = allocate(c.outputs * size);
       char* out = allocate(c.outputs * size);
+      float* residual = allocate(c.outputs * sizeof *residual);
+      float* planar_residual = allocate(c.outputs * sizeof *residual);
       detent_epilogue e;
       size_t i, mode;
       detent_epilogue_init(&e);
@@ -168,7 +173,7 @@ static void every_output_and_layout(void) {
       e.output_scale = 0.53F;
       e.output_zero_point = type == DETENT_S8 ? -4 : 9;
       e.upper = 6.25F;
-      e.bias = type == DETENT_F32 ? c.bias : NULL;
+      e.bias = is_real ? c.bias : NULL;
       if (type == DETENT_U8) {
         e.qmin = 9;
         e.qmax = 200;
@@ -180,10 +185,19 @@ static void every_output_and_layout(void) {
         const float product = e.lhs_scale * c.scales[channel];
         if (type == DETENT_S32) {
           memcpy(expected + i * size, &sum, size);
-        } else if (type == DETENT_F32) {
-          const float x = fmaf((float)sum, product, c.bias[channel]);
-          const float clamped = x > e.upper ? e.upper : x;
-          memcpy(expected + i * size, &clamped, size);
+        } else if (is_real) {
+          float x = fmaf((float)sum, product, c.bias[channel]);
+          if (n % 3 != 0) {
+            residual[i] = random_real();
+            x += residual[i];
+          }
+          x = x > e.upper ? e.upper : x;
+          if (type == DETENT_F32) {
+            memcpy(expected + i * size, &x, size);
+          } else {
+            const uint16_t rounded = float_to_bfloat16(x);
+            memcpy(expected + i * size, &rounded, size);
+          }
         } else {
           expected[i] =
               (char)requantized((float)sum * (product / e.output_scale), e.output_zero_point,
@@ -191,20 +205,34 @@ static void every_output_and_layout(void) {
         }
       }
       to_planes(expected, l->batch, pixels, l->out, size, planar);
-      for (mode = 0; mode < 8; ++mode) {
+      to_planes(residual, l->batch, pixels, l->out, sizeof *residual, planar_residual);
+      for (mode = 0; mode < 16; ++mode) {
+        const int is_signed = mode >= 8, from_planes = mode % 2 != 0,
+                  into_planes = mode / 2 % 2 != 0;
+        const uint8_t* in = from_planes ? planes : c.input;
+        uint8_t* flipped = allocate(c.inputs);
         int calls = 0;
         const detent_parallel parallel = {&run_backwards, &calls};
-        c.window.input_layout = mode % 2 != 0 ? DETENT_NCHW : DETENT_NHWC;
-        c.window.output_layout = mode / 2 % 2 != 0 ? DETENT_NCHW : DETENT_NHWC;
+        for (i = 0; i < c.inputs; ++i) {
+          flipped[i] = in[i] ^ 0x80U;
+        }
+        e.lhs_zero_point = is_signed ? 3 : 131;
+        e.residual = !is_real || n % 3 == 0 ? NULL : into_planes ? planar_residual : residual;
+        c.window.input_layout = from_planes ? DETENT_NCHW : DETENT_NHWC;
+        c.window.output_layout = into_planes ? DETENT_NCHW : DETENT_NHWC;
         memset(out, 0x5A, c.outputs * size);
-        CHECK(detent_convolve(c.filters, &c.window, mode % 2 != 0 ? planes : c.input, c.inputs,
-                              type, out, c.outputs, &e, mode >= 4 ? &parallel : NULL) == DETENT_OK);
-        CHECK(memcmp(out, mode / 2 % 2 != 0 ? planar : expected, c.outputs * size) == 0);
+        CHECK(detent_convolve(c.filters, &c.window, is_signed ? DETENT_S8 : DETENT_U8,
+                              is_signed ? flipped : in, c.inputs, type, out, c.outputs, &e,
+                              mode / 4 % 2 != 0 ? &parallel : NULL) == DETENT_OK);
+        CHECK(memcmp(out, into_planes ? planar : expected, c.outputs * size) == 0);
+        free(flipped);
       }
       c.window.input_layout = c.window.output_layout = DETENT_NHWC;
       free(expected);
       free(planar);
       free(out);
+      free(residual);
+      free(planar_residual);
     }
     free(planes);
     free_convolution(&c);
@@ -311,56 +339,69 @@ static void errors(void) {
               "strides and dilations must be positive");
   w = c.window;
   w.output_layout = (detent_layout)2;
-  CHECK_ERROR(
-      detent_convolve(c.filters, &w, c.input, c.inputs, DETENT_U8, out, c.outputs, NULL, NULL),
-      DETENT_INVALID_ARGUMENT, "layout 2 is neither DETENT_NHWC nor DETENT_NCHW");
+  CHECK_ERROR(detent_convolve(c.filters, &w, DETENT_U8, c.input, c.inputs, DETENT_U8, out,
+                              c.outputs, NULL, NULL),
+              DETENT_INVALID_ARGUMENT, "layout 2 is neither DETENT_NHWC nor DETENT_NCHW");
   w = c.window;
   w.size = 4;
-  CHECK_ERROR(
-      detent_convolve(c.filters, &w, c.input, c.inputs, DETENT_U8, out, c.outputs, NULL, NULL),
-      DETENT_INVALID_ARGUMENT, "was it initialized?");
-
-  CHECK_ERROR(
-      detent_convolve(NULL, &c.window, c.input, c.inputs, DETENT_U8, out, c.outputs, NULL, NULL),
-      DETENT_INVALID_ARGUMENT, "null filters");
-  CHECK_ERROR(
-      detent_convolve(c.filters, NULL, c.input, c.inputs, DETENT_U8, out, c.outputs, NULL, NULL),
-      DETENT_INVALID_ARGUMENT, "null window");
-  CHECK_ERROR(detent_convolve(c.filters, &c.window, c.input, c.inputs - 1, DETENT_U8, out,
+  CHECK_ERROR(detent_convolve(c.filters, &w, DETENT_U8, c.input, c.inputs, DETENT_U8, out,
                               c.outputs, NULL, NULL),
+              DETENT_INVALID_ARGUMENT, "was it initialized?");
+
+  CHECK_ERROR(detent_convolve(NULL, &c.window, DETENT_U8, c.input, c.inputs, DETENT_U8, out,
+                              c.outputs, NULL, NULL),
+              DETENT_INVALID_ARGUMENT, "null filters");
+  CHECK_ERROR(detent_convolve(c.filters, NULL, DETENT_U8, c.input, c.inputs, DETENT_U8, out,
+                              c.outputs, NULL, NULL),
+              DETENT_INVALID_ARGUMENT, "null window");
+  CHECK_ERROR(detent_convolve(c.filters, &c.window, DETENT_U8, c.input, c.inputs - 1, DETENT_U8,
+                              out, c.outputs, NULL, NULL),
               DETENT_SHAPE_MISMATCH, "inputs");
-  CHECK_ERROR(detent_convolve(c.filters, &c.window, c.input, c.inputs, DETENT_U8, out,
+  CHECK_ERROR(detent_convolve(c.filters, &c.window, DETENT_U8, c.input, c.inputs, DETENT_U8, out,
                               c.outputs + 1, NULL, NULL),
               DETENT_SHAPE_MISMATCH, "outputs");
-  CHECK_ERROR(
-      detent_convolve(c.filters, &c.window, NULL, c.inputs, DETENT_U8, out, c.outputs, NULL, NULL),
-      DETENT_INVALID_ARGUMENT, "null data");
-  CHECK_ERROR(detent_convolve(c.filters, &c.window, c.input, c.inputs, DETENT_F16, out, c.outputs,
-                              NULL, NULL),
+  CHECK_ERROR(detent_convolve(c.filters, &c.window, DETENT_U8, NULL, c.inputs, DETENT_U8, out,
+                              c.outputs, NULL, NULL),
+              DETENT_INVALID_ARGUMENT, "null data");
+  CHECK_ERROR(detent_convolve(c.filters, &c.window, DETENT_U8, c.input, c.inputs, DETENT_F16, out,
+                              c.outputs, NULL, NULL),
               DETENT_INVALID_ARGUMENT, "type 5 is not DETENT_S32");
   detent_epilogue_init(&e);
   e.lhs_zero_point = -1;
-  CHECK_ERROR(
-      detent_convolve(c.filters, &c.window, c.input, c.inputs, DETENT_U8, out, c.outputs, &e, NULL),
-      DETENT_INVALID_ARGUMENT, "-1");
+  CHECK_ERROR(detent_convolve(c.filters, &c.window, DETENT_U8, c.input, c.inputs, DETENT_U8, out,
+                              c.outputs, &e, NULL),
+              DETENT_INVALID_ARGUMENT, "-1");
   detent_epilogue_init(&e);
   e.bias = &value;
-  CHECK_ERROR(
-      detent_convolve(c.filters, &c.window, c.input, c.inputs, DETENT_U8, out, c.outputs, &e, NULL),
-      DETENT_UNSUPPORTED, "real biases");
+  CHECK_ERROR(detent_convolve(c.filters, &c.window, DETENT_U8, c.input, c.inputs, DETENT_U8, out,
+                              c.outputs, &e, NULL),
+              DETENT_UNSUPPORTED, "real biases");
   detent_epilogue_init(&e);
   e.lhs_zero_points = &one;
-  CHECK_ERROR(
-      detent_convolve(c.filters, &c.window, c.input, c.inputs, DETENT_U8, out, c.outputs, &e, NULL),
-      DETENT_UNSUPPORTED, "are for detent_gemm");
+  CHECK_ERROR(detent_convolve(c.filters, &c.window, DETENT_U8, c.input, c.inputs, DETENT_U8, out,
+                              c.outputs, &e, NULL),
+              DETENT_UNSUPPORTED, "are for detent_gemm");
   detent_epilogue_init(&e);
   e.lhs_scales = &value;
-  CHECK(detent_convolve(c.filters, &c.window, c.input, c.inputs, DETENT_U8, out, c.outputs, &e,
-                        NULL) == DETENT_UNSUPPORTED);
+  CHECK(detent_convolve(c.filters, &c.window, DETENT_U8, c.input, c.inputs, DETENT_U8, out,
+                        c.outputs, &e, NULL) == DETENT_UNSUPPORTED);
+  detent_epilogue_init(&e);
+  e.residual = &value;
+  CHECK_ERROR(detent_convolve(c.filters, &c.window, DETENT_U8, c.input, c.inputs, DETENT_U8, out,
+                              c.outputs, &e, NULL),
+              DETENT_UNSUPPORTED, "residuals are for");
+  detent_epilogue_init(&e);
+  CHECK_ERROR(detent_convolve(c.filters, &c.window, DETENT_S32, c.input, c.inputs, DETENT_U8, out,
+                              c.outputs, &e, NULL),
+              DETENT_INVALID_ARGUMENT, "type 2 is not");
+  e.lhs_zero_point = 131;
+  CHECK_ERROR(detent_convolve(c.filters, &c.window, DETENT_S8, c.input, c.inputs, DETENT_U8, out,
+                              c.outputs, &e, NULL),
+              DETENT_INVALID_ARGUMENT, "131");
   detent_epilogue_init(&e);
   e.addend = &one;
-  CHECK(detent_convolve(c.filters, &c.window, c.input, c.inputs, DETENT_U8, out, c.outputs, &e,
-                        NULL) == DETENT_UNSUPPORTED);
+  CHECK(detent_convolve(c.filters, &c.window, DETENT_U8, c.input, c.inputs, DETENT_U8, out,
+                        c.outputs, &e, NULL) == DETENT_UNSUPPORTED);
 
   CHECK_ERROR(detent_dynamic_convolve(NULL, &c.window, &value, 1, &value, 1, NULL, NULL),
               DETENT_INVALID_ARGUMENT, "null filters");
@@ -383,23 +424,34 @@ static void errors(void) {
   free_convolution(&c);
 }
 
-/* Sums beyond 32 bits are refused. */
+/* A sum beyond 32 bits is an error where the output has 32 bits, and no other is. */
 static void overflow(void) {
   enum { in = 66000 };
   int8_t* weights = allocate(in);
   uint8_t* input = allocate(in);
-  int32_t sum = 0;
+  int32_t sum = 7;
+  float real = 0;
   detent_filter_shape shape;
   detent_filters* filters = NULL;
   detent_window w;
   memset(weights, -128, in);
+  memset(input, 255, in);
   detent_filter_shape_init(&shape);
   shape.in_channels = in;
   shape.out_channels = 1;
   detent_window_init(&w);
   CHECK(detent_pack_filters(&shape, weights, in, NULL, &filters) == DETENT_OK);
-  CHECK_ERROR(detent_convolve(filters, &w, input, in, DETENT_S32, &sum, 1, NULL, NULL),
-              DETENT_OVERFLOW, "does not fit 32 bits");
+  CHECK_ERROR(detent_convolve(filters, &w, DETENT_U8, input, in, DETENT_S32, &sum, 1, NULL, NULL),
+              DETENT_OVERFLOW, "the sum -2154240000 of pixel 0, channel 0 does not fit 32 bits");
+  CHECK(sum == 7);
+  CHECK(detent_convolve(filters, &w, DETENT_U8, input, in, DETENT_F32, &real, 1, NULL, NULL) ==
+        DETENT_OK);
+  CHECK(real == -2154240000.0F);
+  input[0] = 0;
+  memset(input + 1000, 0, 1000);
+  CHECK(detent_convolve(filters, &w, DETENT_U8, input, in, DETENT_S32, &sum, 1, NULL, NULL) ==
+        DETENT_OK);
+  CHECK(sum == -128 * 255 * (in - 1001));
   detent_filters_free(filters);
   free(weights);
   free(input);

@@ -13,11 +13,6 @@ static float bfloat16_to_float(uint16_t bits) {
   memcpy(&x, &wide, sizeof x);
   return x;
 }
-static uint16_t float_to_bfloat16(float x) { /* half to even; not for NaN */
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  return (uint16_t)((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
-}
 /* Of a multiple of 1/64 within -8..8, which a float16 holds. */
 static uint16_t float_to_float16(float x) {
   int exponent;

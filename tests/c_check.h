@@ -50,6 +50,12 @@ static inline int32_t random_between(int32_t lowest, int32_t highest) {
 /* A multiple of 1/64 within -8..8. */
 static inline float random_real(void) { return (float)random_between(-512, 512) / 64.0F; }
 
+static inline uint16_t float_to_bfloat16(float x) { /* half to even; not for NaN */
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return (uint16_t)((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
+}
+
 /* Memory of exactly that size; of none, one byte that nobody may read. */
 static inline void* allocate(size_t size) {
   void* memory = malloc(size == 0 ? 1 : size);

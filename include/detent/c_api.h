@@ -273,13 +273,15 @@ DETENT_C_API detent_status detent_convolution_size(const detent_filters* filters
                                                    const detent_window* window, size_t* out_height,
                                                    size_t* out_width);
 
-/* Sizes of input and output in elements. Padding is lhs_zero_point. Of the epilogue those fields
- * count that detent_gemm has for the output's type, with N output channels; parameters of rows,
- * residuals and addends are DETENT_UNSUPPORTED. Sums that may not fit 32 bits are a
- * DETENT_OVERFLOW. `epilogue` and `parallel` may be null. */
+/* Input: DETENT_U8 or DETENT_S8. Sizes of input and output in elements. Padding is lhs_zero_point.
+ * Of the epilogue those fields count that detent_gemm has for the output's type, with N output
+ * channels. A residual has the size and the layout of the output, is dense, and residual_stride is
+ * not looked at. Parameters of rows and addends are DETENT_UNSUPPORTED. `epilogue` and `parallel`
+ * may be null. */
 DETENT_C_API detent_status detent_convolve(const detent_filters* filters,
-                                           const detent_window* window, const uint8_t* input,
-                                           size_t input_size, detent_type output_type, void* output,
+                                           const detent_window* window, detent_type input_type,
+                                           const void* input, size_t input_size,
+                                           detent_type output_type, void* output,
                                            size_t output_size, const detent_epilogue* epilogue,
                                            const detent_parallel* parallel);
 

@@ -26,11 +26,13 @@
 #include <span>
 #include <vector>
 
+#include <detent/aligned.hpp>
 #include <detent/depthwise.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/epilogue.hpp>
 #include <detent/error.hpp>
 #include <detent/gemm.hpp>
+#include <detent/left_rows.hpp>
 #include <detent/output_block.hpp>
 #include <detent/pack.hpp>
 #include <detent/padded_images.hpp>
@@ -649,6 +651,26 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
                                 });
                               });
   convolution.finish();
+}
+
+/// The same for signed input, with an lhs_zero_point of -128..127: the calling thread keeps a copy
+/// of the input, 128 more.
+template <integer_gemm_output T>
+void convolve(std::span<const std::int8_t> input, const packed_filters& filters, const window& w,
+              std::span<T> output, const epilogue_options& options = {},
+              const parallel_for& parallel = {}) {
+  detail::require_images(filters.shape(), w, input, output);
+  detail::require_zero_point(options.lhs_zero_point, full_grid<std::int8_t>, "convolution");
+  detail::leased_memory<std::uint8_t> memory(input.size());
+  std::uint8_t* const shifted = memory.data();
+  constexpr std::size_t block = std::size_t{1} << 16;
+  detail::for_row_blocks(input.size(), block, parallel, [&](std::size_t first, std::size_t count) {
+    detail::shift_to_unsigned(input.data() + first, count, shifted + first);
+  });
+  epilogue_options of_shifted = options;
+  of_shifted.lhs_zero_point -= detail::lhs_shift<std::int8_t>;
+  convolve(std::span<const std::uint8_t>(shifted, input.size()), filters, w, output, of_shifted,
+           parallel);
 }
 
 /// An owned, packed filter bank of floats; `bias` is empty or has one value for each output
