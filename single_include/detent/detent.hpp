@@ -16060,11 +16060,15 @@ HWY_INLINE std::size_t count_sums(const gemm_u8s8_args& g) noexcept {
   return left_rows * (g.k > chunk_depth(g) ? cached_columns(g) : 2 * panel_columns);
 }
 
+/// A row of a tile is a cache line, or lies across two. From so many columns on, it is worth to
+/// copy rows that do, which are read once for every 32 columns.
+inline constexpr std::size_t columns_worth_copies = 256;
+
 /// What gemm_u8s8_args::workspace has room for: sums, the steps of a block of rows, and copies of
-/// its rows and of their last k.
+/// its rows and of their last k, from a cache line on.
 inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
   return count_sums(g) * sizeof(std::int32_t) + count_steps(g.k, g.segments) * sizeof(tile_step) +
-         left_rows * (g.k + tile_row_bytes);
+         left_rows * (avx512_vnni::round_up(g.k, tile_row_bytes) + tile_row_bytes) + tile_row_bytes;
 }
 
 /// Where the left side's tiles are, for blocks of up to 32 rows.
@@ -16077,6 +16081,7 @@ class left_side {
     count_ = of_segment_.count * (reads_segments_ ? g.segments : 1);
     steps_ = reinterpret_cast<tile_step*>(g.workspace + count_sums(g) * sizeof(std::int32_t));
     copies_ = reinterpret_cast<std::uint8_t*>(steps_ + count_);
+    copies_ += (tile_row_bytes - address(copies_) % tile_row_bytes) % tile_row_bytes;
   }
 
   [[nodiscard]] HWY_INLINE std::size_t depth() const noexcept { return of_segment_.depth; }
@@ -16086,7 +16091,16 @@ class left_side {
   /// Makes the steps of the rows first .. first + rows.
   void prepare(std::size_t first, std::size_t rows) noexcept {
     if (g_.rows == nullptr) {
-      matrix_steps(g_.a + first * g_.lda, g_.lda, rows, copies_);
+      const std::uint8_t* const a = g_.a + first * g_.lda;
+      if ((address(a) | g_.lda) % tile_row_bytes == 0 || g_.n < columns_worth_copies) {
+        matrix_steps(a, g_.lda, rows, copies_);
+        return;
+      }
+      const std::size_t stride = avx512_vnni::round_up(g_.k, tile_row_bytes);
+      for (std::size_t r = 0; r < rows; ++r) {
+        std::memcpy(copies_ + r * stride, a + r * g_.lda, g_.k);
+      }
+      matrix_steps(copies_, stride, rows, copies_ + rows * stride);
     } else if (reads_segments_) {
       segment_steps(first, rows);
     } else {
@@ -18325,21 +18339,6 @@ DETENT_NAMESPACE_END
 #include <span>
 #include <vector>
 
-// ---- detent/depthwise.hpp ----
-// Depthwise convolutions for convolution.hpp: the layout of their weights, and where their pixels
-// read.
-#ifndef DETENT_DEPTHWISE_HPP
-#define DETENT_DEPTHWISE_HPP
-
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <optional>
-#include <span>
-#include <vector>
-
 // ---- detent/aligned.hpp ----
 // Vectors that begin on a cache line: kernels read packed weights in whole vectors, and one that
 // lies across two lines costs twice.
@@ -18434,6 +18433,21 @@ class leased_memory {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_ALIGNED_HPP
+// ---- detent/depthwise.hpp ----
+// Depthwise convolutions for convolution.hpp: the layout of their weights, and where their pixels
+// read.
+#ifndef DETENT_DEPTHWISE_HPP
+#define DETENT_DEPTHWISE_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <vector>
+
 // ---- detent/output_block.hpp ----
 // Blocks of the output of a convolution, channels last, with what is added to them.
 #ifndef DETENT_OUTPUT_BLOCK_HPP
@@ -21160,8 +21174,8 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
 ///
 /// Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Threads keep memory from call
 /// to call, so that nothing is allocated when the same sizes come again (but for sums beyond 32
-/// bits): O(N); for left sides that are signed or column-major 48 rows of K bytes; on target
-/// amx_int8 column-major ones 256 rows, and any some 40 rows and up to 100 KB.
+/// bits): O(N); for left sides that are signed or column-major up to 256 rows of K bytes; on
+/// target amx_int8 some 40 rows and up to 100 KB besides.
 template <integer_gemm_output T>
 void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
@@ -21828,6 +21842,26 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
                                 });
                               });
   convolution.finish();
+}
+
+/// The same for signed input, with an lhs_zero_point of -128..127: the calling thread keeps a copy
+/// of the input, 128 more.
+template <integer_gemm_output T>
+void convolve(std::span<const std::int8_t> input, const packed_filters& filters, const window& w,
+              std::span<T> output, const epilogue_options& options = {},
+              const parallel_for& parallel = {}) {
+  detail::require_images(filters.shape(), w, input, output);
+  detail::require_zero_point(options.lhs_zero_point, full_grid<std::int8_t>, "convolution");
+  detail::leased_memory<std::uint8_t> memory(input.size());
+  std::uint8_t* const shifted = memory.data();
+  constexpr std::size_t block = std::size_t{1} << 16;
+  detail::for_row_blocks(input.size(), block, parallel, [&](std::size_t first, std::size_t count) {
+    detail::shift_to_unsigned(input.data() + first, count, shifted + first);
+  });
+  epilogue_options of_shifted = options;
+  of_shifted.lhs_zero_point -= detail::lhs_shift<std::int8_t>;
+  convolve(std::span<const std::uint8_t>(shifted, input.size()), filters, w, output, of_shifted,
+           parallel);
 }
 
 /// An owned, packed filter bank of floats; `bias` is empty or has one value for each output
