@@ -4605,876 +4605,9 @@ HWY_POP_ATTRIBUTES
 #define DETENT_PASS_ROWS 4
 #define DETENT_PASS_PANELS 1
 #define DETENT_PASS_ASSEMBLY 0
-// ---- detent/kernels/depthwise_u8-inl.hpp ----
-// 8-bit depthwise products, re-included like gemm_u8s8-inl.hpp and with the same macros.
-//
-// The bytes that four taps have in a block of channels are interleaved, so that each 32-bit lane
-// holds the four of one channel, as vpdpbusd wants them. Without it, and for weights that do not
-// fit a byte, the lane is read as two pairs of words. The unpack instructions work within 16 bytes,
-// which puts the channels in the order of depthwise_panels; packing 32-bit results to bytes undoes
-// it.
-
-HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
-DETENT_KERNELS_NAMESPACE_BEGIN
-namespace DETENT_PASS_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
-
-using byte_tag = hn::Repartition<std::uint8_t, int_tag>;
-using byte_vector = hn::Vec<byte_tag>;
-using word_tag = hn::Repartition<std::int16_t, int_tag>;
-/// Channels that a vector of bytes holds: a whole block, or half of one.
-inline constexpr std::size_t part_channels = hn::MaxLanes(byte_tag{});
-/// 32-bit vectors for them, one for each quarter.
-inline constexpr std::size_t quarters = 4;
-
-/// [a0 b0 a2 b2] and [a1 b1 a3 b3] of 16-byte blocks.
-template <class V>
-HWY_INLINE V even_blocks(V a, V b) noexcept {
-  return hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a);
-}
-template <class V>
-HWY_INLINE V odd_blocks(V a, V b) noexcept {
-  return hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a));
-}
-
-/// Channels in their order become quarters: quarter k has the 16-byte blocks k, k + 4, ...
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE void to_quarters(D d, V (&v)[quarters]) noexcept {
-  if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
-    const V even01 = even_blocks(v[0], v[1]);
-    const V even23 = even_blocks(v[2], v[3]);
-    const V odd01 = odd_blocks(v[0], v[1]);
-    const V odd23 = odd_blocks(v[2], v[3]);
-    v[0] = hn::ConcatLowerLower(d, even23, even01);
-    v[1] = hn::ConcatLowerLower(d, odd23, odd01);
-    v[2] = hn::ConcatUpperUpper(d, even23, even01);
-    v[3] = hn::ConcatUpperUpper(d, odd23, odd01);
-  } else {
-    const V low02 = hn::ConcatLowerLower(d, v[2], v[0]);
-    const V high02 = hn::ConcatUpperUpper(d, v[2], v[0]);
-    const V low13 = hn::ConcatLowerLower(d, v[3], v[1]);
-    const V high13 = hn::ConcatUpperUpper(d, v[3], v[1]);
-    v[0] = low02, v[1] = high02, v[2] = low13, v[3] = high13;
-  }
-}
-
-/// The reverse.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE void from_quarters(D d, V (&v)[quarters]) noexcept {
-  if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
-    to_quarters(d, v);
-  } else {
-    const V low01 = hn::ConcatLowerLower(d, v[1], v[0]);
-    const V high01 = hn::ConcatUpperUpper(d, v[1], v[0]);
-    const V low23 = hn::ConcatLowerLower(d, v[3], v[2]);
-    const V high23 = hn::ConcatUpperUpper(d, v[3], v[2]);
-    v[0] = low01, v[1] = low23, v[2] = high01, v[3] = high23;
-  }
-}
-
-/// The epilogue of a part's channels, with what depends on the channels only already loaded.
-/// kIsPlain: whether there is no residual, and the output not bfloat16.
-template <bool kIsPlain>
-class quarter_epilogue {
- public:
-  /// Of the channels from `first` on, `period` of which the part holds again and again; zero behind
-  /// the last panel.
-  HWY_INLINE quarter_epilogue(const integer_epilogue& e, std::size_t first, std::size_t channels,
-                              std::size_t period) noexcept
-      : output_(e.output),
-        residual_(e.residual),
-        lower_(hn::Set(float_tag{}, e.lower)),
-        upper_(hn::Set(float_tag{}, e.upper)) {
-    // Signed outputs are computed as unsigned ones that are 128 more.
-    const std::int32_t shift = output_ == integer_output::s8 ? 128 : 0;
-    const auto byte = [shift](std::int32_t v) HWY_ATTR {
-      return hn::Set(byte_tag{}, static_cast<std::uint8_t>(v + shift));
-    };
-    zero_point_ = hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point + shift));
-    lowest_ = byte(e.qmin);
-    highest_ = byte(e.qmax);
-    demoting_suffices_ = shift == 0 && e.qmin == 0 && e.qmax == 255;
-    flip_ = byte(0);
-    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
-      const std::size_t column = first + j * lanes % period;
-      const bool inside = column < channels;
-      offset_[j] = inside ? hn::LoadU(int_tag{}, e.column_offset + column) : hn::Zero(int_tag{});
-      multiplier_[j] = inside && e.multiplier != nullptr
-                           ? hn::LoadU(float_tag{}, e.multiplier + column)
-                           : hn::Zero(float_tag{});
-      bias_[j] = inside && e.bias != nullptr ? hn::LoadU(float_tag{}, e.bias + column)
-                                             : hn::Zero(float_tag{});
-    }
-    auto shrinks = hn::Lt(multiplier_[0], hn::Set(float_tag{}, 1.0F));
-    DETENT_UNROLL for (std::size_t j = 1; j < quarters; ++j) {
-      shrinks = hn::And(shrinks, hn::Lt(multiplier_[j], hn::Set(float_tag{}, 1.0F)));
-    }
-    shrinks_ = hn::AllTrue(float_tag{}, shrinks);
-    to_quarters(int_tag{}, offset_);
-    to_quarters(float_tag{}, multiplier_);
-    to_quarters(float_tag{}, bias_);
-  }
-
-  [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
-    return kIsPlain && (output_ == integer_output::u8 || output_ == integer_output::s8);
-  }
-  /// What the sums of products are added to.
-  HWY_INLINE void begin(int_vector (&sum)[quarters]) const noexcept {
-    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) { sum[k] = offset_[k]; }
-  }
-
-  /// Stores the results of `count` channels at element `index` of c.
-  HWY_INLINE void store(int_vector (&sum)[quarters], std::size_t count, void* c,
-                        std::size_t index) const noexcept {
-    if (makes_bytes()) {
-      store_bytes(sum, count, c, index);
-    } else if (kIsPlain && output_ == integer_output::s32) {
-      from_quarters(int_tag{}, sum);
-      store_vectors(sum, int_tag{}, count, static_cast<std::int32_t*>(c) + index);
-    } else {
-      store_reals(sum, count, c, index);
-    }
-  }
-
-  /// The same for an output of float or bfloat16.
-  HWY_INLINE void store_reals(const int_vector (&sum)[quarters], std::size_t count, void* c,
-                              std::size_t index) const noexcept {
-    const float_tag df;
-    float_vector v[quarters];
-    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-      // Without a bias the sum of the product and 0 is rounded to the product.
-      v[k] = hn::MulAdd(hn::ConvertTo(df, sum[k]), multiplier_[k], bias_[k]);
-    }
-    from_quarters(df, v);
-    if (!kIsPlain && residual_ != nullptr) {
-      const float* from = residual_ + index;
-      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
-        if (count >= (j + 1) * lanes) {
-          v[j] = hn::Add(v[j], hn::LoadU(df, from + j * lanes));
-        } else if (count > j * lanes) {
-          v[j] = hn::Add(v[j], hn::LoadN(df, from + j * lanes, count - j * lanes));
-        }
-      }
-    }
-    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
-      v[j] = clamp_ordered(v[j], lower_, upper_);
-    }
-    if (kIsPlain || output_ == integer_output::f32) {
-      store_vectors(v, df, count, static_cast<float*>(c) + index);
-    } else {
-      using half_tag = hn::Rebind<std::uint16_t, float_tag>;
-      hn::Vec<half_tag> halves[quarters];
-      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) { halves[j] = to_bfloat16(v[j]); }
-      store_vectors(halves, half_tag{}, count, static_cast<std::uint16_t*>(c) + index);
-    }
-  }
-
-  /// The same for an output of bytes.
-  HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
-                              std::size_t index) const noexcept {
-    const byte_vector v = bytes(sum);
-    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
-    if (count == part_channels) {
-      hn::StoreU(v, byte_tag{}, to);
-    } else {
-      hn::StoreN(v, byte_tag{}, to, count);
-    }
-  }
-
-  /// The results of a whole part, where the output has bytes.
-  HWY_INLINE byte_vector bytes(const int_vector (&sum)[quarters]) const noexcept {
-    // Conversions saturate, and the zero point is added to words, all of whose bounds are beyond
-    // the grid: that gives what clamping the steps would, in fewer instructions.
-    int_vector q[quarters];
-    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-      // The product of an integer and a finite multiplier is never NaN.
-      float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
-      if (!shrinks_) {
-        // The conversion returns the least integer for those that are too large, too.
-        steps = hn::Min(steps, hn::Set(float_tag{}, 32767.0F));
-      }
-      q[k] = DETENT_PASS_NEAREST(steps);
-    }
-    const byte_tag d8;
-    const word_tag d16;
-    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[0], q[1]), zero_point_);
-    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[2], q[3]), zero_point_);
-    const byte_vector result = hn::ReorderDemote2To(d8, low, high);
-    if (demoting_suffices_) {
-      return result;
-    }
-    return hn::Xor(hn::Min(hn::Max(result, lowest_), highest_), flip_);
-  }
-
- private:
-  template <class V, class D, class T>
-  static HWY_INLINE void store_vectors(const V (&v)[quarters], D d, std::size_t count,
-                                       T* to) noexcept {
-    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
-      if (count >= (j + 1) * lanes) {
-        hn::StoreU(v[j], d, to + j * lanes);
-      } else if (count > j * lanes) {
-        hn::StoreN(v[j], d, to + j * lanes, count - j * lanes);
-      }
-    }
-  }
-
-  integer_output output_;
-  const float* residual_;  // null, or as dense as the output
-  int_vector offset_[quarters];
-  float_vector multiplier_[quarters];
-  float_vector bias_[quarters];
-  float_vector lower_, upper_;
-  bool shrinks_;            // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
-  bool demoting_suffices_;  // the grid is all values of an unsigned byte
-  hn::Vec<word_tag> zero_point_;
-  byte_vector lowest_, highest_, flip_;
-};
-
-/// Elements of weights between one quarter and the next, and one group of taps and the next.
-inline constexpr std::size_t quarter_size = 16 * group_depth;
-inline constexpr std::size_t weight_group_size = quarters * quarter_size;
-
-/// Adds the products of four taps, whose bytes are interleaved in `x`, with one group of weights.
-[[maybe_unused]] HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int8_t* w,
-                                           int_vector (&sum)[quarters]) noexcept {
-  const hn::Repartition<std::int8_t, int_tag> ds8;
-  DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-    sum[k] = DETENT_PASS_DOT(sum[k], x[k], hn::LoadU(ds8, w + k * quarter_size));
-  }
-}
-HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int16_t* w,
-                          int_vector (&sum)[quarters]) noexcept {
-  const int_tag di;
-  const hn::Repartition<std::int16_t, int_tag> d16;
-  const hn::Repartition<std::uint16_t, int_tag> du16;
-  DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-    const std::int16_t* pair = w + k * quarter_size;
-    const auto words = hn::BitCast(du16, x[k]);
-    const auto even = hn::BitCast(d16, hn::And(words, hn::Set(du16, 0xFF)));
-    const auto odd = hn::BitCast(d16, hn::ShiftRight<8>(words));
-    sum[k] = hn::Add(sum[k], hn::WidenMulPairwiseAdd(di, even, hn::LoadU(d16, pair)));
-    sum[k] =
-        hn::Add(sum[k], hn::WidenMulPairwiseAdd(di, odd, hn::LoadU(d16, pair + quarter_size / 2)));
-  }
-}
-
-/// Interleaves the bytes of four taps.
-HWY_INLINE void interleave_taps(byte_vector a, byte_vector b, byte_vector c, byte_vector d,
-                                byte_vector (&x)[quarters]) noexcept {
-  const byte_tag d8;
-  const hn::Repartition<std::uint16_t, int_tag> d16;
-  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, a, b));
-  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, a, b));
-  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, c, d));
-  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, c, d));
-  x[0] = hn::BitCast(d8, hn::InterleaveLower(d16, low01, low23));
-  x[1] = hn::BitCast(d8, hn::InterleaveUpper(d16, low01, low23));
-  x[2] = hn::BitCast(d8, hn::InterleaveLower(d16, high01, high23));
-  x[3] = hn::BitCast(d8, hn::InterleaveUpper(d16, high01, high23));
-}
-
-/// Interleaves the bytes of four taps, `offset` behind their addresses.
-HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
-                          byte_vector (&x)[quarters]) noexcept {
-  const byte_tag d8;
-  byte_vector row[group_depth];
-  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
-    row[t] = count == part_channels ? hn::LoadU(d8, tap[t] + offset)
-                                    : hn::LoadN(d8, tap[t] + offset, count);
-  }
-  interleave_taps(row[0], row[1], row[2], row[3], x);
-}
-
-/// A part of the channels of a depthwise product, as vectors of part_channels bytes: one for each
-/// pixel, or with several pixels in each where the part repeats all channels. W is the type of the
-/// weights; kIsPlain is that of the epilogue.
-template <class W, bool kIsPlain>
-class depthwise_part {
- public:
-  HWY_INLINE depthwise_part(const depthwise_u8_args& d, const W* weights,
-                            std::size_t first) noexcept
-      : rows_(d.rows),
-        groups_((rows_.tap_count + group_depth - 1) / group_depth),
-        weights_(weights + first / strip_columns * groups_ * weight_group_size +
-                 first % strip_columns / quarters * group_depth / sizeof(W)),
-        first_(first),
-        repeats_(rows_.channels >= panel_columns && rows_.channels < part_channels &&
-                 part_channels % rows_.channels == 0 && rows_.step == rows_.channels),
-        in_step_(repeats_ ? part_channels : rows_.step),
-        out_step_(repeats_ ? part_channels : rows_.channels),
-        count_(repeats_ ? part_channels : (std::min)(part_channels, rows_.channels - first)),
-        c_(d.c),
-        epilogue_(d.epilogue, first, rows_.channels, repeats_ ? rows_.channels : part_channels) {}
-
-  HWY_INLINE void run(const depthwise_run& run) const noexcept {
-    const std::uint8_t* const* tap = rows_.taps + run.tap;
-    const std::size_t out = run.pixel * rows_.channels + first_;
-    const std::size_t size = run.pixels * rows_.channels;
-    const std::size_t whole = repeats_ ? size / part_channels : run.pixels;
-    std::size_t v = 0;
-    if constexpr (tile > 1) {
-      const std::size_t pixels = repeats_ ? part_channels / rows_.channels : 1;
-      if (rows_.width == 3 && epilogue_.makes_bytes() && pixels <= 2) {
-        v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
-      } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
-        v = tiles<5, 1>(tap, whole, out);
-      }
-    }
-    for (; v < whole; ++v) {
-      vector(tap, v, count_, out);
-    }
-    if (repeats_ && v * part_channels < size) {
-      vector(tap, v, size - v * part_channels, out);
-    }
-  }
-
- private:
-  /// Vectors whose sums the registers hold at the same time. Words are rare where bytes will do.
-  static constexpr std::size_t tile = sizeof(W) == 2 ? 1 : lanes == 16 ? 4 : 2;
-
-  /// `count` elements of vector v.
-  HWY_INLINE void vector(const std::uint8_t* const* tap, std::size_t v, std::size_t count,
-                         std::size_t out) const noexcept {
-    int_vector sum[quarters];
-    epilogue_.begin(sum);
-    for (std::size_t g = 0; g < groups_; ++g) {
-      byte_vector x[quarters];
-      load_taps(tap + g * group_depth, v * in_step_ + first_, count, x);
-      add_group(x, weights_ + g * weight_group_size, sum);
-    }
-    epilogue_.store(sum, count, c_, out + v * out_step_);
-  }
-
-  /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for
-  /// all the vectors that want it. Returns how many vectors are done.
-  template <std::size_t kWidth, std::size_t kPixels>
-  HWY_INLINE std::size_t tiles(const std::uint8_t* const* tap, std::size_t vectors,
-                               std::size_t out) const noexcept {
-    std::size_t v = 0;
-    for (; v + tile <= vectors; v += tile) {
-      int_vector sum[tile][quarters];
-      DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) { epilogue_.begin(sum[i]); }
-      for (std::size_t g = 0; g < groups_; g += kWidth) {
-        const W* w = weights_ + g * weight_group_size;
-        DETENT_UNROLL for (std::size_t column = 0; column < (tile - 1) * kPixels + kWidth;
-                           ++column) {
-          byte_vector x[quarters];
-          load_taps(tap + g * group_depth, v * in_step_ + column * rows_.step + first_, count_, x);
-          DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) {
-            if (column >= i * kPixels && column - i * kPixels < kWidth) {
-              add_group(x, w + (column - i * kPixels) * weight_group_size, sum[i]);
-            }
-          }
-        }
-      }
-      DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) {
-        epilogue_.store_bytes(sum[i], count_, c_, out + (v + i) * out_step_);
-      }
-    }
-    return v;
-  }
-
-  const depthwise_rows<std::uint8_t>& rows_;
-  std::size_t groups_;
-  const W* weights_;
-  std::size_t first_;
-  bool repeats_;
-  std::size_t in_step_, out_step_;  // from one vector to the next
-  std::size_t count_;
-  void* c_;
-  quarter_epilogue<kIsPlain> epilogue_;
-};
-
-template <bool kIsPlain, class W>
-void depthwise_u8_parts(const depthwise_u8_args& d, const W* weights) noexcept {
-  for (std::size_t first = 0; first < d.rows.channels; first += part_channels) {
-    const depthwise_part<W, kIsPlain> part(d, weights, first);
-    for (std::size_t r = 0; r < d.rows.run_count; ++r) {
-      part.run(d.rows.runs[r]);
-    }
-  }
-}
-
-template <class W>
-void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
-  if (d.epilogue.residual == nullptr && d.epilogue.output != integer_output::bf16) {
-    depthwise_u8_parts<true>(d, weights);
-  } else {
-    depthwise_u8_parts<false>(d, weights);
-  }
-}
-
-inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
-#if !DETENT_PASS_PAIRS
-  if (d.weights.bytes != nullptr) {
-    return depthwise_u8_with(d, d.weights.bytes);
-  }
-#endif
-  depthwise_u8_with(d, d.weights.words);
-}
-
-}  // namespace DETENT_PASS_NAMESPACE
-DETENT_KERNELS_NAMESPACE_END
-HWY_POP_ATTRIBUTES
-// ---- detent/kernels/depthwise_u8_lines-inl.hpp ----
-// 8-bit depthwise products line by line, for the filters of depthwise_filter; re-included after
-// depthwise_u8-inl.hpp and with the same macros.
-//
-// Two lines of the output share what they read: the bytes of four lines of the input, or of four
-// columns of one, are interleaved once for both lines and for all the columns that want them. They
-// stay in registers until they are multiplied or, where those are few or the pixels of a vector
-// many, in a buffer of some kilobytes, from which they can be read at any column.
-
-#if DETENT_PASS_PAIRS
-
-DETENT_KERNELS_NAMESPACE_BEGIN
-namespace DETENT_PASS_NAMESPACE {
-
-// Sums of pairs saturate; depthwise_u8 of these passes multiplies words.
-inline constexpr void (*depthwise_lines)(const depthwise_lines_args& d) noexcept = nullptr;
-
-}  // namespace DETENT_PASS_NAMESPACE
-DETENT_KERNELS_NAMESPACE_END
-
-#else
-
-HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
-DETENT_KERNELS_NAMESPACE_BEGIN
-namespace DETENT_PASS_NAMESPACE {
-
-/// What is interleaved for up to kVectors vectors: quarter by quarter, so that a vector can begin
-/// at any pixel.
-template <std::size_t kVectors>
-struct interleaved_pixels {
-  static constexpr std::size_t bytes_of_quarter = kVectors * part_channels;
-  alignas(64) std::uint8_t data[quarters * bytes_of_quarter];
-
-  HWY_INLINE void store(const byte_vector (&x)[quarters], std::size_t vector) noexcept {
-    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-      hn::Store(x[k], byte_tag{}, data + k * bytes_of_quarter + vector * part_channels);
-    }
-  }
-  /// The quarter of the pixels that begin at this byte.
-  HWY_INLINE byte_vector load(std::size_t quarter, std::size_t byte) const noexcept {
-    return hn::LoadU(byte_tag{}, data + quarter * bytes_of_quarter + byte);
-  }
-};
-
-/// Part of the channels, as vectors of kPixels pixels: of one, or of several where the channels are
-/// few.
-template <depthwise_filter kFilter, std::size_t kPixels>
-class line_part {
- public:
-  static constexpr std::size_t input_lines = depthwise_input_lines(kFilter);
-  using line_array = const std::uint8_t* [input_lines];
-
-  HWY_INLINE line_part(const depthwise_lines_args& d, std::size_t first) noexcept
-      : count_((std::min)(period, d.channels - first)),
-        channels_(d.channels),
-        in_width_(d.in_width),
-        out_width_(d.out_width),
-        pad_left_(d.pad_left),
-        dense_(d.channels == period),
-        weights_(d.weights + first / strip_columns * depthwise_groups(kFilter) * weight_group_size +
-                 first % strip_columns / quarters * group_depth),
-        c_(d.c + first),
-        epilogue_(d.epilogue, first, d.channels, period) {
-    hn::StoreU(hn::Set(byte_tag{}, d.padding), byte_tag{}, blank_);
-  }
-
-  /// `lines` are the addresses of the first channel of the part, `pixel` is the first one of the
-  /// output.
-  template <std::size_t kLines>
-  HWY_INLINE void run(const line_array& lines, std::size_t pixel) noexcept {
-    const std::size_t vectors = (out_width_ + kPixels - 1) / kPixels;
-    if constexpr (in_registers) {
-      run_in_registers<kLines>(lines, vectors, pixel);
-    } else {
-      const std::size_t segments = (vectors + segment_vectors - 1) / segment_vectors;
-      std::size_t begin = 0;
-      for (std::size_t s = 1; s <= segments; ++s) {
-        const std::size_t end = vectors * s / segments;
-        run_segment<kLines>(lines, begin * kPixels, end - begin, pixel);
-        begin = end;
-      }
-    }
-  }
-
- private:
-  static constexpr bool is_five = kFilter == depthwise_filter::five;
-  static constexpr bool is_stride2 = kFilter == depthwise_filter::three_stride2;
-  static constexpr std::size_t stride = depthwise_stride(kFilter);
-  /// Channels of a pixel in a vector.
-  static constexpr std::size_t period = part_channels / kPixels;
-  using pixel_tag = hn::CappedTag<std::uint8_t, period>;
-  /// Whether what is interleaved waits in registers, not in the buffers.
-  static constexpr bool in_registers = lanes == 16 && !is_five && kPixels <= 2;
-  /// Pixels are multiplied in segments of at most so many vectors.
-  static constexpr std::size_t segment_vectors = 32;
-  /// Interleaving is so many vectors ahead of multiplying.
-  static constexpr std::size_t ahead = 4;
-  /// A vector reads so many vectors behind its own.
-  static constexpr std::size_t behind = is_five ? 4 : !is_stride2 && kPixels == 1 ? 2 : 1;
-
-  /// The bytes that the pixels of a vector have in a column of `count` lines, the next pixel's
-  /// `stride` columns on. Columns before the image wrap, and so are beyond it.
-  template <std::size_t kCount>
-  HWY_INLINE void load(const std::uint8_t* const* lines, std::size_t column,
-                       byte_vector (&row)[kCount]) const noexcept {
-    const byte_tag d8;
-    const bool at_once = kPixels == 1 ? count_ == period : stride == 1 && dense_;
-    if (at_once && column < in_width_ && in_width_ - column >= kPixels) {
-      const std::size_t offset = column * channels_;
-      DETENT_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
-        row[i] = hn::LoadU(d8, lines[i] + offset);
-      }
-      return;
-    }
-    DETENT_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
-      if constexpr (kPixels == 1) {
-        row[i] = load_pixel(lines[i], column);
-      } else if constexpr (kPixels == 2) {
-        row[i] = load_two(lines[i], column);
-      } else {
-        row[i] =
-            hn::Combine(d8, load_two(lines[i], column + 2 * stride), load_two(lines[i], column));
-      }
-    }
-  }
-  HWY_INLINE auto load_two(const std::uint8_t* line, std::size_t column) const noexcept {
-    return hn::Combine(hn::Twice<pixel_tag>{}, load_pixel(line, column + stride),
-                       load_pixel(line, column));
-  }
-  HWY_INLINE hn::Vec<pixel_tag> load_pixel(const std::uint8_t* line,
-                                           std::size_t column) const noexcept {
-    const std::uint8_t* from = column < in_width_ ? line + column * channels_ : blank_;
-    return count_ == period ? hn::LoadU(pixel_tag{}, from) : hn::LoadN(pixel_tag{}, from, count_);
-  }
-
-  /// What is interleaved for a vector: of the first line and, with a stride of 2, of the second one
-  /// and of both.
-  using interleaved = byte_vector[is_stride2 ? 3 : 1][quarters];
-
-  /// Interleaves what pixels read from `column` on.
-  template <std::size_t kLines>
-  HWY_INLINE void interleave(const line_array& lines, std::size_t column,
-                             interleaved& x) const noexcept {
-    if constexpr (is_stride2) {
-      constexpr std::size_t used = kLines == 2 ? 5 : 3;
-      byte_vector even[used];
-      byte_vector odd[used];
-      load(lines, column, even);
-      load(lines, column + 1, odd);
-      interleave_taps(even[0], even[1], even[2], odd[2], x[0]);
-      if constexpr (kLines == 2) {
-        interleave_taps(even[3], even[4], even[2], odd[2], x[1]);
-        interleave_taps(odd[0], odd[1], odd[3], odd[4], x[2]);
-      } else {
-        interleave_taps(odd[0], odd[1], odd[1], odd[1], x[2]);
-        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) { x[1][k] = x[2][k]; }  // unused
-      }
-    } else {
-      byte_vector row[group_depth];
-      load(lines + (is_five ? 1 : 0), column, row);
-      interleave_taps(row[0], row[1], row[2], row[3], x[0]);
-    }
-  }
-  /// The same, to vector `vector` of the buffers.
-  template <std::size_t kLines>
-  HWY_INLINE void interleave_to(std::size_t vector, const line_array& lines,
-                                std::size_t column) noexcept {
-    interleaved x;
-    interleave<kLines>(lines, column, x);
-    first_.store(x[0], vector);
-    if constexpr (is_stride2) {
-      if constexpr (kLines == 2) {
-        second_.store(x[1], vector);
-      }
-      third_.store(x[2], vector);
-    }
-  }
-
-  /// Interleaves four columns of the outer lines.
-  template <std::size_t kLines>
-  HWY_INLINE void interleave_outer(const line_array& lines, std::size_t column,
-                                   std::size_t vector) noexcept {
-    const std::uint8_t* const outer[2] = {lines[0], lines[input_lines - 1]};
-    byte_vector row[group_depth][kLines];
-    DETENT_UNROLL for (std::size_t i = 0; i < group_depth; ++i) { load(outer, column + i, row[i]); }
-    byte_vector x[quarters];
-    interleave_taps(row[0][0], row[1][0], row[2][0], row[3][0], x);
-    second_.store(x, vector);
-    if constexpr (kLines == 2) {
-      interleave_taps(row[0][1], row[1][1], row[2][1], row[3][1], x);
-      third_.store(x, vector);
-    }
-  }
-
-  /// Adds the products of a group of weights and a quarter of the channels to the sum of a line.
-  HWY_INLINE void add(byte_vector x, std::size_t group, std::size_t quarter,
-                      int_vector& sum) const noexcept {
-    const std::int8_t* w = weights_ + group * weight_group_size + quarter * quarter_size;
-    sum = DETENT_PASS_DOT(sum, x, hn::LoadU(hn::Repartition<std::int8_t, int_tag>{}, w));
-  }
-
-  static constexpr std::size_t operands = is_stride2 ? 5 : 3;
-
-  /// Adds a quarter of what a vector reads in three columns, each an operand. With a stride of 2
-  /// these are the even columns of the first line, the odd one of both lines, and the even ones of
-  /// the second.
-  template <std::size_t kLines>
-  HWY_INLINE void add_three(const byte_vector (&x)[operands], std::size_t quarter,
-                            int_vector (&sum)[kLines][quarters]) const noexcept {
-    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
-      DETENT_UNROLL for (std::size_t i = 0; i < 3; ++i) {
-        // The odd column is the third group of each line.
-        const std::size_t operand = r == 1 && is_stride2 ? (i == 2 ? 2 : 3 + i) : i;
-        add(x[operand], r * 3 + i, quarter, sum[r][quarter]);
-      }
-    }
-  }
-
-  /// Multiplies and stores one vector of each line, from the buffers.
-  template <std::size_t kLines>
-  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, std::size_t vector,
-                           std::size_t x, std::size_t pixel) const noexcept {
-    int_vector sum[kLines][quarters];
-    begin(epilogue, sum);
-    const std::size_t byte = vector * part_channels;
-    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-      if constexpr (is_five) {
-        constexpr std::size_t width = 5;
-        DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
-          const byte_vector both = first_.load(k, byte + i * period);
-          DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
-            add(both, r * width + i, k, sum[r][k]);
-          }
-        }
-        const std::size_t outer = vector / group_depth * part_channels;
-        const std::size_t group = 2 * width + vector % group_depth * 2;
-        add(second_.load(k, outer), group, k, sum[0][k]);
-        add(second_.load(k, outer + part_channels), group + 1, k, sum[0][k]);
-        if constexpr (kLines == 2) {
-          add(third_.load(k, outer), group + 2 * group_depth, k, sum[1][k]);
-          add(third_.load(k, outer + part_channels), group + 2 * group_depth + 1, k, sum[1][k]);
-        }
-      } else if constexpr (is_stride2) {
-        const byte_vector both = third_.load(k, byte);
-        byte_vector columns[operands] = {first_.load(k, byte), first_.load(k, byte + period), both,
-                                         both, both};
-        if constexpr (kLines == 2) {
-          columns[3] = second_.load(k, byte);
-          columns[4] = second_.load(k, byte + period);
-        }
-        add_three<kLines>(columns, k, sum);
-      } else {
-        add_three<kLines>({first_.load(k, byte), first_.load(k, byte + period),
-                           first_.load(k, byte + 2 * period)},
-                          k, sum);
-      }
-    }
-    store(epilogue, sum, x, pixel);
-  }
-
-  /// The same from registers: `next` is what is interleaved for the vector behind `x`, `last` for
-  /// the one behind that.
-  template <std::size_t kLines>
-  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, const interleaved& now,
-                           const interleaved& next, const interleaved& last, std::size_t x,
-                           std::size_t pixel) const noexcept {
-    int_vector sum[kLines][quarters];
-    begin(epilogue, sum);
-    // The column on the right of those in `left`.
-    const auto right_of = [](byte_vector left, byte_vector right) HWY_ATTR {
-      return kPixels == 1 ? right : hn::ConcatLowerUpper(byte_tag{}, right, left);
-    };
-    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-      const byte_vector second = right_of(now[0][k], next[0][k]);
-      if constexpr (is_stride2) {
-        add_three<kLines>(
-            {now[0][k], second, now[2][k], now[1][k], right_of(now[1][k], next[1][k])}, k, sum);
-      } else {
-        add_three<kLines>({now[0][k], second, kPixels == 1 ? last[0][k] : next[0][k]}, k, sum);
-      }
-    }
-    store(epilogue, sum, x, pixel);
-  }
-
-  template <std::size_t kLines>
-  static HWY_INLINE void begin(const quarter_epilogue<true>& epilogue,
-                               int_vector (&sum)[kLines][quarters]) noexcept {
-    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) { epilogue.begin(sum[r]); }
-  }
-  template <std::size_t kLines>
-  HWY_INLINE void store(const quarter_epilogue<true>& epilogue,
-                        const int_vector (&sum)[kLines][quarters], std::size_t x,
-                        std::size_t pixel) const noexcept {
-    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
-      store_line(epilogue, sum[r], x, (pixel + r * out_width_ + x) * channels_);
-    }
-  }
-
-  /// Stores the results of pixels from x on at element `index` of the output.
-  HWY_INLINE void store_line(const quarter_epilogue<true>& epilogue,
-                             const int_vector (&sum)[quarters], std::size_t x,
-                             std::size_t index) const noexcept {
-    if constexpr (kPixels == 1) {
-      epilogue.store_bytes(sum, count_, c_, index);
-    } else {
-      const std::size_t pixels = (std::min)(kPixels, out_width_ - x);
-      if (dense_) {
-        epilogue.store_bytes(sum, pixels * period, c_, index);
-        return;
-      }
-      alignas(64) std::uint8_t all[part_channels];
-      hn::Store(epilogue.bytes(sum), byte_tag{}, all);
-      for (std::size_t i = 0; i < pixels; ++i, index += channels_) {
-        const hn::Vec<pixel_tag> v = hn::LoadU(pixel_tag{}, all + i * period);
-        if (count_ == period) {
-          hn::StoreU(v, pixel_tag{}, c_ + index);
-        } else {
-          hn::StoreN(v, pixel_tag{}, c_ + index, count_);
-        }
-      }
-    }
-  }
-
-  template <std::size_t kLines>
-  HWY_INLINE void run_segment(const line_array& lines, std::size_t x, std::size_t vectors,
-                              std::size_t pixel) noexcept {
-    // A copy: what is written might be the member, for all that the compiler knows.
-    const quarter_epilogue<true> epilogue = epilogue_;
-    const std::size_t column = x * stride - pad_left_;
-    constexpr std::size_t step = kPixels * stride;
-    const std::size_t all = vectors + behind;
-    std::size_t done = 0;
-    for (; done < (std::min)(all, behind + ahead); ++done) {
-      interleave_to<kLines>(done, lines, column + done * step);
-    }
-    if constexpr (is_five) {
-      interleave_outer<kLines>(lines, column, 0);
-      interleave_outer<kLines>(lines, column + group_depth, 1);
-    }
-    for (std::size_t v = 0; v < vectors; ++v) {
-      if (done < all) {
-        interleave_to<kLines>(done, lines, column + done * step);
-        ++done;
-      }
-      if constexpr (is_five) {
-        if (v % group_depth == 0) {
-          const std::size_t next = v / group_depth + 2;
-          interleave_outer<kLines>(lines, column + next * group_depth, next);
-        }
-      }
-      multiply<kLines>(epilogue, v, x + v * kPixels, pixel);
-    }
-  }
-
-  /// A whole line, what is interleaved once staying in registers for the vectors that want it.
-  template <std::size_t kLines>
-  HWY_INLINE void run_in_registers(const line_array& lines, std::size_t vectors,
-                                   std::size_t pixel) const noexcept {
-    const quarter_epilogue<true> epilogue = epilogue_;
-    constexpr std::size_t step = kPixels * stride;
-    // Vectors that are held, so that the same registers are reused when all have passed.
-    constexpr std::size_t held = behind + 1;
-    interleaved x[held];
-    std::size_t column = std::size_t{0} - pad_left_;
-    DETENT_UNROLL for (std::size_t i = 0; i < behind; ++i, column += step) {
-      interleave<kLines>(lines, column, x[i]);
-    }
-    for (std::size_t v = 0; v < vectors; v += held) {
-      DETENT_UNROLL for (std::size_t i = 0; i < held; ++i) {
-        if (v + i < vectors) {
-          interleave<kLines>(lines, column, x[(i + behind) % held]);
-          multiply<kLines>(epilogue, x[i], x[(i + 1) % held], x[(i + behind) % held],
-                           (v + i) * kPixels, pixel);
-          column += step;
-        }
-      }
-    }
-  }
-
-  static constexpr std::size_t buffer_vectors = in_registers ? 1 : segment_vectors + group_depth;
-  using buffer = interleaved_pixels<buffer_vectors>;
-  /// Of filters of five columns, with four columns in a vector; other filters of stride 1 have no
-  /// use for them.
-  using outer_buffer = interleaved_pixels<is_stride2 ? buffer_vectors
-                                          : is_five  ? segment_vectors / group_depth + 2
-                                                     : 1>;
-
-  std::size_t count_, channels_;
-  std::size_t in_width_, out_width_, pad_left_;
-  bool dense_;
-  const std::int8_t* weights_;
-  std::uint8_t* c_;
-  quarter_epilogue<true> epilogue_;
-  alignas(64) std::uint8_t blank_[part_channels];
-  buffer first_;
-  outer_buffer second_, third_;
-};
-
-/// All pairs of lines, for the part of the channels that begins at `first`.
-template <depthwise_filter kFilter, std::size_t kPixels>
-void depthwise_line_part(const depthwise_lines_args& d, std::size_t first) noexcept {
-  using part_type = line_part<kFilter, kPixels>;
-  part_type part(d, first);
-  for (std::size_t p = 0; p < d.pair_count; ++p) {
-    typename part_type::line_array lines;
-    for (std::size_t i = 0; i < part_type::input_lines; ++i) {
-      lines[i] = d.lines[p * part_type::input_lines + i] + first;
-    }
-    if (d.pairs[p].lines == 2) {
-      part.template run<2>(lines, d.pairs[p].pixel);
-    } else {
-      part.template run<1>(lines, d.pairs[p].pixel);
-    }
-  }
-}
-
-template <depthwise_filter kFilter>
-void depthwise_lines_of(const depthwise_lines_args& d) noexcept {
-  for (std::size_t first = 0; first < d.channels; first += part_channels) {
-    if constexpr (kFilter != depthwise_filter::five) {
-      const std::size_t period = first % strip_columns == 0
-                                     ? depthwise_period(kFilter, d.channels - first)
-                                     : strip_columns;
-      if (period * 2 == part_channels) {
-        depthwise_line_part<kFilter, 2>(d, first);
-        continue;
-      }
-      if constexpr (part_channels == strip_columns) {
-        if (period * 4 == part_channels) {
-          depthwise_line_part<kFilter, 4>(d, first);
-          continue;
-        }
-      }
-    }
-    depthwise_line_part<kFilter, 1>(d, first);
-  }
-}
-
-inline void depthwise_lines(const depthwise_lines_args& d) noexcept {
-  switch (d.filter) {
-    case depthwise_filter::three:
-      return depthwise_lines_of<depthwise_filter::three>(d);
-    case depthwise_filter::three_stride2:
-      return depthwise_lines_of<depthwise_filter::three_stride2>(d);
-    case depthwise_filter::five:
-      return depthwise_lines_of<depthwise_filter::five>(d);
-  }
-}
-
-}  // namespace DETENT_PASS_NAMESPACE
-DETENT_KERNELS_NAMESPACE_END
-HWY_POP_ATTRIBUTES
-
-#endif  // DETENT_PASS_PAIRS
-// ---- detent/kernels/gemm_u8s8-inl.hpp ----
-// Integer products, re-included by kernels/dispatch.hpp once per Highway target and once more for
-// each instruction that Highway's target lacks. The driver has defined
+// ---- detent/kernels/pass-inl.hpp ----
+// The kernels of integer products, which kernels/dispatch.hpp includes once per Highway target and
+// once more for each instruction that Highway's target lacks. Before, it has defined
 //
 //   DETENT_PASS_NAMESPACE    the namespace of this pass
 //   DETENT_PASS_ATTRIBUTES   the target string of its functions
@@ -5483,13 +4616,11 @@ HWY_POP_ATTRIBUTES
 //   DETENT_PASS_PAIRS            1 if it adds a0*b0 + a1*b1 and a2*b2 + a3*b3 in 16 bits
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
 //   DETENT_PASS_ASSEMBLY         1 if that tile is the one of tile_vnni512-inl.hpp
-//
-// vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
-// must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
-// does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
-// multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
-// cache, far enough ahead of their use, and its sums never leave the registers. What does without
-// it is in gemm_u8s8_pairs-inl.hpp.
+
+// Each needs those before it.
+// clang-format off
+// ---- detent/kernels/store_sums-inl.hpp ----
+// The epilogue of integer products: from sums to what is stored.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -5660,51 +4791,15 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
   }
 }
 
-/// Rows of a block: its sums stay on the stack while all of k is added to them.
-inline constexpr std::size_t block_rows = 48;
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+// ---- detent/kernels/tile_operands-inl.hpp ----
+// What tiles of integer products read.
 
-/// How many k of `width` operands that are read again fit `bytes` of a cache.
-[[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
-  return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
-}
-
-[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
-                                                        std::size_t multiple) noexcept {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
-inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
-inline constexpr bool multiplies_signed = false;
-inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
-inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
-  return portable::no_workspace(g);
-}
-
-inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
-
-/// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
-template <std::size_t kRows, std::size_t kPanels>
-HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t offset,
-                             const std::int8_t* b, std::size_t panel_stride,
-                             int_vector (&sum)[kRows][kPanels * vectors_per_panel]) noexcept {
-  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
-  const int_tag di;
-  const hn::Repartition<std::uint8_t, int_tag> du8;
-  const hn::Repartition<std::int8_t, int_tag> ds8;
-  hn::Vec<decltype(ds8)> bv[kVectors];
-  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-    bv[v] = hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
-                               v % vectors_per_panel * lanes * group_depth);
-  }
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-    std::int32_t four;
-    std::memcpy(&four, a[r] + offset, sizeof four);
-    const auto av = hn::BitCast(du8, hn::Set(di, four));
-    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      sum[r][v] = DETENT_PASS_DOT(sum[r][v], av, bv[v]);
-    }
-  }
-}
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
 
 /// Groups of k that are added before a loop's end is looked for: the scalar instructions of a loop
 /// take issue slots from vpdpbusd.
@@ -5731,13 +4826,6 @@ struct tile_operands {
   }
 };
 
-/// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
-/// additions.
-template <std::size_t kSums>
-inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
-                                             : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
-                                                                                         : 1;
-
 /// What is left of a row behind its last whole group of four k, with zeros behind it, so that
 /// nothing past the end of a row is read. Only the last chunk ends early, and has one segment.
 HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
@@ -5747,16 +4835,23 @@ HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
   std::memcpy(to, t.rows[row] + t.offset + t.depth - rest, rest);
 }
 
-#if DETENT_PASS_ASSEMBLY
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
 // ---- detent/kernels/tile_vnni512-inl.hpp ----
-// Tiles of 6 x 64 with vpdpbusd in AVX-512 registers, included by kernels/gemm_u8s8-inl.hpp in the
-// pass that has the instruction.
+// Tiles of 6 x 64 with vpdpbusd in AVX-512 registers, in passes with DETENT_PASS_ASSEMBLY.
 //
 // The loop is in assembly, because its 24 sums, 4 vectors of weights and 4 of a row fill all 32
 // registers: compilers then move sums from register to register (GCC 12: 6 to 45 moves for 96
 // multiplications, as the code around the loop happens to be), and a move takes one of the two
 // ports that multiply. What stores a tile is short for the same reason: while it runs, nothing
 // multiplies.
+
+#if DETENT_PASS_ASSEMBLY
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
 
 /// What the tile reads besides pointers that are in registers all the time.
 struct vnni512_tile {
@@ -6028,7 +5123,79 @@ inline void multiply_tiles(const gemm_u8s8_args& g, const tile_operands& t, std:
       return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end);
   }
 }
-#endif
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_ASSEMBLY
+// ---- detent/kernels/gemm_u8s8-inl.hpp ----
+// Integer products with an instruction that adds four of them, and the tiles that kernels of 4-bit
+// weights share.
+//
+// vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
+// must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
+// does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
+// multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
+// cache, far enough ahead of their use, and its sums never leave the registers. What does without
+// it is in gemm_u8s8_pairs-inl.hpp.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// Rows of a block: its sums stay on the stack while all of k is added to them.
+inline constexpr std::size_t block_rows = 48;
+
+/// How many k of `width` operands that are read again fit `bytes` of a cache.
+[[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
+  return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
+}
+
+[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
+                                                        std::size_t multiple) noexcept {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return portable::no_workspace(g);
+}
+
+inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
+
+/// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
+/// additions.
+template <std::size_t kSums>
+inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
+                                             : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
+                                                                                         : 1;
+
+/// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t offset,
+                             const std::int8_t* b, std::size_t panel_stride,
+                             int_vector (&sum)[kRows][kPanels * vectors_per_panel]) noexcept {
+  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  hn::Vec<decltype(ds8)> bv[kVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    bv[v] = hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
+                               v % vectors_per_panel * lanes * group_depth);
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    std::int32_t four;
+    std::memcpy(&four, a[r] + offset, sizeof four);
+    const auto av = hn::BitCast(du8, hn::Set(di, four));
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      sum[r][v] = DETENT_PASS_DOT(sum[r][v], av, bv[v]);
+    }
+  }
+}
 
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
@@ -6243,14 +5410,15 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
 // ---- detent/kernels/gemm_u8s8_pairs-inl.hpp ----
-// Integer products for processors without VNNI, re-included by kernels/dispatch.hpp for each pass
-// with DETENT_PASS_PAIRS, behind gemm_u8s8-inl.hpp.
+// Integer products for processors without VNNI, in passes with DETENT_PASS_PAIRS.
 //
 // vpmaddubsw, vpmaddwd and vpaddd do what vpdpbusd does. As the first of them saturates, the
 // weights are read in two parts of which neither makes it do so (packed_panels), the second of them
 // sparse: a tile adds both before its sums leave the registers. The first two instructions are what
 // takes time, so a tile has few loads for each of them: 4 x 16 columns in 16 registers, 8 x 32
 // in 32.
+
+#if DETENT_PASS_PAIRS
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -6525,9 +5693,10 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_PAIRS
 // ---- detent/kernels/gemm_u8u4-inl.hpp ----
-// Products with 4-bit weights, re-included by kernels/dispatch.hpp for each pass of
-// gemm_u8s8-inl.hpp and behind it.
+// Products with 4-bit weights of a pass.
 //
 // A byte of the weights becomes two, less the zero point of its column and group: -15..15, so that
 // even pairs of products that are added in 16 bits are exact. Few rows have that done in registers;
@@ -7067,26 +6236,8 @@ inline void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
-// ---- detent/kernels/undef_pass-inl.hpp ----
-// Ends a pass of gemm_u8s8-inl.hpp.
-#undef DETENT_PASS_NAMESPACE
-#undef DETENT_PASS_ATTRIBUTES
-#undef DETENT_PASS_DOT
-#undef DETENT_PASS_PAIRS
-#undef DETENT_PASS_ROWS
-#undef DETENT_PASS_PANELS
-#undef DETENT_PASS_ASSEMBLY
-
-#define DETENT_PASS_NAMESPACE avx2_vnni
-#define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR ",avxvnni"
-#define DETENT_PASS_DOT(sum, a, b) \
-  hn::Vec<int_tag> { _mm256_dpbusd_avx_epi32((sum).raw, (a).raw, (b).raw) }
-#define DETENT_PASS_PAIRS 0
-#define DETENT_PASS_ROWS 6
-#define DETENT_PASS_PANELS 1
-#define DETENT_PASS_ASSEMBLY 0
 // ---- detent/kernels/depthwise_u8-inl.hpp ----
-// 8-bit depthwise products, re-included like gemm_u8s8-inl.hpp and with the same macros.
+// 8-bit depthwise products of a pass.
 //
 // The bytes that four taps have in a block of channels are interleaved, so that each 32-bit lane
 // holds the four of one channel, as vpdpbusd wants them. Without it, and for weights that do not
@@ -7097,8 +6248,6 @@ HWY_POP_ATTRIBUTES
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace DETENT_PASS_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
 using byte_tag = hn::Repartition<std::uint8_t, int_tag>;
 using byte_vector = hn::Vec<byte_tag>;
@@ -7499,8 +6648,7 @@ inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
 // ---- detent/kernels/depthwise_u8_lines-inl.hpp ----
-// 8-bit depthwise products line by line, for the filters of depthwise_filter; re-included after
-// depthwise_u8-inl.hpp and with the same macros.
+// 8-bit depthwise products of a pass line by line, for the filters of depthwise_filter.
 //
 // Two lines of the output share what they read: the bytes of four lines of the input, or of four
 // columns of one, are interleaved once for both lines and for all the columns that want them. They
@@ -7952,9 +7100,27 @@ DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
 
 #endif  // DETENT_PASS_PAIRS
-// ---- detent/kernels/gemm_u8s8-inl.hpp ----
-// Integer products, re-included by kernels/dispatch.hpp once per Highway target and once more for
-// each instruction that Highway's target lacks. The driver has defined
+// clang-format on
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_DOT
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ROWS
+#undef DETENT_PASS_PANELS
+#undef DETENT_PASS_ASSEMBLY
+
+#define DETENT_PASS_NAMESPACE avx2_vnni
+#define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR ",avxvnni"
+#define DETENT_PASS_DOT(sum, a, b) \
+  hn::Vec<int_tag> { _mm256_dpbusd_avx_epi32((sum).raw, (a).raw, (b).raw) }
+#define DETENT_PASS_PAIRS 0
+#define DETENT_PASS_ROWS 6
+#define DETENT_PASS_PANELS 1
+#define DETENT_PASS_ASSEMBLY 0
+// ---- detent/kernels/pass-inl.hpp ----
+// The kernels of integer products, which kernels/dispatch.hpp includes once per Highway target and
+// once more for each instruction that Highway's target lacks. Before, it has defined
 //
 //   DETENT_PASS_NAMESPACE    the namespace of this pass
 //   DETENT_PASS_ATTRIBUTES   the target string of its functions
@@ -7963,13 +7129,11 @@ HWY_POP_ATTRIBUTES
 //   DETENT_PASS_PAIRS            1 if it adds a0*b0 + a1*b1 and a2*b2 + a3*b3 in 16 bits
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
 //   DETENT_PASS_ASSEMBLY         1 if that tile is the one of tile_vnni512-inl.hpp
-//
-// vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
-// must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
-// does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
-// multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
-// cache, far enough ahead of their use, and its sums never leave the registers. What does without
-// it is in gemm_u8s8_pairs-inl.hpp.
+
+// Each needs those before it.
+// clang-format off
+// ---- detent/kernels/store_sums-inl.hpp ----
+// The epilogue of integer products: from sums to what is stored.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -8140,51 +7304,15 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
   }
 }
 
-/// Rows of a block: its sums stay on the stack while all of k is added to them.
-inline constexpr std::size_t block_rows = 48;
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+// ---- detent/kernels/tile_operands-inl.hpp ----
+// What tiles of integer products read.
 
-/// How many k of `width` operands that are read again fit `bytes` of a cache.
-[[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
-  return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
-}
-
-[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
-                                                        std::size_t multiple) noexcept {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
-inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
-inline constexpr bool multiplies_signed = false;
-inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
-inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
-  return portable::no_workspace(g);
-}
-
-inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
-
-/// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
-template <std::size_t kRows, std::size_t kPanels>
-HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t offset,
-                             const std::int8_t* b, std::size_t panel_stride,
-                             int_vector (&sum)[kRows][kPanels * vectors_per_panel]) noexcept {
-  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
-  const int_tag di;
-  const hn::Repartition<std::uint8_t, int_tag> du8;
-  const hn::Repartition<std::int8_t, int_tag> ds8;
-  hn::Vec<decltype(ds8)> bv[kVectors];
-  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-    bv[v] = hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
-                               v % vectors_per_panel * lanes * group_depth);
-  }
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-    std::int32_t four;
-    std::memcpy(&four, a[r] + offset, sizeof four);
-    const auto av = hn::BitCast(du8, hn::Set(di, four));
-    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      sum[r][v] = DETENT_PASS_DOT(sum[r][v], av, bv[v]);
-    }
-  }
-}
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
 
 /// Groups of k that are added before a loop's end is looked for: the scalar instructions of a loop
 /// take issue slots from vpdpbusd.
@@ -8211,13 +7339,6 @@ struct tile_operands {
   }
 };
 
-/// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
-/// additions.
-template <std::size_t kSums>
-inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
-                                             : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
-                                                                                         : 1;
-
 /// What is left of a row behind its last whole group of four k, with zeros behind it, so that
 /// nothing past the end of a row is read. Only the last chunk ends early, and has one segment.
 HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
@@ -8227,16 +7348,23 @@ HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
   std::memcpy(to, t.rows[row] + t.offset + t.depth - rest, rest);
 }
 
-#if DETENT_PASS_ASSEMBLY
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
 // ---- detent/kernels/tile_vnni512-inl.hpp ----
-// Tiles of 6 x 64 with vpdpbusd in AVX-512 registers, included by kernels/gemm_u8s8-inl.hpp in the
-// pass that has the instruction.
+// Tiles of 6 x 64 with vpdpbusd in AVX-512 registers, in passes with DETENT_PASS_ASSEMBLY.
 //
 // The loop is in assembly, because its 24 sums, 4 vectors of weights and 4 of a row fill all 32
 // registers: compilers then move sums from register to register (GCC 12: 6 to 45 moves for 96
 // multiplications, as the code around the loop happens to be), and a move takes one of the two
 // ports that multiply. What stores a tile is short for the same reason: while it runs, nothing
 // multiplies.
+
+#if DETENT_PASS_ASSEMBLY
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
 
 /// What the tile reads besides pointers that are in registers all the time.
 struct vnni512_tile {
@@ -8508,7 +7636,79 @@ inline void multiply_tiles(const gemm_u8s8_args& g, const tile_operands& t, std:
       return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end);
   }
 }
-#endif
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_ASSEMBLY
+// ---- detent/kernels/gemm_u8s8-inl.hpp ----
+// Integer products with an instruction that adds four of them, and the tiles that kernels of 4-bit
+// weights share.
+//
+// vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
+// must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
+// does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
+// multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
+// cache, far enough ahead of their use, and its sums never leave the registers. What does without
+// it is in gemm_u8s8_pairs-inl.hpp.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// Rows of a block: its sums stay on the stack while all of k is added to them.
+inline constexpr std::size_t block_rows = 48;
+
+/// How many k of `width` operands that are read again fit `bytes` of a cache.
+[[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
+  return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
+}
+
+[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
+                                                        std::size_t multiple) noexcept {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return portable::no_workspace(g);
+}
+
+inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
+
+/// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
+/// additions.
+template <std::size_t kSums>
+inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
+                                             : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
+                                                                                         : 1;
+
+/// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t offset,
+                             const std::int8_t* b, std::size_t panel_stride,
+                             int_vector (&sum)[kRows][kPanels * vectors_per_panel]) noexcept {
+  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  hn::Vec<decltype(ds8)> bv[kVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    bv[v] = hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
+                               v % vectors_per_panel * lanes * group_depth);
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    std::int32_t four;
+    std::memcpy(&four, a[r] + offset, sizeof four);
+    const auto av = hn::BitCast(du8, hn::Set(di, four));
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      sum[r][v] = DETENT_PASS_DOT(sum[r][v], av, bv[v]);
+    }
+  }
+}
 
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
@@ -8722,9 +7922,294 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
+// ---- detent/kernels/gemm_u8s8_pairs-inl.hpp ----
+// Integer products for processors without VNNI, in passes with DETENT_PASS_PAIRS.
+//
+// vpmaddubsw, vpmaddwd and vpaddd do what vpdpbusd does. As the first of them saturates, the
+// weights are read in two parts of which neither makes it do so (packed_panels), the second of them
+// sparse: a tile adds both before its sums leave the registers. The first two instructions are what
+// takes time, so a tile has few loads for each of them: 4 x 16 columns in 16 registers, 8 x 32
+// in 32.
+
+#if DETENT_PASS_PAIRS
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// The most bytes of each row that are put in the order of a strip at a time.
+inline constexpr std::size_t pair_chunk = 1024;
+/// Rows of a block: as many as fit a first-level cache with that.
+inline constexpr std::size_t pair_rows = 24;
+
+/// Panels of a tile with so many rows: as many as the registers hold.
+template <std::size_t kRows>
+inline constexpr std::size_t pair_tile_panels = (std::min)(DETENT_PASS_ROWS* DETENT_PASS_PANELS /
+                                                               kRows,
+                                                           strip_panels);
+
+/// Puts `depth` bytes of kRows rows in the order of a strip, with its complements; zeros up to a
+/// whole block, or what no weight belongs to.
+template <std::size_t kRows>
+HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::size_t depth,
+                             const std::uint8_t* order, const std::uint8_t* complement,
+                             std::uint8_t* to) noexcept {
+  const hn::Repartition<std::uint8_t, int_tag> d;
+  const hn::Full128<std::uint8_t> d_block;
+  static_assert(hn::MaxLanes(d_block) == block_depth);
+  const std::size_t step = hn::Lanes(d);
+  std::size_t k = 0;
+  for (; k + step <= depth; k += step) {
+    const auto places = hn::LoadU(d, order + k);
+    const auto flips = hn::LoadU(d, complement + k);
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      const auto row = hn::TableLookupBytes(hn::LoadU(d, from + r * lda + k), places);
+      hn::Store(hn::Xor(row, flips), d, to + r * pair_chunk + k);
+    }
+  }
+  for (; k < depth; k += block_depth) {
+    const auto places = hn::LoadU(d_block, order + k);
+    const auto flips = hn::LoadU(d_block, complement + k);
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      alignas(block_depth) std::uint8_t block[block_depth] = {};
+      std::memcpy(block, from + r * lda + k, (std::min)(block_depth, depth - k));
+      const auto row = hn::TableLookupBytes(hn::Load(d_block, block), places);
+      hn::Store(hn::Xor(row, flips), d_block, to + r * pair_chunk + k);
+    }
+  }
+}
+
+/// Bytes of a value that the epilogue writes.
+[[nodiscard]] HWY_INLINE std::size_t output_size(integer_output output) noexcept {
+  switch (output) {
+    case integer_output::s32:
+    case integer_output::f32:
+      return 4;
+    case integer_output::bf16:
+      return 2;
+    case integer_output::u8:
+    case integer_output::s8:
+      break;
+  }
+  return 1;
+}
+
+/// The corrections of the panels of a strip that belong to the chunk at hand.
+struct chunk_corrections {
+  std::size_t begin[strip_panels];
+  std::size_t end[strip_panels];
+  std::size_t first_group;  // of the chunk
+};
+
+/// What tiles read: rows that are pair_chunk apart, and as many k (whole blocks) of panels that are
+/// panel_stride apart.
+struct pair_operands {
+  const std::uint8_t* a;
+  std::size_t depth;
+  const std::int8_t* b;
+  std::size_t panel_stride;
+  const packed_panels* panels;
+  const chunk_corrections* corrections;
+  std::size_t panel;  // the first one, of the strip
+  // Where sums of the strip's first panel start from, or null if they are added to.
+  const std::int32_t* offset;
+  // Where the results of these rows will be, in bytes.
+  const char* c;
+  std::size_t c_stride;
+  std::size_t c_panel;
+};
+
+/// Adds the products of a group of four k to the sums of kPanels panels from kPanel on.
+template <std::size_t kPanel, std::size_t kPanels, std::size_t kRows, std::size_t kVectors>
+HWY_INLINE void add_group(const std::uint8_t* a, const std::int8_t* b, std::size_t panel_stride,
+                          int_vector (&sum)[kRows][kVectors]) noexcept {
+  constexpr std::size_t kGroupVectors = kPanels * vectors_per_panel;
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const auto ones = hn::Set(di16, 1);
+  hn::Vec<decltype(ds8)> bv[kGroupVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kGroupVectors; ++v) {
+    bv[v] = hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
+                               v % vectors_per_panel * lanes * group_depth);
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    std::int32_t four;
+    std::memcpy(&four, a + r * pair_chunk, sizeof four);
+    const auto av = hn::BitCast(du8, hn::Set(di, four));
+    DETENT_UNROLL for (std::size_t v = 0; v < kGroupVectors; ++v) {
+      const auto pairs = hn::SatWidenMulPairwiseAdd(di16, av, bv[v]);
+      add_in_place(sum[r][kPanel * vectors_per_panel + v],
+                   hn::WidenMulPairwiseAdd(di, pairs, ones));
+    }
+  }
+}
+
+/// Adds the corrections of the panels from kPanel on.
+template <std::size_t kPanel, std::size_t kRows, std::size_t kVectors>
+HWY_INLINE void add_corrections(const pair_operands& t,
+                                int_vector (&sum)[kRows][kVectors]) noexcept {
+  const chunk_corrections& c = *t.corrections;
+  for (std::size_t i = c.begin[t.panel + kPanel]; i < c.end[t.panel + kPanel]; ++i) {
+    add_group<kPanel, 1>(t.a + (t.panels->correction_group[i] - c.first_group) * group_depth,
+                         t.panels->corrections + i * group_depth * panel_columns, 0, sum);
+  }
+  if constexpr ((kPanel + 1) * vectors_per_panel < kVectors) {
+    add_corrections<kPanel + 1>(t, sum);
+  }
+}
+
+/// Adds the products of kRows rows and kPanels panels to a tile of sums of a strip. A function of
+/// its own, because GCC keeps the sums of an inlined one in memory.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_NOINLINE void add_pair_tile(const pair_operands& t, std::int32_t* sums) noexcept {
+  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  constexpr std::size_t kGroups = block_depth / group_depth;
+  const int_tag di;
+  int_vector sum[kRows][kVectors];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      sum[r][v] = hn::LoadU(di, t.offset != nullptr ? t.offset + t.panel * panel_columns + v * lanes
+                                                    : sums + r * strip_columns + v * lanes);
+    }
+  }
+  if (t.offset != nullptr) {
+    // So that the second-level cache has them when they are written: the rows of a large C are
+    // often a multiple of 4 KB apart, which the first level can't hold.
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      DETENT_UNROLL for (std::size_t p = 0; p < kPanels; ++p) {
+        _mm_prefetch(t.c + r * t.c_stride + (t.panel + p) * t.c_panel, _MM_HINT_T1);
+      }
+    }
+  }
+  const std::int8_t* b = t.b;
+  const std::uint8_t* const end = t.a + t.depth;
+  for (const std::uint8_t* a = t.a; a < end; a += block_depth) {
+    DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
+      add_group<0, kPanels>(a + i * group_depth, b + i * group_depth * panel_columns,
+                            t.panel_stride, sum);
+    }
+    b += block_depth * panel_columns;
+  }
+  add_corrections<0>(t, sum);
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      hn::StoreU(sum[r][v], di, sums + r * strip_columns + v * lanes);
+    }
+  }
+}
+
+/// Adds the products of kRows rows at a time to the sums of the panels from t.panel to `panels`,
+/// the last ones with smaller tiles.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_INLINE void add_pair_panels(std::size_t rows, std::size_t panels, pair_operands t,
+                                std::int32_t* sums) noexcept {
+  for (; t.panel + kPanels <= panels; t.panel += kPanels) {
+    pair_operands tile = t;
+    for (std::size_t done = 0; done + kRows <= rows; done += kRows) {
+      add_pair_tile<kRows, kPanels>(tile, sums + done * strip_columns + t.panel * panel_columns);
+      tile.a += kRows * pair_chunk;
+      tile.c += kRows * t.c_stride;
+    }
+    t.b += kPanels * t.panel_stride;
+  }
+  if constexpr (kPanels > 1) {
+    add_pair_panels<kRows, kPanels / 2>(rows, panels, t, sums);
+  }
+}
+
+/// The same for all rows, the last ones with tiles of fewer rows and more panels.
+template <std::size_t kRows>
+HWY_INLINE void add_pair_rows(std::size_t rows, std::size_t panels, pair_operands t,
+                              std::int32_t* sums) noexcept {
+  const std::size_t tiled = rows / kRows * kRows;
+  if (tiled != 0) {
+    add_pair_panels<kRows, pair_tile_panels<kRows>>(tiled, panels, t, sums);
+  }
+  if constexpr (kRows > 1) {
+    if (tiled < rows) {
+      t.a += tiled * pair_chunk;
+      t.c += tiled * t.c_stride;
+      add_pair_rows<kRows / 2>(rows - tiled, panels, t, sums + tiled * strip_columns);
+    }
+  }
+}
+
+/// The rows first .. first + rows (at most pair_rows) of a strip of columns.
+inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                            std::size_t column) noexcept {
+  alignas(64) std::int32_t sums[pair_rows * strip_columns];
+  alignas(64) std::uint8_t chunk[pair_rows * pair_chunk];
+  const std::size_t columns = (std::min)(strip_columns, g.n - column);
+  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+  const std::size_t padded = round_up(g.k, block_depth);
+  const std::size_t panel_stride = padded * panel_columns;
+  const std::size_t first_panel = column / panel_columns;
+  const std::size_t first_order = column / strip_columns * padded;
+  const std::size_t c_size = output_size(g.epilogue.output);
+  chunk_corrections corrections;
+  for (std::size_t p = 0; p < panels; ++p) {
+    corrections.end[p] = g.b.first_correction[first_panel + p];
+  }
+  const std::size_t chunk_depth =
+      (std::min)(cached_depth(reused_part(g.caches.first_level), pair_rows), pair_chunk);
+  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
+    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
+    const std::size_t size = round_up(depth, block_depth);
+    const std::uint8_t* order = g.b.order + first_order + k;
+    const std::uint8_t* complement = g.b.complement + first_order + k;
+    std::size_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+      reorder_rows<4>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+                      chunk + r * pair_chunk);
+    }
+    for (; r < rows; ++r) {
+      reorder_rows<1>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+                      chunk + r * pair_chunk);
+    }
+    corrections.first_group = k / group_depth;
+    const std::size_t end_group = (k + size) / group_depth;
+    for (std::size_t p = 0; p < panels; ++p) {
+      std::size_t& end = corrections.end[p];
+      corrections.begin[p] = end;
+      while (end < g.b.first_correction[first_panel + p + 1] &&
+             g.b.correction_group[end] < end_group) {
+        ++end;
+      }
+    }
+    const pair_operands t{chunk,
+                          size,
+                          g.b.paired + first_panel * panel_stride + k * panel_columns,
+                          panel_stride,
+                          &g.b,
+                          &corrections,
+                          0,
+                          k == 0 ? g.b.offset + column : nullptr,
+                          static_cast<const char*>(g.c) + (first * g.ldc + column) * c_size,
+                          g.ldc * c_size,
+                          panel_columns * c_size};
+    add_pair_rows<DETENT_PASS_ROWS>(rows, panels, t, sums);
+  }
+  store_sums(g.epilogue, sums, strip_columns, first, rows, column, columns, g.c,
+             first * g.ldc + column, g.ldc);
+}
+
+inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  for (std::size_t first = 0; first < g.m; first += pair_rows) {
+    for (std::size_t column = 0; column < g.n; column += strip_columns) {
+      gemm_u8s8_strip(g, first, (std::min)(pair_rows, g.m - first), column);
+    }
+  }
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_PAIRS
 // ---- detent/kernels/gemm_u8u4-inl.hpp ----
-// Products with 4-bit weights, re-included by kernels/dispatch.hpp for each pass of
-// gemm_u8s8-inl.hpp and behind it.
+// Products with 4-bit weights of a pass.
 //
 // A byte of the weights becomes two, less the zero point of its column and group: -15..15, so that
 // even pairs of products that are added in 16 bits are exact. Few rows have that done in registers;
@@ -9264,8 +8749,872 @@ inline void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
-// ---- detent/kernels/undef_pass-inl.hpp ----
-// Ends a pass of gemm_u8s8-inl.hpp.
+// ---- detent/kernels/depthwise_u8-inl.hpp ----
+// 8-bit depthwise products of a pass.
+//
+// The bytes that four taps have in a block of channels are interleaved, so that each 32-bit lane
+// holds the four of one channel, as vpdpbusd wants them. Without it, and for weights that do not
+// fit a byte, the lane is read as two pairs of words. The unpack instructions work within 16 bytes,
+// which puts the channels in the order of depthwise_panels; packing 32-bit results to bytes undoes
+// it.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+using byte_tag = hn::Repartition<std::uint8_t, int_tag>;
+using byte_vector = hn::Vec<byte_tag>;
+using word_tag = hn::Repartition<std::int16_t, int_tag>;
+/// Channels that a vector of bytes holds: a whole block, or half of one.
+inline constexpr std::size_t part_channels = hn::MaxLanes(byte_tag{});
+/// 32-bit vectors for them, one for each quarter.
+inline constexpr std::size_t quarters = 4;
+
+/// [a0 b0 a2 b2] and [a1 b1 a3 b3] of 16-byte blocks.
+template <class V>
+HWY_INLINE V even_blocks(V a, V b) noexcept {
+  return hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a);
+}
+template <class V>
+HWY_INLINE V odd_blocks(V a, V b) noexcept {
+  return hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a));
+}
+
+/// Channels in their order become quarters: quarter k has the 16-byte blocks k, k + 4, ...
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void to_quarters(D d, V (&v)[quarters]) noexcept {
+  if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
+    const V even01 = even_blocks(v[0], v[1]);
+    const V even23 = even_blocks(v[2], v[3]);
+    const V odd01 = odd_blocks(v[0], v[1]);
+    const V odd23 = odd_blocks(v[2], v[3]);
+    v[0] = hn::ConcatLowerLower(d, even23, even01);
+    v[1] = hn::ConcatLowerLower(d, odd23, odd01);
+    v[2] = hn::ConcatUpperUpper(d, even23, even01);
+    v[3] = hn::ConcatUpperUpper(d, odd23, odd01);
+  } else {
+    const V low02 = hn::ConcatLowerLower(d, v[2], v[0]);
+    const V high02 = hn::ConcatUpperUpper(d, v[2], v[0]);
+    const V low13 = hn::ConcatLowerLower(d, v[3], v[1]);
+    const V high13 = hn::ConcatUpperUpper(d, v[3], v[1]);
+    v[0] = low02, v[1] = high02, v[2] = low13, v[3] = high13;
+  }
+}
+
+/// The reverse.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void from_quarters(D d, V (&v)[quarters]) noexcept {
+  if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
+    to_quarters(d, v);
+  } else {
+    const V low01 = hn::ConcatLowerLower(d, v[1], v[0]);
+    const V high01 = hn::ConcatUpperUpper(d, v[1], v[0]);
+    const V low23 = hn::ConcatLowerLower(d, v[3], v[2]);
+    const V high23 = hn::ConcatUpperUpper(d, v[3], v[2]);
+    v[0] = low01, v[1] = low23, v[2] = high01, v[3] = high23;
+  }
+}
+
+/// The epilogue of a part's channels, with what depends on the channels only already loaded.
+/// kIsPlain: whether there is no residual, and the output not bfloat16.
+template <bool kIsPlain>
+class quarter_epilogue {
+ public:
+  /// Of the channels from `first` on, `period` of which the part holds again and again; zero behind
+  /// the last panel.
+  HWY_INLINE quarter_epilogue(const integer_epilogue& e, std::size_t first, std::size_t channels,
+                              std::size_t period) noexcept
+      : output_(e.output),
+        residual_(e.residual),
+        lower_(hn::Set(float_tag{}, e.lower)),
+        upper_(hn::Set(float_tag{}, e.upper)) {
+    // Signed outputs are computed as unsigned ones that are 128 more.
+    const std::int32_t shift = output_ == integer_output::s8 ? 128 : 0;
+    const auto byte = [shift](std::int32_t v) HWY_ATTR {
+      return hn::Set(byte_tag{}, static_cast<std::uint8_t>(v + shift));
+    };
+    zero_point_ = hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point + shift));
+    lowest_ = byte(e.qmin);
+    highest_ = byte(e.qmax);
+    demoting_suffices_ = shift == 0 && e.qmin == 0 && e.qmax == 255;
+    flip_ = byte(0);
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      const std::size_t column = first + j * lanes % period;
+      const bool inside = column < channels;
+      offset_[j] = inside ? hn::LoadU(int_tag{}, e.column_offset + column) : hn::Zero(int_tag{});
+      multiplier_[j] = inside && e.multiplier != nullptr
+                           ? hn::LoadU(float_tag{}, e.multiplier + column)
+                           : hn::Zero(float_tag{});
+      bias_[j] = inside && e.bias != nullptr ? hn::LoadU(float_tag{}, e.bias + column)
+                                             : hn::Zero(float_tag{});
+    }
+    auto shrinks = hn::Lt(multiplier_[0], hn::Set(float_tag{}, 1.0F));
+    DETENT_UNROLL for (std::size_t j = 1; j < quarters; ++j) {
+      shrinks = hn::And(shrinks, hn::Lt(multiplier_[j], hn::Set(float_tag{}, 1.0F)));
+    }
+    shrinks_ = hn::AllTrue(float_tag{}, shrinks);
+    to_quarters(int_tag{}, offset_);
+    to_quarters(float_tag{}, multiplier_);
+    to_quarters(float_tag{}, bias_);
+  }
+
+  [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
+    return kIsPlain && (output_ == integer_output::u8 || output_ == integer_output::s8);
+  }
+  /// What the sums of products are added to.
+  HWY_INLINE void begin(int_vector (&sum)[quarters]) const noexcept {
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) { sum[k] = offset_[k]; }
+  }
+
+  /// Stores the results of `count` channels at element `index` of c.
+  HWY_INLINE void store(int_vector (&sum)[quarters], std::size_t count, void* c,
+                        std::size_t index) const noexcept {
+    if (makes_bytes()) {
+      store_bytes(sum, count, c, index);
+    } else if (kIsPlain && output_ == integer_output::s32) {
+      from_quarters(int_tag{}, sum);
+      store_vectors(sum, int_tag{}, count, static_cast<std::int32_t*>(c) + index);
+    } else {
+      store_reals(sum, count, c, index);
+    }
+  }
+
+  /// The same for an output of float or bfloat16.
+  HWY_INLINE void store_reals(const int_vector (&sum)[quarters], std::size_t count, void* c,
+                              std::size_t index) const noexcept {
+    const float_tag df;
+    float_vector v[quarters];
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      // Without a bias the sum of the product and 0 is rounded to the product.
+      v[k] = hn::MulAdd(hn::ConvertTo(df, sum[k]), multiplier_[k], bias_[k]);
+    }
+    from_quarters(df, v);
+    if (!kIsPlain && residual_ != nullptr) {
+      const float* from = residual_ + index;
+      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+        if (count >= (j + 1) * lanes) {
+          v[j] = hn::Add(v[j], hn::LoadU(df, from + j * lanes));
+        } else if (count > j * lanes) {
+          v[j] = hn::Add(v[j], hn::LoadN(df, from + j * lanes, count - j * lanes));
+        }
+      }
+    }
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      v[j] = clamp_ordered(v[j], lower_, upper_);
+    }
+    if (kIsPlain || output_ == integer_output::f32) {
+      store_vectors(v, df, count, static_cast<float*>(c) + index);
+    } else {
+      using half_tag = hn::Rebind<std::uint16_t, float_tag>;
+      hn::Vec<half_tag> halves[quarters];
+      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) { halves[j] = to_bfloat16(v[j]); }
+      store_vectors(halves, half_tag{}, count, static_cast<std::uint16_t*>(c) + index);
+    }
+  }
+
+  /// The same for an output of bytes.
+  HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
+                              std::size_t index) const noexcept {
+    const byte_vector v = bytes(sum);
+    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
+    if (count == part_channels) {
+      hn::StoreU(v, byte_tag{}, to);
+    } else {
+      hn::StoreN(v, byte_tag{}, to, count);
+    }
+  }
+
+  /// The results of a whole part, where the output has bytes.
+  HWY_INLINE byte_vector bytes(const int_vector (&sum)[quarters]) const noexcept {
+    // Conversions saturate, and the zero point is added to words, all of whose bounds are beyond
+    // the grid: that gives what clamping the steps would, in fewer instructions.
+    int_vector q[quarters];
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      // The product of an integer and a finite multiplier is never NaN.
+      float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
+      if (!shrinks_) {
+        // The conversion returns the least integer for those that are too large, too.
+        steps = hn::Min(steps, hn::Set(float_tag{}, 32767.0F));
+      }
+      q[k] = DETENT_PASS_NEAREST(steps);
+    }
+    const byte_tag d8;
+    const word_tag d16;
+    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[0], q[1]), zero_point_);
+    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[2], q[3]), zero_point_);
+    const byte_vector result = hn::ReorderDemote2To(d8, low, high);
+    if (demoting_suffices_) {
+      return result;
+    }
+    return hn::Xor(hn::Min(hn::Max(result, lowest_), highest_), flip_);
+  }
+
+ private:
+  template <class V, class D, class T>
+  static HWY_INLINE void store_vectors(const V (&v)[quarters], D d, std::size_t count,
+                                       T* to) noexcept {
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      if (count >= (j + 1) * lanes) {
+        hn::StoreU(v[j], d, to + j * lanes);
+      } else if (count > j * lanes) {
+        hn::StoreN(v[j], d, to + j * lanes, count - j * lanes);
+      }
+    }
+  }
+
+  integer_output output_;
+  const float* residual_;  // null, or as dense as the output
+  int_vector offset_[quarters];
+  float_vector multiplier_[quarters];
+  float_vector bias_[quarters];
+  float_vector lower_, upper_;
+  bool shrinks_;            // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  bool demoting_suffices_;  // the grid is all values of an unsigned byte
+  hn::Vec<word_tag> zero_point_;
+  byte_vector lowest_, highest_, flip_;
+};
+
+/// Elements of weights between one quarter and the next, and one group of taps and the next.
+inline constexpr std::size_t quarter_size = 16 * group_depth;
+inline constexpr std::size_t weight_group_size = quarters * quarter_size;
+
+/// Adds the products of four taps, whose bytes are interleaved in `x`, with one group of weights.
+[[maybe_unused]] HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int8_t* w,
+                                           int_vector (&sum)[quarters]) noexcept {
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+    sum[k] = DETENT_PASS_DOT(sum[k], x[k], hn::LoadU(ds8, w + k * quarter_size));
+  }
+}
+HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int16_t* w,
+                          int_vector (&sum)[quarters]) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> d16;
+  const hn::Repartition<std::uint16_t, int_tag> du16;
+  DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+    const std::int16_t* pair = w + k * quarter_size;
+    const auto words = hn::BitCast(du16, x[k]);
+    const auto even = hn::BitCast(d16, hn::And(words, hn::Set(du16, 0xFF)));
+    const auto odd = hn::BitCast(d16, hn::ShiftRight<8>(words));
+    sum[k] = hn::Add(sum[k], hn::WidenMulPairwiseAdd(di, even, hn::LoadU(d16, pair)));
+    sum[k] =
+        hn::Add(sum[k], hn::WidenMulPairwiseAdd(di, odd, hn::LoadU(d16, pair + quarter_size / 2)));
+  }
+}
+
+/// Interleaves the bytes of four taps.
+HWY_INLINE void interleave_taps(byte_vector a, byte_vector b, byte_vector c, byte_vector d,
+                                byte_vector (&x)[quarters]) noexcept {
+  const byte_tag d8;
+  const hn::Repartition<std::uint16_t, int_tag> d16;
+  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, a, b));
+  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, a, b));
+  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, c, d));
+  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, c, d));
+  x[0] = hn::BitCast(d8, hn::InterleaveLower(d16, low01, low23));
+  x[1] = hn::BitCast(d8, hn::InterleaveUpper(d16, low01, low23));
+  x[2] = hn::BitCast(d8, hn::InterleaveLower(d16, high01, high23));
+  x[3] = hn::BitCast(d8, hn::InterleaveUpper(d16, high01, high23));
+}
+
+/// Interleaves the bytes of four taps, `offset` behind their addresses.
+HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
+                          byte_vector (&x)[quarters]) noexcept {
+  const byte_tag d8;
+  byte_vector row[group_depth];
+  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
+    row[t] = count == part_channels ? hn::LoadU(d8, tap[t] + offset)
+                                    : hn::LoadN(d8, tap[t] + offset, count);
+  }
+  interleave_taps(row[0], row[1], row[2], row[3], x);
+}
+
+/// A part of the channels of a depthwise product, as vectors of part_channels bytes: one for each
+/// pixel, or with several pixels in each where the part repeats all channels. W is the type of the
+/// weights; kIsPlain is that of the epilogue.
+template <class W, bool kIsPlain>
+class depthwise_part {
+ public:
+  HWY_INLINE depthwise_part(const depthwise_u8_args& d, const W* weights,
+                            std::size_t first) noexcept
+      : rows_(d.rows),
+        groups_((rows_.tap_count + group_depth - 1) / group_depth),
+        weights_(weights + first / strip_columns * groups_ * weight_group_size +
+                 first % strip_columns / quarters * group_depth / sizeof(W)),
+        first_(first),
+        repeats_(rows_.channels >= panel_columns && rows_.channels < part_channels &&
+                 part_channels % rows_.channels == 0 && rows_.step == rows_.channels),
+        in_step_(repeats_ ? part_channels : rows_.step),
+        out_step_(repeats_ ? part_channels : rows_.channels),
+        count_(repeats_ ? part_channels : (std::min)(part_channels, rows_.channels - first)),
+        c_(d.c),
+        epilogue_(d.epilogue, first, rows_.channels, repeats_ ? rows_.channels : part_channels) {}
+
+  HWY_INLINE void run(const depthwise_run& run) const noexcept {
+    const std::uint8_t* const* tap = rows_.taps + run.tap;
+    const std::size_t out = run.pixel * rows_.channels + first_;
+    const std::size_t size = run.pixels * rows_.channels;
+    const std::size_t whole = repeats_ ? size / part_channels : run.pixels;
+    std::size_t v = 0;
+    if constexpr (tile > 1) {
+      const std::size_t pixels = repeats_ ? part_channels / rows_.channels : 1;
+      if (rows_.width == 3 && epilogue_.makes_bytes() && pixels <= 2) {
+        v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
+      } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
+        v = tiles<5, 1>(tap, whole, out);
+      }
+    }
+    for (; v < whole; ++v) {
+      vector(tap, v, count_, out);
+    }
+    if (repeats_ && v * part_channels < size) {
+      vector(tap, v, size - v * part_channels, out);
+    }
+  }
+
+ private:
+  /// Vectors whose sums the registers hold at the same time. Words are rare where bytes will do.
+  static constexpr std::size_t tile = sizeof(W) == 2 ? 1 : lanes == 16 ? 4 : 2;
+
+  /// `count` elements of vector v.
+  HWY_INLINE void vector(const std::uint8_t* const* tap, std::size_t v, std::size_t count,
+                         std::size_t out) const noexcept {
+    int_vector sum[quarters];
+    epilogue_.begin(sum);
+    for (std::size_t g = 0; g < groups_; ++g) {
+      byte_vector x[quarters];
+      load_taps(tap + g * group_depth, v * in_step_ + first_, count, x);
+      add_group(x, weights_ + g * weight_group_size, sum);
+    }
+    epilogue_.store(sum, count, c_, out + v * out_step_);
+  }
+
+  /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for
+  /// all the vectors that want it. Returns how many vectors are done.
+  template <std::size_t kWidth, std::size_t kPixels>
+  HWY_INLINE std::size_t tiles(const std::uint8_t* const* tap, std::size_t vectors,
+                               std::size_t out) const noexcept {
+    std::size_t v = 0;
+    for (; v + tile <= vectors; v += tile) {
+      int_vector sum[tile][quarters];
+      DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) { epilogue_.begin(sum[i]); }
+      for (std::size_t g = 0; g < groups_; g += kWidth) {
+        const W* w = weights_ + g * weight_group_size;
+        DETENT_UNROLL for (std::size_t column = 0; column < (tile - 1) * kPixels + kWidth;
+                           ++column) {
+          byte_vector x[quarters];
+          load_taps(tap + g * group_depth, v * in_step_ + column * rows_.step + first_, count_, x);
+          DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) {
+            if (column >= i * kPixels && column - i * kPixels < kWidth) {
+              add_group(x, w + (column - i * kPixels) * weight_group_size, sum[i]);
+            }
+          }
+        }
+      }
+      DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) {
+        epilogue_.store_bytes(sum[i], count_, c_, out + (v + i) * out_step_);
+      }
+    }
+    return v;
+  }
+
+  const depthwise_rows<std::uint8_t>& rows_;
+  std::size_t groups_;
+  const W* weights_;
+  std::size_t first_;
+  bool repeats_;
+  std::size_t in_step_, out_step_;  // from one vector to the next
+  std::size_t count_;
+  void* c_;
+  quarter_epilogue<kIsPlain> epilogue_;
+};
+
+template <bool kIsPlain, class W>
+void depthwise_u8_parts(const depthwise_u8_args& d, const W* weights) noexcept {
+  for (std::size_t first = 0; first < d.rows.channels; first += part_channels) {
+    const depthwise_part<W, kIsPlain> part(d, weights, first);
+    for (std::size_t r = 0; r < d.rows.run_count; ++r) {
+      part.run(d.rows.runs[r]);
+    }
+  }
+}
+
+template <class W>
+void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
+  if (d.epilogue.residual == nullptr && d.epilogue.output != integer_output::bf16) {
+    depthwise_u8_parts<true>(d, weights);
+  } else {
+    depthwise_u8_parts<false>(d, weights);
+  }
+}
+
+inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
+#if !DETENT_PASS_PAIRS
+  if (d.weights.bytes != nullptr) {
+    return depthwise_u8_with(d, d.weights.bytes);
+  }
+#endif
+  depthwise_u8_with(d, d.weights.words);
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+// ---- detent/kernels/depthwise_u8_lines-inl.hpp ----
+// 8-bit depthwise products of a pass line by line, for the filters of depthwise_filter.
+//
+// Two lines of the output share what they read: the bytes of four lines of the input, or of four
+// columns of one, are interleaved once for both lines and for all the columns that want them. They
+// stay in registers until they are multiplied or, where those are few or the pixels of a vector
+// many, in a buffer of some kilobytes, from which they can be read at any column.
+
+#if DETENT_PASS_PAIRS
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+// Sums of pairs saturate; depthwise_u8 of these passes multiplies words.
+inline constexpr void (*depthwise_lines)(const depthwise_lines_args& d) noexcept = nullptr;
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+
+#else
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// What is interleaved for up to kVectors vectors: quarter by quarter, so that a vector can begin
+/// at any pixel.
+template <std::size_t kVectors>
+struct interleaved_pixels {
+  static constexpr std::size_t bytes_of_quarter = kVectors * part_channels;
+  alignas(64) std::uint8_t data[quarters * bytes_of_quarter];
+
+  HWY_INLINE void store(const byte_vector (&x)[quarters], std::size_t vector) noexcept {
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      hn::Store(x[k], byte_tag{}, data + k * bytes_of_quarter + vector * part_channels);
+    }
+  }
+  /// The quarter of the pixels that begin at this byte.
+  HWY_INLINE byte_vector load(std::size_t quarter, std::size_t byte) const noexcept {
+    return hn::LoadU(byte_tag{}, data + quarter * bytes_of_quarter + byte);
+  }
+};
+
+/// Part of the channels, as vectors of kPixels pixels: of one, or of several where the channels are
+/// few.
+template <depthwise_filter kFilter, std::size_t kPixels>
+class line_part {
+ public:
+  static constexpr std::size_t input_lines = depthwise_input_lines(kFilter);
+  using line_array = const std::uint8_t* [input_lines];
+
+  HWY_INLINE line_part(const depthwise_lines_args& d, std::size_t first) noexcept
+      : count_((std::min)(period, d.channels - first)),
+        channels_(d.channels),
+        in_width_(d.in_width),
+        out_width_(d.out_width),
+        pad_left_(d.pad_left),
+        dense_(d.channels == period),
+        weights_(d.weights + first / strip_columns * depthwise_groups(kFilter) * weight_group_size +
+                 first % strip_columns / quarters * group_depth),
+        c_(d.c + first),
+        epilogue_(d.epilogue, first, d.channels, period) {
+    hn::StoreU(hn::Set(byte_tag{}, d.padding), byte_tag{}, blank_);
+  }
+
+  /// `lines` are the addresses of the first channel of the part, `pixel` is the first one of the
+  /// output.
+  template <std::size_t kLines>
+  HWY_INLINE void run(const line_array& lines, std::size_t pixel) noexcept {
+    const std::size_t vectors = (out_width_ + kPixels - 1) / kPixels;
+    if constexpr (in_registers) {
+      run_in_registers<kLines>(lines, vectors, pixel);
+    } else {
+      const std::size_t segments = (vectors + segment_vectors - 1) / segment_vectors;
+      std::size_t begin = 0;
+      for (std::size_t s = 1; s <= segments; ++s) {
+        const std::size_t end = vectors * s / segments;
+        run_segment<kLines>(lines, begin * kPixels, end - begin, pixel);
+        begin = end;
+      }
+    }
+  }
+
+ private:
+  static constexpr bool is_five = kFilter == depthwise_filter::five;
+  static constexpr bool is_stride2 = kFilter == depthwise_filter::three_stride2;
+  static constexpr std::size_t stride = depthwise_stride(kFilter);
+  /// Channels of a pixel in a vector.
+  static constexpr std::size_t period = part_channels / kPixels;
+  using pixel_tag = hn::CappedTag<std::uint8_t, period>;
+  /// Whether what is interleaved waits in registers, not in the buffers.
+  static constexpr bool in_registers = lanes == 16 && !is_five && kPixels <= 2;
+  /// Pixels are multiplied in segments of at most so many vectors.
+  static constexpr std::size_t segment_vectors = 32;
+  /// Interleaving is so many vectors ahead of multiplying.
+  static constexpr std::size_t ahead = 4;
+  /// A vector reads so many vectors behind its own.
+  static constexpr std::size_t behind = is_five ? 4 : !is_stride2 && kPixels == 1 ? 2 : 1;
+
+  /// The bytes that the pixels of a vector have in a column of `count` lines, the next pixel's
+  /// `stride` columns on. Columns before the image wrap, and so are beyond it.
+  template <std::size_t kCount>
+  HWY_INLINE void load(const std::uint8_t* const* lines, std::size_t column,
+                       byte_vector (&row)[kCount]) const noexcept {
+    const byte_tag d8;
+    const bool at_once = kPixels == 1 ? count_ == period : stride == 1 && dense_;
+    if (at_once && column < in_width_ && in_width_ - column >= kPixels) {
+      const std::size_t offset = column * channels_;
+      DETENT_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
+        row[i] = hn::LoadU(d8, lines[i] + offset);
+      }
+      return;
+    }
+    DETENT_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
+      if constexpr (kPixels == 1) {
+        row[i] = load_pixel(lines[i], column);
+      } else if constexpr (kPixels == 2) {
+        row[i] = load_two(lines[i], column);
+      } else {
+        row[i] =
+            hn::Combine(d8, load_two(lines[i], column + 2 * stride), load_two(lines[i], column));
+      }
+    }
+  }
+  HWY_INLINE auto load_two(const std::uint8_t* line, std::size_t column) const noexcept {
+    return hn::Combine(hn::Twice<pixel_tag>{}, load_pixel(line, column + stride),
+                       load_pixel(line, column));
+  }
+  HWY_INLINE hn::Vec<pixel_tag> load_pixel(const std::uint8_t* line,
+                                           std::size_t column) const noexcept {
+    const std::uint8_t* from = column < in_width_ ? line + column * channels_ : blank_;
+    return count_ == period ? hn::LoadU(pixel_tag{}, from) : hn::LoadN(pixel_tag{}, from, count_);
+  }
+
+  /// What is interleaved for a vector: of the first line and, with a stride of 2, of the second one
+  /// and of both.
+  using interleaved = byte_vector[is_stride2 ? 3 : 1][quarters];
+
+  /// Interleaves what pixels read from `column` on.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave(const line_array& lines, std::size_t column,
+                             interleaved& x) const noexcept {
+    if constexpr (is_stride2) {
+      constexpr std::size_t used = kLines == 2 ? 5 : 3;
+      byte_vector even[used];
+      byte_vector odd[used];
+      load(lines, column, even);
+      load(lines, column + 1, odd);
+      interleave_taps(even[0], even[1], even[2], odd[2], x[0]);
+      if constexpr (kLines == 2) {
+        interleave_taps(even[3], even[4], even[2], odd[2], x[1]);
+        interleave_taps(odd[0], odd[1], odd[3], odd[4], x[2]);
+      } else {
+        interleave_taps(odd[0], odd[1], odd[1], odd[1], x[2]);
+        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) { x[1][k] = x[2][k]; }  // unused
+      }
+    } else {
+      byte_vector row[group_depth];
+      load(lines + (is_five ? 1 : 0), column, row);
+      interleave_taps(row[0], row[1], row[2], row[3], x[0]);
+    }
+  }
+  /// The same, to vector `vector` of the buffers.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave_to(std::size_t vector, const line_array& lines,
+                                std::size_t column) noexcept {
+    interleaved x;
+    interleave<kLines>(lines, column, x);
+    first_.store(x[0], vector);
+    if constexpr (is_stride2) {
+      if constexpr (kLines == 2) {
+        second_.store(x[1], vector);
+      }
+      third_.store(x[2], vector);
+    }
+  }
+
+  /// Interleaves four columns of the outer lines.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave_outer(const line_array& lines, std::size_t column,
+                                   std::size_t vector) noexcept {
+    const std::uint8_t* const outer[2] = {lines[0], lines[input_lines - 1]};
+    byte_vector row[group_depth][kLines];
+    DETENT_UNROLL for (std::size_t i = 0; i < group_depth; ++i) { load(outer, column + i, row[i]); }
+    byte_vector x[quarters];
+    interleave_taps(row[0][0], row[1][0], row[2][0], row[3][0], x);
+    second_.store(x, vector);
+    if constexpr (kLines == 2) {
+      interleave_taps(row[0][1], row[1][1], row[2][1], row[3][1], x);
+      third_.store(x, vector);
+    }
+  }
+
+  /// Adds the products of a group of weights and a quarter of the channels to the sum of a line.
+  HWY_INLINE void add(byte_vector x, std::size_t group, std::size_t quarter,
+                      int_vector& sum) const noexcept {
+    const std::int8_t* w = weights_ + group * weight_group_size + quarter * quarter_size;
+    sum = DETENT_PASS_DOT(sum, x, hn::LoadU(hn::Repartition<std::int8_t, int_tag>{}, w));
+  }
+
+  static constexpr std::size_t operands = is_stride2 ? 5 : 3;
+
+  /// Adds a quarter of what a vector reads in three columns, each an operand. With a stride of 2
+  /// these are the even columns of the first line, the odd one of both lines, and the even ones of
+  /// the second.
+  template <std::size_t kLines>
+  HWY_INLINE void add_three(const byte_vector (&x)[operands], std::size_t quarter,
+                            int_vector (&sum)[kLines][quarters]) const noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+      DETENT_UNROLL for (std::size_t i = 0; i < 3; ++i) {
+        // The odd column is the third group of each line.
+        const std::size_t operand = r == 1 && is_stride2 ? (i == 2 ? 2 : 3 + i) : i;
+        add(x[operand], r * 3 + i, quarter, sum[r][quarter]);
+      }
+    }
+  }
+
+  /// Multiplies and stores one vector of each line, from the buffers.
+  template <std::size_t kLines>
+  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, std::size_t vector,
+                           std::size_t x, std::size_t pixel) const noexcept {
+    int_vector sum[kLines][quarters];
+    begin(epilogue, sum);
+    const std::size_t byte = vector * part_channels;
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      if constexpr (is_five) {
+        constexpr std::size_t width = 5;
+        DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
+          const byte_vector both = first_.load(k, byte + i * period);
+          DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+            add(both, r * width + i, k, sum[r][k]);
+          }
+        }
+        const std::size_t outer = vector / group_depth * part_channels;
+        const std::size_t group = 2 * width + vector % group_depth * 2;
+        add(second_.load(k, outer), group, k, sum[0][k]);
+        add(second_.load(k, outer + part_channels), group + 1, k, sum[0][k]);
+        if constexpr (kLines == 2) {
+          add(third_.load(k, outer), group + 2 * group_depth, k, sum[1][k]);
+          add(third_.load(k, outer + part_channels), group + 2 * group_depth + 1, k, sum[1][k]);
+        }
+      } else if constexpr (is_stride2) {
+        const byte_vector both = third_.load(k, byte);
+        byte_vector columns[operands] = {first_.load(k, byte), first_.load(k, byte + period), both,
+                                         both, both};
+        if constexpr (kLines == 2) {
+          columns[3] = second_.load(k, byte);
+          columns[4] = second_.load(k, byte + period);
+        }
+        add_three<kLines>(columns, k, sum);
+      } else {
+        add_three<kLines>({first_.load(k, byte), first_.load(k, byte + period),
+                           first_.load(k, byte + 2 * period)},
+                          k, sum);
+      }
+    }
+    store(epilogue, sum, x, pixel);
+  }
+
+  /// The same from registers: `next` is what is interleaved for the vector behind `x`, `last` for
+  /// the one behind that.
+  template <std::size_t kLines>
+  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, const interleaved& now,
+                           const interleaved& next, const interleaved& last, std::size_t x,
+                           std::size_t pixel) const noexcept {
+    int_vector sum[kLines][quarters];
+    begin(epilogue, sum);
+    // The column on the right of those in `left`.
+    const auto right_of = [](byte_vector left, byte_vector right) HWY_ATTR {
+      return kPixels == 1 ? right : hn::ConcatLowerUpper(byte_tag{}, right, left);
+    };
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      const byte_vector second = right_of(now[0][k], next[0][k]);
+      if constexpr (is_stride2) {
+        add_three<kLines>(
+            {now[0][k], second, now[2][k], now[1][k], right_of(now[1][k], next[1][k])}, k, sum);
+      } else {
+        add_three<kLines>({now[0][k], second, kPixels == 1 ? last[0][k] : next[0][k]}, k, sum);
+      }
+    }
+    store(epilogue, sum, x, pixel);
+  }
+
+  template <std::size_t kLines>
+  static HWY_INLINE void begin(const quarter_epilogue<true>& epilogue,
+                               int_vector (&sum)[kLines][quarters]) noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) { epilogue.begin(sum[r]); }
+  }
+  template <std::size_t kLines>
+  HWY_INLINE void store(const quarter_epilogue<true>& epilogue,
+                        const int_vector (&sum)[kLines][quarters], std::size_t x,
+                        std::size_t pixel) const noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+      store_line(epilogue, sum[r], x, (pixel + r * out_width_ + x) * channels_);
+    }
+  }
+
+  /// Stores the results of pixels from x on at element `index` of the output.
+  HWY_INLINE void store_line(const quarter_epilogue<true>& epilogue,
+                             const int_vector (&sum)[quarters], std::size_t x,
+                             std::size_t index) const noexcept {
+    if constexpr (kPixels == 1) {
+      epilogue.store_bytes(sum, count_, c_, index);
+    } else {
+      const std::size_t pixels = (std::min)(kPixels, out_width_ - x);
+      if (dense_) {
+        epilogue.store_bytes(sum, pixels * period, c_, index);
+        return;
+      }
+      alignas(64) std::uint8_t all[part_channels];
+      hn::Store(epilogue.bytes(sum), byte_tag{}, all);
+      for (std::size_t i = 0; i < pixels; ++i, index += channels_) {
+        const hn::Vec<pixel_tag> v = hn::LoadU(pixel_tag{}, all + i * period);
+        if (count_ == period) {
+          hn::StoreU(v, pixel_tag{}, c_ + index);
+        } else {
+          hn::StoreN(v, pixel_tag{}, c_ + index, count_);
+        }
+      }
+    }
+  }
+
+  template <std::size_t kLines>
+  HWY_INLINE void run_segment(const line_array& lines, std::size_t x, std::size_t vectors,
+                              std::size_t pixel) noexcept {
+    // A copy: what is written might be the member, for all that the compiler knows.
+    const quarter_epilogue<true> epilogue = epilogue_;
+    const std::size_t column = x * stride - pad_left_;
+    constexpr std::size_t step = kPixels * stride;
+    const std::size_t all = vectors + behind;
+    std::size_t done = 0;
+    for (; done < (std::min)(all, behind + ahead); ++done) {
+      interleave_to<kLines>(done, lines, column + done * step);
+    }
+    if constexpr (is_five) {
+      interleave_outer<kLines>(lines, column, 0);
+      interleave_outer<kLines>(lines, column + group_depth, 1);
+    }
+    for (std::size_t v = 0; v < vectors; ++v) {
+      if (done < all) {
+        interleave_to<kLines>(done, lines, column + done * step);
+        ++done;
+      }
+      if constexpr (is_five) {
+        if (v % group_depth == 0) {
+          const std::size_t next = v / group_depth + 2;
+          interleave_outer<kLines>(lines, column + next * group_depth, next);
+        }
+      }
+      multiply<kLines>(epilogue, v, x + v * kPixels, pixel);
+    }
+  }
+
+  /// A whole line, what is interleaved once staying in registers for the vectors that want it.
+  template <std::size_t kLines>
+  HWY_INLINE void run_in_registers(const line_array& lines, std::size_t vectors,
+                                   std::size_t pixel) const noexcept {
+    const quarter_epilogue<true> epilogue = epilogue_;
+    constexpr std::size_t step = kPixels * stride;
+    // Vectors that are held, so that the same registers are reused when all have passed.
+    constexpr std::size_t held = behind + 1;
+    interleaved x[held];
+    std::size_t column = std::size_t{0} - pad_left_;
+    DETENT_UNROLL for (std::size_t i = 0; i < behind; ++i, column += step) {
+      interleave<kLines>(lines, column, x[i]);
+    }
+    for (std::size_t v = 0; v < vectors; v += held) {
+      DETENT_UNROLL for (std::size_t i = 0; i < held; ++i) {
+        if (v + i < vectors) {
+          interleave<kLines>(lines, column, x[(i + behind) % held]);
+          multiply<kLines>(epilogue, x[i], x[(i + 1) % held], x[(i + behind) % held],
+                           (v + i) * kPixels, pixel);
+          column += step;
+        }
+      }
+    }
+  }
+
+  static constexpr std::size_t buffer_vectors = in_registers ? 1 : segment_vectors + group_depth;
+  using buffer = interleaved_pixels<buffer_vectors>;
+  /// Of filters of five columns, with four columns in a vector; other filters of stride 1 have no
+  /// use for them.
+  using outer_buffer = interleaved_pixels<is_stride2 ? buffer_vectors
+                                          : is_five  ? segment_vectors / group_depth + 2
+                                                     : 1>;
+
+  std::size_t count_, channels_;
+  std::size_t in_width_, out_width_, pad_left_;
+  bool dense_;
+  const std::int8_t* weights_;
+  std::uint8_t* c_;
+  quarter_epilogue<true> epilogue_;
+  alignas(64) std::uint8_t blank_[part_channels];
+  buffer first_;
+  outer_buffer second_, third_;
+};
+
+/// All pairs of lines, for the part of the channels that begins at `first`.
+template <depthwise_filter kFilter, std::size_t kPixels>
+void depthwise_line_part(const depthwise_lines_args& d, std::size_t first) noexcept {
+  using part_type = line_part<kFilter, kPixels>;
+  part_type part(d, first);
+  for (std::size_t p = 0; p < d.pair_count; ++p) {
+    typename part_type::line_array lines;
+    for (std::size_t i = 0; i < part_type::input_lines; ++i) {
+      lines[i] = d.lines[p * part_type::input_lines + i] + first;
+    }
+    if (d.pairs[p].lines == 2) {
+      part.template run<2>(lines, d.pairs[p].pixel);
+    } else {
+      part.template run<1>(lines, d.pairs[p].pixel);
+    }
+  }
+}
+
+template <depthwise_filter kFilter>
+void depthwise_lines_of(const depthwise_lines_args& d) noexcept {
+  for (std::size_t first = 0; first < d.channels; first += part_channels) {
+    if constexpr (kFilter != depthwise_filter::five) {
+      const std::size_t period = first % strip_columns == 0
+                                     ? depthwise_period(kFilter, d.channels - first)
+                                     : strip_columns;
+      if (period * 2 == part_channels) {
+        depthwise_line_part<kFilter, 2>(d, first);
+        continue;
+      }
+      if constexpr (part_channels == strip_columns) {
+        if (period * 4 == part_channels) {
+          depthwise_line_part<kFilter, 4>(d, first);
+          continue;
+        }
+      }
+    }
+    depthwise_line_part<kFilter, 1>(d, first);
+  }
+}
+
+inline void depthwise_lines(const depthwise_lines_args& d) noexcept {
+  switch (d.filter) {
+    case depthwise_filter::three:
+      return depthwise_lines_of<depthwise_filter::three>(d);
+    case depthwise_filter::three_stride2:
+      return depthwise_lines_of<depthwise_filter::three_stride2>(d);
+    case depthwise_filter::five:
+      return depthwise_lines_of<depthwise_filter::five>(d);
+  }
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_PAIRS
+// clang-format on
+
 #undef DETENT_PASS_NAMESPACE
 #undef DETENT_PASS_ATTRIBUTES
 #undef DETENT_PASS_DOT
@@ -11113,876 +11462,9 @@ HWY_POP_ATTRIBUTES
 #define DETENT_PASS_ROWS 8
 #define DETENT_PASS_PANELS 2
 #define DETENT_PASS_ASSEMBLY 0
-// ---- detent/kernels/depthwise_u8-inl.hpp ----
-// 8-bit depthwise products, re-included like gemm_u8s8-inl.hpp and with the same macros.
-//
-// The bytes that four taps have in a block of channels are interleaved, so that each 32-bit lane
-// holds the four of one channel, as vpdpbusd wants them. Without it, and for weights that do not
-// fit a byte, the lane is read as two pairs of words. The unpack instructions work within 16 bytes,
-// which puts the channels in the order of depthwise_panels; packing 32-bit results to bytes undoes
-// it.
-
-HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
-DETENT_KERNELS_NAMESPACE_BEGIN
-namespace DETENT_PASS_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
-
-using byte_tag = hn::Repartition<std::uint8_t, int_tag>;
-using byte_vector = hn::Vec<byte_tag>;
-using word_tag = hn::Repartition<std::int16_t, int_tag>;
-/// Channels that a vector of bytes holds: a whole block, or half of one.
-inline constexpr std::size_t part_channels = hn::MaxLanes(byte_tag{});
-/// 32-bit vectors for them, one for each quarter.
-inline constexpr std::size_t quarters = 4;
-
-/// [a0 b0 a2 b2] and [a1 b1 a3 b3] of 16-byte blocks.
-template <class V>
-HWY_INLINE V even_blocks(V a, V b) noexcept {
-  return hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a);
-}
-template <class V>
-HWY_INLINE V odd_blocks(V a, V b) noexcept {
-  return hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a));
-}
-
-/// Channels in their order become quarters: quarter k has the 16-byte blocks k, k + 4, ...
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE void to_quarters(D d, V (&v)[quarters]) noexcept {
-  if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
-    const V even01 = even_blocks(v[0], v[1]);
-    const V even23 = even_blocks(v[2], v[3]);
-    const V odd01 = odd_blocks(v[0], v[1]);
-    const V odd23 = odd_blocks(v[2], v[3]);
-    v[0] = hn::ConcatLowerLower(d, even23, even01);
-    v[1] = hn::ConcatLowerLower(d, odd23, odd01);
-    v[2] = hn::ConcatUpperUpper(d, even23, even01);
-    v[3] = hn::ConcatUpperUpper(d, odd23, odd01);
-  } else {
-    const V low02 = hn::ConcatLowerLower(d, v[2], v[0]);
-    const V high02 = hn::ConcatUpperUpper(d, v[2], v[0]);
-    const V low13 = hn::ConcatLowerLower(d, v[3], v[1]);
-    const V high13 = hn::ConcatUpperUpper(d, v[3], v[1]);
-    v[0] = low02, v[1] = high02, v[2] = low13, v[3] = high13;
-  }
-}
-
-/// The reverse.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE void from_quarters(D d, V (&v)[quarters]) noexcept {
-  if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
-    to_quarters(d, v);
-  } else {
-    const V low01 = hn::ConcatLowerLower(d, v[1], v[0]);
-    const V high01 = hn::ConcatUpperUpper(d, v[1], v[0]);
-    const V low23 = hn::ConcatLowerLower(d, v[3], v[2]);
-    const V high23 = hn::ConcatUpperUpper(d, v[3], v[2]);
-    v[0] = low01, v[1] = low23, v[2] = high01, v[3] = high23;
-  }
-}
-
-/// The epilogue of a part's channels, with what depends on the channels only already loaded.
-/// kIsPlain: whether there is no residual, and the output not bfloat16.
-template <bool kIsPlain>
-class quarter_epilogue {
- public:
-  /// Of the channels from `first` on, `period` of which the part holds again and again; zero behind
-  /// the last panel.
-  HWY_INLINE quarter_epilogue(const integer_epilogue& e, std::size_t first, std::size_t channels,
-                              std::size_t period) noexcept
-      : output_(e.output),
-        residual_(e.residual),
-        lower_(hn::Set(float_tag{}, e.lower)),
-        upper_(hn::Set(float_tag{}, e.upper)) {
-    // Signed outputs are computed as unsigned ones that are 128 more.
-    const std::int32_t shift = output_ == integer_output::s8 ? 128 : 0;
-    const auto byte = [shift](std::int32_t v) HWY_ATTR {
-      return hn::Set(byte_tag{}, static_cast<std::uint8_t>(v + shift));
-    };
-    zero_point_ = hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point + shift));
-    lowest_ = byte(e.qmin);
-    highest_ = byte(e.qmax);
-    demoting_suffices_ = shift == 0 && e.qmin == 0 && e.qmax == 255;
-    flip_ = byte(0);
-    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
-      const std::size_t column = first + j * lanes % period;
-      const bool inside = column < channels;
-      offset_[j] = inside ? hn::LoadU(int_tag{}, e.column_offset + column) : hn::Zero(int_tag{});
-      multiplier_[j] = inside && e.multiplier != nullptr
-                           ? hn::LoadU(float_tag{}, e.multiplier + column)
-                           : hn::Zero(float_tag{});
-      bias_[j] = inside && e.bias != nullptr ? hn::LoadU(float_tag{}, e.bias + column)
-                                             : hn::Zero(float_tag{});
-    }
-    auto shrinks = hn::Lt(multiplier_[0], hn::Set(float_tag{}, 1.0F));
-    DETENT_UNROLL for (std::size_t j = 1; j < quarters; ++j) {
-      shrinks = hn::And(shrinks, hn::Lt(multiplier_[j], hn::Set(float_tag{}, 1.0F)));
-    }
-    shrinks_ = hn::AllTrue(float_tag{}, shrinks);
-    to_quarters(int_tag{}, offset_);
-    to_quarters(float_tag{}, multiplier_);
-    to_quarters(float_tag{}, bias_);
-  }
-
-  [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
-    return kIsPlain && (output_ == integer_output::u8 || output_ == integer_output::s8);
-  }
-  /// What the sums of products are added to.
-  HWY_INLINE void begin(int_vector (&sum)[quarters]) const noexcept {
-    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) { sum[k] = offset_[k]; }
-  }
-
-  /// Stores the results of `count` channels at element `index` of c.
-  HWY_INLINE void store(int_vector (&sum)[quarters], std::size_t count, void* c,
-                        std::size_t index) const noexcept {
-    if (makes_bytes()) {
-      store_bytes(sum, count, c, index);
-    } else if (kIsPlain && output_ == integer_output::s32) {
-      from_quarters(int_tag{}, sum);
-      store_vectors(sum, int_tag{}, count, static_cast<std::int32_t*>(c) + index);
-    } else {
-      store_reals(sum, count, c, index);
-    }
-  }
-
-  /// The same for an output of float or bfloat16.
-  HWY_INLINE void store_reals(const int_vector (&sum)[quarters], std::size_t count, void* c,
-                              std::size_t index) const noexcept {
-    const float_tag df;
-    float_vector v[quarters];
-    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-      // Without a bias the sum of the product and 0 is rounded to the product.
-      v[k] = hn::MulAdd(hn::ConvertTo(df, sum[k]), multiplier_[k], bias_[k]);
-    }
-    from_quarters(df, v);
-    if (!kIsPlain && residual_ != nullptr) {
-      const float* from = residual_ + index;
-      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
-        if (count >= (j + 1) * lanes) {
-          v[j] = hn::Add(v[j], hn::LoadU(df, from + j * lanes));
-        } else if (count > j * lanes) {
-          v[j] = hn::Add(v[j], hn::LoadN(df, from + j * lanes, count - j * lanes));
-        }
-      }
-    }
-    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
-      v[j] = clamp_ordered(v[j], lower_, upper_);
-    }
-    if (kIsPlain || output_ == integer_output::f32) {
-      store_vectors(v, df, count, static_cast<float*>(c) + index);
-    } else {
-      using half_tag = hn::Rebind<std::uint16_t, float_tag>;
-      hn::Vec<half_tag> halves[quarters];
-      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) { halves[j] = to_bfloat16(v[j]); }
-      store_vectors(halves, half_tag{}, count, static_cast<std::uint16_t*>(c) + index);
-    }
-  }
-
-  /// The same for an output of bytes.
-  HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
-                              std::size_t index) const noexcept {
-    const byte_vector v = bytes(sum);
-    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
-    if (count == part_channels) {
-      hn::StoreU(v, byte_tag{}, to);
-    } else {
-      hn::StoreN(v, byte_tag{}, to, count);
-    }
-  }
-
-  /// The results of a whole part, where the output has bytes.
-  HWY_INLINE byte_vector bytes(const int_vector (&sum)[quarters]) const noexcept {
-    // Conversions saturate, and the zero point is added to words, all of whose bounds are beyond
-    // the grid: that gives what clamping the steps would, in fewer instructions.
-    int_vector q[quarters];
-    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-      // The product of an integer and a finite multiplier is never NaN.
-      float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
-      if (!shrinks_) {
-        // The conversion returns the least integer for those that are too large, too.
-        steps = hn::Min(steps, hn::Set(float_tag{}, 32767.0F));
-      }
-      q[k] = DETENT_PASS_NEAREST(steps);
-    }
-    const byte_tag d8;
-    const word_tag d16;
-    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[0], q[1]), zero_point_);
-    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[2], q[3]), zero_point_);
-    const byte_vector result = hn::ReorderDemote2To(d8, low, high);
-    if (demoting_suffices_) {
-      return result;
-    }
-    return hn::Xor(hn::Min(hn::Max(result, lowest_), highest_), flip_);
-  }
-
- private:
-  template <class V, class D, class T>
-  static HWY_INLINE void store_vectors(const V (&v)[quarters], D d, std::size_t count,
-                                       T* to) noexcept {
-    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
-      if (count >= (j + 1) * lanes) {
-        hn::StoreU(v[j], d, to + j * lanes);
-      } else if (count > j * lanes) {
-        hn::StoreN(v[j], d, to + j * lanes, count - j * lanes);
-      }
-    }
-  }
-
-  integer_output output_;
-  const float* residual_;  // null, or as dense as the output
-  int_vector offset_[quarters];
-  float_vector multiplier_[quarters];
-  float_vector bias_[quarters];
-  float_vector lower_, upper_;
-  bool shrinks_;            // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
-  bool demoting_suffices_;  // the grid is all values of an unsigned byte
-  hn::Vec<word_tag> zero_point_;
-  byte_vector lowest_, highest_, flip_;
-};
-
-/// Elements of weights between one quarter and the next, and one group of taps and the next.
-inline constexpr std::size_t quarter_size = 16 * group_depth;
-inline constexpr std::size_t weight_group_size = quarters * quarter_size;
-
-/// Adds the products of four taps, whose bytes are interleaved in `x`, with one group of weights.
-[[maybe_unused]] HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int8_t* w,
-                                           int_vector (&sum)[quarters]) noexcept {
-  const hn::Repartition<std::int8_t, int_tag> ds8;
-  DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-    sum[k] = DETENT_PASS_DOT(sum[k], x[k], hn::LoadU(ds8, w + k * quarter_size));
-  }
-}
-HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int16_t* w,
-                          int_vector (&sum)[quarters]) noexcept {
-  const int_tag di;
-  const hn::Repartition<std::int16_t, int_tag> d16;
-  const hn::Repartition<std::uint16_t, int_tag> du16;
-  DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-    const std::int16_t* pair = w + k * quarter_size;
-    const auto words = hn::BitCast(du16, x[k]);
-    const auto even = hn::BitCast(d16, hn::And(words, hn::Set(du16, 0xFF)));
-    const auto odd = hn::BitCast(d16, hn::ShiftRight<8>(words));
-    sum[k] = hn::Add(sum[k], hn::WidenMulPairwiseAdd(di, even, hn::LoadU(d16, pair)));
-    sum[k] =
-        hn::Add(sum[k], hn::WidenMulPairwiseAdd(di, odd, hn::LoadU(d16, pair + quarter_size / 2)));
-  }
-}
-
-/// Interleaves the bytes of four taps.
-HWY_INLINE void interleave_taps(byte_vector a, byte_vector b, byte_vector c, byte_vector d,
-                                byte_vector (&x)[quarters]) noexcept {
-  const byte_tag d8;
-  const hn::Repartition<std::uint16_t, int_tag> d16;
-  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, a, b));
-  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, a, b));
-  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, c, d));
-  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, c, d));
-  x[0] = hn::BitCast(d8, hn::InterleaveLower(d16, low01, low23));
-  x[1] = hn::BitCast(d8, hn::InterleaveUpper(d16, low01, low23));
-  x[2] = hn::BitCast(d8, hn::InterleaveLower(d16, high01, high23));
-  x[3] = hn::BitCast(d8, hn::InterleaveUpper(d16, high01, high23));
-}
-
-/// Interleaves the bytes of four taps, `offset` behind their addresses.
-HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
-                          byte_vector (&x)[quarters]) noexcept {
-  const byte_tag d8;
-  byte_vector row[group_depth];
-  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
-    row[t] = count == part_channels ? hn::LoadU(d8, tap[t] + offset)
-                                    : hn::LoadN(d8, tap[t] + offset, count);
-  }
-  interleave_taps(row[0], row[1], row[2], row[3], x);
-}
-
-/// A part of the channels of a depthwise product, as vectors of part_channels bytes: one for each
-/// pixel, or with several pixels in each where the part repeats all channels. W is the type of the
-/// weights; kIsPlain is that of the epilogue.
-template <class W, bool kIsPlain>
-class depthwise_part {
- public:
-  HWY_INLINE depthwise_part(const depthwise_u8_args& d, const W* weights,
-                            std::size_t first) noexcept
-      : rows_(d.rows),
-        groups_((rows_.tap_count + group_depth - 1) / group_depth),
-        weights_(weights + first / strip_columns * groups_ * weight_group_size +
-                 first % strip_columns / quarters * group_depth / sizeof(W)),
-        first_(first),
-        repeats_(rows_.channels >= panel_columns && rows_.channels < part_channels &&
-                 part_channels % rows_.channels == 0 && rows_.step == rows_.channels),
-        in_step_(repeats_ ? part_channels : rows_.step),
-        out_step_(repeats_ ? part_channels : rows_.channels),
-        count_(repeats_ ? part_channels : (std::min)(part_channels, rows_.channels - first)),
-        c_(d.c),
-        epilogue_(d.epilogue, first, rows_.channels, repeats_ ? rows_.channels : part_channels) {}
-
-  HWY_INLINE void run(const depthwise_run& run) const noexcept {
-    const std::uint8_t* const* tap = rows_.taps + run.tap;
-    const std::size_t out = run.pixel * rows_.channels + first_;
-    const std::size_t size = run.pixels * rows_.channels;
-    const std::size_t whole = repeats_ ? size / part_channels : run.pixels;
-    std::size_t v = 0;
-    if constexpr (tile > 1) {
-      const std::size_t pixels = repeats_ ? part_channels / rows_.channels : 1;
-      if (rows_.width == 3 && epilogue_.makes_bytes() && pixels <= 2) {
-        v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
-      } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
-        v = tiles<5, 1>(tap, whole, out);
-      }
-    }
-    for (; v < whole; ++v) {
-      vector(tap, v, count_, out);
-    }
-    if (repeats_ && v * part_channels < size) {
-      vector(tap, v, size - v * part_channels, out);
-    }
-  }
-
- private:
-  /// Vectors whose sums the registers hold at the same time. Words are rare where bytes will do.
-  static constexpr std::size_t tile = sizeof(W) == 2 ? 1 : lanes == 16 ? 4 : 2;
-
-  /// `count` elements of vector v.
-  HWY_INLINE void vector(const std::uint8_t* const* tap, std::size_t v, std::size_t count,
-                         std::size_t out) const noexcept {
-    int_vector sum[quarters];
-    epilogue_.begin(sum);
-    for (std::size_t g = 0; g < groups_; ++g) {
-      byte_vector x[quarters];
-      load_taps(tap + g * group_depth, v * in_step_ + first_, count, x);
-      add_group(x, weights_ + g * weight_group_size, sum);
-    }
-    epilogue_.store(sum, count, c_, out + v * out_step_);
-  }
-
-  /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for
-  /// all the vectors that want it. Returns how many vectors are done.
-  template <std::size_t kWidth, std::size_t kPixels>
-  HWY_INLINE std::size_t tiles(const std::uint8_t* const* tap, std::size_t vectors,
-                               std::size_t out) const noexcept {
-    std::size_t v = 0;
-    for (; v + tile <= vectors; v += tile) {
-      int_vector sum[tile][quarters];
-      DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) { epilogue_.begin(sum[i]); }
-      for (std::size_t g = 0; g < groups_; g += kWidth) {
-        const W* w = weights_ + g * weight_group_size;
-        DETENT_UNROLL for (std::size_t column = 0; column < (tile - 1) * kPixels + kWidth;
-                           ++column) {
-          byte_vector x[quarters];
-          load_taps(tap + g * group_depth, v * in_step_ + column * rows_.step + first_, count_, x);
-          DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) {
-            if (column >= i * kPixels && column - i * kPixels < kWidth) {
-              add_group(x, w + (column - i * kPixels) * weight_group_size, sum[i]);
-            }
-          }
-        }
-      }
-      DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) {
-        epilogue_.store_bytes(sum[i], count_, c_, out + (v + i) * out_step_);
-      }
-    }
-    return v;
-  }
-
-  const depthwise_rows<std::uint8_t>& rows_;
-  std::size_t groups_;
-  const W* weights_;
-  std::size_t first_;
-  bool repeats_;
-  std::size_t in_step_, out_step_;  // from one vector to the next
-  std::size_t count_;
-  void* c_;
-  quarter_epilogue<kIsPlain> epilogue_;
-};
-
-template <bool kIsPlain, class W>
-void depthwise_u8_parts(const depthwise_u8_args& d, const W* weights) noexcept {
-  for (std::size_t first = 0; first < d.rows.channels; first += part_channels) {
-    const depthwise_part<W, kIsPlain> part(d, weights, first);
-    for (std::size_t r = 0; r < d.rows.run_count; ++r) {
-      part.run(d.rows.runs[r]);
-    }
-  }
-}
-
-template <class W>
-void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
-  if (d.epilogue.residual == nullptr && d.epilogue.output != integer_output::bf16) {
-    depthwise_u8_parts<true>(d, weights);
-  } else {
-    depthwise_u8_parts<false>(d, weights);
-  }
-}
-
-inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
-#if !DETENT_PASS_PAIRS
-  if (d.weights.bytes != nullptr) {
-    return depthwise_u8_with(d, d.weights.bytes);
-  }
-#endif
-  depthwise_u8_with(d, d.weights.words);
-}
-
-}  // namespace DETENT_PASS_NAMESPACE
-DETENT_KERNELS_NAMESPACE_END
-HWY_POP_ATTRIBUTES
-// ---- detent/kernels/depthwise_u8_lines-inl.hpp ----
-// 8-bit depthwise products line by line, for the filters of depthwise_filter; re-included after
-// depthwise_u8-inl.hpp and with the same macros.
-//
-// Two lines of the output share what they read: the bytes of four lines of the input, or of four
-// columns of one, are interleaved once for both lines and for all the columns that want them. They
-// stay in registers until they are multiplied or, where those are few or the pixels of a vector
-// many, in a buffer of some kilobytes, from which they can be read at any column.
-
-#if DETENT_PASS_PAIRS
-
-DETENT_KERNELS_NAMESPACE_BEGIN
-namespace DETENT_PASS_NAMESPACE {
-
-// Sums of pairs saturate; depthwise_u8 of these passes multiplies words.
-inline constexpr void (*depthwise_lines)(const depthwise_lines_args& d) noexcept = nullptr;
-
-}  // namespace DETENT_PASS_NAMESPACE
-DETENT_KERNELS_NAMESPACE_END
-
-#else
-
-HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
-DETENT_KERNELS_NAMESPACE_BEGIN
-namespace DETENT_PASS_NAMESPACE {
-
-/// What is interleaved for up to kVectors vectors: quarter by quarter, so that a vector can begin
-/// at any pixel.
-template <std::size_t kVectors>
-struct interleaved_pixels {
-  static constexpr std::size_t bytes_of_quarter = kVectors * part_channels;
-  alignas(64) std::uint8_t data[quarters * bytes_of_quarter];
-
-  HWY_INLINE void store(const byte_vector (&x)[quarters], std::size_t vector) noexcept {
-    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-      hn::Store(x[k], byte_tag{}, data + k * bytes_of_quarter + vector * part_channels);
-    }
-  }
-  /// The quarter of the pixels that begin at this byte.
-  HWY_INLINE byte_vector load(std::size_t quarter, std::size_t byte) const noexcept {
-    return hn::LoadU(byte_tag{}, data + quarter * bytes_of_quarter + byte);
-  }
-};
-
-/// Part of the channels, as vectors of kPixels pixels: of one, or of several where the channels are
-/// few.
-template <depthwise_filter kFilter, std::size_t kPixels>
-class line_part {
- public:
-  static constexpr std::size_t input_lines = depthwise_input_lines(kFilter);
-  using line_array = const std::uint8_t* [input_lines];
-
-  HWY_INLINE line_part(const depthwise_lines_args& d, std::size_t first) noexcept
-      : count_((std::min)(period, d.channels - first)),
-        channels_(d.channels),
-        in_width_(d.in_width),
-        out_width_(d.out_width),
-        pad_left_(d.pad_left),
-        dense_(d.channels == period),
-        weights_(d.weights + first / strip_columns * depthwise_groups(kFilter) * weight_group_size +
-                 first % strip_columns / quarters * group_depth),
-        c_(d.c + first),
-        epilogue_(d.epilogue, first, d.channels, period) {
-    hn::StoreU(hn::Set(byte_tag{}, d.padding), byte_tag{}, blank_);
-  }
-
-  /// `lines` are the addresses of the first channel of the part, `pixel` is the first one of the
-  /// output.
-  template <std::size_t kLines>
-  HWY_INLINE void run(const line_array& lines, std::size_t pixel) noexcept {
-    const std::size_t vectors = (out_width_ + kPixels - 1) / kPixels;
-    if constexpr (in_registers) {
-      run_in_registers<kLines>(lines, vectors, pixel);
-    } else {
-      const std::size_t segments = (vectors + segment_vectors - 1) / segment_vectors;
-      std::size_t begin = 0;
-      for (std::size_t s = 1; s <= segments; ++s) {
-        const std::size_t end = vectors * s / segments;
-        run_segment<kLines>(lines, begin * kPixels, end - begin, pixel);
-        begin = end;
-      }
-    }
-  }
-
- private:
-  static constexpr bool is_five = kFilter == depthwise_filter::five;
-  static constexpr bool is_stride2 = kFilter == depthwise_filter::three_stride2;
-  static constexpr std::size_t stride = depthwise_stride(kFilter);
-  /// Channels of a pixel in a vector.
-  static constexpr std::size_t period = part_channels / kPixels;
-  using pixel_tag = hn::CappedTag<std::uint8_t, period>;
-  /// Whether what is interleaved waits in registers, not in the buffers.
-  static constexpr bool in_registers = lanes == 16 && !is_five && kPixels <= 2;
-  /// Pixels are multiplied in segments of at most so many vectors.
-  static constexpr std::size_t segment_vectors = 32;
-  /// Interleaving is so many vectors ahead of multiplying.
-  static constexpr std::size_t ahead = 4;
-  /// A vector reads so many vectors behind its own.
-  static constexpr std::size_t behind = is_five ? 4 : !is_stride2 && kPixels == 1 ? 2 : 1;
-
-  /// The bytes that the pixels of a vector have in a column of `count` lines, the next pixel's
-  /// `stride` columns on. Columns before the image wrap, and so are beyond it.
-  template <std::size_t kCount>
-  HWY_INLINE void load(const std::uint8_t* const* lines, std::size_t column,
-                       byte_vector (&row)[kCount]) const noexcept {
-    const byte_tag d8;
-    const bool at_once = kPixels == 1 ? count_ == period : stride == 1 && dense_;
-    if (at_once && column < in_width_ && in_width_ - column >= kPixels) {
-      const std::size_t offset = column * channels_;
-      DETENT_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
-        row[i] = hn::LoadU(d8, lines[i] + offset);
-      }
-      return;
-    }
-    DETENT_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
-      if constexpr (kPixels == 1) {
-        row[i] = load_pixel(lines[i], column);
-      } else if constexpr (kPixels == 2) {
-        row[i] = load_two(lines[i], column);
-      } else {
-        row[i] =
-            hn::Combine(d8, load_two(lines[i], column + 2 * stride), load_two(lines[i], column));
-      }
-    }
-  }
-  HWY_INLINE auto load_two(const std::uint8_t* line, std::size_t column) const noexcept {
-    return hn::Combine(hn::Twice<pixel_tag>{}, load_pixel(line, column + stride),
-                       load_pixel(line, column));
-  }
-  HWY_INLINE hn::Vec<pixel_tag> load_pixel(const std::uint8_t* line,
-                                           std::size_t column) const noexcept {
-    const std::uint8_t* from = column < in_width_ ? line + column * channels_ : blank_;
-    return count_ == period ? hn::LoadU(pixel_tag{}, from) : hn::LoadN(pixel_tag{}, from, count_);
-  }
-
-  /// What is interleaved for a vector: of the first line and, with a stride of 2, of the second one
-  /// and of both.
-  using interleaved = byte_vector[is_stride2 ? 3 : 1][quarters];
-
-  /// Interleaves what pixels read from `column` on.
-  template <std::size_t kLines>
-  HWY_INLINE void interleave(const line_array& lines, std::size_t column,
-                             interleaved& x) const noexcept {
-    if constexpr (is_stride2) {
-      constexpr std::size_t used = kLines == 2 ? 5 : 3;
-      byte_vector even[used];
-      byte_vector odd[used];
-      load(lines, column, even);
-      load(lines, column + 1, odd);
-      interleave_taps(even[0], even[1], even[2], odd[2], x[0]);
-      if constexpr (kLines == 2) {
-        interleave_taps(even[3], even[4], even[2], odd[2], x[1]);
-        interleave_taps(odd[0], odd[1], odd[3], odd[4], x[2]);
-      } else {
-        interleave_taps(odd[0], odd[1], odd[1], odd[1], x[2]);
-        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) { x[1][k] = x[2][k]; }  // unused
-      }
-    } else {
-      byte_vector row[group_depth];
-      load(lines + (is_five ? 1 : 0), column, row);
-      interleave_taps(row[0], row[1], row[2], row[3], x[0]);
-    }
-  }
-  /// The same, to vector `vector` of the buffers.
-  template <std::size_t kLines>
-  HWY_INLINE void interleave_to(std::size_t vector, const line_array& lines,
-                                std::size_t column) noexcept {
-    interleaved x;
-    interleave<kLines>(lines, column, x);
-    first_.store(x[0], vector);
-    if constexpr (is_stride2) {
-      if constexpr (kLines == 2) {
-        second_.store(x[1], vector);
-      }
-      third_.store(x[2], vector);
-    }
-  }
-
-  /// Interleaves four columns of the outer lines.
-  template <std::size_t kLines>
-  HWY_INLINE void interleave_outer(const line_array& lines, std::size_t column,
-                                   std::size_t vector) noexcept {
-    const std::uint8_t* const outer[2] = {lines[0], lines[input_lines - 1]};
-    byte_vector row[group_depth][kLines];
-    DETENT_UNROLL for (std::size_t i = 0; i < group_depth; ++i) { load(outer, column + i, row[i]); }
-    byte_vector x[quarters];
-    interleave_taps(row[0][0], row[1][0], row[2][0], row[3][0], x);
-    second_.store(x, vector);
-    if constexpr (kLines == 2) {
-      interleave_taps(row[0][1], row[1][1], row[2][1], row[3][1], x);
-      third_.store(x, vector);
-    }
-  }
-
-  /// Adds the products of a group of weights and a quarter of the channels to the sum of a line.
-  HWY_INLINE void add(byte_vector x, std::size_t group, std::size_t quarter,
-                      int_vector& sum) const noexcept {
-    const std::int8_t* w = weights_ + group * weight_group_size + quarter * quarter_size;
-    sum = DETENT_PASS_DOT(sum, x, hn::LoadU(hn::Repartition<std::int8_t, int_tag>{}, w));
-  }
-
-  static constexpr std::size_t operands = is_stride2 ? 5 : 3;
-
-  /// Adds a quarter of what a vector reads in three columns, each an operand. With a stride of 2
-  /// these are the even columns of the first line, the odd one of both lines, and the even ones of
-  /// the second.
-  template <std::size_t kLines>
-  HWY_INLINE void add_three(const byte_vector (&x)[operands], std::size_t quarter,
-                            int_vector (&sum)[kLines][quarters]) const noexcept {
-    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
-      DETENT_UNROLL for (std::size_t i = 0; i < 3; ++i) {
-        // The odd column is the third group of each line.
-        const std::size_t operand = r == 1 && is_stride2 ? (i == 2 ? 2 : 3 + i) : i;
-        add(x[operand], r * 3 + i, quarter, sum[r][quarter]);
-      }
-    }
-  }
-
-  /// Multiplies and stores one vector of each line, from the buffers.
-  template <std::size_t kLines>
-  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, std::size_t vector,
-                           std::size_t x, std::size_t pixel) const noexcept {
-    int_vector sum[kLines][quarters];
-    begin(epilogue, sum);
-    const std::size_t byte = vector * part_channels;
-    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-      if constexpr (is_five) {
-        constexpr std::size_t width = 5;
-        DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
-          const byte_vector both = first_.load(k, byte + i * period);
-          DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
-            add(both, r * width + i, k, sum[r][k]);
-          }
-        }
-        const std::size_t outer = vector / group_depth * part_channels;
-        const std::size_t group = 2 * width + vector % group_depth * 2;
-        add(second_.load(k, outer), group, k, sum[0][k]);
-        add(second_.load(k, outer + part_channels), group + 1, k, sum[0][k]);
-        if constexpr (kLines == 2) {
-          add(third_.load(k, outer), group + 2 * group_depth, k, sum[1][k]);
-          add(third_.load(k, outer + part_channels), group + 2 * group_depth + 1, k, sum[1][k]);
-        }
-      } else if constexpr (is_stride2) {
-        const byte_vector both = third_.load(k, byte);
-        byte_vector columns[operands] = {first_.load(k, byte), first_.load(k, byte + period), both,
-                                         both, both};
-        if constexpr (kLines == 2) {
-          columns[3] = second_.load(k, byte);
-          columns[4] = second_.load(k, byte + period);
-        }
-        add_three<kLines>(columns, k, sum);
-      } else {
-        add_three<kLines>({first_.load(k, byte), first_.load(k, byte + period),
-                           first_.load(k, byte + 2 * period)},
-                          k, sum);
-      }
-    }
-    store(epilogue, sum, x, pixel);
-  }
-
-  /// The same from registers: `next` is what is interleaved for the vector behind `x`, `last` for
-  /// the one behind that.
-  template <std::size_t kLines>
-  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, const interleaved& now,
-                           const interleaved& next, const interleaved& last, std::size_t x,
-                           std::size_t pixel) const noexcept {
-    int_vector sum[kLines][quarters];
-    begin(epilogue, sum);
-    // The column on the right of those in `left`.
-    const auto right_of = [](byte_vector left, byte_vector right) HWY_ATTR {
-      return kPixels == 1 ? right : hn::ConcatLowerUpper(byte_tag{}, right, left);
-    };
-    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
-      const byte_vector second = right_of(now[0][k], next[0][k]);
-      if constexpr (is_stride2) {
-        add_three<kLines>(
-            {now[0][k], second, now[2][k], now[1][k], right_of(now[1][k], next[1][k])}, k, sum);
-      } else {
-        add_three<kLines>({now[0][k], second, kPixels == 1 ? last[0][k] : next[0][k]}, k, sum);
-      }
-    }
-    store(epilogue, sum, x, pixel);
-  }
-
-  template <std::size_t kLines>
-  static HWY_INLINE void begin(const quarter_epilogue<true>& epilogue,
-                               int_vector (&sum)[kLines][quarters]) noexcept {
-    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) { epilogue.begin(sum[r]); }
-  }
-  template <std::size_t kLines>
-  HWY_INLINE void store(const quarter_epilogue<true>& epilogue,
-                        const int_vector (&sum)[kLines][quarters], std::size_t x,
-                        std::size_t pixel) const noexcept {
-    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
-      store_line(epilogue, sum[r], x, (pixel + r * out_width_ + x) * channels_);
-    }
-  }
-
-  /// Stores the results of pixels from x on at element `index` of the output.
-  HWY_INLINE void store_line(const quarter_epilogue<true>& epilogue,
-                             const int_vector (&sum)[quarters], std::size_t x,
-                             std::size_t index) const noexcept {
-    if constexpr (kPixels == 1) {
-      epilogue.store_bytes(sum, count_, c_, index);
-    } else {
-      const std::size_t pixels = (std::min)(kPixels, out_width_ - x);
-      if (dense_) {
-        epilogue.store_bytes(sum, pixels * period, c_, index);
-        return;
-      }
-      alignas(64) std::uint8_t all[part_channels];
-      hn::Store(epilogue.bytes(sum), byte_tag{}, all);
-      for (std::size_t i = 0; i < pixels; ++i, index += channels_) {
-        const hn::Vec<pixel_tag> v = hn::LoadU(pixel_tag{}, all + i * period);
-        if (count_ == period) {
-          hn::StoreU(v, pixel_tag{}, c_ + index);
-        } else {
-          hn::StoreN(v, pixel_tag{}, c_ + index, count_);
-        }
-      }
-    }
-  }
-
-  template <std::size_t kLines>
-  HWY_INLINE void run_segment(const line_array& lines, std::size_t x, std::size_t vectors,
-                              std::size_t pixel) noexcept {
-    // A copy: what is written might be the member, for all that the compiler knows.
-    const quarter_epilogue<true> epilogue = epilogue_;
-    const std::size_t column = x * stride - pad_left_;
-    constexpr std::size_t step = kPixels * stride;
-    const std::size_t all = vectors + behind;
-    std::size_t done = 0;
-    for (; done < (std::min)(all, behind + ahead); ++done) {
-      interleave_to<kLines>(done, lines, column + done * step);
-    }
-    if constexpr (is_five) {
-      interleave_outer<kLines>(lines, column, 0);
-      interleave_outer<kLines>(lines, column + group_depth, 1);
-    }
-    for (std::size_t v = 0; v < vectors; ++v) {
-      if (done < all) {
-        interleave_to<kLines>(done, lines, column + done * step);
-        ++done;
-      }
-      if constexpr (is_five) {
-        if (v % group_depth == 0) {
-          const std::size_t next = v / group_depth + 2;
-          interleave_outer<kLines>(lines, column + next * group_depth, next);
-        }
-      }
-      multiply<kLines>(epilogue, v, x + v * kPixels, pixel);
-    }
-  }
-
-  /// A whole line, what is interleaved once staying in registers for the vectors that want it.
-  template <std::size_t kLines>
-  HWY_INLINE void run_in_registers(const line_array& lines, std::size_t vectors,
-                                   std::size_t pixel) const noexcept {
-    const quarter_epilogue<true> epilogue = epilogue_;
-    constexpr std::size_t step = kPixels * stride;
-    // Vectors that are held, so that the same registers are reused when all have passed.
-    constexpr std::size_t held = behind + 1;
-    interleaved x[held];
-    std::size_t column = std::size_t{0} - pad_left_;
-    DETENT_UNROLL for (std::size_t i = 0; i < behind; ++i, column += step) {
-      interleave<kLines>(lines, column, x[i]);
-    }
-    for (std::size_t v = 0; v < vectors; v += held) {
-      DETENT_UNROLL for (std::size_t i = 0; i < held; ++i) {
-        if (v + i < vectors) {
-          interleave<kLines>(lines, column, x[(i + behind) % held]);
-          multiply<kLines>(epilogue, x[i], x[(i + 1) % held], x[(i + behind) % held],
-                           (v + i) * kPixels, pixel);
-          column += step;
-        }
-      }
-    }
-  }
-
-  static constexpr std::size_t buffer_vectors = in_registers ? 1 : segment_vectors + group_depth;
-  using buffer = interleaved_pixels<buffer_vectors>;
-  /// Of filters of five columns, with four columns in a vector; other filters of stride 1 have no
-  /// use for them.
-  using outer_buffer = interleaved_pixels<is_stride2 ? buffer_vectors
-                                          : is_five  ? segment_vectors / group_depth + 2
-                                                     : 1>;
-
-  std::size_t count_, channels_;
-  std::size_t in_width_, out_width_, pad_left_;
-  bool dense_;
-  const std::int8_t* weights_;
-  std::uint8_t* c_;
-  quarter_epilogue<true> epilogue_;
-  alignas(64) std::uint8_t blank_[part_channels];
-  buffer first_;
-  outer_buffer second_, third_;
-};
-
-/// All pairs of lines, for the part of the channels that begins at `first`.
-template <depthwise_filter kFilter, std::size_t kPixels>
-void depthwise_line_part(const depthwise_lines_args& d, std::size_t first) noexcept {
-  using part_type = line_part<kFilter, kPixels>;
-  part_type part(d, first);
-  for (std::size_t p = 0; p < d.pair_count; ++p) {
-    typename part_type::line_array lines;
-    for (std::size_t i = 0; i < part_type::input_lines; ++i) {
-      lines[i] = d.lines[p * part_type::input_lines + i] + first;
-    }
-    if (d.pairs[p].lines == 2) {
-      part.template run<2>(lines, d.pairs[p].pixel);
-    } else {
-      part.template run<1>(lines, d.pairs[p].pixel);
-    }
-  }
-}
-
-template <depthwise_filter kFilter>
-void depthwise_lines_of(const depthwise_lines_args& d) noexcept {
-  for (std::size_t first = 0; first < d.channels; first += part_channels) {
-    if constexpr (kFilter != depthwise_filter::five) {
-      const std::size_t period = first % strip_columns == 0
-                                     ? depthwise_period(kFilter, d.channels - first)
-                                     : strip_columns;
-      if (period * 2 == part_channels) {
-        depthwise_line_part<kFilter, 2>(d, first);
-        continue;
-      }
-      if constexpr (part_channels == strip_columns) {
-        if (period * 4 == part_channels) {
-          depthwise_line_part<kFilter, 4>(d, first);
-          continue;
-        }
-      }
-    }
-    depthwise_line_part<kFilter, 1>(d, first);
-  }
-}
-
-inline void depthwise_lines(const depthwise_lines_args& d) noexcept {
-  switch (d.filter) {
-    case depthwise_filter::three:
-      return depthwise_lines_of<depthwise_filter::three>(d);
-    case depthwise_filter::three_stride2:
-      return depthwise_lines_of<depthwise_filter::three_stride2>(d);
-    case depthwise_filter::five:
-      return depthwise_lines_of<depthwise_filter::five>(d);
-  }
-}
-
-}  // namespace DETENT_PASS_NAMESPACE
-DETENT_KERNELS_NAMESPACE_END
-HWY_POP_ATTRIBUTES
-
-#endif  // DETENT_PASS_PAIRS
-// ---- detent/kernels/gemm_u8s8-inl.hpp ----
-// Integer products, re-included by kernels/dispatch.hpp once per Highway target and once more for
-// each instruction that Highway's target lacks. The driver has defined
+// ---- detent/kernels/pass-inl.hpp ----
+// The kernels of integer products, which kernels/dispatch.hpp includes once per Highway target and
+// once more for each instruction that Highway's target lacks. Before, it has defined
 //
 //   DETENT_PASS_NAMESPACE    the namespace of this pass
 //   DETENT_PASS_ATTRIBUTES   the target string of its functions
@@ -11991,13 +11473,11 @@ HWY_POP_ATTRIBUTES
 //   DETENT_PASS_PAIRS            1 if it adds a0*b0 + a1*b1 and a2*b2 + a3*b3 in 16 bits
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
 //   DETENT_PASS_ASSEMBLY         1 if that tile is the one of tile_vnni512-inl.hpp
-//
-// vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
-// must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
-// does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
-// multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
-// cache, far enough ahead of their use, and its sums never leave the registers. What does without
-// it is in gemm_u8s8_pairs-inl.hpp.
+
+// Each needs those before it.
+// clang-format off
+// ---- detent/kernels/store_sums-inl.hpp ----
+// The epilogue of integer products: from sums to what is stored.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -12168,51 +11648,15 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
   }
 }
 
-/// Rows of a block: its sums stay on the stack while all of k is added to them.
-inline constexpr std::size_t block_rows = 48;
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+// ---- detent/kernels/tile_operands-inl.hpp ----
+// What tiles of integer products read.
 
-/// How many k of `width` operands that are read again fit `bytes` of a cache.
-[[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
-  return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
-}
-
-[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
-                                                        std::size_t multiple) noexcept {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
-inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
-inline constexpr bool multiplies_signed = false;
-inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
-inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
-  return portable::no_workspace(g);
-}
-
-inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
-
-/// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
-template <std::size_t kRows, std::size_t kPanels>
-HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t offset,
-                             const std::int8_t* b, std::size_t panel_stride,
-                             int_vector (&sum)[kRows][kPanels * vectors_per_panel]) noexcept {
-  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
-  const int_tag di;
-  const hn::Repartition<std::uint8_t, int_tag> du8;
-  const hn::Repartition<std::int8_t, int_tag> ds8;
-  hn::Vec<decltype(ds8)> bv[kVectors];
-  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-    bv[v] = hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
-                               v % vectors_per_panel * lanes * group_depth);
-  }
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-    std::int32_t four;
-    std::memcpy(&four, a[r] + offset, sizeof four);
-    const auto av = hn::BitCast(du8, hn::Set(di, four));
-    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      sum[r][v] = DETENT_PASS_DOT(sum[r][v], av, bv[v]);
-    }
-  }
-}
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
 
 /// Groups of k that are added before a loop's end is looked for: the scalar instructions of a loop
 /// take issue slots from vpdpbusd.
@@ -12239,13 +11683,6 @@ struct tile_operands {
   }
 };
 
-/// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
-/// additions.
-template <std::size_t kSums>
-inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
-                                             : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
-                                                                                         : 1;
-
 /// What is left of a row behind its last whole group of four k, with zeros behind it, so that
 /// nothing past the end of a row is read. Only the last chunk ends early, and has one segment.
 HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
@@ -12255,16 +11692,23 @@ HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
   std::memcpy(to, t.rows[row] + t.offset + t.depth - rest, rest);
 }
 
-#if DETENT_PASS_ASSEMBLY
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
 // ---- detent/kernels/tile_vnni512-inl.hpp ----
-// Tiles of 6 x 64 with vpdpbusd in AVX-512 registers, included by kernels/gemm_u8s8-inl.hpp in the
-// pass that has the instruction.
+// Tiles of 6 x 64 with vpdpbusd in AVX-512 registers, in passes with DETENT_PASS_ASSEMBLY.
 //
 // The loop is in assembly, because its 24 sums, 4 vectors of weights and 4 of a row fill all 32
 // registers: compilers then move sums from register to register (GCC 12: 6 to 45 moves for 96
 // multiplications, as the code around the loop happens to be), and a move takes one of the two
 // ports that multiply. What stores a tile is short for the same reason: while it runs, nothing
 // multiplies.
+
+#if DETENT_PASS_ASSEMBLY
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
 
 /// What the tile reads besides pointers that are in registers all the time.
 struct vnni512_tile {
@@ -12536,7 +11980,79 @@ inline void multiply_tiles(const gemm_u8s8_args& g, const tile_operands& t, std:
       return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end);
   }
 }
-#endif
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_ASSEMBLY
+// ---- detent/kernels/gemm_u8s8-inl.hpp ----
+// Integer products with an instruction that adds four of them, and the tiles that kernels of 4-bit
+// weights share.
+//
+// vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
+// must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
+// does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
+// multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
+// cache, far enough ahead of their use, and its sums never leave the registers. What does without
+// it is in gemm_u8s8_pairs-inl.hpp.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// Rows of a block: its sums stay on the stack while all of k is added to them.
+inline constexpr std::size_t block_rows = 48;
+
+/// How many k of `width` operands that are read again fit `bytes` of a cache.
+[[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
+  return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
+}
+
+[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
+                                                        std::size_t multiple) noexcept {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return portable::no_workspace(g);
+}
+
+inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
+
+/// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
+/// additions.
+template <std::size_t kSums>
+inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
+                                             : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
+                                                                                         : 1;
+
+/// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t offset,
+                             const std::int8_t* b, std::size_t panel_stride,
+                             int_vector (&sum)[kRows][kPanels * vectors_per_panel]) noexcept {
+  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  hn::Vec<decltype(ds8)> bv[kVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    bv[v] = hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
+                               v % vectors_per_panel * lanes * group_depth);
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    std::int32_t four;
+    std::memcpy(&four, a[r] + offset, sizeof four);
+    const auto av = hn::BitCast(du8, hn::Set(di, four));
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      sum[r][v] = DETENT_PASS_DOT(sum[r][v], av, bv[v]);
+    }
+  }
+}
 
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
@@ -12751,14 +12267,15 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
 // ---- detent/kernels/gemm_u8s8_pairs-inl.hpp ----
-// Integer products for processors without VNNI, re-included by kernels/dispatch.hpp for each pass
-// with DETENT_PASS_PAIRS, behind gemm_u8s8-inl.hpp.
+// Integer products for processors without VNNI, in passes with DETENT_PASS_PAIRS.
 //
 // vpmaddubsw, vpmaddwd and vpaddd do what vpdpbusd does. As the first of them saturates, the
 // weights are read in two parts of which neither makes it do so (packed_panels), the second of them
 // sparse: a tile adds both before its sums leave the registers. The first two instructions are what
 // takes time, so a tile has few loads for each of them: 4 x 16 columns in 16 registers, 8 x 32
 // in 32.
+
+#if DETENT_PASS_PAIRS
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -13033,9 +12550,10 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_PAIRS
 // ---- detent/kernels/gemm_u8u4-inl.hpp ----
-// Products with 4-bit weights, re-included by kernels/dispatch.hpp for each pass of
-// gemm_u8s8-inl.hpp and behind it.
+// Products with 4-bit weights of a pass.
 //
 // A byte of the weights becomes two, less the zero point of its column and group: -15..15, so that
 // even pairs of products that are added in 16 bits are exact. Few rows have that done in registers;
@@ -13575,26 +13093,8 @@ inline void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
-// ---- detent/kernels/undef_pass-inl.hpp ----
-// Ends a pass of gemm_u8s8-inl.hpp.
-#undef DETENT_PASS_NAMESPACE
-#undef DETENT_PASS_ATTRIBUTES
-#undef DETENT_PASS_DOT
-#undef DETENT_PASS_PAIRS
-#undef DETENT_PASS_ROWS
-#undef DETENT_PASS_PANELS
-#undef DETENT_PASS_ASSEMBLY
-
-#define DETENT_PASS_NAMESPACE avx512_vnni
-#define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR ",avx512vnni"
-#define DETENT_PASS_DOT(sum, a, b) \
-  hn::Vec<int_tag> { _mm512_dpbusd_epi32((sum).raw, (a).raw, (b).raw) }
-#define DETENT_PASS_PAIRS 0
-#define DETENT_PASS_ROWS 6
-#define DETENT_PASS_PANELS 4
-#define DETENT_PASS_ASSEMBLY 1
 // ---- detent/kernels/depthwise_u8-inl.hpp ----
-// 8-bit depthwise products, re-included like gemm_u8s8-inl.hpp and with the same macros.
+// 8-bit depthwise products of a pass.
 //
 // The bytes that four taps have in a block of channels are interleaved, so that each 32-bit lane
 // holds the four of one channel, as vpdpbusd wants them. Without it, and for weights that do not
@@ -13605,8 +13105,6 @@ HWY_POP_ATTRIBUTES
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace DETENT_PASS_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
 using byte_tag = hn::Repartition<std::uint8_t, int_tag>;
 using byte_vector = hn::Vec<byte_tag>;
@@ -14007,8 +13505,7 @@ inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
 // ---- detent/kernels/depthwise_u8_lines-inl.hpp ----
-// 8-bit depthwise products line by line, for the filters of depthwise_filter; re-included after
-// depthwise_u8-inl.hpp and with the same macros.
+// 8-bit depthwise products of a pass line by line, for the filters of depthwise_filter.
 //
 // Two lines of the output share what they read: the bytes of four lines of the input, or of four
 // columns of one, are interleaved once for both lines and for all the columns that want them. They
@@ -14460,9 +13957,27 @@ DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
 
 #endif  // DETENT_PASS_PAIRS
-// ---- detent/kernels/gemm_u8s8-inl.hpp ----
-// Integer products, re-included by kernels/dispatch.hpp once per Highway target and once more for
-// each instruction that Highway's target lacks. The driver has defined
+// clang-format on
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_DOT
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ROWS
+#undef DETENT_PASS_PANELS
+#undef DETENT_PASS_ASSEMBLY
+
+#define DETENT_PASS_NAMESPACE avx512_vnni
+#define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR ",avx512vnni"
+#define DETENT_PASS_DOT(sum, a, b) \
+  hn::Vec<int_tag> { _mm512_dpbusd_epi32((sum).raw, (a).raw, (b).raw) }
+#define DETENT_PASS_PAIRS 0
+#define DETENT_PASS_ROWS 6
+#define DETENT_PASS_PANELS 4
+#define DETENT_PASS_ASSEMBLY 1
+// ---- detent/kernels/pass-inl.hpp ----
+// The kernels of integer products, which kernels/dispatch.hpp includes once per Highway target and
+// once more for each instruction that Highway's target lacks. Before, it has defined
 //
 //   DETENT_PASS_NAMESPACE    the namespace of this pass
 //   DETENT_PASS_ATTRIBUTES   the target string of its functions
@@ -14471,13 +13986,11 @@ HWY_POP_ATTRIBUTES
 //   DETENT_PASS_PAIRS            1 if it adds a0*b0 + a1*b1 and a2*b2 + a3*b3 in 16 bits
 //   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
 //   DETENT_PASS_ASSEMBLY         1 if that tile is the one of tile_vnni512-inl.hpp
-//
-// vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
-// must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
-// does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
-// multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
-// cache, far enough ahead of their use, and its sums never leave the registers. What does without
-// it is in gemm_u8s8_pairs-inl.hpp.
+
+// Each needs those before it.
+// clang-format off
+// ---- detent/kernels/store_sums-inl.hpp ----
+// The epilogue of integer products: from sums to what is stored.
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -14648,51 +14161,15 @@ inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std:
   }
 }
 
-/// Rows of a block: its sums stay on the stack while all of k is added to them.
-inline constexpr std::size_t block_rows = 48;
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+// ---- detent/kernels/tile_operands-inl.hpp ----
+// What tiles of integer products read.
 
-/// How many k of `width` operands that are read again fit `bytes` of a cache.
-[[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
-  return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
-}
-
-[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
-                                                        std::size_t multiple) noexcept {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
-inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
-inline constexpr bool multiplies_signed = false;
-inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
-inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
-  return portable::no_workspace(g);
-}
-
-inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
-
-/// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
-template <std::size_t kRows, std::size_t kPanels>
-HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t offset,
-                             const std::int8_t* b, std::size_t panel_stride,
-                             int_vector (&sum)[kRows][kPanels * vectors_per_panel]) noexcept {
-  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
-  const int_tag di;
-  const hn::Repartition<std::uint8_t, int_tag> du8;
-  const hn::Repartition<std::int8_t, int_tag> ds8;
-  hn::Vec<decltype(ds8)> bv[kVectors];
-  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-    bv[v] = hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
-                               v % vectors_per_panel * lanes * group_depth);
-  }
-  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-    std::int32_t four;
-    std::memcpy(&four, a[r] + offset, sizeof four);
-    const auto av = hn::BitCast(du8, hn::Set(di, four));
-    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      sum[r][v] = DETENT_PASS_DOT(sum[r][v], av, bv[v]);
-    }
-  }
-}
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
 
 /// Groups of k that are added before a loop's end is looked for: the scalar instructions of a loop
 /// take issue slots from vpdpbusd.
@@ -14719,13 +14196,6 @@ struct tile_operands {
   }
 };
 
-/// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
-/// additions.
-template <std::size_t kSums>
-inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
-                                             : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
-                                                                                         : 1;
-
 /// What is left of a row behind its last whole group of four k, with zeros behind it, so that
 /// nothing past the end of a row is read. Only the last chunk ends early, and has one segment.
 HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
@@ -14735,16 +14205,23 @@ HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
   std::memcpy(to, t.rows[row] + t.offset + t.depth - rest, rest);
 }
 
-#if DETENT_PASS_ASSEMBLY
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
 // ---- detent/kernels/tile_vnni512-inl.hpp ----
-// Tiles of 6 x 64 with vpdpbusd in AVX-512 registers, included by kernels/gemm_u8s8-inl.hpp in the
-// pass that has the instruction.
+// Tiles of 6 x 64 with vpdpbusd in AVX-512 registers, in passes with DETENT_PASS_ASSEMBLY.
 //
 // The loop is in assembly, because its 24 sums, 4 vectors of weights and 4 of a row fill all 32
 // registers: compilers then move sums from register to register (GCC 12: 6 to 45 moves for 96
 // multiplications, as the code around the loop happens to be), and a move takes one of the two
 // ports that multiply. What stores a tile is short for the same reason: while it runs, nothing
 // multiplies.
+
+#if DETENT_PASS_ASSEMBLY
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
 
 /// What the tile reads besides pointers that are in registers all the time.
 struct vnni512_tile {
@@ -15016,7 +14493,79 @@ inline void multiply_tiles(const gemm_u8s8_args& g, const tile_operands& t, std:
       return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end);
   }
 }
-#endif
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_ASSEMBLY
+// ---- detent/kernels/gemm_u8s8-inl.hpp ----
+// Integer products with an instruction that adds four of them, and the tiles that kernels of 4-bit
+// weights share.
+//
+// vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
+// must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
+// does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
+// multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
+// cache, far enough ahead of their use, and its sums never leave the registers. What does without
+// it is in gemm_u8s8_pairs-inl.hpp.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// Rows of a block: its sums stay on the stack while all of k is added to them.
+inline constexpr std::size_t block_rows = 48;
+
+/// How many k of `width` operands that are read again fit `bytes` of a cache.
+[[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
+  return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
+}
+
+[[nodiscard]] HWY_INLINE constexpr std::size_t round_up(std::size_t n,
+                                                        std::size_t multiple) noexcept {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return portable::no_workspace(g);
+}
+
+inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
+
+/// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
+/// additions.
+template <std::size_t kSums>
+inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
+                                             : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
+                                                                                         : 1;
+
+/// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t offset,
+                             const std::int8_t* b, std::size_t panel_stride,
+                             int_vector (&sum)[kRows][kPanels * vectors_per_panel]) noexcept {
+  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  hn::Vec<decltype(ds8)> bv[kVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    bv[v] = hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
+                               v % vectors_per_panel * lanes * group_depth);
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    std::int32_t four;
+    std::memcpy(&four, a[r] + offset, sizeof four);
+    const auto av = hn::BitCast(du8, hn::Set(di, four));
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      sum[r][v] = DETENT_PASS_DOT(sum[r][v], av, bv[v]);
+    }
+  }
+}
 
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.
@@ -15230,9 +14779,294 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
+// ---- detent/kernels/gemm_u8s8_pairs-inl.hpp ----
+// Integer products for processors without VNNI, in passes with DETENT_PASS_PAIRS.
+//
+// vpmaddubsw, vpmaddwd and vpaddd do what vpdpbusd does. As the first of them saturates, the
+// weights are read in two parts of which neither makes it do so (packed_panels), the second of them
+// sparse: a tile adds both before its sums leave the registers. The first two instructions are what
+// takes time, so a tile has few loads for each of them: 4 x 16 columns in 16 registers, 8 x 32
+// in 32.
+
+#if DETENT_PASS_PAIRS
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// The most bytes of each row that are put in the order of a strip at a time.
+inline constexpr std::size_t pair_chunk = 1024;
+/// Rows of a block: as many as fit a first-level cache with that.
+inline constexpr std::size_t pair_rows = 24;
+
+/// Panels of a tile with so many rows: as many as the registers hold.
+template <std::size_t kRows>
+inline constexpr std::size_t pair_tile_panels = (std::min)(DETENT_PASS_ROWS* DETENT_PASS_PANELS /
+                                                               kRows,
+                                                           strip_panels);
+
+/// Puts `depth` bytes of kRows rows in the order of a strip, with its complements; zeros up to a
+/// whole block, or what no weight belongs to.
+template <std::size_t kRows>
+HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::size_t depth,
+                             const std::uint8_t* order, const std::uint8_t* complement,
+                             std::uint8_t* to) noexcept {
+  const hn::Repartition<std::uint8_t, int_tag> d;
+  const hn::Full128<std::uint8_t> d_block;
+  static_assert(hn::MaxLanes(d_block) == block_depth);
+  const std::size_t step = hn::Lanes(d);
+  std::size_t k = 0;
+  for (; k + step <= depth; k += step) {
+    const auto places = hn::LoadU(d, order + k);
+    const auto flips = hn::LoadU(d, complement + k);
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      const auto row = hn::TableLookupBytes(hn::LoadU(d, from + r * lda + k), places);
+      hn::Store(hn::Xor(row, flips), d, to + r * pair_chunk + k);
+    }
+  }
+  for (; k < depth; k += block_depth) {
+    const auto places = hn::LoadU(d_block, order + k);
+    const auto flips = hn::LoadU(d_block, complement + k);
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      alignas(block_depth) std::uint8_t block[block_depth] = {};
+      std::memcpy(block, from + r * lda + k, (std::min)(block_depth, depth - k));
+      const auto row = hn::TableLookupBytes(hn::Load(d_block, block), places);
+      hn::Store(hn::Xor(row, flips), d_block, to + r * pair_chunk + k);
+    }
+  }
+}
+
+/// Bytes of a value that the epilogue writes.
+[[nodiscard]] HWY_INLINE std::size_t output_size(integer_output output) noexcept {
+  switch (output) {
+    case integer_output::s32:
+    case integer_output::f32:
+      return 4;
+    case integer_output::bf16:
+      return 2;
+    case integer_output::u8:
+    case integer_output::s8:
+      break;
+  }
+  return 1;
+}
+
+/// The corrections of the panels of a strip that belong to the chunk at hand.
+struct chunk_corrections {
+  std::size_t begin[strip_panels];
+  std::size_t end[strip_panels];
+  std::size_t first_group;  // of the chunk
+};
+
+/// What tiles read: rows that are pair_chunk apart, and as many k (whole blocks) of panels that are
+/// panel_stride apart.
+struct pair_operands {
+  const std::uint8_t* a;
+  std::size_t depth;
+  const std::int8_t* b;
+  std::size_t panel_stride;
+  const packed_panels* panels;
+  const chunk_corrections* corrections;
+  std::size_t panel;  // the first one, of the strip
+  // Where sums of the strip's first panel start from, or null if they are added to.
+  const std::int32_t* offset;
+  // Where the results of these rows will be, in bytes.
+  const char* c;
+  std::size_t c_stride;
+  std::size_t c_panel;
+};
+
+/// Adds the products of a group of four k to the sums of kPanels panels from kPanel on.
+template <std::size_t kPanel, std::size_t kPanels, std::size_t kRows, std::size_t kVectors>
+HWY_INLINE void add_group(const std::uint8_t* a, const std::int8_t* b, std::size_t panel_stride,
+                          int_vector (&sum)[kRows][kVectors]) noexcept {
+  constexpr std::size_t kGroupVectors = kPanels * vectors_per_panel;
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const auto ones = hn::Set(di16, 1);
+  hn::Vec<decltype(ds8)> bv[kGroupVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kGroupVectors; ++v) {
+    bv[v] = hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
+                               v % vectors_per_panel * lanes * group_depth);
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    std::int32_t four;
+    std::memcpy(&four, a + r * pair_chunk, sizeof four);
+    const auto av = hn::BitCast(du8, hn::Set(di, four));
+    DETENT_UNROLL for (std::size_t v = 0; v < kGroupVectors; ++v) {
+      const auto pairs = hn::SatWidenMulPairwiseAdd(di16, av, bv[v]);
+      add_in_place(sum[r][kPanel * vectors_per_panel + v],
+                   hn::WidenMulPairwiseAdd(di, pairs, ones));
+    }
+  }
+}
+
+/// Adds the corrections of the panels from kPanel on.
+template <std::size_t kPanel, std::size_t kRows, std::size_t kVectors>
+HWY_INLINE void add_corrections(const pair_operands& t,
+                                int_vector (&sum)[kRows][kVectors]) noexcept {
+  const chunk_corrections& c = *t.corrections;
+  for (std::size_t i = c.begin[t.panel + kPanel]; i < c.end[t.panel + kPanel]; ++i) {
+    add_group<kPanel, 1>(t.a + (t.panels->correction_group[i] - c.first_group) * group_depth,
+                         t.panels->corrections + i * group_depth * panel_columns, 0, sum);
+  }
+  if constexpr ((kPanel + 1) * vectors_per_panel < kVectors) {
+    add_corrections<kPanel + 1>(t, sum);
+  }
+}
+
+/// Adds the products of kRows rows and kPanels panels to a tile of sums of a strip. A function of
+/// its own, because GCC keeps the sums of an inlined one in memory.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_NOINLINE void add_pair_tile(const pair_operands& t, std::int32_t* sums) noexcept {
+  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  constexpr std::size_t kGroups = block_depth / group_depth;
+  const int_tag di;
+  int_vector sum[kRows][kVectors];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      sum[r][v] = hn::LoadU(di, t.offset != nullptr ? t.offset + t.panel * panel_columns + v * lanes
+                                                    : sums + r * strip_columns + v * lanes);
+    }
+  }
+  if (t.offset != nullptr) {
+    // So that the second-level cache has them when they are written: the rows of a large C are
+    // often a multiple of 4 KB apart, which the first level can't hold.
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      DETENT_UNROLL for (std::size_t p = 0; p < kPanels; ++p) {
+        _mm_prefetch(t.c + r * t.c_stride + (t.panel + p) * t.c_panel, _MM_HINT_T1);
+      }
+    }
+  }
+  const std::int8_t* b = t.b;
+  const std::uint8_t* const end = t.a + t.depth;
+  for (const std::uint8_t* a = t.a; a < end; a += block_depth) {
+    DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
+      add_group<0, kPanels>(a + i * group_depth, b + i * group_depth * panel_columns,
+                            t.panel_stride, sum);
+    }
+    b += block_depth * panel_columns;
+  }
+  add_corrections<0>(t, sum);
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      hn::StoreU(sum[r][v], di, sums + r * strip_columns + v * lanes);
+    }
+  }
+}
+
+/// Adds the products of kRows rows at a time to the sums of the panels from t.panel to `panels`,
+/// the last ones with smaller tiles.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_INLINE void add_pair_panels(std::size_t rows, std::size_t panels, pair_operands t,
+                                std::int32_t* sums) noexcept {
+  for (; t.panel + kPanels <= panels; t.panel += kPanels) {
+    pair_operands tile = t;
+    for (std::size_t done = 0; done + kRows <= rows; done += kRows) {
+      add_pair_tile<kRows, kPanels>(tile, sums + done * strip_columns + t.panel * panel_columns);
+      tile.a += kRows * pair_chunk;
+      tile.c += kRows * t.c_stride;
+    }
+    t.b += kPanels * t.panel_stride;
+  }
+  if constexpr (kPanels > 1) {
+    add_pair_panels<kRows, kPanels / 2>(rows, panels, t, sums);
+  }
+}
+
+/// The same for all rows, the last ones with tiles of fewer rows and more panels.
+template <std::size_t kRows>
+HWY_INLINE void add_pair_rows(std::size_t rows, std::size_t panels, pair_operands t,
+                              std::int32_t* sums) noexcept {
+  const std::size_t tiled = rows / kRows * kRows;
+  if (tiled != 0) {
+    add_pair_panels<kRows, pair_tile_panels<kRows>>(tiled, panels, t, sums);
+  }
+  if constexpr (kRows > 1) {
+    if (tiled < rows) {
+      t.a += tiled * pair_chunk;
+      t.c += tiled * t.c_stride;
+      add_pair_rows<kRows / 2>(rows - tiled, panels, t, sums + tiled * strip_columns);
+    }
+  }
+}
+
+/// The rows first .. first + rows (at most pair_rows) of a strip of columns.
+inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                            std::size_t column) noexcept {
+  alignas(64) std::int32_t sums[pair_rows * strip_columns];
+  alignas(64) std::uint8_t chunk[pair_rows * pair_chunk];
+  const std::size_t columns = (std::min)(strip_columns, g.n - column);
+  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+  const std::size_t padded = round_up(g.k, block_depth);
+  const std::size_t panel_stride = padded * panel_columns;
+  const std::size_t first_panel = column / panel_columns;
+  const std::size_t first_order = column / strip_columns * padded;
+  const std::size_t c_size = output_size(g.epilogue.output);
+  chunk_corrections corrections;
+  for (std::size_t p = 0; p < panels; ++p) {
+    corrections.end[p] = g.b.first_correction[first_panel + p];
+  }
+  const std::size_t chunk_depth =
+      (std::min)(cached_depth(reused_part(g.caches.first_level), pair_rows), pair_chunk);
+  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
+    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
+    const std::size_t size = round_up(depth, block_depth);
+    const std::uint8_t* order = g.b.order + first_order + k;
+    const std::uint8_t* complement = g.b.complement + first_order + k;
+    std::size_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+      reorder_rows<4>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+                      chunk + r * pair_chunk);
+    }
+    for (; r < rows; ++r) {
+      reorder_rows<1>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+                      chunk + r * pair_chunk);
+    }
+    corrections.first_group = k / group_depth;
+    const std::size_t end_group = (k + size) / group_depth;
+    for (std::size_t p = 0; p < panels; ++p) {
+      std::size_t& end = corrections.end[p];
+      corrections.begin[p] = end;
+      while (end < g.b.first_correction[first_panel + p + 1] &&
+             g.b.correction_group[end] < end_group) {
+        ++end;
+      }
+    }
+    const pair_operands t{chunk,
+                          size,
+                          g.b.paired + first_panel * panel_stride + k * panel_columns,
+                          panel_stride,
+                          &g.b,
+                          &corrections,
+                          0,
+                          k == 0 ? g.b.offset + column : nullptr,
+                          static_cast<const char*>(g.c) + (first * g.ldc + column) * c_size,
+                          g.ldc * c_size,
+                          panel_columns * c_size};
+    add_pair_rows<DETENT_PASS_ROWS>(rows, panels, t, sums);
+  }
+  store_sums(g.epilogue, sums, strip_columns, first, rows, column, columns, g.c,
+             first * g.ldc + column, g.ldc);
+}
+
+inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  for (std::size_t first = 0; first < g.m; first += pair_rows) {
+    for (std::size_t column = 0; column < g.n; column += strip_columns) {
+      gemm_u8s8_strip(g, first, (std::min)(pair_rows, g.m - first), column);
+    }
+  }
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_PAIRS
 // ---- detent/kernels/gemm_u8u4-inl.hpp ----
-// Products with 4-bit weights, re-included by kernels/dispatch.hpp for each pass of
-// gemm_u8s8-inl.hpp and behind it.
+// Products with 4-bit weights of a pass.
 //
 // A byte of the weights becomes two, less the zero point of its column and group: -15..15, so that
 // even pairs of products that are added in 16 bits are exact. Few rows have that done in registers;
@@ -15772,8 +15606,872 @@ inline void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
-// ---- detent/kernels/undef_pass-inl.hpp ----
-// Ends a pass of gemm_u8s8-inl.hpp.
+// ---- detent/kernels/depthwise_u8-inl.hpp ----
+// 8-bit depthwise products of a pass.
+//
+// The bytes that four taps have in a block of channels are interleaved, so that each 32-bit lane
+// holds the four of one channel, as vpdpbusd wants them. Without it, and for weights that do not
+// fit a byte, the lane is read as two pairs of words. The unpack instructions work within 16 bytes,
+// which puts the channels in the order of depthwise_panels; packing 32-bit results to bytes undoes
+// it.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+using byte_tag = hn::Repartition<std::uint8_t, int_tag>;
+using byte_vector = hn::Vec<byte_tag>;
+using word_tag = hn::Repartition<std::int16_t, int_tag>;
+/// Channels that a vector of bytes holds: a whole block, or half of one.
+inline constexpr std::size_t part_channels = hn::MaxLanes(byte_tag{});
+/// 32-bit vectors for them, one for each quarter.
+inline constexpr std::size_t quarters = 4;
+
+/// [a0 b0 a2 b2] and [a1 b1 a3 b3] of 16-byte blocks.
+template <class V>
+HWY_INLINE V even_blocks(V a, V b) noexcept {
+  return hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a);
+}
+template <class V>
+HWY_INLINE V odd_blocks(V a, V b) noexcept {
+  return hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a));
+}
+
+/// Channels in their order become quarters: quarter k has the 16-byte blocks k, k + 4, ...
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void to_quarters(D d, V (&v)[quarters]) noexcept {
+  if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
+    const V even01 = even_blocks(v[0], v[1]);
+    const V even23 = even_blocks(v[2], v[3]);
+    const V odd01 = odd_blocks(v[0], v[1]);
+    const V odd23 = odd_blocks(v[2], v[3]);
+    v[0] = hn::ConcatLowerLower(d, even23, even01);
+    v[1] = hn::ConcatLowerLower(d, odd23, odd01);
+    v[2] = hn::ConcatUpperUpper(d, even23, even01);
+    v[3] = hn::ConcatUpperUpper(d, odd23, odd01);
+  } else {
+    const V low02 = hn::ConcatLowerLower(d, v[2], v[0]);
+    const V high02 = hn::ConcatUpperUpper(d, v[2], v[0]);
+    const V low13 = hn::ConcatLowerLower(d, v[3], v[1]);
+    const V high13 = hn::ConcatUpperUpper(d, v[3], v[1]);
+    v[0] = low02, v[1] = high02, v[2] = low13, v[3] = high13;
+  }
+}
+
+/// The reverse.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void from_quarters(D d, V (&v)[quarters]) noexcept {
+  if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
+    to_quarters(d, v);
+  } else {
+    const V low01 = hn::ConcatLowerLower(d, v[1], v[0]);
+    const V high01 = hn::ConcatUpperUpper(d, v[1], v[0]);
+    const V low23 = hn::ConcatLowerLower(d, v[3], v[2]);
+    const V high23 = hn::ConcatUpperUpper(d, v[3], v[2]);
+    v[0] = low01, v[1] = low23, v[2] = high01, v[3] = high23;
+  }
+}
+
+/// The epilogue of a part's channels, with what depends on the channels only already loaded.
+/// kIsPlain: whether there is no residual, and the output not bfloat16.
+template <bool kIsPlain>
+class quarter_epilogue {
+ public:
+  /// Of the channels from `first` on, `period` of which the part holds again and again; zero behind
+  /// the last panel.
+  HWY_INLINE quarter_epilogue(const integer_epilogue& e, std::size_t first, std::size_t channels,
+                              std::size_t period) noexcept
+      : output_(e.output),
+        residual_(e.residual),
+        lower_(hn::Set(float_tag{}, e.lower)),
+        upper_(hn::Set(float_tag{}, e.upper)) {
+    // Signed outputs are computed as unsigned ones that are 128 more.
+    const std::int32_t shift = output_ == integer_output::s8 ? 128 : 0;
+    const auto byte = [shift](std::int32_t v) HWY_ATTR {
+      return hn::Set(byte_tag{}, static_cast<std::uint8_t>(v + shift));
+    };
+    zero_point_ = hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point + shift));
+    lowest_ = byte(e.qmin);
+    highest_ = byte(e.qmax);
+    demoting_suffices_ = shift == 0 && e.qmin == 0 && e.qmax == 255;
+    flip_ = byte(0);
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      const std::size_t column = first + j * lanes % period;
+      const bool inside = column < channels;
+      offset_[j] = inside ? hn::LoadU(int_tag{}, e.column_offset + column) : hn::Zero(int_tag{});
+      multiplier_[j] = inside && e.multiplier != nullptr
+                           ? hn::LoadU(float_tag{}, e.multiplier + column)
+                           : hn::Zero(float_tag{});
+      bias_[j] = inside && e.bias != nullptr ? hn::LoadU(float_tag{}, e.bias + column)
+                                             : hn::Zero(float_tag{});
+    }
+    auto shrinks = hn::Lt(multiplier_[0], hn::Set(float_tag{}, 1.0F));
+    DETENT_UNROLL for (std::size_t j = 1; j < quarters; ++j) {
+      shrinks = hn::And(shrinks, hn::Lt(multiplier_[j], hn::Set(float_tag{}, 1.0F)));
+    }
+    shrinks_ = hn::AllTrue(float_tag{}, shrinks);
+    to_quarters(int_tag{}, offset_);
+    to_quarters(float_tag{}, multiplier_);
+    to_quarters(float_tag{}, bias_);
+  }
+
+  [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
+    return kIsPlain && (output_ == integer_output::u8 || output_ == integer_output::s8);
+  }
+  /// What the sums of products are added to.
+  HWY_INLINE void begin(int_vector (&sum)[quarters]) const noexcept {
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) { sum[k] = offset_[k]; }
+  }
+
+  /// Stores the results of `count` channels at element `index` of c.
+  HWY_INLINE void store(int_vector (&sum)[quarters], std::size_t count, void* c,
+                        std::size_t index) const noexcept {
+    if (makes_bytes()) {
+      store_bytes(sum, count, c, index);
+    } else if (kIsPlain && output_ == integer_output::s32) {
+      from_quarters(int_tag{}, sum);
+      store_vectors(sum, int_tag{}, count, static_cast<std::int32_t*>(c) + index);
+    } else {
+      store_reals(sum, count, c, index);
+    }
+  }
+
+  /// The same for an output of float or bfloat16.
+  HWY_INLINE void store_reals(const int_vector (&sum)[quarters], std::size_t count, void* c,
+                              std::size_t index) const noexcept {
+    const float_tag df;
+    float_vector v[quarters];
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      // Without a bias the sum of the product and 0 is rounded to the product.
+      v[k] = hn::MulAdd(hn::ConvertTo(df, sum[k]), multiplier_[k], bias_[k]);
+    }
+    from_quarters(df, v);
+    if (!kIsPlain && residual_ != nullptr) {
+      const float* from = residual_ + index;
+      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+        if (count >= (j + 1) * lanes) {
+          v[j] = hn::Add(v[j], hn::LoadU(df, from + j * lanes));
+        } else if (count > j * lanes) {
+          v[j] = hn::Add(v[j], hn::LoadN(df, from + j * lanes, count - j * lanes));
+        }
+      }
+    }
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      v[j] = clamp_ordered(v[j], lower_, upper_);
+    }
+    if (kIsPlain || output_ == integer_output::f32) {
+      store_vectors(v, df, count, static_cast<float*>(c) + index);
+    } else {
+      using half_tag = hn::Rebind<std::uint16_t, float_tag>;
+      hn::Vec<half_tag> halves[quarters];
+      DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) { halves[j] = to_bfloat16(v[j]); }
+      store_vectors(halves, half_tag{}, count, static_cast<std::uint16_t*>(c) + index);
+    }
+  }
+
+  /// The same for an output of bytes.
+  HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
+                              std::size_t index) const noexcept {
+    const byte_vector v = bytes(sum);
+    std::uint8_t* to = static_cast<std::uint8_t*>(c) + index;
+    if (count == part_channels) {
+      hn::StoreU(v, byte_tag{}, to);
+    } else {
+      hn::StoreN(v, byte_tag{}, to, count);
+    }
+  }
+
+  /// The results of a whole part, where the output has bytes.
+  HWY_INLINE byte_vector bytes(const int_vector (&sum)[quarters]) const noexcept {
+    // Conversions saturate, and the zero point is added to words, all of whose bounds are beyond
+    // the grid: that gives what clamping the steps would, in fewer instructions.
+    int_vector q[quarters];
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      // The product of an integer and a finite multiplier is never NaN.
+      float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
+      if (!shrinks_) {
+        // The conversion returns the least integer for those that are too large, too.
+        steps = hn::Min(steps, hn::Set(float_tag{}, 32767.0F));
+      }
+      q[k] = DETENT_PASS_NEAREST(steps);
+    }
+    const byte_tag d8;
+    const word_tag d16;
+    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[0], q[1]), zero_point_);
+    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(d16, q[2], q[3]), zero_point_);
+    const byte_vector result = hn::ReorderDemote2To(d8, low, high);
+    if (demoting_suffices_) {
+      return result;
+    }
+    return hn::Xor(hn::Min(hn::Max(result, lowest_), highest_), flip_);
+  }
+
+ private:
+  template <class V, class D, class T>
+  static HWY_INLINE void store_vectors(const V (&v)[quarters], D d, std::size_t count,
+                                       T* to) noexcept {
+    DETENT_UNROLL for (std::size_t j = 0; j < quarters; ++j) {
+      if (count >= (j + 1) * lanes) {
+        hn::StoreU(v[j], d, to + j * lanes);
+      } else if (count > j * lanes) {
+        hn::StoreN(v[j], d, to + j * lanes, count - j * lanes);
+      }
+    }
+  }
+
+  integer_output output_;
+  const float* residual_;  // null, or as dense as the output
+  int_vector offset_[quarters];
+  float_vector multiplier_[quarters];
+  float_vector bias_[quarters];
+  float_vector lower_, upper_;
+  bool shrinks_;            // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  bool demoting_suffices_;  // the grid is all values of an unsigned byte
+  hn::Vec<word_tag> zero_point_;
+  byte_vector lowest_, highest_, flip_;
+};
+
+/// Elements of weights between one quarter and the next, and one group of taps and the next.
+inline constexpr std::size_t quarter_size = 16 * group_depth;
+inline constexpr std::size_t weight_group_size = quarters * quarter_size;
+
+/// Adds the products of four taps, whose bytes are interleaved in `x`, with one group of weights.
+[[maybe_unused]] HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int8_t* w,
+                                           int_vector (&sum)[quarters]) noexcept {
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+    sum[k] = DETENT_PASS_DOT(sum[k], x[k], hn::LoadU(ds8, w + k * quarter_size));
+  }
+}
+HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int16_t* w,
+                          int_vector (&sum)[quarters]) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> d16;
+  const hn::Repartition<std::uint16_t, int_tag> du16;
+  DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+    const std::int16_t* pair = w + k * quarter_size;
+    const auto words = hn::BitCast(du16, x[k]);
+    const auto even = hn::BitCast(d16, hn::And(words, hn::Set(du16, 0xFF)));
+    const auto odd = hn::BitCast(d16, hn::ShiftRight<8>(words));
+    sum[k] = hn::Add(sum[k], hn::WidenMulPairwiseAdd(di, even, hn::LoadU(d16, pair)));
+    sum[k] =
+        hn::Add(sum[k], hn::WidenMulPairwiseAdd(di, odd, hn::LoadU(d16, pair + quarter_size / 2)));
+  }
+}
+
+/// Interleaves the bytes of four taps.
+HWY_INLINE void interleave_taps(byte_vector a, byte_vector b, byte_vector c, byte_vector d,
+                                byte_vector (&x)[quarters]) noexcept {
+  const byte_tag d8;
+  const hn::Repartition<std::uint16_t, int_tag> d16;
+  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, a, b));
+  const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, a, b));
+  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, c, d));
+  const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, c, d));
+  x[0] = hn::BitCast(d8, hn::InterleaveLower(d16, low01, low23));
+  x[1] = hn::BitCast(d8, hn::InterleaveUpper(d16, low01, low23));
+  x[2] = hn::BitCast(d8, hn::InterleaveLower(d16, high01, high23));
+  x[3] = hn::BitCast(d8, hn::InterleaveUpper(d16, high01, high23));
+}
+
+/// Interleaves the bytes of four taps, `offset` behind their addresses.
+HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
+                          byte_vector (&x)[quarters]) noexcept {
+  const byte_tag d8;
+  byte_vector row[group_depth];
+  DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
+    row[t] = count == part_channels ? hn::LoadU(d8, tap[t] + offset)
+                                    : hn::LoadN(d8, tap[t] + offset, count);
+  }
+  interleave_taps(row[0], row[1], row[2], row[3], x);
+}
+
+/// A part of the channels of a depthwise product, as vectors of part_channels bytes: one for each
+/// pixel, or with several pixels in each where the part repeats all channels. W is the type of the
+/// weights; kIsPlain is that of the epilogue.
+template <class W, bool kIsPlain>
+class depthwise_part {
+ public:
+  HWY_INLINE depthwise_part(const depthwise_u8_args& d, const W* weights,
+                            std::size_t first) noexcept
+      : rows_(d.rows),
+        groups_((rows_.tap_count + group_depth - 1) / group_depth),
+        weights_(weights + first / strip_columns * groups_ * weight_group_size +
+                 first % strip_columns / quarters * group_depth / sizeof(W)),
+        first_(first),
+        repeats_(rows_.channels >= panel_columns && rows_.channels < part_channels &&
+                 part_channels % rows_.channels == 0 && rows_.step == rows_.channels),
+        in_step_(repeats_ ? part_channels : rows_.step),
+        out_step_(repeats_ ? part_channels : rows_.channels),
+        count_(repeats_ ? part_channels : (std::min)(part_channels, rows_.channels - first)),
+        c_(d.c),
+        epilogue_(d.epilogue, first, rows_.channels, repeats_ ? rows_.channels : part_channels) {}
+
+  HWY_INLINE void run(const depthwise_run& run) const noexcept {
+    const std::uint8_t* const* tap = rows_.taps + run.tap;
+    const std::size_t out = run.pixel * rows_.channels + first_;
+    const std::size_t size = run.pixels * rows_.channels;
+    const std::size_t whole = repeats_ ? size / part_channels : run.pixels;
+    std::size_t v = 0;
+    if constexpr (tile > 1) {
+      const std::size_t pixels = repeats_ ? part_channels / rows_.channels : 1;
+      if (rows_.width == 3 && epilogue_.makes_bytes() && pixels <= 2) {
+        v = pixels == 1 ? tiles<3, 1>(tap, whole, out) : tiles<3, 2>(tap, whole, out);
+      } else if (rows_.width == 5 && epilogue_.makes_bytes() && !repeats_) {
+        v = tiles<5, 1>(tap, whole, out);
+      }
+    }
+    for (; v < whole; ++v) {
+      vector(tap, v, count_, out);
+    }
+    if (repeats_ && v * part_channels < size) {
+      vector(tap, v, size - v * part_channels, out);
+    }
+  }
+
+ private:
+  /// Vectors whose sums the registers hold at the same time. Words are rare where bytes will do.
+  static constexpr std::size_t tile = sizeof(W) == 2 ? 1 : lanes == 16 ? 4 : 2;
+
+  /// `count` elements of vector v.
+  HWY_INLINE void vector(const std::uint8_t* const* tap, std::size_t v, std::size_t count,
+                         std::size_t out) const noexcept {
+    int_vector sum[quarters];
+    epilogue_.begin(sum);
+    for (std::size_t g = 0; g < groups_; ++g) {
+      byte_vector x[quarters];
+      load_taps(tap + g * group_depth, v * in_step_ + first_, count, x);
+      add_group(x, weights_ + g * weight_group_size, sum);
+    }
+    epilogue_.store(sum, count, c_, out + v * out_step_);
+  }
+
+  /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for
+  /// all the vectors that want it. Returns how many vectors are done.
+  template <std::size_t kWidth, std::size_t kPixels>
+  HWY_INLINE std::size_t tiles(const std::uint8_t* const* tap, std::size_t vectors,
+                               std::size_t out) const noexcept {
+    std::size_t v = 0;
+    for (; v + tile <= vectors; v += tile) {
+      int_vector sum[tile][quarters];
+      DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) { epilogue_.begin(sum[i]); }
+      for (std::size_t g = 0; g < groups_; g += kWidth) {
+        const W* w = weights_ + g * weight_group_size;
+        DETENT_UNROLL for (std::size_t column = 0; column < (tile - 1) * kPixels + kWidth;
+                           ++column) {
+          byte_vector x[quarters];
+          load_taps(tap + g * group_depth, v * in_step_ + column * rows_.step + first_, count_, x);
+          DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) {
+            if (column >= i * kPixels && column - i * kPixels < kWidth) {
+              add_group(x, w + (column - i * kPixels) * weight_group_size, sum[i]);
+            }
+          }
+        }
+      }
+      DETENT_UNROLL for (std::size_t i = 0; i < tile; ++i) {
+        epilogue_.store_bytes(sum[i], count_, c_, out + (v + i) * out_step_);
+      }
+    }
+    return v;
+  }
+
+  const depthwise_rows<std::uint8_t>& rows_;
+  std::size_t groups_;
+  const W* weights_;
+  std::size_t first_;
+  bool repeats_;
+  std::size_t in_step_, out_step_;  // from one vector to the next
+  std::size_t count_;
+  void* c_;
+  quarter_epilogue<kIsPlain> epilogue_;
+};
+
+template <bool kIsPlain, class W>
+void depthwise_u8_parts(const depthwise_u8_args& d, const W* weights) noexcept {
+  for (std::size_t first = 0; first < d.rows.channels; first += part_channels) {
+    const depthwise_part<W, kIsPlain> part(d, weights, first);
+    for (std::size_t r = 0; r < d.rows.run_count; ++r) {
+      part.run(d.rows.runs[r]);
+    }
+  }
+}
+
+template <class W>
+void depthwise_u8_with(const depthwise_u8_args& d, const W* weights) noexcept {
+  if (d.epilogue.residual == nullptr && d.epilogue.output != integer_output::bf16) {
+    depthwise_u8_parts<true>(d, weights);
+  } else {
+    depthwise_u8_parts<false>(d, weights);
+  }
+}
+
+inline void depthwise_u8(const depthwise_u8_args& d) noexcept {
+#if !DETENT_PASS_PAIRS
+  if (d.weights.bytes != nullptr) {
+    return depthwise_u8_with(d, d.weights.bytes);
+  }
+#endif
+  depthwise_u8_with(d, d.weights.words);
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+// ---- detent/kernels/depthwise_u8_lines-inl.hpp ----
+// 8-bit depthwise products of a pass line by line, for the filters of depthwise_filter.
+//
+// Two lines of the output share what they read: the bytes of four lines of the input, or of four
+// columns of one, are interleaved once for both lines and for all the columns that want them. They
+// stay in registers until they are multiplied or, where those are few or the pixels of a vector
+// many, in a buffer of some kilobytes, from which they can be read at any column.
+
+#if DETENT_PASS_PAIRS
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+// Sums of pairs saturate; depthwise_u8 of these passes multiplies words.
+inline constexpr void (*depthwise_lines)(const depthwise_lines_args& d) noexcept = nullptr;
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+
+#else
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// What is interleaved for up to kVectors vectors: quarter by quarter, so that a vector can begin
+/// at any pixel.
+template <std::size_t kVectors>
+struct interleaved_pixels {
+  static constexpr std::size_t bytes_of_quarter = kVectors * part_channels;
+  alignas(64) std::uint8_t data[quarters * bytes_of_quarter];
+
+  HWY_INLINE void store(const byte_vector (&x)[quarters], std::size_t vector) noexcept {
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      hn::Store(x[k], byte_tag{}, data + k * bytes_of_quarter + vector * part_channels);
+    }
+  }
+  /// The quarter of the pixels that begin at this byte.
+  HWY_INLINE byte_vector load(std::size_t quarter, std::size_t byte) const noexcept {
+    return hn::LoadU(byte_tag{}, data + quarter * bytes_of_quarter + byte);
+  }
+};
+
+/// Part of the channels, as vectors of kPixels pixels: of one, or of several where the channels are
+/// few.
+template <depthwise_filter kFilter, std::size_t kPixels>
+class line_part {
+ public:
+  static constexpr std::size_t input_lines = depthwise_input_lines(kFilter);
+  using line_array = const std::uint8_t* [input_lines];
+
+  HWY_INLINE line_part(const depthwise_lines_args& d, std::size_t first) noexcept
+      : count_((std::min)(period, d.channels - first)),
+        channels_(d.channels),
+        in_width_(d.in_width),
+        out_width_(d.out_width),
+        pad_left_(d.pad_left),
+        dense_(d.channels == period),
+        weights_(d.weights + first / strip_columns * depthwise_groups(kFilter) * weight_group_size +
+                 first % strip_columns / quarters * group_depth),
+        c_(d.c + first),
+        epilogue_(d.epilogue, first, d.channels, period) {
+    hn::StoreU(hn::Set(byte_tag{}, d.padding), byte_tag{}, blank_);
+  }
+
+  /// `lines` are the addresses of the first channel of the part, `pixel` is the first one of the
+  /// output.
+  template <std::size_t kLines>
+  HWY_INLINE void run(const line_array& lines, std::size_t pixel) noexcept {
+    const std::size_t vectors = (out_width_ + kPixels - 1) / kPixels;
+    if constexpr (in_registers) {
+      run_in_registers<kLines>(lines, vectors, pixel);
+    } else {
+      const std::size_t segments = (vectors + segment_vectors - 1) / segment_vectors;
+      std::size_t begin = 0;
+      for (std::size_t s = 1; s <= segments; ++s) {
+        const std::size_t end = vectors * s / segments;
+        run_segment<kLines>(lines, begin * kPixels, end - begin, pixel);
+        begin = end;
+      }
+    }
+  }
+
+ private:
+  static constexpr bool is_five = kFilter == depthwise_filter::five;
+  static constexpr bool is_stride2 = kFilter == depthwise_filter::three_stride2;
+  static constexpr std::size_t stride = depthwise_stride(kFilter);
+  /// Channels of a pixel in a vector.
+  static constexpr std::size_t period = part_channels / kPixels;
+  using pixel_tag = hn::CappedTag<std::uint8_t, period>;
+  /// Whether what is interleaved waits in registers, not in the buffers.
+  static constexpr bool in_registers = lanes == 16 && !is_five && kPixels <= 2;
+  /// Pixels are multiplied in segments of at most so many vectors.
+  static constexpr std::size_t segment_vectors = 32;
+  /// Interleaving is so many vectors ahead of multiplying.
+  static constexpr std::size_t ahead = 4;
+  /// A vector reads so many vectors behind its own.
+  static constexpr std::size_t behind = is_five ? 4 : !is_stride2 && kPixels == 1 ? 2 : 1;
+
+  /// The bytes that the pixels of a vector have in a column of `count` lines, the next pixel's
+  /// `stride` columns on. Columns before the image wrap, and so are beyond it.
+  template <std::size_t kCount>
+  HWY_INLINE void load(const std::uint8_t* const* lines, std::size_t column,
+                       byte_vector (&row)[kCount]) const noexcept {
+    const byte_tag d8;
+    const bool at_once = kPixels == 1 ? count_ == period : stride == 1 && dense_;
+    if (at_once && column < in_width_ && in_width_ - column >= kPixels) {
+      const std::size_t offset = column * channels_;
+      DETENT_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
+        row[i] = hn::LoadU(d8, lines[i] + offset);
+      }
+      return;
+    }
+    DETENT_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
+      if constexpr (kPixels == 1) {
+        row[i] = load_pixel(lines[i], column);
+      } else if constexpr (kPixels == 2) {
+        row[i] = load_two(lines[i], column);
+      } else {
+        row[i] =
+            hn::Combine(d8, load_two(lines[i], column + 2 * stride), load_two(lines[i], column));
+      }
+    }
+  }
+  HWY_INLINE auto load_two(const std::uint8_t* line, std::size_t column) const noexcept {
+    return hn::Combine(hn::Twice<pixel_tag>{}, load_pixel(line, column + stride),
+                       load_pixel(line, column));
+  }
+  HWY_INLINE hn::Vec<pixel_tag> load_pixel(const std::uint8_t* line,
+                                           std::size_t column) const noexcept {
+    const std::uint8_t* from = column < in_width_ ? line + column * channels_ : blank_;
+    return count_ == period ? hn::LoadU(pixel_tag{}, from) : hn::LoadN(pixel_tag{}, from, count_);
+  }
+
+  /// What is interleaved for a vector: of the first line and, with a stride of 2, of the second one
+  /// and of both.
+  using interleaved = byte_vector[is_stride2 ? 3 : 1][quarters];
+
+  /// Interleaves what pixels read from `column` on.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave(const line_array& lines, std::size_t column,
+                             interleaved& x) const noexcept {
+    if constexpr (is_stride2) {
+      constexpr std::size_t used = kLines == 2 ? 5 : 3;
+      byte_vector even[used];
+      byte_vector odd[used];
+      load(lines, column, even);
+      load(lines, column + 1, odd);
+      interleave_taps(even[0], even[1], even[2], odd[2], x[0]);
+      if constexpr (kLines == 2) {
+        interleave_taps(even[3], even[4], even[2], odd[2], x[1]);
+        interleave_taps(odd[0], odd[1], odd[3], odd[4], x[2]);
+      } else {
+        interleave_taps(odd[0], odd[1], odd[1], odd[1], x[2]);
+        DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) { x[1][k] = x[2][k]; }  // unused
+      }
+    } else {
+      byte_vector row[group_depth];
+      load(lines + (is_five ? 1 : 0), column, row);
+      interleave_taps(row[0], row[1], row[2], row[3], x[0]);
+    }
+  }
+  /// The same, to vector `vector` of the buffers.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave_to(std::size_t vector, const line_array& lines,
+                                std::size_t column) noexcept {
+    interleaved x;
+    interleave<kLines>(lines, column, x);
+    first_.store(x[0], vector);
+    if constexpr (is_stride2) {
+      if constexpr (kLines == 2) {
+        second_.store(x[1], vector);
+      }
+      third_.store(x[2], vector);
+    }
+  }
+
+  /// Interleaves four columns of the outer lines.
+  template <std::size_t kLines>
+  HWY_INLINE void interleave_outer(const line_array& lines, std::size_t column,
+                                   std::size_t vector) noexcept {
+    const std::uint8_t* const outer[2] = {lines[0], lines[input_lines - 1]};
+    byte_vector row[group_depth][kLines];
+    DETENT_UNROLL for (std::size_t i = 0; i < group_depth; ++i) { load(outer, column + i, row[i]); }
+    byte_vector x[quarters];
+    interleave_taps(row[0][0], row[1][0], row[2][0], row[3][0], x);
+    second_.store(x, vector);
+    if constexpr (kLines == 2) {
+      interleave_taps(row[0][1], row[1][1], row[2][1], row[3][1], x);
+      third_.store(x, vector);
+    }
+  }
+
+  /// Adds the products of a group of weights and a quarter of the channels to the sum of a line.
+  HWY_INLINE void add(byte_vector x, std::size_t group, std::size_t quarter,
+                      int_vector& sum) const noexcept {
+    const std::int8_t* w = weights_ + group * weight_group_size + quarter * quarter_size;
+    sum = DETENT_PASS_DOT(sum, x, hn::LoadU(hn::Repartition<std::int8_t, int_tag>{}, w));
+  }
+
+  static constexpr std::size_t operands = is_stride2 ? 5 : 3;
+
+  /// Adds a quarter of what a vector reads in three columns, each an operand. With a stride of 2
+  /// these are the even columns of the first line, the odd one of both lines, and the even ones of
+  /// the second.
+  template <std::size_t kLines>
+  HWY_INLINE void add_three(const byte_vector (&x)[operands], std::size_t quarter,
+                            int_vector (&sum)[kLines][quarters]) const noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+      DETENT_UNROLL for (std::size_t i = 0; i < 3; ++i) {
+        // The odd column is the third group of each line.
+        const std::size_t operand = r == 1 && is_stride2 ? (i == 2 ? 2 : 3 + i) : i;
+        add(x[operand], r * 3 + i, quarter, sum[r][quarter]);
+      }
+    }
+  }
+
+  /// Multiplies and stores one vector of each line, from the buffers.
+  template <std::size_t kLines>
+  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, std::size_t vector,
+                           std::size_t x, std::size_t pixel) const noexcept {
+    int_vector sum[kLines][quarters];
+    begin(epilogue, sum);
+    const std::size_t byte = vector * part_channels;
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      if constexpr (is_five) {
+        constexpr std::size_t width = 5;
+        DETENT_UNROLL for (std::size_t i = 0; i < width; ++i) {
+          const byte_vector both = first_.load(k, byte + i * period);
+          DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+            add(both, r * width + i, k, sum[r][k]);
+          }
+        }
+        const std::size_t outer = vector / group_depth * part_channels;
+        const std::size_t group = 2 * width + vector % group_depth * 2;
+        add(second_.load(k, outer), group, k, sum[0][k]);
+        add(second_.load(k, outer + part_channels), group + 1, k, sum[0][k]);
+        if constexpr (kLines == 2) {
+          add(third_.load(k, outer), group + 2 * group_depth, k, sum[1][k]);
+          add(third_.load(k, outer + part_channels), group + 2 * group_depth + 1, k, sum[1][k]);
+        }
+      } else if constexpr (is_stride2) {
+        const byte_vector both = third_.load(k, byte);
+        byte_vector columns[operands] = {first_.load(k, byte), first_.load(k, byte + period), both,
+                                         both, both};
+        if constexpr (kLines == 2) {
+          columns[3] = second_.load(k, byte);
+          columns[4] = second_.load(k, byte + period);
+        }
+        add_three<kLines>(columns, k, sum);
+      } else {
+        add_three<kLines>({first_.load(k, byte), first_.load(k, byte + period),
+                           first_.load(k, byte + 2 * period)},
+                          k, sum);
+      }
+    }
+    store(epilogue, sum, x, pixel);
+  }
+
+  /// The same from registers: `next` is what is interleaved for the vector behind `x`, `last` for
+  /// the one behind that.
+  template <std::size_t kLines>
+  HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, const interleaved& now,
+                           const interleaved& next, const interleaved& last, std::size_t x,
+                           std::size_t pixel) const noexcept {
+    int_vector sum[kLines][quarters];
+    begin(epilogue, sum);
+    // The column on the right of those in `left`.
+    const auto right_of = [](byte_vector left, byte_vector right) HWY_ATTR {
+      return kPixels == 1 ? right : hn::ConcatLowerUpper(byte_tag{}, right, left);
+    };
+    DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
+      const byte_vector second = right_of(now[0][k], next[0][k]);
+      if constexpr (is_stride2) {
+        add_three<kLines>(
+            {now[0][k], second, now[2][k], now[1][k], right_of(now[1][k], next[1][k])}, k, sum);
+      } else {
+        add_three<kLines>({now[0][k], second, kPixels == 1 ? last[0][k] : next[0][k]}, k, sum);
+      }
+    }
+    store(epilogue, sum, x, pixel);
+  }
+
+  template <std::size_t kLines>
+  static HWY_INLINE void begin(const quarter_epilogue<true>& epilogue,
+                               int_vector (&sum)[kLines][quarters]) noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) { epilogue.begin(sum[r]); }
+  }
+  template <std::size_t kLines>
+  HWY_INLINE void store(const quarter_epilogue<true>& epilogue,
+                        const int_vector (&sum)[kLines][quarters], std::size_t x,
+                        std::size_t pixel) const noexcept {
+    DETENT_UNROLL for (std::size_t r = 0; r < kLines; ++r) {
+      store_line(epilogue, sum[r], x, (pixel + r * out_width_ + x) * channels_);
+    }
+  }
+
+  /// Stores the results of pixels from x on at element `index` of the output.
+  HWY_INLINE void store_line(const quarter_epilogue<true>& epilogue,
+                             const int_vector (&sum)[quarters], std::size_t x,
+                             std::size_t index) const noexcept {
+    if constexpr (kPixels == 1) {
+      epilogue.store_bytes(sum, count_, c_, index);
+    } else {
+      const std::size_t pixels = (std::min)(kPixels, out_width_ - x);
+      if (dense_) {
+        epilogue.store_bytes(sum, pixels * period, c_, index);
+        return;
+      }
+      alignas(64) std::uint8_t all[part_channels];
+      hn::Store(epilogue.bytes(sum), byte_tag{}, all);
+      for (std::size_t i = 0; i < pixels; ++i, index += channels_) {
+        const hn::Vec<pixel_tag> v = hn::LoadU(pixel_tag{}, all + i * period);
+        if (count_ == period) {
+          hn::StoreU(v, pixel_tag{}, c_ + index);
+        } else {
+          hn::StoreN(v, pixel_tag{}, c_ + index, count_);
+        }
+      }
+    }
+  }
+
+  template <std::size_t kLines>
+  HWY_INLINE void run_segment(const line_array& lines, std::size_t x, std::size_t vectors,
+                              std::size_t pixel) noexcept {
+    // A copy: what is written might be the member, for all that the compiler knows.
+    const quarter_epilogue<true> epilogue = epilogue_;
+    const std::size_t column = x * stride - pad_left_;
+    constexpr std::size_t step = kPixels * stride;
+    const std::size_t all = vectors + behind;
+    std::size_t done = 0;
+    for (; done < (std::min)(all, behind + ahead); ++done) {
+      interleave_to<kLines>(done, lines, column + done * step);
+    }
+    if constexpr (is_five) {
+      interleave_outer<kLines>(lines, column, 0);
+      interleave_outer<kLines>(lines, column + group_depth, 1);
+    }
+    for (std::size_t v = 0; v < vectors; ++v) {
+      if (done < all) {
+        interleave_to<kLines>(done, lines, column + done * step);
+        ++done;
+      }
+      if constexpr (is_five) {
+        if (v % group_depth == 0) {
+          const std::size_t next = v / group_depth + 2;
+          interleave_outer<kLines>(lines, column + next * group_depth, next);
+        }
+      }
+      multiply<kLines>(epilogue, v, x + v * kPixels, pixel);
+    }
+  }
+
+  /// A whole line, what is interleaved once staying in registers for the vectors that want it.
+  template <std::size_t kLines>
+  HWY_INLINE void run_in_registers(const line_array& lines, std::size_t vectors,
+                                   std::size_t pixel) const noexcept {
+    const quarter_epilogue<true> epilogue = epilogue_;
+    constexpr std::size_t step = kPixels * stride;
+    // Vectors that are held, so that the same registers are reused when all have passed.
+    constexpr std::size_t held = behind + 1;
+    interleaved x[held];
+    std::size_t column = std::size_t{0} - pad_left_;
+    DETENT_UNROLL for (std::size_t i = 0; i < behind; ++i, column += step) {
+      interleave<kLines>(lines, column, x[i]);
+    }
+    for (std::size_t v = 0; v < vectors; v += held) {
+      DETENT_UNROLL for (std::size_t i = 0; i < held; ++i) {
+        if (v + i < vectors) {
+          interleave<kLines>(lines, column, x[(i + behind) % held]);
+          multiply<kLines>(epilogue, x[i], x[(i + 1) % held], x[(i + behind) % held],
+                           (v + i) * kPixels, pixel);
+          column += step;
+        }
+      }
+    }
+  }
+
+  static constexpr std::size_t buffer_vectors = in_registers ? 1 : segment_vectors + group_depth;
+  using buffer = interleaved_pixels<buffer_vectors>;
+  /// Of filters of five columns, with four columns in a vector; other filters of stride 1 have no
+  /// use for them.
+  using outer_buffer = interleaved_pixels<is_stride2 ? buffer_vectors
+                                          : is_five  ? segment_vectors / group_depth + 2
+                                                     : 1>;
+
+  std::size_t count_, channels_;
+  std::size_t in_width_, out_width_, pad_left_;
+  bool dense_;
+  const std::int8_t* weights_;
+  std::uint8_t* c_;
+  quarter_epilogue<true> epilogue_;
+  alignas(64) std::uint8_t blank_[part_channels];
+  buffer first_;
+  outer_buffer second_, third_;
+};
+
+/// All pairs of lines, for the part of the channels that begins at `first`.
+template <depthwise_filter kFilter, std::size_t kPixels>
+void depthwise_line_part(const depthwise_lines_args& d, std::size_t first) noexcept {
+  using part_type = line_part<kFilter, kPixels>;
+  part_type part(d, first);
+  for (std::size_t p = 0; p < d.pair_count; ++p) {
+    typename part_type::line_array lines;
+    for (std::size_t i = 0; i < part_type::input_lines; ++i) {
+      lines[i] = d.lines[p * part_type::input_lines + i] + first;
+    }
+    if (d.pairs[p].lines == 2) {
+      part.template run<2>(lines, d.pairs[p].pixel);
+    } else {
+      part.template run<1>(lines, d.pairs[p].pixel);
+    }
+  }
+}
+
+template <depthwise_filter kFilter>
+void depthwise_lines_of(const depthwise_lines_args& d) noexcept {
+  for (std::size_t first = 0; first < d.channels; first += part_channels) {
+    if constexpr (kFilter != depthwise_filter::five) {
+      const std::size_t period = first % strip_columns == 0
+                                     ? depthwise_period(kFilter, d.channels - first)
+                                     : strip_columns;
+      if (period * 2 == part_channels) {
+        depthwise_line_part<kFilter, 2>(d, first);
+        continue;
+      }
+      if constexpr (part_channels == strip_columns) {
+        if (period * 4 == part_channels) {
+          depthwise_line_part<kFilter, 4>(d, first);
+          continue;
+        }
+      }
+    }
+    depthwise_line_part<kFilter, 1>(d, first);
+  }
+}
+
+inline void depthwise_lines(const depthwise_lines_args& d) noexcept {
+  switch (d.filter) {
+    case depthwise_filter::three:
+      return depthwise_lines_of<depthwise_filter::three>(d);
+    case depthwise_filter::three_stride2:
+      return depthwise_lines_of<depthwise_filter::three_stride2>(d);
+    case depthwise_filter::five:
+      return depthwise_lines_of<depthwise_filter::five>(d);
+  }
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_PAIRS
+// clang-format on
+
 #undef DETENT_PASS_NAMESPACE
 #undef DETENT_PASS_ATTRIBUTES
 #undef DETENT_PASS_DOT
@@ -16402,8 +17100,8 @@ HWY_POP_ATTRIBUTES
 DETENT_KERNELS_NAMESPACE_BEGIN
 
 #if DETENT_WITH_HIGHWAY
-/// `elementwise` is the namespace of a Highway target, `integer` that of a pass of
-/// gemm_u8s8-inl.hpp.
+/// `elementwise` is the namespace of a Highway target, `integer` that of a pass
+/// (pass-inl.hpp).
 #define DETENT_KERNEL_TABLE(id, elementwise, integer) \
   inline constexpr kernel_table integer##_table = {   \
       id,                                             \
@@ -18332,9 +19030,7 @@ DETENT_NAMESPACE_END
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -18433,20 +19129,15 @@ class leased_memory {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_ALIGNED_HPP
-// ---- detent/depthwise.hpp ----
-// Depthwise convolutions for convolution.hpp: the layout of their weights, and where their pixels
-// read.
-#ifndef DETENT_DEPTHWISE_HPP
-#define DETENT_DEPTHWISE_HPP
+// ---- detent/convolution_blocks.hpp ----
+// Blocks of output pixels, and where they read: what convolutions have before and after products.
+#ifndef DETENT_CONVOLUTION_BLOCKS_HPP
+#define DETENT_CONVOLUTION_BLOCKS_HPP
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <optional>
-#include <span>
-#include <vector>
+#include <cstring>
+#include <memory>
 
 // ---- detent/output_block.hpp ----
 // Blocks of the output of a convolution, channels last, with what is added to them.
@@ -19723,6 +20414,345 @@ class padded_images {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_PADDED_IMAGES_HPP
+// ---- detent/product_parts.hpp ----
+// How a matrix product is shared out: blocks of rows, and of columns where there are few rows.
+#ifndef DETENT_PRODUCT_PARTS_HPP
+#define DETENT_PRODUCT_PARTS_HPP
+
+#include <algorithm>
+#include <cstddef>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// Rows in one unit of parallel work, where no kernel says how many it wants: enough to read the
+/// weights for, few enough to share out.
+inline constexpr std::size_t rows_per_task = 48;
+
+/// Calls body(first row, rows) for blocks of `block` rows.
+template <class Body>
+void for_row_blocks(std::size_t rows, std::size_t block, const parallel_for& parallel,
+                    const Body& body) {
+  if (rows == 0) {
+    return;
+  }
+  run_parallel(parallel, (rows + block - 1) / block, [&](std::size_t i) {
+    const std::size_t first = i * block;
+    body(first, (std::min)(block, rows - first));
+  });
+}
+
+/// How a product is shared out: rows first, since whoever has some of the columns has to read and
+/// prepare the rows again.
+struct product_split {
+  std::size_t rows, columns;  // of a task
+  bool by_columns = false;    // whether all rows of some columns come before other columns
+
+  /// `shared_cache`, if it is not 0: weights that do not fit half of it are taken in blocks of
+  /// columns that do, or all tasks would read all weights from memory.
+  product_split(std::size_t m, std::size_t n, std::size_t k, std::size_t rows_per_call,
+                bool is_parallel, std::size_t shared_cache = 0) noexcept
+      : rows(rows_per_call), columns(n) {
+    const std::size_t depth = (std::max)(k, std::size_t{1});
+    if (shared_cache != 0 && shared_cache / 2 / depth < n) {
+      by_columns = true;
+      columns = (std::max)(shared_cache / 2 / depth / kernels::strip_columns, std::size_t{1}) *
+                kernels::strip_columns;
+    }
+    constexpr std::size_t wanted = 16;                          // tasks
+    constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
+    constexpr std::size_t fewest_rows = 64;
+    if (!is_parallel) {
+      return;
+    }
+    while (rows > fewest_rows && (m + rows - 1) / rows < wanted) {
+      rows /= 2;
+    }
+    const std::size_t row_tasks = (m + rows - 1) / rows;
+    const std::size_t products = (std::min)(m, rows) * k;
+    const std::size_t column_tasks =
+        (std::min)(wanted / (std::max)(row_tasks, std::size_t{1}), n * products / worth_a_task);
+    if (column_tasks > 1) {
+      columns = (std::min)(columns,
+                           round_up((n + column_tasks - 1) / column_tasks, kernels::strip_columns));
+    }
+  }
+};
+
+/// What one task multiplies.
+struct product_part {
+  std::size_t first, rows;
+  std::size_t column, columns;
+};
+
+/// The parts of an m x n product.
+class product_parts {
+ public:
+  product_parts(std::size_t m, std::size_t n, const product_split& split) noexcept
+      : m_(m),
+        n_(n),
+        split_(split),
+        columns_(n == 0 ? 1 : (n + split.columns - 1) / split.columns) {}
+
+  [[nodiscard]] std::size_t size() const noexcept {
+    return (m_ + split_.rows - 1) / split_.rows * columns_;
+  }
+  [[nodiscard]] product_part operator[](std::size_t i) const noexcept {
+    const std::size_t rows = (m_ + split_.rows - 1) / split_.rows;
+    const std::size_t first = (split_.by_columns ? i % rows : i / columns_) * split_.rows;
+    const std::size_t column = (split_.by_columns ? i / rows : i % columns_) * split_.columns;
+    return {first, (std::min)(split_.rows, m_ - first), column,
+            (std::min)(split_.columns, n_ - column)};
+  }
+
+ private:
+  std::size_t m_, n_;
+  product_split split_;
+  std::size_t columns_;
+};
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_PRODUCT_PARTS_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// 1x1 filters that step pixel by pixel read the input as it stands.
+[[nodiscard]] inline bool is_matrix(const filter_shape& f, const window& w) noexcept {
+  return f.taps() == 1 && w.stride_height == 1 && w.stride_width == 1 &&
+         w.pad_top + w.pad_left + w.pad_bottom + w.pad_right == 0;
+}
+
+/// Where output pixels read: rows of a product (im2col, block by block) or segments of them. A row
+/// has `row` values for each kernel row, which may be more than its taps have.
+template <class T>
+class pixel_reader {
+ public:
+  pixel_reader(const padded_images<T>& images, const filter_shape& f, std::size_t row)
+      : images_(images),
+        filter_(f),
+        row_(row),
+        out_height_(images.window().out_height(f)),
+        out_width_(images.window().out_width(f)) {}
+
+  [[nodiscard]] std::size_t pixels() const noexcept {
+    return images_.window().batch * out_height_ * out_width_;
+  }
+
+  /// Copies what `count` pixels from `first` read of one group: count rows of kernel_height * row
+  /// values. Up to gather_slack values behind the last one are overwritten.
+  void gather(std::size_t first, std::size_t count, std::size_t group, T* rows) const {
+    // Copies: what is written might be the members, for all that the compiler knows.
+    const std::size_t channels = filter_.group_in();
+    const std::size_t kernel_height = filter_.kernel_height;
+    const std::size_t kernel_width = filter_.kernel_width;
+    const std::size_t row = row_;
+    const std::size_t line = line_step();
+    const std::size_t tap = images_.window().dilation_width * filter_.in_channels;
+    const bool dense = filter_.groups == 1 && images_.window().dilation_width == 1;
+    const T* const end = images_.end();
+    for_rows(first, count,
+             [&](std::size_t /*i*/, std::size_t pixels, const T* corner, std::size_t step) {
+               corner += group * channels;
+               for (; pixels > 0; --pixels, corner += step) {
+                 const T* from = corner;
+                 for (std::size_t kh = 0; kh < kernel_height; ++kh, rows += row, from += line) {
+                   if (dense) {
+                     copy_run(from, row, end, rows);
+                     continue;
+                   }
+                   for (std::size_t kw = 0; kw < kernel_width; ++kw) {
+                     copy_run(from + kw * tap, channels, end, rows + kw * channels);
+                   }
+                   std::fill_n(rows + kernel_width * channels, row - kernel_width * channels, T{});
+                 }
+               }
+             });
+  }
+
+  /// Where `count` pixels from `first` read their kernel rows: segments[kh * count + i]. The taps
+  /// of a kernel row are neighbours (groups and dilation_width are 1).
+  void segments(std::size_t first, std::size_t count, const T** segments) const {
+    const std::size_t kernel_height = filter_.kernel_height;
+    const std::size_t line = line_step();
+    for_rows(first, count,
+             [&](std::size_t i, std::size_t pixels, const T* corner, std::size_t step) {
+               for (std::size_t kh = 0; kh < kernel_height; ++kh) {
+                 const T** to = segments + kh * count + i;
+                 const T* from = corner + kh * line;
+                 for (std::size_t p = 0; p < pixels; ++p) {
+                   to[p] = from + p * step;
+                 }
+               }
+             });
+  }
+
+  /// Values that gather() may write too many.
+  static constexpr std::size_t gather_slack = 64 / sizeof(T);
+
+ private:
+  /// Copies n values, or more of what follows where that is readable: a copy of constant size is a
+  /// few instructions, one of another size a call.
+  static void copy_run(const T* from, std::size_t n, const T* end, T* to) noexcept {
+    const auto readable = static_cast<std::size_t>(end - from);
+    if (n <= gather_slack / 2 && readable >= gather_slack / 2) {
+      std::memcpy(to, from, 32);
+      return;
+    }
+    if (n <= 8 * gather_slack && readable >= round_up(n, gather_slack)) {
+      for (std::size_t i = 0; i < n; i += gather_slack) {
+        std::memcpy(to + i, from + i, 64);
+      }
+      return;
+    }
+    std::memcpy(to, from, n * sizeof(T));
+  }
+
+  /// From a kernel row to the next one.
+  [[nodiscard]] std::size_t line_step() const noexcept {
+    return images_.window().dilation_height * images_.window().in_width * filter_.in_channels;
+  }
+
+  /// Calls visit(i, pixels, corner, step) for the pixels i .. i + pixels of those from `first` on
+  /// that lie in one line of the output: pixel i + p reads from corner + p * step on.
+  template <class Visit>
+  void for_rows(std::size_t first, std::size_t count, const Visit& visit) const {
+    const detent::window& w = images_.window();
+    const std::size_t step = w.stride_width * filter_.in_channels;
+    std::size_t x = first % out_width_;
+    std::size_t y = first / out_width_ % out_height_;
+    std::size_t n = first / out_width_ / out_height_;
+    for (std::size_t i = 0; i < count;) {
+      const std::size_t pixels = (std::min)(out_width_ - x, count - i);
+      const std::size_t line = n * w.in_height + y * w.stride_height;
+      visit(i, pixels, images_.data() + line * w.in_width * filter_.in_channels + x * step, step);
+      i += pixels;
+      x = 0;
+      if (++y == out_height_) {
+        y = 0;
+        ++n;
+      }
+    }
+  }
+
+  const padded_images<T>& images_;
+  filter_shape filter_;
+  std::size_t row_;
+  std::size_t out_height_;
+  std::size_t out_width_;
+};
+
+/// Pixels that are gathered at a time: their rows should stay in the first-level cache.
+[[nodiscard]] inline std::size_t pixels_per_block(std::size_t row_bytes) noexcept {
+  constexpr std::size_t budget = 32 * 1024;
+  return std::clamp<std::size_t>(budget / (std::max<std::size_t>)(row_bytes, 1), rows_per_task,
+                                 16 * rows_per_task) /
+         rows_per_task * rows_per_task;
+}
+
+/// The input of a convolution.
+template <class T>
+[[nodiscard]] image_batch<const T> input_images(const filter_shape& f, const window& w,
+                                                const T* data) noexcept {
+  return {data, f.in_channels, w.in_height * w.in_width, w.input_layout};
+}
+
+/// The output of a convolution.
+template <class T>
+[[nodiscard]] image_batch<T> output_images(const filter_shape& f, const window& w,
+                                           T* data) noexcept {
+  return {data, f.out_channels, w.out_height(f) * w.out_width(f), w.output_layout};
+}
+
+/// Of `wanted` pixels, a multiple of rows_per_task, as many as should wait to be transposed.
+template <class T>
+[[nodiscard]] std::size_t block_of_output(std::size_t wanted,
+                                          const convolution_output<T>& output) noexcept {
+  const std::size_t whole = pixels_that_wait<T>(output.images) / rows_per_task * rows_per_task;
+  return std::clamp(whole, rows_per_task, wanted);
+}
+
+/// Runs `product(rows, lda, group, block)` over blocks of pixels, gathered where the filters are
+/// not 1x1; see pixel_reader for `row`.
+template <class T, class Out, class Product>
+void for_gathered_blocks(const filter_shape& f, const window& w, const T* input, T padding,
+                         std::size_t row, const convolution_output<Out>& output,
+                         const parallel_for& parallel, const Product& product) {
+  if (is_matrix(f, w)) {
+    const image_batch<const T> images = input_images<T>(f, w, input);
+    std::size_t wanted = pixels_per_block(f.in_channels * sizeof(T));
+    if (images.planar && !parallel) {
+      // Planes are read faster in longer runs; with threads, more tasks are worth more.
+      wanted = (std::max)(wanted, 4 * rows_per_task);
+    }
+    const std::size_t block = block_of_output(wanted, output);
+    for_row_blocks(w.batch * w.in_height * w.in_width, block, parallel,
+                   [&](std::size_t first, std::size_t count) {
+                     const input_pixels<T> in(images, first, count);
+                     const output_block<Out> out(output, first, count);
+                     for (std::size_t group = 0; group < f.groups; ++group) {
+                       product(in.data() + group * f.group_in(), f.in_channels, group, out);
+                     }
+                     out.store();
+                   });
+    return;
+  }
+  const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
+                                parallel);
+  const pixel_reader<T> reader(images, f, row);
+  const std::size_t depth = f.kernel_height * row;
+  const std::size_t block = block_of_output(pixels_per_block(depth * sizeof(T)), output);
+  for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
+    const auto rows =
+        std::make_unique_for_overwrite<T[]>(count * depth + pixel_reader<T>::gather_slack);
+    const output_block<Out> out(output, first, count);
+    for (std::size_t group = 0; group < f.groups; ++group) {
+      reader.gather(first, count, group, rows.get());
+      product(rows.get(), depth, group, out);
+    }
+    out.store();
+  });
+}
+
+/// Runs `product(segments, block)` over blocks of pixels whose windows are read where they are.
+template <class T, class Out, class Product>
+void for_segmented_blocks(const filter_shape& f, const window& w, const T* input, T padding,
+                          std::size_t row, const convolution_output<Out>& output,
+                          const parallel_for& parallel, const Product& product) {
+  const std::size_t block = block_of_output(4 * rows_per_task, output);
+  const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
+                                parallel);
+  const pixel_reader<T> reader(images, f, row);
+  for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
+    const T** segments = block_memory<const T*>(f.kernel_height * count);
+    reader.segments(first, count, segments);
+    const output_block<Out> out(output, first, count);
+    product(segments, out);
+    out.store();
+  });
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_CONVOLUTION_BLOCKS_HPP
+// ---- detent/depthwise.hpp ----
+// Depthwise convolutions for convolution.hpp: the layout of their weights, and where their pixels
+// read.
+#ifndef DETENT_DEPTHWISE_HPP
+#define DETENT_DEPTHWISE_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <vector>
+
 // ---- detent/wide_sums.hpp ----
 // Products whose sums may leave 32 bits. Kernels add up a slice of K at a time, whose sums do not
 // (packed_weights::slices); the slices, zero points and biases are added up in 64 bits:
@@ -20808,107 +21838,6 @@ void convert_columns(const matrix_view<const From>& m, std::size_t first, std::s
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_LEFT_ROWS_HPP
-// ---- detent/product_parts.hpp ----
-// How a matrix product is shared out: blocks of rows, and of columns where there are few rows.
-#ifndef DETENT_PRODUCT_PARTS_HPP
-#define DETENT_PRODUCT_PARTS_HPP
-
-#include <algorithm>
-#include <cstddef>
-
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-/// Rows in one unit of parallel work, where no kernel says how many it wants: enough to read the
-/// weights for, few enough to share out.
-inline constexpr std::size_t rows_per_task = 48;
-
-/// Calls body(first row, rows) for blocks of `block` rows.
-template <class Body>
-void for_row_blocks(std::size_t rows, std::size_t block, const parallel_for& parallel,
-                    const Body& body) {
-  if (rows == 0) {
-    return;
-  }
-  run_parallel(parallel, (rows + block - 1) / block, [&](std::size_t i) {
-    const std::size_t first = i * block;
-    body(first, (std::min)(block, rows - first));
-  });
-}
-
-/// How a product is shared out: rows first, since whoever has some of the columns has to read and
-/// prepare the rows again.
-struct product_split {
-  std::size_t rows, columns;  // of a task
-  bool by_columns = false;    // whether all rows of some columns come before other columns
-
-  /// `shared_cache`, if it is not 0: weights that do not fit half of it are taken in blocks of
-  /// columns that do, or all tasks would read all weights from memory.
-  product_split(std::size_t m, std::size_t n, std::size_t k, std::size_t rows_per_call,
-                bool is_parallel, std::size_t shared_cache = 0) noexcept
-      : rows(rows_per_call), columns(n) {
-    const std::size_t depth = (std::max)(k, std::size_t{1});
-    if (shared_cache != 0 && shared_cache / 2 / depth < n) {
-      by_columns = true;
-      columns = (std::max)(shared_cache / 2 / depth / kernels::strip_columns, std::size_t{1}) *
-                kernels::strip_columns;
-    }
-    constexpr std::size_t wanted = 16;                          // tasks
-    constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
-    constexpr std::size_t fewest_rows = 64;
-    if (!is_parallel) {
-      return;
-    }
-    while (rows > fewest_rows && (m + rows - 1) / rows < wanted) {
-      rows /= 2;
-    }
-    const std::size_t row_tasks = (m + rows - 1) / rows;
-    const std::size_t products = (std::min)(m, rows) * k;
-    const std::size_t column_tasks =
-        (std::min)(wanted / (std::max)(row_tasks, std::size_t{1}), n * products / worth_a_task);
-    if (column_tasks > 1) {
-      columns = (std::min)(columns,
-                           round_up((n + column_tasks - 1) / column_tasks, kernels::strip_columns));
-    }
-  }
-};
-
-/// What one task multiplies.
-struct product_part {
-  std::size_t first, rows;
-  std::size_t column, columns;
-};
-
-/// The parts of an m x n product.
-class product_parts {
- public:
-  product_parts(std::size_t m, std::size_t n, const product_split& split) noexcept
-      : m_(m),
-        n_(n),
-        split_(split),
-        columns_(n == 0 ? 1 : (n + split.columns - 1) / split.columns) {}
-
-  [[nodiscard]] std::size_t size() const noexcept {
-    return (m_ + split_.rows - 1) / split_.rows * columns_;
-  }
-  [[nodiscard]] product_part operator[](std::size_t i) const noexcept {
-    const std::size_t rows = (m_ + split_.rows - 1) / split_.rows;
-    const std::size_t first = (split_.by_columns ? i % rows : i / columns_) * split_.rows;
-    const std::size_t column = (split_.by_columns ? i / rows : i % columns_) * split_.columns;
-    return {first, (std::min)(split_.rows, m_ - first), column,
-            (std::min)(split_.columns, n_ - column)};
-  }
-
- private:
-  std::size_t m_, n_;
-  product_split split_;
-  std::size_t columns_;
-};
-
-}  // namespace detail
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_PRODUCT_PARTS_HPP
 
 DETENT_NAMESPACE_BEGIN
 
@@ -21286,139 +22215,6 @@ std::span<const T> group_slice(std::span<const T> values, const filter_shape& f,
   return values.subspan(group * f.group_out(), f.group_out());
 }
 
-/// 1x1 filters that step pixel by pixel read the input as it stands.
-[[nodiscard]] inline bool is_matrix(const filter_shape& f, const window& w) noexcept {
-  return f.taps() == 1 && w.stride_height == 1 && w.stride_width == 1 &&
-         w.pad_top + w.pad_left + w.pad_bottom + w.pad_right == 0;
-}
-
-/// Where output pixels read: rows of a product (im2col, block by block) or segments of them. A row
-/// has `row` values for each kernel row, which may be more than its taps have.
-template <class T>
-class pixel_reader {
- public:
-  pixel_reader(const padded_images<T>& images, const filter_shape& f, std::size_t row)
-      : images_(images),
-        filter_(f),
-        row_(row),
-        out_height_(images.window().out_height(f)),
-        out_width_(images.window().out_width(f)) {}
-
-  [[nodiscard]] std::size_t pixels() const noexcept {
-    return images_.window().batch * out_height_ * out_width_;
-  }
-
-  /// Copies what `count` pixels from `first` read of one group: count rows of kernel_height * row
-  /// values. Up to gather_slack values behind the last one are overwritten.
-  void gather(std::size_t first, std::size_t count, std::size_t group, T* rows) const {
-    // Copies: what is written might be the members, for all that the compiler knows.
-    const std::size_t channels = filter_.group_in();
-    const std::size_t kernel_height = filter_.kernel_height;
-    const std::size_t kernel_width = filter_.kernel_width;
-    const std::size_t row = row_;
-    const std::size_t line = line_step();
-    const std::size_t tap = images_.window().dilation_width * filter_.in_channels;
-    const bool dense = filter_.groups == 1 && images_.window().dilation_width == 1;
-    const T* const end = images_.end();
-    for_rows(first, count,
-             [&](std::size_t /*i*/, std::size_t pixels, const T* corner, std::size_t step) {
-               corner += group * channels;
-               for (; pixels > 0; --pixels, corner += step) {
-                 const T* from = corner;
-                 for (std::size_t kh = 0; kh < kernel_height; ++kh, rows += row, from += line) {
-                   if (dense) {
-                     copy_run(from, row, end, rows);
-                     continue;
-                   }
-                   for (std::size_t kw = 0; kw < kernel_width; ++kw) {
-                     copy_run(from + kw * tap, channels, end, rows + kw * channels);
-                   }
-                   std::fill_n(rows + kernel_width * channels, row - kernel_width * channels, T{});
-                 }
-               }
-             });
-  }
-
-  /// Where `count` pixels from `first` read their kernel rows: segments[kh * count + i]. The taps
-  /// of a kernel row are neighbours (groups and dilation_width are 1).
-  void segments(std::size_t first, std::size_t count, const T** segments) const {
-    const std::size_t kernel_height = filter_.kernel_height;
-    const std::size_t line = line_step();
-    for_rows(first, count,
-             [&](std::size_t i, std::size_t pixels, const T* corner, std::size_t step) {
-               for (std::size_t kh = 0; kh < kernel_height; ++kh) {
-                 const T** to = segments + kh * count + i;
-                 const T* from = corner + kh * line;
-                 for (std::size_t p = 0; p < pixels; ++p) {
-                   to[p] = from + p * step;
-                 }
-               }
-             });
-  }
-
-  /// Values that gather() may write too many.
-  static constexpr std::size_t gather_slack = 64 / sizeof(T);
-
- private:
-  /// Copies n values, or more of what follows where that is readable: a copy of constant size is a
-  /// few instructions, one of another size a call.
-  static void copy_run(const T* from, std::size_t n, const T* end, T* to) noexcept {
-    const auto readable = static_cast<std::size_t>(end - from);
-    if (n <= gather_slack / 2 && readable >= gather_slack / 2) {
-      std::memcpy(to, from, 32);
-      return;
-    }
-    if (n <= 8 * gather_slack && readable >= round_up(n, gather_slack)) {
-      for (std::size_t i = 0; i < n; i += gather_slack) {
-        std::memcpy(to + i, from + i, 64);
-      }
-      return;
-    }
-    std::memcpy(to, from, n * sizeof(T));
-  }
-
-  /// From a kernel row to the next one.
-  [[nodiscard]] std::size_t line_step() const noexcept {
-    return images_.window().dilation_height * images_.window().in_width * filter_.in_channels;
-  }
-
-  /// Calls visit(i, pixels, corner, step) for the pixels i .. i + pixels of those from `first` on
-  /// that lie in one line of the output: pixel i + p reads from corner + p * step on.
-  template <class Visit>
-  void for_rows(std::size_t first, std::size_t count, const Visit& visit) const {
-    const detent::window& w = images_.window();
-    const std::size_t step = w.stride_width * filter_.in_channels;
-    std::size_t x = first % out_width_;
-    std::size_t y = first / out_width_ % out_height_;
-    std::size_t n = first / out_width_ / out_height_;
-    for (std::size_t i = 0; i < count;) {
-      const std::size_t pixels = (std::min)(out_width_ - x, count - i);
-      const std::size_t line = n * w.in_height + y * w.stride_height;
-      visit(i, pixels, images_.data() + line * w.in_width * filter_.in_channels + x * step, step);
-      i += pixels;
-      x = 0;
-      if (++y == out_height_) {
-        y = 0;
-        ++n;
-      }
-    }
-  }
-
-  const padded_images<T>& images_;
-  filter_shape filter_;
-  std::size_t row_;
-  std::size_t out_height_;
-  std::size_t out_width_;
-};
-
-/// Pixels that are gathered at a time: their rows should stay in the first-level cache.
-[[nodiscard]] inline std::size_t pixels_per_block(std::size_t row_bytes) noexcept {
-  constexpr std::size_t budget = 32 * 1024;
-  return std::clamp<std::size_t>(budget / (std::max<std::size_t>)(row_bytes, 1), rows_per_task,
-                                 16 * rows_per_task) /
-         rows_per_task * rows_per_task;
-}
-
 inline void require_window(const filter_shape& f, const window& w) {
   require(
       w.stride_height > 0 && w.stride_width > 0 && w.dilation_height > 0 && w.dilation_width > 0,
@@ -21443,88 +22239,6 @@ void require_images(const filter_shape& f, const window& w, std::span<In> input,
           " and ", out);
   require((in == 0 || input.data() != nullptr) && (out == 0 || output.data() != nullptr),
           error_kind::invalid_argument, "convolution: null data");
-}
-
-/// The input of a convolution.
-template <class T>
-[[nodiscard]] image_batch<const T> input_images(const filter_shape& f, const window& w,
-                                                const T* data) noexcept {
-  return {data, f.in_channels, w.in_height * w.in_width, w.input_layout};
-}
-
-/// The output of a convolution.
-template <class T>
-[[nodiscard]] image_batch<T> output_images(const filter_shape& f, const window& w,
-                                           T* data) noexcept {
-  return {data, f.out_channels, w.out_height(f) * w.out_width(f), w.output_layout};
-}
-
-/// Of `wanted` pixels, a multiple of rows_per_task, as many as should wait to be transposed.
-template <class T>
-[[nodiscard]] std::size_t block_of_output(std::size_t wanted,
-                                          const convolution_output<T>& output) noexcept {
-  const std::size_t whole = pixels_that_wait<T>(output.images) / rows_per_task * rows_per_task;
-  return std::clamp(whole, rows_per_task, wanted);
-}
-
-/// Runs `product(rows, lda, group, block)` over blocks of pixels, gathered where the filters are
-/// not 1x1; see pixel_reader for `row`.
-template <class T, class Out, class Product>
-void for_gathered_blocks(const filter_shape& f, const window& w, const T* input, T padding,
-                         std::size_t row, const convolution_output<Out>& output,
-                         const parallel_for& parallel, const Product& product) {
-  if (is_matrix(f, w)) {
-    const image_batch<const T> images = input_images<T>(f, w, input);
-    std::size_t wanted = pixels_per_block(f.in_channels * sizeof(T));
-    if (images.planar && !parallel) {
-      // Planes are read faster in longer runs; with threads, more tasks are worth more.
-      wanted = (std::max)(wanted, 4 * rows_per_task);
-    }
-    const std::size_t block = block_of_output(wanted, output);
-    for_row_blocks(w.batch * w.in_height * w.in_width, block, parallel,
-                   [&](std::size_t first, std::size_t count) {
-                     const input_pixels<T> in(images, first, count);
-                     const output_block<Out> out(output, first, count);
-                     for (std::size_t group = 0; group < f.groups; ++group) {
-                       product(in.data() + group * f.group_in(), f.in_channels, group, out);
-                     }
-                     out.store();
-                   });
-    return;
-  }
-  const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
-                                parallel);
-  const pixel_reader<T> reader(images, f, row);
-  const std::size_t depth = f.kernel_height * row;
-  const std::size_t block = block_of_output(pixels_per_block(depth * sizeof(T)), output);
-  for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
-    const auto rows =
-        std::make_unique_for_overwrite<T[]>(count * depth + pixel_reader<T>::gather_slack);
-    const output_block<Out> out(output, first, count);
-    for (std::size_t group = 0; group < f.groups; ++group) {
-      reader.gather(first, count, group, rows.get());
-      product(rows.get(), depth, group, out);
-    }
-    out.store();
-  });
-}
-
-/// Runs `product(segments, block)` over blocks of pixels whose windows are read where they are.
-template <class T, class Out, class Product>
-void for_segmented_blocks(const filter_shape& f, const window& w, const T* input, T padding,
-                          std::size_t row, const convolution_output<Out>& output,
-                          const parallel_for& parallel, const Product& product) {
-  const std::size_t block = block_of_output(4 * rows_per_task, output);
-  const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
-                                parallel);
-  const pixel_reader<T> reader(images, f, row);
-  for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
-    const T** segments = block_memory<const T*>(f.kernel_height * count);
-    reader.segments(first, count, segments);
-    const output_block<Out> out(output, first, count);
-    product(segments, out);
-    out.store();
-  });
 }
 
 }  // namespace detail

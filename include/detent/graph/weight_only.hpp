@@ -34,6 +34,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/error_context.hpp>
 #include <detent/graph/executor.hpp>
+#include <detent/graph/graph_writer.hpp>
 #include <detent/graph/ignored_scope.hpp>
 #include <detent/graph/ir.hpp>
 #include <detent/graph/layout.hpp>
@@ -572,16 +573,6 @@ class weight_only_quantizer {
 
   // ------------------------------------------------------------------------------------- rewriting
 
-  static node make_node(const char* op, std::string name, std::vector<std::string> inputs,
-                        std::string output) {
-    node n;
-    n.op_type = op;
-    n.name = std::move(name);
-    n.inputs = std::move(inputs);
-    n.outputs = {std::move(output)};
-    return n;
-  }
-
   /// From the last node to the first: what is inserted moves none that is still to come.
   void rewrite() {
     std::vector<weight_only_layer> done;
@@ -631,8 +622,9 @@ class weight_only_quantizer {
     };
     if (has_addend) {
       product.outputs = {unused_name(m_, old.outputs[0] + "_product")};
-      m_.nodes.insert(place(i + 1), make_node("Add", base + "_Add",
-                                              {product.outputs[0], old.inputs[2]}, old.outputs[0]));
+      m_.nodes.insert(place(i + 1),
+                      detail::make_node("Add", base + "_Add", {product.outputs[0], old.inputs[2]},
+                                        old.outputs[0]));
     }
     const bool has_scales = !stored.inverse_input_scales.empty();
     if (has_scales) {
@@ -640,9 +632,9 @@ class weight_only_quantizer {
     }
     m_.nodes[i] = product;
     if (has_scales) {
-      m_.nodes.insert(place(i),
-                      make_node("Mul", base + "_Mul", {old.inputs[0], stored.inverse_input_scales},
-                                product.inputs[0]));
+      m_.nodes.insert(place(i), detail::make_node("Mul", base + "_Mul",
+                                                  {old.inputs[0], stored.inverse_input_scales},
+                                                  product.inputs[0]));
     }
   }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// 8-bit depthwise products, re-included like gemm_u8s8-inl.hpp and with the same macros.
+// 8-bit depthwise products of a pass.
 //
 // The bytes that four taps have in a block of channels are interleaved, so that each 32-bit lane
 // holds the four of one channel, as vpdpbusd wants them. Without it, and for weights that do not
@@ -10,8 +10,6 @@
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace DETENT_PASS_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
 using byte_tag = hn::Repartition<std::uint8_t, int_tag>;
 using byte_vector = hn::Vec<byte_tag>;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// 8-bit depthwise products line by line, for the filters of depthwise_filter; re-included after
-// depthwise_u8-inl.hpp and with the same macros.
+// 8-bit depthwise products of a pass line by line, for the filters of depthwise_filter.
 //
 // Two lines of the output share what they read: the bytes of four lines of the input, or of four
 // columns of one, are interleaved once for both lines and for all the columns that want them. They

@@ -94,12 +94,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_ROWS 4
 #define DETENT_PASS_PANELS 1
 #define DETENT_PASS_ASSEMBLY 0
-#include <detent/kernels/depthwise_u8-inl.hpp>
-#include <detent/kernels/depthwise_u8_lines-inl.hpp>
-#include <detent/kernels/gemm_u8s8-inl.hpp>
-#include <detent/kernels/gemm_u8s8_pairs-inl.hpp>
-#include <detent/kernels/gemm_u8u4-inl.hpp>
-#include <detent/kernels/undef_pass-inl.hpp>
+#include <detent/kernels/pass-inl.hpp>
 
 #define DETENT_PASS_NAMESPACE avx2_vnni
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR ",avxvnni"
@@ -109,11 +104,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_ROWS 6
 #define DETENT_PASS_PANELS 1
 #define DETENT_PASS_ASSEMBLY 0
-#include <detent/kernels/depthwise_u8-inl.hpp>
-#include <detent/kernels/depthwise_u8_lines-inl.hpp>
-#include <detent/kernels/gemm_u8s8-inl.hpp>
-#include <detent/kernels/gemm_u8u4-inl.hpp>
-#include <detent/kernels/undef_pass-inl.hpp>
+#include <detent/kernels/pass-inl.hpp>
 
 #undef DETENT_PASS_NEAREST
 
@@ -149,12 +140,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_ROWS 8
 #define DETENT_PASS_PANELS 2
 #define DETENT_PASS_ASSEMBLY 0
-#include <detent/kernels/depthwise_u8-inl.hpp>
-#include <detent/kernels/depthwise_u8_lines-inl.hpp>
-#include <detent/kernels/gemm_u8s8-inl.hpp>
-#include <detent/kernels/gemm_u8s8_pairs-inl.hpp>
-#include <detent/kernels/gemm_u8u4-inl.hpp>
-#include <detent/kernels/undef_pass-inl.hpp>
+#include <detent/kernels/pass-inl.hpp>
 
 #define DETENT_PASS_NAMESPACE avx512_vnni
 #define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR ",avx512vnni"
@@ -164,11 +150,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PASS_ROWS 6
 #define DETENT_PASS_PANELS 4
 #define DETENT_PASS_ASSEMBLY 1
-#include <detent/kernels/depthwise_u8-inl.hpp>
-#include <detent/kernels/depthwise_u8_lines-inl.hpp>
-#include <detent/kernels/gemm_u8s8-inl.hpp>
-#include <detent/kernels/gemm_u8u4-inl.hpp>
-#include <detent/kernels/undef_pass-inl.hpp>
+#include <detent/kernels/pass-inl.hpp>
 
 #if DETENT_KERNELS_AMX
 #include <detent/kernels/gemm_amx-inl.hpp>
@@ -190,8 +172,8 @@ DETENT_KERNELS_NAMESPACE_END
 DETENT_KERNELS_NAMESPACE_BEGIN
 
 #if DETENT_WITH_HIGHWAY
-/// `elementwise` is the namespace of a Highway target, `integer` that of a pass of
-/// gemm_u8s8-inl.hpp.
+/// `elementwise` is the namespace of a Highway target, `integer` that of a pass
+/// (pass-inl.hpp).
 #define DETENT_KERNEL_TABLE(id, elementwise, integer) \
   inline constexpr kernel_table integer##_table = {   \
       id,                                             \

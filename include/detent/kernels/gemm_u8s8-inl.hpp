@@ -1,14 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Integer products, re-included by kernels/dispatch.hpp once per Highway target and once more for
-// each instruction that Highway's target lacks. The driver has defined
-//
-//   DETENT_PASS_NAMESPACE    the namespace of this pass
-//   DETENT_PASS_ATTRIBUTES   the target string of its functions
-//   DETENT_PASS_DOT(sum, a, b)   sum + a0*b0 + a1*b1 + a2*b2 + a3*b3 in each 32-bit lane, modulo
-//                                2^32, for unsigned a and signed b
-//   DETENT_PASS_PAIRS            1 if it adds a0*b0 + a1*b1 and a2*b2 + a3*b3 in 16 bits
-//   DETENT_PASS_ROWS, DETENT_PASS_PANELS   the largest tile that fits the registers
-//   DETENT_PASS_ASSEMBLY         1 if that tile is the one of tile_vnni512-inl.hpp
+// Integer products with an instruction that adds four of them, and the tiles that kernels of 4-bit
+// weights share.
 //
 // vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
 // must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
@@ -20,171 +12,6 @@
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace DETENT_PASS_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
-
-/// The epilogue of one vector of columns, with what depends on the columns only already loaded.
-/// kHasAddend: whether there is an addend, which only 32-bit outputs have. kHasRows: whether rows
-/// or elements have terms of their own otherwise.
-template <integer_output kOutput, bool kHasAddend, bool kHasRows>
-class column_epilogue {
- public:
-  HWY_INLINE column_epilogue(const integer_epilogue& e, std::size_t column) noexcept
-      : column_(column),
-        offset_(hn::LoadU(int_tag{}, e.column_offset + column)),
-        rhs_zero_point_(load_or_zero(int_tag{}, e.rhs_zero_point, column, e.row_sum != nullptr)),
-        column_sum_(load_or_zero(int_tag{}, e.column_sum, column, e.row_zero_point != nullptr)),
-        multiplier_(
-            load_or_zero(float_tag{}, e.multiplier, column, kOutput != integer_output::s32)),
-        bias_(load_or_zero(float_tag{}, e.bias, column, e.bias != nullptr)),
-        lower_(hn::Set(float_tag{}, e.lower)),
-        upper_(hn::Set(float_tag{}, e.upper)),
-        grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {}
-
-  /// Stores `count` results for the sums of a row at element `index` of c.
-  HWY_INLINE void store(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
-                        std::size_t count, void* c, std::size_t index) const noexcept {
-    const float_tag df;
-    const int_tag di;
-    int_vector v = hn::Add(hn::LoadU(di, sums), offset_);
-    if constexpr (kHasRows) {
-      if (e.row_sum != nullptr) {
-        v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_sum[row]), rhs_zero_point_));
-      }
-      if (e.row_zero_point != nullptr) {
-        v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
-      }
-    }
-    if constexpr (kOutput == integer_output::s32) {
-      if constexpr (kHasAddend) {
-        const std::int32_t* addend = e.addend + row * e.addend_stride + column_;
-        v = hn::Add(v, count == lanes ? hn::LoadU(di, addend) : hn::LoadN(di, addend, count));
-      }
-      store_lanes(v, di, count, static_cast<std::int32_t*>(c) + index);
-      return;
-    }
-    const float_vector sum = hn::ConvertTo(df, v);
-    if constexpr (kOutput == integer_output::f32 || kOutput == integer_output::bf16) {
-      float_vector m = multiplier_;
-      if (kHasRows && e.row_scale != nullptr) {
-        m = hn::Mul(hn::Set(df, e.row_scale[row]), m);
-      }
-      // Without a bias the sum of the product and 0 is rounded to the product.
-      float_vector real = hn::MulAdd(sum, m, bias_);
-      if (kHasRows && e.residual != nullptr) {
-        const float* residual = e.residual + row * e.residual_stride + column_;
-        real = hn::Add(real,
-                       count == lanes ? hn::LoadU(df, residual) : hn::LoadN(df, residual, count));
-      }
-      real = clamp_ordered(real, lower_, upper_);
-      if constexpr (kOutput == integer_output::f32) {
-        store_lanes(real, df, count, static_cast<float*>(c) + index);
-      } else {
-        const hn::Rebind<std::uint16_t, float_tag> d16;
-        store_lanes(to_bfloat16(real), d16, count, static_cast<std::uint16_t*>(c) + index);
-      }
-    } else {
-      // The product of an integer and a finite multiplier is never NaN.
-      const int_vector q = grid_.round(grid_.clamp(hn::Mul(sum, multiplier_)));
-      using output_type =
-          std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
-      output_type* to = static_cast<output_type*>(c) + index;
-      if (count == lanes) {
-        store_8bit(q, to);
-      } else {
-        store_8bit(q, count, to);
-      }
-    }
-  }
-
- private:
-  template <class D, class T>
-  static HWY_INLINE hn::Vec<D> load_or_zero(D d, const T* from, std::size_t column,
-                                            bool is_there) noexcept {
-    return is_there ? hn::LoadU(d, from + column) : hn::Zero(d);
-  }
-  template <class V, class D, class T>
-  static HWY_INLINE void store_lanes(V v, D d, std::size_t count, T* to) noexcept {
-    if (count == lanes) {
-      hn::StoreU(v, d, to);
-    } else {
-      hn::StoreN(v, d, to, count);
-    }
-  }
-
-  std::size_t column_;
-  int_vector offset_, rhs_zero_point_, column_sum_;
-  float_vector multiplier_, bias_, lower_, upper_;
-  grid_vectors grid_;
-};
-
-/// Applies the epilogue to a block of sums, whose rows are `sums_stride` apart, and stores
-/// `columns` of each row. c points to the block's first element.
-template <integer_output kOutput, bool kHasAddend, bool kHasRows>
-void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
-                 std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
-                 void* c, std::size_t index, std::size_t ldc) noexcept {
-  constexpr std::size_t kRows = DETENT_PASS_ROWS;  // what a tile has
-  for (std::size_t j = 0; j < columns; j += lanes) {
-    const column_epilogue<kOutput, kHasAddend, kHasRows> epilogue(e, column + j);
-    const std::int32_t* from = sums + j;
-    std::size_t to = index + j;
-    std::size_t r = 0;
-    if (columns - j >= lanes) {
-      for (; r + kRows <= rows; r += kRows) {
-        DETENT_UNROLL for (std::size_t i = 0; i < kRows; ++i) {
-          epilogue.store(e, from + i * sums_stride, first + r + i, lanes, c, to);
-          to += ldc;
-        }
-        from += kRows * sums_stride;
-      }
-    }
-    const std::size_t count = (std::min)(lanes, columns - j);
-    for (; r < rows; ++r, from += sums_stride, to += ldc) {
-      epilogue.store(e, from, first + r, count, c, to);
-    }
-  }
-}
-
-[[nodiscard]] HWY_INLINE bool has_terms_of_rows(const integer_epilogue& e) noexcept {
-  return e.row_sum != nullptr || e.row_zero_point != nullptr || e.row_scale != nullptr ||
-         e.residual != nullptr;
-}
-
-template <integer_output kOutput, bool kHasAddend = false>
-void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
-                 std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
-                 void* c, std::size_t index, std::size_t ldc) noexcept {
-  const auto store = has_terms_of_rows(e) ? store_block<kOutput, kHasAddend, true>
-                                          : store_block<kOutput, kHasAddend, false>;
-  store(e, sums, sums_stride, first, rows, column, columns, c, index, ldc);
-}
-
-inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
-                       std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
-                       void* c, std::size_t index, std::size_t ldc) noexcept {
-  switch (e.output) {
-    case integer_output::s32:
-      if (e.addend != nullptr) {
-        return store_block<integer_output::s32, true>(e, sums, sums_stride, first, rows, column,
-                                                      columns, c, index, ldc);
-      }
-      return store_block<integer_output::s32>(e, sums, sums_stride, first, rows, column, columns, c,
-                                              index, ldc);
-    case integer_output::f32:
-      return store_block<integer_output::f32>(e, sums, sums_stride, first, rows, column, columns, c,
-                                              index, ldc);
-    case integer_output::bf16:
-      return store_block<integer_output::bf16>(e, sums, sums_stride, first, rows, column, columns,
-                                               c, index, ldc);
-    case integer_output::u8:
-      return store_block<integer_output::u8>(e, sums, sums_stride, first, rows, column, columns, c,
-                                             index, ldc);
-    case integer_output::s8:
-      return store_block<integer_output::s8>(e, sums, sums_stride, first, rows, column, columns, c,
-                                             index, ldc);
-  }
-}
 
 /// Rows of a block: its sums stay on the stack while all of k is added to them.
 inline constexpr std::size_t block_rows = 48;
@@ -207,6 +34,13 @@ inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
 }
 
 inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
+
+/// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
+/// additions.
+template <std::size_t kSums>
+inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
+                                             : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
+                                                                                         : 1;
 
 /// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
 template <std::size_t kRows, std::size_t kPanels>
@@ -231,51 +65,6 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
     }
   }
 }
-
-/// Groups of k that are added before a loop's end is looked for: the scalar instructions of a loop
-/// take issue slots from vpdpbusd.
-inline constexpr std::size_t groups_per_step = 4;
-
-/// What a tile reads: from `offset` on, `depth` values of each segment of its rows, and panels of b
-/// that are panel_stride apart, from the same k on.
-struct tile_operands {
-  const std::uint8_t* const* rows;
-  std::size_t row_stride;  // from a row's segment to its next one
-  std::size_t segments;
-  std::size_t offset;
-  std::size_t depth;
-  const std::int8_t* b;
-  std::size_t panel_stride;
-  bool is_first;  // the sums are set rather than added to
-  // Weights of later tiles, which the largest tiles ask for, a line of 64 bytes at a time; not with
-  // DETENT_PASS_PAIRS.
-  const std::int8_t* next = nullptr;
-
-  /// How much of them one tile asks for.
-  [[nodiscard]] std::size_t next_bytes() const noexcept {
-    return segments * (depth / group_depth / groups_per_step) * 64;
-  }
-};
-
-/// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
-/// additions.
-template <std::size_t kSums>
-inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
-                                             : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
-                                                                                         : 1;
-
-/// What is left of a row behind its last whole group of four k, with zeros behind it, so that
-/// nothing past the end of a row is read. Only the last chunk ends early, and has one segment.
-HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
-                                std::uint8_t (&to)[group_depth]) noexcept {
-  const std::size_t rest = t.depth % group_depth;
-  std::memset(to, 0, group_depth);
-  std::memcpy(to, t.rows[row] + t.offset + t.depth - rest, rest);
-}
-
-#if DETENT_PASS_ASSEMBLY
-#include <detent/kernels/tile_vnni512-inl.hpp>
-#endif
 
 /// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
 /// apart.

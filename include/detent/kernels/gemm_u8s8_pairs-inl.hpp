@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Integer products for processors without VNNI, re-included by kernels/dispatch.hpp for each pass
-// with DETENT_PASS_PAIRS, behind gemm_u8s8-inl.hpp.
+// Integer products for processors without VNNI, in passes with DETENT_PASS_PAIRS.
 //
 // vpmaddubsw, vpmaddwd and vpaddd do what vpdpbusd does. As the first of them saturates, the
 // weights are read in two parts of which neither makes it do so (packed_panels), the second of them
 // sparse: a tile adds both before its sums leave the registers. The first two instructions are what
 // takes time, so a tile has few loads for each of them: 4 x 16 columns in 16 registers, 8 x 32
 // in 32.
+
+#if DETENT_PASS_PAIRS
 
 HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -281,3 +282,5 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
 }  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_PAIRS

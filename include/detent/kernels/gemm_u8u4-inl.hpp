@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products with 4-bit weights, re-included by kernels/dispatch.hpp for each pass of
-// gemm_u8s8-inl.hpp and behind it.
+// Products with 4-bit weights of a pass.
 //
 // A byte of the weights becomes two, less the zero point of its column and group: -15..15, so that
 // even pairs of products that are added in 16 bits are exact. Few rows have that done in registers;

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tiles of 6 x 64 with vpdpbusd in AVX-512 registers, included by kernels/gemm_u8s8-inl.hpp in the
-// pass that has the instruction.
+// Tiles of 6 x 64 with vpdpbusd in AVX-512 registers, in passes with DETENT_PASS_ASSEMBLY.
 //
 // The loop is in assembly, because its 24 sums, 4 vectors of weights and 4 of a row fill all 32
 // registers: compilers then move sums from register to register (GCC 12: 6 to 45 moves for 96
 // multiplications, as the code around the loop happens to be), and a move takes one of the two
 // ports that multiply. What stores a tile is short for the same reason: while it runs, nothing
 // multiplies.
+
+#if DETENT_PASS_ASSEMBLY
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
 
 /// What the tile reads besides pointers that are in registers all the time.
 struct vnni512_tile {
@@ -278,3 +283,9 @@ inline void multiply_tiles(const gemm_u8s8_args& g, const tile_operands& t, std:
       return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end);
   }
 }
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_ASSEMBLY

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What tiles of integer products read.
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// Groups of k that are added before a loop's end is looked for: the scalar instructions of a loop
+/// take issue slots from vpdpbusd.
+inline constexpr std::size_t groups_per_step = 4;
+
+/// What a tile reads: from `offset` on, `depth` values of each segment of its rows, and panels of b
+/// that are panel_stride apart, from the same k on.
+struct tile_operands {
+  const std::uint8_t* const* rows;
+  std::size_t row_stride;  // from a row's segment to its next one
+  std::size_t segments;
+  std::size_t offset;
+  std::size_t depth;
+  const std::int8_t* b;
+  std::size_t panel_stride;
+  bool is_first;  // the sums are set rather than added to
+  // Weights of later tiles, which the largest tiles ask for, a line of 64 bytes at a time; not with
+  // DETENT_PASS_PAIRS.
+  const std::int8_t* next = nullptr;
+
+  /// How much of them one tile asks for.
+  [[nodiscard]] std::size_t next_bytes() const noexcept {
+    return segments * (depth / group_depth / groups_per_step) * 64;
+  }
+};
+
+/// What is left of a row behind its last whole group of four k, with zeros behind it, so that
+/// nothing past the end of a row is read. Only the last chunk ends early, and has one segment.
+HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
+                                std::uint8_t (&to)[group_depth]) noexcept {
+  const std::size_t rest = t.depth % group_depth;
+  std::memset(to, 0, group_depth);
+  std::memcpy(to, t.rows[row] + t.offset + t.depth - rest, rest);
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
