@@ -37,7 +37,8 @@ inline void run_parallel(const parallel_for& parallel, std::size_t count,
 
 /// A fixed set of threads for callers who have none. `pool.parallel()` is the parallel_for to pass.
 /// One job at a time: concurrent callers wait for each other; a body must not call into its own
-/// pool. The first exception that a body throws is rethrown to the caller.
+/// pool. The first exception that a body throws is rethrown to the caller. Threads without a job
+/// wait awake for some 50 us, yielding to others, and asleep after that.
 class thread_pool {
  public:
   /// `threads` counts the caller's: 1 starts none, 0 means one per hardware thread.
