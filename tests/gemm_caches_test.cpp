@@ -96,7 +96,6 @@ TEST_CASE_TEMPLATE("gemm: sizes of caches do not change a bit", A, std::uint8_t,
 TEST_CASE("weights that do not fit the shared cache are taken in blocks of columns") {
   using detent::detail::product_part;
   using detent::detail::product_parts;
-  using detent::detail::product_split;
   struct shape {
     std::size_t m, n, k, cache;
     bool by_columns;
@@ -106,14 +105,10 @@ TEST_CASE("weights that do not fit the shared cache are taken in blocks of colum
                          shape{200, 1000, 100, 1, true}, shape{1, 1000, 100, 40000, true},
                          shape{7, 5, 0, 1, true}, shape{0, 100, 10, 5, true}}) {
     for (const bool is_parallel : {false, true}) {
-      const product_split split(s.m, s.n, s.k, 48, is_parallel, s.cache);
-      const product_parts parts(s.m, s.n, split);
+      const product_parts parts(s.m, s.n, s.k, detent::detail::active_table(), is_parallel,
+                                s.cache);
       INFO("m ", s.m, " n ", s.n, " k ", s.k, " cache ", s.cache);
-      CHECK(split.by_columns == s.by_columns);
-      if (s.by_columns) {
-        CHECK(split.columns <= std::max(s.cache / 2 / std::max(s.k, std::size_t{1}),
-                                        detent::kernels::strip_columns));
-      }
+      CHECK(parts.by_columns() == s.by_columns);
       // Each element is in one part, and no columns come twice.
       std::vector<int> seen(s.m * s.n);
       std::set<std::size_t> done;
@@ -121,6 +116,10 @@ TEST_CASE("weights that do not fit the shared cache are taken in blocks of colum
       for (std::size_t i = 0; i < parts.size(); ++i) {
         const product_part p = parts[i];
         CHECK(p.column % detent::kernels::strip_columns == 0);
+        if (s.by_columns) {
+          CHECK(p.columns <= std::max(s.cache / 2 / std::max(s.k, std::size_t{1}),
+                                      detent::kernels::strip_columns));
+        }
         if (s.by_columns && p.column != last) {
           CHECK(done.insert(last).second);
           CHECK(done.count(p.column) == 0);
@@ -135,6 +134,37 @@ TEST_CASE("weights that do not fit the shared cache are taken in blocks of colum
       CHECK(std::all_of(seen.begin(), seen.end(), [](int count) { return count == 1; }));
     }
   }
+}
+
+TEST_CASE("tasks of a product are of nearly the same size, and no larger than a kernel wants") {
+  for_each_target([&] {
+    const detent::kernels::kernel_table& table = detent::detail::active_table();
+    CHECK(table.rows_per_call % table.rows_per_tile == 0);
+    for (const std::size_t m :
+         {1U, 5U, 47U, 127U, 128U, 196U, 784U, 1024U, 3136U, 4096U, 100000U}) {
+      for (const std::size_t n : {1U, 64U, 513U, 768U, 4096U}) {
+        for (const bool is_parallel : {false, true}) {
+          const detent::detail::product_parts parts(m, n, 256, table, is_parallel);
+          const detent::detail::even_blocks& rows = parts.rows();
+          INFO("m ", m, " n ", n, " parallel ", is_parallel);
+          REQUIRE(parts.size() > 0);
+          const std::size_t columns = parts[0].columns;
+          for (std::size_t i = 0; i < parts.size(); ++i) {
+            CHECK(parts[i].rows <= table.rows_per_call);
+            CHECK(columns < parts[i].columns + 2 * detent::kernels::strip_columns);
+          }
+          for (std::size_t i = 0; i + 1 < rows.count(); ++i) {
+            CHECK(rows.size(i) % table.rows_per_tile == 0);
+            CHECK(rows.size(i) >= rows.size(i + 1));
+            CHECK(rows.size(i) < rows.size(i + 1) + 2 * table.rows_per_tile);
+          }
+          if (is_parallel && m >= 1024) {
+            CHECK(parts.size() % 16 == 0);
+          }
+        }
+      }
+    }
+  });
 }
 
 TEST_CASE("the processor's caches are known, or are the usual ones") {

@@ -134,9 +134,9 @@ class integer_product {
   [[nodiscard]] bool lhs_signed() const noexcept { return lhs_signed_; }
 
   /// The tasks of a product with `rows` rows.
-  [[nodiscard]] product_split split(std::size_t rows, const parallel_for& parallel) const noexcept {
-    return {rows,           weights_.columns(), weights_.depth(), table_.rows_per_call,
-            bool{parallel}, caches_.third_level};
+  [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
+    return {rows,   weights_.columns(), weights_.depth(),
+            table_, bool{parallel},     caches_.third_level};
   }
 
   /// The rows of a part, from a's bytes, times its columns (from a multiple of strip_columns on).
@@ -226,7 +226,7 @@ class product_tasks {
       : lhs_((require_product(lhs, weights.depth(), weights.columns(), out), lhs)),
         options_(options),
         product_(std::type_identity<A>{}, lhs.rows, weights, out, options),
-        parts_(lhs.rows, out.columns, product_.split(lhs.rows, parallel)) {}
+        parts_(product_.parts(lhs.rows, parallel)) {}
 
   [[nodiscard]] std::size_t size() const noexcept { return parts_.size(); }
 

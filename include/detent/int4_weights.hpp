@@ -276,8 +276,8 @@ class int4_product {
 
   [[nodiscard]] static constexpr bool lhs_signed() noexcept { return false; }
 
-  [[nodiscard]] product_split split(std::size_t rows, const parallel_for& parallel) const noexcept {
-    return {rows, weights_.columns(), weights_.depth(), table_.rows_per_call, bool{parallel}};
+  [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
+    return {rows, weights_.columns(), weights_.depth(), table_, bool{parallel}};
   }
 
   /// Sums of groups were proved to fit when the weights were packed.

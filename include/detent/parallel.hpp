@@ -3,6 +3,7 @@
 #ifndef DETENT_PARALLEL_HPP
 #define DETENT_PARALLEL_HPP
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
@@ -39,31 +41,32 @@ inline void run_parallel(const parallel_for& parallel, std::size_t count,
 /// One job at a time: concurrent callers wait for each other; a body must not call into its own
 /// pool. The first exception that a body throws is rethrown to the caller. Threads without a job
 /// wait awake for some 50 us, yielding to others, and asleep after that.
+///
+/// Each thread has the same part of the indices whenever the same count comes again, so that what
+/// it wrote and will read or write again is in its caches. Who is done helps the others.
 class thread_pool {
  public:
   /// `threads` counts the caller's: 1 starts none, 0 means one per hardware thread.
   explicit thread_pool(std::size_t threads = 0) {
     if (threads == 0) {
-      threads = std::thread::hardware_concurrency();
+      threads = (std::max)(std::thread::hardware_concurrency(), 1U);
     }
+    shares_ = std::vector<share>(threads);
     for (std::size_t i = 1; i < threads; ++i) {
-      workers_.emplace_back([this] { work(); });
+      workers_.emplace_back([this, i] { work(i); });
     }
   }
   thread_pool(const thread_pool&) = delete;
   thread_pool& operator=(const thread_pool&) = delete;
   ~thread_pool() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_all();
+    stopping_ = true;
+    wake_sleepers();
     for (std::thread& worker : workers_) {
       worker.join();
     }
   }
 
-  [[nodiscard]] std::size_t size() const noexcept { return workers_.size() + 1; }
+  [[nodiscard]] std::size_t size() const noexcept { return shares_.size(); }
 
   [[nodiscard]] parallel_for parallel() {
     return [this](std::size_t count, const std::function<void(std::size_t)>& body) {
@@ -73,87 +76,123 @@ class thread_pool {
 
   void run(std::size_t count, const std::function<void(std::size_t)>& body) {
     const std::lock_guard one_job(job_mutex_);
-    std::unique_lock lock(mutex_);
     body_ = &body;
-    next_ = 0;
-    count_ = count;
-    failure_ = nullptr;
+    std::size_t first = 0;
+    for (std::size_t t = 0; t < size(); ++t) {
+      shares_[t].next = first;
+      first += count / size() + (t < count % size() ? 1 : 0);
+      shares_[t].end = first;
+    }
+    is_open_ = true;
     ++jobs_;
-    wake_.notify_all();
-    take(lock);
-    wait_awake(lock, [this] { return running_ == 0; });
-    done_.wait(lock, [this] { return running_ == 0; });
-    body_ = nullptr;
+    wake_sleepers();
+    take(0);
+    is_open_ = false;
+    const auto all_are_back = [this] { return running_ == 0; };
+    wait_awake(all_are_back);
+    if (!all_are_back()) {
+      std::unique_lock lock(mutex_);
+      done_.wait(lock, all_are_back);
+    }
     if (failure_) {
-      std::rethrow_exception(failure_);
+      std::rethrow_exception(std::exchange(failure_, nullptr));
     }
   }
 
  private:
-  void work() {
-    std::unique_lock lock(mutex_);
+  /// Indices of a job that are a thread's, on a cache line of their own.
+  struct alignas(64) share {
+    std::atomic<std::size_t> next{0};
+    std::size_t end = 0;
+  };
+
+  void work(std::size_t self) {
+    std::size_t seen = 0;
+    const auto is_wanted = [&] { return jobs_ != seen || stopping_; };
     while (true) {
-      const std::size_t seen = jobs_;
-      wait_awake(lock, [&] { return jobs_ != seen || stopping_; });
-      wake_.wait(lock, [this] { return stopping_ || (body_ != nullptr && next_ < count_); });
+      wait_awake(is_wanted);
+      if (!is_wanted()) {
+        std::unique_lock lock(mutex_);
+        ++sleepers_;
+        wake_.wait(lock, is_wanted);
+        --sleepers_;
+      }
       if (stopping_) {
         return;
       }
-      take(lock);
+      seen = jobs_;
+      // In this order: either the job is seen to be over, or its end waits for this thread.
+      ++running_;
+      if (is_open_) {
+        take(self);
+      }
+      if (--running_ == 0) {
+        const std::lock_guard lock(mutex_);
+        done_.notify_one();
+      }
     }
   }
 
-  /// Waits without the lock for what only atomics say, for some 50 us: to fall asleep and to be
-  /// woken takes as long as a small product. Others may run meanwhile.
+  /// In the order of work(), too: either a thread is counted as asleep, or it sees what it is to be
+  /// woken for.
+  void wake_sleepers() {
+    if (sleepers_ != 0) {
+      const std::lock_guard lock(mutex_);
+      wake_.notify_all();
+    }
+  }
+
+  /// Waits for some 50 us at most: to fall asleep and to be woken takes as long as a small product.
+  /// Others may run meanwhile.
   template <class Ready>
-  static void wait_awake(std::unique_lock<std::mutex>& lock, const Ready& ready) {
+  static void wait_awake(const Ready& ready) {
     constexpr int patience = 200;
-    lock.unlock();
     for (int i = 0; i < patience && !ready(); ++i) {
       std::this_thread::yield();
     }
-    lock.lock();
   }
 
-  /// Runs indices until none is left. Holds the lock between bodies.
-  void take(std::unique_lock<std::mutex>& lock) {
-    ++running_;
-    while (next_ < count_) {
-      const std::size_t i = next_++;
-      lock.unlock();
-      std::exception_ptr failure;
+  /// Runs indices until none is left: those of a thread's share, then those of the other ones.
+  void take(std::size_t self) {
+    for (std::size_t t = 0; t < size(); ++t) {
+      share& from = shares_[(self + t) % size()];
+      for (std::size_t i = from.next++; i < from.end; i = from.next++) {
 #if DETENT_WITH_EXCEPTIONS
-      try {
-        (*body_)(i);
-      } catch (...) {
-        failure = std::current_exception();
-      }
+        try {
+          (*body_)(i);
+        } catch (...) {
+          note_failure();
+        }
 #else
-      (*body_)(i);
+        (*body_)(i);
 #endif
-      lock.lock();
-      if (failure) {
-        failure_ = failure_ ? failure_ : failure;
-        next_ = count_;
       }
-    }
-    if (--running_ == 0) {
-      done_.notify_all();
     }
   }
+
+#if DETENT_WITH_EXCEPTIONS
+  void note_failure() {
+    const std::lock_guard lock(mutex_);
+    failure_ = failure_ ? failure_ : std::current_exception();
+    for (share& s : shares_) {
+      s.next = s.end;
+    }
+  }
+#endif
 
   std::mutex job_mutex_;  // held for a whole job
-  std::mutex mutex_;      // guards what follows
+  // The job; written while it is not open and no worker runs.
+  const std::function<void(std::size_t)>* body_ = nullptr;
+  std::vector<share> shares_;  // one for each thread
+  std::atomic<bool> is_open_{false};
+  std::atomic<std::size_t> jobs_{0};     // so far
+  std::atomic<std::size_t> running_{0};  // workers that are at the job
+  std::atomic<std::size_t> sleepers_{0};
+  std::atomic<bool> stopping_{false};
+  std::mutex mutex_;  // guards failure_, and falling asleep
   std::condition_variable wake_;
   std::condition_variable done_;
-  const std::function<void(std::size_t)>* body_ = nullptr;
-  std::size_t next_ = 0;
-  std::size_t count_ = 0;
   std::exception_ptr failure_;
-  // Changed with the lock held, read without it by threads that wait awake.
-  std::atomic<std::size_t> jobs_{0};
-  std::atomic<std::size_t> running_{0};
-  std::atomic<bool> stopping_{false};
   std::vector<std::thread> workers_;
 };
 

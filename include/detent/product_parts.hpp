@@ -4,6 +4,7 @@
 #define DETENT_PRODUCT_PARTS_HPP
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 
 #include <detent/kernels/table.hpp>
@@ -30,41 +31,27 @@ void for_row_blocks(std::size_t rows, std::size_t block, const parallel_for& par
   });
 }
 
-/// How a product is shared out: rows first, since whoever has some of the columns has to read and
-/// prepare the rows again.
-struct product_split {
-  std::size_t rows, columns;  // of a task
-  bool by_columns = false;    // whether all rows of some columns come before other columns
+/// 0 .. size in `count` blocks (fewer, if there are fewer units), which differ by one unit at most
+/// but for what the last unit lacks. Longer ones come first.
+class even_blocks {
+ public:
+  even_blocks() = default;
+  even_blocks(std::size_t size, std::size_t unit, std::size_t count) noexcept
+      : size_(size),
+        unit_(unit),
+        units_((size + unit - 1) / unit),
+        count_((std::min)((std::max)(count, std::size_t{1}), units_)) {}
 
-  /// `shared_cache`, if it is not 0: weights that do not fit half of it are taken in blocks of
-  /// columns that do, or all tasks would read all weights from memory.
-  product_split(std::size_t m, std::size_t n, std::size_t k, std::size_t rows_per_call,
-                bool is_parallel, std::size_t shared_cache = 0) noexcept
-      : rows(rows_per_call), columns(n) {
-    const std::size_t depth = (std::max)(k, std::size_t{1});
-    if (shared_cache != 0 && shared_cache / 2 / depth < n) {
-      by_columns = true;
-      columns = (std::max)(shared_cache / 2 / depth / kernels::strip_columns, std::size_t{1}) *
-                kernels::strip_columns;
-    }
-    constexpr std::size_t wanted = 16;                          // tasks
-    constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
-    constexpr std::size_t fewest_rows = 64;
-    if (!is_parallel) {
-      return;
-    }
-    while (rows > fewest_rows && (m + rows - 1) / rows < wanted) {
-      rows /= 2;
-    }
-    const std::size_t row_tasks = (m + rows - 1) / rows;
-    const std::size_t products = (std::min)(m, rows) * k;
-    const std::size_t column_tasks =
-        (std::min)(wanted / (std::max)(row_tasks, std::size_t{1}), n * products / worth_a_task);
-    if (column_tasks > 1) {
-      columns = (std::min)(columns,
-                           round_up((n + column_tasks - 1) / column_tasks, kernels::strip_columns));
-    }
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  /// Where block i begins; block count() would begin at the end. count() is not 0.
+  [[nodiscard]] std::size_t begin(std::size_t i) const noexcept {
+    const std::size_t units = units_ / count_ * i + (std::min)(i, units_ % count_);
+    return (std::min)(units * unit_, size_);
   }
+  [[nodiscard]] std::size_t size(std::size_t i) const noexcept { return begin(i + 1) - begin(i); }
+
+ private:
+  std::size_t size_ = 0, unit_ = 1, units_ = 0, count_ = 0;
 };
 
 /// What one task multiplies.
@@ -73,30 +60,54 @@ struct product_part {
   std::size_t column, columns;
 };
 
-/// The parts of an m x n product.
+/// The tasks of an m x n product: blocks of rows first, since whoever has some of the columns has
+/// to read and prepare the rows again, and of columns where there are few rows.
 class product_parts {
  public:
-  product_parts(std::size_t m, std::size_t n, const product_split& split) noexcept
-      : m_(m),
-        n_(n),
-        split_(split),
-        columns_(n == 0 ? 1 : (n + split.columns - 1) / split.columns) {}
-
-  [[nodiscard]] std::size_t size() const noexcept {
-    return (m_ + split_.rows - 1) / split_.rows * columns_;
+  /// `shared_cache`, if it is not 0: weights that do not fit half of it are taken in blocks of
+  /// columns that do, or all tasks would read all weights from memory.
+  product_parts(std::size_t m, std::size_t n, std::size_t k, const kernels::kernel_table& table,
+                bool is_parallel, std::size_t shared_cache = 0) noexcept {
+    std::size_t row_blocks = (m + table.rows_per_call - 1) / table.rows_per_call;
+    std::size_t column_blocks = 1;
+    const std::size_t depth = (std::max)(k, std::size_t{1});
+    if (shared_cache != 0 && shared_cache / 2 / depth < n) {
+      by_columns_ = true;
+      const std::size_t strips =
+          (std::max)(shared_cache / 2 / depth / kernels::strip_columns, std::size_t{1});
+      const std::size_t columns = strips * kernels::strip_columns;
+      column_blocks = (n + columns - 1) / columns;
+    }
+    if (is_parallel) {
+      // Powers of two, or multiples of it: the same work for each of 2, 4, 8 and 16 threads.
+      constexpr std::size_t wanted = 16;
+      constexpr std::size_t fewest_rows = 64;
+      constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
+      row_blocks = row_blocks > wanted
+                       ? round_up(row_blocks, wanted)
+                       : (std::max)(std::bit_ceil(row_blocks),
+                                    std::bit_floor((std::min)(m / fewest_rows, wanted)));
+      const std::size_t products = m / (std::max)(row_blocks, std::size_t{1}) * k;
+      column_blocks =
+          (std::max)(column_blocks, (std::min)(wanted / row_blocks, n * products / worth_a_task));
+    }
+    rows_ = {m, table.rows_per_tile, row_blocks};
+    columns_ = {n, kernels::strip_columns, column_blocks};
   }
+
+  /// Whether all rows of some columns come before other columns.
+  [[nodiscard]] bool by_columns() const noexcept { return by_columns_; }
+  [[nodiscard]] const even_blocks& rows() const noexcept { return rows_; }
+  [[nodiscard]] std::size_t size() const noexcept { return rows_.count() * columns_.count(); }
   [[nodiscard]] product_part operator[](std::size_t i) const noexcept {
-    const std::size_t rows = (m_ + split_.rows - 1) / split_.rows;
-    const std::size_t first = (split_.by_columns ? i % rows : i / columns_) * split_.rows;
-    const std::size_t column = (split_.by_columns ? i / rows : i % columns_) * split_.columns;
-    return {first, (std::min)(split_.rows, m_ - first), column,
-            (std::min)(split_.columns, n_ - column)};
+    const std::size_t row = by_columns_ ? i % rows_.count() : i / columns_.count();
+    const std::size_t column = by_columns_ ? i / rows_.count() : i % columns_.count();
+    return {rows_.begin(row), rows_.size(row), columns_.begin(column), columns_.size(column)};
   }
 
  private:
-  std::size_t m_, n_;
-  product_split split_;
-  std::size_t columns_;
+  even_blocks rows_, columns_;
+  bool by_columns_ = false;
 };
 
 }  // namespace detail

@@ -735,6 +735,7 @@ struct kernel_table {
   bool adds_pairs;            // gemm_u8s8 reads packed_panels::paired
   bool multiplies_signed;     // and takes signed left sides
   std::size_t rows_per_call;  // the most rows that it is worth calling gemm_u8s8 with
+  std::size_t rows_per_tile;  // rows that it takes at a time; divides rows_per_call
   // What gemm_u8s8_args::workspace has room for; the other arguments are known.
   std::size_t (*gemm_workspace)(const gemm_u8s8_args& args) noexcept;
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
@@ -2705,6 +2706,7 @@ inline constexpr kernel_table table = {
     false,
     false,
     48,
+    4,
     &no_workspace,
     &min_max,
     &min_max_columns,
@@ -5160,6 +5162,8 @@ inline constexpr std::size_t block_rows = 48;
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
 inline constexpr bool multiplies_signed = false;
 inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline constexpr std::size_t rows_per_tile = DETENT_PASS_ROWS;
+static_assert(rows_per_call % rows_per_tile == 0);
 inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
   return portable::no_workspace(g);
 }
@@ -7673,6 +7677,8 @@ inline constexpr std::size_t block_rows = 48;
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
 inline constexpr bool multiplies_signed = false;
 inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline constexpr std::size_t rows_per_tile = DETENT_PASS_ROWS;
+static_assert(rows_per_call % rows_per_tile == 0);
 inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
   return portable::no_workspace(g);
 }
@@ -12017,6 +12023,8 @@ inline constexpr std::size_t block_rows = 48;
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
 inline constexpr bool multiplies_signed = false;
 inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline constexpr std::size_t rows_per_tile = DETENT_PASS_ROWS;
+static_assert(rows_per_call % rows_per_tile == 0);
 inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
   return portable::no_workspace(g);
 }
@@ -14530,6 +14538,8 @@ inline constexpr std::size_t block_rows = 48;
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
 inline constexpr bool multiplies_signed = false;
 inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline constexpr std::size_t rows_per_tile = DETENT_PASS_ROWS;
+static_assert(rows_per_call % rows_per_tile == 0);
 inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
   return portable::no_workspace(g);
 }
@@ -16503,6 +16513,8 @@ inline constexpr bool multiplies_signed = true;
 
 /// Enough rows that weights which are larger than the second-level cache are rarely read.
 inline constexpr std::size_t rows_per_call = largest_rows_per_call;
+inline constexpr std::size_t rows_per_tile = 32;
+static_assert(rows_per_call % rows_per_tile == 0);
 
 template <int kTile>
 HWY_INLINE void load_tile(const void* from, std::size_t stride) noexcept {
@@ -17108,6 +17120,7 @@ DETENT_KERNELS_NAMESPACE_BEGIN
       integer::adds_pairs,                            \
       integer::multiplies_signed,                     \
       integer::rows_per_call,                         \
+      integer::rows_per_tile,                         \
       &integer::gemm_workspace,                       \
       &elementwise::min_max,                          \
       &elementwise::min_max_columns,                  \
@@ -17288,6 +17301,7 @@ DETENT_NAMESPACE_END
 #ifndef DETENT_PARALLEL_HPP
 #define DETENT_PARALLEL_HPP
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -17295,6 +17309,7 @@ DETENT_NAMESPACE_END
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 DETENT_NAMESPACE_BEGIN
@@ -17322,31 +17337,32 @@ inline void run_parallel(const parallel_for& parallel, std::size_t count,
 /// One job at a time: concurrent callers wait for each other; a body must not call into its own
 /// pool. The first exception that a body throws is rethrown to the caller. Threads without a job
 /// wait awake for some 50 us, yielding to others, and asleep after that.
+///
+/// Each thread has the same part of the indices whenever the same count comes again, so that what
+/// it wrote and will read or write again is in its caches. Who is done helps the others.
 class thread_pool {
  public:
   /// `threads` counts the caller's: 1 starts none, 0 means one per hardware thread.
   explicit thread_pool(std::size_t threads = 0) {
     if (threads == 0) {
-      threads = std::thread::hardware_concurrency();
+      threads = (std::max)(std::thread::hardware_concurrency(), 1U);
     }
+    shares_ = std::vector<share>(threads);
     for (std::size_t i = 1; i < threads; ++i) {
-      workers_.emplace_back([this] { work(); });
+      workers_.emplace_back([this, i] { work(i); });
     }
   }
   thread_pool(const thread_pool&) = delete;
   thread_pool& operator=(const thread_pool&) = delete;
   ~thread_pool() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_all();
+    stopping_ = true;
+    wake_sleepers();
     for (std::thread& worker : workers_) {
       worker.join();
     }
   }
 
-  [[nodiscard]] std::size_t size() const noexcept { return workers_.size() + 1; }
+  [[nodiscard]] std::size_t size() const noexcept { return shares_.size(); }
 
   [[nodiscard]] parallel_for parallel() {
     return [this](std::size_t count, const std::function<void(std::size_t)>& body) {
@@ -17356,87 +17372,123 @@ class thread_pool {
 
   void run(std::size_t count, const std::function<void(std::size_t)>& body) {
     const std::lock_guard one_job(job_mutex_);
-    std::unique_lock lock(mutex_);
     body_ = &body;
-    next_ = 0;
-    count_ = count;
-    failure_ = nullptr;
+    std::size_t first = 0;
+    for (std::size_t t = 0; t < size(); ++t) {
+      shares_[t].next = first;
+      first += count / size() + (t < count % size() ? 1 : 0);
+      shares_[t].end = first;
+    }
+    is_open_ = true;
     ++jobs_;
-    wake_.notify_all();
-    take(lock);
-    wait_awake(lock, [this] { return running_ == 0; });
-    done_.wait(lock, [this] { return running_ == 0; });
-    body_ = nullptr;
+    wake_sleepers();
+    take(0);
+    is_open_ = false;
+    const auto all_are_back = [this] { return running_ == 0; };
+    wait_awake(all_are_back);
+    if (!all_are_back()) {
+      std::unique_lock lock(mutex_);
+      done_.wait(lock, all_are_back);
+    }
     if (failure_) {
-      std::rethrow_exception(failure_);
+      std::rethrow_exception(std::exchange(failure_, nullptr));
     }
   }
 
  private:
-  void work() {
-    std::unique_lock lock(mutex_);
+  /// Indices of a job that are a thread's, on a cache line of their own.
+  struct alignas(64) share {
+    std::atomic<std::size_t> next{0};
+    std::size_t end = 0;
+  };
+
+  void work(std::size_t self) {
+    std::size_t seen = 0;
+    const auto is_wanted = [&] { return jobs_ != seen || stopping_; };
     while (true) {
-      const std::size_t seen = jobs_;
-      wait_awake(lock, [&] { return jobs_ != seen || stopping_; });
-      wake_.wait(lock, [this] { return stopping_ || (body_ != nullptr && next_ < count_); });
+      wait_awake(is_wanted);
+      if (!is_wanted()) {
+        std::unique_lock lock(mutex_);
+        ++sleepers_;
+        wake_.wait(lock, is_wanted);
+        --sleepers_;
+      }
       if (stopping_) {
         return;
       }
-      take(lock);
+      seen = jobs_;
+      // In this order: either the job is seen to be over, or its end waits for this thread.
+      ++running_;
+      if (is_open_) {
+        take(self);
+      }
+      if (--running_ == 0) {
+        const std::lock_guard lock(mutex_);
+        done_.notify_one();
+      }
     }
   }
 
-  /// Waits without the lock for what only atomics say, for some 50 us: to fall asleep and to be
-  /// woken takes as long as a small product. Others may run meanwhile.
+  /// In the order of work(), too: either a thread is counted as asleep, or it sees what it is to be
+  /// woken for.
+  void wake_sleepers() {
+    if (sleepers_ != 0) {
+      const std::lock_guard lock(mutex_);
+      wake_.notify_all();
+    }
+  }
+
+  /// Waits for some 50 us at most: to fall asleep and to be woken takes as long as a small product.
+  /// Others may run meanwhile.
   template <class Ready>
-  static void wait_awake(std::unique_lock<std::mutex>& lock, const Ready& ready) {
+  static void wait_awake(const Ready& ready) {
     constexpr int patience = 200;
-    lock.unlock();
     for (int i = 0; i < patience && !ready(); ++i) {
       std::this_thread::yield();
     }
-    lock.lock();
   }
 
-  /// Runs indices until none is left. Holds the lock between bodies.
-  void take(std::unique_lock<std::mutex>& lock) {
-    ++running_;
-    while (next_ < count_) {
-      const std::size_t i = next_++;
-      lock.unlock();
-      std::exception_ptr failure;
+  /// Runs indices until none is left: those of a thread's share, then those of the other ones.
+  void take(std::size_t self) {
+    for (std::size_t t = 0; t < size(); ++t) {
+      share& from = shares_[(self + t) % size()];
+      for (std::size_t i = from.next++; i < from.end; i = from.next++) {
 #if DETENT_WITH_EXCEPTIONS
-      try {
-        (*body_)(i);
-      } catch (...) {
-        failure = std::current_exception();
-      }
+        try {
+          (*body_)(i);
+        } catch (...) {
+          note_failure();
+        }
 #else
-      (*body_)(i);
+        (*body_)(i);
 #endif
-      lock.lock();
-      if (failure) {
-        failure_ = failure_ ? failure_ : failure;
-        next_ = count_;
       }
-    }
-    if (--running_ == 0) {
-      done_.notify_all();
     }
   }
+
+#if DETENT_WITH_EXCEPTIONS
+  void note_failure() {
+    const std::lock_guard lock(mutex_);
+    failure_ = failure_ ? failure_ : std::current_exception();
+    for (share& s : shares_) {
+      s.next = s.end;
+    }
+  }
+#endif
 
   std::mutex job_mutex_;  // held for a whole job
-  std::mutex mutex_;      // guards what follows
+  // The job; written while it is not open and no worker runs.
+  const std::function<void(std::size_t)>* body_ = nullptr;
+  std::vector<share> shares_;  // one for each thread
+  std::atomic<bool> is_open_{false};
+  std::atomic<std::size_t> jobs_{0};     // so far
+  std::atomic<std::size_t> running_{0};  // workers that are at the job
+  std::atomic<std::size_t> sleepers_{0};
+  std::atomic<bool> stopping_{false};
+  std::mutex mutex_;  // guards failure_, and falling asleep
   std::condition_variable wake_;
   std::condition_variable done_;
-  const std::function<void(std::size_t)>* body_ = nullptr;
-  std::size_t next_ = 0;
-  std::size_t count_ = 0;
   std::exception_ptr failure_;
-  // Changed with the lock held, read without it by threads that wait awake.
-  std::atomic<std::size_t> jobs_{0};
-  std::atomic<std::size_t> running_{0};
-  std::atomic<bool> stopping_{false};
   std::vector<std::thread> workers_;
 };
 
@@ -20421,6 +20473,7 @@ DETENT_NAMESPACE_END
 #define DETENT_PRODUCT_PARTS_HPP
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 
 DETENT_NAMESPACE_BEGIN
@@ -20443,41 +20496,27 @@ void for_row_blocks(std::size_t rows, std::size_t block, const parallel_for& par
   });
 }
 
-/// How a product is shared out: rows first, since whoever has some of the columns has to read and
-/// prepare the rows again.
-struct product_split {
-  std::size_t rows, columns;  // of a task
-  bool by_columns = false;    // whether all rows of some columns come before other columns
+/// 0 .. size in `count` blocks (fewer, if there are fewer units), which differ by one unit at most
+/// but for what the last unit lacks. Longer ones come first.
+class even_blocks {
+ public:
+  even_blocks() = default;
+  even_blocks(std::size_t size, std::size_t unit, std::size_t count) noexcept
+      : size_(size),
+        unit_(unit),
+        units_((size + unit - 1) / unit),
+        count_((std::min)((std::max)(count, std::size_t{1}), units_)) {}
 
-  /// `shared_cache`, if it is not 0: weights that do not fit half of it are taken in blocks of
-  /// columns that do, or all tasks would read all weights from memory.
-  product_split(std::size_t m, std::size_t n, std::size_t k, std::size_t rows_per_call,
-                bool is_parallel, std::size_t shared_cache = 0) noexcept
-      : rows(rows_per_call), columns(n) {
-    const std::size_t depth = (std::max)(k, std::size_t{1});
-    if (shared_cache != 0 && shared_cache / 2 / depth < n) {
-      by_columns = true;
-      columns = (std::max)(shared_cache / 2 / depth / kernels::strip_columns, std::size_t{1}) *
-                kernels::strip_columns;
-    }
-    constexpr std::size_t wanted = 16;                          // tasks
-    constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
-    constexpr std::size_t fewest_rows = 64;
-    if (!is_parallel) {
-      return;
-    }
-    while (rows > fewest_rows && (m + rows - 1) / rows < wanted) {
-      rows /= 2;
-    }
-    const std::size_t row_tasks = (m + rows - 1) / rows;
-    const std::size_t products = (std::min)(m, rows) * k;
-    const std::size_t column_tasks =
-        (std::min)(wanted / (std::max)(row_tasks, std::size_t{1}), n * products / worth_a_task);
-    if (column_tasks > 1) {
-      columns = (std::min)(columns,
-                           round_up((n + column_tasks - 1) / column_tasks, kernels::strip_columns));
-    }
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  /// Where block i begins; block count() would begin at the end. count() is not 0.
+  [[nodiscard]] std::size_t begin(std::size_t i) const noexcept {
+    const std::size_t units = units_ / count_ * i + (std::min)(i, units_ % count_);
+    return (std::min)(units * unit_, size_);
   }
+  [[nodiscard]] std::size_t size(std::size_t i) const noexcept { return begin(i + 1) - begin(i); }
+
+ private:
+  std::size_t size_ = 0, unit_ = 1, units_ = 0, count_ = 0;
 };
 
 /// What one task multiplies.
@@ -20486,30 +20525,54 @@ struct product_part {
   std::size_t column, columns;
 };
 
-/// The parts of an m x n product.
+/// The tasks of an m x n product: blocks of rows first, since whoever has some of the columns has
+/// to read and prepare the rows again, and of columns where there are few rows.
 class product_parts {
  public:
-  product_parts(std::size_t m, std::size_t n, const product_split& split) noexcept
-      : m_(m),
-        n_(n),
-        split_(split),
-        columns_(n == 0 ? 1 : (n + split.columns - 1) / split.columns) {}
-
-  [[nodiscard]] std::size_t size() const noexcept {
-    return (m_ + split_.rows - 1) / split_.rows * columns_;
+  /// `shared_cache`, if it is not 0: weights that do not fit half of it are taken in blocks of
+  /// columns that do, or all tasks would read all weights from memory.
+  product_parts(std::size_t m, std::size_t n, std::size_t k, const kernels::kernel_table& table,
+                bool is_parallel, std::size_t shared_cache = 0) noexcept {
+    std::size_t row_blocks = (m + table.rows_per_call - 1) / table.rows_per_call;
+    std::size_t column_blocks = 1;
+    const std::size_t depth = (std::max)(k, std::size_t{1});
+    if (shared_cache != 0 && shared_cache / 2 / depth < n) {
+      by_columns_ = true;
+      const std::size_t strips =
+          (std::max)(shared_cache / 2 / depth / kernels::strip_columns, std::size_t{1});
+      const std::size_t columns = strips * kernels::strip_columns;
+      column_blocks = (n + columns - 1) / columns;
+    }
+    if (is_parallel) {
+      // Powers of two, or multiples of it: the same work for each of 2, 4, 8 and 16 threads.
+      constexpr std::size_t wanted = 16;
+      constexpr std::size_t fewest_rows = 64;
+      constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
+      row_blocks = row_blocks > wanted
+                       ? round_up(row_blocks, wanted)
+                       : (std::max)(std::bit_ceil(row_blocks),
+                                    std::bit_floor((std::min)(m / fewest_rows, wanted)));
+      const std::size_t products = m / (std::max)(row_blocks, std::size_t{1}) * k;
+      column_blocks =
+          (std::max)(column_blocks, (std::min)(wanted / row_blocks, n * products / worth_a_task));
+    }
+    rows_ = {m, table.rows_per_tile, row_blocks};
+    columns_ = {n, kernels::strip_columns, column_blocks};
   }
+
+  /// Whether all rows of some columns come before other columns.
+  [[nodiscard]] bool by_columns() const noexcept { return by_columns_; }
+  [[nodiscard]] const even_blocks& rows() const noexcept { return rows_; }
+  [[nodiscard]] std::size_t size() const noexcept { return rows_.count() * columns_.count(); }
   [[nodiscard]] product_part operator[](std::size_t i) const noexcept {
-    const std::size_t rows = (m_ + split_.rows - 1) / split_.rows;
-    const std::size_t first = (split_.by_columns ? i % rows : i / columns_) * split_.rows;
-    const std::size_t column = (split_.by_columns ? i / rows : i % columns_) * split_.columns;
-    return {first, (std::min)(split_.rows, m_ - first), column,
-            (std::min)(split_.columns, n_ - column)};
+    const std::size_t row = by_columns_ ? i % rows_.count() : i / columns_.count();
+    const std::size_t column = by_columns_ ? i / rows_.count() : i % columns_.count();
+    return {rows_.begin(row), rows_.size(row), columns_.begin(column), columns_.size(column)};
   }
 
  private:
-  std::size_t m_, n_;
-  product_split split_;
-  std::size_t columns_;
+  even_blocks rows_, columns_;
+  bool by_columns_ = false;
 };
 
 }  // namespace detail
@@ -21949,9 +22012,9 @@ class integer_product {
   [[nodiscard]] bool lhs_signed() const noexcept { return lhs_signed_; }
 
   /// The tasks of a product with `rows` rows.
-  [[nodiscard]] product_split split(std::size_t rows, const parallel_for& parallel) const noexcept {
-    return {rows,           weights_.columns(), weights_.depth(), table_.rows_per_call,
-            bool{parallel}, caches_.third_level};
+  [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
+    return {rows,   weights_.columns(), weights_.depth(),
+            table_, bool{parallel},     caches_.third_level};
   }
 
   /// The rows of a part, from a's bytes, times its columns (from a multiple of strip_columns on).
@@ -22041,7 +22104,7 @@ class product_tasks {
       : lhs_((require_product(lhs, weights.depth(), weights.columns(), out), lhs)),
         options_(options),
         product_(std::type_identity<A>{}, lhs.rows, weights, out, options),
-        parts_(lhs.rows, out.columns, product_.split(lhs.rows, parallel)) {}
+        parts_(product_.parts(lhs.rows, parallel)) {}
 
   [[nodiscard]] std::size_t size() const noexcept { return parts_.size(); }
 
@@ -23247,8 +23310,8 @@ class int4_product {
 
   [[nodiscard]] static constexpr bool lhs_signed() noexcept { return false; }
 
-  [[nodiscard]] product_split split(std::size_t rows, const parallel_for& parallel) const noexcept {
-    return {rows, weights_.columns(), weights_.depth(), table_.rows_per_call, bool{parallel}};
+  [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
+    return {rows, weights_.columns(), weights_.depth(), table_, bool{parallel}};
   }
 
   /// Sums of groups were proved to fit when the weights were packed.
@@ -23470,18 +23533,19 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
     product.multiply(from.q, lhs.columns, part, options.per_row ? from.zero_points : nullptr,
                      options.per_row ? from.scales : nullptr);
   };
-  const detail::product_split split = product.split(lhs.rows, parallel);
-  if (lhs.rows <= split.rows) {
+  const detail::product_parts parts = product.parts(lhs.rows, parallel);
+  if (parts.rows().count() <= 1) {
     // One block of rows, quantized once; threads share its columns.
     detail::leased_memory<std::uint8_t> memory(lhs.rows * lhs.columns);
     quantized_rows all;
     all.q = memory.data();
     quantize_rows(0, lhs.rows, all);
-    const detail::product_parts parts(lhs.rows, out.columns, split);
     detail::run_parallel(parallel, parts.size(), [&](std::size_t i) { multiply(all, parts[i]); });
     return;
   }
-  detail::for_row_blocks(lhs.rows, split.rows, parallel, [&](std::size_t first, std::size_t rows) {
+  detail::run_parallel(parallel, parts.rows().count(), [&](std::size_t i) {
+    const std::size_t first = parts.rows().begin(i);
+    const std::size_t rows = parts.rows().size(i);
     quantized_rows block;
     block.q = detail::block_memory<std::uint8_t>(rows * lhs.columns);
     quantize_rows(first, rows, block);

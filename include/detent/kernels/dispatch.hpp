@@ -180,6 +180,7 @@ DETENT_KERNELS_NAMESPACE_BEGIN
       integer::adds_pairs,                            \
       integer::multiplies_signed,                     \
       integer::rows_per_call,                         \
+      integer::rows_per_tile,                         \
       &integer::gemm_workspace,                       \
       &elementwise::min_max,                          \
       &elementwise::min_max_columns,                  \

@@ -20,6 +20,8 @@ inline constexpr bool multiplies_signed = true;
 
 /// Enough rows that weights which are larger than the second-level cache are rarely read.
 inline constexpr std::size_t rows_per_call = largest_rows_per_call;
+inline constexpr std::size_t rows_per_tile = 32;
+static_assert(rows_per_call % rows_per_tile == 0);
 
 template <int kTile>
 HWY_INLINE void load_tile(const void* from, std::size_t stride) noexcept {

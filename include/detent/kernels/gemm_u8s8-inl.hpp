@@ -29,6 +29,8 @@ inline constexpr std::size_t block_rows = 48;
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
 inline constexpr bool multiplies_signed = false;
 inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
+inline constexpr std::size_t rows_per_tile = DETENT_PASS_ROWS;
+static_assert(rows_per_call % rows_per_tile == 0);
 inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
   return portable::no_workspace(g);
 }

@@ -448,6 +448,7 @@ inline constexpr kernel_table table = {
     false,
     false,
     48,
+    4,
     &no_workspace,
     &min_max,
     &min_max_columns,

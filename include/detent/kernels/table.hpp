@@ -444,6 +444,7 @@ struct kernel_table {
   bool adds_pairs;            // gemm_u8s8 reads packed_panels::paired
   bool multiplies_signed;     // and takes signed left sides
   std::size_t rows_per_call;  // the most rows that it is worth calling gemm_u8s8 with
+  std::size_t rows_per_tile;  // rows that it takes at a time; divides rows_per_call
   // What gemm_u8s8_args::workspace has room for; the other arguments are known.
   std::size_t (*gemm_workspace)(const gemm_u8s8_args& args) noexcept;
   min_max_result (*min_max)(const float* x, std::size_t n) noexcept;
