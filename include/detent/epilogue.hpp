@@ -85,6 +85,18 @@ inline constexpr kernels::integer_output output_kind =
 template <quantized_byte A>
 inline constexpr std::int32_t lhs_shift = full_grid<A>.qmin;
 
+/// Zero points less `shift`: themselves, or in `to`. Null stays null.
+[[nodiscard]] inline const std::int32_t* shifted(const std::int32_t* zero_points, std::size_t count,
+                                                 std::int32_t shift, std::int32_t* to) noexcept {
+  if (zero_points == nullptr || shift == 0) {
+    return zero_points;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    to[i] = zero_points[i] - shift;
+  }
+  return to;
+}
+
 /// The per-column arrays of an integer product, padded as the kernels want them: those of the
 /// weights where they are as they should be, others in memory of the calling thread, which they are
 /// bound to.

@@ -116,22 +116,22 @@ class integer_product {
         addend_(options.addend),
         caches_(resolved_caches(options.caches)) {
     require_rows<T, A>(rows, weights.columns(), options);
-    lhs_signed_ = std::same_as<A, std::int8_t> && table_.multiplies_signed;
-    const std::int32_t shift = lhs_signed_ ? 0 : lhs_shift<A>;
-    terms_.template prepare<T, A>(weights, options, "gemm", shift);
+    lhs_signed_ = std::same_as<A, std::int8_t>;
+    shift_ = table_.multiplies_signed ? 0 : lhs_shift<A>;
+    terms_.template prepare<T, A>(weights, options, "gemm", shift_);
     const bool is_narrow = weights.certificate().fits_s32();
     if (is_narrow) {
       panels_ = weights.panels(table_);
     }
     if (!is_narrow || addend_.data != nullptr) {
       wide_.emplace(table_, weights,
-                    options.lhs_zero_points.empty() ? options.lhs_zero_point - shift : 0);
+                    options.lhs_zero_points.empty() ? options.lhs_zero_point - shift_ : 0);
     }
   }
 
   /// Whether multiply() reads the bytes of a signed left side, instead of unsigned ones that are
   /// 128 more.
-  [[nodiscard]] bool lhs_signed() const noexcept { return lhs_signed_; }
+  static constexpr bool takes_signed = true;
 
   /// The tasks of a product with `rows` rows.
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
@@ -157,7 +157,8 @@ class integer_product {
     g.k = weights_.depth();
     g.caches = caches_;
     g.epilogue = terms_.epilogue(row_sums, column);
-    g.epilogue.row_zero_point = zero_points;
+    std::int32_t shifted_zero_points[kernels::largest_rows_per_call];
+    g.epilogue.row_zero_point = shifted(zero_points, rows, shift_, shifted_zero_points);
     g.epilogue.row_scale = scales;
     if (residual_.data != nullptr) {
       g.epilogue.residual =
@@ -205,6 +206,7 @@ class integer_product {
   column_terms terms_;
   kernels::packed_panels panels_;
   bool lhs_signed_ = false;
+  std::int32_t shift_ = 0;            // of the left side's values to those that the kernel takes
   std::optional<wide_product> wide_;  // where sums may leave 32 bits
   mutable overflow_record overflow_;
 };
@@ -220,6 +222,8 @@ struct product_with<T, packed_weights> {
 /// A product that was checked and prepared, as tasks that threads may run in any order.
 template <class A, class Weights, class T>
 class product_tasks {
+  using product_type = typename product_with<T, Weights>::type;
+
  public:
   product_tasks(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> out,
                 const epilogue_options& options, const parallel_for& parallel)
@@ -237,7 +241,7 @@ class product_tasks {
         options_.lhs_zero_points.empty() ? nullptr : options_.lhs_zero_points.data() + part.first;
     const float* scales =
         options_.lhs_scales.empty() ? nullptr : options_.lhs_scales.data() + part.first;
-    const bool shift = std::same_as<A, std::int8_t> && !product_.lhs_signed();
+    const bool shift = std::same_as<A, std::int8_t> && !product_type::takes_signed;
     if (!shift && !is_column_major(lhs_)) {
       const auto lda = static_cast<std::size_t>(lhs_.row_stride);
       product_.multiply(reinterpret_cast<const std::uint8_t*>(lhs_.data + part.first * lda), lda,
@@ -246,13 +250,6 @@ class product_tasks {
     }
     std::uint8_t* copy = block_memory<std::uint8_t>(part.rows * depth);
     copy_rows(lhs_, part.first, part.rows, shift, copy);
-    std::int32_t shifted_zero_points[kernels::largest_rows_per_call];
-    if (shift && zero_points != nullptr) {
-      for (std::size_t i = 0; i < part.rows; ++i) {
-        shifted_zero_points[i] = zero_points[i] - lhs_shift<A>;
-      }
-      zero_points = shifted_zero_points;
-    }
     product_.multiply(copy, depth, part, zero_points, scales);
   }
 
@@ -262,7 +259,7 @@ class product_tasks {
  private:
   matrix_view<const A> lhs_;
   epilogue_options options_;
-  typename product_with<T, Weights>::type product_;
+  product_type product_;
   product_parts parts_;
 };
 

@@ -268,13 +268,13 @@ class int4_product {
         weights_(weights),
         out_(out),
         options_(options),
-        zero_point_(options.lhs_zero_point - lhs_shift<A>) {
+        shift_(lhs_shift<A>) {
     require_rows<float, A>(rows, weights.columns(), options);
     require_scale(options.lhs_scale, "gemm");
     require_zero_point(options.lhs_zero_point, full_grid<A>, "gemm");
   }
 
-  [[nodiscard]] static constexpr bool lhs_signed() noexcept { return false; }
+  static constexpr bool takes_signed = false;
 
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
     return {rows, weights_.columns(), weights_.depth(), table_, bool{parallel}};
@@ -286,10 +286,11 @@ class int4_product {
   void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
                 const std::int32_t* zero_points, const float* scales) const {
     const auto [first, rows, column, columns] = part;
-    std::int32_t same_zero_points[kernels::largest_rows_per_call];
+    std::int32_t shifted_zero_points[kernels::largest_rows_per_call];
     float same_scales[kernels::largest_rows_per_call];
+    zero_points = shifted(zero_points, rows, shift_, shifted_zero_points);
     if (zero_points == nullptr) {
-      std::fill_n(same_zero_points, rows, zero_point_);
+      std::fill_n(shifted_zero_points, rows, options_.lhs_zero_point - shift_);
     }
     if (scales == nullptr) {
       std::fill_n(same_scales, rows, options_.lhs_scale);
@@ -303,7 +304,7 @@ class int4_product {
     g.m = rows;
     g.n = columns;
     g.k = weights_.depth();
-    g.row_zero_point = zero_points != nullptr ? zero_points : same_zero_points;
+    g.row_zero_point = zero_points != nullptr ? zero_points : shifted_zero_points;
     g.row_scale = scales != nullptr ? scales : same_scales;
     g.bias = options_.bias.empty() ? nullptr : options_.bias.data() + column;
     if (options_.residual.data != nullptr) {
@@ -323,7 +324,7 @@ class int4_product {
   const packed_int4_weights& weights_;
   matrix_view<float> out_;
   epilogue_options options_;
-  std::int32_t zero_point_;
+  std::int32_t shift_;
 };
 
 template <>

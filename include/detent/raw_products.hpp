@@ -14,13 +14,19 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// The sums of the rows of a, modulo 2^32.
+/// The sums of the rows of a as the table's products take them, modulo 2^32.
 inline void sum_rows(const kernels::kernel_table& table, const kernels::gemm_u8s8_args& g,
                      std::int32_t* sums) noexcept {
   for (std::size_t i = 0; i < g.m; ++i) {
     const std::uint8_t* row = g.a + i * g.lda;
-    sums[i] = g.lhs_signed ? table.sum_s8(reinterpret_cast<const std::int8_t*>(row), g.k)
-                           : table.sum_u8(row, g.k);
+    if (!g.lhs_signed) {
+      sums[i] = table.sum_u8(row, g.k);
+      continue;
+    }
+    const std::int32_t sum = table.sum_s8(reinterpret_cast<const std::int8_t*>(row), g.k);
+    const std::size_t more = table.multiplies_signed ? 0 : 128 * g.k;
+    sums[i] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum) +
+                                        static_cast<std::uint32_t>(more));
   }
 }
 

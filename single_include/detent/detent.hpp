@@ -409,7 +409,8 @@ struct cache_sizes {
 /// C[m x n] = epilogue(A[m x k] * B[k x n]); A unsigned and row-major, or, with `rows`, in segments
 /// that may be anywhere: rows[s * m + i] is where segment s of row i is, and has k / segments
 /// values, a multiple of group_depth. Tables with adds_pairs do not take those. The bytes of A may
-/// be signed ones where the table multiplies_signed.
+/// be signed ones: tables that do not say multiplies_signed take them as 128 more, and not in
+/// segments.
 struct gemm_u8s8_args {
   const std::uint8_t* a = nullptr;
   bool lhs_signed = false;
@@ -733,7 +734,7 @@ struct bin_block {
 struct kernel_table {
   target id;
   bool adds_pairs;            // gemm_u8s8 reads packed_panels::paired
-  bool multiplies_signed;     // and takes signed left sides
+  bool multiplies_signed;     // and takes signed left sides as they are
   std::size_t rows_per_call;  // the most rows that it is worth calling gemm_u8s8 with
   std::size_t rows_per_tile;  // rows that it takes at a time; divides rows_per_call
   // What gemm_u8s8_args::workspace has room for; the other arguments are known.
@@ -2539,6 +2540,7 @@ inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row,
 DETENT_DECL void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   const std::size_t groups = (g.k + group_depth - 1) / group_depth;
   const std::size_t segment = g.k / g.segments;
+  const unsigned turned = g.lhs_signed ? 0x80 : 0;
   for (std::size_t column = 0; column < g.n; column += panel_columns) {
     const std::int8_t* panel = g.b.data + column * groups * group_depth;
     const std::size_t columns = g.n - column < panel_columns ? g.n - column : panel_columns;
@@ -2547,7 +2549,7 @@ DETENT_DECL void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
       for (std::size_t k = 0; k < g.k; ++k) {
         const std::uint8_t* from =
             g.rows == nullptr ? g.a + row * g.lda : g.rows[k / segment * g.m + row];
-        const std::int32_t a = from[k % segment];
+        const auto a = static_cast<std::int32_t>(from[k % segment] ^ turned);
         const std::int8_t* b =
             panel + k / group_depth * group_depth * panel_columns + k % group_depth;
         for (std::size_t j = 0; j < panel_columns; ++j) {
@@ -4821,6 +4823,9 @@ struct tile_operands {
   // Weights of later tiles, which the largest tiles ask for, a line of 64 bytes at a time; not with
   // DETENT_PASS_PAIRS.
   const std::int8_t* next = nullptr;
+  // If it is not null, a tile in assembly turns signs of what is at `next` instead, and writes it
+  // here: turned_step bytes for each step of k.
+  std::uint8_t* turned = nullptr;
 
   /// How much of them one tile asks for.
   [[nodiscard]] std::size_t next_bytes() const noexcept {
@@ -4835,6 +4840,27 @@ HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
   const std::size_t rest = t.depth % group_depth;
   std::memset(to, 0, group_depth);
   std::memcpy(to, t.rows[row] + t.offset + t.depth - rest, rest);
+}
+
+/// Rows of signed bytes one after the other, of which each tile turns those of the next one. Those
+/// of the first tile are turned.
+struct rows_to_turn {
+  const std::uint8_t* from = nullptr;
+  std::uint8_t* to = nullptr;
+};
+
+/// `depth` bytes with their highest bits turned: signed ones as unsigned, 128 more.
+HWY_INLINE void turn_signs(const std::uint8_t* from, std::size_t depth, std::uint8_t* to) noexcept {
+  const hn::Repartition<std::uint8_t, int_tag> d;
+  const auto sign = hn::Set(d, std::uint8_t{0x80});
+  const std::size_t step = hn::Lanes(d);
+  std::size_t k = 0;
+  for (; k + step <= depth; k += step) {
+    hn::StoreU(hn::Xor(hn::LoadU(d, from + k), sign), d, to + k);
+  }
+  for (; k < depth; ++k) {
+    to[k] = from[k] ^ 0x80U;
+  }
 }
 
 }  // namespace DETENT_PASS_NAMESPACE
@@ -4868,7 +4894,14 @@ struct vnni512_tile {
   const std::uint8_t* last;  // 4 bytes of each row for a last group, or null
   std::int32_t* sums;
   std::size_t is_first;  // whether they are set rather than added to
+  std::uint8_t* turned;  // where signs that are turned go, or null
+  std::ptrdiff_t saved;  // what a register had
+  std::uint32_t sign = 0x80808080U;
 };
+
+/// The bytes whose signs are turned in a step: as much of a next tile's rows as a tile reads of its
+/// own.
+inline constexpr std::size_t turned_step = DETENT_PASS_ROWS * groups_per_step * group_depth;
 
 // clang-format off
 // Sums are registers 8 to 31, row by row; s0 to s3 are the four of a row.
@@ -4913,6 +4946,7 @@ struct vnni512_tile {
 HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noexcept {
   constexpr std::size_t step = groups_per_step * group_depth;
   static_assert(step == 16, "the loop below takes four groups at a time");
+  static_assert(turned_step == 64 + 32);
   std::uint8_t last[6][group_depth];
   const bool has_last = o.depth % group_depth != 0;
   if (has_last) {
@@ -4929,7 +4963,9 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
                  (o.depth - whole) / group_depth * group_depth,
                  has_last ? last[0] : nullptr,
                  sums,
-                 o.is_first};
+                 o.is_first,
+                 o.turned,
+                 0};
   const std::int8_t* b = o.b;
   const std::int8_t* next = o.next;
   const std::uint8_t *r0, *r1, *r2, *r3, *r4, *r5;
@@ -4958,12 +4994,15 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
       "jz 3f\n\t"
       ".p2align 5\n\t"
       "2:\n\t"
+      "cmpq $0, %c[turned](%[t])\n\t"
+      "jne 8f\n\t"
       "prefetcht1 (%[next])\n\t"
+      "add $64, %[next]\n\t"
+      "9:\n\t"
       DETENT_TILE_GROUP_AT("0", "0")
       DETENT_TILE_GROUP_AT("64", "4")
       DETENT_TILE_GROUP_AT("128", "8")
       DETENT_TILE_GROUP_AT("192", "12")
-      "add $64, %[next]\n\t"
       "add $256, %[b]\n\t"
       "add $16, %[i]\n\t"
       "jnz 2b\n\t"
@@ -4991,6 +5030,22 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
       DETENT_TILE_ALL(DETENT_TILE_ADD)
       "7:\n\t"
       DETENT_TILE_ALL(DETENT_TILE_STORE)
+      "jmp 10f\n\t"
+      "8:\n\t"  // signs are turned
+      "mov %[i], %c[saved](%[t])\n\t"
+      "mov %c[turned](%[t]), %[i]\n\t"
+      "vmovdqu64 (%[next]), %%zmm4\n\t"
+      "vmovdqu 64(%[next]), %%ymm5\n\t"
+      "vpxord %c[sign](%[t])%{1to16%}, %%zmm4, %%zmm4\n\t"
+      "vpxord %c[sign](%[t])%{1to8%}, %%ymm5, %%ymm5\n\t"
+      "vmovdqu64 %%zmm4, (%[i])\n\t"
+      "vmovdqu %%ymm5, 64(%[i])\n\t"
+      "add $96, %[next]\n\t"
+      "add $96, %[i]\n\t"
+      "mov %[i], %c[turned](%[t])\n\t"
+      "mov %c[saved](%[t]), %[i]\n\t"
+      "jmp 9b\n\t"
+      "10:\n\t"
       : [b] "+r"(b), [next] "+r"(next), [i] "=&r"(i), [r0] "=&r"(r0), [r1] "=&r"(r1),
         [r2] "=&r"(r2), [r3] "=&r"(r3), [r4] "=&r"(r4), [r5] "=&r"(r5)
       : [t] "r"(&t), [panel] "r"(o.panel_stride), [three] "r"(3 * o.panel_stride),
@@ -5000,7 +5055,9 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
         [rest] "i"(offsetof(vnni512_tile, rest)),
         [segments] "i"(offsetof(vnni512_tile, segments)),
         [last] "i"(offsetof(vnni512_tile, last)), [sums] "i"(offsetof(vnni512_tile, sums)),
-        [is_first] "i"(offsetof(vnni512_tile, is_first))
+        [is_first] "i"(offsetof(vnni512_tile, is_first)),
+        [turned] "i"(offsetof(vnni512_tile, turned)), [saved] "i"(offsetof(vnni512_tile, saved)),
+        [sign] "i"(offsetof(vnni512_tile, sign))
       : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
         "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18",
         "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27", "xmm28",
@@ -5095,12 +5152,26 @@ HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, 
 /// Tiles of six rows and four panels, one after the other, each stored when all of k is added.
 template <integer_output kOutput>
 void multiply_tiles(const gemm_u8s8_args& g, tile_operands t, std::size_t tiles, std::size_t row,
-                    std::size_t column, const std::int8_t* next_end) noexcept {
+                    std::size_t column, const std::int8_t* next_end, rows_to_turn turn) noexcept {
   constexpr std::size_t kRows = DETENT_PASS_ROWS;
   alignas(64) std::int32_t sums[kRows * vnni512_tile::stride];
   const std::int8_t* const next_begin = t.next;
   for (; tiles > 0; --tiles, row += kRows) {
+    const std::int8_t* const next = t.next;
+    const bool turns = turn.from != nullptr && tiles > 1;
+    if (turns) {
+      turn.from += kRows * t.depth;
+      turn.to += kRows * t.depth;
+      t.next = reinterpret_cast<const std::int8_t*>(turn.from);
+      t.turned = turn.to;
+    }
     add_vnni512_tile(t, sums);
+    if (turns) {
+      const std::size_t done = t.depth / (groups_per_step * group_depth) * turned_step;
+      turn_signs(turn.from + done, kRows * t.depth - done, turn.to + done);
+      t.next = next;
+      t.turned = nullptr;
+    }
     store_tile<kOutput>(g.epilogue, sums, column, g.c, row * g.ldc + column, g.ldc);
     t.rows += kRows;
     t.next += t.next_bytes();
@@ -5110,19 +5181,19 @@ void multiply_tiles(const gemm_u8s8_args& g, tile_operands t, std::size_t tiles,
 
 /// The same for the output of g.
 inline void multiply_tiles(const gemm_u8s8_args& g, const tile_operands& t, std::size_t tiles,
-                           std::size_t row, std::size_t column,
-                           const std::int8_t* next_end) noexcept {
+                           std::size_t row, std::size_t column, const std::int8_t* next_end,
+                           const rows_to_turn& turn) noexcept {
   switch (g.epilogue.output) {
     case integer_output::s32:
-      return multiply_tiles<integer_output::s32>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::s32>(g, t, tiles, row, column, next_end, turn);
     case integer_output::f32:
-      return multiply_tiles<integer_output::f32>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::f32>(g, t, tiles, row, column, next_end, turn);
     case integer_output::bf16:
-      return multiply_tiles<integer_output::bf16>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::bf16>(g, t, tiles, row, column, next_end, turn);
     case integer_output::u8:
-      return multiply_tiles<integer_output::u8>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::u8>(g, t, tiles, row, column, next_end, turn);
     case integer_output::s8:
-      return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end, turn);
   }
 }
 
@@ -5164,8 +5235,15 @@ inline constexpr bool multiplies_signed = false;
 inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
 inline constexpr std::size_t rows_per_tile = DETENT_PASS_ROWS;
 static_assert(rows_per_call % rows_per_tile == 0);
+
+/// From one row of turned signs to the next: whole cache lines, and rarely a multiple of 4 KB.
+[[nodiscard]] HWY_INLINE std::size_t turned_stride(std::size_t depth) noexcept {
+  return round_up(depth, 64) + 64;
+}
+
+/// Tables with adds_pairs turn signs on the way to a copy that they make anyway.
 inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
-  return portable::no_workspace(g);
+  return g.lhs_signed && !adds_pairs ? (std::min)(g.m, rows_per_call) * turned_stride(g.k) : 0;
 }
 
 inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
@@ -5300,11 +5378,35 @@ HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) 
 inline constexpr std::size_t block_panels =
     DETENT_PASS_PANELS * vectors_per_panel >= 4 ? DETENT_PASS_PANELS : 2 * DETENT_PASS_PANELS;
 
-/// Where the rows of a block are: see tile_operands.
+/// Where the rows of a block are: see tile_operands. Of rows_to_turn, the rows behind the last
+/// whole tile are turned, too.
 struct block_operands {
   const std::uint8_t* const* rows;
   std::size_t row_stride;
+  rows_to_turn turn = {};
 };
+
+/// How much of k is multiplied at a time: weights that a part of the second-level cache holds while
+/// the rows pass over them, several short segments or a piece of a long one.
+struct depth_chunks {
+  std::size_t depth;     // of a segment
+  std::size_t segments;  // at a time
+  bool is_whole;         // whether that is all of k
+
+  HWY_INLINE depth_chunks(const gemm_u8s8_args& g, std::size_t columns) noexcept {
+    const std::size_t of_segment = g.k / g.segments;
+    depth = cached_depth(g.caches.second_level / 8, columns);
+    segments = of_segment == 0 ? 1 : (std::max)(depth / of_segment, std::size_t{1});
+    is_whole = of_segment <= depth && g.segments <= segments;
+  }
+};
+
+/// Whether blocks of whole tiles go through multiply_tiles().
+[[nodiscard]] HWY_INLINE bool stores_whole_tiles(const gemm_u8s8_args& g) noexcept {
+  return DETENT_PASS_ASSEMBLY != 0 && !has_terms_of_rows(g.epilogue) &&
+         g.epilogue.addend == nullptr &&
+         depth_chunks(g, DETENT_PASS_PANELS * panel_columns).is_whole;
+}
 
 /// The rows first .. first + rows of kPanels panels of columns. Rows that fill the largest tiles go
 /// through those, panel by panel; the others need more columns to keep the multipliers busy.
@@ -5319,25 +5421,19 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
-  // Weights that a part of the second-level cache holds while the rows pass over them: several
-  // short segments, or a piece of a long one.
-  const std::size_t chunk_depth = cached_depth(g.caches.second_level / 8, kColumns);
+  const depth_chunks chunks(g, kColumns);
   const std::size_t segment_depth = g.k / g.segments;
-  const std::size_t segments_of_chunk =
-      segment_depth == 0 ? 1 : (std::max)(chunk_depth / segment_depth, std::size_t{1});
   // The columns that follow are brought into the second-level cache meanwhile.
   const std::int8_t* const end = panel + kPanels * panel_stride;
   const std::int8_t* next = column + kColumns < g.n ? end : panel;
   // Sums of all of k are stored at once, others when all rows have passed over all weights.
-  const bool is_whole = segment_depth <= chunk_depth && g.segments <= segments_of_chunk;
-  const std::size_t step = is_whole ? kRows : block_rows;
+  const std::size_t step = chunks.is_whole ? kRows : block_rows;
   std::size_t done = 0;
 #if DETENT_PASS_ASSEMBLY
-  if (kPanels == DETENT_PASS_PANELS && is_whole && columns == kColumns &&
-      !has_terms_of_rows(g.epilogue) && g.epilogue.addend == nullptr) {
+  if (kPanels == DETENT_PASS_PANELS && columns == kColumns && stores_whole_tiles(g)) {
     const tile_operands t{a.rows, a.row_stride, g.segments, 0,   segment_depth,
                           panel,  panel_stride, true,       next};
-    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel));
+    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel), a.turn);
     done = rows / kRows * kRows;
   }
 #endif
@@ -5345,14 +5441,14 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
     const std::size_t count = (std::min)(step, rows - done);
     const std::size_t tiled = count / kRows * kRows;
     const std::size_t row = first + done;
-    for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
-      for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
+    for (std::size_t s = 0; s < g.segments; s += chunks.segments) {
+      for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunks.depth) {
         const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
         tile_operands t{a.rows + s * a.row_stride + done,
                         a.row_stride,
-                        (std::min)(segments_of_chunk, g.segments - s),
+                        (std::min)(chunks.segments, g.segments - s),
                         k,
-                        (std::min)(chunk_depth, segment_depth - k),
+                        (std::min)(chunks.depth, segment_depth - k),
                         b,
                         panel_stride,
                         s + k == 0};
@@ -5375,15 +5471,49 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   }
 }
 
-/// The rows first .. first + rows of all columns from `column` on, the last ones with fewer panels.
+/// The rows first .. first + rows of the columns from `column` to `end`, the last ones with fewer
+/// panels.
 template <std::size_t kPanels>
 void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
-                       std::size_t rows, std::size_t column) noexcept {
-  for (; column + (kPanels - 1) * panel_columns < g.n; column += kPanels * panel_columns) {
+                       std::size_t rows, std::size_t column, std::size_t end) noexcept {
+  for (; column + (kPanels - 1) * panel_columns < end; column += kPanels * panel_columns) {
     gemm_u8s8_block<kPanels>(g, a, first, rows, column);
   }
   if constexpr (kPanels > 1) {
-    gemm_u8s8_columns<kPanels / 2>(g, a, first, rows, column);
+    gemm_u8s8_columns<kPanels / 2>(g, a, first, rows, column, end);
+  }
+}
+
+/// The rows first .. first + rows of signed bytes and the first block of columns, which ends at
+/// `end`; and `block`, where the rows then are as unsigned bytes. Tiles turn rows that lie one
+/// after the other while they multiply those before; other rows are turned a few at a time, so that
+/// they are in the first-level cache when they are multiplied.
+inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                             std::size_t end, const std::uint8_t** block) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  const std::uint8_t* from = g.a + first * g.lda;
+  auto* to = reinterpret_cast<std::uint8_t*>(g.workspace);
+  const bool by_tiles = g.lda == g.k && rows >= 2 * kRows && end == block_panels * panel_columns &&
+                        stores_whole_tiles(g);
+  const std::size_t stride = by_tiles ? g.k : turned_stride(g.k);
+  for (std::size_t r = 0; r < rows; ++r) {
+    block[r] = to + r * stride;
+  }
+  if (by_tiles) {
+    const std::size_t tiled = rows / kRows * kRows;
+    turn_signs(from, kRows * g.k, to);
+    turn_signs(from + tiled * g.k, (rows - tiled) * g.k, to + tiled * g.k);
+    gemm_u8s8_block<block_panels>(g, {block, 0, {from, to}}, first, rows, 0);
+    return;
+  }
+  const std::size_t step =
+      std::clamp(g.caches.first_level / 4 / stride / kRows * kRows, kRows, block_rows);
+  for (std::size_t done = 0; done < rows; done += step) {
+    const std::size_t count = (std::min)(step, rows - done);
+    for (std::size_t r = done; r < done + count; ++r) {
+      turn_signs(from + r * g.lda, g.k, to + r * stride);
+    }
+    gemm_u8s8_columns<block_panels>(g, {block + done, 0}, first + done, count, 0, end);
   }
 }
 
@@ -5397,14 +5527,18 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   for (std::size_t first = 0; first < g.m; first += most) {
     const std::size_t rows = (std::min)(most, g.m - first);
     block_operands a{block, 0};
+    std::size_t column = 0;
     if (g.rows != nullptr) {
       a = {g.rows + first, g.m};
+    } else if (g.lhs_signed) {
+      column = (std::min)(block_panels * panel_columns, g.n);
+      gemm_turned_rows(g, first, rows, column, block);
     } else {
       for (std::size_t r = 0; r < rows; ++r) {
         block[r] = g.a + (first + r) * g.lda;
       }
     }
-    gemm_u8s8_columns<block_panels>(g, a, first, rows, 0);
+    gemm_u8s8_columns<block_panels>(g, a, first, rows, column, g.n);
   }
 }
 
@@ -5439,12 +5573,12 @@ inline constexpr std::size_t pair_tile_panels = (std::min)(DETENT_PASS_ROWS* DET
                                                                kRows,
                                                            strip_panels);
 
-/// Puts `depth` bytes of kRows rows in the order of a strip, with its complements; zeros up to a
-/// whole block, or what no weight belongs to.
+/// Puts `depth` bytes of kRows rows in the order of a strip, with its complements, and `turned`
+/// bits turned; what no weight belongs to up to a whole block.
 template <std::size_t kRows>
 HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::size_t depth,
                              const std::uint8_t* order, const std::uint8_t* complement,
-                             std::uint8_t* to) noexcept {
+                             std::uint8_t turned, std::uint8_t* to) noexcept {
   const hn::Repartition<std::uint8_t, int_tag> d;
   const hn::Full128<std::uint8_t> d_block;
   static_assert(hn::MaxLanes(d_block) == block_depth);
@@ -5452,7 +5586,7 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
   std::size_t k = 0;
   for (; k + step <= depth; k += step) {
     const auto places = hn::LoadU(d, order + k);
-    const auto flips = hn::LoadU(d, complement + k);
+    const auto flips = hn::Xor(hn::LoadU(d, complement + k), hn::Set(d, turned));
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       const auto row = hn::TableLookupBytes(hn::LoadU(d, from + r * lda + k), places);
       hn::Store(hn::Xor(row, flips), d, to + r * pair_chunk + k);
@@ -5460,7 +5594,7 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
   }
   for (; k < depth; k += block_depth) {
     const auto places = hn::LoadU(d_block, order + k);
-    const auto flips = hn::LoadU(d_block, complement + k);
+    const auto flips = hn::Xor(hn::LoadU(d_block, complement + k), hn::Set(d_block, turned));
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       alignas(block_depth) std::uint8_t block[block_depth] = {};
       std::memcpy(block, from + r * lda + k, (std::min)(block_depth, depth - k));
@@ -5639,6 +5773,7 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   const std::size_t first_panel = column / panel_columns;
   const std::size_t first_order = column / strip_columns * padded;
   const std::size_t c_size = output_size(g.epilogue.output);
+  const std::uint8_t turned = g.lhs_signed ? 0x80 : 0;
   chunk_corrections corrections;
   for (std::size_t p = 0; p < panels; ++p) {
     corrections.end[p] = g.b.first_correction[first_panel + p];
@@ -5652,11 +5787,11 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
     const std::uint8_t* complement = g.b.complement + first_order + k;
     std::size_t r = 0;
     for (; r + 4 <= rows; r += 4) {
-      reorder_rows<4>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+      reorder_rows<4>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement, turned,
                       chunk + r * pair_chunk);
     }
     for (; r < rows; ++r) {
-      reorder_rows<1>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+      reorder_rows<1>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement, turned,
                       chunk + r * pair_chunk);
     }
     corrections.first_group = k / group_depth;
@@ -7336,6 +7471,9 @@ struct tile_operands {
   // Weights of later tiles, which the largest tiles ask for, a line of 64 bytes at a time; not with
   // DETENT_PASS_PAIRS.
   const std::int8_t* next = nullptr;
+  // If it is not null, a tile in assembly turns signs of what is at `next` instead, and writes it
+  // here: turned_step bytes for each step of k.
+  std::uint8_t* turned = nullptr;
 
   /// How much of them one tile asks for.
   [[nodiscard]] std::size_t next_bytes() const noexcept {
@@ -7350,6 +7488,27 @@ HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
   const std::size_t rest = t.depth % group_depth;
   std::memset(to, 0, group_depth);
   std::memcpy(to, t.rows[row] + t.offset + t.depth - rest, rest);
+}
+
+/// Rows of signed bytes one after the other, of which each tile turns those of the next one. Those
+/// of the first tile are turned.
+struct rows_to_turn {
+  const std::uint8_t* from = nullptr;
+  std::uint8_t* to = nullptr;
+};
+
+/// `depth` bytes with their highest bits turned: signed ones as unsigned, 128 more.
+HWY_INLINE void turn_signs(const std::uint8_t* from, std::size_t depth, std::uint8_t* to) noexcept {
+  const hn::Repartition<std::uint8_t, int_tag> d;
+  const auto sign = hn::Set(d, std::uint8_t{0x80});
+  const std::size_t step = hn::Lanes(d);
+  std::size_t k = 0;
+  for (; k + step <= depth; k += step) {
+    hn::StoreU(hn::Xor(hn::LoadU(d, from + k), sign), d, to + k);
+  }
+  for (; k < depth; ++k) {
+    to[k] = from[k] ^ 0x80U;
+  }
 }
 
 }  // namespace DETENT_PASS_NAMESPACE
@@ -7383,7 +7542,14 @@ struct vnni512_tile {
   const std::uint8_t* last;  // 4 bytes of each row for a last group, or null
   std::int32_t* sums;
   std::size_t is_first;  // whether they are set rather than added to
+  std::uint8_t* turned;  // where signs that are turned go, or null
+  std::ptrdiff_t saved;  // what a register had
+  std::uint32_t sign = 0x80808080U;
 };
+
+/// The bytes whose signs are turned in a step: as much of a next tile's rows as a tile reads of its
+/// own.
+inline constexpr std::size_t turned_step = DETENT_PASS_ROWS * groups_per_step * group_depth;
 
 // clang-format off
 // Sums are registers 8 to 31, row by row; s0 to s3 are the four of a row.
@@ -7428,6 +7594,7 @@ struct vnni512_tile {
 HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noexcept {
   constexpr std::size_t step = groups_per_step * group_depth;
   static_assert(step == 16, "the loop below takes four groups at a time");
+  static_assert(turned_step == 64 + 32);
   std::uint8_t last[6][group_depth];
   const bool has_last = o.depth % group_depth != 0;
   if (has_last) {
@@ -7444,7 +7611,9 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
                  (o.depth - whole) / group_depth * group_depth,
                  has_last ? last[0] : nullptr,
                  sums,
-                 o.is_first};
+                 o.is_first,
+                 o.turned,
+                 0};
   const std::int8_t* b = o.b;
   const std::int8_t* next = o.next;
   const std::uint8_t *r0, *r1, *r2, *r3, *r4, *r5;
@@ -7473,12 +7642,15 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
       "jz 3f\n\t"
       ".p2align 5\n\t"
       "2:\n\t"
+      "cmpq $0, %c[turned](%[t])\n\t"
+      "jne 8f\n\t"
       "prefetcht1 (%[next])\n\t"
+      "add $64, %[next]\n\t"
+      "9:\n\t"
       DETENT_TILE_GROUP_AT("0", "0")
       DETENT_TILE_GROUP_AT("64", "4")
       DETENT_TILE_GROUP_AT("128", "8")
       DETENT_TILE_GROUP_AT("192", "12")
-      "add $64, %[next]\n\t"
       "add $256, %[b]\n\t"
       "add $16, %[i]\n\t"
       "jnz 2b\n\t"
@@ -7506,6 +7678,22 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
       DETENT_TILE_ALL(DETENT_TILE_ADD)
       "7:\n\t"
       DETENT_TILE_ALL(DETENT_TILE_STORE)
+      "jmp 10f\n\t"
+      "8:\n\t"  // signs are turned
+      "mov %[i], %c[saved](%[t])\n\t"
+      "mov %c[turned](%[t]), %[i]\n\t"
+      "vmovdqu64 (%[next]), %%zmm4\n\t"
+      "vmovdqu 64(%[next]), %%ymm5\n\t"
+      "vpxord %c[sign](%[t])%{1to16%}, %%zmm4, %%zmm4\n\t"
+      "vpxord %c[sign](%[t])%{1to8%}, %%ymm5, %%ymm5\n\t"
+      "vmovdqu64 %%zmm4, (%[i])\n\t"
+      "vmovdqu %%ymm5, 64(%[i])\n\t"
+      "add $96, %[next]\n\t"
+      "add $96, %[i]\n\t"
+      "mov %[i], %c[turned](%[t])\n\t"
+      "mov %c[saved](%[t]), %[i]\n\t"
+      "jmp 9b\n\t"
+      "10:\n\t"
       : [b] "+r"(b), [next] "+r"(next), [i] "=&r"(i), [r0] "=&r"(r0), [r1] "=&r"(r1),
         [r2] "=&r"(r2), [r3] "=&r"(r3), [r4] "=&r"(r4), [r5] "=&r"(r5)
       : [t] "r"(&t), [panel] "r"(o.panel_stride), [three] "r"(3 * o.panel_stride),
@@ -7515,7 +7703,9 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
         [rest] "i"(offsetof(vnni512_tile, rest)),
         [segments] "i"(offsetof(vnni512_tile, segments)),
         [last] "i"(offsetof(vnni512_tile, last)), [sums] "i"(offsetof(vnni512_tile, sums)),
-        [is_first] "i"(offsetof(vnni512_tile, is_first))
+        [is_first] "i"(offsetof(vnni512_tile, is_first)),
+        [turned] "i"(offsetof(vnni512_tile, turned)), [saved] "i"(offsetof(vnni512_tile, saved)),
+        [sign] "i"(offsetof(vnni512_tile, sign))
       : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
         "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18",
         "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27", "xmm28",
@@ -7610,12 +7800,26 @@ HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, 
 /// Tiles of six rows and four panels, one after the other, each stored when all of k is added.
 template <integer_output kOutput>
 void multiply_tiles(const gemm_u8s8_args& g, tile_operands t, std::size_t tiles, std::size_t row,
-                    std::size_t column, const std::int8_t* next_end) noexcept {
+                    std::size_t column, const std::int8_t* next_end, rows_to_turn turn) noexcept {
   constexpr std::size_t kRows = DETENT_PASS_ROWS;
   alignas(64) std::int32_t sums[kRows * vnni512_tile::stride];
   const std::int8_t* const next_begin = t.next;
   for (; tiles > 0; --tiles, row += kRows) {
+    const std::int8_t* const next = t.next;
+    const bool turns = turn.from != nullptr && tiles > 1;
+    if (turns) {
+      turn.from += kRows * t.depth;
+      turn.to += kRows * t.depth;
+      t.next = reinterpret_cast<const std::int8_t*>(turn.from);
+      t.turned = turn.to;
+    }
     add_vnni512_tile(t, sums);
+    if (turns) {
+      const std::size_t done = t.depth / (groups_per_step * group_depth) * turned_step;
+      turn_signs(turn.from + done, kRows * t.depth - done, turn.to + done);
+      t.next = next;
+      t.turned = nullptr;
+    }
     store_tile<kOutput>(g.epilogue, sums, column, g.c, row * g.ldc + column, g.ldc);
     t.rows += kRows;
     t.next += t.next_bytes();
@@ -7625,19 +7829,19 @@ void multiply_tiles(const gemm_u8s8_args& g, tile_operands t, std::size_t tiles,
 
 /// The same for the output of g.
 inline void multiply_tiles(const gemm_u8s8_args& g, const tile_operands& t, std::size_t tiles,
-                           std::size_t row, std::size_t column,
-                           const std::int8_t* next_end) noexcept {
+                           std::size_t row, std::size_t column, const std::int8_t* next_end,
+                           const rows_to_turn& turn) noexcept {
   switch (g.epilogue.output) {
     case integer_output::s32:
-      return multiply_tiles<integer_output::s32>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::s32>(g, t, tiles, row, column, next_end, turn);
     case integer_output::f32:
-      return multiply_tiles<integer_output::f32>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::f32>(g, t, tiles, row, column, next_end, turn);
     case integer_output::bf16:
-      return multiply_tiles<integer_output::bf16>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::bf16>(g, t, tiles, row, column, next_end, turn);
     case integer_output::u8:
-      return multiply_tiles<integer_output::u8>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::u8>(g, t, tiles, row, column, next_end, turn);
     case integer_output::s8:
-      return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end, turn);
   }
 }
 
@@ -7679,8 +7883,15 @@ inline constexpr bool multiplies_signed = false;
 inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
 inline constexpr std::size_t rows_per_tile = DETENT_PASS_ROWS;
 static_assert(rows_per_call % rows_per_tile == 0);
+
+/// From one row of turned signs to the next: whole cache lines, and rarely a multiple of 4 KB.
+[[nodiscard]] HWY_INLINE std::size_t turned_stride(std::size_t depth) noexcept {
+  return round_up(depth, 64) + 64;
+}
+
+/// Tables with adds_pairs turn signs on the way to a copy that they make anyway.
 inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
-  return portable::no_workspace(g);
+  return g.lhs_signed && !adds_pairs ? (std::min)(g.m, rows_per_call) * turned_stride(g.k) : 0;
 }
 
 inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
@@ -7815,11 +8026,35 @@ HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) 
 inline constexpr std::size_t block_panels =
     DETENT_PASS_PANELS * vectors_per_panel >= 4 ? DETENT_PASS_PANELS : 2 * DETENT_PASS_PANELS;
 
-/// Where the rows of a block are: see tile_operands.
+/// Where the rows of a block are: see tile_operands. Of rows_to_turn, the rows behind the last
+/// whole tile are turned, too.
 struct block_operands {
   const std::uint8_t* const* rows;
   std::size_t row_stride;
+  rows_to_turn turn = {};
 };
+
+/// How much of k is multiplied at a time: weights that a part of the second-level cache holds while
+/// the rows pass over them, several short segments or a piece of a long one.
+struct depth_chunks {
+  std::size_t depth;     // of a segment
+  std::size_t segments;  // at a time
+  bool is_whole;         // whether that is all of k
+
+  HWY_INLINE depth_chunks(const gemm_u8s8_args& g, std::size_t columns) noexcept {
+    const std::size_t of_segment = g.k / g.segments;
+    depth = cached_depth(g.caches.second_level / 8, columns);
+    segments = of_segment == 0 ? 1 : (std::max)(depth / of_segment, std::size_t{1});
+    is_whole = of_segment <= depth && g.segments <= segments;
+  }
+};
+
+/// Whether blocks of whole tiles go through multiply_tiles().
+[[nodiscard]] HWY_INLINE bool stores_whole_tiles(const gemm_u8s8_args& g) noexcept {
+  return DETENT_PASS_ASSEMBLY != 0 && !has_terms_of_rows(g.epilogue) &&
+         g.epilogue.addend == nullptr &&
+         depth_chunks(g, DETENT_PASS_PANELS * panel_columns).is_whole;
+}
 
 /// The rows first .. first + rows of kPanels panels of columns. Rows that fill the largest tiles go
 /// through those, panel by panel; the others need more columns to keep the multipliers busy.
@@ -7834,25 +8069,19 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
-  // Weights that a part of the second-level cache holds while the rows pass over them: several
-  // short segments, or a piece of a long one.
-  const std::size_t chunk_depth = cached_depth(g.caches.second_level / 8, kColumns);
+  const depth_chunks chunks(g, kColumns);
   const std::size_t segment_depth = g.k / g.segments;
-  const std::size_t segments_of_chunk =
-      segment_depth == 0 ? 1 : (std::max)(chunk_depth / segment_depth, std::size_t{1});
   // The columns that follow are brought into the second-level cache meanwhile.
   const std::int8_t* const end = panel + kPanels * panel_stride;
   const std::int8_t* next = column + kColumns < g.n ? end : panel;
   // Sums of all of k are stored at once, others when all rows have passed over all weights.
-  const bool is_whole = segment_depth <= chunk_depth && g.segments <= segments_of_chunk;
-  const std::size_t step = is_whole ? kRows : block_rows;
+  const std::size_t step = chunks.is_whole ? kRows : block_rows;
   std::size_t done = 0;
 #if DETENT_PASS_ASSEMBLY
-  if (kPanels == DETENT_PASS_PANELS && is_whole && columns == kColumns &&
-      !has_terms_of_rows(g.epilogue) && g.epilogue.addend == nullptr) {
+  if (kPanels == DETENT_PASS_PANELS && columns == kColumns && stores_whole_tiles(g)) {
     const tile_operands t{a.rows, a.row_stride, g.segments, 0,   segment_depth,
                           panel,  panel_stride, true,       next};
-    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel));
+    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel), a.turn);
     done = rows / kRows * kRows;
   }
 #endif
@@ -7860,14 +8089,14 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
     const std::size_t count = (std::min)(step, rows - done);
     const std::size_t tiled = count / kRows * kRows;
     const std::size_t row = first + done;
-    for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
-      for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
+    for (std::size_t s = 0; s < g.segments; s += chunks.segments) {
+      for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunks.depth) {
         const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
         tile_operands t{a.rows + s * a.row_stride + done,
                         a.row_stride,
-                        (std::min)(segments_of_chunk, g.segments - s),
+                        (std::min)(chunks.segments, g.segments - s),
                         k,
-                        (std::min)(chunk_depth, segment_depth - k),
+                        (std::min)(chunks.depth, segment_depth - k),
                         b,
                         panel_stride,
                         s + k == 0};
@@ -7890,15 +8119,49 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   }
 }
 
-/// The rows first .. first + rows of all columns from `column` on, the last ones with fewer panels.
+/// The rows first .. first + rows of the columns from `column` to `end`, the last ones with fewer
+/// panels.
 template <std::size_t kPanels>
 void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
-                       std::size_t rows, std::size_t column) noexcept {
-  for (; column + (kPanels - 1) * panel_columns < g.n; column += kPanels * panel_columns) {
+                       std::size_t rows, std::size_t column, std::size_t end) noexcept {
+  for (; column + (kPanels - 1) * panel_columns < end; column += kPanels * panel_columns) {
     gemm_u8s8_block<kPanels>(g, a, first, rows, column);
   }
   if constexpr (kPanels > 1) {
-    gemm_u8s8_columns<kPanels / 2>(g, a, first, rows, column);
+    gemm_u8s8_columns<kPanels / 2>(g, a, first, rows, column, end);
+  }
+}
+
+/// The rows first .. first + rows of signed bytes and the first block of columns, which ends at
+/// `end`; and `block`, where the rows then are as unsigned bytes. Tiles turn rows that lie one
+/// after the other while they multiply those before; other rows are turned a few at a time, so that
+/// they are in the first-level cache when they are multiplied.
+inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                             std::size_t end, const std::uint8_t** block) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  const std::uint8_t* from = g.a + first * g.lda;
+  auto* to = reinterpret_cast<std::uint8_t*>(g.workspace);
+  const bool by_tiles = g.lda == g.k && rows >= 2 * kRows && end == block_panels * panel_columns &&
+                        stores_whole_tiles(g);
+  const std::size_t stride = by_tiles ? g.k : turned_stride(g.k);
+  for (std::size_t r = 0; r < rows; ++r) {
+    block[r] = to + r * stride;
+  }
+  if (by_tiles) {
+    const std::size_t tiled = rows / kRows * kRows;
+    turn_signs(from, kRows * g.k, to);
+    turn_signs(from + tiled * g.k, (rows - tiled) * g.k, to + tiled * g.k);
+    gemm_u8s8_block<block_panels>(g, {block, 0, {from, to}}, first, rows, 0);
+    return;
+  }
+  const std::size_t step =
+      std::clamp(g.caches.first_level / 4 / stride / kRows * kRows, kRows, block_rows);
+  for (std::size_t done = 0; done < rows; done += step) {
+    const std::size_t count = (std::min)(step, rows - done);
+    for (std::size_t r = done; r < done + count; ++r) {
+      turn_signs(from + r * g.lda, g.k, to + r * stride);
+    }
+    gemm_u8s8_columns<block_panels>(g, {block + done, 0}, first + done, count, 0, end);
   }
 }
 
@@ -7912,14 +8175,18 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   for (std::size_t first = 0; first < g.m; first += most) {
     const std::size_t rows = (std::min)(most, g.m - first);
     block_operands a{block, 0};
+    std::size_t column = 0;
     if (g.rows != nullptr) {
       a = {g.rows + first, g.m};
+    } else if (g.lhs_signed) {
+      column = (std::min)(block_panels * panel_columns, g.n);
+      gemm_turned_rows(g, first, rows, column, block);
     } else {
       for (std::size_t r = 0; r < rows; ++r) {
         block[r] = g.a + (first + r) * g.lda;
       }
     }
-    gemm_u8s8_columns<block_panels>(g, a, first, rows, 0);
+    gemm_u8s8_columns<block_panels>(g, a, first, rows, column, g.n);
   }
 }
 
@@ -7954,12 +8221,12 @@ inline constexpr std::size_t pair_tile_panels = (std::min)(DETENT_PASS_ROWS* DET
                                                                kRows,
                                                            strip_panels);
 
-/// Puts `depth` bytes of kRows rows in the order of a strip, with its complements; zeros up to a
-/// whole block, or what no weight belongs to.
+/// Puts `depth` bytes of kRows rows in the order of a strip, with its complements, and `turned`
+/// bits turned; what no weight belongs to up to a whole block.
 template <std::size_t kRows>
 HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::size_t depth,
                              const std::uint8_t* order, const std::uint8_t* complement,
-                             std::uint8_t* to) noexcept {
+                             std::uint8_t turned, std::uint8_t* to) noexcept {
   const hn::Repartition<std::uint8_t, int_tag> d;
   const hn::Full128<std::uint8_t> d_block;
   static_assert(hn::MaxLanes(d_block) == block_depth);
@@ -7967,7 +8234,7 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
   std::size_t k = 0;
   for (; k + step <= depth; k += step) {
     const auto places = hn::LoadU(d, order + k);
-    const auto flips = hn::LoadU(d, complement + k);
+    const auto flips = hn::Xor(hn::LoadU(d, complement + k), hn::Set(d, turned));
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       const auto row = hn::TableLookupBytes(hn::LoadU(d, from + r * lda + k), places);
       hn::Store(hn::Xor(row, flips), d, to + r * pair_chunk + k);
@@ -7975,7 +8242,7 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
   }
   for (; k < depth; k += block_depth) {
     const auto places = hn::LoadU(d_block, order + k);
-    const auto flips = hn::LoadU(d_block, complement + k);
+    const auto flips = hn::Xor(hn::LoadU(d_block, complement + k), hn::Set(d_block, turned));
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       alignas(block_depth) std::uint8_t block[block_depth] = {};
       std::memcpy(block, from + r * lda + k, (std::min)(block_depth, depth - k));
@@ -8154,6 +8421,7 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   const std::size_t first_panel = column / panel_columns;
   const std::size_t first_order = column / strip_columns * padded;
   const std::size_t c_size = output_size(g.epilogue.output);
+  const std::uint8_t turned = g.lhs_signed ? 0x80 : 0;
   chunk_corrections corrections;
   for (std::size_t p = 0; p < panels; ++p) {
     corrections.end[p] = g.b.first_correction[first_panel + p];
@@ -8167,11 +8435,11 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
     const std::uint8_t* complement = g.b.complement + first_order + k;
     std::size_t r = 0;
     for (; r + 4 <= rows; r += 4) {
-      reorder_rows<4>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+      reorder_rows<4>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement, turned,
                       chunk + r * pair_chunk);
     }
     for (; r < rows; ++r) {
-      reorder_rows<1>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+      reorder_rows<1>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement, turned,
                       chunk + r * pair_chunk);
     }
     corrections.first_group = k / group_depth;
@@ -11682,6 +11950,9 @@ struct tile_operands {
   // Weights of later tiles, which the largest tiles ask for, a line of 64 bytes at a time; not with
   // DETENT_PASS_PAIRS.
   const std::int8_t* next = nullptr;
+  // If it is not null, a tile in assembly turns signs of what is at `next` instead, and writes it
+  // here: turned_step bytes for each step of k.
+  std::uint8_t* turned = nullptr;
 
   /// How much of them one tile asks for.
   [[nodiscard]] std::size_t next_bytes() const noexcept {
@@ -11696,6 +11967,27 @@ HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
   const std::size_t rest = t.depth % group_depth;
   std::memset(to, 0, group_depth);
   std::memcpy(to, t.rows[row] + t.offset + t.depth - rest, rest);
+}
+
+/// Rows of signed bytes one after the other, of which each tile turns those of the next one. Those
+/// of the first tile are turned.
+struct rows_to_turn {
+  const std::uint8_t* from = nullptr;
+  std::uint8_t* to = nullptr;
+};
+
+/// `depth` bytes with their highest bits turned: signed ones as unsigned, 128 more.
+HWY_INLINE void turn_signs(const std::uint8_t* from, std::size_t depth, std::uint8_t* to) noexcept {
+  const hn::Repartition<std::uint8_t, int_tag> d;
+  const auto sign = hn::Set(d, std::uint8_t{0x80});
+  const std::size_t step = hn::Lanes(d);
+  std::size_t k = 0;
+  for (; k + step <= depth; k += step) {
+    hn::StoreU(hn::Xor(hn::LoadU(d, from + k), sign), d, to + k);
+  }
+  for (; k < depth; ++k) {
+    to[k] = from[k] ^ 0x80U;
+  }
 }
 
 }  // namespace DETENT_PASS_NAMESPACE
@@ -11729,7 +12021,14 @@ struct vnni512_tile {
   const std::uint8_t* last;  // 4 bytes of each row for a last group, or null
   std::int32_t* sums;
   std::size_t is_first;  // whether they are set rather than added to
+  std::uint8_t* turned;  // where signs that are turned go, or null
+  std::ptrdiff_t saved;  // what a register had
+  std::uint32_t sign = 0x80808080U;
 };
+
+/// The bytes whose signs are turned in a step: as much of a next tile's rows as a tile reads of its
+/// own.
+inline constexpr std::size_t turned_step = DETENT_PASS_ROWS * groups_per_step * group_depth;
 
 // clang-format off
 // Sums are registers 8 to 31, row by row; s0 to s3 are the four of a row.
@@ -11774,6 +12073,7 @@ struct vnni512_tile {
 HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noexcept {
   constexpr std::size_t step = groups_per_step * group_depth;
   static_assert(step == 16, "the loop below takes four groups at a time");
+  static_assert(turned_step == 64 + 32);
   std::uint8_t last[6][group_depth];
   const bool has_last = o.depth % group_depth != 0;
   if (has_last) {
@@ -11790,7 +12090,9 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
                  (o.depth - whole) / group_depth * group_depth,
                  has_last ? last[0] : nullptr,
                  sums,
-                 o.is_first};
+                 o.is_first,
+                 o.turned,
+                 0};
   const std::int8_t* b = o.b;
   const std::int8_t* next = o.next;
   const std::uint8_t *r0, *r1, *r2, *r3, *r4, *r5;
@@ -11819,12 +12121,15 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
       "jz 3f\n\t"
       ".p2align 5\n\t"
       "2:\n\t"
+      "cmpq $0, %c[turned](%[t])\n\t"
+      "jne 8f\n\t"
       "prefetcht1 (%[next])\n\t"
+      "add $64, %[next]\n\t"
+      "9:\n\t"
       DETENT_TILE_GROUP_AT("0", "0")
       DETENT_TILE_GROUP_AT("64", "4")
       DETENT_TILE_GROUP_AT("128", "8")
       DETENT_TILE_GROUP_AT("192", "12")
-      "add $64, %[next]\n\t"
       "add $256, %[b]\n\t"
       "add $16, %[i]\n\t"
       "jnz 2b\n\t"
@@ -11852,6 +12157,22 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
       DETENT_TILE_ALL(DETENT_TILE_ADD)
       "7:\n\t"
       DETENT_TILE_ALL(DETENT_TILE_STORE)
+      "jmp 10f\n\t"
+      "8:\n\t"  // signs are turned
+      "mov %[i], %c[saved](%[t])\n\t"
+      "mov %c[turned](%[t]), %[i]\n\t"
+      "vmovdqu64 (%[next]), %%zmm4\n\t"
+      "vmovdqu 64(%[next]), %%ymm5\n\t"
+      "vpxord %c[sign](%[t])%{1to16%}, %%zmm4, %%zmm4\n\t"
+      "vpxord %c[sign](%[t])%{1to8%}, %%ymm5, %%ymm5\n\t"
+      "vmovdqu64 %%zmm4, (%[i])\n\t"
+      "vmovdqu %%ymm5, 64(%[i])\n\t"
+      "add $96, %[next]\n\t"
+      "add $96, %[i]\n\t"
+      "mov %[i], %c[turned](%[t])\n\t"
+      "mov %c[saved](%[t]), %[i]\n\t"
+      "jmp 9b\n\t"
+      "10:\n\t"
       : [b] "+r"(b), [next] "+r"(next), [i] "=&r"(i), [r0] "=&r"(r0), [r1] "=&r"(r1),
         [r2] "=&r"(r2), [r3] "=&r"(r3), [r4] "=&r"(r4), [r5] "=&r"(r5)
       : [t] "r"(&t), [panel] "r"(o.panel_stride), [three] "r"(3 * o.panel_stride),
@@ -11861,7 +12182,9 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
         [rest] "i"(offsetof(vnni512_tile, rest)),
         [segments] "i"(offsetof(vnni512_tile, segments)),
         [last] "i"(offsetof(vnni512_tile, last)), [sums] "i"(offsetof(vnni512_tile, sums)),
-        [is_first] "i"(offsetof(vnni512_tile, is_first))
+        [is_first] "i"(offsetof(vnni512_tile, is_first)),
+        [turned] "i"(offsetof(vnni512_tile, turned)), [saved] "i"(offsetof(vnni512_tile, saved)),
+        [sign] "i"(offsetof(vnni512_tile, sign))
       : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
         "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18",
         "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27", "xmm28",
@@ -11956,12 +12279,26 @@ HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, 
 /// Tiles of six rows and four panels, one after the other, each stored when all of k is added.
 template <integer_output kOutput>
 void multiply_tiles(const gemm_u8s8_args& g, tile_operands t, std::size_t tiles, std::size_t row,
-                    std::size_t column, const std::int8_t* next_end) noexcept {
+                    std::size_t column, const std::int8_t* next_end, rows_to_turn turn) noexcept {
   constexpr std::size_t kRows = DETENT_PASS_ROWS;
   alignas(64) std::int32_t sums[kRows * vnni512_tile::stride];
   const std::int8_t* const next_begin = t.next;
   for (; tiles > 0; --tiles, row += kRows) {
+    const std::int8_t* const next = t.next;
+    const bool turns = turn.from != nullptr && tiles > 1;
+    if (turns) {
+      turn.from += kRows * t.depth;
+      turn.to += kRows * t.depth;
+      t.next = reinterpret_cast<const std::int8_t*>(turn.from);
+      t.turned = turn.to;
+    }
     add_vnni512_tile(t, sums);
+    if (turns) {
+      const std::size_t done = t.depth / (groups_per_step * group_depth) * turned_step;
+      turn_signs(turn.from + done, kRows * t.depth - done, turn.to + done);
+      t.next = next;
+      t.turned = nullptr;
+    }
     store_tile<kOutput>(g.epilogue, sums, column, g.c, row * g.ldc + column, g.ldc);
     t.rows += kRows;
     t.next += t.next_bytes();
@@ -11971,19 +12308,19 @@ void multiply_tiles(const gemm_u8s8_args& g, tile_operands t, std::size_t tiles,
 
 /// The same for the output of g.
 inline void multiply_tiles(const gemm_u8s8_args& g, const tile_operands& t, std::size_t tiles,
-                           std::size_t row, std::size_t column,
-                           const std::int8_t* next_end) noexcept {
+                           std::size_t row, std::size_t column, const std::int8_t* next_end,
+                           const rows_to_turn& turn) noexcept {
   switch (g.epilogue.output) {
     case integer_output::s32:
-      return multiply_tiles<integer_output::s32>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::s32>(g, t, tiles, row, column, next_end, turn);
     case integer_output::f32:
-      return multiply_tiles<integer_output::f32>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::f32>(g, t, tiles, row, column, next_end, turn);
     case integer_output::bf16:
-      return multiply_tiles<integer_output::bf16>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::bf16>(g, t, tiles, row, column, next_end, turn);
     case integer_output::u8:
-      return multiply_tiles<integer_output::u8>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::u8>(g, t, tiles, row, column, next_end, turn);
     case integer_output::s8:
-      return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end, turn);
   }
 }
 
@@ -12025,8 +12362,15 @@ inline constexpr bool multiplies_signed = false;
 inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
 inline constexpr std::size_t rows_per_tile = DETENT_PASS_ROWS;
 static_assert(rows_per_call % rows_per_tile == 0);
+
+/// From one row of turned signs to the next: whole cache lines, and rarely a multiple of 4 KB.
+[[nodiscard]] HWY_INLINE std::size_t turned_stride(std::size_t depth) noexcept {
+  return round_up(depth, 64) + 64;
+}
+
+/// Tables with adds_pairs turn signs on the way to a copy that they make anyway.
 inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
-  return portable::no_workspace(g);
+  return g.lhs_signed && !adds_pairs ? (std::min)(g.m, rows_per_call) * turned_stride(g.k) : 0;
 }
 
 inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
@@ -12161,11 +12505,35 @@ HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) 
 inline constexpr std::size_t block_panels =
     DETENT_PASS_PANELS * vectors_per_panel >= 4 ? DETENT_PASS_PANELS : 2 * DETENT_PASS_PANELS;
 
-/// Where the rows of a block are: see tile_operands.
+/// Where the rows of a block are: see tile_operands. Of rows_to_turn, the rows behind the last
+/// whole tile are turned, too.
 struct block_operands {
   const std::uint8_t* const* rows;
   std::size_t row_stride;
+  rows_to_turn turn = {};
 };
+
+/// How much of k is multiplied at a time: weights that a part of the second-level cache holds while
+/// the rows pass over them, several short segments or a piece of a long one.
+struct depth_chunks {
+  std::size_t depth;     // of a segment
+  std::size_t segments;  // at a time
+  bool is_whole;         // whether that is all of k
+
+  HWY_INLINE depth_chunks(const gemm_u8s8_args& g, std::size_t columns) noexcept {
+    const std::size_t of_segment = g.k / g.segments;
+    depth = cached_depth(g.caches.second_level / 8, columns);
+    segments = of_segment == 0 ? 1 : (std::max)(depth / of_segment, std::size_t{1});
+    is_whole = of_segment <= depth && g.segments <= segments;
+  }
+};
+
+/// Whether blocks of whole tiles go through multiply_tiles().
+[[nodiscard]] HWY_INLINE bool stores_whole_tiles(const gemm_u8s8_args& g) noexcept {
+  return DETENT_PASS_ASSEMBLY != 0 && !has_terms_of_rows(g.epilogue) &&
+         g.epilogue.addend == nullptr &&
+         depth_chunks(g, DETENT_PASS_PANELS * panel_columns).is_whole;
+}
 
 /// The rows first .. first + rows of kPanels panels of columns. Rows that fill the largest tiles go
 /// through those, panel by panel; the others need more columns to keep the multipliers busy.
@@ -12180,25 +12548,19 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
-  // Weights that a part of the second-level cache holds while the rows pass over them: several
-  // short segments, or a piece of a long one.
-  const std::size_t chunk_depth = cached_depth(g.caches.second_level / 8, kColumns);
+  const depth_chunks chunks(g, kColumns);
   const std::size_t segment_depth = g.k / g.segments;
-  const std::size_t segments_of_chunk =
-      segment_depth == 0 ? 1 : (std::max)(chunk_depth / segment_depth, std::size_t{1});
   // The columns that follow are brought into the second-level cache meanwhile.
   const std::int8_t* const end = panel + kPanels * panel_stride;
   const std::int8_t* next = column + kColumns < g.n ? end : panel;
   // Sums of all of k are stored at once, others when all rows have passed over all weights.
-  const bool is_whole = segment_depth <= chunk_depth && g.segments <= segments_of_chunk;
-  const std::size_t step = is_whole ? kRows : block_rows;
+  const std::size_t step = chunks.is_whole ? kRows : block_rows;
   std::size_t done = 0;
 #if DETENT_PASS_ASSEMBLY
-  if (kPanels == DETENT_PASS_PANELS && is_whole && columns == kColumns &&
-      !has_terms_of_rows(g.epilogue) && g.epilogue.addend == nullptr) {
+  if (kPanels == DETENT_PASS_PANELS && columns == kColumns && stores_whole_tiles(g)) {
     const tile_operands t{a.rows, a.row_stride, g.segments, 0,   segment_depth,
                           panel,  panel_stride, true,       next};
-    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel));
+    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel), a.turn);
     done = rows / kRows * kRows;
   }
 #endif
@@ -12206,14 +12568,14 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
     const std::size_t count = (std::min)(step, rows - done);
     const std::size_t tiled = count / kRows * kRows;
     const std::size_t row = first + done;
-    for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
-      for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
+    for (std::size_t s = 0; s < g.segments; s += chunks.segments) {
+      for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunks.depth) {
         const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
         tile_operands t{a.rows + s * a.row_stride + done,
                         a.row_stride,
-                        (std::min)(segments_of_chunk, g.segments - s),
+                        (std::min)(chunks.segments, g.segments - s),
                         k,
-                        (std::min)(chunk_depth, segment_depth - k),
+                        (std::min)(chunks.depth, segment_depth - k),
                         b,
                         panel_stride,
                         s + k == 0};
@@ -12236,15 +12598,49 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   }
 }
 
-/// The rows first .. first + rows of all columns from `column` on, the last ones with fewer panels.
+/// The rows first .. first + rows of the columns from `column` to `end`, the last ones with fewer
+/// panels.
 template <std::size_t kPanels>
 void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
-                       std::size_t rows, std::size_t column) noexcept {
-  for (; column + (kPanels - 1) * panel_columns < g.n; column += kPanels * panel_columns) {
+                       std::size_t rows, std::size_t column, std::size_t end) noexcept {
+  for (; column + (kPanels - 1) * panel_columns < end; column += kPanels * panel_columns) {
     gemm_u8s8_block<kPanels>(g, a, first, rows, column);
   }
   if constexpr (kPanels > 1) {
-    gemm_u8s8_columns<kPanels / 2>(g, a, first, rows, column);
+    gemm_u8s8_columns<kPanels / 2>(g, a, first, rows, column, end);
+  }
+}
+
+/// The rows first .. first + rows of signed bytes and the first block of columns, which ends at
+/// `end`; and `block`, where the rows then are as unsigned bytes. Tiles turn rows that lie one
+/// after the other while they multiply those before; other rows are turned a few at a time, so that
+/// they are in the first-level cache when they are multiplied.
+inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                             std::size_t end, const std::uint8_t** block) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  const std::uint8_t* from = g.a + first * g.lda;
+  auto* to = reinterpret_cast<std::uint8_t*>(g.workspace);
+  const bool by_tiles = g.lda == g.k && rows >= 2 * kRows && end == block_panels * panel_columns &&
+                        stores_whole_tiles(g);
+  const std::size_t stride = by_tiles ? g.k : turned_stride(g.k);
+  for (std::size_t r = 0; r < rows; ++r) {
+    block[r] = to + r * stride;
+  }
+  if (by_tiles) {
+    const std::size_t tiled = rows / kRows * kRows;
+    turn_signs(from, kRows * g.k, to);
+    turn_signs(from + tiled * g.k, (rows - tiled) * g.k, to + tiled * g.k);
+    gemm_u8s8_block<block_panels>(g, {block, 0, {from, to}}, first, rows, 0);
+    return;
+  }
+  const std::size_t step =
+      std::clamp(g.caches.first_level / 4 / stride / kRows * kRows, kRows, block_rows);
+  for (std::size_t done = 0; done < rows; done += step) {
+    const std::size_t count = (std::min)(step, rows - done);
+    for (std::size_t r = done; r < done + count; ++r) {
+      turn_signs(from + r * g.lda, g.k, to + r * stride);
+    }
+    gemm_u8s8_columns<block_panels>(g, {block + done, 0}, first + done, count, 0, end);
   }
 }
 
@@ -12258,14 +12654,18 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   for (std::size_t first = 0; first < g.m; first += most) {
     const std::size_t rows = (std::min)(most, g.m - first);
     block_operands a{block, 0};
+    std::size_t column = 0;
     if (g.rows != nullptr) {
       a = {g.rows + first, g.m};
+    } else if (g.lhs_signed) {
+      column = (std::min)(block_panels * panel_columns, g.n);
+      gemm_turned_rows(g, first, rows, column, block);
     } else {
       for (std::size_t r = 0; r < rows; ++r) {
         block[r] = g.a + (first + r) * g.lda;
       }
     }
-    gemm_u8s8_columns<block_panels>(g, a, first, rows, 0);
+    gemm_u8s8_columns<block_panels>(g, a, first, rows, column, g.n);
   }
 }
 
@@ -12300,12 +12700,12 @@ inline constexpr std::size_t pair_tile_panels = (std::min)(DETENT_PASS_ROWS* DET
                                                                kRows,
                                                            strip_panels);
 
-/// Puts `depth` bytes of kRows rows in the order of a strip, with its complements; zeros up to a
-/// whole block, or what no weight belongs to.
+/// Puts `depth` bytes of kRows rows in the order of a strip, with its complements, and `turned`
+/// bits turned; what no weight belongs to up to a whole block.
 template <std::size_t kRows>
 HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::size_t depth,
                              const std::uint8_t* order, const std::uint8_t* complement,
-                             std::uint8_t* to) noexcept {
+                             std::uint8_t turned, std::uint8_t* to) noexcept {
   const hn::Repartition<std::uint8_t, int_tag> d;
   const hn::Full128<std::uint8_t> d_block;
   static_assert(hn::MaxLanes(d_block) == block_depth);
@@ -12313,7 +12713,7 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
   std::size_t k = 0;
   for (; k + step <= depth; k += step) {
     const auto places = hn::LoadU(d, order + k);
-    const auto flips = hn::LoadU(d, complement + k);
+    const auto flips = hn::Xor(hn::LoadU(d, complement + k), hn::Set(d, turned));
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       const auto row = hn::TableLookupBytes(hn::LoadU(d, from + r * lda + k), places);
       hn::Store(hn::Xor(row, flips), d, to + r * pair_chunk + k);
@@ -12321,7 +12721,7 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
   }
   for (; k < depth; k += block_depth) {
     const auto places = hn::LoadU(d_block, order + k);
-    const auto flips = hn::LoadU(d_block, complement + k);
+    const auto flips = hn::Xor(hn::LoadU(d_block, complement + k), hn::Set(d_block, turned));
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       alignas(block_depth) std::uint8_t block[block_depth] = {};
       std::memcpy(block, from + r * lda + k, (std::min)(block_depth, depth - k));
@@ -12500,6 +12900,7 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   const std::size_t first_panel = column / panel_columns;
   const std::size_t first_order = column / strip_columns * padded;
   const std::size_t c_size = output_size(g.epilogue.output);
+  const std::uint8_t turned = g.lhs_signed ? 0x80 : 0;
   chunk_corrections corrections;
   for (std::size_t p = 0; p < panels; ++p) {
     corrections.end[p] = g.b.first_correction[first_panel + p];
@@ -12513,11 +12914,11 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
     const std::uint8_t* complement = g.b.complement + first_order + k;
     std::size_t r = 0;
     for (; r + 4 <= rows; r += 4) {
-      reorder_rows<4>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+      reorder_rows<4>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement, turned,
                       chunk + r * pair_chunk);
     }
     for (; r < rows; ++r) {
-      reorder_rows<1>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+      reorder_rows<1>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement, turned,
                       chunk + r * pair_chunk);
     }
     corrections.first_group = k / group_depth;
@@ -14197,6 +14598,9 @@ struct tile_operands {
   // Weights of later tiles, which the largest tiles ask for, a line of 64 bytes at a time; not with
   // DETENT_PASS_PAIRS.
   const std::int8_t* next = nullptr;
+  // If it is not null, a tile in assembly turns signs of what is at `next` instead, and writes it
+  // here: turned_step bytes for each step of k.
+  std::uint8_t* turned = nullptr;
 
   /// How much of them one tile asks for.
   [[nodiscard]] std::size_t next_bytes() const noexcept {
@@ -14211,6 +14615,27 @@ HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
   const std::size_t rest = t.depth % group_depth;
   std::memset(to, 0, group_depth);
   std::memcpy(to, t.rows[row] + t.offset + t.depth - rest, rest);
+}
+
+/// Rows of signed bytes one after the other, of which each tile turns those of the next one. Those
+/// of the first tile are turned.
+struct rows_to_turn {
+  const std::uint8_t* from = nullptr;
+  std::uint8_t* to = nullptr;
+};
+
+/// `depth` bytes with their highest bits turned: signed ones as unsigned, 128 more.
+HWY_INLINE void turn_signs(const std::uint8_t* from, std::size_t depth, std::uint8_t* to) noexcept {
+  const hn::Repartition<std::uint8_t, int_tag> d;
+  const auto sign = hn::Set(d, std::uint8_t{0x80});
+  const std::size_t step = hn::Lanes(d);
+  std::size_t k = 0;
+  for (; k + step <= depth; k += step) {
+    hn::StoreU(hn::Xor(hn::LoadU(d, from + k), sign), d, to + k);
+  }
+  for (; k < depth; ++k) {
+    to[k] = from[k] ^ 0x80U;
+  }
 }
 
 }  // namespace DETENT_PASS_NAMESPACE
@@ -14244,7 +14669,14 @@ struct vnni512_tile {
   const std::uint8_t* last;  // 4 bytes of each row for a last group, or null
   std::int32_t* sums;
   std::size_t is_first;  // whether they are set rather than added to
+  std::uint8_t* turned;  // where signs that are turned go, or null
+  std::ptrdiff_t saved;  // what a register had
+  std::uint32_t sign = 0x80808080U;
 };
+
+/// The bytes whose signs are turned in a step: as much of a next tile's rows as a tile reads of its
+/// own.
+inline constexpr std::size_t turned_step = DETENT_PASS_ROWS * groups_per_step * group_depth;
 
 // clang-format off
 // Sums are registers 8 to 31, row by row; s0 to s3 are the four of a row.
@@ -14289,6 +14721,7 @@ struct vnni512_tile {
 HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noexcept {
   constexpr std::size_t step = groups_per_step * group_depth;
   static_assert(step == 16, "the loop below takes four groups at a time");
+  static_assert(turned_step == 64 + 32);
   std::uint8_t last[6][group_depth];
   const bool has_last = o.depth % group_depth != 0;
   if (has_last) {
@@ -14305,7 +14738,9 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
                  (o.depth - whole) / group_depth * group_depth,
                  has_last ? last[0] : nullptr,
                  sums,
-                 o.is_first};
+                 o.is_first,
+                 o.turned,
+                 0};
   const std::int8_t* b = o.b;
   const std::int8_t* next = o.next;
   const std::uint8_t *r0, *r1, *r2, *r3, *r4, *r5;
@@ -14334,12 +14769,15 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
       "jz 3f\n\t"
       ".p2align 5\n\t"
       "2:\n\t"
+      "cmpq $0, %c[turned](%[t])\n\t"
+      "jne 8f\n\t"
       "prefetcht1 (%[next])\n\t"
+      "add $64, %[next]\n\t"
+      "9:\n\t"
       DETENT_TILE_GROUP_AT("0", "0")
       DETENT_TILE_GROUP_AT("64", "4")
       DETENT_TILE_GROUP_AT("128", "8")
       DETENT_TILE_GROUP_AT("192", "12")
-      "add $64, %[next]\n\t"
       "add $256, %[b]\n\t"
       "add $16, %[i]\n\t"
       "jnz 2b\n\t"
@@ -14367,6 +14805,22 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
       DETENT_TILE_ALL(DETENT_TILE_ADD)
       "7:\n\t"
       DETENT_TILE_ALL(DETENT_TILE_STORE)
+      "jmp 10f\n\t"
+      "8:\n\t"  // signs are turned
+      "mov %[i], %c[saved](%[t])\n\t"
+      "mov %c[turned](%[t]), %[i]\n\t"
+      "vmovdqu64 (%[next]), %%zmm4\n\t"
+      "vmovdqu 64(%[next]), %%ymm5\n\t"
+      "vpxord %c[sign](%[t])%{1to16%}, %%zmm4, %%zmm4\n\t"
+      "vpxord %c[sign](%[t])%{1to8%}, %%ymm5, %%ymm5\n\t"
+      "vmovdqu64 %%zmm4, (%[i])\n\t"
+      "vmovdqu %%ymm5, 64(%[i])\n\t"
+      "add $96, %[next]\n\t"
+      "add $96, %[i]\n\t"
+      "mov %[i], %c[turned](%[t])\n\t"
+      "mov %c[saved](%[t]), %[i]\n\t"
+      "jmp 9b\n\t"
+      "10:\n\t"
       : [b] "+r"(b), [next] "+r"(next), [i] "=&r"(i), [r0] "=&r"(r0), [r1] "=&r"(r1),
         [r2] "=&r"(r2), [r3] "=&r"(r3), [r4] "=&r"(r4), [r5] "=&r"(r5)
       : [t] "r"(&t), [panel] "r"(o.panel_stride), [three] "r"(3 * o.panel_stride),
@@ -14376,7 +14830,9 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
         [rest] "i"(offsetof(vnni512_tile, rest)),
         [segments] "i"(offsetof(vnni512_tile, segments)),
         [last] "i"(offsetof(vnni512_tile, last)), [sums] "i"(offsetof(vnni512_tile, sums)),
-        [is_first] "i"(offsetof(vnni512_tile, is_first))
+        [is_first] "i"(offsetof(vnni512_tile, is_first)),
+        [turned] "i"(offsetof(vnni512_tile, turned)), [saved] "i"(offsetof(vnni512_tile, saved)),
+        [sign] "i"(offsetof(vnni512_tile, sign))
       : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
         "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18",
         "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27", "xmm28",
@@ -14471,12 +14927,26 @@ HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, 
 /// Tiles of six rows and four panels, one after the other, each stored when all of k is added.
 template <integer_output kOutput>
 void multiply_tiles(const gemm_u8s8_args& g, tile_operands t, std::size_t tiles, std::size_t row,
-                    std::size_t column, const std::int8_t* next_end) noexcept {
+                    std::size_t column, const std::int8_t* next_end, rows_to_turn turn) noexcept {
   constexpr std::size_t kRows = DETENT_PASS_ROWS;
   alignas(64) std::int32_t sums[kRows * vnni512_tile::stride];
   const std::int8_t* const next_begin = t.next;
   for (; tiles > 0; --tiles, row += kRows) {
+    const std::int8_t* const next = t.next;
+    const bool turns = turn.from != nullptr && tiles > 1;
+    if (turns) {
+      turn.from += kRows * t.depth;
+      turn.to += kRows * t.depth;
+      t.next = reinterpret_cast<const std::int8_t*>(turn.from);
+      t.turned = turn.to;
+    }
     add_vnni512_tile(t, sums);
+    if (turns) {
+      const std::size_t done = t.depth / (groups_per_step * group_depth) * turned_step;
+      turn_signs(turn.from + done, kRows * t.depth - done, turn.to + done);
+      t.next = next;
+      t.turned = nullptr;
+    }
     store_tile<kOutput>(g.epilogue, sums, column, g.c, row * g.ldc + column, g.ldc);
     t.rows += kRows;
     t.next += t.next_bytes();
@@ -14486,19 +14956,19 @@ void multiply_tiles(const gemm_u8s8_args& g, tile_operands t, std::size_t tiles,
 
 /// The same for the output of g.
 inline void multiply_tiles(const gemm_u8s8_args& g, const tile_operands& t, std::size_t tiles,
-                           std::size_t row, std::size_t column,
-                           const std::int8_t* next_end) noexcept {
+                           std::size_t row, std::size_t column, const std::int8_t* next_end,
+                           const rows_to_turn& turn) noexcept {
   switch (g.epilogue.output) {
     case integer_output::s32:
-      return multiply_tiles<integer_output::s32>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::s32>(g, t, tiles, row, column, next_end, turn);
     case integer_output::f32:
-      return multiply_tiles<integer_output::f32>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::f32>(g, t, tiles, row, column, next_end, turn);
     case integer_output::bf16:
-      return multiply_tiles<integer_output::bf16>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::bf16>(g, t, tiles, row, column, next_end, turn);
     case integer_output::u8:
-      return multiply_tiles<integer_output::u8>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::u8>(g, t, tiles, row, column, next_end, turn);
     case integer_output::s8:
-      return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end, turn);
   }
 }
 
@@ -14540,8 +15010,15 @@ inline constexpr bool multiplies_signed = false;
 inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
 inline constexpr std::size_t rows_per_tile = DETENT_PASS_ROWS;
 static_assert(rows_per_call % rows_per_tile == 0);
+
+/// From one row of turned signs to the next: whole cache lines, and rarely a multiple of 4 KB.
+[[nodiscard]] HWY_INLINE std::size_t turned_stride(std::size_t depth) noexcept {
+  return round_up(depth, 64) + 64;
+}
+
+/// Tables with adds_pairs turn signs on the way to a copy that they make anyway.
 inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
-  return portable::no_workspace(g);
+  return g.lhs_signed && !adds_pairs ? (std::min)(g.m, rows_per_call) * turned_stride(g.k) : 0;
 }
 
 inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
@@ -14676,11 +15153,35 @@ HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) 
 inline constexpr std::size_t block_panels =
     DETENT_PASS_PANELS * vectors_per_panel >= 4 ? DETENT_PASS_PANELS : 2 * DETENT_PASS_PANELS;
 
-/// Where the rows of a block are: see tile_operands.
+/// Where the rows of a block are: see tile_operands. Of rows_to_turn, the rows behind the last
+/// whole tile are turned, too.
 struct block_operands {
   const std::uint8_t* const* rows;
   std::size_t row_stride;
+  rows_to_turn turn = {};
 };
+
+/// How much of k is multiplied at a time: weights that a part of the second-level cache holds while
+/// the rows pass over them, several short segments or a piece of a long one.
+struct depth_chunks {
+  std::size_t depth;     // of a segment
+  std::size_t segments;  // at a time
+  bool is_whole;         // whether that is all of k
+
+  HWY_INLINE depth_chunks(const gemm_u8s8_args& g, std::size_t columns) noexcept {
+    const std::size_t of_segment = g.k / g.segments;
+    depth = cached_depth(g.caches.second_level / 8, columns);
+    segments = of_segment == 0 ? 1 : (std::max)(depth / of_segment, std::size_t{1});
+    is_whole = of_segment <= depth && g.segments <= segments;
+  }
+};
+
+/// Whether blocks of whole tiles go through multiply_tiles().
+[[nodiscard]] HWY_INLINE bool stores_whole_tiles(const gemm_u8s8_args& g) noexcept {
+  return DETENT_PASS_ASSEMBLY != 0 && !has_terms_of_rows(g.epilogue) &&
+         g.epilogue.addend == nullptr &&
+         depth_chunks(g, DETENT_PASS_PANELS * panel_columns).is_whole;
+}
 
 /// The rows first .. first + rows of kPanels panels of columns. Rows that fill the largest tiles go
 /// through those, panel by panel; the others need more columns to keep the multipliers busy.
@@ -14695,25 +15196,19 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
-  // Weights that a part of the second-level cache holds while the rows pass over them: several
-  // short segments, or a piece of a long one.
-  const std::size_t chunk_depth = cached_depth(g.caches.second_level / 8, kColumns);
+  const depth_chunks chunks(g, kColumns);
   const std::size_t segment_depth = g.k / g.segments;
-  const std::size_t segments_of_chunk =
-      segment_depth == 0 ? 1 : (std::max)(chunk_depth / segment_depth, std::size_t{1});
   // The columns that follow are brought into the second-level cache meanwhile.
   const std::int8_t* const end = panel + kPanels * panel_stride;
   const std::int8_t* next = column + kColumns < g.n ? end : panel;
   // Sums of all of k are stored at once, others when all rows have passed over all weights.
-  const bool is_whole = segment_depth <= chunk_depth && g.segments <= segments_of_chunk;
-  const std::size_t step = is_whole ? kRows : block_rows;
+  const std::size_t step = chunks.is_whole ? kRows : block_rows;
   std::size_t done = 0;
 #if DETENT_PASS_ASSEMBLY
-  if (kPanels == DETENT_PASS_PANELS && is_whole && columns == kColumns &&
-      !has_terms_of_rows(g.epilogue) && g.epilogue.addend == nullptr) {
+  if (kPanels == DETENT_PASS_PANELS && columns == kColumns && stores_whole_tiles(g)) {
     const tile_operands t{a.rows, a.row_stride, g.segments, 0,   segment_depth,
                           panel,  panel_stride, true,       next};
-    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel));
+    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel), a.turn);
     done = rows / kRows * kRows;
   }
 #endif
@@ -14721,14 +15216,14 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
     const std::size_t count = (std::min)(step, rows - done);
     const std::size_t tiled = count / kRows * kRows;
     const std::size_t row = first + done;
-    for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
-      for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
+    for (std::size_t s = 0; s < g.segments; s += chunks.segments) {
+      for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunks.depth) {
         const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
         tile_operands t{a.rows + s * a.row_stride + done,
                         a.row_stride,
-                        (std::min)(segments_of_chunk, g.segments - s),
+                        (std::min)(chunks.segments, g.segments - s),
                         k,
-                        (std::min)(chunk_depth, segment_depth - k),
+                        (std::min)(chunks.depth, segment_depth - k),
                         b,
                         panel_stride,
                         s + k == 0};
@@ -14751,15 +15246,49 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   }
 }
 
-/// The rows first .. first + rows of all columns from `column` on, the last ones with fewer panels.
+/// The rows first .. first + rows of the columns from `column` to `end`, the last ones with fewer
+/// panels.
 template <std::size_t kPanels>
 void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
-                       std::size_t rows, std::size_t column) noexcept {
-  for (; column + (kPanels - 1) * panel_columns < g.n; column += kPanels * panel_columns) {
+                       std::size_t rows, std::size_t column, std::size_t end) noexcept {
+  for (; column + (kPanels - 1) * panel_columns < end; column += kPanels * panel_columns) {
     gemm_u8s8_block<kPanels>(g, a, first, rows, column);
   }
   if constexpr (kPanels > 1) {
-    gemm_u8s8_columns<kPanels / 2>(g, a, first, rows, column);
+    gemm_u8s8_columns<kPanels / 2>(g, a, first, rows, column, end);
+  }
+}
+
+/// The rows first .. first + rows of signed bytes and the first block of columns, which ends at
+/// `end`; and `block`, where the rows then are as unsigned bytes. Tiles turn rows that lie one
+/// after the other while they multiply those before; other rows are turned a few at a time, so that
+/// they are in the first-level cache when they are multiplied.
+inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                             std::size_t end, const std::uint8_t** block) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  const std::uint8_t* from = g.a + first * g.lda;
+  auto* to = reinterpret_cast<std::uint8_t*>(g.workspace);
+  const bool by_tiles = g.lda == g.k && rows >= 2 * kRows && end == block_panels * panel_columns &&
+                        stores_whole_tiles(g);
+  const std::size_t stride = by_tiles ? g.k : turned_stride(g.k);
+  for (std::size_t r = 0; r < rows; ++r) {
+    block[r] = to + r * stride;
+  }
+  if (by_tiles) {
+    const std::size_t tiled = rows / kRows * kRows;
+    turn_signs(from, kRows * g.k, to);
+    turn_signs(from + tiled * g.k, (rows - tiled) * g.k, to + tiled * g.k);
+    gemm_u8s8_block<block_panels>(g, {block, 0, {from, to}}, first, rows, 0);
+    return;
+  }
+  const std::size_t step =
+      std::clamp(g.caches.first_level / 4 / stride / kRows * kRows, kRows, block_rows);
+  for (std::size_t done = 0; done < rows; done += step) {
+    const std::size_t count = (std::min)(step, rows - done);
+    for (std::size_t r = done; r < done + count; ++r) {
+      turn_signs(from + r * g.lda, g.k, to + r * stride);
+    }
+    gemm_u8s8_columns<block_panels>(g, {block + done, 0}, first + done, count, 0, end);
   }
 }
 
@@ -14773,14 +15302,18 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   for (std::size_t first = 0; first < g.m; first += most) {
     const std::size_t rows = (std::min)(most, g.m - first);
     block_operands a{block, 0};
+    std::size_t column = 0;
     if (g.rows != nullptr) {
       a = {g.rows + first, g.m};
+    } else if (g.lhs_signed) {
+      column = (std::min)(block_panels * panel_columns, g.n);
+      gemm_turned_rows(g, first, rows, column, block);
     } else {
       for (std::size_t r = 0; r < rows; ++r) {
         block[r] = g.a + (first + r) * g.lda;
       }
     }
-    gemm_u8s8_columns<block_panels>(g, a, first, rows, 0);
+    gemm_u8s8_columns<block_panels>(g, a, first, rows, column, g.n);
   }
 }
 
@@ -14815,12 +15348,12 @@ inline constexpr std::size_t pair_tile_panels = (std::min)(DETENT_PASS_ROWS* DET
                                                                kRows,
                                                            strip_panels);
 
-/// Puts `depth` bytes of kRows rows in the order of a strip, with its complements; zeros up to a
-/// whole block, or what no weight belongs to.
+/// Puts `depth` bytes of kRows rows in the order of a strip, with its complements, and `turned`
+/// bits turned; what no weight belongs to up to a whole block.
 template <std::size_t kRows>
 HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::size_t depth,
                              const std::uint8_t* order, const std::uint8_t* complement,
-                             std::uint8_t* to) noexcept {
+                             std::uint8_t turned, std::uint8_t* to) noexcept {
   const hn::Repartition<std::uint8_t, int_tag> d;
   const hn::Full128<std::uint8_t> d_block;
   static_assert(hn::MaxLanes(d_block) == block_depth);
@@ -14828,7 +15361,7 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
   std::size_t k = 0;
   for (; k + step <= depth; k += step) {
     const auto places = hn::LoadU(d, order + k);
-    const auto flips = hn::LoadU(d, complement + k);
+    const auto flips = hn::Xor(hn::LoadU(d, complement + k), hn::Set(d, turned));
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       const auto row = hn::TableLookupBytes(hn::LoadU(d, from + r * lda + k), places);
       hn::Store(hn::Xor(row, flips), d, to + r * pair_chunk + k);
@@ -14836,7 +15369,7 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
   }
   for (; k < depth; k += block_depth) {
     const auto places = hn::LoadU(d_block, order + k);
-    const auto flips = hn::LoadU(d_block, complement + k);
+    const auto flips = hn::Xor(hn::LoadU(d_block, complement + k), hn::Set(d_block, turned));
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       alignas(block_depth) std::uint8_t block[block_depth] = {};
       std::memcpy(block, from + r * lda + k, (std::min)(block_depth, depth - k));
@@ -15015,6 +15548,7 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   const std::size_t first_panel = column / panel_columns;
   const std::size_t first_order = column / strip_columns * padded;
   const std::size_t c_size = output_size(g.epilogue.output);
+  const std::uint8_t turned = g.lhs_signed ? 0x80 : 0;
   chunk_corrections corrections;
   for (std::size_t p = 0; p < panels; ++p) {
     corrections.end[p] = g.b.first_correction[first_panel + p];
@@ -15028,11 +15562,11 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
     const std::uint8_t* complement = g.b.complement + first_order + k;
     std::size_t r = 0;
     for (; r + 4 <= rows; r += 4) {
-      reorder_rows<4>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+      reorder_rows<4>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement, turned,
                       chunk + r * pair_chunk);
     }
     for (; r < rows; ++r) {
-      reorder_rows<1>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+      reorder_rows<1>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement, turned,
                       chunk + r * pair_chunk);
     }
     corrections.first_group = k / group_depth;
@@ -20917,6 +21451,18 @@ inline constexpr kernels::integer_output output_kind =
 template <quantized_byte A>
 inline constexpr std::int32_t lhs_shift = full_grid<A>.qmin;
 
+/// Zero points less `shift`: themselves, or in `to`. Null stays null.
+[[nodiscard]] inline const std::int32_t* shifted(const std::int32_t* zero_points, std::size_t count,
+                                                 std::int32_t shift, std::int32_t* to) noexcept {
+  if (zero_points == nullptr || shift == 0) {
+    return zero_points;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    to[i] = zero_points[i] - shift;
+  }
+  return to;
+}
+
 /// The per-column arrays of an integer product, padded as the kernels want them: those of the
 /// weights where they are as they should be, others in memory of the calling thread, which they are
 /// bound to.
@@ -21071,13 +21617,19 @@ DETENT_NAMESPACE_END
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// The sums of the rows of a, modulo 2^32.
+/// The sums of the rows of a as the table's products take them, modulo 2^32.
 inline void sum_rows(const kernels::kernel_table& table, const kernels::gemm_u8s8_args& g,
                      std::int32_t* sums) noexcept {
   for (std::size_t i = 0; i < g.m; ++i) {
     const std::uint8_t* row = g.a + i * g.lda;
-    sums[i] = g.lhs_signed ? table.sum_s8(reinterpret_cast<const std::int8_t*>(row), g.k)
-                           : table.sum_u8(row, g.k);
+    if (!g.lhs_signed) {
+      sums[i] = table.sum_u8(row, g.k);
+      continue;
+    }
+    const std::int32_t sum = table.sum_s8(reinterpret_cast<const std::int8_t*>(row), g.k);
+    const std::size_t more = table.multiplies_signed ? 0 : 128 * g.k;
+    sums[i] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum) +
+                                        static_cast<std::uint32_t>(more));
   }
 }
 
@@ -21994,22 +22546,22 @@ class integer_product {
         addend_(options.addend),
         caches_(resolved_caches(options.caches)) {
     require_rows<T, A>(rows, weights.columns(), options);
-    lhs_signed_ = std::same_as<A, std::int8_t> && table_.multiplies_signed;
-    const std::int32_t shift = lhs_signed_ ? 0 : lhs_shift<A>;
-    terms_.template prepare<T, A>(weights, options, "gemm", shift);
+    lhs_signed_ = std::same_as<A, std::int8_t>;
+    shift_ = table_.multiplies_signed ? 0 : lhs_shift<A>;
+    terms_.template prepare<T, A>(weights, options, "gemm", shift_);
     const bool is_narrow = weights.certificate().fits_s32();
     if (is_narrow) {
       panels_ = weights.panels(table_);
     }
     if (!is_narrow || addend_.data != nullptr) {
       wide_.emplace(table_, weights,
-                    options.lhs_zero_points.empty() ? options.lhs_zero_point - shift : 0);
+                    options.lhs_zero_points.empty() ? options.lhs_zero_point - shift_ : 0);
     }
   }
 
   /// Whether multiply() reads the bytes of a signed left side, instead of unsigned ones that are
   /// 128 more.
-  [[nodiscard]] bool lhs_signed() const noexcept { return lhs_signed_; }
+  static constexpr bool takes_signed = true;
 
   /// The tasks of a product with `rows` rows.
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
@@ -22035,7 +22587,8 @@ class integer_product {
     g.k = weights_.depth();
     g.caches = caches_;
     g.epilogue = terms_.epilogue(row_sums, column);
-    g.epilogue.row_zero_point = zero_points;
+    std::int32_t shifted_zero_points[kernels::largest_rows_per_call];
+    g.epilogue.row_zero_point = shifted(zero_points, rows, shift_, shifted_zero_points);
     g.epilogue.row_scale = scales;
     if (residual_.data != nullptr) {
       g.epilogue.residual =
@@ -22083,6 +22636,7 @@ class integer_product {
   column_terms terms_;
   kernels::packed_panels panels_;
   bool lhs_signed_ = false;
+  std::int32_t shift_ = 0;            // of the left side's values to those that the kernel takes
   std::optional<wide_product> wide_;  // where sums may leave 32 bits
   mutable overflow_record overflow_;
 };
@@ -22098,6 +22652,8 @@ struct product_with<T, packed_weights> {
 /// A product that was checked and prepared, as tasks that threads may run in any order.
 template <class A, class Weights, class T>
 class product_tasks {
+  using product_type = typename product_with<T, Weights>::type;
+
  public:
   product_tasks(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> out,
                 const epilogue_options& options, const parallel_for& parallel)
@@ -22115,7 +22671,7 @@ class product_tasks {
         options_.lhs_zero_points.empty() ? nullptr : options_.lhs_zero_points.data() + part.first;
     const float* scales =
         options_.lhs_scales.empty() ? nullptr : options_.lhs_scales.data() + part.first;
-    const bool shift = std::same_as<A, std::int8_t> && !product_.lhs_signed();
+    const bool shift = std::same_as<A, std::int8_t> && !product_type::takes_signed;
     if (!shift && !is_column_major(lhs_)) {
       const auto lda = static_cast<std::size_t>(lhs_.row_stride);
       product_.multiply(reinterpret_cast<const std::uint8_t*>(lhs_.data + part.first * lda), lda,
@@ -22124,13 +22680,6 @@ class product_tasks {
     }
     std::uint8_t* copy = block_memory<std::uint8_t>(part.rows * depth);
     copy_rows(lhs_, part.first, part.rows, shift, copy);
-    std::int32_t shifted_zero_points[kernels::largest_rows_per_call];
-    if (shift && zero_points != nullptr) {
-      for (std::size_t i = 0; i < part.rows; ++i) {
-        shifted_zero_points[i] = zero_points[i] - lhs_shift<A>;
-      }
-      zero_points = shifted_zero_points;
-    }
     product_.multiply(copy, depth, part, zero_points, scales);
   }
 
@@ -22140,7 +22689,7 @@ class product_tasks {
  private:
   matrix_view<const A> lhs_;
   epilogue_options options_;
-  typename product_with<T, Weights>::type product_;
+  product_type product_;
   product_parts parts_;
 };
 
@@ -23302,13 +23851,13 @@ class int4_product {
         weights_(weights),
         out_(out),
         options_(options),
-        zero_point_(options.lhs_zero_point - lhs_shift<A>) {
+        shift_(lhs_shift<A>) {
     require_rows<float, A>(rows, weights.columns(), options);
     require_scale(options.lhs_scale, "gemm");
     require_zero_point(options.lhs_zero_point, full_grid<A>, "gemm");
   }
 
-  [[nodiscard]] static constexpr bool lhs_signed() noexcept { return false; }
+  static constexpr bool takes_signed = false;
 
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
     return {rows, weights_.columns(), weights_.depth(), table_, bool{parallel}};
@@ -23320,10 +23869,11 @@ class int4_product {
   void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
                 const std::int32_t* zero_points, const float* scales) const {
     const auto [first, rows, column, columns] = part;
-    std::int32_t same_zero_points[kernels::largest_rows_per_call];
+    std::int32_t shifted_zero_points[kernels::largest_rows_per_call];
     float same_scales[kernels::largest_rows_per_call];
+    zero_points = shifted(zero_points, rows, shift_, shifted_zero_points);
     if (zero_points == nullptr) {
-      std::fill_n(same_zero_points, rows, zero_point_);
+      std::fill_n(shifted_zero_points, rows, options_.lhs_zero_point - shift_);
     }
     if (scales == nullptr) {
       std::fill_n(same_scales, rows, options_.lhs_scale);
@@ -23337,7 +23887,7 @@ class int4_product {
     g.m = rows;
     g.n = columns;
     g.k = weights_.depth();
-    g.row_zero_point = zero_points != nullptr ? zero_points : same_zero_points;
+    g.row_zero_point = zero_points != nullptr ? zero_points : shifted_zero_points;
     g.row_scale = scales != nullptr ? scales : same_scales;
     g.bias = options_.bias.empty() ? nullptr : options_.bias.data() + column;
     if (options_.residual.data != nullptr) {
@@ -23357,7 +23907,7 @@ class int4_product {
   const packed_int4_weights& weights_;
   matrix_view<float> out_;
   epilogue_options options_;
-  std::int32_t zero_point_;
+  std::int32_t shift_;
 };
 
 template <>

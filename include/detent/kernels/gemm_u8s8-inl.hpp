@@ -31,8 +31,15 @@ inline constexpr bool multiplies_signed = false;
 inline constexpr std::size_t rows_per_call = adds_pairs ? block_rows : 5 * block_rows;
 inline constexpr std::size_t rows_per_tile = DETENT_PASS_ROWS;
 static_assert(rows_per_call % rows_per_tile == 0);
+
+/// From one row of turned signs to the next: whole cache lines, and rarely a multiple of 4 KB.
+[[nodiscard]] HWY_INLINE std::size_t turned_stride(std::size_t depth) noexcept {
+  return round_up(depth, 64) + 64;
+}
+
+/// Tables with adds_pairs turn signs on the way to a copy that they make anyway.
 inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
-  return portable::no_workspace(g);
+  return g.lhs_signed && !adds_pairs ? (std::min)(g.m, rows_per_call) * turned_stride(g.k) : 0;
 }
 
 inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
@@ -167,11 +174,35 @@ HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) 
 inline constexpr std::size_t block_panels =
     DETENT_PASS_PANELS * vectors_per_panel >= 4 ? DETENT_PASS_PANELS : 2 * DETENT_PASS_PANELS;
 
-/// Where the rows of a block are: see tile_operands.
+/// Where the rows of a block are: see tile_operands. Of rows_to_turn, the rows behind the last
+/// whole tile are turned, too.
 struct block_operands {
   const std::uint8_t* const* rows;
   std::size_t row_stride;
+  rows_to_turn turn = {};
 };
+
+/// How much of k is multiplied at a time: weights that a part of the second-level cache holds while
+/// the rows pass over them, several short segments or a piece of a long one.
+struct depth_chunks {
+  std::size_t depth;     // of a segment
+  std::size_t segments;  // at a time
+  bool is_whole;         // whether that is all of k
+
+  HWY_INLINE depth_chunks(const gemm_u8s8_args& g, std::size_t columns) noexcept {
+    const std::size_t of_segment = g.k / g.segments;
+    depth = cached_depth(g.caches.second_level / 8, columns);
+    segments = of_segment == 0 ? 1 : (std::max)(depth / of_segment, std::size_t{1});
+    is_whole = of_segment <= depth && g.segments <= segments;
+  }
+};
+
+/// Whether blocks of whole tiles go through multiply_tiles().
+[[nodiscard]] HWY_INLINE bool stores_whole_tiles(const gemm_u8s8_args& g) noexcept {
+  return DETENT_PASS_ASSEMBLY != 0 && !has_terms_of_rows(g.epilogue) &&
+         g.epilogue.addend == nullptr &&
+         depth_chunks(g, DETENT_PASS_PANELS * panel_columns).is_whole;
+}
 
 /// The rows first .. first + rows of kPanels panels of columns. Rows that fill the largest tiles go
 /// through those, panel by panel; the others need more columns to keep the multipliers busy.
@@ -186,25 +217,19 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
-  // Weights that a part of the second-level cache holds while the rows pass over them: several
-  // short segments, or a piece of a long one.
-  const std::size_t chunk_depth = cached_depth(g.caches.second_level / 8, kColumns);
+  const depth_chunks chunks(g, kColumns);
   const std::size_t segment_depth = g.k / g.segments;
-  const std::size_t segments_of_chunk =
-      segment_depth == 0 ? 1 : (std::max)(chunk_depth / segment_depth, std::size_t{1});
   // The columns that follow are brought into the second-level cache meanwhile.
   const std::int8_t* const end = panel + kPanels * panel_stride;
   const std::int8_t* next = column + kColumns < g.n ? end : panel;
   // Sums of all of k are stored at once, others when all rows have passed over all weights.
-  const bool is_whole = segment_depth <= chunk_depth && g.segments <= segments_of_chunk;
-  const std::size_t step = is_whole ? kRows : block_rows;
+  const std::size_t step = chunks.is_whole ? kRows : block_rows;
   std::size_t done = 0;
 #if DETENT_PASS_ASSEMBLY
-  if (kPanels == DETENT_PASS_PANELS && is_whole && columns == kColumns &&
-      !has_terms_of_rows(g.epilogue) && g.epilogue.addend == nullptr) {
+  if (kPanels == DETENT_PASS_PANELS && columns == kColumns && stores_whole_tiles(g)) {
     const tile_operands t{a.rows, a.row_stride, g.segments, 0,   segment_depth,
                           panel,  panel_stride, true,       next};
-    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel));
+    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel), a.turn);
     done = rows / kRows * kRows;
   }
 #endif
@@ -212,14 +237,14 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
     const std::size_t count = (std::min)(step, rows - done);
     const std::size_t tiled = count / kRows * kRows;
     const std::size_t row = first + done;
-    for (std::size_t s = 0; s < g.segments; s += segments_of_chunk) {
-      for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunk_depth) {
+    for (std::size_t s = 0; s < g.segments; s += chunks.segments) {
+      for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunks.depth) {
         const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
         tile_operands t{a.rows + s * a.row_stride + done,
                         a.row_stride,
-                        (std::min)(segments_of_chunk, g.segments - s),
+                        (std::min)(chunks.segments, g.segments - s),
                         k,
-                        (std::min)(chunk_depth, segment_depth - k),
+                        (std::min)(chunks.depth, segment_depth - k),
                         b,
                         panel_stride,
                         s + k == 0};
@@ -242,15 +267,49 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   }
 }
 
-/// The rows first .. first + rows of all columns from `column` on, the last ones with fewer panels.
+/// The rows first .. first + rows of the columns from `column` to `end`, the last ones with fewer
+/// panels.
 template <std::size_t kPanels>
 void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
-                       std::size_t rows, std::size_t column) noexcept {
-  for (; column + (kPanels - 1) * panel_columns < g.n; column += kPanels * panel_columns) {
+                       std::size_t rows, std::size_t column, std::size_t end) noexcept {
+  for (; column + (kPanels - 1) * panel_columns < end; column += kPanels * panel_columns) {
     gemm_u8s8_block<kPanels>(g, a, first, rows, column);
   }
   if constexpr (kPanels > 1) {
-    gemm_u8s8_columns<kPanels / 2>(g, a, first, rows, column);
+    gemm_u8s8_columns<kPanels / 2>(g, a, first, rows, column, end);
+  }
+}
+
+/// The rows first .. first + rows of signed bytes and the first block of columns, which ends at
+/// `end`; and `block`, where the rows then are as unsigned bytes. Tiles turn rows that lie one
+/// after the other while they multiply those before; other rows are turned a few at a time, so that
+/// they are in the first-level cache when they are multiplied.
+inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                             std::size_t end, const std::uint8_t** block) noexcept {
+  constexpr std::size_t kRows = DETENT_PASS_ROWS;
+  const std::uint8_t* from = g.a + first * g.lda;
+  auto* to = reinterpret_cast<std::uint8_t*>(g.workspace);
+  const bool by_tiles = g.lda == g.k && rows >= 2 * kRows && end == block_panels * panel_columns &&
+                        stores_whole_tiles(g);
+  const std::size_t stride = by_tiles ? g.k : turned_stride(g.k);
+  for (std::size_t r = 0; r < rows; ++r) {
+    block[r] = to + r * stride;
+  }
+  if (by_tiles) {
+    const std::size_t tiled = rows / kRows * kRows;
+    turn_signs(from, kRows * g.k, to);
+    turn_signs(from + tiled * g.k, (rows - tiled) * g.k, to + tiled * g.k);
+    gemm_u8s8_block<block_panels>(g, {block, 0, {from, to}}, first, rows, 0);
+    return;
+  }
+  const std::size_t step =
+      std::clamp(g.caches.first_level / 4 / stride / kRows * kRows, kRows, block_rows);
+  for (std::size_t done = 0; done < rows; done += step) {
+    const std::size_t count = (std::min)(step, rows - done);
+    for (std::size_t r = done; r < done + count; ++r) {
+      turn_signs(from + r * g.lda, g.k, to + r * stride);
+    }
+    gemm_u8s8_columns<block_panels>(g, {block + done, 0}, first + done, count, 0, end);
   }
 }
 
@@ -264,14 +323,18 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   for (std::size_t first = 0; first < g.m; first += most) {
     const std::size_t rows = (std::min)(most, g.m - first);
     block_operands a{block, 0};
+    std::size_t column = 0;
     if (g.rows != nullptr) {
       a = {g.rows + first, g.m};
+    } else if (g.lhs_signed) {
+      column = (std::min)(block_panels * panel_columns, g.n);
+      gemm_turned_rows(g, first, rows, column, block);
     } else {
       for (std::size_t r = 0; r < rows; ++r) {
         block[r] = g.a + (first + r) * g.lda;
       }
     }
-    gemm_u8s8_columns<block_panels>(g, a, first, rows, 0);
+    gemm_u8s8_columns<block_panels>(g, a, first, rows, column, g.n);
   }
 }
 

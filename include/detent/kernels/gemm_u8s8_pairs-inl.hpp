@@ -24,12 +24,12 @@ inline constexpr std::size_t pair_tile_panels = (std::min)(DETENT_PASS_ROWS* DET
                                                                kRows,
                                                            strip_panels);
 
-/// Puts `depth` bytes of kRows rows in the order of a strip, with its complements; zeros up to a
-/// whole block, or what no weight belongs to.
+/// Puts `depth` bytes of kRows rows in the order of a strip, with its complements, and `turned`
+/// bits turned; what no weight belongs to up to a whole block.
 template <std::size_t kRows>
 HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::size_t depth,
                              const std::uint8_t* order, const std::uint8_t* complement,
-                             std::uint8_t* to) noexcept {
+                             std::uint8_t turned, std::uint8_t* to) noexcept {
   const hn::Repartition<std::uint8_t, int_tag> d;
   const hn::Full128<std::uint8_t> d_block;
   static_assert(hn::MaxLanes(d_block) == block_depth);
@@ -37,7 +37,7 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
   std::size_t k = 0;
   for (; k + step <= depth; k += step) {
     const auto places = hn::LoadU(d, order + k);
-    const auto flips = hn::LoadU(d, complement + k);
+    const auto flips = hn::Xor(hn::LoadU(d, complement + k), hn::Set(d, turned));
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       const auto row = hn::TableLookupBytes(hn::LoadU(d, from + r * lda + k), places);
       hn::Store(hn::Xor(row, flips), d, to + r * pair_chunk + k);
@@ -45,7 +45,7 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
   }
   for (; k < depth; k += block_depth) {
     const auto places = hn::LoadU(d_block, order + k);
-    const auto flips = hn::LoadU(d_block, complement + k);
+    const auto flips = hn::Xor(hn::LoadU(d_block, complement + k), hn::Set(d_block, turned));
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       alignas(block_depth) std::uint8_t block[block_depth] = {};
       std::memcpy(block, from + r * lda + k, (std::min)(block_depth, depth - k));
@@ -224,6 +224,7 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
   const std::size_t first_panel = column / panel_columns;
   const std::size_t first_order = column / strip_columns * padded;
   const std::size_t c_size = output_size(g.epilogue.output);
+  const std::uint8_t turned = g.lhs_signed ? 0x80 : 0;
   chunk_corrections corrections;
   for (std::size_t p = 0; p < panels; ++p) {
     corrections.end[p] = g.b.first_correction[first_panel + p];
@@ -237,11 +238,11 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
     const std::uint8_t* complement = g.b.complement + first_order + k;
     std::size_t r = 0;
     for (; r + 4 <= rows; r += 4) {
-      reorder_rows<4>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+      reorder_rows<4>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement, turned,
                       chunk + r * pair_chunk);
     }
     for (; r < rows; ++r) {
-      reorder_rows<1>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement,
+      reorder_rows<1>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement, turned,
                       chunk + r * pair_chunk);
     }
     corrections.first_group = k / group_depth;

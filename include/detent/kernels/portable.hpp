@@ -281,6 +281,7 @@ inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row,
 DETENT_DECL void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   const std::size_t groups = (g.k + group_depth - 1) / group_depth;
   const std::size_t segment = g.k / g.segments;
+  const unsigned turned = g.lhs_signed ? 0x80 : 0;
   for (std::size_t column = 0; column < g.n; column += panel_columns) {
     const std::int8_t* panel = g.b.data + column * groups * group_depth;
     const std::size_t columns = g.n - column < panel_columns ? g.n - column : panel_columns;
@@ -289,7 +290,7 @@ DETENT_DECL void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
       for (std::size_t k = 0; k < g.k; ++k) {
         const std::uint8_t* from =
             g.rows == nullptr ? g.a + row * g.lda : g.rows[k / segment * g.m + row];
-        const std::int32_t a = from[k % segment];
+        const auto a = static_cast<std::int32_t>(from[k % segment] ^ turned);
         const std::int8_t* b =
             panel + k / group_depth * group_depth * panel_columns + k % group_depth;
         for (std::size_t j = 0; j < panel_columns; ++j) {

@@ -118,7 +118,8 @@ struct cache_sizes {
 /// C[m x n] = epilogue(A[m x k] * B[k x n]); A unsigned and row-major, or, with `rows`, in segments
 /// that may be anywhere: rows[s * m + i] is where segment s of row i is, and has k / segments
 /// values, a multiple of group_depth. Tables with adds_pairs do not take those. The bytes of A may
-/// be signed ones where the table multiplies_signed.
+/// be signed ones: tables that do not say multiplies_signed take them as 128 more, and not in
+/// segments.
 struct gemm_u8s8_args {
   const std::uint8_t* a = nullptr;
   bool lhs_signed = false;
@@ -442,7 +443,7 @@ struct bin_block {
 struct kernel_table {
   target id;
   bool adds_pairs;            // gemm_u8s8 reads packed_panels::paired
-  bool multiplies_signed;     // and takes signed left sides
+  bool multiplies_signed;     // and takes signed left sides as they are
   std::size_t rows_per_call;  // the most rows that it is worth calling gemm_u8s8 with
   std::size_t rows_per_tile;  // rows that it takes at a time; divides rows_per_call
   // What gemm_u8s8_args::workspace has room for; the other arguments are known.

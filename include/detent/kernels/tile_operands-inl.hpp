@@ -23,6 +23,9 @@ struct tile_operands {
   // Weights of later tiles, which the largest tiles ask for, a line of 64 bytes at a time; not with
   // DETENT_PASS_PAIRS.
   const std::int8_t* next = nullptr;
+  // If it is not null, a tile in assembly turns signs of what is at `next` instead, and writes it
+  // here: turned_step bytes for each step of k.
+  std::uint8_t* turned = nullptr;
 
   /// How much of them one tile asks for.
   [[nodiscard]] std::size_t next_bytes() const noexcept {
@@ -37,6 +40,27 @@ HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
   const std::size_t rest = t.depth % group_depth;
   std::memset(to, 0, group_depth);
   std::memcpy(to, t.rows[row] + t.offset + t.depth - rest, rest);
+}
+
+/// Rows of signed bytes one after the other, of which each tile turns those of the next one. Those
+/// of the first tile are turned.
+struct rows_to_turn {
+  const std::uint8_t* from = nullptr;
+  std::uint8_t* to = nullptr;
+};
+
+/// `depth` bytes with their highest bits turned: signed ones as unsigned, 128 more.
+HWY_INLINE void turn_signs(const std::uint8_t* from, std::size_t depth, std::uint8_t* to) noexcept {
+  const hn::Repartition<std::uint8_t, int_tag> d;
+  const auto sign = hn::Set(d, std::uint8_t{0x80});
+  const std::size_t step = hn::Lanes(d);
+  std::size_t k = 0;
+  for (; k + step <= depth; k += step) {
+    hn::StoreU(hn::Xor(hn::LoadU(d, from + k), sign), d, to + k);
+  }
+  for (; k < depth; ++k) {
+    to[k] = from[k] ^ 0x80U;
+  }
 }
 
 }  // namespace DETENT_PASS_NAMESPACE

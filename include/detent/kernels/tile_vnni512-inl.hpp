@@ -26,7 +26,14 @@ struct vnni512_tile {
   const std::uint8_t* last;  // 4 bytes of each row for a last group, or null
   std::int32_t* sums;
   std::size_t is_first;  // whether they are set rather than added to
+  std::uint8_t* turned;  // where signs that are turned go, or null
+  std::ptrdiff_t saved;  // what a register had
+  std::uint32_t sign = 0x80808080U;
 };
+
+/// The bytes whose signs are turned in a step: as much of a next tile's rows as a tile reads of its
+/// own.
+inline constexpr std::size_t turned_step = DETENT_PASS_ROWS * groups_per_step * group_depth;
 
 // clang-format off
 // Sums are registers 8 to 31, row by row; s0 to s3 are the four of a row.
@@ -71,6 +78,7 @@ struct vnni512_tile {
 HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noexcept {
   constexpr std::size_t step = groups_per_step * group_depth;
   static_assert(step == 16, "the loop below takes four groups at a time");
+  static_assert(turned_step == 64 + 32);
   std::uint8_t last[6][group_depth];
   const bool has_last = o.depth % group_depth != 0;
   if (has_last) {
@@ -87,7 +95,9 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
                  (o.depth - whole) / group_depth * group_depth,
                  has_last ? last[0] : nullptr,
                  sums,
-                 o.is_first};
+                 o.is_first,
+                 o.turned,
+                 0};
   const std::int8_t* b = o.b;
   const std::int8_t* next = o.next;
   const std::uint8_t *r0, *r1, *r2, *r3, *r4, *r5;
@@ -116,12 +126,15 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
       "jz 3f\n\t"
       ".p2align 5\n\t"
       "2:\n\t"
+      "cmpq $0, %c[turned](%[t])\n\t"
+      "jne 8f\n\t"
       "prefetcht1 (%[next])\n\t"
+      "add $64, %[next]\n\t"
+      "9:\n\t"
       DETENT_TILE_GROUP_AT("0", "0")
       DETENT_TILE_GROUP_AT("64", "4")
       DETENT_TILE_GROUP_AT("128", "8")
       DETENT_TILE_GROUP_AT("192", "12")
-      "add $64, %[next]\n\t"
       "add $256, %[b]\n\t"
       "add $16, %[i]\n\t"
       "jnz 2b\n\t"
@@ -149,6 +162,22 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
       DETENT_TILE_ALL(DETENT_TILE_ADD)
       "7:\n\t"
       DETENT_TILE_ALL(DETENT_TILE_STORE)
+      "jmp 10f\n\t"
+      "8:\n\t"  // signs are turned
+      "mov %[i], %c[saved](%[t])\n\t"
+      "mov %c[turned](%[t]), %[i]\n\t"
+      "vmovdqu64 (%[next]), %%zmm4\n\t"
+      "vmovdqu 64(%[next]), %%ymm5\n\t"
+      "vpxord %c[sign](%[t])%{1to16%}, %%zmm4, %%zmm4\n\t"
+      "vpxord %c[sign](%[t])%{1to8%}, %%ymm5, %%ymm5\n\t"
+      "vmovdqu64 %%zmm4, (%[i])\n\t"
+      "vmovdqu %%ymm5, 64(%[i])\n\t"
+      "add $96, %[next]\n\t"
+      "add $96, %[i]\n\t"
+      "mov %[i], %c[turned](%[t])\n\t"
+      "mov %c[saved](%[t]), %[i]\n\t"
+      "jmp 9b\n\t"
+      "10:\n\t"
       : [b] "+r"(b), [next] "+r"(next), [i] "=&r"(i), [r0] "=&r"(r0), [r1] "=&r"(r1),
         [r2] "=&r"(r2), [r3] "=&r"(r3), [r4] "=&r"(r4), [r5] "=&r"(r5)
       : [t] "r"(&t), [panel] "r"(o.panel_stride), [three] "r"(3 * o.panel_stride),
@@ -158,7 +187,9 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
         [rest] "i"(offsetof(vnni512_tile, rest)),
         [segments] "i"(offsetof(vnni512_tile, segments)),
         [last] "i"(offsetof(vnni512_tile, last)), [sums] "i"(offsetof(vnni512_tile, sums)),
-        [is_first] "i"(offsetof(vnni512_tile, is_first))
+        [is_first] "i"(offsetof(vnni512_tile, is_first)),
+        [turned] "i"(offsetof(vnni512_tile, turned)), [saved] "i"(offsetof(vnni512_tile, saved)),
+        [sign] "i"(offsetof(vnni512_tile, sign))
       : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
         "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18",
         "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27", "xmm28",
@@ -253,12 +284,26 @@ HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, 
 /// Tiles of six rows and four panels, one after the other, each stored when all of k is added.
 template <integer_output kOutput>
 void multiply_tiles(const gemm_u8s8_args& g, tile_operands t, std::size_t tiles, std::size_t row,
-                    std::size_t column, const std::int8_t* next_end) noexcept {
+                    std::size_t column, const std::int8_t* next_end, rows_to_turn turn) noexcept {
   constexpr std::size_t kRows = DETENT_PASS_ROWS;
   alignas(64) std::int32_t sums[kRows * vnni512_tile::stride];
   const std::int8_t* const next_begin = t.next;
   for (; tiles > 0; --tiles, row += kRows) {
+    const std::int8_t* const next = t.next;
+    const bool turns = turn.from != nullptr && tiles > 1;
+    if (turns) {
+      turn.from += kRows * t.depth;
+      turn.to += kRows * t.depth;
+      t.next = reinterpret_cast<const std::int8_t*>(turn.from);
+      t.turned = turn.to;
+    }
     add_vnni512_tile(t, sums);
+    if (turns) {
+      const std::size_t done = t.depth / (groups_per_step * group_depth) * turned_step;
+      turn_signs(turn.from + done, kRows * t.depth - done, turn.to + done);
+      t.next = next;
+      t.turned = nullptr;
+    }
     store_tile<kOutput>(g.epilogue, sums, column, g.c, row * g.ldc + column, g.ldc);
     t.rows += kRows;
     t.next += t.next_bytes();
@@ -268,19 +313,19 @@ void multiply_tiles(const gemm_u8s8_args& g, tile_operands t, std::size_t tiles,
 
 /// The same for the output of g.
 inline void multiply_tiles(const gemm_u8s8_args& g, const tile_operands& t, std::size_t tiles,
-                           std::size_t row, std::size_t column,
-                           const std::int8_t* next_end) noexcept {
+                           std::size_t row, std::size_t column, const std::int8_t* next_end,
+                           const rows_to_turn& turn) noexcept {
   switch (g.epilogue.output) {
     case integer_output::s32:
-      return multiply_tiles<integer_output::s32>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::s32>(g, t, tiles, row, column, next_end, turn);
     case integer_output::f32:
-      return multiply_tiles<integer_output::f32>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::f32>(g, t, tiles, row, column, next_end, turn);
     case integer_output::bf16:
-      return multiply_tiles<integer_output::bf16>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::bf16>(g, t, tiles, row, column, next_end, turn);
     case integer_output::u8:
-      return multiply_tiles<integer_output::u8>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::u8>(g, t, tiles, row, column, next_end, turn);
     case integer_output::s8:
-      return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end);
+      return multiply_tiles<integer_output::s8>(g, t, tiles, row, column, next_end, turn);
   }
 }
 
