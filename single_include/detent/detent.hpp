@@ -2829,6 +2829,35 @@ struct grid_vectors {
   }
 };
 
+/// hn::LoadN and hn::StoreN of bytes and words. Where there are no masks for them, they are long,
+/// so that all but the most frequent case is a function.
+template <class D, class T>
+HWY_NOINLINE hn::Vec<D> load_part_without_mask(D d, const T* from, std::size_t count) noexcept {
+  return hn::LoadN(d, from, count);
+}
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load_part(D d, const T* from, std::size_t count) noexcept {
+  if constexpr (lanes == panel_columns) {
+    return hn::LoadN(d, from, count);
+  } else {
+    const hn::Half<D> half;
+    return count == hn::Lanes(half) ? hn::ZeroExtendVector(d, hn::LoadU(half, from))
+                                    : load_part_without_mask(d, from, count);
+  }
+}
+template <class D, class T>
+HWY_NOINLINE void store_part_without_mask(hn::Vec<D> v, D d, T* to, std::size_t count) noexcept {
+  hn::StoreN(v, d, to, count);
+}
+template <class D, class T>
+HWY_INLINE void store_part(hn::Vec<D> v, D d, T* to, std::size_t count) noexcept {
+  if constexpr (lanes == panel_columns || sizeof(T) == 4) {
+    hn::StoreN(v, d, to, count);
+  } else {
+    store_part_without_mask(v, d, to, count);
+  }
+}
+
 template <class Q>
 HWY_INLINE void store_8bit(int_vector v, Q* q) noexcept {
   const hn::Rebind<Q, float_tag> dq;
@@ -2838,7 +2867,7 @@ HWY_INLINE void store_8bit(int_vector v, Q* q) noexcept {
 template <class Q>
 HWY_INLINE void store_8bit(int_vector v, std::size_t count, Q* q) noexcept {
   const hn::Rebind<Q, float_tag> dq;
-  hn::StoreN(hn::DemoteTo(dq, v), dq, q, count);
+  store_part(hn::DemoteTo(dq, v), dq, q, count);
 }
 
 /// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
@@ -5471,11 +5500,64 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   }
 }
 
+/// So few columns are multiplied one by one: a tile would mostly multiply the zeros of their panel,
+/// and broadcast each group of a row for them. Not for few rows, for which it takes as long to
+/// bring a column's weights together, nor with more k than there is room for.
+inline constexpr std::size_t lone_columns = 2;
+inline constexpr std::size_t lone_rows = 12;
+inline constexpr std::size_t lone_depth = 4096;
+
+/// The rows first .. first + rows of the last panel, which has up to lone_columns.
+inline void gemm_u8s8_lone(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                           std::size_t rows, std::size_t column) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const std::size_t step = hn::Lanes(ds8);
+  const std::size_t padded = round_up(g.k, group_depth);
+  const std::size_t columns = g.n - column;
+  alignas(64) std::int8_t weights[lone_columns][lone_depth];
+  for (std::size_t j = 0; j < columns; ++j) {
+    const std::int8_t* from = g.b.data + column * padded + j * group_depth;
+    for (std::size_t k = 0; k < padded; k += group_depth) {
+      std::memcpy(weights[j] + k, from + k * panel_columns, group_depth);
+    }
+    std::memset(weights[j] + padded, 0, round_up(padded, step) - padded);
+  }
+  alignas(64) std::int32_t sums[block_rows * panel_columns] = {};
+  for (std::size_t done = 0; done < rows; done += block_rows) {
+    const std::size_t count = (std::min)(block_rows, rows - done);
+    for (std::size_t r = 0; r < count; ++r) {
+      const std::uint8_t* row = a.rows[done + r];
+      for (std::size_t j = 0; j < columns; ++j) {
+        int_vector sum = hn::Zero(di);
+        std::size_t k = 0;
+        for (; k + step <= g.k; k += step) {
+          sum = DETENT_PASS_DOT(sum, hn::LoadU(du8, row + k), hn::Load(ds8, weights[j] + k));
+        }
+        if (k < g.k) {
+          sum =
+              DETENT_PASS_DOT(sum, load_part(du8, row + k, g.k - k), hn::Load(ds8, weights[j] + k));
+        }
+        sums[r * panel_columns + j] = hn::ReduceSum(di, sum);
+      }
+    }
+    store_sums(g.epilogue, sums, panel_columns, first + done, count, column, columns, g.c,
+               (first + done) * g.ldc + column, g.ldc);
+  }
+}
+
 /// The rows first .. first + rows of the columns from `column` to `end`, the last ones with fewer
 /// panels.
 template <std::size_t kPanels>
 void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
                        std::size_t rows, std::size_t column, std::size_t end) noexcept {
+  if constexpr (kPanels == 1) {
+    if (column < end && end == g.n && end - column <= lone_columns && rows >= lone_rows &&
+        g.k <= lone_depth && g.rows == nullptr) {
+      return gemm_u8s8_lone(g, a, first, rows, column);
+    }
+  }
   for (; column + (kPanels - 1) * panel_columns < end; column += kPanels * panel_columns) {
     gemm_u8s8_block<kPanels>(g, a, first, rows, column);
   }
@@ -6546,7 +6628,7 @@ class quarter_epilogue {
     if (count == part_channels) {
       hn::StoreU(v, byte_tag{}, to);
     } else {
-      hn::StoreN(v, byte_tag{}, to, count);
+      store_part(v, byte_tag{}, to, count);
     }
   }
 
@@ -6583,7 +6665,7 @@ class quarter_epilogue {
       if (count >= (j + 1) * lanes) {
         hn::StoreU(v[j], d, to + j * lanes);
       } else if (count > j * lanes) {
-        hn::StoreN(v[j], d, to + j * lanes, count - j * lanes);
+        store_part(v[j], d, to + j * lanes, count - j * lanes);
       }
     }
   }
@@ -6650,7 +6732,7 @@ HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, st
   byte_vector row[group_depth];
   DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
     row[t] = count == part_channels ? hn::LoadU(d8, tap[t] + offset)
-                                    : hn::LoadN(d8, tap[t] + offset, count);
+                                    : load_part(d8, tap[t] + offset, count);
   }
   interleave_taps(row[0], row[1], row[2], row[3], x);
 }
@@ -6917,7 +6999,7 @@ class line_part {
   HWY_INLINE hn::Vec<pixel_tag> load_pixel(const std::uint8_t* line,
                                            std::size_t column) const noexcept {
     const std::uint8_t* from = column < in_width_ ? line + column * channels_ : blank_;
-    return count_ == period ? hn::LoadU(pixel_tag{}, from) : hn::LoadN(pixel_tag{}, from, count_);
+    return count_ == period ? hn::LoadU(pixel_tag{}, from) : load_part(pixel_tag{}, from, count_);
   }
 
   /// What is interleaved for a vector: of the first line and, with a stride of 2, of the second one
@@ -7102,7 +7184,7 @@ class line_part {
         if (count_ == period) {
           hn::StoreU(v, pixel_tag{}, c_ + index);
         } else {
-          hn::StoreN(v, pixel_tag{}, c_ + index, count_);
+          store_part(v, pixel_tag{}, c_ + index, count_);
         }
       }
     }
@@ -8119,11 +8201,64 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   }
 }
 
+/// So few columns are multiplied one by one: a tile would mostly multiply the zeros of their panel,
+/// and broadcast each group of a row for them. Not for few rows, for which it takes as long to
+/// bring a column's weights together, nor with more k than there is room for.
+inline constexpr std::size_t lone_columns = 2;
+inline constexpr std::size_t lone_rows = 12;
+inline constexpr std::size_t lone_depth = 4096;
+
+/// The rows first .. first + rows of the last panel, which has up to lone_columns.
+inline void gemm_u8s8_lone(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                           std::size_t rows, std::size_t column) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const std::size_t step = hn::Lanes(ds8);
+  const std::size_t padded = round_up(g.k, group_depth);
+  const std::size_t columns = g.n - column;
+  alignas(64) std::int8_t weights[lone_columns][lone_depth];
+  for (std::size_t j = 0; j < columns; ++j) {
+    const std::int8_t* from = g.b.data + column * padded + j * group_depth;
+    for (std::size_t k = 0; k < padded; k += group_depth) {
+      std::memcpy(weights[j] + k, from + k * panel_columns, group_depth);
+    }
+    std::memset(weights[j] + padded, 0, round_up(padded, step) - padded);
+  }
+  alignas(64) std::int32_t sums[block_rows * panel_columns] = {};
+  for (std::size_t done = 0; done < rows; done += block_rows) {
+    const std::size_t count = (std::min)(block_rows, rows - done);
+    for (std::size_t r = 0; r < count; ++r) {
+      const std::uint8_t* row = a.rows[done + r];
+      for (std::size_t j = 0; j < columns; ++j) {
+        int_vector sum = hn::Zero(di);
+        std::size_t k = 0;
+        for (; k + step <= g.k; k += step) {
+          sum = DETENT_PASS_DOT(sum, hn::LoadU(du8, row + k), hn::Load(ds8, weights[j] + k));
+        }
+        if (k < g.k) {
+          sum =
+              DETENT_PASS_DOT(sum, load_part(du8, row + k, g.k - k), hn::Load(ds8, weights[j] + k));
+        }
+        sums[r * panel_columns + j] = hn::ReduceSum(di, sum);
+      }
+    }
+    store_sums(g.epilogue, sums, panel_columns, first + done, count, column, columns, g.c,
+               (first + done) * g.ldc + column, g.ldc);
+  }
+}
+
 /// The rows first .. first + rows of the columns from `column` to `end`, the last ones with fewer
 /// panels.
 template <std::size_t kPanels>
 void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
                        std::size_t rows, std::size_t column, std::size_t end) noexcept {
+  if constexpr (kPanels == 1) {
+    if (column < end && end == g.n && end - column <= lone_columns && rows >= lone_rows &&
+        g.k <= lone_depth && g.rows == nullptr) {
+      return gemm_u8s8_lone(g, a, first, rows, column);
+    }
+  }
   for (; column + (kPanels - 1) * panel_columns < end; column += kPanels * panel_columns) {
     gemm_u8s8_block<kPanels>(g, a, first, rows, column);
   }
@@ -9194,7 +9329,7 @@ class quarter_epilogue {
     if (count == part_channels) {
       hn::StoreU(v, byte_tag{}, to);
     } else {
-      hn::StoreN(v, byte_tag{}, to, count);
+      store_part(v, byte_tag{}, to, count);
     }
   }
 
@@ -9231,7 +9366,7 @@ class quarter_epilogue {
       if (count >= (j + 1) * lanes) {
         hn::StoreU(v[j], d, to + j * lanes);
       } else if (count > j * lanes) {
-        hn::StoreN(v[j], d, to + j * lanes, count - j * lanes);
+        store_part(v[j], d, to + j * lanes, count - j * lanes);
       }
     }
   }
@@ -9298,7 +9433,7 @@ HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, st
   byte_vector row[group_depth];
   DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
     row[t] = count == part_channels ? hn::LoadU(d8, tap[t] + offset)
-                                    : hn::LoadN(d8, tap[t] + offset, count);
+                                    : load_part(d8, tap[t] + offset, count);
   }
   interleave_taps(row[0], row[1], row[2], row[3], x);
 }
@@ -9565,7 +9700,7 @@ class line_part {
   HWY_INLINE hn::Vec<pixel_tag> load_pixel(const std::uint8_t* line,
                                            std::size_t column) const noexcept {
     const std::uint8_t* from = column < in_width_ ? line + column * channels_ : blank_;
-    return count_ == period ? hn::LoadU(pixel_tag{}, from) : hn::LoadN(pixel_tag{}, from, count_);
+    return count_ == period ? hn::LoadU(pixel_tag{}, from) : load_part(pixel_tag{}, from, count_);
   }
 
   /// What is interleaved for a vector: of the first line and, with a stride of 2, of the second one
@@ -9750,7 +9885,7 @@ class line_part {
         if (count_ == period) {
           hn::StoreU(v, pixel_tag{}, c_ + index);
         } else {
-          hn::StoreN(v, pixel_tag{}, c_ + index, count_);
+          store_part(v, pixel_tag{}, c_ + index, count_);
         }
       }
     }
@@ -9955,6 +10090,35 @@ struct grid_vectors {
   }
 };
 
+/// hn::LoadN and hn::StoreN of bytes and words. Where there are no masks for them, they are long,
+/// so that all but the most frequent case is a function.
+template <class D, class T>
+HWY_NOINLINE hn::Vec<D> load_part_without_mask(D d, const T* from, std::size_t count) noexcept {
+  return hn::LoadN(d, from, count);
+}
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load_part(D d, const T* from, std::size_t count) noexcept {
+  if constexpr (lanes == panel_columns) {
+    return hn::LoadN(d, from, count);
+  } else {
+    const hn::Half<D> half;
+    return count == hn::Lanes(half) ? hn::ZeroExtendVector(d, hn::LoadU(half, from))
+                                    : load_part_without_mask(d, from, count);
+  }
+}
+template <class D, class T>
+HWY_NOINLINE void store_part_without_mask(hn::Vec<D> v, D d, T* to, std::size_t count) noexcept {
+  hn::StoreN(v, d, to, count);
+}
+template <class D, class T>
+HWY_INLINE void store_part(hn::Vec<D> v, D d, T* to, std::size_t count) noexcept {
+  if constexpr (lanes == panel_columns || sizeof(T) == 4) {
+    hn::StoreN(v, d, to, count);
+  } else {
+    store_part_without_mask(v, d, to, count);
+  }
+}
+
 template <class Q>
 HWY_INLINE void store_8bit(int_vector v, Q* q) noexcept {
   const hn::Rebind<Q, float_tag> dq;
@@ -9964,7 +10128,7 @@ HWY_INLINE void store_8bit(int_vector v, Q* q) noexcept {
 template <class Q>
 HWY_INLINE void store_8bit(int_vector v, std::size_t count, Q* q) noexcept {
   const hn::Rebind<Q, float_tag> dq;
-  hn::StoreN(hn::DemoteTo(dq, v), dq, q, count);
+  store_part(hn::DemoteTo(dq, v), dq, q, count);
 }
 
 /// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
@@ -12598,11 +12762,64 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   }
 }
 
+/// So few columns are multiplied one by one: a tile would mostly multiply the zeros of their panel,
+/// and broadcast each group of a row for them. Not for few rows, for which it takes as long to
+/// bring a column's weights together, nor with more k than there is room for.
+inline constexpr std::size_t lone_columns = 2;
+inline constexpr std::size_t lone_rows = 12;
+inline constexpr std::size_t lone_depth = 4096;
+
+/// The rows first .. first + rows of the last panel, which has up to lone_columns.
+inline void gemm_u8s8_lone(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                           std::size_t rows, std::size_t column) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const std::size_t step = hn::Lanes(ds8);
+  const std::size_t padded = round_up(g.k, group_depth);
+  const std::size_t columns = g.n - column;
+  alignas(64) std::int8_t weights[lone_columns][lone_depth];
+  for (std::size_t j = 0; j < columns; ++j) {
+    const std::int8_t* from = g.b.data + column * padded + j * group_depth;
+    for (std::size_t k = 0; k < padded; k += group_depth) {
+      std::memcpy(weights[j] + k, from + k * panel_columns, group_depth);
+    }
+    std::memset(weights[j] + padded, 0, round_up(padded, step) - padded);
+  }
+  alignas(64) std::int32_t sums[block_rows * panel_columns] = {};
+  for (std::size_t done = 0; done < rows; done += block_rows) {
+    const std::size_t count = (std::min)(block_rows, rows - done);
+    for (std::size_t r = 0; r < count; ++r) {
+      const std::uint8_t* row = a.rows[done + r];
+      for (std::size_t j = 0; j < columns; ++j) {
+        int_vector sum = hn::Zero(di);
+        std::size_t k = 0;
+        for (; k + step <= g.k; k += step) {
+          sum = DETENT_PASS_DOT(sum, hn::LoadU(du8, row + k), hn::Load(ds8, weights[j] + k));
+        }
+        if (k < g.k) {
+          sum =
+              DETENT_PASS_DOT(sum, load_part(du8, row + k, g.k - k), hn::Load(ds8, weights[j] + k));
+        }
+        sums[r * panel_columns + j] = hn::ReduceSum(di, sum);
+      }
+    }
+    store_sums(g.epilogue, sums, panel_columns, first + done, count, column, columns, g.c,
+               (first + done) * g.ldc + column, g.ldc);
+  }
+}
+
 /// The rows first .. first + rows of the columns from `column` to `end`, the last ones with fewer
 /// panels.
 template <std::size_t kPanels>
 void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
                        std::size_t rows, std::size_t column, std::size_t end) noexcept {
+  if constexpr (kPanels == 1) {
+    if (column < end && end == g.n && end - column <= lone_columns && rows >= lone_rows &&
+        g.k <= lone_depth && g.rows == nullptr) {
+      return gemm_u8s8_lone(g, a, first, rows, column);
+    }
+  }
   for (; column + (kPanels - 1) * panel_columns < end; column += kPanels * panel_columns) {
     gemm_u8s8_block<kPanels>(g, a, first, rows, column);
   }
@@ -13673,7 +13890,7 @@ class quarter_epilogue {
     if (count == part_channels) {
       hn::StoreU(v, byte_tag{}, to);
     } else {
-      hn::StoreN(v, byte_tag{}, to, count);
+      store_part(v, byte_tag{}, to, count);
     }
   }
 
@@ -13710,7 +13927,7 @@ class quarter_epilogue {
       if (count >= (j + 1) * lanes) {
         hn::StoreU(v[j], d, to + j * lanes);
       } else if (count > j * lanes) {
-        hn::StoreN(v[j], d, to + j * lanes, count - j * lanes);
+        store_part(v[j], d, to + j * lanes, count - j * lanes);
       }
     }
   }
@@ -13777,7 +13994,7 @@ HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, st
   byte_vector row[group_depth];
   DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
     row[t] = count == part_channels ? hn::LoadU(d8, tap[t] + offset)
-                                    : hn::LoadN(d8, tap[t] + offset, count);
+                                    : load_part(d8, tap[t] + offset, count);
   }
   interleave_taps(row[0], row[1], row[2], row[3], x);
 }
@@ -14044,7 +14261,7 @@ class line_part {
   HWY_INLINE hn::Vec<pixel_tag> load_pixel(const std::uint8_t* line,
                                            std::size_t column) const noexcept {
     const std::uint8_t* from = column < in_width_ ? line + column * channels_ : blank_;
-    return count_ == period ? hn::LoadU(pixel_tag{}, from) : hn::LoadN(pixel_tag{}, from, count_);
+    return count_ == period ? hn::LoadU(pixel_tag{}, from) : load_part(pixel_tag{}, from, count_);
   }
 
   /// What is interleaved for a vector: of the first line and, with a stride of 2, of the second one
@@ -14229,7 +14446,7 @@ class line_part {
         if (count_ == period) {
           hn::StoreU(v, pixel_tag{}, c_ + index);
         } else {
-          hn::StoreN(v, pixel_tag{}, c_ + index, count_);
+          store_part(v, pixel_tag{}, c_ + index, count_);
         }
       }
     }
@@ -15246,11 +15463,64 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   }
 }
 
+/// So few columns are multiplied one by one: a tile would mostly multiply the zeros of their panel,
+/// and broadcast each group of a row for them. Not for few rows, for which it takes as long to
+/// bring a column's weights together, nor with more k than there is room for.
+inline constexpr std::size_t lone_columns = 2;
+inline constexpr std::size_t lone_rows = 12;
+inline constexpr std::size_t lone_depth = 4096;
+
+/// The rows first .. first + rows of the last panel, which has up to lone_columns.
+inline void gemm_u8s8_lone(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                           std::size_t rows, std::size_t column) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const std::size_t step = hn::Lanes(ds8);
+  const std::size_t padded = round_up(g.k, group_depth);
+  const std::size_t columns = g.n - column;
+  alignas(64) std::int8_t weights[lone_columns][lone_depth];
+  for (std::size_t j = 0; j < columns; ++j) {
+    const std::int8_t* from = g.b.data + column * padded + j * group_depth;
+    for (std::size_t k = 0; k < padded; k += group_depth) {
+      std::memcpy(weights[j] + k, from + k * panel_columns, group_depth);
+    }
+    std::memset(weights[j] + padded, 0, round_up(padded, step) - padded);
+  }
+  alignas(64) std::int32_t sums[block_rows * panel_columns] = {};
+  for (std::size_t done = 0; done < rows; done += block_rows) {
+    const std::size_t count = (std::min)(block_rows, rows - done);
+    for (std::size_t r = 0; r < count; ++r) {
+      const std::uint8_t* row = a.rows[done + r];
+      for (std::size_t j = 0; j < columns; ++j) {
+        int_vector sum = hn::Zero(di);
+        std::size_t k = 0;
+        for (; k + step <= g.k; k += step) {
+          sum = DETENT_PASS_DOT(sum, hn::LoadU(du8, row + k), hn::Load(ds8, weights[j] + k));
+        }
+        if (k < g.k) {
+          sum =
+              DETENT_PASS_DOT(sum, load_part(du8, row + k, g.k - k), hn::Load(ds8, weights[j] + k));
+        }
+        sums[r * panel_columns + j] = hn::ReduceSum(di, sum);
+      }
+    }
+    store_sums(g.epilogue, sums, panel_columns, first + done, count, column, columns, g.c,
+               (first + done) * g.ldc + column, g.ldc);
+  }
+}
+
 /// The rows first .. first + rows of the columns from `column` to `end`, the last ones with fewer
 /// panels.
 template <std::size_t kPanels>
 void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
                        std::size_t rows, std::size_t column, std::size_t end) noexcept {
+  if constexpr (kPanels == 1) {
+    if (column < end && end == g.n && end - column <= lone_columns && rows >= lone_rows &&
+        g.k <= lone_depth && g.rows == nullptr) {
+      return gemm_u8s8_lone(g, a, first, rows, column);
+    }
+  }
   for (; column + (kPanels - 1) * panel_columns < end; column += kPanels * panel_columns) {
     gemm_u8s8_block<kPanels>(g, a, first, rows, column);
   }
@@ -16321,7 +16591,7 @@ class quarter_epilogue {
     if (count == part_channels) {
       hn::StoreU(v, byte_tag{}, to);
     } else {
-      hn::StoreN(v, byte_tag{}, to, count);
+      store_part(v, byte_tag{}, to, count);
     }
   }
 
@@ -16358,7 +16628,7 @@ class quarter_epilogue {
       if (count >= (j + 1) * lanes) {
         hn::StoreU(v[j], d, to + j * lanes);
       } else if (count > j * lanes) {
-        hn::StoreN(v[j], d, to + j * lanes, count - j * lanes);
+        store_part(v[j], d, to + j * lanes, count - j * lanes);
       }
     }
   }
@@ -16425,7 +16695,7 @@ HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, st
   byte_vector row[group_depth];
   DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
     row[t] = count == part_channels ? hn::LoadU(d8, tap[t] + offset)
-                                    : hn::LoadN(d8, tap[t] + offset, count);
+                                    : load_part(d8, tap[t] + offset, count);
   }
   interleave_taps(row[0], row[1], row[2], row[3], x);
 }
@@ -16692,7 +16962,7 @@ class line_part {
   HWY_INLINE hn::Vec<pixel_tag> load_pixel(const std::uint8_t* line,
                                            std::size_t column) const noexcept {
     const std::uint8_t* from = column < in_width_ ? line + column * channels_ : blank_;
-    return count_ == period ? hn::LoadU(pixel_tag{}, from) : hn::LoadN(pixel_tag{}, from, count_);
+    return count_ == period ? hn::LoadU(pixel_tag{}, from) : load_part(pixel_tag{}, from, count_);
   }
 
   /// What is interleaved for a vector: of the first line and, with a stride of 2, of the second one
@@ -16877,7 +17147,7 @@ class line_part {
         if (count_ == period) {
           hn::StoreU(v, pixel_tag{}, c_ + index);
         } else {
-          hn::StoreN(v, pixel_tag{}, c_ + index, count_);
+          store_part(v, pixel_tag{}, c_ + index, count_);
         }
       }
     }

@@ -169,7 +169,7 @@ class quarter_epilogue {
     if (count == part_channels) {
       hn::StoreU(v, byte_tag{}, to);
     } else {
-      hn::StoreN(v, byte_tag{}, to, count);
+      store_part(v, byte_tag{}, to, count);
     }
   }
 
@@ -206,7 +206,7 @@ class quarter_epilogue {
       if (count >= (j + 1) * lanes) {
         hn::StoreU(v[j], d, to + j * lanes);
       } else if (count > j * lanes) {
-        hn::StoreN(v[j], d, to + j * lanes, count - j * lanes);
+        store_part(v[j], d, to + j * lanes, count - j * lanes);
       }
     }
   }
@@ -273,7 +273,7 @@ HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, st
   byte_vector row[group_depth];
   DETENT_UNROLL for (std::size_t t = 0; t < group_depth; ++t) {
     row[t] = count == part_channels ? hn::LoadU(d8, tap[t] + offset)
-                                    : hn::LoadN(d8, tap[t] + offset, count);
+                                    : load_part(d8, tap[t] + offset, count);
   }
   interleave_taps(row[0], row[1], row[2], row[3], x);
 }

@@ -129,7 +129,7 @@ class line_part {
   HWY_INLINE hn::Vec<pixel_tag> load_pixel(const std::uint8_t* line,
                                            std::size_t column) const noexcept {
     const std::uint8_t* from = column < in_width_ ? line + column * channels_ : blank_;
-    return count_ == period ? hn::LoadU(pixel_tag{}, from) : hn::LoadN(pixel_tag{}, from, count_);
+    return count_ == period ? hn::LoadU(pixel_tag{}, from) : load_part(pixel_tag{}, from, count_);
   }
 
   /// What is interleaved for a vector: of the first line and, with a stride of 2, of the second one
@@ -314,7 +314,7 @@ class line_part {
         if (count_ == period) {
           hn::StoreU(v, pixel_tag{}, c_ + index);
         } else {
-          hn::StoreN(v, pixel_tag{}, c_ + index, count_);
+          store_part(v, pixel_tag{}, c_ + index, count_);
         }
       }
     }

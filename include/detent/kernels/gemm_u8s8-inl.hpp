@@ -267,11 +267,64 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   }
 }
 
+/// So few columns are multiplied one by one: a tile would mostly multiply the zeros of their panel,
+/// and broadcast each group of a row for them. Not for few rows, for which it takes as long to
+/// bring a column's weights together, nor with more k than there is room for.
+inline constexpr std::size_t lone_columns = 2;
+inline constexpr std::size_t lone_rows = 12;
+inline constexpr std::size_t lone_depth = 4096;
+
+/// The rows first .. first + rows of the last panel, which has up to lone_columns.
+inline void gemm_u8s8_lone(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                           std::size_t rows, std::size_t column) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const std::size_t step = hn::Lanes(ds8);
+  const std::size_t padded = round_up(g.k, group_depth);
+  const std::size_t columns = g.n - column;
+  alignas(64) std::int8_t weights[lone_columns][lone_depth];
+  for (std::size_t j = 0; j < columns; ++j) {
+    const std::int8_t* from = g.b.data + column * padded + j * group_depth;
+    for (std::size_t k = 0; k < padded; k += group_depth) {
+      std::memcpy(weights[j] + k, from + k * panel_columns, group_depth);
+    }
+    std::memset(weights[j] + padded, 0, round_up(padded, step) - padded);
+  }
+  alignas(64) std::int32_t sums[block_rows * panel_columns] = {};
+  for (std::size_t done = 0; done < rows; done += block_rows) {
+    const std::size_t count = (std::min)(block_rows, rows - done);
+    for (std::size_t r = 0; r < count; ++r) {
+      const std::uint8_t* row = a.rows[done + r];
+      for (std::size_t j = 0; j < columns; ++j) {
+        int_vector sum = hn::Zero(di);
+        std::size_t k = 0;
+        for (; k + step <= g.k; k += step) {
+          sum = DETENT_PASS_DOT(sum, hn::LoadU(du8, row + k), hn::Load(ds8, weights[j] + k));
+        }
+        if (k < g.k) {
+          sum =
+              DETENT_PASS_DOT(sum, load_part(du8, row + k, g.k - k), hn::Load(ds8, weights[j] + k));
+        }
+        sums[r * panel_columns + j] = hn::ReduceSum(di, sum);
+      }
+    }
+    store_sums(g.epilogue, sums, panel_columns, first + done, count, column, columns, g.c,
+               (first + done) * g.ldc + column, g.ldc);
+  }
+}
+
 /// The rows first .. first + rows of the columns from `column` to `end`, the last ones with fewer
 /// panels.
 template <std::size_t kPanels>
 void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
                        std::size_t rows, std::size_t column, std::size_t end) noexcept {
+  if constexpr (kPanels == 1) {
+    if (column < end && end == g.n && end - column <= lone_columns && rows >= lone_rows &&
+        g.k <= lone_depth && g.rows == nullptr) {
+      return gemm_u8s8_lone(g, a, first, rows, column);
+    }
+  }
   for (; column + (kPanels - 1) * panel_columns < end; column += kPanels * panel_columns) {
     gemm_u8s8_block<kPanels>(g, a, first, rows, column);
   }

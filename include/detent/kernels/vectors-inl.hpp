@@ -42,6 +42,35 @@ struct grid_vectors {
   }
 };
 
+/// hn::LoadN and hn::StoreN of bytes and words. Where there are no masks for them, they are long,
+/// so that all but the most frequent case is a function.
+template <class D, class T>
+HWY_NOINLINE hn::Vec<D> load_part_without_mask(D d, const T* from, std::size_t count) noexcept {
+  return hn::LoadN(d, from, count);
+}
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load_part(D d, const T* from, std::size_t count) noexcept {
+  if constexpr (lanes == panel_columns) {
+    return hn::LoadN(d, from, count);
+  } else {
+    const hn::Half<D> half;
+    return count == hn::Lanes(half) ? hn::ZeroExtendVector(d, hn::LoadU(half, from))
+                                    : load_part_without_mask(d, from, count);
+  }
+}
+template <class D, class T>
+HWY_NOINLINE void store_part_without_mask(hn::Vec<D> v, D d, T* to, std::size_t count) noexcept {
+  hn::StoreN(v, d, to, count);
+}
+template <class D, class T>
+HWY_INLINE void store_part(hn::Vec<D> v, D d, T* to, std::size_t count) noexcept {
+  if constexpr (lanes == panel_columns || sizeof(T) == 4) {
+    hn::StoreN(v, d, to, count);
+  } else {
+    store_part_without_mask(v, d, to, count);
+  }
+}
+
 template <class Q>
 HWY_INLINE void store_8bit(int_vector v, Q* q) noexcept {
   const hn::Rebind<Q, float_tag> dq;
@@ -51,7 +80,7 @@ HWY_INLINE void store_8bit(int_vector v, Q* q) noexcept {
 template <class Q>
 HWY_INLINE void store_8bit(int_vector v, std::size_t count, Q* q) noexcept {
   const hn::Rebind<Q, float_tag> dq;
-  hn::StoreN(hn::DemoteTo(dq, v), dq, q, count);
+  store_part(hn::DemoteTo(dq, v), dq, q, count);
 }
 
 /// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
