@@ -106,7 +106,7 @@ TEST_CASE("weights that do not fit the shared cache are taken in blocks of colum
                          shape{7, 5, 0, 1, true}, shape{0, 100, 10, 5, true}}) {
     for (const bool is_parallel : {false, true}) {
       const product_parts parts(s.m, s.n, s.k, detent::detail::active_table(), is_parallel,
-                                s.cache);
+                                cache_sizes{0, 0, s.cache});
       INFO("m ", s.m, " n ", s.n, " k ", s.k, " cache ", s.cache);
       CHECK(parts.by_columns() == s.by_columns);
       // Each element is in one part, and no columns come twice.

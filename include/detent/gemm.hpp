@@ -135,8 +135,7 @@ class integer_product {
 
   /// The tasks of a product with `rows` rows.
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
-    return {rows,   weights_.columns(), weights_.depth(),
-            table_, bool{parallel},     caches_.third_level};
+    return {rows, weights_.columns(), weights_.depth(), table_, bool{parallel}, caches_};
   }
 
   /// The rows of a part, from a's bytes, times its columns (from a multiple of strip_columns on).
@@ -155,6 +154,7 @@ class integer_product {
     g.m = rows;
     g.n = columns;
     g.k = weights_.depth();
+    g.following_columns = weights_.columns() - column - columns;
     g.caches = caches_;
     g.epilogue = terms_.epilogue(row_sums, column);
     std::int32_t shifted_zero_points[kernels::largest_rows_per_call];

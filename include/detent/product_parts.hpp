@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstddef>
 
+#include <detent/cache_sizes.hpp>
 #include <detent/kernels/table.hpp>
 #include <detent/pack.hpp>
 #include <detent/parallel.hpp>
@@ -62,19 +63,25 @@ struct product_part {
 
 /// The tasks of an m x n product: blocks of rows first, since whoever has some of the columns has
 /// to read and prepare the rows again, and of columns where there are few rows.
+///
+/// Weights are divided where they do not fit caches that are known: those that half of the third
+/// level does not hold are taken in blocks of columns that it does, or all tasks would read all
+/// weights from memory; those that half of a second level does not hold are shared out before rows
+/// are divided further than a kernel wants, so that every core has a part that stays in its own.
 class product_parts {
  public:
-  /// `shared_cache`, if it is not 0: weights that do not fit half of it are taken in blocks of
-  /// columns that do, or all tasks would read all weights from memory.
   product_parts(std::size_t m, std::size_t n, std::size_t k, const kernels::kernel_table& table,
-                bool is_parallel, std::size_t shared_cache = 0) noexcept {
+                bool is_parallel, const cache_sizes& caches = {}) noexcept {
+    const auto fit_half_of = [size = n * (std::max)(k, std::size_t{1})](std::size_t cache) {
+      return cache == 0 || size <= cache / 2;
+    };
     std::size_t row_blocks = (m + table.rows_per_call - 1) / table.rows_per_call;
     std::size_t column_blocks = 1;
-    const std::size_t depth = (std::max)(k, std::size_t{1});
-    if (shared_cache != 0 && shared_cache / 2 / depth < n) {
+    if (!fit_half_of(caches.third_level)) {
       by_columns_ = true;
+      const std::size_t depth = (std::max)(k, std::size_t{1});
       const std::size_t strips =
-          (std::max)(shared_cache / 2 / depth / kernels::strip_columns, std::size_t{1});
+          (std::max)(caches.third_level / 2 / depth / kernels::strip_columns, std::size_t{1});
       const std::size_t columns = strips * kernels::strip_columns;
       column_blocks = (n + columns - 1) / columns;
     }
@@ -83,11 +90,13 @@ class product_parts {
       constexpr std::size_t wanted = 16;
       constexpr std::size_t fewest_rows = 64;
       constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
-      row_blocks = row_blocks > wanted
-                       ? round_up(row_blocks, wanted)
-                       : (std::max)(std::bit_ceil(row_blocks),
-                                    std::bit_floor((std::min)(m / fewest_rows, wanted)));
-      const std::size_t products = m / (std::max)(row_blocks, std::size_t{1}) * k;
+      row_blocks = row_blocks > wanted ? round_up(row_blocks, wanted) : std::bit_ceil(row_blocks);
+      if (fit_half_of(caches.second_level)) {
+        row_blocks = (std::max)(row_blocks, std::bit_floor((std::min)(m / fewest_rows, wanted)));
+      } else {
+        by_columns_ = true;
+      }
+      const std::size_t products = (m + row_blocks - 1) / row_blocks * k;
       column_blocks =
           (std::max)(column_blocks, (std::min)(wanted / row_blocks, n * products / worth_a_task));
     }

@@ -421,6 +421,7 @@ struct gemm_u8s8_args {
   void* c = nullptr;  // of the epilogue's output type
   std::size_t ldc = 0;
   std::size_t m = 0, n = 0, k = 0;
+  std::size_t following_columns = 0;  // of B behind the n, which may be wanted next
   integer_epilogue epilogue;
   cache_sizes caches;
   std::byte* workspace = nullptr;  // gemm_workspace() bytes, at a multiple of 64
@@ -5454,7 +5455,7 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   const std::size_t segment_depth = g.k / g.segments;
   // The columns that follow are brought into the second-level cache meanwhile.
   const std::int8_t* const end = panel + kPanels * panel_stride;
-  const std::int8_t* next = column + kColumns < g.n ? end : panel;
+  const std::int8_t* next = column + kColumns < g.n + g.following_columns ? end : panel;
   // Sums of all of k are stored at once, others when all rows have passed over all weights.
   const std::size_t step = chunks.is_whole ? kRows : block_rows;
   std::size_t done = 0;
@@ -8155,7 +8156,7 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   const std::size_t segment_depth = g.k / g.segments;
   // The columns that follow are brought into the second-level cache meanwhile.
   const std::int8_t* const end = panel + kPanels * panel_stride;
-  const std::int8_t* next = column + kColumns < g.n ? end : panel;
+  const std::int8_t* next = column + kColumns < g.n + g.following_columns ? end : panel;
   // Sums of all of k are stored at once, others when all rows have passed over all weights.
   const std::size_t step = chunks.is_whole ? kRows : block_rows;
   std::size_t done = 0;
@@ -12716,7 +12717,7 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   const std::size_t segment_depth = g.k / g.segments;
   // The columns that follow are brought into the second-level cache meanwhile.
   const std::int8_t* const end = panel + kPanels * panel_stride;
-  const std::int8_t* next = column + kColumns < g.n ? end : panel;
+  const std::int8_t* next = column + kColumns < g.n + g.following_columns ? end : panel;
   // Sums of all of k are stored at once, others when all rows have passed over all weights.
   const std::size_t step = chunks.is_whole ? kRows : block_rows;
   std::size_t done = 0;
@@ -15417,7 +15418,7 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   const std::size_t segment_depth = g.k / g.segments;
   // The columns that follow are brought into the second-level cache meanwhile.
   const std::int8_t* const end = panel + kPanels * panel_stride;
-  const std::int8_t* next = column + kColumns < g.n ? end : panel;
+  const std::int8_t* next = column + kColumns < g.n + g.following_columns ? end : panel;
   // Sums of all of k are stored at once, others when all rows have passed over all weights.
   const std::size_t step = chunks.is_whole ? kRows : block_rows;
   std::size_t done = 0;
@@ -21331,19 +21332,25 @@ struct product_part {
 
 /// The tasks of an m x n product: blocks of rows first, since whoever has some of the columns has
 /// to read and prepare the rows again, and of columns where there are few rows.
+///
+/// Weights are divided where they do not fit caches that are known: those that half of the third
+/// level does not hold are taken in blocks of columns that it does, or all tasks would read all
+/// weights from memory; those that half of a second level does not hold are shared out before rows
+/// are divided further than a kernel wants, so that every core has a part that stays in its own.
 class product_parts {
  public:
-  /// `shared_cache`, if it is not 0: weights that do not fit half of it are taken in blocks of
-  /// columns that do, or all tasks would read all weights from memory.
   product_parts(std::size_t m, std::size_t n, std::size_t k, const kernels::kernel_table& table,
-                bool is_parallel, std::size_t shared_cache = 0) noexcept {
+                bool is_parallel, const cache_sizes& caches = {}) noexcept {
+    const auto fit_half_of = [size = n * (std::max)(k, std::size_t{1})](std::size_t cache) {
+      return cache == 0 || size <= cache / 2;
+    };
     std::size_t row_blocks = (m + table.rows_per_call - 1) / table.rows_per_call;
     std::size_t column_blocks = 1;
-    const std::size_t depth = (std::max)(k, std::size_t{1});
-    if (shared_cache != 0 && shared_cache / 2 / depth < n) {
+    if (!fit_half_of(caches.third_level)) {
       by_columns_ = true;
+      const std::size_t depth = (std::max)(k, std::size_t{1});
       const std::size_t strips =
-          (std::max)(shared_cache / 2 / depth / kernels::strip_columns, std::size_t{1});
+          (std::max)(caches.third_level / 2 / depth / kernels::strip_columns, std::size_t{1});
       const std::size_t columns = strips * kernels::strip_columns;
       column_blocks = (n + columns - 1) / columns;
     }
@@ -21352,11 +21359,13 @@ class product_parts {
       constexpr std::size_t wanted = 16;
       constexpr std::size_t fewest_rows = 64;
       constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
-      row_blocks = row_blocks > wanted
-                       ? round_up(row_blocks, wanted)
-                       : (std::max)(std::bit_ceil(row_blocks),
-                                    std::bit_floor((std::min)(m / fewest_rows, wanted)));
-      const std::size_t products = m / (std::max)(row_blocks, std::size_t{1}) * k;
+      row_blocks = row_blocks > wanted ? round_up(row_blocks, wanted) : std::bit_ceil(row_blocks);
+      if (fit_half_of(caches.second_level)) {
+        row_blocks = (std::max)(row_blocks, std::bit_floor((std::min)(m / fewest_rows, wanted)));
+      } else {
+        by_columns_ = true;
+      }
+      const std::size_t products = (m + row_blocks - 1) / row_blocks * k;
       column_blocks =
           (std::max)(column_blocks, (std::min)(wanted / row_blocks, n * products / worth_a_task));
     }
@@ -22835,8 +22844,7 @@ class integer_product {
 
   /// The tasks of a product with `rows` rows.
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
-    return {rows,   weights_.columns(), weights_.depth(),
-            table_, bool{parallel},     caches_.third_level};
+    return {rows, weights_.columns(), weights_.depth(), table_, bool{parallel}, caches_};
   }
 
   /// The rows of a part, from a's bytes, times its columns (from a multiple of strip_columns on).
@@ -22855,6 +22863,7 @@ class integer_product {
     g.m = rows;
     g.n = columns;
     g.k = weights_.depth();
+    g.following_columns = weights_.columns() - column - columns;
     g.caches = caches_;
     g.epilogue = terms_.epilogue(row_sums, column);
     std::int32_t shifted_zero_points[kernels::largest_rows_per_call];

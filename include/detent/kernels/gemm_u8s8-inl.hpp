@@ -221,7 +221,7 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   const std::size_t segment_depth = g.k / g.segments;
   // The columns that follow are brought into the second-level cache meanwhile.
   const std::int8_t* const end = panel + kPanels * panel_stride;
-  const std::int8_t* next = column + kColumns < g.n ? end : panel;
+  const std::int8_t* next = column + kColumns < g.n + g.following_columns ? end : panel;
   // Sums of all of k are stored at once, others when all rows have passed over all weights.
   const std::size_t step = chunks.is_whole ? kRows : block_rows;
   std::size_t done = 0;

@@ -130,6 +130,7 @@ struct gemm_u8s8_args {
   void* c = nullptr;  // of the epilogue's output type
   std::size_t ldc = 0;
   std::size_t m = 0, n = 0, k = 0;
+  std::size_t following_columns = 0;  // of B behind the n, which may be wanted next
   integer_epilogue epilogue;
   cache_sizes caches;
   std::byte* workspace = nullptr;  // gemm_workspace() bytes, at a multiple of 64
