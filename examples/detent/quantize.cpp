@@ -256,7 +256,7 @@ int quantize(const quantize_arguments& a) {
   if (!a.report.empty()) {
     page = make_report(a, m, *samples, known, o);
   }
-  const auto before = file_size(a.model);
+  const std::uintmax_t before = file_size(a.model) + m.external_bytes;
   graph::write_onnx(o.result, a.output);
   const auto after = file_size(a.output);
   if (!a.report.empty()) {

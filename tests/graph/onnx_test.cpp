@@ -518,6 +518,7 @@ TEST_CASE("onnx: external data") {
 
   const auto read = [&](const entries& where) {
     const graph::model m = read_with(folder, external(where));
+    CHECK(m.external_bytes == 12);
     return test::values_of<float>(*m.initializer("weights"));
   };
   const auto rejected = [&](const entries& where, error_kind kind,

@@ -170,6 +170,7 @@ struct model : graph_body {
   std::map<std::string, std::int64_t> opsets;  // by domain; "" is ONNX's own
   std::map<std::string, std::string> metadata;
   std::vector<model_function> functions;
+  std::uint64_t external_bytes = 0;  // that were read from files beside the model's own
 
   /// The function that a node calls, or null.
   [[nodiscard]] const model_function* function_of(const node& n) const {

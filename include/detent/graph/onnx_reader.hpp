@@ -155,6 +155,7 @@ class onnx_reader {
       }
     }
     require(has_graph && m.ir_version > 0, error_kind::bad_file, "not an ONNX model");
+    m.external_bytes = external_bytes_;
     return m;
   }
 
@@ -378,8 +379,7 @@ class onnx_reader {
 
   /// The part of an external file that holds a tensor. Paths may not leave the model's folder.
   std::string read_external(const std::string& name,
-                            const std::map<std::string, std::string>& where,
-                            std::size_t stored) const {
+                            const std::map<std::string, std::string>& where, std::size_t stored) {
     const auto get = [&](const char* key) {
       const auto found = where.find(key);
       return found == where.end() ? std::string() : found->second;
@@ -420,6 +420,7 @@ class onnx_reader {
     in.read(bytes.data(), static_cast<std::streamsize>(length));
     require(in.gcount() == static_cast<std::streamsize>(length), error_kind::io, "tensor '", name,
             "': cannot read external data file ", path.string());
+    external_bytes_ += length;
     return bytes;
   }
 
@@ -653,6 +654,7 @@ class onnx_reader {
   }
 
   std::filesystem::path folder_;
+  std::uint64_t external_bytes_ = 0;
 };
 
 /// Runs `body` and gives every failure the file's name.

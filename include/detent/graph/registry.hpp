@@ -25,6 +25,7 @@
 #include <detent/graph/ops/control_flow.hpp>
 #include <detent/graph/ops/convolution.hpp>
 #include <detent/graph/ops/elementwise.hpp>
+#include <detent/graph/ops/gather.hpp>
 #include <detent/graph/ops/integer_to_float.hpp>
 #include <detent/graph/ops/matmul.hpp>
 #include <detent/graph/ops/matmul_nbits.hpp>
@@ -52,6 +53,7 @@ DETENT_GRAPH_DECL const operator_registry& default_operators() {
     r.add(ops::control_flow_operators);
     r.add(ops::convolution_operators);
     r.add(ops::elementwise_operators);
+    r.add(ops::gather_operators);
     r.add(ops::integer_to_float_operators);
     r.add(ops::matmul_operators);
     r.add(ops::matmul_nbits_operators);

@@ -5,9 +5,11 @@
 #define DETENT_GRAPH_OPS_SHAPE_HPP
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -229,6 +231,68 @@ inline void run_expand(operator_context& c) {
   copy_elements(in.raw(), out.mutable_raw(), element_size(in.type()), std::move(loops), c.parallel);
 }
 
+using range_types = type_list<float, double, std::int16_t, std::int32_t, std::int64_t>;
+
+/// An input that must be one element of type T. Throws value_unknown if it is not known yet.
+template <class T>
+[[nodiscard]] T single_value(const operator_context& c, std::size_t i) {
+  const tensor& t = c.input(i);
+  c.require(t.type() == type_of<T>() && t.count() == 1, "input ", i, " is ", name(t.type()), " ",
+            shown(t.dims()), ", not one ", name(type_of<T>()));
+  if (!t.has_data()) {
+    throw value_unknown{};
+  }
+  return t.data<T>()[0];
+}
+
+/// ceil((limit - start) / delta), at least 0.
+template <class T>
+[[nodiscard]] std::int64_t range_length(const operator_context& c, T start, T limit, T delta) {
+  c.require(delta != T{0}, "delta is 0");
+  if constexpr (std::is_floating_point_v<T>) {
+    const double steps = std::ceil((static_cast<double>(limit) - static_cast<double>(start)) /
+                                   static_cast<double>(delta));
+    c.require(steps <= 0x1p40, "a range from ", start, " to ", limit, " by ", delta);  // not NaN
+    return static_cast<std::int64_t>((std::max)(steps, 0.0));
+  } else {
+    const auto up = delta > 0;
+    if (up ? limit <= start : limit >= start) {
+      return 0;
+    }
+    // Unsigned, because the distance of two integers need not fit their type.
+    const auto a = static_cast<std::uint64_t>(static_cast<std::int64_t>(start));
+    const auto b = static_cast<std::uint64_t>(static_cast<std::int64_t>(limit));
+    const auto d = static_cast<std::uint64_t>(static_cast<std::int64_t>(delta));
+    const std::uint64_t steps = ((up ? b - a : a - b) - 1) / (up ? d : 0 - d) + 1;
+    c.require(steps <= std::uint64_t{1} << 40, "a range from ", start, " to ", limit, " by ",
+              delta);
+    return static_cast<std::int64_t>(steps);
+  }
+}
+inline void infer_range(operator_context& c) {
+  for_type(c, range_types{}, c.input(0).type(), [&]<class T>() {
+    const std::int64_t length =
+        range_length(c, single_value<T>(c, 0), single_value<T>(c, 1), single_value<T>(c, 2));
+    c.set_output(0, c.input(0).type(), {length});
+  });
+}
+inline void run_range(operator_context& c) {
+  for_type(c, range_types{}, c.input(0).type(), [&]<class T>() {
+    const T start = single_value<T>(c, 0);
+    const T delta = single_value<T>(c, 2);
+    const std::span<T> out = c.make_output(0).mutable_data<T>();
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      if constexpr (std::is_floating_point_v<T>) {
+        // In double the product is exact for floats: the same bits with and without contraction.
+        out[i] = static_cast<T>(start + static_cast<double>(i) * static_cast<double>(delta));
+      } else {  // unsigned: the sum is in range, the product need not be
+        out[i] = static_cast<T>(static_cast<std::uint64_t>(start) +
+                                static_cast<std::uint64_t>(i) * static_cast<std::uint64_t>(delta));
+      }
+    }
+  });
+}
+
 }  // namespace shaping
 
 inline constexpr operator_definition shape_operators[] = {
@@ -244,6 +308,7 @@ inline constexpr operator_definition shape_operators[] = {
     {"", "ConstantOfShape", 1, 1, layout_support::plain, shaping::infer_constant_of_shape,
      shaping::run_constant_of_shape},
     {"", "Expand", 2, 2, layout_support::plain, shaping::infer_expand, shaping::run_expand},
+    {"", "Range", 3, 3, layout_support::plain, shaping::infer_range, shaping::run_range},
 };
 
 }  // namespace graph::ops
