@@ -15,6 +15,7 @@
 
 #include "compare.hpp"
 #include "for_each_target.hpp"
+#include "guarded_memory.hpp"
 #include "random.hpp"
 
 namespace {
@@ -139,32 +140,120 @@ TEST_CASE("weights that do not fit the shared cache are taken in blocks of colum
 TEST_CASE("tasks of a product are of nearly the same size, and no larger than a kernel wants") {
   for_each_target([&] {
     const detent::kernels::kernel_table& table = detent::detail::active_table();
-    CHECK(table.rows_per_call % table.rows_per_tile == 0);
+    const std::size_t tile = table.rows_per_tile;
+    CHECK(table.rows_per_call % tile == 0);
     for (const std::size_t m :
-         {1U, 5U, 47U, 127U, 128U, 196U, 784U, 1024U, 3136U, 4096U, 100000U}) {
+         {1U, 5U, 47U, 127U, 128U, 196U, 240U, 784U, 1024U, 3136U, 4096U, 100000U}) {
       for (const std::size_t n : {1U, 64U, 513U, 768U, 4096U}) {
         for (const bool is_parallel : {false, true}) {
-          const detent::detail::product_parts parts(m, n, 256, table, is_parallel);
-          const detent::detail::even_blocks& rows = parts.rows();
-          INFO("m ", m, " n ", n, " parallel ", is_parallel);
-          REQUIRE(parts.size() > 0);
-          const std::size_t columns = parts[0].columns;
-          for (std::size_t i = 0; i < parts.size(); ++i) {
-            CHECK(parts[i].rows <= table.rows_per_call);
-            CHECK(columns < parts[i].columns + 2 * detent::kernels::strip_columns);
-          }
-          for (std::size_t i = 0; i + 1 < rows.count(); ++i) {
-            CHECK(rows.size(i) % table.rows_per_tile == 0);
-            CHECK(rows.size(i) >= rows.size(i + 1));
-            CHECK(rows.size(i) < rows.size(i + 1) + 2 * table.rows_per_tile);
-          }
-          if (is_parallel && m >= 1024) {
-            CHECK(parts.size() % 16 == 0);
+          for (const std::size_t second_level : {std::size_t{0}, std::size_t{1} << 16}) {
+            const detent::detail::product_parts parts(m, n, 768, table, is_parallel,
+                                                      cache_sizes{0, second_level, 0});
+            INFO("m ", m, " n ", n, " parallel ", is_parallel, " cache ", second_level);
+            REQUIRE(parts.size() > 0);
+            const detent::detail::product_part some = parts[0];
+            for (std::size_t i = 0; i < parts.size(); ++i) {
+              const detent::detail::product_part p = parts[i];
+              CHECK(p.rows <= table.rows_per_call);
+              CHECK(p.first % tile == 0);
+              CHECK(p.rows < some.rows + 2 * tile);
+              CHECK(some.rows < p.rows + 2 * tile);
+              CHECK(p.columns < some.columns + 2 * detent::kernels::strip_columns);
+              CHECK(some.columns < p.columns + 2 * detent::kernels::strip_columns);
+            }
+            if (is_parallel && m >= 1024) {
+              CHECK(parts.size() % 16 == 0);
+            }
+            if (is_parallel && m >= 128) {
+              CHECK(parts.size() > 1);
+            }
           }
         }
       }
     }
   });
+}
+
+TEST_CASE("weights beyond the second level are shared out by columns, and rows where those end") {
+  const std::size_t level = std::size_t{1} << 20;
+  struct shape {
+    std::size_t m, n, k, tasks, columns;
+  };
+  // For a kernel that takes 240 rows, six at a time.
+  detent::kernels::kernel_table table = detent::detail::active_table();
+  table.rows_per_call = 240;
+  table.rows_per_tile = 6;
+  for (const shape& s :
+       {shape{512, 768, 512, 16, 2}, shape{512, 3072, 768, 16, 4}, shape{128, 3072, 768, 16, 16},
+        shape{960, 64, 32768, 8, 1}, shape{128, 100, 60000, 4, 2}}) {
+    const detent::detail::product_parts parts(s.m, s.n, s.k, table, true, cache_sizes{0, level, 0});
+    std::set<std::size_t> columns;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      columns.insert(parts[i].column);
+    }
+    INFO("m ", s.m, " n ", s.n, " k ", s.k);
+    CHECK(parts.size() == s.tasks);
+    CHECK(columns.size() == s.columns);
+    CHECK(parts.by_columns() == (s.n * s.k > level / 2));
+  }
+}
+
+TEST_CASE("dynamic products of many rows are shared out by rows alone") {
+  const std::size_t m = 512;
+  const std::size_t n = 1024;
+  const std::size_t k = 1024;
+  const std::vector<std::int8_t> codes(k * n, 1);
+  const auto weights = detent::pack_weights({codes.data(), k, n});
+  const std::vector<float> x(m * k, 1.0F);
+  std::vector<float> out(m * n);
+  std::size_t most = 0;
+  const detent::parallel_for counting = [&](std::size_t count,
+                                            const std::function<void(std::size_t)>& body) {
+    most = std::max(most, count);
+    for (std::size_t i = 0; i < count; ++i) {
+      body(i);
+    }
+  };
+  detent::dynamic_linear(matrix_view<const float>(x.data(), m, k), weights,
+                         detent::matrix_view<float>(out.data(), m, n), {.per_row = true}, counting);
+  CHECK(most >= 8);
+}
+
+TEST_CASE_TEMPLATE("gemm: tiles, last rows, last k and lone columns, rows at any distance", A,
+                   std::uint8_t, std::int8_t) {
+  random_source random(73);
+  INFO("seed ", random.seed());
+  struct shape {
+    std::size_t m, n, k, gap;
+  };
+  for (const shape& s : {shape{30, 130, 67, 0}, shape{30, 130, 67, 5}, shape{13, 64, 16, 64},
+                         shape{250, 65, 33, 1}, shape{490, 66, 96, 0}, shape{12, 1, 4096, 0},
+                         shape{12, 2, 4093, 3}, shape{13, 1, 4097, 0}, shape{12, 2, 0, 7}}) {
+    const std::size_t lda = s.k + s.gap;
+    const std::size_t size = (s.m - 1) * lda + s.k;
+    test::guarded_memory memory(size + 1);
+    const std::span<A> lhs = memory.back<A>(size);
+    const auto codes = random.integers<A>(size);
+    std::copy(codes.begin(), codes.end(), lhs.begin());
+    const auto rhs = random.integers<std::int8_t>(s.k * s.n);
+    const auto weights = detent::pack_weights({rhs.data(), s.k, s.n});
+    std::vector<std::int32_t> right;
+    for (std::size_t i = 0; i < s.m; ++i) {
+      for (std::size_t j = 0; j < s.n; ++j) {
+        right.push_back(static_cast<std::int32_t>(
+            detent::reference::dot(lhs.data() + i * lda, rhs.data() + j,
+                                   static_cast<std::ptrdiff_t>(s.n), s.k, 11, 0, 0)));
+      }
+    }
+    INFO("m ", s.m, " n ", s.n, " k ", s.k, " gap ", s.gap);
+    for_each_target([&] {
+      std::vector<std::int32_t> out(s.m * s.n);
+      detent::gemm(matrix_view<const A>(lhs.data(), s.m, s.k, static_cast<std::ptrdiff_t>(lda)),
+                   weights, matrix_view<std::int32_t>(out.data(), s.m, s.n),
+                   {.lhs_zero_point = 11});
+      CHECK(difference(out, right) == "");
+    });
+  }
 }
 
 TEST_CASE("the processor's caches are known, or are the usual ones") {

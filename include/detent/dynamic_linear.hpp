@@ -176,19 +176,20 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
     product.multiply(from.q, lhs.columns, part, options.per_row ? from.zero_points : nullptr,
                      options.per_row ? from.scales : nullptr);
   };
-  const detail::product_parts parts = product.parts(lhs.rows, parallel);
-  if (parts.rows().count() <= 1) {
+  const detail::even_blocks blocks = product.row_tasks(lhs.rows, parallel);
+  if (blocks.count() <= 1) {
     // One block of rows, quantized once; threads share its columns.
     detail::leased_memory<std::uint8_t> memory(lhs.rows * lhs.columns);
     quantized_rows all;
     all.q = memory.data();
     quantize_rows(0, lhs.rows, all);
+    const detail::product_parts parts = product.parts(lhs.rows, parallel);
     detail::run_parallel(parallel, parts.size(), [&](std::size_t i) { multiply(all, parts[i]); });
     return;
   }
-  detail::run_parallel(parallel, parts.rows().count(), [&](std::size_t i) {
-    const std::size_t first = parts.rows().begin(i);
-    const std::size_t rows = parts.rows().size(i);
+  detail::run_parallel(parallel, blocks.count(), [&](std::size_t i) {
+    const std::size_t first = blocks.begin(i);
+    const std::size_t rows = blocks.size(i);
     quantized_rows block;
     block.q = detail::block_memory<std::uint8_t>(rows * lhs.columns);
     quantize_rows(first, rows, block);

@@ -137,6 +137,10 @@ class integer_product {
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
     return {rows, weights_.columns(), weights_.depth(), table_, bool{parallel}, caches_};
   }
+  [[nodiscard]] even_blocks row_tasks(std::size_t rows,
+                                      const parallel_for& parallel) const noexcept {
+    return detail::row_tasks(rows, table_, bool{parallel});
+  }
 
   /// The rows of a part, from a's bytes, times its columns (from a multiple of strip_columns on).
   /// Zero points and scales are those of these rows; null stands for what the options give to all
@@ -286,8 +290,8 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
 ///
 /// Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Threads keep memory from call
 /// to call, so that nothing is allocated when the same sizes come again (but for sums beyond 32
-/// bits): O(N); for left sides that are signed or column-major up to 256 rows of K bytes; on
-/// target amx_int8 some 40 rows and up to 100 KB besides.
+/// bits): O(N); up to 256 rows of K bytes for column-major left sides, and as many with 128 bytes
+/// besides for signed ones on targets with VNNI; on target amx_int8 some 40 rows and up to 100 KB.
 template <integer_gemm_output T>
 void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {

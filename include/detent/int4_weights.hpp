@@ -279,6 +279,10 @@ class int4_product {
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
     return {rows, weights_.columns(), weights_.depth(), table_, bool{parallel}};
   }
+  [[nodiscard]] even_blocks row_tasks(std::size_t rows,
+                                      const parallel_for& parallel) const noexcept {
+    return detail::row_tasks(rows, table_, bool{parallel});
+  }
 
   /// Sums of groups were proved to fit when the weights were packed.
   void finish() const noexcept {}

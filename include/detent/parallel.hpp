@@ -52,19 +52,20 @@ class thread_pool {
       threads = (std::max)(std::thread::hardware_concurrency(), 1U);
     }
     shares_ = std::vector<share>(threads);
-    for (std::size_t i = 1; i < threads; ++i) {
-      workers_.emplace_back([this, i] { work(i); });
+#if DETENT_WITH_EXCEPTIONS
+    try {
+      start();
+    } catch (...) {  // there is no other thread
+      stop();
+      throw;
     }
+#else
+    start();
+#endif
   }
   thread_pool(const thread_pool&) = delete;
   thread_pool& operator=(const thread_pool&) = delete;
-  ~thread_pool() {
-    stopping_ = true;
-    wake_sleepers();
-    for (std::thread& worker : workers_) {
-      worker.join();
-    }
-  }
+  ~thread_pool() { stop(); }
 
   [[nodiscard]] std::size_t size() const noexcept { return shares_.size(); }
 
@@ -75,6 +76,9 @@ class thread_pool {
   }
 
   void run(std::size_t count, const std::function<void(std::size_t)>& body) {
+    if (count == 0) {
+      return;
+    }
     const std::lock_guard one_job(job_mutex_);
     body_ = &body;
     std::size_t first = 0;
@@ -105,6 +109,19 @@ class thread_pool {
     std::atomic<std::size_t> next{0};
     std::size_t end = 0;
   };
+
+  void start() {
+    for (std::size_t i = 1; i < size(); ++i) {
+      workers_.emplace_back([this, i] { work(i); });
+    }
+  }
+  void stop() {
+    stopping_ = true;
+    wake_sleepers();
+    for (std::thread& worker : workers_) {
+      worker.join();
+    }
+  }
 
   void work(std::size_t self) {
     std::size_t seen = 0;
@@ -156,6 +173,9 @@ class thread_pool {
   void take(std::size_t self) {
     for (std::size_t t = 0; t < size(); ++t) {
       share& from = shares_[(self + t) % size()];
+      if (from.next >= from.end) {
+        continue;  // without taking its cache line from others
+      }
       for (std::size_t i = from.next++; i < from.end; i = from.next++) {
 #if DETENT_WITH_EXCEPTIONS
         try {

@@ -33,7 +33,7 @@ void for_row_blocks(std::size_t rows, std::size_t block, const parallel_for& par
 }
 
 /// 0 .. size in `count` blocks (fewer, if there are fewer units), which differ by one unit at most
-/// but for what the last unit lacks. Longer ones come first.
+/// but for what the last unit lacks.
 class even_blocks {
  public:
   even_blocks() = default;
@@ -46,8 +46,7 @@ class even_blocks {
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   /// Where block i begins; block count() would begin at the end. count() is not 0.
   [[nodiscard]] std::size_t begin(std::size_t i) const noexcept {
-    const std::size_t units = units_ / count_ * i + (std::min)(i, units_ % count_);
-    return (std::min)(units * unit_, size_);
+    return (std::min)(units_ * i / count_ * unit_, size_);
   }
   [[nodiscard]] std::size_t size(std::size_t i) const noexcept { return begin(i + 1) - begin(i); }
 
@@ -61,52 +60,73 @@ struct product_part {
   std::size_t column, columns;
 };
 
+/// Tasks that a product is divided into for threads, as far as that is worth it. Blocks are powers
+/// of two, or multiples of it: the same work for each of 2, 4, 8 and 16 threads.
+inline constexpr std::size_t wanted_tasks = 16;
+inline constexpr std::size_t fewest_rows = 64;                     // of a task
+inline constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
+
+/// The blocks of m rows that a kernel wants, with as many more as threads do if `divides`.
+[[nodiscard]] inline std::size_t count_row_blocks(std::size_t m, const kernels::kernel_table& table,
+                                                  bool is_parallel, bool divides) noexcept {
+  const std::size_t least = (m + table.rows_per_call - 1) / table.rows_per_call;
+  if (!is_parallel) {
+    return least;
+  }
+  const std::size_t shared =
+      least > wanted_tasks ? round_up(least, wanted_tasks) : std::bit_ceil(least);
+  return divides ? (std::max)(shared, std::bit_floor((std::min)(m / fewest_rows, wanted_tasks)))
+                 : shared;
+}
+
+/// Tasks of rows alone, for those that prepare their rows.
+[[nodiscard]] inline even_blocks row_tasks(std::size_t m, const kernels::kernel_table& table,
+                                           bool is_parallel) noexcept {
+  return {m, table.rows_per_tile, count_row_blocks(m, table, is_parallel, true)};
+}
+
 /// The tasks of an m x n product: blocks of rows first, since whoever has some of the columns has
 /// to read and prepare the rows again, and of columns where there are few rows.
 ///
 /// Weights are divided where they do not fit caches that are known: those that half of the third
 /// level does not hold are taken in blocks of columns that it does, or all tasks would read all
 /// weights from memory; those that half of a second level does not hold are shared out before rows
-/// are divided further than a kernel wants, so that every core has a part that stays in its own.
+/// are, so that every core has a part that stays in its own.
 class product_parts {
  public:
   product_parts(std::size_t m, std::size_t n, std::size_t k, const kernels::kernel_table& table,
                 bool is_parallel, const cache_sizes& caches = {}) noexcept {
-    const auto fit_half_of = [size = n * (std::max)(k, std::size_t{1})](std::size_t cache) {
+    const std::size_t depth = (std::max)(k, std::size_t{1});
+    const auto fit_half_of = [size = n * depth](std::size_t cache) {
       return cache == 0 || size <= cache / 2;
     };
-    std::size_t row_blocks = (m + table.rows_per_call - 1) / table.rows_per_call;
+    const bool rows_first = fit_half_of(caches.second_level);
+    std::size_t row_blocks = count_row_blocks(m, table, is_parallel, rows_first);
     std::size_t column_blocks = 1;
     if (!fit_half_of(caches.third_level)) {
       by_columns_ = true;
-      const std::size_t depth = (std::max)(k, std::size_t{1});
       const std::size_t strips =
           (std::max)(caches.third_level / 2 / depth / kernels::strip_columns, std::size_t{1});
       const std::size_t columns = strips * kernels::strip_columns;
       column_blocks = (n + columns - 1) / columns;
     }
     if (is_parallel) {
-      // Powers of two, or multiples of it: the same work for each of 2, 4, 8 and 16 threads.
-      constexpr std::size_t wanted = 16;
-      constexpr std::size_t fewest_rows = 64;
-      constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
-      row_blocks = row_blocks > wanted ? round_up(row_blocks, wanted) : std::bit_ceil(row_blocks);
-      if (fit_half_of(caches.second_level)) {
-        row_blocks = (std::max)(row_blocks, std::bit_floor((std::min)(m / fewest_rows, wanted)));
-      } else {
-        by_columns_ = true;
-      }
+      by_columns_ = by_columns_ || !rows_first;
       const std::size_t products = (m + row_blocks - 1) / row_blocks * k;
-      column_blocks =
-          (std::max)(column_blocks, (std::min)(wanted / row_blocks, n * products / worth_a_task));
+      column_blocks = (std::max)(
+          column_blocks, (std::min)(wanted_tasks / row_blocks, n * products / worth_a_task));
+    }
+    columns_ = {n, kernels::strip_columns, column_blocks};
+    if (is_parallel && !rows_first && columns_.count() != 0) {
+      // What columns were too few for.
+      row_blocks = (std::max)(
+          row_blocks, std::bit_floor((std::min)(m / fewest_rows, wanted_tasks / columns_.count())));
     }
     rows_ = {m, table.rows_per_tile, row_blocks};
-    columns_ = {n, kernels::strip_columns, column_blocks};
   }
 
   /// Whether all rows of some columns come before other columns.
   [[nodiscard]] bool by_columns() const noexcept { return by_columns_; }
-  [[nodiscard]] const even_blocks& rows() const noexcept { return rows_; }
   [[nodiscard]] std::size_t size() const noexcept { return rows_.count() * columns_.count(); }
   [[nodiscard]] product_part operator[](std::size_t i) const noexcept {
     const std::size_t row = by_columns_ ? i % rows_.count() : i / columns_.count();

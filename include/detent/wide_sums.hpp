@@ -2,8 +2,8 @@
 // Products whose sums may leave 32 bits. Kernels add up a slice of K at a time, whose sums do not
 // (packed_weights::slices); the slices, zero points and biases are added up in 64 bits:
 //
-//   sum = bias[j] + addend[i,j] + sum_slices(sum_k a[i,k] * b[k,j]) - b_zero_point[j] * sum_k
-//   a[i,k]
+//   sum = bias[j] + addend[i,j] + sum_slices(sum_k a[i,k] * b[k,j])
+//         - b_zero_point[j] * sum_k a[i,k]
 //         - a_zero_point[i] * (sum_k b[k,j] - K * b_zero_point[j])
 //
 // What is stored for a sum is what kernels store where it fits 32 bits (kernels::integer_epilogue);

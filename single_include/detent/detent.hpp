@@ -4747,7 +4747,7 @@ class column_epilogue {
     if (count == lanes) {
       hn::StoreU(v, d, to);
     } else {
-      hn::StoreN(v, d, to, count);
+      store_part(v, d, to, count);
     }
   }
 
@@ -5519,10 +5519,11 @@ inline void gemm_u8s8_lone(const gemm_u8s8_args& g, const block_operands& a, std
   const std::size_t columns = g.n - column;
   alignas(64) std::int8_t weights[lone_columns][lone_depth];
   for (std::size_t j = 0; j < columns; ++j) {
-    const std::int8_t* from = g.b.data + column * padded + j * group_depth;
     for (std::size_t k = 0; k < padded; k += group_depth) {
-      std::memcpy(weights[j] + k, from + k * panel_columns, group_depth);
+      std::memcpy(weights[j] + k, g.b.data + column * padded + k * panel_columns + j * group_depth,
+                  group_depth);
     }
+    // They meet zeros, but are read.
     std::memset(weights[j] + padded, 0, round_up(padded, step) - padded);
   }
   alignas(64) std::int32_t sums[block_rows * panel_columns] = {};
@@ -5569,8 +5570,8 @@ void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::si
 
 /// The rows first .. first + rows of signed bytes and the first block of columns, which ends at
 /// `end`; and `block`, where the rows then are as unsigned bytes. Tiles turn rows that lie one
-/// after the other while they multiply those before; other rows are turned a few at a time, so that
-/// they are in the first-level cache when they are multiplied.
+/// after the other while they multiply those before; other rows are turned a block at a time, so
+/// that they are in the first-level cache when they are multiplied.
 inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
                              std::size_t end, const std::uint8_t** block) noexcept {
   constexpr std::size_t kRows = DETENT_PASS_ROWS;
@@ -5589,10 +5590,8 @@ inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::si
     gemm_u8s8_block<block_panels>(g, {block, 0, {from, to}}, first, rows, 0);
     return;
   }
-  const std::size_t step =
-      std::clamp(g.caches.first_level / 4 / stride / kRows * kRows, kRows, block_rows);
-  for (std::size_t done = 0; done < rows; done += step) {
-    const std::size_t count = (std::min)(step, rows - done);
+  for (std::size_t done = 0; done < rows; done += block_rows) {
+    const std::size_t count = (std::min)(block_rows, rows - done);
     for (std::size_t r = done; r < done + count; ++r) {
       turn_signs(from + r * g.lda, g.k, to + r * stride);
     }
@@ -7448,7 +7447,7 @@ class column_epilogue {
     if (count == lanes) {
       hn::StoreU(v, d, to);
     } else {
-      hn::StoreN(v, d, to, count);
+      store_part(v, d, to, count);
     }
   }
 
@@ -8220,10 +8219,11 @@ inline void gemm_u8s8_lone(const gemm_u8s8_args& g, const block_operands& a, std
   const std::size_t columns = g.n - column;
   alignas(64) std::int8_t weights[lone_columns][lone_depth];
   for (std::size_t j = 0; j < columns; ++j) {
-    const std::int8_t* from = g.b.data + column * padded + j * group_depth;
     for (std::size_t k = 0; k < padded; k += group_depth) {
-      std::memcpy(weights[j] + k, from + k * panel_columns, group_depth);
+      std::memcpy(weights[j] + k, g.b.data + column * padded + k * panel_columns + j * group_depth,
+                  group_depth);
     }
+    // They meet zeros, but are read.
     std::memset(weights[j] + padded, 0, round_up(padded, step) - padded);
   }
   alignas(64) std::int32_t sums[block_rows * panel_columns] = {};
@@ -8270,8 +8270,8 @@ void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::si
 
 /// The rows first .. first + rows of signed bytes and the first block of columns, which ends at
 /// `end`; and `block`, where the rows then are as unsigned bytes. Tiles turn rows that lie one
-/// after the other while they multiply those before; other rows are turned a few at a time, so that
-/// they are in the first-level cache when they are multiplied.
+/// after the other while they multiply those before; other rows are turned a block at a time, so
+/// that they are in the first-level cache when they are multiplied.
 inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
                              std::size_t end, const std::uint8_t** block) noexcept {
   constexpr std::size_t kRows = DETENT_PASS_ROWS;
@@ -8290,10 +8290,8 @@ inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::si
     gemm_u8s8_block<block_panels>(g, {block, 0, {from, to}}, first, rows, 0);
     return;
   }
-  const std::size_t step =
-      std::clamp(g.caches.first_level / 4 / stride / kRows * kRows, kRows, block_rows);
-  for (std::size_t done = 0; done < rows; done += step) {
-    const std::size_t count = (std::min)(step, rows - done);
+  for (std::size_t done = 0; done < rows; done += block_rows) {
+    const std::size_t count = (std::min)(block_rows, rows - done);
     for (std::size_t r = done; r < done + count; ++r) {
       turn_signs(from + r * g.lda, g.k, to + r * stride);
     }
@@ -12009,7 +12007,7 @@ class column_epilogue {
     if (count == lanes) {
       hn::StoreU(v, d, to);
     } else {
-      hn::StoreN(v, d, to, count);
+      store_part(v, d, to, count);
     }
   }
 
@@ -12781,10 +12779,11 @@ inline void gemm_u8s8_lone(const gemm_u8s8_args& g, const block_operands& a, std
   const std::size_t columns = g.n - column;
   alignas(64) std::int8_t weights[lone_columns][lone_depth];
   for (std::size_t j = 0; j < columns; ++j) {
-    const std::int8_t* from = g.b.data + column * padded + j * group_depth;
     for (std::size_t k = 0; k < padded; k += group_depth) {
-      std::memcpy(weights[j] + k, from + k * panel_columns, group_depth);
+      std::memcpy(weights[j] + k, g.b.data + column * padded + k * panel_columns + j * group_depth,
+                  group_depth);
     }
+    // They meet zeros, but are read.
     std::memset(weights[j] + padded, 0, round_up(padded, step) - padded);
   }
   alignas(64) std::int32_t sums[block_rows * panel_columns] = {};
@@ -12831,8 +12830,8 @@ void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::si
 
 /// The rows first .. first + rows of signed bytes and the first block of columns, which ends at
 /// `end`; and `block`, where the rows then are as unsigned bytes. Tiles turn rows that lie one
-/// after the other while they multiply those before; other rows are turned a few at a time, so that
-/// they are in the first-level cache when they are multiplied.
+/// after the other while they multiply those before; other rows are turned a block at a time, so
+/// that they are in the first-level cache when they are multiplied.
 inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
                              std::size_t end, const std::uint8_t** block) noexcept {
   constexpr std::size_t kRows = DETENT_PASS_ROWS;
@@ -12851,10 +12850,8 @@ inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::si
     gemm_u8s8_block<block_panels>(g, {block, 0, {from, to}}, first, rows, 0);
     return;
   }
-  const std::size_t step =
-      std::clamp(g.caches.first_level / 4 / stride / kRows * kRows, kRows, block_rows);
-  for (std::size_t done = 0; done < rows; done += step) {
-    const std::size_t count = (std::min)(step, rows - done);
+  for (std::size_t done = 0; done < rows; done += block_rows) {
+    const std::size_t count = (std::min)(block_rows, rows - done);
     for (std::size_t r = done; r < done + count; ++r) {
       turn_signs(from + r * g.lda, g.k, to + r * stride);
     }
@@ -14710,7 +14707,7 @@ class column_epilogue {
     if (count == lanes) {
       hn::StoreU(v, d, to);
     } else {
-      hn::StoreN(v, d, to, count);
+      store_part(v, d, to, count);
     }
   }
 
@@ -15482,10 +15479,11 @@ inline void gemm_u8s8_lone(const gemm_u8s8_args& g, const block_operands& a, std
   const std::size_t columns = g.n - column;
   alignas(64) std::int8_t weights[lone_columns][lone_depth];
   for (std::size_t j = 0; j < columns; ++j) {
-    const std::int8_t* from = g.b.data + column * padded + j * group_depth;
     for (std::size_t k = 0; k < padded; k += group_depth) {
-      std::memcpy(weights[j] + k, from + k * panel_columns, group_depth);
+      std::memcpy(weights[j] + k, g.b.data + column * padded + k * panel_columns + j * group_depth,
+                  group_depth);
     }
+    // They meet zeros, but are read.
     std::memset(weights[j] + padded, 0, round_up(padded, step) - padded);
   }
   alignas(64) std::int32_t sums[block_rows * panel_columns] = {};
@@ -15532,8 +15530,8 @@ void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::si
 
 /// The rows first .. first + rows of signed bytes and the first block of columns, which ends at
 /// `end`; and `block`, where the rows then are as unsigned bytes. Tiles turn rows that lie one
-/// after the other while they multiply those before; other rows are turned a few at a time, so that
-/// they are in the first-level cache when they are multiplied.
+/// after the other while they multiply those before; other rows are turned a block at a time, so
+/// that they are in the first-level cache when they are multiplied.
 inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
                              std::size_t end, const std::uint8_t** block) noexcept {
   constexpr std::size_t kRows = DETENT_PASS_ROWS;
@@ -15552,10 +15550,8 @@ inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::si
     gemm_u8s8_block<block_panels>(g, {block, 0, {from, to}}, first, rows, 0);
     return;
   }
-  const std::size_t step =
-      std::clamp(g.caches.first_level / 4 / stride / kRows * kRows, kRows, block_rows);
-  for (std::size_t done = 0; done < rows; done += step) {
-    const std::size_t count = (std::min)(step, rows - done);
+  for (std::size_t done = 0; done < rows; done += block_rows) {
+    const std::size_t count = (std::min)(block_rows, rows - done);
     for (std::size_t r = done; r < done + count; ++r) {
       turn_signs(from + r * g.lda, g.k, to + r * stride);
     }
@@ -18153,19 +18149,20 @@ class thread_pool {
       threads = (std::max)(std::thread::hardware_concurrency(), 1U);
     }
     shares_ = std::vector<share>(threads);
-    for (std::size_t i = 1; i < threads; ++i) {
-      workers_.emplace_back([this, i] { work(i); });
+#if DETENT_WITH_EXCEPTIONS
+    try {
+      start();
+    } catch (...) {  // there is no other thread
+      stop();
+      throw;
     }
+#else
+    start();
+#endif
   }
   thread_pool(const thread_pool&) = delete;
   thread_pool& operator=(const thread_pool&) = delete;
-  ~thread_pool() {
-    stopping_ = true;
-    wake_sleepers();
-    for (std::thread& worker : workers_) {
-      worker.join();
-    }
-  }
+  ~thread_pool() { stop(); }
 
   [[nodiscard]] std::size_t size() const noexcept { return shares_.size(); }
 
@@ -18176,6 +18173,9 @@ class thread_pool {
   }
 
   void run(std::size_t count, const std::function<void(std::size_t)>& body) {
+    if (count == 0) {
+      return;
+    }
     const std::lock_guard one_job(job_mutex_);
     body_ = &body;
     std::size_t first = 0;
@@ -18206,6 +18206,19 @@ class thread_pool {
     std::atomic<std::size_t> next{0};
     std::size_t end = 0;
   };
+
+  void start() {
+    for (std::size_t i = 1; i < size(); ++i) {
+      workers_.emplace_back([this, i] { work(i); });
+    }
+  }
+  void stop() {
+    stopping_ = true;
+    wake_sleepers();
+    for (std::thread& worker : workers_) {
+      worker.join();
+    }
+  }
 
   void work(std::size_t self) {
     std::size_t seen = 0;
@@ -18257,6 +18270,9 @@ class thread_pool {
   void take(std::size_t self) {
     for (std::size_t t = 0; t < size(); ++t) {
       share& from = shares_[(self + t) % size()];
+      if (from.next >= from.end) {
+        continue;  // without taking its cache line from others
+      }
       for (std::size_t i = from.next++; i < from.end; i = from.next++) {
 #if DETENT_WITH_EXCEPTIONS
         try {
@@ -21302,7 +21318,7 @@ void for_row_blocks(std::size_t rows, std::size_t block, const parallel_for& par
 }
 
 /// 0 .. size in `count` blocks (fewer, if there are fewer units), which differ by one unit at most
-/// but for what the last unit lacks. Longer ones come first.
+/// but for what the last unit lacks.
 class even_blocks {
  public:
   even_blocks() = default;
@@ -21315,8 +21331,7 @@ class even_blocks {
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   /// Where block i begins; block count() would begin at the end. count() is not 0.
   [[nodiscard]] std::size_t begin(std::size_t i) const noexcept {
-    const std::size_t units = units_ / count_ * i + (std::min)(i, units_ % count_);
-    return (std::min)(units * unit_, size_);
+    return (std::min)(units_ * i / count_ * unit_, size_);
   }
   [[nodiscard]] std::size_t size(std::size_t i) const noexcept { return begin(i + 1) - begin(i); }
 
@@ -21330,52 +21345,73 @@ struct product_part {
   std::size_t column, columns;
 };
 
+/// Tasks that a product is divided into for threads, as far as that is worth it. Blocks are powers
+/// of two, or multiples of it: the same work for each of 2, 4, 8 and 16 threads.
+inline constexpr std::size_t wanted_tasks = 16;
+inline constexpr std::size_t fewest_rows = 64;                     // of a task
+inline constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
+
+/// The blocks of m rows that a kernel wants, with as many more as threads do if `divides`.
+[[nodiscard]] inline std::size_t count_row_blocks(std::size_t m, const kernels::kernel_table& table,
+                                                  bool is_parallel, bool divides) noexcept {
+  const std::size_t least = (m + table.rows_per_call - 1) / table.rows_per_call;
+  if (!is_parallel) {
+    return least;
+  }
+  const std::size_t shared =
+      least > wanted_tasks ? round_up(least, wanted_tasks) : std::bit_ceil(least);
+  return divides ? (std::max)(shared, std::bit_floor((std::min)(m / fewest_rows, wanted_tasks)))
+                 : shared;
+}
+
+/// Tasks of rows alone, for those that prepare their rows.
+[[nodiscard]] inline even_blocks row_tasks(std::size_t m, const kernels::kernel_table& table,
+                                           bool is_parallel) noexcept {
+  return {m, table.rows_per_tile, count_row_blocks(m, table, is_parallel, true)};
+}
+
 /// The tasks of an m x n product: blocks of rows first, since whoever has some of the columns has
 /// to read and prepare the rows again, and of columns where there are few rows.
 ///
 /// Weights are divided where they do not fit caches that are known: those that half of the third
 /// level does not hold are taken in blocks of columns that it does, or all tasks would read all
 /// weights from memory; those that half of a second level does not hold are shared out before rows
-/// are divided further than a kernel wants, so that every core has a part that stays in its own.
+/// are, so that every core has a part that stays in its own.
 class product_parts {
  public:
   product_parts(std::size_t m, std::size_t n, std::size_t k, const kernels::kernel_table& table,
                 bool is_parallel, const cache_sizes& caches = {}) noexcept {
-    const auto fit_half_of = [size = n * (std::max)(k, std::size_t{1})](std::size_t cache) {
+    const std::size_t depth = (std::max)(k, std::size_t{1});
+    const auto fit_half_of = [size = n * depth](std::size_t cache) {
       return cache == 0 || size <= cache / 2;
     };
-    std::size_t row_blocks = (m + table.rows_per_call - 1) / table.rows_per_call;
+    const bool rows_first = fit_half_of(caches.second_level);
+    std::size_t row_blocks = count_row_blocks(m, table, is_parallel, rows_first);
     std::size_t column_blocks = 1;
     if (!fit_half_of(caches.third_level)) {
       by_columns_ = true;
-      const std::size_t depth = (std::max)(k, std::size_t{1});
       const std::size_t strips =
           (std::max)(caches.third_level / 2 / depth / kernels::strip_columns, std::size_t{1});
       const std::size_t columns = strips * kernels::strip_columns;
       column_blocks = (n + columns - 1) / columns;
     }
     if (is_parallel) {
-      // Powers of two, or multiples of it: the same work for each of 2, 4, 8 and 16 threads.
-      constexpr std::size_t wanted = 16;
-      constexpr std::size_t fewest_rows = 64;
-      constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
-      row_blocks = row_blocks > wanted ? round_up(row_blocks, wanted) : std::bit_ceil(row_blocks);
-      if (fit_half_of(caches.second_level)) {
-        row_blocks = (std::max)(row_blocks, std::bit_floor((std::min)(m / fewest_rows, wanted)));
-      } else {
-        by_columns_ = true;
-      }
+      by_columns_ = by_columns_ || !rows_first;
       const std::size_t products = (m + row_blocks - 1) / row_blocks * k;
-      column_blocks =
-          (std::max)(column_blocks, (std::min)(wanted / row_blocks, n * products / worth_a_task));
+      column_blocks = (std::max)(
+          column_blocks, (std::min)(wanted_tasks / row_blocks, n * products / worth_a_task));
+    }
+    columns_ = {n, kernels::strip_columns, column_blocks};
+    if (is_parallel && !rows_first && columns_.count() != 0) {
+      // What columns were too few for.
+      row_blocks = (std::max)(
+          row_blocks, std::bit_floor((std::min)(m / fewest_rows, wanted_tasks / columns_.count())));
     }
     rows_ = {m, table.rows_per_tile, row_blocks};
-    columns_ = {n, kernels::strip_columns, column_blocks};
   }
 
   /// Whether all rows of some columns come before other columns.
   [[nodiscard]] bool by_columns() const noexcept { return by_columns_; }
-  [[nodiscard]] const even_blocks& rows() const noexcept { return rows_; }
   [[nodiscard]] std::size_t size() const noexcept { return rows_.count() * columns_.count(); }
   [[nodiscard]] product_part operator[](std::size_t i) const noexcept {
     const std::size_t row = by_columns_ ? i % rows_.count() : i / columns_.count();
@@ -21634,8 +21670,8 @@ DETENT_NAMESPACE_END
 // Products whose sums may leave 32 bits. Kernels add up a slice of K at a time, whose sums do not
 // (packed_weights::slices); the slices, zero points and biases are added up in 64 bits:
 //
-//   sum = bias[j] + addend[i,j] + sum_slices(sum_k a[i,k] * b[k,j]) - b_zero_point[j] * sum_k
-//   a[i,k]
+//   sum = bias[j] + addend[i,j] + sum_slices(sum_k a[i,k] * b[k,j])
+//         - b_zero_point[j] * sum_k a[i,k]
 //         - a_zero_point[i] * (sum_k b[k,j] - K * b_zero_point[j])
 //
 // What is stored for a sum is what kernels store where it fits 32 bits (kernels::integer_epilogue);
@@ -22846,6 +22882,10 @@ class integer_product {
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
     return {rows, weights_.columns(), weights_.depth(), table_, bool{parallel}, caches_};
   }
+  [[nodiscard]] even_blocks row_tasks(std::size_t rows,
+                                      const parallel_for& parallel) const noexcept {
+    return detail::row_tasks(rows, table_, bool{parallel});
+  }
 
   /// The rows of a part, from a's bytes, times its columns (from a multiple of strip_columns on).
   /// Zero points and scales are those of these rows; null stands for what the options give to all
@@ -22995,8 +23035,8 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
 ///
 /// Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Threads keep memory from call
 /// to call, so that nothing is allocated when the same sizes come again (but for sums beyond 32
-/// bits): O(N); for left sides that are signed or column-major up to 256 rows of K bytes; on
-/// target amx_int8 some 40 rows and up to 100 KB besides.
+/// bits): O(N); up to 256 rows of K bytes for column-major left sides, and as many with 128 bytes
+/// besides for signed ones on targets with VNNI; on target amx_int8 some 40 rows and up to 100 KB.
 template <integer_gemm_output T>
 void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
@@ -24141,6 +24181,10 @@ class int4_product {
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
     return {rows, weights_.columns(), weights_.depth(), table_, bool{parallel}};
   }
+  [[nodiscard]] even_blocks row_tasks(std::size_t rows,
+                                      const parallel_for& parallel) const noexcept {
+    return detail::row_tasks(rows, table_, bool{parallel});
+  }
 
   /// Sums of groups were proved to fit when the weights were packed.
   void finish() const noexcept {}
@@ -24362,19 +24406,20 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
     product.multiply(from.q, lhs.columns, part, options.per_row ? from.zero_points : nullptr,
                      options.per_row ? from.scales : nullptr);
   };
-  const detail::product_parts parts = product.parts(lhs.rows, parallel);
-  if (parts.rows().count() <= 1) {
+  const detail::even_blocks blocks = product.row_tasks(lhs.rows, parallel);
+  if (blocks.count() <= 1) {
     // One block of rows, quantized once; threads share its columns.
     detail::leased_memory<std::uint8_t> memory(lhs.rows * lhs.columns);
     quantized_rows all;
     all.q = memory.data();
     quantize_rows(0, lhs.rows, all);
+    const detail::product_parts parts = product.parts(lhs.rows, parallel);
     detail::run_parallel(parallel, parts.size(), [&](std::size_t i) { multiply(all, parts[i]); });
     return;
   }
-  detail::run_parallel(parallel, parts.rows().count(), [&](std::size_t i) {
-    const std::size_t first = parts.rows().begin(i);
-    const std::size_t rows = parts.rows().size(i);
+  detail::run_parallel(parallel, blocks.count(), [&](std::size_t i) {
+    const std::size_t first = blocks.begin(i);
+    const std::size_t rows = blocks.size(i);
     quantized_rows block;
     block.q = detail::block_memory<std::uint8_t>(rows * lhs.columns);
     quantize_rows(first, rows, block);

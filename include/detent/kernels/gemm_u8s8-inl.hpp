@@ -285,10 +285,11 @@ inline void gemm_u8s8_lone(const gemm_u8s8_args& g, const block_operands& a, std
   const std::size_t columns = g.n - column;
   alignas(64) std::int8_t weights[lone_columns][lone_depth];
   for (std::size_t j = 0; j < columns; ++j) {
-    const std::int8_t* from = g.b.data + column * padded + j * group_depth;
     for (std::size_t k = 0; k < padded; k += group_depth) {
-      std::memcpy(weights[j] + k, from + k * panel_columns, group_depth);
+      std::memcpy(weights[j] + k, g.b.data + column * padded + k * panel_columns + j * group_depth,
+                  group_depth);
     }
+    // They meet zeros, but are read.
     std::memset(weights[j] + padded, 0, round_up(padded, step) - padded);
   }
   alignas(64) std::int32_t sums[block_rows * panel_columns] = {};
@@ -335,8 +336,8 @@ void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::si
 
 /// The rows first .. first + rows of signed bytes and the first block of columns, which ends at
 /// `end`; and `block`, where the rows then are as unsigned bytes. Tiles turn rows that lie one
-/// after the other while they multiply those before; other rows are turned a few at a time, so that
-/// they are in the first-level cache when they are multiplied.
+/// after the other while they multiply those before; other rows are turned a block at a time, so
+/// that they are in the first-level cache when they are multiplied.
 inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
                              std::size_t end, const std::uint8_t** block) noexcept {
   constexpr std::size_t kRows = DETENT_PASS_ROWS;
@@ -355,10 +356,8 @@ inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::si
     gemm_u8s8_block<block_panels>(g, {block, 0, {from, to}}, first, rows, 0);
     return;
   }
-  const std::size_t step =
-      std::clamp(g.caches.first_level / 4 / stride / kRows * kRows, kRows, block_rows);
-  for (std::size_t done = 0; done < rows; done += step) {
-    const std::size_t count = (std::min)(step, rows - done);
+  for (std::size_t done = 0; done < rows; done += block_rows) {
+    const std::size_t count = (std::min)(block_rows, rows - done);
     for (std::size_t r = done; r < done + count; ++r) {
       turn_signs(from + r * g.lda, g.k, to + r * stride);
     }

@@ -92,7 +92,7 @@ class column_epilogue {
     if (count == lanes) {
       hn::StoreU(v, d, to);
     } else {
-      hn::StoreN(v, d, to, count);
+      store_part(v, d, to, count);
     }
   }
 
