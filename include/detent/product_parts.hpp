@@ -79,7 +79,8 @@ inline constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
                  : shared;
 }
 
-/// Tasks of rows alone, for those that prepare their rows.
+/// Tasks of rows alone, for those that prepare their rows; no fewer blocks of rows than
+/// product_parts has.
 [[nodiscard]] inline even_blocks row_tasks(std::size_t m, const kernels::kernel_table& table,
                                            bool is_parallel) noexcept {
   return {m, table.rows_per_tile, count_row_blocks(m, table, is_parallel, true)};

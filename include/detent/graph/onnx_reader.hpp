@@ -11,8 +11,6 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <ios>
 #include <map>
 #include <memory>
 #include <new>
@@ -30,6 +28,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/error_context.hpp>
+#include <detent/graph/external_data.hpp>
 #include <detent/graph/files.hpp>
 #include <detent/graph/ir.hpp>
 #include <detent/graph/onnx_fields.hpp>
@@ -113,7 +112,7 @@ void append_repeated(Message& m, std::vector<T>& to, Packed packed, Single singl
 class onnx_reader {
  public:
   /// `folder`: where external data is looked for.
-  explicit onnx_reader(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  explicit onnx_reader(std::filesystem::path folder) : external_(std::move(folder)) {}
 
   model read_model(std::string_view bytes) {
     using onnx::model_field;
@@ -155,7 +154,7 @@ class onnx_reader {
       }
     }
     require(has_graph && m.ir_version > 0, error_kind::bad_file, "not an ONNX model");
-    m.external_bytes = external_bytes_;
+    m.external_bytes = external_.bytes_read();
     return m;
   }
 
@@ -237,7 +236,7 @@ class onnx_reader {
 
     std::string external_bytes;
     if (external) {
-      external_bytes = read_external(name, location, stored);
+      external_bytes = external_.read(name, location, stored);
       raw = protozero::data_view(external_bytes.data(), external_bytes.size());
       has_raw = true;
     }
@@ -375,53 +374,6 @@ class onnx_reader {
       }
     }
     m.opsets[domain == "ai.onnx" ? "" : domain] = version;
-  }
-
-  /// The part of an external file that holds a tensor. Paths may not leave the model's folder.
-  std::string read_external(const std::string& name,
-                            const std::map<std::string, std::string>& where, std::size_t stored) {
-    const auto get = [&](const char* key) {
-      const auto found = where.find(key);
-      return found == where.end() ? std::string() : found->second;
-    };
-    const std::string location = get("location");
-    const std::filesystem::path relative(location);
-    bool inside = !location.empty() && relative.is_relative();
-    for (const std::filesystem::path& part : relative) {
-      inside = inside && part != "..";
-    }
-    require(inside, error_kind::bad_file, "tensor '", name, "' has its data in '", location,
-            "', which is not a path below the model's folder");
-    const auto number = [&](const char* key, std::uint64_t otherwise) {
-      const std::string text = get(key);
-      if (text.empty()) {
-        return otherwise;
-      }
-      require(text.find_first_not_of("0123456789") == std::string::npos && text.size() < 19,
-              error_kind::bad_file, "tensor '", name, "': external ", key, " '", text,
-              "' is not a size");
-      return static_cast<std::uint64_t>(std::stoull(text));
-    };
-    const std::uint64_t offset = number("offset", 0);
-    const std::uint64_t length = number("length", stored);
-    require(length == stored, error_kind::bad_file, "tensor '", name, "' needs ", stored,
-            " bytes, its external data has ", length);
-    const std::filesystem::path path = folder_ / relative;
-    std::ifstream in(path, std::ios::binary | std::ios::ate);
-    require(in.good(), error_kind::io, "tensor '", name, "': cannot open external data file ",
-            path.string());
-    const std::streamoff end = in.tellg();
-    require(end >= 0 && offset <= static_cast<std::uint64_t>(end) &&
-                length <= static_cast<std::uint64_t>(end) - offset,
-            error_kind::bad_file, "tensor '", name, "': ", path.string(), " has ", end,
-            " bytes, needed are ", length, " from ", offset);
-    std::string bytes(static_cast<std::size_t>(length), '\0');
-    in.seekg(static_cast<std::streamoff>(offset));
-    in.read(bytes.data(), static_cast<std::streamsize>(length));
-    require(in.gcount() == static_cast<std::streamsize>(length), error_kind::io, "tensor '", name,
-            "': cannot read external data file ", path.string());
-    external_bytes_ += length;
-    return bytes;
   }
 
   /// `depth`: in how many other graphs this one stands.
@@ -653,8 +605,7 @@ class onnx_reader {
     }
   }
 
-  std::filesystem::path folder_;
-  std::uint64_t external_bytes_ = 0;
+  external_data external_;
 };
 
 /// Runs `body` and gives every failure the file's name.
