@@ -36,8 +36,8 @@ const any_observer* prototype = nullptr;
 void put_state(const any_observer& observer, std::byte* to) {
   const std::vector<std::byte> bytes = observer.save();
   const std::uint64_t size = bytes.size();
-  detent::detail::require(size <= state_size - sizeof size, detent::error_kind::overflow,
-                          "a state has ", size, " bytes");
+  detent::require(size <= state_size - sizeof size, detent::error_kind::overflow, "a state has ",
+                  size, " bytes");
   std::memset(to, 0, state_size);
   std::memcpy(to, &size, sizeof size);
   std::memcpy(to + sizeof size, bytes.data(), bytes.size());
@@ -46,8 +46,8 @@ void put_state(const any_observer& observer, std::byte* to) {
 any_observer get_state(const std::byte* from) {
   std::uint64_t size = 0;
   std::memcpy(&size, from, sizeof size);
-  detent::detail::require(size <= state_size - sizeof size, detent::error_kind::bad_file,
-                          "a state claims ", size, " bytes");
+  detent::require(size <= state_size - sizeof size, detent::error_kind::bad_file, "a state claims ",
+                  size, " bytes");
   any_observer observer = *prototype;
   observer.load(std::span<const std::byte>(from + sizeof size, static_cast<std::size_t>(size)));
   return observer;
@@ -71,10 +71,10 @@ void merge_states(void* in, void* in_out, int* count, MPI_Datatype* /*type*/) {
 
 int calibrate(int rank, int size, const std::string& path, std::vector<std::string> methods) {
   const detent::graph::tensor samples = detent_cli::read_npy(path);
-  detent::detail::require(samples.type() == detent::graph::element_type::f32 &&
-                              samples.rank() > 1 && samples.count() > 0,
-                          detent::error_kind::invalid_argument, path,
-                          ": floats are wanted, first axis = samples");
+  detent::require(samples.type() == detent::graph::element_type::f32 && samples.rank() > 1 &&
+                      samples.count() > 0,
+                  detent::error_kind::invalid_argument, path,
+                  ": floats are wanted, first axis = samples");
   const std::span<const float> values = samples.data<float>();
   const std::size_t each = values.size() / static_cast<std::size_t>(samples.dim(0));
   if (methods.empty()) {
@@ -87,11 +87,11 @@ int calibrate(int rank, int size, const std::string& path, std::vector<std::stri
   MPI_Op_create(merge_states, 1, &merge);
   for (const std::string& method : methods) {
     any_observer observer = detent::make_observer(method);
-    detent::detail::require(observer.phases() == 1, detent::error_kind::unsupported, "method ",
-                            method, " wants two passes, this example makes one");
-    detent::detail::require(observer.target<detent::moving_average_observer>() == nullptr,
-                            detent::error_kind::unsupported, "method ", method,
-                            " depends on the order of samples");
+    detent::require(observer.phases() == 1, detent::error_kind::unsupported, "method ", method,
+                    " wants two passes, this example makes one");
+    detent::require(observer.target<detent::moving_average_observer>() == nullptr,
+                    detent::error_kind::unsupported, "method ", method,
+                    " depends on the order of samples");
     const any_observer empty = observer;
     prototype = &empty;
     for (auto i = static_cast<std::size_t>(rank); i < values.size() / each;

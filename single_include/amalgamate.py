@@ -2,14 +2,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Makes single_include/detent/detent.hpp from include/detent/detent.hpp.
 
-  amalgamate.py           writes it
-  amalgamate.py --check   exits with 1 if the one in the tree is not what would be written
+  amalgamate.py                               writes it
+  amalgamate.py --check                       exits with 1 if the one in the tree is not what would be written
+  amalgamate.py --with-highway DIR -o FILE    writes FILE, which needs no Highway on the include path: it holds
+                                              the headers of DIR/hwy, with their licences
 
-Own headers (#include <detent/...>) are put where they are first included. Those named *-inl.hpp are put
-wherever they are included: they hold the text of the kernels, which is compiled once per CPU target.
+Headers of detent (#include <detent/...>) are put where they are first included. The text of vector kernels
+(kernels/vector/for_each_target-inl.hpp says how it is laid out) is put there once for each CPU target or pass.
 Everything else stays as it is, where it is; includes of other libraries may depend on the #if around them.
 """
 
+import argparse
 import re
 import sys
 from pathlib import Path
@@ -18,6 +21,12 @@ ROOT = Path(__file__).resolve().parent.parent
 UMBRELLA = "detent/detent.hpp"
 PRODUCT = ROOT / "single_include" / UMBRELLA
 OWN_INCLUDE = re.compile(r"#\s*include\s*<(detent/[^>]+)>")
+TEXT_DEFINITION = re.compile(r"#define DETENT_KERNELS_TEXT <([^>]+)>")
+TEXT_INCLUDE = re.compile(r"#include DETENT_KERNELS_TEXT")
+TEXT_BEGIN = "#ifdef DETENT_KERNELS_TEXT\n"
+HIGHWAY_INCLUDE = re.compile(r"#\s*include\s*[<\"](hwy/[^>\"]+)[>\"]")
+# What Highway includes for processors that detent's kernels are not written for.
+OTHER_PROCESSORS = re.compile(r"hwy/(ops/(arm|ppc|rvv|wasm|scalar|emu128|loongarch|lsx|lasx|s390|inside)|foreach_target)")
 LICENCE_TAG = "// SPDX-License-Identifier: BSD-3-Clause\n"
 
 PREAMBLE = """\
@@ -34,60 +43,99 @@ PREAMBLE = """\
 //
 {licence}
 """
+HIGHWAY_INSIDE = """
+// This copy holds Highway's headers, too (https://github.com/google/highway; Apache-2.0 or BSD-3-Clause, as they say).
+
+#define DETENT_WITH_HIGHWAY 1
+"""
 
 
 class Amalgamation:
-    def __init__(self):
+    def __init__(self, highway=None):
+        self.highway = highway  # the folder that holds hwy/, or None
         self.placed = {}  # header: whether it stands under an #if besides include guards
+        self.kernels_text = None  # the file whose text is compiled for each target or pass
         self.text = []
 
     def place(self, name, conditions):
-        """Puts a header here; `conditions` is how many #if blocks are open, guards not counted."""
-        conditional = conditions > 0
-        if not name.endswith("-inl.hpp"):
-            if name in self.placed:
-                if self.placed[name] and not conditional:
-                    sys.exit(f"amalgamate.py: {name} was first included inside an #if, now outside of one: "
-                             "include it outside earlier")
-                return
-            self.placed[name] = conditional
-            conditions -= 1  # the include guard's #if is about to be counted
+        """Puts a header of detent here; `conditions` is how many #if blocks are open, guards not counted."""
         lines = (ROOT / "include" / name).read_text(encoding="utf-8").splitlines(keepends=True)
+        if any(line.startswith("#ifndef DETENT_") for line in lines):
+            if name in self.placed and (conditions > 0 or not self.placed[name]):
+                return
+            self.placed[name] = conditions > 0  # placed again where it is included outside of any #if
+            conditions -= 1  # the include guard's #if is about to be counted
         self.text.append(f"// ---- {name} ----\n")
-        for line in lines[1:] if lines[0] == LICENCE_TAG else lines:
+        self.place_lines(lines[1:] if lines[0] == LICENCE_TAG else lines, conditions)
+
+    def place_lines(self, lines, conditions):
+        for line in lines:
             directive = line.lstrip("# \t") if line.startswith("#") else ""
             conditions += directive.startswith("if") - directive.startswith("endif")
             if own := OWN_INCLUDE.match(line):
                 self.place(own[1], conditions)
+            elif definition := TEXT_DEFINITION.match(line):
+                self.kernels_text = definition[1]
+                self.text.append("#define DETENT_KERNELS_TEXT\n")
+            elif TEXT_INCLUDE.match(line):
+                text = (ROOT / "include" / self.kernels_text).read_text(encoding="utf-8").splitlines(keepends=True)
+                self.place_lines(text[text.index(TEXT_BEGIN):], conditions)
+            elif self.highway and (header := HIGHWAY_INCLUDE.match(line)):
+                self.place_highway(header[1], conditions)
             else:
                 self.text.append(line)
 
+    def place_highway(self, name, conditions):
+        """Puts a header of Highway here. Those that Highway reads again for each target are put here each time."""
+        if OTHER_PROCESSORS.match(name):
+            return
+        again = name.endswith("-inl.h") or name == "hwy/highway.h"
+        if not again and name in self.placed and (conditions > 0 or not self.placed[name]):
+            return
+        if not again:
+            self.placed[name] = conditions > 0  # placed again where it is included outside of any #if
+            conditions -= 1
+        path = self.highway / name
+        if not path.exists():
+            sys.exit(f"amalgamate.py: there is no {path}")
+        self.text.append(f"// ---- {name} ----\n")
+        self.place_lines(path.read_text(encoding="utf-8").splitlines(keepends=True), conditions)
+        self.text.append("\n")
 
-def amalgamate():
+
+def amalgamate(highway=None):
     macros = (ROOT / "include/detent/version.hpp").read_text(encoding="utf-8")
     version = ".".join(re.findall(r"DETENT_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", macros))
     licence = (ROOT / "LICENSE").read_text(encoding="utf-8").strip().splitlines()
     licence = "\n".join(f"// {line}".rstrip() for line in licence)
-    amalgamation = Amalgamation()
+    amalgamation = Amalgamation(highway)
     amalgamation.place(UMBRELLA, 0)
     body = re.sub(r"\n{3,}", "\n\n", "".join(amalgamation.text))
-    return LICENCE_TAG + PREAMBLE.format(version=version, licence=licence) + "\n" + body
+    own = "" if highway is None else HIGHWAY_INSIDE
+    return LICENCE_TAG + PREAMBLE.format(version=version, licence=licence) + own + "\n" + body
 
 
 def main():
-    arguments = sys.argv[1:]
-    if arguments not in ([], ["--check"]):
-        sys.exit(__doc__)
-    text = amalgamate()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--with-highway", metavar="DIR", type=Path)
+    parser.add_argument("-o", metavar="FILE", type=Path, dest="output")
+    options = parser.parse_args()
+    if (options.with_highway is None) != (options.output is None) or (options.check and options.output):
+        parser.error("--with-highway DIR goes with -o FILE, and --check with neither")
+    if options.with_highway and not (options.with_highway / "hwy/highway.h").exists():
+        sys.exit(f"amalgamate.py: {options.with_highway} holds no hwy/highway.h")
+    text = amalgamate(options.with_highway)
     where = PRODUCT.relative_to(ROOT)
-    if arguments:
+    if options.check:
         if not PRODUCT.exists() or PRODUCT.read_text(encoding="utf-8") != text:
             sys.exit(f"{where} is not in step with include/. Run: python3 single_include/amalgamate.py")
         print(f"{where} is in step with include/")
         return
-    PRODUCT.parent.mkdir(exist_ok=True)
-    PRODUCT.write_text(text, encoding="utf-8")
-    print(f"{where}: {text.count(chr(10))} lines")
+    product = options.output or PRODUCT
+    product.parent.mkdir(parents=True, exist_ok=True)
+    product.write_text(text, encoding="utf-8")
+    print(f"{product if options.output else where}: {text.count(chr(10))} lines")
 
 
 if __name__ == "__main__":

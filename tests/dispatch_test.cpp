@@ -82,12 +82,15 @@ TEST_CASE("lists of targets") {
 #endif
 }
 
-TEST_CASE("set_target chooses the table of that target") {
+TEST_CASE("set_target chooses the kernels of that target, in every family") {
   const test::target_restorer restorer;
   for (const target t : detent::available_targets()) {
     detent::set_target(t);
     CHECK(detent::active_target() == t);
-    CHECK(detent::detail::active_table().id == t);
+    using detent::kernels::statistics_kernels;
+    CHECK(&detent::detail::active<statistics_kernels>() == statistics_kernels::of(t));
+    using detent::kernels::integer_product_kernels;
+    CHECK(&detent::detail::active<integer_product_kernels>() == integer_product_kernels::of(t));
     // It does not change what is best.
     CHECK(detent::best_target() == detent::available_targets().back());
     target seen_elsewhere{};

@@ -126,7 +126,7 @@ TEST_CASE_TEMPLATE("sums of codes, modulo 2^32", Q, std::uint8_t, std::int8_t) {
     }
     const auto expected = static_cast<std::int32_t>(static_cast<std::uint64_t>(sum));
     for_each_target([&] {
-      const auto& table = detent::detail::active_table();
+      const auto& table = detent::detail::active<detent::kernels::statistics_kernels>();
       if constexpr (std::is_signed_v<Q>) {
         CHECK(table.sum_s8(q.data(), q.size()) == expected);
       } else {
@@ -299,8 +299,9 @@ TEST_CASE("rows before one without a finite range are done, and those behind it 
         a.scale = scales.data();
         a.zero_point = zero_points.data();
         a.qmax = 255;
-        const auto& table = detent::detail::active_table();
-        CHECK(table.dynamic_rows_u8(with_infinity.data(), a, q.data()) == bad);
+        using family = detent::kernels::dynamic_quantize_kernels<detent::kernels::u8_code>;
+        CHECK(detent::detail::active<family>().dynamic_rows(with_infinity.data(), a, q.data()) ==
+              bad);
         std::vector<std::uint8_t> right(x.size(), 77);
         std::copy_n(expected.begin(), bad * columns, right.begin());
         CHECK(q == right);

@@ -36,8 +36,8 @@ template <class Q>
 using row = void (*)(const float*, const detent::kernels::elementwise_args&, Q*) noexcept;
 
 template <class Q>
-row<Q> row_of(const detent::kernels::kernel_table& t) {
-  return t.*detent::detail::kernel_rows<Q>::quantize;
+row<Q> row_of(detent::target t) {
+  return detent::kernels::quantize_kernels<detent::detail::code_of<Q>>::of(t)->quantize;
 }
 
 template <class Q>
@@ -51,7 +51,7 @@ std::uint64_t differences(float scale, detent::thread_pool& pool) {
   a.zero_point = &zero_point;
   a.qmin = detent::full_grid<Q>.qmin;
   a.qmax = detent::full_grid<Q>.qmax;
-  const detent::kernels::table_list tables = detent::kernels::compiled_tables();
+  const std::vector<detent::target> targets = detent::available_targets();
   std::atomic<std::uint64_t> count{0};
   std::mutex output;
   const auto report = [&](std::string_view who, float x, int actual, int expected) {
@@ -70,7 +70,7 @@ std::uint64_t differences(float scale, detent::thread_pool& pool) {
       for (std::size_t i = 0; i < chunk; ++i) {
         x[i] = std::bit_cast<float>(static_cast<std::uint32_t>(first + i));
       }
-      row<Q> done[8] = {row_of<Q>(*tables.first[0])};
+      row<Q> done[8] = {row_of<Q>(detent::target::portable)};
       done[0](x.data(), a, expected.data());
       for (std::size_t i = first / chunk % 61; i < chunk; i += 61) {
         const std::int32_t q =
@@ -80,21 +80,19 @@ std::uint64_t differences(float scale, detent::thread_pool& pool) {
         }
       }
       std::size_t rows = 1;
-      for (std::size_t t = 1; t < tables.size; ++t) {
-        const detent::kernels::kernel_table& table = *tables.first[t];
+      for (const detent::target t : targets) {
         // Targets that differ in their products only share a row.
-        if (!detent::kernels::cpu_supports(table.id) ||
-            std::find(done, done + rows, row_of<Q>(table)) != done + rows) {
+        if (std::find(done, done + rows, row_of<Q>(t)) != done + rows) {
           continue;
         }
-        done[rows++] = row_of<Q>(table);
-        row_of<Q>(table)(x.data(), a, actual.data());
+        done[rows++] = row_of<Q>(t);
+        row_of<Q>(t)(x.data(), a, actual.data());
         if (actual == expected) {
           continue;
         }
         for (std::size_t i = 0; i < chunk; ++i) {
           if (actual[i] != expected[i]) {
-            report(detent::name(table.id), x[i], actual[i], expected[i]);
+            report(detent::name(t), x[i], actual[i], expected[i]);
           }
         }
       }

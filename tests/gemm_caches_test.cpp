@@ -106,8 +106,9 @@ TEST_CASE("weights that do not fit the shared cache are taken in blocks of colum
                          shape{200, 1000, 100, 1, true}, shape{1, 1000, 100, 40000, true},
                          shape{7, 5, 0, 1, true}, shape{0, 100, 10, 5, true}}) {
     for (const bool is_parallel : {false, true}) {
-      const product_parts parts(s.m, s.n, s.k, detent::detail::active_table(), is_parallel,
-                                cache_sizes{0, 0, s.cache});
+      const product_parts parts(
+          s.m, s.n, s.k, detent::detail::active<detent::kernels::integer_product_kernels>().rows,
+          is_parallel, cache_sizes{0, 0, s.cache});
       INFO("m ", s.m, " n ", s.n, " k ", s.k, " cache ", s.cache);
       CHECK(parts.by_columns() == s.by_columns);
       // Each element is in one part, and no columns come twice.
@@ -139,22 +140,22 @@ TEST_CASE("weights that do not fit the shared cache are taken in blocks of colum
 
 TEST_CASE("tasks of a product are of nearly the same size, and no larger than a kernel wants") {
   for_each_target([&] {
-    const detent::kernels::kernel_table& table = detent::detail::active_table();
-    const std::size_t tile = table.rows_per_tile;
-    CHECK(table.rows_per_call % tile == 0);
+    const auto counts = detent::detail::active<detent::kernels::integer_product_kernels>().rows;
+    const std::size_t tile = counts.per_tile;
+    CHECK(counts.per_call % tile == 0);
     for (const std::size_t m :
          {1U, 5U, 47U, 127U, 128U, 196U, 240U, 784U, 1024U, 3136U, 4096U, 100000U}) {
       for (const std::size_t n : {1U, 64U, 513U, 768U, 4096U}) {
         for (const bool is_parallel : {false, true}) {
           for (const std::size_t second_level : {std::size_t{0}, std::size_t{1} << 16}) {
-            const detent::detail::product_parts parts(m, n, 768, table, is_parallel,
+            const detent::detail::product_parts parts(m, n, 768, counts, is_parallel,
                                                       cache_sizes{0, second_level, 0});
             INFO("m ", m, " n ", n, " parallel ", is_parallel, " cache ", second_level);
             REQUIRE(parts.size() > 0);
             const detent::detail::product_part some = parts[0];
             for (std::size_t i = 0; i < parts.size(); ++i) {
               const detent::detail::product_part p = parts[i];
-              CHECK(p.rows <= table.rows_per_call);
+              CHECK(p.rows <= counts.per_call);
               CHECK(p.first % tile == 0);
               CHECK(p.rows < some.rows + 2 * tile);
               CHECK(some.rows < p.rows + 2 * tile);
@@ -180,13 +181,12 @@ TEST_CASE("weights beyond the second level are shared out by columns, and rows w
     std::size_t m, n, k, tasks, columns;
   };
   // For a kernel that takes 240 rows, six at a time.
-  detent::kernels::kernel_table table = detent::detail::active_table();
-  table.rows_per_call = 240;
-  table.rows_per_tile = 6;
+  const detent::kernels::row_counts counts{.per_call = 240, .per_tile = 6};
   for (const shape& s :
        {shape{512, 768, 512, 16, 2}, shape{512, 3072, 768, 16, 4}, shape{128, 3072, 768, 16, 16},
         shape{960, 64, 32768, 8, 1}, shape{128, 100, 60000, 4, 2}}) {
-    const detent::detail::product_parts parts(s.m, s.n, s.k, table, true, cache_sizes{0, level, 0});
+    const detent::detail::product_parts parts(s.m, s.n, s.k, counts, true,
+                                              cache_sizes{0, level, 0});
     std::set<std::size_t> columns;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       columns.insert(parts[i].column);

@@ -126,8 +126,8 @@ TEST_CASE("bin_positions: every target, tail and alignment gives what the refere
       INFO("size ", n, " placement ", placement);
       for_each_target([&] {
         std::vector<std::uint32_t> positions(n + 16, 7);
-        const auto r =
-            detent::detail::active_table().bin_positions(x.data(), n, lowest, positions.data());
+        const auto r = detent::detail::active<detent::kernels::statistics_kernels>().bin_positions(
+            x.data(), n, lowest, positions.data());
         positions.resize(r.count);
         CHECK(positions == expected);
         CHECK(r.largest == largest);

@@ -34,7 +34,7 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float quiet_nan = std::numeric_limits<float>::quiet_NaN();
 
 min_max_result kernel_min_max(std::span<const float> x) {
-  return detent::detail::active_table().min_max(x.data(), x.size());
+  return detent::detail::active<detent::kernels::statistics_kernels>().min_max(x.data(), x.size());
 }
 
 template <class T>
@@ -124,9 +124,9 @@ TEST_CASE("min_max_columns: every column as by itself") {
       std::vector<float> lower(columns, infinity);
       std::vector<float> upper(columns, -infinity);
       std::vector<std::uint64_t> count_nan(columns, 0);
-      detent::detail::active_table().min_max_columns(x.data(), rows, columns,
-                                                     static_cast<std::ptrdiff_t>(stride),
-                                                     lower.data(), upper.data(), count_nan.data());
+      detent::detail::active<detent::kernels::statistics_kernels>().min_max_columns(
+          x.data(), rows, columns, static_cast<std::ptrdiff_t>(stride), lower.data(), upper.data(),
+          count_nan.data());
       for (std::size_t c = 0; c < columns; ++c) {
         std::vector<float> column;
         for (std::size_t r = 0; r < rows; ++r) {

@@ -11,8 +11,8 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/packed.hpp>
 #include <detent/quantize.hpp>
+#include <detent/sub_byte.hpp>
 
 #include "check_error.hpp"
 #include "compare.hpp"

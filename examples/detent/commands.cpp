@@ -15,9 +15,10 @@
 #include <vector>
 
 #include <detent/dispatch.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/lower.hpp>
 #include <detent/graph/onnx.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/shape_inference.hpp>
 #include <detent/parallel.hpp>
 
 #include "comparison.hpp"

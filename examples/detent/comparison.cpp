@@ -10,9 +10,9 @@
 #include <vector>
 
 #include <detent/error.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/layout.hpp>
-#include <detent/graph/lower.hpp>
+#include <detent/graph/ops/layout.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
 #include <detent/quantize.hpp>
 
 #include "npy.hpp"

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include <detent/graph/error_analysis.hpp>
-#include <detent/graph/ir.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/quantize/error_analysis.hpp>
 
 #include "samples.hpp"
 

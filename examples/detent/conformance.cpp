@@ -10,9 +10,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include <detent/graph/executor.hpp>
-#include <detent/graph/lower.hpp>
 #include <detent/graph/onnx.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
 
 #include "commands.hpp"
 #include "samples.hpp"

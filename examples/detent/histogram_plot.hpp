@@ -17,8 +17,8 @@
 #include <vector>
 
 #include <detent/error.hpp>
-#include <detent/observers/histogram.hpp>
-#include <detent/observers/value_bins.hpp>
+#include <detent/statistics/histogram.hpp>
+#include <detent/statistics/value_bins.hpp>
 #include <detent/types.hpp>
 
 namespace detent_cli {
@@ -52,10 +52,10 @@ struct plot_histogram {
 /// Bars between two finite values. Throws invalid_argument if there are none, or upper < lower.
 [[nodiscard]] inline plot_bars equal_bars(double lower, double upper,
                                           std::size_t count = default_plot_bars) {
-  detent::detail::require(std::isfinite(lower) && std::isfinite(upper) && lower <= upper,
-                          detent::error_kind::invalid_argument, "plot: the range ", lower, " .. ",
-                          upper, " cannot be drawn");
-  detent::detail::require(count > 0, detent::error_kind::invalid_argument, "plot: no bars");
+  detent::require(std::isfinite(lower) && std::isfinite(upper) && lower <= upper,
+                  detent::error_kind::invalid_argument, "plot: the range ", lower, " .. ", upper,
+                  " cannot be drawn");
+  detent::require(count > 0, detent::error_kind::invalid_argument, "plot: no bars");
   return {lower, upper, lower < upper ? count : 1};
 }
 

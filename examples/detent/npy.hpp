@@ -22,7 +22,7 @@
 #include <vector>
 
 #include <detent/error.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/model/tensor.hpp>
 
 namespace detent_cli {
 namespace npy {
@@ -59,7 +59,7 @@ inline constexpr std::string_view magic = "\x93NUMPY";
 template <class... Parts>
 void require(bool condition, error_kind kind, const std::string& path, const Parts&... parts) {
   if (!condition) {
-    detent::detail::raise(kind, detent::detail::message(path, ": ", parts...));
+    detent::raise(kind, detent::detail::message(path, ": ", parts...));
   }
 }
 

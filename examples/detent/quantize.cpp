@@ -13,13 +13,13 @@
 #include <vector>
 
 #include <detent/dispatch.hpp>
-#include <detent/graph/accuracy_control.hpp>
-#include <detent/graph/automatic_quantization.hpp>
-#include <detent/graph/dynamic_quantization.hpp>
 #include <detent/graph/onnx.hpp>
-#include <detent/graph/qoperator.hpp>
-#include <detent/graph/static_quantization.hpp>
-#include <detent/graph/weight_only.hpp>
+#include <detent/graph/quantize/accuracy_control.hpp>
+#include <detent/graph/quantize/automatic_quantization.hpp>
+#include <detent/graph/quantize/dynamic_quantization.hpp>
+#include <detent/graph/quantize/qoperator.hpp>
+#include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/quantize/weight_only.hpp>
 
 #include "commands.hpp"
 #include "comparison.hpp"

@@ -31,8 +31,7 @@ class config_reader {
     std::ifstream file(path_, std::ios::binary);
     std::ostringstream text;
     text << file.rdbuf();
-    detent::detail::require(file.good() && text.good(), detent::error_kind::io, path_,
-                            " cannot be read");
+    detent::require(file.good() && text.good(), detent::error_kind::io, path_, " cannot be read");
     try {
       const YAML::Node root = YAML::Load(text.str());
       if (!root.IsNull()) {

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include <detent/graph/ignored_scope.hpp>
-#include <detent/graph/operator_rules.hpp>
-#include <detent/graph/static_quantization.hpp>
+#include <detent/graph/quantize/ignored_scope.hpp>
+#include <detent/graph/quantize/operator_rules.hpp>
+#include <detent/graph/quantize/static_quantization.hpp>
 
 namespace detent_cli {
 

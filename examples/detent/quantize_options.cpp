@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include <detent/observers/registry.hpp>
+#include <detent/observer_registry.hpp>
 
 #include "quantize_config.hpp"
 #include "usage_error.hpp"

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include <detent/dispatch.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/lower.hpp>
-#include <detent/observers/histogram.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/statistics/histogram.hpp>
 
 #include "comparison.hpp"
 

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include <detent/graph/accuracy_control.hpp>
-#include <detent/graph/automatic_quantization.hpp>
-#include <detent/graph/ir.hpp>
-#include <detent/graph/static_quantization.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/quantize/accuracy_control.hpp>
+#include <detent/graph/quantize/automatic_quantization.hpp>
+#include <detent/graph/quantize/static_quantization.hpp>
 
 #include "commands.hpp"
 #include "report.hpp"

@@ -14,15 +14,15 @@
 #include <vector>
 
 #include <detent/error.hpp>
-#include <detent/graph/ir.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
 
 #include "npy.hpp"
 
 namespace detent_cli {
 
 using detent::error_kind;
-using detent::detail::require;
+using detent::require;
 using detent::graph::model;
 using detent::graph::shape;
 using detent::graph::tensor;
@@ -147,10 +147,9 @@ class sample_set {
               "'; its input is '", m.inputs[0].name, "'");
       return {m.inputs[0].name, text};
     }
-    detent::detail::raise(error_kind::invalid_argument, "detent: '" + text +
-                                                            "' does not say which of the model's " +
-                                                            std::to_string(m.inputs.size()) +
-                                                            " inputs it is; write NAME=" + text);
+    detent::raise(error_kind::invalid_argument,
+                  "detent: '" + text + "' does not say which of the model's " +
+                      std::to_string(m.inputs.size()) + " inputs it is; write NAME=" + text);
   }
 
   static const value_info& find_input(const model& m, const std::string& name,
@@ -160,8 +159,8 @@ class sample_set {
         return v;
       }
     }
-    detent::detail::raise(error_kind::invalid_argument,
-                          "detent: " + path + ": the model has no input '" + name + "'");
+    detent::raise(error_kind::invalid_argument,
+                  "detent: " + path + ": the model has no input '" + name + "'");
   }
 
   static void check(const value_info& input, const npy_file& file) {

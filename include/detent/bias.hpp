@@ -127,8 +127,8 @@ inline void quantize_bias(std::span<const float> bias, float input_scale,
                           std::span<const float> weight_scales, std::span<std::int32_t> out) {
   detail::require_bias_arguments(bias, input_scale, weight_scales, out, "quantize_bias");
   for (std::size_t c = 0; c < bias.size(); ++c) {
-    detail::require(!std::isnan(bias[c]), error_kind::invalid_argument,
-                    "quantize_bias: bias of channel ", c, " is NaN");
+    require(!std::isnan(bias[c]), error_kind::invalid_argument, "quantize_bias: bias of channel ",
+            c, " is NaN");
   }
   for (std::size_t c = 0; c < bias.size(); ++c) {
     out[c] =
@@ -158,17 +158,16 @@ inline void bias_safe_weight_scales(std::span<const float> bias, float input_sca
                                     std::span<const float> weight_scales, std::span<float> out,
                                     std::int64_t accumulator_bound = 0) {
   detail::require_bias_arguments(bias, input_scale, weight_scales, out, "bias_safe_weight_scales");
-  detail::require(
-      accumulator_bound >= 0 && accumulator_bound <= std::numeric_limits<std::int32_t>::max(),
-      error_kind::invalid_argument, "bias_safe_weight_scales: accumulator bound ",
-      accumulator_bound, " is outside 0..2147483647");
+  require(accumulator_bound >= 0 && accumulator_bound <= std::numeric_limits<std::int32_t>::max(),
+          error_kind::invalid_argument, "bias_safe_weight_scales: accumulator bound ",
+          accumulator_bound, " is outside 0..2147483647");
   for (std::size_t c = 0; c < bias.size(); ++c) {
-    detail::require(std::isfinite(bias[c]), error_kind::invalid_argument,
-                    "bias_safe_weight_scales: bias ", bias[c], " of channel ", c, " is not finite");
-    detail::require(reference::is_bias_safe(bias[c], input_scale, std::numeric_limits<float>::max(),
-                                            accumulator_bound),
-                    error_kind::overflow, "bias_safe_weight_scales: bias ", bias[c], " of channel ",
-                    c, " fits 32 bits with no finite weight scale");
+    require(std::isfinite(bias[c]), error_kind::invalid_argument, "bias_safe_weight_scales: bias ",
+            bias[c], " of channel ", c, " is not finite");
+    require(reference::is_bias_safe(bias[c], input_scale, std::numeric_limits<float>::max(),
+                                    accumulator_bound),
+            error_kind::overflow, "bias_safe_weight_scales: bias ", bias[c], " of channel ", c,
+            " fits 32 bits with no finite weight scale");
   }
   for (std::size_t c = 0; c < bias.size(); ++c) {
     out[c] = reference::bias_safe_weight_scale(

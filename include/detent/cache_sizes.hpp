@@ -6,8 +6,7 @@
 #include <cstddef>
 
 #include <detent/config.hpp>
-#include <detent/kernels/dispatch.hpp>
-#include <detent/kernels/table.hpp>
+#include <detent/kernels/cache_sizes.hpp>
 
 DETENT_NAMESPACE_BEGIN
 

@@ -120,6 +120,13 @@
 #define DETENT_CONCAT6_(a, b, c, d, e, f) a##b##c##d##e##f
 #define DETENT_CONCAT6(a, b, c, d, e, f) DETENT_CONCAT6_(a, b, c, d, e, f)
 
+// Whether this translation unit defines kernels, or only declares them.
+#if !defined(DETENT_SEPARATE_COMPILATION) || defined(DETENT_COMPILE_KERNELS)
+#define DETENT_DEFINES_KERNELS 1
+#else
+#define DETENT_DEFINES_KERNELS 0
+#endif
+
 // DETENT_DECL marks what is compiled once in separate mode. The seam to that code (namespace
 // detent::kernels) must then be the same whatever the flags of the calling translation unit are.
 #if defined(DETENT_SEPARATE_COMPILATION)

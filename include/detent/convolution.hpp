@@ -24,22 +24,27 @@
 #include <span>
 #include <vector>
 
-#include <detent/aligned.hpp>
-#include <detent/convolution_blocks.hpp>
-#include <detent/depthwise.hpp>
+#include <detent/base/aligned.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/epilogue.hpp>
 #include <detent/error.hpp>
 #include <detent/gemm.hpp>
-#include <detent/left_rows.hpp>
-#include <detent/output_block.hpp>
+#include <detent/images/convolution_blocks.hpp>
+#include <detent/images/depthwise.hpp>
+#include <detent/images/output_block.hpp>
+#include <detent/images/padded_images.hpp>
+#include <detent/images/planes.hpp>
+#include <detent/kernels/definitions/depthwise.hpp>
+#include <detent/kernels/definitions/float_products.hpp>
+#include <detent/kernels/definitions/integer_products.hpp>
+#include <detent/kernels/definitions/statistics.hpp>
+#include <detent/kernels/depthwise.hpp>
 #include <detent/pack.hpp>
-#include <detent/padded_images.hpp>
 #include <detent/parallel.hpp>
-#include <detent/planes.hpp>
-#include <detent/raw_products.hpp>
+#include <detent/products/left_rows.hpp>
+#include <detent/products/raw_products.hpp>
+#include <detent/products/wide_sums.hpp>
 #include <detent/types.hpp>
-#include <detent/wide_sums.hpp>
 #include <detent/window.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -120,6 +125,8 @@ void require_images(const filter_shape& f, const window& w, std::span<In> input,
           error_kind::invalid_argument, "convolution: null data");
 }
 
+struct filter_access;
+
 }  // namespace detail
 
 /// An owned, packed filter bank of signed 8-bit weights. weight_options hold one value or one for
@@ -178,12 +185,10 @@ class packed_filters {
   [[nodiscard]] bool is_depthwise() const noexcept { return is_depthwise_; }
   /// One matrix per group; where is_depthwise(), one matrix whose columns are the channels.
   [[nodiscard]] std::span<const packed_weights> groups() const noexcept { return groups_; }
-  [[nodiscard]] const detail::depthwise_weights& depthwise() const noexcept { return depthwise_; }
-  /// Rows of a matrix for each kernel row: its taps times channels, rounded up to group_depth where
-  /// there is one group.
-  [[nodiscard]] std::size_t kernel_row() const noexcept { return row_; }
 
  private:
+  friend struct detail::filter_access;
+
   filter_shape shape_;
   std::vector<packed_weights> groups_;
   detail::depthwise_weights depthwise_;
@@ -192,6 +197,16 @@ class packed_filters {
 };
 
 namespace detail {
+
+/// What convolutions read of packed filters.
+struct filter_access {
+  [[nodiscard]] static const depthwise_weights& depthwise(const packed_filters& f) noexcept {
+    return f.depthwise_;
+  }
+  /// Rows of a matrix for each kernel row: its taps times channels, rounded up to group_depth where
+  /// there is one group.
+  [[nodiscard]] static std::size_t kernel_row(const packed_filters& f) noexcept { return f.row_; }
+};
 
 /// Checks what an epilogue has besides what column_terms check.
 template <class T>
@@ -218,9 +233,9 @@ void require_epilogue(const filter_shape& f, const window& w, const epilogue_opt
 template <class T>
 class integer_convolution {
  public:
-  integer_convolution(const kernels::kernel_table& table, const packed_filters& filters,
-                      const epilogue_options& options)
-      : table_(table),
+  integer_convolution(const kernels::integer_product_kernels& products,
+                      const packed_filters& filters, const epilogue_options& options)
+      : kernels_(products),
         filters_(filters),
         lhs_zero_point_(options.lhs_zero_point),
         groups_(filters.groups().size()) {
@@ -235,7 +250,7 @@ class integer_convolution {
       if (!weights.certificate().fits_s32()) {
         is_wide_ = true;
         if (!filters.is_depthwise()) {
-          groups_[i].wide.emplace(table_, weights, lhs_zero_point_);
+          groups_[i].wide.emplace(kernels_, weights, lhs_zero_point_);
         }
       }
     }
@@ -268,10 +283,10 @@ class integer_convolution {
     for (std::size_t i = 0; i < row_sums.size(); ++i) {
       row_sums[i] = sum_row(i);
     }
-    g.b = weights.panels(table_);
+    g.b = packed_access::panels(weights, kernels_.adds_pairs);
     g.epilogue = of_group.terms.epilogue(row_sums.data());
     add_residual(block, 0, first, g.epilogue);
-    run_gemm(table_, g);
+    run_gemm(kernels_, g);
   }
 
   /// Of depthwise filters, without a residual. Their weights carry their zero points; what is left
@@ -289,18 +304,18 @@ class integer_convolution {
     add_residual(block, 0, 0, e);
     kernels::depthwise_u8_args d;
     d.rows = rows;
-    d.weights = filters_.depthwise().panels();
+    d.weights = filter_access::depthwise(filters_).panels();
     if (!is_wide_) {
       d.c = block.data();
       d.epilogue = e;
-      table_.depthwise_u8(d);
+      active<kernels::depthwise_kernels>().depthwise_u8(d);
       return;
     }
     std::int32_t* products = block_memory<std::int32_t>(block.count() * rows.channels);
     d.c = products;
     d.epilogue.output = kernels::integer_output::s32;
     d.epilogue.column_offset = zeros_.data();
-    table_.depthwise_u8(d);
+    active<kernels::depthwise_kernels>().depthwise_u8(d);
     store_wide_pixels(products, block.count(), filters_.groups()[0], lhs_zero_point_, e,
                       {overflow_, block.first(), 0}, block.data());
   }
@@ -337,7 +352,7 @@ class integer_convolution {
     });
   }
 
-  const kernels::kernel_table& table_;
+  const kernels::integer_product_kernels& kernels_;
   const packed_filters& filters_;
   std::int32_t lhs_zero_point_;
   std::vector<group_terms> groups_;
@@ -374,8 +389,9 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
   if (output.empty()) {
     return;
   }
-  const kernels::kernel_table& table = detail::active_table();
-  const detail::integer_convolution<T> convolution(table, filters, options);
+  const auto& products = detail::active<kernels::integer_product_kernels>();
+  const auto& statistics = detail::active<kernels::statistics_kernels>();
+  const detail::integer_convolution<T> convolution(products, filters, options);
   const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
   // 32-bit elements that have no room for their sums keep their values.
   const detail::convolution_output<T> images{
@@ -383,19 +399,19 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
       std::same_as<T, std::int32_t> && convolution.is_wide()};
   if (filters.is_depthwise()) {
     const std::optional<kernels::depthwise_filter> line_filter = detail::line_filter(f, w);
-    if (sizeof(T) == 1 && line_filter && table.depthwise_lines != nullptr &&
-        !convolution.is_wide()) {
+    const auto depthwise_lines = detail::active<kernels::depthwise_kernels>().depthwise_lines;
+    if (sizeof(T) == 1 && line_filter && depthwise_lines != nullptr && !convolution.is_wide()) {
       kernels::depthwise_lines_args lines;
       lines.filter = *line_filter;
-      lines.weights = filters.depthwise().lines(*line_filter);
+      lines.weights = detail::filter_access::depthwise(filters).lines(*line_filter);
       lines.epilogue = convolution.depthwise_epilogue();
       if (lines.weights != nullptr) {
         detail::for_depthwise_lines(input.data(), f, w, padding, images.images, parallel, lines,
-                                    table.depthwise_lines);
+                                    depthwise_lines);
         return;
       }
     }
-    const detail::tap_order& order = filters.depthwise().order();
+    const detail::tap_order& order = detail::filter_access::depthwise(filters).order();
     detail::for_depthwise_rows(
         input.data(), f, w, padding, order.taps(), order.is_vertical(), images, parallel,
         [&](const kernels::depthwise_rows<std::uint8_t>& rows,
@@ -403,8 +419,8 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
     convolution.finish();
     return;
   }
-  const std::size_t row = filters.kernel_row();
-  if (!table.adds_pairs && !detail::is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 &&
+  const std::size_t row = detail::filter_access::kernel_row(filters);
+  if (!products.adds_pairs && !detail::is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 &&
       row % kernels::group_depth == 0 && !convolution.is_wide()) {
     detail::for_segmented_blocks(
         f, w, input.data(), padding, row, images, parallel,
@@ -415,8 +431,8 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
           convolution.multiply(g, 0, block, [&](std::size_t i) {
             std::uint32_t sum = 0;
             for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
-              sum +=
-                  static_cast<std::uint32_t>(table.sum_u8(segments[kh * block.count() + i], row));
+              sum += static_cast<std::uint32_t>(
+                  statistics.sum_u8(segments[kh * block.count() + i], row));
             }
             return static_cast<std::int32_t>(sum);
           });
@@ -430,8 +446,8 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
                                 g.a = rows;
                                 g.lda = lda;
                                 convolution.multiply(g, group, block, [&](std::size_t i) {
-                                  return table.sum_u8(rows + i * lda,
-                                                      filters.groups()[group].depth());
+                                  return statistics.sum_u8(rows + i * lda,
+                                                           filters.groups()[group].depth());
                                 });
                               });
   convolution.finish();
@@ -466,8 +482,8 @@ class packed_float_filters {
                        std::span<const float> bias)
       : shape_(f) {
     detail::require_filters(f, weights.size(), weights.data());
-    detail::require(bias.empty() || bias.size() == f.out_channels, error_kind::shape_mismatch,
-                    "convolution: ", bias.size(), " biases for ", f.out_channels, " channels");
+    require(bias.empty() || bias.size() == f.out_channels, error_kind::shape_mismatch,
+            "convolution: ", bias.size(), " biases for ", f.out_channels, " channels");
     if (f.depthwise()) {
       channel_stride_ = detail::round_up(f.out_channels, kernels::panel_columns);
       depthwise_.assign((f.taps() + 1) * channel_stride_, 0.0F);
@@ -515,7 +531,7 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
   if (output.empty()) {
     return;
   }
-  const kernels::kernel_table& table = detail::active_table();
+  const auto& products = detail::active<kernels::float_product_kernels>();
   const detail::convolution_output<float> images{detail::output_images<float>(f, w, output.data())};
   if (f.depthwise()) {
     kernels::depthwise_f32_args d;
@@ -535,7 +551,7 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
           kernels::depthwise_f32_args part = d;
           part.rows = rows;
           part.c = block.data();
-          table.depthwise_f32(part);
+          products.depthwise_f32(part);
         });
     return;
   }
@@ -556,7 +572,7 @@ inline void convolve(std::span<const float> input, const packed_float_filters& f
                                 g.k = weights.depth();
                                 g.lower = lower;
                                 g.upper = upper;
-                                table.gemm_f32(g);
+                                products.gemm_f32(g);
                               });
 }
 

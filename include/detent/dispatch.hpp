@@ -3,87 +3,87 @@
 #ifndef DETENT_DISPATCH_HPP
 #define DETENT_DISPATCH_HPP
 
-#include <cstring>
+#include <atomic>
+#include <initializer_list>
 #include <vector>
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/kernels/dispatch.hpp>
+#include <detent/kernels/active_target.hpp>
 #include <detent/target.hpp>
 
 DETENT_NAMESPACE_BEGIN
 
-/// The targets whose kernels are part of this program, worst first.
-[[nodiscard]] inline std::vector<target> compiled_targets() {
-  const kernels::table_list tables = kernels::compiled_tables();
-  std::vector<target> all;
-  for (std::size_t i = 0; i < tables.size; ++i) {
-    all.push_back(tables.first[i]->id);
-  }
-  return all;
-}
-
-/// The compiled targets that this processor can run, worst first. Never empty.
-[[nodiscard]] inline std::vector<target> available_targets() {
-  std::vector<target> all = compiled_targets();
-  std::erase_if(all, [](target t) { return !kernels::cpu_supports(t); });
-  return all;
-}
-
 namespace detail {
 
-/// The table of a target, or null if it is not compiled or this processor can't run it.
-[[nodiscard]] inline const kernels::kernel_table* find_table(target t) noexcept {
-  const kernels::table_list tables = kernels::compiled_tables();
-  for (std::size_t i = 0; i < tables.size; ++i) {
-    if (tables.first[i]->id == t && kernels::cpu_supports(t)) {
-      return tables.first[i];
-    }
-  }
-  return nullptr;
-}
+/// Every target there is, worst first.
+inline constexpr std::initializer_list<target> all_targets = {
+    target::portable, target::avx2,        target::avx_vnni,
+    target::avx512,   target::avx512_vnni, target::amx_int8};
 
-[[nodiscard]] inline const kernels::kernel_table& best_table() noexcept {
-  const kernels::table_list tables = kernels::compiled_tables();
-  std::size_t i = tables.size - 1;
-  while (i > 0 && !kernels::cpu_supports(tables.first[i]->id)) {
-    --i;
-  }
-  return *tables.first[i];
-}
-
-/// What every public function calls, once per operation.
-[[nodiscard]] inline const kernels::kernel_table& active_table() noexcept {
-  std::atomic<const kernels::kernel_table*>& slot = kernels::active_table_slot();
-  const kernels::kernel_table* table = slot.load(std::memory_order_acquire);
-  if (table == nullptr) [[unlikely]] {
-    table = &best_table();
-    const kernels::kernel_table* nobody_chose = nullptr;
-    if (!slot.compare_exchange_strong(nobody_chose, table, std::memory_order_acq_rel)) {
-      table = nobody_chose;
-    }
-  }
-  return *table;
+[[nodiscard]] inline bool is_available(target t) noexcept {
+  return kernels::is_compiled(t) && kernels::cpu_supports(t);
 }
 
 }  // namespace detail
 
-/// The best of available_targets().
-[[nodiscard]] inline target best_target() noexcept { return detail::best_table().id; }
+/// The targets whose kernels are part of this program, worst first. Thread-safe.
+[[nodiscard]] inline std::vector<target> compiled_targets() {
+  std::vector<target> compiled = detail::all_targets;
+  std::erase_if(compiled, [](target t) { return !kernels::is_compiled(t); });
+  return compiled;
+}
 
-/// The target in use: best_target() until set_target() was called.
-[[nodiscard]] inline target active_target() noexcept { return detail::active_table().id; }
+/// The compiled targets that this processor can run, worst first. Never empty. Thread-safe.
+[[nodiscard]] inline std::vector<target> available_targets() {
+  std::vector<target> available = detail::all_targets;
+  std::erase_if(available, [](target t) { return !detail::is_available(t); });
+  return available;
+}
+
+/// The best of available_targets(). Thread-safe.
+[[nodiscard]] inline target best_target() noexcept {
+  target best = target::portable;
+  for (const target t : detail::all_targets) {
+    best = detail::is_available(t) ? t : best;
+  }
+  return best;
+}
+
+/// The target in use: best_target() until set_target() was called. Thread-safe.
+[[nodiscard]] inline target active_target() noexcept {
+  std::atomic<int>& slot = kernels::active_target_slot();
+  int active = slot.load(std::memory_order_relaxed);
+  if (active == kernels::no_target) [[unlikely]] {
+    const auto best = static_cast<int>(best_target());
+    // Another thread may have chosen meanwhile: then `active` becomes its choice.
+    if (slot.compare_exchange_strong(active, best, std::memory_order_relaxed)) {
+      active = best;
+    }
+  }
+  return static_cast<target>(active);
+}
 
 /// Makes every later call use the kernels of `t`. All targets return the same bits; this is for
 /// tests, measurements and for working around a processor. Thread-safe: calls that have begun are
 /// not affected. Throws error_kind::unsupported if `t` is not one of available_targets().
 inline void set_target(target t) {
-  const kernels::kernel_table* table = detail::find_table(t);
-  detail::require(table != nullptr, error_kind::unsupported, "set_target: ", name(t),
-                  " is not compiled in or not supported by this processor");
-  kernels::active_table_slot().store(table, std::memory_order_release);
+  require(detail::is_available(t), error_kind::unsupported, "set_target: ", name(t),
+          " is not compiled in or not supported by this processor");
+  kernels::active_target_slot().store(static_cast<int>(t), std::memory_order_relaxed);
 }
 
+namespace detail {
+
+/// The kernels of one family (kernels::statistics_kernels, ...) for the target in use. Whoever asks
+/// includes <detent/kernels/definitions/...> of that family: in header-only mode it is compiled
+/// there.
+template <class Family>
+[[nodiscard]] const Family& active() noexcept {
+  return *Family::of(active_target());
+}
+
+}  // namespace detail
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_DISPATCH_HPP

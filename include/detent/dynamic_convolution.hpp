@@ -16,7 +16,7 @@
 #include <limits>
 #include <span>
 
-#include <detent/aligned.hpp>
+#include <detent/base/aligned.hpp>
 #include <detent/convolution.hpp>
 #include <detent/dynamic_quantize.hpp>
 #include <detent/epilogue.hpp>

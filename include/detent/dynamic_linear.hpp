@@ -26,9 +26,10 @@
 #include <detent/float_formats.hpp>
 #include <detent/gemm.hpp>
 #include <detent/int4_weights.hpp>
-#include <detent/left_rows.hpp>
+#include <detent/kernels/definitions/statistics.hpp>
 #include <detent/pack.hpp>
 #include <detent/parallel.hpp>
+#include <detent/products/left_rows.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -90,19 +91,20 @@ template <linear_input F>
 quant_params params_of_rows(matrix_view<const F> x, quant_scheme scheme, const char* where,
                             const parallel_for& parallel) {
   const std::size_t blocks = (x.rows + rows_per_task - 1) / rows_per_task;
-  std::vector<kernels::min_max_result> ranges(blocks, active_table().min_max(nullptr, 0));
+  std::vector<kernels::min_max_result> ranges(
+      blocks, active<kernels::statistics_kernels>().min_max(nullptr, 0));
   for_row_blocks(x.rows, rows_per_task, parallel, [&](std::size_t first, std::size_t rows) {
     kernels::min_max_result& range = ranges[first / rows_per_task];
     const matrix_view<const float> block = float_rows(x, first, rows);
     for (std::size_t i = 0; i < rows; ++i) {
-      const kernels::min_max_result row = active_table().min_max(
+      const kernels::min_max_result row = active<kernels::statistics_kernels>().min_max(
           block.data + static_cast<std::ptrdiff_t>(i) * block.row_stride, block.columns);
       range.lower = (std::min)(range.lower, row.lower);
       range.upper = (std::max)(range.upper, row.upper);
       range.count_nan += row.count_nan;
     }
   });
-  kernels::min_max_result all = active_table().min_max(nullptr, 0);
+  kernels::min_max_result all = active<kernels::statistics_kernels>().min_max(nullptr, 0);
   for (const kernels::min_max_result& range : ranges) {
     all.lower = (std::min)(all.lower, range.lower);
     all.upper = (std::max)(all.upper, range.upper);

@@ -23,8 +23,10 @@
 #include <type_traits>
 
 #include <detent/dispatch.hpp>
-#include <detent/elementwise.hpp>
+#include <detent/elementwise/walk.hpp>
 #include <detent/error.hpp>
+#include <detent/kernels/definitions/elementwise.hpp>
+#include <detent/kernels/definitions/statistics.hpp>
 #include <detent/quantize.hpp>
 #include <detent/types.hpp>
 
@@ -42,7 +44,7 @@ inline quant_params dynamic_params(kernels::min_max_result r, bool any, quant_sc
 /// The range of values that are `stride` apart.
 inline kernels::min_max_result strided_range(const float* x, std::size_t n, std::ptrdiff_t stride) {
   if (stride == 1 || n <= 1) {
-    return active_table().min_max(x, n);
+    return active<kernels::statistics_kernels>().min_max(x, n);
   }
   constexpr float infinity = std::numeric_limits<float>::infinity();
   kernels::min_max_result all{infinity, -infinity, 0};
@@ -52,7 +54,8 @@ inline kernels::min_max_result strided_range(const float* x, std::size_t n, std:
     for (std::size_t i = 0; i < count; ++i) {
       piece[i] = x[static_cast<std::ptrdiff_t>(first + i) * stride];
     }
-    const kernels::min_max_result r = active_table().min_max(piece.data(), count);
+    const kernels::min_max_result r =
+        active<kernels::statistics_kernels>().min_max(piece.data(), count);
     all = {(std::min)(all.lower, r.lower), (std::max)(all.upper, r.upper),
            all.count_nan + r.count_nan};
   }
@@ -64,11 +67,11 @@ template <quantized_type Q>
 std::int32_t sum_codes(const Q* q, std::size_t n, std::ptrdiff_t stride) noexcept {
   if constexpr (std::is_same_v<Q, std::uint8_t>) {
     if (stride == 1) {
-      return active_table().sum_u8(q, n);
+      return active<kernels::statistics_kernels>().sum_u8(q, n);
     }
   } else if constexpr (std::is_same_v<Q, std::int8_t>) {
     if (stride == 1) {
-      return active_table().sum_s8(q, n);
+      return active<kernels::statistics_kernels>().sum_s8(q, n);
     }
   }
   std::uint32_t sum = 0;
@@ -89,7 +92,8 @@ quant_params dynamic_quantize(std::span<const float> x, std::span<Q> q,
   constexpr const char* where = "dynamic_quantize";
   detail::require_spans(x, q, where);
   detail::require_grid<Q>(scheme.levels, where);
-  const kernels::min_max_result r = detail::active_table().min_max(x.data(), x.size());
+  const kernels::min_max_result r =
+      detail::active<kernels::statistics_kernels>().min_max(x.data(), x.size());
   const quant_params p = detail::dynamic_params(r, r.count_nan < x.size(), scheme, where);
   quantize(x, q, p, scheme.levels, e);
   return p;
@@ -104,7 +108,6 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
                            std::span<std::int32_t> row_sums = {},
                            quant_scheme scheme = asymmetric<Q>, const execution& e = {}) {
   constexpr const char* where = "dynamic_quantize_rows";
-  using detail::require;
   require(x.rows == q.rows && x.columns == q.columns, error_kind::shape_mismatch, where,
           ": input is ", x.rows, " x ", x.columns, ", output ", q.rows, " x ", q.columns);
   require(x.rows == 0 || x.columns == 0 || (x.data != nullptr && q.data != nullptr),
@@ -132,9 +135,10 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
     a.qmin = scheme.levels.qmin;
     a.qmax = scheme.levels.qmax;
     const std::size_t done =
-        (detail::active_table().*detail::kernel_rows<Q>::dynamic_rows)(from, a, to);
+        detail::active<kernels::dynamic_quantize_kernels<detail::code_of<Q>>>().dynamic_rows(from,
+                                                                                             a, to);
     if (done < rows) {  // says what is wrong with that row
-      const kernels::min_max_result r = detail::active_table().min_max(
+      const kernels::min_max_result r = detail::active<kernels::statistics_kernels>().min_max(
           from + static_cast<std::ptrdiff_t>(done) * x.row_stride, x.columns);
       static_cast<void>(detail::dynamic_params(r, true, scheme, where));
     }

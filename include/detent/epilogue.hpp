@@ -14,11 +14,12 @@
 #include <type_traits>
 #include <utility>
 
-#include <detent/aligned.hpp>
+#include <detent/base/aligned.hpp>
 #include <detent/cache_sizes.hpp>
 #include <detent/error.hpp>
 #include <detent/float_formats.hpp>
-#include <detent/kernels/table.hpp>
+#include <detent/kernels/integer_epilogue.hpp>
+#include <detent/kernels/panels.hpp>
 #include <detent/pack.hpp>
 #include <detent/quantize.hpp>
 #include <detent/reference.hpp>
@@ -118,7 +119,7 @@ class column_terms {
     const std::size_t padded = round_up(columns, kernels::panel_columns);
     epilogue_ = {};
     epilogue_.output = output_kind<T>;
-    const padded_columns from = w.padded();
+    const padded_columns from = packed_access::padded(w);
     epilogue_.rhs_zero_point = w.has_zero_points() ? from.zero_points : nullptr;
     epilogue_.column_sum = from.distance_sums;
     // Those of the rows come with them.

@@ -43,8 +43,9 @@ inline error_handler& error_handler_without_exceptions() noexcept {
   return handler;
 }
 
-namespace detail {
-
+/// Throws detent::error with the message as it is or, without exceptions, calls the handler and
+/// then std::abort(). For operators and observers of one's own, whose errors should look like the
+/// library's. Thread-safe.
 [[noreturn]] inline void raise(error_kind kind, const std::string& message) {
 #if DETENT_WITH_EXCEPTIONS
   throw error(kind, message);
@@ -55,6 +56,8 @@ namespace detail {
   std::abort();
 #endif
 }
+
+namespace detail {
 
 /// Joins its arguments as operator<< prints them. Bytes print as numbers.
 template <class... Parts>
@@ -73,16 +76,18 @@ std::string message(const Parts&... parts) {
   return out.str();
 }
 
-/// The check of a public entry point: throws with the joined message when `condition` does not
-/// hold.
+}  // namespace detail
+
+/// Checks an argument: if `condition` does not hold, raises an error whose message is "detent: "
+/// and the parts, joined as operator<< prints them (bytes as numbers). The parts are not evaluated
+/// into a string unless the check fails. Thread-safe.
 template <class... Parts>
 void require(bool condition, error_kind kind, const Parts&... parts) {
   if (!condition) [[unlikely]] {
-    raise(kind, message("detent: ", parts...));
+    raise(kind, detail::message("detent: ", parts...));
   }
 }
 
-}  // namespace detail
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_ERROR_HPP

@@ -281,9 +281,9 @@ inline void fake_quantize(tensor_view<const float> x, tensor_view<float> y,
 /// `count` is the number of values that share the scale. Throws invalid_argument if count or qmax
 /// is not positive.
 [[nodiscard]] inline float lsq_gradient_factor(std::size_t count, grid levels) {
-  detail::require(count > 0, error_kind::invalid_argument, "lsq_gradient_factor: count is 0");
-  detail::require(levels.qmax > 0, error_kind::invalid_argument, "lsq_gradient_factor: qmax ",
-                  levels.qmax, " is not positive");
+  require(count > 0, error_kind::invalid_argument, "lsq_gradient_factor: count is 0");
+  require(levels.qmax > 0, error_kind::invalid_argument, "lsq_gradient_factor: qmax ", levels.qmax,
+          " is not positive");
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(count) * levels.qmax));
 }
 
@@ -443,10 +443,10 @@ inline void fake_quantize_backward(tensor_view<const float> x, tensor_view<const
                                    std::span<float> grad_zero_points, float factor = 1.0F) {
   detail::require_fake_params(p, x, levels, "fake_quantize_backward");
   detail::require_backward(x, grad_y, grad_x, factor);
-  detail::require(
-      grad_scales.size() == p.scales.size() && grad_zero_points.size() == p.scales.size(),
-      error_kind::shape_mismatch, "fake_quantize_backward: gradients of ", grad_scales.size(),
-      " scales and ", grad_zero_points.size(), " zero points for ", p.scales.size(), " channels");
+  require(grad_scales.size() == p.scales.size() && grad_zero_points.size() == p.scales.size(),
+          error_kind::shape_mismatch, "fake_quantize_backward: gradients of ", grad_scales.size(),
+          " scales and ", grad_zero_points.size(), " zero points for ", p.scales.size(),
+          " channels");
   detail::fake_quantize_backward({.x = x,
                                   .grad_y = grad_y,
                                   .grad_x = grad_x,

@@ -142,9 +142,8 @@ namespace reference {
 ///
 /// Throws invalid_argument if the multiplier is negative or not finite.
 [[nodiscard]] inline fixed_point_multiplier quantize_multiplier(double multiplier) {
-  detail::require(std::isfinite(multiplier) && multiplier >= 0.0, error_kind::invalid_argument,
-                  "quantize_multiplier: multiplier ", multiplier,
-                  " is not a finite number of at least 0");
+  require(std::isfinite(multiplier) && multiplier >= 0.0, error_kind::invalid_argument,
+          "quantize_multiplier: multiplier ", multiplier, " is not a finite number of at least 0");
   constexpr std::int64_t two_to_31 = std::int64_t{1} << 31;
   int shift = 0;
   const double fraction = std::frexp(multiplier, &shift);

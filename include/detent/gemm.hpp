@@ -11,19 +11,24 @@
 #include <optional>
 #include <type_traits>
 
-#include <detent/aligned.hpp>
+#include <detent/base/aligned.hpp>
 #include <detent/cache_sizes.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/epilogue.hpp>
 #include <detent/error.hpp>
 #include <detent/float_formats.hpp>
-#include <detent/left_rows.hpp>
+#include <detent/kernels/definitions/float_products.hpp>
+#include <detent/kernels/definitions/integer_products.hpp>
+#include <detent/kernels/float_products.hpp>
+#include <detent/kernels/integer_products.hpp>
+#include <detent/kernels/panels.hpp>
 #include <detent/pack.hpp>
 #include <detent/parallel.hpp>
-#include <detent/product_parts.hpp>
-#include <detent/raw_products.hpp>
+#include <detent/products/left_rows.hpp>
+#include <detent/products/product_parts.hpp>
+#include <detent/products/raw_products.hpp>
+#include <detent/products/wide_sums.hpp>
 #include <detent/types.hpp>
-#include <detent/wide_sums.hpp>
 
 DETENT_NAMESPACE_BEGIN
 
@@ -109,7 +114,7 @@ class integer_product {
   template <class A>
   integer_product(std::type_identity<A> /*lhs*/, std::size_t rows, const packed_weights& weights,
                   matrix_view<T> out, const epilogue_options& options)
-      : table_(active_table()),
+      : kernels_(active<kernels::integer_product_kernels>()),
         weights_(weights),
         out_(out),
         residual_(options.residual),
@@ -117,14 +122,14 @@ class integer_product {
         caches_(resolved_caches(options.caches)) {
     require_rows<T, A>(rows, weights.columns(), options);
     lhs_signed_ = std::same_as<A, std::int8_t>;
-    shift_ = table_.multiplies_signed ? 0 : lhs_shift<A>;
+    shift_ = kernels_.multiplies_signed ? 0 : lhs_shift<A>;
     terms_.template prepare<T, A>(weights, options, "gemm", shift_);
     const bool is_narrow = weights.certificate().fits_s32();
     if (is_narrow) {
-      panels_ = weights.panels(table_);
+      panels_ = packed_access::panels(weights, kernels_.adds_pairs);
     }
     if (!is_narrow || addend_.data != nullptr) {
-      wide_.emplace(table_, weights,
+      wide_.emplace(kernels_, weights,
                     options.lhs_zero_points.empty() ? options.lhs_zero_point - shift_ : 0);
     }
   }
@@ -135,11 +140,11 @@ class integer_product {
 
   /// The tasks of a product with `rows` rows.
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
-    return {rows, weights_.columns(), weights_.depth(), table_, bool{parallel}, caches_};
+    return {rows, weights_.columns(), weights_.depth(), kernels_.rows, bool{parallel}, caches_};
   }
   [[nodiscard]] even_blocks row_tasks(std::size_t rows,
                                       const parallel_for& parallel) const noexcept {
-    return detail::row_tasks(rows, table_, bool{parallel});
+    return detail::row_tasks(rows, kernels_.rows, bool{parallel});
   }
 
   /// The rows of a part, from a's bytes, times its columns (from a multiple of strip_columns on).
@@ -179,10 +184,10 @@ class integer_product {
       return;
     }
     if (terms_.needs_row_sums()) {
-      sum_rows(table_, g, row_sums);
+      sum_rows(kernels_, g, row_sums);
     }
     g.b = panels_from(panels_, weights_.depth(), column);
-    run_gemm(table_, g);
+    run_gemm(kernels_, g);
   }
 
   /// To be called when all parts are done: throws overflow if a sum did not fit the output.
@@ -201,7 +206,7 @@ class integer_product {
     return fits_s32(bound);
   }
 
-  const kernels::kernel_table& table_;
+  const kernels::integer_product_kernels& kernels_;
   const packed_weights& weights_;
   matrix_view<T> out_;
   matrix_view<const float> residual_;
@@ -320,7 +325,7 @@ inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, mat
   detail::require_product(lhs, weights.depth(), weights.columns(), out);
   const bool by_columns = detail::is_column_major(lhs);
   const auto ldc = static_cast<std::size_t>(out.row_stride);
-  const auto kernel = detail::active_table().gemm_f32;
+  const auto kernel = detail::active<kernels::float_product_kernels>().gemm_f32;
   const std::size_t block = parallel || by_columns ? detail::rows_per_task : lhs.rows;
   detail::for_row_blocks(lhs.rows, block, parallel, [&](std::size_t first, std::size_t rows) {
     kernels::gemm_f32_args g;

@@ -38,8 +38,8 @@ void gemm_batch(std::span<const gemm_problem<A, Weights, T>> problems,
   std::deque<detail::product_tasks<A, Weights, T>> products;  // which do not move
   std::vector<std::size_t> ends;                              // of the tasks of each product
   for (const gemm_problem<A, Weights, T>& p : problems) {
-    detail::require(p.weights != nullptr, error_kind::invalid_argument, "gemm_batch: problem ",
-                    products.size(), " has no weights");
+    require(p.weights != nullptr, error_kind::invalid_argument, "gemm_batch: problem ",
+            products.size(), " has no weights");
     products.emplace_back(p.lhs, *p.weights, p.out, p.options, parallel);
     ends.push_back((ends.empty() ? 0 : ends.back()) + products.back().size());
   }
@@ -64,8 +64,8 @@ void gemm_strided_batch(std::size_t count, matrix_view<const A> lhs, std::ptrdif
                         std::span<const Weights> weights, matrix_view<T> out,
                         std::ptrdiff_t out_step, const epilogue_options& options = {},
                         const parallel_for& parallel = {}) {
-  detail::require(weights.size() == 1 || weights.size() == count, error_kind::shape_mismatch,
-                  "gemm_strided_batch: ", weights.size(), " weights for ", count, " products");
+  require(weights.size() == 1 || weights.size() == count, error_kind::shape_mismatch,
+          "gemm_strided_batch: ", weights.size(), " weights for ", count, " products");
   std::vector<gemm_problem<A, Weights, T>> problems;
   for (std::size_t i = 0; i < count; ++i) {
     gemm_problem<A, Weights, T> p{lhs, &weights[weights.size() == 1 ? 0 : i], out, options};

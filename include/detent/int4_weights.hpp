@@ -20,14 +20,17 @@
 #include <utility>
 #include <vector>
 
-#include <detent/aligned.hpp>
-#include <detent/byte_format.hpp>
+#include <detent/base/aligned.hpp>
+#include <detent/base/byte_format.hpp>
+#include <detent/dispatch.hpp>
 #include <detent/epilogue.hpp>
 #include <detent/error.hpp>
 #include <detent/gemm.hpp>
+#include <detent/kernels/definitions/nibble_products.hpp>
+#include <detent/kernels/nibble_products.hpp>
 #include <detent/pack.hpp>
-#include <detent/packed.hpp>
 #include <detent/parallel.hpp>
+#include <detent/sub_byte.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -55,17 +58,16 @@ class packed_int4_weights {
     constexpr const char* where = "pack_int4_weights";
     constexpr grid levels = std::is_signed_v<W> ? int4::levels : uint4::levels;
     detail::require_matrix(w, where);
-    detail::require(options.group_size % nibble_depth == 0, error_kind::invalid_argument, where,
-                    ": the group size ", options.group_size, " is not a multiple of ",
-                    nibble_depth);
+    require(options.group_size % nibble_depth == 0, error_kind::invalid_argument, where,
+            ": the group size ", options.group_size, " is not a multiple of ", nibble_depth);
     // More than all of K is all of K.
     group_size_ = detail::round_up((std::max)(depth_, std::size_t{1}), nibble_depth);
     if (options.group_size != 0) {
       group_size_ = (std::min)(group_size_, options.group_size);
     }
     groups_ = (depth_ + group_size_ - 1) / group_size_;
-    detail::require((std::min)(group_size_, depth_) <= deepest_group, error_kind::overflow, where,
-                    ": the sums of groups of ", group_size_, " may not fit 32 bits");
+    require((std::min)(group_size_, depth_) <= deepest_group, error_kind::overflow, where,
+            ": the sums of groups of ", group_size_, " may not fit 32 bits");
     require_parameters(options.scales, "scales");
     require_parameters(options.zero_points, "zero points");
 
@@ -103,9 +105,9 @@ class packed_int4_weights {
     });
     for (std::size_t j = 0; j < columns_; ++j) {
       const std::size_t k = first_bad[j];
-      detail::require(k == depth_, error_kind::invalid_argument, where, ": the code ",
-                      k == depth_ ? 0 : w(k, j), " of row ", k, ", column ", j, " is outside ",
-                      levels.qmin, "..", levels.qmax);
+      require(k == depth_, error_kind::invalid_argument, where, ": the code ",
+              k == depth_ ? 0 : w(k, j), " of row ", k, ", column ", j, " is outside ", levels.qmin,
+              "..", levels.qmax);
     }
     sum_columns();
   }
@@ -142,12 +144,12 @@ class packed_int4_weights {
     w.group_size_ = from.get_size(std::numeric_limits<std::uint32_t>::max());
     const auto panel = from.get<std::uint32_t>();
     const auto step = from.get<std::uint32_t>();
-    detail::require(panel == kernels::panel_columns && step == kernels::nibble_depth,
-                    error_kind::unsupported, where, ": panels of ", panel, " columns and steps of ",
-                    step, " k are for other kernels");
-    detail::require(w.group_size_ != 0 && w.group_size_ % kernels::nibble_depth == 0 &&
-                        (std::min)(w.group_size_, w.depth_) <= deepest_group,
-                    error_kind::bad_file, where, ": the group size ", w.group_size_);
+    require(panel == kernels::panel_columns && step == kernels::nibble_depth,
+            error_kind::unsupported, where, ": panels of ", panel, " columns and steps of ", step,
+            " k are for other kernels");
+    require(w.group_size_ != 0 && w.group_size_ % kernels::nibble_depth == 0 &&
+                (std::min)(w.group_size_, w.depth_) <= deepest_group,
+            error_kind::bad_file, where, ": the group size ", w.group_size_);
     w.groups_ = (w.depth_ + w.group_size_ - 1) / w.group_size_;
     from.get_array(w.data_size(), w.data_);  // less than 2^64, as K and N are less than 2^32
     from.get_array(w.parameter_count(), w.scales_);
@@ -157,10 +159,10 @@ class packed_int4_weights {
     for (std::size_t j = 0; j < w.columns_ && w.groups_ != 0; ++j) {
       for (std::size_t g = 0; g < w.groups_; ++g) {
         const std::size_t at = w.parameter(g, j);
-        detail::require(std::isfinite(w.scales_[at]) && w.scales_[at] > 0.0F, error_kind::bad_file,
-                        where, ": the scale ", w.scales_[at], " of column ", j);
-        detail::require(w.zero_points_[at] <= uint4::levels.qmax, error_kind::bad_file, where,
-                        ": the zero point ", w.zero_points_[at], " of column ", j);
+        require(std::isfinite(w.scales_[at]) && w.scales_[at] > 0.0F, error_kind::bad_file, where,
+                ": the scale ", w.scales_[at], " of column ", j);
+        require(w.zero_points_[at] <= uint4::levels.qmax, error_kind::bad_file, where,
+                ": the zero point ", w.zero_points_[at], " of column ", j);
       }
     }
     w.sum_columns();
@@ -188,10 +190,10 @@ class packed_int4_weights {
  private:
   template <class T>
   void require_parameters(matrix_view<const T> parameters, const char* what) const {
-    detail::require(parameters.data == nullptr ||
-                        (parameters.rows == groups_ && parameters.columns == columns_),
-                    error_kind::shape_mismatch, "pack_int4_weights: the ", what, " are ",
-                    parameters.rows, " x ", parameters.columns, ", not ", groups_, " x ", columns_);
+    require(parameters.data == nullptr ||
+                (parameters.rows == groups_ && parameters.columns == columns_),
+            error_kind::shape_mismatch, "pack_int4_weights: the ", what, " are ", parameters.rows,
+            " x ", parameters.columns, ", not ", groups_, " x ", columns_);
   }
   [[nodiscard]] std::size_t steps() const noexcept {
     return (depth_ + kernels::nibble_depth - 1) / kernels::nibble_depth;
@@ -264,7 +266,7 @@ class int4_product {
   template <class A>
   int4_product(std::type_identity<A> /*lhs*/, std::size_t rows, const packed_int4_weights& weights,
                matrix_view<float> out, const epilogue_options& options)
-      : table_(active_table()),
+      : kernels_(active<kernels::nibble_product_kernels>()),
         weights_(weights),
         out_(out),
         options_(options),
@@ -277,11 +279,11 @@ class int4_product {
   static constexpr bool takes_signed = false;
 
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
-    return {rows, weights_.columns(), weights_.depth(), table_, bool{parallel}};
+    return {rows, weights_.columns(), weights_.depth(), kernels_.rows, bool{parallel}};
   }
   [[nodiscard]] even_blocks row_tasks(std::size_t rows,
                                       const parallel_for& parallel) const noexcept {
-    return detail::row_tasks(rows, table_, bool{parallel});
+    return detail::row_tasks(rows, kernels_.rows, bool{parallel});
   }
 
   /// Sums of groups were proved to fit when the weights were packed.
@@ -320,11 +322,11 @@ class int4_product {
     if (rows >= kernels::fewest_unpacked_rows) {
       g.workspace = block_memory<std::byte>(kernels::unpacked_workspace);
     }
-    table_.gemm_u8u4(g);
+    kernels_.gemm_u8u4(g);
   }
 
  private:
-  const kernels::kernel_table& table_;
+  const kernels::nibble_product_kernels& kernels_;
   const packed_int4_weights& weights_;
   matrix_view<float> out_;
   epilogue_options options_;

@@ -15,15 +15,17 @@
 #include <utility>
 #include <vector>
 
-#include <detent/aligned.hpp>
-#include <detent/byte_format.hpp>
+#include <detent/base/aligned.hpp>
+#include <detent/base/byte_format.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/error.hpp>
-#include <detent/kernels/table.hpp>
+#include <detent/kernels/definitions/integer_products.hpp>
+#include <detent/kernels/integer_products.hpp>
+#include <detent/kernels/panels.hpp>
 #include <detent/parallel.hpp>
 #include <detent/quantize.hpp>
 #include <detent/types.hpp>
-#include <detent/weight_pairs.hpp>
+#include <detent/weights/weight_pairs.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
@@ -90,6 +92,8 @@ struct padded_columns {
   const std::int32_t* bias;
   const std::int32_t* distance_sums;  // sum_k b[k,j] - zero_point[j], modulo 2^32
 };
+
+struct packed_access;
 
 }  // namespace detail
 
@@ -175,21 +179,21 @@ class packed_weights {
     w.columns_ = from.get_size(std::numeric_limits<std::uint32_t>::max() / 2);
     const auto panel = from.get<std::uint32_t>();
     const auto group = from.get<std::uint32_t>();
-    detail::require(panel == kernels::panel_columns && group == kernels::group_depth,
-                    error_kind::unsupported, where, ": panels of ", panel,
-                    " columns and groups of ", group, " k are for other kernels");
+    require(panel == kernels::panel_columns && group == kernels::group_depth,
+            error_kind::unsupported, where, ": panels of ", panel, " columns and groups of ", group,
+            " k are for other kernels");
     from.get_array(packed_size(w.depth_, w.columns_), w.data_);
     from.get_array(w.columns_, w.scales_);
     from.get_array(w.columns_, w.zero_points_);
     from.get_array(w.columns_, w.bias_);
     from.require_end();
     for (std::size_t j = 0; j < w.columns_; ++j) {
-      detail::require(std::isfinite(w.scales_[j]) && w.scales_[j] > 0.0F, error_kind::bad_file,
-                      where, ": the scale ", w.scales_[j], " of column ", j);
-      detail::require(w.zero_points_[j] >= full_grid<std::int8_t>.qmin &&
-                          w.zero_points_[j] <= full_grid<std::int8_t>.qmax,
-                      error_kind::bad_file, where, ": the zero point ", w.zero_points_[j],
-                      " of column ", j);
+      require(std::isfinite(w.scales_[j]) && w.scales_[j] > 0.0F, error_kind::bad_file, where,
+              ": the scale ", w.scales_[j], " of column ", j);
+      require(w.zero_points_[j] >= full_grid<std::int8_t>.qmin &&
+                  w.zero_points_[j] <= full_grid<std::int8_t>.qmax,
+              error_kind::bad_file, where, ": the zero point ", w.zero_points_[j], " of column ",
+              j);
       w.has_zero_points_ = w.has_zero_points_ || w.zero_points_[j] != 0;
     }
     w.pad_columns();
@@ -201,13 +205,6 @@ class packed_weights {
   [[nodiscard]] std::size_t columns() const noexcept { return columns_; }  // N
   [[nodiscard]] const weights_certificate& certificate() const noexcept { return certificate_; }
   [[nodiscard]] std::span<const std::int8_t> data() const noexcept { return data_; }
-  /// The same for kernels that add products in pairs: a second copy of the weights, made when it is
-  /// first asked for. Thread-safe.
-  [[nodiscard]] const detail::weight_pairs& pairs() const {
-    std::call_once(derived_->has_pairs,
-                   [this] { derived_->pairs = detail::weight_pairs(data_, depth_, columns_); });
-    return derived_->pairs;
-  }
   /// The same weights without zero points and biases, in pieces of up to slice_depth k: no sum of a
   /// piece leaves 32 bits, whatever 8-bit values it is multiplied by. Where K is larger, a second
   /// copy of the weights, made when it is first asked for. Thread-safe.
@@ -228,22 +225,13 @@ class packed_weights {
   /// the first product, and on several threads. The same bytes for every split. Thread-safe.
   void prepare(const parallel_for& parallel = {}) const {
     for (const packed_weights& part : certificate_.fits_s32() ? std::span(this, 1) : slices()) {
-      if (detail::active_table().adds_pairs) {
+      if (detail::active<kernels::integer_product_kernels>().adds_pairs) {
         // Threads may not wait for each other's pools: what a pool computes is ready before the
         // flag is taken.
         detail::weight_pairs made(part.data_, part.depth_, part.columns_, parallel);
         std::call_once(part.derived_->has_pairs, [&] { part.derived_->pairs = std::move(made); });
       }
     }
-  }
-  /// What a kernel reads; valid as long as this object.
-  [[nodiscard]] kernels::packed_panels panels(const kernels::kernel_table& table) const {
-    if (!table.adds_pairs) {
-      kernels::packed_panels panels;
-      panels.data = data_.data();
-      return panels;
-    }
-    return pairs().panels(data_.data());
   }
   [[nodiscard]] std::span<const std::int32_t> column_sums() const noexcept {
     return {column_sums_.data(), columns_};
@@ -259,12 +247,22 @@ class packed_weights {
     return {bias_.data(), columns_};
   }
   [[nodiscard]] bool has_zero_points() const noexcept { return has_zero_points_; }
-  [[nodiscard]] detail::padded_columns padded() const noexcept {
-    return {scales_.data(), zero_points_.data(), bias_.data(), distance_sums_.data()};
-  }
+  /// How many pairs of neighbouring weights the targets without VNNI multiply apart, because their
+  /// sum could leave 16 bits: what exactness costs there. Computes what prepare() does for such a
+  /// target, whichever is active. Thread-safe.
+  [[nodiscard]] std::size_t corrected_pairs() const { return pairs().corrected(); }
 
  private:
+  friend struct detail::packed_access;
   static constexpr detail::byte_format format{"detentW8", 1};
+
+  /// The weights for kernels that add products in pairs: a second copy, made when it is first asked
+  /// for.
+  [[nodiscard]] const detail::weight_pairs& pairs() const {
+    std::call_once(derived_->has_pairs,
+                   [this] { derived_->pairs = detail::weight_pairs(data_, depth_, columns_); });
+    return derived_->pairs;
+  }
 
   [[nodiscard]] static std::size_t packed_size(std::size_t depth, std::size_t columns) noexcept {
     return detail::round_up(depth, kernels::group_depth) *
@@ -355,6 +353,25 @@ class packed_weights {
   weights_certificate certificate_;
 };
 
+namespace detail {
+
+/// What products read of packed weights. Pointers are valid as long as the weights are.
+struct packed_access {
+  [[nodiscard]] static kernels::packed_panels panels(const packed_weights& w, bool adds_pairs) {
+    if (adds_pairs) {
+      return w.pairs().panels(w.data_.data());
+    }
+    kernels::packed_panels panels;
+    panels.data = w.data_.data();
+    return panels;
+  }
+  [[nodiscard]] static padded_columns padded(const packed_weights& w) noexcept {
+    return {w.scales_.data(), w.zero_points_.data(), w.bias_.data(), w.distance_sums_.data()};
+  }
+};
+
+}  // namespace detail
+
 /// Packs K x N weights for gemm(). The same bytes for every split into threads. Throws
 /// shape_mismatch or invalid_argument.
 [[nodiscard]] inline packed_weights pack_weights(matrix_view<const std::int8_t> w,
@@ -378,8 +395,8 @@ class packed_floats {
                 const parallel_for& parallel = {})
       : depth_(w.rows), columns_(w.columns) {
     detail::require_matrix(w, "pack_floats");
-    detail::require(bias.empty() || bias.size() == columns_, error_kind::shape_mismatch,
-                    "pack_floats: ", bias.size(), " biases for ", columns_, " columns");
+    require(bias.empty() || bias.size() == columns_, error_kind::shape_mismatch,
+            "pack_floats: ", bias.size(), " biases for ", columns_, " columns");
     using kernels::panel_columns;
     const std::size_t padded = detail::round_up(columns_, panel_columns);
     bias_.resize(padded);

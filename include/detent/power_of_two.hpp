@@ -17,9 +17,9 @@
 #include <ranges>
 #include <span>
 
+#include <detent/elementwise/operands.hpp>
 #include <detent/error.hpp>
 #include <detent/fixed_point.hpp>
-#include <detent/operands.hpp>
 #include <detent/rounding.hpp>
 #include <detent/types.hpp>
 
@@ -76,8 +76,8 @@ template <value_rounding_rule Rounding = rounding::half_even>
 [[nodiscard]] inline power_of_two exact_power_of_two(double multiplier) {
   int exponent = 0;
   const bool is_power = std::isfinite(multiplier) && std::frexp(multiplier, &exponent) == 0.5;
-  detail::require(is_power && exponent >= -61 && exponent <= 32, error_kind::invalid_argument,
-                  "exact_power_of_two: ", multiplier, " is no power of two of 2^-62 .. 2^31");
+  require(is_power && exponent >= -61 && exponent <= 32, error_kind::invalid_argument,
+          "exact_power_of_two: ", multiplier, " is no power of two of 2^-62 .. 2^31");
   return {exponent - 1};
 }
 

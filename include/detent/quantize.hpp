@@ -35,12 +35,14 @@
 #include <vector>
 
 #include <detent/dispatch.hpp>
-#include <detent/elementwise.hpp>
+#include <detent/elementwise/operands.hpp>
+#include <detent/elementwise/walk.hpp>
 #include <detent/error.hpp>
 #include <detent/float_formats.hpp>
-#include <detent/operands.hpp>
-#include <detent/packed.hpp>
+#include <detent/kernels/definitions/elementwise.hpp>
+#include <detent/kernels/elementwise.hpp>
 #include <detent/reference.hpp>
+#include <detent/sub_byte.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -53,35 +55,39 @@ void require_params(quant_params p, grid levels, const char* where) {
   require_zero_point(p.zero_point, levels, where);
 }
 
-/// The members of the kernel table for an integer type.
+/// What kernels call an integer type.
 template <class Q>
-struct kernel_rows;
-#define DETENT_KERNEL_ROWS(Q, name)                                                   \
-  template <>                                                                         \
-  struct kernel_rows<Q> {                                                             \
-    static constexpr auto quantize = &kernels::kernel_table::quantize_##name;         \
-    static constexpr auto dynamic_rows = &kernels::kernel_table::dynamic_rows_##name; \
-    static constexpr auto dequantize = &kernels::kernel_table::dequantize_##name;     \
-    static constexpr auto requantize = &kernels::kernel_table::requantize_##name;     \
-  };
-#define DETENT_NIBBLE_ROWS(Q, name)                                               \
-  template <>                                                                     \
-  struct kernel_rows<Q> {                                                         \
-    static constexpr auto quantize = &kernels::kernel_table::quantize_##name;     \
-    static constexpr auto dequantize = &kernels::kernel_table::dequantize_##name; \
-  };
-DETENT_KERNEL_ROWS(std::uint8_t, u8)
-DETENT_KERNEL_ROWS(std::int8_t, s8)
-DETENT_KERNEL_ROWS(std::uint16_t, u16)
-DETENT_KERNEL_ROWS(std::int16_t, s16)
-DETENT_NIBBLE_ROWS(uint4, u4)
-DETENT_NIBBLE_ROWS(int4, s4)
-#undef DETENT_KERNEL_ROWS
-#undef DETENT_NIBBLE_ROWS
+struct code_traits;
 template <>
-struct kernel_rows<std::int32_t> {
-  static constexpr auto dequantize = &kernels::kernel_table::dequantize_s32;
+struct code_traits<std::uint8_t> {
+  using type = kernels::u8_code;
 };
+template <>
+struct code_traits<std::int8_t> {
+  using type = kernels::s8_code;
+};
+template <>
+struct code_traits<std::uint16_t> {
+  using type = kernels::u16_code;
+};
+template <>
+struct code_traits<std::int16_t> {
+  using type = kernels::s16_code;
+};
+template <>
+struct code_traits<std::int32_t> {
+  using type = kernels::s32_code;
+};
+template <>
+struct code_traits<uint4> {
+  using type = kernels::u4_code;
+};
+template <>
+struct code_traits<int4> {
+  using type = kernels::s4_code;
+};
+template <class Q>
+using code_of = typename code_traits<Q>::type;
 
 /// An elementwise operation of the kernel table on elements In -> Out. Row::in and Row::out are the
 /// types that its row works on: elements are converted or packed on the way where they differ.
@@ -304,7 +310,7 @@ struct quantize_row {
   using out = Q;
   using unpacked_row = quantize_row<unpacked_t<Q>>;
   static void run(const float* x, const kernels::elementwise_args& a, auto* q) noexcept {
-    (active_table().*kernel_rows<Q>::quantize)(x, a, q);
+    active<kernels::quantize_kernels<code_of<Q>>>().quantize(x, a, q);
   }
 };
 template <class Q>
@@ -313,7 +319,7 @@ struct dequantize_row {
   using out = float;
   using unpacked_row = dequantize_row<unpacked_t<Q>>;
   static void run(const auto* q, const kernels::elementwise_args& a, float* x) noexcept {
-    (active_table().*kernel_rows<Q>::dequantize)(q, a, x);
+    active<kernels::dequantize_kernels<code_of<Q>>>().dequantize(q, a, x);
   }
 };
 template <class Q>
@@ -322,7 +328,7 @@ struct requantize_row {
   using out = Q;
   using unpacked_row = requantize_row<unpacked_t<Q>>;
   static void run(const std::int32_t* acc, const kernels::elementwise_args& a, Q* q) noexcept {
-    (active_table().*kernel_rows<Q>::requantize)(acc, a, q);
+    active<kernels::requantize_kernels<code_of<Q>>>().requantize(acc, a, q);
   }
 };
 
@@ -478,19 +484,17 @@ void requantize(const In& acc, Out&& q, const P& p, grid levels = detail::grid_o
 /// fewer than two levels (symmetric: fewer than two on one side of its middle) or reaches beyond 16
 /// bits, or if the scale would not be finite.
 [[nodiscard]] inline quant_params params_from_range(value_range range, quant_scheme scheme) {
-  detail::require(
-      std::isfinite(range.lower) && std::isfinite(range.upper) && range.lower <= range.upper,
-      error_kind::invalid_argument, "params_from_range: ", range.lower, " .. ", range.upper,
-      " is not a finite range");
+  require(std::isfinite(range.lower) && std::isfinite(range.upper) && range.lower <= range.upper,
+          error_kind::invalid_argument, "params_from_range: ", range.lower, " .. ", range.upper,
+          " is not a finite range");
   const grid levels = scheme.levels;
-  detail::require(levels.qmin >= -65536 && levels.qmax <= 65535 &&
-                      levels.qmax - levels.qmin >= (scheme.symmetric ? 2 : 1),
-                  error_kind::invalid_argument, "params_from_range: grid ", levels.qmin, "..",
-                  levels.qmax, " is too small or too large");
+  require(levels.qmin >= -65536 && levels.qmax <= 65535 &&
+              levels.qmax - levels.qmin >= (scheme.symmetric ? 2 : 1),
+          error_kind::invalid_argument, "params_from_range: grid ", levels.qmin, "..", levels.qmax,
+          " is too small or too large");
   const quant_params p = reference::params_from_range(range, scheme);
-  detail::require(std::isfinite(p.scale), error_kind::invalid_argument,
-                  "params_from_range: ", range.lower, " .. ", range.upper,
-                  " needs a scale that is not finite");
+  require(std::isfinite(p.scale), error_kind::invalid_argument, "params_from_range: ", range.lower,
+          " .. ", range.upper, " needs a scale that is not finite");
   return p;
 }
 

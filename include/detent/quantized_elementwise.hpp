@@ -28,7 +28,8 @@
 
 #include <detent/dispatch.hpp>
 #include <detent/error.hpp>
-#include <detent/kernels/table.hpp>
+#include <detent/kernels/definitions/quantized_binary.hpp>
+#include <detent/kernels/quantized_binary.hpp>
 #include <detent/quantize.hpp>
 #include <detent/reference.hpp>
 #include <detent/types.hpp>
@@ -117,7 +118,7 @@ void quantized_binary(std::span<const A> a, quant_params a_params, std::span<con
     args.qmin = levels.qmin;
     args.qmax = levels.qmax;
     args.count = out.size();
-    active_table().quantized_binary(args);
+    active<kernels::quantized_binary_kernels>().quantized_binary(args);
     return;
   }
   std::array<float, elementwise_block> left;

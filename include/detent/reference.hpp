@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <limits>
 
-#include <detent/kernels/table.hpp>
+#include <detent/base/float_ranges.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN

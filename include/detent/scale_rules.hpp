@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <limits>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/quantize.hpp>
 #include <detent/reference.hpp>
@@ -373,13 +373,12 @@ namespace detail {
                                                     scale_rule rule,
                                                     float largest_magnitude = 0.0F) {
   quant_params p = params_from_range(range, scheme);  // checks the range and the grid
-  detail::require(std::isfinite(largest_magnitude) && largest_magnitude >= 0.0F,
-                  error_kind::invalid_argument, "params_from_range: largest magnitude ",
-                  largest_magnitude, " is negative or not finite");
-  detail::require(detail::is_expressible(scheme, rule), error_kind::unsupported,
-                  "params_from_range: rule ", name(rule), " has no ",
-                  scheme.symmetric ? "symmetric" : "asymmetric", " scheme on ", scheme.levels.qmin,
-                  "..", scheme.levels.qmax);
+  require(std::isfinite(largest_magnitude) && largest_magnitude >= 0.0F,
+          error_kind::invalid_argument, "params_from_range: largest magnitude ", largest_magnitude,
+          " is negative or not finite");
+  require(detail::is_expressible(scheme, rule), error_kind::unsupported, "params_from_range: rule ",
+          name(rule), " has no ", scheme.symmetric ? "symmetric" : "asymmetric", " scheme on ",
+          scheme.levels.qmin, "..", scheme.levels.qmax);
   switch (rule) {
     case scale_rule::canonical:
       break;
@@ -402,9 +401,9 @@ namespace detail {
       p = reference::params_from_range_tensorrt(range);
       break;
   }
-  detail::require(std::isfinite(p.scale) && p.scale > 0.0F, error_kind::invalid_argument,
-                  "params_from_range: rule ", name(rule), " gives ", range.lower, " .. ",
-                  range.upper, " the scale ", p.scale);
+  require(std::isfinite(p.scale) && p.scale > 0.0F, error_kind::invalid_argument,
+          "params_from_range: rule ", name(rule), " gives ", range.lower, " .. ", range.upper,
+          " the scale ", p.scale);
   return p;
 }
 
@@ -419,8 +418,8 @@ namespace detail {
 [[nodiscard]] inline float project_to_power_of_two(float scale, power_of_two_rounding rounding) {
   detail::require_scale(scale, "project_to_power_of_two");
   const auto power = static_cast<float>(reference::project_to_power_of_two(scale, rounding));
-  detail::require(std::isfinite(power), error_kind::invalid_argument,
-                  "project_to_power_of_two: scale ", scale, " rounds up to 2^128");
+  require(std::isfinite(power), error_kind::invalid_argument, "project_to_power_of_two: scale ",
+          scale, " rounds up to 2^128");
   return power;
 }
 

@@ -151,8 +151,8 @@ struct tensor_view {
   constexpr tensor_view() = default;
   /// Dense, last dimension fastest.
   tensor_view(T* data_, std::span<const std::size_t> shape_) : data(data_), rank(shape_.size()) {
-    detail::require(rank <= max_rank, error_kind::invalid_argument, "tensor_view: rank ", rank,
-                    " is over ", max_rank);
+    require(rank <= max_rank, error_kind::invalid_argument, "tensor_view: rank ", rank, " is over ",
+            max_rank);
     std::ptrdiff_t stride = 1;
     for (std::size_t i = rank; i-- > 0;) {
       shape[i] = shape_[i];
@@ -165,8 +165,8 @@ struct tensor_view {
   tensor_view(T* data_, std::span<const std::size_t> shape_,
               std::span<const std::ptrdiff_t> strides_)
       : tensor_view(data_, shape_) {
-    detail::require(strides_.size() == rank, error_kind::shape_mismatch,
-                    "tensor_view: ", strides_.size(), " strides for rank ", rank);
+    require(strides_.size() == rank, error_kind::shape_mismatch, "tensor_view: ", strides_.size(),
+            " strides for rank ", rank);
     for (std::size_t i = 0; i < rank; ++i) {
       strides[i] = strides_[i];
     }

@@ -14,10 +14,10 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/accuracy_control.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/lower.hpp>
 #include <detent/graph/nncf/nncf.hpp>
+#include <detent/graph/quantize/accuracy_control.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
 
 #include "check_graph_error.hpp"
 #include "compare_models.hpp"

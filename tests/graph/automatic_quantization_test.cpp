@@ -14,10 +14,10 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/automatic_quantization.hpp>
-#include <detent/graph/error_analysis.hpp>
 #include <detent/graph/onnx.hpp>
-#include <detent/graph/static_quantization.hpp>
+#include <detent/graph/quantize/automatic_quantization.hpp>
+#include <detent/graph/quantize/error_analysis.hpp>
+#include <detent/graph/quantize/static_quantization.hpp>
 #include <detent/parallel.hpp>
 
 #include "calibration_samples.hpp"
@@ -160,18 +160,20 @@ TEST_CASE("automatic: brings back a network whose channels have ranges 1000 time
     const auto source = test::samples_source(samples);
     CHECK(snr(good, bad, others) > 120.0);  // they compute the same
     const graph::static_quantization_options plain{.per_channel = false};
-    const double of_good = snr(good, graph::quantize_static(good, source, plain), others);
-    const double of_bad = snr(good, graph::quantize_static(bad, source, plain), others);
+    const double of_good =
+        snr(good, graph::static_quantization(good, source, plain).result, others);
+    const double of_bad = snr(good, graph::static_quantization(bad, source, plain).result, others);
     bool equalized = false;
     const double repaired =
         snr(good,
-            graph::quantize_automatically(bad, source,
+            graph::automatic_quantization(bad, source,
                                           {.per_channel = false,
                                            .on_step =
                                                [&](const graph::quantization_step& s) {
                                                  equalized = equalized ||
                                                              (s.name == "equalization" && s.kept);
-                                               }}),
+                                               }})
+                .result,
             others);
     INFO("undistorted ", of_good, " dB, distorted ", of_bad, " dB, automatic ", repaired, " dB");
     CHECK(of_bad < of_good - 10.0);
@@ -207,8 +209,10 @@ TEST_CASE("automatic: not worse than plain, and steps that tell the truth") {
                    CHECK(told.insert(name).second);
                    CHECK(s.params.scale > 0.0F);
                  }});
-        const graph::model plain = graph::quantize_static(
-            m, source, {.per_channel = per_channel, .activation_type = type});
+        const graph::model plain =
+            graph::static_quantization(m, source,
+                                       {.per_channel = per_channel, .activation_type = type})
+                .result;
         const graph::output_judge judge(m, source, 64);
         CHECK(judge.noise_to_signal(q.result) <= judge.noise_to_signal(plain));
         CHECK(q.parameters.activation_type == type);
@@ -216,8 +220,9 @@ TEST_CASE("automatic: not worse than plain, and steps that tell the truth") {
         // Steps are tried with ranges of one half, and measured with the other.
         const graph::output_judge by_logits(m, graph::every_other_sample(source, true), 64, true);
         const graph::model plain_half =
-            graph::quantize_static(m, graph::every_other_sample(source, false),
-                                   {.per_channel = per_channel, .activation_type = type});
+            graph::static_quantization(m, graph::every_other_sample(source, false),
+                                       {.per_channel = per_channel, .activation_type = type})
+                .result;
         REQUIRE(!steps.empty());
         CHECK(steps[0].name == "plain");
         CHECK(steps[0].kept);
@@ -257,12 +262,12 @@ TEST_CASE("automatic: deterministic, whatever the threads") {
   distort(m, r);
   const auto samples = test::samples_of_x(r, {1, 3, 8, 8}, 6);
   const auto source = test::samples_source(samples);
-  const std::string once = graph::to_onnx(graph::quantize_automatically(m, source));
-  CHECK(graph::to_onnx(graph::quantize_automatically(m, source)) == once);
+  const std::string once = graph::to_onnx(graph::automatic_quantization(m, source).result);
+  CHECK(graph::to_onnx(graph::automatic_quantization(m, source).result) == once);
   detent::thread_pool pool(3);
   graph::automatic_quantization_options options;
   options.executor.parallel = pool.parallel();
-  CHECK(graph::to_onnx(graph::quantize_automatically(m, source, options)) == once);
+  CHECK(graph::to_onnx(graph::automatic_quantization(m, source, options).result) == once);
 }
 
 TEST_CASE("automatic: ignored nodes, by names that simplification merges") {
@@ -290,11 +295,15 @@ TEST_CASE("automatic: ignored nodes, by names that simplification merges") {
   const auto source = test::samples_source(samples);
   const auto left = [&](const graph::ignored_scope& scope) {
     bool equalization = false;
-    const graph::model q = graph::quantize_automatically(
-        m, source,
-        {.per_channel = false, .ignored = scope, .on_step = [&](const graph::quantization_step& s) {
-           equalization = equalization || s.name == "equalization";
-         }});
+    const graph::model q = graph::automatic_quantization(
+                               m, source,
+                               {.per_channel = false,
+                                .ignored = scope,
+                                .on_step =
+                                    [&](const graph::quantization_step& s) {
+                                      equalization = equalization || s.name == "equalization";
+                                    }})
+                               .result;
     CHECK(equalization);
     std::string names;
     for (const graph::node& n : q.nodes) {
@@ -319,17 +328,18 @@ TEST_CASE("automatic: says no") {
   const auto samples = test::samples_of_x(r, {1, 3, 8, 8}, 2);
   const auto source = test::samples_source(samples);
   check_graph_error(error_kind::invalid_argument, {"no calibration samples"}, [&] {
-    static_cast<void>(graph::quantize_automatically(m, test::samples_source({})));
+    static_cast<void>(graph::automatic_quantization(m, test::samples_source({})).result);
   });
   check_graph_error(error_kind::unsupported, {"already quantized"}, [&] {
-    static_cast<void>(graph::quantize_automatically(graph::quantize_static(m, source), source));
+    static_cast<void>(
+        graph::automatic_quantization(graph::static_quantization(m, source).result, source).result);
   });
   check_graph_error(error_kind::invalid_argument, {"'magic'", "minmax"}, [&] {
-    static_cast<void>(graph::quantize_automatically(m, source, {.methods = {"magic"}}));
+    static_cast<void>(graph::automatic_quantization(m, source, {.methods = {"magic"}}).result);
   });
   check_graph_error(error_kind::invalid_argument, {"float32", "uint8"}, [&] {
     static_cast<void>(
-        graph::quantize_automatically(m, source, {.activation_type = element_type::f32}));
+        graph::automatic_quantization(m, source, {.activation_type = element_type::f32}).result);
   });
   graph::model shapes = m;
   graph::node shape_of;
@@ -338,8 +348,9 @@ TEST_CASE("automatic: says no") {
   shape_of.outputs = {"shape"};
   shapes.nodes.push_back(shape_of);
   shapes.outputs = {{"shape", element_type::s64, false, {}, {}}};
-  check_graph_error(error_kind::unsupported, {"no float tensor"},
-                    [&] { static_cast<void>(graph::quantize_automatically(shapes, source)); });
+  check_graph_error(error_kind::unsupported, {"no float tensor"}, [&] {
+    static_cast<void>(graph::automatic_quantization(shapes, source).result);
+  });
 }
 
 TEST_CASE("automatic: minmax named again is not tried again") {
@@ -347,10 +358,12 @@ TEST_CASE("automatic: minmax named again is not tried again") {
   const graph::model m = depthwise_network(r);
   const auto source = test::samples_source(test::samples_of_x(r, {1, 3, 8, 8}, 3));
   std::set<std::string> names;
-  static_cast<void>(graph::quantize_automatically(
-      m, source, {.methods = {"MinMax", "kl"}, .on_step = [&](const graph::quantization_step& s) {
-                    names.insert(s.name);
-                  }}));
+  static_cast<void>(
+      graph::automatic_quantization(
+          m, source,
+          {.methods = {"MinMax", "kl"},
+           .on_step = [&](const graph::quantization_step& s) { names.insert(s.name); }})
+          .result);
   CHECK(names.count("ranges: kl") == 1);
   for (const std::string& name : names) {
     CHECK(name.find("inmax") == std::string::npos);

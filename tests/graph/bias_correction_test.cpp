@@ -11,12 +11,12 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/bias_correction.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/lower.hpp>
-#include <detent/graph/qdq.hpp>
-#include <detent/graph/quantization_plan.hpp>
-#include <detent/graph/static_quantization.hpp>
+#include <detent/graph/quantize/bias_correction.hpp>
+#include <detent/graph/quantize/qdq.hpp>
+#include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
 
 #include "calibration_samples.hpp"
 #include "check_graph_error.hpp"

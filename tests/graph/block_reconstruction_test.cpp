@@ -18,12 +18,12 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/executor.hpp>
 #include <detent/graph/ppq/adaround.hpp>
 #include <detent/graph/ppq/analysis.hpp>
 #include <detent/graph/ppq/blocks.hpp>
 #include <detent/graph/ppq/learned_step_size.hpp>
 #include <detent/graph/ppq/pipeline.hpp>
+#include <detent/graph/run/executor.hpp>
 #include <detent/solvers/adam.hpp>
 
 #include "calibration_samples.hpp"

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include <detent/graph/calibration.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/quantize/calibration.hpp>
 
 #include "model_builder.hpp"
 #include "random.hpp"

@@ -15,11 +15,11 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/channel_alignment.hpp>
-#include <detent/graph/channel_split.hpp>
-#include <detent/graph/channel_statistics.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/smooth_quant.hpp>
+#include <detent/graph/rewrite/channel_alignment.hpp>
+#include <detent/graph/rewrite/channel_split.hpp>
+#include <detent/graph/rewrite/channel_statistics.hpp>
+#include <detent/graph/rewrite/smooth_quant.hpp>
+#include <detent/graph/run/executor.hpp>
 #include <detent/observers/moving_average.hpp>
 
 #include "calibration_samples.hpp"

@@ -13,8 +13,8 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/ir.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
 
 #include "compare.hpp"
 #include "model_builder.hpp"

@@ -14,7 +14,7 @@
 #include <doctest/doctest.h>
 
 #include <detent/float_formats.hpp>
-#include <detent/graph/executor.hpp>
+#include <detent/graph/run/executor.hpp>
 
 #include "check_graph_error.hpp"
 #include "compare.hpp"

@@ -12,10 +12,10 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/dynamic_quantization.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/lower.hpp>
 #include <detent/graph/onnx.hpp>
+#include <detent/graph/quantize/dynamic_quantization.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
 
 #include "calibration_samples.hpp"
 #include "check_graph_error.hpp"

@@ -16,13 +16,13 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/channel_path.hpp>
-#include <detent/graph/equalization.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/linear_layer.hpp>
 #include <detent/graph/onnx.hpp>
-#include <detent/graph/optimize.hpp>
-#include <detent/graph/scaling_search.hpp>
+#include <detent/graph/rewrite/channel_path.hpp>
+#include <detent/graph/rewrite/equalization.hpp>
+#include <detent/graph/rewrite/linear_layer.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/rewrite/scaling_search.hpp>
+#include <detent/graph/run/executor.hpp>
 
 #include "check_graph_error.hpp"
 #include "compare.hpp"

@@ -11,9 +11,10 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/executor.hpp>
-#include <detent/graph/opset.hpp>
-#include <detent/graph/optimize.hpp>
+#include <detent/graph/rewrite/opset.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/shape_inference.hpp>
 
 #include "check_graph_error.hpp"
 #include "compare.hpp"

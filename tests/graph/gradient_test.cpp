@@ -14,7 +14,7 @@
 #include <doctest/doctest.h>
 
 #include <detent/fake_quantize.hpp>
-#include <detent/graph/gradient.hpp>
+#include <detent/graph/learn/gradient.hpp>
 #include <detent/parallel.hpp>
 
 #include "check_graph_error.hpp"

@@ -11,7 +11,7 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/ir.hpp>
+#include <detent/graph/model/ir.hpp>
 
 namespace test {
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include <detent/graph/ir.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
 
 #include "random.hpp"
 

@@ -17,12 +17,12 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/calibration.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/lower.hpp>
 #include <detent/graph/nncf/nncf.hpp>
 #include <detent/graph/onnx.hpp>
-#include <detent/observers/registry.hpp>
+#include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/observer_registry.hpp>
 
 #include "check_graph_error.hpp"
 #include "compare_models.hpp"
@@ -281,7 +281,7 @@ TEST_CASE("nncf::dataset: says when passes differ, and goes on after errors") {
   bool fails = true;
   const nncf::dataset failing(std::vector<int>{1, 2, 3}, [&](int v) {
     if (v == 2 && fails) {
-      detent::detail::raise(error_kind::io, "detent: cannot read item 2");
+      detent::raise(error_kind::io, "detent: cannot read item 2");
     }
     return one_value(v);
   });

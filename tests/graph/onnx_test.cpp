@@ -18,10 +18,11 @@
 #include <doctest/doctest.h>
 #include <protozero/pbf_writer.hpp>
 
-#include <detent/graph/executor.hpp>
-#include <detent/graph/lower.hpp>
 #include <detent/graph/onnx.hpp>
-#include <detent/graph/opset.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/rewrite/opset.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/shape_inference.hpp>
 
 #include "check_graph_error.hpp"
 #include "compare.hpp"

@@ -13,13 +13,13 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/dynamic_quantization.hpp>
-#include <detent/graph/operator_rules.hpp>
-#include <detent/graph/quantization_plan.hpp>
-#include <detent/graph/static_quantization.hpp>
-#include <detent/graph/weight_only.hpp>
+#include <detent/graph/quantize/dynamic_quantization.hpp>
+#include <detent/graph/quantize/operator_rules.hpp>
+#include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/quantize/weight_only.hpp>
+#include <detent/observer_registry.hpp>
 #include <detent/observers/min_max.hpp>
-#include <detent/observers/registry.hpp>
 #include <detent/quantize.hpp>
 #include <detent/types.hpp>
 

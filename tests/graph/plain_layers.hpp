@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/model/tensor.hpp>
 
 #include "model_builder.hpp"
 #include "random.hpp"

@@ -9,7 +9,7 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/ir.hpp>
+#include <detent/graph/model/ir.hpp>
 #include <detent/graph/ppq/config.hpp>
 #include <detent/graph/ppq/platform.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>

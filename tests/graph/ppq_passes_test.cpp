@@ -18,9 +18,6 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/executor.hpp>
-#include <detent/graph/lower.hpp>
-#include <detent/graph/optimize.hpp>
 #include <detent/graph/ppq/analysis.hpp>
 #include <detent/graph/ppq/bias_correction.hpp>
 #include <detent/graph/ppq/dispatcher.hpp>
@@ -28,6 +25,9 @@
 #include <detent/graph/ppq/pipeline.hpp>
 #include <detent/graph/ppq/quantizing_passes.hpp>
 #include <detent/graph/ppq/splitting.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/run/executor.hpp>
 
 #include "calibration_samples.hpp"
 #include "check_graph_error.hpp"

@@ -19,15 +19,15 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/executor.hpp>
-#include <detent/graph/lower.hpp>
 #include <detent/graph/ppq/analysis.hpp>
 #include <detent/graph/ppq/config.hpp>
 #include <detent/graph/ppq/pipeline.hpp>
 #include <detent/graph/ppq/policy.hpp>
 #include <detent/graph/ppq/state.hpp>
 #include <detent/graph/ppq/statistics.hpp>
-#include <detent/observers/registry.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/observer_registry.hpp>
 
 #include "check_graph_error.hpp"
 #include "compare.hpp"

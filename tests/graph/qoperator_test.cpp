@@ -11,11 +11,11 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/executor.hpp>
-#include <detent/graph/lower.hpp>
 #include <detent/graph/onnx.hpp>
-#include <detent/graph/qoperator.hpp>
-#include <detent/graph/static_quantization.hpp>
+#include <detent/graph/quantize/qoperator.hpp>
+#include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
 
 #include "calibration_samples.hpp"
 #include "compare.hpp"
@@ -454,8 +454,9 @@ TEST_CASE("qoperator: whole networks") {
       for (const bool per_channel : {true, false}) {
         INFO(graph::name(type), " per channel ", per_channel);
         const graph::model m =
-            graph::quantize_static(b.get(), test::samples_source(samples),
-                                   {.per_channel = per_channel, .activation_type = type});
+            graph::static_quantization(b.get(), test::samples_source(samples),
+                                       {.per_channel = per_channel, .activation_type = type})
+                .result;
         const std::string form = check_conversion(m, samples[0]);
         for (const char* op :
              {"QLinearConv", "QLinearAdd", "QLinearMul", "QLinearConcat", "QLinearSigmoid",

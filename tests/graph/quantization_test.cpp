@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Quantized models: their integer form computes what the float simulation of their Q and DQ nodes
-// does, and quantize_static() writes models of the documented structure.
+// does, and static_quantization() writes models of the documented structure.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/executor.hpp>
-#include <detent/graph/lower.hpp>
 #include <detent/graph/onnx.hpp>
-#include <detent/graph/static_quantization.hpp>
+#include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
 #include <detent/parallel.hpp>
 
 #include "calibration_samples.hpp"
@@ -629,8 +629,9 @@ TEST_CASE("quantize_static: the model it makes") {
     const auto samples = samples_of_x(r, {2, 3, 12, 12}, 4, -1.0F, 1.0F);
     for (const bool per_channel : {true, false}) {
       INFO("per channel ", per_channel);
-      const graph::model m =
-          graph::quantize_static(original, samples_source(samples), {.per_channel = per_channel});
+      const graph::model m = graph::static_quantization(original, samples_source(samples),
+                                                        {.per_channel = per_channel})
+                                 .result;
       CHECK(m.opset() >= 13);
       CHECK(m.producer_name == "detent");
       REQUIRE(m.inputs.size() == 1);
@@ -712,10 +713,13 @@ TEST_CASE("quantize_static: methods by name, two passes, evidence") {
     return [&to](const std::string& name, const std::string& /*method*/,
                  const detent::scale_solution& s) { to[name] = s; };
   };
+  static_cast<void>(graph::static_quantization(original, samples_source(samples),
+                                               {.on_parameters = collect(plain)})
+                        .result);
   static_cast<void>(
-      graph::quantize_static(original, samples_source(samples), {.on_parameters = collect(plain)}));
-  static_cast<void>(graph::quantize_static(
-      original, samples_source(samples), {.method = "HALF_range", .on_parameters = collect(half)}));
+      graph::static_quantization(original, samples_source(samples),
+                                 {.method = "HALF_range", .on_parameters = collect(half)})
+          .result);
   REQUIRE(plain.size() > 4);
   REQUIRE(plain.size() == half.size());
   for (const auto& [name, s] : plain) {
@@ -730,7 +734,7 @@ TEST_CASE("quantize_static: methods by name, two passes, evidence") {
   for (const std::string method : {"percentile", "kl", "mse", "isotone"}) {
     INFO(method);
     const graph::model m =
-        graph::quantize_static(original, samples_source(samples), {.method = method});
+        graph::static_quantization(original, samples_source(samples), {.method = method}).result;
     check_structure(m, true);
   }
   // A source that is empty the second time.
@@ -739,11 +743,12 @@ TEST_CASE("quantize_static: methods by name, two passes, evidence") {
     return calls++ == 0 ? std::optional(samples[0]) : std::nullopt;
   };
   test::check_graph_error(detent::error_kind::invalid_argument, {"second pass", "0 samples"}, [&] {
-    static_cast<void>(graph::quantize_static(original, once, {.method = "half_range"}));
+    static_cast<void>(graph::static_quantization(original, once, {.method = "half_range"}).result);
   });
   test::check_graph_error(detent::error_kind::invalid_argument, {"'nothing'", "minmax"}, [&] {
     static_cast<void>(
-        graph::quantize_static(original, samples_source(samples), {.method = "nothing"}));
+        graph::static_quantization(original, samples_source(samples), {.method = "nothing"})
+            .result);
   });
 }
 
@@ -762,7 +767,8 @@ TEST_CASE("quantize_static: dead channels and biases far larger than what is add
       b.output(b.add("Conv", {"x", "w", "b"}));
       const auto samples = samples_of_x(r, {1, 4, 5, 5}, 2, -1.0F, 1.0F);
       const graph::model m =
-          graph::quantize_static(b.get(), samples_source(samples), {.per_channel = per_channel});
+          graph::static_quantization(b.get(), samples_source(samples), {.per_channel = per_channel})
+              .result;
       check_structure(m, per_channel);
       graph::executor reference(b.get());
       graph::executor integer(graph::for_execution(m));
@@ -780,38 +786,43 @@ TEST_CASE("quantize_static: says no") {
   test::random_source r(31);
   const graph::model m = small_network(r);
   const auto samples = samples_of_x(r, {1, 3, 12, 12}, 1, -1.0F, 1.0F);
-  check_graph_error(error_kind::invalid_argument, {"no calibration samples"},
-                    [&] { static_cast<void>(graph::quantize_static(m, samples_source({}))); });
+  check_graph_error(error_kind::invalid_argument, {"no calibration samples"}, [&] {
+    static_cast<void>(graph::static_quantization(m, samples_source({})).result);
+  });
 
   for (const float odd :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     auto bad = samples;
     bad.push_back({{"x", random_floats(r, {1, 3, 12, 12}, -1.0F, 1.0F)}});
     bad[1]["x"].mutable_data<float>()[17] = odd;
-    check_graph_error(error_kind::invalid_argument, {"'x'", "sample 2"},
-                      [&] { static_cast<void>(graph::quantize_static(m, samples_source(bad))); });
+    check_graph_error(error_kind::invalid_argument, {"'x'", "sample 2"}, [&] {
+      static_cast<void>(graph::static_quantization(m, samples_source(bad)).result);
+    });
   }
 
   graph::model odd_weights = m;
   odd_weights.initializers["w0"] = random_floats(r, {8, 3, 3, 3}, -1.0F, 1.0F);
   odd_weights.initializers["w0"].mutable_data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
-  CHECK_THROWS_AS(static_cast<void>(graph::quantize_static(odd_weights, samples_source(samples))),
-                  detent::error);
+  CHECK_THROWS_AS(
+      static_cast<void>(graph::static_quantization(odd_weights, samples_source(samples)).result),
+      detent::error);
 
-  const graph::model quantized = graph::quantize_static(m, samples_source(samples));
+  const graph::model quantized = graph::static_quantization(m, samples_source(samples)).result;
   check_graph_error(error_kind::unsupported, {"already quantized"}, [&] {
-    static_cast<void>(graph::quantize_static(quantized, samples_source(samples)));
+    static_cast<void>(graph::static_quantization(quantized, samples_source(samples)).result);
   });
 
   graph::model strange = m;
   strange.nodes[1].op_type = "Fancy";
   check_graph_error(error_kind::unsupported, {"Fancy"}, [&] {
-    static_cast<void>(graph::quantize_static(strange, samples_source(samples)));
+    static_cast<void>(graph::static_quantization(strange, samples_source(samples)).result);
   });
 
   check_graph_error(error_kind::invalid_argument, {"'y'"}, [&] {
-    static_cast<void>(graph::quantize_static(
-        m, samples_source({{{"y", random_floats(r, {1, 3, 12, 12}, -1.0F, 1.0F)}}})));
+    static_cast<void>(
+        graph::static_quantization(
+            m, samples_source({{{"y", random_floats(r, {1, 3, 12, 12}, -1.0F, 1.0F)}}}))
+            .result);
   });
 }
 
@@ -822,7 +833,8 @@ TEST_CASE("quantize_static: NaN that arises inside is named") {
   b.constant("w", test::floats({2, 2}, {1, 2, 3, 4}));
   b.output(b.add("MatMul", {root, "w"}));
   check_graph_error(error_kind::invalid_argument, {"'" + root + "'", "NaN"}, [&] {
-    static_cast<void>(graph::quantize_static(
-        b.get(), samples_source({{{"x", test::floats({1, 2}, {-1.0F, 1.0F})}}})));
+    static_cast<void>(graph::static_quantization(
+                          b.get(), samples_source({{{"x", test::floats({1, 2}, {-1.0F, 1.0F})}}}))
+                          .result);
   });
 }

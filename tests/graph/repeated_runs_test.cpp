@@ -12,10 +12,10 @@
 #include <doctest/doctest.h>
 
 #include <detent/float_formats.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/layout.hpp>
-#include <detent/graph/registry.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/layout.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/registry.hpp>
 
 #include "check_graph_error.hpp"
 #include "for_each_target.hpp"

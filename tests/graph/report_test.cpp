@@ -22,7 +22,7 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/observers/histogram.hpp>
+#include <detent/statistics/histogram.hpp>
 
 #include "../../examples/detent/html.hpp"
 #include "check_graph_error.hpp"

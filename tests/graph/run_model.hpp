@@ -8,10 +8,10 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/executor.hpp>
-#include <detent/graph/ir.hpp>
-#include <detent/graph/layout.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/layout.hpp>
+#include <detent/graph/run/executor.hpp>
 
 #include "model_builder.hpp"
 

@@ -14,13 +14,13 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/error_analysis.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/lower.hpp>
 #include <detent/graph/onnx.hpp>
-#include <detent/graph/static_quantization.hpp>
+#include <detent/graph/quantize/error_analysis.hpp>
+#include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/observer_registry.hpp>
 #include <detent/observers/min_max.hpp>
-#include <detent/observers/registry.hpp>
 #include <detent/quantize.hpp>
 #include <detent/types.hpp>
 
@@ -109,8 +109,9 @@ TEST_CASE("static: int8 activations are uint8 ones moved by 128") {
   const graph::model m = network(r);
   const auto samples = test::samples_of_x(r, {2, 3, 8, 8}, 3);
   const auto source = test::samples_source(samples);
-  const graph::model u8 = graph::quantize_static(m, source);
-  const graph::model s8 = graph::quantize_static(m, source, {.activation_type = element_type::s8});
+  const graph::model u8 = graph::static_quantization(m, source).result;
+  const graph::model s8 =
+      graph::static_quantization(m, source, {.activation_type = element_type::s8}).result;
   const auto a = activations(u8);
   const auto b = activations(s8);
   REQUIRE(a.size() == b.size());
@@ -133,15 +134,17 @@ TEST_CASE("static: symmetric activations") {
   const auto source = test::samples_source(samples);
   for (const element_type type : {element_type::u8, element_type::s8}) {
     std::map<std::string, float> largest;
-    const graph::model q = graph::quantize_static(
-        m, source,
-        {.on_parameters =
-             [&](const std::string& name, const std::string& /*method*/,
-                 const detent::scale_solution& s) {
-               largest[name] = static_cast<float>((std::max)(-s.evidence.lower, s.evidence.upper));
-             },
-         .activation_type = type,
-         .symmetric_activations = true});
+    const graph::model q =
+        graph::static_quantization(m, source,
+                                   {.on_parameters =
+                                        [&](const std::string& name, const std::string& /*method*/,
+                                            const detent::scale_solution& s) {
+                                          largest[name] = static_cast<float>(
+                                              (std::max)(-s.evidence.lower, s.evidence.upper));
+                                        },
+                                    .activation_type = type,
+                                    .symmetric_activations = true})
+            .result;
     for (const auto& [name, p] : activations(q)) {
       CHECK(p.second == (type == element_type::u8 ? 128 : 0));
     }
@@ -153,7 +156,8 @@ TEST_CASE("static: symmetric activations") {
     CHECK(snr(m, q, samples) > 20.0);
   }
   check_graph_error(error_kind::invalid_argument, {"int32", "uint8"}, [&] {
-    static_cast<void>(graph::quantize_static(m, source, {.activation_type = element_type::s32}));
+    static_cast<void>(
+        graph::static_quantization(m, source, {.activation_type = element_type::s32}).result);
   });
 }
 
@@ -185,7 +189,8 @@ TEST_CASE("static: what is said of one activation") {
   const auto given = with("x", {.params = own});
   CHECK(given.at("x") == own);
   CHECK(changed(given) == "x ");
-  CHECK(activations(graph::quantize_static(m, source, {.activations = {{"x", {.params = own}}}}))
+  CHECK(activations(
+            graph::static_quantization(m, source, {.activations = {{"x", {.params = own}}}}).result)
             .at("x") == std::pair(0.125F, 17));
 
   const auto range = with("x", {.range = detent::value_range{0.5F, 25.5F}});
@@ -233,7 +238,7 @@ TEST_CASE("static: ignored nodes") {
   const auto left = [&](const graph::ignored_scope& scope) {
     graph::static_quantization_options options;
     options.ignored = scope;
-    const graph::model q = graph::quantize_static(m, source, options);
+    const graph::model q = graph::static_quantization(m, source, options).result;
     CHECK(snr(m, q, samples) > 25.0);
     std::string names;
     for (const graph::node& n : q.nodes) {
@@ -263,8 +268,9 @@ TEST_CASE("static: ignored nodes") {
                       const graph::ignored_scope& scope) {
     graph::static_quantization_options options;
     options.ignored = scope;
-    check_graph_error(error_kind::invalid_argument, words,
-                      [&] { static_cast<void>(graph::quantize_static(m, source, options)); });
+    check_graph_error(error_kind::invalid_argument, words, [&] {
+      static_cast<void>(graph::static_quantization(m, source, options).result);
+    });
   };
   no({"name", "'nobody'"}, {.names = {"left", "nobody"}});
   no({"type", "'Gelu'"}, {.types = {"Gelu"}});
@@ -272,7 +278,8 @@ TEST_CASE("static: ignored nodes") {
   no({"pattern", "'(left'", "regular expression"}, {.patterns = {"(left"}});
 
   // Sums stay float as well: no pair behind them.
-  const graph::model q = graph::quantize_static(m, source, {.ignored = {.names = {"sum"}}});
+  const graph::model q =
+      graph::static_quantization(m, source, {.ignored = {.names = {"sum"}}}).result;
   for (const graph::node& n : q.nodes) {
     CHECK((!n.is("QuantizeLinear") || n.inputs[0] != named(q, "sum").outputs[0]));
   }
@@ -286,8 +293,10 @@ TEST_CASE("static: ignored nodes") {
   b.output(b.add("Identity", {y}));
   b.output(b.add("Conv", {b.add("Relu", {y}), "w"}));
   const graph::model kept =
-      graph::quantize_static(b.get(), test::samples_source(test::samples_of_x(r, {1, 3, 4, 4}, 2)),
-                             {.ignored = {.names = {"kept"}}});
+      graph::static_quantization(b.get(),
+                                 test::samples_source(test::samples_of_x(r, {1, 3, 4, 4}, 2)),
+                                 {.ignored = {.names = {"kept"}}})
+          .result;
   CHECK(kept.initializer(named(kept, "kept").inputs[1]) != nullptr);
 }
 
@@ -302,7 +311,7 @@ TEST_CASE("static: weights of 7 bits, and of least squared error") {
   }
   const auto source = test::samples_source(test::samples_of_x(r, {2, 3, 8, 8}, 2));
   const auto error = [&](const graph::static_quantization_options& o, int largest) {
-    const graph::model q = graph::quantize_static(m, source, o);
+    const graph::model q = graph::static_quantization(m, source, o).result;
     const graph::node& dq = *producer(q, named(q, "left").inputs[1]);
     const auto codes = q.initializers.at(dq.inputs[0]).data<std::int8_t>();
     const auto scales = q.initializers.at(dq.inputs[1]).data<float>();
@@ -358,7 +367,8 @@ TEST_CASE("static: constants with several uses") {
       }
       b.output(y);
       b.output("w");
-      const graph::model q = graph::quantize_static(b.get(), source, {.per_channel = per_channel});
+      const graph::model q =
+          graph::static_quantization(b.get(), source, {.per_channel = per_channel}).result;
       for (const char* name : {"one", "two"}) {
         const graph::node& n = named(q, name);
         const graph::node* weights = producer(q, n.inputs[1]);
@@ -404,7 +414,7 @@ TEST_CASE("static: constants with several uses") {
   b.get().nodes.back().name = "clip";
   b.output(b.add("Sqrt", {"factor"}));  // in float
   b.get().nodes.back().name = "float user";
-  const graph::model q = graph::quantize_static(b.get(), source);
+  const graph::model q = graph::static_quantization(b.get(), source).result;
   REQUIRE(named(q, "clip").inputs.size() == 3);
   CHECK(named(q, "clip").inputs[2] == "factor");
   CHECK(named(q, "float user").inputs[0] == "factor");
@@ -436,7 +446,8 @@ TEST_CASE("static: results that are used further, and constants that are results
   for (const graph::bias_correction kind :
        {graph::bias_correction::none, graph::bias_correction::full}) {
     const graph::model q =
-        graph::quantize_static(b.get(), test::samples_source(samples), {.bias = {.kind = kind}});
+        graph::static_quantization(b.get(), test::samples_source(samples), {.bias = {.kind = kind}})
+            .result;
     REQUIRE(q.outputs.size() == 7);
     for (std::size_t i = 0; i < 7; ++i) {
       CHECK(q.outputs[i].name == b.get().outputs[i].name);

@@ -16,22 +16,23 @@
 #include <protozero/pbf_writer.hpp>
 
 #include <detent/float_formats.hpp>
-#include <detent/graph/dynamic_quantization.hpp>
-#include <detent/graph/equalization.hpp>
-#include <detent/graph/error_analysis.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/ir.hpp>
-#include <detent/graph/lower.hpp>
+#include <detent/graph/model/ir.hpp>
 #include <detent/graph/onnx.hpp>
-#include <detent/graph/opset.hpp>
-#include <detent/graph/optimize.hpp>
 #include <detent/graph/ppq/pass.hpp>
 #include <detent/graph/ppq/pipeline.hpp>
 #include <detent/graph/ppq/platform.hpp>
 #include <detent/graph/ppq/qdq.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
-#include <detent/graph/static_quantization.hpp>
-#include <detent/graph/weight_only.hpp>
+#include <detent/graph/quantize/dynamic_quantization.hpp>
+#include <detent/graph/quantize/error_analysis.hpp>
+#include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/quantize/weight_only.hpp>
+#include <detent/graph/rewrite/equalization.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/rewrite/opset.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/shape_inference.hpp>
 
 #include "calibration_samples.hpp"
 #include "check_graph_error.hpp"
@@ -1109,7 +1110,7 @@ TEST_CASE("sub-graphs: static quantization around them") {
   INFO("seed ", r.seed());
   const model m = network(r);
   const std::vector<test::sample> samples = network_samples(r, 8);
-  const model q = graph::quantize_static(m, test::samples_source(samples));
+  const model q = graph::static_quantization(m, test::samples_source(samples)).result;
   check_float_bodies(q);
   CHECK(count_of(q, "QuantizeLinear") >= 4);
   // They take the quantized form of what they capture, as float operators do, and the weights as
@@ -1129,7 +1130,7 @@ TEST_CASE("sub-graphs: static quantization around them") {
   CHECK(graph::captured_values(body_of(q, "last", "body")).count(m.outputs[0].name) == 1);
   model with_hidden = m;
   with_hidden.outputs.push_back(declared("Relu_1_out"));
-  const model more = graph::quantize_static(with_hidden, test::samples_source(samples));
+  const model more = graph::static_quantization(with_hidden, test::samples_source(samples)).result;
   CHECK(graph::captured_values(body_of(more, "chosen")).count("Relu_1_out") == 1);
   CHECK(more.nodes[graph::links(more).producer("Relu_1_out")].op_type == "DequantizeLinear");
   check_close(with_hidden, more, samples, 1e-3);

@@ -17,9 +17,9 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/executor.hpp>
 #include <detent/graph/onnx.hpp>
-#include <detent/graph/weight_only.hpp>
+#include <detent/graph/quantize/weight_only.hpp>
+#include <detent/graph/run/executor.hpp>
 #include <detent/parallel.hpp>
 
 #include "check_graph_error.hpp"

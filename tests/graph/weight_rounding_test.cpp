@@ -15,13 +15,13 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/graph/automatic_quantization.hpp>
-#include <detent/graph/error_analysis.hpp>
-#include <detent/graph/input_moments.hpp>
-#include <detent/graph/layer_weights.hpp>
-#include <detent/graph/layout.hpp>
-#include <detent/graph/static_quantization.hpp>
-#include <detent/graph/weight_rounding.hpp>
+#include <detent/graph/ops/layout.hpp>
+#include <detent/graph/quantize/automatic_quantization.hpp>
+#include <detent/graph/quantize/error_analysis.hpp>
+#include <detent/graph/quantize/input_moments.hpp>
+#include <detent/graph/quantize/layer_weights.hpp>
+#include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/quantize/weight_rounding.hpp>
 #include <detent/parallel.hpp>
 
 #include "calibration_samples.hpp"
@@ -742,7 +742,8 @@ TEST_CASE("automatic: weight rounding is tried, kept where it helps, and left ou
     kept += rounded ? 1U : 0U;
     const graph::output_judge judge(m, source, 64);
     CHECK(judge.noise_to_signal(with.result) <=
-          judge.noise_to_signal(graph::quantize_static(m, source, {.per_channel = false})));
+          judge.noise_to_signal(
+              graph::static_quantization(m, source, {.per_channel = false}).result));
   }
   INFO("kept ", kept, " times, mean gain ", gain / 4.0, " dB");
   CHECK(kept >= 2);

@@ -4,7 +4,7 @@
 #ifndef DETENT_GRAPH_ONNX_HPP
 #define DETENT_GRAPH_ONNX_HPP
 
-#include <detent/graph/onnx_reader.hpp>
-#include <detent/graph/onnx_writer.hpp>
+#include <detent/graph/model/onnx_reader.hpp>
+#include <detent/graph/model/onnx_writer.hpp>
 
 #endif  // DETENT_GRAPH_ONNX_HPP

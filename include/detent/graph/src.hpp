@@ -16,6 +16,6 @@
 #define DETENT_GRAPH_SEPARATE_COMPILATION
 #endif
 
-#include <detent/graph/registry.hpp>
+#include <detent/graph/run/registry.hpp>
 
 #endif  // DETENT_GRAPH_SRC_HPP

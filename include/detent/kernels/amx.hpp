@@ -36,7 +36,7 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 /// stack that is too small for them.
 [[nodiscard]] DETENT_DECL bool request_amx_permission() noexcept;
 
-#if !defined(DETENT_SEPARATE_COMPILATION) || defined(DETENT_COMPILE_KERNELS)
+#if DETENT_DEFINES_KERNELS
 
 DETENT_DECL std::atomic<bool>& amx_is_emulated() noexcept {
   static std::atomic<bool> is_emulated{false};

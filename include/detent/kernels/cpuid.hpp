@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What CPUID tells: cpu_supports(), from feature groups and the state that the operating system
-// saves, and the sizes of caches.
+// saves.
 #ifndef DETENT_KERNELS_CPUID_HPP
 #define DETENT_KERNELS_CPUID_HPP
 
 #include <initializer_list>
 
 #include <detent/kernels/amx.hpp>
-#include <detent/kernels/table.hpp>
 #include <detent/target.hpp>
 
 #if DETENT_ARCH_X86_64
@@ -111,57 +110,11 @@ DETENT_DECL bool cpu_supports(target t) noexcept {
   return false;
 }
 
-/// Adds the caches that a leaf describes, cache by cache: 4 of Intel's, 0x8000001D of AMD's. Both
-/// have the same layout; a processor without the leaf returns zeros.
-DETENT_DECL void read_cache_leaf(std::uint32_t leaf, cache_sizes& sizes) noexcept {
-  constexpr std::uint32_t most_caches = 16;
-  for (std::uint32_t i = 0; i < most_caches; ++i) {
-    const cpuid_registers r = cpuid(leaf, i);
-    const std::uint32_t type = r.eax & 0x1FU;  // 0 none, 1 data, 2 instructions, 3 both
-    if (type == 0) {
-      return;
-    }
-    const std::size_t ways = (r.ebx >> 22) + std::size_t{1};
-    const std::size_t partitions = (r.ebx >> 12 & 0x3FFU) + std::size_t{1};
-    const std::size_t line = (r.ebx & 0xFFFU) + std::size_t{1};
-    const std::size_t sets = r.ecx + std::size_t{1};
-    const std::size_t size = ways * partitions * line * sets;
-    const std::uint32_t level = r.eax >> 5 & 7U;
-    if (type != 2 && level == 1) {
-      sizes.first_level = size;
-    } else if (type != 2 && level == 2) {
-      sizes.second_level = size;
-    } else if (type != 2 && level == 3) {
-      sizes.third_level = size;
-    }
-  }
-}
-
 #else
 
 DETENT_DECL bool cpu_supports(target t) noexcept { return t == target::portable; }
 
 #endif  // DETENT_ARCH_X86_64
-
-DETENT_DECL const cache_sizes& processor_caches() noexcept {
-  static const cache_sizes found = [] {
-    cache_sizes sizes;
-#if DETENT_ARCH_X86_64
-    read_cache_leaf(4, sizes);
-    if (sizes == cache_sizes{}) {
-      read_cache_leaf(0x8000001DU, sizes);
-    }
-#endif
-    const auto or_usual = [](std::size_t size, std::size_t usual) {
-      return size != 0 ? size : usual;
-    };
-    sizes.first_level = or_usual(sizes.first_level, std::size_t{32} << 10);
-    sizes.second_level = or_usual(sizes.second_level, std::size_t{1} << 20);
-    sizes.third_level = or_usual(sizes.third_level, std::size_t{16} << 20);
-    return sizes;
-  }();
-  return found;
-}
 
 DETENT_KERNELS_NAMESPACE_END
 

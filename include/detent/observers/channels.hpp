@@ -13,13 +13,13 @@
 #include <utility>
 #include <vector>
 
-#include <detent/byte_format.hpp>
+#include <detent/base/byte_format.hpp>
 #include <detent/error.hpp>
 #include <detent/float_formats.hpp>
 #include <detent/observers/observer.hpp>
 #include <detent/parallel.hpp>
-#include <detent/solvers/distribution.hpp>
 #include <detent/solvers/parts.hpp>
+#include <detent/statistics/distribution.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -35,11 +35,11 @@ class channel_observer {
   /// they do not ascend.
   channel_observer(any_observer prototype, std::vector<std::size_t> axes)
       : prototype_(std::move(prototype)), axes_(std::move(axes)) {
-    detail::require(!axes_.empty() && axes_.size() < max_rank, error_kind::invalid_argument,
-                    "channel_observer: ", axes_.size(), " axes");
+    require(!axes_.empty() && axes_.size() < max_rank, error_kind::invalid_argument,
+            "channel_observer: ", axes_.size(), " axes");
     for (std::size_t i = 1; i < axes_.size(); ++i) {
-      detail::require(axes_[i - 1] < axes_[i], error_kind::invalid_argument,
-                      "channel_observer: axis ", axes_[i], " after axis ", axes_[i - 1]);
+      require(axes_[i - 1] < axes_[i], error_kind::invalid_argument, "channel_observer: axis ",
+              axes_[i], " after axis ", axes_[i - 1]);
     }
   }
   channel_observer(any_observer prototype, std::size_t axis)
@@ -48,8 +48,8 @@ class channel_observer {
   /// Throws shape_mismatch if the number of channels changes between calls, and what the observers
   /// throw. Channels are shared out over `parallel`.
   void observe(tensor_view<const float> x, const parallel_for& parallel = {}) {
-    detail::require(axes_.back() < x.rank, error_kind::invalid_argument, "channel_observer: axis ",
-                    axes_.back(), " of a tensor of rank ", x.rank);
+    require(axes_.back() < x.rank, error_kind::invalid_argument, "channel_observer: axis ",
+            axes_.back(), " of a tensor of rank ", x.rank);
     if (x.size() == 0) {
       return;
     }
@@ -58,8 +58,8 @@ class channel_observer {
       channels *= x.shape[axis];
     }
     require_channels(channels);
-    detail::require(x.data != nullptr, error_kind::invalid_argument,
-                    "channel_observer: null data with size ", x.size());
+    require(x.data != nullptr, error_kind::invalid_argument,
+            "channel_observer: null data with size ", x.size());
     // Neighbours in memory that belong to different channels are put apart first, once for all.
     const bool mixed = axes_.back() + 1 == x.rank;
     const std::vector<float> sorted = mixed ? by_channel(x) : std::vector<float>();
@@ -80,8 +80,8 @@ class channel_observer {
   /// Throws invalid_argument if nothing was observed before the second one, and what the observers
   /// throw; then nothing has changed.
   void begin_phase(std::size_t phase) {
-    detail::require(phase == 0 || !channels_.empty(), error_kind::invalid_argument,
-                    "channel_observer: nothing was observed");
+    require(phase == 0 || !channels_.empty(), error_kind::invalid_argument,
+            "channel_observer: nothing was observed");
     std::vector<any_observer> next = channels_;
     for (any_observer& channel : next) {
       channel.begin_phase(phase);
@@ -91,8 +91,8 @@ class channel_observer {
 
   /// Throws shape_mismatch for other axes or another number of channels.
   void merge(const channel_observer& other) {
-    detail::require(axes_ == other.axes_, error_kind::shape_mismatch,
-                    "channel_observer: merging other axes");
+    require(axes_ == other.axes_, error_kind::shape_mismatch,
+            "channel_observer: merging other axes");
     if (other.channels_.empty()) {
       return;
     }
@@ -125,7 +125,7 @@ class channel_observer {
     for (std::size_t& axis : axes) {
       axis = in.get_size(max_rank);
     }
-    detail::require(axes == axes_, error_kind::bad_file, where, ": these are other axes");
+    require(axes == axes_, error_kind::bad_file, where, ": these are other axes");
     // Every state has some bytes.
     const std::size_t count = in.get_size(in.rest());
     std::vector<any_observer> channels;
@@ -143,8 +143,8 @@ class channel_observer {
   /// Throws invalid_argument if nothing was observed.
   [[nodiscard]] std::vector<scale_solution> solve(quant_scheme scheme,
                                                   const parallel_for& parallel = {}) const {
-    detail::require(!channels_.empty(), error_kind::invalid_argument,
-                    "channel_observer: nothing was observed");
+    require(!channels_.empty(), error_kind::invalid_argument,
+            "channel_observer: nothing was observed");
     std::vector<scale_solution> solutions(channels_.size());
     detail::run_parallel(parallel, channels_.size(),
                          [&](std::size_t i) { solutions[i] = channels_[i].finalize(scheme); });
@@ -161,8 +161,8 @@ class channel_observer {
     if (channels_.empty()) {
       channels_.resize(channels, prototype_);
     }
-    detail::require(channels_.size() == channels, error_kind::shape_mismatch,
-                    "channel_observer: ", channels, " channels after ", channels_.size());
+    require(channels_.size() == channels, error_kind::shape_mismatch,
+            "channel_observer: ", channels, " channels after ", channels_.size());
   }
 
   /// Strides, for each dimension of x, in memory that has one channel behind the other.

@@ -7,11 +7,11 @@
 #include <limits>
 #include <span>
 
-#include <detent/byte_format.hpp>
+#include <detent/base/byte_format.hpp>
+#include <detent/elementwise/operands.hpp>
 #include <detent/error.hpp>
 #include <detent/observers/min_max.hpp>
-#include <detent/operands.hpp>
-#include <detent/solvers/distribution.hpp>
+#include <detent/statistics/distribution.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -28,8 +28,8 @@ class constant_observer {
   void observe(std::span<const float> x) { seen_.observe(x); }
   /// Throws invalid_argument for other parameters.
   void merge(const constant_observer& other) {
-    detail::require(params_ == other.params_, error_kind::invalid_argument,
-                    "constant_observer: merging other parameters");
+    require(params_ == other.params_, error_kind::invalid_argument,
+            "constant_observer: merging other parameters");
     seen_.merge(other.seen_);
   }
   /// Throws invalid_argument if the zero point is not of the grid.
@@ -55,9 +55,8 @@ class constant_observer {
     quant_params p;
     p.scale = in.get<float>();
     p.zero_point = in.get<std::int32_t>();
-    detail::require(p.scale > 0.0F && p.scale <= std::numeric_limits<float>::max(),
-                    error_kind::bad_file, "constant_observer: the scale ", p.scale,
-                    " is impossible");
+    require(p.scale > 0.0F && p.scale <= std::numeric_limits<float>::max(), error_kind::bad_file,
+            "constant_observer: the scale ", p.scale, " is impossible");
     constant_observer next(p);
     next.seen_.read(in);
     *this = next;

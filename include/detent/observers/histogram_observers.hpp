@@ -5,14 +5,14 @@
 
 #include <span>
 
-#include <detent/byte_format.hpp>
+#include <detent/base/byte_format.hpp>
 #include <detent/error.hpp>
-#include <detent/observers/histogram.hpp>
-#include <detent/solvers/distribution.hpp>
 #include <detent/solvers/estimates.hpp>
 #include <detent/solvers/exact_mse.hpp>
 #include <detent/solvers/kl.hpp>
 #include <detent/solvers/lp_norm.hpp>
+#include <detent/statistics/distribution.hpp>
+#include <detent/statistics/histogram.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -91,8 +91,8 @@ class lp_observer {
   void observe(tensor_view<const float> x) { histogram_.observe(x); }
   /// Throws invalid_argument for another p.
   void merge(const lp_observer& other) {
-    detail::require(p_ == other.p_, error_kind::invalid_argument, "lp_observer: merging p ",
-                    other.p_, " into ", p_);
+    require(p_ == other.p_, error_kind::invalid_argument, "lp_observer: merging p ", other.p_,
+            " into ", p_);
     histogram_.merge(other.histogram_);
   }
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {

@@ -13,14 +13,14 @@
 #include <utility>
 #include <vector>
 
-#include <detent/byte_format.hpp>
+#include <detent/base/byte_format.hpp>
+#include <detent/base/rows.hpp>
 #include <detent/error.hpp>
-#include <detent/observers/histogram.hpp>
 #include <detent/observers/min_max.hpp>
-#include <detent/observers/value_bins.hpp>
 #include <detent/quantize.hpp>
-#include <detent/rows.hpp>
-#include <detent/solvers/distribution.hpp>
+#include <detent/statistics/distribution.hpp>
+#include <detent/statistics/histogram.hpp>
+#include <detent/statistics/value_bins.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -53,8 +53,7 @@ class isotone_observer {
  public:
   /// Throws invalid_argument if top_k is 0.
   explicit isotone_observer(isotone_options options = {}) : options_(options) {
-    detail::require(options.top_k > 0, error_kind::invalid_argument,
-                    "isotone_observer: top_k is 0");
+    require(options.top_k > 0, error_kind::invalid_argument, "isotone_observer: top_k is 0");
     // Checks the grid.
     static_cast<void>(params_from_range({0.0F, 1.0F}, options.scheme));
     cap_ = half_levels();
@@ -66,8 +65,8 @@ class isotone_observer {
     if (phase == 0) {
       return;
     }
-    detail::require(phase < phases(), error_kind::invalid_argument,
-                    "isotone_observer: there is no phase ", phase);
+    require(phase < phases(), error_kind::invalid_argument, "isotone_observer: there is no phase ",
+            phase);
     zero_point_ = params_from_range(range_.range(), options_.scheme).zero_point;
     cap_ = options_.scheme.levels.qmax - zero_point_;
     second_ = true;
@@ -77,13 +76,13 @@ class isotone_observer {
     if (x.rank == 0 || x.size() == 0) {
       return;
     }
-    detail::require(x.data != nullptr, error_kind::invalid_argument,
-                    "isotone_observer: null data with size ", x.size());
+    require(x.data != nullptr, error_kind::invalid_argument,
+            "isotone_observer: null data with size ", x.size());
     // The axis goes last.
     const auto rank = static_cast<std::ptrdiff_t>(x.rank);
     const std::ptrdiff_t axis = options_.axis < 0 ? options_.axis + rank : options_.axis;
-    detail::require(axis >= 0 && axis < rank, error_kind::invalid_argument,
-                    "isotone_observer: axis ", options_.axis, " of a tensor of rank ", rank);
+    require(axis >= 0 && axis < rank, error_kind::invalid_argument, "isotone_observer: axis ",
+            options_.axis, " of a tensor of rank ", rank);
     std::swap(x.shape[static_cast<std::size_t>(axis)], x.shape[x.rank - 1]);
     std::swap(x.strides[static_cast<std::size_t>(axis)], x.strides[x.rank - 1]);
     detail::for_each_row(
@@ -109,12 +108,12 @@ class isotone_observer {
   /// Throws invalid_argument for other options, another pass, or a second pass with another zero
   /// point.
   void merge(const isotone_observer& other) {
-    detail::require(
-        options_.top_k == other.options_.top_k && options_.axis == other.options_.axis &&
-            second_ == other.second_ &&
-            options_.scheme.symmetric == other.options_.scheme.symmetric &&
-            options_.scheme.levels == other.options_.scheme.levels && cap_ == other.cap_,
-        error_kind::invalid_argument, "isotone_observer: merging other options or another pass");
+    require(options_.top_k == other.options_.top_k && options_.axis == other.options_.axis &&
+                second_ == other.second_ &&
+                options_.scheme.symmetric == other.options_.scheme.symmetric &&
+                options_.scheme.levels == other.options_.scheme.levels && cap_ == other.cap_,
+            error_kind::invalid_argument,
+            "isotone_observer: merging other options or another pass");
     if (!second_) {
       range_.merge(other.range_);
     }
@@ -128,7 +127,7 @@ class isotone_observer {
   /// Throws invalid_argument for another scheme than that of the options, or as
   /// min_max_observer::range().
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
-    detail::require(
+    require(
         scheme.symmetric == options_.scheme.symmetric && scheme.levels == options_.scheme.levels,
         error_kind::invalid_argument, "isotone_observer: it was made for another scheme");
     const value_range seen = range_.range();
@@ -200,12 +199,11 @@ class isotone_observer {
     const auto zero_point = in.get<std::int32_t>();
     const auto rows = in.get<std::uint64_t>();
     constexpr std::int32_t farthest = 65536;
-    detail::require(
-        options.top_k > 0 && options.scheme.levels.qmin < options.scheme.levels.qmax &&
-            options.scheme.levels.qmin >= -farthest && options.scheme.levels.qmax <= farthest &&
-            zero_point >= options.scheme.levels.qmin && zero_point <= options.scheme.levels.qmax &&
-            !(second && options.scheme.symmetric),
-        error_kind::bad_file, "isotone_observer: the state is impossible");
+    require(options.top_k > 0 && options.scheme.levels.qmin < options.scheme.levels.qmax &&
+                options.scheme.levels.qmin >= -farthest && options.scheme.levels.qmax <= farthest &&
+                zero_point >= options.scheme.levels.qmin &&
+                zero_point <= options.scheme.levels.qmax && !(second && options.scheme.symmetric),
+            error_kind::bad_file, "isotone_observer: the state is impossible");
     isotone_observer next(options);
     next.second_ = second;
     next.zero_point_ = zero_point;
@@ -214,8 +212,8 @@ class isotone_observer {
     next.range_.read(in);
     next.lower_.read(in);
     next.upper_.read(in);
-    detail::require(next.lower_.count() == next.upper_.count() && next.lower_.count() <= rows,
-                    error_kind::bad_file, "isotone_observer: the state is impossible");
+    require(next.lower_.count() == next.upper_.count() && next.lower_.count() <= rows,
+            error_kind::bad_file, "isotone_observer: the state is impossible");
     *this = std::move(next);
   }
 

@@ -12,12 +12,13 @@
 #include <span>
 #include <vector>
 
-#include <detent/byte_format.hpp>
+#include <detent/base/byte_format.hpp>
+#include <detent/base/rows.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/error.hpp>
+#include <detent/kernels/definitions/statistics.hpp>
 #include <detent/quantize.hpp>
 #include <detent/reference.hpp>
-#include <detent/rows.hpp>
 #include <detent/simd.hpp>
 #include <detent/types.hpp>
 
@@ -28,17 +29,18 @@ DETENT_NAMESPACE_BEGIN
 class min_max_observer {
  public:
   void observe(std::span<const float> x) {
-    detail::require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
-                    "min_max_observer: null data with size ", x.size());
-    const kernels::min_max_result r = detail::active_table().min_max(x.data(), x.size());
+    require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
+            "min_max_observer: null data with size ", x.size());
+    const kernels::min_max_result r =
+        detail::active<kernels::statistics_kernels>().min_max(x.data(), x.size());
     include(r.lower, r.upper, x.size(), r.count_nan);
   }
 
   /// Any other arithmetic type. The range is widened to the floats around it.
   template <class T>
   void observe_as(std::span<const T> x) {
-    detail::require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
-                    "min_max_observer: null data with size ", x.size());
+    require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
+            "min_max_observer: null data with size ", x.size());
     const simd::extrema<T> r = simd::min_max(x.data(), x.size());
     if (x.size() == r.count_nan) {
       count_ += x.size();
@@ -73,11 +75,11 @@ class min_max_observer {
   /// The range seen. Throws invalid_argument if nothing, a NaN or an infinity was seen; `where` is
   /// who says so, for observers that are made of this one.
   [[nodiscard]] value_range range(const char* where = "min_max_observer") const {
-    detail::require(count_ > 0, error_kind::invalid_argument, where, ": nothing was observed");
-    detail::require(count_nan_ == 0, error_kind::invalid_argument, where, ": ", count_nan_, " of ",
-                    count_, " values are NaN");
-    detail::require(std::isfinite(lower_) && std::isfinite(upper_), error_kind::invalid_argument,
-                    where, ": the range ", lower_, " .. ", upper_, " is not finite");
+    require(count_ > 0, error_kind::invalid_argument, where, ": nothing was observed");
+    require(count_nan_ == 0, error_kind::invalid_argument, where, ": ", count_nan_, " of ", count_,
+            " values are NaN");
+    require(std::isfinite(lower_) && std::isfinite(upper_), error_kind::invalid_argument, where,
+            ": the range ", lower_, " .. ", upper_, " is not finite");
     return {lower_, upper_};
   }
 
@@ -99,8 +101,8 @@ class min_max_observer {
     const auto upper = in.get<float>();
     next.count_ = in.get_size(std::numeric_limits<std::size_t>::max());
     next.count_nan_ = in.get_size(next.count_);
-    detail::require(lower <= upper, error_kind::bad_file, "min_max_observer: the range ", lower,
-                    " .. ", upper, " is impossible");
+    require(lower <= upper, error_kind::bad_file, "min_max_observer: the range ", lower, " .. ",
+            upper, " is impossible");
     if (next.count_ != next.count_nan_) {
       next.include(lower, upper, 0, 0);
     }
@@ -133,10 +135,10 @@ class channel_min_max_observer {
 
   /// Throws shape_mismatch if the number of channels changes between calls.
   void observe(tensor_view<const float> x) {
-    detail::require(axis_ < x.rank, error_kind::invalid_argument, "channel_min_max_observer: axis ",
-                    axis_, " of a tensor of rank ", x.rank);
-    detail::require(x.size() == 0 || x.data != nullptr, error_kind::invalid_argument,
-                    "channel_min_max_observer: null data with size ", x.size());
+    require(axis_ < x.rank, error_kind::invalid_argument, "channel_min_max_observer: axis ", axis_,
+            " of a tensor of rank ", x.rank);
+    require(x.size() == 0 || x.data != nullptr, error_kind::invalid_argument,
+            "channel_min_max_observer: null data with size ", x.size());
     require_channels(x.shape[axis_]);
     if (x.size() == 0) {
       return;
@@ -159,8 +161,8 @@ class channel_min_max_observer {
   }
 
   void merge(const channel_min_max_observer& other) {
-    detail::require(axis_ == other.axis_, error_kind::shape_mismatch,
-                    "channel_min_max_observer: merging axis ", other.axis_, " into axis ", axis_);
+    require(axis_ == other.axis_, error_kind::shape_mismatch,
+            "channel_min_max_observer: merging axis ", other.axis_, " into axis ", axis_);
     if (other.channels_.empty()) {
       return;
     }
@@ -174,8 +176,8 @@ class channel_min_max_observer {
   [[nodiscard]] std::span<const min_max_observer> channels() const noexcept { return channels_; }
 
   [[nodiscard]] channel_quant_params finalize(quant_scheme scheme) const {
-    detail::require(!channels_.empty(), error_kind::invalid_argument,
-                    "channel_min_max_observer: nothing was observed");
+    require(!channels_.empty(), error_kind::invalid_argument,
+            "channel_min_max_observer: nothing was observed");
     channel_quant_params p;
     p.axis = axis_;
     for (const min_max_observer& channel : channels_) {
@@ -194,8 +196,8 @@ class channel_min_max_observer {
     if (channels_.empty()) {
       channels_.resize(channels);
     }
-    detail::require(channels_.size() == channels, error_kind::shape_mismatch,
-                    "channel_min_max_observer: ", channels, " channels after ", channels_.size());
+    require(channels_.size() == channels, error_kind::shape_mismatch,
+            "channel_min_max_observer: ", channels, " channels after ", channels_.size());
   }
 
   /// The last axis, neighbours in memory: each row is a value of every channel.
@@ -211,8 +213,8 @@ class channel_min_max_observer {
     detail::for_each_row(x, [&](const float* row, std::size_t n, std::ptrdiff_t /*stride*/,
                                 const std::array<std::size_t, max_rank>& index) {
       if (!has_rows || index[x.rank - 2] == 0) {
-        detail::active_table().min_max_columns(row, rows, n, row_stride, lower.data(), upper.data(),
-                                               count_nan.data());
+        detail::active<kernels::statistics_kernels>().min_max_columns(
+            row, rows, n, row_stride, lower.data(), upper.data(), count_nan.data());
       }
     });
     const std::size_t each = x.size() / channels_.size();

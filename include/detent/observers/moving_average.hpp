@@ -10,8 +10,8 @@
 #include <limits>
 #include <span>
 
-#include <detent/arithmetic.hpp>
-#include <detent/byte_format.hpp>
+#include <detent/base/arithmetic.hpp>
+#include <detent/base/byte_format.hpp>
 #include <detent/error.hpp>
 #include <detent/observers/min_max.hpp>
 #include <detent/quantize.hpp>
@@ -30,8 +30,8 @@ class moving_average_observer {
  public:
   /// Throws invalid_argument if the constant is not in (0, 1].
   explicit moving_average_observer(double constant = 0.01) : constant_(constant) {
-    detail::require(constant > 0.0 && constant <= 1.0, error_kind::invalid_argument,
-                    "moving_average_observer: the constant ", constant, " is not in (0, 1]");
+    require(constant > 0.0 && constant <= 1.0, error_kind::invalid_argument,
+            "moving_average_observer: the constant ", constant, " is not in (0, 1]");
   }
 
   /// One batch. Throws invalid_argument if it has a NaN or an infinity.
@@ -55,9 +55,8 @@ class moving_average_observer {
   /// As if the batches of `other` had come after those seen here, up to rounding. Throws
   /// invalid_argument for another constant.
   void merge(const moving_average_observer& other) {
-    detail::require(constant_ == other.constant_, error_kind::invalid_argument,
-                    "moving_average_observer: merging the constant ", other.constant_, " into ",
-                    constant_);
+    require(constant_ == other.constant_, error_kind::invalid_argument,
+            "moving_average_observer: merging the constant ", other.constant_, " into ", constant_);
     if (other.batches_ == 0) {
       return;
     }
@@ -79,8 +78,8 @@ class moving_average_observer {
 
   /// Throws invalid_argument if nothing was observed.
   [[nodiscard]] value_range range() const {
-    detail::require(batches_ > 0, error_kind::invalid_argument,
-                    "moving_average_observer: nothing was observed");
+    require(batches_ > 0, error_kind::invalid_argument,
+            "moving_average_observer: nothing was observed");
     return {static_cast<float>(now_.lower), static_cast<float>(now_.upper)};
   }
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
@@ -108,9 +107,9 @@ class moving_average_observer {
     const auto is_range = [](const ends& e) {
       return e.lower >= -largest && e.lower <= e.upper && e.upper <= largest;
     };
-    detail::require(next.constant_ > 0.0 && next.constant_ <= 1.0 && is_range(next.first_) &&
-                        is_range(next.now_) && next.batches_ <= next.count_,
-                    error_kind::bad_file, "moving_average_observer: the state is impossible");
+    require(next.constant_ > 0.0 && next.constant_ <= 1.0 && is_range(next.first_) &&
+                is_range(next.now_) && next.batches_ <= next.count_,
+            error_kind::bad_file, "moving_average_observer: the state is impossible");
     *this = next;
   }
 

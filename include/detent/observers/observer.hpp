@@ -21,11 +21,11 @@
 #include <utility>
 #include <vector>
 
-#include <detent/byte_format.hpp>
+#include <detent/base/byte_format.hpp>
+#include <detent/base/rows.hpp>
 #include <detent/error.hpp>
 #include <detent/float_formats.hpp>
-#include <detent/rows.hpp>
-#include <detent/solvers/distribution.hpp>
+#include <detent/statistics/distribution.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -113,8 +113,8 @@ class any_observer {
   [[nodiscard]] std::size_t phases() const { return self_->phases(); }
   /// Says that pass `phase` begins; of phase 0 nobody needs to be told.
   void begin_phase(std::size_t phase) {
-    detail::require(phase < phases(), error_kind::invalid_argument, "any_observer: phase ", phase,
-                    " of ", phases());
+    require(phase < phases(), error_kind::invalid_argument, "any_observer: phase ", phase, " of ",
+            phases());
     self_->begin_phase(phase);
   }
   /// As if everything that `other` has seen had been seen here. Throws invalid_argument for another
@@ -206,14 +206,13 @@ class any_observer {
       }
     }
     void merge(const base& other) override {
-      detail::require(other.kind() == kind(), error_kind::invalid_argument,
-                      "any_observer: merging an observer of another kind");
+      require(other.kind() == kind(), error_kind::invalid_argument,
+              "any_observer: merging an observer of another kind");
       [[maybe_unused]] const auto* same = static_cast<const holder*>(&other);
       if constexpr (requires { observer.merge(same->observer); }) {
         observer.merge(same->observer);
       } else {
-        detail::raise(error_kind::unsupported,
-                      "detent: any_observer: this observer does not merge");
+        raise(error_kind::unsupported, "detent: any_observer: this observer does not merge");
       }
     }
     [[nodiscard]] scale_solution finalize(quant_scheme scheme) const override {
@@ -237,16 +236,14 @@ class any_observer {
       if constexpr (requires { observer.write(out); }) {
         observer.write(out);
       } else {
-        detail::raise(error_kind::unsupported,
-                      "detent: any_observer: this observer cannot be saved");
+        raise(error_kind::unsupported, "detent: any_observer: this observer cannot be saved");
       }
     }
     void read(detail::byte_reader& in) override {
       if constexpr (requires { observer.read(in); }) {
         observer.read(in);
       } else {
-        detail::raise(error_kind::unsupported,
-                      "detent: any_observer: this observer cannot be loaded");
+        raise(error_kind::unsupported, "detent: any_observer: this observer cannot be loaded");
       }
     }
 

@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include <detent/byte_format.hpp>
+#include <detent/base/byte_format.hpp>
 #include <detent/error.hpp>
 #include <detent/float_formats.hpp>
-#include <detent/observers/histogram.hpp>
-#include <detent/observers/value_bins.hpp>
+#include <detent/statistics/histogram.hpp>
+#include <detent/statistics/value_bins.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -32,8 +32,8 @@ requires(sizeof(F) == 2) class pattern_histogram {
 
   /// Throws invalid_argument for null data, overflow beyond histogram::largest_count values.
   void observe(std::span<const F> x) {
-    detail::require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
-                    "pattern_histogram: null data with size ", x.size());
+    require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
+            "pattern_histogram: null data with size ", x.size());
     require_room(x.size());
     for (const F value : x) {
       ++counts_[value.bits];
@@ -55,8 +55,7 @@ requires(sizeof(F) == 2) class pattern_histogram {
   /// One for each value that was seen, ascending. Throws invalid_argument if nothing, a NaN or an
   /// infinity was.
   [[nodiscard]] std::vector<value_bin> bins() const {
-    detail::require(count_ > 0, error_kind::invalid_argument,
-                    "pattern_histogram: nothing was observed");
+    require(count_ > 0, error_kind::invalid_argument, "pattern_histogram: nothing was observed");
     std::vector<value_bin> result;
     for (std::size_t i = sign; i-- > 1;) {
       add(sign + i, result);
@@ -105,17 +104,17 @@ requires(sizeof(F) == 2) class pattern_histogram {
   [[nodiscard]] static pattern_histogram load(std::span<const std::byte> bytes) {
     constexpr const char* where = "pattern_histogram::load";
     detail::byte_reader in(bytes, format, where);
-    detail::require(in.get<std::uint32_t>() == static_cast<std::uint32_t>(F::mantissa_bits),
-                    error_kind::bad_file, where, ": these are values of another format");
+    require(in.get<std::uint32_t>() == static_cast<std::uint32_t>(F::mantissa_bits),
+            error_kind::bad_file, where, ": these are values of another format");
     const auto seen = in.get<std::uint32_t>();
     pattern_histogram h;
     std::size_t next = 0;
     for (std::uint32_t i = 0; i < seen; ++i) {
       const auto pattern = in.get<std::uint32_t>();
       const auto count = in.get<std::uint64_t>();
-      detail::require(pattern >= next && pattern < patterns && count != 0 &&
-                          count <= histogram::largest_count - h.count_,
-                      error_kind::bad_file, where, ": a pattern or its count is impossible");
+      require(pattern >= next && pattern < patterns && count != 0 &&
+                  count <= histogram::largest_count - h.count_,
+              error_kind::bad_file, where, ": a pattern or its count is impossible");
       next = std::size_t{pattern} + 1;
       h.counts_[pattern] = count;
       h.count_ += count;
@@ -132,8 +131,8 @@ requires(sizeof(F) == 2) class pattern_histogram {
   static constexpr detail::byte_format format{"detentph", 1};
 
   void require_room(std::uint64_t more) const {
-    detail::require(more <= histogram::largest_count - count_, error_kind::overflow,
-                    "pattern_histogram: more than 2^48 values");
+    require(more <= histogram::largest_count - count_, error_kind::overflow,
+            "pattern_histogram: more than 2^48 values");
   }
 
   void add(std::size_t pattern, std::vector<value_bin>& to) const {
@@ -141,8 +140,8 @@ requires(sizeof(F) == 2) class pattern_histogram {
       return;
     }
     const float value = to_float(F{static_cast<typename F::bits_type>(pattern)});
-    detail::require(std::isfinite(value), error_kind::invalid_argument,
-                    "pattern_histogram: ", counts_[pattern], " of ", count_, " values are ", value);
+    require(std::isfinite(value), error_kind::invalid_argument,
+            "pattern_histogram: ", counts_[pattern], " of ", count_, " values are ", value);
     value_bin bin;
     bin.negative = value < 0.0F;
     bin.smallest = std::fabs(value);

@@ -12,13 +12,13 @@
 #include <span>
 #include <vector>
 
-#include <detent/byte_format.hpp>
+#include <detent/base/byte_format.hpp>
 #include <detent/error.hpp>
-#include <detent/observers/histogram.hpp>
-#include <detent/observers/value_bins.hpp>
 #include <detent/quantize.hpp>
 #include <detent/scale_rules.hpp>
-#include <detent/solvers/distribution.hpp>
+#include <detent/statistics/distribution.hpp>
+#include <detent/statistics/histogram.hpp>
+#include <detent/statistics/value_bins.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -48,9 +48,8 @@ class percentile_observer {
   explicit percentile_observer(percentile_options options = {},
                                bin_storage storage = bin_storage::dense)
       : options_(options), histogram_(storage) {
-    detail::require(options.percentile > 0.0 && options.percentile <= 100.0,
-                    error_kind::invalid_argument, "percentile_observer: the percentile ",
-                    options.percentile, " is not in (0, 100]");
+    require(options.percentile > 0.0 && options.percentile <= 100.0, error_kind::invalid_argument,
+            "percentile_observer: the percentile ", options.percentile, " is not in (0, 100]");
   }
 
   [[nodiscard]] std::size_t phases() const noexcept { return options_.exact ? 2 : 1; }
@@ -59,8 +58,8 @@ class percentile_observer {
     if (phase == 0) {
       return;
     }
-    detail::require(options_.exact && phase == 1, error_kind::invalid_argument,
-                    "percentile_observer: there is no phase ", phase);
+    require(options_.exact && phase == 1, error_kind::invalid_argument,
+            "percentile_observer: there is no phase ", phase);
     const std::vector<value_bin> bins = histogram_.bins();
     const std::uint64_t rank = rank_of(histogram_.count());
     aims_[0] = aim_at(bins, histogram_.count() + 1 - rank, false);
@@ -74,8 +73,8 @@ class percentile_observer {
       histogram_.observe(x);
       return;
     }
-    detail::require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
-                    "percentile_observer: null data with size ", x.size());
+    require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
+            "percentile_observer: null data with size ", x.size());
     for (const float value : x) {
       const auto bits = std::bit_cast<std::uint32_t>(value);
       const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
@@ -91,8 +90,8 @@ class percentile_observer {
   /// Throws invalid_argument if the two are in different passes, or began the second one with
   /// different values behind them.
   void merge(const percentile_observer& other) {
-    detail::require(second_ == other.second_, error_kind::invalid_argument,
-                    "percentile_observer: merging the first pass with the second");
+    require(second_ == other.second_, error_kind::invalid_argument,
+            "percentile_observer: merging the first pass with the second");
     if (!second_) {
       histogram_.merge(other.histogram_);
       return;
@@ -100,10 +99,10 @@ class percentile_observer {
     for (std::size_t i = 0; i < aims_.size(); ++i) {
       aim& a = aims_[i];
       const aim& b = other.aims_[i];
-      detail::require(a.key == b.key && a.rank == b.rank && a.negative == b.negative &&
-                          a.counts.size() == b.counts.size(),
-                      error_kind::invalid_argument,
-                      "percentile_observer: merging second passes over different data");
+      require(a.key == b.key && a.rank == b.rank && a.negative == b.negative &&
+                  a.counts.size() == b.counts.size(),
+              error_kind::invalid_argument,
+              "percentile_observer: merging second passes over different data");
       for (std::size_t k = 0; k < a.counts.size(); ++k) {
         a.counts[k] += b.counts[k];
       }
@@ -119,9 +118,9 @@ class percentile_observer {
       const float q = outer_end(2, true);
       return detail::clipped(seen, q);
     }
-    detail::require(options_.percentile > 50.0, error_kind::invalid_argument,
-                    "percentile_observer: the percentile ", options_.percentile,
-                    " of an asymmetric range is not over 50");
+    require(options_.percentile > 50.0, error_kind::invalid_argument,
+            "percentile_observer: the percentile ", options_.percentile,
+            " of an asymmetric range is not over 50");
     return {outer_end(0, false), outer_end(1, true)};
   }
 
@@ -142,8 +141,8 @@ class percentile_observer {
 
   /// Only what the first pass has seen is saved.
   void write(detail::byte_writer& out) const {
-    detail::require(!second_, error_kind::unsupported,
-                    "percentile_observer: the second pass cannot be saved");
+    require(!second_, error_kind::unsupported,
+            "percentile_observer: the second pass cannot be saved");
     out.put(options_.percentile);
     out.put(static_cast<std::uint8_t>(options_.absolute));
     out.put(static_cast<std::uint8_t>(options_.exact));
@@ -154,9 +153,8 @@ class percentile_observer {
     options.percentile = in.get<double>();
     options.absolute = in.get<std::uint8_t>() != 0;
     options.exact = in.get<std::uint8_t>() != 0;
-    detail::require(options.percentile > 0.0 && options.percentile <= 100.0, error_kind::bad_file,
-                    "percentile_observer: the percentile ", options.percentile,
-                    " is not in (0, 100]");
+    require(options.percentile > 0.0 && options.percentile <= 100.0, error_kind::bad_file,
+            "percentile_observer: the percentile ", options.percentile, " is not in (0, 100]");
     histogram_.read(in);
     options_ = options;
     second_ = false;
@@ -234,8 +232,8 @@ class percentile_observer {
       for (const std::uint64_t n : a.counts) {
         all += n;
       }
-      detail::require(all >= a.rank, error_kind::invalid_argument,
-                      "percentile_observer: the second pass has not seen the data of the first");
+      require(all >= a.rank, error_kind::invalid_argument,
+              "percentile_observer: the second pass has not seen the data of the first");
       // From the smallest value up: of negative ones, from the largest magnitude down.
       std::uint64_t below = 0;
       for (std::uint32_t i = 0; i <= mask; ++i) {

@@ -11,14 +11,14 @@
 #include <span>
 #include <vector>
 
-#include <detent/arithmetic.hpp>
-#include <detent/byte_format.hpp>
+#include <detent/base/arithmetic.hpp>
+#include <detent/base/byte_format.hpp>
 #include <detent/error.hpp>
-#include <detent/observers/histogram.hpp>
 #include <detent/observers/min_max.hpp>
-#include <detent/observers/value_bins.hpp>
 #include <detent/quantize.hpp>
-#include <detent/solvers/distribution.hpp>
+#include <detent/statistics/distribution.hpp>
+#include <detent/statistics/histogram.hpp>
+#include <detent/statistics/value_bins.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -58,8 +58,8 @@ class sample_range_observer {
 
   /// Throws invalid_argument for another aggregator.
   void merge(const sample_range_observer& other) {
-    detail::require(aggregator_ == other.aggregator_, error_kind::invalid_argument,
-                    "sample_range_observer: merging another aggregator");
+    require(aggregator_ == other.aggregator_, error_kind::invalid_argument,
+            "sample_range_observer: merging another aggregator");
     lower_.merge(other.lower_);
     upper_.merge(other.upper_);
     count_ += other.count_;
@@ -70,8 +70,8 @@ class sample_range_observer {
 
   /// Throws invalid_argument if nothing was observed.
   [[nodiscard]] value_range range() const {
-    detail::require(count_samples() > 0, error_kind::invalid_argument,
-                    "sample_range_observer: nothing was observed");
+    require(count_samples() > 0, error_kind::invalid_argument,
+            "sample_range_observer: nothing was observed");
     switch (aggregator_) {
       case sample_aggregator::min_max:
         break;
@@ -103,16 +103,15 @@ class sample_range_observer {
   void read(detail::byte_reader& in) {
     sample_range_observer next(aggregator_);
     const auto aggregator = in.get<std::uint8_t>();
-    detail::require(aggregator == static_cast<std::uint8_t>(aggregator_), error_kind::bad_file,
-                    "sample_range_observer: the state is of another aggregator");
+    require(aggregator == static_cast<std::uint8_t>(aggregator_), error_kind::bad_file,
+            "sample_range_observer: the state is of another aggregator");
     next.count_ = in.get<std::uint64_t>();
     next.lower_.read(in);
     next.upper_.read(in);
-    detail::require(next.lower_.count() == next.upper_.count() &&
-                        next.lower_.count() <= next.count_ &&
-                        next.lower_.count_nan() + next.upper_.count_nan() == 0 &&
-                        next.lower_.count_infinite() + next.upper_.count_infinite() == 0,
-                    error_kind::bad_file, "sample_range_observer: the state is impossible");
+    require(next.lower_.count() == next.upper_.count() && next.lower_.count() <= next.count_ &&
+                next.lower_.count_nan() + next.upper_.count_nan() == 0 &&
+                next.lower_.count_infinite() + next.upper_.count_infinite() == 0,
+            error_kind::bad_file, "sample_range_observer: the state is impossible");
     *this = std::move(next);
   }
 

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include <detent/byte_format.hpp>
+#include <detent/base/byte_format.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/types.hpp>

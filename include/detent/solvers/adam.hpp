@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
 #include <detent/error.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -81,19 +81,19 @@ class adam {
     constexpr const char* where = "adam";
     detail::require_learning_rate(options.learning_rate, where);
     for (const double momentum : {options.momentum, options.square_momentum}) {
-      detail::require(momentum >= 0.0 && momentum < 1.0, error_kind::invalid_argument, where,
-                      ": a momentum of ", momentum, " is not in [0, 1)");
+      require(momentum >= 0.0 && momentum < 1.0, error_kind::invalid_argument, where,
+              ": a momentum of ", momentum, " is not in [0, 1)");
     }
-    detail::require(std::isfinite(options.epsilon) && options.epsilon > 0.0,
-                    error_kind::invalid_argument, where, ": an epsilon of ", options.epsilon);
+    require(std::isfinite(options.epsilon) && options.epsilon > 0.0, error_kind::invalid_argument,
+            where, ": an epsilon of ", options.epsilon);
   }
 
   /// `pace` times the learning rate is that of this step. Throws shape_mismatch unless there are as
   /// many of each as parameters.
   void step(std::span<double> x, std::span<const double> gradient, double pace = 1.0) {
-    detail::require(x.size() == moments_.size() && gradient.size() == moments_.size(),
-                    error_kind::shape_mismatch, "adam: ", x.size(), " parameters and ",
-                    gradient.size(), " gradients, not ", moments_.size());
+    require(x.size() == moments_.size() && gradient.size() == moments_.size(),
+            error_kind::shape_mismatch, "adam: ", x.size(), " parameters and ", gradient.size(),
+            " gradients, not ", moments_.size());
     const detail::adam_corrections c = clock_.next(options_);
     for (std::size_t i = 0; i < x.size(); ++i) {
       x[i] -=

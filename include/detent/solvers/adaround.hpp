@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/parallel.hpp>
 #include <detent/reference.hpp>
@@ -177,7 +177,7 @@ class adaround_rows {
   constexpr const char* where = "adaround";
   const detail::weight_problem problem(weights, format, where);
   problem.require_gram(g, where);
-  detail::require(options.iterations > 0, error_kind::invalid_argument, where, ": 0 iterations");
+  require(options.iterations > 0, error_kind::invalid_argument, where, ": 0 iterations");
   const detail::rounding_annealing annealing{options.warm_up, options.first_beta,
                                              options.last_beta};
   annealing.require_valid(where);

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/parallel.hpp>
 #include <detent/reference.hpp>
@@ -168,27 +168,26 @@ inline void clip_row(const weight_problem& problem, const gram_matrix& g, std::s
                                      const parallel_for& parallel = {}) {
   constexpr const char* where = "awq";
   const auto invalid = error_kind::invalid_argument;
-  detail::require(format.scales.empty(), invalid, where,
-                  ": the weights are scaled, their scales cannot be given");
-  detail::require(options.grid_points > 0, invalid, where, ": no grid points");
-  detail::require(options.smallest_clip > 0.0F && options.smallest_clip <= 1.0F, invalid, where,
-                  ": ranges clipped to ", options.smallest_clip);
-  detail::require(options.clip_step > 0.0F && options.clip_step < 1.0F, invalid, where,
-                  ": clipping by steps of ", options.clip_step);
+  require(format.scales.empty(), invalid, where,
+          ": the weights are scaled, their scales cannot be given");
+  require(options.grid_points > 0, invalid, where, ": no grid points");
+  require(options.smallest_clip > 0.0F && options.smallest_clip <= 1.0F, invalid, where,
+          ": ranges clipped to ", options.smallest_clip);
+  require(options.clip_step > 0.0F && options.clip_step < 1.0F, invalid, where,
+          ": clipping by steps of ", options.clip_step);
   const detail::weight_problem problem(weights, format, where);
   problem.require_gram(g, where);
   const std::size_t columns = problem.columns;
   const std::span<const float> given = options.activation_magnitudes;
-  detail::require(given.empty() || given.size() == columns, error_kind::shape_mismatch, where, ": ",
-                  given.size(), " magnitudes for ", columns, " inputs");
+  require(given.empty() || given.size() == columns, error_kind::shape_mismatch, where, ": ",
+          given.size(), " magnitudes for ", columns, " inputs");
   std::vector<double> activation_magnitudes(columns);
   std::vector<double> weight_magnitudes(options.weight_magnitudes ? columns : 0);
   for (std::size_t j = 0; j < columns; ++j) {
     activation_magnitudes[j] =
         given.empty() ? std::sqrt(g.diagonal(j)) : static_cast<double>(given[j]);
-    detail::require(std::isfinite(activation_magnitudes[j]) && activation_magnitudes[j] >= 0.0,
-                    invalid, where, ": the magnitude of input ", j, " is ",
-                    activation_magnitudes[j]);
+    require(std::isfinite(activation_magnitudes[j]) && activation_magnitudes[j] >= 0.0, invalid,
+            where, ": the magnitude of input ", j, " is ", activation_magnitudes[j]);
     for (std::size_t r = 0; r < problem.rows && options.weight_magnitudes; ++r) {
       weight_magnitudes[j] +=
           std::fabs(static_cast<double>(problem.row(r)[j])) / static_cast<double>(problem.rows);

@@ -10,7 +10,7 @@
 #include <limits>
 #include <vector>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/parallel.hpp>
 #include <detent/reference.hpp>
@@ -191,8 +191,7 @@ class row_descent {
   constexpr const char* where = "coordinate_descent";
   const detail::weight_problem problem(weights, format, where);
   problem.require_gram(g, where);
-  detail::require(options.max_iterations > 0, error_kind::invalid_argument, where,
-                  ": max_iterations is 0");
+  require(options.max_iterations > 0, error_kind::invalid_argument, where, ": max_iterations is 0");
   const quantized_weights nearest = problem.nearest();
   quantized_weights q = nearest;
   q.evidence.method = where;

@@ -38,8 +38,8 @@ using eigen_map = Eigen::Map<
 /// invalid_argument if a stride is negative, which Eigen does not know.
 template <class T>
 [[nodiscard]] eigen_map<T> as_eigen(matrix_view<T> view) {
-  detail::require(view.row_stride >= 0 && view.column_stride >= 0, error_kind::invalid_argument,
-                  "as_eigen: the strides are ", view.row_stride, " and ", view.column_stride);
+  require(view.row_stride >= 0 && view.column_stride >= 0, error_kind::invalid_argument,
+          "as_eigen: the strides are ", view.row_stride, " and ", view.column_stride);
   return eigen_map<T>(
       view.data, static_cast<Eigen::Index>(view.rows), static_cast<Eigen::Index>(view.columns),
       Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>(view.row_stride, view.column_stride));

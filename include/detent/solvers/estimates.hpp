@@ -14,10 +14,10 @@
 #include <cstdint>
 #include <string_view>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/quantize.hpp>
-#include <detent/solvers/distribution.hpp>
+#include <detent/statistics/distribution.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -84,9 +84,9 @@ struct grid_mse_options {
 /// (0, 1].
 [[nodiscard]] inline scale_solution grid_mse(const distribution& d, quant_scheme scheme,
                                              grid_mse_options options = {}) {
-  detail::require(options.steps > 0, error_kind::invalid_argument, "grid_mse: 0 steps");
-  detail::require(options.lowest > 0.0 && options.lowest <= 1.0, error_kind::invalid_argument,
-                  "grid_mse: the lowest share ", options.lowest, " is not in (0, 1]");
+  require(options.steps > 0, error_kind::invalid_argument, "grid_mse: 0 steps");
+  require(options.lowest > 0.0 && options.lowest <= 1.0, error_kind::invalid_argument,
+          "grid_mse: the lowest share ", options.lowest, " is not in (0, 1]");
   scale_solution best = detail::clipped_solution(d, d.magnitude(), scheme, "grid_mse");
   for (std::size_t i = 1; i < options.steps; ++i) {
     const double share = static_cast<double>(i) / static_cast<double>(options.steps - 1);

@@ -29,11 +29,11 @@
 #include <utility>
 #include <vector>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/quantize.hpp>
 #include <detent/reference.hpp>
-#include <detent/solvers/distribution.hpp>
+#include <detent/statistics/distribution.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
 #include <detent/config.hpp>
 
 DETENT_NAMESPACE_BEGIN

@@ -220,10 +220,9 @@ inline void gptq_block_of_rows(const weight_problem& problem, const gptq_factor&
   constexpr const char* where = "gptq";
   const detail::weight_problem problem(weights, format, where);
   problem.require_gram(g, where);
-  detail::require(std::isfinite(options.damping) && options.damping >= 0.0,
-                  error_kind::invalid_argument, where, ": damping of ", options.damping);
-  detail::require(options.block_size > 0, error_kind::invalid_argument, where,
-                  ": the block size is 0");
+  require(std::isfinite(options.damping) && options.damping >= 0.0, error_kind::invalid_argument,
+          where, ": damping of ", options.damping);
+  require(options.block_size > 0, error_kind::invalid_argument, where, ": the block size is 0");
   quantized_weights q = problem.nearest();
   q.evidence.method = where;
   q.evidence.nearest_objective = detail::ordered_sum(problem.objectives(g, q, parallel));

@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include <detent/arithmetic.hpp>
-#include <detent/byte_format.hpp>
+#include <detent/base/arithmetic.hpp>
+#include <detent/base/byte_format.hpp>
+#include <detent/elementwise/operands.hpp>
 #include <detent/error.hpp>
-#include <detent/operands.hpp>
 #include <detent/pack.hpp>
 #include <detent/parallel.hpp>
 #include <detent/reference.hpp>
@@ -40,20 +40,18 @@ class gram_matrix {
   /// one in a row that is not zero (which no X^T X has).
   [[nodiscard]] static gram_matrix from_matrix(matrix_view<const double> g) {
     detail::require_matrix(g, "gram_matrix");
-    detail::require(g.rows == g.columns, error_kind::shape_mismatch, "gram_matrix: ", g.rows, " x ",
-                    g.columns, " is not square");
+    require(g.rows == g.columns, error_kind::shape_mismatch, "gram_matrix: ", g.rows, " x ",
+            g.columns, " is not square");
     gram_matrix result(g.rows, false);
     for (std::size_t i = 0; i < g.rows; ++i) {
       for (std::size_t j = 0; j < g.rows; ++j) {
         const double value = g(i, j);
-        detail::require(std::isfinite(value), error_kind::invalid_argument,
-                        "gram_matrix: the element at row ", i, ", column ", j, " is ", value);
-        detail::require(value == g(j, i), error_kind::invalid_argument, "gram_matrix: ", value,
-                        " at row ", i, ", column ", j, " but ", g(j, i), " at row ", j, ", column ",
-                        i);
-        detail::require(value == 0.0 || g(i, i) > 0.0, error_kind::invalid_argument,
-                        "gram_matrix: ", value, " at row ", i, ", column ", j,
-                        " where the diagonal is ", g(i, i));
+        require(std::isfinite(value), error_kind::invalid_argument,
+                "gram_matrix: the element at row ", i, ", column ", j, " is ", value);
+        require(value == g(j, i), error_kind::invalid_argument, "gram_matrix: ", value, " at row ",
+                i, ", column ", j, " but ", g(j, i), " at row ", j, ", column ", i);
+        require(value == 0.0 || g(i, i) > 0.0, error_kind::invalid_argument, "gram_matrix: ", value,
+                " at row ", i, ", column ", j, " where the diagonal is ", g(i, i));
         result.values_[i * g.rows + j] = value;
       }
     }
@@ -65,9 +63,8 @@ class gram_matrix {
   [[nodiscard]] static gram_matrix from_diagonal(std::span<const double> importance) {
     gram_matrix result(importance.size(), true);
     for (std::size_t i = 0; i < importance.size(); ++i) {
-      detail::require(std::isfinite(importance[i]) && importance[i] >= 0.0,
-                      error_kind::invalid_argument, "gram_matrix: the diagonal has ", importance[i],
-                      " at ", i);
+      require(std::isfinite(importance[i]) && importance[i] >= 0.0, error_kind::invalid_argument,
+              "gram_matrix: the diagonal has ", importance[i], " at ", i);
       result.values_[i] = importance[i];
     }
     return result;
@@ -100,8 +97,8 @@ class gram_matrix {
   /// G + fraction * mean_diagonal() * I, which is positive definite if G is positive semidefinite
   /// and not zero. Throws invalid_argument if `fraction` is negative or not finite.
   [[nodiscard]] gram_matrix dampened(double fraction) const {
-    detail::require(std::isfinite(fraction) && fraction >= 0.0, error_kind::invalid_argument,
-                    "gram_matrix: damping of ", fraction);
+    require(std::isfinite(fraction) && fraction >= 0.0, error_kind::invalid_argument,
+            "gram_matrix: damping of ", fraction);
     gram_matrix result = *this;
     const double added = detail::rounded_product(fraction, mean_diagonal());
     for (std::size_t i = 0; i < size_; ++i) {
@@ -113,21 +110,20 @@ class gram_matrix {
   /// Throws shape_mismatch, and invalid_argument if a divisor is not positive and finite or a
   /// quotient not finite.
   [[nodiscard]] gram_matrix divided_by(std::span<const float> divisors) const {
-    detail::require(divisors.size() == size_, error_kind::shape_mismatch,
-                    "gram_matrix: ", divisors.size(), " divisors for ", size_, " inputs");
+    require(divisors.size() == size_, error_kind::shape_mismatch, "gram_matrix: ", divisors.size(),
+            " divisors for ", size_, " inputs");
     for (std::size_t i = 0; i < size_; ++i) {
-      detail::require(std::isfinite(divisors[i]) && divisors[i] > 0.0F,
-                      error_kind::invalid_argument, "gram_matrix: the divisor ", divisors[i],
-                      " at ", i);
+      require(std::isfinite(divisors[i]) && divisors[i] > 0.0F, error_kind::invalid_argument,
+              "gram_matrix: the divisor ", divisors[i], " at ", i);
     }
     gram_matrix result = *this;
     for (std::size_t i = 0; i < size_; ++i) {
       for (std::size_t j = is_diagonal_ ? i : 0; j < (is_diagonal_ ? i + 1 : size_); ++j) {
         double& value = result.values_[is_diagonal_ ? i : i * size_ + j];
         value /= static_cast<double>(divisors[i]) * static_cast<double>(divisors[j]);  // exact
-        detail::require(std::isfinite(value), error_kind::invalid_argument,
-                        "gram_matrix: divided by ", divisors[i], " and ", divisors[j],
-                        ", the element at row ", i, ", column ", j, " is ", value);
+        require(std::isfinite(value), error_kind::invalid_argument, "gram_matrix: divided by ",
+                divisors[i], " and ", divisors[j], ", the element at row ", i, ", column ", j,
+                " is ", value);
       }
     }
     return result;
@@ -174,8 +170,8 @@ class gram_matrix {
 class gram_observer {
  public:
   explicit gram_observer(std::size_t features) : size_(features) {
-    detail::require(features > 0 && features <= largest_size, error_kind::invalid_argument,
-                    "gram_observer: ", features, " features are not in 1..", largest_size);
+    require(features > 0 && features <= largest_size, error_kind::invalid_argument,
+            "gram_observer: ", features, " features are not in 1..", largest_size);
   }
 
   /// Any strides. Throws shape_mismatch if `x` has not K columns, invalid_argument if a value is
@@ -196,8 +192,8 @@ class gram_observer {
   /// As if everything that `other` has seen had been seen here. Throws shape_mismatch if it has
   /// another number of features.
   void merge(const gram_observer& other) {
-    detail::require(other.size_ == size_, error_kind::shape_mismatch, "gram_observer: merging ",
-                    other.size_, " features into ", size_);
+    require(other.size_ == size_, error_kind::shape_mismatch, "gram_observer: merging ",
+            other.size_, " features into ", size_);
     if (&other == this) {
       const gram_observer copy = other;
       merge(copy);
@@ -281,7 +277,7 @@ class gram_observer {
     constexpr const char* where = "gram_observer::load";
     detail::byte_reader from(bytes, format, where);
     const std::size_t size = from.get_size(largest_size);
-    detail::require(size > 0, error_kind::bad_file, where, ": 0 features");
+    require(size > 0, error_kind::bad_file, where, ": 0 features");
     gram_observer observer(size);
     observer.count_ = from.get<std::uint64_t>();
     const std::size_t bins = from.get_size(kept_bins);
@@ -289,23 +285,22 @@ class gram_observer {
       const int bin = from.get<std::int32_t>();
       const int high = from.get<std::int32_t>();
       const int previous = observer.sums_.empty() ? least_bin - 1 : observer.sums_.rbegin()->first;
-      detail::require(bin > previous && bin <= largest_bin, error_kind::bad_file, where,
-                      ": rows of 16^", bin, " after 16^", previous);
-      detail::require(high == 0 || high == 1, error_kind::bad_file, where, ": high parts ", high);
+      require(bin > previous && bin <= largest_bin, error_kind::bad_file, where, ": rows of 16^",
+              bin, " after 16^", previous);
+      require(high == 0 || high == 1, error_kind::bad_file, where, ": high parts ", high);
       partial_sums s;
       from.get_array(size, s.magnitudes);
       from.get_array(triangle(size), s.low);
       if (high == 1) {
         from.get_array(triangle(size), s.high);
       }
-      detail::require(s.is_plausible(size) && s == s.canonical(), error_kind::bad_file, where,
-                      ": sums that save() does not write");
+      require(s.is_plausible(size) && s == s.canonical(), error_kind::bad_file, where,
+              ": sums that save() does not write");
       observer.sums_.emplace(bin, std::move(s));
     }
     from.require_end();
-    detail::require(
-        bins == 0 || observer.sums_.rbegin()->first - observer.sums_.begin()->first < kept_bins,
-        error_kind::bad_file, where, ": rows that should have been forgotten");
+    require(bins == 0 || observer.sums_.rbegin()->first - observer.sums_.begin()->first < kept_bins,
+            error_kind::bad_file, where, ": rows that should have been forgotten");
     return observer;
   }
 
@@ -414,8 +409,7 @@ class gram_observer {
   };
 
   void require_samples() const {
-    detail::require(count_ > 0, error_kind::invalid_argument,
-                    "gram_observer: nothing was observed");
+    require(count_ > 0, error_kind::invalid_argument, "gram_observer: nothing was observed");
   }
 
   /// Null for rows too small to count.
@@ -454,8 +448,8 @@ class gram_observer {
   template <class T>
   void observe_rows(matrix_view<const T> x, std::int32_t zero_point, const parallel_for& parallel) {
     detail::require_matrix(x, "gram_observer");
-    detail::require(x.columns == size_, error_kind::shape_mismatch, "gram_observer: ", x.columns,
-                    " features after ", size_);
+    require(x.columns == size_, error_kind::shape_mismatch, "gram_observer: ", x.columns,
+            " features after ", size_);
     const auto value = [&](std::size_t r, std::size_t c) {
       return static_cast<float>(x(r, c)) - static_cast<float>(zero_point);  // exact: or z is 0
     };
@@ -464,8 +458,8 @@ class gram_observer {
       float largest = 0.0F;
       for (std::size_t c = 0; c < size_; ++c) {
         const float one = std::fabs(value(r, c));
-        detail::require(std::isfinite(one), error_kind::invalid_argument,
-                        "gram_observer: the value at row ", r, ", column ", c, " is ", value(r, c));
+        require(std::isfinite(one), error_kind::invalid_argument,
+                "gram_observer: the value at row ", r, ", column ", c, " is ", value(r, c));
         largest = one > largest ? one : largest;
       }
       if (largest > 0.0F) {

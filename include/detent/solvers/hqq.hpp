@@ -11,7 +11,7 @@
 #include <limits>
 #include <vector>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/parallel.hpp>
 #include <detent/reference.hpp>
@@ -148,14 +148,14 @@ class hqq_group {
                                            const hqq_options& options = {},
                                            const parallel_for& parallel = {}) {
   constexpr const char* where = "hqq";
-  detail::require(!format.scheme.symmetric, error_kind::invalid_argument, where,
-                  ": the scheme is symmetric, and its zero points are not free");
-  detail::require(options.norm > 0.0 && options.norm <= 1.0, error_kind::invalid_argument, where,
-                  ": the norm ", options.norm, " is not in (0, 1]");
+  require(!format.scheme.symmetric, error_kind::invalid_argument, where,
+          ": the scheme is symmetric, and its zero points are not free");
+  require(options.norm > 0.0 && options.norm <= 1.0, error_kind::invalid_argument, where,
+          ": the norm ", options.norm, " is not in (0, 1]");
   for (const double positive : {options.penalty, options.growth}) {
-    detail::require(std::isfinite(positive) && positive > 0.0, error_kind::invalid_argument, where,
-                    ": the penalty ", options.penalty, " or its growth ", options.growth,
-                    " is not positive and finite");
+    require(std::isfinite(positive) && positive > 0.0, error_kind::invalid_argument, where,
+            ": the penalty ", options.penalty, " or its growth ", options.growth,
+            " is not positive and finite");
   }
   const detail::weight_problem problem(weights, format, where);
   quantized_weights q = problem.nearest();

@@ -13,11 +13,11 @@
 #include <span>
 #include <vector>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
 #include <detent/error.hpp>
-#include <detent/observers/value_bins.hpp>
 #include <detent/quantize.hpp>
-#include <detent/solvers/distribution.hpp>
+#include <detent/statistics/distribution.hpp>
+#include <detent/statistics/value_bins.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -288,7 +288,7 @@ class divergence_search {
                                        quant_scheme scheme) {
   // Checks the range and the grid.
   const quant_params whole = params_from_range(range, scheme);
-  detail::require(!bins.empty(), error_kind::invalid_argument, "kl: there are no values");
+  require(!bins.empty(), error_kind::invalid_argument, "kl: there are no values");
   const detail::divergence_search::result best =
       detail::divergence_search(bins, range, scheme).run();
   const auto clip = static_cast<float>(best.clip);

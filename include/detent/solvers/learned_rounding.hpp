@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/types.hpp>
 

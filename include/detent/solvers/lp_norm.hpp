@@ -15,17 +15,17 @@
 #include <utility>
 #include <vector>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
+#include <detent/elementwise/operands.hpp>
 #include <detent/error.hpp>
-#include <detent/observers/histogram.hpp>
-#include <detent/observers/value_bins.hpp>
-#include <detent/operands.hpp>
 #include <detent/quantize.hpp>
 #include <detent/reference.hpp>
-#include <detent/solvers/distribution.hpp>
 #include <detent/solvers/exact_mse.hpp>
 #include <detent/solvers/fixed_power.hpp>
 #include <detent/solvers/lp_search.hpp>
+#include <detent/statistics/distribution.hpp>
+#include <detent/statistics/histogram.hpp>
+#include <detent/statistics/value_bins.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN

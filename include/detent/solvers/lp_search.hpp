@@ -28,10 +28,10 @@
 #include <utility>
 #include <vector>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
 #include <detent/config.hpp>
-#include <detent/solvers/distribution.hpp>
 #include <detent/solvers/fixed_power.hpp>
+#include <detent/statistics/distribution.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {

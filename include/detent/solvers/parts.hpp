@@ -10,10 +10,10 @@
 #include <span>
 #include <vector>
 
+#include <detent/base/rows.hpp>
 #include <detent/error.hpp>
 #include <detent/parallel.hpp>
-#include <detent/rows.hpp>
-#include <detent/solvers/distribution.hpp>
+#include <detent/statistics/distribution.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -68,7 +68,7 @@ inline void require_solvable(tensor_view<const float> x, std::size_t axis, const
     tensor_view<const float> x, std::size_t axis, std::size_t block_size, quant_scheme scheme,
     const scale_solver& solver, const parallel_for& parallel = {}) {
   detail::require_solvable(x, axis, "solve_blocks");
-  detail::require(block_size > 0, error_kind::invalid_argument, "solve_blocks: block size 0");
+  require(block_size > 0, error_kind::invalid_argument, "solve_blocks: block size 0");
   const std::size_t blocks = (x.shape[axis] - 1) / block_size + 1;
   std::vector<std::vector<float>> parts(x.size() / x.shape[axis] * blocks);
   detail::for_each_row(x, [&](const float* row, std::size_t n, std::ptrdiff_t stride,

@@ -24,9 +24,9 @@
 #include <string_view>
 #include <vector>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
+#include <detent/elementwise/operands.hpp>
 #include <detent/error.hpp>
-#include <detent/operands.hpp>
 #include <detent/pack.hpp>
 #include <detent/parallel.hpp>
 #include <detent/quantize.hpp>
@@ -319,19 +319,17 @@ inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g
                                          const quantized_weights& quantized, const gram_matrix& g,
                                          const parallel_for& parallel = {}) {
   constexpr const char* where = "output_error";
-  detail::require(quantized.params.block_size > 0, error_kind::invalid_argument, where,
-                  ": block size 0");
+  require(quantized.params.block_size > 0, error_kind::invalid_argument, where, ": block size 0");
   const detail::weight_problem problem(
       weights, {.scheme = {quantized.levels, false}, .group_size = quantized.params.block_size},
       where);
   problem.require_gram(g, where);
-  detail::require(quantized.rows == problem.rows && quantized.columns == problem.columns &&
-                      quantized.codes.size() == problem.weights.size() &&
-                      quantized.params.scales.size() == problem.scales.size() &&
-                      quantized.params.zero_points.size() == problem.scales.size(),
-                  error_kind::shape_mismatch, where, ": quantized weights of ", quantized.rows,
-                  " x ", quantized.columns, " for weights of ", problem.rows, " x ",
-                  problem.columns);
+  require(quantized.rows == problem.rows && quantized.columns == problem.columns &&
+              quantized.codes.size() == problem.weights.size() &&
+              quantized.params.scales.size() == problem.scales.size() &&
+              quantized.params.zero_points.size() == problem.scales.size(),
+          error_kind::shape_mismatch, where, ": quantized weights of ", quantized.rows, " x ",
+          quantized.columns, " for weights of ", problem.rows, " x ", problem.columns);
   const double error = detail::ordered_sum(problem.objectives(g, quantized, parallel));
   detail::require_finite_objective(error, where);
   return error;

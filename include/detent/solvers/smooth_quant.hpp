@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
 #include <detent/error.hpp>
 #include <detent/pack.hpp>
 #include <detent/parallel.hpp>
@@ -57,27 +57,26 @@ struct smooth_quant_options {
   constexpr const char* where = "smooth_quant_scales";
   const auto invalid = error_kind::invalid_argument;
   detail::require_matrix(weights, where);
-  detail::require(activation_magnitudes.size() == weights.columns, error_kind::shape_mismatch,
-                  where, ": ", activation_magnitudes.size(), " magnitudes for ", weights.columns,
-                  " features");
-  detail::require(options.alpha >= 0.0F && options.alpha <= 1.0F, invalid, where, ": alpha ",
-                  options.alpha, " is not in [0, 1]");
-  detail::require(options.smallest_quantile >= 0.0F && options.smallest_quantile < 1.0F, invalid,
-                  where, ": the quantile ", options.smallest_quantile, " is not in [0, 1)");
-  detail::require(options.smallest >= std::numeric_limits<float>::min() &&
-                      options.smallest <= options.largest && std::isfinite(options.largest),
-                  invalid, where, ": scales from ", options.smallest, " to ", options.largest);
+  require(activation_magnitudes.size() == weights.columns, error_kind::shape_mismatch, where, ": ",
+          activation_magnitudes.size(), " magnitudes for ", weights.columns, " features");
+  require(options.alpha >= 0.0F && options.alpha <= 1.0F, invalid, where, ": alpha ", options.alpha,
+          " is not in [0, 1]");
+  require(options.smallest_quantile >= 0.0F && options.smallest_quantile < 1.0F, invalid, where,
+          ": the quantile ", options.smallest_quantile, " is not in [0, 1)");
+  require(options.smallest >= std::numeric_limits<float>::min() &&
+              options.smallest <= options.largest && std::isfinite(options.largest),
+          invalid, where, ": scales from ", options.smallest, " to ", options.largest);
   std::vector<double> raw(weights.columns);
   std::vector<double> live;
   for (std::size_t j = 0; j < weights.columns; ++j) {
     const float a = activation_magnitudes[j];
-    detail::require(std::isfinite(a) && a >= 0.0F, invalid, where, ": the magnitude of feature ", j,
-                    " is ", a);
+    require(std::isfinite(a) && a >= 0.0F, invalid, where, ": the magnitude of feature ", j, " is ",
+            a);
     float w = 0.0F;
     for (std::size_t r = 0; r < weights.rows; ++r) {
       const float one = std::fabs(weights(r, j));
-      detail::require(std::isfinite(one), invalid, where, ": the weight at row ", r, ", column ", j,
-                      " is ", weights(r, j));
+      require(std::isfinite(one), invalid, where, ": the weight at row ", r, ", column ", j, " is ",
+              weights(r, j));
       w = one > w ? one : w;
     }
     if (a > 0.0F && w > 0.0F) {
@@ -185,13 +184,13 @@ struct smooth_quant_result {
     const parallel_for& parallel = {}) {
   constexpr const char* where = "smooth_quant_search";
   detail::require_matrix(activations, where);
-  detail::require(activations.columns == weights.columns, error_kind::shape_mismatch, where, ": ",
-                  activations.columns, " features for weights of ", weights.columns, " columns");
-  detail::require(options.grid_points >= 2, error_kind::invalid_argument, where, ": ",
-                  options.grid_points, " alphas");
-  detail::require(activations.rows > 0, error_kind::invalid_argument, where, ": no samples");
-  detail::require(format.scales.empty(), error_kind::invalid_argument, where,
-                  ": the weights change with alpha, their scales cannot be given");
+  require(activations.columns == weights.columns, error_kind::shape_mismatch, where, ": ",
+          activations.columns, " features for weights of ", weights.columns, " columns");
+  require(options.grid_points >= 2, error_kind::invalid_argument, where, ": ", options.grid_points,
+          " alphas");
+  require(activations.rows > 0, error_kind::invalid_argument, where, ": no samples");
+  require(format.scales.empty(), error_kind::invalid_argument, where,
+          ": the weights change with alpha, their scales cannot be given");
   const detail::weight_problem problem(weights, format, where);
   const std::size_t samples = activations.rows;
   const std::size_t features = activations.columns;
@@ -200,8 +199,8 @@ struct smooth_quant_result {
   for (std::size_t r = 0; r < samples; ++r) {
     for (std::size_t c = 0; c < features; ++c) {
       const float value = activations(r, c);
-      detail::require(std::isfinite(value), error_kind::invalid_argument, where,
-                      ": the activation at row ", r, ", column ", c, " is ", value);
+      require(std::isfinite(value), error_kind::invalid_argument, where, ": the activation at row ",
+              r, ", column ", c, " is ", value);
       magnitudes[c] = (std::max)(magnitudes[c], std::fabs(value));
       x[c * samples + r] = static_cast<double>(value);
     }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <detent/graph/executor.hpp>
+#include <detent/graph/run/executor.hpp>
 
 int main() {
   namespace graph = detent::graph;

@@ -19,8 +19,8 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/calibration.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/quantize/calibration.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph::nncf {

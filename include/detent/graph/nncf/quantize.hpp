@@ -33,24 +33,24 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/bias_correction.hpp>
-#include <detent/graph/calibration.hpp>
-#include <detent/graph/channel_alignment.hpp>
-#include <detent/graph/channel_statistics.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/ir.hpp>
-#include <detent/graph/layer_weights.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/nncf/dataset.hpp>
 #include <detent/graph/nncf/range_estimator.hpp>
-#include <detent/graph/qdq.hpp>
-#include <detent/graph/quantization_plan.hpp>
-#include <detent/graph/smooth_quant.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/quantize/bias_correction.hpp>
+#include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/layer_weights.hpp>
+#include <detent/graph/quantize/qdq.hpp>
+#include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/rewrite/channel_alignment.hpp>
+#include <detent/graph/rewrite/channel_statistics.hpp>
+#include <detent/graph/rewrite/smooth_quant.hpp>
+#include <detent/graph/run/executor.hpp>
 #include <detent/observers/channels.hpp>
 #include <detent/observers/observer.hpp>
 #include <detent/quantize.hpp>
 #include <detent/scale_rules.hpp>
-#include <detent/solvers/distribution.hpp>
+#include <detent/statistics/distribution.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN

@@ -7,11 +7,11 @@
 #include <functional>
 
 #include <detent/config.hpp>
-#include <detent/graph/accuracy_control.hpp>
-#include <detent/graph/calibration.hpp>
-#include <detent/graph/ir.hpp>
+#include <detent/graph/model/ir.hpp>
 #include <detent/graph/nncf/dataset.hpp>
 #include <detent/graph/nncf/quantize.hpp>
+#include <detent/graph/quantize/accuracy_control.hpp>
+#include <detent/graph/quantize/calibration.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph::nncf {

@@ -13,9 +13,9 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/observers/nncf.hpp>
 #include <detent/observers/observer.hpp>
-#include <detent/observers/torch.hpp>
+#include <detent/observers/tools/nncf.hpp>
+#include <detent/observers/tools/torch.hpp>
 #include <detent/scale_rules.hpp>
 #include <detent/types.hpp>
 
@@ -50,9 +50,9 @@ class range_estimator_observer {
   explicit range_estimator_observer(const range_estimator& estimator, bool symmetric = false,
                                     bool items = false)
       : inner_(inner(estimator, symmetric)), clipping_(estimator.clipping), items_(items) {
-    detent::detail::require(!clipping_ || (std::isfinite(*clipping_) && *clipping_ > 0.0F),
-                            error_kind::invalid_argument, "range_estimator: clipping ",
-                            clipping_.value_or(0.0F), " is not a positive finite number");
+    detent::require(!clipping_ || (std::isfinite(*clipping_) && *clipping_ > 0.0F),
+                    error_kind::invalid_argument, "range_estimator: clipping ",
+                    clipping_.value_or(0.0F), " is not a positive finite number");
   }
 
   void observe(tensor_view<const float> x) {

@@ -6,12 +6,12 @@
 #include <span>
 
 #include <detent/config.hpp>
-#include <detent/graph/operator.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/elements.hpp>
 #include <detent/graph/ops/elementwise.hpp>
+#include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/unary_functions.hpp>
-#include <detent/graph/tensor.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {

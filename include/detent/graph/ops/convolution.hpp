@@ -22,8 +22,8 @@
 #include <detent/config.hpp>
 #include <detent/convolution.hpp>
 #include <detent/gemm.hpp>
-#include <detent/graph/layout.hpp>
-#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/layout.hpp>
+#include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
 #include <detent/graph/ops/window.hpp>
 

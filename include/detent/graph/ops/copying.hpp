@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <detent/config.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/parallel.hpp>
 
 DETENT_NAMESPACE_BEGIN

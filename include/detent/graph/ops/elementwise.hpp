@@ -16,11 +16,11 @@
 #include <vector>
 
 #include <detent/config.hpp>
-#include <detent/graph/operator.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/elements.hpp>
+#include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/unary_functions.hpp>
-#include <detent/graph/tensor.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {

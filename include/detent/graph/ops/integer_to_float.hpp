@@ -15,9 +15,9 @@
 #include <utility>
 
 #include <detent/config.hpp>
-#include <detent/graph/operator.hpp>
 #include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/matmul.hpp>
+#include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
 #include <detent/quantize.hpp>

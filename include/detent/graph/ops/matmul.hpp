@@ -20,9 +20,9 @@
 
 #include <detent/config.hpp>
 #include <detent/gemm.hpp>
-#include <detent/graph/operator.hpp>
 #include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/convolution.hpp>
+#include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
 
 DETENT_NAMESPACE_BEGIN

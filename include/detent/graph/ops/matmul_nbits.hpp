@@ -21,9 +21,9 @@
 #include <detent/config.hpp>
 #include <detent/dynamic_linear.hpp>
 #include <detent/gemm.hpp>
-#include <detent/graph/nbits_layout.hpp>
-#include <detent/graph/operator.hpp>
 #include <detent/graph/ops/convolution.hpp>
+#include <detent/graph/ops/nbits_layout.hpp>
+#include <detent/graph/ops/operator.hpp>
 #include <detent/int4_weights.hpp>
 #include <detent/pack.hpp>
 #include <detent/types.hpp>

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include <detent/config.hpp>
-#include <detent/graph/operator.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/copying.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/ops/operator.hpp>
 #include <detent/parallel.hpp>
 
 DETENT_NAMESPACE_BEGIN

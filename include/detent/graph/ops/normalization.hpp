@@ -16,9 +16,9 @@
 #include <vector>
 
 #include <detent/config.hpp>
-#include <detent/graph/operator.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/broadcast.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/ops/operator.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {

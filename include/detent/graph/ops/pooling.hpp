@@ -15,8 +15,8 @@
 #include <vector>
 
 #include <detent/config.hpp>
-#include <detent/graph/layout.hpp>
-#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/layout.hpp>
+#include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
 #include <detent/graph/ops/window.hpp>
 #include <detent/parallel.hpp>

@@ -12,9 +12,10 @@
 
 #include <detent/config.hpp>
 #include <detent/dispatch.hpp>
-#include <detent/graph/layout.hpp>
-#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/layout.hpp>
+#include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
+#include <detent/kernels/definitions/statistics.hpp>
 #include <detent/quantize.hpp>
 #include <detent/reference.hpp>
 
@@ -217,7 +218,7 @@ inline quant_params dynamic_quantize_params(const operator_context& c, const ten
   c.require_supported(x.type() == element_type::f32, "elements of type ", shown(x.type()));
   const auto values = x.data<float>();
   const kernels::min_max_result r =
-      detent::detail::active_table().min_max(values.data(), values.size());
+      detent::detail::active<kernels::statistics_kernels>().min_max(values.data(), values.size());
   const float lower = (std::min)(r.lower, 0.0F);
   const float upper = (std::max)(r.upper, 0.0F);
   const float scale = (upper - lower) / 255.0F;

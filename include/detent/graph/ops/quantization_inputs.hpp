@@ -17,7 +17,7 @@
 
 #include <detent/config.hpp>
 #include <detent/epilogue.hpp>
-#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/operator.hpp>
 #include <detent/quantize.hpp>
 
 DETENT_NAMESPACE_BEGIN

@@ -20,10 +20,10 @@
 #include <vector>
 
 #include <detent/config.hpp>
-#include <detent/graph/layout.hpp>
-#include <detent/graph/operator.hpp>
 #include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/convolution.hpp>
+#include <detent/graph/ops/layout.hpp>
+#include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
 #include <detent/graph/ops/unary_functions.hpp>
 #include <detent/quantize.hpp>

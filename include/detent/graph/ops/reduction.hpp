@@ -15,11 +15,11 @@
 #include <vector>
 
 #include <detent/config.hpp>
-#include <detent/graph/operator.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/elementwise.hpp>
 #include <detent/graph/ops/normalization.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/ops/operator.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {

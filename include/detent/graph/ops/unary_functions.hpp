@@ -20,8 +20,8 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/ir.hpp>
-#include <detent/graph/operator.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/ops/operator.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -289,7 +289,7 @@ struct gelu {
     const std::string approximate = n.get_string("approximate", "none");
     by_tanh = approximate == "tanh";
     if (!by_tanh && approximate != "none") {
-      detent::detail::raise(
+      detent::raise(
           error_kind::bad_file,
           detent::detail::message(n.label(), ": no approximation is called '", approximate, "'"));
     }
@@ -363,7 +363,7 @@ bool visit_unary(const node& n, const Visitor& visit) {
 [[nodiscard]] inline float apply_unary(const node& n, std::int64_t /*opset*/, float x) {
   float y = 0.0F;
   const bool known = visit_unary(n, [&]<class F>() { y = apply(make_function<F>(n), x); });
-  detent::detail::require(known, error_kind::unsupported, n.label(), " is no unary function");
+  detent::require(known, error_kind::unsupported, n.label(), " is no unary function");
   return y;
 }
 

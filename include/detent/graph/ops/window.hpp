@@ -11,7 +11,7 @@
 
 #include <detent/config.hpp>
 #include <detent/convolution.hpp>
-#include <detent/graph/operator.hpp>
+#include <detent/graph/ops/operator.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {

@@ -12,15 +12,15 @@
 #include <utility>
 #include <vector>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ppq/block_reconstruction.hpp>
 #include <detent/graph/ppq/config.hpp>
 #include <detent/graph/ppq/integers.hpp>
 #include <detent/graph/ppq/pass.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
-#include <detent/graph/tensor.hpp>
 #include <detent/reference.hpp>
 #include <detent/solvers/adam.hpp>
 #include <detent/solvers/learned_rounding.hpp>
@@ -203,8 +203,8 @@ struct adaround_pass {
     constexpr const char* where = "adaround_pass";
     detail::require_valid(blocks, steps, where);
     detent::detail::require_learning_rate(learning_rate, where);
-    detail::require(std::isfinite(gamma) && gamma >= 0.0, error_kind::invalid_argument, where,
-                    ": a gamma of ", gamma);
+    require(std::isfinite(gamma) && gamma >= 0.0, error_kind::invalid_argument, where,
+            ": a gamma of ", gamma);
     const detent::detail::rounding_annealing annealing{warm_up, first_beta, last_beta};
     annealing.require_valid(where);
     detail::reconstruct_blocks(

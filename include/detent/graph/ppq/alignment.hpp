@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <detent/config.hpp>
-#include <detent/graph/ir.hpp>
+#include <detent/graph/model/ir.hpp>
 #include <detent/graph/ppq/config.hpp>
 #include <detent/graph/ppq/observing.hpp>
 #include <detent/graph/ppq/pass.hpp>

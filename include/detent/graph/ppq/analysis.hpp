@@ -17,13 +17,12 @@
 #include <utility>
 #include <vector>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/ir.hpp>
-#include <detent/graph/layout.hpp>
-#include <detent/graph/optimize.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ppq/config.hpp>
 #include <detent/graph/ppq/integers.hpp>
 #include <detent/graph/ppq/pass.hpp>
@@ -31,8 +30,9 @@
 #include <detent/graph/ppq/qdq.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
 #include <detent/graph/ppq/statistics.hpp>
-#include <detent/graph/tensor.hpp>
-#include <detent/observers/registry.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/observer_registry.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -55,8 +55,8 @@ enum class error_method : std::uint8_t {
   if (key == "mse") {
     return error_method::mse;
   }
-  detail::require(key == "cosine", error_kind::invalid_argument, "there is no error method '", name,
-                  "'; there are snr, mse, cosine");
+  require(key == "cosine", error_kind::invalid_argument, "there is no error method '", name,
+          "'; there are snr, mse, cosine");
   return error_method::cosine;
 }
 
@@ -64,11 +64,9 @@ enum class error_method : std::uint8_t {
 /// shapes, invalid_argument for tensors without values. Tensors are float32.
 [[nodiscard]] inline double measure_error(const tensor& quantized, const tensor& expected,
                                           error_method method) {
-  detail::require(quantized.dims() == expected.dims(), error_kind::shape_mismatch,
-                  "measure_error: shape ", shown(quantized.dims()), ", expected ",
-                  shown(expected.dims()));
-  detail::require(expected.count() > 0, error_kind::invalid_argument,
-                  "measure_error: there are no values");
+  require(quantized.dims() == expected.dims(), error_kind::shape_mismatch, "measure_error: shape ",
+          shown(quantized.dims()), ", expected ", shown(expected.dims()));
+  require(expected.count() > 0, error_kind::invalid_argument, "measure_error: there are no values");
   using detent::detail::rounded_product;
   const tensor q = to_plain(quantized);
   const tensor f = to_plain(expected);

@@ -8,13 +8,13 @@
 #include <utility>
 
 #include <detent/config.hpp>
-#include <detent/graph/ir.hpp>
-#include <detent/graph/optimize.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ppq/config.hpp>
 #include <detent/graph/ppq/integers.hpp>
 #include <detent/graph/ppq/pass.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {

@@ -14,11 +14,8 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/bias_correction.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/ir.hpp>
-#include <detent/graph/linear_layer.hpp>
-#include <detent/graph/optimize.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ppq/analysis.hpp>
 #include <detent/graph/ppq/config.hpp>
 #include <detent/graph/ppq/pass.hpp>
@@ -26,7 +23,10 @@
 #include <detent/graph/ppq/qdq.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
 #include <detent/graph/ppq/state.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/quantize/bias_correction.hpp>
+#include <detent/graph/rewrite/linear_layer.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/run/executor.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -208,9 +208,9 @@ struct bias_correction_pass {
   }
   /// The same, and what was done to each block.
   std::vector<corrected_block> run(quantized_graph& g, pass_context& context) const {
-    detail::require(block_size > 0 && steps > 0, error_kind::invalid_argument,
-                    "bias_correction_pass: block_size ", block_size, " and steps ", steps,
-                    " must not be 0");
+    require(block_size > 0 && steps > 0, error_kind::invalid_argument,
+            "bias_correction_pass: block_size ", block_size, " and steps ", steps,
+            " must not be 0");
     require_order(g);
     quantized_graph next = g;
     detail::block_bias_corrector corrector(next, context.executor,
@@ -236,9 +236,9 @@ struct bias_correction_pass {
           state == quantization_state::initial || state == quantization_state::passive_init;
       const bool is_baked =
           state == quantization_state::baked || state == quantization_state::passive_baked;
-      detail::require(!waits && !is_baked, error_kind::invalid_argument, g.configs[id].name, " is ",
-                      name(state), waits ? " still" : " already",
-                      "; bias correction comes after passive parameters and before baking");
+      require(!waits && !is_baked, error_kind::invalid_argument, g.configs[id].name, " is ",
+              name(state), waits ? " still" : " already",
+              "; bias correction comes after passive parameters and before baking");
     });
   }
 };

@@ -26,10 +26,9 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/gradient.hpp>
-#include <detent/graph/ir.hpp>
-#include <detent/graph/optimize.hpp>
+#include <detent/graph/learn/gradient.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ppq/analysis.hpp>
 #include <detent/graph/ppq/blocks.hpp>
 #include <detent/graph/ppq/config.hpp>
@@ -37,7 +36,8 @@
 #include <detent/graph/ppq/platform.hpp>
 #include <detent/graph/ppq/qdq.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/run/executor.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {

@@ -15,7 +15,7 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/ir.hpp>
+#include <detent/graph/model/ir.hpp>
 #include <detent/graph/ppq/platform.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
 
@@ -170,7 +170,7 @@ class block_finder {
 [[nodiscard]] inline std::vector<network_block> find_blocks(
     const quantized_graph& g, std::size_t block_size,
     const std::function<bool(const node&)>& may_contain = [](const node&) { return true; }) {
-  detail::require(block_size > 0, error_kind::invalid_argument, "a block_size of 0");
+  require(block_size > 0, error_kind::invalid_argument, "a block_size of 0");
   return detail::block_finder(g, block_size, may_contain).run();
 }
 

@@ -13,13 +13,14 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/ir.hpp>
-#include <detent/graph/optimize.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ppq/observing.hpp>
 #include <detent/graph/ppq/pass.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/shape_inference.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -119,8 +120,8 @@ struct runtime_calibration_pass {
   ppq_parity parity = {};
 
   void operator()(quantized_graph& g, pass_context& context) const {
-    detail::require(calib_steps >= 8 && calib_steps <= 512, error_kind::invalid_argument,
-                    "runtime_calibration_pass: calib_steps ", calib_steps, " is not 8..512");
+    require(calib_steps >= 8 && calib_steps <= 512, error_kind::invalid_argument,
+            "runtime_calibration_pass: calib_steps ", calib_steps, " is not 8..512");
     quantization_configs configs = g.configs;
     choose_observers(g, configs);
     std::vector<target> targets;

@@ -60,17 +60,16 @@ struct quantizer_settings {
 /// Throws invalid_argument, with the name, unless bits are 2..32, the grid has 2 to 2^bits levels
 /// with 0 among them, and a channel axis is there exactly if the policy is per channel.
 inline void require_valid(const quantizer_settings& s) {
-  detail::require(s.bits >= 2 && s.bits <= 32, error_kind::invalid_argument, s.name, ": ", s.bits,
-                  " bits are not 2..32");
+  require(s.bits >= 2 && s.bits <= 32, error_kind::invalid_argument, s.name, ": ", s.bits,
+          " bits are not 2..32");
   const std::int64_t steps = std::int64_t{s.levels.qmax} - s.levels.qmin;
-  detail::require(
+  require(
       s.levels.qmin <= 0 && s.levels.qmax >= 0 && steps >= 1 && steps < std::int64_t{1} << s.bits,
       error_kind::invalid_argument, s.name, ": grid ", s.levels.qmin, "..", s.levels.qmax,
       " does not hold 0 or has not 2 to 2^", s.bits, " levels");
-  detail::require(s.policy.is_per_channel() == s.channel_axis.has_value(),
-                  error_kind::invalid_argument, s.name, ": policy ",
-                  quantization_policy::describe(s.policy.properties()),
-                  s.channel_axis ? " with a channel axis" : " without a channel axis");
+  require(s.policy.is_per_channel() == s.channel_axis.has_value(), error_kind::invalid_argument,
+          s.name, ": policy ", quantization_policy::describe(s.policy.properties()),
+          s.channel_axis ? " with a channel axis" : " without a channel axis");
 }
 
 /// A configuration: its settings, which may be edited at any time, and its state, which
@@ -108,11 +107,10 @@ class quantization_configs {
   config_id add(quantizer_settings settings,
                 quantization_state state = quantization_state::initial) {
     require_valid(settings);
-    detail::require(state == quantization_state::initial ||
-                        state == quantization_state::passive_init ||
-                        state == quantization_state::fp32,
-                    error_kind::invalid_argument, settings.name, ": no configuration begins as ",
-                    ppq::name(state));
+    require(state == quantization_state::initial || state == quantization_state::passive_init ||
+                state == quantization_state::fp32,
+            error_kind::invalid_argument, settings.name, ": no configuration begins as ",
+            ppq::name(state));
     configs_.push_back(tensor_quantization_config(std::move(settings)));
     configs_.back().state_ = state;
     const auto id = static_cast<config_id>(configs_.size() - 1);
@@ -141,21 +139,21 @@ class quantization_configs {
     }
     const tensor_quantization_config& c = (*this)[id];
     if (c.state_ == quantization_state::fp32) {
-      detail::require(to == c.former_, error_kind::invalid_argument, c.name, ": from FP32 to ",
-                      ppq::name(to), ", but it was ", ppq::name(c.former_), " before");
+      require(to == c.former_, error_kind::invalid_argument, c.name, ": from FP32 to ",
+              ppq::name(to), ", but it was ", ppq::name(c.former_), " before");
       restore(id);
       return;
     }
     require_legal(id, to);
-    detail::require(to == c.state_ || c.state_ != quantization_state::overlapped,
-                    error_kind::invalid_argument, c.name, ": from OVERLAPPED to ", ppq::name(to),
-                    " without a master; master_by() gives it one");
-    detail::require(to == c.state_ || !ppq::is_active(to) || has_parameters(id),
-                    error_kind::invalid_argument, c.name, ": from ", ppq::name(c.state_), " to ",
-                    ppq::name(to), " without a scale");
-    detail::require(to != quantization_state::overlapped || is_dominated(id),
-                    error_kind::invalid_argument, c.name, ": from ", ppq::name(c.state_), " to ",
-                    ppq::name(to), " without a root that dominates it");
+    require(to == c.state_ || c.state_ != quantization_state::overlapped,
+            error_kind::invalid_argument, c.name, ": from OVERLAPPED to ", ppq::name(to),
+            " without a master; master_by() gives it one");
+    require(to == c.state_ || !ppq::is_active(to) || has_parameters(id),
+            error_kind::invalid_argument, c.name, ": from ", ppq::name(c.state_), " to ",
+            ppq::name(to), " without a scale");
+    require(to != quantization_state::overlapped || is_dominated(id), error_kind::invalid_argument,
+            c.name, ": from ", ppq::name(c.state_), " to ", ppq::name(to),
+            " without a root that dominates it");
     move(id, to);
   }
 
@@ -182,9 +180,8 @@ class quantization_configs {
   void dominated_by(config_id id, config_id dominator) {
     const config_id slave = root(id);
     const config_id master = root(dominator);
-    detail::require(id != dominator && (slave != master || slave != id),
-                    error_kind::invalid_argument, (*this)[id].name, ": dominated by '",
-                    (*this)[dominator].name, "' is a cycle");
+    require(id != dominator && (slave != master || slave != id), error_kind::invalid_argument,
+            (*this)[id].name, ": dominated by '", (*this)[dominator].name, "' is a cycle");
     if (slave == master) {
       return;
     }
@@ -200,8 +197,8 @@ class quantization_configs {
   /// dominated one leaves its root; those that are dominated by the same root stay with it. Illegal
   /// if `master` reads its own from `id`.
   void master_by(config_id id, config_id master) {
-    detail::require(id != master, error_kind::invalid_argument, (*this)[id].name, ": passive to '",
-                    (*this)[master].name, "' is a cycle");
+    require(id != master, error_kind::invalid_argument, (*this)[id].name, ": passive to '",
+            (*this)[master].name, "' is a cycle");
     require_not_read_by(id, root(master), id, master, "passive to");
     const quantization_state to =
         parameters(master).empty() ? quantization_state::passive_init : quantization_state::passive;
@@ -277,26 +274,23 @@ class quantization_configs {
   /// scales if the policy is per tensor.
   void set_parameters(config_id id, tensor_parameters p) {
     tensor_quantization_config& c = at(id);
-    detail::require(!is_dominated(id), error_kind::invalid_argument, c.name,
-                    ": its scale is that of '", (*this)[root(id)].name,
-                    "', which dominates it, and can't be written");
-    detail::require(master(id) == no_config, error_kind::invalid_argument, c.name,
-                    ": its scale is that of its master '", (*this)[source(id)].name,
-                    "' and can't be written");
-    detail::require(is_writable(c.state_), error_kind::invalid_argument, c.name,
-                    ": its scale can't be written in state ", ppq::name(c.state_));
-    detail::require(!p.empty() && p.scales.size() == p.zero_points.size(),
-                    error_kind::shape_mismatch, c.name, ": ", p.scales.size(), " scales and ",
-                    p.zero_points.size(), " zero points");
-    detail::require(p.scales.size() == 1 || c.policy.is_per_channel(), error_kind::shape_mismatch,
-                    c.name, ": ", p.scales.size(), " scales for a tensor");
+    require(!is_dominated(id), error_kind::invalid_argument, c.name, ": its scale is that of '",
+            (*this)[root(id)].name, "', which dominates it, and can't be written");
+    require(master(id) == no_config, error_kind::invalid_argument, c.name,
+            ": its scale is that of its master '", (*this)[source(id)].name,
+            "' and can't be written");
+    require(is_writable(c.state_), error_kind::invalid_argument, c.name,
+            ": its scale can't be written in state ", ppq::name(c.state_));
+    require(!p.empty() && p.scales.size() == p.zero_points.size(), error_kind::shape_mismatch,
+            c.name, ": ", p.scales.size(), " scales and ", p.zero_points.size(), " zero points");
+    require(p.scales.size() == 1 || c.policy.is_per_channel(), error_kind::shape_mismatch, c.name,
+            ": ", p.scales.size(), " scales for a tensor");
     for (std::size_t i = 0; i < p.scales.size(); ++i) {
-      detail::require(std::isfinite(p.scales[i]) && p.scales[i] > 0.0F,
-                      error_kind::invalid_argument, c.name, ": scale ", p.scales[i],
-                      " is not a positive finite number");
-      detail::require(p.zero_points[i] >= c.levels.qmin && p.zero_points[i] <= c.levels.qmax,
-                      error_kind::invalid_argument, c.name, ": zero point ", p.zero_points[i],
-                      " is outside ", c.levels.qmin, "..", c.levels.qmax);
+      require(std::isfinite(p.scales[i]) && p.scales[i] > 0.0F, error_kind::invalid_argument,
+              c.name, ": scale ", p.scales[i], " is not a positive finite number");
+      require(p.zero_points[i] >= c.levels.qmin && p.zero_points[i] <= c.levels.qmax,
+              error_kind::invalid_argument, c.name, ": zero point ", p.zero_points[i],
+              " is outside ", c.levels.qmin, "..", c.levels.qmax);
     }
     c.own_ = std::move(p);
   }
@@ -327,9 +321,8 @@ class quantization_configs {
   /// Of the enabled state: being switched off is another matter.
   void require_legal(config_id id, quantization_state to) const {
     const tensor_quantization_config& c = (*this)[id];
-    detail::require(is_legal(c.enabled_state(), to), error_kind::invalid_argument, c.name,
-                    ": illegal transition from ", ppq::name(c.enabled_state()), " to ",
-                    ppq::name(to));
+    require(is_legal(c.enabled_state(), to), error_kind::invalid_argument, c.name,
+            ": illegal transition from ", ppq::name(c.enabled_state()), " to ", ppq::name(to));
   }
   void move(config_id id, quantization_state to) {
     tensor_quantization_config& c = at(id);
@@ -343,15 +336,15 @@ class quantization_configs {
   void require_not_read_by(config_id owner, config_id reader, config_id id, config_id other,
                            const char* relation) const {
     for (config_id r = reader;; r = root(masters_[static_cast<std::size_t>(r)])) {
-      detail::require(r != owner, error_kind::invalid_argument, (*this)[id].name, ": ", relation,
-                      " '", (*this)[other].name, "' is a cycle");
+      require(r != owner, error_kind::invalid_argument, (*this)[id].name, ": ", relation, " '",
+              (*this)[other].name, "' is a cycle");
       const config_id above = masters_[static_cast<std::size_t>(r)];
       if (above == no_config) {
         return;
       }
       // The owner may be about to leave the root that stands for it here.
-      detail::require(above != owner, error_kind::invalid_argument, (*this)[id].name, ": ",
-                      relation, " '", (*this)[other].name, "' is a cycle");
+      require(above != owner, error_kind::invalid_argument, (*this)[id].name, ": ", relation, " '",
+              (*this)[other].name, "' is a cycle");
     }
   }
 

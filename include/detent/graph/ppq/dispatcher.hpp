@@ -12,10 +12,10 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/ir.hpp>
+#include <detent/graph/model/ir.hpp>
 #include <detent/graph/ppq/platform.hpp>
 #include <detent/graph/ppq/policy.hpp>
-#include <detent/observers/registry.hpp>
+#include <detent/observer_registry.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -63,11 +63,10 @@ inline constexpr std::array<dispatcher, 3> dispatchers{{
   }
   const bool of_ppq =
       std::find(std::begin(not_offered), std::end(not_offered), key) != std::end(not_offered);
-  detail::require(!of_ppq, error_kind::unsupported, "PPQ's dispatcher '", name,
-                  "' is not offered; there are ", names);
-  detail::raise(
-      error_kind::invalid_argument,
-      detent::detail::message("detent: there is no dispatcher '", name, "'; there are ", names));
+  require(!of_ppq, error_kind::unsupported, "PPQ's dispatcher '", name,
+          "' is not offered; there are ", names);
+  raise(error_kind::invalid_argument,
+        detent::detail::message("detent: there is no dispatcher '", name, "'; there are ", names));
 }
 
 }  // namespace ppq

@@ -9,18 +9,18 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/calibration.hpp>
-#include <detent/graph/channel_path.hpp>
-#include <detent/graph/channel_statistics.hpp>
-#include <detent/graph/equalization.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/ir.hpp>
+#include <detent/graph/model/ir.hpp>
 #include <detent/graph/ppq/analysis.hpp>
 #include <detent/graph/ppq/pass.hpp>
 #include <detent/graph/ppq/qdq.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
 #include <detent/graph/ppq/quantizing_passes.hpp>
-#include <detent/graph/scaling_search.hpp>
+#include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/rewrite/channel_path.hpp>
+#include <detent/graph/rewrite/channel_statistics.hpp>
+#include <detent/graph/rewrite/equalization.hpp>
+#include <detent/graph/rewrite/scaling_search.hpp>
+#include <detent/graph/run/executor.hpp>
 #include <detent/observers/min_max.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -76,8 +76,8 @@ struct layerwise_equalization_pass {
   }
   /// The same, and what happened.
   equalization_result run(quantized_graph& g, pass_context& context) const {
-    detail::require(optimize_level == 1, error_kind::unsupported,
-                    "layerwise_equalization_pass: optimize_level ", optimize_level, "; there is 1");
+    require(optimize_level == 1, error_kind::unsupported,
+            "layerwise_equalization_pass: optimize_level ", optimize_level, "; there is 1");
     require_unquantized(g);
     equalization_options options = equalization_options::ppq();
     options.iterations = iterations;
@@ -121,8 +121,8 @@ struct ssd_equalization_pass {
   }
   /// The same, and what happened.
   scaling_search_result run(quantized_graph& g, pass_context& context) const {
-    detail::require(loss != error_method::cosine, error_kind::invalid_argument,
-                    "ssd_equalization_pass: the cosine is no loss");
+    require(loss != error_method::cosine, error_kind::invalid_argument,
+            "ssd_equalization_pass: the cosine is no loss");
     require_unquantized(g);
     const pipeline passes = quantizing.empty() ? quantizing_passes() : quantizing;
     const channel_magnitude_map activations =

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include <detent/config.hpp>
-#include <detent/graph/element_movement.hpp>
-#include <detent/graph/ir.hpp>
-#include <detent/graph/optimize.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/ops/element_movement.hpp>
 #include <detent/graph/ppq/config.hpp>
 #include <detent/graph/ppq/pass.hpp>
 #include <detent/graph/ppq/platform.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {

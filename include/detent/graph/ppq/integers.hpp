@@ -9,8 +9,8 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ppq/config.hpp>
-#include <detent/graph/tensor.hpp>
 #include <detent/reference.hpp>
 #include <detent/rounding.hpp>
 #include <detent/types.hpp>

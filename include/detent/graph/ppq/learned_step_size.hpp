@@ -18,12 +18,12 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/fake_quantize.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ppq/block_reconstruction.hpp>
 #include <detent/graph/ppq/config.hpp>
 #include <detent/graph/ppq/pass.hpp>
 #include <detent/graph/ppq/passive_parameters.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
-#include <detent/graph/tensor.hpp>
 #include <detent/solvers/adam.hpp>
 #include <detent/types.hpp>
 
@@ -274,8 +274,8 @@ struct learned_step_size_pass {
     constexpr const char* where = "learned_step_size_pass";
     detail::require_valid(blocks, steps, where);
     detent::detail::require_learning_rate(learning_rate, where);
-    detail::require(std::isfinite(gamma) && gamma >= 0.0, error_kind::invalid_argument, where,
-                    ": a gamma of ", gamma);
+    require(std::isfinite(gamma) && gamma >= 0.0, error_kind::invalid_argument, where,
+            ": a gamma of ", gamma);
     detail::reconstruct_blocks(
         g, context, blocks, where,
         [&](const quantized_graph& from, detail::training_block block,

@@ -16,19 +16,19 @@
 #include <variant>
 #include <vector>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/error_context.hpp>
-#include <detent/graph/layout.hpp>
+#include <detent/graph/model/error_context.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ppq/config.hpp>
 #include <detent/graph/ppq/pass.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/observer_registry.hpp>
 #include <detent/observers/channels.hpp>
 #include <detent/observers/min_max.hpp>
-#include <detent/observers/parity.hpp>
-#include <detent/observers/ppq.hpp>
-#include <detent/observers/registry.hpp>
+#include <detent/observers/tools/parity.hpp>
+#include <detent/observers/tools/ppq.hpp>
 #include <detent/reference.hpp>
 #include <detent/scale_rules.hpp>
 #include <detent/types.hpp>
@@ -190,16 +190,16 @@ class config_observer {
     return graph::detail::with_context(s.name, [&]() -> held_observer {
       for (const std::uint32_t property :
            {quantization_property::floating, quantization_property::dynamic}) {
-        detail::require(!s.policy.has(property), error_kind::unsupported, "policy ",
-                        quantization_policy::describe(property), " cannot be calibrated");
+        require(!s.policy.has(property), error_kind::unsupported, "policy ",
+                quantization_policy::describe(property), " cannot be calibrated");
       }
       any_observer one = detail::make_observer_of(s, p);
       if (!s.channel_axis) {
         return one;
       }
       const std::string name = observer_name(s.observer, p);
-      detail::require(name.rfind("ppq.", 0) != 0 || name == "ppq.minmax", error_kind::unsupported,
-                      "observer ", name, " knows no channels");
+      require(name.rfind("ppq.", 0) != 0 || name == "ppq.minmax", error_kind::unsupported,
+              "observer ", name, " knows no channels");
       return channel_observer(std::move(one), *s.channel_axis);
     });
   }
@@ -208,8 +208,8 @@ class config_observer {
   [[nodiscard]] tensor_view<const float> view(const tensor& t) const {
     std::vector<std::size_t> dims(t.dims().begin(), t.dims().end());
     if (dims.size() > max_rank) {
-      detail::require(!settings_.channel_axis, error_kind::unsupported, "rank ", dims.size(),
-                      " with channels");
+      require(!settings_.channel_axis, error_kind::unsupported, "rank ", dims.size(),
+              " with channels");
       dims = {t.count() / dims.back(), dims.back()};
     }
     tensor_view<const float> v(t.data<float>().data(), dims);
@@ -218,8 +218,8 @@ class config_observer {
     const bool rows =
         observer_name(settings_.observer, parity_).find("isotone") != std::string::npos;
     if (rows && axis != -1 && axis != rank - 1) {
-      detail::require(axis >= -rank && axis < rank, error_kind::invalid_argument, "axis ", axis,
-                      " of a tensor of rank ", rank);
+      require(axis >= -rank && axis < rank, error_kind::invalid_argument, "axis ", axis,
+              " of a tensor of rank ", rank);
       const auto at = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
       std::swap(v.shape[at], v.shape[v.rank - 1]);
       std::swap(v.strides[at], v.strides[v.rank - 1]);

@@ -14,11 +14,11 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/error_context.hpp>
-#include <detent/graph/executor.hpp>
+#include <detent/graph/model/error_context.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
-#include <detent/graph/static_quantization.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/run/executor.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -94,8 +94,8 @@ void for_each_run(const calibration_source& samples, std::size_t runs, const Fun
 /// Runs all passes. What one throws is thrown on with the name of the pass in front.
 inline void run_pipeline(quantized_graph& g, const pipeline& passes, pass_context& context) {
   for (const quantization_pass& pass : passes) {
-    detail::require(static_cast<bool>(pass.run), error_kind::invalid_argument, "pass '", pass.name,
-                    "' has no function");
+    require(static_cast<bool>(pass.run), error_kind::invalid_argument, "pass '", pass.name,
+            "' has no function");
     graph::detail::with_context("pass '" + pass.name + "'", [&] { pass.run(g, context); });
   }
 }

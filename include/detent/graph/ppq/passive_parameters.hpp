@@ -14,12 +14,12 @@
 #include <detent/bias.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/ir.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ppq/config.hpp>
 #include <detent/graph/ppq/pass.hpp>
 #include <detent/graph/ppq/platform.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
-#include <detent/graph/tensor.hpp>
 #include <detent/scale_rules.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -78,13 +78,12 @@ struct passive_parameter_pass {
   /// A scale that is there, and a configuration on the way to it that is not switched off.
   static void require_quantized(const quantization_configs& configs, config_id passive,
                                 config_id id) {
-    detail::require(id != no_config && !configs.parameters(id).empty() &&
-                        configs[configs.root(id)].state() != quantization_state::fp32 &&
-                        configs[id].state() != quantization_state::fp32,
-                    error_kind::invalid_argument, configs[passive].name,
-                    ": its scale follows from '",
-                    id == no_config ? std::string("an operand") : configs[id].name,
-                    "', which is not quantized");
+    require(id != no_config && !configs.parameters(id).empty() &&
+                configs[configs.root(id)].state() != quantization_state::fp32 &&
+                configs[id].state() != quantization_state::fp32,
+            error_kind::invalid_argument, configs[passive].name, ": its scale follows from '",
+            id == no_config ? std::string("an operand") : configs[id].name,
+            "', which is not quantized");
   }
 
   void quantize_bias_of(const quantized_graph& g, quantization_configs& configs,
@@ -95,12 +94,11 @@ struct passive_parameter_pass {
     require_quantized(configs, bias, input);
     require_quantized(configs, bias, weight);
     const tensor_parameters& x = configs.parameters(input);
-    detail::require(x.scales.size() == 1, error_kind::unsupported, configs[bias].name,
-                    ": its input has ", x.scales.size(), " scales");
+    require(x.scales.size() == 1, error_kind::unsupported, configs[bias].name, ": its input has ",
+            x.scales.size(), " scales");
     const tensor& values = *g.network.initializer(configs[bias].variable);
     for (const float b : values.data<float>()) {
-      detail::require(std::isfinite(b), error_kind::invalid_argument, configs[bias].name,
-                      ": it holds ", b);
+      require(std::isfinite(b), error_kind::invalid_argument, configs[bias].name, ": it holds ", b);
     }
     if (fit_weight_scales && configs[weight].state() == quantization_state::activated &&
         configs.source(weight) == weight) {

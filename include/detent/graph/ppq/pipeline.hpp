@@ -14,7 +14,7 @@
 #include <utility>
 
 #include <detent/config.hpp>
-#include <detent/graph/ir.hpp>
+#include <detent/graph/model/ir.hpp>
 #include <detent/graph/ppq/adaround.hpp>
 #include <detent/graph/ppq/alignment.hpp>
 #include <detent/graph/ppq/baking.hpp>

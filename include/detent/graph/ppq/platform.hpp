@@ -12,9 +12,9 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/ir.hpp>
+#include <detent/graph/model/ir.hpp>
 #include <detent/graph/ppq/policy.hpp>
-#include <detent/observers/registry.hpp>
+#include <detent/observer_registry.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -175,9 +175,8 @@ inline std::vector<platform> make_platforms() {
     }
     names.append(names.empty() ? "" : ", ").append(p.name);
   }
-  detail::raise(
-      error_kind::invalid_argument,
-      detent::detail::message("detent: there is no platform '", name, "'; there are ", names));
+  raise(error_kind::invalid_argument,
+        detent::detail::message("detent: there is no platform '", name, "'; there are ", names));
 }
 
 }  // namespace ppq

@@ -17,8 +17,7 @@ namespace graph {
 namespace ppq {
 
 namespace detail {
-using detent::detail::raise;
-using detent::detail::require;
+using detent::require;
 }  // namespace detail
 
 /// The bits of a quantization_policy, with PPQ's values.
@@ -47,9 +46,8 @@ class quantization_policy {
   /// Throws invalid_argument, with the mask, for any other set.
   constexpr explicit quantization_policy(std::uint32_t properties) : properties_(properties) {
     if (!is_accepted(properties)) {
-      detail::raise(error_kind::invalid_argument,
-                    "detent: quantization_policy: " + describe(properties) +
-                        " is not a set of properties that PPQ accepts");
+      raise(error_kind::invalid_argument, "detent: quantization_policy: " + describe(properties) +
+                                              " is not a set of properties that PPQ accepts");
     }
   }
 

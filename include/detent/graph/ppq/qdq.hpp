@@ -16,14 +16,14 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/graph_writer.hpp>
-#include <detent/graph/ir.hpp>
-#include <detent/graph/optimize.hpp>
+#include <detent/graph/model/graph_writer.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ppq/config.hpp>
 #include <detent/graph/ppq/fusion.hpp>
 #include <detent/graph/ppq/integers.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN

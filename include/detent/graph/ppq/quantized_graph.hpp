@@ -17,14 +17,15 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/executor.hpp>
-#include <detent/graph/ir.hpp>
-#include <detent/graph/opset.hpp>
-#include <detent/graph/optimize.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ppq/config.hpp>
 #include <detent/graph/ppq/dispatcher.hpp>
 #include <detent/graph/ppq/platform.hpp>
-#include <detent/graph/tensor.hpp>
+#include <detent/graph/rewrite/opset.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/shape_inference.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -370,8 +371,8 @@ class graph_quantizer {
 [[nodiscard]] inline quantized_graph make_quantized_graph(model m, const platform& target,
                                                           const quantizer_options& options = {}) {
   for (const node& n : m.nodes) {
-    detail::require(!detail::is_quantize_or_dequantize(n) && n.op_type.rfind("QLinear", 0) != 0,
-                    error_kind::unsupported, "the model is already quantized: ", n.label());
+    require(!detail::is_quantize_or_dequantize(n) && n.op_type.rfind("QLinear", 0) != 0,
+            error_kind::unsupported, "the model is already quantized: ", n.label());
   }
   graph::require_supported(m);
   simplify(m);
@@ -388,11 +389,10 @@ inline void require_unquantized(const quantized_graph& g) {
     const quantization_state state = configs[id].enabled_state();
     const bool begins =
         state == quantization_state::initial || state == quantization_state::passive_init;
-    detail::require(
-        begins && configs.master(id) == no_config && configs.parameters(id).empty(),
-        error_kind::invalid_argument, configs[id].name, " is ", name(state),
-        begins ? " and has a scale or a master" : "",
-        " already; passes that rewrite the float network come before fusion and calibration");
+    require(begins && configs.master(id) == no_config && configs.parameters(id).empty(),
+            error_kind::invalid_argument, configs[id].name, " is ", name(state),
+            begins ? " and has a scale or a master" : "",
+            " already; passes that rewrite the float network come before fusion and calibration");
   });
 }
 

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include <detent/config.hpp>
-#include <detent/graph/channel_split.hpp>
-#include <detent/graph/ir.hpp>
+#include <detent/graph/model/ir.hpp>
 #include <detent/graph/ppq/pass.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
+#include <detent/graph/rewrite/channel_split.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {

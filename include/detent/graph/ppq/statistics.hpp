@@ -11,7 +11,7 @@
 #include <limits>
 #include <span>
 
-#include <detent/arithmetic.hpp>
+#include <detent/base/arithmetic.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/ppq/policy.hpp>
@@ -48,8 +48,7 @@ struct value_statistics {
 class statistics_collector {
  public:
   void begin_second_pass() {
-    detail::require(count_ > 0, error_kind::invalid_argument,
-                    "statistics_collector: there are no values");
+    require(count_ > 0, error_kind::invalid_argument, "statistics_collector: there are no values");
     second_ = true;
     mean_ = sum_ / static_cast<double>(count_);
   }
@@ -59,8 +58,8 @@ class statistics_collector {
   void observe(std::span<const Real> x) {
     for (const Real value : x) {
       const auto v = static_cast<double>(value);
-      detail::require(std::isfinite(v), error_kind::invalid_argument,
-                      "statistics_collector: the value ", v, " is not finite");
+      require(std::isfinite(v), error_kind::invalid_argument, "statistics_collector: the value ", v,
+              " is not finite");
       if (second_) {
         add_second(v);
       } else {
@@ -73,9 +72,9 @@ class statistics_collector {
   }
 
   [[nodiscard]] value_statistics result() const {
-    detail::require(second_ && seen_again_ == count_, error_kind::invalid_argument,
-                    "statistics_collector: ", seen_again_, " values in the second pass, ", count_,
-                    " in the first");
+    require(second_ && seen_again_ == count_, error_kind::invalid_argument,
+            "statistics_collector: ", seen_again_, " values in the second pass, ", count_,
+            " in the first");
     const auto n = static_cast<double>(count_);
     value_statistics s;
     s.count = count_;
@@ -95,8 +94,8 @@ class statistics_collector {
  private:
   void add_second(double v) {
     using detent::detail::rounded_product;
-    detail::require(v >= minimum_ && v <= maximum_, error_kind::invalid_argument,
-                    "statistics_collector: the value ", v, " was not in the first pass");
+    require(v >= minimum_ && v <= maximum_, error_kind::invalid_argument,
+            "statistics_collector: the value ", v, " was not in the first pass");
     ++seen_again_;
     const double d = v - mean_;
     const double square = rounded_product(d, d);

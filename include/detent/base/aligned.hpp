@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Vectors that begin on a cache line: kernels read packed weights in whole vectors, and one that
+// lies across two lines costs twice.
+#ifndef DETENT_BASE_ALIGNED_HPP
+#define DETENT_BASE_ALIGNED_HPP
+
+#include <cstddef>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+template <class T>
+struct cache_line_allocator {
+  using value_type = T;
+  static constexpr std::align_val_t alignment{64};
+
+  cache_line_allocator() = default;
+  template <class U>
+  constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}  // NOLINT
+
+  [[nodiscard]] T* allocate(std::size_t n) {
+    // std::vector asks for no more than max_size(), so that this does not overflow.
+    return static_cast<T*>(::operator new(n * sizeof(T), alignment));
+  }
+  void deallocate(T* p, std::size_t /*n*/) noexcept { ::operator delete(p, alignment); }
+  friend constexpr bool operator==(const cache_line_allocator&,
+                                   const cache_line_allocator&) noexcept {
+    return true;
+  }
+};
+
+template <class T>
+using aligned_vector = std::vector<T, cache_line_allocator<T>>;
+
+/// Memory of the calling thread, one for each type of element, which grows to what the largest
+/// operation needs and stays. For what one task uses: while a parallel_for runs, a thread may begin
+/// other tasks, which take the same memory; see leased_memory.
+template <class T>
+[[nodiscard]] T* block_memory(std::size_t size) {
+  thread_local aligned_vector<T> memory;
+  if (memory.size() < size) {
+    memory.resize(size);
+  }
+  return memory.data();
+}
+
+/// Memory for as long as the object lives, from a store of the calling thread, which keeps what was
+/// used before. The object stays on its thread; others may read and write the memory.
+template <class T>
+class leased_memory {
+ public:
+  explicit leased_memory(std::size_t size) {
+    store& s = stored();
+    // Room to give it back without allocating.
+    s.free.reserve(s.free.size() + s.leased + 1);
+    if (!s.free.empty()) {
+      memory_ = std::move(s.free.back());
+      s.free.pop_back();
+    }
+    if (memory_.size() < size) {
+      memory_.resize(size);
+    }
+    ++s.leased;
+  }
+  leased_memory(const leased_memory&) = delete;
+  leased_memory& operator=(const leased_memory&) = delete;
+  ~leased_memory() {
+    store& s = stored();
+    --s.leased;
+    s.free.push_back(std::move(memory_));
+  }
+
+  [[nodiscard]] T* data() noexcept { return memory_.data(); }
+
+ private:
+  struct store {
+    std::vector<aligned_vector<T>> free;
+    std::size_t leased = 0;
+  };
+  static store& stored() {
+    thread_local store s;
+    return s;
+  }
+
+  aligned_vector<T> memory_;
+};
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_BASE_ALIGNED_HPP

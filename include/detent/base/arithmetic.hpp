@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Arithmetic for observers and solvers, with the same bits whatever the compiler, its
+// options and the processor: no product is fused with the sum around it, no sum is reordered, and
+// exponentials are not those of the C library, which differ between releases and processors.
+#ifndef DETENT_BASE_ARITHMETIC_HPP
+#define DETENT_BASE_ARITHMETIC_HPP
+
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+
+#include <detent/config.hpp>
+#include <detent/reference.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+// g++ fuses a product with the sum that takes it wherever it may use FMA. An empty instruction that
+// claims to read and write the product keeps it from that; it costs nothing.
+// (__builtin_assoc_barrier would say so more plainly, but gets lost where g++ 12 vectorizes a
+// loop.)
+#if defined(__GNUC__) && !defined(__clang__)
+#if DETENT_ARCH_X86_64
+#define DETENT_ROUNDED(value) __asm__("" : "+x"(value))
+#elif defined(__aarch64__)
+#define DETENT_ROUNDED(value) __asm__("" : "+w"(value))
+#else
+#define DETENT_ROUNDED(value) __asm__("" : "+m"(value))
+#endif
+#endif
+
+/// a * b, rounded before anything is added to it.
+[[nodiscard]] inline double rounded_product(double a, double b) noexcept {
+#if defined(__clang__)
+#pragma clang fp contract(off)
+  return a * b;
+#elif defined(DETENT_ROUNDED)
+  double product = a * b;
+  DETENT_ROUNDED(product);
+  return product;
+#else
+  return a * b;
+#endif
+}
+/// The same of two floats, rounded to float. (It would not do to multiply them in double: g++ sees
+/// that such a product, rounded to float, is one of floats, and fuses that.)
+template <std::same_as<float> Float>
+[[nodiscard]] inline Float rounded_product(Float a, Float b) noexcept {
+#if defined(__clang__)
+#pragma clang fp contract(off)
+  return a * b;
+#elif defined(DETENT_ROUNDED)
+  Float product = a * b;
+  DETENT_ROUNDED(product);
+  return product;
+#else
+  return a * b;
+#endif
+}
+
+/// y += a * x, each product rounded. Elements do not depend on each other: vectors give the same
+/// bits.
+inline void add_scaled(std::size_t n, double a, const double* x, double* y) noexcept {
+  std::size_t i = 0;
+#if defined(DETENT_ROUNDED) && (DETENT_ARCH_X86_64 || defined(__aarch64__))
+#if defined(__AVX__)
+  constexpr std::size_t lanes = 4;
+#else
+  constexpr std::size_t lanes = 2;
+#endif
+  typedef double batch __attribute__((vector_size(lanes * sizeof(double))));  // NOLINT: no alias
+  for (; i + lanes <= n; i += lanes) {
+    batch product;
+    batch sum;
+    std::memcpy(&product, x + i, sizeof product);
+    std::memcpy(&sum, y + i, sizeof sum);
+    product *= a;
+    DETENT_ROUNDED(product);
+    sum += product;
+    std::memcpy(y + i, &sum, sizeof sum);
+  }
+#endif
+  for (; i < n; ++i) {
+    y[i] += rounded_product(a, x[i]);
+  }
+}
+
+#undef DETENT_ROUNDED
+
+/// The sum of a[i] * b[i], from the first to the last.
+[[nodiscard]] inline double ordered_dot(std::size_t n, const double* a, const double* b) noexcept {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < n; ++i) {
+    sum += rounded_product(a[i], b[i]);
+  }
+  return sum;
+}
+
+inline constexpr double ln2_high = 0x1.62e42fee00000p-1;  // 33 bits: times an exponent it is exact
+inline constexpr double ln2_low = 0x1.a39ef35793c76p-33;
+
+/// e^x to a few units in the last place. NaN for NaN.
+[[nodiscard]] inline double portable_exp(double x) noexcept {
+  constexpr double largest = 709.0;
+  constexpr double smallest = -708.0;
+  if (!(x <= largest)) {
+    return x > largest ? std::numeric_limits<double>::infinity() : x;
+  }
+  if (x < smallest) {
+    return 0.0;
+  }
+  const double n = reference::round_half_even(x / 0.6931471805599453);
+  const double high = x - rounded_product(n, ln2_high);
+  const double r = high - rounded_product(n, ln2_low);
+  // Taylor's series: |r| <= 0.35, the first term left out is below 1e-17.
+  double sum = 1.0;
+  for (int k = 14; k >= 1; --k) {
+    sum = 1.0 + rounded_product(r, sum) / k;
+  }
+  return std::ldexp(sum, static_cast<int>(n));
+}
+
+/// The natural logarithm of a positive normal number, to about one unit in the last place.
+///
+///   x = m * 2^e with sqrt(1/2) <= m < sqrt(2), f = (m - 1) / (m + 1)
+///   log(x) = e * log(2) + 2 * (f + f^3 / 3 + f^5 / 5 + ...)
+///
+/// f^2 < 0.0295: what follows the term of f^23 is less than 2^-63 of the sum.
+[[nodiscard]] inline double portable_log(double x) noexcept {
+  constexpr double log2_high = 0x1.62e42fefa3800p-1;  // 11 bits short: e * log2_high is exact
+  constexpr double log2_low = 0x1.ef35793c76730p-45;
+  int exponent = 0;
+  double m = std::frexp(x, &exponent);
+  if (m < 0x1.6a09e667f3bcdp-1) {
+    m += m;
+    --exponent;
+  }
+  const double f = (m - 1.0) / (m + 1.0);
+  const double square = rounded_product(f, f);
+  double series = 0.0;
+  for (int k = 23; k >= 3; k -= 2) {
+    series = std::fma(series, square, 1.0 / k);
+  }
+  const double twice = f + f;
+  const double log_m = std::fma(rounded_product(series, square), twice, twice);
+  const auto e = static_cast<double>(exponent);
+  return std::fma(e, log2_high, std::fma(e, log2_low, log_m));
+}
+
+/// x^y for x >= 0. 0^0 = 1, 0^y = 0 for y > 0 and infinity for y < 0.
+[[nodiscard]] inline double portable_power(double x, double y) noexcept {
+  if (y == 0.0) {
+    return 1.0;
+  }
+  if (x == 0.0) {
+    return y > 0.0 ? 0.0 : std::numeric_limits<double>::infinity();
+  }
+  return portable_exp(rounded_product(y, portable_log(x)));
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_BASE_ARITHMETIC_HPP

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Walks strided views by runs of their last dimension.
+#ifndef DETENT_BASE_ROWS_HPP
+#define DETENT_BASE_ROWS_HPP
+
+#include <array>
+#include <cstddef>
+
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// f(data, size, stride, index) for each run of the last dimension of a view that is not empty; one
+/// of rank 0 has a single value. `index` is where it begins in the other dimensions.
+template <class T, class F>
+void for_each_row(tensor_view<T> x, const F& f) {
+  std::array<std::size_t, max_rank> index{};
+  if (x.rank == 0) {
+    f(x.data, std::size_t{1}, std::ptrdiff_t{1}, index);
+    return;
+  }
+  const std::size_t last = x.rank - 1;
+  while (true) {
+    std::ptrdiff_t offset = 0;
+    for (std::size_t i = 0; i < last; ++i) {
+      offset += static_cast<std::ptrdiff_t>(index[i]) * x.strides[i];
+    }
+    f(x.data + offset, x.shape[last], x.strides[last], index);
+    std::size_t i = last;
+    while (i > 0 && ++index[i - 1] == x.shape[i - 1]) {
+      index[--i] = 0;
+    }
+    if (i == 0) {
+      return;
+    }
+  }
+}
+
+/// f(channel, data, size, stride) for runs of one channel along `axis` each, of a view that is not
+/// empty: where the axis is the last one, every run has one value.
+template <class T, class F>
+void for_each_channel_run(tensor_view<T> x, std::size_t axis, const F& f) {
+  for_each_row(x, [&](T* row, std::size_t n, std::ptrdiff_t stride,
+                      const std::array<std::size_t, max_rank>& index) {
+    if (axis + 1 != x.rank) {
+      f(index[axis], row, n, stride);
+      return;
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      f(i, row + static_cast<std::ptrdiff_t>(i) * stride, std::size_t{1}, std::ptrdiff_t{1});
+    }
+  });
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_BASE_ROWS_HPP

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What all functions of the C interface do: types become template arguments, exceptions become
+// statuses, structures of options are read as far as the caller knows them.
+#ifndef DETENT_C_API_CALLS_HPP
+#define DETENT_C_API_CALLS_HPP
+
+#define DETENT_C_API_BUILD
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <span>
+#include <string>
+
+#include <detent/c_api.h>
+#include <detent/detent.hpp>
+
+namespace detent_c {
+
+using detent::error_kind;
+using detent::matrix_view;
+using detent::require;
+
+inline std::string& last_error() {
+  thread_local std::string message;
+  return message;
+}
+
+inline detent_status status_of(error_kind kind) {
+  switch (kind) {
+    case error_kind::invalid_argument:
+      return DETENT_INVALID_ARGUMENT;
+    case error_kind::shape_mismatch:
+      return DETENT_SHAPE_MISMATCH;
+    case error_kind::overflow:
+      return DETENT_OVERFLOW;
+    case error_kind::unsupported:
+      return DETENT_UNSUPPORTED;
+    case error_kind::bad_file:
+      return DETENT_BAD_FILE;
+    default:
+      return DETENT_INTERNAL;
+  }
+}
+
+/// Keeps the message where there is memory for it.
+inline void remember(const char* message) noexcept {
+  try {
+    last_error() = message;
+  } catch (...) {
+    last_error().clear();
+  }
+}
+
+template <class Body>
+detent_status guarded(const Body& body) noexcept {
+  try {
+    body();
+    return DETENT_OK;
+  } catch (const detent::error& e) {
+    remember(e.what());
+    return status_of(e.kind());
+  } catch (const std::bad_alloc&) {
+    remember("detent: out of memory");
+    return DETENT_OUT_OF_MEMORY;
+  } catch (const std::exception& e) {
+    remember(e.what());
+  } catch (...) {
+    remember("detent: unknown failure");
+  }
+  return DETENT_INTERNAL;
+}
+
+/// The caller's threads. What a body throws must not pass through the caller's frames: it is kept
+/// until these have returned.
+inline detent::parallel_for parallel_of(const detent_parallel* parallel) {
+  if (parallel == nullptr || parallel->run == nullptr) {
+    return {};
+  }
+  return [p = *parallel](std::size_t count, const std::function<void(std::size_t)>& body) {
+    struct job {
+      const std::function<void(std::size_t)>& body;
+      std::mutex mutex;
+      std::exception_ptr failure;
+    } context{body, {}, nullptr};
+    p.run(
+        p.user, count,
+        [](void* user, size_t index) noexcept {
+          auto& j = *static_cast<job*>(user);
+          try {
+            j.body(index);
+          } catch (...) {
+            const std::lock_guard lock(j.mutex);
+            j.failure = j.failure ? j.failure : std::current_exception();
+          }
+        },
+        &context);
+    if (context.failure) {
+      std::rethrow_exception(context.failure);
+    }
+  };
+}
+
+/// A structure of options as this library knows it: fields that the caller does not have keep their
+/// defaults.
+template <class Options>
+Options known_fields(const Options* given, void (*init)(Options*), const char* what) {
+  Options o;
+  init(&o);
+  if (given != nullptr) {
+    require(given->size >= sizeof(size_t) && given->size <= sizeof(Options),
+            error_kind::invalid_argument, what, ": size ", given->size,
+            " is not that of the structure (", sizeof(Options), "); was it initialized?");
+    std::memcpy(&o, given, given->size);
+  }
+  return o;
+}
+
+/// What a pointer points to, if it is not null.
+template <class T>
+T& checked(T* pointer, const char* where, const char* what) {
+  require(pointer != nullptr, error_kind::invalid_argument, where, ": null ", what);
+  return *pointer;
+}
+
+template <class T>
+std::span<const T> optional_span(const T* data, std::size_t size) {
+  return {data, data != nullptr ? size : 0};
+}
+
+template <class T>
+matrix_view<T> rows_of(T* data, std::size_t rows, std::size_t columns, std::size_t stride,
+                       const char* where) {
+  require(stride <= static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max()),
+          error_kind::invalid_argument, where, ": row stride ", stride);
+  return {data, rows, columns, static_cast<std::ptrdiff_t>(stride)};
+}
+
+/// A type of an enumeration is not among those that a function takes.
+[[noreturn]] inline void raise_type(detent_type type, const char* where, const char* wanted) {
+  detent::raise(error_kind::invalid_argument,
+                detent::detail::message("detent: ", where, ": type ", static_cast<int>(type),
+                                        " is not ", wanted));
+}
+
+/// Each calls f<T>() with the C++ type of a type.
+template <class F>
+void with_byte(detent_type type, const char* where, const F& f) {
+  switch (type) {
+    case DETENT_U8:
+      return f.template operator()<std::uint8_t>();
+    case DETENT_S8:
+      return f.template operator()<std::int8_t>();
+    default:
+      raise_type(type, where, "DETENT_U8 or DETENT_S8");
+  }
+}
+
+template <class F>
+void with_real(detent_type type, const char* where, const F& f) {
+  switch (type) {
+    case DETENT_F32:
+      return f.template operator()<float>();
+    case DETENT_F16:
+      return f.template operator()<detent::float16>();
+    case DETENT_BF16:
+      return f.template operator()<detent::bfloat16>();
+    default:
+      raise_type(type, where, "DETENT_F32, DETENT_F16 or DETENT_BF16");
+  }
+}
+
+/// What integer products may write.
+template <class F>
+void with_output(detent_type type, const char* where, const F& f) {
+  switch (type) {
+    case DETENT_S32:
+      return f.template operator()<std::int32_t>();
+    case DETENT_F32:
+      return f.template operator()<float>();
+    case DETENT_BF16:
+      return f.template operator()<detent::bfloat16>();
+    case DETENT_U8:
+      return f.template operator()<std::uint8_t>();
+    case DETENT_S8:
+      return f.template operator()<std::int8_t>();
+    default:
+      raise_type(type, where, "DETENT_S32, DETENT_F32, DETENT_BF16, DETENT_U8 or DETENT_S8");
+  }
+}
+
+/// The fields of an epilogue that do not depend on a shape, or are null.
+inline detent::epilogue_options scalar_options(const detent_epilogue& e) {
+  detent::epilogue_options o;
+  o.lhs_scale = e.lhs_scale;
+  o.lhs_zero_point = e.lhs_zero_point;
+  o.output = {e.output_scale, e.output_zero_point};
+  o.levels = {e.qmin, e.qmax};
+  o.lower = e.lower;
+  o.upper = e.upper;
+  o.caches = {e.first_level_cache, e.second_level_cache, e.third_level_cache};
+  return o;
+}
+
+inline detent::weight_options weight_options_of(const detent_weight_options& o) {
+  return {optional_span(o.scales, o.scale_count), optional_span(o.zero_points, o.zero_point_count),
+          optional_span(o.bias, o.bias_count)};
+}
+
+}  // namespace detent_c
+
+#endif  // DETENT_C_API_CALLS_HPP

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The arguments of elementwise operations: what may stand for elements and for their parameters,
+// and how both become the dimensions of a walk.
+#ifndef DETENT_ELEMENTWISE_OPERANDS_HPP
+#define DETENT_ELEMENTWISE_OPERANDS_HPP
+
+#include <array>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <ranges>
+#include <span>
+#include <type_traits>
+
+#include <detent/dispatch.hpp>
+#include <detent/elementwise/walk.hpp>
+#include <detent/error.hpp>
+#include <detent/float_formats.hpp>
+#include <detent/sub_byte.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+inline void require_scale(float scale, const char* where) {
+  require(std::isfinite(scale) && scale > 0.0F, error_kind::invalid_argument, where, ": scale ",
+          scale, " is not a positive finite number");
+}
+
+template <class Q>
+void require_grid(grid levels, const char* where) {
+  require(levels.qmin <= levels.qmax && levels.qmin >= full_grid<Q>.qmin &&
+              levels.qmax <= full_grid<Q>.qmax,
+          error_kind::invalid_argument, where, ": grid ", levels.qmin, "..", levels.qmax,
+          " does not fit ", full_grid<Q>.qmin, "..", full_grid<Q>.qmax);
+}
+
+inline void require_zero_point(std::int32_t zero_point, grid levels, const char* where) {
+  require(zero_point >= levels.qmin && zero_point <= levels.qmax, error_kind::invalid_argument,
+          where, ": zero point ", zero_point, " is outside ", levels.qmin, "..", levels.qmax);
+}
+
+template <class In, class Out>
+void require_spans(std::span<In> in, std::span<Out> out, const char* where) {
+  require(in.size() == out.size(), error_kind::shape_mismatch, where, ": input has ", in.size(),
+          " elements, output ", out.size());
+  require(in.empty() || (in.data() != nullptr && out.data() != nullptr),
+          error_kind::invalid_argument, where, ": null data with size ", in.size());
+}
+
+// ---------------------------------------------------------------------------------------- operands
+
+template <class T>
+struct is_tensor_view : std::false_type {};
+template <class T>
+struct is_tensor_view<tensor_view<T>> : std::true_type {};
+template <class T>
+struct is_packed_span : std::false_type {};
+template <class T>
+struct is_packed_span<packed_span<T>> : std::true_type {};
+
+/// The element type that an argument stands for, const where it can't be written.
+template <class A>
+struct argument_element {
+  using type = std::remove_reference_t<std::ranges::range_reference_t<A>>;
+};
+template <class A>
+requires(is_tensor_view<std::remove_cvref_t<A>>::value) struct argument_element<A> {
+  using type = std::remove_pointer_t<decltype(std::remove_cvref_t<A>::data)>;
+};
+template <class T>
+struct packed_element;
+template <class T>
+struct packed_element<packed_span<T>> {
+  using type = T;
+};
+template <class A>
+requires(is_packed_span<std::remove_cvref_t<A>>::value) struct argument_element<A> {
+  using type = typename packed_element<std::remove_cvref_t<A>>::type;
+};
+template <class A>
+using element_of = typename argument_element<A>::type;
+
+template <class A>
+concept elementwise_argument = is_tensor_view<std::remove_cvref_t<A>>::value ||
+    is_packed_span<std::remove_cvref_t<A>>::value || std::ranges::contiguous_range<A>;
+
+template <class T>
+concept real_type = std::same_as<T, float> || float_format<T>;
+template <class T>
+concept integer_type = quantized_type<T> || packed_type<T>;
+
+template <class A>
+concept reals_to_read = elementwise_argument<A> &&
+    (real_type<std::remove_const_t<element_of<A>>> ||
+     std::same_as<std::remove_const_t<element_of<A>>, double>);
+template <class A>
+concept reals_to_write = elementwise_argument<A> && real_type<element_of<A>>;
+template <class A>
+concept integers_to_read = elementwise_argument<A> &&
+    (integer_type<std::remove_const_t<element_of<A>>> ||
+     std::same_as<std::remove_const_t<element_of<A>>, std::int32_t>);
+template <class A>
+concept integers_to_write = elementwise_argument<A> && integer_type<element_of<A>>;
+template <class A>
+concept accumulators_to_read =
+    elementwise_argument<A> && std::same_as<std::remove_const_t<element_of<A>>, std::int32_t>;
+
+/// Elements in a unit of memory.
+template <class T>
+inline constexpr std::size_t elements_per_unit = 1;
+template <packed_type T>
+inline constexpr std::size_t elements_per_unit<T> = elements_per_byte<T>;
+
+/// Either operand: memory and its layout. A packed one has no layout of its own.
+template <class T>
+struct operand {
+  using element = std::remove_const_t<T>;
+  using storage =
+      std::conditional_t<packed_type<element>,
+                         std::conditional_t<std::is_const_v<T>, const std::uint8_t, std::uint8_t>,
+                         T>;
+  storage* data = nullptr;
+  std::size_t size = 0;
+  std::size_t rank = 1;
+  std::array<std::size_t, max_rank> shape{};
+  std::array<std::ptrdiff_t, max_rank> strides{};
+  bool flat = false;  // dense, in whatever shape the other operand has
+};
+
+template <class A>
+auto operand_of(A&& a) {
+  operand<element_of<A>> o;
+  if constexpr (is_tensor_view<std::remove_cvref_t<A>>::value) {
+    o.data = a.data;
+    o.size = a.size();
+    o.rank = a.rank;
+    o.shape = a.shape;
+    o.strides = a.strides;
+  } else {
+    o.data = std::ranges::data(a);
+    o.size = std::ranges::size(a);
+    o.shape[0] = o.size;
+    o.strides[0] = 1;
+    o.flat = true;
+  }
+  return o;
+}
+template <class T>
+operand<T> operand_of(packed_span<T> a) {
+  operand<T> o;
+  o.data = a.data();
+  o.size = a.size();
+  o.shape[0] = o.size;
+  o.strides[0] = 1;
+  o.flat = true;
+  return o;
+}
+
+/// Gives a flat operand the shape of the other one.
+template <class T, class U>
+void take_shape(operand<T>& flat, const operand<U>& other) {
+  flat.rank = other.rank;
+  flat.shape = other.shape;
+  std::ptrdiff_t stride = 1;
+  for (std::size_t i = flat.rank; i-- > 0;) {
+    flat.strides[i] = stride;
+    stride *= static_cast<std::ptrdiff_t>(flat.shape[i]);
+  }
+}
+
+/// Whether two dense operands share memory.
+template <class T, class U>
+bool overlap(const operand<T>& in, const operand<U>& out) noexcept {
+  const auto bytes = [](const auto& o, std::size_t per_unit) {
+    return (o.size + per_unit - 1) / per_unit * sizeof(*o.data);
+  };
+  const auto in_first = reinterpret_cast<std::uintptr_t>(in.data);
+  const auto out_first = reinterpret_cast<std::uintptr_t>(out.data);
+  return in.size > 0 && out.size > 0 &&
+         in_first < out_first + bytes(out, elements_per_unit<std::remove_const_t<U>>) &&
+         out_first < in_first + bytes(in, elements_per_unit<std::remove_const_t<T>>);
+}
+
+template <class T, class U>
+void require_same_shape(operand<T>& in, operand<U>& out, const char* where) {
+  require(!in.flat || !out.flat || !overlap(in, out), error_kind::invalid_argument, where,
+          ": input and output overlap");
+  if (in.flat || out.flat) {
+    require(in.size == out.size, error_kind::shape_mismatch, where, ": input has ", in.size,
+            " elements, output ", out.size);
+    if (out.flat) {
+      take_shape(out, in);
+    } else {
+      take_shape(in, out);
+    }
+  }
+  require(in.rank == out.rank, error_kind::shape_mismatch, where, ": input has rank ", in.rank,
+          ", output ", out.rank);
+  for (std::size_t i = 0; i < in.rank; ++i) {
+    require(in.shape[i] == out.shape[i], error_kind::shape_mismatch, where, ": dimension ", i,
+            " is ", in.shape[i], " in the input, ", out.shape[i], " in the output");
+  }
+  require(in.size == 0 || (in.data != nullptr && out.data != nullptr), error_kind::invalid_argument,
+          where, ": null data with size ", in.size);
+}
+
+// -------------------------------------------------------------------------------------- parameters
+
+/// Parameters of any granularity: those of element (i0, i1, ...) are at the sum of
+/// strides[d] * i_d, with i_axis / block_size in place of i_axis.
+struct parameter_view {
+  const float* scales = nullptr;
+  const std::int32_t* zero_points = nullptr;
+  std::size_t count = 1;
+  std::array<std::ptrdiff_t, max_rank> strides{};
+  std::size_t block_axis = max_rank;
+  std::size_t block_size = 1;
+};
+
+inline parameter_view view_of(const quant_params& p, std::size_t, const auto&, const char*) {
+  return {&p.scale, &p.zero_point, 1, {}, max_rank, 1};
+}
+
+inline parameter_view view_of(const channel_quant_params& p, std::size_t rank, const auto& shape,
+                              const char* where) {
+  require(p.axis < rank, error_kind::invalid_argument, where, ": axis ", p.axis,
+          " of a tensor of rank ", rank);
+  require(p.scales.size() == shape[p.axis] && p.zero_points.size() == shape[p.axis],
+          error_kind::shape_mismatch, where, ": ", p.scales.size(), " scales and ",
+          p.zero_points.size(), " zero points for ", shape[p.axis], " channels");
+  parameter_view v{p.scales.data(), p.zero_points.data(), p.scales.size(), {}, max_rank, 1};
+  v.strides[p.axis] = 1;
+  return v;
+}
+
+inline parameter_view view_of(const block_quant_params& p, std::size_t rank, const auto& shape,
+                              const char* where) {
+  require(p.axis < rank, error_kind::invalid_argument, where, ": axis ", p.axis,
+          " of a tensor of rank ", rank);
+  require(p.block_size > 0, error_kind::invalid_argument, where, ": block size 0");
+  std::size_t blocks = 1;
+  parameter_view v{p.scales.data(), p.zero_points.data(), 0, {}, p.axis, p.block_size};
+  for (std::size_t i = rank; i-- > 0;) {
+    v.strides[i] = static_cast<std::ptrdiff_t>(blocks);
+    blocks *= i == p.axis ? (shape[i] + p.block_size - 1) / p.block_size : shape[i];
+  }
+  require(p.scales.size() == blocks && p.zero_points.size() == blocks, error_kind::shape_mismatch,
+          where, ": ", p.scales.size(), " scales and ", p.zero_points.size(), " zero points for ",
+          blocks, " blocks of ", p.block_size, " along axis ", p.axis);
+  v.count = blocks;
+  return v;
+}
+
+/// Looks at all of them at once first, without branches: there may be many, and rarely is one
+/// wrong.
+inline void require_parameters(const parameter_view& p, grid levels, const char* where) {
+  constexpr float largest = std::numeric_limits<float>::max();
+  bool right = true;
+  for (std::size_t i = 0; i < p.count; ++i) {
+    right &= static_cast<bool>(static_cast<int>(p.scales[i] > 0.0F) &
+                               static_cast<int>(p.scales[i] <= largest));
+  }
+  const auto qmin = static_cast<std::uint32_t>(levels.qmin);
+  for (std::size_t i = 0; i < p.count; ++i) {
+    right &= static_cast<std::uint32_t>(p.zero_points[i]) - qmin <=
+             static_cast<std::uint32_t>(levels.qmax) - qmin;
+  }
+  for (std::size_t i = 0; i < p.count && !right; ++i) {
+    require_scale(p.scales[i], where);
+    require_zero_point(p.zero_points[i], levels, where);
+  }
+}
+
+/// Calls f(walk, offset) for the whole blocks of a walk over two operands, and for the shorter ones
+/// at the end.
+template <class T, class U, class F>
+void for_each_walk(const operand<T>& in, const operand<U>& out, const parameter_view& p,
+                   const F& f) {
+  const auto dimension = [&](std::size_t i) {
+    return walk_dimension{in.shape[i], in.strides[i], out.strides[i], p.strides[i]};
+  };
+  const auto make = [&](std::size_t blocks, std::size_t block_size) {
+    walk w;
+    for (std::size_t i = 0; i < in.rank; ++i) {
+      walk_dimension d = dimension(i);
+      if (i != p.block_axis) {
+        w.push(d);
+        continue;
+      }
+      const auto elements = static_cast<std::ptrdiff_t>(block_size);
+      w.push({blocks, d.in * elements, d.out * elements, d.parameter});
+      w.push({block_size, d.in, d.out, 0});
+    }
+    return w;
+  };
+  if (p.block_axis >= in.rank) {
+    f(make(0, 0), walk_offset{});
+    return;
+  }
+  const std::size_t extent = in.shape[p.block_axis];
+  const std::size_t whole = extent / p.block_size;
+  if (whole > 0) {
+    f(make(whole, p.block_size), walk_offset{});
+  }
+  if (extent % p.block_size != 0) {
+    const walk_dimension d = dimension(p.block_axis);
+    const walk_dimension blocks{whole, d.in * static_cast<std::ptrdiff_t>(p.block_size),
+                                d.out * static_cast<std::ptrdiff_t>(p.block_size), d.parameter};
+    f(make(1, extent % p.block_size), walk_offset{}.moved(blocks, whole));
+  }
+}
+
+/// A type of whole bytes whose rows compute the values of Q: Q itself, or what its elements are
+/// when they are unpacked.
+template <class Q>
+struct unpacked {
+  using type = Q;
+};
+template <packed_type Q>
+struct unpacked<Q> {
+  using type = typename Q::value_type;
+};
+template <class Q>
+using unpacked_t = typename unpacked<Q>::type;
+
+/// The address of the unit of memory that holds element i.
+template <class T, class S>
+S* address(S* data, std::ptrdiff_t i) noexcept {
+  return data + i / static_cast<std::ptrdiff_t>(elements_per_unit<T>);
+}
+
+/// Element i, unpacked and, for the small float formats, widened.
+template <class T>
+auto load_element(const auto* data, std::ptrdiff_t i) noexcept {
+  if constexpr (packed_type<T>) {
+    const auto slot = static_cast<std::size_t>(i) % elements_per_unit<T>;
+    return unpack_element<T>(*address<T>(data, i), slot);
+  } else if constexpr (float_format<T>) {
+    return to_float(data[i]);
+  } else {
+    return data[i];
+  }
+}
+template <class T, class V>
+void store_element(auto* data, std::ptrdiff_t i, V value) noexcept {
+  if constexpr (packed_type<T>) {
+    const auto slot = static_cast<std::size_t>(i) % elements_per_unit<T>;
+    std::uint8_t& byte = *address<T>(data, i);
+    const unsigned others = byte & ~pack_element<T>(static_cast<V>(-1), slot);
+    byte = static_cast<std::uint8_t>(others | pack_element<T>(value, slot));
+  } else if constexpr (float_format<T>) {
+    data[i] = detent::round_to<T>(value);
+  } else {
+    data[i] = value;
+  }
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_ELEMENTWISE_OPERANDS_HPP

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How an elementwise operation gets from views of any layout to the rows of the kernel table, which
+// take blocks that are dense in their columns.
+//
+// The dimensions of both operands and of the parameters are merged where all three allow it. Then
+//   - the last dimension is the columns of a block and the one before its rows, if the columns are
+//     dense in both operands;
+//   - otherwise tiles are gathered, computed and scattered, along a dimension in which the input is
+//     dense if there is one: a change of layout costs a copy of a tile in the first-level cache.
+#ifndef DETENT_ELEMENTWISE_WALK_HPP
+#define DETENT_ELEMENTWISE_WALK_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include <detent/error.hpp>
+#include <detent/parallel.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+
+/// Whether results are written past the caches.
+enum class store_policy : std::uint8_t {
+  automatic,  // from 32 MiB of output on: more than most last-level caches hold
+  cached,
+  streaming,  // wherever the layout of the output allows it
+};
+
+/// How an elementwise operation runs. The results do not depend on it.
+struct execution {
+  parallel_for parallel{};  // empty: on the calling thread
+  store_policy stores = store_policy::automatic;
+};
+
+namespace detail {
+
+/// One dimension of an operation; strides in elements.
+struct walk_dimension {
+  std::size_t extent = 1;
+  std::ptrdiff_t in = 0;
+  std::ptrdiff_t out = 0;
+  std::ptrdiff_t parameter = 0;
+};
+
+/// Dimensions from the outermost to the innermost. One more than a view has, for a split axis.
+struct walk {
+  std::array<walk_dimension, max_rank + 1> dimensions{};
+  std::size_t rank = 0;
+
+  void push(walk_dimension d) noexcept { dimensions[rank++] = d; }
+  [[nodiscard]] std::size_t size() const noexcept {
+    std::size_t product = 1;
+    for (std::size_t i = 0; i < rank; ++i) {
+      product *= dimensions[i].extent;
+    }
+    return product;
+  }
+
+  /// Joins neighbours that are dense in all three, and drops dimensions of one element.
+  void merge() noexcept {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < rank; ++i) {
+      const walk_dimension& d = dimensions[i];
+      if (d.extent == 1) {
+        continue;
+      }
+      const auto extent = static_cast<std::ptrdiff_t>(d.extent);
+      if (kept > 0 && dimensions[kept - 1].in == d.in * extent &&
+          dimensions[kept - 1].out == d.out * extent &&
+          dimensions[kept - 1].parameter == d.parameter * extent) {
+        const std::size_t joined = dimensions[kept - 1].extent * d.extent;
+        dimensions[kept - 1] = d;
+        dimensions[kept - 1].extent = joined;
+        continue;
+      }
+      dimensions[kept++] = d;
+    }
+    rank = kept;
+  }
+};
+
+/// Where a block starts, in elements.
+struct walk_offset {
+  std::ptrdiff_t in = 0;
+  std::ptrdiff_t out = 0;
+  std::ptrdiff_t parameter = 0;
+
+  [[nodiscard]] walk_offset moved(const walk_dimension& d, std::size_t by) const noexcept {
+    const auto n = static_cast<std::ptrdiff_t>(by);
+    return {in + n * d.in, out + n * d.out, parameter + n * d.parameter};
+  }
+};
+
+/// A block of rows x columns of elements.
+struct walk_block {
+  walk_dimension rows;
+  walk_dimension columns;
+  walk_offset at;
+};
+
+/// Elements of the side of a tile that is gathered or scattered.
+inline constexpr std::size_t tile_side = 64;
+/// Elements that one task of a parallel run takes, a multiple of every vector and cache line.
+inline constexpr std::size_t task_size = std::size_t{1} << 16;
+
+/// Calls f(offset) for every index of the first `dimensions` dimensions of w.
+template <class F>
+void for_each_offset(const walk& w, std::size_t dimensions, walk_offset at, const F& f) {
+  std::array<std::size_t, max_rank + 1> index{};
+  while (true) {
+    walk_offset here = at;
+    for (std::size_t i = 0; i < dimensions; ++i) {
+      here = here.moved(w.dimensions[i], index[i]);
+    }
+    f(here);
+    std::size_t i = dimensions;
+    while (i > 0 && ++index[i - 1] == w.dimensions[i - 1].extent) {
+      index[--i] = 0;
+    }
+    if (i == 0) {
+      return;
+    }
+  }
+}
+
+/// Calls block(walk_block) for blocks that cover the walk from `start` on, in tasks of e.parallel
+/// if `may_split`. Where is_direct(rows, columns) is not true of the last two dimensions, the
+/// columns of the blocks are a dimension in which the input is dense, if there is one: its
+/// neighbours are read together.
+template <class IsDirect, class Block>
+void run_walk(walk w, walk_offset start, const execution& e, bool may_split,
+              const IsDirect& is_direct, const Block& block) {
+  if (w.size() == 0) {
+    return;
+  }
+  w.merge();
+  while (w.rank < 2) {  // at least rows and columns
+    w.push(w.dimensions[0]);
+    w.dimensions[0] = {};
+  }
+  const auto begin = w.dimensions.begin();
+  const auto end = begin + static_cast<std::ptrdiff_t>(w.rank);
+  if (!is_direct(w.dimensions[w.rank - 2], w.dimensions[w.rank - 1])) {
+    const auto dense =
+        std::find_if(begin, end, [](const walk_dimension& d) { return d.in == 1 && d.extent > 1; });
+    if (dense != end) {
+      std::rotate(dense, dense + 1, end);
+    }
+  }
+  const std::size_t outer = w.rank - 2;
+  const auto run = [&](const walk& part, walk_offset at) {
+    for_each_offset(part, outer, at, [&](walk_offset here) {
+      block(walk_block{part.dimensions[outer], part.dimensions[outer + 1], here});
+    });
+  };
+  const auto split = std::find_if(begin, end, [](const walk_dimension& d) { return d.extent > 1; });
+  const std::size_t extent = split == end ? 1 : split->extent;
+  const std::size_t chunk = (std::max)(std::size_t{1}, task_size / (w.size() / extent));
+  if (!e.parallel || !may_split || chunk >= extent) {
+    run(w, start);
+    return;
+  }
+  const auto dimension = static_cast<std::size_t>(split - begin);
+  run_parallel(e.parallel, (extent + chunk - 1) / chunk, [&](std::size_t task) {
+    walk part = w;
+    part.dimensions[dimension].extent = (std::min)(chunk, extent - task * chunk);
+    run(part, start.moved(w.dimensions[dimension], task * chunk));
+  });
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_ELEMENTWISE_WALK_HPP

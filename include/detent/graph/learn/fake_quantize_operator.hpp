@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// An operator of domain "detent", for training and never written to files: FakeQuantize, which
+// stands for a QuantizeLinear/DequantizeLinear pair of any grid.
+#ifndef DETENT_GRAPH_LEARN_FAKE_QUANTIZE_OPERATOR_HPP
+#define DETENT_GRAPH_LEARN_FAKE_QUANTIZE_OPERATOR_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <detent/config.hpp>
+#include <detent/fake_quantize.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/operator.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+/// y = fake_quantize(x); see detent/fake_quantize.hpp.
+///
+///   inputs      x float32; scale float32 and zero_point int32, one of each or one for each index
+///               along the axis
+///   attributes  qmin, qmax: the grid; axis: needed where there are several scales
+[[nodiscard]] inline node make_fake_quantize(std::string x, std::string scale,
+                                             std::string zero_point, std::string y, grid levels,
+                                             std::int64_t axis = 0) {
+  node n;
+  n.op_type = "FakeQuantize";
+  n.domain = "detent";
+  n.name = y;
+  n.inputs = {std::move(x), std::move(scale), std::move(zero_point)};
+  n.outputs = {std::move(y)};
+  n.attributes["qmin"] = attribute::of(std::int64_t{levels.qmin});
+  n.attributes["qmax"] = attribute::of(std::int64_t{levels.qmax});
+  n.attributes["axis"] = attribute::of(axis);
+  return n;
+}
+
+namespace detail {
+
+/// Operands of FakeQuantize after its checks. A tensor of any rank is seen as
+/// [before, channels, behind] of its axis.
+struct fake_quantize_operands {
+  explicit fake_quantize_operands(const operator_context& c)
+      : levels{level(c, "qmin"), level(c, "qmax")} {
+    const tensor& x = c.input(0);
+    const tensor& scale = c.input(1);
+    const tensor& zero_point = c.input(2);
+    c.require(x.type() == element_type::f32 && scale.type() == element_type::f32 &&
+                  zero_point.type() == element_type::s32,
+              "operands of types ", graph::name(x.type()), ", ", graph::name(scale.type()), ", ",
+              graph::name(zero_point.type()), ", expected float32, float32, int32");
+    c.require(scale.count() > 0 && scale.count() == zero_point.count(), scale.count(),
+              " scales and ", zero_point.count(), " zero points");
+    is_per_channel = scale.count() > 1;
+    if (!is_per_channel) {
+      dims[0] = x.count();
+      return;
+    }
+    const std::size_t axis = c.axis(c.n().get_int("axis", 0), x.rank());
+    c.require(static_cast<std::size_t>(x.dim(axis)) == scale.count(), scale.count(),
+              " scales for axis ", axis, " of shape ", shown(x.dims()));
+    for (std::size_t d = 0; d < x.rank(); ++d) {
+      dims[d < axis ? 0 : d == axis ? 1 : 2] *= static_cast<std::size_t>(x.dim(d));
+    }
+  }
+
+  [[nodiscard]] channel_quant_params channels(const operator_context& c) const {
+    const auto scales = c.inputs[1].data<float>();
+    const auto zero_points = c.inputs[2].data<std::int32_t>();
+    return {1, {scales.begin(), scales.end()}, {zero_points.begin(), zero_points.end()}};
+  }
+  [[nodiscard]] quant_params one(const operator_context& c) const {
+    return {c.inputs[1].data<float>()[0], c.inputs[2].data<std::int32_t>()[0]};
+  }
+  template <class T>
+  [[nodiscard]] tensor_view<T> view(T* data) const {
+    return {data, std::span<const std::size_t>(dims)};
+  }
+
+  grid levels;
+  bool is_per_channel = false;
+  std::size_t dims[3] = {1, 1, 1};
+
+ private:
+  static std::int32_t level(const operator_context& c, const char* key) {
+    const std::int64_t value = c.n().get_int(key, std::numeric_limits<std::int64_t>::max());
+    c.require(value >= -32768 && value <= 65535, key, " is ", value, ", not -32768..65535");
+    return static_cast<std::int32_t>(value);
+  }
+};
+
+inline void run_fake_quantize(operator_context& c) {
+  const fake_quantize_operands o(c);
+  const auto x = o.view(c.inputs[0].data<float>().data());
+  const auto y = o.view(c.make_output(0).mutable_data<float>().data());
+  if (o.is_per_channel) {
+    fake_quantize(x, y, o.channels(c), o.levels);
+  } else {
+    fake_quantize(x, y, o.one(c), o.levels);
+  }
+}
+
+}  // namespace detail
+
+inline constexpr operator_definition fake_quantize_operator{"detent",
+                                                            "FakeQuantize",
+                                                            3,
+                                                            3,
+                                                            layout_support::plain,
+                                                            &infer_like_input,
+                                                            &detail::run_fake_quantize};
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_LEARN_FAKE_QUANTIZE_OPERATOR_HPP

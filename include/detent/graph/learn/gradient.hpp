@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A float graph that is run forwards and backwards (reverse mode): the gradients of a loss for
+// inputs, constants, and whatever is computed between.
+#ifndef DETENT_GRAPH_LEARN_GRADIENT_HPP
+#define DETENT_GRAPH_LEARN_GRADIENT_HPP
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/learn/fake_quantize_operator.hpp>
+#include <detent/graph/learn/gradient_operators.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/layout.hpp>
+#include <detent/graph/ops/operator.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/registry.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+/// default_operators() and detent.FakeQuantize.
+[[nodiscard]] inline const operator_registry& training_operators() {
+  static const operator_registry registry = [] {
+    operator_registry r = default_operators();
+    r.add(fake_quantize_operator);
+    return r;
+  }();
+  return registry;
+}
+
+/// A small float model whose values are all kept from one run to the next, and whose constants may
+/// change between runs. Operators are the executor's.
+///
+///   gradient_graph g(model);
+///   g.forward(inputs);
+///   auto gradients = g.backward({{"y", of_y}}, {"x", "weights"});
+///
+/// Not thread-safe. Memory: all values of one run.
+class gradient_graph {
+ public:
+  /// By the name of a value: an element for each of the value's, in the order of its dimensions.
+  using gradient_map = std::map<std::string, std::vector<double>>;
+
+  /// `m` is in topological order (sort_and_check()). Throws unsupported as require_supported();
+  /// that an operator has no gradient is an error only where one has to pass through it.
+  explicit gradient_graph(model m, executor_options options = {},
+                          const operator_registry& registry = training_operators())
+      : model_(std::move(m)), options_(std::move(options)), registry_(&registry) {
+    require_supported(model_, registry);
+  }
+
+  [[nodiscard]] const model& graph_model() const noexcept { return model_; }
+
+  /// Gives a constant other elements. Throws invalid_argument if there is no such constant,
+  /// shape_mismatch if it has another type or shape.
+  void set_constant(const std::string& name, tensor value) {
+    const auto found = model_.initializers.find(name);
+    require(found != model_.initializers.end(), error_kind::invalid_argument,
+            "gradient_graph: there is no constant '", name, "'");
+    require(value.has_data() && value.type() == found->second.type() &&
+                value.dims() == found->second.dims(),
+            error_kind::shape_mismatch, "gradient_graph: constant '", name, "' is ",
+            graph::name(found->second.type()), shown(found->second.dims()), ", given is ",
+            graph::name(value.type()), shown(value.dims()));
+    found->second = std::move(value);
+  }
+
+  /// Computes all values. Throws invalid_argument if an input is missing, and whatever the
+  /// operators throw, naming the node.
+  void forward(const std::map<std::string, tensor>& inputs) {
+    values_.clear();
+    for (const auto& [name, t] : model_.initializers) {
+      values_[name] = t;
+    }
+    for (const value_info& v : model_.inputs) {
+      const auto found = inputs.find(v.name);
+      require(found != inputs.end() && found->second.has_data(), error_kind::invalid_argument,
+              "gradient_graph: input '", v.name, "' is missing");
+      values_[v.name] = to_plain(found->second);
+    }
+    for (const node& n : model_.nodes) {
+      std::vector<tensor> arguments;
+      for (const std::string& name : n.inputs) {
+        arguments.push_back(name.empty() ? tensor() : value(name));
+      }
+      std::unique_ptr<operator_state> state;
+      std::vector<tensor> results =
+          detail::apply(n, *registry_->find(n.domain, n.op_type), detail::opset_of(model_, n),
+                        arguments, {}, state, options_, allocate_from_heap, false);
+      for (std::size_t i = 0; i < n.outputs.size(); ++i) {
+        if (!n.outputs[i].empty()) {
+          values_[n.outputs[i]] = to_plain(results[i]);
+        }
+      }
+    }
+  }
+
+  /// A value of the last run, in the order of its dimensions. Throws invalid_argument if there is
+  /// none of that name.
+  [[nodiscard]] const tensor& value(const std::string& name) const {
+    const auto found = values_.find(name);
+    require(found != values_.end(), error_kind::invalid_argument,
+            "gradient_graph: there is no value '", name, "'");
+    return found->second;
+  }
+
+  /// The gradients for `wanted` of a loss whose gradients for some values are `seeds`, at the last
+  /// run. Zeros for what the seeds do not depend on.
+  ///
+  /// Throws invalid_argument for unknown values and those that are not float32, shape_mismatch for
+  /// seeds of another size, unsupported, naming the node, where one would have to pass through an
+  /// operator without gradient (find_gradient()), or through another output than a node's first.
+  [[nodiscard]] gradient_map backward(const gradient_map& seeds,
+                                      const std::set<std::string>& wanted) const {
+    const std::set<std::string> active = values_on_the_way(wanted);
+    gradient_map gradients;
+    for (const auto& [name, seed] : seeds) {
+      require(seed.size() == float_value(name).count(), error_kind::shape_mismatch,
+              "gradient_graph: a gradient of ", seed.size(), " elements for '", name, "' of shape ",
+              shown(value(name).dims()));
+      gradients[name] = seed;
+    }
+    for (std::size_t i = model_.nodes.size(); i-- > 0;) {
+      run_back(model_.nodes[i], active, wanted, gradients);
+    }
+    gradient_map found;
+    for (const std::string& name : wanted) {
+      const auto gradient = gradients.find(name);
+      found[name] = gradient != gradients.end() ? std::move(gradient->second)
+                                                : std::vector<double>(float_value(name).count());
+    }
+    return found;
+  }
+
+ private:
+  [[nodiscard]] const tensor& float_value(const std::string& name) const {
+    const tensor& t = value(name);
+    require(t.type() == element_type::f32, error_kind::invalid_argument, "gradient_graph: '", name,
+            "' is ", graph::name(t.type()), ", not float32");
+    return t;
+  }
+
+  /// `wanted`, and what is computed from it.
+  [[nodiscard]] std::set<std::string> values_on_the_way(const std::set<std::string>& wanted) const {
+    std::set<std::string> active = wanted;
+    for (const node& n : model_.nodes) {
+      bool depends = false;
+      for (const std::string& name : n.inputs) {
+        depends = depends || active.count(name) != 0;
+      }
+      if (depends) {
+        active.insert(n.outputs.begin(), n.outputs.end());
+      }
+    }
+    return active;
+  }
+
+  void run_back(const node& n, const std::set<std::string>& active,
+                const std::set<std::string>& wanted, gradient_map& gradients) const {
+    for (std::size_t k = 1; k < n.outputs.size(); ++k) {
+      require(gradients.count(n.outputs[k]) == 0, error_kind::unsupported, n.label(),
+              ": no gradient of output ", k, " '", n.outputs[k], "'");
+    }
+    const auto upstream = n.outputs.empty() ? gradients.end() : gradients.find(n.outputs[0]);
+    if (upstream == gradients.end()) {
+      return;
+    }
+    gradient_context c;
+    std::vector<tensor> inputs;
+    bool any = false;
+    for (const std::string& name : n.inputs) {
+      inputs.push_back(name.empty() ? tensor() : value(name));
+      const bool wants =
+          !name.empty() && active.count(name) != 0 && inputs.back().type() == element_type::f32;
+      c.wanted.push_back(wants);
+      any = any || wants;
+    }
+    if (any) {
+      const gradient_function function = find_gradient(n);
+      require(function != nullptr, error_kind::unsupported, n.label(),
+              ": its operator has no gradient");
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        c.input_gradients.emplace_back();
+        if (c.wanted[i]) {
+          std::vector<double>& sum = gradients[n.inputs[i]];
+          sum.resize(inputs[i].count());
+          c.input_gradients.back() = sum;
+        }
+      }
+      c.forward.current = &n;
+      c.forward.opset = detail::opset_of(model_, n);
+      c.forward.inputs = inputs;
+      c.forward.outputs = {value(n.outputs[0])};
+      c.forward.parallel = &options_.parallel;
+      c.output_gradient = upstream->second;
+      function(c);
+    }
+    if (wanted.count(n.outputs[0]) == 0) {
+      gradients.erase(upstream);
+    }
+  }
+
+  model model_;
+  executor_options options_;
+  const operator_registry* registry_;
+  std::map<std::string, tensor> values_;
+};
+
+/// The nodes that gradients cannot pass, described one by one.
+[[nodiscard]] inline std::vector<std::string> nodes_without_gradient(const model& m) {
+  std::vector<std::string> all;
+  for (const node& n : m.nodes) {
+    if (find_gradient(n) == nullptr) {
+      all.push_back(n.label());
+    }
+  }
+  return all;
+}
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_LEARN_GRADIENT_HPP

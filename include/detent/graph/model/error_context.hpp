@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Errors that say what they are about.
+#ifndef DETENT_GRAPH_MODEL_ERROR_CONTEXT_HPP
+#define DETENT_GRAPH_MODEL_ERROR_CONTEXT_HPP
+
+#include <string>
+#include <string_view>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace detail {
+
+/// What an error says, without the name of the library that most of them begin with.
+[[nodiscard]] inline std::string message_of(const error& e) {
+  constexpr std::string_view prefix = "detent: ";
+  const std::string_view text = e.what();
+  return std::string(text.substr(text.rfind(prefix, 0) == 0 ? prefix.size() : 0));
+}
+
+/// What `f` returns; its errors get `what` in front and `where` behind.
+template <class Function>
+auto with_context(const std::string& what, const Function& f, const std::string& where = {}) {
+  try {
+    return f();
+  } catch (const error& e) {
+    detent::raise(e.kind(), "detent: " + what + ": " + message_of(e) + where);
+  }
+}
+
+/// The same for a value of a model.
+template <class Function>
+auto of_tensor(const std::string& name, const Function& f, const std::string& where = {}) {
+  return with_context("tensor '" + name + "'", f, where);
+}
+
+}  // namespace detail
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_MODEL_ERROR_CONTEXT_HPP

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Tensors whose bytes are in files beside the model's own.
+#ifndef DETENT_GRAPH_MODEL_EXTERNAL_DATA_HPP
+#define DETENT_GRAPH_MODEL_EXTERNAL_DATA_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <ios>
+#include <map>
+#include <string>
+#include <utility>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/tensor.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph::detail {
+
+/// The files below a model's folder.
+class external_data {
+ public:
+  explicit external_data(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  /// The part of an external file that holds a tensor. Paths may not leave the model's folder.
+  [[nodiscard]] std::string read(const std::string& name,
+                                 const std::map<std::string, std::string>& where,
+                                 std::size_t stored) {
+    const auto get = [&](const char* key) {
+      const auto found = where.find(key);
+      return found == where.end() ? std::string() : found->second;
+    };
+    const std::string location = get("location");
+    const std::filesystem::path relative(location);
+    bool inside = !location.empty() && relative.is_relative();
+    for (const std::filesystem::path& part : relative) {
+      inside = inside && part != "..";
+    }
+    require(inside, error_kind::bad_file, "tensor '", name, "' has its data in '", location,
+            "', which is not a path below the model's folder");
+    const auto number = [&](const char* key, std::uint64_t otherwise) {
+      const std::string text = get(key);
+      if (text.empty()) {
+        return otherwise;
+      }
+      require(text.find_first_not_of("0123456789") == std::string::npos && text.size() < 19,
+              error_kind::bad_file, "tensor '", name, "': external ", key, " '", text,
+              "' is not a size");
+      return static_cast<std::uint64_t>(std::stoull(text));
+    };
+    const std::uint64_t offset = number("offset", 0);
+    const std::uint64_t length = number("length", stored);
+    require(length == stored, error_kind::bad_file, "tensor '", name, "' needs ", stored,
+            " bytes, its external data has ", length);
+    const std::filesystem::path path = folder_ / relative;
+    std::ifstream in(path, std::ios::binary | std::ios::ate);
+    require(in.good(), error_kind::io, "tensor '", name, "': cannot open external data file ",
+            path.string());
+    const std::streamoff end = in.tellg();
+    require(end >= 0 && offset <= static_cast<std::uint64_t>(end) &&
+                length <= static_cast<std::uint64_t>(end) - offset,
+            error_kind::bad_file, "tensor '", name, "': ", path.string(), " has ", end,
+            " bytes, needed are ", length, " from ", offset);
+    std::string bytes(static_cast<std::size_t>(length), '\0');
+    in.seekg(static_cast<std::streamoff>(offset));
+    in.read(bytes.data(), static_cast<std::streamsize>(length));
+    require(in.gcount() == static_cast<std::streamsize>(length), error_kind::io, "tensor '", name,
+            "': cannot read external data file ", path.string());
+    bytes_read_ += length;
+    return bytes;
+  }
+
+  /// By all calls of read().
+  [[nodiscard]] std::uint64_t bytes_read() const noexcept { return bytes_read_; }
+
+ private:
+  std::filesystem::path folder_;
+  std::uint64_t bytes_read_ = 0;
+};
+
+}  // namespace graph::detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_MODEL_EXTERNAL_DATA_HPP

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Adds nodes and constants to a model; for what writes quantized models.
+#ifndef DETENT_GRAPH_MODEL_GRAPH_WRITER_HPP
+#define DETENT_GRAPH_MODEL_GRAPH_WRITER_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/version.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace detail {
+
+/// The shape of as many scales or zero points: one is a scalar.
+[[nodiscard]] inline shape parameter_shape(std::size_t count) {
+  return count == 1 ? shape{} : shape{static_cast<std::int64_t>(count)};
+}
+
+/// A node with one output.
+[[nodiscard]] inline node make_node(const char* op, std::string name,
+                                    std::vector<std::string> inputs, std::string output) {
+  node n;
+  n.op_type = op;
+  n.name = std::move(name);
+  n.inputs = std::move(inputs);
+  n.outputs = {std::move(output)};
+  return n;
+}
+
+inline void set_producer(model& m) {
+  m.producer_name = "detent";
+  m.producer_version = std::to_string(DETENT_VERSION_MAJOR) + "." +
+                       std::to_string(DETENT_VERSION_MINOR) + "." +
+                       std::to_string(DETENT_VERSION_PATCH);
+}
+
+/// Finds names that nothing in a model has, and adds constants under them. The model must stay.
+class graph_writer {
+ public:
+  explicit graph_writer(model& m) : m_(m), taken_(value_names(m)) {
+    for (const node& n : m.nodes) {
+      node_names_.insert(n.name);
+    }
+    for (const value_info& v : m.outputs) {
+      taken_.insert(v.name);
+    }
+  }
+
+  /// A name that no value has: `wish`, or `wish` with a number.
+  std::string fresh(const std::string& wish) { return fresh(wish, taken_); }
+
+  /// A node with one output, under a name that no other node has.
+  node make_node(const char* op, const std::string& name, std::vector<std::string> inputs,
+                 std::string output) {
+    return detail::make_node(op, fresh(name, node_names_), std::move(inputs), std::move(output));
+  }
+
+  std::string add_initializer(const std::string& wish, tensor t) {
+    const std::string name = fresh(wish);
+    m_.initializers[name] = std::move(t);
+    return name;
+  }
+  template <class T>
+  std::string add_values(const std::string& wish, element_type type, shape dims,
+                         const std::vector<T>& values) {
+    return add_initializer(wish, tensor::of<T>(type, std::move(dims), std::span<const T>(values)));
+  }
+
+ private:
+  static std::string fresh(const std::string& wish, std::set<std::string>& taken) {
+    std::string name = wish;
+    for (int i = 2; !taken.insert(name).second; ++i) {
+      name = wish + "_" + std::to_string(i);
+    }
+    return name;
+  }
+
+  model& m_;
+  std::set<std::string> taken_;
+  std::set<std::string> node_names_;
+};
+
+}  // namespace detail
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_MODEL_GRAPH_WRITER_HPP

@@ -1,0 +1,659 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Reads ONNX models.
+//
+// Files are not trusted: lengths, shapes, names and paths are checked, and every error is a
+// detent::error (bad_file or io) of one line that names the file and, where there is one, the
+// tensor or node.
+#ifndef DETENT_GRAPH_MODEL_ONNX_READER_HPP
+#define DETENT_GRAPH_MODEL_ONNX_READER_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <protozero/data_view.hpp>
+#include <protozero/exception.hpp>
+#include <protozero/pbf_message.hpp>
+#include <protozero/types.hpp>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/error_context.hpp>
+#include <detent/graph/model/external_data.hpp>
+#include <detent/graph/model/files.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/onnx_fields.hpp>
+#include <detent/graph/model/tensor.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace detail {
+
+/// A protobuf message whose fields are read only in the encoding that their type has: protozero
+/// asserts that, here it is a damaged file.
+template <class Field>
+class checked_message {
+ public:
+  explicit checked_message(protozero::data_view bytes) : m_(bytes) {}
+
+  [[nodiscard]] bool next() { return m_.next(); }
+  [[nodiscard]] Field tag() const { return m_.tag(); }
+  [[nodiscard]] bool is_packed() const {
+    return m_.wire_type() == protozero::pbf_wire_type::length_delimited;
+  }
+  void skip() { m_.skip(); }
+
+  protozero::data_view get_view() {
+    expect(protozero::pbf_wire_type::length_delimited);
+    return m_.get_view();
+  }
+  std::string get_string() {
+    expect(protozero::pbf_wire_type::length_delimited);
+    return m_.get_string();
+  }
+  std::int32_t get_int32() {
+    expect(protozero::pbf_wire_type::varint);
+    return m_.get_int32();
+  }
+  std::int64_t get_int64() {
+    expect(protozero::pbf_wire_type::varint);
+    return m_.get_int64();
+  }
+  std::uint64_t get_uint64() {
+    expect(protozero::pbf_wire_type::varint);
+    return m_.get_uint64();
+  }
+  float get_float() {
+    expect(protozero::pbf_wire_type::fixed32);
+    return m_.get_float();
+  }
+  double get_double() {
+    expect(protozero::pbf_wire_type::fixed64);
+    return m_.get_double();
+  }
+  // Only where is_packed().
+  auto get_packed_int32() { return m_.get_packed_int32(); }
+  auto get_packed_int64() { return m_.get_packed_int64(); }
+  auto get_packed_uint64() { return m_.get_packed_uint64(); }
+  auto get_packed_float() { return m_.get_packed_float(); }
+  auto get_packed_double() { return m_.get_packed_double(); }
+
+ private:
+  void expect(protozero::pbf_wire_type type) const {
+    require(m_.wire_type() == type, error_kind::bad_file, "damaged: field ",
+            static_cast<std::uint32_t>(m_.tag()), " has encoding ",
+            static_cast<std::uint32_t>(m_.wire_type()));
+  }
+
+  protozero::pbf_message<Field> m_;
+};
+
+/// One field that may be repeated: packed, or one value at a time as older writers do.
+template <class T, class Message, class Packed, class Single>
+void append_repeated(Message& m, std::vector<T>& to, Packed packed, Single single) {
+  if (m.is_packed()) {
+    for (const auto value : (m.*packed)()) {
+      to.push_back(static_cast<T>(value));
+    }
+  } else {
+    to.push_back(static_cast<T>((m.*single)()));
+  }
+}
+
+class onnx_reader {
+ public:
+  /// `folder`: where external data is looked for.
+  explicit onnx_reader(std::filesystem::path folder) : external_(std::move(folder)) {}
+
+  model read_model(std::string_view bytes) {
+    using onnx::model_field;
+    model m;
+    m.ir_version = 0;
+    bool has_graph = false;
+    checked_message<model_field> message(protozero::data_view(bytes.data(), bytes.size()));
+    while (message.next()) {
+      switch (message.tag()) {
+        case model_field::ir_version:
+          m.ir_version = message.get_int64();
+          break;
+        case model_field::producer_name:
+          m.producer_name = message.get_string();
+          break;
+        case model_field::producer_version:
+          m.producer_version = message.get_string();
+          break;
+        case model_field::doc_string:
+          m.doc = message.get_string();
+          break;
+        case model_field::graph:
+          has_graph = true;
+          read_graph(message.get_view(), m, 0);
+          break;
+        case model_field::opset_import:
+          read_opset(message.get_view(), m);
+          break;
+        case model_field::metadata_props: {
+          auto [key, value] = read_entry(message.get_view());
+          m.metadata[std::move(key)] = std::move(value);
+          break;
+        }
+        case model_field::functions:
+          m.functions.push_back(read_function(message.get_view()));
+          break;
+        default:
+          message.skip();
+      }
+    }
+    require(has_graph && m.ir_version > 0, error_kind::bad_file, "not an ONNX model");
+    m.external_bytes = external_.bytes_read();
+    return m;
+  }
+
+  tensor read_tensor(protozero::data_view bytes, std::string& name) {
+    using onnx::tensor_field;
+    shape dims;
+    std::int32_t type = 0;
+    protozero::data_view raw;
+    bool has_raw = false;
+    bool external = false;
+    std::map<std::string, std::string> location;
+    std::vector<float> floats;
+    std::vector<double> doubles;
+    std::vector<std::int32_t> int32s;
+    std::vector<std::int64_t> int64s;
+    std::vector<std::uint64_t> uint64s;
+    using message_type = checked_message<tensor_field>;
+    message_type m(bytes);
+    while (m.next()) {
+      switch (m.tag()) {
+        case tensor_field::dims:
+          append_repeated(m, dims, &message_type::get_packed_int64, &message_type::get_int64);
+          break;
+        case tensor_field::data_type:
+          type = m.get_int32();
+          break;
+        case tensor_field::float_data:
+          append_repeated(m, floats, &message_type::get_packed_float, &message_type::get_float);
+          break;
+        case tensor_field::int32_data:
+          append_repeated(m, int32s, &message_type::get_packed_int32, &message_type::get_int32);
+          break;
+        case tensor_field::int64_data:
+          append_repeated(m, int64s, &message_type::get_packed_int64, &message_type::get_int64);
+          break;
+        case tensor_field::double_data:
+          append_repeated(m, doubles, &message_type::get_packed_double, &message_type::get_double);
+          break;
+        case tensor_field::uint64_data:
+          append_repeated(m, uint64s, &message_type::get_packed_uint64, &message_type::get_uint64);
+          break;
+        case tensor_field::name:
+          name = m.get_string();
+          break;
+        case tensor_field::raw_data:
+          raw = m.get_view();
+          has_raw = true;
+          break;
+        case tensor_field::external_data: {
+          auto [key, value] = read_entry(m.get_view());
+          location[std::move(key)] = std::move(value);
+          break;
+        }
+        case tensor_field::data_location:
+          external = m.get_int32() == 1;
+          break;
+        case tensor_field::segment:
+        case tensor_field::string_data:
+        default:
+          m.skip();
+      }
+    }
+    const auto element = static_cast<element_type>(type);
+    require(dims.size() <= 64, error_kind::bad_file, "tensor '", name, "' has rank ", dims.size());
+    std::size_t count = 0;
+    try {
+      count = element_count(dims);
+    } catch (const error& e) {
+      raise(error_kind::bad_file, "detent: tensor '" + name + "': " + message_of(e));
+    }
+    if (element == element_type::string) {
+      return {element, dims};  // kept by shape only: nothing that is executed reads strings
+    }
+    const std::size_t size = element_size(element);
+    require(size > 0, error_kind::unsupported, "tensor '", name, "' has elements of ",
+            graph::name(element));
+    const bool nibbles = element == element_type::u4 || element == element_type::s4;
+    const std::size_t stored = nibbles ? (count + 1) / 2 : count * size;
+
+    std::string external_bytes;
+    if (external) {
+      external_bytes = external_.read(name, location, stored);
+      raw = protozero::data_view(external_bytes.data(), external_bytes.size());
+      has_raw = true;
+    }
+    if (has_raw) {
+      require(raw.size() == stored, error_kind::bad_file, "tensor '", name, "' of shape ",
+              shown(dims), " and type ", graph::name(element), " needs ", stored, " bytes and has ",
+              raw.size());
+      tensor t = tensor::allocate(element, dims);
+      if (nibbles) {
+        unpack_nibbles(raw.data(), t);
+      } else if (stored > 0) {
+        std::memcpy(t.mutable_raw(), raw.data(), stored);
+      }
+      if (element == element_type::boolean) {
+        for (std::uint8_t& v : t.mutable_data<std::uint8_t>()) {
+          v = v != 0 ? 1 : 0;
+        }
+      }
+      return t;
+    }
+    const auto copy = [&](const auto& values, auto convert) {
+      require(values.size() == count, error_kind::bad_file, "tensor '", name, "' of shape ",
+              shown(dims), " needs ", count, " values and has ", values.size());
+      tensor t = tensor::allocate(element, dims);
+      using to_type = decltype(convert(values[0]));
+      auto out = t.mutable_data<to_type>();
+      for (std::size_t i = 0; i < count; ++i) {
+        out[i] = convert(values[i]);
+      }
+      return t;
+    };
+    switch (element) {
+      case element_type::f32:
+        return copy(floats, [](float v) { return v; });
+      case element_type::f64:
+        return copy(doubles, [](double v) { return v; });
+      case element_type::s64:
+        return copy(int64s, [](std::int64_t v) { return v; });
+      case element_type::u64:
+        return copy(uint64s, [](std::uint64_t v) { return v; });
+      case element_type::u32:
+        return copy(uint64s, [](std::uint64_t v) { return static_cast<std::uint32_t>(v); });
+      case element_type::s32:
+        return copy(int32s, [](std::int32_t v) { return v; });
+      case element_type::u16:
+      case element_type::s16:
+      case element_type::f16:
+      case element_type::bf16:
+        return copy(int32s, [](std::int32_t v) { return static_cast<std::uint16_t>(v); });
+      case element_type::u4:
+      case element_type::s4: {
+        require(int32s.size() == stored, error_kind::bad_file, "tensor '", name, "' of shape ",
+                shown(dims), " needs ", stored, " bytes and has ", int32s.size());
+        std::string packed;
+        for (const std::int32_t v : int32s) {
+          packed.push_back(static_cast<char>(v));
+        }
+        tensor t = tensor::allocate(element, dims);
+        unpack_nibbles(packed.data(), t);
+        return t;
+      }
+      case element_type::boolean:
+        return copy(int32s, [](std::int32_t v) { return static_cast<std::uint8_t>(v != 0); });
+      default:
+        return copy(int32s, [](std::int32_t v) { return static_cast<std::uint8_t>(v); });
+    }
+  }
+
+ private:
+  static void unpack_nibbles(const char* packed, tensor& t) {
+    auto out = t.mutable_data<std::uint8_t>();
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const auto byte = static_cast<std::uint8_t>(packed[i / 2]);
+      std::uint8_t value = i % 2 == 0 ? byte & 0xFU : static_cast<std::uint8_t>(byte >> 4U);
+      if (t.type() == element_type::s4 && value > 7) {
+        value = static_cast<std::uint8_t>(value - 16);
+      }
+      out[i] = value;
+    }
+  }
+
+  static std::pair<std::string, std::string> read_entry(protozero::data_view bytes) {
+    std::pair<std::string, std::string> entry;
+    checked_message<onnx::entry_field> m(bytes);
+    while (m.next()) {
+      switch (m.tag()) {
+        case onnx::entry_field::key:
+          entry.first = m.get_string();
+          break;
+        case onnx::entry_field::value:
+          entry.second = m.get_string();
+          break;
+        default:
+          m.skip();
+      }
+    }
+    return entry;
+  }
+
+  static model_function read_function(protozero::data_view bytes) {
+    model_function f;
+    f.bytes.assign(bytes.data(), bytes.size());
+    checked_message<onnx::function_field> message(bytes);
+    while (message.next()) {
+      switch (message.tag()) {
+        case onnx::function_field::name:
+          f.name = message.get_string();
+          break;
+        case onnx::function_field::domain:
+          f.domain = message.get_string();
+          break;
+        default:
+          message.skip();
+      }
+    }
+    require(!f.domain.empty() && f.domain != "ai.onnx", error_kind::unsupported, "function '",
+            f.name, "' of the model takes the place of an operator of ONNX");
+    return f;
+  }
+
+  static void read_opset(protozero::data_view bytes, model& m) {
+    std::string domain;
+    std::int64_t version = 0;
+    checked_message<onnx::opset_field> message(bytes);
+    while (message.next()) {
+      switch (message.tag()) {
+        case onnx::opset_field::domain:
+          domain = message.get_string();
+          break;
+        case onnx::opset_field::version:
+          version = message.get_int64();
+          break;
+        default:
+          message.skip();
+      }
+    }
+    m.opsets[domain == "ai.onnx" ? "" : domain] = version;
+  }
+
+  /// `depth`: in how many other graphs this one stands.
+  void read_graph(protozero::data_view bytes, graph_body& m, std::size_t depth) {
+    using onnx::graph_field;
+    require(depth <= max_body_depth, error_kind::bad_file, "sub-graphs stand more than ",
+            max_body_depth, " deep in each other");
+    checked_message<graph_field> message(bytes);
+    while (message.next()) {
+      switch (message.tag()) {
+        case graph_field::node:
+          m.nodes.push_back(read_node(message.get_view(), depth));
+          break;
+        case graph_field::name:
+          m.graph_name = message.get_string();
+          break;
+        case graph_field::initializer: {
+          std::string name;
+          tensor t = read_tensor(message.get_view(), name);
+          require(m.initializers.emplace(name, std::move(t)).second, error_kind::bad_file,
+                  "two initializers are called '", name, "'");
+          break;
+        }
+        case graph_field::input:
+          m.inputs.push_back(read_value(message.get_view()));
+          break;
+        case graph_field::output:
+          m.outputs.push_back(read_value(message.get_view()));
+          break;
+        case graph_field::value_info:
+          m.values.push_back(read_value(message.get_view()));
+          break;
+        case graph_field::sparse_initializer:
+          raise(error_kind::unsupported, "detent: sparse initializers are not supported");
+        default:
+          message.skip();
+      }
+    }
+    std::erase_if(m.inputs, [&](const value_info& v) { return m.initializers.count(v.name) != 0; });
+  }
+
+  node read_node(protozero::data_view bytes, std::size_t depth) {
+    using onnx::node_field;
+    node n;
+    std::string overload;
+    checked_message<node_field> m(bytes);
+    while (m.next()) {
+      switch (m.tag()) {
+        case node_field::input:
+          n.inputs.push_back(m.get_string());
+          break;
+        case node_field::output:
+          n.outputs.push_back(m.get_string());
+          break;
+        case node_field::name:
+          n.name = m.get_string();
+          break;
+        case node_field::op_type:
+          n.op_type = m.get_string();
+          break;
+        case node_field::domain:
+          n.domain = m.get_string();
+          break;
+        case node_field::attribute:
+          read_attribute(m.get_view(), n, depth);
+          break;
+        case node_field::overload:
+          overload = m.get_string();
+          break;
+        default:
+          m.skip();
+      }
+    }
+    if (n.domain == "ai.onnx") {
+      n.domain.clear();
+    }
+    require(overload.empty(), error_kind::unsupported, n.label(), " calls overload '", overload,
+            "' of a function: overloads are not supported");
+    return n;
+  }
+
+  std::shared_ptr<const graph_body> read_body(protozero::data_view bytes, std::size_t depth) {
+    const auto body = std::make_shared<graph_body>();
+    read_graph(bytes, *body, depth + 1);
+    return body;
+  }
+
+  void read_attribute(protozero::data_view bytes, node& n, std::size_t depth) {
+    using onnx::attribute_field;
+    using kind = attribute::kind_type;
+    std::string name;
+    attribute a;
+    kind implied = kind::undefined;
+    std::int32_t declared = 0;
+    using message_type = checked_message<attribute_field>;
+    message_type m(bytes);
+    while (m.next()) {
+      switch (m.tag()) {
+        case attribute_field::name:
+          name = m.get_string();
+          break;
+        case attribute_field::f:
+          a.f = m.get_float();
+          implied = kind::f;
+          break;
+        case attribute_field::i:
+          a.i = m.get_int64();
+          implied = kind::i;
+          break;
+        case attribute_field::s:
+          a.s = m.get_string();
+          implied = kind::s;
+          break;
+        case attribute_field::t: {
+          std::string ignored;
+          a.t = read_tensor(m.get_view(), ignored);
+          implied = kind::t;
+          break;
+        }
+        case attribute_field::floats:
+          append_repeated(m, a.floats, &message_type::get_packed_float, &message_type::get_float);
+          implied = kind::floats;
+          break;
+        case attribute_field::ints:
+          append_repeated(m, a.ints, &message_type::get_packed_int64, &message_type::get_int64);
+          implied = kind::ints;
+          break;
+        case attribute_field::strings:
+          a.strings.push_back(m.get_string());
+          implied = kind::strings;
+          break;
+        case attribute_field::type:
+          declared = m.get_int32();
+          break;
+        case attribute_field::g:
+          a.g = read_body(m.get_view(), depth);
+          implied = kind::g;
+          break;
+        case attribute_field::graphs:
+          a.graphs.push_back(read_body(m.get_view(), depth));
+          implied = kind::graphs;
+          break;
+        case attribute_field::tensors:
+        default:
+          m.skip();
+          implied = implied == kind::undefined ? kind::other : implied;
+      }
+    }
+    if (declared == 0) {
+      a.kind = implied;
+    } else {
+      // FLOAT INT STRING TENSOR GRAPH FLOATS INTS STRINGS, and GRAPHS
+      const bool is_kept = (declared >= 1 && declared <= 8) || declared == 10;
+      a.kind = is_kept ? static_cast<kind>(declared) : kind::other;
+    }
+    require(a.kind != kind::g || a.g != nullptr, error_kind::bad_file, "attribute '", name,
+            "' is a graph and has none");
+    n.attributes[name] = std::move(a);
+  }
+
+  static value_info read_value(protozero::data_view bytes) {
+    value_info v;
+    checked_message<onnx::value_field> m(bytes);
+    while (m.next()) {
+      switch (m.tag()) {
+        case onnx::value_field::name:
+          v.name = m.get_string();
+          break;
+        case onnx::value_field::type: {
+          const protozero::data_view whole = m.get_view();
+          checked_message<onnx::type_field> type(whole);
+          bool is_tensor = false;
+          while (type.next()) {
+            if (type.tag() == onnx::type_field::tensor_type) {
+              is_tensor = true;
+              read_tensor_type(type.get_view(), v);
+            } else {
+              type.skip();
+            }
+          }
+          v.other_type = is_tensor ? std::string() : std::string(whole.data(), whole.size());
+          break;
+        }
+        default:
+          m.skip();
+      }
+    }
+    return v;
+  }
+
+  static void read_tensor_type(protozero::data_view bytes, value_info& v) {
+    checked_message<onnx::tensor_type_field> m(bytes);
+    while (m.next()) {
+      switch (m.tag()) {
+        case onnx::tensor_type_field::elem_type:
+          v.type = static_cast<element_type>(m.get_int32());
+          break;
+        case onnx::tensor_type_field::shape: {
+          v.has_shape = true;
+          checked_message<onnx::shape_field> dims(m.get_view());
+          while (dims.next()) {
+            if (dims.tag() != onnx::shape_field::dim) {
+              dims.skip();
+              continue;
+            }
+            std::int64_t value = -1;
+            std::string param;
+            checked_message<onnx::dim_field> dim(dims.get_view());
+            while (dim.next()) {
+              switch (dim.tag()) {
+                case onnx::dim_field::value:
+                  value = dim.get_int64();
+                  break;
+                case onnx::dim_field::param:
+                  param = dim.get_string();
+                  break;
+                default:
+                  dim.skip();
+              }
+            }
+            v.dims.push_back(value < 0 ? -1 : value);
+            v.params.push_back(std::move(param));
+          }
+          break;
+        }
+        default:
+          m.skip();
+      }
+    }
+  }
+
+  external_data external_;
+};
+
+/// Runs `body` and gives every failure the file's name.
+template <class Body>
+auto with_file_name(const std::filesystem::path& path, const Body& body) {
+  try {
+    return body();
+  } catch (const error& e) {
+    raise(e.kind(), path.string() + ": " + message_of(e));
+  } catch (const protozero::exception& e) {
+    raise(error_kind::bad_file,
+          path.string() + ": damaged or truncated (" + std::string(e.what()) + ")");
+  } catch (const std::bad_alloc&) {
+    raise(error_kind::bad_file, path.string() + ": needs more memory than there is");
+  } catch (const std::length_error&) {
+    raise(error_kind::bad_file, path.string() + ": needs more memory than there is");
+  }
+}
+
+}  // namespace detail
+
+/// Parses the bytes of a model. `folder` is where its external data is looked for.
+[[nodiscard]] inline model parse_onnx(std::string_view bytes, const std::filesystem::path& folder) {
+  model m = detail::onnx_reader(folder).read_model(bytes);
+  sort_and_check(m);
+  return m;
+}
+
+/// Reads a model and its external data, sorts its nodes and checks that its names fit together.
+/// Throws io or bad_file; the message begins with the path.
+[[nodiscard]] inline model read_onnx(const std::filesystem::path& path) {
+  return detail::with_file_name(path, [&] {
+    const std::string bytes = detail::read_file(path);
+    return parse_onnx(bytes, path.parent_path());
+  });
+}
+
+/// Reads a file that holds one TensorProto, as ONNX's test data does.
+[[nodiscard]] inline tensor read_onnx_tensor(const std::filesystem::path& path) {
+  return detail::with_file_name(path, [&] {
+    const std::string bytes = detail::read_file(path);
+    std::string name;
+    return detail::onnx_reader(path.parent_path())
+        .read_tensor(protozero::data_view(bytes.data(), bytes.size()), name);
+  });
+}
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_MODEL_ONNX_READER_HPP

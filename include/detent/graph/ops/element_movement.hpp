@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Which operators only move elements.
+#ifndef DETENT_GRAPH_OPS_ELEMENT_MOVEMENT_HPP
+#define DETENT_GRAPH_OPS_ELEMENT_MOVEMENT_HPP
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
+#include <detent/config.hpp>
+#include <detent/graph/model/ir.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+/// Operators that move elements without looking at them, or that only compare them: they commute
+/// with quantization if input and output share their parameters.
+[[nodiscard]] inline bool moves_elements(const node& n) {
+  static constexpr std::string_view names[] = {
+      "Reshape", "Flatten", "Transpose", "Squeeze",      "Unsqueeze",    "Slice",   "Gather",
+      "Expand",  "MaxPool", "Tile",      "SpaceToDepth", "DepthToSpace", "Identity"};
+  if (n.is("Resize") || n.is("Upsample")) {
+    return n.get_string("mode", "nearest") == "nearest";
+  }
+  return n.domain.empty() &&
+         std::find(std::begin(names), std::end(names), n.op_type) != std::end(names);
+}
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_ELEMENT_MOVEMENT_HPP

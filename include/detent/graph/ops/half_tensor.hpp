@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Tensors of float16 and bfloat16 to float and back.
+#ifndef DETENT_GRAPH_OPS_HALF_TENSOR_HPP
+#define DETENT_GRAPH_OPS_HALF_TENSOR_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+#include <detent/config.hpp>
+#include <detent/float_formats.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/layout.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace detail {
+
+[[nodiscard]] inline bool is_half(const tensor& t) noexcept {
+  return t.type() == element_type::f16 || t.type() == element_type::bf16;
+}
+
+[[nodiscard]] inline tensor half_to_float(const tensor& t) {
+  tensor out(element_type::f32, t.dims());
+  out.set_channels_last(t.channels_last());
+  if (!t.has_data()) {
+    return out;
+  }
+  out.set_storage(allocate_from_heap(out.bytes()));
+  const auto bits = t.data<std::uint16_t>();
+  auto values = out.mutable_data<float>();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] =
+        t.type() == element_type::f16 ? to_float(float16{bits[i]}) : to_float(bfloat16{bits[i]});
+  }
+  return out;
+}
+
+[[nodiscard]] inline tensor float_to_half(const tensor& t, element_type type) {
+  tensor out(type, t.dims());
+  out.set_channels_last(t.channels_last());
+  if (!t.has_data()) {
+    return out;
+  }
+  out.set_storage(allocate_from_heap(out.bytes()));
+  const auto values = t.data<float>();
+  auto bits = out.mutable_data<std::uint16_t>();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    bits[i] = type == element_type::f16 ? round_to<float16>(values[i]).bits
+                                        : round_to<bfloat16>(values[i]).bits;
+  }
+  return out;
+}
+
+}  // namespace detail
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_HALF_TENSOR_HPP

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Biases that make up for what rounding the weights does to the mean of each output channel.
+//
+//   fast   layer by layer: the layer is run with float and with rounded weights on an input that
+//          holds the mean of each of its channels; the difference goes into the bias
+//   full   in topological order: the quantized network is run up to the layer, with the biases
+//          corrected so far; what the mean of each channel lacks goes into the bias
+//
+// Sources: Nagel et al. 2019 ("empirical bias correction"), and NNCF's FastBiasCorrection and
+// BiasCorrection, whose rules `bias_correction_rule::nncf` follows.
+#ifndef DETENT_GRAPH_QUANTIZE_BIAS_CORRECTION_HPP
+#define DETENT_GRAPH_QUANTIZE_BIAS_CORRECTION_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/base/arithmetic.hpp>
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/layer_weights.hpp>
+#include <detent/graph/quantize/qdq.hpp>
+#include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+enum class bias_correction : std::uint8_t { none, fast, full };
+
+enum class bias_correction_rule : std::uint8_t {
+  /// A layer is corrected if no channel's shift exceeds `threshold` standard deviations of the
+  /// layer's float output. Layers without a bias get one.
+  absolute,
+  /// NNCF's: if no channel has |shift / bias| of `threshold` or more; layers without a bias, and
+  /// with the fast one layers where a bias is 0, are left alone. The fast one takes the float mean
+  /// as it was recorded, the full one leaves activations in float.
+  nncf,
+};
+
+struct bias_correction_options {
+  bias_correction kind = bias_correction::fast;
+  bias_correction_rule rule = bias_correction_rule::absolute;
+  double threshold = 0.0;       // 0: 2; full by NNCF's rule: 1000
+  std::size_t max_samples = 0;  // 0: all; the full one runs the network once for each layer
+};
+
+/// What was done to one layer.
+struct bias_shift {
+  std::string node;           // label
+  std::vector<double> shift;  // of each output channel
+  bool applied = false;
+};
+
+namespace detail {
+
+/// Sums of each channel of a value. Channels are dimension 1 of images, the last of matrices.
+class channel_sums {
+ public:
+  channel_sums() = default;
+  explicit channel_sums(bool is_image) : is_image_(is_image) {}
+
+  void add(const tensor& value) {
+    const tensor t = to_plain(value);
+    dims_ = t.dims();
+    const std::size_t axis = is_image_ ? 1 : t.rank() - 1;
+    const auto channels = static_cast<std::size_t>(t.dim(axis));
+    std::size_t inner = 1;
+    for (std::size_t d = axis + 1; d < t.rank(); ++d) {
+      inner *= static_cast<std::size_t>(t.dim(d));
+    }
+    sums_.resize(channels);
+    const auto values = t.data<float>();
+    for (std::size_t i = 0; i < values.size(); i += inner) {
+      double& sum = sums_[i / inner % channels];
+      for (std::size_t k = 0; k < inner; ++k) {
+        const double v = static_cast<double>(values[i + k]);
+        sum += v;
+        squares_ += v * v;
+      }
+    }
+    count_ += values.size();
+  }
+
+  [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
+  [[nodiscard]] const shape& dims() const noexcept { return dims_; }
+  [[nodiscard]] std::vector<double> means() const {
+    std::vector<double> m = sums_;
+    const double each = static_cast<double>(count_) / static_cast<double>(sums_.size());
+    for (double& v : m) {
+      v /= each;
+    }
+    return m;
+  }
+  /// Of all channels together, about their common mean.
+  [[nodiscard]] double standard_deviation() const {
+    double sum = 0.0;
+    for (const double s : sums_) {
+      sum += s;
+    }
+    const auto n = static_cast<double>(count_);
+    const double mean = sum / n;
+    const double variance = squares_ / n - detent::detail::rounded_product(mean, mean);
+    return std::sqrt((std::max)(variance, 0.0));
+  }
+
+ private:
+  bool is_image_ = true;
+  shape dims_;
+  std::vector<double> sums_;
+  double squares_ = 0.0;
+  std::size_t count_ = 0;
+};
+
+}  // namespace detail
+
+/// What bias correction wants to know of the float model of a plan: means of the channels that its
+/// layers take and make.
+class layer_means {
+ public:
+  explicit layer_means(const quantization_plan& plan) {
+    for (const std::size_t i : plan.layers()) {
+      const node& n = plan.float_model().nodes[i];
+      if (n.is("MatMul")) {
+        continue;
+      }
+      means_.emplace(n.inputs[0], detail::channel_sums(n.is("Conv")));
+      means_.emplace(n.outputs[0], detail::channel_sums(n.is("Conv")));
+    }
+  }
+  /// A value that a run of the float model computes; others are passed over.
+  void add(const std::string& name, const tensor& value) {
+    const auto found = means_.find(name);
+    if (found != means_.end()) {
+      found->second.add(value);
+    }
+  }
+  [[nodiscard]] const detail::channel_sums& of(const std::string& name) const {
+    return means_.at(name);
+  }
+
+ private:
+  std::map<std::string, detail::channel_sums> means_;
+};
+
+namespace detail {
+
+class bias_corrector {
+ public:
+  bias_corrector(quantization_plan& plan, const quantization_parameters& parameters,
+                 const bias_correction_options& options, const executor_options& runner)
+      : plan_(plan), p_(parameters), options_(options), runner_(runner) {
+    if (options_.threshold == 0.0) {
+      options_.threshold =
+          options.kind == bias_correction::full && options.rule == bias_correction_rule::nncf
+              ? 1000.0
+              : 2.0;
+    }
+  }
+
+  std::vector<bias_shift> run(const calibration_source& samples) {
+    const calibration_source some = first_samples(
+        samples, options_.max_samples == 0 ? static_cast<std::size_t>(-1) : options_.max_samples);
+    layer_means means(plan_);
+    executor float_executor(plan_.float_model(), runner_);
+    while (const auto inputs = some()) {
+      static_cast<void>(float_executor.run(
+          *inputs, [&](const std::string& name, const tensor& value) { means.add(name, value); }));
+    }
+    return run(std::move(means), some);
+  }
+
+  std::vector<bias_shift> run(layer_means means, const calibration_source& some) {
+    means_ = std::move(means);
+    std::vector<bias_shift> shifts;
+    for (const std::size_t i : plan_.layers()) {
+      const node& n = plan_.float_model().nodes[i];
+      // MatMul has no bias.
+      if (n.is("MatMul") || (nncf() && float_constant(plan_.float_model(), n, 2) == nullptr)) {
+        continue;
+      }
+      require(!means_.of(n.inputs[0]).empty(), error_kind::invalid_argument,
+              "there are no calibration samples");
+      bias_shift s;
+      s.node = n.label();
+      s.shift = options_.kind == bias_correction::fast ? fast_shift(i) : full_shift(i, some);
+      s.applied = is_acceptable(i, s.shift);
+      if (s.applied) {
+        apply(i, s.shift);
+      }
+      shifts.push_back(std::move(s));
+    }
+    return shifts;
+  }
+
+ private:
+  [[nodiscard]] bool nncf() const noexcept { return options_.rule == bias_correction_rule::nncf; }
+  [[nodiscard]] static bool is_image(const node& n) { return n.is("Conv"); }
+
+  /// What a layer makes of one input.
+  [[nodiscard]] tensor run_layer(const node& n, const tensor& weights, const tensor* bias,
+                                 const tensor& input) const {
+    model m;
+    m.opsets = plan_.float_model().opsets;
+    m.inputs = {{"x", element_type::f32, false, {}, {}}};
+    m.initializers["w"] = weights;
+    node layer = n;
+    layer.inputs = {"x", "w"};
+    if (bias != nullptr) {
+      m.initializers["b"] = *bias;
+      layer.inputs.push_back("b");
+    }
+    layer.outputs = {"y"};
+    m.outputs = {{"y", element_type::f32, false, {}, {}}};
+    m.nodes = {std::move(layer)};
+    executor one(std::move(m), runner_);
+    return one.run({{"x", input}})[0];
+  }
+
+  [[nodiscard]] static std::vector<double> difference(const std::vector<double>& a,
+                                                      const std::vector<double>& b) {
+    std::vector<double> d(a.size());
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      d[i] = a[i] - b[i];
+    }
+    return d;
+  }
+
+  [[nodiscard]] std::vector<double> fast_shift(std::size_t i) const {
+    const model& m = plan_.float_model();
+    const node& n = m.nodes[i];
+    const channel_sums& seen = means_.of(n.inputs[0]);
+    const std::vector<double> means = seen.means();
+    shape dims = seen.dims();
+    dims[0] = 1;
+    tensor input = tensor::allocate(element_type::f32, dims);
+    const std::size_t inner = is_image(n) ? input.count() / means.size() : 1;
+    auto values = input.mutable_data<float>();
+    for (std::size_t k = 0; k < values.size(); ++k) {
+      values[k] = static_cast<float>(means[k / inner % means.size()]);
+    }
+    const tensor* bias = float_constant(m, n, 2);
+    const auto means_of = [&](const tensor& weights) {
+      channel_sums sums(is_image(n));
+      sums.add(run_layer(n, weights, bias, input));
+      return sums.means();
+    };
+    const std::vector<double> rounded = means_of(dequantized(p_.layers.at(i)));
+    return difference(
+        nncf() ? means_.of(n.outputs[0]).means() : means_of(m.initializers.at(n.inputs[1])),
+        rounded);
+  }
+
+  [[nodiscard]] std::vector<double> full_shift(std::size_t i,
+                                               const calibration_source& samples) const {
+    const node& n = plan_.float_model().nodes[i];
+    std::string value = n.outputs[0];
+    model network;
+    if (nncf()) {
+      network = plan_.float_model();
+      for (const auto& [layer, weights] : p_.layers) {
+        // Weights that several layers share are rounded for each of them.
+        const std::string name = unused_name(network, "rounded");
+        network.initializers[name] = dequantized(weights);
+        network.nodes[layer].inputs[1] = name;
+      }
+    } else {
+      qdq_writer writer(plan_, p_);
+      network = writer.run();
+      value = writer.name_of(value);
+    }
+    network.outputs = {{value, element_type::f32, false, {}, {}}};
+    remove_unused(network);
+    executor quantized(for_execution(std::move(network)), runner_);
+    channel_sums sums(is_image(n));
+    while (const auto inputs = samples()) {
+      sums.add(quantized.run(*inputs)[0]);
+    }
+    return difference(means_.of(n.outputs[0]).means(), sums.means());
+  }
+
+  [[nodiscard]] bool is_acceptable(std::size_t i, const std::vector<double>& shift) const {
+    const model& m = plan_.float_model();
+    const node& n = m.nodes[i];
+    if (nncf()) {
+      const auto bias = float_constant(m, n, 2)->data<float>();
+      const bool full = options_.kind == bias_correction::full;
+      double largest = 0.0;
+      for (std::size_t c = 0; c < shift.size(); ++c) {
+        const double b = static_cast<double>(bias[c]) + (full ? 1e-7 : 0.0);
+        const double ratio = std::fabs(shift[c] / b);
+        largest = ratio > largest || std::isnan(ratio) ? ratio : largest;
+      }
+      return largest < options_.threshold;
+    }
+    const double limit = options_.threshold * means_.of(n.outputs[0]).standard_deviation();
+    return std::all_of(shift.begin(), shift.end(), [&](double s) { return std::fabs(s) <= limit; });
+  }
+
+  void apply(std::size_t i, const std::vector<double>& shift) {
+    const tensor* old = float_constant(plan_.float_model(), plan_.float_model().nodes[i], 2);
+    tensor bias = tensor::allocate(element_type::f32, {static_cast<std::int64_t>(shift.size())});
+    for (std::size_t c = 0; c < shift.size(); ++c) {
+      const double before = old == nullptr ? 0.0 : static_cast<double>(old->data<float>()[c]);
+      bias.mutable_data<float>()[c] = static_cast<float>(before + shift[c]);
+    }
+    plan_.set_bias(i, std::move(bias));
+  }
+
+  quantization_plan& plan_;
+  const quantization_parameters& p_;
+  bias_correction_options options_;
+  executor_options runner_;
+  layer_means means_{plan_};
+};
+
+}  // namespace detail
+
+/// Changes the biases of the plan's layers. The samples are drawn once for the fast kind, once more
+/// for each layer for the full one. Deterministic, and the same for any number of samples in a run.
+/// Returns what was done, layer by layer in topological order. Throws invalid_argument if there are
+/// no samples.
+inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
+                                              const quantization_parameters& parameters,
+                                              const calibration_source& samples,
+                                              const bias_correction_options& options = {},
+                                              const executor_options& runner = {}) {
+  if (options.kind == bias_correction::none) {
+    return {};
+  }
+  return detail::bias_corrector(plan, parameters, options, runner).run(samples);
+}
+
+/// The fast kind, of means that were collected in another pass. Throws invalid_argument for the
+/// full one, which runs the network.
+inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
+                                              const quantization_parameters& parameters,
+                                              const layer_means& means,
+                                              const bias_correction_options& options = {},
+                                              const executor_options& runner = {}) {
+  require(options.kind != bias_correction::full, error_kind::invalid_argument,
+          "full bias correction from means, without samples");
+  if (options.kind == bias_correction::none) {
+    return {};
+  }
+  return detail::bias_corrector(plan, parameters, options, runner).run(means, {});
+}
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_QUANTIZE_BIAS_CORRECTION_HPP

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Shows the values of a float model, sample by sample, to observers: memory does not grow with the
+// number of samples.
+#ifndef DETENT_GRAPH_QUANTIZE_CALIBRATION_HPP
+#define DETENT_GRAPH_QUANTIZE_CALIBRATION_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/error_context.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/layout.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/observers/min_max.hpp>
+#include <detent/observers/observer.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+/// Gives the inputs of the next calibration run, or nothing when there are no more; then it begins
+/// anew, for those who want a second pass. Who catches an error of a pass and wants to use the
+/// source again draws what is left of it first.
+using calibration_source = std::function<std::optional<std::map<std::string, tensor>>()>;
+
+/// The first `limit` runs of a source. Draws the rest, too, so that the next pass begins at the
+/// start.
+[[nodiscard]] inline calibration_source first_samples(calibration_source source,
+                                                      std::size_t limit) {
+  return [source = std::move(source), limit,
+          count = std::size_t{0}]() mutable -> std::optional<std::map<std::string, tensor>> {
+    auto next = source();
+    if (next && count < limit) {
+      ++count;
+      return next;
+    }
+    while (next) {
+      next = source();
+    }
+    count = 0;
+    return std::nullopt;
+  };
+}
+
+/// Every other run of a source: the first or the second of each two.
+[[nodiscard]] inline calibration_source every_other_sample(calibration_source source, bool second) {
+  return [source = std::move(source), second,
+          count = std::size_t{0}]() mutable -> std::optional<std::map<std::string, tensor>> {
+    while (auto next = source()) {
+      if ((count++ % 2 == 1) == second) {
+        return next;
+      }
+    }
+    count = 0;
+    return std::nullopt;
+  };
+}
+
+/// A value of a model and one who looks at it. A value may have several.
+struct observed_value {
+  std::string name;
+  any_observer observer;
+};
+
+/// Runs the float model on all samples, once for each pass that an observer wants, and shows the
+/// values to their observers; constants are shown once. Throws invalid_argument: no samples, NaN or
+/// infinity in an observed value (naming it and the sample), a second pass that has another number
+/// of samples than the first; and whatever the executor throws of samples that do not fit. In the
+/// first pass, `also` is shown everything that a run computes.
+inline void calibrate(const model& float_model, std::span<observed_value> values,
+                      const calibration_source& samples, const executor_options& options = {},
+                      const executor::value_observer& also = {}) {
+  require(static_cast<bool>(samples), error_kind::invalid_argument,
+          "there is no source of calibration samples");
+  std::multimap<std::string, any_observer*> observers;
+  std::size_t phases = 1;
+  for (observed_value& v : values) {
+    phases = (std::max)(phases, v.observer.phases());
+    observers.emplace(v.name, &v.observer);
+  }
+  model fused = float_model;
+  // Values that an activation absorbs are not made by a fused model.
+  const links l(fused);
+  fuse_activations(fused);
+  const links after(fused);
+  if (also || std::any_of(observers.begin(), observers.end(), [&](const auto& entry) {
+        return l.producer(entry.first) != links::none && after.producer(entry.first) == links::none;
+      })) {
+    fused = float_model;
+  }
+  executor runner(std::move(fused), options);
+  std::size_t count = 0;
+  for (std::size_t phase = 0; phase < phases; ++phase) {
+    const auto show = [&](const std::string& name, const tensor& stored, std::size_t sample) {
+      const auto [first, last] = observers.equal_range(name);
+      if (first == last || stored.type() != element_type::f32 || stored.count() == 0) {
+        return;
+      }
+      // Observers may care for the shape or the order.
+      const tensor value = to_plain(stored);
+      bool checked = false;
+      for (auto o = first; o != last; ++o) {
+        if (phase >= o->second->phases()) {
+          continue;
+        }
+        if (!checked) {
+          // What has no range is an error at once, while it is known in which sample it came.
+          detail::of_tensor(
+              name,
+              [&] {
+                min_max_observer range;
+                range.observe(value.data<float>());
+                static_cast<void>(range.range());
+              },
+              sample == 0 ? std::string() : " in calibration sample " + std::to_string(sample));
+          checked = true;
+        }
+        detail::of_tensor(name, [&] { o->second->observe(tensor_view_of<float>(value)); });
+      }
+    };
+    for (auto o = observers.begin(); o != observers.end(); o = observers.upper_bound(o->first)) {
+      if (const tensor* t = float_model.initializer(o->first)) {
+        show(o->first, *t, 0);
+      }
+    }
+    std::size_t seen = 0;
+    while (const auto inputs = samples()) {
+      ++seen;
+      static_cast<void>(runner.run(*inputs, [&](const std::string& name, const tensor& value) {
+        show(name, value, seen);
+        if (phase == 0 && also) {
+          also(name, value);
+        }
+      }));
+    }
+    require(phase == 0 || seen == count, error_kind::invalid_argument,
+            "the second pass of the calibration had ", seen, " samples, the first ", count);
+    count = seen;
+    require(count > 0, error_kind::invalid_argument, "there are no calibration samples");
+    for (observed_value& v : values) {
+      if (phase + 1 < v.observer.phases()) {
+        detail::of_tensor(v.name, [&] { v.observer.begin_phase(phase + 1); });
+      }
+    }
+  }
+}
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_QUANTIZE_CALIBRATION_HPP

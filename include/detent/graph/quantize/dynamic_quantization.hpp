@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Dynamic quantization: integer weights, activations quantized by the range they have in each run.
+// Calibration samples are not needed. The form is that of integer operators:
+//
+//   q, x_scale, x_zero_point = DynamicQuantizeLinear(x)                     uint8, per tensor
+//   y = Cast(ConvInteger or MatMulInteger(q, w)) * (x_scale * w_scale) + bias
+//
+// Weights are int8, per output channel and symmetric, or per tensor with a zero point. All else
+// stays float. Convolutions are included: no zero point is per channel, which runtimes lack.
+#ifndef DETENT_GRAPH_QUANTIZE_DYNAMIC_QUANTIZATION_HPP
+#define DETENT_GRAPH_QUANTIZE_DYNAMIC_QUANTIZATION_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/graph_writer.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/quantize/bias_correction.hpp>
+#include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/error_analysis.hpp>
+#include <detent/graph/quantize/layer_weights.hpp>
+#include <detent/graph/quantize/operator_rules.hpp>
+#include <detent/graph/quantize/qdq.hpp>
+#include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/run/executor.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+struct dynamic_quantization_options {
+  bool per_channel = true;
+  weight_scale weights = weight_scale::exact_mse;
+  bool reduce_range = false;  // weights of 7 bits
+  bool asymmetric = true;     // weights per tensor have a zero point
+  /// Products become com.microsoft.DynamicQuantizeMatMul, one node each, instead of ONNX's own
+  /// operators.
+  bool contrib_operators = false;
+  ignored_scope ignored = {};
+  operator_rules operators = {};  // what is different for some of them
+  executor_options executor = {};
+};
+
+namespace detail {
+
+class dynamic_quantizer {
+ public:
+  dynamic_quantizer(const quantization_plan& plan, const quantization_parameters& parameters,
+                    const dynamic_quantization_options& options)
+      : p_(parameters), options_(options), m_(plan.float_model()), writer_(m_) {}
+
+  model run() {
+    // Graph outputs keep their names, so what is behind a layer is what gets other names.
+    const std::vector<node> originals = std::move(m_.nodes);
+    m_.nodes.clear();
+    for (std::size_t i = 0; i < originals.size(); ++i) {
+      const auto layer = p_.layers.find(i);
+      if (layer != p_.layers.end()) {
+        rewrite(originals[i], layer->second);
+      } else {
+        nodes_.push_back(originals[i]);
+      }
+    }
+    m_.nodes = std::move(nodes_);
+    m_.values.clear();
+    set_producer(m_);
+    remove_unused(m_);
+    sort_and_check(m_);
+    return std::move(m_);
+  }
+
+ private:
+  struct dynamic_value {
+    std::string codes, scale, zero_point;
+  };
+
+  /// Quantizes a value once for all its users.
+  const dynamic_value& quantized(const std::string& value) {
+    const auto found = quantized_.find(value);
+    if (found != quantized_.end()) {
+      return found->second;
+    }
+    const dynamic_value q{writer_.fresh(value + "_quantized"), writer_.fresh(value + "_scale"),
+                          writer_.fresh(value + "_zero_point")};
+    node n = writer_.make_node("DynamicQuantizeLinear", value + "_DynamicQuantizeLinear", {value},
+                               q.codes);
+    n.outputs = {q.codes, q.scale, q.zero_point};
+    nodes_.push_back(std::move(n));
+    return quantized_[value] = q;
+  }
+
+  std::string add(const char* op, const node& of, std::vector<std::string> inputs,
+                  const std::string& output = {}) {
+    const std::string wish = of.outputs[0] + "_" + op;
+    nodes_.push_back(writer_.make_node(op, (of.name.empty() ? of.outputs[0] : of.name) + "_" + op,
+                                       std::move(inputs),
+                                       output.empty() ? writer_.fresh(wish) : output));
+    return nodes_.back().outputs[0];
+  }
+
+  void rewrite(const node& n, const layer_weights& w) {
+    const tensor* bias = float_constant(m_, n, 2);
+    const bool is_conv = n.is("Conv");
+    const auto channels = static_cast<std::int64_t>(w.codes.dim(w.axis));
+    // Along the channels of the result: dimension 1 of images, the last one of products.
+    shape along(is_conv ? w.codes.rank() - 1 : 1, 1);
+    along[0] = channels;
+
+    tensor codes = w.codes;
+    if (!is_conv && w.axis == 0) {
+      codes = transposed(codes);
+    }
+    const std::string weights =
+        writer_.add_initializer(n.inputs[1] + "_quantized", std::move(codes));
+    const std::string zero_point =
+        w.zero_point == 0
+            ? std::string()
+            : writer_.add_values<std::int8_t>(n.inputs[1] + "_zero_point", element_type::s8, {},
+                                              {static_cast<std::int8_t>(w.zero_point)});
+    if (options_.contrib_operators && !is_conv) {
+      const std::string scale = writer_.add_values(n.inputs[1] + "_scale", element_type::f32,
+                                                   parameter_shape(w.scales.size()), w.scales);
+      std::vector<std::string> inputs{n.inputs[0], weights, scale, zero_point};
+      if (bias != nullptr) {
+        inputs.push_back(n.inputs[2]);
+      } else if (zero_point.empty()) {
+        inputs.pop_back();
+      }
+      add("DynamicQuantizeMatMul", n, std::move(inputs), n.outputs[0]);
+      nodes_.back().domain = "com.microsoft";
+      m_.opsets["com.microsoft"] = 1;
+      return;
+    }
+    const std::string scale = writer_.add_initializer(
+        n.inputs[1] + "_scale",
+        tensor::of<float>(element_type::f32, w.scales.size() == 1 ? shape{} : along, w.scales));
+    const dynamic_value x = quantized(n.inputs[0]);
+    std::vector<std::string> inputs{x.codes, weights, x.zero_point};
+    if (!zero_point.empty()) {
+      inputs.push_back(zero_point);
+    }
+    const std::string sums = add(is_conv ? "ConvInteger" : "MatMulInteger", n, std::move(inputs));
+    if (is_conv) {
+      nodes_.back().attributes = n.attributes;
+    }
+    const std::string real = add("Cast", n, {sums});
+    nodes_.back().attributes["to"] = attribute::of(static_cast<std::int64_t>(element_type::f32));
+    const std::string step = add("Mul", n, {x.scale, scale});
+    if (bias == nullptr) {
+      add("Mul", n, {real, step}, n.outputs[0]);
+      return;
+    }
+    const std::string scaled = add("Mul", n, {real, step});
+    add("Add", n, {scaled, writer_.add_initializer(n.inputs[2] + "_along", bias->reshaped(along))},
+        n.outputs[0]);
+  }
+
+  [[nodiscard]] static tensor transposed(const tensor& t) {
+    tensor out = tensor::allocate(element_type::s8, {t.dim(1), t.dim(0)});
+    const auto rows = static_cast<std::size_t>(t.dim(0));
+    const auto columns = static_cast<std::size_t>(t.dim(1));
+    const auto from = t.data<std::int8_t>();
+    auto to = out.mutable_data<std::int8_t>();
+    for (std::size_t i = 0; i < rows; ++i) {
+      for (std::size_t j = 0; j < columns; ++j) {
+        to[j * rows + i] = from[i * columns + j];
+      }
+    }
+    return out;
+  }
+
+  const quantization_parameters& p_;
+  const dynamic_quantization_options& options_;
+  model m_;
+  graph_writer writer_;
+  std::vector<node> nodes_;
+  std::map<std::string, dynamic_value> quantized_;
+};
+
+}  // namespace detail
+
+/// Quantizes a float model. Samples are not needed; where there are some, biases are corrected for
+/// what rounding the weights does to the means (fast bias correction), if that brings what the
+/// model returns for up to 64 samples closer to the float model. Throws as quantization_plan does,
+/// and invalid_argument for weights that are not finite, naming them.
+[[nodiscard]] inline model quantize_dynamic(model m,
+                                            const dynamic_quantization_options& options = {},
+                                            const calibration_source& samples = {}) {
+  const quantization_plan plan(std::move(m), options.ignored, options.operators);
+  quantization_parameters p;
+  for (const std::size_t i : plan.layers()) {
+    // The bias is added in float: its scale asks nothing of the weights' scales.
+    node without_bias = plan.float_model().nodes[i];
+    without_bias.inputs.resize(2);
+    const layer_weight_options weights{.per_channel = options.per_channel,
+                                       .scale = options.weights,
+                                       .reduce_range = options.reduce_range,
+                                       .asymmetric = options.asymmetric,
+                                       .parallel = options.executor.parallel};
+    p.layers.emplace(i, quantize_layer_weights(plan.float_model(), without_bias, 1.0F,
+                                               with_settings(weights, plan.settings(i))));
+  }
+  model plain = detail::dynamic_quantizer(plan, p, options).run();
+  const bool can_be_judged =
+      std::any_of(plain.outputs.begin(), plain.outputs.end(),
+                  [](const value_info& v) { return v.type == element_type::f32; });
+  if (!samples || p.layers.empty() || !can_be_judged) {
+    return plain;
+  }
+  quantization_plan corrected = plan;
+  static_cast<void>(
+      correct_biases(corrected, p, samples, {.kind = bias_correction::fast}, options.executor));
+  model other = detail::dynamic_quantizer(corrected, p, options).run();
+  const output_judge judge(plan.float_model(), samples, 64, true, options.executor);
+  return judge.noise_to_signal(other) < judge.noise_to_signal(plain) ? other : plain;
+}
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_QUANTIZE_DYNAMIC_QUANTIZATION_HPP

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Second moments of what the layers of a quantized network multiply with their weights.
+//
+//   layer         a row x of K features, for one output value of each channel of a group
+//   Gemm, MatMul  a row of the input, K = its length; one group
+//   Conv          the patch under the kernel, K = inputs / groups * kernel size, in the order of
+//                 the weights; padding counts as zeros; a matrix for each group
+//
+// G = sum x x^T over the rows: (w - v)^T G (w - v) is the squared error that weights v in the place
+// of w bring about at the output (solvers/gram.hpp).
+#ifndef DETENT_GRAPH_QUANTIZE_INPUT_MOMENTS_HPP
+#define DETENT_GRAPH_QUANTIZE_INPUT_MOMENTS_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/error_context.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/layout.hpp>
+#include <detent/graph/ops/operator.hpp>
+#include <detent/graph/ops/window.hpp>
+#include <detent/graph/quantize/qdq.hpp>
+#include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/parallel.hpp>
+#include <detent/quantize.hpp>
+#include <detent/solvers/gram.hpp>
+#include <detent/types.hpp>
+#include <detent/window.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+struct input_moments_options {
+  std::size_t max_features = 1152;  // K; layers that have more get no moments
+  /// What the matrices of all layers may take together, counted as 16 K^2 bytes for each group.
+  /// Layers that do not fit any more, in topological order, get no moments.
+  std::size_t max_bytes = std::size_t{1} << 28;
+  std::size_t rows_per_run = 64;  // that are looked at, spread evenly over a run's rows
+};
+
+namespace detail {
+
+/// Picks rows of runs: all of them, or `limit` different ones that are spread evenly, other ones in
+/// each run. Steps of about the golden ratio of the rows hit all columns of an image alike.
+class row_sampler {
+ public:
+  /// Calls f(row) for rows of 0..total - 1.
+  template <class F>
+  void pick(std::size_t total, std::size_t limit, const F& f) {
+    if (total <= limit) {
+      for (std::size_t row = 0; row < total; ++row) {
+        f(row);
+      }
+      return;
+    }
+    std::size_t step = total / 1000 * 618 + total % 1000 * 618 / 1000 + 1;
+    while (std::gcd(step, total) != 1) {
+      ++step;
+    }
+    for (std::size_t k = 0; k < limit; ++k) {
+      next_ = (next_ + step) % total;
+      f(next_);
+    }
+  }
+
+ private:
+  std::size_t next_ = 0;
+};
+
+/// What rows a layer makes of its input. Layers of the same input that agree in it share a matrix.
+struct row_geometry {
+  std::string value;  // the input
+  bool is_image = false;
+  std::size_t groups = 1;
+  std::size_t features = 0;  // of each group
+  shape kernel, strides, dilations, pads;
+  std::string auto_pad;
+  friend auto operator<=>(const row_geometry&, const row_geometry&) = default;
+};
+
+[[nodiscard]] inline row_geometry row_geometry_of(const model& m, const node& n) {
+  const shape& weights = m.initializers.at(n.inputs[1]).dims();
+  const auto size = [](std::int64_t v) { return static_cast<std::size_t>(v); };
+  row_geometry g;
+  g.value = n.inputs[0];
+  g.is_image = n.is("Conv");
+  if (!g.is_image) {
+    g.features = size(weights[1 - weight_channel_axis(n)]);
+    return g;
+  }
+  g.groups = size(n.get_int("group", 1));
+  g.kernel.assign(weights.begin() + 2, weights.end());
+  g.features = size(weights[1]);
+  for (const std::int64_t k : g.kernel) {
+    g.features *= size(k);
+  }
+  g.strides = n.get_ints("strides");
+  g.dilations = n.get_ints("dilations");
+  g.pads = n.get_ints("pads");
+  g.auto_pad = n.get_string("auto_pad", "NOTSET");
+  return g;
+}
+
+/// The Gram matrices of one geometry, one for each group.
+class row_moments {
+ public:
+  row_moments(row_geometry geometry, node layer, quant_params params, element_type type)
+      : geometry_(std::move(geometry)),
+        layer_(std::move(layer)),
+        params_(params),
+        type_(type),
+        observers_(geometry_.groups, gram_observer(geometry_.features)) {}
+
+  /// Looks at `limit` rows of one run.
+  void add(const tensor& value, std::size_t limit, const parallel_for& parallel) {
+    if (value.count() == 0) {
+      return;
+    }
+    require_shape(value.dims());
+    const tensor x = geometry_.is_image ? value : to_plain(value);
+    image_ = geometry_.is_image ? image_of(x) : image();
+    const std::size_t total = geometry_.is_image
+                                  ? image_.batch * image_.out_height * image_.out_width
+                                  : x.count() / geometry_.features;
+    std::vector<std::size_t> rows;
+    sampler_.pick(total, limit, [&](std::size_t row) { rows.push_back(row); });
+    constexpr std::size_t block = 256;
+    for (std::size_t first = 0; first < rows.size(); first += block) {
+      const std::span<const std::size_t> some(rows.data() + first,
+                                              (std::min)(block, rows.size() - first));
+      for (std::size_t group = 0; group < geometry_.groups; ++group) {
+        observe(x.data<float>(), some, group, parallel);
+      }
+    }
+  }
+
+  [[nodiscard]] std::uint64_t rows() const noexcept { return observers_.front().count(); }
+  [[nodiscard]] std::size_t groups() const noexcept { return observers_.size(); }
+  [[nodiscard]] gram_matrix gram(std::size_t group) const { return observers_[group].finalize(); }
+
+ private:
+  /// The sizes of an input, and where its elements are.
+  struct image {
+    std::size_t batch = 0, out_height = 0, out_width = 0;
+    std::size_t kernel_height = 1, kernel_width = 1;
+    std::size_t of_image = 0, of_channel = 0, of_row = 0, of_column = 0;  // strides in memory
+    window at{};
+  };
+
+  void require_shape(const shape& dims) const {
+    const std::size_t rank = geometry_.is_image ? geometry_.kernel.size() + 2 : 1;
+    std::size_t size = geometry_.features;
+    for (const std::int64_t k : geometry_.kernel) {
+      size = size / static_cast<std::size_t>(k);
+    }
+    const std::size_t channels = size * geometry_.groups;
+    const bool fits = geometry_.is_image
+                          ? dims.size() == rank && dims[1] == static_cast<std::int64_t>(channels)
+                          : !dims.empty() && dims.back() == static_cast<std::int64_t>(channels);
+    require(fits, error_kind::shape_mismatch, layer_.label(), ": an input of shape ", shown(dims),
+            " for ", geometry_.groups, " groups of ", geometry_.features, " features");
+  }
+
+  [[nodiscard]] image image_of(const tensor& x) const {
+    operator_context c;
+    c.current = &layer_;
+    image i;
+    i.at = ops::to_window(c, ops::read_window(c, x.dims(), geometry_.kernel), x.dims());
+    filter_shape f;
+    f.kernel_width = i.kernel_width = static_cast<std::size_t>(geometry_.kernel.back());
+    if (geometry_.kernel.size() == 2) {
+      f.kernel_height = i.kernel_height = static_cast<std::size_t>(geometry_.kernel[0]);
+    }
+    i.batch = i.at.batch;
+    i.out_height = i.at.out_height(f);
+    i.out_width = i.at.out_width(f);
+    const auto channels = static_cast<std::size_t>(x.dim(1));
+    const bool last = x.channels_last();
+    i.of_channel = last ? 1 : i.at.in_height * i.at.in_width;
+    i.of_column = last ? channels : 1;
+    i.of_row = i.of_column * i.at.in_width;
+    i.of_image = channels * i.at.in_height * i.at.in_width;
+    return i;
+  }
+
+  /// Places outside of the image become zeros. Differences below 0 wrap to large numbers.
+  void read_patch(std::span<const float> x, std::size_t row, std::size_t group, float* to) const {
+    const image& i = image_;
+    const std::size_t left = row % i.out_width * i.at.stride_width;
+    const std::size_t top = row / i.out_width % i.out_height * i.at.stride_height;
+    const std::size_t channels = geometry_.features / (i.kernel_height * i.kernel_width);
+    const std::size_t first = row / i.out_width / i.out_height * i.of_image;
+    for (std::size_t c = group * channels; c < (group + 1) * channels; ++c) {
+      for (std::size_t u = 0; u < i.kernel_height; ++u) {
+        const std::size_t y = top + u * i.at.dilation_height - i.at.pad_top;
+        for (std::size_t v = 0; v < i.kernel_width; ++v) {
+          const std::size_t z = left + v * i.at.dilation_width - i.at.pad_left;
+          const bool inside = y < i.at.in_height && z < i.at.in_width;
+          *to++ = inside ? x[first + c * i.of_channel + y * i.of_row + z * i.of_column] : 0.0F;
+        }
+      }
+    }
+  }
+
+  void observe(std::span<const float> x, std::span<const std::size_t> rows, std::size_t group,
+               const parallel_for& parallel) {
+    const std::size_t features = geometry_.features;
+    values_.resize(rows.size() * features);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      if (geometry_.is_image) {
+        read_patch(x, rows[r], group, values_.data() + r * features);
+      } else {
+        std::copy_n(x.data() + rows[r] * features, features, values_.data() + r * features);
+      }
+    }
+    for (const float value : values_) {
+      require(std::isfinite(value), error_kind::invalid_argument, "it holds ", value);
+    }
+    if (type_ == element_type::u8) {
+      observe_codes<std::uint8_t>(rows.size(), group, parallel);
+    } else {
+      observe_codes<std::int8_t>(rows.size(), group, parallel);
+    }
+  }
+
+  template <class Q>
+  void observe_codes(std::size_t rows, std::size_t group, const parallel_for& parallel) {
+    std::vector<Q> codes(values_.size());
+    quantize(values_, codes, params_);
+    observers_[group].observe(matrix_view<const Q>(codes.data(), rows, geometry_.features),
+                              params_.zero_point, parallel);
+  }
+
+  row_geometry geometry_;
+  node layer_;  // one that has the geometry
+  quant_params params_;
+  element_type type_;
+  image image_;  // of the current run
+  std::vector<float> values_;
+  row_sampler sampler_;
+  std::vector<gram_observer> observers_;
+};
+
+}  // namespace detail
+
+/// Gathers the moments of a plan's layers from runs of its float model: show add() every value that
+/// a run computes.
+///
+/// Rows are of codes minus their zero point, so that G is in units of the squared input scale: each
+/// layer's input is quantized as the parameters say, which is what the quantized network computes
+/// with, values beyond the range and those that round to zero included. The layers before it are
+/// float: one pass serves all layers, and what theirs adds to the input does not bend the weights
+/// of this one. The sums are exact: they do not depend on the order of rows, the threads or the
+/// processor. Rows of Conv may be any of its output positions.
+class input_moments {
+ public:
+  /// Throws invalid_argument if rows_per_run is 0, if the parameters lack a layer's input, or if
+  /// activations are neither uint8 nor int8.
+  input_moments(const quantization_plan& plan, const quantization_parameters& parameters,
+                const input_moments_options& options = {}, parallel_for parallel = {})
+      : options_(options), parallel_(std::move(parallel)) {
+    require(options.rows_per_run > 0, error_kind::invalid_argument,
+            "moments of 0 rows of each run");
+    require(parameters.activation_type == element_type::u8 ||
+                parameters.activation_type == element_type::s8,
+            error_kind::invalid_argument, "activations of type ",
+            graph::name(parameters.activation_type), "; they are uint8 or int8");
+    std::size_t room = options.max_bytes;
+    for (const std::size_t i : plan.layers()) {
+      const node& n = plan.float_model().nodes[i];
+      const auto params = parameters.activations.find(n.inputs[0]);
+      require(params != parameters.activations.end(), error_kind::invalid_argument, n.label(),
+              ": there are no parameters for its input '", n.inputs[0], "'");
+      detail::row_geometry g = detail::row_geometry_of(plan.float_model(), n);
+      layer_entry& l = layers_[i];
+      l.features = g.features;
+      l.groups = g.groups;
+      if (g.features > options.max_features) {
+        l.left_out =
+            detent::detail::message(g.features, " features, the limit is ", options.max_features);
+        continue;
+      }
+      if (const auto known = index_.find(g); known != index_.end()) {
+        l.moments = known->second;
+        continue;
+      }
+      if (room / 16 / g.features / g.features < g.groups) {
+        l.left_out = detent::detail::message("no room for ", g.groups, " matrices of ", g.features,
+                                             " features in the ", room, " bytes that are left of ",
+                                             options.max_bytes);
+        continue;
+      }
+      room -= 16 * g.features * g.features * g.groups;
+      l.moments = moments_.size();
+      moments_.emplace_back(g, n, params->second, parameters.activation_type);
+      of_value_[g.value].push_back(l.moments);
+      index_.emplace(std::move(g), l.moments);
+    }
+  }
+
+  /// A value of the float model in one run. Values that are no layer's input are passed over.
+  /// Throws invalid_argument, naming the value, if a row that is looked at holds NaN or infinity;
+  /// shape_mismatch if it does not fit the layer's weights.
+  void add(const std::string& name, const tensor& value) {
+    const auto found = of_value_.find(name);
+    if (found == of_value_.end()) {
+      return;
+    }
+    detail::of_tensor(name, [&] {
+      for (const std::size_t i : found->second) {
+        moments_[i].add(value, options_.rows_per_run, parallel_);
+      }
+    });
+  }
+
+  /// Why a layer has no moments; empty if it has.
+  [[nodiscard]] const std::string& left_out(std::size_t layer) const { return of(layer).left_out; }
+  /// K of a layer, which may be left out.
+  [[nodiscard]] std::size_t features(std::size_t layer) const { return of(layer).features; }
+  [[nodiscard]] std::size_t groups(std::size_t layer) const { return of(layer).groups; }
+  /// Rows seen, which each group has as many of; 0 if the layer is left out.
+  [[nodiscard]] std::uint64_t rows(std::size_t layer) const {
+    return left_out(layer).empty() ? moments_[of(layer).moments].rows() : 0;
+  }
+  /// The moments of a layer, given by its node's index, and one of its groups. Throws
+  /// invalid_argument: not a layer of the plan, one that is left out, a group that it does not
+  /// have, no rows seen.
+  [[nodiscard]] gram_matrix gram(std::size_t layer, std::size_t group = 0) const {
+    const auto& l = of(layer);
+    require(l.left_out.empty(), error_kind::invalid_argument, "layer ", layer,
+            " has no moments: ", l.left_out);
+    require(group < l.groups, error_kind::invalid_argument, "layer ", layer, " has ", l.groups,
+            " groups, there is no ", group);
+    return moments_[l.moments].gram(group);
+  }
+
+ private:
+  struct layer_entry {
+    std::size_t features = 0;
+    std::size_t groups = 1;
+    std::size_t moments = 0;  // which
+    std::string left_out;
+  };
+
+  [[nodiscard]] const layer_entry& of(std::size_t index) const {
+    const auto found = layers_.find(index);
+    require(found != layers_.end(), error_kind::invalid_argument, "node ", index,
+            " is not a layer of the plan");
+    return found->second;
+  }
+
+  input_moments_options options_;
+  parallel_for parallel_;
+  std::map<std::size_t, layer_entry> layers_;  // by index of the node
+  std::vector<detail::row_moments> moments_;
+  std::map<detail::row_geometry, std::size_t> index_;
+  std::map<std::string, std::vector<std::size_t>> of_value_;
+};
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_QUANTIZE_INPUT_MOMENTS_HPP

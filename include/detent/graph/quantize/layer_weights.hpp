@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Integer weights and biases of layers.
+//
+//   weights   int8, symmetric, one scale for each output channel or one for the tensor
+//   bias      int32, scale = input scale * weight scale, zero point 0
+//
+// A weight scale is raised where the bias would not fit 2^30 steps, and chosen from the bias where
+// all weights of a channel are zero.
+#ifndef DETENT_GRAPH_QUANTIZE_LAYER_WEIGHTS_HPP
+#define DETENT_GRAPH_QUANTIZE_LAYER_WEIGHTS_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/operator_rules.hpp>
+#include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/observers/channels.hpp>
+#include <detent/observers/min_max.hpp>
+#include <detent/quantize.hpp>
+#include <detent/scale_rules.hpp>
+#include <detent/solvers/exact_mse.hpp>
+#include <detent/solvers/parts.hpp>
+#include <detent/statistics/distribution.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+struct layer_weight_options {
+  bool per_channel = true;
+  weight_scale scale = weight_scale::absmax;
+  std::size_t bits = 8;  // 2..8: levels up to +-(2^(bits - 1) - 1)
+  /// -64..64 instead of -127..127: no pair of products exceeds 16 bits (quantization tools call it
+  /// reduce_range).
+  bool reduce_range = false;  // with 8 bits
+  /// One zero point for the tensor, -128..127; only without per_channel and reduce_range, and with
+  /// 8 bits.
+  bool asymmetric = false;
+  parallel_for parallel = {};
+};
+
+/// The weights of a layer on their grid.
+struct layer_weights {
+  tensor codes;               // int8, in the shape of the weights
+  std::size_t axis = 0;       // of the output channels
+  std::vector<float> scales;  // one for each output channel, or one
+  std::int32_t zero_point = 0;
+  grid levels = symmetric<std::int8_t>.levels;  // what codes may be
+};
+
+namespace detail {
+
+/// Raises weight scales until the bias of each channel fits 2^30 steps; see the top of this file.
+inline void fit_bias(std::vector<float>& scales, const std::vector<bool>& is_zero, bool per_channel,
+                     float x_scale, const tensor* bias, const node& n) {
+  constexpr float fine = 1048576.0F;       // 2^20 steps: where only the bias matters
+  constexpr float coarse = 1073741824.0F;  // 2^30 steps: leaves half of the int32 range to the sums
+  float largest = 0.0F;
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    const bool zero = is_zero[i] && per_channel;
+    const float b = bias != nullptr ? std::fabs(bias->data<float>()[i]) : 0.0F;
+    require(std::isfinite(b), error_kind::invalid_argument, n.label(), ": its bias holds ", b);
+    if (b > 0.0F) {
+      const float least = b / (zero ? fine : coarse) / x_scale;
+      scales[i] = zero ? (std::max)(least, std::numeric_limits<float>::min())
+                       : (std::max)(scales[i], least);
+    }
+    largest = (std::max)(largest, scales[i]);
+  }
+  if (!per_channel) {
+    std::fill(scales.begin(), scales.end(), largest);
+  }
+}
+
+}  // namespace detail
+
+/// With what rules make different for an operator.
+[[nodiscard]] inline layer_weight_options with_settings(layer_weight_options options,
+                                                        const operator_settings& settings) {
+  options.per_channel = settings.per_channel.value_or(options.per_channel);
+  options.bits = settings.weight_bits.value_or(options.bits);
+  options.scale = settings.weight_scales.value_or(options.scale);
+  return options;
+}
+
+/// Chooses the scales of a layer's weights and rounds them. `x_scale` is the scale of the layer's
+/// input: with it, the bias must fit. Throws invalid_argument naming the tensor or the node:
+/// weights or biases that are not finite; bits that there are not.
+[[nodiscard]] inline layer_weights quantize_layer_weights(
+    const model& m, const node& n, float x_scale, const layer_weight_options& options = {}) {
+  const tensor& weights = m.initializers.at(n.inputs[1]);
+  const tensor* bias = detail::float_constant(m, n, 2);
+  const std::size_t axis = weight_channel_axis(n);
+  const auto channels = static_cast<std::size_t>(weights.dim(axis));
+  const tensor_view<const float> view = tensor_view_of<float>(weights);
+  require(options.bits >= 2 && options.bits <= 8, error_kind::invalid_argument, n.label(),
+          ": weights of ", options.bits, " bits, expected 2..8");
+  const bool has_8_bits = options.bits == 8;
+  const bool is_asymmetric =
+      options.asymmetric && !options.per_channel && !options.reduce_range && has_8_bits;
+  const std::int32_t largest = (1 << (options.bits - 1)) - 1;
+  const quant_scheme scheme = is_asymmetric ? asymmetric<std::int8_t>
+                              : options.reduce_range && has_8_bits
+                                  ? quant_scheme{{-64, 64}, true}
+                                  : quant_scheme{{-largest, largest}, true};
+
+  channel_min_max_observer observer(axis);
+  observer.observe(view);
+  layer_weights result{
+      tensor::allocate(element_type::s8, weights.dims()), axis, {}, 0, scheme.levels};
+  std::vector<bool> is_zero;
+  value_range whole{0.0F, 0.0F};
+  for (const min_max_observer& channel : observer.channels()) {
+    const value_range r = detail::of_tensor(n.inputs[1], [&] { return channel.range(); });
+    whole = {(std::min)(whole.lower, r.lower), (std::max)(whole.upper, r.upper)};
+    is_zero.push_back(r.lower == 0.0F && r.upper == 0.0F);
+    result.scales.push_back(params_from_range(r, scheme).scale);
+  }
+  if (options.scale == weight_scale::exact_mse && options.per_channel) {
+    const auto solutions = solve_channels(
+        view, axis, scheme, [](const distribution& d, quant_scheme s) { return exact_mse(d, s); },
+        options.parallel);
+    for (std::size_t i = 0; i < channels; ++i) {
+      result.scales[i] = solutions[i].params.scale;
+    }
+  } else if (!options.per_channel) {
+    const quant_params params = options.scale == weight_scale::exact_mse
+                                    ? exact_mse(distribution(weights.data<float>()), scheme).params
+                                    : params_from_range(whole, scheme);
+    result.scales.assign(channels, params.scale);
+    result.zero_point = params.zero_point;
+  }
+  detail::fit_bias(result.scales, is_zero, options.per_channel, x_scale, bias, n);
+
+  const channel_quant_params p{axis, result.scales,
+                               std::vector<std::int32_t>(channels, result.zero_point)};
+  quantize(view, mutable_view_of<std::int8_t>(result.codes), p, scheme.levels);
+  if (!options.per_channel) {
+    result.scales.resize(1);
+  }
+  return result;
+}
+
+/// The weights that a layer computes with: scale * code, in float.
+[[nodiscard]] inline tensor dequantized(const layer_weights& w) {
+  tensor out = tensor::allocate(element_type::f32, w.codes.dims());
+  const tensor_view<const std::int8_t> from = tensor_view_of<std::int8_t>(w.codes);
+  const tensor_view<float> to = mutable_view_of<float>(out);
+  if (w.scales.size() == 1) {
+    dequantize(from, to, quant_params{w.scales[0], w.zero_point});
+  } else {
+    dequantize(
+        from, to,
+        channel_quant_params{w.axis, w.scales, std::vector<std::int32_t>(w.scales.size(), 0)});
+  }
+  return out;
+}
+
+/// The bias as int32 with scale x_scale * weight scale: round_half_even(b / scale) in double,
+/// saturated to +-(2^31 - 1), which quantize_layer_weights() saw to that it is not needed.
+[[nodiscard]] inline std::vector<std::int32_t> quantize_bias(const tensor& bias, float x_scale,
+                                                             const layer_weights& w) {
+  std::vector<std::int32_t> q;
+  q.reserve(bias.count());
+  for (std::size_t i = 0; i < bias.count(); ++i) {
+    const auto scale =
+        static_cast<double>(x_scale) * static_cast<double>(w.scales[w.scales.size() == 1 ? 0 : i]);
+    const double steps = static_cast<double>(bias.data<float>()[i]) / scale;
+    q.push_back(
+        static_cast<std::int32_t>(std::clamp(std::nearbyint(steps), -2147483647.0, 2147483647.0)));
+  }
+  return q;
+}
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_QUANTIZE_LAYER_WEIGHTS_HPP

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Writes a quantized model with QuantizeLinear/DequantizeLinear pairs (QDQ): the float graph with
+// pairs around each value that is stored in 8 bits. It is the form from which the others are made.
+#ifndef DETENT_GRAPH_QUANTIZE_QDQ_HPP
+#define DETENT_GRAPH_QUANTIZE_QDQ_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/graph/model/graph_writer.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/quantize/layer_weights.hpp>
+#include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/quantize.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+/// The numbers that a plan is carried out with.
+struct quantization_parameters {
+  element_type activation_type = element_type::u8;  // or s8
+  std::map<std::string, quant_params> activations;  // of every value of the plan
+  std::map<std::size_t, layer_weights> layers;      // by index of the node
+};
+
+namespace detail {
+
+class qdq_writer {
+ public:
+  qdq_writer(const quantization_plan& plan, const quantization_parameters& parameters)
+      : plan_(plan),
+        p_(parameters),
+        m_(plan.float_model()),
+        params_(parameters.activations),
+        writer_(m_) {}
+
+  model run() {
+    // Graph outputs keep their names: their float form gets another one.
+    for (const value_info& v : m_.outputs) {
+      if (params_.count(v.name) != 0 && links(m_).producer(v.name) != links::none) {
+        const std::string inner = writer_.fresh(v.name + "_float");
+        rename_value(m_, v.name, inner);
+        auto entry = params_.extract(v.name);
+        entry.key() = inner;
+        params_.insert(std::move(entry));
+        final_name_[inner] = v.name;
+      }
+    }
+    for (const value_info& v : m_.inputs) {
+      add_pair(v.name);
+    }
+    const std::vector<node> originals = std::move(m_.nodes);
+    m_.nodes.clear();
+    for (std::size_t i = 0; i < originals.size(); ++i) {
+      node n = originals[i];
+      const bool quantized = plan_.quantizes(i);
+      const auto layer = p_.layers.find(i);
+      const bool is_layer = layer != p_.layers.end();
+      for (std::size_t k = 0; k < n.inputs.size(); ++k) {
+        if (quantized && !is_layer && m_.initializer(n.inputs[k]) != nullptr &&
+            k < quantization_plan::data_inputs(n)) {
+          n.inputs[k] = quantize_constant(n.inputs[k]);
+        } else if (dequantized_.count(n.inputs[k]) != 0) {
+          n.inputs[k] = dequantized_[n.inputs[k]];
+        }
+      }
+      // Sub-graphs take what float operators take.
+      for (const std::string& name : captured_values(n)) {
+        if (dequantized_.count(name) != 0) {
+          replace_captured(n, name, dequantized_[name]);
+        }
+      }
+      if (is_layer) {
+        quantize_layer(n, params_.at(originals[i].inputs[0]).scale, layer->second);
+      }
+      nodes_.push_back(n);
+      for (const std::string& out : originals[i].outputs) {
+        add_pair(out);
+      }
+    }
+    m_.nodes = std::move(nodes_);
+    m_.values.clear();
+    set_producer(m_);
+    remove_unused(m_);
+    sort_and_check(m_);
+    return std::move(m_);
+  }
+
+  /// What a value of the float model that is quantized at a graph output is called after run().
+  [[nodiscard]] const std::string& name_of(const std::string& value) const {
+    for (const auto& [inner, name] : final_name_) {
+      if (name == value) {
+        return inner;
+      }
+    }
+    return value;
+  }
+
+ private:
+  /// Q and DQ behind a value, if it is one of those that are quantized.
+  void add_pair(const std::string& value) {
+    const auto found = params_.find(value);
+    if (found == params_.end()) {
+      return;
+    }
+    const auto final_name = final_name_.find(value);
+    const std::string base = final_name != final_name_.end() ? final_name->second : value;
+    const std::string q = writer_.fresh(base + "_quantized");
+    const std::string dq =
+        final_name != final_name_.end() ? base : writer_.fresh(base + "_dequantized");
+    const auto [scale, zero_point] = add_params(base, found->second);
+    nodes_.push_back(writer_.make_node("QuantizeLinear", base + "_QuantizeLinear",
+                                       {value, scale, zero_point}, q));
+    nodes_.push_back(writer_.make_node("DequantizeLinear", base + "_DequantizeLinear",
+                                       {q, scale, zero_point}, dq));
+    dequantized_[value] = dq;
+  }
+
+  std::pair<std::string, std::string> add_params(const std::string& base, quant_params p) {
+    tensor zero_point = tensor::allocate(p_.activation_type, {});
+    zero_point.mutable_raw()[0] = static_cast<std::byte>(p.zero_point & 0xFF);
+    return {writer_.add_values<float>(base + "_scale", element_type::f32, {}, {p.scale}),
+            writer_.add_initializer(base + "_zero_point", std::move(zero_point))};
+  }
+
+  /// A constant operand, stored in the type of the activations.
+  std::string quantize_constant(const std::string& name) {
+    const auto done = constants_.find(name);
+    if (done != constants_.end()) {
+      return done->second;
+    }
+    const tensor& t = m_.initializers.at(name);
+    const quant_params p = params_.at(name);
+    tensor q = tensor::allocate(p_.activation_type, t.dims());
+    if (p_.activation_type == element_type::u8) {
+      quantize(t.data<float>(), q.mutable_data<std::uint8_t>(), p);
+    } else {
+      quantize(t.data<float>(), q.mutable_data<std::int8_t>(), p);
+    }
+    const auto [scale, zero_point] = add_params(name, p);
+    nodes_.push_back(writer_.make_node(
+        "DequantizeLinear", name + "_DequantizeLinear",
+        {writer_.add_initializer(name + "_quantized", std::move(q)), scale, zero_point},
+        writer_.fresh(name + "_dequantized")));
+    return constants_[name] = nodes_.back().outputs[0];
+  }
+
+  void quantize_layer(node& n, float x_scale, const layer_weights& w) {
+    const std::string base = n.inputs[1];
+    const shape dims = parameter_shape(w.scales.size());
+    const std::vector<std::int8_t> zeros(w.scales.size(), static_cast<std::int8_t>(w.zero_point));
+    node dq =
+        writer_.make_node("DequantizeLinear", base + "_DequantizeLinear",
+                          {writer_.add_initializer(base + "_quantized", w.codes),
+                           writer_.add_values(base + "_scale", element_type::f32, dims, w.scales),
+                           writer_.add_values(base + "_zero_point", element_type::s8, dims, zeros)},
+                          writer_.fresh(base + "_dequantized"));
+    if (!dims.empty()) {
+      dq.attributes["axis"] = attribute::of(static_cast<std::int64_t>(w.axis));
+    }
+    n.inputs[1] = dq.outputs[0];
+    nodes_.push_back(std::move(dq));
+    if (const tensor* bias = float_constant(m_, n, 2)) {
+      n.inputs[2] = dequantized_bias(n.inputs[2], *bias, x_scale, w);
+    }
+  }
+
+  std::string dequantized_bias(const std::string& name, const tensor& bias, float x_scale,
+                               const layer_weights& w) {
+    std::vector<float> scales;
+    for (const float s : w.scales) {
+      scales.push_back(x_scale * s);
+    }
+    const std::vector<std::int32_t> levels = quantize_bias(bias, x_scale, w);
+    const shape dims = parameter_shape(scales.size());
+    node dq =
+        writer_.make_node("DequantizeLinear", name + "_DequantizeLinear",
+                          {writer_.add_values(name + "_quantized", element_type::s32,
+                                              {static_cast<std::int64_t>(levels.size())}, levels),
+                           writer_.add_values(name + "_scale", element_type::f32, dims, scales)},
+                          writer_.fresh(name + "_dequantized"));
+    if (!dims.empty()) {
+      dq.attributes["axis"] = attribute::of(std::int64_t{0});
+    }
+    nodes_.push_back(dq);
+    return dq.outputs[0];
+  }
+
+  const quantization_plan& plan_;
+  const quantization_parameters& p_;
+  model m_;
+  std::map<std::string, quant_params> params_;
+  graph_writer writer_;
+  std::vector<node> nodes_;
+  std::map<std::string, std::string> dequantized_;  // activations
+  // Operands. A layer or a float operator that uses one of them takes it as it is.
+  std::map<std::string, std::string> constants_;
+  std::map<std::string, std::string> final_name_;
+};
+
+}  // namespace detail
+
+/// The float model of the plan with Q and DQ nodes. Graph inputs and outputs keep their names and
+/// stay float.
+[[nodiscard]] inline model write_qdq(const quantization_plan& plan,
+                                     const quantization_parameters& parameters) {
+  return detail::qdq_writer(plan, parameters).run();
+}
+
+/// A network quantized: what, with which numbers, and the model.
+struct quantization {
+  quantization_plan plan;
+  quantization_parameters parameters;
+  model result;  // QDQ
+};
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_QUANTIZE_QDQ_HPP

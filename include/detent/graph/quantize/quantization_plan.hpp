@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Decides what of a float model is quantized: which layers get integer weights, which values are
+// stored in 8 bits, and which of those share their parameters.
+#ifndef DETENT_GRAPH_QUANTIZE_QUANTIZATION_PLAN_HPP
+#define DETENT_GRAPH_QUANTIZE_QUANTIZATION_PLAN_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/element_movement.hpp>
+#include <detent/graph/quantize/ignored_scope.hpp>
+#include <detent/graph/quantize/operator_rules.hpp>
+#include <detent/graph/rewrite/opset.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/shape_inference.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+namespace detail {
+
+inline void require_not_quantized(const model& m) {
+  for (const node& n : m.nodes) {
+    const bool integer = n.op_type.find("Integer") != std::string::npos ||
+                         n.op_type == "DynamicQuantizeLinear" ||
+                         n.op_type == "DynamicQuantizeMatMul" || n.op_type == "MatMulNBits";
+    require(!is_quantize_or_dequantize(n) && n.op_type.rfind("QLinear", 0) != 0 && !integer,
+            error_kind::unsupported, "the model is already quantized: ", n.label());
+  }
+}
+
+}  // namespace detail
+
+[[nodiscard]] inline bool is_layer(const node& n) {
+  return n.is("Conv") || n.is("Gemm") || n.is("MatMul");
+}
+
+/// Along which dimension of its weights the output channels of a layer are. The node is a layer
+/// that quantizable_layer() accepts.
+[[nodiscard]] inline std::size_t weight_channel_axis(const node& n) {
+  return n.is("MatMul") ? 1 : detail::output_channel_axis(n).value_or(0);
+}
+
+/// Whether a node is a layer whose weights are constants of rank 2 (Gemm, MatMul) or more (Conv),
+/// and whose bias, if any, is one constant for each channel.
+[[nodiscard]] inline bool is_quantizable_layer(const model& m, const node& n) {
+  const tensor* weights = detail::float_constant(m, n, 1);
+  if (!is_layer(n) || n.outputs.empty() || weights == nullptr || weights->count() == 0 ||
+      m.initializer(n.inputs[0]) != nullptr) {
+    return false;
+  }
+  if (n.is("MatMul")) {
+    return weights->rank() == 2;
+  }
+  if (!detail::output_channel_axis(n)) {
+    return false;
+  }
+  if (n.inputs.size() < 3 || n.inputs[2].empty()) {
+    return true;
+  }
+  const tensor* bias = detail::float_constant(m, n, 2);
+  return bias != nullptr && bias->rank() == 1 &&
+         bias->dim(0) == weights->dim(*detail::output_channel_axis(n));
+}
+
+class quantization_plan {
+ public:
+  /// Simplifies the model, raises its opset to one that has per-channel QuantizeLinear, and
+  /// decides. Throws unsupported (the model is quantized already; an operator that the executor
+  /// lacks, naming it) and invalid_argument (an entry of `ignored` or `rules` that matches
+  /// nothing).
+  explicit quantization_plan(model float_model, const ignored_scope& ignored = {},
+                             const operator_rules& rules = {})
+      : m_(std::move(float_model)) {
+    detail::require_not_quantized(m_);
+    graph::require_supported(m_);
+    // Simplification may merge nodes: what is named in the file is looked up there.
+    std::map<std::string, operator_settings> named;
+    for (const auto& [i, settings] : matching_settings(m_, rules)) {
+      for (const std::string& name : m_.nodes[i].outputs) {
+        named[name] = settings;
+      }
+    }
+    for (const std::size_t i : matching_nodes(m_, ignored)) {
+      for (const std::string& name : m_.nodes[i].outputs) {
+        named[name].quantize = false;
+      }
+    }
+    std::vector<std::pair<std::vector<std::string>, operator_settings>> candidates;
+    const links before(m_);
+    for (const auto& [name, settings] : named) {
+      candidates.emplace_back(names_after_merging(name, before), settings);
+    }
+    simplify(m_);
+    const links after(m_);
+    for (const auto& [names, settings] : candidates) {
+      const auto name = std::find_if(names.begin(), names.end(), [&](const std::string& value) {
+        return after.producer(value) != links::none;
+      });
+      if (name != names.end()) {
+        settings_[*name].complete_from(settings);
+      }
+    }
+    quantizes_first_layer_ = !ignored.first_layer;
+    quantizes_last_layer_ = !ignored.last_layer;
+    prepare();
+  }
+
+  /// Decides the same for a model with the nodes of a plan's and other constants: entries of
+  /// `ignored` may name nodes that the plan's model has merged already.
+  quantization_plan(const quantization_plan& plan, model with_other_constants)
+      : m_(std::move(with_other_constants)),
+        settings_(plan.settings_),
+        quantizes_first_layer_(plan.quantizes_first_layer_),
+        quantizes_last_layer_(plan.quantizes_last_layer_) {
+    simplify(m_);
+    prepare();
+  }
+
+  [[nodiscard]] const model& float_model() const noexcept { return m_; }
+  /// Type and shape of every value that is known before a run.
+  [[nodiscard]] const std::map<std::string, tensor>& known() const noexcept { return known_; }
+  /// The values that are stored in 8 bits: activations, and constant operands.
+  [[nodiscard]] const std::set<std::string>& values() const noexcept { return values_; }
+  [[nodiscard]] bool quantizes(std::size_t node_index) const {
+    return nodes_.count(node_index) != 0;
+  }
+  /// The indices of the layers that get integer weights, in topological order.
+  [[nodiscard]] const std::vector<std::size_t>& layers() const noexcept { return layers_; }
+
+  /// What rules make different for a node.
+  [[nodiscard]] const operator_settings& settings(std::size_t node_index) const {
+    static const operator_settings none;
+    const node& n = m_.nodes[node_index];
+    const auto found = n.outputs.empty() ? settings_.end() : settings_.find(n.outputs[0]);
+    return found == settings_.end() ? none : found->second;
+  }
+  /// The observer that rules give a value, perhaps by its elements' later places; empty: none. See
+  /// operator_settings::method.
+  [[nodiscard]] std::string method(const std::string& value) const {
+    for (std::size_t i = 0; i < m_.nodes.size() && !settings_.empty(); ++i) {
+      const std::vector<std::string>& inputs = m_.nodes[i].inputs;
+      if (settings(i).method && std::any_of(inputs.begin(), inputs.end(), [&](const auto& name) {
+            return root(name) == value;
+          })) {
+        return *settings(i).method;
+      }
+    }
+    return {};
+  }
+
+  /// Elements that are only moved keep the parameters they have: whose those are.
+  [[nodiscard]] const std::string& root(const std::string& value) const {
+    const std::string* name = &value;
+    for (auto found = share_.find(*name); found != share_.end(); found = share_.find(*name)) {
+      name = &found->second;
+    }
+    return *name;
+  }
+
+  /// Inputs of a node that carry the tensor, as opposed to axes, sizes and the like.
+  [[nodiscard]] static std::size_t data_inputs(const node& n) {
+    return n.is("Add") || n.is("Mul") ? 2 : n.is("Concat") ? n.inputs.size() : 1;
+  }
+
+  /// The values that something takes in 8 bits: layers, sums, products, averages; operators that
+  /// only move, clamp or look up elements, if their result is such a value or one of `also`. What
+  /// only float operators take, or nobody, is not one, unless it is in `also`. Constants are.
+  [[nodiscard]] std::set<std::string> consumed_values(
+      const std::set<std::string>& also = {}) const {
+    static constexpr std::string_view computing[] = {"Add", "Mul", "AveragePool",
+                                                     "GlobalAveragePool"};
+    std::set<std::string> used;
+    for (const std::string& name : values_) {
+      if (also.count(name) != 0 || m_.initializer(name) != nullptr) {
+        used.insert(name);
+      }
+    }
+    for (std::size_t i = m_.nodes.size(); i-- > 0;) {
+      const node& n = m_.nodes[i];
+      if (!quantizes(i)) {
+        continue;
+      }
+      const bool layer = is_layer(n);
+      if (!layer && used.count(n.outputs[0]) == 0 &&
+          std::find(std::begin(computing), std::end(computing), n.op_type) == std::end(computing)) {
+        continue;
+      }
+      for (std::size_t k = 0; k < (layer ? 1 : data_inputs(n)); ++k) {
+        if (values_.count(n.inputs[k]) != 0) {
+          used.insert(n.inputs[k]);
+        }
+      }
+    }
+    return used;
+  }
+
+  /// Leaves more nodes, given by their indices, in float, and with them what needs them in 8 bits.
+  /// A layer among them gets the bias back that it had before set_bias(). Indices stay as they are.
+  void leave_out(const std::set<std::size_t>& nodes) {
+    for (const std::size_t i : nodes) {
+      ignored_.insert(i);
+      const auto before = biases_before_.find(i);
+      if (before != biases_before_.end()) {
+        m_.nodes[i].inputs.resize(before->second.empty() ? 2 : 3);
+        if (!before->second.empty()) {
+          m_.nodes[i].inputs[2] = before->second;
+        }
+        biases_before_.erase(before);
+      }
+    }
+    nodes_.clear();
+    layers_.clear();
+    values_.clear();
+    share_.clear();
+    choose();
+  }
+
+  /// Gives a layer other biases, or biases if it had none: one for each output channel.
+  void set_bias(std::size_t layer, tensor bias) {
+    node& n = m_.nodes[layer];
+    biases_before_.emplace(layer, n.inputs.size() > 2 ? n.inputs[2] : std::string());
+    const std::string name = unused_name(m_, n.outputs[0] + "_bias");
+    n.inputs.resize(3);
+    n.inputs[2] = name;
+    known_[name] = bias;
+    m_.initializers[name] = std::move(bias);
+  }
+
+ private:
+  /// A value, and the names that it may have once others are merged into the layer that makes it:
+  /// a Gemm made of MatMul and Add has the name of the Add's result, and so on.
+  [[nodiscard]] std::vector<std::string> names_after_merging(const std::string& value,
+                                                             const links& l) const {
+    std::vector<std::string> names{value};
+    const std::size_t maker = l.producer(value);
+    const bool absorbs =
+        maker != links::none && (is_layer(m_.nodes[maker]) || m_.nodes[maker].is("ConvTranspose"));
+    for (std::size_t k = 0; k < names.size(); ++k) {
+      const auto& users = l.consumers(names[k]);
+      for (const std::size_t i : users) {
+        const node& n = m_.nodes[i];
+        if (n.outputs.empty() || n.inputs.empty() || n.inputs[0].empty()) {
+          continue;
+        }
+        const bool bypassed = n.is("Identity") || n.is("Dropout");
+        const bool merges = absorbs && users.size() == 1 && !m_.is_output(names[k]) &&
+                            (n.is("BatchNormalization") || n.is("Add"));
+        if (bypassed || merges) {
+          names.push_back(n.outputs[0]);
+        }
+      }
+    }
+    return names;
+  }
+
+  void prepare() {
+    upgrade_opset(m_);
+    known_ = infer_shapes(m_);
+    for (std::size_t i = 0; i < m_.nodes.size(); ++i) {
+      const std::vector<std::string>& outputs = m_.nodes[i].outputs;
+      if (std::any_of(outputs.begin(), outputs.end(), [&](const std::string& name) {
+            const auto found = settings_.find(name);
+            return found != settings_.end() && !found->second.quantize.value_or(true);
+          })) {
+        ignored_.insert(i);
+      }
+    }
+    const std::vector<std::size_t> all = quantizable_layers();
+    if (!quantizes_first_layer_ && !all.empty()) {
+      ignored_.insert(all.front());
+    }
+    if (!quantizes_last_layer_ && !all.empty()) {
+      ignored_.insert(all.back());
+    }
+    choose();
+  }
+
+  [[nodiscard]] bool is_float(const std::string& value) const {
+    const auto found = known_.find(value);
+    return found != known_.end() && found->second.type() == element_type::f32;
+  }
+
+  [[nodiscard]] std::vector<std::size_t> quantizable_layers() const {
+    std::vector<std::size_t> all;
+    for (std::size_t i = 0; i < m_.nodes.size(); ++i) {
+      if (is_quantizable_layer(m_, m_.nodes[i])) {
+        all.push_back(i);
+      }
+    }
+    return all;
+  }
+
+  /// Whether a sum has a constant that 8 bits cannot hold beside the other addend: attention masks
+  /// add -infinity or numbers like -10000 to what a Softmax takes.
+  [[nodiscard]] bool adds_mask(const node& n) const {
+    constexpr float limit = 5000.0F;
+    return n.is("Add") && std::any_of(n.inputs.begin(), n.inputs.end(), [&](const auto& name) {
+             const tensor* t = m_.initializer(name);
+             if (t == nullptr || t->type() != element_type::f32) {
+               return false;
+             }
+             const auto values = t->data<float>();
+             return std::any_of(values.begin(), values.end(), [](float v) { return v <= -limit; });
+           });
+  }
+
+  /// Operators that run on 8-bit tensors if their inputs do.
+  [[nodiscard]] bool follows(const node& n) const {
+    static constexpr std::string_view names[] = {
+        "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid"};
+    return n.domain.empty() &&
+           (moves_elements(n) || clamping_activation(m_, n).has_value() ||
+            std::find(std::begin(names), std::end(names), n.op_type) != std::end(names)) &&
+           !adds_mask(n);
+  }
+
+  void choose() {
+    const links l(m_);
+    for (std::size_t i = 0; i < m_.nodes.size(); ++i) {
+      const node& n = m_.nodes[i];
+      if (n.outputs.empty() || n.inputs.empty() || ignored_.count(i) != 0) {
+        continue;
+      }
+      if (is_quantizable_layer(m_, n)) {
+        values_.insert(n.inputs[0]);
+        nodes_.insert(i);
+        layers_.push_back(i);
+        take_result(i, l);
+        continue;
+      }
+      if (nodes_.count(i) != 0 || !follows(n) || n.outputs.size() != 1) {
+        continue;
+      }
+      bool ready = true;
+      bool any = false;
+      for (std::size_t k = 0; k < data_inputs(n); ++k) {
+        const bool constant = detail::float_constant(m_, n, k) != nullptr;
+        any = any || (!constant && values_.count(n.inputs[k]) != 0);
+        ready = ready && (constant || values_.count(n.inputs[k]) != 0);
+      }
+      if (!ready || !any || !is_float(n.outputs[0])) {
+        continue;
+      }
+      nodes_.insert(i);
+      for (std::size_t k = 0; k < data_inputs(n); ++k) {
+        if (detail::float_constant(m_, n, k) != nullptr) {
+          values_.insert(n.inputs[k]);
+        }
+      }
+      take_result(i, l);
+      if (moves_elements(n)) {
+        share_[n.outputs[0]] = n.inputs[0];
+      }
+    }
+  }
+
+  /// The result of a layer or of an addition or product is stored once: behind the clamping
+  /// activation that follows it, if one does.
+  void take_result(std::size_t i, const links& l) {
+    const node& n = m_.nodes[i];
+    const std::size_t next =
+        is_layer(n) || n.is("Add") || n.is("Mul") ? detail::sole_consumer(m_, l, i) : links::none;
+    if (next == links::none || ignored_.count(next) != 0 ||
+        !clamping_activation(m_, m_.nodes[next])) {
+      values_.insert(n.outputs[0]);
+      return;
+    }
+    nodes_.insert(next);
+    values_.insert(m_.nodes[next].outputs[0]);
+  }
+
+  model m_;
+  std::map<std::string, tensor> known_;
+  std::map<std::string, operator_settings> settings_;  // by what the operators make
+  bool quantizes_first_layer_ = true;
+  bool quantizes_last_layer_ = true;
+  std::set<std::size_t> ignored_;
+  std::set<std::size_t> nodes_;
+  std::vector<std::size_t> layers_;
+  std::set<std::string> values_;
+  std::map<std::string, std::string> share_;
+  std::map<std::size_t, std::string> biases_before_;  // names, of layers that set_bias() changed
+};
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_QUANTIZE_QUANTIZATION_PLAN_HPP

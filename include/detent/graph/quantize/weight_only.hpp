@@ -1,0 +1,673 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Weight-only quantization: constant weights of MatMul and Gemm become codes of 4 or 8 bits with a
+// scale, and perhaps a zero point, for each block of K; activations stay real.
+//
+//   MatMul(x, W)     com.microsoft.MatMulNBits(x, codes, scales[, zero points])
+//   Gemm(x, W, C)    the same, and Add(., C)        without transA, alpha and beta 1
+//   awq              x * (1 / s) before it: s are the scales of the inputs that awq() finds
+//
+// The layout is that of nbits_layout.hpp. Symmetric codes are -7..7 (or -8..7 where another solver
+// than the range has scales for that) and -127..127 about the operator's default zero point.
+#ifndef DETENT_GRAPH_QUANTIZE_WEIGHT_ONLY_HPP
+#define DETENT_GRAPH_QUANTIZE_WEIGHT_ONLY_HPP
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/error_context.hpp>
+#include <detent/graph/model/graph_writer.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/layout.hpp>
+#include <detent/graph/ops/nbits_layout.hpp>
+#include <detent/graph/quantize/ignored_scope.hpp>
+#include <detent/graph/quantize/operator_rules.hpp>
+#include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/parallel.hpp>
+#include <detent/solvers/awq.hpp>
+#include <detent/solvers/exact_mse.hpp>
+#include <detent/solvers/gram.hpp>
+#include <detent/solvers/hqq.hpp>
+#include <detent/solvers/parts.hpp>
+#include <detent/solvers/quantized_weights.hpp>
+#include <detent/statistics/distribution.hpp>
+#include <detent/sub_byte.hpp>
+#include <detent/types.hpp>
+#include <detent/version.hpp>
+
+#if DETENT_WITH_EIGEN
+#include <detent/solvers/gptq.hpp>
+#endif
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+/// One node that was rewritten.
+struct weight_only_layer {
+  std::string node;     // its name, or its output's if it has none
+  std::string weights;  // the constant that it had
+  nbits_layout layout;
+  /// The objective is the squared error of the layer's outputs over the calibration samples;
+  /// without such (rtn), that of the weights; hqq has its own.
+  solver_evidence evidence;
+};
+
+struct weight_only_options {
+  std::size_t bits = 4;  // or 8
+  /// Of K, that share a scale: 16, 32, 64, 128 or 256, which is what ONNX Runtime takes. 0 and -1:
+  /// a whole column of W if K <= 256, else 256. Never more than the power of two that holds K.
+  std::int64_t block_size = 32;
+  bool symmetric = false;  // no zero points
+  /// rtn    nearest rounding
+  /// gptq   where it is better than that (needs samples, and Eigen); all layers see the inputs that
+  ///        they have in the float model
+  /// awq    scales of the inputs, and clipping (needs samples)
+  /// hqq    zero points (not with symmetric)
+  std::string algorithm = "rtn";
+  /// Where scales and zero points come from: "absmax" (the range of the block, as
+  /// params_from_range() has it) or "exact_mse" (the least squared error of the block's weights).
+  /// awq has "absmax" only. exact_mse tries all zero points: 16 take seconds for a million weights,
+  /// the 256 of 8 bits minutes (not with symmetric).
+  std::string scales = "absmax";
+  /// Written to the nodes: 0 (not said), 1 float32, 2 float16, 3 bfloat16, 4 int8 activations.
+  std::int64_t accuracy_level = 0;
+  ignored_scope ignored = {};
+  operator_rules operators = {};  // other bits, block sizes and scales for some of them
+  /// awq: O(K) statistics of each layer's inputs (mean |x|, mean x^2) instead of the Gram matrix.
+  bool diagonal_statistics = false;
+  /// What statistics may take at a time, about; beyond that, samples are drawn again for the next
+  /// layers. One layer is always done.
+  std::size_t calibration_bytes = std::size_t{1} << 30;
+  awq_options awq = {};  // activation_magnitudes are set
+  /// real_zero_points are written as such, with 4 bits only: ONNX Runtime has no others.
+  hqq_options hqq = {};
+#if DETENT_WITH_EIGEN
+  gptq_options gptq = {};
+#endif
+  /// Told of each node that was rewritten, in their order.
+  std::function<void(const weight_only_layer& layer)> on_layer = {};
+  executor_options executor = {};  // its `parallel` also runs the solvers
+};
+
+namespace detail {
+
+/// The diagonal of a Gram matrix, in O(K). Sums of doubles in the order of the samples.
+class diagonal_observer {
+ public:
+  explicit diagonal_observer(std::size_t features) : squares_(features), magnitudes_(features) {}
+
+  /// A row for each sample. Throws invalid_argument if a value is NaN or infinite, shape_mismatch
+  /// for another number of features.
+  void observe(matrix_view<const float> x, const parallel_for& /*parallel*/) {
+    require(x.columns == squares_.size(), error_kind::shape_mismatch, x.columns,
+            " features where there were ", squares_.size());
+    for (std::size_t r = 0; r < x.rows; ++r) {
+      for (std::size_t c = 0; c < x.columns; ++c) {
+        const auto value = static_cast<double>(x(r, c));
+        require(std::isfinite(value), error_kind::invalid_argument, "the value at row ", r,
+                ", column ", c, " is ", value);
+        squares_[c] += value * value;  // exact, fused or not: these are floats
+        magnitudes_[c] += std::fabs(value);
+      }
+    }
+    count_ += x.rows;
+  }
+  /// As if all that `other` saw had been seen here, after the rest.
+  void merge(const diagonal_observer& other) {
+    require(other.squares_.size() == squares_.size(), error_kind::shape_mismatch,
+            other.squares_.size(), " features where there were ", squares_.size());
+    for (std::size_t c = 0; c < squares_.size(); ++c) {
+      squares_[c] += other.squares_[c];
+      magnitudes_[c] += other.magnitudes_[c];
+    }
+    count_ += other.count_;
+  }
+
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+  [[nodiscard]] gram_matrix finalize() const { return gram_matrix::from_diagonal(squares_); }
+  /// The mean of |x| of each feature.
+  [[nodiscard]] std::vector<float> mean_magnitudes() const {
+    std::vector<float> means;
+    for (const double sum : magnitudes_) {
+      means.push_back(static_cast<float>(sum / static_cast<double>(count_)));
+    }
+    return means;
+  }
+
+ private:
+  std::uint64_t count_ = 0;
+  std::vector<double> squares_;
+  std::vector<double> magnitudes_;
+};
+
+/// What solvers want to know of a layer's inputs: their Gram matrix, or the diagonal of it.
+class input_statistics {
+ public:
+  input_statistics(std::size_t features, bool diagonal)
+      : observer_(diagonal ? observer(std::in_place_type<diagonal_observer>, features)
+                           : observer(std::in_place_type<gram_observer>, features)) {}
+
+  void observe(matrix_view<const float> x, const parallel_for& parallel) {
+    std::visit([&](auto& o) { o.observe(x, parallel); }, observer_);
+  }
+  /// `other` has to be of the same kind.
+  void merge(const input_statistics& other) {
+    std::visit(
+        [&](auto& o) { o.merge(std::get<std::remove_cvref_t<decltype(o)>>(other.observer_)); },
+        observer_);
+  }
+  [[nodiscard]] gram_matrix gram() const {
+    return std::visit([](const auto& o) { return require_rows(o).finalize(); }, observer_);
+  }
+  [[nodiscard]] std::vector<float> mean_magnitudes() const {
+    return std::visit([](const auto& o) { return require_rows(o).mean_magnitudes(); }, observer_);
+  }
+
+  /// About what one takes with samples of the usual spread, the matrix that it makes included.
+  [[nodiscard]] static std::size_t bytes(std::size_t features, bool diagonal) noexcept {
+    return 16 * features * (diagonal ? 1 : features);
+  }
+
+ private:
+  using observer = std::variant<gram_observer, diagonal_observer>;
+
+  template <class Observer>
+  static const Observer& require_rows(const Observer& o) {
+    require(o.count() > 0, error_kind::invalid_argument, "no calibration sample has rows for it");
+    return o;
+  }
+
+  observer observer_;
+};
+
+class weight_only_quantizer {
+ public:
+  weight_only_quantizer(model m, weight_only_options options)
+      : m_(std::move(m)), options_(std::move(options)) {
+    check_options();
+    std::map<std::string, operator_settings> settings;  // by what they make: folding moves nodes
+    for (const auto& [i, own] : matching_settings(m_, options_.operators)) {
+      check_settings(m_.nodes[i], own);
+      for (const std::string& name : m_.nodes[i].outputs) {
+        settings[name] = own;
+      }
+    }
+    for (const std::size_t i : matching_nodes(m_, options_.ignored)) {
+      for (const std::string& name : m_.nodes[i].outputs) {
+        settings[name].quantize = false;
+      }
+    }
+    fold_constants(m_, false);
+    find_layers(settings);
+  }
+
+  model run(const calibration_source& samples) {
+    if (!needs_samples()) {
+      for (const weight_matrix& w : matrices_) {
+        stored_.push_back(solve(w, nullptr));
+      }
+    } else {
+      require(static_cast<bool>(samples), error_kind::invalid_argument, "algorithm '",
+              options_.algorithm, "' needs calibration samples");
+      calibrate_and_solve(samples);
+    }
+    rewrite();
+    return std::move(m_);
+  }
+
+ private:
+  /// A constant as it is used, perhaps by several nodes.
+  struct weight_matrix {
+    std::string name;
+    bool is_transposed = false;  // stored as N x K
+    nbits_layout layout;
+    bool has_least_squares_scales = false;  // not absmax
+    std::vector<std::string> inputs;        // of the nodes that use it
+  };
+  struct layer {
+    std::size_t node;
+    std::size_t matrix;
+  };
+  /// The names of what a weight_matrix became.
+  struct stored_matrix {
+    std::string codes, scales, zero_points, inverse_input_scales;
+    solver_evidence evidence;
+  };
+
+  [[nodiscard]] bool needs_samples() const {
+    return options_.algorithm == "gptq" || options_.algorithm == "awq";
+  }
+  [[nodiscard]] bool is_diagonal() const {
+    return options_.algorithm == "awq" && options_.diagonal_statistics;
+  }
+
+  static void require_one_of(const char* what, const std::string& value,
+                             std::initializer_list<const char*> known) {
+    std::string list;
+    for (const char* name : known) {
+      if (value == name) {
+        return;
+      }
+      list.append(list.empty() ? "" : ", ").append(name);
+    }
+    require(false, error_kind::invalid_argument, "unknown ", what, " '", value, "', there are ",
+            list);
+  }
+
+  void check_format(std::size_t bits, std::int64_t block) const {
+    constexpr auto invalid = error_kind::invalid_argument;
+    require(bits == 4 || bits == 8, invalid, "weights of ", bits, " bits, expected 4 or 8");
+    require(block == 0 || block == -1 ||
+                (block >= 16 && block <= largest_block &&
+                 std::has_single_bit(static_cast<std::uint64_t>(block))),
+            invalid, "block size ", block, ", expected 16, 32, 64, 128, 256, or 0 for the largest");
+    require(options_.algorithm != "hqq" || !options_.hqq.real_zero_points || bits == 4,
+            error_kind::unsupported, "real zero points of ", bits, "-bit weights");
+  }
+
+  void check_settings(const node& n, const operator_settings& own) const {
+    with_context(n.label(), [&] {
+      check_format(own.weight_bits.value_or(options_.bits),
+                   own.block_size.value_or(options_.block_size));
+      require(options_.algorithm != "awq" ||
+                  own.weight_scales.value_or(weight_scale::absmax) == weight_scale::absmax,
+              error_kind::invalid_argument, "algorithm 'awq' finds scales itself");
+      return true;
+    });
+  }
+
+  void check_options() const {
+    const weight_only_options& o = options_;
+    constexpr auto invalid = error_kind::invalid_argument;
+    check_format(o.bits, o.block_size);
+    require_one_of("algorithm", o.algorithm, {"rtn", "gptq", "awq", "hqq"});
+    require_one_of("scales", o.scales, {"absmax", "exact_mse"});
+    require(o.accuracy_level >= 0 && o.accuracy_level <= 4, invalid, "accuracy level ",
+            o.accuracy_level, " is not in 0..4");
+    require(o.algorithm != "hqq" || !o.symmetric, invalid,
+            "algorithm 'hqq' finds zero points, and symmetric weights have none");
+    require(o.algorithm != "awq" || o.scales == "absmax", invalid,
+            "algorithm 'awq' finds scales itself, and cannot take those of '", o.scales, "'");
+#if !DETENT_WITH_EIGEN
+    require(o.algorithm != "gptq", error_kind::unsupported, "algorithm 'gptq' needs Eigen");
+#endif
+    require(m_.opset() >= 7, error_kind::unsupported, "the model has opset ", m_.opset(),
+            "; the oldest that can be quantized is 7");
+  }
+
+  /// A node whose weights are a constant matrix of floats, and their place: true if N x K.
+  [[nodiscard]] std::optional<bool> weights_transposed(const node& n) const {
+    const tensor* w = float_constant(m_, n, 1);
+    if (w == nullptr || w->rank() != 2 || w->count() == 0 || n.inputs[0].empty() ||
+        m_.initializer(n.inputs[0]) != nullptr) {
+      return std::nullopt;
+    }
+    if (n.is("MatMul")) {
+      return false;
+    }
+    const std::optional<std::size_t> axis = n.is("Gemm") ? output_channel_axis(n) : std::nullopt;
+    return axis ? std::optional<bool>(*axis == 0) : std::nullopt;
+  }
+
+  void find_layers(const std::map<std::string, operator_settings>& settings) {
+    std::vector<std::size_t> candidates;
+    for (std::size_t i = 0; i < m_.nodes.size(); ++i) {
+      if (weights_transposed(m_.nodes[i])) {
+        candidates.push_back(i);
+      }
+    }
+    if (options_.ignored.first_layer && !candidates.empty()) {
+      candidates.erase(candidates.begin());
+    }
+    if (options_.ignored.last_layer && !candidates.empty()) {
+      candidates.pop_back();
+    }
+    std::map<std::tuple<std::string, bool, std::size_t, std::size_t, bool>, std::size_t> known;
+    for (const std::size_t i : candidates) {
+      const node& n = m_.nodes[i];
+      const std::optional<bool> is_transposed = weights_transposed(n);
+      const auto entry = settings.find(n.outputs[0]);
+      const operator_settings own = entry == settings.end() ? operator_settings() : entry->second;
+      if (!own.quantize.value_or(true)) {
+        continue;
+      }
+      const tensor& w = m_.initializers.at(n.inputs[1]);
+      const auto depth = static_cast<std::size_t>(w.dim(*is_transposed ? 1 : 0));
+      const auto columns = static_cast<std::size_t>(w.dim(*is_transposed ? 0 : 1));
+      const nbits_layout layout{own.weight_bits.value_or(options_.bits),
+                                block_size(own.block_size.value_or(options_.block_size), depth),
+                                depth, columns};
+      const bool has_least_squares_scales = own.weight_scales
+                                                ? *own.weight_scales == weight_scale::exact_mse
+                                                : options_.scales == "exact_mse";
+      const auto [found, added] = known.try_emplace(
+          {n.inputs[1], *is_transposed, layout.bits, layout.block_size, has_least_squares_scales},
+          matrices_.size());
+      if (added) {
+        matrices_.push_back({n.inputs[1], *is_transposed, layout, has_least_squares_scales, {}});
+      }
+      std::vector<std::string>& inputs = matrices_[found->second].inputs;
+      if (std::find(inputs.begin(), inputs.end(), n.inputs[0]) == inputs.end()) {
+        inputs.push_back(n.inputs[0]);
+      }
+      layers_.push_back({i, found->second});
+    }
+    require(!layers_.empty(), error_kind::invalid_argument,
+            "the model has no MatMul or Gemm with constant float32 weights that may be quantized");
+  }
+
+  /// A block that is larger than K would only be padded.
+  [[nodiscard]] static std::size_t block_size(std::int64_t wanted, std::size_t depth) {
+    const auto size = static_cast<std::size_t>(wanted > 0 ? wanted : largest_block);
+    return (std::min)(size, std::bit_ceil((std::max)(depth, std::size_t{16})));
+  }
+
+  // ----------------------------------------------------------------------------------- calibration
+
+  /// Matrices in their order, as many at a time as there is memory for the statistics of.
+  void calibrate_and_solve(const calibration_source& samples) {
+    model fused = m_;
+    fuse_activations(fused);
+    executor float_executor(std::move(fused), options_.executor);
+    for (std::size_t first = 0; first < matrices_.size();) {
+      std::map<std::string, input_statistics> statistics;
+      std::size_t bytes = 0;
+      std::size_t last = first;
+      for (; last < matrices_.size(); ++last) {
+        const weight_matrix& w = matrices_[last];
+        std::size_t more = 0;
+        for (const std::string& input : w.inputs) {
+          more += statistics.count(input) != 0
+                      ? 0
+                      : input_statistics::bytes(w.layout.depth, is_diagonal());
+        }
+        if (last > first && bytes + more > options_.calibration_bytes) {
+          break;
+        }
+        bytes += more;
+        for (const std::string& input : w.inputs) {
+          statistics.try_emplace(input, w.layout.depth, is_diagonal());
+        }
+      }
+      observe(float_executor, samples, statistics);
+      for (; first < last; ++first) {
+        const weight_matrix& w = matrices_[first];
+        if (w.inputs.size() == 1) {
+          stored_.push_back(solve(w, &statistics.at(w.inputs[0])));
+          continue;
+        }
+        input_statistics all = statistics.at(w.inputs[0]);
+        for (std::size_t i = 1; i < w.inputs.size(); ++i) {
+          all.merge(statistics.at(w.inputs[i]));
+        }
+        stored_.push_back(solve(w, &all));
+      }
+    }
+  }
+
+  void observe(executor& float_executor, const calibration_source& samples,
+               std::map<std::string, input_statistics>& statistics) {
+    std::size_t seen = 0;
+    while (const auto inputs = samples()) {
+      ++seen;
+      static_cast<void>(float_executor.run(*inputs, [&](const std::string& name,
+                                                        const tensor& value) {
+        const auto found = statistics.find(name);
+        if (found == statistics.end() || value.count() == 0) {
+          return;
+        }
+        const tensor plain = to_plain(value);
+        with_context("tensor '" + name + "' in calibration sample " + std::to_string(seen), [&] {
+          const auto columns = static_cast<std::size_t>(plain.dims().back());
+          found->second.observe({plain.data<float>().data(), plain.count() / columns, columns},
+                                options_.executor.parallel);
+        });
+      }));
+    }
+    require(seen > 0, error_kind::invalid_argument, "there are no calibration samples");
+    require(sample_count_ == 0 || seen == sample_count_, error_kind::invalid_argument,
+            "a later pass of the calibration had ", seen, " samples, the first ", sample_count_);
+    sample_count_ = seen;
+  }
+
+  // --------------------------------------------------------------------------------------- solving
+
+  struct solution {
+    quantized_weights weights;
+    std::vector<float> input_scales;  // awq
+  };
+
+  [[nodiscard]] solution find_codes(matrix_view<const float> w, const weight_matrix& of,
+                                    const input_statistics* statistics) const {
+    const std::size_t block = of.layout.block_size;
+    const parallel_for& parallel = options_.executor.parallel;
+    weight_format format;
+    format.scheme = {of.layout.bits == 4 ? int4::levels : full_grid<std::int8_t>,
+                     options_.symmetric};
+    format.group_size = block;
+    block_quant_params given;
+    if (of.has_least_squares_scales) {
+      const std::size_t dims[] = {w.rows, w.columns};
+      const std::ptrdiff_t strides[] = {w.row_stride, w.column_stride};
+      const auto solver = [](const distribution& d, quant_scheme s) { return exact_mse(d, s); };
+      given = block_params(1, block,
+                           solve_blocks(tensor_view<const float>(w.data, dims, strides), 1, block,
+                                        format.scheme, solver, parallel));
+      format.scales = given.scales;
+      format.zero_points = given.zero_points;
+    }
+    if (options_.algorithm == "hqq") {
+      return {hqq(w, format, options_.hqq, parallel), {}};
+    }
+    const gram_matrix g = statistics != nullptr
+                              ? statistics->gram()
+                              : gram_matrix::from_diagonal(std::vector<double>(w.columns, 1.0));
+    if (options_.algorithm == "awq") {
+      const std::vector<float> magnitudes = statistics->mean_magnitudes();
+      awq_options options = options_.awq;
+      options.activation_magnitudes = magnitudes;
+      awq_weights found = awq(w, g, format, options, parallel);
+      return {std::move(found.weights),
+              found.ratio ? std::move(found.input_scales) : std::vector<float>()};
+    }
+#if DETENT_WITH_EIGEN
+    if (options_.algorithm == "gptq") {
+      quantized_weights found = gptq(w, g, format, options_.gptq, parallel);
+      if (found.evidence.objective < found.evidence.nearest_objective) {
+        return {std::move(found), {}};
+      }
+    }
+#endif
+    return {round_to_nearest(w, g, format, parallel), {}};
+  }
+
+  stored_matrix solve(const weight_matrix& w, const input_statistics* statistics) {
+    const tensor values = m_.initializers.at(w.name);
+    const matrix_view<const float> stored(values.data<float>().data(),
+                                          static_cast<std::size_t>(values.dim(0)),
+                                          static_cast<std::size_t>(values.dim(1)));
+    const solution found = with_context("weights '" + w.name + "'", [&] {
+      return find_codes(w.is_transposed ? stored : stored.transposed(), w, statistics);
+    });
+    return store(w, found);
+  }
+
+  std::string add_initializer(const std::string& wish, tensor t) {
+    const std::string name = unused_name(m_, wish);
+    m_.initializers[name] = std::move(t);
+    return name;
+  }
+
+  /// The solvers' signed codes as the unsigned ones of the operator: both move up by 2^(bits - 1).
+  stored_matrix store(const weight_matrix& w, const solution& found) {
+    const nbits_layout& layout = w.layout;
+    const std::int32_t shift = layout.default_zero_point();
+    const auto n = static_cast<std::int64_t>(layout.columns);
+    const auto blocks = static_cast<std::int64_t>(layout.blocks());
+    const quantized_weights& q = found.weights;
+    const auto packed = [&](const auto& rows_of_codes, std::size_t width, shape dims,
+                            std::size_t row_bytes) {
+      tensor t = tensor::allocate(element_type::u8, std::move(dims));
+      std::vector<std::uint8_t> codes(width);
+      for (std::size_t r = 0; r < layout.columns; ++r) {
+        for (std::size_t i = 0; i < width; ++i) {
+          codes[i] = static_cast<std::uint8_t>(rows_of_codes[r * width + i] + shift);
+        }
+        pack_nbits(layout.bits, codes,
+                   t.mutable_data<std::uint8_t>().subspan(r * row_bytes, row_bytes));
+      }
+      return t;
+    };
+    stored_matrix stored;
+    stored.evidence = q.evidence;
+    stored.codes = add_initializer(
+        w.name + "_quantized",
+        packed(q.codes, layout.depth, {n, blocks, static_cast<std::int64_t>(layout.block_bytes())},
+               layout.row_bytes()));
+    stored.scales = add_initializer(
+        w.name + "_scales", tensor::of<float>(element_type::f32, {n, blocks}, q.params.scales));
+    if (!q.real_zero_points.empty()) {
+      std::vector<float> zero_points;
+      for (const float z : q.real_zero_points) {
+        zero_points.push_back(z + static_cast<float>(shift));
+      }
+      stored.zero_points = add_initializer(
+          w.name + "_zero_points", tensor::of<float>(element_type::f32, {n, blocks}, zero_points));
+    } else if (!options_.symmetric) {
+      const std::size_t bytes = layout.zero_point_bytes();
+      stored.zero_points = add_initializer(w.name + "_zero_points",
+                                           packed(q.params.zero_points, layout.blocks(),
+                                                  {n, static_cast<std::int64_t>(bytes)}, bytes));
+    }
+    if (!found.input_scales.empty()) {
+      std::vector<float> inverse;
+      for (const float s : found.input_scales) {
+        inverse.push_back(1.0F / s);
+      }
+      stored.inverse_input_scales = add_initializer(
+          w.name + "_inverse_input_scales",
+          tensor::of<float>(element_type::f32, {static_cast<std::int64_t>(layout.depth)}, inverse));
+    }
+    return stored;
+  }
+
+  // ------------------------------------------------------------------------------------- rewriting
+
+  /// From the last node to the first: what is inserted moves none that is still to come.
+  void rewrite() {
+    std::vector<weight_only_layer> done;
+    for (auto it = layers_.rbegin(); it != layers_.rend(); ++it) {
+      const weight_matrix& w = matrices_[it->matrix];
+      done.push_back(
+          {name_or_output(m_.nodes[it->node]), w.name, w.layout, stored_[it->matrix].evidence});
+      rewrite_layer(it->node, w.layout, stored_[it->matrix]);
+    }
+    m_.opsets.emplace("com.microsoft", 1);
+    m_.producer_name = "detent";
+    m_.producer_version = std::to_string(DETENT_VERSION_MAJOR) + "." +
+                          std::to_string(DETENT_VERSION_MINOR) + "." +
+                          std::to_string(DETENT_VERSION_PATCH);
+    remove_unused(m_);
+    sort_and_check(m_);
+    for (auto it = done.rbegin(); options_.on_layer && it != done.rend(); ++it) {
+      options_.on_layer(*it);
+    }
+  }
+
+  void rewrite_layer(std::size_t i, const nbits_layout& layout, const stored_matrix& stored) {
+    const node old = m_.nodes[i];
+    const std::string base = name_or_output(old);
+    const bool has_addend = old.inputs.size() > 2 && !old.inputs[2].empty();
+    node product;
+    product.domain = "com.microsoft";
+    product.op_type = "MatMulNBits";
+    product.name = old.name;
+    product.inputs = {old.inputs[0], stored.codes, stored.scales};
+    product.outputs = old.outputs;
+    if (!stored.zero_points.empty()) {
+      product.inputs.push_back(stored.zero_points);
+    }
+    const auto set = [&](const char* key, std::size_t value) {
+      product.attributes[key] = attribute::of(static_cast<std::int64_t>(value));
+    };
+    set("K", layout.depth);
+    set("N", layout.columns);
+    set("bits", layout.bits);
+    set("block_size", layout.block_size);
+    if (options_.accuracy_level != 0) {
+      product.attributes["accuracy_level"] = attribute::of(options_.accuracy_level);
+    }
+    const auto place = [&](std::size_t at) {
+      return m_.nodes.begin() + static_cast<std::ptrdiff_t>(at);
+    };
+    if (has_addend) {
+      product.outputs = {unused_name(m_, old.outputs[0] + "_product")};
+      m_.nodes.insert(place(i + 1),
+                      detail::make_node("Add", base + "_Add", {product.outputs[0], old.inputs[2]},
+                                        old.outputs[0]));
+    }
+    const bool has_scales = !stored.inverse_input_scales.empty();
+    if (has_scales) {
+      product.inputs[0] = unused_name(m_, old.outputs[0] + "_scaled_input");
+    }
+    m_.nodes[i] = product;
+    if (has_scales) {
+      m_.nodes.insert(place(i), detail::make_node("Mul", base + "_Mul",
+                                                  {old.inputs[0], stored.inverse_input_scales},
+                                                  product.inputs[0]));
+    }
+  }
+
+  static constexpr std::int64_t largest_block = 256;
+
+  model m_;
+  weight_only_options options_;
+  std::vector<weight_matrix> matrices_;
+  std::vector<layer> layers_;
+  std::vector<stored_matrix> stored_;  // of each of matrices_
+  std::size_t sample_count_ = 0;
+};
+
+}  // namespace detail
+
+/// Quantizes the weights of a float model. `samples` is for gptq and awq, which run the model on
+/// the float executor: it is drawn until it is empty, once for each pass that the memory for
+/// statistics wants. Weights that several nodes use are stored once, for the inputs of all of them.
+///
+/// Constant expressions are folded first, and what nobody uses any more is left out. Sub-graphs (of
+/// If, Loop, Scan) stay as they are, and so do the constants that they capture.
+///
+/// Throws invalid_argument (no layer is left to quantize; an ignored name or pattern that matches
+/// nothing; bits, block size, algorithm, scales or accuracy level that there are not, or that do
+/// not go together; no samples for gptq or awq; NaN or infinity in weights or inputs, naming the
+/// tensor), unsupported (gptq without Eigen, an operator that the float executor does not know, an
+/// opset before 7), and what the solvers throw, with the weights' name.
+[[nodiscard]] inline model quantize_weights_only(model m, const weight_only_options& options = {},
+                                                 const calibration_source& samples = {}) {
+  return detail::weight_only_quantizer(std::move(m), options).run(samples);
+}
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_QUANTIZE_WEIGHT_ONLY_HPP

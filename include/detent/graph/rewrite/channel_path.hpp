@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Where a factor for each channel can pass through a model: back from the input of a layer, through
+// operators f with f(s x) = s f(x) for s > 0, to the node that makes the channels.
+#ifndef DETENT_GRAPH_REWRITE_CHANNEL_PATH_HPP
+#define DETENT_GRAPH_REWRITE_CHANNEL_PATH_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/rewrite/linear_layer.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/shape_inference.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+/// The shapes of values, as far as they tell something: a model with open dimensions is looked at
+/// with two sizes of these, far apart, and what differs is not relied upon.
+class value_shapes {
+ public:
+  explicit value_shapes(const model& m) {
+    constexpr std::int64_t larger_batch = 2;
+    constexpr std::int64_t larger_size = 251;  // more than layers with strides can make 1
+    std::map<std::string, shape> larger;
+    for (const value_info& v : m.inputs) {
+      shape dims = v.dims;
+      for (std::size_t d = 0; d < dims.size(); ++d) {
+        is_open_ = is_open_ || dims[d] < 0;
+        dims[d] = dims[d] >= 0 ? dims[d] : d == 0 ? larger_batch : larger_size;
+      }
+      if (dims != v.dims) {
+        larger[v.name] = std::move(dims);
+      }
+    }
+    // A model may not have these sizes; then nothing is known of its shapes.
+    try {
+      known_ = infer_shapes(m);
+      if (is_open_) {
+        other_ = infer_shapes(m, larger);
+      }
+    } catch (const error&) {
+      other_.clear();
+    }
+  }
+
+  /// The number of dimensions, if it is known.
+  [[nodiscard]] std::optional<std::size_t> rank(const std::string& value) const {
+    const auto found = known_.find(value);
+    return found == known_.end() ? std::nullopt : std::optional(found->second.rank());
+  }
+  /// The shape; -1 for dimensions that depend on what the inputs leave open.
+  [[nodiscard]] std::optional<shape> dims(const std::string& value) const {
+    const auto found = known_.find(value);
+    if (found == known_.end()) {
+      return std::nullopt;
+    }
+    shape dims = found->second.dims();
+    if (!is_open_) {
+      return dims;
+    }
+    const auto other = other_.find(value);
+    if (other == other_.end() || other->second.rank() != dims.size()) {
+      return std::nullopt;
+    }
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+      dims[d] = dims[d] == other->second.dim(d) ? dims[d] : -1;
+    }
+    return dims;
+  }
+
+ private:
+  std::map<std::string, tensor> known_;
+  std::map<std::string, tensor> other_;
+  bool is_open_ = false;
+};
+
+/// The axis of a value along which its channels stand. Behind a Flatten each channel has several
+/// neighbouring indices.
+struct channel_axis {
+  std::size_t rank = 0;
+  std::size_t axis = 0;
+  std::size_t length = 0;
+  friend bool operator==(const channel_axis&, const channel_axis&) = default;
+};
+
+/// A way that factors of channels can take.
+struct channel_path {
+  struct step {
+    std::size_t node_index;
+    channel_axis output;  // of the node
+  };
+  std::size_t source = links::none;  // the node at its end; none: an input or a constant
+  std::string value;                 // what the source makes
+  channel_axis layout;               // of that
+  std::vector<step> between;         // from the end of the path to the source
+};
+
+namespace detail {
+
+/// The product of the dimensions from `first` on; nothing if one of them is open.
+[[nodiscard]] inline std::optional<std::size_t> size_from(const shape& dims, std::size_t first) {
+  std::size_t size = 1;
+  for (std::size_t d = first; d < dims.size(); ++d) {
+    if (dims[d] <= 0) {
+      return std::nullopt;
+    }
+    size *= static_cast<std::size_t>(dims[d]);
+  }
+  return size;
+}
+
+/// What a node that keeps the flat order of elements does to channels of axis 1, seen from its
+/// output. Nothing unless each index along its output's axis 1 belongs to one channel of its input.
+[[nodiscard]] inline std::optional<channel_axis> before_reshape(const shape& in, const shape& out,
+                                                                channel_axis at) {
+  if (at.axis != 1 || in.size() < 2 || out.size() < 2 || in[1] <= 0 ||
+      out[1] != static_cast<std::int64_t>(at.length)) {
+    return std::nullopt;
+  }
+  // Where all behind the first dimension has one size, so has the first one.
+  const auto inner_in = size_from(in, 2);
+  const auto inner_out = size_from(out, 2);
+  if (!inner_in || !inner_out || *inner_in % *inner_out != 0 ||
+      static_cast<std::size_t>(in[1]) * *inner_in != at.length * *inner_out) {
+    return std::nullopt;
+  }
+  return channel_axis{in.size(), 1, static_cast<std::size_t>(in[1])};
+}
+
+/// Pads with zeros, or with elements of the same channel.
+[[nodiscard]] inline bool pads_channels_apart(const model& m, const node& n, channel_axis at) {
+  std::vector<std::int64_t> pads = n.get_ints("pads");
+  const auto integers = [&](std::size_t i) {
+    const tensor* t = i < n.inputs.size() ? m.initializer(n.inputs[i]) : nullptr;
+    return t != nullptr && t->type() == element_type::s64 && t->has_data()
+               ? std::vector<std::int64_t>(t->data<std::int64_t>().begin(),
+                                           t->data<std::int64_t>().end())
+               : std::vector<std::int64_t>();
+  };
+  if (pads.empty()) {
+    pads = integers(1);
+  }
+  std::vector<std::int64_t> axes;
+  if (n.inputs.size() > 3 && !n.inputs[3].empty()) {
+    axes = integers(3);
+  } else {
+    for (std::size_t d = 0; d < at.rank; ++d) {
+      axes.push_back(static_cast<std::int64_t>(d));
+    }
+  }
+  if (pads.empty() || pads.size() != 2 * axes.size()) {
+    return false;
+  }
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const std::int64_t axis = axes[i] < 0 ? axes[i] + static_cast<std::int64_t>(at.rank) : axes[i];
+    if (axis == static_cast<std::int64_t>(at.axis) &&
+        (pads[i] != 0 || pads[i + axes.size()] != 0)) {
+      return false;
+    }
+  }
+  if (n.get_string("mode", "constant") != "constant") {
+    return true;
+  }
+  if (n.inputs.size() > 2 && !n.inputs[2].empty()) {
+    const tensor* value = float_constant(m, n, 2);
+    return value != nullptr && value->count() == 1 && value->data<float>()[0] == 0.0F;
+  }
+  return n.get_float("value", 0.0F) == 0.0F;
+}
+
+/// A constant that is broadcast to the node's result without adding dimensions to it.
+[[nodiscard]] inline const tensor* broadcast_constant(const model& m, const node& n, std::size_t i,
+                                                      channel_axis at) {
+  const tensor* t = float_constant(m, n, i);
+  if (n.inputs.size() != 2 || t == nullptr || t->count() == 0 || t->rank() > at.rank ||
+      m.initializer(n.inputs[1 - i]) != nullptr) {
+    return nullptr;
+  }
+  const std::size_t own = at.axis + t->rank();
+  const auto length = static_cast<std::int64_t>(at.length);
+  return own < at.rank || t->dim(own - at.rank) == 1 || t->dim(own - at.rank) == length ? t
+                                                                                        : nullptr;
+}
+
+/// Which input of Add, Mul or Div is a constant, if the other carries the channels.
+[[nodiscard]] inline std::optional<std::size_t> constant_operand(const model& m, const node& n,
+                                                                 channel_axis at) {
+  if (n.is("Add") || n.is("Mul") || n.is("Div")) {
+    for (const std::size_t i : {std::size_t{1}, std::size_t{0}}) {
+      if (broadcast_constant(m, n, i, at) != nullptr && (i == 1 || !n.is("Div"))) {
+        return i;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+/// The input of a node that carries the channels, and how, if factors of channels can pass.
+struct channel_input {
+  std::size_t input;
+  channel_axis layout;
+};
+
+[[nodiscard]] inline std::optional<channel_input> before_node(const model& m,
+                                                              const value_shapes& shapes,
+                                                              const node& n, channel_axis at) {
+  if (n.inputs.empty() || n.inputs[0].empty()) {
+    return std::nullopt;
+  }
+  const channel_input same{0, at};
+  if (n.is("Relu") || n.is("LeakyRelu") || n.is("Identity") || n.is("Abs") || n.is("Neg")) {
+    return same;
+  }
+  if (n.is("PRelu")) {  // whatever the slopes
+    return n.inputs.size() == 2 ? std::optional(same) : std::nullopt;
+  }
+  if (n.is("Clip")) {
+    const auto bounds = clamping_activation(m, n);
+    const bool is_relu =
+        bounds && bounds->lower == 0.0F && bounds->upper >= (std::numeric_limits<float>::max)();
+    return is_relu ? std::optional(same) : std::nullopt;
+  }
+  if (n.is("MaxPool") || n.is("AveragePool") || n.is("GlobalAveragePool") ||
+      n.is("GlobalMaxPool")) {
+    return at.axis == 1 && at.rank > 2 ? std::optional(same) : std::nullopt;
+  }
+  if (n.is("Pad")) {
+    return pads_channels_apart(m, n, at) ? std::optional(same) : std::nullopt;
+  }
+  if (n.is("Transpose")) {
+    std::vector<std::int64_t> order = n.get_ints("perm");
+    for (std::size_t d = order.empty() ? at.rank : 0; d > 0; --d) {
+      order.push_back(static_cast<std::int64_t>(d) - 1);
+    }
+    if (order.size() != at.rank || order[at.axis] < 0 ||
+        order[at.axis] >= static_cast<std::int64_t>(at.rank)) {
+      return std::nullopt;
+    }
+    at.axis = static_cast<std::size_t>(order[at.axis]);
+    return channel_input{0, at};
+  }
+  if (n.is("Flatten") || n.is("Reshape") || n.is("Squeeze") || n.is("Unsqueeze")) {
+    const auto in = shapes.dims(n.inputs[0]);
+    const auto out = shapes.dims(n.outputs[0]);
+    const auto before = in && out && out->size() == at.rank ? before_reshape(*in, *out, at)
+                                                            : std::optional<channel_axis>();
+    return before ? std::optional(channel_input{0, *before}) : std::nullopt;
+  }
+  if (const auto constant = constant_operand(m, n, at)) {
+    // The other operand must have the rank of the result, or the axis is not its own.
+    const std::string& value = n.inputs[1 - *constant];
+    const bool keeps_rank =
+        shapes.rank(value) == at.rank || m.initializers.at(n.inputs[*constant]).rank() <= 1;
+    return keeps_rank ? std::optional(channel_input{1 - *constant, at}) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+}  // namespace detail
+
+/// The path of the channels of `value` back to the node that makes them. It ends where factors
+/// cannot pass, or `stops` says so; the values on it have one use each and are not outputs of the
+/// graph, `value` itself has `uses`.
+///
+/// Factors pass Relu, LeakyRelu, PRelu, Clip from zero without an upper bound, Abs, Neg, pooling,
+/// Pad with zeros or with elements of the same channel, Transpose, Identity, Mul and Div with a
+/// constant, Add of a constant (which takes part: scale_path()), and Flatten, Reshape, Squeeze and
+/// Unsqueeze where shapes prove that each element stays with its channel: a channel may become
+/// several features that stand together. They do not pass Clip(0, 6) or anything else that is not
+/// homogeneous.
+[[nodiscard]] inline channel_path trace_channels(
+    const model& m, const links& l, const value_shapes& shapes, const std::string& value,
+    channel_axis layout, std::size_t uses = 1, const std::function<bool(const node&)>& stops = {}) {
+  channel_path path;
+  path.value = value;
+  path.layout = layout;
+  for (;;) {
+    const std::size_t producer = l.producer(path.value);
+    if (producer == links::none || m.is_output(path.value) ||
+        l.consumers(path.value).size() != uses) {
+      return path;
+    }
+    const node& n = m.nodes[producer];
+    const auto made = std::count_if(n.outputs.begin(), n.outputs.end(),
+                                    [](const std::string& out) { return !out.empty(); });
+    if (made != 1 || n.outputs[0] != path.value) {
+      return path;
+    }
+    uses = 1;
+    const auto before = stops && stops(n) ? std::optional<detail::channel_input>()
+                                          : detail::before_node(m, shapes, n, path.layout);
+    if (!before) {
+      path.source = producer;
+      return path;
+    }
+    path.between.push_back({producer, path.layout});
+    path.value = n.inputs[before->input];
+    path.layout = before->layout;
+  }
+}
+
+/// What becomes of a path when its source makes factors[c] times channel c: constants that are
+/// added on the way are scaled. Throws shape_mismatch, overflow.
+inline void scale_path(model& m, const channel_path& path, std::span<const double> factors) {
+  for (const channel_path::step& step : path.between) {
+    node& n = m.nodes[step.node_index];
+    if (!n.is("Add")) {
+      continue;
+    }
+    const channel_axis at = step.output;
+    require(factors.size() == path.layout.length, error_kind::shape_mismatch, n.label(), ": ",
+            factors.size(), " factors for ", path.layout.length, " channels");
+    std::vector<double> own(at.length);
+    for (std::size_t i = 0; i < at.length; ++i) {
+      own[i] = factors[i * factors.size() / at.length];
+    }
+    const std::size_t constant = *detail::constant_operand(m, n, at);
+    detail::replace_constant(m, n, constant,
+                             detail::scaled_constant(m.initializers.at(n.inputs[constant]), at.rank,
+                                                     at.axis, own, n.label()));
+  }
+}
+
+/// The axis of the channels that a layer takes, or makes; nothing if the rank is not known.
+[[nodiscard]] inline std::optional<channel_axis> input_channels(const model& m,
+                                                                const value_shapes& shapes,
+                                                                const linear_layer& layer) {
+  const node& n = m.nodes[layer.node_index];
+  if (layer.is_spatial) {
+    return channel_axis{layer.weights.rank(), 1, layer.inputs};
+  }
+  const auto rank = n.is("Gemm") ? std::optional(std::size_t{2}) : shapes.rank(n.inputs[0]);
+  return rank && *rank > 0 ? std::optional(channel_axis{*rank, *rank - 1, layer.inputs})
+                           : std::nullopt;
+}
+[[nodiscard]] inline std::optional<channel_axis> output_channels(const model& m,
+                                                                 const value_shapes& shapes,
+                                                                 const linear_layer& layer) {
+  auto channels = input_channels(m, shapes, layer);
+  if (channels) {
+    channels->length = layer.outputs;
+  }
+  return channels;
+}
+
+/// Two layers between which each channel can be scaled: what the first one makes goes to the second
+/// one only, through operators that factors pass.
+struct layer_pair {
+  linear_layer upstream;
+  linear_layer downstream;
+  channel_path path;  // from the input of the second to the output of the first
+
+  /// The channel that input `i` of the second layer belongs to.
+  [[nodiscard]] std::size_t channel_of_input(std::size_t i) const noexcept {
+    return i * upstream.outputs / downstream.inputs;
+  }
+};
+
+/// All such pairs, in the order of the second ones; see trace_channels(). A depthwise convolution
+/// between two others is part of two pairs. Residual connections and branches are not part of any.
+/// The nodes' indices hold until nodes are added or removed.
+[[nodiscard]] inline std::vector<layer_pair> cross_layer_pairs(const model& m) {
+  const links l(m);
+  const value_shapes shapes(m);
+  std::vector<layer_pair> pairs;
+  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+    auto downstream = linear_layer_of(m, i);
+    const auto layout =
+        downstream ? input_channels(m, shapes, *downstream) : std::optional<channel_axis>();
+    if (!layout) {
+      continue;
+    }
+    channel_path path = trace_channels(m, l, shapes, m.nodes[i].inputs[0], *layout);
+    auto upstream = path.source == links::none ? std::optional<linear_layer>()
+                                               : linear_layer_of(m, path.source);
+    if (!upstream || !upstream->known_bias) {
+      continue;
+    }
+    // A Transpose may have brought the channels to another axis than the one they are made in.
+    if (output_channels(m, shapes, *upstream) == path.layout) {
+      pairs.push_back({std::move(*upstream), std::move(*downstream), std::move(path)});
+    }
+  }
+  return pairs;
+}
+
+/// The features of each value that the second layer of a pair takes, for observers: its axis by
+/// its name.
+[[nodiscard]] inline std::map<std::string, std::size_t> pair_values(const model& m) {
+  const value_shapes shapes(m);
+  std::map<std::string, std::size_t> axes;
+  for (const layer_pair& pair : cross_layer_pairs(m)) {
+    const node& n = m.nodes[pair.downstream.node_index];
+    axes[n.inputs[0]] = input_channels(m, shapes, pair.downstream)->axis;
+  }
+  return axes;
+}
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_REWRITE_CHANNEL_PATH_HPP

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Which operators the integer form of a model is made of, and what those can express.
+#ifndef DETENT_GRAPH_REWRITE_INTEGER_OPERATORS_HPP
+#define DETENT_GRAPH_REWRITE_INTEGER_OPERATORS_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <detent/config.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/rewrite/quantized_values.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace detail {
+
+/// Whose operators the integer form is made of.
+enum class integer_operators : std::uint8_t {
+  detent,  // for execution: everything there is a kernel for
+  onnx,    // for files: ONNX's own and those of com.microsoft; what they lack stays as it is
+};
+
+/// What can be said with them of a model, which must live longer, and of its values.
+class integer_form {
+ public:
+  integer_form(integer_operators operators, const model& m, const quantized_values& values)
+      : for_files_(operators == integer_operators::onnx), m_(m), values_(values) {}
+
+  [[nodiscard]] bool for_files() const noexcept { return for_files_; }
+
+  /// A node of the operator, in the domain that has it.
+  [[nodiscard]] node make(std::string op) const {
+    node n;
+    const bool is_onnx = op == "QLinearConv" || op == "QLinearMatMul";
+    n.domain = !for_files_ ? "detent" : is_onnx ? "" : "com.microsoft";
+    n.op_type = std::move(op);
+    return n;
+  }
+
+  /// Whether they can make the destination: those of files have 8-bit outputs, and no clamp but
+  /// that of the type.
+  [[nodiscard]] bool can_make(const destination& d) const {
+    return !for_files_ || (d.is_quantized() && (!d.bounds || values_.quantized_bounds(d) ==
+                                                                 full_grid_of(d.value.type)));
+  }
+
+  /// ONNX lets the types of products differ. ONNX Runtime has kernels for results of the type of
+  /// the first operand, and with int8 there for int8 only.
+  [[nodiscard]] bool can_multiply(const quantized_value& x, const quantized_value& w,
+                                  const destination& d) const {
+    return !for_files_ ||
+           (d.value.type == x.type && (x.type == element_type::u8 || w.type == element_type::s8));
+  }
+
+  /// Besides, ONNX Runtime's QLinearConv takes only filters that have one zero point.
+  [[nodiscard]] bool can_convolve(const quantized_value& x, const quantized_value& w,
+                                  const destination& d) const {
+    return can_multiply(x, w, d) && (!for_files_ || has_one_zero_point(w));
+  }
+
+  /// Whether an operator that moves elements moves bytes of both types.
+  [[nodiscard]] bool can_move_bytes(const node& n) const {
+    static constexpr std::string_view names[] = {"Reshape",   "Flatten", "Transpose", "Squeeze",
+                                                 "Unsqueeze", "Slice",   "Gather",    "Expand",
+                                                 "MaxPool",   "Tile",    "Identity",  "Resize"};
+    return !for_files_ ||
+           (std::find(std::begin(names), std::end(names), n.op_type) != std::end(names) &&
+            (!n.is("MaxPool") || m_.opset() >= 12));
+  }
+
+ private:
+  [[nodiscard]] bool has_one_zero_point(const quantized_value& w) const {
+    if (w.zero_point.empty()) {
+      return true;
+    }
+    const tensor& zeros = *values_.constant(w.zero_point);
+    const std::byte* bytes = zeros.raw();
+    return std::all_of(bytes, bytes + zeros.bytes(), [&](std::byte b) { return b == bytes[0]; });
+  }
+
+  bool for_files_;
+  const model& m_;
+  const quantized_values& values_;
+};
+
+}  // namespace detail
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_REWRITE_INTEGER_OPERATORS_HPP

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Layers with constant weights, seen as connections between channels, and the scaling of these.
+#ifndef DETENT_GRAPH_REWRITE_LINEAR_LAYER_HPP
+#define DETENT_GRAPH_REWRITE_LINEAR_LAYER_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+/// A node that multiplies its first input with constant float weights:
+///
+///   Conv           weights [outputs, inputs / group, kernel ...]
+///   ConvTranspose  weights [inputs, outputs / group, kernel ...]
+///   Gemm           weights [inputs, outputs], with transB [outputs, inputs]; transA = 0
+///   MatMul         weights [inputs, outputs], on the right
+///
+/// It holds the tensors (which are shared, not copied) and not the model.
+struct linear_layer {
+  std::size_t node_index = 0;
+  std::string label;  // of the node, for messages
+  std::size_t inputs = 0;
+  std::size_t outputs = 0;
+  std::size_t group = 1;
+  bool outputs_first = true;  // the first axis of the weights is that of the outputs
+  std::size_t kernel = 1;     // weights of each connection
+  tensor weights;
+  tensor bias;              // not defined() if there is none
+  bool known_bias = true;   // it is a constant that tells the channels apart, or there is none
+  bool is_spatial = false;  // Conv, ConvTranspose: the channels are axis 1; else the last axis
+
+  /// Calls f(first, output, input) for each pair of connected channels, in the order of memory:
+  /// their weights are first .. first + kernel - 1.
+  template <class F>
+  void for_each_connection(const F& f) const {
+    const auto rows = static_cast<std::size_t>(weights.dim(0));
+    const auto columns = static_cast<std::size_t>(weights.dim(1));
+    const std::size_t rows_of_group = rows / group;
+    for (std::size_t r = 0; r < rows; ++r) {
+      const std::size_t first_of_group = r / rows_of_group * columns;
+      for (std::size_t c = 0; c < columns; ++c) {
+        const std::size_t other = first_of_group + c;
+        f((r * columns + c) * kernel, outputs_first ? r : other, outputs_first ? other : r);
+      }
+    }
+  }
+};
+
+/// Node `i` as a linear layer, or nothing if it is not one of those listed there, its weights are
+/// not constants of type float, or do not have the shape that the operator asks for.
+[[nodiscard]] inline std::optional<linear_layer> linear_layer_of(const model& m, std::size_t i) {
+  const node& n = m.nodes[i];
+  const bool transposed = n.is("ConvTranspose");
+  const bool gemm = n.is("Gemm");
+  linear_layer layer;
+  layer.is_spatial = transposed || n.is("Conv");
+  const tensor* weights = detail::float_constant(m, n, 1);
+  if ((!layer.is_spatial && !gemm && !n.is("MatMul")) || weights == nullptr ||
+      weights->count() == 0 || n.inputs[0].empty() || n.outputs.empty() ||
+      (gemm && n.get_int("transA", 0) != 0)) {
+    return std::nullopt;
+  }
+  if (layer.is_spatial ? weights->rank() < 3 : weights->rank() != 2) {
+    return std::nullopt;
+  }
+  const std::int64_t group = layer.is_spatial ? n.get_int("group", 1) : 1;
+  if (group < 1 || weights->dim(0) % group != 0) {
+    return std::nullopt;
+  }
+  layer.node_index = i;
+  layer.label = n.label();
+  layer.weights = *weights;
+  layer.group = static_cast<std::size_t>(group);
+  layer.outputs_first = layer.is_spatial ? !transposed : gemm && n.get_int("transB", 0) != 0;
+  const auto first = static_cast<std::size_t>(weights->dim(0));
+  const auto second = static_cast<std::size_t>(weights->dim(1)) * layer.group;
+  layer.outputs = layer.outputs_first ? first : second;
+  layer.inputs = layer.outputs_first ? second : first;
+  layer.kernel = weights->count() / (first * second / layer.group);
+  if (n.inputs.size() > 2 && !n.inputs[2].empty()) {
+    const tensor* bias = detail::float_constant(m, n, 2);
+    const auto outputs = static_cast<std::int64_t>(layer.outputs);
+    const bool broadcasts = bias != nullptr && gemm && bias->rank() <= 2 && bias->count() > 0 &&
+                            (bias->count() == 1 || bias->dims().back() == outputs);
+    layer.known_bias =
+        broadcasts || (bias != nullptr && bias->rank() == 1 && bias->dim(0) == outputs);
+    layer.bias = layer.known_bias ? *bias : tensor();
+  }
+  return layer;
+}
+
+namespace detail {
+
+/// Gives an input of a node another constant: under the same name where nothing else uses it.
+inline void replace_constant(model& m, node& n, std::size_t input, tensor t) {
+  const std::string& name = n.inputs[input];
+  std::size_t uses = m.is_output(name) ? 2 : 0;
+  for (const node& other : m.nodes) {
+    uses += static_cast<std::size_t>(std::count(other.inputs.begin(), other.inputs.end(), name));
+    uses += captured_values(other).count(name);
+  }
+  if (uses > 1) {
+    n.inputs[input] = unused_name(m, name + "_scaled");
+  }
+  m.initializers[n.inputs[input]] = std::move(t);
+}
+
+/// x * factor, rounded once to float; throws overflow if a finite x would not stay so.
+[[nodiscard]] inline float scaled_value(float x, double factor, const std::string& label) {
+  const auto y = static_cast<float>(static_cast<double>(x) * factor);
+  require(std::isfinite(y) || !std::isfinite(x), error_kind::overflow, label, ": the constant ", x,
+          " times ", factor, " is not a float");
+  return y;
+}
+
+/// A constant that is broadcast to `rank` dimensions, times a factor for each index along `axis`.
+/// It gets that axis where it does not have it.
+[[nodiscard]] inline tensor scaled_constant(const tensor& t, std::size_t rank, std::size_t axis,
+                                            std::span<const double> factors,
+                                            const std::string& label) {
+  shape dims = t.dims();
+  if (dims.size() < rank - axis) {
+    dims.insert(dims.begin(), rank - axis - dims.size(), 1);
+  }
+  const std::size_t own_axis = dims.size() - (rank - axis);
+  const bool grows = dims[own_axis] == 1 && factors.size() != 1;
+  dims[own_axis] = static_cast<std::int64_t>(factors.size());
+  std::size_t inner = 1;
+  for (std::size_t d = own_axis + 1; d < dims.size(); ++d) {
+    inner *= static_cast<std::size_t>(dims[d]);
+  }
+  tensor out = tensor::allocate(element_type::f32, dims);
+  const auto from = t.data<float>();
+  const auto to = out.mutable_data<float>();
+  for (std::size_t k = 0; k < to.size(); ++k) {
+    const std::size_t source = grows ? k / (inner * factors.size()) * inner + k % inner : k;
+    to[k] = scaled_value(from[source], factors[k / inner % factors.size()], label);
+  }
+  return out;
+}
+
+/// The bias with one value for each output in its last dimension.
+[[nodiscard]] inline tensor bias_by_output(const linear_layer& layer) {
+  if (layer.bias.count() != 1 || layer.outputs == 1) {
+    return layer.bias;
+  }
+  const std::vector<float> values(layer.outputs, layer.bias.data<float>()[0]);
+  return tensor::of<float>(element_type::f32, {static_cast<std::int64_t>(layer.outputs)}, values);
+}
+
+/// The largest |w| of each connection, in the order of for_each_connection().
+[[nodiscard]] inline std::vector<float> connection_magnitudes(const linear_layer& layer) {
+  const auto w = layer.weights.data<float>();
+  std::vector<float> magnitudes;
+  magnitudes.reserve(w.size() / layer.kernel);
+  layer.for_each_connection([&](std::size_t first, std::size_t output, std::size_t input) {
+    float largest = 0.0F;
+    for (std::size_t k = first; k < first + layer.kernel; ++k) {
+      require(std::isfinite(w[k]), error_kind::invalid_argument, layer.label, ": the weight ", w[k],
+              " of output ", output, ", input ", input, " is not finite");
+      largest = (std::max)(largest, std::fabs(w[k]));
+    }
+    magnitudes.push_back(largest);
+  });
+  return magnitudes;
+}
+
+[[nodiscard]] inline std::vector<float> channel_magnitudes_of(const linear_layer& layer,
+                                                              bool of_outputs) {
+  const std::vector<float> connections = connection_magnitudes(layer);
+  std::vector<float> magnitudes(of_outputs ? layer.outputs : layer.inputs, 0.0F);
+  layer.for_each_connection([&](std::size_t first, std::size_t output, std::size_t input) {
+    float& largest = magnitudes[of_outputs ? output : input];
+    largest = (std::max)(largest, connections[first / layer.kernel]);
+  });
+  return magnitudes;
+}
+
+}  // namespace detail
+
+/// The largest |w| of the weights of each output. Throws invalid_argument, naming the node, if a
+/// weight is NaN or infinite.
+[[nodiscard]] inline std::vector<float> output_magnitudes(const linear_layer& layer) {
+  return detail::channel_magnitudes_of(layer, true);
+}
+/// The same of each input.
+[[nodiscard]] inline std::vector<float> input_magnitudes(const linear_layer& layer) {
+  return detail::channel_magnitudes_of(layer, false);
+}
+
+/// Multiplies the weights of each output by its factor, and its bias; exact where a factor is a
+/// power of two and nothing leaves the range of normal floats. The constants get new names where
+/// others use them. Throws shape_mismatch; unsupported if the bias is not a constant; overflow.
+inline void scale_outputs(model& m, const linear_layer& layer, std::span<const double> factors) {
+  require(factors.size() == layer.outputs, error_kind::shape_mismatch, layer.label, ": ",
+          factors.size(), " factors for ", layer.outputs, " outputs");
+  require(layer.known_bias, error_kind::unsupported, layer.label, ": its bias is not a constant");
+  tensor weights = tensor::allocate(element_type::f32, layer.weights.dims());
+  const auto from = layer.weights.data<float>();
+  const auto to = weights.mutable_data<float>();
+  layer.for_each_connection([&](std::size_t first, std::size_t output, std::size_t /*input*/) {
+    for (std::size_t k = first; k < first + layer.kernel; ++k) {
+      to[k] = detail::scaled_value(from[k], factors[output], layer.label);
+    }
+  });
+  node& n = m.nodes[layer.node_index];
+  detail::replace_constant(m, n, 1, std::move(weights));
+  if (layer.bias.defined()) {
+    const tensor bias = detail::bias_by_output(layer);
+    detail::replace_constant(m, n, 2, detail::scaled_constant(bias, 1, 0, factors, layer.label));
+  }
+}
+
+/// Multiplies the weights of each input by its factor. As scale_outputs(), but for the bias.
+inline void scale_inputs(model& m, const linear_layer& layer, std::span<const double> factors) {
+  require(factors.size() == layer.inputs, error_kind::shape_mismatch, layer.label, ": ",
+          factors.size(), " factors for ", layer.inputs, " inputs");
+  tensor weights = tensor::allocate(element_type::f32, layer.weights.dims());
+  const auto from = layer.weights.data<float>();
+  const auto to = weights.mutable_data<float>();
+  layer.for_each_connection([&](std::size_t first, std::size_t /*output*/, std::size_t input) {
+    for (std::size_t k = first; k < first + layer.kernel; ++k) {
+      to[k] = detail::scaled_value(from[k], factors[input], layer.label);
+    }
+  });
+  detail::replace_constant(m, m.nodes[layer.node_index], 1, std::move(weights));
+}
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_REWRITE_LINEAR_LAYER_HPP

@@ -1,0 +1,512 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Finds the integer form of a quantized model: DequantizeLinear -> operator -> QuantizeLinear
+// becomes one operator on 8-bit tensors. What has no integer form keeps its float operator between
+// its Q and DQ nodes.
+//
+//   Conv, Gemm, MatMul (+Relu, Clip)    detent.QLinearConv, detent.QLinearGemm
+//                                       exact 32-bit sums, one requantization
+//   Add, Sub, Mul, Div (+Relu, Clip)    detent.QLinearAdd ...
+//                                       in float, element by element
+//   activations, changes of scale       detent.Lookup: a table of all 256 values
+//   averages                            detent.QLinearAveragePool ...: exact 32-bit sums
+//   Concat                              detent.QLinearConcat: tables where scales differ
+//   Reshape, Transpose, MaxPool ...     themselves, on 8-bit tensors
+#ifndef DETENT_GRAPH_REWRITE_LOWER_HPP
+#define DETENT_GRAPH_REWRITE_LOWER_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/element_movement.hpp>
+#include <detent/graph/ops/unary_functions.hpp>
+#include <detent/graph/rewrite/integer_operators.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/rewrite/quantized_values.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace detail {
+
+class lowering {
+ public:
+  explicit lowering(model& m, integer_operators operators = integer_operators::detent)
+      : m_(m), values_(m), form_(operators, m, values_) {}
+  lowering(const lowering&) = delete;
+  lowering& operator=(const lowering&) = delete;
+  ~lowering() = default;
+
+  void run() {
+    m_.opsets[form_.for_files() ? "com.microsoft" : "detent"] = 1;
+    bool changed = true;
+    while (changed) {
+      changed = false;
+      for (std::size_t i = 0; i < m_.nodes.size(); ++i) {
+        // A node may have become part of an earlier one in this sweep.
+        changed = (!m_.nodes[i].op_type.empty() && lower_node(i)) || changed;
+      }
+      erase_absorbed(m_);
+      values_.update();
+    }
+    remove_unused(m_);
+    sort_and_check(m_);
+    if (form_.for_files() && std::none_of(m_.nodes.begin(), m_.nodes.end(), [](const node& n) {
+          return n.domain == "com.microsoft";
+        })) {
+      m_.opsets.erase("com.microsoft");
+    }
+  }
+
+ private:
+  bool lower_node(std::size_t i) {
+    const node& n = m_.nodes[i];
+    if (!n.domain.empty() || n.inputs.empty() || n.outputs.empty()) {
+      return false;
+    }
+    if (n.op_type == "Conv") {
+      return lower_conv(i);
+    }
+    if (n.op_type == "Gemm" || n.op_type == "MatMul") {
+      return lower_gemm(i);
+    }
+    if (n.op_type == "Add" || n.op_type == "Sub" || n.op_type == "Mul" || n.op_type == "Div") {
+      return lower_binary(i);
+    }
+    if (n.op_type == "AveragePool" || n.op_type == "GlobalAveragePool" ||
+        n.op_type == "ReduceMean") {
+      return lower_average(i);
+    }
+    if (n.op_type == "Concat") {
+      return lower_concat(i);
+    }
+    if (n.op_type == "QuantizeLinear") {
+      return lower_change_of_scale(i);
+    }
+    if (moves_elements(n)) {
+      return lower_movement(i);
+    }
+    if (ops::is_unary_activation(n) || clamping_activation(m_, n)) {
+      return lower_unary(i);
+    }
+    return false;
+  }
+
+  /// QuantizeLinear and DequantizeLinear may leave zero points out. Other operators want them, and
+  /// runtimes want them in the shape of the scale. "" for what is not quantized.
+  [[nodiscard]] std::string zero_point_of(const quantized_value& q) {
+    if (!q.zero_point.empty() || q.scale.empty()) {
+      return q.zero_point;
+    }
+    const std::string name = unused_name(m_, q.name + "_zero_point");
+    tensor zero = tensor::allocate(q.type, values_.constant(q.scale)->dims());
+    std::memset(zero.mutable_raw(), 0, zero.bytes());
+    m_.initializers[name] = std::move(zero);
+    return name;
+  }
+
+  /// What operators of two operands take: both of them, and how the result is quantized.
+  [[nodiscard]] std::vector<std::string> inputs_of(const quantized_value& a,
+                                                   const quantized_value& b, const destination& d) {
+    return {a.name,  a.scale,          zero_point_of(a), b.name,
+            b.scale, zero_point_of(b), d.value.scale,    zero_point_of(d.value)};
+  }
+
+  /// Puts the lowered form in place of node i, with the clamp that d asks for. Quantization is
+  /// monotonic: clamping before it equals clamping to the quantized bounds after it.
+  void replace(std::size_t i, node n, const destination& d) {
+    if (form_.for_files()) {
+      // can_make() saw to it that the clamp does nothing.
+    } else if (d.bounds && !d.is_quantized()) {
+      n.attributes["lower"] = attribute::of(d.bounds->lower);
+      n.attributes["upper"] = attribute::of(d.bounds->upper);
+    } else if (d.bounds) {
+      const grid clamp = values_.quantized_bounds(d);
+      n.attributes["qmin"] = attribute::of(std::int64_t{clamp.qmin});
+      n.attributes["qmax"] = attribute::of(std::int64_t{clamp.qmax});
+    }
+    n.name = m_.nodes[i].name;
+    n.outputs = {d.value.name};
+    for (const std::size_t k : d.absorbed) {
+      clear(k);
+    }
+    m_.nodes[i] = std::move(n);
+  }
+
+  /// erase_absorbed() removes the node.
+  void clear(std::size_t i) {
+    m_.nodes[i].op_type.clear();
+    m_.nodes[i].inputs.clear();
+    m_.nodes[i].outputs.clear();
+  }
+
+  /// The bias of a layer as int32 with scale x_scale * w_scale; "" if there is none; nothing if it
+  /// cannot be had. A bias that is already stored in that form is taken as it is.
+  [[nodiscard]] std::optional<std::string> bias(const std::string& value, const quantized_value& x,
+                                                const quantized_value& w, std::size_t channels) {
+    if (value.empty()) {
+      return std::string();
+    }
+    const float x_scale = values_.constant(x.scale)->data<float>()[0];
+    const auto w_scales = values_.constant(w.scale)->data<float>();
+    std::vector<double> scales(channels);
+    for (std::size_t i = 0; i < channels; ++i) {
+      scales[i] = static_cast<double>(x_scale) *
+                  static_cast<double>(w_scales[w_scales.size() == 1 ? 0 : i]);
+    }
+    std::vector<double> values(channels);
+    if (const auto b = values_.dequantized(value)) {
+      const tensor* q = values_.constant(b->name);
+      if (q == nullptr || q->type() != element_type::s32 || q->count() != channels ||
+          !is_zero_or_absent(b->zero_point)) {
+        return std::nullopt;
+      }
+      const auto b_scales = values_.constant(b->scale)->data<float>();
+      bool same = true;
+      for (std::size_t i = 0; i < channels; ++i) {
+        const double scale = static_cast<double>(b_scales[b_scales.size() == 1 ? 0 : i]);
+        same = same && std::fabs(scale - scales[i]) <= 1e-6 * scales[i];
+        values[i] = scale * q->data<std::int32_t>()[i];
+      }
+      if (same) {
+        return b->name;
+      }
+    } else {
+      const tensor* f = values_.constant(value);
+      if (f == nullptr || f->type() != element_type::f32 || f->count() != channels) {
+        return std::nullopt;
+      }
+      std::copy(f->data<float>().begin(), f->data<float>().end(), values.begin());
+    }
+    tensor q = tensor::allocate(element_type::s32, {static_cast<std::int64_t>(channels)});
+    for (std::size_t i = 0; i < channels; ++i) {
+      const double steps = std::nearbyint(values[i] / scales[i]);
+      if (!(std::fabs(steps) < 2147483648.0)) {
+        return std::nullopt;
+      }
+      q.mutable_data<std::int32_t>()[i] = static_cast<std::int32_t>(steps);
+    }
+    const std::string name = unused_name(m_, value + "_s32");
+    m_.initializers[name] = std::move(q);
+    return name;
+  }
+
+  /// Some tools write the zero points of biases although they are all 0.
+  [[nodiscard]] bool is_zero_or_absent(const std::string& zero_point) const {
+    if (zero_point.empty()) {
+      return true;
+    }
+    const tensor& z = *values_.constant(zero_point);
+    return std::all_of(z.raw(), z.raw() + z.bytes(), [](std::byte b) { return b == std::byte{0}; });
+  }
+
+  bool lower_conv(std::size_t i) {
+    const node& n = m_.nodes[i];
+    const auto x = values_.activation(n.inputs[0]);
+    const auto w = x ? values_.weights(input_or_none(n, 1), 0) : std::nullopt;
+    if (!w) {
+      return false;
+    }
+    const destination d = values_.destination_of(i);
+    if (!form_.can_make(d) || !form_.can_convolve(*x, *w, d)) {
+      return false;
+    }
+    const auto channels = static_cast<std::size_t>(values_.constant(w->name)->dim(0));
+    const auto b = bias(input_or_none(n, 2), *x, *w, channels);
+    if (!b) {
+      return false;
+    }
+    node lowered = form_.make("QLinearConv");
+    lowered.attributes = n.attributes;
+    lowered.inputs = inputs_of(*x, *w, d);
+    if (!form_.for_files() || !b->empty()) {
+      lowered.inputs.push_back(*b);
+    }
+    replace(i, std::move(lowered), d);
+    return true;
+  }
+
+  bool lower_gemm(std::size_t i) {
+    const node& n = m_.nodes[i];
+    const bool gemm = n.op_type == "Gemm";
+    const bool transposed = gemm && n.get_int("transB", 0) != 0;
+    if (gemm && !output_channel_axis(n)) {
+      return false;
+    }
+    const auto x = values_.activation(n.inputs[0]);
+    if (!x || (!gemm && values_.rank_of(n.inputs[0]) < 2)) {
+      return false;
+    }
+    const auto w = values_.weights(input_or_none(n, 1), transposed ? 0 : 1);
+    if (!w || values_.constant(w->name)->rank() != 2) {
+      return gemm ? false : lower_activation_product(i, *x);
+    }
+    const auto channels =
+        static_cast<std::size_t>(values_.constant(w->name)->dim(transposed ? 0 : 1));
+    const destination d = values_.destination_of(i);
+    if (!form_.can_make(d) || !form_.can_multiply(*x, *w, d)) {
+      return false;
+    }
+    const auto b = bias(input_or_none(n, 2), *x, *w, channels);
+    if (!b) {
+      return false;
+    }
+    const bool files = form_.for_files();
+    node lowered = form_.make(!files ? "QLinearGemm" : gemm ? "QGemm" : "QLinearMatMul");
+    lowered.inputs = inputs_of(*x, *w, d);
+    if (!files) {
+      lowered.inputs.push_back(*b);
+    } else if (gemm) {  // MatMul has no bias
+      lowered.inputs.insert(lowered.inputs.begin() + 6, *b);
+    }
+    if (gemm || !files) {
+      lowered.attributes["transB"] = attribute::of(std::int64_t{transposed});
+    }
+    replace(i, std::move(lowered), d);
+    return true;
+  }
+
+  /// MatMul of two activations: ONNX's own QLinearMatMul.
+  bool lower_activation_product(std::size_t i, const quantized_value& x) {
+    const auto y = values_.activation(input_or_none(m_.nodes[i], 1));
+    const destination d = values_.destination_of(i);
+    if (!y || !d.is_quantized() || d.bounds || !form_.can_make(d) ||
+        !form_.can_multiply(x, *y, d)) {
+      return false;
+    }
+    node lowered;
+    lowered.op_type = "QLinearMatMul";
+    lowered.inputs = inputs_of(x, *y, d);
+    replace(i, std::move(lowered), d);
+    return true;
+  }
+
+  bool lower_binary(std::size_t i) {
+    const node& n = m_.nodes[i];
+    if (n.inputs.size() != 2) {
+      return false;
+    }
+    const auto a = values_.activation(n.inputs[0]);
+    const auto b = values_.activation(n.inputs[1]);
+    const destination d = values_.destination_of(i);
+    if (!a || !b || a->type != b->type || !d.is_quantized() || !form_.can_make(d) ||
+        (form_.for_files() &&
+         ((n.op_type != "Add" && n.op_type != "Mul") || d.value.type != a->type))) {
+      return false;
+    }
+    node lowered = form_.make("QLinear" + n.op_type);
+    lowered.inputs = inputs_of(*a, *b, d);
+    replace(i, std::move(lowered), d);
+    return true;
+  }
+
+  bool lower_average(std::size_t i) {
+    const node& n = m_.nodes[i];
+    const auto x = values_.activation(n.inputs[0]);
+    const destination d = values_.destination_of(i);
+    if (!x || !d.is_quantized() || d.bounds || !form_.can_make(d) ||
+        (form_.for_files() && n.find("dilations") != nullptr)) {
+      return false;
+    }
+    node lowered = form_.make("QLinear" + n.op_type);
+    lowered.attributes = n.attributes;
+    if (n.op_type == "ReduceMean") {
+      if (!means_over_image(n)) {
+        return false;
+      }
+      lowered.op_type = "QLinearGlobalAveragePool";
+      lowered.attributes.clear();
+    }
+    // The output has the input's type in these operators.
+    if (d.value.type != x->type) {
+      return false;
+    }
+    lowered.inputs = {x->name, x->scale, zero_point_of(*x), d.value.scale, zero_point_of(d.value)};
+    replace(i, std::move(lowered), d);
+    return true;
+  }
+
+  /// ReduceMean over all spatial axes with keepdims is a global average pool.
+  [[nodiscard]] bool means_over_image(const node& n) const {
+    const std::size_t rank = values_.rank_of(n.inputs[0]);
+    std::vector<std::int64_t> axes = n.get_ints("axes");
+    if (n.inputs.size() > 1 && !n.inputs[1].empty()) {
+      const tensor* given = values_.constant(n.inputs[1]);
+      if (given == nullptr || given->type() != element_type::s64) {
+        return false;
+      }
+      axes.assign(given->data<std::int64_t>().begin(), given->data<std::int64_t>().end());
+    }
+    if (rank < 3 || n.get_int("keepdims", 1) == 0 || axes.size() != rank - 2) {
+      return false;
+    }
+    for (std::int64_t& a : axes) {
+      a = a < 0 ? a + static_cast<std::int64_t>(rank) : a;
+    }
+    std::sort(axes.begin(), axes.end());
+    for (std::size_t k = 0; k < axes.size(); ++k) {
+      if (axes[k] != static_cast<std::int64_t>(k) + 2) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool lower_concat(std::size_t i) {
+    const node& n = m_.nodes[i];
+    const destination d = values_.destination_of(i);
+    if (!d.is_quantized() || d.bounds || !form_.can_make(d)) {
+      return false;
+    }
+    std::vector<quantized_value> pieces;
+    for (const std::string& in : n.inputs) {
+      const auto piece = values_.activation(in);
+      if (!piece || (form_.for_files() && piece->type != d.value.type)) {
+        return false;
+      }
+      pieces.push_back(*piece);
+    }
+    node lowered = form_.make("QLinearConcat");
+    lowered.attributes = n.attributes;
+    lowered.inputs = {d.value.scale, zero_point_of(d.value)};
+    for (const quantized_value& piece : pieces) {
+      lowered.inputs.insert(lowered.inputs.end(), {piece.name, piece.scale, zero_point_of(piece)});
+    }
+    replace(i, std::move(lowered), d);
+    return true;
+  }
+
+  [[nodiscard]] node lookup(const quantized_value& x, const std::string& function) {
+    node n;
+    n.domain = "detent";
+    n.op_type = "Lookup";
+    attribute name;
+    name.kind = attribute::kind_type::s;
+    name.s = function;
+    n.attributes["function"] = std::move(name);
+    n.inputs = {x.name, x.scale, zero_point_of(x)};
+    return n;
+  }
+
+  bool lower_unary(std::size_t i) {
+    const node& n = m_.nodes[i];
+    const auto x = values_.activation(n.inputs[0]);
+    const std::size_t q = values_.sole_quantizer(n.outputs[0]);
+    if (!x || q == links::none) {
+      return false;
+    }
+    if (form_.for_files()) {
+      return lower_unary_for_files(i, *x, q);
+    }
+    node lowered;
+    if (const auto bounds = clamping_activation(m_, n)) {
+      lowered = lookup(*x, "Clip");
+      lowered.attributes["lower"] = attribute::of(bounds->lower);
+      lowered.attributes["upper"] = attribute::of(bounds->upper);
+    } else {
+      lowered = lookup(*x, n.op_type);
+      lowered.attributes.insert(n.attributes.begin(), n.attributes.end());
+      lowered.attributes["function_opset"] = attribute::of(m_.opset());
+    }
+    finish_lookup(i, std::move(lowered), q);
+    return true;
+  }
+
+  /// com.microsoft has two of them.
+  bool lower_unary_for_files(std::size_t i, const quantized_value& x, std::size_t q) {
+    const node& n = m_.nodes[i];
+    if ((n.op_type != "Sigmoid" && n.op_type != "LeakyRelu") || values_.made_by(q).type != x.type) {
+      return false;
+    }
+    node lowered = form_.make("QLinear" + n.op_type);
+    lowered.attributes = n.attributes;
+    lowered.inputs = {x.name, x.scale, zero_point_of(x)};
+    finish_lookup(i, std::move(lowered), q);
+    return true;
+  }
+
+  void finish_lookup(std::size_t i, node lowered, std::size_t q) {
+    destination d;
+    d.value = values_.made_by(q);
+    if (q != i) {
+      d.absorbed = {q};
+    }
+    lowered.inputs.insert(lowered.inputs.end(), {d.value.scale, zero_point_of(d.value)});
+    replace(i, std::move(lowered), d);
+  }
+
+  /// QuantizeLinear of a dequantized value: from one 8-bit grid to another (a Clip without bounds).
+  bool lower_change_of_scale(std::size_t i) {
+    const node& n = m_.nodes[i];
+    const auto x = values_.activation(n.inputs[0]);
+    if (form_.for_files() || !x || !values_.is_byte_quantizer(n)) {
+      return false;
+    }
+    finish_lookup(i, lookup(*x, "Clip"), i);
+    return true;
+  }
+
+  bool lower_movement(std::size_t i) {
+    const node& n = m_.nodes[i];
+    const auto x = values_.activation(n.inputs[0]);
+    const std::size_t q = values_.sole_quantizer(n.outputs[0]);
+    const auto outputs = std::count_if(n.outputs.begin(), n.outputs.end(),
+                                       [](const std::string& o) { return !o.empty(); });
+    if (!x || q == links::none || outputs != 1) {
+      return false;
+    }
+    const quantized_value result = values_.made_by(q);
+    const bool same = values_.params(result) == values_.params(*x) && result.type == x->type;
+    if (form_.for_files() && (!same || !form_.can_move_bytes(n))) {
+      return false;
+    }
+    node& moved = m_.nodes[i];
+    moved.inputs[0] = x->name;
+    if (same) {
+      moved.outputs[0] = result.name;
+      clear(q);
+      return true;
+    }
+    quantized_value between = *x;
+    between.name = unused_name(m_, n.outputs[0] + "_moved");
+    moved.outputs[0] = between.name;
+    finish_lookup(q, lookup(between, "Clip"), q);
+    return true;
+  }
+
+  model& m_;
+  quantized_values values_;
+  integer_form form_;
+};
+
+}  // namespace detail
+
+/// Replaces what is quantized by its integer form; see the table above.
+inline void lower_quantized(model& m) { detail::lowering(m).run(); }
+
+/// What an executor should be given: everything folded and fused that can be. The result is for
+/// execution, not for files. `integer`: whether quantized regions become integer operators.
+[[nodiscard]] inline model for_execution(model m, bool integer = true) {
+  simplify(m);
+  if (integer) {
+    lower_quantized(m);
+  }
+  fold_constants(m, true);
+  fuse_activations(m);
+  remove_unused(m);
+  return m;
+}
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_REWRITE_LOWER_HPP

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Brings a model to a newer opset of ONNX: per-channel QuantizeLinear needs version 13.
+#ifndef DETENT_GRAPH_REWRITE_OPSET_HPP
+#define DETENT_GRAPH_REWRITE_OPSET_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/shape_inference.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace detail {
+
+/// Rewrites nodes of opset 7..12 to opset 13, those of sub-graphs as well. New constants are those
+/// of the model, which sub-graphs capture.
+class opset_upgrade {
+ public:
+  explicit opset_upgrade(model& m) : m_(m), from_(m.opset()) {
+    require(from_ >= 7, error_kind::unsupported, "the model has opset ", from_,
+            "; the oldest that can be upgraded is 7");
+  }
+
+  void run() {
+    require_no_calls(m_);
+    m_.functions.clear();  // which nothing calls: they are made of operators of the old opset
+    known_ = infer_shapes(m_);
+    taken_ = value_names(m_);
+    std::vector<node> nodes = std::move(m_.nodes);
+    upgrade_all(nodes);
+    // Names of sub-graphs may be those of other values, of which nothing is known here.
+    known_.clear();
+    for (node& n : nodes) {
+      upgrade_bodies(n);
+    }
+    m_.nodes = std::move(nodes);
+    m_.opsets[""] = 13;
+    m_.ir_version = (std::max)(m_.ir_version, std::int64_t{7});
+  }
+
+ private:
+  void require_no_calls(const graph_body& g) const {
+    for (const node& n : g.nodes) {
+      require(m_.function_of(n) == nullptr, error_kind::unsupported, n.label(),
+              " calls a function of the model, which cannot be upgraded from opset ", from_,
+              " to opset 13");
+      for_each_body(n, [&](const std::string&, const graph_body& body) { require_no_calls(body); });
+    }
+  }
+
+  void upgrade_all(std::vector<node>& list) {
+    std::vector<node> nodes;
+    for (node& n : list) {
+      if (n.domain.empty()) {
+        upgrade(n, nodes);
+      }
+      nodes.push_back(std::move(n));
+      for (node& extra : after_) {
+        nodes.push_back(std::move(extra));
+      }
+      after_.clear();
+    }
+    list = std::move(nodes);
+  }
+
+  void upgrade_bodies(node& n) {
+    if (!has_bodies(n)) {
+      return;
+    }
+    change_bodies(n, [&](graph_body& body) {
+      upgrade_all(body.nodes);
+      for (node& within : body.nodes) {
+        upgrade_bodies(within);
+      }
+    });
+  }
+
+  void upgrade(node& n, std::vector<node>& before) {
+    require(n.op_type != "Scan" || from_ >= 9, error_kind::unsupported, n.label(),
+            ": Scan of opset 8 cannot be upgraded to opset 13");
+    if (n.op_type == "Clip" && from_ < 11) {
+      float_attribute_to_input(n, "min", 1);
+      float_attribute_to_input(n, "max", 2);
+    } else if (n.op_type == "Pad" && from_ < 11) {
+      ints_attribute_to_input(n, "pads", 1);
+      float_attribute_to_input(n, "value", 2);
+    } else if (n.op_type == "Slice" && from_ < 10) {
+      ints_attribute_to_input(n, "starts", 1);
+      ints_attribute_to_input(n, "ends", 2);
+      ints_attribute_to_input(n, "axes", 3);
+    } else if (n.op_type == "Squeeze" || n.op_type == "Unsqueeze" || n.op_type == "ReduceSum") {
+      ints_attribute_to_input(n, "axes", 1);
+    } else if (n.op_type == "Split") {
+      ints_attribute_to_input(n, "split", 1);
+    } else if (n.op_type == "Dropout" && from_ < 12) {
+      n.attributes.erase("ratio");
+    } else if (n.op_type == "BatchNormalization") {
+      require(n.get_int("spatial", 1) == 1, error_kind::unsupported, n.label(),
+              ": spatial = 0 cannot be upgraded to opset 13");
+      n.attributes.erase("spatial");
+    } else if (n.op_type == "Upsample" || (n.op_type == "Resize" && from_ < 11)) {
+      upgrade_resize(n);
+    } else if (n.op_type == "Softmax" || n.op_type == "LogSoftmax" || n.op_type == "Hardmax") {
+      upgrade_softmax(n, before);
+    }
+  }
+
+  std::string fresh(const std::string& wish) {
+    std::string name = wish;
+    for (int i = 1; !taken_.insert(name).second; ++i) {
+      name = wish + "_" + std::to_string(i);
+    }
+    return name;
+  }
+
+  std::string constant(const node& n, const char* what, tensor t) {
+    const std::string name = fresh((n.name.empty() ? n.outputs[0] : n.name) + "_" + what);
+    m_.initializers[name] = std::move(t);
+    return name;
+  }
+  std::string constant(const node& n, const char* what, const std::vector<std::int64_t>& values) {
+    return constant(n, what,
+                    tensor::of<std::int64_t>(element_type::s64,
+                                             {static_cast<std::int64_t>(values.size())}, values));
+  }
+
+  static void set_input(node& n, std::size_t i, std::string name) {
+    if (n.inputs.size() <= i) {
+      n.inputs.resize(i + 1);
+    }
+    n.inputs[i] = std::move(name);
+  }
+  void float_attribute_to_input(node& n, const char* key, std::size_t i) {
+    if (const attribute* a = n.find(key)) {
+      const float value = a->f;
+      set_input(n, i,
+                constant(n, key, tensor::of<float>(element_type::f32, {}, std::span(&value, 1))));
+      n.attributes.erase(key);
+    }
+  }
+  void ints_attribute_to_input(node& n, const char* key, std::size_t i) {
+    if (const attribute* a = n.find(key)) {
+      set_input(n, i, constant(n, key, a->ints));
+      n.attributes.erase(key);
+    }
+  }
+
+  /// Old forms: nearest takes floor(x / scale), linear the same without half pixels.
+  void upgrade_resize(node& n) {
+    std::string scales = n.inputs.size() > 1 ? n.inputs[1] : std::string();
+    if (const attribute* a = n.find("scales")) {
+      scales =
+          constant(n, "scales",
+                   tensor::of<float>(element_type::f32,
+                                     {static_cast<std::int64_t>(a->floats.size())}, a->floats));
+      n.attributes.erase("scales");
+    }
+    n.op_type = "Resize";
+    n.inputs = {n.inputs[0], "", scales};
+    const auto set = [&n](const char* key, const char* value) {
+      attribute a;
+      a.kind = attribute::kind_type::s;
+      a.s = value;
+      n.attributes[key] = std::move(a);
+    };
+    set("coordinate_transformation_mode", "asymmetric");
+    set("nearest_mode", "floor");
+  }
+
+  /// Before 13, all dimensions from `axis` on were one row. With more than one of them, or if their
+  /// number is not known, the tensor is flattened around the node.
+  void upgrade_softmax(node& n, std::vector<node>& before) {
+    const auto in = known_.find(n.inputs[0]);
+    std::int64_t axis = n.get_int("axis", 1);
+    const std::int64_t rank =
+        in == known_.end() ? -1 : static_cast<std::int64_t>(in->second.rank());
+    if (rank > 0 && axis < 0) {
+      axis += rank;
+    }
+    n.attributes["axis"] = attribute::of(std::int64_t{-1});
+    if (axis == -1 || axis == rank - 1) {
+      return;
+    }
+    bool one_row = rank > 0;  // trailing dimensions of extent 1 make no difference
+    for (std::int64_t i = axis + 1; i < rank; ++i) {
+      one_row = one_row && in->second.dim(static_cast<std::size_t>(i)) == 1;
+    }
+    if (one_row) {
+      n.attributes["axis"] = attribute::of(axis);
+      return;
+    }
+    node shape_of;
+    shape_of.op_type = "Shape";
+    shape_of.inputs = {n.inputs[0]};
+    shape_of.outputs = {fresh(n.outputs[0] + "_shape")};
+    node flatten;
+    flatten.op_type = "Flatten";
+    flatten.attributes["axis"] = attribute::of(axis);
+    flatten.inputs = {n.inputs[0]};
+    flatten.outputs = {fresh(n.outputs[0] + "_flat_in")};
+    node restore;
+    restore.op_type = "Reshape";
+    restore.inputs = {fresh(n.outputs[0] + "_flat"), shape_of.outputs[0]};
+    restore.outputs = {n.outputs[0]};
+    n.inputs[0] = flatten.outputs[0];
+    n.outputs[0] = restore.inputs[0];
+    before.push_back(std::move(shape_of));
+    before.push_back(std::move(flatten));
+    after_.push_back(std::move(restore));
+  }
+
+  model& m_;
+  std::int64_t from_;
+  std::vector<node> after_;
+  std::map<std::string, tensor> known_;
+  std::set<std::string> taken_;
+};
+
+}  // namespace detail
+
+/// Upgrades a model of opset 7..12 to 13; newer models stay as they are. Functions of the model
+/// that no node calls are left out. Throws unsupported, also for a node that calls one.
+inline void upgrade_opset(model& m) {
+  if (m.opset() < 13) {
+    detail::opset_upgrade(m).run();
+  }
+}
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_REWRITE_OPSET_HPP

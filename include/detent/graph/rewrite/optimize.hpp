@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Rewrites that keep what a model computes: constant folding, batch normalization and bias
+// additions into the layer before, activations into the epilogue, removal of what nobody uses.
+#ifndef DETENT_GRAPH_REWRITE_OPTIMIZE_HPP
+#define DETENT_GRAPH_REWRITE_OPTIMIZE_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/shape_inference.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+/// A name that nothing in the model has yet, nor in its sub-graphs.
+[[nodiscard]] inline std::string unused_name(const model& m, const std::string& wish) {
+  const std::set<std::string> taken = value_names(m);
+  std::string name = wish;
+  for (int i = 1; taken.count(name) != 0; ++i) {
+    name = wish + "_" + std::to_string(i);
+  }
+  return name;
+}
+
+/// Removes nodes, initializers and value declarations that no output depends on. Sub-graphs stay as
+/// they are, and what they capture stays with the node that they belong to.
+inline void remove_unused(model& m) {
+  std::set<std::string> used;
+  for (const value_info& v : m.outputs) {
+    used.insert(v.name);
+  }
+  std::vector<bool> keep(m.nodes.size(), false);
+  for (std::size_t i = m.nodes.size(); i-- > 0;) {
+    for (const std::string& out : m.nodes[i].outputs) {
+      keep[i] = keep[i] || (!out.empty() && used.count(out) != 0);
+    }
+    if (keep[i]) {
+      used.insert(m.nodes[i].inputs.begin(), m.nodes[i].inputs.end());
+      used.merge(captured_values(m.nodes[i]));
+    }
+  }
+  std::vector<node> nodes;
+  std::unordered_set<std::string> made;
+  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+    if (keep[i]) {
+      made.insert(m.nodes[i].outputs.begin(), m.nodes[i].outputs.end());
+      nodes.push_back(std::move(m.nodes[i]));
+    }
+  }
+  m.nodes = std::move(nodes);
+  std::erase_if(m.initializers, [&](const auto& entry) { return used.count(entry.first) == 0; });
+  std::erase_if(m.values, [&](const value_info& v) { return made.count(v.name) == 0; });
+}
+
+namespace detail {
+
+/// Makes the sub-graphs of a node that capture `from` capture `to`, which none of them may hide;
+/// see is_hidden().
+inline void replace_captured(node& n, const std::string& from, const std::string& to) {
+  if (captured_values(n).count(from) == 0) {
+    return;
+  }
+  change_bodies(n, [&](graph_body& body) {
+    if (captured_values(body).count(from) == 0) {
+      return;  // it has a value of its own that is called so
+    }
+    for (node& within : body.nodes) {
+      std::replace(within.inputs.begin(), within.inputs.end(), from, to);
+      replace_captured(within, from, to);
+    }
+    for (value_info& v : body.outputs) {
+      v.name = v.name == from ? to : v.name;
+    }
+  });
+}
+
+/// Whether sub-graphs that capture `value` could not capture `other` in its place: they, or some
+/// within them, may have a value of their own that is called so.
+inline bool is_hidden(const model& m, const std::string& value, const std::string& other) {
+  return std::any_of(m.nodes.begin(), m.nodes.end(), [&](const node& n) {
+    bool hidden = false;
+    for_each_body(n, [&](const std::string&, const graph_body& body) {
+      hidden = hidden ||
+               (captured_values(body).count(value) != 0 && value_names(body).count(other) != 0);
+    });
+    return hidden;
+  });
+}
+
+/// Makes every use of `from` a use of `to`. Sub-graphs must not hide it.
+inline void replace_uses(model& m, const std::string& from, const std::string& to) {
+  for (node& n : m.nodes) {
+    std::replace(n.inputs.begin(), n.inputs.end(), from, to);
+    replace_captured(n, from, to);
+  }
+}
+
+inline void rename_value(model& m, const std::string& from, const std::string& to) {
+  replace_uses(m, from, to);
+  for (node& n : m.nodes) {
+    for (std::string& out : n.outputs) {
+      if (out == from) {
+        out = to;
+      }
+    }
+  }
+}
+
+/// The node that alone takes the only output of node i, if the output is not one of the graph, and
+/// no sub-graph captures it.
+inline std::size_t sole_consumer(const model& m, const links& l, std::size_t i) {
+  const node& n = m.nodes[i];
+  if (n.outputs.empty() || m.is_output(n.outputs[0])) {
+    return links::none;
+  }
+  for (std::size_t k = 1; k < n.outputs.size(); ++k) {
+    if (!n.outputs[k].empty()) {
+      return links::none;
+    }
+  }
+  const auto& users = l.consumers(n.outputs[0]);
+  if (users.size() != 1) {
+    return links::none;
+  }
+  const std::vector<std::string>& taken = m.nodes[users[0]].inputs;
+  const bool is_taken = std::find(taken.begin(), taken.end(), n.outputs[0]) != taken.end();
+  return is_taken ? users[0] : links::none;
+}
+
+inline bool is_quantize_or_dequantize(const node& n) {
+  return n.is("QuantizeLinear") || n.is("DequantizeLinear");
+}
+
+/// Merges node `second` into node `first`, which makes its only input: `first` takes over its
+/// output.
+inline void absorb(model& m, std::size_t first, std::size_t second) {
+  m.nodes[first].outputs = {m.nodes[second].outputs[0]};
+  m.nodes[second].op_type.clear();  // removed by erase_absorbed()
+}
+
+inline void erase_absorbed(model& m) {
+  std::erase_if(m.nodes, [](const node& n) { return n.op_type.empty(); });
+}
+
+inline const tensor* float_constant(const model& m, const node& n, std::size_t i) {
+  const tensor* t = i < n.inputs.size() ? m.initializer(n.inputs[i]) : nullptr;
+  return t != nullptr && t->type() == element_type::f32 && t->has_data() ? t : nullptr;
+}
+
+/// Where the output channel of a layer's weights is, or nothing if the layer is not of that kind.
+inline std::optional<std::size_t> output_channel_axis(const node& n) {
+  if (n.is("Conv")) {
+    return 0;
+  }
+  if (n.is("Gemm") && n.get_int("transA", 0) == 0 && n.get_float("alpha", 1.0F) == 1.0F &&
+      n.get_float("beta", 1.0F) == 1.0F) {
+    return n.get_int("transB", 0) != 0 ? 0 : 1;
+  }
+  return std::nullopt;
+}
+
+}  // namespace detail
+
+/// Bypasses Identity and inference Dropout.
+inline void remove_no_ops(model& m) {
+  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+    const node& n = m.nodes[i];
+    if (!(n.is("Identity") || n.is("Dropout")) || n.inputs.empty() || n.outputs.empty()) {
+      continue;
+    }
+    const links l(m);
+    const bool has_mask = n.outputs.size() > 1 && !n.outputs[1].empty() &&
+                          (!l.consumers(n.outputs[1]).empty() || m.is_output(n.outputs[1]));
+    const bool may_train = n.is("Dropout") && n.inputs.size() > 2 && !n.inputs[2].empty();
+    if (has_mask || may_train) {
+      continue;
+    }
+    const std::string in = n.inputs[0];
+    const std::string out = n.outputs[0];
+    if (detail::is_hidden(m, out, in) || detail::is_hidden(m, in, out)) {
+      continue;
+    }
+    if (!m.is_output(out)) {
+      m.nodes[i].op_type.clear();
+      m.nodes[i].inputs.clear();
+      m.nodes[i].outputs.clear();
+      detail::replace_uses(m, out, in);
+    } else if (l.producer(in) != links::none && !m.is_output(in)) {
+      m.nodes[i].op_type.clear();
+      m.nodes[i].inputs.clear();
+      m.nodes[i].outputs.clear();
+      detail::rename_value(m, in, out);
+    }
+  }
+  detail::erase_absorbed(m);
+}
+
+/// Computes what depends on constants only, but for loops, which may make much of little.
+/// Quantization nodes are left alone unless `dequantize`: they are what tells quantized weights
+/// from others. Sub-graphs stay as they are.
+inline void fold_constants(model& m, bool dequantize,
+                           const operator_registry& registry = default_operators()) {
+  const executor_options options;
+  for (node& n : m.nodes) {
+    if (detail::is_quantize_or_dequantize(n) && !dequantize) {
+      continue;
+    }
+    const operator_definition* definition = registry.find(n.domain, n.op_type);
+    bool constant = definition != nullptr && detail::is_brief(n);
+    std::vector<tensor> inputs;
+    const auto look_up = [&](const std::string& name) {
+      const tensor* t = name.empty() ? nullptr : m.initializer(name);
+      constant = constant && (name.empty() || (t != nullptr && t->has_data()));
+      return t == nullptr ? tensor() : *t;
+    };
+    for (const std::string& name : n.inputs) {
+      inputs.push_back(look_up(name));
+    }
+    detail::subgraph_runner subgraphs(m, n, options, registry);
+    for (std::size_t i = 0; i < subgraphs.captured().size(); ++i) {
+      subgraphs.set_captured(i, look_up(subgraphs.captured()[i]), true);
+    }
+    for (const std::string& out : n.outputs) {
+      constant = constant && !m.is_output(out);
+    }
+    if (!constant) {
+      continue;
+    }
+    std::unique_ptr<operator_state> state;
+    const std::vector<tensor> outputs =
+        detail::apply(n, *definition, detail::opset_of(m, n), inputs, {}, state, options,
+                      allocate_from_heap, false, &subgraphs);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (!n.outputs[i].empty()) {
+        m.initializers[n.outputs[i]] = to_plain(outputs[i]);
+      }
+    }
+    n.op_type.clear();
+  }
+  detail::erase_absorbed(m);
+}
+
+/// Batch normalization after Conv, ConvTranspose or Gemm becomes part of its weights and bias:
+///   factor = scale / sqrt(variance + epsilon)
+///   weights' = weights * factor,  bias' = (bias - mean) * factor + shift      (in double)
+inline void fold_batch_norm(model& m) {
+  const links l(m);
+  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+    node& n = m.nodes[i];
+    const bool transposed = n.is("ConvTranspose");
+    const auto axis = transposed ? std::optional<std::size_t>(1) : detail::output_channel_axis(n);
+    if (!axis || n.inputs.size() < 2) {
+      continue;
+    }
+    const std::size_t next = detail::sole_consumer(m, l, i);
+    if (next == links::none || !m.nodes[next].is("BatchNormalization") ||
+        m.nodes[next].inputs.size() != 5 || m.nodes[next].inputs[0] != n.outputs[0] ||
+        m.nodes[next].get_int("training_mode", 0) != 0) {
+      continue;
+    }
+    const node& bn = m.nodes[next];
+    const tensor* weights = detail::float_constant(m, n, 1);
+    const bool has_bias = n.inputs.size() > 2 && !n.inputs[2].empty();
+    const tensor* bias = detail::float_constant(m, n, 2);
+    const tensor* parameters[4];
+    bool known = weights != nullptr && (!has_bias || bias != nullptr);
+    for (std::size_t k = 0; k < 4; ++k) {
+      parameters[k] = detail::float_constant(m, bn, k + 1);
+      known = known && parameters[k] != nullptr;
+    }
+    const std::int64_t group = n.get_int("group", 1);
+    if (!known || weights->rank() <= *axis || (transposed && group != 1)) {
+      continue;
+    }
+    const auto channels = static_cast<std::size_t>(weights->dim(*axis));
+    bool fits = !has_bias || bias->count() == channels;
+    for (const tensor* p : parameters) {
+      fits = fits && p->count() == channels;
+    }
+    if (!fits) {
+      continue;
+    }
+    const double epsilon = static_cast<double>(bn.get_float("epsilon", 1e-5F));
+    std::vector<double> factor(channels);
+    tensor new_bias = tensor::allocate(element_type::f32, {static_cast<std::int64_t>(channels)});
+    for (std::size_t ch = 0; ch < channels; ++ch) {
+      const auto value = [&](std::size_t k) {
+        return static_cast<double>(parameters[k]->data<float>()[ch]);
+      };
+      factor[ch] = value(0) / std::sqrt(value(3) + epsilon);
+      const double old = has_bias ? static_cast<double>(bias->data<float>()[ch]) : 0.0;
+      new_bias.mutable_data<float>()[ch] =
+          static_cast<float>((old - value(2)) * factor[ch] + value(1));
+    }
+    tensor new_weights = tensor::allocate(element_type::f32, weights->dims());
+    std::size_t inner = 1;
+    for (std::size_t d = *axis + 1; d < weights->rank(); ++d) {
+      inner *= static_cast<std::size_t>(weights->dim(d));
+    }
+    for (std::size_t k = 0; k < weights->count(); ++k) {
+      new_weights.mutable_data<float>()[k] = static_cast<float>(
+          static_cast<double>(weights->data<float>()[k]) * factor[k / inner % channels]);
+    }
+    // New names: the old tensors may serve other nodes.
+    const std::string weights_name = unused_name(m, n.inputs[1] + "_folded");
+    m.initializers[weights_name] = std::move(new_weights);
+    const std::string bias_name = unused_name(m, n.outputs[0] + "_bias");
+    m.initializers[bias_name] = std::move(new_bias);
+    n.inputs.resize(3);
+    n.inputs[1] = weights_name;
+    n.inputs[2] = bias_name;
+    detail::absorb(m, i, next);
+  }
+  detail::erase_absorbed(m);
+}
+
+/// Adding a constant to each channel after Conv becomes its bias; MatMul of a matrix with constant
+/// weights becomes Gemm, and a constant row added to it its bias.
+inline void fold_bias_add(model& m) {
+  const std::map<std::string, tensor> known = infer_shapes(m);
+  for (node& n : m.nodes) {
+    const tensor* weights = n.is("MatMul") ? detail::float_constant(m, n, 1) : nullptr;
+    const auto lhs = n.inputs.empty() ? known.end() : known.find(n.inputs[0]);
+    if (weights != nullptr && weights->rank() == 2 && lhs != known.end() &&
+        lhs->second.rank() == 2) {
+      n.op_type = "Gemm";
+    }
+  }
+  const links l(m);
+  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+    node& n = m.nodes[i];
+    const auto axis = detail::output_channel_axis(n);
+    const tensor* weights = detail::float_constant(m, n, 1);
+    const std::size_t next =
+        axis && weights != nullptr ? detail::sole_consumer(m, l, i) : links::none;
+    if (next == links::none || !m.nodes[next].is("Add") || m.nodes[next].inputs.size() != 2 ||
+        (n.inputs.size() > 2 && !n.inputs[2].empty())) {
+      continue;
+    }
+    const node& add = m.nodes[next];
+    const std::size_t constant = add.inputs[0] == n.outputs[0] ? 1 : 0;
+    const tensor* value = detail::float_constant(m, add, constant);
+    if (value == nullptr || weights->rank() <= *axis) {
+      continue;
+    }
+    // The constant must vary along the channel only, and must not add dimensions to the output.
+    const auto channels = weights->dim(*axis);
+    const std::size_t after_channel = n.is("Conv") ? weights->rank() - 2 : 0;
+    const std::size_t rank = n.is("Conv") ? weights->rank() : 2;
+    bool per_channel = value->rank() <= rank && value->rank() > after_channel;
+    for (std::size_t d = 0; per_channel && d < value->rank(); ++d) {
+      const bool channel = d + after_channel + 1 == value->rank();
+      per_channel = channel ? value->dim(d) == channels : value->dim(d) == 1;
+    }
+    if (!per_channel) {
+      continue;
+    }
+    const std::string name = unused_name(m, n.outputs[0] + "_bias");
+    m.initializers[name] = value->reshaped({channels});
+    n.inputs.resize(3);
+    n.inputs[2] = name;
+    detail::absorb(m, i, next);
+  }
+  detail::erase_absorbed(m);
+}
+
+/// The bounds of a Relu or of a Clip whose bounds are constants.
+struct activation_bounds {
+  float lower = -std::numeric_limits<float>::infinity();
+  float upper = std::numeric_limits<float>::infinity();
+};
+
+[[nodiscard]] inline std::optional<activation_bounds> clamping_activation(const model& m,
+                                                                          const node& n) {
+  activation_bounds b;
+  if (n.is("Relu")) {
+    b.lower = 0.0F;
+    return b;
+  }
+  if (!n.is("Clip")) {
+    return std::nullopt;
+  }
+  b.lower = n.get_float("min", std::numeric_limits<float>::lowest());  // ONNX: not infinity
+  b.upper = n.get_float("max", (std::numeric_limits<float>::max)());
+  for (std::size_t i = 1; i < n.inputs.size() && i < 3; ++i) {
+    if (n.inputs[i].empty()) {
+      continue;
+    }
+    const tensor* bound = detail::float_constant(m, n, i);
+    if (bound == nullptr || bound->count() != 1) {
+      return std::nullopt;
+    }
+    (i == 1 ? b.lower : b.upper) = bound->data<float>()[0];
+  }
+  return std::isnan(b.lower) || std::isnan(b.upper) || b.lower > b.upper
+             ? std::nullopt
+             : std::optional<activation_bounds>(b);
+}
+
+/// Relu and Clip after Conv or Gemm become part of it (domain "detent": for execution, not for
+/// files).
+inline void fuse_activations(model& m) {
+  const links l(m);
+  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+    node& n = m.nodes[i];
+    if (!n.is("Conv") && !n.is("Gemm")) {
+      continue;
+    }
+    const std::size_t next = detail::sole_consumer(m, l, i);
+    if (next == links::none || m.nodes[next].inputs[0] != n.outputs[0]) {
+      continue;
+    }
+    const auto bounds = clamping_activation(m, m.nodes[next]);
+    if (!bounds) {
+      continue;
+    }
+    n.domain = "detent";
+    m.opsets["detent"] = 1;
+    n.attributes["lower"] = attribute::of(bounds->lower);
+    n.attributes["upper"] = attribute::of(bounds->upper);
+    detail::absorb(m, i, next);
+  }
+  detail::erase_absorbed(m);
+}
+
+/// All rewrites whose result is still an ONNX model.
+inline void simplify(model& m) {
+  remove_no_ops(m);
+  fold_constants(m, false);
+  fold_batch_norm(m);
+  fold_bias_add(m);
+  remove_unused(m);
+}
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_REWRITE_OPTIMIZE_HPP

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How the values of a quantized model are quantized: what the QuantizeLinear and DequantizeLinear
+// nodes around an operator say of its operands and of its result.
+#ifndef DETENT_GRAPH_REWRITE_QUANTIZED_VALUES_HPP
+#define DETENT_GRAPH_REWRITE_QUANTIZED_VALUES_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/shape_inference.hpp>
+#include <detent/reference.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace detail {
+
+/// A quantized tensor: its name and those of its scale and zero point ("" where absent).
+struct quantized_value {
+  std::string name, scale, zero_point;
+  element_type type = element_type::undefined;
+  std::int64_t axis = 0;
+};
+
+/// Where the result of a node goes: through a clamping activation, if one follows, to a quantizer,
+/// if one follows that.
+struct destination {
+  quantized_value value;  // what the integer form of the node makes
+  std::optional<activation_bounds> bounds;
+  std::vector<std::size_t> absorbed;  // nodes that become part of that form
+
+  /// If not, the result stays float: `value` is a name only.
+  [[nodiscard]] bool is_quantized() const noexcept { return !value.scale.empty(); }
+};
+
+[[nodiscard]] inline bool is_8bit(element_type t) {
+  return t == element_type::u8 || t == element_type::s8;
+}
+
+[[nodiscard]] inline grid full_grid_of(element_type t) {
+  return t == element_type::s8 ? full_grid<std::int8_t> : full_grid<std::uint8_t>;
+}
+
+[[nodiscard]] inline std::string input_or_none(const node& n, std::size_t i) {
+  return i < n.inputs.size() ? n.inputs[i] : std::string();
+}
+
+/// Finds these in a model, which must live longer, and changes nothing in it. After nodes were
+/// added, removed or moved, update() must be called.
+class quantized_values {
+ public:
+  explicit quantized_values(const model& m) : m_(m), known_(infer_shapes(m)), links_(m) {}
+
+  void update() { links_ = links(m_); }
+
+  [[nodiscard]] const tensor* constant(const std::string& value) const {
+    const tensor* t = m_.initializer(value);
+    return t != nullptr && t->has_data() ? t : nullptr;
+  }
+  /// 0 if it is not known.
+  [[nodiscard]] std::size_t rank_of(const std::string& value) const {
+    const auto found = known_.find(value);
+    return found == known_.end() ? 0 : found->second.rank();
+  }
+
+  /// What a float value is the dequantized form of; its scale is constant.
+  [[nodiscard]] std::optional<quantized_value> dequantized(const std::string& value) const {
+    const std::size_t i = value.empty() ? links::none : links_.producer(value);
+    if (i == links::none || !m_.nodes[i].is("DequantizeLinear") || m_.nodes[i].inputs.size() < 2 ||
+        m_.nodes[i].get_int("block_size", 0) != 0) {
+      return std::nullopt;
+    }
+    const node& n = m_.nodes[i];
+    const tensor* scale = constant(n.inputs[1]);
+    const std::string zero_point = input_or_none(n, 2);
+    if (scale == nullptr || scale->type() != element_type::f32 ||
+        (!zero_point.empty() && constant(zero_point) == nullptr)) {
+      return std::nullopt;
+    }
+    element_type type = zero_point.empty() ? element_type::undefined : constant(zero_point)->type();
+    if (type == element_type::undefined) {
+      const tensor* q = constant(n.inputs[0]);
+      type = q != nullptr ? q->type() : type_of(n.inputs[0]);
+    }
+    return quantized_value{n.inputs[0], n.inputs[1], zero_point, type, n.get_int("axis", 1)};
+  }
+
+  /// The same for activations: 8 bits and one scale.
+  [[nodiscard]] std::optional<quantized_value> activation(const std::string& value) const {
+    const auto q = dequantized(value);
+    return q && is_8bit(q->type) && constant(q->scale)->count() == 1 ? q : std::nullopt;
+  }
+
+  /// The same for weights: constant, 8 bits, one scale or one for each channel along `axis`.
+  [[nodiscard]] std::optional<quantized_value> weights(const std::string& value,
+                                                       std::int64_t axis) const {
+    const auto w = dequantized(value);
+    const tensor* q = w ? constant(w->name) : nullptr;
+    if (q == nullptr || !is_8bit(q->type())) {
+      return std::nullopt;
+    }
+    const auto rank = static_cast<std::int64_t>(q->rank());
+    const std::int64_t stated = w->axis < 0 ? w->axis + rank : w->axis;
+    if (axis >= rank || (constant(w->scale)->count() != 1 && stated != axis)) {
+      return std::nullopt;
+    }
+    return w;
+  }
+
+  /// The one QuantizeLinear that uses a value, if nothing else does: 8 bits and one constant scale.
+  [[nodiscard]] std::size_t sole_quantizer(const std::string& value) const {
+    const auto& users = links_.consumers(value);
+    if (users.size() != 1 || m_.is_output(value)) {
+      return links::none;
+    }
+    const node& q = m_.nodes[users[0]];
+    return q.inputs[0] == value && is_byte_quantizer(q) ? users[0] : links::none;
+  }
+
+  /// Whether a node is a QuantizeLinear to 8 bits with one constant float scale.
+  [[nodiscard]] bool is_byte_quantizer(const node& q) const {
+    if (!q.is("QuantizeLinear") || q.inputs.size() < 2 || q.get_int("block_size", 0) != 0) {
+      return false;
+    }
+    const tensor* scale = constant(q.inputs[1]);
+    const std::string zero_point = input_or_none(q, 2);
+    const element_type type =
+        !zero_point.empty() && constant(zero_point) != nullptr    ? constant(zero_point)->type()
+        : zero_point.empty() && q.get_int("output_dtype", 2) == 2 ? element_type::u8
+                                                                  : element_type::undefined;
+    return scale != nullptr && scale->type() == element_type::f32 && scale->count() == 1 &&
+           is_8bit(type);
+  }
+
+  /// What a QuantizeLinear of 8 bits makes.
+  [[nodiscard]] quantized_value made_by(std::size_t quantizer) const {
+    const node& n = m_.nodes[quantizer];
+    const std::string zero_point = input_or_none(n, 2);
+    return {n.outputs[0], n.inputs[1], zero_point,
+            zero_point.empty() ? element_type::u8 : constant(zero_point)->type()};
+  }
+
+  [[nodiscard]] destination destination_of(std::size_t i) const {
+    destination d;
+    d.value.name = m_.nodes[i].outputs[0];
+    const std::size_t next = sole_consumer(m_, links_, i);
+    if (next != links::none && !m_.nodes[next].op_type.empty() &&
+        m_.nodes[next].inputs[0] == d.value.name) {
+      d.bounds = clamping_activation(m_, m_.nodes[next]);
+      if (d.bounds) {
+        d.value.name = m_.nodes[next].outputs[0];
+        d.absorbed.push_back(next);
+      }
+    }
+    const std::size_t q = sole_quantizer(d.value.name);
+    if (q != links::none) {
+      d.value = made_by(q);
+      d.absorbed.push_back(q);
+    }
+    return d;
+  }
+
+  /// Of a value with one scale.
+  [[nodiscard]] quant_params params(const quantized_value& value) const {
+    quant_params p;
+    p.scale = constant(value.scale)->data<float>()[0];
+    if (!value.zero_point.empty()) {
+      const tensor& z = *constant(value.zero_point);
+      p.zero_point = z.type() == element_type::u8 ? std::int32_t{z.data<std::uint8_t>()[0]}
+                                                  : std::int32_t{z.data<std::int8_t>()[0]};
+    }
+    return p;
+  }
+
+  /// The clamp of a quantized destination that has one, in its steps.
+  [[nodiscard]] grid quantized_bounds(const destination& d) const {
+    const quant_params p = params(d.value);
+    const grid levels = full_grid_of(d.value.type);
+    return {reference::quantize(d.bounds->lower, p, levels),
+            reference::quantize(d.bounds->upper, p, levels)};
+  }
+
+ private:
+  [[nodiscard]] element_type type_of(const std::string& value) const {
+    const auto found = known_.find(value);
+    return found == known_.end() ? element_type::undefined : found->second.type();
+  }
+
+  const model& m_;
+  std::map<std::string, tensor> known_;
+  links links_;
+};
+
+}  // namespace detail
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_REWRITE_QUANTIZED_VALUES_HPP

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One node of a model, run: its inputs converted to types and orders of elements that the operator
+// takes, its results checked, its errors named.
+#ifndef DETENT_GRAPH_RUN_APPLY_NODE_HPP
+#define DETENT_GRAPH_RUN_APPLY_NODE_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <new>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/error_context.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/half_tensor.hpp>
+#include <detent/graph/ops/layout.hpp>
+#include <detent/graph/ops/operator.hpp>
+#include <detent/graph/run/executor_options.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace detail {
+
+/// float16 models are computed in float, node by node, each result rounded back; the operators
+/// listed here look at the types themselves, and so do the nodes of sub-graphs.
+[[nodiscard]] inline bool takes_half(const node& n) {
+  static constexpr std::string_view types_themselves[] = {
+      "Cast",         "CastLike",     "Identity",       "Reshape",         "Flatten",   "Transpose",
+      "Concat",       "Split",        "Slice",          "Squeeze",         "Unsqueeze", "Gather",
+      "Expand",       "Shape",        "Size",           "ConstantOfShape", "Constant",  "Tile",
+      "SpaceToDepth", "DepthToSpace", "QuantizeLinear", "DequantizeLinear"};
+  return has_bodies(n) || std::find(std::begin(types_themselves), std::end(types_themselves),
+                                    n.op_type) != std::end(types_themselves);
+}
+
+/// What a node's infer() declared in an earlier run, where operator_definition::infers_from_forms.
+struct inferred_forms {
+  std::vector<tensor> inputs, outputs;
+
+  [[nodiscard]] bool hold_for(std::span<const tensor> given) const noexcept {
+    return std::equal(given.begin(), given.end(), inputs.begin(), inputs.end(),
+                      [](const tensor& a, const tensor& b) { return a.has_form_of(b); });
+  }
+};
+
+/// Checks the number of inputs, runs infer() and checks what it declared. `channels_last`: whether
+/// inputs are.
+inline void infer_outputs(const operator_definition& definition, const executor_options& options,
+                          bool channels_last, operator_context& c) {
+  const std::size_t inputs = c.input_count();
+  c.require(inputs >= definition.min_inputs && inputs <= definition.max_inputs, inputs,
+            " inputs, expected ", definition.min_inputs,
+            definition.max_inputs == definition.min_inputs ? "" : " or more");
+  for (std::size_t i = 0; i < definition.min_inputs; ++i) {
+    static_cast<void>(c.input(i));
+  }
+  c.outputs.resize(c.n().outputs.size());
+  definition.infer(c);
+  for (std::size_t i = 0; i < c.outputs.size(); ++i) {
+    c.require(c.outputs[i].bytes() <= options.max_tensor_bytes, "output '", c.n().outputs[i],
+              "' of shape ", shown(c.outputs[i].dims()), " has ", c.outputs[i].bytes(),
+              " bytes, the limit is ", options.max_tensor_bytes);
+    if (channels_last && definition.layout == layout_support::elementwise) {
+      c.outputs[i].set_channels_last(true);
+    }
+  }
+}
+
+/// Runs infer() and, unless `shapes_only`, run() of one node. `inputs` may be replaced by their
+/// converted forms, so that the next user finds them in the order it needs. `known`, if not null,
+/// saves infer() where it has been asked the same before.
+inline std::vector<tensor> apply(const node& n, const operator_definition& definition,
+                                 std::int64_t opset, std::vector<tensor>& inputs,
+                                 std::span<const bool> constant,
+                                 std::unique_ptr<operator_state>& state,
+                                 const executor_options& options, const allocator& allocate,
+                                 bool shapes_only, subgraph_caller* subgraphs = nullptr,
+                                 inferred_forms* known = nullptr) {
+  element_type narrow = element_type::undefined;
+  if (std::any_of(inputs.begin(), inputs.end(), is_half) && !takes_half(n)) {
+    for (tensor& t : inputs) {
+      if (is_half(t)) {
+        narrow = t.type();
+        t = half_to_float(t);
+      }
+    }
+  }
+  bool channels_last = false;
+  for (const tensor& t : inputs) {
+    channels_last = channels_last || t.channels_last();
+  }
+  if (channels_last && definition.layout != layout_support::any) {
+    const shape* common = nullptr;
+    bool same = definition.layout == layout_support::elementwise;
+    for (const tensor& t : inputs) {
+      if (t.channels_last()) {
+        common = &t.dims();
+      }
+    }
+    for (const tensor& t : inputs) {
+      // Single elements have every order, but must not add dimensions to the output.
+      same = same && (!t.defined() || (t.count() == 1 && t.rank() <= common->size()) ||
+                      (t.channels_last() && t.dims() == *common));
+    }
+    if (!same) {
+      channels_last = false;
+      for (tensor& t : inputs) {
+        t = to_plain(t, allocate);
+      }
+    }
+  }
+  operator_context c;
+  c.current = &n;
+  c.opset = opset;
+  c.inputs = inputs;
+  c.constant = constant;
+  c.state = &state;
+  c.parallel = &options.parallel;
+  c.allocate = allocate;
+  c.subgraphs = subgraphs;
+  c.shapes_only = shapes_only;
+  c.max_tensor_bytes = options.max_tensor_bytes;
+  c.max_iterations = options.max_iterations;
+  const bool is_known = known != nullptr && !known->outputs.empty() && known->hold_for(inputs);
+  try {
+    if (is_known) {
+      c.outputs = known->outputs;
+    } else {
+      infer_outputs(definition, options, channels_last, c);
+      if (known != nullptr && definition.infers_from_forms) {
+        known->inputs.clear();
+        for (const tensor& t : inputs) {
+          known->inputs.push_back(t.form());
+        }
+        known->outputs = c.outputs;
+      }
+    }
+    if (!shapes_only) {
+      definition.run(c);
+      for (tensor& t : c.outputs) {
+        // Kernels write either order where there is only one.
+        t.set_channels_last(t.channels_last() && !has_one_order(t.dims()));
+      }
+    }
+  } catch (const error& e) {
+    const std::string label = n.label();
+    if (std::string_view(e.what()).find(label) != std::string_view::npos) {
+      throw;
+    }
+    raise(e.kind(), label + ": " + message_of(e));
+  } catch (const std::bad_alloc&) {
+    raise(error_kind::bad_file, n.label() + ": needs more memory than there is");
+  } catch (const std::length_error&) {
+    raise(error_kind::bad_file, n.label() + ": needs more memory than there is");
+  }
+  if (narrow != element_type::undefined) {
+    for (tensor& t : c.outputs) {
+      if (t.type() == element_type::f32) {
+        t = float_to_half(t, narrow);
+      }
+    }
+  }
+  return std::move(c.outputs);
+}
+
+[[nodiscard]] inline std::int64_t opset_of(const model& m, const node& n) {
+  const auto found = m.opsets.find(n.domain);
+  return found == m.opsets.end() ? 1 : found->second;
+}
+
+}  // namespace detail
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_RUN_APPLY_NODE_HPP

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Runs models: float ones on the float kernels, quantized ones (after graph/lower.hpp) on the
+// integer kernels.
+#ifndef DETENT_GRAPH_RUN_EXECUTOR_HPP
+#define DETENT_GRAPH_RUN_EXECUTOR_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/layout.hpp>
+#include <detent/graph/ops/operator.hpp>
+#include <detent/graph/run/apply_node.hpp>
+#include <detent/graph/run/buffer_pool.hpp>
+#include <detent/graph/run/executor_options.hpp>
+#include <detent/graph/run/registry.hpp>
+#include <detent/graph/run/subgraph_runner.hpp>
+#include <detent/graph/run/unsupported_nodes.hpp>
+#include <detent/graph/run/value_inference.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+/// Runs a model again and again. Construction names the first unsupported operator; weights are
+/// packed at the first run. One run at a time for each executor. The registry must stay.
+///
+/// Sub-graphs run as models of their own, with what they capture among their inputs. Errors name
+/// the node in the sub-graph behind those around it.
+class executor {
+ public:
+  /// Called with each value that a run computes, in the order of the nodes. Elements may stand in
+  /// channels-last order; to_plain() undoes that. Values of sub-graphs, which a run may compute
+  /// many times or never, are not shown.
+  using value_observer = std::function<void(const std::string& name, const tensor& value)>;
+
+  explicit executor(model m, executor_options options = {},
+                    const operator_registry& registry = default_operators())
+      : model_(std::move(m)), options_(std::move(options)) {
+    require_supported(model_, registry);
+    std::unordered_map<std::string, std::size_t> index;
+    for (const auto& [name, t] : model_.initializers) {
+      slots_.push_back(t);
+      constant_.push_back(true);
+      index[name] = slots_.size() - 1;
+    }
+    const std::size_t first_value = slots_.size();
+    const auto slot = [&](const std::string& name) {
+      if (name.empty()) {
+        return no_slot;
+      }
+      const auto [found, added] = index.emplace(name, slots_.size());
+      if (added) {
+        slots_.emplace_back();
+        constant_.push_back(false);
+      }
+      return found->second;
+    };
+    for (const value_info& v : model_.inputs) {
+      input_slots_.push_back(slot(v.name));
+    }
+    std::unordered_map<std::size_t, std::size_t> last_use;
+    for (const node& n : model_.nodes) {
+      step s;
+      s.current = &n;
+      s.definition = registry.find(n.domain, n.op_type);
+      s.opset = detail::opset_of(model_, n);
+      for (const std::string& name : n.inputs) {
+        s.inputs.push_back(slot(name));
+        last_use[s.inputs.back()] = steps_.size();
+      }
+      for (const std::string& name : n.outputs) {
+        s.outputs.push_back(slot(name));
+        last_use.emplace(s.outputs.back(), steps_.size());
+      }
+      s.constant = std::make_unique<bool[]>(s.inputs.size());
+      for (std::size_t i = 0; i < s.inputs.size(); ++i) {
+        s.constant[i] = s.inputs[i] != no_slot && constant_[s.inputs[i]];
+        s.arguments.push_back(s.constant[i] ? slots_[s.inputs[i]] : tensor());
+      }
+      if (has_bodies(n)) {
+        s.subgraphs = std::make_unique<detail::subgraph_runner>(model_, n, options_, registry);
+        for (std::size_t i = 0; i < s.subgraphs->captured().size(); ++i) {
+          const std::size_t from = slot(s.subgraphs->captured()[i]);
+          if (constant_[from]) {
+            s.subgraphs->set_captured(i, slots_[from], true);
+          }
+          s.captured.push_back(from);
+          last_use[from] = steps_.size();
+        }
+      }
+      steps_.push_back(std::move(s));
+    }
+    for (const value_info& v : model_.outputs) {
+      const auto found = index.find(v.name);
+      require(found != index.end(), error_kind::bad_file, "graph output '", v.name,
+              "' is made by nothing");
+      last_use.erase(found->second);
+      output_slots_.push_back(found->second);
+    }
+    for (const auto& [value, i] : last_use) {
+      if (value != no_slot && value >= first_value) {
+        steps_[i].last_use_of.push_back(value);
+      }
+    }
+  }
+
+  executor(const executor&) = delete;
+  executor& operator=(const executor&) = delete;
+
+  [[nodiscard]] const model& graph_model() const noexcept { return model_; }
+
+  /// Computes the outputs, in the order of the model. Throws if an input is missing, unknown, or of
+  /// another type or shape than declared, and whatever the operators throw, naming the node.
+  [[nodiscard]] std::vector<tensor> run(const std::map<std::string, tensor>& inputs,
+                                        const value_observer& observer = {}) {
+    if (has_values_) {  // of a run that threw
+      clear_values();
+    }
+    has_values_ = true;
+    for (const auto& [name, t] : inputs) {
+      bool known = false;
+      for (const value_info& v : model_.inputs) {
+        known = known || v.name == name;
+      }
+      require(known, error_kind::invalid_argument, "the model has no input '", name, "'");
+    }
+    for (std::size_t i = 0; i < input_slots_.size(); ++i) {
+      const value_info& v = model_.inputs[i];
+      const auto found = inputs.find(v.name);
+      require(found != inputs.end(), error_kind::invalid_argument, "input '", v.name,
+              "' is missing");
+      check_input(v, found->second);
+      slots_[input_slots_[i]] = found->second;
+      if (observer) {
+        observer(v.name, found->second);
+      }
+    }
+    const allocator allocate = [this](std::size_t bytes) { return pool_.allocate(bytes); };
+    for (step& s : steps_) {
+      for (std::size_t i = 0; i < s.inputs.size(); ++i) {
+        if (s.inputs[i] != no_slot && !s.constant[i]) {
+          s.arguments[i] = slots_[s.inputs[i]];
+        }
+      }
+      capture_values(s, allocate);
+      std::vector<tensor> results = detail::apply(
+          *s.current, *s.definition, s.opset, s.arguments, {s.constant.get(), s.inputs.size()},
+          s.state, options_, allocate, false, s.subgraphs.get(), &s.inferred);
+      if (s.subgraphs) {
+        s.subgraphs->clear_captured();
+      }
+      for (std::size_t i = 0; i < s.inputs.size(); ++i) {
+        if (s.inputs[i] == no_slot || s.constant[i]) {
+          continue;
+        }
+        // Another order of the same elements serves later users too.
+        if (s.arguments[i].type() == slots_[s.inputs[i]].type()) {
+          slots_[s.inputs[i]] = s.arguments[i];
+        }
+        s.arguments[i] = tensor();
+      }
+      for (std::size_t i = 0; i < s.outputs.size(); ++i) {
+        if (s.outputs[i] != no_slot) {
+          if (!results[i].has_data()) {
+            raise(error_kind::unsupported,
+                  s.current->label() + ": output " + std::to_string(i) + " is not computed");
+          }
+          if (observer) {
+            observer(s.current->outputs[i], results[i]);
+          }
+          slots_[s.outputs[i]] = std::move(results[i]);
+        }
+      }
+      for (const std::size_t value : s.last_use_of) {
+        slots_[value] = tensor();
+      }
+    }
+    std::vector<tensor> outputs;
+    outputs.reserve(output_slots_.size());
+    for (const std::size_t value : output_slots_) {
+      outputs.push_back(to_plain(slots_[value], allocate));
+    }
+    // Everything else went with its last use.
+    for (const std::vector<std::size_t>* values : {&input_slots_, &output_slots_}) {
+      for (const std::size_t value : *values) {
+        clear_value(value);
+      }
+    }
+    has_values_ = false;
+    return outputs;
+  }
+
+ private:
+  static constexpr std::size_t no_slot = static_cast<std::size_t>(-1);
+
+  struct step {
+    const node* current = nullptr;
+    const operator_definition* definition = nullptr;
+    std::int64_t opset = 0;
+    std::vector<std::size_t> inputs;
+    std::unique_ptr<bool[]> constant;
+    std::vector<tensor> arguments;  // constant ones stay, in the form that the operator took them
+    std::vector<std::size_t> outputs;
+    std::vector<std::size_t> last_use_of;
+    std::unique_ptr<operator_state> state;
+    detail::inferred_forms inferred;
+    std::unique_ptr<detail::subgraph_runner> subgraphs;
+    std::vector<std::size_t> captured;  // the slots of what those capture
+  };
+
+  void capture_values(step& s, const allocator& allocate) {
+    for (std::size_t i = 0; i < s.captured.size(); ++i) {
+      if (!constant_[s.captured[i]]) {
+        const tensor& value = slots_[s.captured[i]];
+        require(value.has_data(), error_kind::bad_file, s.current->label(), " uses '",
+                s.subgraphs->captured()[i], "' in a sub-graph, and nothing has made it");
+        s.subgraphs->set_captured(i, to_plain(value, allocate));
+      }
+    }
+  }
+
+  static void check_input(const value_info& v, const tensor& t) {
+    require(t.has_data() && (v.type == element_type::undefined || t.type() == v.type),
+            error_kind::invalid_argument, "input '", v.name, "' is ", shown(v.type), ", given is ",
+            shown(t.type()));
+    if (!v.has_shape) {
+      return;
+    }
+    bool same = v.dims.size() == t.rank();
+    for (std::size_t i = 0; same && i < v.dims.size(); ++i) {
+      same = v.dims[i] < 0 || v.dims[i] == t.dim(i);
+    }
+    require(same, error_kind::shape_mismatch, "input '", v.name, "' has shape ", shown(v.dims),
+            " (-1: any), given is ", shown(t.dims()));
+  }
+
+  void clear_value(std::size_t value) {
+    if (!constant_[value]) {
+      slots_[value] = tensor();
+    }
+  }
+
+  void clear_values() {
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      clear_value(i);
+    }
+    for (step& s : steps_) {
+      for (std::size_t i = 0; i < s.inputs.size(); ++i) {
+        if (!s.constant[i]) {
+          s.arguments[i] = tensor();
+        }
+      }
+      if (s.subgraphs) {
+        s.subgraphs->clear_captured();
+      }
+    }
+  }
+
+  model model_;
+  executor_options options_;
+  detail::buffer_pool pool_;
+  std::vector<tensor> slots_;
+  std::vector<bool> constant_;
+  std::vector<std::size_t> input_slots_, output_slots_;  // as the model lists them
+  std::vector<step> steps_;
+  bool has_values_ = false;
+};
+
+namespace detail {
+
+inline subgraph_runner::subgraph_runner(const model& of, const node& n, executor_options options,
+                                        const operator_registry& registry)
+    : model_(of), node_(n), options_(std::move(options)), registry_(registry) {
+  const std::set<std::string> captured = captured_values(n);
+  names_.assign(captured.begin(), captured.end());
+  values_.resize(names_.size());
+  constant_.resize(names_.size(), false);
+}
+
+inline subgraph_runner::~subgraph_runner() = default;
+
+inline std::unique_ptr<executor> subgraph_runner::make_executor(const graph_body& body) const {
+  model m;
+  static_cast<graph_body&>(m) = body;
+  m.ir_version = model_.ir_version;
+  m.opsets = model_.opsets;
+  for (value_info& v : m.inputs) {
+    v.has_shape = false;  // what a loop carries may change its shape, whatever is declared
+    m.initializers.erase(v.name);
+  }
+  const std::set<std::string> captured = captured_values(body);
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    if (captured.count(names_[i]) == 0) {
+      continue;
+    }
+    if (constant_[i]) {
+      m.initializers[names_[i]] = values_[i];
+    } else {
+      m.inputs.push_back({names_[i], element_type::undefined, false, {}, {}});
+    }
+  }
+  return std::make_unique<executor>(std::move(m), options_, registry_);
+}
+
+inline std::vector<tensor> subgraph_runner::run(std::string_view attribute,
+                                                std::span<const tensor> inputs) {
+  const graph_body& g = body(attribute);
+  auto found = executors_.find(attribute);
+  if (found == executors_.end()) {
+    found = executors_.emplace(attribute, make_executor(g)).first;
+  }
+  std::map<std::string, tensor> given;
+  for (std::size_t i = 0; i < g.inputs.size(); ++i) {
+    given.emplace(g.inputs[i].name, inputs[i]);
+  }
+  const std::vector<value_info>& wanted = found->second->graph_model().inputs;
+  for (std::size_t i = 0, k = g.inputs.size(); i < names_.size() && k < wanted.size(); ++i) {
+    if (wanted[k].name == names_[i]) {  // both are in the order of names
+      given.emplace(names_[i], values_[i]);
+      ++k;
+    }
+  }
+  return found->second->run(given);
+}
+
+inline std::vector<tensor> subgraph_runner::infer(std::string_view attribute,
+                                                  std::span<const tensor> inputs) {
+  const graph_body& g = body(attribute);
+  std::map<std::string, tensor> known;
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    if (values_[i].defined()) {
+      known[names_[i]] = values_[i];
+    }
+  }
+  for (const auto& [name, t] : g.initializers) {
+    known[name] = t;
+  }
+  for (std::size_t i = 0; i < g.inputs.size(); ++i) {
+    known.erase(g.inputs[i].name);
+    if (inputs[i].defined()) {
+      known[g.inputs[i].name] = inputs[i];
+    }
+  }
+  for (const node& n : g.nodes) {
+    for (const std::string& out : n.outputs) {
+      known.erase(out);  // of a graph around it
+    }
+  }
+  // A branch may never be taken, and a loop's body never run: errors in them are none yet.
+  infer_values(g, model_, known, true, registry_);
+  std::vector<tensor> outputs;
+  for (const value_info& v : g.outputs) {
+    const auto found = known.find(v.name);
+    outputs.push_back(found == known.end() ? tensor() : found->second);
+  }
+  return outputs;
+}
+
+}  // namespace detail
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_RUN_EXECUTOR_HPP

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The operators that come with the library.
+#ifndef DETENT_GRAPH_RUN_REGISTRY_HPP
+#define DETENT_GRAPH_RUN_REGISTRY_HPP
+
+#include <detent/config.hpp>
+#include <detent/graph/ops/operator.hpp>
+
+// The operators take a compiler most of a minute. DETENT_GRAPH_SEPARATE_COMPILATION leaves them to
+// the one unit that includes <detent/graph/src.hpp>; the CMake target detent::graph does both.
+#if defined(DETENT_GRAPH_SEPARATE_COMPILATION)
+#define DETENT_GRAPH_DECL
+#else
+#define DETENT_GRAPH_DECL inline
+#endif
+
+#if defined(DETENT_COMPILE_GRAPH) || !defined(DETENT_GRAPH_SEPARATE_COMPILATION)
+#define DETENT_GRAPH_DEFINES_OPERATORS 1
+#else
+#define DETENT_GRAPH_DEFINES_OPERATORS 0
+#endif
+
+#if DETENT_GRAPH_DEFINES_OPERATORS
+#include <detent/graph/ops/activations.hpp>
+#include <detent/graph/ops/control_flow.hpp>
+#include <detent/graph/ops/convolution.hpp>
+#include <detent/graph/ops/elementwise.hpp>
+#include <detent/graph/ops/gather.hpp>
+#include <detent/graph/ops/integer_to_float.hpp>
+#include <detent/graph/ops/matmul.hpp>
+#include <detent/graph/ops/matmul_nbits.hpp>
+#include <detent/graph/ops/movement.hpp>
+#include <detent/graph/ops/normalization.hpp>
+#include <detent/graph/ops/pooling.hpp>
+#include <detent/graph/ops/quantization.hpp>
+#include <detent/graph/ops/quantized_elementwise.hpp>
+#include <detent/graph/ops/reduction.hpp>
+#include <detent/graph/ops/resize.hpp>
+#include <detent/graph/ops/shape.hpp>
+#endif
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+/// Every operator of graph/ops/. Copy it and add() to it to bring operators of your own.
+[[nodiscard]] DETENT_GRAPH_DECL const operator_registry& default_operators();
+
+#if DETENT_GRAPH_DEFINES_OPERATORS
+DETENT_GRAPH_DECL const operator_registry& default_operators() {
+  static const operator_registry registry = [] {
+    operator_registry r;
+    r.add(ops::activation_operators);
+    r.add(ops::control_flow_operators);
+    r.add(ops::convolution_operators);
+    r.add(ops::elementwise_operators);
+    r.add(ops::gather_operators);
+    r.add(ops::integer_to_float_operators);
+    r.add(ops::matmul_operators);
+    r.add(ops::matmul_nbits_operators);
+    r.add(ops::movement_operators);
+    r.add(ops::normalization_operators);
+    r.add(ops::pooling_operators);
+    r.add(ops::quantization_operators);
+    r.add(ops::quantized_elementwise_operators);
+    r.add(ops::reduction_operators);
+    r.add(ops::resize_operators);
+    r.add(ops::shape_operators);
+    return r;
+  }();
+  return registry;
+}
+#endif
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_RUN_REGISTRY_HPP

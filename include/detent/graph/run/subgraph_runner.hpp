@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The sub-graphs of control flow. They run on executors, which in turn run sub-graphs:
+// executor.hpp, at its end, defines what is only declared here.
+#ifndef DETENT_GRAPH_RUN_SUBGRAPH_RUNNER_HPP
+#define DETENT_GRAPH_RUN_SUBGRAPH_RUNNER_HPP
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/operator.hpp>
+#include <detent/graph/run/executor_options.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+class executor;
+
+namespace detail {
+
+/// Runs the sub-graphs of one node of a model, each on an executor of its own that is made when it
+/// is first needed. The model and the registry must stay.
+class subgraph_runner final : public subgraph_caller {
+ public:
+  subgraph_runner(const model& of, const node& n, executor_options options,
+                  const operator_registry& registry);
+  ~subgraph_runner() override;
+
+  [[nodiscard]] const std::vector<std::string>& captured() const noexcept { return names_; }
+  /// What captured()[i] is. `constant`: in every run; to be said before the first one.
+  void set_captured(std::size_t i, tensor value, bool constant = false) {
+    values_[i] = std::move(value);
+    constant_[i] = constant;
+  }
+  /// Frees what is not constant.
+  void clear_captured() {
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      if (!constant_[i]) {
+        values_[i] = tensor();
+      }
+    }
+  }
+
+  [[nodiscard]] std::vector<tensor> run(std::string_view attribute,
+                                        std::span<const tensor> inputs) override;
+  [[nodiscard]] std::vector<tensor> infer(std::string_view attribute,
+                                          std::span<const tensor> inputs) override;
+
+ private:
+  [[nodiscard]] const graph_body& body(std::string_view attribute) const {
+    const graph::attribute* found = node_.find(attribute);
+    require(found != nullptr && found->g != nullptr, error_kind::bad_file, "attribute ", attribute,
+            " is not a sub-graph");
+    return *found->g;
+  }
+  [[nodiscard]] std::unique_ptr<executor> make_executor(const graph_body& body) const;
+
+  const model& model_;
+  const node& node_;
+  executor_options options_;
+  const operator_registry& registry_;
+  std::vector<std::string> names_;
+  std::vector<tensor> values_;
+  std::vector<bool> constant_;
+  std::map<std::string, std::unique_ptr<executor>, std::less<>> executors_;  // by attribute
+};
+
+}  // namespace detail
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_RUN_SUBGRAPH_RUNNER_HPP

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What follows, before a graph runs, from what is known of some of its values. The executor asks
+// this of the bodies of control flow; shape_inference.hpp asks it of whole models.
+#ifndef DETENT_GRAPH_RUN_VALUE_INFERENCE_HPP
+#define DETENT_GRAPH_RUN_VALUE_INFERENCE_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/layout.hpp>
+#include <detent/graph/ops/operator.hpp>
+#include <detent/graph/run/apply_node.hpp>
+#include <detent/graph/run/executor_options.hpp>
+#include <detent/graph/run/registry.hpp>
+#include <detent/graph/run/subgraph_runner.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace detail {
+
+/// Whether a node may be computed before a run, if all that it uses is constant. Loops may take
+/// long, and make much of little.
+[[nodiscard]] inline bool is_brief(const node& n) {
+  bool brief = true;
+  for_each_body(n, [&](const std::string&, const graph_body& body) {
+    brief = brief && n.is("If") && std::all_of(body.nodes.begin(), body.nodes.end(), is_brief);
+  });
+  return brief;
+}
+
+/// Adds to `known` what follows from it; see infer_shapes(). `of` is the model that the graph is or
+/// belongs to. `lenient`: what would be an error leaves values unknown.
+inline void infer_values(const graph_body& g, const model& of, std::map<std::string, tensor>& known,
+                         bool lenient, const operator_registry& registry) {
+  constexpr std::size_t small = 4096;  // shape arithmetic is executed, anything larger is not
+  const executor_options options;
+  executor_options in_bodies;
+  in_bodies.max_tensor_bytes = small * 8;
+  for (const node& n : g.nodes) {
+    const operator_definition* definition = registry.find(n.domain, n.op_type);
+    if (definition == nullptr || of.function_of(n) != nullptr) {
+      continue;
+    }
+    const bool with_bodies = has_bodies(n);
+    std::vector<tensor> inputs;
+    bool missing = false;
+    bool all_data = true;
+    const auto look_up = [&](const std::string& name) {
+      const auto found = known.find(name);
+      const tensor t = name.empty() || found == known.end() ? tensor() : found->second;
+      missing = missing || (!name.empty() && found == known.end());
+      all_data = all_data && (name.empty() || t.has_data()) && t.count() <= small;
+      return t;
+    };
+    for (const std::string& name : n.inputs) {
+      inputs.push_back(look_up(name));
+    }
+    std::unique_ptr<subgraph_runner> subgraphs;
+    if (with_bodies) {
+      subgraphs = std::make_unique<subgraph_runner>(of, n, in_bodies, registry);
+      for (std::size_t i = 0; i < subgraphs->captured().size(); ++i) {
+        subgraphs->set_captured(i, look_up(subgraphs->captured()[i]), true);
+      }
+      if (n.is("If") && inputs.size() == 1 && !inputs[0].defined()) {
+        inputs[0] = tensor(element_type::boolean, {});  // whatever it is, both branches are there
+      }
+    }
+    if (missing && !(n.is("If") || n.is("Loop") || n.is("Scan"))) {
+      continue;
+    }
+    std::unique_ptr<operator_state> state;
+    const auto apply = [&](bool shapes_only) {
+      return detail::apply(n, *definition, opset_of(of, n), inputs, {}, state, options,
+                           allocate_from_heap, shapes_only, subgraphs.get());
+    };
+    try {
+      std::vector<tensor> outputs = apply(true);
+      std::size_t size = 0;
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        size += outputs[i].count();
+        all_data = all_data && (outputs[i].defined() || !with_bodies);
+      }
+      if (all_data && size <= small && with_bodies) {
+        try {
+          if (is_brief(n)) {
+            outputs = apply(false);
+          }
+        } catch (const error&) {
+          // A body that is no shape arithmetic. If something is wrong with it, a run will tell.
+        }
+      } else if (all_data && size <= small) {
+        outputs = apply(false);
+      } else if (n.is("Shape") && !n.inputs.empty()) {
+        inputs[0].set_storage(allocate_from_heap(1));  // only its shape is looked at
+        outputs = apply(false);
+      }
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        if (outputs[i].defined() && !n.outputs[i].empty()) {
+          known[n.outputs[i]] = to_plain(outputs[i]);
+        }
+      }
+    } catch (const value_unknown&) {
+      continue;
+    } catch (const error&) {
+      if (!lenient) {
+        throw;
+      }
+    }
+  }
+}
+
+}  // namespace detail
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_RUN_VALUE_INFERENCE_HPP

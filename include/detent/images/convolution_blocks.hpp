@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Blocks of output pixels, and where they read: what convolutions have before and after products.
+#ifndef DETENT_IMAGES_CONVOLUTION_BLOCKS_HPP
+#define DETENT_IMAGES_CONVOLUTION_BLOCKS_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+
+#include <detent/config.hpp>
+#include <detent/images/output_block.hpp>
+#include <detent/images/padded_images.hpp>
+#include <detent/images/planes.hpp>
+#include <detent/pack.hpp>
+#include <detent/parallel.hpp>
+#include <detent/products/product_parts.hpp>
+#include <detent/window.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// 1x1 filters that step pixel by pixel read the input as it stands.
+[[nodiscard]] inline bool is_matrix(const filter_shape& f, const window& w) noexcept {
+  return f.taps() == 1 && w.stride_height == 1 && w.stride_width == 1 &&
+         w.pad_top + w.pad_left + w.pad_bottom + w.pad_right == 0;
+}
+
+/// Where output pixels read: rows of a product (im2col, block by block) or segments of them. A row
+/// has `row` values for each kernel row, which may be more than its taps have.
+template <class T>
+class pixel_reader {
+ public:
+  pixel_reader(const padded_images<T>& images, const filter_shape& f, std::size_t row)
+      : images_(images),
+        filter_(f),
+        row_(row),
+        out_height_(images.window().out_height(f)),
+        out_width_(images.window().out_width(f)) {}
+
+  [[nodiscard]] std::size_t pixels() const noexcept {
+    return images_.window().batch * out_height_ * out_width_;
+  }
+
+  /// Copies what `count` pixels from `first` read of one group: count rows of kernel_height * row
+  /// values. Up to gather_slack values behind the last one are overwritten.
+  void gather(std::size_t first, std::size_t count, std::size_t group, T* rows) const {
+    // Copies: what is written might be the members, for all that the compiler knows.
+    const std::size_t channels = filter_.group_in();
+    const std::size_t kernel_height = filter_.kernel_height;
+    const std::size_t kernel_width = filter_.kernel_width;
+    const std::size_t row = row_;
+    const std::size_t line = line_step();
+    const std::size_t tap = images_.window().dilation_width * filter_.in_channels;
+    const bool dense = filter_.groups == 1 && images_.window().dilation_width == 1;
+    const T* const end = images_.end();
+    for_rows(first, count,
+             [&](std::size_t /*i*/, std::size_t pixels, const T* corner, std::size_t step) {
+               corner += group * channels;
+               for (; pixels > 0; --pixels, corner += step) {
+                 const T* from = corner;
+                 for (std::size_t kh = 0; kh < kernel_height; ++kh, rows += row, from += line) {
+                   if (dense) {
+                     copy_run(from, row, end, rows);
+                     continue;
+                   }
+                   for (std::size_t kw = 0; kw < kernel_width; ++kw) {
+                     copy_run(from + kw * tap, channels, end, rows + kw * channels);
+                   }
+                   std::fill_n(rows + kernel_width * channels, row - kernel_width * channels, T{});
+                 }
+               }
+             });
+  }
+
+  /// Where `count` pixels from `first` read their kernel rows: segments[kh * count + i]. The taps
+  /// of a kernel row are neighbours (groups and dilation_width are 1).
+  void segments(std::size_t first, std::size_t count, const T** segments) const {
+    const std::size_t kernel_height = filter_.kernel_height;
+    const std::size_t line = line_step();
+    for_rows(first, count,
+             [&](std::size_t i, std::size_t pixels, const T* corner, std::size_t step) {
+               for (std::size_t kh = 0; kh < kernel_height; ++kh) {
+                 const T** to = segments + kh * count + i;
+                 const T* from = corner + kh * line;
+                 for (std::size_t p = 0; p < pixels; ++p) {
+                   to[p] = from + p * step;
+                 }
+               }
+             });
+  }
+
+  /// Values that gather() may write too many.
+  static constexpr std::size_t gather_slack = 64 / sizeof(T);
+
+ private:
+  /// Copies n values, or more of what follows where that is readable: a copy of constant size is a
+  /// few instructions, one of another size a call.
+  static void copy_run(const T* from, std::size_t n, const T* end, T* to) noexcept {
+    const auto readable = static_cast<std::size_t>(end - from);
+    if (n <= gather_slack / 2 && readable >= gather_slack / 2) {
+      std::memcpy(to, from, 32);
+      return;
+    }
+    if (n <= 8 * gather_slack && readable >= round_up(n, gather_slack)) {
+      for (std::size_t i = 0; i < n; i += gather_slack) {
+        std::memcpy(to + i, from + i, 64);
+      }
+      return;
+    }
+    std::memcpy(to, from, n * sizeof(T));
+  }
+
+  /// From a kernel row to the next one.
+  [[nodiscard]] std::size_t line_step() const noexcept {
+    return images_.window().dilation_height * images_.window().in_width * filter_.in_channels;
+  }
+
+  /// Calls visit(i, pixels, corner, step) for the pixels i .. i + pixels of those from `first` on
+  /// that lie in one line of the output: pixel i + p reads from corner + p * step on.
+  template <class Visit>
+  void for_rows(std::size_t first, std::size_t count, const Visit& visit) const {
+    const detent::window& w = images_.window();
+    const std::size_t step = w.stride_width * filter_.in_channels;
+    std::size_t x = first % out_width_;
+    std::size_t y = first / out_width_ % out_height_;
+    std::size_t n = first / out_width_ / out_height_;
+    for (std::size_t i = 0; i < count;) {
+      const std::size_t pixels = (std::min)(out_width_ - x, count - i);
+      const std::size_t line = n * w.in_height + y * w.stride_height;
+      visit(i, pixels, images_.data() + line * w.in_width * filter_.in_channels + x * step, step);
+      i += pixels;
+      x = 0;
+      if (++y == out_height_) {
+        y = 0;
+        ++n;
+      }
+    }
+  }
+
+  const padded_images<T>& images_;
+  filter_shape filter_;
+  std::size_t row_;
+  std::size_t out_height_;
+  std::size_t out_width_;
+};
+
+/// Pixels that are gathered at a time: their rows should stay in the first-level cache.
+[[nodiscard]] inline std::size_t pixels_per_block(std::size_t row_bytes) noexcept {
+  constexpr std::size_t budget = 32 * 1024;
+  return std::clamp<std::size_t>(budget / (std::max<std::size_t>)(row_bytes, 1), rows_per_task,
+                                 16 * rows_per_task) /
+         rows_per_task * rows_per_task;
+}
+
+/// The input of a convolution.
+template <class T>
+[[nodiscard]] image_batch<const T> input_images(const filter_shape& f, const window& w,
+                                                const T* data) noexcept {
+  return {data, f.in_channels, w.in_height * w.in_width, w.input_layout};
+}
+
+/// The output of a convolution.
+template <class T>
+[[nodiscard]] image_batch<T> output_images(const filter_shape& f, const window& w,
+                                           T* data) noexcept {
+  return {data, f.out_channels, w.out_height(f) * w.out_width(f), w.output_layout};
+}
+
+/// Of `wanted` pixels, a multiple of rows_per_task, as many as should wait to be transposed.
+template <class T>
+[[nodiscard]] std::size_t block_of_output(std::size_t wanted,
+                                          const convolution_output<T>& output) noexcept {
+  const std::size_t whole = pixels_that_wait<T>(output.images) / rows_per_task * rows_per_task;
+  return std::clamp(whole, rows_per_task, wanted);
+}
+
+/// Runs `product(rows, lda, group, block)` over blocks of pixels, gathered where the filters are
+/// not 1x1; see pixel_reader for `row`.
+template <class T, class Out, class Product>
+void for_gathered_blocks(const filter_shape& f, const window& w, const T* input, T padding,
+                         std::size_t row, const convolution_output<Out>& output,
+                         const parallel_for& parallel, const Product& product) {
+  if (is_matrix(f, w)) {
+    const image_batch<const T> images = input_images<T>(f, w, input);
+    std::size_t wanted = pixels_per_block(f.in_channels * sizeof(T));
+    if (images.planar && !parallel) {
+      // Planes are read faster in longer runs; with threads, more tasks are worth more.
+      wanted = (std::max)(wanted, 4 * rows_per_task);
+    }
+    const std::size_t block = block_of_output(wanted, output);
+    for_row_blocks(w.batch * w.in_height * w.in_width, block, parallel,
+                   [&](std::size_t first, std::size_t count) {
+                     const input_pixels<T> in(images, first, count);
+                     const output_block<Out> out(output, first, count);
+                     for (std::size_t group = 0; group < f.groups; ++group) {
+                       product(in.data() + group * f.group_in(), f.in_channels, group, out);
+                     }
+                     out.store();
+                   });
+    return;
+  }
+  const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
+                                parallel);
+  const pixel_reader<T> reader(images, f, row);
+  const std::size_t depth = f.kernel_height * row;
+  const std::size_t block = block_of_output(pixels_per_block(depth * sizeof(T)), output);
+  for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
+    const auto rows =
+        std::make_unique_for_overwrite<T[]>(count * depth + pixel_reader<T>::gather_slack);
+    const output_block<Out> out(output, first, count);
+    for (std::size_t group = 0; group < f.groups; ++group) {
+      reader.gather(first, count, group, rows.get());
+      product(rows.get(), depth, group, out);
+    }
+    out.store();
+  });
+}
+
+/// Runs `product(segments, block)` over blocks of pixels whose windows are read where they are.
+template <class T, class Out, class Product>
+void for_segmented_blocks(const filter_shape& f, const window& w, const T* input, T padding,
+                          std::size_t row, const convolution_output<Out>& output,
+                          const parallel_for& parallel, const Product& product) {
+  const std::size_t block = block_of_output(4 * rows_per_task, output);
+  const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
+                                parallel);
+  const pixel_reader<T> reader(images, f, row);
+  for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
+    const T** segments = block_memory<const T*>(f.kernel_height * count);
+    reader.segments(first, count, segments);
+    const output_block<Out> out(output, first, count);
+    product(segments, out);
+    out.store();
+  });
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_IMAGES_CONVOLUTION_BLOCKS_HPP

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The family of float products: matrix products and depthwise products.
+#ifndef DETENT_KERNELS_FLOAT_PRODUCTS_HPP
+#define DETENT_KERNELS_FLOAT_PRODUCTS_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+#include <detent/config.hpp>
+#include <detent/kernels/depthwise_rows.hpp>
+#include <detent/kernels/panels.hpp>
+#include <detent/target.hpp>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+/// C[m x n] = clamp(bias[j] + sum_k A[i, k] * B[k, j], lower, upper), a chain of fused
+/// multiply-adds in the order of k. B is packed in panels: packed[(panel * k + depth) * 16 +
+/// column].
+struct gemm_f32_args {
+  const float* a = nullptr;
+  std::size_t lda = 0;
+  const float* packed_b = nullptr;
+  const float* bias = nullptr;  // readable up to the next multiple of panel_columns
+  float* c = nullptr;
+  std::size_t ldc = 0;
+  std::size_t m = 0, n = 0, k = 0;
+  float lower = 0.0F, upper = 0.0F;
+};
+
+/// depthwise_u8_args in float: clamp(bias[c] + chain of fused multiply-adds over t, lower, upper),
+/// with weights[t * channel_stride + c].
+struct depthwise_f32_args {
+  depthwise_rows<float> rows;
+  const float* weights = nullptr;
+  std::size_t channel_stride = 0;
+  const float* bias = nullptr;
+  float* c = nullptr;
+  float lower = 0.0F, upper = 0.0F;
+};
+
+/// The kernels of float products.
+struct float_product_kernels {
+  void (*gemm_f32)(const gemm_f32_args& args) noexcept;
+  void (*depthwise_f32)(const depthwise_f32_args& args) noexcept;
+
+  /// The kernels of a target; null if they are not compiled in. Thread-safe.
+  [[nodiscard]] static const float_product_kernels* of(target t) noexcept;
+};
+
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_KERNELS_FLOAT_PRODUCTS_HPP

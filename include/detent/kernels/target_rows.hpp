@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The list of the targets that kernels are compiled for, written once: each family makes its table
+// of every row. For what defines kernels only.
+//
+//   DETENT_FOR_EACH_TARGET(row)   row(target, vectors, products, depthwise), worst target first
+//
+// `vectors` is the namespace of the target's elementwise kernels, float products, statistics and
+// transpositions; `products` that of its integer products; `depthwise` that of its 8-bit depthwise
+// products.
+#ifndef DETENT_KERNELS_TARGET_ROWS_HPP
+#define DETENT_KERNELS_TARGET_ROWS_HPP
+
+#include <detent/config.hpp>
+#include <detent/kernels/amx.hpp>
+
+#if DETENT_WITH_HIGHWAY
+#include <hwy/detect_targets.h>
+#endif
+
+#if DETENT_WITH_HIGHWAY && (HWY_ATTAINABLE_TARGETS & HWY_AVX2)
+#define DETENT_ROWS_AVX2(row) \
+  row(avx2, N_AVX2, avx2_pairs, avx2_pairs) row(avx_vnni, N_AVX2, avx2_vnni, avx2_vnni)
+#else
+#define DETENT_ROWS_AVX2(row)
+#endif
+
+#if DETENT_WITH_HIGHWAY && (HWY_ATTAINABLE_TARGETS & HWY_AVX3)
+#define DETENT_ROWS_AVX512(row) \
+  row(avx512, N_AVX3, avx512_pairs, avx512_pairs) row(avx512_vnni, N_AVX3, avx512_vnni, avx512_vnni)
+#else
+#define DETENT_ROWS_AVX512(row)
+#endif
+
+#if DETENT_WITH_HIGHWAY && (HWY_ATTAINABLE_TARGETS & HWY_AVX3) && DETENT_KERNELS_AMX
+#define DETENT_ROWS_AMX(row) row(amx_int8, N_AVX3, amx_int8, avx512_vnni)
+#else
+#define DETENT_ROWS_AMX(row)
+#endif
+
+#define DETENT_FOR_EACH_TARGET(row)                                                         \
+  row(portable, portable, portable, portable) DETENT_ROWS_AVX2(row) DETENT_ROWS_AVX512(row) \
+      DETENT_ROWS_AMX(row)
+
+#endif  // DETENT_KERNELS_TARGET_ROWS_HPP

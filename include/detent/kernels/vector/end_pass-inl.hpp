@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The end of a pass; see for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY

@@ -1,0 +1,493 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Products of 8-bit integers in AMX tiles, with the epilogue of the AVX-512 VNNI pass.
+//
+// Panels of packed weights are what a tile reads: sixteen groups of four k, each of sixteen
+// columns. Two tiles of rows times two panels need four loads for four products. All steps of k
+// have the same shape, since ldtilecfg would clear the sums: k is divided into equal steps where
+// that costs none, else the last step goes back to where a whole one begins, with zeros for the k
+// that were done.
+#ifndef DETENT_KERNELS_VECTOR_GEMM_AMX_HPP
+#define DETENT_KERNELS_VECTOR_GEMM_AMX_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include <detent/kernels/amx.hpp>
+#include <detent/kernels/integer_products.hpp>
+#include <detent/kernels/vector/gemm_u8s8-inl.hpp>
+#include <detent/kernels/vector/store_sums-inl.hpp>
+
+#if DETENT_KERNELS_AMX && (HWY_ATTAINABLE_TARGETS & HWY_AVX3)
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni,amx-tile,amx-int8")
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace amx_int8 {
+
+using avx512_vnni::adds_pairs;
+
+inline constexpr bool multiplies_signed = true;
+
+/// Enough rows that weights which are larger than the second-level cache are rarely read.
+inline constexpr std::size_t rows_per_call = largest_rows_per_call;
+inline constexpr std::size_t rows_per_tile = 32;
+static_assert(rows_per_call % rows_per_tile == 0);
+
+template <int kTile>
+HWY_INLINE void load_tile(const void* from, std::size_t stride) noexcept {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
+}
+
+/// The same for what passes by once while other tiles stay in the first-level cache.
+template <int kTile>
+HWY_INLINE void stream_tile(const void* from, std::size_t stride) noexcept {
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
+}
+
+template <int kTile>
+HWY_INLINE void store_tile(void* to, std::size_t stride) noexcept {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(kTile) : "memory");
+}
+
+template <int kTile>
+HWY_INLINE void clear_tile() noexcept {
+  asm volatile("tilezero %%tmm%c0" ::"i"(kTile) : "memory");
+}
+
+/// Tile kSum += tile kLeft * tile kRight, modulo 2^32; the right one is signed.
+template <bool kSigned, int kSum, int kLeft, int kRight>
+HWY_INLINE void add_tile_product() noexcept {
+  if constexpr (kSigned) {
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kLeft), "i"(kRight)
+                 : "memory");
+  } else {
+    asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kLeft), "i"(kRight)
+                 : "memory");
+  }
+}
+
+/// One step of k: where the left tiles are, and the weights' tile from the beginning of a panel.
+struct tile_step {
+  const std::uint8_t* a[2];
+  std::size_t stride[2];
+  std::size_t b;
+};
+
+/// How k is divided: into `count` steps of `depth`, of which the last may begin too late.
+struct tile_steps {
+  std::size_t count;
+  std::size_t depth;
+  bool is_even;
+
+  HWY_INLINE explicit tile_steps(std::size_t k) noexcept {
+    const std::size_t groups = (k + group_depth - 1) / group_depth;
+    count = (groups + tile_rows - 1) / tile_rows;
+    is_even = count == 0 || groups % count == 0;
+    depth = count == 0 ? group_depth : (is_even ? groups / count : tile_rows) * group_depth;
+  }
+};
+
+/// Tiles 0 to 3 hold sums; one or two left tiles and those of the weights follow.
+inline constexpr int first_left = 4;
+inline constexpr std::size_t left_rows = 2 * tile_rows;
+
+/// The tile that holds the sums of a left tile and a panel.
+template <int kLefts>
+inline constexpr int sum_tile(int left, int panel) noexcept {
+  return left * (first_left / kLefts) + panel;
+}
+
+/// The tile that holds weights of a panel. One left tile leaves room for three of four.
+template <int kLefts>
+inline constexpr int weights_tile(int panel) noexcept {
+  constexpr int kFirst = first_left + kLefts;
+  return kFirst + panel % (static_cast<int>(tile_count) - kFirst);
+}
+
+template <int kLefts, int kPanel, int kEnd>
+HWY_INLINE void load_weights(const std::int8_t* b, std::size_t panel_stride) noexcept {
+  if constexpr (kPanel < kEnd) {
+    stream_tile<weights_tile<kLefts>(kPanel)>(b + kPanel * panel_stride, tile_row_bytes);
+    load_weights<kLefts, kPanel + 1, kEnd>(b, panel_stride);
+  }
+}
+
+template <bool kSigned, int kLefts, int kLeft, int kPanel, int kEnd>
+HWY_INLINE void add_products() noexcept {
+  if constexpr (kPanel < kEnd) {
+    add_tile_product<kSigned, sum_tile<kLefts>(kLeft, kPanel), first_left + kLeft,
+                     weights_tile<kLefts>(kPanel)>();
+    add_products<kSigned, kLefts, kLeft, kPanel + 1, kEnd>();
+  }
+}
+
+template <int kLefts, int kPanels, int kPanel>
+HWY_INLINE void clear_sums() noexcept {
+  if constexpr (kPanel < kPanels) {
+    clear_tile<sum_tile<kLefts>(0, kPanel)>();
+    if constexpr (kLefts == 2) {
+      clear_tile<sum_tile<kLefts>(1, kPanel)>();
+    }
+    clear_sums<kLefts, kPanels, kPanel + 1>();
+  }
+}
+
+template <int kLefts, int kPanels, int kPanel>
+HWY_INLINE void load_sums(const std::int32_t* sums) noexcept {
+  if constexpr (kPanel < kPanels) {
+    constexpr std::size_t row = kPanels * panel_columns;
+    load_tile<sum_tile<kLefts>(0, kPanel)>(sums, row * sizeof *sums);
+    if constexpr (kLefts == 2) {
+      load_tile<sum_tile<kLefts>(1, kPanel)>(sums + tile_rows * row, row * sizeof *sums);
+    }
+    load_sums<kLefts, kPanels, kPanel + 1>(sums + panel_columns);
+  }
+}
+
+template <int kLefts, int kPanels, int kPanel>
+HWY_INLINE void save_sums(std::int32_t* sums) noexcept {
+  if constexpr (kPanel < kPanels) {
+    constexpr std::size_t row = kPanels * panel_columns;
+    store_tile<sum_tile<kLefts>(0, kPanel)>(sums, row * sizeof *sums);
+    if constexpr (kLefts == 2) {
+      store_tile<sum_tile<kLefts>(1, kPanel)>(sums + tile_rows * row, row * sizeof *sums);
+    }
+    save_sums<kLefts, kPanels, kPanel + 1>(sums + panel_columns);
+  }
+}
+
+/// Steps begin .. end of k. Where there are more than the first-level cache has room for, the sums
+/// of several such chunks are kept in memory.
+struct step_chunk {
+  std::size_t begin, end;
+  bool is_first, is_last;
+};
+
+/// The sums of kLefts tiles of rows and kPanels panels; a row of them has kPanels * 16.
+template <bool kSigned, int kLefts, int kPanels>
+HWY_INLINE void multiply_tiles(const tile_step* steps, const step_chunk& chunk,
+                               const std::int8_t* b, std::size_t panel_stride,
+                               std::int32_t* sums) noexcept {
+  constexpr int kFirstPanels = (std::min)(kPanels, 3);
+  if (chunk.is_first) {
+    clear_sums<kLefts, kPanels, 0>();
+  } else {
+    load_sums<kLefts, kPanels, 0>(sums);
+  }
+  for (const tile_step* step = steps + chunk.begin; step != steps + chunk.end; ++step) {
+    // Weights first: they come from farther away.
+    load_weights<kLefts, 0, kFirstPanels>(b + step->b, panel_stride);
+    load_tile<first_left>(step->a[0], step->stride[0]);
+    add_products<kSigned, kLefts, 0, 0, kFirstPanels>();
+    if constexpr (kLefts == 2) {
+      load_tile<first_left + 1>(step->a[1], step->stride[1]);
+      add_products<kSigned, kLefts, 1, 0, kFirstPanels>();
+    }
+    load_weights<kLefts, kFirstPanels, kPanels>(b + step->b, panel_stride);
+    add_products<kSigned, kLefts, 0, kFirstPanels, kPanels>();
+  }
+  save_sums<kLefts, kPanels, 0>(sums);
+}
+
+/// The tiles of a thread, from a kernel's beginning to its end. If the caller uses tiles of its
+/// own, they come back.
+class tile_session {
+ public:
+  HWY_INLINE tile_session() noexcept {
+    asm volatile("sttilecfg %0" : "=m"(host_)::"memory");
+    if (host_.palette != 0) {
+      store_host<0>();
+    }
+  }
+  tile_session(const tile_session&) = delete;
+  tile_session& operator=(const tile_session&) = delete;
+  HWY_INLINE ~tile_session() {
+    if (host_.palette != 0) {
+      configure(host_);
+      load_host<0>();
+    } else {
+      asm volatile("tilerelease" ::: "memory");
+    }
+  }
+
+  /// For up to 32 rows and steps of `depth`. Clears the tiles, if it was another shape before.
+  HWY_INLINE void shape(std::size_t rows, std::size_t depth) noexcept {
+    if (rows == rows_ && depth == depth_) {
+      return;
+    }
+    rows_ = rows;
+    depth_ = depth;
+    tile_configuration c;
+    c.palette = 1;
+    const std::size_t first = (std::min)(rows, tile_rows);
+    const std::size_t second = rows - first;
+    for (std::size_t tile = 0; tile < first_left; ++tile) {
+      c.set(tile, second != 0 && tile >= 2 ? second : first, tile_row_bytes);
+    }
+    c.set(first_left, first, depth);
+    c.set(first_left + 1, second != 0 ? second : depth / group_depth,
+          second != 0 ? depth : tile_row_bytes);
+    c.set(first_left + 2, depth / group_depth, tile_row_bytes);
+    c.set(first_left + 3, depth / group_depth, tile_row_bytes);
+    configure(c);
+  }
+
+ private:
+  static HWY_INLINE void configure(const tile_configuration& c) noexcept {
+    asm volatile("ldtilecfg %0" ::"m"(c) : "memory");
+  }
+  template <int kTile>
+  HWY_INLINE void store_host() noexcept {
+    if constexpr (kTile < tile_count) {
+      if (host_.rows[kTile] != 0) {
+        store_tile<kTile>(host_tiles_[kTile], tile_row_bytes);
+      }
+      store_host<kTile + 1>();
+    }
+  }
+  template <int kTile>
+  HWY_INLINE void load_host() noexcept {
+    if constexpr (kTile < tile_count) {
+      if (host_.rows[kTile] != 0) {
+        load_tile<kTile>(host_tiles_[kTile], tile_row_bytes);
+      }
+      load_host<kTile + 1>();
+    }
+  }
+
+  tile_configuration host_;
+  std::size_t rows_ = 0;
+  std::size_t depth_ = 0;
+  std::uint8_t host_tiles_[tile_count][tile_rows * tile_row_bytes];
+};
+
+/// Depth of a chunk of k: what 32 rows of it occupy is two thirds of the first-level cache, beside
+/// weights that pass by.
+HWY_INLINE std::size_t chunk_depth(const gemm_u8s8_args& g) noexcept {
+  const std::size_t depth = g.caches.first_level / (left_rows / 2 * 3);
+  return (std::max)(depth / tile_row_bytes, std::size_t{1}) * tile_row_bytes;
+}
+
+/// Columns whose weights stay in the second-level cache while the rows pass over them, or all: a
+/// multiple of four panels.
+HWY_INLINE std::size_t cached_columns(const gemm_u8s8_args& g) noexcept {
+  constexpr std::size_t step = 4 * panel_columns;
+  const std::size_t weights = g.caches.second_level / 4;
+  const std::size_t all = avx512_vnni::round_up((std::max)(g.n, std::size_t{1}), step);
+  return (std::min)((std::max)(weights / ((g.k + group_depth) * step), std::size_t{1}) * step, all);
+}
+
+HWY_INLINE std::size_t count_steps(std::size_t k, std::size_t segments) noexcept {
+  return (std::max)(tile_steps(k).count, segments * tile_steps(k / segments).count);
+}
+
+/// Sums of a block of rows: of one block of columns, or, with several chunks of k, of all that are
+/// cached.
+HWY_INLINE std::size_t count_sums(const gemm_u8s8_args& g) noexcept {
+  return left_rows * (g.k > chunk_depth(g) ? cached_columns(g) : 2 * panel_columns);
+}
+
+/// A row of a tile is a cache line, or lies across two. From so many columns on, it is worth to
+/// copy rows that do, which are read once for every 32 columns.
+inline constexpr std::size_t columns_worth_copies = 256;
+
+/// What gemm_u8s8_args::workspace has room for: sums, the steps of a block of rows, and copies of
+/// its rows and of their last k, from a cache line on.
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return count_sums(g) * sizeof(std::int32_t) + count_steps(g.k, g.segments) * sizeof(tile_step) +
+         left_rows * (avx512_vnni::round_up(g.k, tile_row_bytes) + tile_row_bytes) + tile_row_bytes;
+}
+
+/// Where the left side's tiles are, for blocks of up to 32 rows.
+class left_side {
+ public:
+  HWY_INLINE explicit left_side(const gemm_u8s8_args& g) noexcept
+      : g_(g),
+        reads_segments_(g.rows != nullptr && tile_steps(g.k / g.segments).is_even),
+        of_segment_(reads_segments_ ? g.k / g.segments : g.k) {
+    count_ = of_segment_.count * (reads_segments_ ? g.segments : 1);
+    steps_ = reinterpret_cast<tile_step*>(g.workspace + count_sums(g) * sizeof(std::int32_t));
+    copies_ = reinterpret_cast<std::uint8_t*>(steps_ + count_);
+    copies_ += (tile_row_bytes - address(copies_) % tile_row_bytes) % tile_row_bytes;
+  }
+
+  [[nodiscard]] HWY_INLINE std::size_t depth() const noexcept { return of_segment_.depth; }
+  [[nodiscard]] HWY_INLINE std::size_t count() const noexcept { return count_; }
+  [[nodiscard]] HWY_INLINE const tile_step* steps() const noexcept { return steps_; }
+
+  /// Makes the steps of the rows first .. first + rows.
+  void prepare(std::size_t first, std::size_t rows) noexcept {
+    if (g_.rows == nullptr) {
+      const std::uint8_t* const a = g_.a + first * g_.lda;
+      if ((address(a) | g_.lda) % tile_row_bytes == 0 || g_.n < columns_worth_copies) {
+        matrix_steps(a, g_.lda, rows, copies_);
+        return;
+      }
+      const std::size_t stride = avx512_vnni::round_up(g_.k, tile_row_bytes);
+      for (std::size_t r = 0; r < rows; ++r) {
+        std::memcpy(copies_ + r * stride, a + r * g_.lda, g_.k);
+      }
+      matrix_steps(copies_, stride, rows, copies_ + rows * stride);
+    } else if (reads_segments_) {
+      segment_steps(first, rows);
+    } else {
+      const std::size_t depth = g_.k / g_.segments;
+      for (std::size_t r = 0; r < rows; ++r) {
+        for (std::size_t s = 0; s < g_.segments; ++s) {
+          std::memcpy(copies_ + r * g_.k + s * depth, g_.rows[s * g_.m + first + r], depth);
+        }
+      }
+      matrix_steps(copies_, g_.k, rows, copies_ + rows * g_.k);
+    }
+  }
+
+ private:
+  /// Steps of dense rows; `last` has room for a tile row of each.
+  HWY_INLINE void matrix_steps(const std::uint8_t* a, std::size_t lda, std::size_t rows,
+                               std::uint8_t* last) noexcept {
+    const std::size_t depth = of_segment_.depth;
+    for (std::size_t i = 0; i < count_; ++i) {
+      set_step(i, 0, a + i * depth, lda, i * depth);
+      set_step(i, 1, a + i * depth + tile_rows * lda, lda, i * depth);
+    }
+    if (count_ == 0 || (of_segment_.is_even && g_.k % group_depth == 0)) {
+      return;
+    }
+    const std::size_t fresh = (count_ - 1) * depth;
+    const std::size_t begin =
+        of_segment_.is_even ? fresh : avx512_vnni::round_up(g_.k, group_depth) - depth;
+    std::memset(last, 0, rows * tile_row_bytes);
+    for (std::size_t r = 0; r < rows; ++r) {
+      std::memcpy(last + r * tile_row_bytes + (fresh - begin), a + r * lda + fresh, g_.k - fresh);
+    }
+    set_step(count_ - 1, 0, last, tile_row_bytes, begin);
+    set_step(count_ - 1, 1, last + tile_rows * tile_row_bytes, tile_row_bytes, begin);
+  }
+
+  /// Steps of rows in segments. Tiles of neighbouring pixels are read where they are: their rows
+  /// are equally far apart, except where a line of the image ends.
+  HWY_INLINE void segment_steps(std::size_t first, std::size_t rows) noexcept {
+    const std::size_t segment_depth = g_.k / g_.segments;
+    std::uint8_t* copy = copies_;
+    for (std::size_t s = 0; s < g_.segments; ++s) {
+      for (std::size_t t = 0; t * tile_rows < rows; ++t) {
+        const std::uint8_t* const* from = g_.rows + s * g_.m + first + t * tile_rows;
+        const std::size_t count = (std::min)(tile_rows, rows - t * tile_rows);
+        const std::uint8_t* a = from[0];
+        std::size_t stride = count > 1 ? address(from[1]) - address(from[0]) : 0;
+        for (std::size_t r = 2; r < count; ++r) {
+          if (address(from[r]) - address(from[r - 1]) != stride) {
+            a = copy;
+            stride = segment_depth;
+            for (r = 0; r < count; ++r, copy += segment_depth) {
+              std::memcpy(copy, from[r], segment_depth);
+            }
+            break;
+          }
+        }
+        for (std::size_t i = 0; i < of_segment_.count; ++i) {
+          const std::size_t k = i * of_segment_.depth;
+          set_step(s * of_segment_.count + i, t, a + k, stride, s * segment_depth + k);
+        }
+      }
+    }
+  }
+
+  static HWY_INLINE std::size_t address(const std::uint8_t* p) noexcept {
+    return reinterpret_cast<std::uintptr_t>(p);
+  }
+
+  HWY_INLINE void set_step(std::size_t i, std::size_t tile, const std::uint8_t* a,
+                           std::size_t stride, std::size_t k) noexcept {
+    steps_[i].a[tile] = a;
+    steps_[i].stride[tile] = stride;
+    steps_[i].b = k * panel_columns;
+  }
+
+  const gemm_u8s8_args& g_;
+  bool reads_segments_;
+  tile_steps of_segment_;
+  std::size_t count_;
+  tile_step* steps_;
+  std::uint8_t* copies_;
+};
+
+/// What is multiplied: a chunk of k of a block of rows, times cached columns.
+struct product_block {
+  const tile_step* steps;
+  step_chunk chunk;
+  std::size_t first, rows;
+  std::size_t first_column, end_column;
+};
+
+/// The columns from `column` on, the last ones with fewer panels at a time.
+template <bool kSigned, int kLefts, int kPanels>
+void multiply_columns(const gemm_u8s8_args& g, const product_block& block,
+                      std::size_t column) noexcept {
+  constexpr std::size_t kColumns = kPanels * panel_columns;
+  const std::size_t panel_stride = avx512_vnni::round_up(g.k, group_depth) * panel_columns;
+  const bool keeps_sums = !(block.chunk.is_first && block.chunk.is_last);
+  for (; column + kColumns < block.end_column + panel_columns; column += kColumns) {
+    std::int32_t* sums = reinterpret_cast<std::int32_t*>(g.workspace) +
+                         (keeps_sums ? (column - block.first_column) * left_rows : 0);
+    multiply_tiles<kSigned, kLefts, kPanels>(block.steps, block.chunk,
+                                             g.b.data + column / panel_columns * panel_stride,
+                                             panel_stride, sums);
+    if (block.chunk.is_last) {
+      avx512_vnni::store_sums(g.epilogue, sums, kColumns, block.first, block.rows, column,
+                              (std::min)(kColumns, g.n - column), g.c, block.first * g.ldc + column,
+                              g.ldc);
+    }
+  }
+  if constexpr (kPanels > 1) {
+    multiply_columns<kSigned, kLefts, kPanels / 2>(g, block, column);
+  }
+}
+
+template <bool kSigned>
+void multiply(const gemm_u8s8_args& g) noexcept {
+  tile_session tiles;
+  left_side left(g);
+  const std::size_t columns = cached_columns(g);
+  const std::size_t steps_of_chunk = (std::max)(chunk_depth(g) / left.depth(), std::size_t{1});
+  for (std::size_t column = 0; column < g.n; column += columns) {
+    for (std::size_t first = 0; first < g.m; first += left_rows) {
+      const std::size_t rows = (std::min)(left_rows, g.m - first);
+      left.prepare(first, rows);
+      tiles.shape(rows, left.depth());
+      for (std::size_t step = 0; step == 0 || step < left.count(); step += steps_of_chunk) {
+        const std::size_t end = (std::min)(step + steps_of_chunk, left.count());
+        const product_block block{left.steps(), {step, end, step == 0, end == left.count()},
+                                  first,        rows,
+                                  column,       (std::min)(column + columns, g.n)};
+        if (rows > tile_rows) {
+          multiply_columns<kSigned, 2, 2>(g, block, column);
+        } else {
+          multiply_columns<kSigned, 1, 4>(g, block, column);
+        }
+      }
+    }
+  }
+}
+
+/// Each segment is a tile of its own, which costs as much if it is nearly empty.
+inline constexpr std::size_t short_segment = 8;
+
+inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  if (g.lhs_signed) {
+    multiply<true>(g);
+  } else if (g.m > 1 && (g.rows == nullptr || g.k / g.segments > short_segment)) {
+    multiply<false>(g);
+  } else {
+    // Vectors: of one row they are a tenth faster, as they read weights once and well.
+    avx512_vnni::gemm_u8s8(g);
+  }
+}
+
+}  // namespace amx_int8
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_KERNELS_AMX
+#endif  // DETENT_KERNELS_VECTOR_GEMM_AMX_HPP

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Products of 8-bit integers with an instruction that adds four of them (vpdpbusd).
+//
+// vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
+// must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
+// does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
+// multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
+// cache, far enough ahead of their use, and its sums never leave the registers. What does without
+// it is in gemm_u8s8_pairs-inl.hpp.
+
+#ifndef DETENT_KERNELS_VECTOR_GEMM_U8S8_INL_HPP
+#define DETENT_KERNELS_VECTOR_GEMM_U8S8_INL_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include <detent/kernels/integer_products.hpp>
+#include <detent/kernels/vector/integer_tiles-inl.hpp>
+#include <detent/kernels/vector/pass_instructions-inl.hpp>
+#include <detent/kernels/vector/store_sums-inl.hpp>
+#include <detent/kernels/vector/tile_operands-inl.hpp>
+#include <detent/kernels/vector/tile_vnni512-inl.hpp>
+#include <detent/kernels/vector/vectors-inl.hpp>
+
+#define DETENT_KERNELS_TEXT <detent/kernels/vector/gemm_u8s8-inl.hpp>
+#include <detent/kernels/vector/for_each_pass-inl.hpp>
+#endif
+
+#ifdef DETENT_KERNELS_TEXT
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
+inline constexpr bool multiplies_signed = false;
+/// From one row of turned signs to the next: whole cache lines, and rarely a multiple of 4 KB.
+[[nodiscard]] HWY_INLINE std::size_t turned_stride(std::size_t depth) noexcept {
+  return round_up(depth, 64) + 64;
+}
+
+/// Tables with adds_pairs turn signs on the way to a copy that they make anyway.
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return g.lhs_signed && !adds_pairs ? (std::min)(g.m, rows_per_call) * turned_stride(g.k) : 0;
+}
+
+#if !DETENT_PASS_PAIRS
+
+/// Panels of a block: as many as a tile of few rows needs to keep the multipliers busy.
+inline constexpr std::size_t block_panels =
+    panels_of_tile * vectors_per_panel >= 4 ? panels_of_tile : 2 * panels_of_tile;
+
+/// Where the rows of a block are: see tile_operands. Of rows_to_turn, the rows behind the last
+/// whole tile are turned, too.
+struct block_operands {
+  const std::uint8_t* const* rows;
+  std::size_t row_stride;
+  rows_to_turn turn = {};
+};
+
+/// How much of k is multiplied at a time: weights that a part of the second-level cache holds while
+/// the rows pass over them, several short segments or a piece of a long one.
+struct depth_chunks {
+  std::size_t depth;     // of a segment
+  std::size_t segments;  // at a time
+  bool is_whole;         // whether that is all of k
+
+  HWY_INLINE depth_chunks(const gemm_u8s8_args& g, std::size_t columns) noexcept {
+    const std::size_t of_segment = g.k / g.segments;
+    depth = cached_depth(g.caches.second_level / 8, columns);
+    segments = of_segment == 0 ? 1 : (std::max)(depth / of_segment, std::size_t{1});
+    is_whole = of_segment <= depth && g.segments <= segments;
+  }
+};
+
+/// Whether blocks of whole tiles go through multiply_tiles().
+[[nodiscard]] HWY_INLINE bool stores_whole_tiles(const gemm_u8s8_args& g) noexcept {
+  return DETENT_PASS_ASSEMBLY != 0 && !has_terms_of_rows(g.epilogue) &&
+         g.epilogue.addend == nullptr && depth_chunks(g, panels_of_tile * panel_columns).is_whole;
+}
+
+/// The rows first .. first + rows of kPanels panels of columns. Rows that fill the largest tiles go
+/// through those, panel by panel; the others need more columns to keep the multipliers busy.
+template <std::size_t kPanels>
+void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                     std::size_t rows, std::size_t column) noexcept {
+  constexpr std::size_t kColumns = kPanels * panel_columns;
+  constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{panels_of_tile});
+  constexpr std::size_t kRows = rows_of_tile;
+  constexpr std::size_t kRest = block_panels == panels_of_tile ? 4 : kRows / 2;
+  alignas(64) std::int32_t sums[block_rows * kColumns];
+  const std::size_t columns = (std::min)(kColumns, g.n - column);
+  const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
+  const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
+  const depth_chunks chunks(g, kColumns);
+  const std::size_t segment_depth = g.k / g.segments;
+  // The columns that follow are brought into the second-level cache meanwhile.
+  const std::int8_t* const end = panel + kPanels * panel_stride;
+  const std::int8_t* next = column + kColumns < g.n + g.following_columns ? end : panel;
+  // Sums of all of k are stored at once, others when all rows have passed over all weights.
+  const std::size_t step = chunks.is_whole ? kRows : block_rows;
+  std::size_t done = 0;
+#if DETENT_PASS_ASSEMBLY
+  if (kPanels == panels_of_tile && columns == kColumns && stores_whole_tiles(g)) {
+    const tile_operands t{a.rows, a.row_stride, g.segments, 0,   segment_depth,
+                          panel,  panel_stride, true,       next};
+    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel), a.turn);
+    done = rows / kRows * kRows;
+  }
+#endif
+  for (; done < rows; done += step) {
+    const std::size_t count = (std::min)(step, rows - done);
+    const std::size_t tiled = count / kRows * kRows;
+    const std::size_t row = first + done;
+    for (std::size_t s = 0; s < g.segments; s += chunks.segments) {
+      for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunks.depth) {
+        const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
+        tile_operands t{a.rows + s * a.row_stride + done,
+                        a.row_stride,
+                        (std::min)(chunks.segments, g.segments - s),
+                        k,
+                        (std::min)(chunks.depth, segment_depth - k),
+                        b,
+                        panel_stride,
+                        s + k == 0};
+        for (std::size_t p = 0; p < kPanels && tiled > 0; p += kTilePanels) {
+          t.b = b + p * panel_stride;
+          t.next = next;
+          next += tiled / kRows * t.next_bytes();
+          next = next < end + (end - panel) ? next : panel;
+          add_tiles<kRows, kTilePanels, kColumns>(tiled, t, sums + p * panel_columns);
+        }
+        if (tiled < count) {
+          t.rows += tiled;
+          t.b = b;
+          add_rows<kRest, kPanels, kColumns>(count - tiled, t, sums + tiled * kColumns);
+        }
+      }
+    }
+    store_sums(g.epilogue, sums, kColumns, row, count, column, columns, g.c, row * g.ldc + column,
+               g.ldc);
+  }
+}
+
+/// So few columns are multiplied one by one: a tile would mostly multiply the zeros of their panel,
+/// and broadcast each group of a row for them. Not for few rows, for which it takes as long to
+/// bring a column's weights together, nor with more k than there is room for.
+inline constexpr std::size_t lone_columns = 2;
+inline constexpr std::size_t lone_rows = 12;
+inline constexpr std::size_t lone_depth = 4096;
+
+/// The rows first .. first + rows of the last panel, which has up to lone_columns.
+inline void gemm_u8s8_lone(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                           std::size_t rows, std::size_t column) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const std::size_t step = hn::Lanes(ds8);
+  const std::size_t padded = round_up(g.k, group_depth);
+  const std::size_t columns = g.n - column;
+  alignas(64) std::int8_t weights[lone_columns][lone_depth];
+  for (std::size_t j = 0; j < columns; ++j) {
+    for (std::size_t k = 0; k < padded; k += group_depth) {
+      std::memcpy(weights[j] + k, g.b.data + column * padded + k * panel_columns + j * group_depth,
+                  group_depth);
+    }
+    // They meet zeros, but are read.
+    std::memset(weights[j] + padded, 0, round_up(padded, step) - padded);
+  }
+  alignas(64) std::int32_t sums[block_rows * panel_columns] = {};
+  for (std::size_t done = 0; done < rows; done += block_rows) {
+    const std::size_t count = (std::min)(block_rows, rows - done);
+    for (std::size_t r = 0; r < count; ++r) {
+      const std::uint8_t* row = a.rows[done + r];
+      for (std::size_t j = 0; j < columns; ++j) {
+        int_vector sum = hn::Zero(di);
+        std::size_t k = 0;
+        for (; k + step <= g.k; k += step) {
+          sum = dot(sum, hn::LoadU(du8, row + k), hn::Load(ds8, weights[j] + k));
+        }
+        if (k < g.k) {
+          sum = dot(sum, load_part(du8, row + k, g.k - k), hn::Load(ds8, weights[j] + k));
+        }
+        sums[r * panel_columns + j] = hn::ReduceSum(di, sum);
+      }
+    }
+    store_sums(g.epilogue, sums, panel_columns, first + done, count, column, columns, g.c,
+               (first + done) * g.ldc + column, g.ldc);
+  }
+}
+
+/// The rows first .. first + rows of the columns from `column` to `end`, the last ones with fewer
+/// panels.
+template <std::size_t kPanels>
+void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                       std::size_t rows, std::size_t column, std::size_t end) noexcept {
+  if constexpr (kPanels == 1) {
+    if (column < end && end == g.n && end - column <= lone_columns && rows >= lone_rows &&
+        g.k <= lone_depth && g.rows == nullptr) {
+      return gemm_u8s8_lone(g, a, first, rows, column);
+    }
+  }
+  for (; column + (kPanels - 1) * panel_columns < end; column += kPanels * panel_columns) {
+    gemm_u8s8_block<kPanels>(g, a, first, rows, column);
+  }
+  if constexpr (kPanels > 1) {
+    gemm_u8s8_columns<kPanels / 2>(g, a, first, rows, column, end);
+  }
+}
+
+/// The rows first .. first + rows of signed bytes and the first block of columns, which ends at
+/// `end`; and `block`, where the rows then are as unsigned bytes. Tiles turn rows that lie one
+/// after the other while they multiply those before; other rows are turned a block at a time, so
+/// that they are in the first-level cache when they are multiplied.
+inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                             std::size_t end, const std::uint8_t** block) noexcept {
+  constexpr std::size_t kRows = rows_of_tile;
+  const std::uint8_t* from = g.a + first * g.lda;
+  auto* to = reinterpret_cast<std::uint8_t*>(g.workspace);
+  const bool by_tiles = g.lda == g.k && rows >= 2 * kRows && end == block_panels * panel_columns &&
+                        stores_whole_tiles(g);
+  const std::size_t stride = by_tiles ? g.k : turned_stride(g.k);
+  for (std::size_t r = 0; r < rows; ++r) {
+    block[r] = to + r * stride;
+  }
+  if (by_tiles) {
+    const std::size_t tiled = rows / kRows * kRows;
+    turn_signs(from, kRows * g.k, to);
+    turn_signs(from + tiled * g.k, (rows - tiled) * g.k, to + tiled * g.k);
+    gemm_u8s8_block<block_panels>(g, {block, 0, {from, to}}, first, rows, 0);
+    return;
+  }
+  for (std::size_t done = 0; done < rows; done += block_rows) {
+    const std::size_t count = (std::min)(block_rows, rows - done);
+    for (std::size_t r = done; r < done + count; ++r) {
+      turn_signs(from + r * g.lda, g.k, to + r * stride);
+    }
+    gemm_u8s8_columns<block_panels>(g, {block + done, 0}, first + done, count, 0, end);
+  }
+}
+
+inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  const std::uint8_t* block[rows_per_call];
+  // As many rows pass over the weights, which may come from the third level, as stay in a part of
+  // the second one.
+  const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
+  const std::size_t most =
+      std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
+  for (std::size_t first = 0; first < g.m; first += most) {
+    const std::size_t rows = (std::min)(most, g.m - first);
+    block_operands a{block, 0};
+    std::size_t column = 0;
+    if (g.rows != nullptr) {
+      a = {g.rows + first, g.m};
+    } else if (g.lhs_signed) {
+      column = (std::min)(block_panels * panel_columns, g.n);
+      gemm_turned_rows(g, first, rows, column, block);
+    } else {
+      for (std::size_t r = 0; r < rows; ++r) {
+        block[r] = g.a + (first + r) * g.lda;
+      }
+    }
+    gemm_u8s8_columns<block_panels>(g, a, first, rows, column, g.n);
+  }
+}
+
+#endif  // !DETENT_PASS_PAIRS
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#include <detent/kernels/vector/end_text-inl.hpp>
+#endif  // DETENT_KERNELS_TEXT

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Integer products for processors without VNNI, in passes with DETENT_PASS_PAIRS.
+//
+// vpmaddubsw, vpmaddwd and vpaddd do what vpdpbusd does. As the first of them saturates, the
+// weights are read in two parts of which neither makes it do so (packed_panels), the second of them
+// sparse: a tile adds both before its sums leave the registers. The first two instructions are what
+// takes time, so a tile has few loads for each of them: 4 x 16 columns in 16 registers, 8 x 32
+// in 32.
+
+#ifndef DETENT_KERNELS_VECTOR_GEMM_U8S8_PAIRS_INL_HPP
+#define DETENT_KERNELS_VECTOR_GEMM_U8S8_PAIRS_INL_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include <detent/kernels/integer_products.hpp>
+#include <detent/kernels/vector/gemm_u8s8-inl.hpp>
+#include <detent/kernels/vector/integer_tiles-inl.hpp>
+#include <detent/kernels/vector/pass_instructions-inl.hpp>
+#include <detent/kernels/vector/store_sums-inl.hpp>
+#include <detent/kernels/vector/vectors-inl.hpp>
+
+#define DETENT_KERNELS_TEXT <detent/kernels/vector/gemm_u8s8_pairs-inl.hpp>
+#include <detent/kernels/vector/for_each_pass-inl.hpp>
+#endif
+
+#ifdef DETENT_KERNELS_TEXT
+
+#if DETENT_PASS_PAIRS
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// The most bytes of each row that are put in the order of a strip at a time.
+inline constexpr std::size_t pair_chunk = 1024;
+/// Rows of a block: as many as fit a first-level cache with that.
+inline constexpr std::size_t pair_rows = 24;
+
+/// Panels of a tile with so many rows: as many as the registers hold.
+template <std::size_t kRows>
+inline constexpr std::size_t pair_tile_panels = (std::min)(rows_of_tile* panels_of_tile / kRows,
+                                                           strip_panels);
+
+/// Puts `depth` bytes of kRows rows in the order of a strip, with its complements, and `turned`
+/// bits turned; what no weight belongs to up to a whole block.
+template <std::size_t kRows>
+HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::size_t depth,
+                             const std::uint8_t* order, const std::uint8_t* complement,
+                             std::uint8_t turned, std::uint8_t* to) noexcept {
+  const hn::Repartition<std::uint8_t, int_tag> d;
+  const hn::Full128<std::uint8_t> d_block;
+  static_assert(hn::MaxLanes(d_block) == block_depth);
+  const std::size_t step = hn::Lanes(d);
+  std::size_t k = 0;
+  for (; k + step <= depth; k += step) {
+    const auto places = hn::LoadU(d, order + k);
+    const auto flips = hn::Xor(hn::LoadU(d, complement + k), hn::Set(d, turned));
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      const auto row = hn::TableLookupBytes(hn::LoadU(d, from + r * lda + k), places);
+      hn::Store(hn::Xor(row, flips), d, to + r * pair_chunk + k);
+    }
+  }
+  for (; k < depth; k += block_depth) {
+    const auto places = hn::LoadU(d_block, order + k);
+    const auto flips = hn::Xor(hn::LoadU(d_block, complement + k), hn::Set(d_block, turned));
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      alignas(block_depth) std::uint8_t block[block_depth] = {};
+      std::memcpy(block, from + r * lda + k, (std::min)(block_depth, depth - k));
+      const auto row = hn::TableLookupBytes(hn::Load(d_block, block), places);
+      hn::Store(hn::Xor(row, flips), d_block, to + r * pair_chunk + k);
+    }
+  }
+}
+
+/// Bytes of a value that the epilogue writes.
+[[nodiscard]] HWY_INLINE std::size_t output_size(integer_output output) noexcept {
+  switch (output) {
+    case integer_output::s32:
+    case integer_output::f32:
+      return 4;
+    case integer_output::bf16:
+      return 2;
+    case integer_output::u8:
+    case integer_output::s8:
+      break;
+  }
+  return 1;
+}
+
+/// The corrections of the panels of a strip that belong to the chunk at hand.
+struct chunk_corrections {
+  std::size_t begin[strip_panels];
+  std::size_t end[strip_panels];
+  std::size_t first_group;  // of the chunk
+};
+
+/// What tiles read: rows that are pair_chunk apart, and as many k (whole blocks) of panels that are
+/// panel_stride apart.
+struct pair_operands {
+  const std::uint8_t* a;
+  std::size_t depth;
+  const std::int8_t* b;
+  std::size_t panel_stride;
+  const packed_panels* panels;
+  const chunk_corrections* corrections;
+  std::size_t panel;  // the first one, of the strip
+  // Where sums of the strip's first panel start from, or null if they are added to.
+  const std::int32_t* offset;
+  // Where the results of these rows will be, in bytes.
+  const char* c;
+  std::size_t c_stride;
+  std::size_t c_panel;
+};
+
+/// Adds the products of a group of four k to the sums of kPanels panels from kPanel on.
+template <std::size_t kPanel, std::size_t kPanels, std::size_t kRows, std::size_t kVectors>
+HWY_INLINE void add_group(const std::uint8_t* a, const std::int8_t* b, std::size_t panel_stride,
+                          int_vector (&sum)[kRows][kVectors]) noexcept {
+  constexpr std::size_t kGroupVectors = kPanels * vectors_per_panel;
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  const hn::Repartition<std::uint8_t, int_tag> du8;
+  const hn::Repartition<std::int8_t, int_tag> ds8;
+  const auto ones = hn::Set(di16, 1);
+  hn::Vec<decltype(ds8)> bv[kGroupVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kGroupVectors; ++v) {
+    bv[v] = hn::LoadU(ds8, b + v / vectors_per_panel * panel_stride +
+                               v % vectors_per_panel * lanes * group_depth);
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    std::int32_t four;
+    std::memcpy(&four, a + r * pair_chunk, sizeof four);
+    const auto av = hn::BitCast(du8, hn::Set(di, four));
+    DETENT_UNROLL for (std::size_t v = 0; v < kGroupVectors; ++v) {
+      const auto pairs = hn::SatWidenMulPairwiseAdd(di16, av, bv[v]);
+      add_in_place(sum[r][kPanel * vectors_per_panel + v],
+                   hn::WidenMulPairwiseAdd(di, pairs, ones));
+    }
+  }
+}
+
+/// Adds the corrections of the panels from kPanel on.
+template <std::size_t kPanel, std::size_t kRows, std::size_t kVectors>
+HWY_INLINE void add_corrections(const pair_operands& t,
+                                int_vector (&sum)[kRows][kVectors]) noexcept {
+  const chunk_corrections& c = *t.corrections;
+  for (std::size_t i = c.begin[t.panel + kPanel]; i < c.end[t.panel + kPanel]; ++i) {
+    add_group<kPanel, 1>(t.a + (t.panels->correction_group[i] - c.first_group) * group_depth,
+                         t.panels->corrections + i * group_depth * panel_columns, 0, sum);
+  }
+  if constexpr ((kPanel + 1) * vectors_per_panel < kVectors) {
+    add_corrections<kPanel + 1>(t, sum);
+  }
+}
+
+/// Adds the products of kRows rows and kPanels panels to a tile of sums of a strip. A function of
+/// its own, because GCC keeps the sums of an inlined one in memory.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_NOINLINE void add_pair_tile(const pair_operands& t, std::int32_t* sums) noexcept {
+  constexpr std::size_t kVectors = kPanels * vectors_per_panel;
+  constexpr std::size_t kGroups = block_depth / group_depth;
+  const int_tag di;
+  int_vector sum[kRows][kVectors];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      sum[r][v] = hn::LoadU(di, t.offset != nullptr ? t.offset + t.panel * panel_columns + v * lanes
+                                                    : sums + r * strip_columns + v * lanes);
+    }
+  }
+  if (t.offset != nullptr) {
+    // So that the second-level cache has them when they are written: the rows of a large C are
+    // often a multiple of 4 KB apart, which the first level can't hold.
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      DETENT_UNROLL for (std::size_t p = 0; p < kPanels; ++p) {
+        _mm_prefetch(t.c + r * t.c_stride + (t.panel + p) * t.c_panel, _MM_HINT_T1);
+      }
+    }
+  }
+  const std::int8_t* b = t.b;
+  const std::uint8_t* const end = t.a + t.depth;
+  for (const std::uint8_t* a = t.a; a < end; a += block_depth) {
+    DETENT_UNROLL for (std::size_t i = 0; i < kGroups; ++i) {
+      add_group<0, kPanels>(a + i * group_depth, b + i * group_depth * panel_columns,
+                            t.panel_stride, sum);
+    }
+    b += block_depth * panel_columns;
+  }
+  add_corrections<0>(t, sum);
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      hn::StoreU(sum[r][v], di, sums + r * strip_columns + v * lanes);
+    }
+  }
+}
+
+/// Adds the products of kRows rows at a time to the sums of the panels from t.panel to `panels`,
+/// the last ones with smaller tiles.
+template <std::size_t kRows, std::size_t kPanels>
+HWY_INLINE void add_pair_panels(std::size_t rows, std::size_t panels, pair_operands t,
+                                std::int32_t* sums) noexcept {
+  for (; t.panel + kPanels <= panels; t.panel += kPanels) {
+    pair_operands tile = t;
+    for (std::size_t done = 0; done + kRows <= rows; done += kRows) {
+      add_pair_tile<kRows, kPanels>(tile, sums + done * strip_columns + t.panel * panel_columns);
+      tile.a += kRows * pair_chunk;
+      tile.c += kRows * t.c_stride;
+    }
+    t.b += kPanels * t.panel_stride;
+  }
+  if constexpr (kPanels > 1) {
+    add_pair_panels<kRows, kPanels / 2>(rows, panels, t, sums);
+  }
+}
+
+/// The same for all rows, the last ones with tiles of fewer rows and more panels.
+template <std::size_t kRows>
+HWY_INLINE void add_pair_rows(std::size_t rows, std::size_t panels, pair_operands t,
+                              std::int32_t* sums) noexcept {
+  const std::size_t tiled = rows / kRows * kRows;
+  if (tiled != 0) {
+    add_pair_panels<kRows, pair_tile_panels<kRows>>(tiled, panels, t, sums);
+  }
+  if constexpr (kRows > 1) {
+    if (tiled < rows) {
+      t.a += tiled * pair_chunk;
+      t.c += tiled * t.c_stride;
+      add_pair_rows<kRows / 2>(rows - tiled, panels, t, sums + tiled * strip_columns);
+    }
+  }
+}
+
+/// The rows first .. first + rows (at most pair_rows) of a strip of columns.
+inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                            std::size_t column) noexcept {
+  alignas(64) std::int32_t sums[pair_rows * strip_columns];
+  alignas(64) std::uint8_t chunk[pair_rows * pair_chunk];
+  const std::size_t columns = (std::min)(strip_columns, g.n - column);
+  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+  const std::size_t padded = round_up(g.k, block_depth);
+  const std::size_t panel_stride = padded * panel_columns;
+  const std::size_t first_panel = column / panel_columns;
+  const std::size_t first_order = column / strip_columns * padded;
+  const std::size_t c_size = output_size(g.epilogue.output);
+  const std::uint8_t turned = g.lhs_signed ? 0x80 : 0;
+  chunk_corrections corrections;
+  for (std::size_t p = 0; p < panels; ++p) {
+    corrections.end[p] = g.b.first_correction[first_panel + p];
+  }
+  const std::size_t chunk_depth =
+      (std::min)(cached_depth(reused_part(g.caches.first_level), pair_rows), pair_chunk);
+  for (std::size_t k = 0; k == 0 || k < g.k; k += chunk_depth) {
+    const std::size_t depth = (std::min)(chunk_depth, g.k - k);
+    const std::size_t size = round_up(depth, block_depth);
+    const std::uint8_t* order = g.b.order + first_order + k;
+    const std::uint8_t* complement = g.b.complement + first_order + k;
+    std::size_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+      reorder_rows<4>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement, turned,
+                      chunk + r * pair_chunk);
+    }
+    for (; r < rows; ++r) {
+      reorder_rows<1>(g.a + (first + r) * g.lda + k, g.lda, depth, order, complement, turned,
+                      chunk + r * pair_chunk);
+    }
+    corrections.first_group = k / group_depth;
+    const std::size_t end_group = (k + size) / group_depth;
+    for (std::size_t p = 0; p < panels; ++p) {
+      std::size_t& end = corrections.end[p];
+      corrections.begin[p] = end;
+      while (end < g.b.first_correction[first_panel + p + 1] &&
+             g.b.correction_group[end] < end_group) {
+        ++end;
+      }
+    }
+    const pair_operands t{chunk,
+                          size,
+                          g.b.paired + first_panel * panel_stride + k * panel_columns,
+                          panel_stride,
+                          &g.b,
+                          &corrections,
+                          0,
+                          k == 0 ? g.b.offset + column : nullptr,
+                          static_cast<const char*>(g.c) + (first * g.ldc + column) * c_size,
+                          g.ldc * c_size,
+                          panel_columns * c_size};
+    add_pair_rows<rows_of_tile>(rows, panels, t, sums);
+  }
+  store_sums(g.epilogue, sums, strip_columns, first, rows, column, columns, g.c,
+             first * g.ldc + column, g.ldc);
+}
+
+inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  for (std::size_t first = 0; first < g.m; first += pair_rows) {
+    for (std::size_t column = 0; column < g.n; column += strip_columns) {
+      gemm_u8s8_strip(g, first, (std::min)(pair_rows, g.m - first), column);
+    }
+  }
+}
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // DETENT_PASS_PAIRS
+
+#include <detent/kernels/vector/end_text-inl.hpp>
+#endif  // DETENT_KERNELS_TEXT

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The vectors of a Highway target, and what its kernels share.
+
+#ifndef DETENT_KERNELS_VECTOR_VECTORS_INL_HPP
+#define DETENT_KERNELS_VECTOR_VECTORS_INL_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include <detent/kernels/elementwise.hpp>
+#include <detent/kernels/panels.hpp>
+#include <detent/kernels/vector/highway.hpp>
+
+#define DETENT_KERNELS_TEXT <detent/kernels/vector/vectors-inl.hpp>
+#include <detent/kernels/vector/for_each_target-inl.hpp>
+#endif
+
+#ifdef DETENT_KERNELS_TEXT
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Vectors of sixteen lanes at the most: one panel of columns.
+using float_tag = hn::CappedTag<float, panel_columns>;
+using int_tag = hn::RebindToSigned<float_tag>;
+using float_vector = hn::Vec<float_tag>;
+using int_vector = hn::Vec<int_tag>;
+inline constexpr std::size_t lanes = hn::MaxLanes(float_tag{});
+inline constexpr std::size_t vectors_per_panel = panel_columns / lanes;
+
+/// 1.5 * 2^23: adding it rounds |v| < 2^22 to an integer, half to even, which then stands in the
+/// low bits.
+inline constexpr float rounding_bias = 12582912.0F;
+inline constexpr std::int32_t rounding_bias_bits = 0x4B400000;
+
+/// The grid's bounds in steps from the zero point, ready for float vectors.
+struct grid_vectors {
+  float_vector lowest, highest;
+  int_vector zero_point_minus_bias;
+
+  HWY_INLINE grid_vectors(int_vector zero_point, std::int32_t qmin, std::int32_t qmax) noexcept {
+    const float_tag df;
+    const int_tag di;
+    lowest = hn::ConvertTo(df, hn::Sub(hn::Set(di, qmin), zero_point));
+    highest = hn::ConvertTo(df, hn::Sub(hn::Set(di, qmax), zero_point));
+    zero_point_minus_bias = hn::Sub(zero_point, hn::Set(di, rounding_bias_bits));
+  }
+
+  /// x86's max and min return the second operand when either is NaN, so NaN passes.
+  HWY_INLINE float_vector clamp(float_vector steps) const noexcept {
+    return hn::Min(highest, hn::Max(lowest, steps));
+  }
+  /// Rounds what clamp() returned for a number.
+  HWY_INLINE int_vector round(float_vector clamped) const noexcept {
+    const float_vector biased = hn::Add(clamped, hn::Set(float_tag{}, rounding_bias));
+    return hn::Add(hn::BitCast(int_tag{}, biased), zero_point_minus_bias);
+  }
+};
+
+/// v rounded half to even; INT32_MIN where that is no int32_t, or v is NaN: what the processor's
+/// instruction returns, and Highway's NearestInt() mends.
+HWY_INLINE int_vector nearest(float_vector v) noexcept {
+#if HWY_TARGET == HWY_AVX2
+  return int_vector{_mm256_cvtps_epi32(v.raw)};
+#else
+  // With a mask of all lanes: GCC 12 warns that the other form leaves its result uninitialized.
+  return int_vector{_mm512_maskz_cvtps_epi32(0xFFFF, v.raw)};
+#endif
+}
+
+/// reference::clamp: compares and selects, since Min and Max would not say what becomes of NaN.
+HWY_INLINE float_vector clamp_ordered(float_vector v, float_vector lower,
+                                      float_vector upper) noexcept {
+  v = hn::IfThenElse(hn::Lt(v, lower), lower, v);
+  return hn::IfThenElse(hn::Gt(v, upper), upper, v);
+}
+
+/// hn::LoadN and hn::StoreN of bytes and words. Where there are no masks for them, they are long,
+/// so that all but the most frequent case is a function.
+template <class D, class T>
+HWY_NOINLINE hn::Vec<D> load_part_without_mask(D d, const T* from, std::size_t count) noexcept {
+  return hn::LoadN(d, from, count);
+}
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load_part(D d, const T* from, std::size_t count) noexcept {
+  if constexpr (lanes == panel_columns) {
+    return hn::LoadN(d, from, count);
+  } else {
+    const hn::Half<D> half;
+    return count == hn::Lanes(half) ? hn::ZeroExtendVector(d, hn::LoadU(half, from))
+                                    : load_part_without_mask(d, from, count);
+  }
+}
+template <class D, class T>
+HWY_NOINLINE void store_part_without_mask(hn::Vec<D> v, D d, T* to, std::size_t count) noexcept {
+  hn::StoreN(v, d, to, count);
+}
+template <class D, class T>
+HWY_INLINE void store_part(hn::Vec<D> v, D d, T* to, std::size_t count) noexcept {
+  if constexpr (lanes == panel_columns || sizeof(T) == 4) {
+    hn::StoreN(v, d, to, count);
+  } else {
+    store_part_without_mask(v, d, to, count);
+  }
+}
+
+template <class Q>
+HWY_INLINE void store_8bit(int_vector v, Q* q) noexcept {
+  const hn::Rebind<Q, float_tag> dq;
+  hn::StoreU(hn::DemoteTo(dq, v), dq, q);
+}
+
+template <class Q>
+HWY_INLINE void store_8bit(int_vector v, std::size_t count, Q* q) noexcept {
+  const hn::Rebind<Q, float_tag> dq;
+  store_part(hn::DemoteTo(dq, v), dq, q, count);
+}
+
+/// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
+HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vector x) noexcept {
+  const int_tag di;
+  const hn::RebindToUnsigned<float_tag> du;
+  const auto bits = hn::BitCast(du, x);
+  const auto high = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(high, hn::Set(du, 1U));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFU)), odd));
+  const auto quiet = hn::Or(high, hn::Set(du, 0x40U));
+  const auto chosen = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
+  return hn::DemoteTo(hn::Rebind<std::uint16_t, float_tag>{}, hn::BitCast(di, chosen));
+}
+
+/// Four vectors become one vector of 8-bit codes.
+inline constexpr std::size_t group_size = 4 * lanes;
+
+/// Smallest and largest values of what passes, of each lane its own. Four chains, since min and max
+/// have a latency of several cycles.
+struct range_chains {
+  float_vector lower[4], upper[4];
+
+  HWY_INLINE range_chains() noexcept {
+    const float_tag df;
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    for (std::size_t i = 0; i < 4; ++i) {
+      lower[i] = hn::Set(df, infinity);
+      upper[i] = hn::Set(df, -infinity);
+    }
+  }
+  /// The second operand is what is returned next to a NaN, so NaN never enters a chain.
+  HWY_INLINE void take(std::size_t chain, float_vector v) noexcept {
+    lower[chain] = hn::Min(v, lower[chain]);
+    upper[chain] = hn::Max(v, upper[chain]);
+  }
+  /// The first `count` (not 0) of a vector's values.
+  HWY_INLINE void take_some(const float* x, std::size_t count) noexcept {
+    const float_tag df;
+    take(0, hn::LoadNOr(hn::Set(df, std::numeric_limits<float>::quiet_NaN()), df, x, count));
+  }
+  [[nodiscard]] HWY_INLINE float_vector lowest() const noexcept {
+    return hn::Min(hn::Min(lower[0], lower[1]), hn::Min(lower[2], lower[3]));
+  }
+  [[nodiscard]] HWY_INLINE float_vector highest() const noexcept {
+    return hn::Max(hn::Max(upper[0], upper[1]), hn::Max(upper[2], upper[3]));
+  }
+};
+
+/// Streaming stores want whole vectors of memory.
+HWY_INLINE bool starts_line(const void* p) noexcept {
+  return reinterpret_cast<std::uintptr_t>(p) % 64 == 0;
+}
+
+template <class D, class T>
+HWY_INLINE void store_bytes(hn::Vec<D> v, D d, bool stream, T* to) noexcept {
+  if (stream) {
+    hn::Stream(v, d, to);
+  } else {
+    hn::StoreU(v, d, to);
+  }
+}
+
+/// Fetches what is `distance` bytes behind the kBytes at `from`.
+template <std::size_t kBytes>
+HWY_INLINE void prefetch(const void* from, std::size_t distance) noexcept {
+  constexpr std::size_t line = 64;
+  const auto* bytes = static_cast<const char*>(from) + distance;
+  for (std::size_t i = 0; i < kBytes; i += line) {
+    hwy::Prefetch(bytes + i);
+  }
+}
+
+/// The same, and a line of each of the two pages that follow it: that wakes the processor's
+/// prefetchers there, which end with every page.
+template <std::size_t kBytes>
+HWY_INLINE void prefetch_ahead(const void* from, std::size_t distance) noexcept {
+  constexpr std::size_t page = 4096;
+  prefetch<kBytes>(from, distance);
+  hwy::Prefetch(static_cast<const char*>(from) + distance + page);
+  hwy::Prefetch(static_cast<const char*>(from) + distance + 2 * page);
+}
+
+/// The distance in storage units of elements that are `elements` apart.
+template <class Code>
+HWY_INLINE constexpr std::ptrdiff_t storage_offset(std::ptrdiff_t elements) noexcept {
+  return Code::bits == 4 ? elements / 2 : elements;
+}
+
+/// Streaming stores become visible to other threads in order with what follows.
+HWY_INLINE void finish_stores(const elementwise_args& a) noexcept {
+  if (a.stream) {
+    hwy::FlushStream();
+  }
+}
+
+/// sum += products, in the register that sum is in. To a compiler that sees an addition, several of
+/// them are a tree, whose leaves need more registers than there are.
+HWY_INLINE void add_in_place(int_vector& sum, int_vector products) noexcept {
+#if defined(__GNUC__)
+  __asm__("{vpaddd %1, %0, %0|vpaddd %0, %0, %1}" : "+v"(sum.raw) : "v"(products.raw));
+#else
+  sum = hn::Add(sum, products);
+#endif
+}
+
+/// sum + (a0*b0 + a1*b1) + (a2*b2 + a3*b3) in each 32-bit lane; the sums in brackets saturate at 16
+/// bits. Three instructions: vpmaddubsw, vpmaddwd, vpaddd.
+template <class Unsigned, class Signed>
+HWY_INLINE int_vector add_pair_products(int_vector sum, Unsigned a, Signed b) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  const auto pairs = hn::SatWidenMulPairwiseAdd(di16, a, b);
+  add_in_place(sum, hn::WidenMulPairwiseAdd(di, pairs, hn::Set(di16, 1)));
+  return sum;
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#include <detent/kernels/vector/end_text-inl.hpp>
+#endif  // DETENT_KERNELS_TEXT

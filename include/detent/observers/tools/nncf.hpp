@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// NNCF's range estimators: a statistic of each sample, aggregated over the samples.
+//
+// A call of observe() stands for one sample: one batch, or one item of a batch where NNCF looks at
+// items (batchwise_statistics). That makes a difference to everything but the extremes of extremes.
+//
+// A sample with a NaN or an infinity makes range() throw; NNCF lets it through. An empty sample
+// changes nothing, as in NNCF. Objects are values and not thread-safe; one per thread.
+//
+// Source: NNCF 3.4, common/tensor_statistics/collectors.py and quantization/range_estimator.py, on
+// NumPy tensors; NumPy's part was checked with NumPy 2, NNCF itself was not run.
+#ifndef DETENT_OBSERVERS_TOOLS_NNCF_HPP
+#define DETENT_OBSERVERS_TOOLS_NNCF_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <detent/base/byte_format.hpp>
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/observers/min_max.hpp>
+#include <detent/observers/saved_state.hpp>
+#include <detent/observers/tools/numpy_arithmetic.hpp>
+#include <detent/observers/tools/parity.hpp>
+#include <detent/scale_rules.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace nncf {
+
+/// What is taken of each sample. The quantile of the lower end of a range is outlier_probability,
+/// that of the upper end 1 - outlier_probability.
+enum class statistic : std::uint8_t {
+  min,
+  max,
+  abs_max,       // the largest |x|
+  quantile,      // by linear interpolation
+  abs_quantile,  // of |x|
+  mean,
+};
+
+/// What is made of the statistics of all samples.
+enum class aggregator : std::uint8_t {
+  min,
+  max,
+  mean,
+  median,
+  mean_no_outliers,    // of what lies between the quantiles outlier_probability
+  median_no_outliers,  // and 1 - outlier_probability of the statistics
+};
+
+/// How one end of a range is found.
+struct end_options {
+  statistic of_sample = statistic::min;
+  aggregator of_samples = aggregator::mean;
+  double outlier_probability = 1e-4;
+  friend bool operator==(const end_options&, const end_options&) = default;
+};
+
+struct range_options {
+  end_options lower{statistic::min, aggregator::mean};
+  end_options upper{statistic::max, aggregator::mean};
+  /// Takes abs_max for the statistic max of the upper end, as NNCF does for symmetric quantizers.
+  bool use_abs_max = false;
+  friend bool operator==(const range_options&, const range_options&) = default;
+};
+
+/// NNCF's presets. It takes min_max for weights and per channel, mean_min_max per tensor.
+inline constexpr range_options min_max{.lower = {statistic::min, aggregator::min},
+                                       .upper = {statistic::max, aggregator::max}};
+inline constexpr range_options mean_min_max{};
+inline constexpr range_options median_min_max{.lower = {statistic::min, aggregator::median},
+                                              .upper = {statistic::max, aggregator::median}};
+inline constexpr range_options mean_no_outliers_min_max{
+    .lower = {statistic::min, aggregator::mean_no_outliers},
+    .upper = {statistic::max, aggregator::mean_no_outliers}};
+inline constexpr range_options mean_quantile{.lower = {statistic::quantile, aggregator::mean},
+                                             .upper = {statistic::quantile, aggregator::mean}};
+
+namespace detail {
+
+using namespace detent::detail;
+
+/// np.mean of floats that were converted to double.
+[[nodiscard]] inline double mean_of_floats(const std::vector<double>& x, std::size_t count) {
+  std::vector<float> values(x.size());
+  std::transform(x.begin(), x.end(), values.begin(),
+                 [](double value) { return static_cast<float>(value); });
+  return static_cast<double>(numpy::sum(values)) / static_cast<double>(count);
+}
+
+}  // namespace detail
+
+/// A range estimator with any statistics and aggregators.
+///
+/// Statistics are floats, a mean added up as np.mean does; quantiles are doubles:
+///
+///   p = (n - 1) * q, i = floor(p), x[i] + (p - i) * (x[i + 1] - x[i]) of sorted values
+///
+/// Aggregators are in the type of the statistic, the bounds of outliers and what remains within
+/// them in double. The median of an even number is half the sum of the middle two.
+///
+/// Bug of NNCF: since quantiles are interpolated, "no outliers" always drops the least and the
+/// greatest of up to 10^4 distinct statistics; of two that differ it drops both, and the result is
+/// 0. NNCF also goes on in double from quantiles and means without outliers, where this rounds the
+/// range to float: its scale may then differ in the last bit.
+///
+/// Memory: two doubles a sample, but for the aggregators min and max.
+class range_observer {
+ public:
+  /// Throws invalid_argument unless both outlier probabilities are in 0..0.5.
+  explicit range_observer(range_options options = {}) : options_(options) {
+    require_options(options, error_kind::invalid_argument);
+    if (options_.use_abs_max && options_.upper.of_sample == statistic::max) {
+      options_.upper.of_sample = statistic::abs_max;
+    }
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
+  }
+
+  void observe(std::span<const float> x) {
+    const min_max_observer sample = detail::observe_batch(seen_, x, where);
+    if (!sample.is_finite()) {
+      return;
+    }
+    const value_range range = sample.range();
+    const end_options& lower = options_.lower;
+    const end_options& upper = options_.upper;
+    add(lower_, lower, of_sample(lower, lower.outlier_probability, x, range));
+    add(upper_, upper, of_sample(upper, 1.0 - upper.outlier_probability, x, range));
+  }
+
+  /// As if everything that `other` has seen had been seen here. Throws invalid_argument unless the
+  /// options are equal and both aggregators are min or max: all others depend on the order of
+  /// samples in the last bits, if not in more.
+  void merge(const range_observer& other) {
+    require(options_ == other.options_ && is_online(options_.lower) && is_online(options_.upper),
+            error_kind::invalid_argument, where,
+            ": only observers with equal options and the aggregators min and max can be "
+            "merged");
+    seen_.merge(other.seen_);
+    if (!other.lower_.empty()) {
+      add(lower_, options_.lower, other.lower_.front());
+      add(upper_, options_.upper, other.upper_.front());
+    }
+  }
+
+  /// Rounded to float. The ends are found one by one; there are statistics whose lower end is above
+  /// the upper. Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    static_cast<void>(seen_.range(where));
+    return {static_cast<float>(of_samples(options_.lower, lower_)),
+            static_cast<float>(of_samples(options_.upper, upper_))};
+  }
+
+  /// scale_rule::nncf of the range. NNCF takes the upper end alone for the magnitude of symmetric
+  /// schemes, which is the same with use_abs_max. Throws what params_from_range throws besides.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme, scale_rule::nncf);
+  }
+
+  /// For the lower and the upper end u8 of_sample, u8 of_samples, f64 outlier_probability; u8
+  /// use_abs_max; the range seen; lists of f64 statistics of the lower and the upper end.
+  void write(detail::byte_writer& out) const {
+    for (const end_options& end : {options_.lower, options_.upper}) {
+      detail::put_choice(out, end.of_sample);
+      detail::put_choice(out, end.of_samples);
+      out.put(end.outlier_probability);
+    }
+    detail::put_choice(out, options_.use_abs_max);
+    seen_.write(out);
+    detail::put_list(out, lower_);
+    detail::put_list(out, upper_);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    range_options options;
+    for (end_options* end : {&options.lower, &options.upper}) {
+      end->of_sample = detail::get_choice(in, statistic::mean, where);
+      end->of_samples = detail::get_choice(in, aggregator::median_no_outliers, where);
+      end->outlier_probability = in.get<double>();
+    }
+    options.use_abs_max = detail::get_choice(in, true, where);
+    require_options(options, error_kind::bad_file);
+    range_observer next(options);
+    next.seen_.read(in);
+    next.lower_ = detail::get_list<double>(in, next.seen_.count());
+    next.upper_ = detail::get_list<double>(in, next.seen_.count());
+    const auto is_float = [](double x) {
+      return std::fabs(x) <= static_cast<double>(std::numeric_limits<float>::max());
+    };
+    const std::size_t lower = next.lower_.size();
+    const std::size_t upper = next.upper_.size();
+    detail::require_state(std::all_of(next.lower_.begin(), next.lower_.end(), is_float) &&
+                              std::all_of(next.upper_.begin(), next.upper_.end(), is_float),
+                          where, "a statistic is not a float");
+    detail::require_state(
+        (is_online(options.lower) || is_online(options.upper) ? (lower == 0) == (upper == 0)
+                                                              : lower == upper) &&
+            (!is_online(options.lower) || lower <= 1) &&
+            (!is_online(options.upper) || upper <= 1) && (lower != 0 || !next.seen_.is_finite()),
+        where, "the number of statistics");
+    *this = std::move(next);
+  }
+
+  friend bool operator==(const range_observer&, const range_observer&) = default;
+
+ private:
+  static constexpr const char* where = "nncf::range_observer";
+
+  static void require_options(const range_options& options, error_kind kind) {
+    for (const double p : {options.lower.outlier_probability, options.upper.outlier_probability}) {
+      require(p >= 0.0 && p <= 0.5, kind, where, ": outlier probability ", p, " is not in 0..0.5");
+    }
+  }
+
+  [[nodiscard]] static bool is_online(const end_options& end) noexcept {
+    return end.of_samples == aggregator::min || end.of_samples == aggregator::max;
+  }
+  [[nodiscard]] static bool is_quantile(const end_options& end) noexcept {
+    return end.of_sample == statistic::quantile || end.of_sample == statistic::abs_quantile;
+  }
+
+  static void add(std::vector<double>& samples, const end_options& end, double value) {
+    if (samples.empty() || !is_online(end)) {
+      samples.push_back(value);
+      return;
+    }
+    samples.front() = end.of_samples == aggregator::min ? std::min(samples.front(), value)
+                                                        : std::max(samples.front(), value);
+  }
+
+  [[nodiscard]] static double of_sample(const end_options& end, double q, std::span<const float> x,
+                                        value_range range) {
+    switch (end.of_sample) {
+      case statistic::min:
+        return static_cast<double>(range.lower);
+      case statistic::max:
+        return static_cast<double>(range.upper);
+      case statistic::abs_max:
+        return static_cast<double>(std::max(std::fabs(range.lower), std::fabs(range.upper)));
+      case statistic::mean:
+        return static_cast<double>(detail::numpy::mean(x));
+      case statistic::quantile:
+      case statistic::abs_quantile:
+        break;
+    }
+    const bool magnitudes = end.of_sample == statistic::abs_quantile;
+    std::vector<double> sorted(x.size());
+    std::transform(x.begin(), x.end(), sorted.begin(), [magnitudes](float v) {
+      return static_cast<double>(magnitudes ? std::fabs(v) : v + 0.0F);
+    });
+    std::sort(sorted.begin(), sorted.end());
+    return detail::numpy::quantile(sorted, q);
+  }
+
+  [[nodiscard]] static double of_samples(const end_options& end,
+                                         const std::vector<double>& samples) {
+    if (is_online(end)) {
+      return samples.front();
+    }
+    std::vector<double> kept = samples;
+    std::size_t count = kept.size();
+    std::vector<double> sorted = samples;
+    std::sort(sorted.begin(), sorted.end());
+    if (end.of_samples == aggregator::mean_no_outliers ||
+        end.of_samples == aggregator::median_no_outliers) {
+      const double low = detail::numpy::quantile(sorted, end.outlier_probability);
+      const double high = detail::numpy::quantile(sorted, 1.0 - end.outlier_probability);
+      const auto is_outlier = [=](double v) { return v < low || v > high; };
+      sorted.erase(std::remove_if(sorted.begin(), sorted.end(), is_outlier), sorted.end());
+      // Zeros keep the places of outliers, as in a masked sum.
+      std::replace_if(kept.begin(), kept.end(), is_outlier, 0.0);
+      count = sorted.size();
+    }
+    if (count == 0) {
+      return 0.0;
+    }
+    if (end.of_samples == aggregator::mean || end.of_samples == aggregator::mean_no_outliers) {
+      return is_quantile(end) ? detail::numpy::sum(kept) / static_cast<double>(count)
+                              : detail::mean_of_floats(kept, count);
+    }
+    const double left = sorted[(count - 1) / 2];
+    const double right = sorted[count / 2];
+    return is_quantile(end)
+               ? (left + right) / 2.0
+               : static_cast<double>((static_cast<float>(left) + static_cast<float>(right)) / 2.0F);
+  }
+
+  range_options options_;
+  min_max_observer seen_;
+  std::vector<double> lower_;
+  std::vector<double> upper_;
+};
+
+}  // namespace nncf
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_TOOLS_NNCF_HPP

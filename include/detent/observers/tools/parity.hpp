@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the observers of other tools have in common: whether a tool's bugs are reproduced or
+// repaired, and the order of phases.
+#ifndef DETENT_OBSERVERS_TOOLS_PARITY_HPP
+#define DETENT_OBSERVERS_TOOLS_PARITY_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <detent/base/arithmetic.hpp>
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/observers/min_max.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+
+/// What an observer does where the tool that it stands for has a bug. Each observer that has the
+/// choice says what `fixed` changes.
+enum class parity : std::uint8_t {
+  as_published,  // what the tool returns
+  fixed,         // what it would return without the bug
+};
+
+namespace detail {
+
+/// The check of begin_phase(). Phase 0 has begun when an observer is made; to begin it once more
+/// is allowed as long as nothing was observed, so that a loop over all phases can begin each.
+inline void require_next_phase(std::size_t phase, std::size_t current, std::size_t phases,
+                               bool observed, const char* where) {
+  const bool is_first = phase == 0 && current == 0 && !observed;
+  require(is_first || (phase == current + 1 && phase < phases), error_kind::invalid_argument, where,
+          ": phase ", phase, " of ", phases, " can't begin in phase ", current,
+          observed ? "" : ", in which nothing was observed");
+}
+
+/// Adds a batch to `all` and returns it on its own.
+inline min_max_observer observe_batch(min_max_observer& all, std::span<const float> x,
+                                      const char* where) {
+  require(x.empty() || x.data() != nullptr, error_kind::invalid_argument, where,
+          ": null data with size ", x.size());
+  min_max_observer batch;
+  batch.observe(x);
+  all.merge(batch);
+  return batch;
+}
+
+inline void require_averaging_constant(float constant, const char* where,
+                                       error_kind kind = error_kind::invalid_argument) {
+  require(constant >= 0.0F && constant <= 1.0F, kind, where, ": averaging constant ", constant,
+          " is not in 0..1");
+}
+
+/// average + constant * (x - average), every operation rounded to float.
+[[nodiscard]] inline float moving_average(float average, float x, float constant) noexcept {
+  return average + rounded_product(constant, x - average);
+}
+[[nodiscard]] inline value_range moving_average(value_range average, value_range x,
+                                                float constant) noexcept {
+  return {moving_average(average.lower, x.lower, constant),
+          moving_average(average.upper, x.upper, constant)};
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_TOOLS_PARITY_HPP

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// PPQ's observer of the two largest values of rows.
+// See observers/ppq.hpp for what all of them have in common.
+#ifndef DETENT_OBSERVERS_TOOLS_PPQ_ISOTONE_HPP
+#define DETENT_OBSERVERS_TOOLS_PPQ_ISOTONE_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <detent/base/byte_format.hpp>
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/observers/min_max.hpp>
+#include <detent/observers/observer.hpp>
+#include <detent/observers/saved_state.hpp>
+#include <detent/observers/tools/parity.hpp>
+#include <detent/observers/tools/ppq/scheme.hpp>
+#include <detent/scale_rules.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace ppq {
+
+struct isotone_options {
+  quant_scheme scheme = default_scheme;
+  parity behaviour = parity::as_published;
+  friend bool operator==(const isotone_options&, const isotone_options&) = default;
+};
+
+/// "isotone", for the outputs of classifiers: of each row, the two largest values L1 >= L2 quantize
+/// to different levels with scales from L2 / (qmax - 0.51) (or 0 if that is negative) to
+/// 2 * (L1 - max(L2, 0)). Rows with an empty interval or without a positive L1 are left out. The
+/// scale is the lower end at which most intervals overlap, the least one of several; zero_point =
+/// 0. Where an interval ends as another begins, they do not overlap. Without any interval, the
+/// scale is that of the range 0 .. L1. In double; the difference in float.
+///
+/// Bugs of PPQ: for a symmetric scheme, L1 and L2 are the magnitudes of the two largest values, not
+/// the two largest magnitudes. The range without any interval is that of the last row. Where most
+/// intervals begin at 0, the scale is 0; finalize() then throws invalid_argument. parity::fixed
+/// takes the two largest magnitudes, the largest L1 of all rows, and instead of 0 the next end of
+/// an interval.
+///
+/// The range is that of the fallback, since the scale is not made of one. Batches make no
+/// difference, but the order of rows does for the bug of the last one; hence merge() for
+/// parity::fixed only.
+///
+/// Time: O(rows * log(rows)) to finalize. Memory: two floats a row.
+///
+/// Source: besides the tool, NumPy 1, which divides a float by a number of Python in double.
+class isotone_observer {
+ public:
+  /// Throws invalid_argument for a grid without zero and something positive or beyond 17 bits.
+  explicit isotone_observer(isotone_options options = {}) : options_(options) {
+    detail::require_levels(options.scheme, where);
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
+  }
+
+  /// Rows of `row_length` values, one behind the other. Throws invalid_argument if a row is shorter
+  /// than two, shape_mismatch if x is not a whole number of rows.
+  void observe(std::span<const float> x, std::size_t row_length) {
+    require(row_length >= 2, error_kind::invalid_argument, where, ": rows of ", row_length,
+            " have no second value");
+    require(x.size() % row_length == 0, error_kind::shape_mismatch, where, ": ", x.size(),
+            " values are not a whole number of rows of ", row_length);
+    const detent::min_max_observer batch = detail::observe_batch(seen_, x, where);
+    if (!batch.is_finite()) {
+      return;
+    }
+    const bool magnitudes = options_.scheme.symmetric;
+    const bool before = magnitudes && options_.behaviour == parity::fixed;
+    for (std::size_t row = 0; row < x.size(); row += row_length) {
+      constexpr float infinity = std::numeric_limits<float>::infinity();
+      top_two top{-infinity, -infinity};
+      for (const float value : x.subspan(row, row_length)) {
+        const float v = before ? std::fabs(value) : value;
+        top.second = std::max(top.second, std::min(top.first, v));
+        top.first = std::max(top.first, v);
+      }
+      rows_.push_back(magnitudes ? top_two{std::fabs(top.first), std::fabs(top.second)} : top);
+    }
+  }
+  /// One row.
+  void observe(std::span<const float> x) { observe(x, x.size()); }
+  /// Rows along the last axis.
+  void observe(tensor_view<const float> x) {
+    const std::vector<float> values = detail::floats_of(x);
+    if (!values.empty()) {
+      observe(values, x.shape[x.rank - 1]);
+    }
+  }
+
+  /// As if everything that `other` has seen had been seen here. Throws invalid_argument unless both
+  /// have equal options with parity::fixed.
+  void merge(const isotone_observer& other) {
+    require(options_ == other.options_ && options_.behaviour == parity::fixed,
+            error_kind::invalid_argument, where,
+            ": only observers with equal options and parity::fixed can be merged");
+    seen_.merge(other.seen_);
+    const std::vector<top_two> rows = other.rows_;  // which may be these
+    rows_.insert(rows_.end(), rows.begin(), rows.end());
+  }
+
+  /// 0 .. L1 of the last row, or the largest L1 with parity::fixed; 0 .. 0 if that is negative.
+  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    static_cast<void>(seen_.range(where));
+    float upper = rows_.back().first;
+    if (options_.behaviour == parity::fixed) {
+      for (const top_two& row : rows_) {
+        upper = std::max(upper, row.first);
+      }
+    }
+    return {0.0F, std::max(upper, 0.0F)};
+  }
+
+  /// `scheme` must be that of the options; throws invalid_argument otherwise, where range() does,
+  /// and if the scale is zero or overflows.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    detail::require_scheme(scheme, options_.scheme, where);
+    const value_range fallback = range();
+    const std::vector<end_point> ends = sorted_ends();
+    if (ends.empty()) {
+      return params_from_range(fallback, scheme, scale_rule::ppq);
+    }
+    std::size_t overlapping = 0;
+    std::size_t most = 0;
+    double scale = 0.0;
+    bool may_grow = false;
+    for (const end_point& end : ends) {
+      if (may_grow && end.scale > 0.0) {
+        scale = end.scale;
+        may_grow = false;
+      }
+      overlapping = end.begins ? overlapping + 1 : overlapping - 1;
+      if (overlapping > most) {
+        most = overlapping;
+        scale = end.scale;
+        may_grow = options_.behaviour == parity::fixed && scale == 0.0;
+      }
+    }
+    const quant_params p{static_cast<float>(scale), 0};
+    require(p.scale > 0.0F && std::isfinite(p.scale), error_kind::invalid_argument, where,
+            ": the scale is ", scale);
+    return p;
+  }
+
+  /// The scheme (i32 qmin, i32 qmax, u8 symmetric), u8 behaviour; the range seen; the list of f32
+  /// L1 and L2, row after row.
+  void write(detail::byte_writer& out) const {
+    detail::put_scheme(out, options_.scheme);
+    detail::put_choice(out, options_.behaviour);
+    seen_.write(out);
+    out.put(static_cast<std::uint64_t>(2 * rows_.size()));
+    for (const top_two& row : rows_) {
+      out.put(row.first);
+      out.put(row.second);
+    }
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    isotone_options options;
+    options.scheme = detail::get_scheme(in, where);
+    options.behaviour = detail::get_choice(in, parity::fixed, where);
+    detail::require_levels(options.scheme, where, error_kind::bad_file);
+    isotone_observer next(options);
+    next.seen_.read(in);
+    // Every row has two values at least.
+    const auto values = detail::get_finite_list<float>(in, next.seen_.count(), where);
+    detail::require_state(values.size() % 2 == 0 && (!values.empty() || !next.seen_.is_finite()),
+                          where, "the number of rows");
+    for (std::size_t i = 0; i < values.size(); i += 2) {
+      next.rows_.push_back({values[i], values[i + 1]});
+    }
+    *this = std::move(next);
+  }
+
+  friend bool operator==(const isotone_observer&, const isotone_observer&) = default;
+
+ private:
+  static constexpr const char* where = "ppq::isotone_observer";
+
+  struct top_two {
+    float first;
+    float second;
+    friend bool operator==(const top_two&, const top_two&) = default;
+  };
+  struct end_point {
+    double scale;
+    bool begins;
+  };
+
+  [[nodiscard]] std::vector<end_point> sorted_ends() const {
+    std::vector<end_point> ends;
+    for (const top_two& row : rows_) {
+      const double quotient =
+          static_cast<double>(row.second) / (options_.scheme.levels.qmax - 0.51);
+      const double least = std::max(quotient, 0.0);
+      const double greatest = 2.0 * static_cast<double>(row.first - std::max(row.second, 0.0F));
+      if (greatest > least && row.first > 0.0F) {
+        ends.push_back({least, true});
+        ends.push_back({greatest, false});
+      }
+    }
+    std::sort(ends.begin(), ends.end(), [](const end_point& a, const end_point& b) {
+      return a.scale != b.scale ? a.scale < b.scale : !a.begins && b.begins;
+    });
+    return ends;
+  }
+
+  isotone_options options_;
+  detent::min_max_observer seen_;
+  std::vector<top_two> rows_;
+};
+
+}  // namespace ppq
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_TOOLS_PPQ_ISOTONE_HPP

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// PPQ's observer of percentiles.
+// See observers/ppq.hpp for what all of them have in common.
+#ifndef DETENT_OBSERVERS_TOOLS_PPQ_PERCENTILE_HPP
+#define DETENT_OBSERVERS_TOOLS_PPQ_PERCENTILE_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <detent/base/byte_format.hpp>
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/observers/min_max.hpp>
+#include <detent/observers/saved_state.hpp>
+#include <detent/observers/tools/parity.hpp>
+#include <detent/observers/tools/torch_arithmetic.hpp>
+#include <detent/scale_rules.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace ppq {
+
+struct percentile_options {
+  double percentile = 0.9999;
+  friend bool operator==(const percentile_options&, const percentile_options&) = default;
+};
+
+/// "percentile". Of each batch of n values in ascending order, x[1] .. x[n]:
+///
+///   lower  x[trunc(n * (1 - percentile)) + 1]
+///   upper  x[min(trunc(n * percentile) + 1, n)]
+///
+/// with ranks in double; the range is the mean of all lower ones and the mean of all upper ones. In
+/// float, added up as PyTorch 1.13 does on a CPU. It depends on how values are split into batches,
+/// and in the last bits on their order; hence there is no merge(). (PPQ's CUDA kernel rounds the
+/// ranks otherwise.)
+///
+/// Memory: two floats a batch.
+class percentile_observer {
+ public:
+  /// Throws invalid_argument unless 0 <= percentile <= 1.
+  explicit percentile_observer(percentile_options options = {}) : options_(options) {
+    require_options(options, error_kind::invalid_argument);
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
+  }
+
+  void observe(std::span<const float> x) {
+    const detent::min_max_observer batch = detail::observe_batch(seen_, x, where);
+    if (!batch.is_finite()) {
+      return;
+    }
+    std::vector<float> values(x.begin(), x.end());
+    const std::size_t last = x.size() - 1;
+    const auto n = static_cast<double>(x.size());
+    const auto low = static_cast<std::size_t>(n * (1.0 - options_.percentile));
+    const auto high = static_cast<std::size_t>(n * options_.percentile);
+    lower_.push_back(value_of_rank(values, std::min(low, last)));
+    upper_.push_back(value_of_rank(values, std::min(high, last)));
+  }
+
+  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    static_cast<void>(seen_.range(where));
+    return {detail::pytorch::column_mean(lower_), detail::pytorch::column_mean(upper_)};
+  }
+
+  /// scale_rule::ppq of the range; throws what params_from_range throws besides.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme, scale_rule::ppq);
+  }
+
+  /// f64 percentile; the range seen; lists of f32 lower and upper ends of the batches.
+  void write(detail::byte_writer& out) const {
+    out.put(options_.percentile);
+    seen_.write(out);
+    detail::put_list(out, lower_);
+    detail::put_list(out, upper_);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    percentile_options options;
+    options.percentile = in.get<double>();
+    require_options(options, error_kind::bad_file);
+    percentile_observer next(options);
+    next.seen_.read(in);
+    next.lower_ = detail::get_finite_list<float>(in, next.seen_.count(), where);
+    next.upper_ = detail::get_finite_list<float>(in, next.seen_.count(), where);
+    detail::require_state(next.lower_.size() == next.upper_.size() &&
+                              (!next.lower_.empty() || !next.seen_.is_finite()),
+                          where, "the number of batches");
+    *this = std::move(next);
+  }
+
+  friend bool operator==(const percentile_observer&, const percentile_observer&) = default;
+
+ private:
+  static constexpr const char* where = "ppq::percentile_observer";
+
+  static void require_options(const percentile_options& options, error_kind kind) {
+    require(options.percentile >= 0.0 && options.percentile <= 1.0, kind, where, ": percentile ",
+            options.percentile, " is not in 0..1");
+  }
+
+  [[nodiscard]] static float value_of_rank(std::vector<float>& values, std::size_t rank) {
+    const auto at = values.begin() + static_cast<std::ptrdiff_t>(rank);
+    std::nth_element(values.begin(), at, values.end());
+    return *at + 0.0F;  // -0 and 0 have no order among them
+  }
+
+  percentile_options options_;
+  detent::min_max_observer seen_;
+  std::vector<float> lower_;
+  std::vector<float> upper_;
+};
+
+}  // namespace ppq
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_TOOLS_PPQ_PERCENTILE_HPP

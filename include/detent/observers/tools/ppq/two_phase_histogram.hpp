@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The histogram of PPQ's observers that look at the data twice.
+#ifndef DETENT_OBSERVERS_TOOLS_PPQ_TWO_PHASE_HISTOGRAM_HPP
+#define DETENT_OBSERVERS_TOOLS_PPQ_TWO_PHASE_HISTOGRAM_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <detent/base/arithmetic.hpp>
+#include <detent/base/byte_format.hpp>
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/observers/min_max.hpp>
+#include <detent/observers/saved_state.hpp>
+#include <detent/observers/tools/parity.hpp>
+#include <detent/observers/tools/torch_arithmetic.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace ppq::detail {
+
+using namespace detent::detail;
+
+/// The histogram of the observers of two phases, that of the range and that of the counts:
+///
+///   symmetric   |x| on 0 .. max |x|
+///   asymmetric  x on min x .. max x
+class two_phase_histogram {
+ public:
+  two_phase_histogram(std::size_t bins, bool symmetric) : symmetric_(symmetric), counts_(bins) {}
+
+  void begin_phase(std::size_t phase, const char* where) {
+    require_next_phase(phase, phase_, 2, seen_[phase_].count() > 0, where);
+    if (phase == 1) {
+      const value_range r = seen_[0].range(where);
+      pytorch::require_length(r.lower, r.upper, where);
+      phase_ = 1;
+    }
+  }
+
+  void observe(std::span<const float> x, const char* where) {
+    const detent::min_max_observer batch = observe_batch(seen_[phase_], x, where);
+    if (phase_ == 0 || !batch.is_finite()) {
+      return;
+    }
+    if (!symmetric_) {
+      pytorch::add_histogram<std::uint64_t>(x, first(), static_cast<float>(seen_[0].range().upper),
+                                            counts_);
+      return;
+    }
+    std::vector<float> magnitudes(x.size());
+    std::transform(x.begin(), x.end(), magnitudes.begin(), [](float v) { return std::fabs(v); });
+    const double last = rounded_product(width(), static_cast<double>(counts_.size()));
+    pytorch::add_histogram<std::uint64_t>(magnitudes, 0.0F, static_cast<float>(last), counts_);
+  }
+
+  /// Throws invalid_argument unless both phases have seen something, and nothing but finite values.
+  void require_complete(const char* where) const {
+    static_cast<void>(seen_[0].range(where));
+    require(phase_ == 1, error_kind::invalid_argument, where,
+            ": phase 1 has not begun; the data must be observed once more");
+    static_cast<void>(seen_[1].range(where));
+  }
+
+  /// Where the first bin begins.
+  [[nodiscard]] float first() const { return symmetric_ ? 0.0F : seen_[0].range().lower; }
+  /// The width of a bin.
+  [[nodiscard]] double width() const {
+    const value_range r = seen_[0].range();
+    const double length =
+        symmetric_ ? static_cast<double>(std::max(std::fabs(r.lower), std::fabs(r.upper)))
+                   : static_cast<double>(r.upper) - static_cast<double>(r.lower);
+    return length / static_cast<double>(counts_.size());
+  }
+  [[nodiscard]] const std::vector<std::uint64_t>& counts() const noexcept { return counts_; }
+
+  /// u8 phase; the range seen in phase 0; in phase 1 that of phase 1 and the list of u64 counts.
+  void write(byte_writer& out) const {
+    put_choice(out, phase_);
+    seen_[0].write(out);
+    if (phase_ == 1) {
+      seen_[1].write(out);
+      put_list(out, counts_);
+    }
+  }
+  /// Into one that has seen nothing.
+  void read(byte_reader& in, const char* where) {
+    phase_ = get_choice(in, std::size_t{1}, where);
+    seen_[0].read(in);
+    if (phase_ == 0) {
+      return;
+    }
+    require_state(
+        seen_[0].is_finite() && std::isfinite(seen_[0].range().upper - seen_[0].range().lower),
+        where, "a second phase without a range");
+    seen_[1].read(in);
+    const std::size_t bins = counts_.size();
+    counts_ = get_list<std::uint64_t>(in, bins);
+    require_state(counts_.size() == bins, where, "the number of bins");
+    require_state(are_within(counts_, seen_[1].count()), where, "more was counted than was seen");
+  }
+
+  friend bool operator==(const two_phase_histogram&, const two_phase_histogram&) = default;
+
+ private:
+  bool symmetric_;
+  std::size_t phase_ = 0;
+  detent::min_max_observer seen_[2];
+  std::vector<std::uint64_t> counts_;
+};
+
+}  // namespace ppq::detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_TOOLS_PPQ_TWO_PHASE_HISTOGRAM_HPP

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Observers of PyTorch, per tensor, on a CPU.
+//
+// A call of observe() stands for one call of the observer, a batch. Both depend on how values are
+// split into batches, and on their order; hence there is no merge().
+//
+// A batch with a NaN or an infinity makes range() throw; PyTorch lets NaN through, and its
+// histogram leaves out infinities. An empty batch changes nothing, as in PyTorch. Objects are
+// values and not thread-safe; one per thread.
+//
+// Source: torchao 0.18, quantization/pt2e/observer.py, whose classes are those of
+// torch.ao.quantization in PyTorch 2.
+#ifndef DETENT_OBSERVERS_TOOLS_TORCH_HPP
+#define DETENT_OBSERVERS_TOOLS_TORCH_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <detent/base/byte_format.hpp>
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/observers/min_max.hpp>
+#include <detent/observers/saved_state.hpp>
+#include <detent/observers/tools/parity.hpp>
+#include <detent/observers/tools/torch_arithmetic.hpp>
+#include <detent/scale_rules.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace torch {
+
+struct moving_average_min_max_options {
+  float averaging_constant = 0.01F;
+  friend bool operator==(const moving_average_min_max_options&,
+                         const moving_average_min_max_options&) = default;
+};
+
+/// MovingAverageMinMaxObserver: the range of the first batch, then of each one
+///
+///   lower += averaging_constant * (least of the batch - lower)
+///   upper += averaging_constant * (greatest of the batch - upper)
+///
+/// In float, every operation rounded: the same bits as PyTorch.
+class moving_average_min_max_observer {
+ public:
+  /// Throws invalid_argument unless 0 <= averaging_constant <= 1.
+  explicit moving_average_min_max_observer(moving_average_min_max_options options = {})
+      : options_(options) {
+    detail::require_averaging_constant(options.averaging_constant, where);
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
+  }
+
+  void observe(std::span<const float> x) {
+    const bool is_first = seen_.count() == 0;
+    const min_max_observer batch = detail::observe_batch(seen_, x, where);
+    if (batch.is_finite()) {
+      average_ = is_first
+                     ? batch.range()
+                     : detail::moving_average(average_, batch.range(), options_.averaging_constant);
+    }
+  }
+
+  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    static_cast<void>(seen_.range(where));
+    return average_;
+  }
+
+  /// scale_rule::torch of the range; throws what params_from_range throws besides.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme, scale_rule::torch);
+  }
+
+  /// f32 averaging_constant; the range seen; f32 ends of the average.
+  void write(detail::byte_writer& out) const {
+    out.put(options_.averaging_constant);
+    seen_.write(out);
+    detail::put_range(out, average_);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    moving_average_min_max_options options;
+    options.averaging_constant = in.get<float>();
+    detail::require_averaging_constant(options.averaging_constant, where, error_kind::bad_file);
+    moving_average_min_max_observer next(options);
+    next.seen_.read(in);
+    next.average_ = detail::get_finite_range(in, where);
+    detail::require_state(next.seen_.count() != 0 || next.average_ == value_range(), where,
+                          "an average of nothing");
+    *this = next;
+  }
+
+  friend bool operator==(const moving_average_min_max_observer&,
+                         const moving_average_min_max_observer&) = default;
+
+ private:
+  static constexpr const char* where = "torch::moving_average_min_max_observer";
+
+  moving_average_min_max_options options_;
+  min_max_observer seen_;
+  value_range average_;
+};
+
+struct histogram_options {
+  std::size_t bins = 2048;
+  std::size_t upsample_rate = 16;
+  unsigned bits = 8;  // of the type that is quantized to
+  friend bool operator==(const histogram_options&, const histogram_options&) = default;
+};
+
+/// HistogramObserver. A histogram of `bins` bins on the range of everything seen. When a batch
+/// exceeds it, every bin is divided into `upsample_rate` parts of equal count, which go where their
+/// middles lie in the new histogram.
+///
+/// The search begins with all bins and the quantiles alpha = 0, beta = 1. Each step looks which
+/// bins would be left out at either end if alpha grew or beta shrank by 1e-5, and takes the end
+/// that loses more bins, the upper one of two that lose as many. It ends before the first interval
+/// whose error is greater than the last one's, or when alpha reaches beta. The error of an interval
+/// divided into 2^bits equal levels is the sum over all bins of
+///
+///   count / width * (integral of (x - middle of the level of x)^2 over the bin)
+///
+/// where levels between the bin's first and last one count in full, and what lies outside belongs
+/// to the outermost level. Terms are in float, as in PyTorch. The first step is taken whatever its
+/// error, so that the whole range is never the result.
+///
+/// Their sum is in double here and in float in PyTorch, which adds in another order on every
+/// processor; so is what its vectorized linspace does for the bins' middles. Where two errors
+/// differ in their last bits, or a middle falls on an edge, PyTorch may end a step sooner or later.
+///
+/// Time: O(bins) for each of at most `bins` steps. Memory: O(bins).
+class histogram_observer {
+ public:
+  /// Throws invalid_argument unless 2 <= bins <= 2^20, 0 < upsample_rate <= 2^10 and
+  /// 1 <= bits <= 16.
+  explicit histogram_observer(histogram_options options = {}) : options_(options) {
+    require_options(options, error_kind::invalid_argument);
+  }
+
+  [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  void begin_phase(std::size_t phase) {
+    detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
+  }
+
+  /// Throws invalid_argument if the length of the range overflows.
+  void observe(std::span<const float> x) {
+    min_max_observer seen = seen_;
+    const min_max_observer batch = detail::observe_batch(seen, x, where);
+    if (!batch.is_finite()) {
+      seen_ = seen;
+      return;
+    }
+    const value_range added = batch.range();
+    const value_range old = counted_;
+    const bool is_first = counts_.empty();
+    const value_range now =
+        is_first ? added
+                 : value_range{std::min(old.lower, added.lower), std::max(old.upper, added.upper)};
+    detail::pytorch::require_length(now.lower, now.upper, where);
+    std::vector<float> counts(options_.bins);
+    detail::pytorch::add_histogram<float>(x, now.lower, now.upper, counts);
+    if (!is_first) {
+      const std::vector<float> kept = now == old ? counts_ : rescaled(old, now);
+      for (std::size_t i = 0; i < counts.size(); ++i) {
+        counts[i] += kept[i];
+      }
+    }
+    counts_ = std::move(counts);
+    counted_ = now;
+    seen_ = seen;  // a batch that is refused was not seen
+  }
+
+  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    static_cast<void>(seen_.range(where));
+    const auto [first, last] = best_bins();
+    const float width = (counted_.upper - counted_.lower) / static_cast<float>(options_.bins);
+    return {counted_.lower + detail::rounded_product(width, static_cast<float>(first)),
+            counted_.lower + detail::rounded_product(width, static_cast<float>(last + 1))};
+  }
+
+  /// scale_rule::torch of the range; throws what params_from_range throws besides.
+  [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
+    return params_from_range(range(), scheme, scale_rule::torch);
+  }
+
+  /// u64 bins, u64 upsample_rate, u32 bits; the range seen; f32 ends of the range counted, and the
+  /// list of f32 counts, which has no elements if there are none.
+  void write(detail::byte_writer& out) const {
+    out.put(static_cast<std::uint64_t>(options_.bins));
+    out.put(static_cast<std::uint64_t>(options_.upsample_rate));
+    out.put(static_cast<std::uint32_t>(options_.bits));
+    seen_.write(out);
+    detail::put_range(out, counted_);
+    detail::put_list(out, counts_);
+  }
+  /// Throws bad_file for what write() has not written.
+  void read(detail::byte_reader& in) {
+    histogram_options options;
+    options.bins = in.get_size(largest_bins);
+    options.upsample_rate = in.get_size(largest_upsample_rate);
+    options.bits = in.get<std::uint32_t>();
+    require_options(options, error_kind::bad_file);
+    histogram_observer next(options);
+    next.seen_.read(in);
+    next.counted_ = detail::get_finite_range(in, where);
+    next.counts_ = detail::get_finite_list<float>(in, options.bins, where);
+    const value_range counted = next.counted_;
+    if (next.counts_.empty()) {
+      detail::require_state(counted == value_range() && !next.seen_.is_finite(), where,
+                            "nothing was counted");
+    } else {
+      detail::require_state(next.counts_.size() == options.bins && counted.lower <= counted.upper &&
+                                std::isfinite(counted.upper - counted.lower),
+                            where, "the range of the histogram");
+      detail::require_state(*std::min_element(next.counts_.begin(), next.counts_.end()) >= 0.0F,
+                            where, "a count is negative");
+    }
+    *this = std::move(next);
+  }
+
+  friend bool operator==(const histogram_observer&, const histogram_observer&) = default;
+
+ private:
+  static constexpr const char* where = "torch::histogram_observer";
+  static constexpr std::size_t largest_bins = std::size_t{1} << 20;
+  static constexpr std::size_t largest_upsample_rate = 1024;
+
+  static void require_options(const histogram_options& options, error_kind kind) {
+    require(options.bins >= 2 && options.bins <= largest_bins, kind, where, ": ", options.bins,
+            " bins, not 2..2^20");
+    require(options.upsample_rate > 0 && options.upsample_rate <= largest_upsample_rate, kind,
+            where, ": upsample rate ", options.upsample_rate, " is not in 1..1024");
+    require(options.bits >= 1 && options.bits <= 16, kind, where, ": ", options.bits,
+            " bits, not 1..16");
+  }
+
+  [[nodiscard]] static double sum(const std::vector<float>& values) noexcept {
+    double total = 0.0;
+    for (const float value : values) {
+      total += static_cast<double>(value);
+    }
+    return total;
+  }
+
+  /// The histogram on `old` as one on `now`, which contains it.
+  [[nodiscard]] std::vector<float> rescaled(value_range old, value_range now) const {
+    std::vector<float> counts(options_.bins);
+    if (old.lower == old.upper) {
+      detail::pytorch::add_histogram<float>(std::span<const float>(&old.lower, 1), now.lower,
+                                            now.upper, counts);
+      const auto total = static_cast<float>(sum(counts_));
+      std::transform(counts.begin(), counts.end(), counts.begin(),
+                     [total](float one) { return one * total; });
+      return counts;
+    }
+    const std::size_t parts = options_.bins * options_.upsample_rate;
+    const float part = (old.upper - old.lower) / static_cast<float>(parts);
+    const std::vector<float> edges =
+        detail::pytorch::linspace(now.lower, now.upper, options_.bins + 1);
+    const std::vector<float> begins = detail::pytorch::linspace(old.lower, old.upper, parts + 1);
+    for (std::size_t i = 0; i < parts; ++i) {
+      const float middle = begins[i] + 0.5F * part;
+      const auto above = std::upper_bound(edges.begin(), edges.end(), middle) - edges.begin();
+      const auto bin =
+          std::min(static_cast<std::size_t>(std::max<std::ptrdiff_t>(above, 1)), options_.bins) - 1;
+      counts[bin] +=
+          counts_[i / options_.upsample_rate] / static_cast<float>(options_.upsample_rate);
+    }
+    return counts;
+  }
+
+  /// The first and the last bin of the interval that the search ends with.
+  [[nodiscard]] std::pair<std::size_t, std::size_t> best_bins() const {
+    constexpr double step = 1e-5;
+    std::vector<float> cumulative(counts_.size());
+    double running = 0.0;
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      running += static_cast<double>(counts_[i]);
+      cumulative[i] = static_cast<float>(running);
+    }
+    const auto total = static_cast<double>(static_cast<float>(running));
+    double alpha = 0.0;
+    double beta = 1.0;
+    std::size_t first = 0;
+    std::size_t last = options_.bins - 1;
+    float least = std::numeric_limits<float>::infinity();
+    while (alpha < beta) {
+      const double next_alpha = alpha + step;
+      const double next_beta = beta - step;
+      const auto low = static_cast<float>(next_alpha * total);
+      const auto high = static_cast<float>(next_beta * total);
+      std::size_t left = first;
+      std::size_t right = last;
+      while (left < last && cumulative[left] < low) {
+        ++left;
+      }
+      while (right > first && cumulative[right] > high) {
+        --right;
+      }
+      std::size_t next_first = first;
+      std::size_t next_last = last;
+      if (left - first > last - right) {
+        next_first = left;
+        alpha = next_alpha;
+      } else {
+        next_last = right;
+        beta = next_beta;
+      }
+      if (next_first == first && next_last == last) {
+        continue;
+      }
+      const float error = error_of(next_first, next_last);
+      if (error > least) {
+        break;
+      }
+      least = error;
+      first = next_first;
+      last = next_last;
+    }
+    return {first, last};
+  }
+
+  /// density * (end^3 - begin^3) / 3, in float.
+  [[nodiscard]] static float squared_error(float begin, float end, float density) noexcept {
+    const float cubes =
+        detail::rounded_product(end * end, end) - detail::rounded_product(begin * begin, begin);
+    return detail::rounded_product(density, cubes / 3.0F);
+  }
+
+  [[nodiscard]] float error_of(std::size_t first, std::size_t last) const {
+    const double bin_width =
+        (static_cast<double>(counted_.upper) - static_cast<double>(counted_.lower)) /
+        static_cast<double>(options_.bins);
+    const auto levels = static_cast<double>(std::size_t{1} << options_.bits);
+    const double level_width = bin_width * static_cast<double>(last - first + 1) / levels;
+    if (level_width == 0.0) {
+      return 0.0F;
+    }
+    const auto bin = static_cast<float>(bin_width);
+    const auto level = static_cast<float>(level_width);
+    const auto half_level = static_cast<float>(level_width / 2.0);
+    const auto last_level = static_cast<float>(levels - 1.0);
+    double total = 0.0;
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      if (counts_[i] == 0.0F) {
+        continue;
+      }
+      const float density = counts_[i] / bin;
+      const float begin =
+          detail::rounded_product(static_cast<float>(i) - static_cast<float>(first), bin);
+      const float end = begin + bin;
+      const float level_of_begin = level_of(begin, level, last_level);
+      const float level_of_end = level_of(end, level, last_level);
+      const float middle_of_begin = detail::rounded_product(level_of_begin + 0.5F, level);
+      const float middle_of_end = detail::rounded_product(level_of_end, level) + half_level;
+      float error = squared_error(begin - middle_of_begin, half_level, density);
+      error += detail::rounded_product(level_of_end - level_of_begin - 1.0F,
+                                       squared_error(-half_level, half_level, density));
+      error += squared_error(-half_level, end - middle_of_end, density);
+      total += static_cast<double>(error);
+    }
+    return static_cast<float>(total);
+  }
+
+  [[nodiscard]] static float level_of(float x, float level, float last_level) noexcept {
+    const float remainder = std::fmod(x, level);
+    float quotient = (x - remainder) / level;
+    quotient -= remainder < 0.0F ? 1.0F : 0.0F;
+    float floor = std::floor(quotient);
+    floor += quotient - floor > 0.5F ? 1.0F : 0.0F;
+    return std::clamp(floor, 0.0F, last_level);
+  }
+
+  histogram_options options_;
+  min_max_observer seen_;
+  value_range counted_;
+  std::vector<float> counts_;
+};
+
+}  // namespace torch
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_TOOLS_TORCH_HPP

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Calls of the integer kernels: the memory that they want, sums of rows, parts of panels.
+#ifndef DETENT_PRODUCTS_RAW_PRODUCTS_HPP
+#define DETENT_PRODUCTS_RAW_PRODUCTS_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+#include <detent/base/aligned.hpp>
+#include <detent/cache_sizes.hpp>
+#include <detent/kernels/definitions/integer_products.hpp>
+#include <detent/kernels/definitions/statistics.hpp>
+#include <detent/kernels/integer_products.hpp>
+#include <detent/kernels/panels.hpp>
+#include <detent/kernels/statistics.hpp>
+#include <detent/pack.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// The sums of the rows of a as the products of `products` take them, modulo 2^32.
+inline void sum_rows(const kernels::integer_product_kernels& products,
+                     const kernels::gemm_u8s8_args& g, std::int32_t* sums) noexcept {
+  const auto& statistics = active<kernels::statistics_kernels>();
+  for (std::size_t i = 0; i < g.m; ++i) {
+    const std::uint8_t* row = g.a + i * g.lda;
+    if (!g.lhs_signed) {
+      sums[i] = statistics.sum_u8(row, g.k);
+      continue;
+    }
+    const std::int32_t sum = statistics.sum_s8(reinterpret_cast<const std::int8_t*>(row), g.k);
+    const std::size_t more = products.multiplies_signed ? 0 : 128 * g.k;
+    sums[i] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum) +
+                                        static_cast<std::uint32_t>(more));
+  }
+}
+
+/// Calls the kernel with the memory that it wants, divided for the processor's caches
+/// where no others are given.
+inline void run_gemm(const kernels::integer_product_kernels& products, kernels::gemm_u8s8_args& g) {
+  if (g.caches == cache_sizes{}) {
+    g.caches = kernels::processor_caches();
+  }
+  const std::size_t size = products.gemm_workspace(g);
+  g.workspace = size == 0 ? nullptr : block_memory<std::byte>(size);
+  products.gemm_u8s8(g);
+}
+
+/// The panels of weights of `depth` k from a column (a multiple of strip_columns) on.
+[[nodiscard]] inline kernels::packed_panels panels_from(kernels::packed_panels p, std::size_t depth,
+                                                        std::size_t column) noexcept {
+  p.data += column * round_up(depth, kernels::group_depth);
+  if (p.paired != nullptr) {
+    const std::size_t padded = round_up(depth, kernels::block_depth);
+    p.paired += column * padded;
+    p.order += column / kernels::strip_columns * padded;
+    p.complement += column / kernels::strip_columns * padded;
+    p.offset += column;
+    p.first_correction += column / kernels::panel_columns;
+  }
+  return p;
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_PRODUCTS_RAW_PRODUCTS_HPP

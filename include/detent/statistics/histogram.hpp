@@ -1,0 +1,617 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The statistic that most observers share: a histogram whose bins do not depend on the data, so
+// that it is the same whatever the order of the values, their split into batches, the number of
+// threads, the order of merges and the CPU. All it does is add integers.
+//
+// A bin holds the floats that share sign, exponent and the first 9 bits of the mantissa: 512 bins
+// in each octave, each narrower than 1/512 of its values. Bins are kept for 31 octaves down from
+// that of the largest magnitude seen; what is smaller than all of them, below 2^-30 of the largest
+// value, is one bin for each sign. As larger values come, smaller octaves go into that bin: what is
+// kept depends on the largest value alone, not on when it came. Zeros are counted by themselves.
+#ifndef DETENT_STATISTICS_HISTOGRAM_HPP
+#define DETENT_STATISTICS_HISTOGRAM_HPP
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <detent/base/byte_format.hpp>
+#include <detent/base/rows.hpp>
+#include <detent/dispatch.hpp>
+#include <detent/error.hpp>
+#include <detent/float_formats.hpp>
+#include <detent/kernels/definitions/statistics.hpp>
+#include <detent/parallel.hpp>
+#include <detent/reference.hpp>
+#include <detent/statistics/value_bins.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+
+/// What is kept of each bin.
+enum class bin_content : std::uint8_t {
+  counts,  // how many values
+  sums,    // and their exact sum
+};
+
+/// dense: all bins, 252 KiB of counts or 504 KiB with sums, from the first value on.
+/// sparse: bins in pages of 128, as values need them; for one histogram for each channel.
+enum class bin_storage : std::uint8_t { dense, sparse };
+
+namespace detail {
+
+template <bin_content kContent>
+struct bin_entry {
+  std::uint64_t count = 0;
+  void add(std::uint64_t n, std::uint64_t /*more*/) noexcept { count += n; }
+  [[nodiscard]] std::uint64_t sum() const noexcept { return 0; }
+};
+template <>
+struct bin_entry<bin_content::sums> {
+  std::uint64_t count = 0;
+  std::uint64_t excess = 0;  // the dropped bits of the mantissas, added up
+  void add(std::uint64_t n, std::uint64_t more) noexcept {
+    count += n;
+    excess += more;
+  }
+  [[nodiscard]] std::uint64_t sum() const noexcept { return excess; }
+};
+
+inline constexpr std::uint32_t infinity_pattern = 0x7F800000U;
+
+}  // namespace detail
+
+/// A value type: copy it, merge it. Not thread-safe itself; one per thread, then merge().
+template <bin_content kContent>
+class basic_histogram {
+ public:
+  /// Counts are 64 bits wide; so many values in all keep the sums from overflowing.
+  static constexpr std::uint64_t largest_count = std::uint64_t{1} << 48;
+
+  explicit basic_histogram(bin_storage storage = bin_storage::dense) : storage_(storage) {
+    page_.fill(no_page);
+  }
+  basic_histogram(const basic_histogram&) = default;
+  basic_histogram& operator=(const basic_histogram&) = default;
+  ~basic_histogram() = default;
+  /// What is moved from has seen nothing.
+  basic_histogram(basic_histogram&& other) noexcept : basic_histogram(other.storage_) {
+    swap(other);
+  }
+  basic_histogram& operator=(basic_histogram&& other) noexcept {
+    basic_histogram next(std::move(other));
+    swap(next);
+    return *this;
+  }
+
+  /// Throws invalid_argument for null data, overflow beyond largest_count values. NaN and
+  /// infinities are counted apart.
+  void observe(std::span<const float> x) {
+    require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
+            "histogram: null data with size ", x.size());
+    require_room(x.size());
+    while (!x.empty()) {
+      const std::size_t n = (std::min)(x.size(), block_size);
+      observe_block(x.first(n));
+      x = x.subspan(n);
+    }
+  }
+
+  /// The same on several threads: parts are observed by themselves and merged.
+  void observe(std::span<const float> x, const parallel_for& parallel) {
+    require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
+            "histogram: null data with size ", x.size());
+    const std::size_t parts =
+        !parallel ? 1
+                  : (std::min)(x.size() / smallest_part, static_cast<std::size_t>(largest_parts));
+    if (parts < 2) {
+      observe(x);
+      return;
+    }
+    require_room(x.size());
+    // As many histograms as parts run at the same time: each takes one that is free.
+    std::mutex mutex;
+    std::vector<basic_histogram> free;
+    parallel(parts, [&](std::size_t part) {
+      basic_histogram own(storage_);
+      {
+        const std::lock_guard lock(mutex);
+        if (!free.empty()) {
+          own = std::move(free.back());
+          free.pop_back();
+        }
+      }
+      const std::size_t first = x.size() / parts * part;
+      const std::size_t last = part + 1 == parts ? x.size() : x.size() / parts * (part + 1);
+      own.observe(x.subspan(first, last - first));
+      const std::lock_guard lock(mutex);
+      free.push_back(std::move(own));
+    });
+    for (const basic_histogram& other : free) {
+      merge(other);
+    }
+  }
+
+  /// Value x[i] as often as counts[i] says.
+  void observe(std::span<const float> x, std::span<const std::uint64_t> counts) {
+    require(x.size() == counts.size(), error_kind::shape_mismatch, "histogram: ", x.size(),
+            " values, ", counts.size(), " counts");
+    require(x.empty() || (x.data() != nullptr && counts.data() != nullptr),
+            error_kind::invalid_argument, "histogram: null data with size ", x.size());
+    std::uint64_t all = 0;
+    for (const std::uint64_t count : counts) {
+      require(count <= largest_count - all, error_kind::overflow,
+              "histogram: more than 2^48 values");
+      all += count;
+    }
+    require_room(all);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      if (counts[i] != 0) {
+        observe_one(x[i], counts[i]);
+      }
+    }
+  }
+
+  /// Strided, any shape.
+  void observe(tensor_view<const float> x);
+
+  /// Reals of another format, each as the nearest float: exact for float16 and bfloat16; a double
+  /// beyond the floats is an infinity.
+  template <class T>
+  requires float_format<T> || std::same_as<T, double>
+  void observe(std::span<const T> x) {
+    require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
+            "histogram: null data with size ", x.size());
+    require_room(x.size());
+    std::array<float, block_size> block;
+    for (std::size_t i = 0; i < x.size(); i += block_size) {
+      const std::size_t n = (std::min)(x.size() - i, block_size);
+      for (std::size_t k = 0; k < n; ++k) {
+        if constexpr (float_format<T>) {
+          block[k] = to_float(x[i + k]);
+        } else {
+          block[k] = static_cast<float>(x[i + k]);
+        }
+      }
+      observe(std::span<const float>(block.data(), n));
+    }
+  }
+
+  /// As if everything that `other` has seen had been seen here. Throws overflow beyond
+  /// largest_count.
+  void merge(const basic_histogram& other) {
+    require_room(other.count_);
+    if (other.lowest_ > lowest_) {
+      move_window(other.lowest_);
+    }
+    const std::uint32_t raise = lowest_ - other.lowest_;
+    other.for_each_entry([&](std::uint32_t position, const entry& e) {
+      add(moved(position, raise), e.count, e.sum());
+    });
+    include_range(other.lower_, other.upper_);
+    count_ += other.count_;
+    count_nan_ += other.count_nan_;
+    count_infinite_ += other.count_infinite_;
+    count_zero_ += other.count_zero_;
+  }
+
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+  [[nodiscard]] std::uint64_t count_nan() const noexcept { return count_nan_; }
+  [[nodiscard]] std::uint64_t count_infinite() const noexcept { return count_infinite_; }
+  [[nodiscard]] std::uint64_t count_zero() const noexcept { return count_zero_; }
+  /// Bytes that the histogram keeps.
+  [[nodiscard]] std::size_t memory() const noexcept {
+    return sizeof *this + entries_.capacity() * sizeof(entry);
+  }
+
+  /// The exact range. Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  [[nodiscard]] value_range range() const {
+    require_finite();
+    return {lower_, upper_};
+  }
+
+  /// All bins that hold something, ascending. Throws as range().
+  [[nodiscard]] std::vector<value_bin> bins() const;
+
+  /// The order statistic that `fraction` of the values are at or below: between the two ends of the
+  /// range returned, which are one bin's. Throws as range() and quantile_rank().
+  [[nodiscard]] value_range quantile(double fraction) const {
+    const std::vector<value_bin> all = bins();
+    return order_statistic(all, quantile_rank(fraction, count_));
+  }
+
+  /// Bytes in the envelope of byte_format.hpp, the same on every machine and of either storage:
+  ///
+  ///   u8 content, 7 bytes 0; u64 count, NaNs, infinities, zeros; f32 lower, upper (zeros where
+  ///   there is no finite value); u32 lowest pattern; u32 bins; for each bin in ascending order u32
+  ///   position / 2^14 and u64 count, with sums u64 excess
+  [[nodiscard]] std::vector<std::byte> save() const {
+    detail::byte_writer out(format);
+    write(out);
+    return std::move(out).finish();
+  }
+  /// Throws bad_file for bytes that save() has not made, unsupported for a newer version of them.
+  [[nodiscard]] static basic_histogram load(std::span<const std::byte> bytes,
+                                            bin_storage storage = bin_storage::dense) {
+    detail::byte_reader in(bytes, format, "histogram::load");
+    basic_histogram h(storage);
+    h.read(in);
+    in.require_end();
+    return h;
+  }
+
+  /// The content of save() as part of something larger.
+  void write(detail::byte_writer& out) const;
+  /// Replaces the statistic; the storage stays what it is. If it throws, nothing is replaced.
+  void read(detail::byte_reader& in);
+
+  /// The same statistic, whatever the storage.
+  friend bool operator==(const basic_histogram& a, const basic_histogram& b) {
+    return a.save() == b.save();
+  }
+
+ private:
+  using entry = detail::bin_entry<kContent>;
+
+  static constexpr std::size_t block_size = 2048;
+  static constexpr std::size_t spare = 16;  // positions that the kernel may write beyond
+  static constexpr std::size_t smallest_part = std::size_t{1} << 18;
+  static constexpr std::size_t largest_parts = 16;
+
+  static constexpr std::uint32_t octave = 1U << 23;
+  static constexpr std::uint32_t window = kernels::bin_octaves * octave;
+  static constexpr std::uint32_t negative = 1U << 28;
+  static constexpr int dropped = kernels::bin_dropped_bits;
+  static constexpr std::uint32_t dropped_mask = (1U << dropped) - 1U;
+  static constexpr std::size_t entry_count = ((negative | window) >> dropped) + 1;
+  static constexpr int page_bits = 7;
+  static constexpr std::uint32_t page_mask = (1U << page_bits) - 1U;
+  static constexpr std::uint16_t no_page = 0xFFFF;
+  static constexpr detail::byte_format format{"detenthg", 1};
+
+  void swap(basic_histogram& other) noexcept {
+    std::swap(storage_, other.storage_);
+    std::swap(lowest_, other.lowest_);
+    std::swap(count_, other.count_);
+    std::swap(count_nan_, other.count_nan_);
+    std::swap(count_infinite_, other.count_infinite_);
+    std::swap(count_zero_, other.count_zero_);
+    std::swap(lower_, other.lower_);
+    std::swap(upper_, other.upper_);
+    page_.swap(other.page_);
+    entries_.swap(other.entries_);
+  }
+
+  [[nodiscard]] bool is_dense() const noexcept { return storage_ == bin_storage::dense; }
+
+  void require_room(std::uint64_t more) const {
+    require(more <= largest_count - count_, error_kind::overflow,
+            "histogram: more than 2^48 values");
+  }
+  void require_finite() const {
+    require(count_ > 0, error_kind::invalid_argument, "histogram: nothing was observed");
+    require(count_nan_ == 0, error_kind::invalid_argument, "histogram: ", count_nan_, " of ",
+            count_, " values are NaN");
+    require(count_infinite_ == 0, error_kind::invalid_argument, "histogram: ", count_infinite_,
+            " of ", count_, " values are infinite");
+  }
+
+  void include_range(float lower, float upper) noexcept {
+    // Adding zero makes -0 +0: the state must not depend on which of them came first.
+    lower_ = (lower < lower_ ? lower : lower_) + 0.0F;
+    upper_ = (upper > upper_ ? upper : upper_) + 0.0F;
+  }
+
+  /// The pattern from which bins are kept where `largest` is the largest pattern of an |x|.
+  [[nodiscard]] static constexpr std::uint32_t lowest_for(std::uint32_t largest) noexcept {
+    const std::uint32_t exponent = largest & ~(octave - 1U);
+    return exponent < window ? 0 : exponent - window + octave;
+  }
+  /// Where a position goes as the window's begin rises by `raise`.
+  [[nodiscard]] static constexpr std::uint32_t moved(std::uint32_t position,
+                                                     std::uint32_t raise) noexcept {
+    const std::uint32_t place = position & (negative - 1U);
+    const std::uint32_t to = place >= window || place < raise ? window : place - raise;
+    return to | (position & negative);
+  }
+
+  /// Of a position; makes it where there is none.
+  entry& entry_at(std::uint32_t position) {
+    if (is_dense()) {
+      if (entries_.empty()) {
+        entries_.resize(entry_count);
+      }
+      return entries_[position >> dropped];
+    }
+    std::uint16_t& page = page_[position >> (dropped + page_bits)];
+    if (page == no_page) {
+      page = static_cast<std::uint16_t>(entries_.size() >> page_bits);
+      entries_.resize(entries_.size() + page_mask + 1);
+    }
+    return entries_[(std::size_t{page} << page_bits) + (position >> dropped & page_mask)];
+  }
+  void add(std::uint32_t position, std::uint64_t count, std::uint64_t excess) {
+    const bool below = (position & (negative - 1U)) >= window;
+    entry_at(position).add(count, below ? 0 : excess);
+  }
+
+  /// f(position of the bin's first value, entry) for all that hold something; positions ascend.
+  template <class F>
+  void for_each_entry(const F& f) const {
+    const auto visit = [&](std::size_t first_bin, std::size_t first_entry, std::size_t count) {
+      for (std::size_t i = 0; i < count; ++i) {
+        if (entries_[first_entry + i].count != 0) {
+          f(static_cast<std::uint32_t>(first_bin + i) << dropped, entries_[first_entry + i]);
+        }
+      }
+    };
+    if (is_dense()) {
+      visit(0, 0, entries_.size());
+      return;
+    }
+    for (std::size_t i = 0; i < page_.size(); ++i) {
+      if (page_[i] != no_page) {
+        visit(i << page_bits, std::size_t{page_[i]} << page_bits, page_mask + 1);
+      }
+    }
+  }
+
+  void move_window(std::uint32_t lowest) {
+    basic_histogram next(storage_);
+    const std::uint32_t raise = lowest - lowest_;
+    for_each_entry([&](std::uint32_t position, const entry& e) {
+      next.add(moved(position, raise), e.count, e.sum());
+    });
+    entries_ = std::move(next.entries_);
+    page_ = next.page_;
+    lowest_ = lowest;
+  }
+
+  void observe_block(std::span<const float> x) {
+    std::array<float, block_size> finite;
+    std::array<std::uint32_t, block_size + spare> positions;
+    const auto& table = detail::active<kernels::statistics_kernels>();
+    kernels::bin_block r = table.bin_positions(x.data(), x.size(), lowest_, positions.data());
+    count_ += x.size();
+    if (r.largest >= detail::infinity_pattern) [[unlikely]] {
+      std::size_t n = 0;
+      for (const float value : x) {
+        count_nan_ += std::isnan(value) ? 1U : 0U;
+        count_infinite_ += std::isinf(value) ? 1U : 0U;
+        finite[n] = value;
+        n += std::isfinite(value) ? 1U : 0U;
+      }
+      x = {finite.data(), n};
+      r = table.bin_positions(x.data(), n, lowest_, positions.data());
+    }
+    if (r.largest >= lowest_ + window) [[unlikely]] {
+      move_window(lowest_for(r.largest));
+      r = table.bin_positions(x.data(), x.size(), lowest_, positions.data());
+    }
+    include_range(r.lower, r.upper);
+    count_zero_ += x.size() - r.count;
+    if (!is_dense()) {
+      for (std::size_t i = 0; i < r.count; ++i) {
+        entry_at(positions[i]).add(1, positions[i] & dropped_mask);
+      }
+      return;
+    }
+    if (entries_.empty()) {
+      entries_.resize(entry_count);
+    }
+    entry* entries = entries_.data();
+    std::size_t i = 0;
+    for (; i + 4 <= r.count; i += 4) {
+      for (std::size_t k = 0; k < 4; ++k) {
+        entries[positions[i + k] >> dropped].add(1, positions[i + k] & dropped_mask);
+      }
+    }
+    for (; i < r.count; ++i) {
+      entries[positions[i] >> dropped].add(1, positions[i] & dropped_mask);
+    }
+  }
+
+  void observe_one(float x, std::uint64_t count) {
+    count_ += count;
+    if (!std::isfinite(x)) {
+      (std::isnan(x) ? count_nan_ : count_infinite_) += count;
+      return;
+    }
+    include_range(x, x);
+    if (x == 0.0F) {
+      count_zero_ += count;
+      return;
+    }
+    const std::uint32_t lowest = lowest_for(std::bit_cast<std::uint32_t>(std::fabs(x)));
+    if (lowest > lowest_) {
+      move_window(lowest);
+    }
+    const std::uint32_t position = reference::bin_position(x, lowest_);
+    add(position, count, count * (position & dropped_mask));
+  }
+
+  /// The magnitudes of the bin that begins at a position.
+  [[nodiscard]] value_bin bin_at(std::uint32_t position, const entry& e) const noexcept {
+    const std::uint32_t place = position & (negative - 1U);
+    const bool below = place >= window;
+    value_bin bin;
+    bin.negative = (position & negative) != 0;
+    bin.smallest = below ? 0.0F : std::bit_cast<float>(lowest_ + place);
+    bin.largest = std::bit_cast<float>(below ? lowest_ - 1U : lowest_ + place + dropped_mask);
+    bin.largest = (std::min)(bin.largest, bin.negative ? -lower_ : upper_);
+    bin.count = e.count;
+    bin.excess = e.sum();
+    bin.excess_known = kContent == bin_content::sums && !below;
+    return bin;
+  }
+
+  bin_storage storage_;
+  std::uint32_t lowest_ = 0;  // the pattern from which bins are kept; see lowest_for()
+  std::uint64_t count_ = 0;
+  std::uint64_t count_nan_ = 0;
+  std::uint64_t count_infinite_ = 0;
+  std::uint64_t count_zero_ = 0;
+  float lower_ = std::numeric_limits<float>::infinity();
+  float upper_ = -std::numeric_limits<float>::infinity();
+  std::array<std::uint16_t, 256> page_;  // of sparse storage: where in entries_ it is
+  std::vector<entry> entries_;
+};
+
+/// With sums, for solvers that want errors; 504 KiB.
+using histogram = basic_histogram<bin_content::sums>;
+/// For order statistics and divergences; 252 KiB.
+using count_histogram = basic_histogram<bin_content::counts>;
+
+template <bin_content kContent>
+void basic_histogram<kContent>::observe(tensor_view<const float> x) {
+  if (x.size() == 0) {
+    return;
+  }
+  require(x.data != nullptr, error_kind::invalid_argument, "histogram: null data with size ",
+          x.size());
+  require_room(x.size());
+  detail::for_each_row(x, [&](const float* row, std::size_t n, std::ptrdiff_t stride,
+                              const std::array<std::size_t, max_rank>& /*index*/) {
+    if (stride == 1) {
+      observe(std::span<const float>(row, n));
+      return;
+    }
+    std::array<float, block_size> block;
+    for (std::size_t i = 0; i < n; i += block_size) {
+      const std::size_t count = (std::min)(n - i, block_size);
+      for (std::size_t k = 0; k < count; ++k) {
+        block[k] = row[static_cast<std::ptrdiff_t>(i + k) * stride];
+      }
+      observe(std::span<const float>(block.data(), count));
+    }
+  });
+}
+
+template <bin_content kContent>
+std::vector<value_bin> basic_histogram<kContent>::bins() const {
+  require_finite();
+  std::vector<value_bin> below;  // from the smallest magnitude up
+  std::vector<value_bin> above;
+  for_each_entry([&](std::uint32_t position, const entry& e) {
+    const value_bin bin = bin_at(position, e);
+    std::vector<value_bin>& side = bin.negative ? below : above;
+    if ((position & (negative - 1U)) >= window) {  // behind the others by position, before by value
+      side.insert(side.begin(), bin);
+    } else {
+      side.push_back(bin);
+    }
+  });
+  std::reverse(below.begin(), below.end());
+  if (count_zero_ != 0) {
+    value_bin zero;
+    zero.count = count_zero_;
+    below.push_back(zero);
+  }
+  below.insert(below.end(), above.begin(), above.end());
+  return below;
+}
+
+template <bin_content kContent>
+void basic_histogram<kContent>::write(detail::byte_writer& out) const {
+  out.put(static_cast<std::uint8_t>(kContent));
+  for (int i = 0; i < 7; ++i) {
+    out.put(std::uint8_t{0});
+  }
+  for (const std::uint64_t n : {count_, count_nan_, count_infinite_, count_zero_}) {
+    out.put(n);
+  }
+  const bool any = lower_ <= upper_;
+  out.put(any ? lower_ : 0.0F);
+  out.put(any ? upper_ : 0.0F);
+  out.put(lowest_);
+  std::uint32_t bin_count = 0;
+  for_each_entry([&](std::uint32_t, const entry&) { ++bin_count; });
+  out.put(bin_count);
+  for_each_entry([&](std::uint32_t position, const entry& e) {
+    out.put(position >> dropped);
+    out.put(e.count);
+    if constexpr (kContent == bin_content::sums) {
+      out.put(e.excess);
+    }
+  });
+}
+
+template <bin_content kContent>
+void basic_histogram<kContent>::read(detail::byte_reader& in) {
+  constexpr const char* where = "histogram::load";
+  const auto damaged = [&](bool whole, const char* what) {
+    require(whole, error_kind::bad_file, where, ": ", what);
+  };
+  const auto content = in.template get<std::uint64_t>();
+  damaged(content == static_cast<std::uint64_t>(kContent),
+          content < 2 ? "the histogram has bins of the other content" : "the content is unknown");
+  basic_histogram h(storage_);
+  h.count_ = in.get_size(largest_count);
+  h.count_nan_ = in.get_size(h.count_);
+  h.count_infinite_ = in.get_size(h.count_ - h.count_nan_);
+  h.count_zero_ = in.get_size(h.count_ - h.count_nan_ - h.count_infinite_);
+  const auto lower = in.template get<float>();
+  const auto upper = in.template get<float>();
+  h.lowest_ = in.template get<std::uint32_t>();
+  const auto bin_count = in.template get<std::uint32_t>();
+  const std::uint64_t finite = h.count_ - h.count_nan_ - h.count_infinite_;
+  std::uint64_t rest = finite - h.count_zero_;
+  if (finite != 0) {
+    damaged(std::isfinite(lower) && std::isfinite(upper) && lower <= upper &&
+                (h.count_zero_ == 0 || (lower <= 0.0F && upper >= 0.0F)),
+            "the range is impossible");
+    h.include_range(lower, upper);
+  } else {
+    damaged(lower == 0.0F && upper == 0.0F, "a range without values");
+  }
+  const float magnitude = finite != 0 ? (std::max)(-h.lower_, h.upper_) : 0.0F;
+  damaged(h.lowest_ == lowest_for(std::bit_cast<std::uint32_t>(magnitude + 0.0F)),
+          "the bins do not fit the range");
+  std::uint64_t next = 0;
+  for (std::uint32_t i = 0; i < bin_count; ++i) {
+    const auto bin = in.template get<std::uint32_t>();
+    const auto count = in.template get<std::uint64_t>();
+    std::uint64_t excess = 0;
+    if constexpr (kContent == bin_content::sums) {
+      excess = in.template get<std::uint64_t>();
+    }
+    const std::uint32_t position = bin << dropped;
+    const std::uint32_t place = position & (negative - 1U);
+    damaged(bin >= next && bin < entry_count && place <= window, "the bins are out of order");
+    damaged(place < window || h.lowest_ != 0, "a bin below all floats");
+    damaged(count != 0 && count <= rest && excess <= count * dropped_mask &&
+                (place < window || excess == 0),
+            "a bin's count or sum is impossible");
+    next = std::uint64_t{bin} + 1;
+    rest -= count;
+    h.add(position, count, excess);
+  }
+  damaged(rest == 0, "the counts of the bins do not add up");
+  h.for_each_entry([&](std::uint32_t position, const entry& e) {
+    const value_bin bin = h.bin_at(position, e);
+    damaged(bin.largest >= bin.smallest, "a bin lies beyond the range");
+  });
+  if (h.count_nan_ == 0 && h.count_infinite_ == 0 && h.count_ != 0) {
+    const std::vector<value_bin> bins = h.bins();
+    const auto holds = [](const value_bin& bin, float x) {
+      return (x == 0.0F || bin.negative == (x < 0.0F)) && std::fabs(x) >= bin.smallest &&
+             std::fabs(x) <= bin.largest;
+    };
+    damaged(holds(bins.front(), h.lower_) && holds(bins.back(), h.upper_),
+            "the ends of the range are in no bin");
+  }
+  *this = std::move(h);
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_STATISTICS_HISTOGRAM_HPP
