@@ -365,6 +365,7 @@ struct packed_access {
     panels.data = w.data_.data();
     return panels;
   }
+  [[nodiscard]] static const weight_pairs& pairs(const packed_weights& w) { return w.pairs(); }
   [[nodiscard]] static padded_columns padded(const packed_weights& w) noexcept {
     return {w.scales_.data(), w.zero_points_.data(), w.bias_.data(), w.distance_sums_.data()};
   }
