@@ -7,7 +7,7 @@ build=$PWD/build
 sh cmake/setup.sh "$build"
 # The tests need more packages; their command switches them on in the same build folder.
 cmake -S . -B "$build/release" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$build/deps/usr" \
-  -DDETENT_BUILD_TESTS=OFF -DDETENT_BUILD_BENCHMARKS=OFF >"$build/release.log" 2>&1 ||
+  -DDETENT_WERROR="${DETENT_WERROR:-OFF}" -DDETENT_BUILD_TESTS=OFF -DDETENT_BUILD_BENCHMARKS=OFF >"$build/release.log" 2>&1 ||
   { cat "$build/release.log" >&2; exit 1; }
 echo "detent: building the command line tool (build/release)"
 cmake --build "$build/release" --target detent_cli >"$build/release.log" 2>&1 ||

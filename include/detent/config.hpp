@@ -66,6 +66,18 @@
 #define DETENT_WITH_EIGEN 0
 #endif
 
+// Products with pmaddwd: of the portable target on x86-64, and, where there is no Highway, of AVX2.
+#if DETENT_ARCH_X86_64 && (defined(__GNUC__) || defined(__clang__))
+#define DETENT_WITH_SSE2_WORDS 1
+#else
+#define DETENT_WITH_SSE2_WORDS 0
+#endif
+#if DETENT_WITH_SSE2_WORDS && !DETENT_WITH_HIGHWAY
+#define DETENT_WITH_AVX2_WORDS 1
+#else
+#define DETENT_WITH_AVX2_WORDS 0
+#endif
+
 #if defined(__cpp_exceptions) || defined(_CPPUNWIND)
 #define DETENT_WITH_EXCEPTIONS 1
 #else

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
-#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -131,8 +130,7 @@ class column_terms {
     const bool own_bias = !o.bias.empty() && padded != columns;
     const std::size_t own =
         std::size_t{zero_point != 0} + std::size_t{own_multipliers} + std::size_t{own_bias};
-    memory_.emplace(own * padded * sizeof(float));
-    std::byte* free = memory_->data();
+    std::byte* free = memory_.lease(own * padded * sizeof(float));
     const auto take = [&]<class Value>(std::type_identity<Value>) {
       return reinterpret_cast<Value*>(std::exchange(free, free + padded * sizeof(Value)));
     };
@@ -234,7 +232,7 @@ class column_terms {
   }
 
   kernels::integer_epilogue epilogue_;
-  std::optional<leased_memory<std::byte>> memory_;
+  leased_memory<std::byte> memory_;
 };
 
 }  // namespace detail

@@ -134,6 +134,18 @@
 #define DETENT_WITH_EIGEN 0
 #endif
 
+// Products with pmaddwd: of the portable target on x86-64, and, where there is no Highway, of AVX2.
+#if DETENT_ARCH_X86_64 && (defined(__GNUC__) || defined(__clang__))
+#define DETENT_WITH_SSE2_WORDS 1
+#else
+#define DETENT_WITH_SSE2_WORDS 0
+#endif
+#if DETENT_WITH_SSE2_WORDS && !DETENT_WITH_HIGHWAY
+#define DETENT_WITH_AVX2_WORDS 1
+#else
+#define DETENT_WITH_AVX2_WORDS 0
+#endif
+
 #if defined(__cpp_exceptions) || defined(_CPPUNWIND)
 #define DETENT_WITH_EXCEPTIONS 1
 #else
@@ -1860,6 +1872,8 @@ DETENT_KERNELS_NAMESPACE_END
 #if DETENT_WITH_HIGHWAY && (HWY_ATTAINABLE_TARGETS & HWY_AVX2)
 #define DETENT_ROWS_AVX2(row) \
   row(avx2, N_AVX2, avx2_pairs, avx2_pairs) row(avx_vnni, N_AVX2, avx2_vnni, avx2_vnni)
+#elif DETENT_WITH_AVX2_WORDS
+#define DETENT_ROWS_AVX2(row) row(avx2, portable, portable_avx2, portable)
 #else
 #define DETENT_ROWS_AVX2(row)
 #endif
@@ -3271,7 +3285,6 @@ DETENT_KERNELS_NAMESPACE_END
 #ifndef DETENT_KERNELS_PORTABLE_GRID_HPP
 #define DETENT_KERNELS_PORTABLE_GRID_HPP
 
-#include <cstddef>
 #include <cstdint>
 
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -3296,10 +3309,6 @@ inline float clamp(float x, float lower, float upper) noexcept {
   x = x < lower ? lower : x;
   return x > upper ? upper : x;
 }
-
-/// Rows of a product that a kernel is called with, and takes at a time.
-inline constexpr std::size_t rows_per_call = 48;
-inline constexpr std::size_t rows_per_tile = 4;
 
 /// Sums modulo 2^32: the vector kernels' lanes wrap, and the caller has proved that the final value
 /// fits.
@@ -7476,7 +7485,21 @@ template <class T>
 template <class T>
 class leased_memory {
  public:
-  explicit leased_memory(std::size_t size) {
+  /// Leases nothing yet.
+  leased_memory() noexcept = default;
+  explicit leased_memory(std::size_t size) { static_cast<void>(lease(size)); }
+  leased_memory(const leased_memory&) = delete;
+  leased_memory& operator=(const leased_memory&) = delete;
+  ~leased_memory() {
+    if (is_leased_) {
+      store& s = stored();
+      --s.leased;
+      s.free.push_back(std::move(memory_));
+    }
+  }
+
+  /// Takes memory for `size` elements out of the store. Once per object.
+  T* lease(std::size_t size) {
     store& s = stored();
     // Room to give it back without allocating.
     s.free.reserve(s.free.size() + s.leased + 1);
@@ -7488,13 +7511,8 @@ class leased_memory {
       memory_.resize(size);
     }
     ++s.leased;
-  }
-  leased_memory(const leased_memory&) = delete;
-  leased_memory& operator=(const leased_memory&) = delete;
-  ~leased_memory() {
-    store& s = stored();
-    --s.leased;
-    s.free.push_back(std::move(memory_));
+    is_leased_ = true;
+    return memory_.data();
   }
 
   [[nodiscard]] T* data() noexcept { return memory_.data(); }
@@ -7510,6 +7528,7 @@ class leased_memory {
   }
 
   aligned_vector<T> memory_;
+  bool is_leased_ = false;
 };
 
 }  // namespace detail
@@ -7527,7 +7546,6 @@ DETENT_NAMESPACE_END
 #include <cstring>
 #include <iterator>
 #include <limits>
-#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -7921,12 +7939,14 @@ DETENT_KERNELS_NAMESPACE_END
 #if DETENT_DEFINES_KERNELS
 
 // ---- detent/kernels/portable/integer_products.hpp ----
-// Products of 8-bit integers in plain C++.
+// Products of 8-bit integers without Highway: with the instructions that every x86-64 has, and,
+// where nothing better is compiled in, with AVX2; on other processors in plain C++.
 #ifndef DETENT_KERNELS_PORTABLE_INTEGER_PRODUCTS_HPP
 #define DETENT_KERNELS_PORTABLE_INTEGER_PRODUCTS_HPP
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 // ---- detent/kernels/portable/store_sums.hpp ----
 // The epilogue of integer products in plain C++.
@@ -7949,46 +7969,64 @@ inline std::uint16_t to_bfloat16(float x) noexcept {
                                                   : (bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
 }
 
+/// Stores the sums of `count` columns of a row, from `column` on, as c[index], c[index + 1], ...
+inline void store_row(const integer_epilogue& e, const std::uint32_t* sums, std::size_t row,
+                      std::size_t column, std::size_t count, void* c, std::size_t index) noexcept {
+  const std::uint32_t row_sum = e.row_sum != nullptr ? wrapping(e.row_sum[row]) : 0;
+  const std::uint32_t row_zero_point =
+      e.row_zero_point != nullptr ? wrapping(e.row_zero_point[row]) : 0;
+  const float row_scale = e.row_scale != nullptr ? e.row_scale[row] : 1.0F;
+  for (std::size_t first = 0; first < count; first += panel_columns) {
+    const std::size_t part = count - first < panel_columns ? count - first : panel_columns;
+    const std::size_t at = column + first;
+    std::int32_t v[panel_columns];
+    for (std::size_t j = 0; j < part; ++j) {
+      std::uint32_t sum = sums[first + j] + wrapping(e.column_offset[at + j]);
+      if (e.row_sum != nullptr) {
+        sum -= row_sum * wrapping(e.rhs_zero_point[at + j]);
+      }
+      if (e.row_zero_point != nullptr) {
+        sum -= row_zero_point * wrapping(e.column_sum[at + j]);
+      }
+      if (e.addend != nullptr) {
+        sum += wrapping(e.addend[row * e.addend_stride + at + j]);
+      }
+      v[j] = static_cast<std::int32_t>(sum);
+    }
+    const std::size_t to = index + first;
+    if (e.output == integer_output::s32) {
+      std::memcpy(static_cast<std::int32_t*>(c) + to, v, part * sizeof v[0]);
+    } else if (e.output == integer_output::f32 || e.output == integer_output::bf16) {
+      for (std::size_t j = 0; j < part; ++j) {
+        const auto exact = static_cast<float>(v[j]);
+        const float multiplier = row_scale * e.multiplier[at + j];
+        // The C library's fma() takes long where the processor has no instruction for it.
+        float real =
+            e.bias != nullptr ? std::fma(exact, multiplier, e.bias[at + j]) : exact * multiplier;
+        if (e.residual != nullptr) {
+          real += e.residual[row * e.residual_stride + at + j];
+        }
+        real = clamp(real, e.lower, e.upper);
+        if (e.output == integer_output::f32) {
+          static_cast<float*>(c)[to + j] = real;
+        } else {
+          static_cast<std::uint16_t*>(c)[to + j] = to_bfloat16(real);
+        }
+      }
+    } else {
+      // Bytes of u8 and s8 are stored alike.
+      for (std::size_t j = 0; j < part; ++j) {
+        const float scaled = static_cast<float>(v[j]) * e.multiplier[at + j];
+        static_cast<std::uint8_t*>(c)[to + j] =
+            static_cast<std::uint8_t>(to_grid(scaled, e.zero_point, e.qmin, e.qmax));
+      }
+    }
+  }
+}
+
 inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row, std::size_t column,
                   void* c, std::size_t index) noexcept {
-  sum += wrapping(e.column_offset[column]);
-  if (e.row_sum != nullptr) {
-    sum -= wrapping(e.row_sum[row]) * wrapping(e.rhs_zero_point[column]);
-  }
-  if (e.row_zero_point != nullptr) {
-    sum -= wrapping(e.row_zero_point[row]) * wrapping(e.column_sum[column]);
-  }
-  if (e.output == integer_output::s32) {
-    if (e.addend != nullptr) {
-      sum += wrapping(e.addend[row * e.addend_stride + column]);
-    }
-    static_cast<std::int32_t*>(c)[index] = static_cast<std::int32_t>(sum);
-    return;
-  }
-  const auto v = static_cast<std::int32_t>(sum);
-  if (e.output == integer_output::f32 || e.output == integer_output::bf16) {
-    const float multiplier =
-        e.row_scale != nullptr ? e.row_scale[row] * e.multiplier[column] : e.multiplier[column];
-    float real =
-        std::fma(static_cast<float>(v), multiplier, e.bias != nullptr ? e.bias[column] : 0.0F);
-    if (e.residual != nullptr) {
-      real += e.residual[row * e.residual_stride + column];
-    }
-    real = clamp(real, e.lower, e.upper);
-    if (e.output == integer_output::f32) {
-      static_cast<float*>(c)[index] = real;
-    } else {
-      static_cast<std::uint16_t*>(c)[index] = to_bfloat16(real);
-    }
-    return;
-  }
-  const float scaled = static_cast<float>(v) * e.multiplier[column];
-  const std::int32_t q = to_grid(scaled, e.zero_point, e.qmin, e.qmax);
-  if (e.output == integer_output::u8) {
-    static_cast<std::uint8_t*>(c)[index] = static_cast<std::uint8_t>(q);
-  } else {
-    static_cast<std::int8_t*>(c)[index] = static_cast<std::int8_t>(q);
-  }
+  store_row(e, &sum, row, column, 1, c, index);
 }
 
 }  // namespace portable
@@ -7996,11 +8034,450 @@ DETENT_KERNELS_NAMESPACE_END
 
 #endif  // DETENT_KERNELS_PORTABLE_STORE_SUMS_HPP
 
+#if DETENT_WITH_SSE2_WORDS
+#include <immintrin.h>
+#endif
+
+#if DETENT_WITH_SSE2_WORDS
+
+#define DETENT_WORDS_NAMESPACE portable
+#define DETENT_WORDS_AVX2 0
+// ---- detent/kernels/portable/word_products-inl.hpp ----
+// Products of 8-bit integers with pmaddwd, for programs without Highway: compiled once for the
+// baseline of x86-64 (SSE2) and once for AVX2 by portable/integer_products.hpp, which defines
+//
+//   DETENT_WORDS_NAMESPACE   the namespace
+//   DETENT_WORDS_AVX2        1 with vectors of 32 bytes, 0 with vectors of 16
+//
+// Both operands are widened to 16 bits before they are multiplied. pmaddwd then adds the products
+// of two neighbouring k in 32 bits, and nothing can saturate: |255 * -128| * 2 is far below 2^31.
+// The rows are widened once per call, a panel of weights once for all rows of the call.
+//
+// A tile is 3 rows times 4 vectors of weights: its 12 sums, the values of 3 rows and one product
+// fill the 16 registers. A vector holds the group (4 k) of 2 columns, or of 4 with AVX2, so each
+// column has two sums, of k % 4 in {0, 1} and {2, 3}, which are added at the end.
+
+#if !defined(DETENT_WORDS_NAMESPACE)  // an editor opened this file alone
+#define DETENT_WORDS_NAMESPACE portable
+#define DETENT_WORDS_AVX2 0
+#include <cstddef>
+#include <cstdint>
+
+#include <immintrin.h>
+
+#endif
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_WORDS_NAMESPACE {
+
+#if DETENT_WORDS_AVX2
+using word_vector = __m256i;
+#else
+using word_vector = __m128i;
+#endif
+
+inline constexpr std::size_t tile_vectors = 4;
+inline constexpr std::size_t vector_words = sizeof(word_vector) / sizeof(std::int16_t);
+inline constexpr std::size_t tile_columns = tile_vectors * vector_words / group_depth;
+inline constexpr std::size_t tile_rows = 3;
+
+inline constexpr bool adds_pairs = false;
+inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = 48;
+inline constexpr std::size_t rows_per_tile = tile_rows;
+static_assert(rows_per_call % rows_per_tile == 0);
+
+/// Words of a row, or of a column of a panel: whole groups.
+[[nodiscard]] inline std::size_t padded_depth(std::size_t k) noexcept {
+  return (k + group_depth - 1) / group_depth * group_depth;
+}
+
+/// Memory for a call's rows and for one panel, in words.
+DETENT_DECL std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  const std::size_t rows = g.m < rows_per_call ? g.m : rows_per_call;
+  return (rows + panel_columns) * padded_depth(g.k) * sizeof(std::int16_t);
+}
+
+[[nodiscard]] inline word_vector load(const std::int16_t* words) noexcept {
+#if DETENT_WORDS_AVX2
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words));
+#else
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(words));
+#endif
+}
+
+/// The four words of a row's group, once for each column of a vector.
+[[nodiscard]] inline word_vector load_group(const std::int16_t* words) noexcept {
+  const __m128i group = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(words));
+#if DETENT_WORDS_AVX2
+  return _mm256_broadcastq_epi64(group);
+#else
+  return _mm_unpacklo_epi64(group, group);
+#endif
+}
+
+/// sum += a0*b0 + a1*b1 in each 32-bit lane, modulo 2^32, in the register that sum is in: a compiler
+/// that sees an addition computes all products of a tile first, more than there are registers for.
+inline void add_products(word_vector& sum, word_vector a, word_vector b) noexcept {
+#if DETENT_WORDS_AVX2
+  const word_vector products = _mm256_madd_epi16(a, b);
+  __asm__("{vpaddd %1, %0, %0|vpaddd %0, %0, %1}" : "+x"(sum) : "x"(products));
+#else
+  const word_vector products = _mm_madd_epi16(a, b);
+  __asm__("{paddd %1, %0|paddd %0, %1}" : "+x"(sum) : "x"(products));
+#endif
+}
+
+/// Adds the two sums of each column of a vector.
+inline void store_columns(word_vector sum, std::uint32_t* to) noexcept {
+  std::uint32_t halves[vector_words / 2];
+#if DETENT_WORDS_AVX2
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(halves), sum);
+#else
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(halves), sum);
+#endif
+  for (std::size_t j = 0; j < vector_words / group_depth; ++j) {
+    to[j] = halves[2 * j] + halves[2 * j + 1];
+  }
+}
+
+/// Sets the sums of kRows rows times the columns of a tile. Rows are `stride` words apart; the
+/// weights are [group][vector].
+template <std::size_t kRows>
+void multiply_tile(const std::int16_t* a, std::size_t stride, const std::int16_t* b,
+                   std::size_t depth, std::uint32_t (*sums)[panel_columns]) noexcept {
+  word_vector sum[kRows][tile_vectors] = {};
+  for (std::size_t k = 0; k < depth; k += group_depth) {
+    word_vector row[kRows];
+#pragma GCC unroll 4
+    for (std::size_t r = 0; r < kRows; ++r) {
+      row[r] = load_group(a + r * stride + k);
+    }
+#pragma GCC unroll 4
+    for (std::size_t v = 0; v < tile_vectors; ++v) {
+      const word_vector weights = load(b + k * tile_columns + v * vector_words);
+#pragma GCC unroll 4
+      for (std::size_t r = 0; r < kRows; ++r) {
+        add_products(sum[r][v], weights, row[r]);
+      }
+    }
+  }
+  // Only constant indices: a compiler keeps an array whose address is taken in memory.
+#pragma GCC unroll 4
+  for (std::size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (std::size_t v = 0; v < tile_vectors; ++v) {
+      store_columns(sum[r][v], sums[r] + v * vector_words / group_depth);
+    }
+  }
+}
+
+/// Widens the rows first .. first + rows, with zeros behind their ends.
+inline void widen_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                       std::int16_t* to) noexcept {
+  const std::size_t segment = g.k / g.segments;
+  const std::size_t padded = padded_depth(g.k);
+  const unsigned turned = g.lhs_signed ? 0x80 : 0;
+  for (std::size_t i = 0; i < rows; ++i, to += padded) {
+    std::size_t k = 0;
+    for (std::size_t s = 0; s < g.segments; ++s) {
+      const std::uint8_t* from =
+          g.rows == nullptr ? g.a + (first + i) * g.lda : g.rows[s * g.m + first + i];
+      for (std::size_t j = 0; j < segment; ++j, ++k) {
+        to[k] = static_cast<std::int16_t>(from[j] ^ turned);
+      }
+    }
+    for (; k < padded; ++k) {
+      to[k] = 0;
+    }
+  }
+}
+
+/// Widens a panel into the tiles of its columns, one after the other, each [group][column][k % 4].
+inline void widen_panel(const std::int8_t* panel, std::size_t depth, std::int16_t* to) noexcept {
+  constexpr std::size_t tile_bytes = tile_columns * group_depth;
+  for (std::size_t column = 0; column < panel_columns; column += tile_columns) {
+    const std::int8_t* from = panel + column * group_depth;
+    for (std::size_t k = 0; k < depth; k += group_depth) {
+      for (std::size_t i = 0; i < tile_bytes; i += 8) {
+        const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + i));
+        const __m128i words = _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), words);
+      }
+      from += panel_columns * group_depth;
+      to += tile_bytes;
+    }
+  }
+}
+
+DETENT_DECL void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  const std::size_t padded = padded_depth(g.k);
+  auto* const weights = reinterpret_cast<std::int16_t*>(g.workspace);
+  std::int16_t* const left = weights + panel_columns * padded;
+  for (std::size_t first = 0; first < g.m; first += rows_per_call) {
+    const std::size_t rows = g.m - first < rows_per_call ? g.m - first : rows_per_call;
+    widen_rows(g, first, rows, left);
+    for (std::size_t column = 0; column < g.n; column += panel_columns) {
+      const std::size_t columns = g.n - column < panel_columns ? g.n - column : panel_columns;
+      widen_panel(g.b.data + column * padded, padded, weights);
+      for (std::size_t row = 0; row < rows;) {
+        const std::size_t count = rows - row < tile_rows ? 1 : tile_rows;
+        std::uint32_t sums[tile_rows][panel_columns];
+        for (std::size_t j = 0; j < panel_columns; j += tile_columns) {
+          const std::int16_t* a = left + row * padded;
+          const std::int16_t* b = weights + j * padded;
+          auto* to = reinterpret_cast<std::uint32_t(*)[panel_columns]>(&sums[0][j]);
+          if (count == tile_rows) {
+            multiply_tile<tile_rows>(a, padded, b, padded, to);
+          } else {
+            multiply_tile<1>(a, padded, b, padded, to);
+          }
+        }
+        for (std::size_t r = 0; r < count; ++r) {
+          const std::size_t i = first + row + r;
+          portable::store_row(g.epilogue, sums[r], i, column, columns, g.c, i * g.ldc + column);
+        }
+        row += count;
+      }
+    }
+  }
+}
+
+}  // namespace DETENT_WORDS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+#undef DETENT_WORDS_NAMESPACE
+#undef DETENT_WORDS_AVX2
+
+#if DETENT_WITH_AVX2_WORDS
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2")
+#endif
+#define DETENT_WORDS_NAMESPACE portable_avx2
+#define DETENT_WORDS_AVX2 1
+// ---- detent/kernels/portable/word_products-inl.hpp ----
+// Products of 8-bit integers with pmaddwd, for programs without Highway: compiled once for the
+// baseline of x86-64 (SSE2) and once for AVX2 by portable/integer_products.hpp, which defines
+//
+//   DETENT_WORDS_NAMESPACE   the namespace
+//   DETENT_WORDS_AVX2        1 with vectors of 32 bytes, 0 with vectors of 16
+//
+// Both operands are widened to 16 bits before they are multiplied. pmaddwd then adds the products
+// of two neighbouring k in 32 bits, and nothing can saturate: |255 * -128| * 2 is far below 2^31.
+// The rows are widened once per call, a panel of weights once for all rows of the call.
+//
+// A tile is 3 rows times 4 vectors of weights: its 12 sums, the values of 3 rows and one product
+// fill the 16 registers. A vector holds the group (4 k) of 2 columns, or of 4 with AVX2, so each
+// column has two sums, of k % 4 in {0, 1} and {2, 3}, which are added at the end.
+
+#if !defined(DETENT_WORDS_NAMESPACE)  // an editor opened this file alone
+#define DETENT_WORDS_NAMESPACE portable
+#define DETENT_WORDS_AVX2 0
+#include <cstddef>
+#include <cstdint>
+
+#include <immintrin.h>
+
+#endif
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_WORDS_NAMESPACE {
+
+#if DETENT_WORDS_AVX2
+using word_vector = __m256i;
+#else
+using word_vector = __m128i;
+#endif
+
+inline constexpr std::size_t tile_vectors = 4;
+inline constexpr std::size_t vector_words = sizeof(word_vector) / sizeof(std::int16_t);
+inline constexpr std::size_t tile_columns = tile_vectors * vector_words / group_depth;
+inline constexpr std::size_t tile_rows = 3;
+
+inline constexpr bool adds_pairs = false;
+inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = 48;
+inline constexpr std::size_t rows_per_tile = tile_rows;
+static_assert(rows_per_call % rows_per_tile == 0);
+
+/// Words of a row, or of a column of a panel: whole groups.
+[[nodiscard]] inline std::size_t padded_depth(std::size_t k) noexcept {
+  return (k + group_depth - 1) / group_depth * group_depth;
+}
+
+/// Memory for a call's rows and for one panel, in words.
+DETENT_DECL std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  const std::size_t rows = g.m < rows_per_call ? g.m : rows_per_call;
+  return (rows + panel_columns) * padded_depth(g.k) * sizeof(std::int16_t);
+}
+
+[[nodiscard]] inline word_vector load(const std::int16_t* words) noexcept {
+#if DETENT_WORDS_AVX2
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words));
+#else
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(words));
+#endif
+}
+
+/// The four words of a row's group, once for each column of a vector.
+[[nodiscard]] inline word_vector load_group(const std::int16_t* words) noexcept {
+  const __m128i group = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(words));
+#if DETENT_WORDS_AVX2
+  return _mm256_broadcastq_epi64(group);
+#else
+  return _mm_unpacklo_epi64(group, group);
+#endif
+}
+
+/// sum += a0*b0 + a1*b1 in each 32-bit lane, modulo 2^32, in the register that sum is in: a compiler
+/// that sees an addition computes all products of a tile first, more than there are registers for.
+inline void add_products(word_vector& sum, word_vector a, word_vector b) noexcept {
+#if DETENT_WORDS_AVX2
+  const word_vector products = _mm256_madd_epi16(a, b);
+  __asm__("{vpaddd %1, %0, %0|vpaddd %0, %0, %1}" : "+x"(sum) : "x"(products));
+#else
+  const word_vector products = _mm_madd_epi16(a, b);
+  __asm__("{paddd %1, %0|paddd %0, %1}" : "+x"(sum) : "x"(products));
+#endif
+}
+
+/// Adds the two sums of each column of a vector.
+inline void store_columns(word_vector sum, std::uint32_t* to) noexcept {
+  std::uint32_t halves[vector_words / 2];
+#if DETENT_WORDS_AVX2
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(halves), sum);
+#else
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(halves), sum);
+#endif
+  for (std::size_t j = 0; j < vector_words / group_depth; ++j) {
+    to[j] = halves[2 * j] + halves[2 * j + 1];
+  }
+}
+
+/// Sets the sums of kRows rows times the columns of a tile. Rows are `stride` words apart; the
+/// weights are [group][vector].
+template <std::size_t kRows>
+void multiply_tile(const std::int16_t* a, std::size_t stride, const std::int16_t* b,
+                   std::size_t depth, std::uint32_t (*sums)[panel_columns]) noexcept {
+  word_vector sum[kRows][tile_vectors] = {};
+  for (std::size_t k = 0; k < depth; k += group_depth) {
+    word_vector row[kRows];
+#pragma GCC unroll 4
+    for (std::size_t r = 0; r < kRows; ++r) {
+      row[r] = load_group(a + r * stride + k);
+    }
+#pragma GCC unroll 4
+    for (std::size_t v = 0; v < tile_vectors; ++v) {
+      const word_vector weights = load(b + k * tile_columns + v * vector_words);
+#pragma GCC unroll 4
+      for (std::size_t r = 0; r < kRows; ++r) {
+        add_products(sum[r][v], weights, row[r]);
+      }
+    }
+  }
+  // Only constant indices: a compiler keeps an array whose address is taken in memory.
+#pragma GCC unroll 4
+  for (std::size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (std::size_t v = 0; v < tile_vectors; ++v) {
+      store_columns(sum[r][v], sums[r] + v * vector_words / group_depth);
+    }
+  }
+}
+
+/// Widens the rows first .. first + rows, with zeros behind their ends.
+inline void widen_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                       std::int16_t* to) noexcept {
+  const std::size_t segment = g.k / g.segments;
+  const std::size_t padded = padded_depth(g.k);
+  const unsigned turned = g.lhs_signed ? 0x80 : 0;
+  for (std::size_t i = 0; i < rows; ++i, to += padded) {
+    std::size_t k = 0;
+    for (std::size_t s = 0; s < g.segments; ++s) {
+      const std::uint8_t* from =
+          g.rows == nullptr ? g.a + (first + i) * g.lda : g.rows[s * g.m + first + i];
+      for (std::size_t j = 0; j < segment; ++j, ++k) {
+        to[k] = static_cast<std::int16_t>(from[j] ^ turned);
+      }
+    }
+    for (; k < padded; ++k) {
+      to[k] = 0;
+    }
+  }
+}
+
+/// Widens a panel into the tiles of its columns, one after the other, each [group][column][k % 4].
+inline void widen_panel(const std::int8_t* panel, std::size_t depth, std::int16_t* to) noexcept {
+  constexpr std::size_t tile_bytes = tile_columns * group_depth;
+  for (std::size_t column = 0; column < panel_columns; column += tile_columns) {
+    const std::int8_t* from = panel + column * group_depth;
+    for (std::size_t k = 0; k < depth; k += group_depth) {
+      for (std::size_t i = 0; i < tile_bytes; i += 8) {
+        const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + i));
+        const __m128i words = _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), words);
+      }
+      from += panel_columns * group_depth;
+      to += tile_bytes;
+    }
+  }
+}
+
+DETENT_DECL void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  const std::size_t padded = padded_depth(g.k);
+  auto* const weights = reinterpret_cast<std::int16_t*>(g.workspace);
+  std::int16_t* const left = weights + panel_columns * padded;
+  for (std::size_t first = 0; first < g.m; first += rows_per_call) {
+    const std::size_t rows = g.m - first < rows_per_call ? g.m - first : rows_per_call;
+    widen_rows(g, first, rows, left);
+    for (std::size_t column = 0; column < g.n; column += panel_columns) {
+      const std::size_t columns = g.n - column < panel_columns ? g.n - column : panel_columns;
+      widen_panel(g.b.data + column * padded, padded, weights);
+      for (std::size_t row = 0; row < rows;) {
+        const std::size_t count = rows - row < tile_rows ? 1 : tile_rows;
+        std::uint32_t sums[tile_rows][panel_columns];
+        for (std::size_t j = 0; j < panel_columns; j += tile_columns) {
+          const std::int16_t* a = left + row * padded;
+          const std::int16_t* b = weights + j * padded;
+          auto* to = reinterpret_cast<std::uint32_t(*)[panel_columns]>(&sums[0][j]);
+          if (count == tile_rows) {
+            multiply_tile<tile_rows>(a, padded, b, padded, to);
+          } else {
+            multiply_tile<1>(a, padded, b, padded, to);
+          }
+        }
+        for (std::size_t r = 0; r < count; ++r) {
+          const std::size_t i = first + row + r;
+          portable::store_row(g.epilogue, sums[r], i, column, columns, g.c, i * g.ldc + column);
+        }
+        row += count;
+      }
+    }
+  }
+}
+
+}  // namespace DETENT_WORDS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+#undef DETENT_WORDS_NAMESPACE
+#undef DETENT_WORDS_AVX2
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif  // DETENT_WITH_AVX2_WORDS
+
+#else
+
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace portable {
 
 inline constexpr bool adds_pairs = false;
 inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = 48;
+inline constexpr std::size_t rows_per_tile = 4;
 
 DETENT_DECL void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   const std::size_t groups = (g.k + group_depth - 1) / group_depth;
@@ -8021,9 +8498,7 @@ DETENT_DECL void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
           sum[j] += wrapping(a * b[j * group_depth]);
         }
       }
-      for (std::size_t j = 0; j < columns; ++j) {
-        store(g.epilogue, sum[j], row, column + j, g.c, row * g.ldc + column + j);
-      }
+      store_row(g.epilogue, sum, row, column, columns, g.c, row * g.ldc + column);
     }
   }
 }
@@ -8032,6 +8507,8 @@ DETENT_DECL std::size_t gemm_workspace(const gemm_u8s8_args& /*g*/) noexcept { r
 
 }  // namespace portable
 DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_ARCH_X86_64
 
 #endif  // DETENT_KERNELS_PORTABLE_INTEGER_PRODUCTS_HPP
 #if DETENT_WITH_HIGHWAY
@@ -15498,8 +15975,7 @@ class column_terms {
     const bool own_bias = !o.bias.empty() && padded != columns;
     const std::size_t own =
         std::size_t{zero_point != 0} + std::size_t{own_multipliers} + std::size_t{own_bias};
-    memory_.emplace(own * padded * sizeof(float));
-    std::byte* free = memory_->data();
+    std::byte* free = memory_.lease(own * padded * sizeof(float));
     const auto take = [&]<class Value>(std::type_identity<Value>) {
       return reinterpret_cast<Value*>(std::exchange(free, free + padded * sizeof(Value)));
     };
@@ -15601,7 +16077,7 @@ class column_terms {
   }
 
   kernels::integer_epilogue epilogue_;
-  std::optional<leased_memory<std::byte>> memory_;
+  leased_memory<std::byte> memory_;
 };
 
 }  // namespace detail
@@ -17540,7 +18016,6 @@ DETENT_NAMESPACE_END
 #define DETENT_IMAGES_OUTPUT_BLOCK_HPP
 
 #include <cstddef>
-#include <optional>
 
 // ---- detent/images/planes.hpp ----
 // Images whose channels are planes (NCHW), block by block: convolutions work channels last.
@@ -17549,7 +18024,6 @@ DETENT_NAMESPACE_END
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
 #include <type_traits>
 
 // ---- detent/kernels/definitions/transposition.hpp ----
@@ -18261,21 +18735,27 @@ void read_planes(const image_batch<T>& images, std::size_t first, std::size_t co
 template <class T>
 class input_pixels {
  public:
-  input_pixels(const image_batch<const T>& images, std::size_t first, std::size_t count)
-      : data_(images.data + first * images.channels) {
-    if (!images.planar) {
-      return;
+  /// No pixels; data() is null.
+  input_pixels() noexcept = default;
+  input_pixels(const image_batch<const T>& images, std::size_t first, std::size_t count) {
+    read(images, first, count);
+  }
+
+  /// Once per object, and only if it has no pixels.
+  void read(const image_batch<const T>& images, std::size_t first, std::size_t count) {
+    data_ = images.data + first * images.channels;
+    if (images.planar) {
+      T* memory = memory_.lease(count * images.channels);
+      data_ = memory;
+      read_planes(images, first, count, memory);
     }
-    memory_.emplace(count * images.channels);
-    data_ = memory_->data();
-    read_planes(images, first, count, memory_->data());
   }
 
   [[nodiscard]] const T* data() const noexcept { return data_; }
 
  private:
-  std::optional<leased_memory<T>> memory_;
-  const T* data_;
+  leased_memory<T> memory_;
+  const T* data_ = nullptr;
 };
 
 /// Memory for some pixels of the output, channels last: where they belong, or memory that the
@@ -18291,8 +18771,7 @@ class output_pixels {
         count_(count),
         data_(images.data + first * images.channels) {
     if (images.planar) {
-      memory_.emplace(count * images.channels);
-      data_ = memory_->data();
+      data_ = memory_.lease(count * images.channels);
       if (keeps_values) {
         read_planes(images, first, count, data_);
       }
@@ -18323,7 +18802,7 @@ class output_pixels {
  private:
   const image_batch<T>& images_;
   std::size_t first_, count_;
-  std::optional<leased_memory<T>> memory_;
+  leased_memory<T> memory_;
   T* data_;
 };
 
@@ -18359,7 +18838,7 @@ class output_block {
   output_block(const convolution_output<T>& output, std::size_t first, std::size_t count)
       : first_(first), count_(count), pixels_(output.images, first, count, output.keeps_values) {
     if (output.residual != nullptr) {
-      residual_.emplace(output.images.with_data(output.residual), first, count);
+      residual_.read(output.images.with_data(output.residual), first, count);
     }
   }
 
@@ -18367,9 +18846,7 @@ class output_block {
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   [[nodiscard]] T* data() const noexcept { return pixels_.data(); }
   /// What is added to data(), as dense as that, or null.
-  [[nodiscard]] const float* residual() const noexcept {
-    return residual_ ? residual_->data() : nullptr;
-  }
+  [[nodiscard]] const float* residual() const noexcept { return residual_.data(); }
 
   /// Puts what was written to data() where it belongs.
   void store() const { pixels_.store(); }
@@ -18377,7 +18854,7 @@ class output_block {
  private:
   std::size_t first_, count_;
   output_pixels<T> pixels_;
-  std::optional<input_pixels<float>> residual_;
+  input_pixels<float> residual_;
 };
 
 }  // namespace detail
@@ -18391,7 +18868,6 @@ DETENT_NAMESPACE_END
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
@@ -18424,8 +18900,7 @@ class padded_images {
     const std::size_t padded_line = window_.in_width * f.in_channels;
     const std::size_t lines = w.batch * window_.in_height;
     size_ = lines * padded_line;
-    memory_.emplace(size_ + slack);
-    T* memory = memory_->data();
+    T* memory = memory_.lease(size_ + slack);
     std::fill_n(memory + size_, slack, padding);
     constexpr std::size_t lines_per_task = 64;
     run_parallel(parallel, (lines + lines_per_task - 1) / lines_per_task, [&](std::size_t task) {
@@ -18483,7 +18958,7 @@ class padded_images {
     }
   }
 
-  std::optional<leased_memory<T>> memory_;
+  leased_memory<T> memory_;
   const T* data_;
   std::size_t size_;
   detent::window window_;
@@ -23988,6 +24463,12 @@ DETENT_DECL void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
 }
 
 }  // namespace portable
+
+#if DETENT_WITH_AVX2_WORDS
+namespace portable_avx2 {
+using portable::gemm_u8u4;
+}
+#endif
 DETENT_KERNELS_NAMESPACE_END
 
 #endif  // DETENT_KERNELS_PORTABLE_NIBBLE_PRODUCTS_HPP

@@ -54,7 +54,21 @@ template <class T>
 template <class T>
 class leased_memory {
  public:
-  explicit leased_memory(std::size_t size) {
+  /// Leases nothing yet.
+  leased_memory() noexcept = default;
+  explicit leased_memory(std::size_t size) { static_cast<void>(lease(size)); }
+  leased_memory(const leased_memory&) = delete;
+  leased_memory& operator=(const leased_memory&) = delete;
+  ~leased_memory() {
+    if (is_leased_) {
+      store& s = stored();
+      --s.leased;
+      s.free.push_back(std::move(memory_));
+    }
+  }
+
+  /// Takes memory for `size` elements out of the store. Once per object.
+  T* lease(std::size_t size) {
     store& s = stored();
     // Room to give it back without allocating.
     s.free.reserve(s.free.size() + s.leased + 1);
@@ -66,13 +80,8 @@ class leased_memory {
       memory_.resize(size);
     }
     ++s.leased;
-  }
-  leased_memory(const leased_memory&) = delete;
-  leased_memory& operator=(const leased_memory&) = delete;
-  ~leased_memory() {
-    store& s = stored();
-    --s.leased;
-    s.free.push_back(std::move(memory_));
+    is_leased_ = true;
+    return memory_.data();
   }
 
   [[nodiscard]] T* data() noexcept { return memory_.data(); }
@@ -88,6 +97,7 @@ class leased_memory {
   }
 
   aligned_vector<T> memory_;
+  bool is_leased_ = false;
 };
 
 }  // namespace detail

@@ -4,7 +4,6 @@
 #define DETENT_IMAGES_OUTPUT_BLOCK_HPP
 
 #include <cstddef>
-#include <optional>
 
 #include <detent/config.hpp>
 #include <detent/images/planes.hpp>
@@ -27,7 +26,7 @@ class output_block {
   output_block(const convolution_output<T>& output, std::size_t first, std::size_t count)
       : first_(first), count_(count), pixels_(output.images, first, count, output.keeps_values) {
     if (output.residual != nullptr) {
-      residual_.emplace(output.images.with_data(output.residual), first, count);
+      residual_.read(output.images.with_data(output.residual), first, count);
     }
   }
 
@@ -35,9 +34,7 @@ class output_block {
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   [[nodiscard]] T* data() const noexcept { return pixels_.data(); }
   /// What is added to data(), as dense as that, or null.
-  [[nodiscard]] const float* residual() const noexcept {
-    return residual_ ? residual_->data() : nullptr;
-  }
+  [[nodiscard]] const float* residual() const noexcept { return residual_.data(); }
 
   /// Puts what was written to data() where it belongs.
   void store() const { pixels_.store(); }
@@ -45,7 +42,7 @@ class output_block {
  private:
   std::size_t first_, count_;
   output_pixels<T> pixels_;
-  std::optional<input_pixels<float>> residual_;
+  input_pixels<float> residual_;
 };
 
 }  // namespace detail

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
 
 #include <detent/base/aligned.hpp>
 #include <detent/error.hpp>
@@ -44,8 +43,7 @@ class padded_images {
     const std::size_t padded_line = window_.in_width * f.in_channels;
     const std::size_t lines = w.batch * window_.in_height;
     size_ = lines * padded_line;
-    memory_.emplace(size_ + slack);
-    T* memory = memory_->data();
+    T* memory = memory_.lease(size_ + slack);
     std::fill_n(memory + size_, slack, padding);
     constexpr std::size_t lines_per_task = 64;
     run_parallel(parallel, (lines + lines_per_task - 1) / lines_per_task, [&](std::size_t task) {
@@ -103,7 +101,7 @@ class padded_images {
     }
   }
 
-  std::optional<leased_memory<T>> memory_;
+  leased_memory<T> memory_;
   const T* data_;
   std::size_t size_;
   detent::window window_;

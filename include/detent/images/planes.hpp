@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
 #include <type_traits>
 
 #include <detent/base/aligned.hpp>
@@ -96,21 +95,27 @@ void read_planes(const image_batch<T>& images, std::size_t first, std::size_t co
 template <class T>
 class input_pixels {
  public:
-  input_pixels(const image_batch<const T>& images, std::size_t first, std::size_t count)
-      : data_(images.data + first * images.channels) {
-    if (!images.planar) {
-      return;
+  /// No pixels; data() is null.
+  input_pixels() noexcept = default;
+  input_pixels(const image_batch<const T>& images, std::size_t first, std::size_t count) {
+    read(images, first, count);
+  }
+
+  /// Once per object, and only if it has no pixels.
+  void read(const image_batch<const T>& images, std::size_t first, std::size_t count) {
+    data_ = images.data + first * images.channels;
+    if (images.planar) {
+      T* memory = memory_.lease(count * images.channels);
+      data_ = memory;
+      read_planes(images, first, count, memory);
     }
-    memory_.emplace(count * images.channels);
-    data_ = memory_->data();
-    read_planes(images, first, count, memory_->data());
   }
 
   [[nodiscard]] const T* data() const noexcept { return data_; }
 
  private:
-  std::optional<leased_memory<T>> memory_;
-  const T* data_;
+  leased_memory<T> memory_;
+  const T* data_ = nullptr;
 };
 
 /// Memory for some pixels of the output, channels last: where they belong, or memory that the
@@ -126,8 +131,7 @@ class output_pixels {
         count_(count),
         data_(images.data + first * images.channels) {
     if (images.planar) {
-      memory_.emplace(count * images.channels);
-      data_ = memory_->data();
+      data_ = memory_.lease(count * images.channels);
       if (keeps_values) {
         read_planes(images, first, count, data_);
       }
@@ -158,7 +162,7 @@ class output_pixels {
  private:
   const image_batch<T>& images_;
   std::size_t first_, count_;
-  std::optional<leased_memory<T>> memory_;
+  leased_memory<T> memory_;
   T* data_;
 };
 

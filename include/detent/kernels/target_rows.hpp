@@ -20,6 +20,8 @@
 #if DETENT_WITH_HIGHWAY && (HWY_ATTAINABLE_TARGETS & HWY_AVX2)
 #define DETENT_ROWS_AVX2(row) \
   row(avx2, N_AVX2, avx2_pairs, avx2_pairs) row(avx_vnni, N_AVX2, avx2_vnni, avx2_vnni)
+#elif DETENT_WITH_AVX2_WORDS
+#define DETENT_ROWS_AVX2(row) row(avx2, portable, portable_avx2, portable)
 #else
 #define DETENT_ROWS_AVX2(row)
 #endif

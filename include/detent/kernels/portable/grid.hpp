@@ -3,7 +3,6 @@
 #ifndef DETENT_KERNELS_PORTABLE_GRID_HPP
 #define DETENT_KERNELS_PORTABLE_GRID_HPP
 
-#include <cstddef>
 #include <cstdint>
 
 #include <detent/config.hpp>
@@ -30,10 +29,6 @@ inline float clamp(float x, float lower, float upper) noexcept {
   x = x < lower ? lower : x;
   return x > upper ? upper : x;
 }
-
-/// Rows of a product that a kernel is called with, and takes at a time.
-inline constexpr std::size_t rows_per_call = 48;
-inline constexpr std::size_t rows_per_tile = 4;
 
 /// Sums modulo 2^32: the vector kernels' lanes wrap, and the caller has proved that the final value
 /// fits.

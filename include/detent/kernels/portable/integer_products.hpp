@@ -1,20 +1,58 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products of 8-bit integers in plain C++.
+// Products of 8-bit integers without Highway: with the instructions that every x86-64 has, and,
+// where nothing better is compiled in, with AVX2; on other processors in plain C++.
 #ifndef DETENT_KERNELS_PORTABLE_INTEGER_PRODUCTS_HPP
 #define DETENT_KERNELS_PORTABLE_INTEGER_PRODUCTS_HPP
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
+#include <detent/config.hpp>
 #include <detent/kernels/integer_products.hpp>
 #include <detent/kernels/portable/grid.hpp>
 #include <detent/kernels/portable/store_sums.hpp>
+
+#if DETENT_WITH_SSE2_WORDS
+#include <immintrin.h>
+#endif
+
+#if DETENT_WITH_SSE2_WORDS
+
+#define DETENT_WORDS_NAMESPACE portable
+#define DETENT_WORDS_AVX2 0
+#include <detent/kernels/portable/word_products-inl.hpp>
+#undef DETENT_WORDS_NAMESPACE
+#undef DETENT_WORDS_AVX2
+
+#if DETENT_WITH_AVX2_WORDS
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2")
+#endif
+#define DETENT_WORDS_NAMESPACE portable_avx2
+#define DETENT_WORDS_AVX2 1
+#include <detent/kernels/portable/word_products-inl.hpp>
+#undef DETENT_WORDS_NAMESPACE
+#undef DETENT_WORDS_AVX2
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif  // DETENT_WITH_AVX2_WORDS
+
+#else
 
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace portable {
 
 inline constexpr bool adds_pairs = false;
 inline constexpr bool multiplies_signed = false;
+inline constexpr std::size_t rows_per_call = 48;
+inline constexpr std::size_t rows_per_tile = 4;
 
 DETENT_DECL void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   const std::size_t groups = (g.k + group_depth - 1) / group_depth;
@@ -35,9 +73,7 @@ DETENT_DECL void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
           sum[j] += wrapping(a * b[j * group_depth]);
         }
       }
-      for (std::size_t j = 0; j < columns; ++j) {
-        store(g.epilogue, sum[j], row, column + j, g.c, row * g.ldc + column + j);
-      }
+      store_row(g.epilogue, sum, row, column, columns, g.c, row * g.ldc + column);
     }
   }
 }
@@ -46,5 +82,7 @@ DETENT_DECL std::size_t gemm_workspace(const gemm_u8s8_args& /*g*/) noexcept { r
 
 }  // namespace portable
 DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_ARCH_X86_64
 
 #endif  // DETENT_KERNELS_PORTABLE_INTEGER_PRODUCTS_HPP

@@ -10,6 +10,7 @@
 
 #include <detent/kernels/nibble_products.hpp>
 #include <detent/kernels/portable/grid.hpp>
+#include <detent/kernels/portable/integer_products.hpp>
 
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace portable {
@@ -50,6 +51,12 @@ DETENT_DECL void gemm_u8u4(const gemm_u8u4_args& g) noexcept {
 }
 
 }  // namespace portable
+
+#if DETENT_WITH_AVX2_WORDS
+namespace portable_avx2 {
+using portable::gemm_u8u4;
+}
+#endif
 DETENT_KERNELS_NAMESPACE_END
 
 #endif  // DETENT_KERNELS_PORTABLE_NIBBLE_PRODUCTS_HPP

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include <detent/kernels/integer_epilogue.hpp>
+#include <detent/kernels/panels.hpp>
 #include <detent/kernels/portable/grid.hpp>
 
 DETENT_KERNELS_NAMESPACE_BEGIN
@@ -22,46 +23,64 @@ inline std::uint16_t to_bfloat16(float x) noexcept {
                                                   : (bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
 }
 
+/// Stores the sums of `count` columns of a row, from `column` on, as c[index], c[index + 1], ...
+inline void store_row(const integer_epilogue& e, const std::uint32_t* sums, std::size_t row,
+                      std::size_t column, std::size_t count, void* c, std::size_t index) noexcept {
+  const std::uint32_t row_sum = e.row_sum != nullptr ? wrapping(e.row_sum[row]) : 0;
+  const std::uint32_t row_zero_point =
+      e.row_zero_point != nullptr ? wrapping(e.row_zero_point[row]) : 0;
+  const float row_scale = e.row_scale != nullptr ? e.row_scale[row] : 1.0F;
+  for (std::size_t first = 0; first < count; first += panel_columns) {
+    const std::size_t part = count - first < panel_columns ? count - first : panel_columns;
+    const std::size_t at = column + first;
+    std::int32_t v[panel_columns];
+    for (std::size_t j = 0; j < part; ++j) {
+      std::uint32_t sum = sums[first + j] + wrapping(e.column_offset[at + j]);
+      if (e.row_sum != nullptr) {
+        sum -= row_sum * wrapping(e.rhs_zero_point[at + j]);
+      }
+      if (e.row_zero_point != nullptr) {
+        sum -= row_zero_point * wrapping(e.column_sum[at + j]);
+      }
+      if (e.addend != nullptr) {
+        sum += wrapping(e.addend[row * e.addend_stride + at + j]);
+      }
+      v[j] = static_cast<std::int32_t>(sum);
+    }
+    const std::size_t to = index + first;
+    if (e.output == integer_output::s32) {
+      std::memcpy(static_cast<std::int32_t*>(c) + to, v, part * sizeof v[0]);
+    } else if (e.output == integer_output::f32 || e.output == integer_output::bf16) {
+      for (std::size_t j = 0; j < part; ++j) {
+        const auto exact = static_cast<float>(v[j]);
+        const float multiplier = row_scale * e.multiplier[at + j];
+        // The C library's fma() takes long where the processor has no instruction for it.
+        float real =
+            e.bias != nullptr ? std::fma(exact, multiplier, e.bias[at + j]) : exact * multiplier;
+        if (e.residual != nullptr) {
+          real += e.residual[row * e.residual_stride + at + j];
+        }
+        real = clamp(real, e.lower, e.upper);
+        if (e.output == integer_output::f32) {
+          static_cast<float*>(c)[to + j] = real;
+        } else {
+          static_cast<std::uint16_t*>(c)[to + j] = to_bfloat16(real);
+        }
+      }
+    } else {
+      // Bytes of u8 and s8 are stored alike.
+      for (std::size_t j = 0; j < part; ++j) {
+        const float scaled = static_cast<float>(v[j]) * e.multiplier[at + j];
+        static_cast<std::uint8_t*>(c)[to + j] =
+            static_cast<std::uint8_t>(to_grid(scaled, e.zero_point, e.qmin, e.qmax));
+      }
+    }
+  }
+}
+
 inline void store(const integer_epilogue& e, std::uint32_t sum, std::size_t row, std::size_t column,
                   void* c, std::size_t index) noexcept {
-  sum += wrapping(e.column_offset[column]);
-  if (e.row_sum != nullptr) {
-    sum -= wrapping(e.row_sum[row]) * wrapping(e.rhs_zero_point[column]);
-  }
-  if (e.row_zero_point != nullptr) {
-    sum -= wrapping(e.row_zero_point[row]) * wrapping(e.column_sum[column]);
-  }
-  if (e.output == integer_output::s32) {
-    if (e.addend != nullptr) {
-      sum += wrapping(e.addend[row * e.addend_stride + column]);
-    }
-    static_cast<std::int32_t*>(c)[index] = static_cast<std::int32_t>(sum);
-    return;
-  }
-  const auto v = static_cast<std::int32_t>(sum);
-  if (e.output == integer_output::f32 || e.output == integer_output::bf16) {
-    const float multiplier =
-        e.row_scale != nullptr ? e.row_scale[row] * e.multiplier[column] : e.multiplier[column];
-    float real =
-        std::fma(static_cast<float>(v), multiplier, e.bias != nullptr ? e.bias[column] : 0.0F);
-    if (e.residual != nullptr) {
-      real += e.residual[row * e.residual_stride + column];
-    }
-    real = clamp(real, e.lower, e.upper);
-    if (e.output == integer_output::f32) {
-      static_cast<float*>(c)[index] = real;
-    } else {
-      static_cast<std::uint16_t*>(c)[index] = to_bfloat16(real);
-    }
-    return;
-  }
-  const float scaled = static_cast<float>(v) * e.multiplier[column];
-  const std::int32_t q = to_grid(scaled, e.zero_point, e.qmin, e.qmax);
-  if (e.output == integer_output::u8) {
-    static_cast<std::uint8_t*>(c)[index] = static_cast<std::uint8_t>(q);
-  } else {
-    static_cast<std::int8_t*>(c)[index] = static_cast<std::int8_t>(q);
-  }
+  store_row(e, &sum, row, column, 1, c, index);
 }
 
 }  // namespace portable
