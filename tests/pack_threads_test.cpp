@@ -49,8 +49,8 @@ bool same_bytes(const T* a, const T* b, std::size_t n) {
 /// Everything that kernels read.
 bool same_pairs(const detent::packed_weights& a, const detent::packed_weights& b) {
   using namespace detent::kernels;
-  const packed_panels x = a.pairs().panels(a.data().data());
-  const packed_panels y = b.pairs().panels(b.data().data());
+  const packed_panels x = detent::detail::packed_access::pairs(a).panels(a.data().data());
+  const packed_panels y = detent::detail::packed_access::pairs(b).panels(b.data().data());
   const std::size_t panels = (a.columns() + panel_columns - 1) / panel_columns;
   const std::size_t strips = (a.columns() + strip_columns - 1) / strip_columns;
   const std::size_t depth = (a.depth() + block_depth - 1) / block_depth * block_depth;
@@ -64,7 +64,8 @@ bool same_pairs(const detent::packed_weights& a, const detent::packed_weights& b
          same_bytes(x.offset, y.offset, panels * panel_columns) &&
          same_bytes(x.correction_group, y.correction_group, corrections) &&
          same_bytes(x.corrections, y.corrections, corrections * group_depth * panel_columns) &&
-         a.pairs().corrected() == b.pairs().corrected();
+         detent::detail::packed_access::pairs(a).corrected() ==
+             detent::detail::packed_access::pairs(b).corrected();
 }
 
 /// The panels as kernels::packed_panels describes them, by plain loops.

@@ -33,7 +33,8 @@ bool is_safe(int b0, int b1) {
 std::size_t check(const std::vector<std::int8_t>& w, std::size_t depth, std::size_t columns) {
   using namespace kernels;
   const auto packed = detent::pack_weights({w.data(), depth, columns});
-  const packed_panels panels = packed.pairs().panels(packed.data().data());
+  const packed_panels panels =
+      detent::detail::packed_access::pairs(packed).panels(packed.data().data());
   const std::size_t blocks = (depth + block_depth - 1) / block_depth;
   const std::size_t groups = blocks * block_depth / group_depth;
   constexpr std::size_t group_size = group_depth * panel_columns;
@@ -69,7 +70,7 @@ std::size_t check(const std::vector<std::int8_t>& w, std::size_t depth, std::siz
     }
   }
   CHECK(unsafe == 0);
-  CHECK(corrected == packed.pairs().corrected());
+  CHECK(corrected == detent::detail::packed_access::pairs(packed).corrected());
   std::size_t wrong = 0;
   std::vector<std::uint32_t> offset((columns + panel_columns - 1) / panel_columns * panel_columns);
   for (std::size_t strip = 0; strip * strip_columns < columns; ++strip) {
