@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// u8 x s8 convolutions to u8, channels last or (nchw) channels first, with an input zero point:
-// GOPS (mean), and the share of the instruction peak, probed in the same run, that the fastest
-// iteration reached. oneDNN runs beside it where it is installed.
+// Benchmarks of u8 x s8 convolutions to u8 with an input zero point, channels last or (nchw)
+// channels first. They report the mean GOPS, and the share of the instruction peak that the fastest
+// iteration reached; the peak is probed in the same run. Where oneDNN is installed, its convolution
+// is measured as well.
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -76,7 +77,7 @@ struct operands {
     operations = 2.0 * static_cast<double>(output.size() * f.group_in() * f.taps());
   }
 
-  /// Some outputs, computed from the formula.
+  /// Whether 200 random outputs are what the formula gives.
   [[nodiscard]] bool right(const layer& l, detent::activation_layout layout) const {
     const detent::filter_shape f = l.filters();
     const detent::window w = l.window();
@@ -94,7 +95,7 @@ struct operands {
       std::int32_t acc = bias[channel];
       for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
         for (std::size_t kw = 0; kw < f.kernel_width; ++kw) {
-          const std::size_t iy = y * w.stride_height + kh - w.pad_top;  // wraps where outside
+          const std::size_t iy = y * w.stride_height + kh - w.pad_top;  // wraps if above the image
           const std::size_t ix = x * w.stride_width + kw - w.pad_left;
           if (iy >= w.in_height || ix >= w.in_width) {
             continue;
@@ -122,7 +123,7 @@ template <class Run>
 void measure(benchmark::State& state, const layer& l, const operands& o,
              detent::activation_layout layout, double peak, const Run& run) {
   double best = std::numeric_limits<double>::infinity();
-  run();  // the first one makes what some targets need of the weights
+  run();  // on some targets, the first run prepares the weights
   for (auto _ : state) {
     const double start = detent_bench::seconds_now();
     run();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Elementwise operations: bytes read and written a second, and the share of what plain loads and
-// stores of the same bytes reach, probed in the same run on memory of the same size. Where CMake
-// finds oneDNN, also how many times as fast as that; iterations of both take turns. All are best of
-// all iterations: a neighbour on the machine slows each at random.
+// Benchmarks of elementwise operations. They report the bytes read and written per second, and the
+// share of the rate that plain loads and stores of the same bytes reach, which is probed in the
+// same run on memory of the same size. Where CMake finds oneDNN, they also report how many times as
+// fast as oneDNN an operation is; the iterations of both take turns. All numbers are the best of
+// all iterations, because other programs on the machine slow iterations at random.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -30,10 +31,11 @@ using detent::packed_span;
 using detent::quant_params;
 using detent::tensor_view;
 
-/// Of matrices.
+/// The number of columns of the matrices.
 constexpr std::size_t columns = 1024;
 
-/// Buffers of one size in bytes of its floats; made once, filled once.
+/// The operands of all operations. `bytes` is the size of the float buffer; the others have as many
+/// elements.
 struct buffers {
   explicit buffers(std::size_t bytes)
       : reals(bytes / sizeof(float)),
@@ -53,7 +55,7 @@ struct buffers {
   std::vector<float> reals;
   std::vector<std::uint8_t> codes;
   std::vector<std::int32_t> accumulators;
-  // of rows, where an operation makes them
+  // one for each row, written by operations that compute them
   std::vector<float> scales;
   std::vector<std::int32_t> zero_points;
   std::vector<std::int32_t> row_sums;
@@ -80,23 +82,25 @@ detent::block_quant_params blocks(std::size_t count, std::size_t block_size) {
   return p;
 }
 
-/// An operation on all floats (or codes, or accumulators) of the buffers.
+/// An operation on all elements of the buffers: floats, codes or accumulators.
 struct operation {
   std::string name;
   double bytes_read;     // for each element
   double bytes_written;  // for each element
   std::function<void(buffers&)> run;
-  /// Of element i, from scratch: whether what run() wrote is right.
+  /// Computes element i anew, and returns whether run() has written the same.
   std::function<bool(const buffers&, std::size_t)> is_right;
-  /// Bytes that a pass before reads, for each element: the data itself, or many parameters.
+  /// The bytes per element that an earlier pass reads: the data itself, or many parameters.
   double bytes_before = 0;
-  /// Makes what another library does on the same memory, if it has something: without zero points
-  /// that differ and without bias.
+  /// Makes the function that does the operation on the same memory with another library, if that
+  /// has it. The other library's operation has no bias, and no zero points that differ between
+  /// channels.
   std::function<std::function<void()>(buffers&)> peer{};
 };
 
 #if DETENT_BENCH_ONEDNN
-/// oneDNN multiplies: by 1 / scale where we divide.
+/// oneDNN's form of an operation. It multiplies, so where detent divides by a scale, the multiplier
+/// is 1 / scale.
 template <class From, class To>
 std::function<void()> reorder(const From* from, To* to, std::size_t rows,
                               detent_bench::onednn_scale scale, std::vector<float> multipliers,
@@ -320,9 +324,9 @@ void measure(benchmark::State& state, detent::target target, std::size_t index) 
   state.counters["times_peer"] = peer ? peer_best / best : 0.0;
 }
 
-/// The canonical quantizer against the plain loop over x / scale, compiled at -O2, which takes the
-/// place of the limit: share_of_limit is how many times as fast it is. (Counters must have the same
-/// names everywhere, or there is no CSV.)
+/// The canonical quantizer beside the plain loop over x / scale, compiled at -O2. The loop takes
+/// the place of the limit: share_of_limit is how many times as fast as the loop the quantizer is.
+/// (For CSV output, counters must have the same names in all benchmarks.)
 void times_scalar(benchmark::State& state) {
   buffers b(static_cast<std::size_t>(state.range(0)));
   double scalar = std::numeric_limits<double>::infinity();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// 8-bit products: GOPS (mean), and the share of the instruction peak, probed in the same run, that
-// the fastest iteration reached: best against best, because a neighbour on the same core takes
-// cache and issue slots from both at random.
+// Benchmarks of 8-bit matrix products. They report the mean GOPS, and the share of the instruction
+// peak that the fastest iteration reached; the peak is probed in the same run. The best iteration
+// is compared with the best probe, because a neighbour on the same core takes cache and issue slots
+// from both at random.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -34,7 +35,7 @@ struct operands {
         n(static_cast<std::size_t>(state.range(1))),
         k(static_cast<std::size_t>(state.range(2))),
         weights(k * n) {
-    // Normally distributed, each column scaled to -127..127, as weights are.
+    // Weights are normally distributed, with each column scaled to -127..127.
     std::normal_distribution<float> normal;
     std::vector<float> values(k);
     for (std::size_t j = 0; j < n; ++j) {
@@ -70,7 +71,8 @@ void measure(benchmark::State& state, const operands& o, detent::target target, 
   state.counters["best_share_of_peak"] = operations * 1e-9 / best / peak;
 }
 
-/// Validates a sample of the output: `right(row, column)` is what should be there.
+/// Compares 100 random elements of the output with right(row, column), the value that should be
+/// there.
 template <class T, class Right>
 void validate(benchmark::State& state, operands& o, const std::vector<T>& c, const Right& right) {
   for (int i = 0; i < 100; ++i) {
@@ -83,8 +85,8 @@ void validate(benchmark::State& state, operands& o, const std::vector<T>& c, con
   }
 }
 
-/// A is the type of the left side, T that of the output; `product` makes what is measured of both
-/// sides and the output.
+/// A is the type of the left side, and T the type of the output. make(operands, left side, output)
+/// measures a product; then the output is validated.
 template <class A, class T, class Make>
 void gemm(benchmark::State& state, detent::target target, const Make& make) {
   detent::set_target(target);
@@ -106,7 +108,8 @@ void gemm(benchmark::State& state, detent::target target, const Make& make) {
   });
 }
 
-/// kThreads: shares are of the peak of so many cores, and times are real ones.
+/// detent's product on kThreads threads. With several threads, shares are those of the peak of as
+/// many cores, and times are times of the clock.
 template <class A, class T, std::size_t kThreads = 1>
 void gemm(benchmark::State& state, detent::target target) {
   gemm<A, T>(state, target, [&](operands& o, std::vector<A>& a, std::vector<T>& c) {
@@ -125,7 +128,7 @@ void gemm(benchmark::State& state, detent::target target) {
 }
 
 #if DETENT_BENCH_ONEDNN
-/// The peer, whatever instructions it takes, against the peak of the target.
+/// oneDNN's product. Its share is that of the target's peak, whatever instructions oneDNN uses.
 template <class A, class T>
 void onednn_gemm(benchmark::State& state, detent::target target) {
   gemm<A, T>(state, target, [&](operands& o, std::vector<A>& a, std::vector<T>& c) {
@@ -159,7 +162,8 @@ void dynamic_linear(benchmark::State& state, detent::target target) {
   });
 }
 
-/// 4-bit weights with scales of groups of 128, or of whole columns.
+/// A product with 4-bit weights, which have a scale for each group of kGroup rows of a column, or,
+/// if kGroup is 0, for each column.
 template <std::size_t kGroup>
 void gemm_int4(benchmark::State& state, detent::target target) {
   detent::set_target(target);
@@ -191,7 +195,7 @@ void gemm_int4(benchmark::State& state, detent::target target) {
 struct kernel {
   const char* name;
   void (*run)(benchmark::State&, detent::target);
-  bool real_time = false;  // rates are those of the clock, not of the thread that calls
+  bool real_time = false;  // rates use the time of the clock, not that of the calling thread
 };
 
 using shapes_of_products = std::vector<std::array<std::int64_t, 3>>;  // M, N, K
@@ -249,7 +253,7 @@ int main(int argc, char** argv) {
     }
   }
 #if DETENT_BENCH_ONEDNN
-  // Side by side, against the same peak.
+  // detent and oneDNN one after the other, with shares of the same peak.
   const std::vector<detent::target> targets = detent::available_targets();
   const bool has_vnni =
       std::find(targets.begin(), targets.end(), detent::target::avx512_vnni) != targets.end();
@@ -264,8 +268,8 @@ int main(int argc, char** argv) {
     add(k, beside, peer_shapes);
   }
 #endif
-  // 4-bit weights beside those of 8 bits: with one row, where memory is the limit, and with many,
-  // where instructions are.
+  // 4-bit weights beside 8-bit weights: with one row, where memory is the limit, and with many
+  // rows, where instructions are the limit.
   for (const detent::target t : detent::available_targets()) {
     if (t == detent::target::portable) {
       continue;

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Observers and solvers. Histograms: elements a second, and how many times those of a plain loop
-// that counts into two tables, measured in turn. Ranges: bytes a second as a share of plain loads
-// of the same memory. Solvers: milliseconds. Best of all iterations; results are checked outside of
-// what is timed.
+// Benchmarks of observers and solvers:
+//
+//   histograms  elements per second, and how many times as many that is as those of a plain loop
+//               that counts into two tables; the iterations of both take turns
+//   ranges      bytes per second, and the share of what plain loads of the same memory reach
+//   solvers     milliseconds
+//
+// All numbers are the best of all iterations. Results are checked outside of the timed code.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -15,7 +19,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include <detent/detent.hpp>
+#include <detent/all.hpp>
 
 #include "limits.hpp"
 
@@ -35,7 +39,8 @@ std::vector<float> values_of(data_kind kind, std::size_t n) {
   return x;
 }
 
-/// What anyone would write: the upper 18 bits are the bin, neighbours count in two tables.
+/// The plain loop that histograms are compared with. The upper 18 bits of a float are its bin;
+/// neighbouring elements are counted in two different tables.
 void count_plainly(const std::vector<float>& x, std::vector<std::uint32_t>& tables) {
   std::uint32_t* first = tables.data();
   std::uint32_t* second = tables.data() + (std::size_t{1} << 18);
@@ -45,7 +50,7 @@ void count_plainly(const std::vector<float>& x, std::vector<std::uint32_t>& tabl
   }
 }
 
-/// The best time of each of two, in turn.
+/// The best times of two functions whose iterations take turns.
 struct best_times {
   double ours = std::numeric_limits<double>::infinity();
   double other = std::numeric_limits<double>::infinity();
@@ -79,7 +84,7 @@ template <class Histogram>
 void histograms(benchmark::State& state, detent::target target, data_kind kind,
                 std::size_t threads) {
   detent::set_target(target);
-  // One activation of 1 x 64 x 56 x 56; more of them where threads share.
+  // One activation of 1 x 64 x 56 x 56 values, or 40 of them if several threads share the work.
   const std::vector<float> x = values_of(kind, std::size_t{64} * 56 * 56 * (threads > 1 ? 40 : 1));
   std::vector<std::uint32_t> tables(std::size_t{2} << 18);
   Histogram h;
@@ -127,8 +132,9 @@ void finalize(benchmark::State& state, data_kind kind, detent::quant_scheme sche
   report(state, best.ours * 1e3, s.evidence.count == x.size() ? nullptr : "wrong count", 0.0);
 }
 
-/// exact_mse of 512 channels of 4608 weights; the ratio is the squared error of min/max to the
-/// best.
+/// exact_mse of channels of 4608 weights. The rate is the milliseconds for 512 channels, scaled up
+/// from 32 channels for asymmetric schemes. The ratio is the squared error of min/max divided by
+/// the least squared error.
 void channels(benchmark::State& state, data_kind kind, std::int32_t bits, bool symmetric) {
   const std::size_t count = symmetric ? 512 : 32;
   constexpr std::size_t size = 4608;

@@ -67,7 +67,7 @@ Window = structure("detent_window", *((name, SIZE) for name in
 
 
 class Detent:
-    """The library. What it is given must outlive the calls that are made of it: these keep it."""
+    """detent's C library. Arrays and structures that are passed to a call must outlive it; calls keep them."""
 
     def __init__(self, path):
         self.library = ctypes.CDLL(str(path))
@@ -92,7 +92,7 @@ class Detent:
             raise RuntimeError(self.text("last_error"))
 
     def call(self, name, *arguments):
-        """A function of no arguments, as fast as Python calls one."""
+        """A call of a function of the library as a function without arguments, which costs Python the least time."""
         given, kept = [], []
         for a in arguments:
             kept.append(a)
@@ -117,7 +117,8 @@ class Detent:
 
 
 def session(operator, domain, inputs, initializers, output, attributes):
-    """A run of one operator. inputs: arrays by name, given with each run; initializers: its other arguments."""
+    """A function that runs one operator. inputs are the arrays, by name, that are given with each run; initializers are
+    the other arguments, by name, which are constants of the model."""
     names = [*inputs, *initializers]
     node = helper.make_node(operator, order(operator, names), ["y"], domain=domain, **attributes)
     graph = helper.make_graph(
@@ -131,7 +132,7 @@ def session(operator, domain, inputs, initializers, output, attributes):
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     made = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    binding = made.io_binding()  # to memory of the same kind as the other side's
+    binding = made.io_binding()  # inputs and outputs are in the same kind of memory as those of detent
     for n, array in inputs.items():
         binding.bind_input(n, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
     binding.bind_output("y", "cpu", 0, output.dtype, output.shape, output.ctypes.data)
@@ -152,7 +153,7 @@ def order(operator, names):
 
 
 def normal_weights(random, columns, depth):
-    """Normally distributed, each column scaled to -127..127, as weights are: depth x columns."""
+    """Weights of depth x columns, normally distributed, with each column scaled to -127..127."""
     w = random.standard_normal((depth, columns), dtype=np.float32)
     return np.rint(w / np.abs(w).max(axis=0) * 127).astype(np.int8)
 
@@ -162,20 +163,21 @@ def column_scales(columns):
 
 
 def require_close(ours, theirs, what):
-    """Of 8-bit results: the runtime's own multiplier may be another float, so that ties fall elsewhere."""
+    """Raises an error unless 8-bit results differ by at most 1, in at most 0.1 % of the elements. They may differ where
+    ties fall elsewhere, because the runtime's own multiplier may be another float."""
     difference = np.abs(ours.astype(int) - theirs.astype(int))
     if difference.max(initial=0) > 1 or (difference != 0).mean() > 1e-3:
         raise RuntimeError(f"{what}: {100 * (difference != 0).mean():.3f} % differ, by up to {difference.max()}")
 
 
 class Memory:
-    """Operands as runtimes have them, which begin with a cache line; or `offset` bytes behind one."""
+    """Makes arrays that begin at a cache line, as those of runtimes do, or `offset` bytes after the begin of one."""
     line, offset = 64, 0
 
     @classmethod
     def array(cls, shape, kind, value):
         size = int(np.prod(shape)) * np.dtype(kind).itemsize
-        memory = np.full(size + 2 * cls.line, value, np.uint8)  # written, so that it is there
+        memory = np.full(size + 2 * cls.line, value, np.uint8)  # written, so that the system provides its pages now
         first = -memory.ctypes.data % cls.line + cls.offset
         return memory[first:first + size].view(kind).reshape(shape)
 
@@ -187,7 +189,7 @@ class Memory:
 
     @classmethod
     def outputs(cls, shape, kind):
-        """Of both sides."""
+        """The output arrays of both sides, with different contents."""
         return cls.array(shape, kind, 1), cls.array(shape, kind, 2)
 
 
@@ -235,7 +237,7 @@ def dynamic(random, detent, m, n, k):
         rows = np.unique(random.integers(0, m, 5))
         step = (max(a.max(), 0) - min(a.min(), 0)) / np.float32(255)
         exact = a[rows] @ (w * scales)
-        error = 5 * step * np.sqrt((np.square(w * scales)).sum(axis=0) / 12)  # five deviations of the rounding
+        error = 5 * step * np.sqrt((np.square(w * scales)).sum(axis=0) / 12)  # five standard deviations of the rounding
         for name, c in (("detent", out[rows]), ("ONNX Runtime", result[rows])):
             if k > 1 and (np.abs(c - exact) > error + 1e-6).mean() > 1e-3:
                 raise RuntimeError(f"{name} is further from the float product than quantizing explains")
@@ -293,7 +295,7 @@ def convolution(random, detent, layer, planar):
 
 
 def samples(run, calls, seconds):
-    """Seconds of a call, each the mean of a few."""
+    """The seconds that a call takes, measured again and again; each sample is the mean of `calls` calls."""
     times = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or not times:
@@ -305,9 +307,9 @@ def samples(run, calls, seconds):
 
 
 def measure(case, seconds):
-    """The times of both sides, in turns of some hundredths of a second."""
+    """The times of calls of both sides, which take ten turns, and the number of operations of a call."""
     detent, ours, theirs, validate, operations, packed = case
-    for _ in range(2):  # the first calls make what is made once
+    for _ in range(2):  # the first calls also do the work that is done only once
         detent.check(ours())
         theirs()
     validate()
@@ -316,7 +318,7 @@ def measure(case, seconds):
     turns = 10
     for _ in range(turns):
         for side, run in enumerate((ours, theirs)):
-            run()  # the other side's data are in the caches
+            run()  # not measured: at first, the caches hold the data of the other side
             times[side] += samples(run, calls[side], seconds / turns / 2)
     detent.check(ours())
     validate()

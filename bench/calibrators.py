@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""ONNX Runtime's calibration collectors and our histograms, in turn, on the same kind of data: 100 batches
-of a ReLU activation of 1 x 64 x 56 x 56, one thread. Prints CSV: millions of elements a second, best of all
-rounds, and how many times as many ours are.
+"""Compares the speed of ONNX Runtime's calibration collectors and of detent's histograms, which take turns on the same
+kind of data: 100 batches of a ReLU activation of 1 x 64 x 56 x 56, on one thread. Prints CSV: millions of elements per
+second, the best of all rounds, and how many times as many detent's are.
 
   OMP_NUM_THREADS=1 build/venv/bin/python bench/calibrators.py build/release/bench/bench_observers [ROUNDS]
 """
@@ -24,7 +24,7 @@ def collect(method, symmetric, bins):
     collector = HistogramCollector(method=method, symmetric=symmetric, num_bins=bins, num_quantized_bins=128,
                                    percentile=99.999, scenario="same")
     start = time.perf_counter()
-    with contextlib.redirect_stdout(io.StringIO()):  # a line for each batch
+    with contextlib.redirect_stdout(io.StringIO()):  # the collector prints a line for each batch
         for batch in batches:
             collector.collect({"x": [batch]})
     seconds = time.perf_counter() - start

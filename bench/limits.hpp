@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the processor can do at the most, measured in the run that is compared with it.
+// Probes of the limits of the processor: the peak rate of 8-bit products, and the rate of plain
+// loads and stores. They are measured in the run that is compared with them.
 #ifndef DETENT_BENCH_LIMITS_HPP
 #define DETENT_BENCH_LIMITS_HPP
 
@@ -23,8 +24,9 @@ inline double seconds_now() {
 }
 
 #if defined(__x86_64__)
-// Twenty independent accumulators hide the latency; the instructions are spelled out so that no
-// compiler moves them through memory.
+// Ten copies of an instruction with different accumulators; two uses make a round of twenty. With
+// so many independent accumulators (ten or twenty), the latency is hidden. The instructions are
+// spelled out so that no compiler moves accumulators through memory.
 #define DETENT_BENCH_TWENTY(op, a, b, r)                                                          \
   op " " a "," b "," r "0\n" op " " a "," b "," r "1\n" op " " a "," b "," r "2\n" op " " a "," b \
      "," r "3\n" op " " a "," b "," r "4\n" op " " a "," b "," r "5\n" op " " a "," b "," r       \
@@ -49,7 +51,7 @@ __attribute__((target("avx2,avxvnni"))) inline void issue_vpdpbusd_ymm(std::size
   }
 }
 
-// The same sums by three instructions.
+// Sums of products by three instructions, on processors without vpdpbusd.
 #define DETENT_BENCH_PAIRS(r, n)                                                                  \
   "vpmaddubsw %%" r "14,%%" r "13,%%" r "12\nvpmaddwd %%" r "15,%%" r "12,%%" r "12\nvpaddd %%" r \
   "12,%%" r n ",%%" r n "\n"
@@ -80,7 +82,7 @@ __attribute__((target("avx512bw"))) inline void issue_pairs_zmm(std::size_t time
 }
 
 #if DETENT_KERNELS_AMX
-// Four tiles of sums, as many as two by two tiles of operands have.
+// Four products of two left tiles and two right tiles, into four tiles of sums.
 #define DETENT_BENCH_FOUR_TILES      \
   "tdpbusd %%tmm6, %%tmm4, %%tmm0\n" \
   "tdpbusd %%tmm7, %%tmm4, %%tmm1\n" \
@@ -108,8 +110,9 @@ __attribute__((target("amx-tile,amx-int8"))) inline void issue_tiles(std::size_t
 #undef DETENT_BENCH_TWENTY
 #endif
 
-/// Best rate of `issue`, in 1e9 operations (two for each product) a second; `products` for each of
-/// the twenty instructions that one round issues.
+/// The best rate of `issue` in 1e9 operations per second, where a product counts as two operations.
+/// issue(rounds) issues twenty instructions in each round, and each instruction makes `products`
+/// products.
 template <class Issue>
 double probe_gops(const Issue& issue, double products) {
   constexpr std::size_t rounds = 20000;
@@ -122,8 +125,9 @@ double probe_gops(const Issue& issue, double products) {
   return best;
 }
 
-/// The peak of 8-bit products with the instructions of a target: tdpbusd, vpdpbusd, or vpmaddubsw,
-/// vpmaddwd and vpaddd.
+/// The peak rate of 8-bit products, in 1e9 operations per second, with the instructions of a
+/// target: tdpbusd, vpdpbusd, or the three instructions vpmaddubsw, vpmaddwd and vpaddd. 0 for
+/// targets without a probe.
 inline double integer_peak_gops(detent::target t) {
   switch (t) {
 #if defined(__x86_64__)
@@ -146,7 +150,8 @@ inline double integer_peak_gops(detent::target t) {
 }
 
 #if defined(__x86_64__)
-/// `steps` times: reads kRead cache lines and writes kWritten.
+/// Reads kRead cache lines and writes kWritten cache lines, `steps` times. With kStream, stores go
+/// past the caches.
 template <int kRead, int kWritten, bool kStream>
 __attribute__((target("avx2"))) void touch(const __m256i* from, __m256i* to, std::size_t steps) {
   __m256i even = _mm256_setzero_si256();
@@ -167,8 +172,9 @@ __attribute__((target("avx2"))) void touch(const __m256i* from, __m256i* to, std
   __asm__ volatile("" : : "x"(even), "x"(odd) : "memory");
 }
 
-/// What plain loads and stores of kRead : kWritten lines reach on memory of `bytes` in all: the
-/// better of stores through and past the caches.
+/// The rate, in GB per second, that plain loads and stores reach on `bytes` of memory if kRead
+/// lines are read for every kWritten lines that are written. It is the better one of stores through
+/// the caches and stores past them.
 template <int kRead, int kWritten>
 double memory_gb_per_s(std::size_t bytes) {
   constexpr std::size_t line = 64;
@@ -194,7 +200,8 @@ double memory_gb_per_s(std::size_t bytes) {
 }
 #endif
 
-/// For operations that read and write so many bytes for each element; 0 where it is not known.
+/// The rate, in GB per second, of plain loads and stores that read and write so many bytes for each
+/// element, or 0 if there is no probe for these numbers or this processor.
 inline double memory_gb_per_s(double read, double written, std::size_t elements) {
 #if defined(__x86_64__)
   const auto bytes = static_cast<std::size_t>(static_cast<double>(elements) * (read + written));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// oneDNN's reorder, which quantizes and dequantizes, on matrices, its integer convolution and its
-// integer matrix product: version 2 and 3 of its interface.
+// oneDNN's operations that detent is compared with: its reorder on matrices, which quantizes and
+// dequantizes, its integer convolution, and its integer matrix product. Versions 2 and 3 of
+// oneDNN's interface are supported.
 #ifndef DETENT_BENCH_ONEDNN_HPP
 #define DETENT_BENCH_ONEDNN_HPP
 
@@ -17,7 +18,7 @@
 
 namespace detent_bench {
 
-/// What the elements share a scale with.
+/// The elements that share a scale: all of the matrix, those of a row, or those of a column.
 enum class onednn_scale { tensor, row, column };
 
 template <class T>
@@ -35,8 +36,9 @@ constexpr dnnl::memory::data_type onednn_type() {
   }
 }
 
-/// to = from * multiplier + zero point, rounded and saturated where To is an integer type; with
-/// from_zero_point instead: (from - zero point) * multiplier.
+/// Computes to = from * multiplier + zero point, or, with from_zero_point,
+/// to = (from - zero point) * multiplier. The result is rounded and saturated if To is an integer
+/// type.
 class onednn_reorder {
  public:
   template <class From, class To>
@@ -94,7 +96,7 @@ class onednn_reorder {
   dnnl::reorder reorder_;
 };
 
-/// A channels-last convolution from u8 to u8, its weights in the layout that oneDNN chooses.
+/// A channels-last convolution from u8 to u8. Its weights are in the layout that oneDNN chooses.
 class onednn_convolution {
  public:
   onednn_convolution(const detent::filter_shape& f, const detent::window& w,
@@ -188,8 +190,8 @@ class onednn_convolution {
   dnnl::convolution_forward convolution_;
 };
 
-/// C = (A - zero point) * B, times `multiplier` and rounded where C is u8, which has a zero point
-/// of its own then; B in the layout that oneDNN chooses.
+/// Computes C = (A - zero point) * B. If C is u8, the product is multiplied by `multiplier`,
+/// rounded, and C has a zero point of its own. B is in the layout that oneDNN chooses.
 class onednn_matmul {
  public:
   template <class A, class T>

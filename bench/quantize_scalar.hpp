@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-/// What one writes without a library; compiled at -O2.
+/// Quantizes `n` floats as one would without a library; compiled at -O2.
 void quantize_scalar(const float* x, std::size_t n, float scale, std::int32_t zero_point,
                      std::uint8_t* q);
 

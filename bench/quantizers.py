@@ -78,7 +78,7 @@ def main():
         for name, model, calibration, samples in models:
             if options.models and name not in options.models:
                 continue
-            if name == "kws":  # not those that calibration has seen
+            if name == "kws":  # leave out the samples that calibration has seen
                 samples, labels[name] = samples[len(calibration):], kws_labels[len(calibration):]
             prepared = tool.folder / f"{name}.prepared.onnx"
             shape_inference.quant_pre_process(str(model), str(prepared), skip_symbolic_shape=True)
@@ -88,7 +88,7 @@ def main():
             calib = [a for text in tool.save("calib", {input_name: calibration}) for a in ("--calib", text)]
             for (form, activations), granularity in itertools.product(judge.FORMS, ("per-channel", "per-tensor")):
                 results = []
-                # Activations of integerops have no ranges to choose: without samples' help, biases stay as they are.
+                # Activations of integerops have no ranges to choose: the plain form leaves out bias correction.
                 plain = ["--bias-correction", "none"] if form == "integerops" else ["--method", "minmax"]
                 for who in ("default", "minmax", "theirs"):
                     path = tool.folder / f"{name}.{form}.{activations}.{granularity}.{who}.onnx"
@@ -103,7 +103,7 @@ def main():
                         outputs = judge.run_ort(path, feeds)
                         results.append((snr(expected, outputs),
                                         top1(outputs, labels[name]) if name in labels else None))
-                    except Exception as e:  # of classes of its own
+                    except Exception as e:  # ONNX Runtime raises errors of its own classes
                         results.append((float("nan"), str(e).splitlines()[0][:60]))
                 cells = [f"{db:7.2f}" + (f" {t:7.2f} %" if isinstance(t, float) else " " * 9) for db, t in results]
                 (ours, ours_top1), _, (other, other_top1) = results

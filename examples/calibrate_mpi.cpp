@@ -18,7 +18,7 @@
 
 #include <mpi.h>
 
-#include <detent/detent.hpp>
+#include <detent/all.hpp>
 
 #include "detent/npy.hpp"
 

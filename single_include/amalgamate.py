@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Makes single_include/detent/detent.hpp from include/detent/detent.hpp.
+"""Makes single_include/detent/detent.hpp from include/detent/all.hpp: everything of the numerics floor.
 
   amalgamate.py                               writes it
   amalgamate.py --check                       exits with 1 if the one in the tree is not what would be written
@@ -18,8 +18,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-UMBRELLA = "detent/detent.hpp"
-PRODUCT = ROOT / "single_include" / UMBRELLA
+UMBRELLA = "detent/all.hpp"
+PRODUCT = ROOT / "single_include/detent/detent.hpp"
 OWN_INCLUDE = re.compile(r"#\s*include\s*<(detent/[^>]+)>")
 TEXT_DEFINITION = re.compile(r"#define DETENT_KERNELS_TEXT <([^>]+)>")
 TEXT_INCLUDE = re.compile(r"#include DETENT_KERNELS_TEXT")

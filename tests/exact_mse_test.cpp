@@ -11,7 +11,7 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/detent.hpp>
+#include <detent/all.hpp>
 
 #include "check_error.hpp"
 #include "random.hpp"

@@ -15,7 +15,7 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/detent.hpp>
+#include <detent/all.hpp>
 
 #include "check_error.hpp"
 #include "compare.hpp"

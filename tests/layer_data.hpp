@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <vector>
 
-#include <detent/detent.hpp>
+#include <detent/all.hpp>
 
 #include "random.hpp"
 

@@ -13,7 +13,7 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/detent.hpp>
+#include <detent/all.hpp>
 
 #include "check_error.hpp"
 #include "for_each_target.hpp"

@@ -17,7 +17,7 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/detent.hpp>
+#include <detent/all.hpp>
 
 namespace test {
 

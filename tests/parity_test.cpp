@@ -14,7 +14,7 @@
 
 #include <doctest/doctest.h>
 
-#include <detent/detent.hpp>
+#include <detent/all.hpp>
 
 #include "check_error.hpp"
 #include "parity_data.hpp"

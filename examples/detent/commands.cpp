@@ -66,7 +66,7 @@ int eval(const eval_arguments& a) {
   ranks counted;
   double seconds = 0.0;
   progress bar("evaluating", samples.size());
-  // The first run packs weights and fills tables; it is not what a later one costs.
+  // The first run packs weights and fills tables, so it takes longer than later ones: not measured.
   static_cast<void>(executor.run(samples.batch(0, samples.fixed_batch() != 0 ? batch : 1)));
   for (std::size_t at = 0; at < samples.size(); at += batch) {
     const std::size_t real = (std::min)(batch, samples.size() - at);
@@ -228,7 +228,7 @@ std::string describe(const graph::value_info& v) {
   return text + "]";
 }
 
-/// The quantization parameters that a Q or DQ node states.
+/// The quantization parameters of a QuantizeLinear or DequantizeLinear node.
 struct stated_params {
   std::string value;
   element_type type = element_type::undefined;

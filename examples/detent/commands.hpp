@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the commands of the tool take; each returns the exit code and throws detent::error on
-// failure.
+// The commands of the tool and the arguments that they take. Each command returns the exit code,
+// and throws detent::error on failure.
 #ifndef DETENT_CLI_COMMANDS_HPP
 #define DETENT_CLI_COMMANDS_HPP
 
@@ -21,21 +21,21 @@ struct quantize_arguments {
   std::string model, output;
   std::vector<std::string> calibration;  // [NAME=]X.npy
   bool per_channel = true;
-  std::size_t samples = 0;  // 0: all
+  std::size_t samples = 0;  // how many are used; 0: all
   std::string approach = "static", format = "qdq", activations = "u8";
-  std::string method = "auto";           // an observer's name, or chosen by measuring
-  double percentile = 0.0;               // 0: the method's own
-  std::string bias_correction = "auto";  // where it is measured; else fast, full or none
-  std::string weight_scales;             // absmax or exact-mse; empty: what the approach prefers
+  std::string method = "auto";           // an observer's name, or "auto": chosen by measuring
+  double percentile = 0.0;               // 0: the default of the method
+  std::string bias_correction = "auto";  // fast, full, none, or "auto": left to the approach
+  std::string weight_scales;             // absmax or exact-mse; empty: the default of the approach
   bool reduce_range = false;
   bool symmetric_activations = false;
-  std::size_t bits = 4;  // this and the next two: of weight-only
+  std::size_t bits = 4;  // bits, block_size and weight_algorithm are for the approach weight-only
   std::int64_t block_size = 32;
   std::string weight_algorithm = "rtn";
-  std::optional<double> max_drop;       // of top-1, in points of percent
+  std::optional<double> max_drop;       // the drop of top-1 that is allowed, in points of percent
   std::vector<std::string> validation;  // [NAME=]X.npy; empty: the calibration samples
-  std::string labels;                   // of these; may be empty
-  std::string report;                   // HTML file; empty: none
+  std::string labels;                   // .npy with the labels of these samples; may be empty
+  std::string report;                   // HTML file to write; empty: none
   detent::graph::ignored_scope ignored;
   detent::graph::operator_rules operators;
   std::map<std::string, detent::graph::activation_override> tensors;
@@ -46,8 +46,8 @@ int quantize(const quantize_arguments& a);
 struct eval_arguments {
   std::string model, labels;
   std::vector<std::string> data;
-  std::string samples;    // A:B
-  std::size_t batch = 0;  // 0: what the model declares, or 1
+  std::string samples;    // A:B, the range of samples; empty: all
+  std::size_t batch = 0;  // 0: the batch size that the model fixes, or 1
   std::size_t threads = 1;
   std::string target;
   bool json = false;

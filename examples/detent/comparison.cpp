@@ -26,13 +26,15 @@ using detent::graph::to_plain;
 using graph::element_type;
 using graph::node;
 
-/// What a quantized model stores instead of a float value: the value's name and its parameters.
+/// The float value that an integer tensor of a quantized model stands for, and its quantization
+/// parameters.
 struct stored_form {
   std::string value;
   detent::quant_params params;
 };
 
-/// Where an integer operator has the scale of its result; its zero point is the next input.
+/// The index of the input of an integer operator that is the scale of its result, if the operator
+/// is one. The next input is the zero point.
 std::optional<std::size_t> result_scale(const node& n) {
   const std::string& op = n.op_type;
   if (op == "QuantizeLinear") {
@@ -174,7 +176,8 @@ model_comparison compare_models(
     if (added) {
       result.tensors.emplace_back(name, graph::signal_error());
     }
-    // A batch that samples do not fill repeats the last of them.
+    // If the samples do not fill the last batch, it repeats the last sample, which counts only
+    // once.
     const std::size_t count =
         expected.size() % batch == 0 ? expected.size() / batch * real : expected.size();
     result.tensors[entry->second].second.add(expected.first(count), actual.first(count));

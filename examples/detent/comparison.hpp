@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs a float model and a quantized one side by side.
+// Compares a float model and a quantized model that run on the same samples: errors of values, and
+// ranks of classes.
 #ifndef DETENT_CLI_COMPARISON_HPP
 #define DETENT_CLI_COMPARISON_HPP
 
@@ -20,43 +21,44 @@ namespace detent_cli {
 using named_error = std::pair<std::string, detent::graph::signal_error>;
 
 struct model_comparison {
-  std::vector<named_error> tensors;  // that both have, in the order of the quantized model
+  std::vector<named_error> tensors;  // those that both models have, in the quantized model's order
   std::vector<named_error> outputs;
-  std::size_t agreed = 0;  // samples of which both rank the same class first
-  std::size_t judged = 0;
+  std::size_t agreed = 0;  // number of samples for which both models rank the same class first
+  std::size_t judged = 0;  // number of samples with scores to rank
 };
 
-/// `on_value` is told of the float model's values. Throws shape_mismatch if the outputs differ in
-/// number, type or shape.
+/// Runs both models on all samples. `on_value`, if it is given, is called with each value of the
+/// float model. Throws shape_mismatch if the outputs differ in number, type or shape.
 model_comparison compare_models(
     const model& reference, const model& quantized, const sample_set& samples, std::size_t batch,
     const std::function<void(const std::string& name, const tensor& value)>& on_value = {});
 
-/// The index of the largest score of each sample; the first one where several are equal.
+/// The index of the largest of n scores; the first one if several are equal.
 std::size_t arg_max(const float* scores, std::size_t n);
 
-/// Output 0 as one row of float scores for each sample.
+/// The first output of a model as one row of float scores for each sample.
 struct score_rows {
   const float* data;
   std::size_t rows, columns;
   score_rows(const std::vector<tensor>& outputs, std::size_t batch);
 };
 
-/// How often the label is first, and among the first five. Equal scores count in the order of the
-/// classes.
+/// How often the label has the highest score, and how often one of the five highest scores. Equal
+/// scores rank in the order of the classes.
 struct ranks {
   std::size_t top1 = 0, top5 = 0;
-  /// Throws invalid_argument if the label is none of the classes; `where` is for that message.
+  /// Counts one sample. Throws invalid_argument, with `where` in the message, if the label is none
+  /// of the classes.
   void add(const float* scores, std::size_t classes, std::int64_t label, const std::string& where);
 };
 
 double percent(std::size_t part, std::size_t whole);
 
-/// The samples in one run: what the model fixes, or `asked`, or 1. Throws invalid_argument if the
-/// model fixes another number than `asked`.
+/// The number of samples in one run: the number that the model fixes, else `asked`, or 1 if `asked`
+/// is 0. Throws invalid_argument if the model fixes another number than `asked`.
 std::size_t batch_size(const sample_set& samples, std::size_t asked);
 
-/// One integer for each sample. Throws naming the file.
+/// Reads a .npy file that has one integer for each sample. Errors name the file.
 std::vector<std::int64_t> read_labels(const std::string& path, std::size_t samples);
 
 }  // namespace detent_cli

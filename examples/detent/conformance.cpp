@@ -31,7 +31,9 @@ struct outcome {
   std::string reason;
 };
 
-/// As ONNX's own runner compares: equal integers; floats within 1e-7 + 1e-3 |expected|; equal NaN.
+/// Describes the first difference between two tensors; empty if there is none. Tensors are compared
+/// as ONNX's own runner does it: integers must be equal, floats may differ by
+/// 1e-7 + 1e-3 |expected|, and NaN is equal to NaN.
 std::string first_difference(const tensor& actual, const tensor& expected) {
   if (actual.type() != expected.type() || actual.dims() != expected.dims()) {
     return graph::name(actual.type()) + " " + to_string(actual.dims()) + ", expected " +

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Bars of equal width to draw, from a histogram of the library or from values.
+// Histograms with bars of equal width, to be drawn, from a histogram of the library or from values.
 //
-// The bins of a histogram are as wide as their values are large, so that some lie across two bars,
-// and where the values are many but their range is narrow and far from zero, a bin is wider than
-// all bars together. A bin's count is therefore spread evenly over the part of the range that it
-// covers. Placed by its middle it would make ripples: near the largest value a bar has the room of
-// five to eleven bins, now one more, now one less.
+// The width of a histogram's bin grows with the magnitude of its values. Some bins therefore lie
+// across two bars, and if the range of the values is narrow and far from zero, a bin can be wider
+// than all bars together. So the count of a bin is spread evenly over the part of the range that
+// the bin covers. If a bin were placed by its middle, there would be ripples: near the largest
+// value, a bar is as wide as five to eleven bins, and would catch sometimes one bin more, sometimes
+// one less.
 #ifndef DETENT_CLI_HISTOGRAM_PLOT_HPP
 #define DETENT_CLI_HISTOGRAM_PLOT_HPP
 
@@ -23,33 +24,36 @@
 
 namespace detent_cli {
 
-/// As many bars as are told apart in a plot of a few hundred pixels.
+/// The default number of bars: as many as one can tell apart in a plot of a few hundred pixels.
 inline constexpr std::size_t default_plot_bars = 96;
 
-/// Fewer where values are few: four times their cube root, but not under 24. (The Rice rule has two
-/// times; outliers, which a plot is looked at for, ask for narrower bars.)
+/// The number of bars for so many values: four times their cube root, but at least 24 and at most
+/// default_plot_bars. (The Rice rule says twice the cube root; outliers, which are what one looks
+/// for in a plot, need narrower bars.)
 [[nodiscard]] inline std::size_t bars_for(std::size_t values) noexcept {
   const auto wish = static_cast<std::size_t>(4.0 * std::cbrt(static_cast<double>(values)));
   return std::clamp(wish, std::size_t{24}, default_plot_bars);
 }
 
-/// `count` bars of equal width from `lower` to `upper`. All values are the same where
-/// lower == upper; that is one bar.
+/// The bars of a plot: `count` bars of equal width from `lower` to `upper`. If lower == upper, all
+/// values are the same, and there is one bar.
 struct plot_bars {
   double lower = 0.0;
   double upper = 0.0;
   std::size_t count = 0;
 };
 
-/// counts[i] values lie between lower + i * w and lower + (i + 1) * w, w = (upper - lower) /
-/// counts.size(). Fractions come from bins that lie across two bars. Empty: nothing is known.
+/// A histogram with bars of equal width w = (upper - lower) / counts.size(): counts[i] values lie
+/// between lower + i * w and lower + (i + 1) * w. Counts can have fractions, from bins that lie
+/// across two bars. Without counts, nothing is known.
 struct plot_histogram {
   double lower = 0.0;
   double upper = 0.0;
   std::vector<double> counts;
 };
 
-/// Bars between two finite values. Throws invalid_argument if there are none, or upper < lower.
+/// `count` bars between two values. Throws invalid_argument if a value is not finite, if
+/// upper < lower, or if count is 0.
 [[nodiscard]] inline plot_bars equal_bars(double lower, double upper,
                                           std::size_t count = default_plot_bars) {
   detent::require(std::isfinite(lower) && std::isfinite(upper) && lower <= upper,
@@ -59,11 +63,12 @@ struct plot_histogram {
   return {lower, upper, lower < upper ? count : 1};
 }
 
-/// At most `most` bars for values that are multiples of `step`, or are compared with such. Each bar
-/// holds equally many multiples, or each multiple lies in the middle of one of equally many bars.
-/// With others, some bars would catch one multiple more than their neighbours, and the plot would
-/// show a comb that is not in the data. Where a bar holds over 64 multiples that cannot be seen;
-/// there, and for step <= 0, these are equal_bars(). Throws as equal_bars().
+/// At most `most` bars for values that are multiples of `step`, or that are compared with such
+/// values. Either each bar holds equally many multiples, or there are equally many bars for each
+/// multiple, which lies in the middle of one of them. With other bars, some would catch one
+/// multiple more than their neighbours, and the plot would show a comb that is not in the data. If
+/// bars hold more than 64 multiples, no comb can be seen; then, and for step <= 0, the bars are
+/// those of equal_bars(). Throws what equal_bars() throws.
 [[nodiscard]] inline plot_bars level_bars(double lower, double upper, double step,
                                           std::size_t most = default_plot_bars) {
   const plot_bars equal = equal_bars(lower, upper, most);
@@ -75,7 +80,7 @@ struct plot_histogram {
   const auto levels = static_cast<std::size_t>(std::nearbyint(upper / step) - first) + 1;
   const std::size_t per_bar = (levels + most - 1) / most;
   std::size_t per_level = per_bar > 1 ? 1 : most / levels;
-  per_level -= per_level % 2 == 0 ? 1U : 0U;  // odd, for a bar in the middle
+  per_level -= per_level % 2 == 0 ? 1U : 0U;  // odd, so that there is a bar in the middle
   const std::size_t count = per_bar > 1 ? (levels + per_bar - 1) / per_bar : levels * per_level;
   const double begin = (first - 0.5) * step;
   const double whole = static_cast<double>(per_bar > 1 ? count * per_bar : levels) * step;
@@ -84,8 +89,8 @@ struct plot_histogram {
 
 namespace detail {
 
-/// Where a value stands among the bars: 0 at the lower end, `count` at the upper one. Of halves, as
-/// the difference of two doubles may be none.
+/// The position of a value among the bars: 0 at the lower end, `count` at the upper end. It is
+/// computed from halves, because the difference of two doubles may be infinite.
 [[nodiscard]] inline double position(const plot_bars& bars, double x) noexcept {
   const double width = bars.upper / 2 - bars.lower / 2;
   return width > 0.0 ? std::clamp((x / 2 - bars.lower / 2) / width, 0.0, 1.0) *
@@ -99,8 +104,8 @@ namespace detail {
 
 }  // namespace detail
 
-/// How many of the values each bar holds: what lies on the edge of two counts in the upper one,
-/// what lies outside counts in the first or the last. NaN and infinities are left out.
+/// Counts how many values each bar holds. A value on the edge of two bars counts in the upper one,
+/// and a value outside of all bars in the first or the last one. NaN and infinities are left out.
 [[nodiscard]] inline plot_histogram make_plot_histogram(std::span<const float> values,
                                                         const plot_bars& bars) {
   plot_histogram plot{bars.lower, bars.upper, std::vector<double>(bars.count)};
@@ -112,7 +117,8 @@ namespace detail {
   return plot;
 }
 
-/// `known` and what lies outside of it, of finite values. Without any, lower > upper.
+/// The range `known`, extended to hold all finite values. If `known` is empty and no value is
+/// finite, the result is empty: lower > upper.
 [[nodiscard]] inline detent::value_range finite_range(std::span<const float> values,
                                                       detent::value_range known = {
                                                           HUGE_VALF, -HUGE_VALF}) noexcept {
@@ -125,7 +131,8 @@ namespace detail {
   return known;
 }
 
-/// bars_for() them, between the smallest and the largest; empty without finite values.
+/// A histogram of the values with bars_for() their number, from the smallest to the largest one. It
+/// is empty if no value is finite.
 [[nodiscard]] inline plot_histogram make_plot_histogram(std::span<const float> values) {
   const detent::value_range range = finite_range(values);
   if (!(range.lower <= range.upper)) {
@@ -136,7 +143,8 @@ namespace detail {
                          bars_for(values.size())));
 }
 
-/// Bins that ascend, of values in `range`, spread over bars. Throws as equal_bars().
+/// A histogram of bins in ascending order, whose values lie in `range`. The count of a bin is
+/// spread evenly over the bars that it covers. Throws what equal_bars() throws.
 [[nodiscard]] inline plot_histogram make_plot_histogram(std::span<const detent::value_bin> bins,
                                                         detent::value_range range,
                                                         std::size_t count = default_plot_bars) {
@@ -163,8 +171,9 @@ namespace detail {
   return plot;
 }
 
-/// What an observer has seen, between its smallest and largest value. Throws as
-/// basic_histogram::range(): if it has seen nothing, a NaN or an infinity.
+/// A histogram of the values that an observer has seen, from the smallest to the largest one.
+/// Throws what basic_histogram::range() throws: an error if it has seen nothing, a NaN or an
+/// infinity.
 template <detent::bin_content kContent>
 [[nodiscard]] plot_histogram make_plot_histogram(const detent::basic_histogram<kContent>& histogram,
                                                  std::size_t count = default_plot_bars) {
@@ -172,9 +181,9 @@ template <detent::bin_content kContent>
   return make_plot_histogram(bins, histogram.range(), count);
 }
 
-/// Weights before and after quantization, on the same bars, for bars_for() them. `step` is the
-/// scale where the tensor has one, and 0 where it has several; see level_bars(). Both are empty
-/// without finite values.
+/// Histograms of weights before and after quantization, with the same bars_for() their number.
+/// `step` is the scale if the tensor has one scale, and 0 if it has several; the bars are those of
+/// level_bars(). Both histograms are empty if no value is finite.
 [[nodiscard]] inline std::pair<plot_histogram, plot_histogram> make_weight_plots(
     std::span<const float> before, std::span<const float> after, double step = 0.0) {
   const detent::value_range range = finite_range(after, finite_range(before));

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Text and numbers for an HTML page and the SVG drawings in it.
+// Text and numbers for an HTML page and for the SVG drawings in it.
 //
-// Text comes from files that nobody vouches for: what html::escape() returns is a text, whatever
-// went in. Numbers do not depend on the locale of the process, as std::to_chars writes them.
+// Texts come from files that are not trusted: the result of html::escape() is nothing but text,
+// whatever its argument is. Numbers are written by std::to_chars and do not depend on the locale of
+// the process.
 #ifndef DETENT_CLI_HTML_HPP
 #define DETENT_CLI_HTML_HPP
 
@@ -16,8 +17,8 @@
 
 namespace detent_cli::html {
 
-/// The bytes of the UTF-8 character that `text` begins with, and which one it is; size 0 if it does
-/// not begin with one (overlong forms, surrogates and what lies beyond U+10FFFF are none).
+/// A UTF-8 character: its number of bytes and its code point. The size is 0 if there is no valid
+/// character; overlong forms, surrogates and code points beyond U+10FFFF are not valid.
 struct character {
   std::size_t size = 0;
   std::uint32_t code = 0;
@@ -50,9 +51,9 @@ struct character {
   return overlong || surrogate || code > 0x10FFFFU ? character{} : character{size, code};
 }
 
-/// For the content of an element and for attributes in double quotes. Control characters become
-/// their pictures (a newline is U+240A), so that a name stays on its line; what is not UTF-8, and
-/// the characters that no document may hold, become U+FFFD.
+/// A text as it can stand in the content of an element and in attributes in double quotes. Control
+/// characters become their pictures (a newline is U+240A), so that a name stays on its line. Bytes
+/// that are not UTF-8 and characters that no document may hold become U+FFFD.
 [[nodiscard]] inline std::string escape(std::string_view text) {
   constexpr std::string_view replacement = "\xEF\xBF\xBD";
   std::string out;
@@ -82,27 +83,28 @@ struct character {
   return out;
 }
 
-/// "NaN", "∞" or "-∞"; empty for other numbers.
+/// "NaN", or the sign of infinity with or without a minus sign; empty for finite numbers.
 [[nodiscard]] inline std::string not_finite(double value) {
   return std::isnan(value)   ? "NaN"
          : std::isinf(value) ? (value < 0.0 ? "-\xE2\x88\x9E" : "\xE2\x88\x9E")
                              : "";
 }
 
-/// As printf's %.*g; not_finite() for what is not finite. At most 17 digits.
+/// A number as printf's %.*g writes it, with at most 17 digits; not_finite() if it is not finite.
 [[nodiscard]] inline std::string significant(double value, int digits) {
   if (!std::isfinite(value)) {
     return not_finite(value);
   }
   char buffer[32];
-  // -0 is 0 here.
+  // -0 is written as 0.
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value == 0.0 ? 0.0 : value,
                                  std::chars_format::general, (std::min)(digits, 17));
   return {buffer, end.ptr};
 }
 
-/// As printf's %.*f; not_finite() for what is not finite, significant() for what is beyond 10^15.
-/// At most 17 digits after the point.
+/// A number as printf's %.*f writes it, with at most 17 digits after the point. Numbers of
+/// magnitude 10^15 or more are written by significant(), and numbers that are not finite by
+/// not_finite().
 [[nodiscard]] inline std::string decimal(double value, int digits) {
   if (!std::isfinite(value) || std::fabs(value) >= 1e15) {
     return significant(value, 6);
@@ -111,15 +113,15 @@ struct character {
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed,
                                  (std::min)(digits, 17));
   std::string text(buffer, end.ptr);
-  // What rounds to nothing has no sign.
+  // A number that rounds to 0 has no sign.
   if (text[0] == '-' && text.find_first_not_of("-0.") == std::string::npos) {
     text.erase(0, 1);
   }
   return text;
 }
 
-/// A coordinate or a length: at most two digits after the point. What is not finite would make a
-/// drawing invalid and is 0; the rest is kept within -100000 .. 100000.
+/// A coordinate or a length with at most two digits after the point. A number that is not finite is
+/// written as 0, because it would make a drawing invalid; others are clamped to -100000 .. 100000.
 [[nodiscard]] inline std::string coordinate(double value) {
   std::string text =
       decimal(std::isfinite(value) ? std::clamp(value, -100000.0, 100000.0) : 0.0, 2);
@@ -130,7 +132,7 @@ struct character {
   return text;
 }
 
-/// Digits in groups of three, with narrow spaces that do not break.
+/// An integer with its digits in groups of three, separated by narrow no-break spaces.
 [[nodiscard]] inline std::string grouped(std::uint64_t value) {
   const std::string digits = std::to_string(value);
   std::string out;
@@ -143,7 +145,7 @@ struct character {
   return out;
 }
 
-/// A number of bytes to three digits or so, in powers of 1024.
+/// A number of bytes with about three digits, in units that are powers of 1024.
 [[nodiscard]] inline std::string bytes(std::uint64_t count) {
   constexpr std::string_view units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   if (count < 1024) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What --json prints.
+// The output of --json.
 #ifndef DETENT_CLI_JSON_OUTPUT_HPP
 #define DETENT_CLI_JSON_OUTPUT_HPP
 
@@ -11,7 +11,8 @@ namespace detent_cli {
 
 using json_object = nlohmann::ordered_json;
 
-/// Names come from files: bytes that are not UTF-8 are replaced.
+/// Prints a JSON value on standard output. Names in it come from files, so bytes that are not UTF-8
+/// are replaced.
 inline void print_json(const json_object& j) {
   std::printf("%s\n", j.dump(2, ' ', false, json_object::error_handler_t::replace).c_str());
 }

@@ -16,7 +16,8 @@
 
 namespace {
 
-/// One line on standard error. Names come from files: what is not text is replaced.
+/// Prints a message as one line on standard error. Names in it come from files, so control
+/// characters are replaced.
 void print_error(const char* message) {
   std::string text = message;
   for (char& c : text) {

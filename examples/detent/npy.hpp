@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tensors from and to NumPy's .npy files. Files are not trusted: nothing is allocated that the file
-// does not hold, and whatever is not exactly as the format says is an error that names the file.
+// Reads and writes tensors in NumPy's .npy files. Files are not trusted: no more memory is
+// allocated than the file holds, and everything that is not exactly as the format says is an error
+// that names the file.
 #ifndef DETENT_CLI_NPY_HPP
 #define DETENT_CLI_NPY_HPP
 
@@ -34,7 +35,7 @@ using detent::error_kind;
 using detent::graph::element_type;
 
 struct type_code {
-  std::string_view code;  // without the byte order
+  std::string_view code;  // NumPy's code without the byte order
   element_type type;
 };
 inline constexpr type_code type_codes[] = {
@@ -46,7 +47,7 @@ inline constexpr type_code type_codes[] = {
 
 inline constexpr std::string_view magic = "\x93NUMPY";
 
-/// Text of a file as it can stand in a one-line message.
+/// Text from a file in a form that can stand in a one-line message.
 [[nodiscard]] inline std::string printable(std::string_view text) {
   constexpr std::size_t limit = 40;
   std::string out;
@@ -63,7 +64,7 @@ void require(bool condition, error_kind kind, const std::string& path, const Par
   }
 }
 
-/// What the dictionary in front of the elements says.
+/// The contents of the dictionary in front of the elements.
 struct header {
   element_type type = element_type::undefined;
   detent::graph::shape dims;
@@ -211,7 +212,8 @@ inline void read_bytes(std::ifstream& file, const std::string& path, char* to, s
           "could not be read");
 }
 
-/// The dictionary's text; `left` is what the file holds from here on, and is counted down.
+/// Reads the text of the dictionary. `left` is the number of bytes that the file still holds; it is
+/// counted down.
 [[nodiscard]] inline std::string read_header_text(std::ifstream& file, const std::string& path,
                                                   std::uint64_t& left) {
   const auto take = [&](char* to, std::uint64_t size) {
@@ -240,7 +242,8 @@ inline void read_bytes(std::ifstream& file, const std::string& path, char* to, s
   return text;
 }
 
-/// The bytes of a tensor of that shape; nothing if there is no such tensor.
+/// The number of bytes of the elements that a header announces; nothing if no tensor can be so
+/// large.
 [[nodiscard]] inline std::optional<std::uint64_t> data_bytes(const header& h) {
   std::uint64_t count = detent::graph::element_size(h.type);
   constexpr std::uint64_t limit = std::uint64_t{1} << 40U;
@@ -289,7 +292,8 @@ inline void read_bytes(std::ifstream& file, const std::string& path, char* to, s
   return start + text;
 }
 
-/// A new file next to the one it will replace. Unless committed, it is removed again.
+/// A new file next to the file that it will replace. Unless commit() is called, it is removed
+/// again.
 class replacement_file {
  public:
   explicit replacement_file(std::string target) : target_(std::move(target)) {
@@ -333,8 +337,8 @@ class replacement_file {
 
 }  // namespace npy
 
-/// A .npy file whose elements are read when they are asked for: memory does not grow with the
-/// number of samples in it. Throws as read_npy() does.
+/// A .npy file whose elements are read only when they are asked for, so that memory does not grow
+/// with the number of samples in the file. Functions throw what read_npy() throws.
 class npy_file {
  public:
   explicit npy_file(std::string path) : path_(std::move(path)) {
@@ -366,7 +370,7 @@ class npy_file {
   [[nodiscard]] detent::graph::tensor read() {
     return read(0, detent::graph::tensor::allocate(header_.type, header_.dims));
   }
-  /// Entries first .. first + count of the first dimension, which has them.
+  /// Reads the entries first .. first + count - 1 of the first dimension, which must have so many.
   [[nodiscard]] detent::graph::tensor read_samples(std::size_t first, std::size_t count) {
     detent::graph::shape dims = header_.dims;
     const std::size_t size = bytes_ / static_cast<std::size_t>(dims[0]);

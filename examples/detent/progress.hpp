@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A progress bar on standard error for what takes over a second; silent if that is not a terminal.
+// A progress bar on standard error for work that takes over a second. It is not shown if standard
+// error is not a terminal.
 #ifndef DETENT_CLI_PROGRESS_HPP
 #define DETENT_CLI_PROGRESS_HPP
 

@@ -42,15 +42,16 @@ std::uintmax_t file_size(const std::string& path) {
   return failed ? 0 : size;
 }
 
-/// Calibration samples, run by run, with a progress bar for each pass.
+/// A source of the calibration samples, batch by batch, with a progress bar for each pass.
 graph::calibration_source source_of(const sample_set& samples) {
   return [&samples, batch = batch_size(samples, 0), next = std::size_t{0},
           bar = std::make_shared<progress>("calibrating", samples.size())]() mutable
          -> std::optional<std::map<std::string, tensor>> {
     bar->advance(next);
-    // A batch that samples do not fill repeats the last of them: only if there is no other.
+    // A batch that the samples do not fill would repeat the last sample, so it is left out unless
+    // it is the only one.
     if (next >= samples.size() || (next > 0 && next + batch > samples.size())) {
-      next = 0;  // in case there is another pass
+      next = 0;  // for another pass
       return std::nullopt;
     }
     const std::size_t at = next;
@@ -67,7 +68,7 @@ graph::weight_scale weight_scales(const quantize_arguments& a, graph::weight_sca
 
 class static_run {
  public:
-  /// `labelled`: for accuracy control; else it may be null.
+  /// `labelled` holds the samples for accuracy control. Without accuracy control it may be null.
   static_run(const quantize_arguments& a, const graph::model& m, graph::calibration_source samples,
              const labelled_samples* labelled)
       : a_(a), model_(m), samples_(std::move(samples)), labelled_(labelled) {}
@@ -209,7 +210,7 @@ json_object parameters_json(const outcome& o) {
   return list;
 }
 
-/// null where accuracy was not controlled.
+/// The outcome of accuracy control, or null if there was none.
 json_object accuracy_json(const outcome& o) {
   if (!o.accuracy) {
     return nullptr;

@@ -58,7 +58,8 @@ class config_reader {
     throw usage_error(where(at.Mark()) + ": " + message);
   }
 
-  /// The entries of a map in their order, each key once.
+  /// Calls f(key, value) for the entries of a map in their order. A key that is there twice is an
+  /// error.
   void entries(const YAML::Node& map, const std::string& what, const on_entry& f) const {
     if (!map.IsMap()) {
       refuse(map, what + " is not a map of names to values");
@@ -104,7 +105,7 @@ class config_reader {
     }
     refuse(value, key + ": '" + name + "' is none of " + all);
   }
-  /// A value, or a list of them.
+  /// The texts of a list of values, or of a single value.
   [[nodiscard]] std::vector<std::string> texts(const YAML::Node& value,
                                                const std::string& key) const {
     std::vector<std::string> all;

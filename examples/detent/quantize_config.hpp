@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A YAML file with options of `detent quantize`, and with what has no flag: single operators,
-// single activations, nodes that stay in float.
+// Reads the YAML configuration file of `detent quantize`. It can hold all options, and settings
+// that have no flag: those of single operators, of single activations, and nodes that stay in
+// float.
 #ifndef DETENT_CLI_QUANTIZE_CONFIG_HPP
 #define DETENT_CLI_QUANTIZE_CONFIG_HPP
 
@@ -17,9 +18,9 @@ namespace detent_cli {
 
 struct quantize_config {
   struct flag {
-    std::string name;  // without the dashes
+    std::string name;  // the flag without its dashes
     std::vector<std::string> values;
-    std::string where;  // FILE:LINE
+    std::string where;  // FILE:LINE, for messages
   };
   std::vector<flag> flags;
   detent::graph::ignored_scope ignored;
@@ -27,8 +28,8 @@ struct quantize_config {
   std::map<std::string, detent::graph::activation_override> activations;
 };
 
-/// Throws usage_error, with FILE:LINE, for what is not as examples/quantize.yaml has it; a file
-/// that cannot be read is a detent::error.
+/// Reads a configuration file. examples/quantize.yaml shows its form. Throws usage_error, with
+/// FILE:LINE, for entries of another form, and detent::error if the file cannot be read.
 quantize_config read_quantize_config(const std::string& path);
 
 }  // namespace detent_cli

@@ -14,8 +14,8 @@
 namespace detent_cli {
 namespace {
 
-/// The observers that can do what activations are quantized to: not all are made for every scheme,
-/// and a constant is no way to find a range.
+/// The names of the observers that --method accepts: those that can be made for the asymmetric
+/// scheme of activations. "constant" is left out, because it finds no range.
 std::vector<std::string> methods() {
   std::vector<std::string> names;
   for (const std::string& name : detent::observer_names()) {
@@ -26,7 +26,7 @@ std::vector<std::string> methods() {
       static_cast<void>(detent::make_observer(name));
       names.push_back(name);
     } catch (const detent::error&) {
-      // Not asymmetric.
+      // The observer has no asymmetric scheme.
     }
   }
   return names;
@@ -131,7 +131,8 @@ quantize_arguments quantize_options::arguments() {
   return std::move(a_);
 }
 
-/// Flags of the file go through the command line's own checks.
+/// Reads the configuration file. Its flags go through the checks of the command line; flags that
+/// are on the command line take precedence.
 void quantize_options::read_config() {
   quantize_config file = read_quantize_config(config_);
   for (const quantize_config::flag& flag : file.flags) {
@@ -157,7 +158,7 @@ void quantize_options::read_config() {
   a_.tensors = std::move(file.activations);
 }
 
-/// The approach and the format imply each other.
+/// Completes the approach and the format, which imply each other, and checks that they go together.
 void quantize_options::complete_approach() {
   if (!has("--format")) {
     a_.format = a_.approach == "dynamic"       ? "integerops"
@@ -175,7 +176,8 @@ void quantize_options::complete_approach() {
   }
 }
 
-/// "auto" chooses bias correction itself; other methods have none unless it is asked for.
+/// Completes the method and the bias correction. The method "auto" decides on bias correction
+/// itself; other methods have none unless an option asks for it.
 void quantize_options::complete_method() {
   a_.method = detent::detail::lower_case(a_.method);
   const bool corrects = has("--bias-correction");
@@ -195,7 +197,7 @@ void quantize_options::complete_method() {
   }
 }
 
-/// No option may be without effect.
+/// Throws usage_error for options that would have no effect.
 void quantize_options::require_effect() const {
   const auto refuse = [this](bool is_so, const std::string& with,
                              std::initializer_list<const char*> flags, const char* why = "") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The command line of `detent quantize`.
+// The command line options of `detent quantize`.
 #ifndef DETENT_CLI_QUANTIZE_OPTIONS_HPP
 #define DETENT_CLI_QUANTIZE_OPTIONS_HPP
 
@@ -15,8 +15,9 @@ class quantize_options {
  public:
   explicit quantize_options(CLI::App& command);
 
-  /// After parsing: the arguments, completed from the configuration file and by what they imply.
-  /// Throws usage_error for what does not exist or does not go together.
+  /// Returns the arguments, completed from the configuration file and by what they imply. To be
+  /// called after the command line was parsed. Throws usage_error for arguments that do not exist
+  /// or do not go together.
   quantize_arguments arguments();
 
  private:

@@ -44,7 +44,7 @@ void add_activations(report_data& data, const outcome& o, const model_comparison
     const auto params = p.activations.find(name);
     const auto solution = o.solutions.find(name);
     if (params == p.activations.end() || solution == o.solutions.end()) {
-      continue;  // not quantized, or moved elements of another
+      continue;  // it is not quantized, or has the parameters of the value it was moved from
     }
     report_activation a;
     a.tensor = name;

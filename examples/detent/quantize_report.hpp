@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a quantization came to, and the page about it.
+// The outcome of a quantization, and the data of the report about it.
 #ifndef DETENT_CLI_QUANTIZE_REPORT_HPP
 #define DETENT_CLI_QUANTIZE_REPORT_HPP
 
@@ -24,28 +24,29 @@ namespace detent_cli {
 
 namespace graph = detent::graph;
 
-/// What came out, and how.
+/// The outcome of a quantization, and how it came about.
 struct outcome {
   graph::model result;
-  std::optional<graph::quantization> parts;  // of the static approach
-  std::map<std::string, detent::scale_solution> solutions;
-  std::map<std::string, std::string> methods;  // that they are from
+  std::optional<graph::quantization> parts;                 // only of the static approach
+  std::map<std::string, detent::scale_solution> solutions;  // by activation
+  std::map<std::string, std::string> methods;  // by activation: the method of its solution
   std::vector<graph::quantization_step> steps;
-  std::size_t layers = 0;
-  std::optional<graph::accuracy_control_result> accuracy;  // of --max-drop
+  std::size_t layers = 0;                                  // number of quantized layers
+  std::optional<graph::accuracy_control_result> accuracy;  // only with --max-drop
 };
 
 /// Samples whose labels are known.
 struct labelled_samples {
   const sample_set& samples;
-  const std::vector<std::int64_t>& labels;  // of all samples of the files
-  std::string where;                        // for messages
+  const std::vector<std::int64_t>& labels;  // the labels of all samples in the files
+  std::string where;                        // what messages call a label
 };
 
-/// top-1 and top-5 in percent.
+/// The top-1 and the top-5 accuracy of a model, in percent.
 std::pair<double, double> accuracy(const graph::model& m, const labelled_samples& labelled);
 
-/// All but the sizes of the files and the time it took. `labelled` may be null.
+/// The data of the report, but for the sizes of the files and the time that quantization took.
+/// `labelled` may be null; then there is no accuracy in the report.
 report_data make_report(const quantize_arguments& a, const graph::model& m,
                         const sample_set& samples, const labelled_samples* labelled,
                         const outcome& o);

@@ -38,7 +38,7 @@ void append(std::string& out, std::initializer_list<std::string_view> parts) {
   }
 }
 
-/// An escaped text that may break behind the separators of long names.
+/// An escaped text that lines may break after the separators of long names.
 std::string breakable(std::string_view text) {
   std::string out;
   std::size_t done = 0;
@@ -53,7 +53,8 @@ std::string breakable(std::string_view text) {
   return out;
 }
 
-/// bdi: a name that runs from right to left does not turn what stands beside it around.
+/// A name in an element `bdi`, so that a name that runs from right to left does not turn around the
+/// text beside it.
 std::string name(std::string_view text) {
   return "<bdi class=\"name\">" + breakable(text) + "</bdi>";
 }
@@ -61,7 +62,7 @@ std::string operation(std::string_view label) {
   return label.empty() ? "" : "<bdi class=\"op\">" + breakable(label) + "</bdi>";
 }
 
-/// A value that may be unknown.
+/// A value as `format` writes it, or a dash if it is unknown.
 template <class Format>
 std::string known(const std::optional<double>& value, const Format& format) {
   return value ? format(*value) : std::string(dash);
@@ -79,7 +80,7 @@ std::string four_digits(const std::optional<double>& value) {
   return known(value, [](double x) { return significant(x, 4); });
 }
 
-/// What is not nothing does not become 0 %, nor what is not all 100 %.
+/// A fraction in percent. A fraction that is not 0 is not shown as 0 %, nor one below 1 as 100 %.
 std::string percent(const std::optional<double>& fraction) {
   return known(fraction, [](double x) -> std::string {
     return x == 0.0                 ? "0 %"
@@ -109,7 +110,8 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
 
 // ------------------------------------------------------------------------------------ judging SNR
 
-/// Noise is a hundredth of the signal's power at 20 dB, a tenth at 10 dB.
+/// The SNR in dB below which a value is called fair or poor. At 20 dB the noise has a hundredth of
+/// the signal's power, at 10 dB a tenth.
 constexpr double fair_snr = 20.0;
 constexpr double poor_snr = 10.0;
 
@@ -117,20 +119,21 @@ std::string_view judgement(double snr) {
   return snr == std::numeric_limits<double>::infinity() ? "exact"
          : snr >= fair_snr                              ? "fine"
          : snr >= poor_snr                              ? "fair"
-                                                        : "poor";  // and NaN
+                                                        : "poor";  // NaN is poor, too
 }
 
 /// Whether a is worse than b; NaN is worst.
 bool is_worse(double a, double b) { return std::isnan(a) ? !std::isnan(b) : a < b; }
 
-/// Mean of what is finite, and which are lowest.
+/// A summary of the SNRs of a list: the mean of the finite ones, and the items with the lowest
+/// ones.
 struct snr_summary {
   std::size_t measured = 0;
   std::size_t finite = 0;
   double mean = 0.0;
-  double largest = 0.0;  // of the finite ones and 0
+  double largest = 0.0;  // largest and smallest of the finite ones and 0
   double smallest = 0.0;
-  std::vector<std::size_t> lowest;  // from the worst on, at most three
+  std::vector<std::size_t> lowest;  // indices of at most three items, the worst one first
 
   template <class Item>
   explicit snr_summary(const std::vector<Item>& items) {
@@ -153,11 +156,11 @@ struct snr_summary {
     std::stable_sort(lowest.begin(), lowest.end(), [&](std::size_t a, std::size_t b) {
       return is_worse(*items[a].difference.snr_db, *items[b].difference.snr_db);
     });
-    // Three of a few are no exception.
+    // In a short list only the lowest item is an exception.
     lowest.resize((std::min)(lowest.size(), std::size_t{items.size() < 8 ? 1U : 3U}));
   }
 
-  /// What is said of an item that is among the lowest.
+  /// The words for the rank of an item that is among the lowest; empty for others.
   [[nodiscard]] std::string_view rank(std::size_t i) const {
     constexpr std::string_view words[] = {"lowest", "2nd lowest", "3rd lowest"};
     const auto found = std::find(lowest.begin(), lowest.end(), i);
@@ -202,7 +205,7 @@ std::string label(double x, double y, std::string_view anchored, std::string_vie
   return out;
 }
 
-/// 1, 10, 100, 1k, 10k, ...
+/// A power of ten as 1, 10, 100, 1k, 10k, ...
 std::string power_of_ten(int exponent) {
   constexpr std::string_view suffixes[] = {"", "k", "M", "G", "T", "P"};
   const auto group = static_cast<std::size_t>(exponent / 3);
@@ -219,7 +222,7 @@ double count_of(const plot_histogram& h, std::size_t i) {
   return std::isfinite(h.counts[i]) && h.counts[i] > 0.0 ? h.counts[i] : 0.0;
 }
 
-/// The highest bar; 0 if there is nothing to draw.
+/// The height of the highest bar; 0 if there is nothing to draw.
 double peak_of(const plot_histogram& h) {
   double peak = 0.0;
   if (std::isfinite(h.lower) && std::isfinite(h.upper) && h.lower <= h.upper) {
@@ -230,7 +233,8 @@ double peak_of(const plot_histogram& h) {
   return peak;
 }
 
-/// Histograms over one axis of values, with counts on a logarithmic one: log10(1 + count).
+/// A drawing of histograms over one axis of values. The axis of counts is logarithmic:
+/// log10(1 + count).
 class histogram_drawing {
  public:
   void add(std::string_view kind, const plot_histogram& h) {
@@ -242,7 +246,7 @@ class histogram_drawing {
       include(h.upper);
     }
   }
-  /// What lies outside is clipped. Ends that are not finite are not drawn.
+  /// Marks the ends outside of which values are clipped. Ends that are not finite are not drawn.
   void clip(double lower, double upper) {
     clip_lower_ = lower;
     clip_upper_ = upper;
@@ -250,7 +254,7 @@ class histogram_drawing {
     include(upper);
   }
 
-  /// `title` is escaped.
+  /// The drawing. `title` must be escaped already.
   [[nodiscard]] std::string svg(std::string_view title) const {
     if (histograms_.empty()) {
       return "<div class=\"empty\">no histogram</div>";
@@ -277,7 +281,8 @@ class histogram_drawing {
     }
   }
   [[nodiscard]] double x_of(double value) const {
-    // Halves: the difference of two doubles may be infinite. One value stands in the middle.
+    // Computed from halves, because the difference of two doubles may be infinite. If there is only
+    // one value, it stands in the middle.
     const double width = upper_ / 2 - lower_ / 2;
     const double part = width > 0.0 ? (value / 2 - lower_ / 2) / width : 0.5;
     return area_.left + part * (area_.right - area_.left);
@@ -291,7 +296,7 @@ class histogram_drawing {
   [[nodiscard]] std::string path(const plot_histogram& h) const {
     double begin = x_of(h.lower);
     double end = x_of(h.upper);
-    if (end - begin < 1.5) {  // one value, or as good as one: still to be seen
+    if (end - begin < 1.5) {  // so narrow that it could not be seen
       begin -= 0.75;
       end += 0.75;
     }
@@ -344,7 +349,7 @@ class histogram_drawing {
   [[nodiscard]] bool has_zero() const { return lower_ <= 0.0 && upper_ >= 0.0; }
 
   void draw_labels(std::string& out) const {
-    constexpr double room = 50.0;  // of a label
+    constexpr double room = 50.0;  // the width that a label needs
     const double y = area_.bottom + 15.0;
     if (!(lower_ < upper_)) {
       out += label(x_of(lower_), y, "middle", significant(lower_, 4));
@@ -366,7 +371,7 @@ class histogram_drawing {
   double clip_upper_ = std::numeric_limits<double>::quiet_NaN();
 };
 
-/// One bar of a table, on a scale that all rows share.
+/// The bar of one row of a table, on a scale that all rows share.
 std::string snr_bar(const std::optional<double>& snr, const snr_summary& all) {
   constexpr double width = 200.0;
   constexpr double height = 10.0;
@@ -411,7 +416,7 @@ class page {
   }
 
  private:
-  /// Classes of the style sheet and what they mean.
+  /// Classes of the style sheet, each with its meaning.
   using key_entries = std::vector<std::pair<std::string_view, std::string_view>>;
 
   static std::string version() {
@@ -421,7 +426,7 @@ class page {
 
   void head() {
     const std::string& title = data_.output.empty() ? data_.model : data_.output;
-    // Nothing may run or be loaded, should a text ever get through as something else.
+    // A safeguard: if a text ever got through as something else, nothing would run or be loaded.
     append(out_, {"<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>"
                   "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
                   "style-src 'unsafe-inline'\"/>"
@@ -596,7 +601,7 @@ class page {
     out_ += "</tbody></table></div></section>\n";
   }
 
-  /// Of those that are there.
+  /// Adds the key of the judgements that occur.
   void judgements_key() {
     const key_entries all{{"exact", "no difference"},
                           {"fine", "20 dB and more"},
@@ -648,10 +653,10 @@ class page {
     return rank.empty() ? "" : " <span class=\"tag low\">" + std::string(rank) + "</span>";
   }
 
-  /// All layers in one picture: a column for each.
+  /// Draws all layers in one picture, with a column for each.
   void overview() {
     constexpr frame area{30.0, 1000.0, 8.0, 132.0};
-    constexpr double widest = 36.0;  // of columns, where they are few
+    constexpr double widest = 36.0;  // the limit of a column's width
     const double upper = (std::max)(10.0, 10.0 * std::ceil(activations_.largest / 10.0));
     const double lower = 10.0 * std::floor(activations_.smallest / 10.0);
     const auto y_of = [&](double snr) {
@@ -676,7 +681,7 @@ class page {
         continue;
       }
       const double snr = *a.difference.snr_db;
-      // What has no height is drawn as a thin line: there is something, and it is bad.
+      // A column without height is drawn as a thin line, to show that there is one, and a bad one.
       const double y = std::isnan(snr) ? y_of(0.0) : y_of(snr);
       const double from = (std::min)(y, y_of(0.0));
       const double height = (std::max)(std::fabs(y - y_of(0.0)), 1.0);
@@ -784,7 +789,7 @@ class page {
   void fact(std::string_view title, std::string_view value) {
     append(out_, {"<dt>", title, "</dt><dd>", value, "</dd>"});
   }
-  /// Of texts that may be empty.
+  /// The texts that are not empty, joined by commas.
   static std::string joined(std::initializer_list<std::string> parts) {
     std::string out;
     for (const std::string& part : parts) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a quantization did, as one HTML page that needs nothing else: no network, no script, no
-// fonts. A function of its data alone: it reads no clock, no file and no environment.
+// A report on a quantization as one HTML page that needs nothing else: no network, no script, no
+// fonts. The page is a function of its data alone: it depends on no clock, no file and no
+// environment.
 //
-// Everything is optional. What was not measured is left out or shown as a dash, an empty list has a
-// sentence in place of its table. Texts are shown as they are, whatever is in them; numbers that
-// are not finite are shown as such.
+// All data are optional. Values that were not measured are left out or shown as a dash, and an
+// empty list has a sentence in place of its table. Texts are shown as they are, whatever is in
+// them; numbers that are not finite are shown as such.
 #ifndef DETENT_CLI_REPORT_HPP
 #define DETENT_CLI_REPORT_HPP
 
@@ -21,26 +22,26 @@ namespace detent_cli {
 
 /// How far the values of the quantized model are from those of the original one.
 struct report_difference {
-  std::optional<double> snr_db;     // 10 log10(signal / noise); infinite: nothing differs
-  std::optional<double> cosine;     // of the two as vectors
+  std::optional<double> snr_db;     // 10 log10(signal / noise); infinite if nothing differs
+  std::optional<double> cosine;     // of the angle between the values as vectors
   std::optional<double> max_error;  // largest |difference|
 };
 
 /// A float tensor that became an integer one.
 struct report_activation {
   std::string tensor;
-  std::string op;      // what makes it, as node::label() says; empty for inputs of the model
+  std::string op;      // node::label() of the node that makes it; empty for inputs of the model
   double scale = 0.0;  // real = scale * (q - zero_point)
   std::int64_t zero_point = 0;
-  std::string grid;    // the integers, such as "uint8"
-  std::string method;  // what chose the scale
-  double lower = 0.0;  // smallest and largest value that calibration saw
-  double upper = 0.0;
-  double clip_lower = 0.0;  // reals of the smallest and the largest integer: what lies outside is
-  double clip_upper = 0.0;  // clipped
-  std::optional<double> clipped_fraction;  // of the values seen, 0 .. 1
+  std::string grid;         // the integers, such as "uint8"
+  std::string method;       // the method that chose the scale
+  double lower = 0.0;       // the smallest value that calibration saw
+  double upper = 0.0;       // the largest value that calibration saw
+  double clip_lower = 0.0;  // the value of the smallest integer; values below it are clipped
+  double clip_upper = 0.0;  // the value of the largest integer; values above it are clipped
+  std::optional<double> clipped_fraction;  // share of the values seen that are clipped, 0 .. 1
   report_difference difference;
-  plot_histogram histogram;  // of the values seen; empty: no plot
+  plot_histogram histogram;  // of the values seen; without counts there is no plot
 };
 
 /// A constant that became integers.
@@ -48,16 +49,16 @@ struct report_weight {
   std::string tensor;
   std::string op;  // the layer that it belongs to
   std::vector<std::int64_t> shape;
-  std::string grid;         // "int8", "int4"
-  std::string granularity;  // "per tensor", "per channel, axis 0", "groups of 32"
-  std::string method;       // what chose the integers; may be empty
-  std::size_t scales = 0;   // how many, and the smallest and largest of them; 0: not told
+  std::string grid;         // the integers, such as "int8" or "int4"
+  std::string granularity;  // such as "per tensor", "per channel, axis 0" or "groups of 32"
+  std::string method;       // the method that chose the integers; may be empty
+  std::size_t scales = 0;   // number of scales; 0: nothing is known of the scales
   double smallest_scale = 0.0;
   double largest_scale = 0.0;
   std::optional<double> mse;  // mean of (weight - its quantized form)^2
   std::optional<double> snr_db;
-  plot_histogram before;  // of the weights, and of the reals that their integers stand
-  plot_histogram after;   // for; see make_weight_plots()
+  plot_histogram before;  // of the weights; make_weight_plots() makes both plots
+  plot_histogram after;   // of the values that their integers stand for
 };
 
 /// An output of the graph.
@@ -66,7 +67,7 @@ struct report_output {
   report_difference difference;
 };
 
-/// On labelled samples, in percent.
+/// The accuracy of both models on labelled samples, in percent.
 struct report_accuracy {
   double top1_before = 0.0;
   double top1_after = 0.0;
@@ -76,28 +77,28 @@ struct report_accuracy {
 };
 
 enum class step_outcome : std::uint8_t {
-  kept,     // it is part of the result
-  dropped,  // it was tried and taken back
-  skipped,  // there was nothing to do
+  kept,     // the step is part of the result
+  dropped,  // the step was tried and taken back
+  skipped,  // the step had nothing to do
 };
 
 /// A step of the pipeline: what was tried, what it did to the error, and what became of it.
 struct report_step {
-  std::string name;     // "bias correction"
+  std::string name;     // such as "bias correction"
   std::string detail;   // a sentence or a few words; may be empty
-  std::string measure;  // of which error the numbers are: "MSE of the outputs"; smaller is better
+  std::string measure;  // the kind of error, such as "MSE of the outputs"; smaller is better
   std::optional<double> error_before;
   std::optional<double> error_after;
   step_outcome outcome = step_outcome::kept;
 };
 
 struct report_data {
-  std::string model;  // the file that was quantized, and the one that was written
-  std::string output;
-  std::uint64_t bytes_before = 0;  // sizes of the two files; 0: unknown
-  std::uint64_t bytes_after = 0;
+  std::string model;               // the file that was quantized
+  std::string output;              // the file that was written
+  std::uint64_t bytes_before = 0;  // the size of `model`; 0: unknown
+  std::uint64_t bytes_after = 0;   // the size of `output`; 0: unknown
   std::size_t calibration_samples = 0;
-  std::optional<double> seconds;  // that the quantization took
+  std::optional<double> seconds;  // the time that the quantization took
   std::optional<report_accuracy> accuracy;
   std::optional<double> agreement;  // percent of samples with the same class first in both models
   std::vector<report_activation> activations;  // in the order of the graph
@@ -105,10 +106,11 @@ struct report_data {
   std::vector<report_output> outputs;
   std::vector<report_step> steps;  // in the order in which they were tried
   std::vector<std::pair<std::string, std::string>> options;  // names and values
-  std::vector<std::string> notes;  // to know first: warnings, layers left in float
+  std::vector<std::string> notes;  // shown first: warnings, layers left in float
 };
 
-/// The page: UTF-8, well-formed as HTML and as XML. Throws nothing but std::bad_alloc.
+/// The report as a page in UTF-8 that is well-formed as HTML and as XML. Throws nothing but
+/// std::bad_alloc.
 [[nodiscard]] std::string html_report(const report_data& data);
 
 }  // namespace detent_cli

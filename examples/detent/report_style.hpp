@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How the report looks. Colours are variables with values for light and dark; what a colour says is
-// also said in words. The fonts are those of the reader's system.
+// The style sheet of the report. Colours are variables with values for light and dark. Whatever a
+// colour says is also said in words. The fonts are those of the reader's system.
 #ifndef DETENT_CLI_REPORT_STYLE_HPP
 #define DETENT_CLI_REPORT_STYLE_HPP
 

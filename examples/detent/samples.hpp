@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Samples for a model: one .npy for each of its inputs, first axis = samples.
+// Samples for a model, from one .npy file for each of its inputs. The first axis counts the
+// samples.
 #ifndef DETENT_CLI_SAMPLES_HPP
 #define DETENT_CLI_SAMPLES_HPP
 
@@ -29,7 +30,7 @@ using detent::graph::tensor;
 using detent::graph::to_string;
 using detent::graph::value_info;
 
-/// Half-open range of samples from "A:B"; either side may be empty.
+/// The half-open range of samples that "A:B" asks for; either side may be empty.
 struct sample_range {
   std::size_t first = 0;
   std::size_t last = static_cast<std::size_t>(-1);
@@ -57,7 +58,7 @@ inline sample_range parse_range(const std::string& text) {
   return r;
 }
 
-/// Samples first .. first + count of a tensor, as a tensor.
+/// A copy of the samples first .. first + count - 1 of a tensor.
 inline tensor slice_samples(const tensor& t, std::size_t first, std::size_t count) {
   shape dims = t.dims();
   const std::size_t size = t.bytes() / static_cast<std::size_t>(dims[0]);
@@ -69,7 +70,8 @@ inline tensor slice_samples(const tensor& t, std::size_t first, std::size_t coun
 
 class sample_set {
  public:
-  /// `files` are [NAME=]X.npy; without a name, a file serves the model's only input.
+  /// Opens the files, which are of the form [NAME=]X.npy; without a name, a file serves the model's
+  /// only input.
   sample_set(const model& m, const std::vector<std::string>& files, const std::string& range_text) {
     for (const std::string& file : files) {
       const auto [name, path] = split(m, file);
@@ -99,16 +101,16 @@ class sample_set {
     count_ = (std::min)(range.last, count_) - range.first;
   }
 
-  /// Samples in the range that was asked for.
+  /// The number of samples in the range that was asked for.
   [[nodiscard]] std::size_t size() const noexcept { return count_; }
-  /// The index in the files of the first of them.
+  /// The index in the files of the first sample of the range.
   [[nodiscard]] std::size_t first() const noexcept { return first_; }
   /// The batch size that the model fixes; 0 if it takes any.
   [[nodiscard]] std::size_t fixed_batch() const noexcept { return fixed_batch_; }
   void limit(std::size_t count) { count_ = (std::min)(count, count_); }
 
-  /// The inputs for `batch` samples from `at` on. Where the samples end early, the last one is
-  /// repeated to fill the batch; the caller ignores what it makes.
+  /// The inputs for `batch_size` samples from `at` on. If there are fewer samples, the last one is
+  /// repeated to fill the batch; the caller has to ignore the outputs for the repeated ones.
   [[nodiscard]] std::map<std::string, tensor> batch(std::size_t at, std::size_t batch_size) const {
     std::map<std::string, tensor> inputs;
     const std::size_t real = (std::min)(batch_size, count_ - at);
@@ -133,8 +135,8 @@ class sample_set {
 
  private:
   static std::pair<std::string, std::string> split(const model& m, const std::string& text) {
-    // A name may hold ':' or '/', a path may hold '=': the first '=' after a known input's name
-    // counts.
+    // A name may hold ':' or '/', and a path may hold '=', so the '=' that counts is the one after
+    // the name of an input.
     for (const value_info& v : m.inputs) {
       if (text.rfind(v.name + "=", 0) == 0) {
         return {v.name, text.substr(v.name.size() + 1)};

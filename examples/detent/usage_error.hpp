@@ -7,7 +7,8 @@
 
 namespace detent_cli {
 
-/// What the command line asks for does not exist, or does not go together: exit code 2.
+/// The error for arguments of the command line that do not exist or do not go together. The tool
+/// exits with code 2.
 class usage_error : public std::runtime_error {
  public:
   explicit usage_error(const std::string& message) : std::runtime_error(message) {}

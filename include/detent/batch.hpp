@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The quantizer on xsimd registers, for fusing into loops of one's own:
+// The quantizer on xsimd registers, for callers who fuse it into their own loops:
 //
 //   using floats = xsimd::batch<float>;
 //   const floats x = xsimd::max(floats::load_unaligned(in) + bias, floats(0.0F));
 //   detent::batch::store_8bit(out, detent::batch::quantize(x, params, levels));
 //
-// Lane by lane, every function returns the bits of its namesake in namespace detent::reference, for
-// every input and under every policy of rounding.hpp, on every architecture and with or without
-// contraction of products and sums: what is fused around it by the caller is the caller's.
+// In every lane, a function returns the bits of the function of the same name in namespace
+// detent::reference, for every input, under every policy of rounding.hpp and on every architecture,
+// whether or not the compiler contracts products and sums. This says nothing about the caller's own
+// operations before and after it.
 //
-// Parameters are one pair for all lanes (quant_params) or one for each lane (lane_params), as it is
-// needed where the lanes are channels. As in namespace reference, nothing is checked: scales are
-// positive and finite, qmin <= zero_point <= qmax, all in -65536..65535. The functions are
-// stateless, rely on the default rounding mode, and are compiled at the flags of the including
-// translation unit. Without xsimd this header is empty.
+// Parameters are either one pair for all lanes (quant_params) or one pair for each lane
+// (lane_params), which suits loops whose lanes are channels. As in namespace reference, nothing is
+// checked: scales are positive and finite, qmin <= zero_point <= qmax, all in -65536..65535. The
+// functions have no state, rely on the default rounding mode, and are compiled at the flags of the
+// including translation unit. Without xsimd this header is empty.
 #ifndef DETENT_BATCH_HPP
 #define DETENT_BATCH_HPP
 
@@ -38,22 +39,27 @@
 #endif
 
 DETENT_NAMESPACE_BEGIN
+/// The quantizer on xsimd registers: every lane gets the bits of the function of the same name in
+/// namespace reference. Arguments are not checked.
 namespace batch {
 
+/// A register of floats on the xsimd architecture Arch.
 template <class Arch>
 using floats = xsimd::batch<float, Arch>;
+/// A register of 32-bit integers on the xsimd architecture Arch.
 template <class Arch>
 using integers = xsimd::batch<std::int32_t, Arch>;
 
-/// Scale (of requantize: the multiplier) and zero point of each lane.
+/// A scale and a zero point for each lane. requantize() takes the multiplier as the scale.
 template <class Arch>
 struct lane_params {
-  floats<Arch> scale;
-  integers<Arch> zero_point;
+  floats<Arch> scale;         ///< Scales, or multipliers of requantize(); positive and finite.
+  integers<Arch> zero_point;  ///< Zero points.
 
+  /// Parameters that may differ from lane to lane.
   lane_params(const floats<Arch>& scale_, const integers<Arch>& zero_point_) noexcept
       : scale(scale_), zero_point(zero_point_) {}
-  /// The same in every lane.
+  /// One scale and one zero point for all lanes.
   lane_params(quant_params p) noexcept  // NOLINT(google-explicit-constructor)
       : scale(p.scale), zero_point(p.zero_point) {}
 };
@@ -62,7 +68,7 @@ struct lane_params {
 
 namespace detail {
 
-/// The uniform numbers of the elements index, index + 1, ...
+/// The uniform random numbers of the elements index, index + 1, ... of the rule's sequence.
 template <class Arch>
 [[nodiscard]] batch::floats<Arch> uniform_lanes(const rounding::stochastic& rule,
                                                 std::uint64_t index) noexcept {
@@ -73,14 +79,14 @@ template <class Arch>
   return batch::floats<Arch>::load_aligned(lanes);
 }
 
-/// Rounds to int32. |x| < 2^23, not NaN.
+/// Rounds by the rule to int32. Requires |x| < 2^23, not NaN.
 template <class Rounding, class Arch>
 [[nodiscard]] batch::integers<Arch> round_lanes(const batch::floats<Arch>& x, const Rounding& rule,
                                                 [[maybe_unused]] std::uint64_t index) noexcept {
   using floats = batch::floats<Arch>;
   using integers = batch::integers<Arch>;
   if constexpr (std::same_as<Rounding, rounding::half_even>) {
-    return xsimd::nearbyint_as_int(x);  // what processors have an instruction for
+    return xsimd::nearbyint_as_int(x);  // one instruction on most processors
   } else {
     const floats magnitude = xsimd::abs(x);
     const integers whole = xsimd::to_int(magnitude);
@@ -103,16 +109,16 @@ template <class Rounding, class Arch>
 
 namespace batch {
 
-/// Rounds reals that are given in steps of the grid, adds the zero point and saturates:
-/// reference::to_grid. NaN gives the zero point; infinities saturate. Lane i is element index + i,
-/// for rules that need it.
+/// reference::to_grid in every lane: rounds reals that are given in steps of the grid, adds the
+/// zero point and saturates. NaN gives the zero point; infinities saturate. For rules that need the
+/// element's index (rounding::stochastic), lane i is element index + i.
 template <class Arch, class Policy = quantize_policy<>>
 [[nodiscard]] integers<Arch> clamp_round(const floats<Arch>& steps,
                                          const std::type_identity_t<integers<Arch>>& zero_point,
                                          grid levels, const Policy& policy = {},
                                          std::uint64_t index = 0) noexcept {
-  // NaN as 0 becomes the zero point in both orders. Clamping comes first for the reasons that
-  // reference::to_grid gives, and keeps the conversion to int32 in range.
+  // NaN is replaced by 0, which becomes the zero point in both orders. Clamping comes first for the
+  // reasons that reference::to_grid gives, and keeps the conversion to int32 in range.
   const floats<Arch> number = xsimd::select(xsimd::isnan(steps), floats<Arch>(0.0F), steps);
   const floats<Arch> clamped =
       xsimd::clip(number, xsimd::to_float(integers<Arch>(levels.qmin) - zero_point),
@@ -124,8 +130,9 @@ template <class Arch, class Policy = quantize_policy<>>
   }
 }
 
-/// q = clamp(round(x / scale) + zero_point, qmin, qmax): reference::quantize. NaN gives the zero
-/// point; infinities saturate. Lane i is element index + i.
+/// reference::quantize in every lane: q = clamp(round(x / scale) + zero_point, qmin, qmax), with
+/// the rounding, division and order of the policy. NaN gives the zero point; infinities saturate.
+/// Lane i is element index + i for rules that need the element's index.
 template <class Arch, class Policy = quantize_policy<>>
 [[nodiscard]] integers<Arch> quantize(const floats<Arch>& x,
                                       const std::type_identity_t<lane_params<Arch>>& p, grid levels,
@@ -134,16 +141,17 @@ template <class Arch, class Policy = quantize_policy<>>
   return clamp_round(steps, p.zero_point, levels, policy, index);
 }
 
-/// x = float(q - zero_point) * scale: reference::dequantize.
+/// reference::dequantize in every lane: x = float(q - zero_point) * scale.
 template <class Arch>
 [[nodiscard]] floats<Arch> dequantize(const integers<Arch>& q,
                                       const std::type_identity_t<lane_params<Arch>>& p) noexcept {
   return xsimd::to_float(q - p.zero_point) * p.scale;
 }
 
-/// q = clamp(round(float(accumulator) * multiplier) + zero_point, qmin, qmax):
-/// reference::requantize. p.scale is the multiplier, p.zero_point that of the output. Lane i is
-/// element index + i.
+/// reference::requantize in every lane:
+/// q = clamp(round(float(accumulator) * p.scale) + p.zero_point, qmin, qmax), where p.scale is the
+/// multiplier and p.zero_point the zero point of the output. Lane i is element index + i for rules
+/// that need the element's index.
 template <class Arch, class Policy = quantize_policy<>>
 [[nodiscard]] integers<Arch> requantize(const integers<Arch>& accumulator,
                                         const std::type_identity_t<lane_params<Arch>>& p,
@@ -153,8 +161,8 @@ template <class Arch, class Policy = quantize_policy<>>
   return clamp_round(steps, p.zero_point, levels, policy, index);
 }
 
-/// dequantize(quantize(x)): the real that x is rounded to. NaN gives 0. Lane i is element index +
-/// i.
+/// dequantize(quantize(x)) in every lane: the real that the quantized x stands for. NaN gives 0;
+/// infinities saturate. Lane i is element index + i for rules that need the element's index.
 template <class Arch, class Policy = quantize_policy<>>
 [[nodiscard]] floats<Arch> fake_quantize(const floats<Arch>& x,
                                          const std::type_identity_t<lane_params<Arch>>& p,
@@ -163,7 +171,8 @@ template <class Arch, class Policy = quantize_policy<>>
   return dequantize(quantize(x, p, levels, policy, index), p);
 }
 
-/// Writes the lanes to out[0], out[1], ... `out` need not be aligned. The values fit Q.
+/// Writes the lanes to out[0], out[1], ... as 8- or 16-bit integers of the type Q. `out` need not
+/// be aligned. The values must be in the range of Q; this is not checked.
 template <quantized_type Q, class Arch>
 void store_8bit(Q* out, const integers<Arch>& q) noexcept {
   alignas(Arch::alignment()) std::int32_t lanes[integers<Arch>::size];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The 32-bit bias of an integer product, and weight scales for which it cannot overflow.
+// Quantization of the 32-bit bias of an integer product, and the search for weight scales with
+// which the bias cannot overflow.
 //
 //   bias_q[c] = saturate(round_half_even(bias[c] / (input_scale * weight_scale[c])))
 //
@@ -21,16 +22,16 @@
 DETENT_NAMESPACE_BEGIN
 namespace reference {
 
-/// round_half_even(bias / (input_scale * weight_scale)), not saturated. In double, where the
-/// product of two floats is exact; the quotient is rounded once. NaN and infinities stay what they
-/// are.
+/// The bias in steps of the product's scale, not saturated:
+/// round_half_even(bias / (input_scale * weight_scale)). Computed in double, where the product of
+/// two floats is exact; the quotient is rounded once. NaN and infinities are returned as they are.
 [[nodiscard]] inline double bias_steps(float bias, float input_scale, float weight_scale) noexcept {
   const double scale = static_cast<double>(input_scale) * static_cast<double>(weight_scale);
   return round_half_even(static_cast<double>(bias) / scale);
 }
 
-/// bias_steps saturated to 32 bits. NaN gives 0, which is a bias's zero point; infinities saturate.
-/// Scales are positive and finite.
+/// The quantized bias: bias_steps() saturated to 32 bits. NaN gives 0, the zero point of a bias;
+/// infinities saturate. Both scales must be positive and finite.
 [[nodiscard]] inline std::int32_t quantize_bias(float bias, float input_scale,
                                                 float weight_scale) noexcept {
   constexpr double lowest = std::numeric_limits<std::int32_t>::min();
@@ -42,8 +43,8 @@ namespace reference {
   return static_cast<std::int32_t>(steps < lowest ? lowest : steps > highest ? highest : steps);
 }
 
-/// |bias_steps| + accumulator_bound <= 2^31 - 1: no sum of the integer product, bias included, can
-/// overflow.
+/// Whether |bias_steps(...)| + accumulator_bound <= 2^31 - 1. Then no sum of the integer product
+/// can overflow with the bias included, if `accumulator_bound` is the largest |sum| without it.
 [[nodiscard]] inline bool is_bias_safe(float bias, float input_scale, float weight_scale,
                                        std::int64_t accumulator_bound) noexcept {
   const double limit =
@@ -51,24 +52,26 @@ namespace reference {
   return std::fabs(bias_steps(bias, input_scale, weight_scale)) <= limit;
 }
 
-/// The smallest float >= weight_scale for which is_bias_safe, or FLT_MAX if there is none. `bias`
-/// is finite, scales are positive and finite, 0 <= accumulator_bound <= 2^31 - 1.
+/// The smallest float >= weight_scale for which is_bias_safe() is true, or FLT_MAX if there is
+/// none. `bias` must be finite, both scales positive and finite, and accumulator_bound in
+/// 0..2^31-1.
 ///
 /// With limit = 2^31 - 1 - accumulator_bound, real arithmetic would ask for
 ///
 ///   |bias| / (input_scale * scale) <= limit + 1/2    (< if limit is odd: ties go to even)
 ///
 /// The search begins at the float nearest to bound = |bias| / (input_scale * (limit + 1/2)), or at
-/// weight_scale, and steps upwards.
+/// weight_scale if that is larger, and steps upwards.
 ///
-/// Safe: it ends at a float that is_bias_safe has accepted, and that is the promise itself, asked
-/// of what quantize_bias computes. No error analysis is needed for it.
+/// The result is safe: the search ends at a float that is_bias_safe() has accepted, and this is the
+/// promise itself, tested on the numbers that quantize_bias() computes. It needs no error analysis.
 ///
-/// Smallest: is_bias_safe is monotone in the scale (the product is exact, and rounding a quotient
-/// keeps its order), so that it is enough to see that the float before the one where the search
-/// begins is not safe. For weight_scale there is nothing to show. Else that float is at least half
-/// its step, 2^-25 of its value, below the bound, its quotient as far above limit + 1/2, and the
-/// rounding errors in double, 2^-51 together, cannot bridge that.
+/// The result is the smallest one: is_bias_safe() is monotone in the scale (the product is exact,
+/// and rounding a quotient keeps its order). It is therefore enough that the float before the one
+/// where the search begins is not safe. If the search begins at weight_scale, there is nothing to
+/// show. Otherwise that float is below the bound by at least half its step, 2^-25 of its value. Its
+/// quotient is as far above limit + 1/2, and the rounding errors in double, 2^-51 together, cannot
+/// bridge that.
 [[nodiscard]] inline float bias_safe_weight_scale(float bias, float input_scale, float weight_scale,
                                                   std::int64_t accumulator_bound) noexcept {
   constexpr float largest = std::numeric_limits<float>::max();
@@ -91,7 +94,7 @@ namespace reference {
 
 namespace detail {
 
-/// The scale of a channel where there is one scale for each, or one for all.
+/// The scale of a channel; `weight_scales` has one scale for each channel, or one for all.
 [[nodiscard]] inline float weight_scale_of(std::span<const float> weight_scales,
                                            std::size_t channel) noexcept {
   return weight_scales.size() == 1 ? weight_scales[0] : weight_scales[channel];
@@ -116,13 +119,17 @@ void require_bias_arguments(std::span<const float> bias, float input_scale,
 
 }  // namespace detail
 
-/// out[c] = saturate(round_half_even(bias[c] / (input_scale * weight_scale[c]))), the bias of a
-/// product whose left side has input_scale and whose weights have one scale for each channel, or
-/// one for all. Product and quotient in double; infinities saturate. `out` overlaps no input.
+/// Quantizes the bias of an integer product to 32 bits:
 ///
-/// Throws shape_mismatch if `out` has not the size of `bias`, or `weight_scales` neither that nor
-/// one; invalid_argument if a scale is not a positive finite number, or if the bias of a channel is
-/// NaN.
+///   out[c] = saturate(round_half_even(bias[c] / (input_scale * weight_scale[c])))
+///
+/// where the left side of the product has the scale input_scale and the weights have one scale for
+/// each channel, or one for all. Product and quotient are computed in double; infinities saturate.
+/// `out` must not overlap an input.
+///
+/// Throws shape_mismatch if `out` does not have the size of `bias`, or `weight_scales` has neither
+/// that size nor one element; invalid_argument if data is null, a scale is not positive and finite,
+/// or a bias is NaN. Nothing is written then. Thread-safe.
 inline void quantize_bias(std::span<const float> bias, float input_scale,
                           std::span<const float> weight_scales, std::span<std::int32_t> out) {
   detail::require_bias_arguments(bias, input_scale, weight_scales, out, "quantize_bias");
@@ -136,24 +143,28 @@ inline void quantize_bias(std::span<const float> bias, float input_scale,
   }
 }
 
-/// out[c] = the smallest weight scale >= the given one for which
+/// Raises weight scales as little as possible so that the quantized bias does not overflow: out[c]
+/// is the smallest float >= the given scale of channel c for which
 ///
 ///   |round_half_even(bias[c] / (input_scale * out[c]))| + accumulator_bound <= 2^31 - 1
 ///
-/// so that neither the bias saturates nor a sum overflows: a channel with tiny weights and a large
-/// bias gets coarser weights instead of a wrong bias. It holds for the floats themselves, as
-/// quantize_bias computes with them; reference::bias_safe_weight_scale says why.
+/// Then neither the bias saturates nor a sum overflows: a channel with tiny weights and a large
+/// bias gets coarser weights instead of a wrong bias. The inequality holds for the floats
+/// themselves, as quantize_bias() computes with them; reference::bias_safe_weight_scale has the
+/// proof.
 ///
 /// `accumulator_bound` is the largest |sum| that the product can reach without the bias. A bound
-/// that was found with the given scales stays one, since raising the scale of a weight makes no
-/// integer larger. Where one scale serves all channels, the largest of `out` is safe for each.
+/// that was found with the given scales remains valid, because raising the scale of a weight makes
+/// no integer larger. If one scale serves all channels, the largest element of `out` is safe for
+/// each of them.
 ///
-/// `out` may be the array of `weight_scales` if that has a scale for each channel; else it overlaps
-/// no input.
+/// `out` may be the array of `weight_scales` if that has a scale for each channel; otherwise it
+/// must not overlap an input.
 ///
-/// Throws shape_mismatch and invalid_argument as quantize_bias does, invalid_argument also if a
-/// bias is infinite or accumulator_bound is not in 0..2^31-1; overflow if no finite scale is large
-/// enough. The last two kinds name the channel.
+/// Throws shape_mismatch if `out` does not have the size of `bias`, or `weight_scales` has neither
+/// that size nor one element; invalid_argument if data is null, a scale is not positive and finite,
+/// a bias is not finite, or accumulator_bound is not in 0..2^31-1; overflow if no finite scale is
+/// large enough. Errors about a bias name its channel. Nothing is written then. Thread-safe.
 inline void bias_safe_weight_scales(std::span<const float> bias, float input_scale,
                                     std::span<const float> weight_scales, std::span<float> out,
                                     std::int64_t accumulator_bound = 0) {

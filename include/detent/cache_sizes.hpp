@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The sizes of caches that products are divided for.
+// cache_sizes: the sizes of the processor's caches, by which large products are divided.
 #ifndef DETENT_CACHE_SIZES_HPP
 #define DETENT_CACHE_SIZES_HPP
 
@@ -10,19 +10,20 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// Bytes of the first level (of data) and the second of a core, and of the third, which cores
-/// share.
+/// Sizes of caches in bytes: first_level (data) and second_level of one core, and third_level,
+/// which cores share.
 using kernels::cache_sizes;
 
-/// Those of this processor, from CPUID leaf 4 or 0x8000001D; what it does not tell is 32 KB, 1 MB
-/// and 16 MB. Thread-safe.
+/// The cache sizes of the processor that runs this, from CPUID leaf 4 (Intel) or 0x8000001D (AMD).
+/// Sizes that the processor does not report are assumed: 32 KB, 1 MB and 16 MB for the first,
+/// second and third level. Thread-safe.
 [[nodiscard]] inline cache_sizes detected_cache_sizes() noexcept {
   return kernels::processor_caches();
 }
 
 namespace detail {
 
-/// The processor's where `chosen` is 0.
+/// The chosen sizes, with each size of 0 replaced by that of the processor.
 [[nodiscard]] inline cache_sizes resolved_caches(const cache_sizes& chosen) noexcept {
   const cache_sizes& found = kernels::processor_caches();
   const auto or_found = [](std::size_t size, std::size_t other) {

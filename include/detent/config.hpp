@@ -1,24 +1,30 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Every macro that a user may set, and what follows from it. All options are 0 or 1.
+// The macros that a user may set before including any header of detent, and the macros that follow
+// from them: the ABI namespaces and the declaration of kernels.
 //
-//   DETENT_SEPARATE_COMPILATION  (defined or not) the kernels are compiled in one other translation
-//                                unit, which includes <detent/src.hpp>; this one only declares them
-//   DETENT_COMPILE_KERNELS       (defined or not) this is that other unit: what <detent/src.hpp>
-//                                defines, and what a file defines that has only the single header
-//   DETENT_WITH_HIGHWAY          vector kernels through <hwy/highway.h>; default: if it is found
-//   DETENT_WITH_XSIMD            register-level templates through <xsimd/xsimd.hpp>; default: if it
-//                                is found
-//   DETENT_WITH_EIGEN            the solvers that need <Eigen/Core> and what goes with it; default:
-//                                if it is found
+//   DETENT_SEPARATE_COMPILATION  (defined or not) this translation unit only declares the kernels;
+//                                one other unit, which includes <detent/src.hpp>, compiles them
+//   DETENT_COMPILE_KERNELS       (defined or not) this translation unit is the one that compiles
+//                                the kernels; <detent/src.hpp> defines it, and so does a file that
+//                                uses the single header for this purpose
+//   DETENT_WITH_HIGHWAY          (0 or 1) vector kernels through <hwy/highway.h>; by default 1 if
+//                                that header is found, on x86-64 with GCC or Clang
+//   DETENT_WITH_XSIMD            (0 or 1) register-level templates through <xsimd/xsimd.hpp>; by
+//                                default 1 if that header is found
+//   DETENT_WITH_EIGEN            (0 or 1) the solvers that need Eigen; by default 1 if
+//                                <Eigen/Cholesky> is found
 //
 // Without Highway or xsimd the same functions run through portable code and return the same bits.
-// Without Eigen, <detent/solvers/gptq.hpp> and <detent/solvers/eigen_views.hpp> are not there.
+// Without Eigen, <detent/solvers/gptq.hpp> and <detent/solvers/eigen_views.hpp> cannot be included.
+// The headers of graph/ have two macros of their own, which <detent/graph/src.hpp> describes.
 #ifndef DETENT_CONFIG_HPP
 #define DETENT_CONFIG_HPP
 
 #include <detent/version.hpp>
 
 #if defined(DETENT_COMPILE_KERNELS) && !defined(DETENT_SEPARATE_COMPILATION)
+/// Defined by the user where kernels are compiled in one translation unit (see src.hpp) and only
+/// declared in all others. Left undefined, the library is header-only.
 #define DETENT_SEPARATE_COMPILATION
 #endif
 
@@ -28,6 +34,7 @@
 #endif
 
 #if defined(__x86_64__) || defined(_M_X64)
+/// 1 on 64-bit x86 processors, else 0. Not to be set by users.
 #define DETENT_ARCH_X86_64 1
 #else
 #define DETENT_ARCH_X86_64 0
@@ -41,6 +48,8 @@
 #endif
 #endif
 #ifndef DETENT_WITH_HIGHWAY
+/// Set by the user, 0 or 1: whether vector kernels are compiled with Highway. The default is 1 on
+/// x86-64 with GCC or Clang if `<hwy/highway.h>` is found, else 0. Results do not depend on it.
 #define DETENT_WITH_HIGHWAY 0
 #endif
 
@@ -52,6 +61,8 @@
 #endif
 #endif
 #ifndef DETENT_WITH_XSIMD
+/// Set by the user, 0 or 1: whether simd.hpp and batch.hpp use xsimd. The default is 1 if
+/// `<xsimd/xsimd.hpp>` is found, else 0. Results do not depend on it; batch.hpp is empty without.
 #define DETENT_WITH_XSIMD 0
 #endif
 
@@ -63,6 +74,8 @@
 #endif
 #endif
 #ifndef DETENT_WITH_EIGEN
+/// Set by the user, 0 or 1: whether the solvers that need Eigen are there. The default is 1 if
+/// `<Eigen/Cholesky>` is found, else 0.
 #define DETENT_WITH_EIGEN 0
 #endif
 
@@ -79,15 +92,17 @@
 #endif
 
 #if defined(__cpp_exceptions) || defined(_CPPUNWIND)
+/// 1 if the translation unit is compiled with exceptions, else 0 (see error.hpp). Not to be set by
+/// users.
 #define DETENT_WITH_EXCEPTIONS 1
 #else
 #define DETENT_WITH_EXCEPTIONS 0
 #endif
 
-// Inline functions that were compiled with other -m flags or other options must not be merged by
-// the linker: a caller built for an old processor would be handed AVX-512 code. Hence an inline
-// namespace whose name spells out what changes the generated code. The patch version is not part of
-// it.
+// The linker must not merge inline functions that were compiled with different -m flags or options:
+// a caller built for an old processor would be handed AVX-512 code. Therefore everything is in an
+// inline namespace whose name spells out what changes the generated code. The patch version is not
+// part of that name.
 #define DETENT_ABI_EPOCH v0
 #if defined(__AVX512FP16__)
 #define DETENT_ABI_ISA _avx512fp16
@@ -132,15 +147,16 @@
 #define DETENT_CONCAT6_(a, b, c, d, e, f) a##b##c##d##e##f
 #define DETENT_CONCAT6(a, b, c, d, e, f) DETENT_CONCAT6_(a, b, c, d, e, f)
 
-// Whether this translation unit defines kernels, or only declares them.
+// 1 if this translation unit defines the kernels, 0 if it only declares them.
 #if !defined(DETENT_SEPARATE_COMPILATION) || defined(DETENT_COMPILE_KERNELS)
 #define DETENT_DEFINES_KERNELS 1
 #else
 #define DETENT_DEFINES_KERNELS 0
 #endif
 
-// DETENT_DECL marks what is compiled once in separate mode. The seam to that code (namespace
-// detent::kernels) must then be the same whatever the flags of the calling translation unit are.
+// DETENT_DECL marks functions that separate compilation compiles only once. In that mode the name
+// of their namespace (inside detent::kernels) must not depend on the flags of the calling
+// translation unit, so that all units link to the same functions.
 #if defined(DETENT_SEPARATE_COMPILATION)
 #define DETENT_DECL
 #define DETENT_ABI_NAMESPACE                                                                      \
@@ -162,7 +178,7 @@
   }                          \
   }
 
-// detent::kernels: the private floor below the numerics.
+// Open and close detent::kernels, the private layer below the public functions.
 #define DETENT_KERNELS_NAMESPACE_BEGIN \
   namespace detent {                   \
   namespace kernels {                  \

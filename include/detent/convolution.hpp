@@ -1,17 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// 1-D and 2-D convolutions: 8-bit integers, exact, and floats.
-//
-//   input    [batch][in_height][in_width][in_channels]
-//   weights  [out_channels][in_channels / groups][kernel_height][kernel_width], as ONNX has them
-//   output   [batch][out_height][out_width][out_channels]
-//
-// Where the window says so, input or output have their channels before height and width, as ONNX
-// has them; the values are the same bits. The arithmetic is done channels last: such an input is
-// transposed by the copy that adds its padding, or block by block, such an output block by block.
-//
-// A 1-D convolution has height 1. Integer arithmetic and epilogues are those of gemm(); padding
-// stands for the real value 0, that is lhs_zero_point. The float sum is a chain of fused
-// multiply-adds in the order kernel row, kernel column, channel, starting from the bias.
+// convolve(): 1-D and 2-D convolutions, grouped, depthwise and dilated, of 8-bit integers (exact on
+// every input) and of floats; and the packed filters that they take. Internally the arithmetic is
+// done channels last: an input with channels first is transposed by the copy that adds its padding,
+// or block by block; an output with channels first is transposed block by block.
 #ifndef DETENT_CONVOLUTION_HPP
 #define DETENT_CONVOLUTION_HPP
 
@@ -51,6 +42,7 @@ DETENT_NAMESPACE_BEGIN
 
 namespace detail {
 
+/// Checks the shape of a filter bank and the number of its weights.
 inline void require_filters(const filter_shape& f, std::size_t weights, const void* data) {
   require(f.groups > 0 && f.in_channels % f.groups == 0 && f.out_channels % f.groups == 0,
           error_kind::shape_mismatch, "convolution: ", f.in_channels, " input and ", f.out_channels,
@@ -63,9 +55,9 @@ inline void require_filters(const filter_shape& f, std::size_t weights, const vo
           "convolution: null weights with size ", weights);
 }
 
-/// [group_out][group_in][taps] to the K x N matrix whose rows go kernel row by kernel row, tap by
-/// tap, channel by channel. A kernel row takes `row` of them; what is behind its last tap is
-/// padding[n].
+/// Turns the weights of one group, [group_out][group_in][taps], into the K x N matrix of a product:
+/// N = group_out, and k runs over kernel rows, taps of a row, channels, in this order. A kernel row
+/// takes `row` values of k; those behind its last tap hold padding(n) in column n.
 template <class T, class Padding>
 std::vector<T> filter_matrix(const filter_shape& f, const T* weights, std::size_t row,
                              const Padding& padding) {
@@ -87,7 +79,8 @@ std::vector<T> filter_matrix(const filter_shape& f, const T* weights, std::size_
   return matrix;
 }
 
-/// The values of one group of a per-channel argument (empty and single ones serve every group).
+/// The part of a per-channel argument that belongs to one group. Arguments with no value or one
+/// value serve every group as they are.
 template <class T>
 std::span<const T> group_slice(std::span<const T> values, const filter_shape& f,
                                std::size_t group) {
@@ -99,11 +92,12 @@ std::span<const T> group_slice(std::span<const T> values, const filter_shape& f,
   return values.subspan(group * f.group_out(), f.group_out());
 }
 
+/// Checks strides, dilations and extents of a window.
 inline void require_window(const filter_shape& f, const window& w) {
   require(
       w.stride_height > 0 && w.stride_width > 0 && w.dilation_height > 0 && w.dilation_width > 0,
       error_kind::invalid_argument, "convolution: strides and dilations must be positive");
-  // So that no extent wraps.
+  // The limit keeps all extents from wrapping.
   constexpr std::size_t largest = std::size_t{1} << 32;
   require((std::max)({w.pad_top, w.pad_left, w.pad_bottom, w.pad_right, w.stride_height,
                       w.stride_width, w.dilation_height, w.dilation_width}) <= largest &&
@@ -112,6 +106,7 @@ inline void require_window(const filter_shape& f, const window& w) {
           error_kind::invalid_argument, "convolution: a window beyond 2^32");
 }
 
+/// Checks the window and the sizes of input and output.
 template <class In, class Out>
 void require_images(const filter_shape& f, const window& w, std::span<In> input,
                     std::span<Out> output) {
@@ -129,11 +124,18 @@ struct filter_access;
 
 }  // namespace detail
 
-/// An owned, packed filter bank of signed 8-bit weights. weight_options hold one value or one for
-/// each output channel. Immutable; share it freely between threads.
+/// An owned filter bank of signed 8-bit weights in the layout of the kernels, with scales, zero
+/// points and biases of its output channels. Constant after construction: many threads may use it
+/// at the same time.
 class packed_filters {
  public:
+  /// An empty filter bank, without channels.
   packed_filters() = default;
+  /// Copies and packs weights of the shape f: [out_channels][in_channels / groups][kernel_height]
+  /// [kernel_width]. Each span of the options has no value, one value, or one for each output
+  /// channel; zero points are -128..127. Throws shape_mismatch for channels that do not divide into
+  /// the groups and for arrays of another size; invalid_argument for a kernel of size 0, null
+  /// weights, a scale that is not positive and finite, or a zero point out of range.
   packed_filters(const filter_shape& f, std::span<const std::int8_t> weights,
                  const weight_options& options = {})
       : shape_(f) {
@@ -154,11 +156,12 @@ class packed_filters {
         depthwise_ = detail::depthwise_weights(matrix.data(), f, groups_[0].zero_points());
         return;
       }
-      // So many taps that their products leave 32 bits: like other groups.
+      // Products with so many taps may leave 32 bits: treat the filters like other groups.
       groups_.clear();
     }
-    // Segments of rows are multiples of group_depth. What a padded one reads too much is multiplied
-    // by nothing: a weight that is its zero point.
+    // Segments of left rows are multiples of group_depth. A segment that is rounded up reads values
+    // that do not belong to the window; their weights equal the zero point, so that they count as
+    // 0.
     row_ = f.kernel_width * f.group_in();
     if (f.groups == 1 && f.taps() > 1) {
       row_ = detail::round_up(row_, kernels::group_depth);
@@ -179,11 +182,17 @@ class packed_filters {
     }
   }
 
+  /// The shape that the filters were packed with.
   [[nodiscard]] const filter_shape& shape() const noexcept { return shape_; }
-  /// Whether the filters are kept as depthwise ones: all that are, but for those with so many taps
-  /// that their products may leave 32 bits.
+  /// Whether the filters are stored for the depthwise kernels: shape().depthwise() holds, and they
+  /// do not have so many taps (more than 33025, and a certificate above 32 bits) that the products
+  /// alone may leave 32 bits.
   [[nodiscard]] bool is_depthwise() const noexcept { return is_depthwise_; }
-  /// One matrix per group; where is_depthwise(), one matrix whose columns are the channels.
+  /// The weights as matrices. If is_depthwise(), there is one, taps x channels. Otherwise there is
+  /// one for each group: its columns are the group's output channels, its rows run over kernel
+  /// rows, kernel columns and input channels; if there is one group and more than one tap, each
+  /// kernel row is filled up to a multiple of 4 matrix rows with weights that equal their zero
+  /// points.
   [[nodiscard]] std::span<const packed_weights> groups() const noexcept { return groups_; }
 
  private:
@@ -193,22 +202,22 @@ class packed_filters {
   std::vector<packed_weights> groups_;
   detail::depthwise_weights depthwise_;
   bool is_depthwise_ = false;
-  std::size_t row_ = 0;
+  std::size_t row_ = 0;  // see filter_access::kernel_row()
 };
 
 namespace detail {
 
-/// What convolutions read of packed filters.
+/// Gives convolutions access to the private parts of packed filters.
 struct filter_access {
   [[nodiscard]] static const depthwise_weights& depthwise(const packed_filters& f) noexcept {
     return f.depthwise_;
   }
-  /// Rows of a matrix for each kernel row: its taps times channels, rounded up to group_depth where
-  /// there is one group.
+  /// Number of matrix rows for each kernel row: its taps times channels, rounded up to group_depth
+  /// if there is one group and more than one tap.
   [[nodiscard]] static std::size_t kernel_row(const packed_filters& f) noexcept { return f.row_; }
 };
 
-/// Checks what an epilogue has besides what column_terms check.
+/// Checks those options of a convolution's epilogue that column_terms::prepare() does not check.
 template <class T>
 void require_epilogue(const filter_shape& f, const window& w, const epilogue_options& o) {
   constexpr const char* where = "convolution";
@@ -229,7 +238,7 @@ void require_epilogue(const filter_shape& f, const window& w, const epilogue_opt
           o.residual.row_stride, " for ", columns, " columns)");
 }
 
-/// What all blocks of an integer convolution have in common.
+/// The checked and prepared state that all blocks of one integer convolution share.
 template <class T>
 class integer_convolution {
  public:
@@ -262,8 +271,9 @@ class integer_convolution {
   /// Whether some sums may leave 32 bits.
   [[nodiscard]] bool is_wide() const noexcept { return is_wide_; }
 
-  /// Multiplies a block of pixels by the weights of a group; `g` says where the pixels are. Windows
-  /// that are read where they are must not be wide. sum_row(i) is the sum of what pixel i reads.
+  /// Multiplies a block of pixels by the weights of a group. `g` says where the left rows are (as
+  /// rows or as segments); it must be rows if the group's sums may leave 32 bits. sum_row(i)
+  /// returns the sum of the values that pixel i reads.
   template <class SumRow>
   void multiply(kernels::gemm_u8s8_args g, std::size_t group, const output_block<T>& block,
                 const SumRow& sum_row) const {
@@ -289,15 +299,16 @@ class integer_convolution {
     run_gemm(kernels_, g);
   }
 
-  /// Of depthwise filters, without a residual. Their weights carry their zero points; what is left
-  /// is bias - lhs_zero_point * sum(weights), which is the column offset of the terms.
+  /// The epilogue of depthwise filters, without a residual. Their packed weights have the zero
+  /// points subtracted already; what remains of the zero-point terms is bias - lhs_zero_point *
+  /// sum(weights), which is the column offset.
   [[nodiscard]] kernels::integer_epilogue depthwise_epilogue() const noexcept {
     kernels::integer_epilogue e = groups_[0].terms.epilogue(nullptr);
     e.rhs_zero_point = nullptr;
     return e;
   }
 
-  /// Multiplies the rows of depthwise filters.
+  /// Multiplies the runs of pixels in `rows` by depthwise filters, and stores them in `block`.
   void multiply(const kernels::depthwise_rows<std::uint8_t>& rows,
                 const output_block<T>& block) const {
     kernels::integer_epilogue e = depthwise_epilogue();
@@ -320,16 +331,17 @@ class integer_convolution {
                       {overflow_, block.first(), 0}, block.data());
   }
 
-  /// To be called when all blocks are done: throws overflow if a sum did not fit the output.
+  /// Throws overflow if a sum did not fit the output. Call it when all blocks are done.
   void finish() const { overflow_.raise_if_noted("convolution", "pixel", "channel"); }
 
  private:
   struct group_terms {
     column_terms terms;
-    std::optional<wide_product> wide;  // where sums may leave 32 bits
+    std::optional<wide_product> wide;  // set if sums may leave 32 bits
   };
 
-  /// The residual of the pixels and channels of a block from the given ones on.
+  /// Lets `e` point to the residual of a block, from the given pixel and channel on, if there is
+  /// one.
   void add_residual(const output_block<T>& block, std::size_t pixel, std::size_t channel,
                     kernels::integer_epilogue& e) const noexcept {
     if (block.residual() != nullptr) {
@@ -338,6 +350,7 @@ class integer_convolution {
     }
   }
 
+  /// Multiplies a block whose sums may leave 32 bits, some rows at a time.
   void multiply_wide(const kernels::gemm_u8s8_args& g, const group_terms& of_group,
                      const output_block<T>& block, std::size_t first_channel) const {
     for_row_blocks(g.m, rows_per_task, {}, [&](std::size_t first, std::size_t rows) {
@@ -363,22 +376,85 @@ class integer_convolution {
 
 }  // namespace detail
 
-/// Integer convolution; the epilogue is that of gemm(), with a real bias for each output channel
-/// and a residual for outputs of float and bfloat16. Input and output do not overlap; the residual
-/// may be an output of float itself. Thread-safe.
+/// Convolves unsigned 8-bit images with packed 8-bit filters. With y, x a pixel of the output, c an
+/// output channel, and the sum over kernel rows, kernel columns and the input channels of c's
+/// group:
 ///
-/// Exact on every input, as gemm() is: where the certificate of the filters does not exclude sums
-/// beyond 32 bits, windows are gathered, and the products are added up in 64 bits. Throws overflow,
-/// with the first such sum, if an output of 32-bit integers has no room for one; elements that have
-/// no room are then as they were, all others are written. Throws what gemm() throws besides, and
-/// unsupported for padding out of all proportion.
+///     iy  = y * stride_height + kh * dilation_height - pad_top
+///     ix  = x * stride_width + kw * dilation_width - pad_left
+///     acc = weight_bias[c] + sum_(kh, kw, channel) (input[iy][ix][channel] - lhs_zero_point)
+///                                        * (weight[c][channel][kh][kw] - zero_point[c])
+///     output[y][x][c] = epilogue(acc)
 ///
-/// The calling thread keeps memory of the size of the padded input, where there is padding, rows of
-/// the kernel are no multiple of four, or the channels come first and the filters are not 1x1; each
-/// thread keeps some 256 KB, or two rows or 48 pixels of the output if that is more, where the
-/// output's channels come first (and as many pixels of the residual, in float), and 192 pixels or
-/// 32 KB for 1x1 filters where the input's do; for sums beyond 32 bits what gemm() does, or 256
-/// pixels or a row of the output of depthwise filters, in 32 bits.
+/// epilogue_options gives the epilogue for each type of output, with a real bias for each output
+/// channel and a residual for outputs of float and bfloat16. Padding has the value lhs_zero_point,
+/// the real value 0.
+///
+/// @code{.cpp}
+/// #include <cstdint>
+/// #include <vector>
+///
+/// #include <detent/convolution.hpp>
+///
+/// // 3 x 3 filters of 8 to 16 channels, on images of 32 x 32 pixels, channels last, padded by 1.
+/// std::vector<float> layer(const std::vector<std::uint8_t>& images, std::size_t batch,
+///                          const std::vector<std::int8_t>& weights) {
+///   const detent::filter_shape shape{
+///       .out_channels = 16, .in_channels = 8, .kernel_height = 3, .kernel_width = 3};
+///   const detent::packed_filters filters(shape, weights);  // pack once, use often
+///   const detent::window w{.batch = batch, .in_height = 32, .in_width = 32, .pad_top = 1,
+///                          .pad_left = 1, .pad_bottom = 1, .pad_right = 1};
+///   std::vector<float> out(batch * w.out_height(shape) * w.out_width(shape) * 16);
+///   detent::convolve(images, filters, w, std::span<float>(out),
+///                    {.lhs_scale = 0.02F, .lhs_zero_point = 128});
+///   return out;
+/// }
+/// @endcode
+///
+/// Layout: input is [batch][in_height][in_width][in_channels] and output
+/// [batch][out_height][out_width][out_channels], both dense; each has its channels before the
+/// height if the window says so (nchw). The layout does not change any value. Input and output must
+/// not overlap; a residual may be a float output itself.
+///
+/// Exactness: the integer sums are exact on every input, and the results are the same bits on every
+/// target and for every split into threads. If the certificate of the filters does not exclude sums
+/// beyond 32 bits, products are added up in 64 bits, and each sum is then rounded to float once.
+///
+/// Errors: shape_mismatch if the input, the output or an array of the options has another size;
+/// invalid_argument for null data, strides or dilations of 0, a window beyond 2^32, or a scale,
+/// zero point, grid or multiplier out of its domain; unsupported for scales and zero points of
+/// rows, integer addends, a bias or residual with an integer output, a residual that is not dense,
+/// and padding out of proportion (a padded copy of more than 16 times the input and all that
+/// windows read). All of these are thrown before anything is written. overflow is thrown if an
+/// output of 32-bit integers has no room for a sum (the message names the first one); such elements
+/// keep their values, all others are written.
+///
+/// Thread-safe. The table lists the memory besides the arguments. Memory that belongs to a thread
+/// is kept and used again by its later calls; that of a call or a task is freed; the filters make
+/// theirs once. A "matrix" is a 1x1 filter with strides of 1 and no padding. The input is copied
+/// with its padding if there is any, if its channels come first, or if there are one group, several
+/// taps and a kernel_width * in_channels that is no multiple of 4; but never for a matrix, and for
+/// depthwise filters with channels last only if there is padding and out_width is below 16.
+///
+/// | condition | bytes | owner |
+/// |---|---|---|
+/// | always | up to 12 * out_channels (groups rounded up to 16) | calling thread |
+/// | the input is copied | the padded input | calling thread |
+/// | output channels first | 256 KB, or 2 lines or 48 pixels if more | each thread |
+/// | output channels first, with a residual | as many pixels in float | each thread |
+/// | matrix, input channels first | 32 KB, or 192 pixels if more | each thread |
+/// | depthwise, or windows read in place | some KB of pointers | each thread |
+/// | windows gathered | 32 KB, or 48 windows if more | task |
+/// | target amx_int8, not depthwise | that of gemm() for K values in a window | each thread |
+/// | target avx2 or avx512, not depthwise (weight pairs) | size of the weights | filters |
+/// | sums may leave 32 bits, not depthwise | up to 100 KB | each thread |
+/// | sums may leave 32 bits, not depthwise | up to 12 * out_channels | call |
+/// | sums may leave 32 bits, not depthwise, K above 65536 | size of the weights | filters |
+/// | sums may leave 32 bits, depthwise | 256 pixels or a line, in 32 bits | each thread |
+///
+/// Windows are gathered (im2col) unless the filters are depthwise or a matrix, or are read in
+/// place: with one group, a dilation_width of 1, several taps or a multiple of 4 channels, a target
+/// other than avx2 and avx512, and sums that fit 32 bits.
 template <integer_gemm_output T>
 void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
               std::span<T> output, const epilogue_options& options = {},
@@ -393,7 +469,7 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
   const auto& statistics = detail::active<kernels::statistics_kernels>();
   const detail::integer_convolution<T> convolution(products, filters, options);
   const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
-  // 32-bit elements that have no room for their sums keep their values.
+  // 32-bit elements that have no room for their sums keep their values: blocks must hold those.
   const detail::convolution_output<T> images{
       detail::output_images<T>(f, w, output.data()), options.residual.data,
       std::same_as<T, std::int32_t> && convolution.is_wide()};
@@ -453,8 +529,9 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
   convolution.finish();
 }
 
-/// The same for signed input, with an lhs_zero_point of -128..127: the calling thread keeps a copy
-/// of the input, 128 more.
+/// Convolves signed 8-bit images with packed 8-bit filters, with an lhs_zero_point of -128..127.
+/// The calling thread keeps a copy of the input with 128 added to each value; all else is as for
+/// convolve() with unsigned images.
 template <integer_gemm_output T>
 void convolve(std::span<const std::int8_t> input, const packed_filters& filters, const window& w,
               std::span<T> output, const epilogue_options& options = {},
@@ -473,11 +550,16 @@ void convolve(std::span<const std::int8_t> input, const packed_filters& filters,
            parallel);
 }
 
-/// An owned, packed filter bank of floats; `bias` is empty or has one value for each output
-/// channel.
+/// An owned filter bank of floats in the layout of the kernels, with a bias for each output
+/// channel. Constant after construction: many threads may use it at the same time.
 class packed_float_filters {
  public:
+  /// An empty filter bank, without channels.
   packed_float_filters() = default;
+  /// Copies and packs weights of the shape f: [out_channels][in_channels / groups][kernel_height]
+  /// [kernel_width]. `bias` is empty (all 0) or has one value for each output channel. Throws
+  /// shape_mismatch for channels that do not divide into the groups and for other sizes,
+  /// invalid_argument for a kernel of size 0 and null weights.
   packed_float_filters(const filter_shape& f, std::span<const float> weights,
                        std::span<const float> bias)
       : shape_(f) {
@@ -506,10 +588,16 @@ class packed_float_filters {
     }
   }
 
+  /// The shape that the filters were packed with.
   [[nodiscard]] const filter_shape& shape() const noexcept { return shape_; }
+  /// One matrix for each group, with the group's output channels as columns; its rows run over
+  /// kernel rows, kernel columns and input channels. Empty for depthwise filters.
   [[nodiscard]] std::span<const packed_floats> groups() const noexcept { return groups_; }
-  /// Depthwise filters: a row of biases, then [tap][channel].
+  /// The values of depthwise filters: a row of biases, then a row of weights for each tap. Rows are
+  /// channel_stride() values long. Empty for other filters.
   [[nodiscard]] std::span<const float> depthwise() const noexcept { return depthwise_; }
+  /// Length of the rows of depthwise(): out_channels rounded up to a multiple of 16; 0 for other
+  /// filters.
   [[nodiscard]] std::size_t channel_stride() const noexcept { return channel_stride_; }
 
  private:
@@ -519,13 +607,24 @@ class packed_float_filters {
   std::size_t channel_stride_ = 0;
 };
 
-/// Float convolution, clamped to [lower, upper]. The same bits on every target, layout and split.
-/// Keeps memory as the integer one.
-inline void convolve(std::span<const float> input, const packed_float_filters& filters,
-                     const window& w, std::span<float> output,
-                     float lower = -std::numeric_limits<float>::infinity(),
-                     float upper = std::numeric_limits<float>::infinity(),
-                     const parallel_for& parallel = {}) {
+/// Convolves float images with packed float filters, as
+/// output = clamp(bias + sum of input * weight, lower, upper).
+///
+/// Each element is one chain of fused multiply-adds in the order kernel row, kernel column, channel
+/// that starts from the bias, and is then clamped (NaN passes through). Padding has the value 0 and
+/// takes part in the sum. The bits are the same on every target, for every layout and every split
+/// into threads.
+///
+/// Layouts and sizes are those of convolve() for integers; input and output must not overlap.
+/// Throws shape_mismatch (sizes), invalid_argument (null data, strides or dilations of 0, a window
+/// beyond 2^32) and unsupported (padding out of proportion) before anything is written.
+/// Thread-safe. The memory is that of convolve() for integers, in the rows of its table on copies,
+/// layouts, pointers and gathered windows, with 4 bytes to a value.
+template <class = void>  // so that it is compiled only where it is called
+void convolve(std::span<const float> input, const packed_float_filters& filters, const window& w,
+              std::span<float> output, float lower = -std::numeric_limits<float>::infinity(),
+              float upper = std::numeric_limits<float>::infinity(),
+              const parallel_for& parallel = {}) {
   const filter_shape& f = filters.shape();
   detail::require_images(f, w, input, output);
   if (output.empty()) {

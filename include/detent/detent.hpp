@@ -1,84 +1,38 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// detent: INT8 numerics. Everything of the numerics floor; the graph floor is <detent/graph/...>.
+// What most callers of detent need, in one include: quantize, dequantize, requantize and fake-quantize;
+// products and convolutions with packed weights; observers of ranges; threads and targets.
+//
+// Everything else has a header of its own, which is not included here because it takes time to compile:
+// observers that search for the best scale (observers/histogram_observers.hpp, isotone.hpp, ...), solvers
+// (solvers/...), other tools' observers (observers/tools/...) and observers by name
+// (observer_registry.hpp), rules and arithmetic of other engines (scale_rules.hpp, bias.hpp,
+// rounding.hpp, fixed_point.hpp, power_of_two.hpp, quantized_elementwise.hpp), register-level templates
+// (batch.hpp, simd.hpp). <detent/all.hpp> has all of these. The graph floor is <detent/graph/...>.
 #ifndef DETENT_DETENT_HPP
 #define DETENT_DETENT_HPP
 
-#include <detent/base/arithmetic.hpp>
-#include <detent/base/rows.hpp>
-#include <detent/base/uint128.hpp>
-#include <detent/batch.hpp>
-#include <detent/bias.hpp>
-#include <detent/cache_sizes.hpp>
 #include <detent/config.hpp>
 #include <detent/convolution.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/dynamic_convolution.hpp>
 #include <detent/dynamic_linear.hpp>
 #include <detent/dynamic_quantize.hpp>
-#include <detent/elementwise/operands.hpp>
-#include <detent/elementwise/walk.hpp>
 #include <detent/error.hpp>
 #include <detent/fake_quantize.hpp>
-#include <detent/fixed_point.hpp>
 #include <detent/float_formats.hpp>
 #include <detent/gemm.hpp>
 #include <detent/gemm_batch.hpp>
 #include <detent/int4_weights.hpp>
-#include <detent/observer_registry.hpp>
-#include <detent/observers/channels.hpp>
-#include <detent/observers/constant.hpp>
-#include <detent/observers/histogram_observers.hpp>
-#include <detent/observers/isotone.hpp>
 #include <detent/observers/min_max.hpp>
 #include <detent/observers/moving_average.hpp>
-#include <detent/observers/observer.hpp>
-#include <detent/observers/pattern_histogram.hpp>
 #include <detent/observers/percentile.hpp>
-#include <detent/observers/sample_range.hpp>
-#include <detent/observers/saved_state.hpp>
-#include <detent/observers/tools/inc.hpp>
-#include <detent/observers/tools/linear_histogram.hpp>
-#include <detent/observers/tools/nncf.hpp>
-#include <detent/observers/tools/numpy_arithmetic.hpp>
-#include <detent/observers/tools/ort.hpp>
-#include <detent/observers/tools/parity.hpp>
-#include <detent/observers/tools/ppq.hpp>
-#include <detent/observers/tools/torch.hpp>
 #include <detent/pack.hpp>
 #include <detent/parallel.hpp>
-#include <detent/power_of_two.hpp>
 #include <detent/quantize.hpp>
-#include <detent/quantized_elementwise.hpp>
 #include <detent/reference.hpp>
-#include <detent/rounding.hpp>
-#include <detent/scale_rules.hpp>
-#include <detent/simd.hpp>
-#include <detent/solvers/adaround.hpp>
-#include <detent/solvers/awq.hpp>
-#include <detent/solvers/coordinate_descent.hpp>
-#include <detent/solvers/estimates.hpp>
-#include <detent/solvers/exact_mse.hpp>
-#include <detent/solvers/fixed_power.hpp>
-#include <detent/solvers/gram.hpp>
-#include <detent/solvers/hqq.hpp>
-#include <detent/solvers/kl.hpp>
-#include <detent/solvers/lp_norm.hpp>
-#include <detent/solvers/lp_search.hpp>
-#include <detent/solvers/parts.hpp>
-#include <detent/solvers/quantized_weights.hpp>
-#include <detent/solvers/smooth_quant.hpp>
-#include <detent/statistics/distribution.hpp>
-#include <detent/statistics/histogram.hpp>
-#include <detent/statistics/value_bins.hpp>
 #include <detent/sub_byte.hpp>
 #include <detent/target.hpp>
 #include <detent/types.hpp>
 #include <detent/version.hpp>
-#include <detent/weights/weight_pairs.hpp>
-
-#if DETENT_WITH_EIGEN
-#include <detent/solvers/eigen_views.hpp>
-#include <detent/solvers/gptq.hpp>
-#endif
 
 #endif  // DETENT_DETENT_HPP

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which CPU target the library uses, and how to choose another one.
+// The CPU targets that this program can use, the one that is in use, and how to choose another.
 #ifndef DETENT_DISPATCH_HPP
 #define DETENT_DISPATCH_HPP
 
@@ -16,7 +16,7 @@ DETENT_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Every target there is, worst first.
+/// Every target that the library knows, slowest first.
 inline constexpr std::initializer_list<target> all_targets = {
     target::portable, target::avx2,        target::avx_vnni,
     target::avx512,   target::avx512_vnni, target::amx_int8};
@@ -27,21 +27,22 @@ inline constexpr std::initializer_list<target> all_targets = {
 
 }  // namespace detail
 
-/// The targets whose kernels are part of this program, worst first. Thread-safe.
+/// The targets whose kernels are part of this program, slowest first. Thread-safe.
 [[nodiscard]] inline std::vector<target> compiled_targets() {
   std::vector<target> compiled = detail::all_targets;
   std::erase_if(compiled, [](target t) { return !kernels::is_compiled(t); });
   return compiled;
 }
 
-/// The compiled targets that this processor can run, worst first. Never empty. Thread-safe.
+/// The compiled targets that this processor can run, slowest first. Never empty: portable is always
+/// available. Thread-safe.
 [[nodiscard]] inline std::vector<target> available_targets() {
   std::vector<target> available = detail::all_targets;
   std::erase_if(available, [](target t) { return !detail::is_available(t); });
   return available;
 }
 
-/// The best of available_targets(). Thread-safe.
+/// The fastest of available_targets(). Thread-safe.
 [[nodiscard]] inline target best_target() noexcept {
   target best = target::portable;
   for (const target t : detail::all_targets) {
@@ -50,7 +51,8 @@ inline constexpr std::initializer_list<target> all_targets = {
   return best;
 }
 
-/// The target in use: best_target() until set_target() was called. Thread-safe.
+/// The target whose kernels are in use: the one that set_target() chose last, or best_target() if
+/// it was never called. Thread-safe.
 [[nodiscard]] inline target active_target() noexcept {
   std::atomic<int>& slot = kernels::active_target_slot();
   int active = slot.load(std::memory_order_relaxed);
@@ -64,9 +66,10 @@ inline constexpr std::initializer_list<target> all_targets = {
   return static_cast<target>(active);
 }
 
-/// Makes every later call use the kernels of `t`. All targets return the same bits; this is for
-/// tests, measurements and for working around a processor. Thread-safe: calls that have begun are
-/// not affected. Throws error_kind::unsupported if `t` is not one of available_targets().
+/// Makes every later call in this program use the kernels of `t`. All targets return the same bits;
+/// choose one for tests, for measurements, or to work around a defect of a processor. Thread-safe:
+/// kernels that are already running are not affected. Throws unsupported if `t` is not one of
+/// available_targets().
 inline void set_target(target t) {
   require(detail::is_available(t), error_kind::unsupported, "set_target: ", name(t),
           " is not compiled in or not supported by this processor");
@@ -75,9 +78,9 @@ inline void set_target(target t) {
 
 namespace detail {
 
-/// The kernels of one family (kernels::statistics_kernels, ...) for the target in use. Whoever asks
-/// includes <detent/kernels/definitions/...> of that family: in header-only mode it is compiled
-/// there.
+/// The kernels of one family (kernels::statistics_kernels, ...) for the target in use. A header
+/// that calls this includes <detent/kernels/definitions/...> of that family, which compiles the
+/// kernels in header-only mode.
 template <class Family>
 [[nodiscard]] const Family& active() noexcept {
   return *Family::of(active_target());

@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Convolutions of real images with 8-bit filters: the images are quantized on the way, from their
-// own ranges.
-//
-//   p      = params_from_range(range of the image, or of all images, input_scheme)
-//   q      = quantize(input, p), padded with p.zero_point
-//   output = clamp(fma(float(acc), p.scale * scale[c], bias[c]) + residual, lower, upper)
-//
-// with the exact integer sum acc of convolve(); bfloat16 is rounded from that, half to even.
-// Padding is the real value 0, whatever the range.
+// dynamic_convolve(): convolutions of float images with packed 8-bit filters. The images are
+// quantized on the way, with parameters from their own ranges.
 #ifndef DETENT_DYNAMIC_CONVOLUTION_HPP
 #define DETENT_DYNAMIC_CONVOLUTION_HPP
 
@@ -27,16 +20,27 @@
 
 DETENT_NAMESPACE_BEGIN
 
+/// How dynamic_convolve() quantizes its input, and what it adds to the sums.
 struct dynamic_convolution_options {
-  bool per_image = true;  // a range for each image of the batch, or one for all of them
+  /// True: each image of the batch has a range, scale and zero point of its own, so that its result
+  /// does not depend on the other images. False: one for the whole batch.
+  bool per_image = true;
+  /// Grid of the quantized input, within 0..255, and whether its range is made symmetric.
   quant_scheme input_scheme = asymmetric<std::uint8_t>;
-  std::span<const float> bias = {};        // none, or one for each output channel
-  matrix_view<const float> residual = {};  // as convolve() takes it
+  /// A real value for each output channel, which is added to the scaled sums. Empty means 0.
+  std::span<const float> bias = {};
+  /// Real values that are added before the clamp, dense and in the layout of the output, as
+  /// epilogue_options::residual for convolutions; null means none. May be a float output itself.
+  matrix_view<const float> residual = {};
+  /// Lower bound of the output. NaN passes through the clamp.
   float lower = -std::numeric_limits<float>::infinity();
+  /// Upper bound of the output; it wins where it is less than `lower`.
   float upper = std::numeric_limits<float>::infinity();
 };
 
 namespace detail {
+
+/// The body of dynamic_convolve(), for outputs of type T.
 
 template <class T>
 void dynamic_convolve_to(std::span<const float> input, const packed_filters& filters,
@@ -77,21 +81,35 @@ void dynamic_convolve_to(std::span<const float> input, const packed_filters& fil
 
 }  // namespace detail
 
-/// Input and output are laid out as convolve() has them and do not overlap. With per_image the
-/// result of an image does not depend on what else is in the batch. NaN becomes the zero point; an
-/// infinity is an invalid_argument, and with per_image images before it may have been written.
-/// Throws what convolve() throws. Thread-safe. The calling thread keeps memory of the size of the
-/// quantized images (of one with per_image), besides what convolve() keeps.
-inline void dynamic_convolve(std::span<const float> input, const packed_filters& filters,
-                             const window& w, std::span<float> output,
-                             const dynamic_convolution_options& options = {},
-                             const parallel_for& parallel = {}) {
+/// Convolves float images with packed 8-bit filters, with an input that is quantized to unsigned
+/// bytes on the way. With acc the exact integer sum of convolve() and c the output channel:
+///
+///     p      = params_from_range(range of the image, or of all images; input_scheme)
+///     q      = quantize(input, p), padded with p.zero_point
+///     output = clamp(fma(float(acc), p.scale * scale[c], bias[c]) + residual, lower, upper)
+///
+/// Padding stands for the real value 0, whatever the range (which always covers 0). A range is that
+/// of the values that are not NaN; NaN becomes the zero point. The bits are the same on every
+/// target and for every split into threads.
+///
+/// `w` says how input and output are laid out, as for convolve(); they must not overlap. Throws
+/// what convolve() throws, and invalid_argument for an infinity in the input or a grid outside
+/// 0..255; with per_image, earlier images may have been written when an infinity is found.
+/// Thread-safe. Besides what convolve() uses, the calling thread keeps a quantized copy of the
+/// input (of one image with per_image).
+template <class = void>  // so that it is compiled only where it is called
+void dynamic_convolve(std::span<const float> input, const packed_filters& filters, const window& w,
+                      std::span<float> output, const dynamic_convolution_options& options = {},
+                      const parallel_for& parallel = {}) {
   detail::dynamic_convolve_to(input, filters, w, output, options, parallel);
 }
-inline void dynamic_convolve(std::span<const float> input, const packed_filters& filters,
-                             const window& w, std::span<bfloat16> output,
-                             const dynamic_convolution_options& options = {},
-                             const parallel_for& parallel = {}) {
+/// Convolves float images with packed 8-bit filters and writes bfloat16: the values that
+/// dynamic_convolve() computes for a float output (before they are stored), rounded to bfloat16,
+/// ties to even. All else is as for float outputs.
+template <class = void>  // so that it is compiled only where it is called
+void dynamic_convolve(std::span<const float> input, const packed_filters& filters, const window& w,
+                      std::span<bfloat16> output, const dynamic_convolution_options& options = {},
+                      const parallel_for& parallel = {}) {
   detail::dynamic_convolve_to(input, filters, w, output, options, parallel);
 }
 

@@ -1,14 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products of real rows with 8-bit weights: the left side is quantized on the way, from its own
-// range.
-//
-//   p[i]   = params_from_range(range of row i, or of all rows, lhs_scheme)
-//   q      = quantize(lhs, p)
-//   out    = clamp(fma(float(acc), p.scale * scale[j], bias[j]) + residual[i,j], lower, upper)
-//
-// with the exact integer sum acc of gemm(); with 4-bit weights as int4_weights.hpp has it. Blocks
-// of rows are quantized just before they are multiplied, so that nothing of the size of the left
-// side is stored; per tensor, its range is computed first.
+// dynamic_linear(): products of float, float16 or bfloat16 matrices with packed 8-bit or 4-bit
+// weights. The left side is quantized on the way, with parameters from its own range.
 #ifndef DETENT_DYNAMIC_LINEAR_HPP
 #define DETENT_DYNAMIC_LINEAR_HPP
 
@@ -34,26 +26,36 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// What a left side that is quantized on the way may hold.
+/// The element types of a left side of dynamic_linear(): float, float16 and bfloat16.
 template <class F>
 concept linear_input =
     std::same_as<F, float> || std::same_as<F, float16> || std::same_as<F, bfloat16>;
 
-/// Weights of 8 bits with the scales of columns, or of 4 bits with those of groups.
+/// The classes of weights of dynamic_linear(): packed_weights (8 bits, a scale for each column) and
+/// packed_int4_weights (4 bits, a scale for each quantization group of each column).
 template <class W>
 concept linear_weights = std::same_as<W, packed_weights> || std::same_as<W, packed_int4_weights>;
 
+/// How dynamic_linear() quantizes the left side, and what it adds to the product.
 struct dynamic_linear_options {
-  bool per_row = true;  // a range for each row (token), or one for the whole left side
+  /// True: each row (token) has a range, scale and zero point of its own. False: one for all rows.
+  bool per_row = true;
+  /// Grid of the quantized left side, within 0..255, and whether its range is made symmetric.
   quant_scheme lhs_scheme = asymmetric<std::uint8_t>;
-  std::span<const float> bias = {};  // none, or one for each column
+  /// A real value for each of the N columns, which is added to the scaled sums. Empty means 0.
+  std::span<const float> bias = {};
+  /// An M x N matrix with dense rows that is added before the clamp; null means none. It may be the
+  /// output itself.
   matrix_view<const float> residual = {};
+  /// Lower bound of the output. NaN passes through the clamp.
   float lower = -std::numeric_limits<float>::infinity();
+  /// Upper bound of the output; it wins where it is less than `lower`.
   float upper = std::numeric_limits<float>::infinity();
 };
 
 namespace detail {
 
+/// The value as a float, exactly.
 template <linear_input F>
 [[nodiscard]] float as_float(F value) noexcept {
   if constexpr (std::same_as<F, float>) {
@@ -63,7 +65,8 @@ template <linear_input F>
   }
 }
 
-/// Rows as floats: where they are, or converted to memory of the thread.
+/// Rows first .. first + rows as dense float rows: a view of x if it has such rows, otherwise a
+/// converted copy in memory of the thread (block_memory).
 template <linear_input F>
 [[nodiscard]] matrix_view<const float> float_rows(matrix_view<const F> x, std::size_t first,
                                                   std::size_t rows) {
@@ -86,7 +89,7 @@ template <linear_input F>
   }
 }
 
-/// The parameters of all rows together.
+/// Scale and zero point from the range of all elements of x together.
 template <linear_input F>
 quant_params params_of_rows(matrix_view<const F> x, quant_scheme scheme, const char* where,
                             const parallel_for& parallel) {
@@ -115,12 +118,29 @@ quant_params params_of_rows(matrix_view<const F> x, quant_scheme scheme, const c
 
 }  // namespace detail
 
-/// lhs is M x K, out is M x N, both with dense rows at any row stride, or lhs with dense columns at
-/// any column stride; out does not overlap lhs.
-/// NaN becomes the zero point; an infinity is an invalid_argument, and rows before it may have been
-/// written. Throws what gemm() throws. Thread-safe. Allocates O(M + N), and each thread keeps up to
-/// 256 rows of K bytes, and 48 of K floats for other types than float and for column-major left
-/// sides, besides what gemm() keeps.
+/// Multiplies a real M x K matrix by packed K x N weights, with a left side that is quantized to
+/// unsigned bytes on the way. For packed_weights:
+///
+///     p[i]     = params_from_range(range of row i, or of all rows; lhs_scheme)
+///     q[i,k]   = quantize(lhs[i,k], p[i])
+///     acc      = weight_bias[j] + sum_k (q[i,k] - p[i].zero_point) * (b[k,j] - zero_point[j])
+///     out[i,j] = clamp(fma(float(acc), p[i].scale * scale[j], bias[j]) + residual[i,j],
+///                      lower, upper)
+///
+/// with the exact integer sum acc of gemm(). For packed_int4_weights, q is multiplied as gemm()
+/// with 4-bit weights does it. A range is that of the values that are not NaN; it always covers 0.
+/// NaN becomes the zero point. The bits are the same on every target and for every split into
+/// threads.
+///
+/// lhs has dense rows at any row stride or dense columns at any column stride; out has dense rows;
+/// they must not overlap. Throws what gemm() throws, and invalid_argument for an infinity in lhs or
+/// a grid outside 0..255. With per_row, other rows may have been written when an infinity is found.
+/// Thread-safe.
+///
+/// Blocks of rows are quantized just before they are multiplied, so that no quantized copy of a
+/// large left side is stored. Besides what gemm() uses, the call allocates O(M) bytes unless
+/// per_row, and each thread with tasks keeps up to 256 rows of K bytes, and 48 rows of K floats if
+/// lhs is column-major or not of floats.
 template <linear_input F, linear_weights W>
 void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<float> out,
                     const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {
@@ -139,7 +159,7 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
   }
   const typename detail::product_with<float, W>::type product(std::type_identity<std::uint8_t>{},
                                                               lhs.rows, weights, out, epilogue);
-  /// Rows as bytes, with their scales and zero points.
+  // A block of quantized rows, with their scales and zero points.
   struct quantized_rows {
     std::uint8_t* q;
     float scales[kernels::largest_rows_per_call];
@@ -166,7 +186,7 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
     detail::quantize_row<std::uint8_t>::run(block.data, a, q);
   };
   const auto quantize_rows = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
-    // Floats that are made are read again while they are in a cache.
+    // Converted floats are read again (to quantize them) while they are in a cache: hence few rows.
     const bool is_converted = !std::same_as<F, float> || detail::is_column_major(lhs);
     const std::size_t step = is_converted ? detail::rows_per_task : rows;
     for (std::size_t i = 0; i < rows; i += step) {
@@ -180,7 +200,7 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
   };
   const detail::even_blocks blocks = product.row_tasks(lhs.rows, parallel);
   if (blocks.count() <= 1) {
-    // One block of rows, quantized once; threads share its columns.
+    // A single block of rows is quantized once, and threads share its columns.
     detail::leased_memory<std::uint8_t> memory(lhs.rows * lhs.columns);
     quantized_rows all;
     all.q = memory.data();
@@ -199,7 +219,8 @@ void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<floa
   });
 }
 
-/// Reads through a mutable view as through a const one.
+/// Accepts a left side that is a view of mutable elements; it is only read. The product is that of
+/// dynamic_linear() with a view of const elements.
 template <linear_input F, linear_weights W>
 void dynamic_linear(matrix_view<F> lhs, const W& weights, matrix_view<float> out,
                     const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Quantization whose parameters come from the data itself: of a whole tensor, or of each row of a
-// matrix (per token), with the sums of the rows that a product with zero points needs.
+// Quantization whose parameters come from the data itself: for a whole tensor, or for each row of a
+// matrix (per token). The sums of the quantized rows, which a product with zero points needs, are
+// computed on the way.
 //
 //   range  = smallest and largest of the values that are not NaN
 //   params = params_from_range(range, scheme)
 //   q      = quantize(x, params)
 //
-// A tensor is read twice. Of a matrix, a few rows at a time are (as many as make some thousands of
-// elements): the second time from the first- or second-level cache. NaN becomes the zero point; a
-// row of nothing but NaN, or of nothing, has the parameters of the range 0 .. 0. Infinities have no
-// finite range: invalid_argument.
+// Every value is read twice. A matrix is processed a few rows at a time (as many as make some
+// thousands of elements), so that the second read comes from the first- or second-level cache. NaN
+// becomes the zero point. If all values are NaN, or there are none, the range is 0 .. 0. Infinities
+// have no finite range and are an error (invalid_argument).
 #ifndef DETENT_DYNAMIC_QUANTIZE_HPP
 #define DETENT_DYNAMIC_QUANTIZE_HPP
 
@@ -41,7 +42,7 @@ inline quant_params dynamic_params(kernels::min_max_result r, bool any, quant_sc
   return params_from_range(range, scheme);
 }
 
-/// The range of values that are `stride` apart.
+/// The range of n values that are `stride` elements apart.
 inline kernels::min_max_result strided_range(const float* x, std::size_t n, std::ptrdiff_t stride) {
   if (stride == 1 || n <= 1) {
     return active<kernels::statistics_kernels>().min_max(x, n);
@@ -62,7 +63,7 @@ inline kernels::min_max_result strided_range(const float* x, std::size_t n, std:
   return all;
 }
 
-/// The sum of codes that are `stride` apart, modulo 2^32.
+/// The sum of n quantized values that are `stride` elements apart, modulo 2^32.
 template <quantized_type Q>
 std::int32_t sum_codes(const Q* q, std::size_t n, std::ptrdiff_t stride) noexcept {
   if constexpr (std::is_same_v<Q, std::uint8_t>) {
@@ -84,8 +85,15 @@ std::int32_t sum_codes(const Q* q, std::size_t n, std::ptrdiff_t stride) noexcep
 
 }  // namespace detail
 
-/// Quantizes x and returns the parameters. `scheme` fits the type of q. Throws shape_mismatch or
-/// invalid_argument (null data, infinities, a grid that does not fit) before it writes anything.
+/// Quantizes x to q with parameters from the range of x, and returns them:
+///
+///   p = params_from_range(range of the values of x that are not NaN, scheme)
+///   q[i] = reference::quantize(x[i], p, scheme.levels)
+///
+/// NaN becomes the zero point. The range is 0 .. 0 if x has no number. x and q must not overlap.
+/// Throws shape_mismatch if the sizes differ, invalid_argument if data is null, x holds an
+/// infinity, the grid of the scheme does not fit the type of q, or the scale would not be finite;
+/// nothing is written then. Thread-safe.
 template <quantized_type Q>
 quant_params dynamic_quantize(std::span<const float> x, std::span<Q> q,
                               quant_scheme scheme = asymmetric<Q>, const execution& e = {}) {
@@ -99,9 +107,16 @@ quant_params dynamic_quantize(std::span<const float> x, std::span<Q> q,
   return p;
 }
 
-/// Quantizes each row of x with parameters of its own, which go to `scales` and `zero_points`, one
-/// for each row. `row_sums`, if there are any, receive the sum of the integers of each row, modulo
-/// 2^32. Throws as above, but rows may have been written when a later one holds an infinity.
+/// Quantizes each row of the matrix x to the same row of q with parameters from the range of that
+/// row, which are written to scales[r] and zero_points[r]. If `row_sums` is not empty, row_sums[r]
+/// becomes the sum of the integers of row r of q, modulo 2^32.
+///
+/// NaN becomes the zero point; the range of a row without numbers is 0 .. 0. `scales`,
+/// `zero_points` and `row_sums` (if any) have x.rows elements. Inputs and outputs must not overlap.
+/// Throws shape_mismatch if sizes differ, and invalid_argument if data is null or the grid of the
+/// scheme does not fit the type of q; nothing is written then. Also throws invalid_argument if a
+/// row holds an infinity or would need a scale that is not finite; other rows may then have been
+/// written. Thread-safe.
 template <quantized_type Q>
 void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::span<float> scales,
                            std::span<std::int32_t> zero_points,
@@ -137,7 +152,7 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
     const std::size_t done =
         detail::active<kernels::dynamic_quantize_kernels<detail::code_of<Q>>>().dynamic_rows(from,
                                                                                              a, to);
-    if (done < rows) {  // says what is wrong with that row
+    if (done < rows) {  // raises the error that says what is wrong with that row
       const kernels::min_max_result r = detail::active<kernels::statistics_kernels>().min_max(
           from + static_cast<std::ptrdiff_t>(done) * x.row_stride, x.columns);
       static_cast<void>(detail::dynamic_params(r, true, scheme, where));
@@ -161,8 +176,8 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
         {});
   };
   const bool dense = x.column_stride == 1 && q.column_stride == 1;
-  // Short rows go together, so that a task is worth it; where codes are read again, while they are
-  // in a cache.
+  // Short rows are taken together, so that a task is worth its start. If row sums are wanted, the
+  // integers are read again while they are in a cache.
   const std::size_t fewest =
       (std::max)(detail::task_size / 4 / (std::max)(x.columns, std::size_t{1}), std::size_t{1});
   const std::size_t together =

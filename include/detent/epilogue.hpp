@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// From exact sums to what the caller wants stored; shared by gemm() and convolutions.
+// epilogue_options: how integer products (gemm() and convolutions) turn exact sums into outputs,
+// and the preparation of the per-column arrays that kernels need for that.
 #ifndef DETENT_EPILOGUE_HPP
 #define DETENT_EPILOGUE_HPP
 
@@ -26,52 +27,69 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// How an integer product reads its left side and writes its output. The output's element type
-/// selects which of the fields count:
+/// How an integer product (gemm() or a convolution) reads its left side and writes its output. The
+/// element type of the output selects the formula, and thereby the fields that are read. With i a
+/// row (or pixel), j a column (or output channel), scale, zero_point and weight_bias the arrays of
+/// the weights, and absent values taken as 0:
 ///
-///   acc   = bias[j] + sum_k (a[i,k] - lhs_zero_point) * (b[k,j] - zero_point[j])        exact
-///           (the bias of the weights)
-///   s32     acc + addend[i,j], exact: what does not fit 32 bits is an error
-///   float   clamp(fma(float(acc), lhs_scale * scale[j], bias[j]) + residual[i,j], lower, upper)
-///           (the bias of the options; what is absent is 0)
-///   bfloat16  the same, rounded half to even
-///   u8, s8  clamp(round_half_even(float(acc) * m[j]) + output.zero_point, levels)
-///           m[j] = reference::requantize_multiplier(lhs_scale, scale[j], output.scale)
+///     acc = weight_bias[j] + sum_k (a[i,k] - lhs_zero_point) * (b[k,j] - zero_point[j])
+///           (exact, of as many bits as it takes)
 ///
-/// lhs_zero_point is a value of the left side's type: 0..255 or -128..127.
+///     int32:       acc + addend[i,j], exact; a sum that does not fit 32 bits is an error
+///     float:       clamp(fma(float(acc), lhs_scale * scale[j], bias[j]) + residual[i,j],
+///                        lower, upper)
+///     bfloat16:    the float result, rounded to bfloat16, ties to even
+///     uint8, int8: clamp(round_half_even(float(acc) * m[j]) + output.zero_point,
+///                        levels.qmin, levels.qmax)
+///                  with m[j] = (lhs_scale * scale[j]) / output.scale, each step rounded to float
+///
+/// float(acc) rounds to nearest, ties to even, once. All results are the same bits on every target.
 struct epilogue_options {
+  /// Scale of the left side; positive and finite. Not used for int32 outputs.
   float lhs_scale = 1.0F;
+  /// Zero point of the left side: a value of its type, 0..255 or -128..127.
   std::int32_t lhs_zero_point = 0;
+  /// Scale and zero point of a uint8 or int8 output. A scale that makes a multiplier m[j] infinite
+  /// is an invalid_argument.
   quant_params output = {};
-  /// The grid of a quantized output; the default (qmin > qmax) is the whole type. Narrowing it is
-  /// how a ReLU or clip is fused.
+  /// Bounds of a uint8 or int8 output, both included; the default (qmin > qmax) means the whole
+  /// type. A narrower grid fuses a ReLU or a clip.
   grid levels = {0, -1};
+  /// Lower bound of a float or bfloat16 output, applied last. NaN passes through the clamp.
   float lower = -std::numeric_limits<float>::infinity();
+  /// Upper bound of a float or bfloat16 output; it wins where it is less than `lower`.
   float upper = std::numeric_limits<float>::infinity();
-  /// Of gemm() only: parameters of each row of the left side, instead of the two above. Scales are
-  /// for outputs of float and bfloat16.
+  /// For gemm() with a float or bfloat16 output: a scale for each of the M rows of the left side,
+  /// used instead of lhs_scale. Empty means none.
   std::span<const float> lhs_scales = {};
+  /// For gemm(): a zero point for each of the M rows of the left side, used instead of
+  /// lhs_zero_point. Empty means none.
   std::span<const std::int32_t> lhs_zero_points = {};
-  /// Of outputs of float and bfloat16: real values that are added to each column.
+  /// For float and bfloat16 outputs: a real value for each column or output channel, which is added
+  /// to the scaled sum in the same fused multiply-add. Empty means 0.
   std::span<const float> bias = {};
-  /// Of outputs of float and bfloat16: real values that are added to each element. May be an output
-  /// of float itself. Convolutions take it dense and in the layout of the output: its rows are the
-  /// pixels of the batch, or the planes of its images where their channels come first.
+  /// For float and bfloat16 outputs: a matrix of real values that is added to the output before the
+  /// clamp; null means none. It may be a float output itself. For gemm() it is M x N with dense
+  /// rows (a row stride of 0 adds one row to all). For convolutions it is dense and in the layout
+  /// of the output: (batch * out_height * out_width) x out_channels with channels last, or (batch *
+  /// out_channels) x (out_height * out_width) with channels first.
   matrix_view<const float> residual = {};
-  /// Of gemm() to 32-bit integers only: integers that are added to each element, as with beta = 1
-  /// in BLAS. May be the output itself, which then accumulates.
+  /// For gemm() with an int32 output: an M x N matrix of integers with dense rows that is added to
+  /// the sums, as with beta = 1 in BLAS; null means none. It may be the output itself, which then
+  /// accumulates.
   matrix_view<const std::int32_t> addend = {};
-  /// Of gemm() with 8-bit weights only: the caches that the product is divided for, instead of the
-  /// processor's where they are not 0. The results do not depend on them.
+  /// For gemm() with 8-bit weights: sizes of caches in bytes that the product is divided for; a
+  /// size of 0 means the size that the processor reports. The results do not depend on them.
   cache_sizes caches = {};
 };
 
 namespace detail {
 
-/// Outputs that scales of rows, real biases and residuals are for.
+/// Whether outputs of type T take scales of rows, real biases and residuals.
 template <class T>
 inline constexpr bool real_output = std::same_as<T, float> || std::same_as<T, bfloat16>;
 
+/// The kernels' name of output type T.
 template <class T>
 inline constexpr kernels::integer_output output_kind =
     std::same_as<T, std::int32_t>   ? kernels::integer_output::s32
@@ -80,12 +98,13 @@ inline constexpr kernels::integer_output output_kind =
     : std::same_as<T, std::uint8_t> ? kernels::integer_output::u8
                                     : kernels::integer_output::s8;
 
-/// What is subtracted from the values of a left side of type A, and from their zero points, where
-/// kernels read unsigned bytes only.
+/// The number that is subtracted from values of type A, and from their zero points, for kernels
+/// that read unsigned bytes only: -128 for signed bytes, 0 for unsigned ones.
 template <quantized_byte A>
 inline constexpr std::int32_t lhs_shift = full_grid<A>.qmin;
 
-/// Zero points less `shift`: themselves, or in `to`. Null stays null.
+/// Zero points minus `shift`: the given array if shift is 0, otherwise a copy in `to`. Null stays
+/// null.
 [[nodiscard]] inline const std::int32_t* shifted(const std::int32_t* zero_points, std::size_t count,
                                                  std::int32_t shift, std::int32_t* to) noexcept {
   if (zero_points == nullptr || shift == 0) {
@@ -97,18 +116,18 @@ inline constexpr std::int32_t lhs_shift = full_grid<A>.qmin;
   return to;
 }
 
-/// The per-column arrays of an integer product, padded as the kernels want them: those of the
-/// weights where they are as they should be, others in memory of the calling thread, which they are
-/// bound to.
+/// The per-column arrays of an integer product, padded to whole panels for the kernels. Arrays of
+/// the weights are used directly if they need no change; the others are computed into memory that
+/// is leased from the calling thread, so that an object must die on the thread that prepared it.
 class column_terms {
  public:
   column_terms() = default;
   column_terms(const column_terms&) = delete;
   column_terms& operator=(const column_terms&) = delete;
 
-  /// Checks the options and computes the terms of the columns of `w` for a left side of type A, of
-  /// whose values `shift` is subtracted. Where sums might not fit 32 bits, the integers are right
-  /// modulo 2^32, and wide_sums.hpp does without them.
+  /// Checks the options and computes the per-column terms of `w` for a left side of type A whose
+  /// values are reduced by `shift` before the kernel sees them. The integer terms are computed
+  /// modulo 2^32; if sums might not fit 32 bits, wide_sums.hpp does not use them.
   template <class T, class A>
   void prepare(const packed_weights& w, const epilogue_options& o, const char* where,
                std::int32_t shift = lhs_shift<A>) {
@@ -121,7 +140,7 @@ class column_terms {
     const padded_columns from = packed_access::padded(w);
     epilogue_.rhs_zero_point = w.has_zero_points() ? from.zero_points : nullptr;
     epilogue_.column_sum = from.distance_sums;
-    // Those of the rows come with them.
+    // Zero points of rows are not folded into the columns: the kernel gets them with the rows.
     const auto zero_point =
         o.lhs_zero_points.empty() ? static_cast<std::uint32_t>(o.lhs_zero_point - shift) : 0U;
     constexpr bool scaled = !std::same_as<T, std::int32_t>;
@@ -137,7 +156,7 @@ class column_terms {
 
     epilogue_.column_offset = from.bias;
     if (zero_point != 0) {
-      // Modulo 2^32: intermediate values may wrap, final sums that are used were proved to fit.
+      // Modulo 2^32: intermediate values may wrap; the final sums that are used were proved to fit.
       auto* const offset = take(std::type_identity<std::int32_t>{});
       for_panel_values(padded, offset, [&](std::size_t j) {
         return static_cast<std::int32_t>(static_cast<std::uint32_t>(from.bias[j]) -
@@ -180,8 +199,8 @@ class column_terms {
     }
   }
 
-  /// For the columns from `column` on. `row_sum`: where the sums of the left side's rows are or
-  /// will be, needed where the weights have zero points.
+  /// The epilogue of the columns from `column` on. `row_sum` is where the sums of the left side's
+  /// rows are or will be; it is read only if the weights have zero points.
   [[nodiscard]] kernels::integer_epilogue epilogue(std::int32_t* row_sum,
                                                    std::size_t column = 0) const noexcept {
     const auto from = [column](auto* values) {
@@ -196,12 +215,14 @@ class column_terms {
     e.bias = from(e.bias);
     return e;
   }
+  /// Whether products need the sums of the left side's rows: the weights have zero points.
   [[nodiscard]] bool needs_row_sums() const noexcept { return epilogue_.rhs_zero_point != nullptr; }
 
  private:
   void require_finite_multipliers(const packed_weights& w, const epilogue_options& o,
                                   const char* where) const {
-    // All of them first, in vectors: there may be many, and hardly ever is one wrong.
+    // A vectorized pass over all multipliers comes first: they may be many, and hardly ever is one
+    // wrong.
     std::int32_t beyond[kernels::panel_columns] = {};
     const std::size_t columns = w.columns();
     const float* multiplier = epilogue_.multiplier;
@@ -219,7 +240,7 @@ class column_terms {
               o.lhs_scale, " * ", w.scales()[j], " / ", o.output.scale, " is not finite");
     }
   }
-  /// values[j] = value(j), a panel at a time, which compilers make vectors of.
+  /// Sets values[j] = value(j) for all j, a panel at a time, so that compilers vectorize it.
   template <class V, class Value>
   static void for_panel_values(std::size_t padded, V* values, const Value& value) {
     for (std::size_t first = 0; first < padded; first += kernels::panel_columns) {

@@ -1,51 +1,59 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How the library says no: detent::error, or a handler where exceptions are off.
+// How the library reports failures: it throws detent::error or, in a build without exceptions,
+// calls a handler and aborts.
 #ifndef DETENT_ERROR_HPP
 #define DETENT_ERROR_HPP
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
-#include <sstream>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include <detent/config.hpp>
 
 DETENT_NAMESPACE_BEGIN
 
+/// The cause of an error, for callers that handle causes differently.
 enum class error_kind : std::uint8_t {
-  invalid_argument,  // an argument is out of its domain (scale <= 0, zero point outside the type,
-                     // ...)
-  shape_mismatch,    // sizes that must agree do not
-  overflow,          // the exact result may not fit the type that was asked for
-  unsupported,       // right in principle, but this build, target or release has no code for it
-  bad_file,          // a file is damaged, hostile or not what it claims to be
-  io,                // the operating system refused to read or write
+  invalid_argument,  ///< An argument is out of its domain: scale <= 0, zero point off the grid, ...
+  shape_mismatch,    ///< Sizes that must agree do not agree.
+  overflow,          ///< The exact result may not fit the type that was asked for.
+  unsupported,       ///< The request is valid, but this build, target or release cannot serve it.
+  bad_file,          ///< A file is damaged, hostile or not what it claims to be.
+  io,                ///< The operating system refused to read or write.
 };
 
-/// What every public entry point throws. `what()` names the offending argument and its value;
-/// the graph floor also names file, node and tensor.
+/// The exception that public functions throw when they fail. `what()` names the offending argument
+/// and its value; functions on ONNX graphs also name file, node and tensor.
 class error : public std::runtime_error {
  public:
+  /// An error with the given kind and text, which `what()` returns unchanged.
   error(error_kind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  /// The cause of the error.
   [[nodiscard]] error_kind kind() const noexcept { return kind_; }
 
  private:
   error_kind kind_;
 };
 
-/// Called instead of throwing where the library is compiled with -fno-exceptions. It must not
-/// return; if it does, std::abort() follows. Set it before the first call into the library.
+/// A function that is called instead of throwing where the library is compiled with
+/// -fno-exceptions. It must not return; if it does, std::abort() follows.
 using error_handler = void (*)(error_kind kind, const char* message);
+
+/// The handler in use by builds without exceptions; null (the default) means std::abort() at once.
+/// Assign to it before the first call into the library: the variable is not synchronized.
 inline error_handler& error_handler_without_exceptions() noexcept {
   static error_handler handler = nullptr;
   return handler;
 }
 
-/// Throws detent::error with the message as it is or, without exceptions, calls the handler and
-/// then std::abort(). For operators and observers of one's own, whose errors should look like the
-/// library's. Thread-safe.
+/// Throws detent::error with this kind and message. In a build without exceptions it calls the
+/// handler and then std::abort(). Use it in your own operators and observers, so that their errors
+/// look like those of the library. Thread-safe.
 [[noreturn]] inline void raise(error_kind kind, const std::string& message) {
 #if DETENT_WITH_EXCEPTIONS
   throw error(kind, message);
@@ -59,32 +67,86 @@ inline error_handler& error_handler_without_exceptions() noexcept {
 
 namespace detail {
 
-/// Joins its arguments as operator<< prints them. Bytes print as numbers.
+/// A part of a message: text, or a number. Neither templates nor streams stand behind it, since
+/// every check of the library makes some.
+class message_part {
+ public:
+  template <class T>
+  message_part(const T& value) noexcept {  // NOLINT: implicit
+    if constexpr (std::is_same_v<T, char>) {
+      kind_ = kind::character;
+      signed_ = value;
+    } else if constexpr (std::is_floating_point_v<T>) {
+      kind_ = kind::real;
+      real_ = static_cast<double>(value);
+    } else if constexpr (std::is_integral_v<T> && std::is_signed_v<T>) {
+      kind_ = kind::signed_integer;
+      signed_ = value;
+    } else if constexpr (std::is_integral_v<T>) {
+      kind_ = kind::unsigned_integer;
+      unsigned_ = value;
+    } else {
+      kind_ = kind::text;
+      text_ = value;
+    }
+  }
+
+  /// Adds it as `operator<<` of streams prints it.
+  void append_to(std::string& out) const {
+    char digits[32];
+    switch (kind_) {
+      case kind::text:
+        out += text_;
+        break;
+      case kind::character:
+        out += static_cast<char>(signed_);
+        break;
+      case kind::signed_integer:
+        out += std::to_string(signed_);
+        break;
+      case kind::unsigned_integer:
+        out += std::to_string(unsigned_);
+        break;
+      case kind::real:
+        std::snprintf(digits, sizeof digits, "%g", real_);
+        out += digits;
+        break;
+    }
+  }
+
+ private:
+  enum class kind : std::uint8_t { text, character, signed_integer, unsigned_integer, real };
+  kind kind_ = kind::text;
+  std::string_view text_;
+  long long signed_ = 0;
+  unsigned long long unsigned_ = 0;
+  double real_ = 0.0;
+};
+
+[[nodiscard]] inline std::string joined_message(std::initializer_list<message_part> parts) {
+  std::string out;
+  for (const message_part& part : parts) {
+    part.append_to(out);
+  }
+  return out;
+}
+
+/// Joins its arguments as `operator<<` of streams prints them, bytes as numbers.
 template <class... Parts>
 std::string message(const Parts&... parts) {
-  std::ostringstream out;
-  [[maybe_unused]] const auto print = [&out](const auto& part) {
-    using part_type = std::decay_t<decltype(part)>;
-    if constexpr (std::is_same_v<part_type, std::int8_t> ||
-                  std::is_same_v<part_type, std::uint8_t>) {
-      out << static_cast<int>(part);
-    } else {
-      out << part;
-    }
-  };
-  (print(parts), ...);
-  return out.str();
+  return joined_message({message_part(parts)...});
 }
 
 }  // namespace detail
 
-/// Checks an argument: if `condition` does not hold, raises an error whose message is "detent: "
-/// and the parts, joined as operator<< prints them (bytes as numbers). The parts are not evaluated
-/// into a string unless the check fails. Thread-safe.
+/// Checks an argument: if `condition` is false, raises an error of this kind whose message is
+/// "detent: " and the parts, joined: text, and numbers as streams print them (bytes as numbers,
+/// too). The parts are only turned into text if the check fails. Thread-safe.
 template <class... Parts>
 void require(bool condition, error_kind kind, const Parts&... parts) {
   if (!condition) [[unlikely]] {
-    raise(kind, detail::message("detent: ", parts...));
+    raise(kind, detail::joined_message(
+                    {detail::message_part("detent: "), detail::message_part(parts)...}));
   }
 }
 

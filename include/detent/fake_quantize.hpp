@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Fake quantization: quantize and dequantize in one step, to see in float what a grid does to a
-// network and to train through it; and its gradients.
+// Fake quantization, which is quantize and dequantize in one step, and its gradients. It shows in
+// float what a grid does to a network, and lets a network train through the grid.
 //
 //   xhat = float(q - zero_point) * scale
 //   q    = clamp(round_half_even(x / scale) + zero_point, qmin, qmax)
 //
-// The grid is only a range of integers, of up to 16 bits: 2 to 65536 levels within -32768..65535.
-// Nothing is stored in an integer type.
+// The grid is any range of integers with 2 to 65536 levels within -32768..65535. Nothing is stored
+// in an integer type.
 //
 // All functions are thread-safe, allocate nothing, and throw detent::error (invalid_argument,
 // shape_mismatch) before they write anything. An output may be the very buffer of an input (same
-// data, same strides); otherwise outputs overlap neither inputs nor each other.
+// data, same strides); otherwise outputs must overlap neither inputs nor each other.
 #ifndef DETENT_FAKE_QUANTIZE_HPP
 #define DETENT_FAKE_QUANTIZE_HPP
 
@@ -29,25 +29,27 @@
 DETENT_NAMESPACE_BEGIN
 namespace reference {
 
-/// xhat = dequantize(quantize(x)). NaN gives 0, the value of the zero point; infinities saturate.
+/// xhat = dequantize(quantize(x, p, levels), p): the real that the quantized x stands for. NaN
+/// gives 0, the real of the zero point; infinities saturate.
 [[nodiscard]] inline float fake_quantize(float x, quant_params p, grid levels) noexcept {
   return dequantize(quantize(x, p, levels), p);
 }
 
-/// What fake_quantize_derivatives() returns: d xhat / dx, / dscale, / dzero_point.
+/// The partial derivatives of xhat = fake_quantize(x), as fake_quantize_derivatives() returns them.
 struct fake_quantize_partials {
-  float x = 0.0F;
-  float scale = 0.0F;
-  float zero_point = 0.0F;
+  float x = 0.0F;           ///< d xhat / dx.
+  float scale = 0.0F;       ///< d xhat / dscale.
+  float zero_point = 0.0F;  ///< d xhat / dzero_point.
   friend bool operator==(const fake_quantize_partials&, const fake_quantize_partials&) = default;
 };
 
-/// The derivatives of xhat with rounding taken for the identity (straight-through estimator;
-/// Bengio, Leonard, Courville 2013). Those for the scale are LSQ's (Esser et al. 2020), those for
-/// the zero point LSQ+'s (Bhalgat et al. 2020) for xhat = (q - zero_point) * scale.
+/// The partial derivatives of xhat = fake_quantize(x, p, levels) at x, with rounding treated as the
+/// identity (straight-through estimator; Bengio, Leonard, Courville 2013). The derivative for the
+/// scale is that of LSQ (Esser et al. 2020), the derivative for the zero point that of LSQ+
+/// (Bhalgat et al. 2020), for xhat = (q - zero_point) * scale.
 ///
-/// "Inside" is a matter of the level before clamping, r + zero_point with
-/// r = round_half_even(x / scale) of the IEEE quotient:
+/// They depend on where the level before clamping is, r + zero_point with r = round_half_even(x /
+/// scale) of the IEEE quotient:
 ///
 ///                                     dx    dscale                dzero_point
 ///   qmin <= r + zero_point <= qmax    1     r - x / scale         0
@@ -55,9 +57,9 @@ struct fake_quantize_partials {
 ///   r + zero_point > qmax             0     qmax - zero_point     -scale
 ///   x is NaN                          0     0                     0
 ///
-/// Up to half a step beyond the outer levels is thus inside; the tie itself where the outer r is
-/// even. r - x / scale is exact in float. NaN is replaced by 0 whatever the parameters are: nothing
-/// depends on them.
+/// A value up to half a step beyond an outer level thus counts as inside the grid, and so does the
+/// tie half a step beyond it if r of the outer level is even. r - x / scale is exact in float. xhat
+/// of a NaN is 0 whatever the parameters are, so that it does not depend on them.
 [[nodiscard]] inline fake_quantize_partials fake_quantize_derivatives(float x, quant_params p,
                                                                       grid levels) noexcept {
   const float steps = x / p.scale;
@@ -76,15 +78,16 @@ struct fake_quantize_partials {
   return {1.0F, rounded - steps, 0.0F};
 }
 
-/// How many elements of a channel (or of the tensor) the sums of fake_quantize_backward() take
-/// together.
+/// Number of elements of a channel (or of the tensor) that fake_quantize_backward() adds up to a
+/// partial sum before it adds the partial sums.
 inline constexpr std::size_t gradient_block = 1024;
 
 }  // namespace reference
 
 namespace detail {
 
-/// Parameters in the form that loops take; the same bits as the definitions, without branches.
+/// One scale, zero point and grid, prepared for loops. The operations are free of branches and
+/// return the bits of reference::fake_quantize and reference::fake_quantize_derivatives.
 class fake_quantizer {
  public:
   fake_quantizer(float scale, std::int32_t zero_point, grid levels) noexcept
@@ -100,7 +103,8 @@ class fake_quantizer {
 
   [[nodiscard]] reference::fake_quantize_partials derivatives(float x) const noexcept {
     const float steps = x / scale_;
-    // One step outside is as good as any further: it keeps the rounding in its domain.
+    // Everything further out gives the same result as one step outside; clamping to it keeps
+    // round() in its domain.
     const float rounded = round(clamped(steps, lowest_ - 1.0F, highest_ + 1.0F));
     if (rounded < lowest_) {
       return {0.0F, lowest_, -scale_};
@@ -120,7 +124,7 @@ class fake_quantizer {
     const float raised = x < lower ? lower : x;
     return raised > upper ? upper : raised;
   }
-  /// Half to even for |x| < 2^22; never -0, as an integer that is converted.
+  /// Rounds half to even for |x| < 2^22. Never returns -0, like an integer that is converted.
   [[nodiscard]] static float round(float x) noexcept {
     constexpr float bias = 12582912.0F;  // 1.5 * 2^23: its neighbours are integers
     return (x + bias) - bias;
@@ -131,7 +135,8 @@ class fake_quantizer {
   float highest_;
 };
 
-/// N operands of one shape that are walked together: element strides along each dimension.
+/// N operands of one shape that are walked together. strides[d][k] is the stride of operand k along
+/// dimension d, in elements.
 template <std::size_t N>
 struct common_walk {
   using offsets = std::array<std::ptrdiff_t, N>;
@@ -176,8 +181,8 @@ void require_shape_of_x(const tensor_view<T>& x, const tensor_view<U>& other, co
           error_kind::invalid_argument, where, ": null data with size ", x.size());
 }
 
-/// The walk over views of one shape. The last operand is the channel: it moves by 1 along `axis`,
-/// and not at all where axis is no dimension.
+/// The walk over views of one shape. Its last operand is the channel index, whose stride is 1 along
+/// `axis` and 0 along all other dimensions; with no_channel_axis it is always 0.
 template <class First, class... Rest>
 [[nodiscard]] common_walk<sizeof...(Rest) + 2> channel_walk(
     std::size_t axis, const tensor_view<First>& first, const tensor_view<Rest>&... rest) noexcept {
@@ -222,7 +227,7 @@ inline void require_fake_params(const channel_quant_params& p, tensor_view<const
   }
 }
 
-/// fake_quantize() after its checks; channel c has scales[c] and zero_points[c].
+/// fake_quantize() without its checks; channel c has scales[c] and zero_points[c].
 inline void fake_quantize_views(tensor_view<const float> x, tensor_view<float> y, std::size_t axis,
                                 const float* scales, const std::int32_t* zero_points, grid levels) {
   const auto walk = channel_walk(axis, x, y);
@@ -253,8 +258,18 @@ inline void fake_quantize_views(tensor_view<const float> x, tensor_view<float> y
 
 }  // namespace detail
 
-/// y = reference::fake_quantize(x, p, levels), bit for bit: what quantize() and dequantize() return
-/// where the grid is one of theirs. NaN gives 0, infinities saturate.
+/// Fake-quantizes x to y with one scale and zero point:
+///
+///   y = float(q - zero_point) * scale
+///   q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax)
+///
+/// bit for bit reference::fake_quantize, which is also what quantize() followed by dequantize()
+/// returns where the grid fits an integer type. NaN gives 0; infinities saturate. x and y have the
+/// same shape; y may be x itself (same data and strides), and must not overlap it otherwise.
+///
+/// Throws shape_mismatch if the shapes differ; invalid_argument if data is null, the scale is not
+/// positive and finite, the grid does not have 2 to 65536 levels within -32768..65535, or the zero
+/// point is not in the grid. Nothing is written then. Thread-safe.
 inline void fake_quantize(tensor_view<const float> x, tensor_view<float> y, quant_params p,
                           grid levels) {
   detail::require_fake_params(p, levels, "fake_quantize");
@@ -262,13 +277,23 @@ inline void fake_quantize(tensor_view<const float> x, tensor_view<float> y, quan
   detail::fake_quantize_views(x, y, detail::no_channel_axis, &p.scale, &p.zero_point, levels);
 }
 
+/// Fake-quantizes a contiguous array x to y with one scale and zero point, bit for bit
+/// reference::fake_quantize. NaN gives 0; infinities saturate. y has the size of x and may be x
+/// itself. Throws shape_mismatch and invalid_argument as the overload for views does. Thread-safe.
 inline void fake_quantize(std::span<const float> x, std::span<float> y, quant_params p,
                           grid levels) {
   fake_quantize(tensor_view<const float>(x.data(), {x.size()}),
                 tensor_view<float>(y.data(), {y.size()}), p, levels);
 }
 
-/// Per channel along p.axis.
+/// Fake-quantizes x to y with a scale and a zero point for each channel along p.axis, bit for bit
+/// reference::fake_quantize. NaN gives 0; infinities saturate. x and y have the same shape; y may
+/// be x itself (same data and strides), and must not overlap it otherwise.
+///
+/// Throws shape_mismatch if the shapes differ or p does not have one scale and zero point for each
+/// channel; invalid_argument if data is null, the axis does not exist, a scale is not positive and
+/// finite, the grid does not have 2 to 65536 levels within -32768..65535, or a zero point is not in
+/// the grid. Nothing is written then. Thread-safe.
 inline void fake_quantize(tensor_view<const float> x, tensor_view<float> y,
                           const channel_quant_params& p, grid levels) {
   detail::require_fake_params(p, x, levels, "fake_quantize");
@@ -276,10 +301,10 @@ inline void fake_quantize(tensor_view<const float> x, tensor_view<float> y,
   detail::fake_quantize_views(x, y, p.axis, p.scales.data(), p.zero_points.data(), levels);
 }
 
-/// The factor that LSQ multiplies the gradient of the scale with, so that the scale learns at the
-/// pace of the values that share it: 1 / sqrt(count * qmax), in double, rounded to float.
-/// `count` is the number of values that share the scale. Throws invalid_argument if count or qmax
-/// is not positive.
+/// The factor by which LSQ (Esser et al. 2020) multiplies the gradient of a scale, so that the
+/// scale learns at the pace of the values that share it: 1 / sqrt(count * qmax), computed in double
+/// and rounded to float. `count` is the number of values that share the scale. Throws
+/// invalid_argument if count or qmax is not positive. Thread-safe.
 [[nodiscard]] inline float lsq_gradient_factor(std::size_t count, grid levels) {
   require(count > 0, error_kind::invalid_argument, "lsq_gradient_factor: count is 0");
   require(levels.qmax > 0, error_kind::invalid_argument, "lsq_gradient_factor: qmax ", levels.qmax,
@@ -289,14 +314,14 @@ inline void fake_quantize(tensor_view<const float> x, tensor_view<float> y,
 
 /// The gradients of a loss with respect to the parameters of one tensor.
 struct quant_params_gradient {
-  float scale = 0.0F;
-  float zero_point = 0.0F;
+  float scale = 0.0F;       ///< d loss / dscale.
+  float zero_point = 0.0F;  ///< d loss / dzero_point.
   friend bool operator==(const quant_params_gradient&, const quant_params_gradient&) = default;
 };
 
 namespace detail {
 
-/// The sums of one channel, in blocks of reference::gradient_block elements.
+/// The gradient sums of one channel, taken in blocks of reference::gradient_block elements.
 class gradient_sums {
  public:
   void add(float grad_y, const reference::fake_quantize_partials& d) noexcept {
@@ -314,7 +339,8 @@ class gradient_sums {
   }
 
  private:
-  /// Exact, hence the same sum whether or not the compiler contracts it with the addition.
+  /// The product is exact in double, so that the sum is the same whether or not the compiler
+  /// contracts it with the addition.
   [[nodiscard]] static double term(float grad_y, float derivative) noexcept {
     return derivative == 0.0F ? 0.0 : static_cast<double>(grad_y) * static_cast<double>(derivative);
   }
@@ -333,7 +359,7 @@ class gradient_sums {
   std::size_t count_ = 0;
 };
 
-/// The operands of fake_quantize_backward() after its checks.
+/// The checked operands of fake_quantize_backward().
 struct backward_operands {
   tensor_view<const float> x;
   tensor_view<const float> grad_y;
@@ -353,9 +379,9 @@ inline void require_backward(tensor_view<const float> x, tensor_view<const float
           ": gradient factor ", factor, " is not a positive finite number");
 }
 
-/// Writes grad_x and calls finish(channel, sums). Several channels at a time, so that memory is
-/// walked in its order also where the channels are the last dimension; the elements of one channel
-/// come in their order all the same.
+/// Writes grad_x and calls finish(channel, sums) for every channel. It takes several channels at a
+/// time, so that memory is walked in order even if the channels are the last dimension. The
+/// elements of each channel are added in their order either way.
 template <class Finish>
 void fake_quantize_backward(const backward_operands& o, const Finish& finish) {
   constexpr std::size_t tile = 64;
@@ -393,21 +419,28 @@ void fake_quantize_backward(const backward_operands& o, const Finish& finish) {
 
 }  // namespace detail
 
-/// The gradients of a loss through y = fake_quantize(x, p, levels), given its gradient grad_y for
-/// y. With d = reference::fake_quantize_derivatives(x[i], p, levels):
+/// The gradients of a loss through y = fake_quantize(x, p, levels), given the gradient grad_y of
+/// the loss for y. With d = reference::fake_quantize_derivatives(x[i], p, levels) it writes grad_x
+/// and returns the gradients of the parameters:
 ///
 ///   grad_x[i]   = d.x is 1 ? grad_y[i] : 0
 ///   scale       = factor * sum of grad_y[i] * d.scale
 ///   zero_point  = factor * sum of grad_y[i] * d.zero_point
 ///
-/// A derivative of 0 contributes 0 even if grad_y is NaN or infinite; elsewhere they propagate. A
-/// NaN in x has no gradient at all. `factor` is positive and finite; see lsq_gradient_factor().
+/// A derivative of 0 contributes 0 even if grad_y is NaN or infinite; elsewhere NaN and infinities
+/// propagate. If x[i] is NaN, grad_x[i] is 0 and the sums do not change. lsq_gradient_factor()
+/// gives the factor that LSQ uses.
 ///
-/// The sums are in double: the products, which are exact, are added in the order of the elements
-/// (last dimension fastest) within blocks of reference::gradient_block, then the sums of the blocks
-/// in their order, the last block being whatever is left. The sum is multiplied by the factor in
-/// double and rounded to float. Hence they depend on the values alone, not on strides or the
-/// processor, and whole blocks may be summed anywhere. grad_x may be the buffer of x or of grad_y.
+/// The sums are computed in double. The products, which are exact, are added in the order of the
+/// elements (last dimension fastest) within blocks of reference::gradient_block elements; then the
+/// sums of the blocks are added in their order. The last block is shorter if elements are left
+/// over. The total is multiplied by the factor in double and rounded to float. Hence the results
+/// depend on the values alone, not on strides or the processor.
+///
+/// x, grad_y and grad_x have the same shape; grad_x may be the buffer of x or of grad_y. Throws
+/// shape_mismatch if the shapes differ; invalid_argument if data is null, `factor` or the scale is
+/// not positive and finite, the grid does not have 2 to 65536 levels within -32768..65535, or the
+/// zero point is not in the grid. Nothing is written then. Thread-safe.
 inline quant_params_gradient fake_quantize_backward(tensor_view<const float> x,
                                                     tensor_view<const float> grad_y, quant_params p,
                                                     grid levels, tensor_view<float> grad_x,
@@ -426,6 +459,10 @@ inline quant_params_gradient fake_quantize_backward(tensor_view<const float> x,
   return result;
 }
 
+/// The gradients of a loss through fake_quantize() of a contiguous array: writes grad_x and returns
+/// the gradients of scale and zero point, with the definitions, the order of sums and the errors of
+/// the overload for views. All spans have the same size; grad_x may be the buffer of x or of
+/// grad_y. Thread-safe.
 inline quant_params_gradient fake_quantize_backward(std::span<const float> x,
                                                     std::span<const float> grad_y, quant_params p,
                                                     grid levels, std::span<float> grad_x,
@@ -435,8 +472,18 @@ inline quant_params_gradient fake_quantize_backward(std::span<const float> x,
                                 tensor_view<float>(grad_x.data(), {grad_x.size()}), factor);
 }
 
-/// Per channel along p.axis: fills grad_scales and grad_zero_points, which have an element for each
-/// channel. The sums of a channel run over its own elements in their order, in blocks of them.
+/// The gradients of a loss through fake_quantize() with parameters per channel along p.axis: writes
+/// grad_x, and grad_scales[c] and grad_zero_points[c] for every channel c.
+///
+/// The definitions are those of the overload for one scale, with the parameters of the element's
+/// channel. The sums of a channel take its own elements in their order, in blocks of
+/// reference::gradient_block elements of that channel.
+///
+/// x, grad_y and grad_x have the same shape; grad_x may be the buffer of x or of grad_y. Throws
+/// shape_mismatch if the shapes differ or p, grad_scales or grad_zero_points do not have one
+/// element for each channel; invalid_argument if data is null, `factor` or a scale is not positive
+/// and finite, the axis does not exist, the grid does not have 2 to 65536 levels within
+/// -32768..65535, or a zero point is not in the grid. Nothing is written then. Thread-safe.
 inline void fake_quantize_backward(tensor_view<const float> x, tensor_view<const float> grad_y,
                                    const channel_quant_params& p, grid levels,
                                    tensor_view<float> grad_x, std::span<float> grad_scales,

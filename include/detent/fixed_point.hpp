@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Requantization of 32-bit sums with integer arithmetic alone, as the engines do it whose
-// multiplier is a 31-bit integer and a shift:
+// Requantization of 32-bit sums with integer arithmetic alone, as engines do whose multiplier is a
+// 31-bit integer and a shift:
 //
 //   real multiplier = mantissa * 2^(shift - 31)
 //   q = clamp(rounded(acc * real multiplier) + zero_point, qmin, qmax)
 //
-// The engines differ in how they round. Where the multiplier is a float, quantize.hpp's
-// requantize() is meant: round_half_even(float(acc) * multiplier), the "fp32" dialect, which has
-// vector kernels; these here are scalar code.
+// The engines differ in how they round (requantize_dialect). For a multiplier that is a float, use
+// requantize() of quantize.hpp, round_half_even(float(acc) * multiplier), the "fp32" dialect. That
+// one has vector kernels; the functions here are scalar code.
 #ifndef DETENT_FIXED_POINT_HPP
 #define DETENT_FIXED_POINT_HPP
 
@@ -25,26 +25,27 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// mantissa * 2^(shift - 31), with mantissa in [2^30, 2^31) and shift in [-31, 30], or mantissa 0.
+/// A non-negative multiplier mantissa * 2^(shift - 31), as quantize_multiplier() makes it.
 struct fixed_point_multiplier {
-  std::int32_t mantissa = 0;
-  int shift = 0;
+  std::int32_t mantissa = 0;  ///< In [2^30, 2^31), or 0.
+  int shift = 0;              ///< In [-31, 30]; positive shifts to the left.
   friend constexpr bool operator==(const fixed_point_multiplier&,
                                    const fixed_point_multiplier&) = default;
 };
 
-/// How a fixed-point product is rounded; see the functions of the same names in namespace
-/// reference.
+/// How a fixed-point product is rounded.
 enum class requantize_dialect : std::uint8_t {
-  double_rounding,          // gemmlowp, and TensorFlow Lite by default
-  single_rounding,          // TensorFlow Lite with TFLITE_SINGLE_ROUNDING
-  rndnu = single_rounding,  // XNNPACK's name of it
+  double_rounding,          ///< As gemmlowp, and TensorFlow Lite by default:
+                            ///< reference::requantize_double_rounding.
+  single_rounding,          ///< As TensorFlow Lite with TFLITE_SINGLE_ROUNDING:
+                            ///< reference::requantize_single_rounding.
+  rndnu = single_rounding,  ///< XNNPACK's name of single_rounding.
 };
 
 namespace reference {
 
 /// The high half of 2 * a * b, "SQRDMULH": a * b / 2^31 rounded to the nearest integer, ties
-/// upwards. The only result that does not fit, of INT32_MIN * INT32_MIN, saturates to INT32_MAX.
+/// upwards. The only product that does not fit, INT32_MIN * INT32_MIN, saturates to INT32_MAX.
 /// Source: gemmlowp's SaturatingRoundingDoublingHighMul.
 ///
 ///   a * b / 2^31   -1.5 -0.5  0.5  1.5
@@ -59,8 +60,8 @@ namespace reference {
   return static_cast<std::int32_t>((product + (std::int64_t{1} << 30)) >> 31);
 }
 
-/// x / 2^exponent rounded to the nearest integer, ties away from zero. 0 <= exponent <= 31.
-/// Source: gemmlowp's RoundingDivideByPOT.
+/// x / 2^exponent rounded to the nearest integer, ties away from zero. Requires 0 <= exponent
+/// <= 31. Source: gemmlowp's RoundingDivideByPOT.
 ///
 ///   x / 2^exponent   -1.5 -0.5  0.5  1.5
 ///   result           -2   -1    1    2
@@ -72,14 +73,14 @@ namespace reference {
   return (x >> exponent) + (remainder > above ? 1 : 0);
 }
 
-/// x * 2^n, saturated. 0 <= n <= 31.
+/// x * 2^n, saturated to 32 bits. Requires 0 <= n <= 31.
 [[nodiscard]] constexpr std::int32_t saturating_left_shift(std::int32_t x, int n) noexcept {
   constexpr std::int64_t smallest = std::numeric_limits<std::int32_t>::min();
   constexpr std::int64_t largest = std::numeric_limits<std::int32_t>::max();
   return static_cast<std::int32_t>(std::clamp(std::int64_t{x} << n, smallest, largest));
 }
 
-/// min(max(scaled + zero_point, qmin), qmax).
+/// Adds the zero point and saturates to the grid: min(max(scaled + zero_point, qmin), qmax).
 [[nodiscard]] constexpr std::int32_t offset_to_grid(std::int64_t scaled, std::int32_t zero_point,
                                                     grid levels) noexcept {
   const std::int64_t smallest = levels.qmin;
@@ -87,16 +88,17 @@ namespace reference {
   return static_cast<std::int32_t>(std::clamp(scaled + zero_point, smallest, largest));
 }
 
-/// Rounds twice: the product to 32 bits, ties upwards; then what remains of the shift, ties away
-/// from zero. 1 * 0.25 so becomes 1. With left = max(shift, 0) and right = max(-shift, 0):
+/// Requantizes one 32-bit sum, rounding twice: the product to 32 bits, ties upwards; then the
+/// division by the rest of the shift, ties away from zero. As a consequence, 1 * 0.25 becomes 1.
+/// With left = max(shift, 0) and right = max(-shift, 0):
 ///
 ///   scaled = rounding_divide_by_power_of_two(
 ///                saturating_rounding_doubling_high_mul(acc * 2^left, mantissa), right)
 ///   q      = clamp(scaled + zero_point, qmin, qmax)
 ///
-/// Source: gemmlowp, TensorFlow Lite's MultiplyByQuantizedMultiplier. Those leave acc * 2^left
-/// undefined where it overflows; here it saturates, which on a grid of at most 16 bits gives what
-/// the exact product gives.
+/// Source: gemmlowp, TensorFlow Lite's MultiplyByQuantizedMultiplier. In these, acc * 2^left is
+/// undefined where it overflows; here it saturates, which gives the same integer as the exact
+/// product on every grid of at most 16 bits.
 [[nodiscard]] constexpr std::int32_t requantize_double_rounding(std::int32_t accumulator,
                                                                 fixed_point_multiplier m,
                                                                 std::int32_t zero_point,
@@ -107,7 +109,7 @@ namespace reference {
                         levels);
 }
 
-/// Rounds once, ties upwards; no intermediate result overflows:
+/// Requantizes one 32-bit sum, rounding once, ties upwards. No intermediate result overflows:
 ///
 ///   n = 31 - shift
 ///   q = clamp(((int64(acc) * mantissa + 2^(n - 1)) >> n) + zero_point, qmin, qmax)
@@ -122,8 +124,9 @@ namespace reference {
   return offset_to_grid((product + (std::int64_t{1} << (n - 1))) >> n, zero_point, levels);
 }
 
-/// TensorFlow Lite's MultiplyByQuantizedMultiplier with TFLITE_SINGLE_ROUNDING, ruy's and
-/// CMSIS-NN's likewise: the same function as requantize_rndnu().
+/// Requantizes one 32-bit sum, rounding once, ties upwards, as TensorFlow Lite's
+/// MultiplyByQuantizedMultiplier with TFLITE_SINGLE_ROUNDING does, and likewise those of ruy and
+/// CMSIS-NN. This is the same function as requantize_rndnu().
 [[nodiscard]] constexpr std::int32_t requantize_single_rounding(std::int32_t accumulator,
                                                                 fixed_point_multiplier m,
                                                                 std::int32_t zero_point,
@@ -133,14 +136,14 @@ namespace reference {
 
 }  // namespace reference
 
-/// The nearest fixed-point multiplier: multiplier = f * 2^shift with f in [0.5, 1), and mantissa =
-/// f * 2^31 rounded half up, where 2^31 carries into the shift. As TensorFlow Lite's
-/// QuantizeMultiplier, with which it shares the ends of the range:
+/// The fixed-point multiplier nearest to a real one. With multiplier = f * 2^shift, f in [0.5, 1),
+/// the mantissa is f * 2^31 rounded half up; 2^31 carries into the shift. This is TensorFlow Lite's
+/// QuantizeMultiplier, also at the ends of the range:
 ///
 ///   rounded below 2^-32   0: a product with any 32-bit number is less than one half
-///   2^30 and more         (2^31 - 1) * 2^-1: a product other than 0 is off every 16-bit grid
+///   2^30 and more         (2^31 - 1) * 2^-1: every product other than 0 is off every 16-bit grid
 ///
-/// Throws invalid_argument if the multiplier is negative or not finite.
+/// Throws invalid_argument if the multiplier is negative or not finite. Thread-safe.
 [[nodiscard]] inline fixed_point_multiplier quantize_multiplier(double multiplier) {
   require(std::isfinite(multiplier) && multiplier >= 0.0, error_kind::invalid_argument,
           "quantize_multiplier: multiplier ", multiplier, " is not a finite number of at least 0");
@@ -170,7 +173,8 @@ inline void require_multiplier(fixed_point_multiplier m, const char* where) {
           " - 31) does not have a mantissa of 0 or 2^30..2^31-1 and a shift of -31..30");
 }
 
-/// Rows of `columns` elements; column j takes multiplier j, or all columns take the only one.
+/// Requantizes rows of as many elements as there are multipliers: column j takes multiplier j. A
+/// single multiplier serves all elements.
 template <auto Definition, class Q>
 void requantize_rows(std::span<const std::int32_t> acc, std::span<Q> q,
                      std::span<const fixed_point_multiplier> multipliers, std::int32_t zero_point,
@@ -186,7 +190,7 @@ void requantize_rows(std::span<const std::int32_t> acc, std::span<Q> q,
   }
 }
 
-/// Elements are rows of as many columns as there are multipliers.
+/// Checks that the elements are whole rows of as many columns as there are multipliers.
 template <class Multiplier>
 void require_columns(std::size_t elements, std::span<const Multiplier> multipliers,
                      const char* where) {
@@ -225,24 +229,34 @@ void requantize_fixed_point(std::span<const std::int32_t> acc, std::span<Q> q,
 
 }  // namespace detail
 
-// q[i] = the function of namespace reference that has the dialect's name, of acc[i], for the four
-// element types: overloads rather than templates, so that vectors and arrays convert to spans.
-// levels within the type; zero_point within levels. Inputs and outputs do not overlap. Thread-safe,
-// allocates nothing, and throws detent::error (invalid_argument, shape_mismatch) before it writes
-// anything.
-#define DETENT_FIXED_POINT_OVERLOADS(Q)                                                         \
-  /* Per tensor. */                                                                             \
-  inline void requantize(std::span<const std::int32_t> acc, std::span<Q> q,                     \
-                         fixed_point_multiplier m, std::int32_t zero_point, grid levels,        \
-                         requantize_dialect dialect) {                                          \
-    detail::requantize_fixed_point(acc, q, std::span<const fixed_point_multiplier>(&m, 1),      \
-                                   zero_point, levels, dialect);                                \
-  }                                                                                             \
-  /* Per channel: acc is rows of multipliers.size() elements, column j takes multipliers[j]. */ \
-  inline void requantize(std::span<const std::int32_t> acc, std::span<Q> q,                     \
-                         std::span<const fixed_point_multiplier> multipliers,                   \
-                         std::int32_t zero_point, grid levels, requantize_dialect dialect) {    \
-    detail::requantize_fixed_point(acc, q, multipliers, zero_point, levels, dialect);           \
+// requantize() with fixed-point multipliers for the four element types: overloads rather than
+// templates, so that vectors and arrays convert to spans.
+#define DETENT_FIXED_POINT_OVERLOADS(Q)                                                        \
+  /** Requantizes 32-bit sums with one fixed-point multiplier:                                 \
+     q[i] = clamp(rounded(acc[i] * real) + zero_point, qmin, qmax), where                      \
+     real = m.mantissa * 2^(m.shift - 31). The product is rounded as `dialect` says, by the    \
+     function of namespace reference that it names. q has the size of acc and must not overlap \
+     it. Throws shape_mismatch if the sizes differ; invalid_argument if data is null, `levels` \
+     is not within the type of q, zero_point is not within `levels`, or m is not normalized (a \
+     mantissa of 0 or 2^30..2^31-1, a shift of -31..30). Nothing is written then. Thread-safe; \
+     allocates nothing. */                                                                     \
+  inline void requantize(std::span<const std::int32_t> acc, std::span<Q> q,                    \
+                         fixed_point_multiplier m, std::int32_t zero_point, grid levels,       \
+                         requantize_dialect dialect) {                                         \
+    detail::requantize_fixed_point(acc, q, std::span<const fixed_point_multiplier>(&m, 1),     \
+                                   zero_point, levels, dialect);                               \
+  }                                                                                            \
+  /** Requantizes 32-bit sums with a fixed-point multiplier for each channel: acc is rows      \
+     of multipliers.size() elements, and column j takes multipliers[j], as the overload for    \
+     one multiplier does. q has the size of acc and must not overlap it. Throws                \
+     shape_mismatch if the sizes differ or acc is not whole rows; invalid_argument if data is  \
+     null, `levels` is not within the type of q, zero_point is not within `levels`, or a       \
+     multiplier is not normalized. Nothing is written then. Thread-safe; allocates nothing.    \
+     */                                                                                        \
+  inline void requantize(std::span<const std::int32_t> acc, std::span<Q> q,                    \
+                         std::span<const fixed_point_multiplier> multipliers,                  \
+                         std::int32_t zero_point, grid levels, requantize_dialect dialect) {   \
+    detail::requantize_fixed_point(acc, q, multipliers, zero_point, levels, dialect);          \
   }
 
 DETENT_FIXED_POINT_OVERLOADS(std::uint8_t)

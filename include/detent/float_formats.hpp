@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Floating-point formats narrower than float: value types that hold the bits, and the definition of
-// every conversion to and from float and double, one value at a time.
+// Floating-point formats narrower than float: types that hold the bits of a value, and the
+// definitions of the conversions to float and from float and double, one value at a time.
 //
 //                    exponent  mantissa  largest      smallest normal  smallest  infinity
 //   float16          5 bits    10 bits   65504        2^-14            2^-24     yes
@@ -9,8 +9,8 @@
 //   float8_e5m2      5         2         57344        2^-14            2^-16     yes
 //
 // float16 is IEEE 754 binary16. The 8-bit formats are those of Micikevicius et al., "FP8 Formats
-// for Deep Learning" (2022), as ONNX names them. Everything here is integer arithmetic on the bits
-// or exact, so that no result depends on the floating-point environment.
+// for Deep Learning" (2022), as ONNX names them. Everything here is exact or integer arithmetic on
+// the bits, so that no result depends on the floating-point environment.
 #ifndef DETENT_FLOAT_FORMATS_HPP
 #define DETENT_FLOAT_FORMATS_HPP
 
@@ -23,80 +23,93 @@
 
 DETENT_NAMESPACE_BEGIN
 
-// In each format the sign is the highest bit, then come the exponent and the mantissa. Equality is
-// that of the bits: -0 differs from +0, a NaN equals itself.
-//
-//   max_bits       the largest finite magnitude; what is above is an infinity or a NaN
-//   overflow_bits  what a magnitude beyond the finite ones becomes unless it saturates
-//   nan_bits       the canonical NaN
+// In each format the sign is the highest bit; the exponent and the mantissa follow. Equality
+// compares bits: -0 differs from +0, and a NaN equals itself.
 
+/// IEEE 754 binary16: 5 bits of exponent, 10 bits of mantissa, finite up to 65504. Comparison for
+/// equality compares the bits.
 struct float16 {
-  using bits_type = std::uint16_t;
-  static constexpr int mantissa_bits = 10;
-  static constexpr int exponent_bias = 15;
+  using bits_type = std::uint16_t;          ///< The type that holds the bits.
+  static constexpr int mantissa_bits = 10;  ///< Bits of the mantissa without the hidden one.
+  static constexpr int exponent_bias = 15;  ///< The stored exponent of the number 1.
+  /// The largest finite magnitude; larger ones are infinities or NaN.
   static constexpr bits_type max_bits = 0x7BFF;
-  static constexpr bits_type overflow_bits = 0x7C00;  // infinity
-  static constexpr bits_type nan_bits = 0x7E00;
+  /// The magnitude of a result that overflows without saturation: infinity.
+  static constexpr bits_type overflow_bits = 0x7C00;
+  static constexpr bits_type nan_bits = 0x7E00;  ///< The canonical NaN.
 
-  bits_type bits;
+  bits_type bits;  ///< Sign, exponent and mantissa, from the highest bit down.
   friend constexpr bool operator==(float16, float16) = default;
 };
 
-/// The upper half of a float.
+/// The upper 16 bits of a float: 8 bits of exponent, 7 bits of mantissa, finite up to about 2^128.
+/// Comparison for equality compares the bits.
 struct bfloat16 {
-  using bits_type = std::uint16_t;
-  static constexpr int mantissa_bits = 7;
-  static constexpr int exponent_bias = 127;
+  using bits_type = std::uint16_t;           ///< The type that holds the bits.
+  static constexpr int mantissa_bits = 7;    ///< Bits of the mantissa without the hidden one.
+  static constexpr int exponent_bias = 127;  ///< The stored exponent of the number 1.
+  /// The largest finite magnitude; larger ones are infinities or NaN.
   static constexpr bits_type max_bits = 0x7F7F;
-  static constexpr bits_type overflow_bits = 0x7F80;  // infinity
-  static constexpr bits_type nan_bits = 0x7FC0;
+  /// The magnitude of a result that overflows without saturation: infinity.
+  static constexpr bits_type overflow_bits = 0x7F80;
+  static constexpr bits_type nan_bits = 0x7FC0;  ///< The canonical NaN.
 
-  bits_type bits;
+  bits_type bits;  ///< Sign, exponent and mantissa, from the highest bit down.
   friend constexpr bool operator==(bfloat16, bfloat16) = default;
 };
 
-/// No infinities, and a single NaN of either sign: finite up to 448.
+/// The 8-bit format E4M3 of Micikevicius et al., "FP8 Formats for Deep Learning" (2022): 4 bits of
+/// exponent, 3 bits of mantissa, finite up to 448. It has no infinities and one NaN of each sign.
+/// Comparison for equality compares the bits.
 struct float8_e4m3fn {
-  using bits_type = std::uint8_t;
-  static constexpr int mantissa_bits = 3;
-  static constexpr int exponent_bias = 7;
+  using bits_type = std::uint8_t;          ///< The type that holds the bits.
+  static constexpr int mantissa_bits = 3;  ///< Bits of the mantissa without the hidden one.
+  static constexpr int exponent_bias = 7;  ///< The stored exponent of the number 1.
+  /// The largest finite magnitude; larger ones are infinities or NaN.
   static constexpr bits_type max_bits = 0x7E;
-  static constexpr bits_type overflow_bits = 0x7F;  // NaN
-  static constexpr bits_type nan_bits = 0x7F;
+  /// The magnitude of a result that overflows without saturation: NaN.
+  static constexpr bits_type overflow_bits = 0x7F;
+  static constexpr bits_type nan_bits = 0x7F;  ///< The only NaN, but for its sign.
 
-  bits_type bits;
+  bits_type bits;  ///< Sign, exponent and mantissa, from the highest bit down.
   friend constexpr bool operator==(float8_e4m3fn, float8_e4m3fn) = default;
 };
 
-/// float16 with the two highest bits of its mantissa.
+/// The 8-bit format E5M2 of Micikevicius et al., "FP8 Formats for Deep Learning" (2022): the upper
+/// 8 bits of a float16, with 5 bits of exponent and 2 bits of mantissa, finite up to 57344.
+/// Comparison for equality compares the bits.
 struct float8_e5m2 {
-  using bits_type = std::uint8_t;
-  static constexpr int mantissa_bits = 2;
-  static constexpr int exponent_bias = 15;
+  using bits_type = std::uint8_t;           ///< The type that holds the bits.
+  static constexpr int mantissa_bits = 2;   ///< Bits of the mantissa without the hidden one.
+  static constexpr int exponent_bias = 15;  ///< The stored exponent of the number 1.
+  /// The largest finite magnitude; larger ones are infinities or NaN.
   static constexpr bits_type max_bits = 0x7B;
-  static constexpr bits_type overflow_bits = 0x7C;  // infinity
-  static constexpr bits_type nan_bits = 0x7F;       // ONNX Runtime's, of the three that there are
+  /// The magnitude of a result that overflows without saturation: infinity.
+  static constexpr bits_type overflow_bits = 0x7C;
+  static constexpr bits_type nan_bits = 0x7F;  ///< The one of three NaN that ONNX Runtime writes.
 
-  bits_type bits;
+  bits_type bits;  ///< Sign, exponent and mantissa, from the highest bit down.
   friend constexpr bool operator==(float8_e5m2, float8_e5m2) = default;
 };
 
+/// The 8-bit formats: float8_e4m3fn and float8_e5m2.
 template <class T>
 concept float8_format = std::same_as<T, float8_e4m3fn> || std::same_as<T, float8_e5m2>;
 
+/// The formats narrower than float: float16, bfloat16, float8_e4m3fn and float8_e5m2.
 template <class T>
 concept float_format = std::same_as<T, float16> || std::same_as<T, bfloat16> || float8_format<T>;
 
 namespace detail {
 
-/// What round_to() rounds from.
+/// The layout of float and double, from which round_to() rounds.
 template <class Real>
 struct real_layout;
 template <>
 struct real_layout<float> {
   using bits_type = std::uint32_t;
   static constexpr int mantissa_bits = 23;
-  static constexpr int exponent_bias = 127;
+  static constexpr int exponent_bias = 127;  ///< The stored exponent of the number 1.
 };
 template <>
 struct real_layout<double> {
@@ -108,8 +121,8 @@ struct real_layout<double> {
 template <class T>
 concept binary_real = std::same_as<T, float> || std::same_as<T, double>;
 
-/// The pattern of a NaN without its sign. A bfloat16 keeps the upper half of the payload, as the
-/// processors' own conversions do; the others become canonical.
+/// The pattern, without sign, of the NaN that a NaN is rounded to. A bfloat16 keeps the upper bits
+/// of the payload, as the conversions of processors do; the other formats get their canonical NaN.
 template <float_format F, binary_real Real>
 [[nodiscard]] constexpr unsigned nan_magnitude(
     typename real_layout<Real>::bits_type magnitude) noexcept {
@@ -122,7 +135,7 @@ template <float_format F, binary_real Real>
   }
 }
 
-/// The rule of round_to(), with the magnitude that overflow becomes.
+/// round_to(), with the magnitude that a result becomes if it overflows.
 template <float_format F, binary_real Real>
 [[nodiscard]] constexpr F round_to(Real x, unsigned overflow) noexcept {
   using source = real_layout<Real>;
@@ -141,15 +154,15 @@ template <float_format F, binary_real Real>
     return {static_cast<typename F::bits_type>(sign | nan)};
   }
 
-  // |x| = significand * 2^(exponent - source::mantissa_bits). An infinity reads as the power of two
-  // beyond the finite reals, and overflows like one.
+  // |x| = significand * 2^(exponent - source::mantissa_bits). An infinity is read as the power of
+  // two after the finite reals, and overflows as such.
   const auto biased = static_cast<int>(magnitude >> source::mantissa_bits);
   const source_bits significand = biased == 0 ? magnitude : (magnitude & (hidden - 1)) | hidden;
   const int exponent = std::max(biased, 1) - source::exponent_bias;
 
-  // The significand loses the bits that the format lacks, below its smallest normal number one more
-  // for each power of two. Where all are lost, two bits more make it zero; further ones change
-  // nothing.
+  // The significand loses the bits that the format lacks, and below the format's smallest normal
+  // number one more bit for each power of two. If all bits are lost, the rest may still round up to
+  // one unit; if one more is lost, the result is zero, and further ones would change nothing.
   constexpr int smallest_exponent = 1 - F::exponent_bias;
   constexpr int all = source::mantissa_bits + 1;
   const int below = std::max(smallest_exponent - exponent, 0);
@@ -157,7 +170,7 @@ template <float_format F, binary_real Real>
   const source_bits odd = significand >> lost & 1;
   const source_bits rounded = (significand + ((one << (lost - 1)) - 1) + odd) >> lost;
 
-  // The hidden bit, and the carry of a mantissa of ones, count one into the exponent.
+  // The hidden bit, and the carry out of a mantissa of ones, add one to the exponent.
   const auto above = static_cast<source_bits>(std::max(exponent - smallest_exponent, 0));
   const source_bits result = (above << F::mantissa_bits) + rounded;
   const unsigned bounded = result > F::max_bits ? overflow : static_cast<unsigned>(result);
@@ -166,8 +179,9 @@ template <float_format F, binary_real Real>
 
 }  // namespace detail
 
-/// The same value as a float; exact. Signed zeros, infinities and the sign of a NaN are kept; the
-/// payload of a NaN moves to the top of the float's, unchanged: a signalling NaN stays one.
+/// Converts a narrow float to float, exactly. Signed zeros, infinities and the sign of a NaN are
+/// kept. The payload of a NaN becomes the upper bits of the float's payload, unchanged, so that a
+/// signalling NaN stays one.
 template <float_format F>
 [[nodiscard]] constexpr float to_float(F x) noexcept {
   constexpr int sign_position = 8 * static_cast<int>(sizeof(F)) - 1;
@@ -191,24 +205,28 @@ template <float_format F>
   return std::bit_cast<float>(sign | ((magnitude << widening) + (std::uint32_t{rebias} << 23)));
 }
 
-/// The nearest value of the format, ties to the one with an even mantissa; rounded once, from a
-/// double as well (through float, 1 + 2^-11 + 2^-40 would become the float16 1 rather than
-/// 1 + 2^-10). Takes float or double and no other type, so that nothing rounds on the way here.
+/// Rounds a float or a double to the nearest value of the format F, ties to the one with an even
+/// mantissa. A double is rounded once, too (through float, 1 + 2^-11 + 2^-40 would become the
+/// float16 1 rather than 1 + 2^-10). Other argument types are not accepted, so that no conversion
+/// rounds before this function does.
 ///
 ///   overflow   a value that rounds beyond the largest finite one becomes infinity in float16 and
 ///              bfloat16, and saturates to +-448 or +-57344 in the 8-bit formats
-///   infinity   as overflow
+///   infinity   becomes what overflow becomes
 ///   underflow  rounds to a subnormal number or to zero; zeros keep their sign
-///   NaN        sign and F::nan_bits; in a bfloat16 also the upper bits of the payload
+///   NaN        becomes F::nan_bits and keeps its sign; in a bfloat16 it also keeps the upper
+///              bits of the payload
 template <float_format F, detail::binary_real Real>
 [[nodiscard]] constexpr F round_to(Real x) noexcept {
   return detail::round_to<F>(x, float8_format<F> ? F::max_bits : F::overflow_bits);
 }
 
-/// The same with the attribute `saturate` of ONNX's Cast and QuantizeLinear, which is true where it
-/// is not given. Without saturation, overflow and infinity become NaN in float8_e4m3fn and infinity
-/// in float8_e5m2, with the sign of x. What overflows is decided after rounding: 464 becomes 448
-/// either way, and every larger number overflows; in float8_e5m2, 61440 is the first that does.
+/// Rounds a float or a double to the nearest value of an 8-bit format, with the attribute
+/// `saturate` of ONNX's Cast and QuantizeLinear (true by default there). With saturation this is
+/// round_to(x). Without it, overflow and infinity become NaN in float8_e4m3fn and infinity in
+/// float8_e5m2, with the sign of x. Overflow is decided after rounding: in float8_e4m3fn, 464
+/// becomes 448 either way and every larger number overflows; in float8_e5m2, 61440 is the smallest
+/// number that overflows.
 template <float8_format F, detail::binary_real Real>
 [[nodiscard]] constexpr F round_to(Real x, bool saturate) noexcept {
   return detail::round_to<F>(x, saturate ? F::max_bits : F::overflow_bits);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Matrix products with packed weights: 8-bit integers, exact on every input and target, and floats.
+// gemm(): matrix products with packed weights. The integer form multiplies 8-bit left sides by
+// 8-bit weights, exactly on every input and every target; the other form multiplies floats.
 #ifndef DETENT_GEMM_HPP
 #define DETENT_GEMM_HPP
 
@@ -32,13 +33,15 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// What integer products write, convolutions as well.
+/// The element types that integer products and integer convolutions can write: std::int32_t, float,
+/// bfloat16, std::uint8_t and std::int8_t. epilogue_options gives the formula for each.
 template <class T>
 concept integer_gemm_output = std::same_as<T, std::int32_t> || std::same_as<T, float> ||
     std::same_as<T, bfloat16> || quantized_byte<T>;
 
 namespace detail {
 
+/// Checks the shapes, strides and pointers of a product of lhs with `depth` x `columns` weights.
 template <class T, class U>
 void require_product(matrix_view<const T> lhs, std::size_t depth, std::size_t columns,
                      matrix_view<U> out) {
@@ -63,7 +66,8 @@ void require_product(matrix_view<const T> lhs, std::size_t depth, std::size_t co
       out.row_stride, ")");
 }
 
-/// What is added to each element of an output, if there is any.
+/// Checks the shape and strides of a matrix that is added to the output (a residual or an integer
+/// addend); a null matrix is absent and passes. A row stride of 0 adds one row to all rows.
 template <class T>
 void require_addend(matrix_view<const T> addend, const char* name, std::size_t rows,
                     std::size_t columns, const char* where) {
@@ -79,7 +83,8 @@ void require_addend(matrix_view<const T> addend, const char* name, std::size_t r
           "'s row stride is ", addend.row_stride);
 }
 
-/// The per-row arguments of an epilogue.
+/// Checks those options of an epilogue whose sizes depend on the shape of the product: scales and
+/// zero points of rows, biases, residual and addend. T is the output type, A that of the left side.
 template <class T, class A>
 void require_rows(std::size_t rows, std::size_t columns, const epilogue_options& o) {
   constexpr const char* where = "gemm";
@@ -106,11 +111,11 @@ void require_rows(std::size_t rows, std::size_t columns, const epilogue_options&
   }
 }
 
-/// What all blocks of a product have in common.
+/// The checked and prepared state that all parts of one integer product share.
 template <class T>
 class integer_product {
  public:
-  /// `A` is the type that the options speak of.
+  /// `A` is the left side's type, in which lhs_zero_point and lhs_zero_points are given.
   template <class A>
   integer_product(std::type_identity<A> /*lhs*/, std::size_t rows, const packed_weights& weights,
                   matrix_view<T> out, const epilogue_options& options)
@@ -134,22 +139,24 @@ class integer_product {
     }
   }
 
-  /// Whether multiply() reads the bytes of a signed left side, instead of unsigned ones that are
-  /// 128 more.
+  /// multiply() reads the bytes of a signed left side as they are. (A class with `false` wants a
+  /// copy of unsigned bytes, with 128 added to each value.)
   static constexpr bool takes_signed = true;
 
-  /// The tasks of a product with `rows` rows.
+  /// The parts (rows and columns) that a product with `rows` rows is divided into.
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
     return {rows, weights_.columns(), weights_.depth(), kernels_.rows, bool{parallel}, caches_};
   }
+  /// Blocks of rows alone, for callers that prepare the rows of a block before they multiply them.
   [[nodiscard]] even_blocks row_tasks(std::size_t rows,
                                       const parallel_for& parallel) const noexcept {
     return detail::row_tasks(rows, kernels_.rows, bool{parallel});
   }
 
-  /// The rows of a part, from a's bytes, times its columns (from a multiple of strip_columns on).
-  /// Zero points and scales are those of these rows; null stands for what the options give to all
-  /// rows.
+  /// Multiplies the rows of `part` by its columns and stores the results. `a` points to the part's
+  /// first row, whose rows are `lda` bytes apart; the first column is a multiple of strip_columns.
+  /// `zero_points` and `scales` have one value for each row of the part; null means that the single
+  /// value of the options serves all rows.
   void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
                 const std::int32_t* zero_points, const float* scales) const {
     const auto [first, rows, column, columns] = part;
@@ -190,12 +197,13 @@ class integer_product {
     run_gemm(kernels_, g);
   }
 
-  /// To be called when all parts are done: throws overflow if a sum did not fit the output.
+  /// Throws overflow if a sum did not fit the output. Call it when all parts are done.
   void finish() const { overflow_.raise_if_noted("gemm"); }
 
  private:
-  /// Whether no sum leaves 32 bits, on the way to them neither, when a part of the addend comes
-  /// with it.
+  /// Whether all sums fit 32 bits, without an addend and with the given part of it: the bound of
+  /// the certificate plus a bound of the addend's magnitudes covers the partial sums, too. `addend`
+  /// is the part's first element, or null.
   [[nodiscard]] bool fits_s32_with(const std::int32_t* addend, std::size_t rows,
                                    std::size_t columns) const noexcept {
     std::int64_t bound = weights_.certificate().accumulator_bound;
@@ -215,12 +223,12 @@ class integer_product {
   column_terms terms_;
   kernels::packed_panels panels_;
   bool lhs_signed_ = false;
-  std::int32_t shift_ = 0;            // of the left side's values to those that the kernel takes
-  std::optional<wide_product> wide_;  // where sums may leave 32 bits
+  std::int32_t shift_ = 0;  // subtracted from the left side's values before the kernel sees them
+  std::optional<wide_product> wide_;  // set if sums may leave 32 bits, or may with the addend
   mutable overflow_record overflow_;
 };
 
-/// The class that multiplies by weights of a type, to outputs of type T.
+/// Maps a class of weights to the class that multiplies by them and writes outputs of type T.
 template <class T, class Weights>
 struct product_with;
 template <class T>
@@ -228,7 +236,7 @@ struct product_with<T, packed_weights> {
   using type = integer_product<T>;
 };
 
-/// A product that was checked and prepared, as tasks that threads may run in any order.
+/// One checked and prepared product, divided into tasks that threads may run in any order.
 template <class A, class Weights, class T>
 class product_tasks {
   using product_type = typename product_with<T, Weights>::type;
@@ -262,7 +270,7 @@ class product_tasks {
     product_.multiply(copy, depth, part, zero_points, scales);
   }
 
-  /// To be called when all tasks have run: throws what they found.
+  /// Throws the error that tasks noted (an overflow of the output). Call it when all have run.
   void finish() const { product_.finish(); }
 
  private:
@@ -272,6 +280,7 @@ class product_tasks {
   product_parts parts_;
 };
 
+/// The body of all integer gemm() functions: checks, runs all tasks, reports errors.
 template <class A, class Weights, class T>
 void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> out,
               const epilogue_options& options, const parallel_for& parallel) {
@@ -282,42 +291,90 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
 
 }  // namespace detail
 
-/// out = epilogue(lhs * weights); see epilogue_options for the arithmetic of each output type.
-/// lhs is M x K, with dense rows at any row stride or dense columns at any column stride (the
-/// transposed() view of a row-major K x M matrix); out is M x N with dense rows. They do not
-/// overlap.
+/// Multiplies an unsigned 8-bit M x K matrix by packed 8-bit K x N weights, as
+/// out = epilogue(lhs * weights). epilogue_options gives the formula for each type of output.
 ///
-/// Exact on every input. Where the weights' certificate does not exclude sums beyond 32 bits, K is
-/// taken in slices that are added up in 64 bits, which costs a second copy of weights with K above
-/// 65536 and up to 200 KB for each thread; sums are rounded to float once. Throws overflow, with
-/// the first such sum, if an output of 32-bit integers has no room for one; elements that have no
-/// room are then as they were, all others are written.
+/// @code{.cpp}
+/// #include <cstdint>
+/// #include <vector>
 ///
-/// Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Threads keep memory from call
-/// to call, so that nothing is allocated when the same sizes come again (but for sums beyond 32
-/// bits): O(N); up to 256 rows of K bytes for column-major left sides, and as many with 128 bytes
-/// besides for signed ones on targets with VNNI; on target amx_int8 some 40 rows and up to 100 KB.
+/// #include <detent/gemm.hpp>
+///
+/// // Activations with scale 0.02 and zero point 128, M rows of K, to floats.
+/// std::vector<float> layer(const std::vector<std::uint8_t>& a, std::size_t rows,
+///                          const detent::packed_weights& weights) {
+///   std::vector<float> out(rows * weights.columns());
+///   detent::gemm(detent::matrix_view<const std::uint8_t>(a.data(), rows, weights.depth()),
+///                weights, detent::matrix_view<float>(out.data(), rows, weights.columns()),
+///                {.lhs_scale = 0.02F, .lhs_zero_point = 128});
+///   return out;
+/// }
+/// @endcode
+///
+/// Layout: lhs has dense rows at any row stride, or dense columns at any column stride (the
+/// transposed() view of a row-major K x M matrix). out is M x N and has dense rows at any row
+/// stride. lhs and out must not overlap; a residual or an addend may be out itself.
+///
+/// Exactness: the integer sums are exact on every input, and the results are the same bits on every
+/// target and for every split into threads. If the weights' certificate does not exclude sums
+/// beyond 32 bits, K is taken in slices whose sums are added up in 64 bits; each sum is then
+/// rounded to float once.
+///
+/// Errors: shape_mismatch if K, N, the output or the options' arrays differ in size;
+/// invalid_argument for null data, overlapping rows or columns, or a scale, zero point, grid or
+/// multiplier out of its domain; unsupported for rows that are not dense and for options that do
+/// not apply to the type of the output. All of these are thrown before anything is written.
+/// overflow is thrown if an output of 32-bit integers has no room for a sum (the message names the
+/// first one, row by row); such elements keep their values, all others are written.
+///
+/// Thread-safe. The table lists the memory besides the arguments; K and N are those of the weights.
+/// Kept memory is used again by later calls of its thread, so that a call whose sizes came before
+/// allocates only what the table calls freed. packed_weights::prepare() makes what belongs to the
+/// weights ahead of the first product.
+///
+/// | condition | bytes | owner |
+/// |---|---|---|
+/// | always | up to 12 * N (N rounded up to 16) | calling thread, kept |
+/// | lhs is column-major | up to 256 * K | each thread with tasks, kept |
+/// | lhs is signed, target avx_vnni or avx512_vnni | up to 240 * (K + 127) | each thread, kept |
+/// | target amx_int8 | about 33 * (K + 128), and sums of 4 KB to 100 KB | each thread, kept |
+/// | target avx2 or avx512 (weight pairs) | K * N and a little more, once | the weights |
+/// | sums may leave 32 bits, or there is an addend | up to 12 * N | the call, freed |
+/// | sums may leave 32 bits | up to 200 KB | each thread with tasks, kept |
+/// | sums may leave 32 bits and K is above 65536 | a copy of the weights, once | the weights |
 template <integer_gemm_output T>
 void gemm(matrix_view<const std::uint8_t> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
   detail::multiply(lhs, weights, out, options, parallel);
 }
+/// Multiplies a signed 8-bit M x K matrix by packed 8-bit K x N weights, as
+/// out = epilogue(lhs * weights), with zero points of the left side in -128..127. Layout,
+/// exactness, errors, thread safety and memory are those of gemm() with an unsigned left side.
 template <integer_gemm_output T>
 void gemm(matrix_view<const std::int8_t> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
   detail::multiply(lhs, weights, out, options, parallel);
 }
 
-/// Reads through a mutable view of bytes as through a const one.
+/// Accepts a left side that is a view of mutable bytes (signed or unsigned); it is only read. The
+/// product is that of gemm() with a view of const bytes.
 template <quantized_byte A, integer_gemm_output T>
 void gemm(matrix_view<A> lhs, const packed_weights& weights, matrix_view<T> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
   detail::multiply(matrix_view<const A>(lhs), weights, out, options, parallel);
 }
 
-/// out = clamp(bias + lhs * weights, lower, upper), each element one chain of fused multiply-adds
-/// in the order of k (reference::dot): the same bits on every target and for every split into
-/// threads. lhs may be column-major; each thread then keeps 48 rows of K floats.
+/// Multiplies a float M x K matrix by packed float K x N weights, as
+/// out = clamp(bias + lhs * weights, lower, upper).
+///
+/// Each element is one chain of fused multiply-adds in the order of k that starts from the bias
+/// (reference::dot), and is then clamped (reference::clamp: NaN passes through). The bits are the
+/// same on every target and for every split into threads.
+///
+/// lhs has dense rows at any row stride or dense columns at any column stride, out has dense rows;
+/// they must not overlap. Throws shape_mismatch, invalid_argument (null data, overlapping rows or
+/// columns) and unsupported (rows that are not dense). Thread-safe. If lhs is column-major, each
+/// thread with tasks keeps up to 48 rows of K floats.
 inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, matrix_view<float> out,
                  float lower = -std::numeric_limits<float>::infinity(),
                  float upper = std::numeric_limits<float>::infinity(),

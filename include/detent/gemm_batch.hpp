@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Many products at once: the heads of an attention layer, the experts of a mixture, the images of a
-// batch. Shapes, weights and options may differ; all tasks of all products are shared out together.
+// gemm_batch(): many matrix products in one call, such as the heads of an attention layer, the
+// experts of a mixture or the images of a batch. Threads share the tasks of all products.
 #ifndef DETENT_GEMM_BATCH_HPP
 #define DETENT_GEMM_BATCH_HPP
 
@@ -19,24 +19,31 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// One gemm(). The weights are not copied.
+/// The arguments of one product of a batch. Nothing is copied: views, weights and the spans in the
+/// options must stay valid during the call.
 template <quantized_byte A, class Weights, class T>
 struct gemm_problem {
-  matrix_view<const A> lhs;
-  const Weights* weights = nullptr;
-  matrix_view<T> out;
-  epilogue_options options = {};
+  matrix_view<const A> lhs;          ///< The left side, M x K; row- or column-major as for gemm().
+  const Weights* weights = nullptr;  ///< packed_weights or packed_int4_weights, K x N; not null.
+  matrix_view<T> out;                ///< The output, M x N, with dense rows.
+  epilogue_options options = {};     ///< The epilogue of this product.
 };
 
-/// Runs gemm(p.lhs, *p.weights, p.out, p.options) for each problem. Outputs overlap neither each
-/// other nor a left side. All problems are checked before the first output is written; throws what
-/// gemm() throws, and invalid_argument for null weights. Thread-safe. Allocates for each problem
-/// what gemm() does.
+/// Computes gemm(p.lhs, *p.weights, p.out, p.options) for each problem p, with the same bits as
+/// separate calls. Shapes, weights and options may differ from problem to problem; the types may
+/// not. Threads share the tasks of all products together, so that many small products keep them
+/// busy.
+///
+/// An output must not overlap another output or any left side. All problems are checked before the
+/// first output is written. Throws what gemm() throws, and invalid_argument for null weights. An
+/// overflow is reported for the first problem that has one, after all products have run. An empty
+/// span does nothing. Thread-safe. The memory is that of gemm(), with what the calling thread or
+/// the call owns once for each problem.
 template <quantized_byte A, class Weights, class T>
 void gemm_batch(std::span<const gemm_problem<A, Weights, T>> problems,
                 const parallel_for& parallel = {}) {
-  std::deque<detail::product_tasks<A, Weights, T>> products;  // which do not move
-  std::vector<std::size_t> ends;                              // of the tasks of each product
+  std::deque<detail::product_tasks<A, Weights, T>> products;  // a deque: they cannot be moved
+  std::vector<std::size_t> ends;  // where the tasks of each product end in the common numbering
   for (const gemm_problem<A, Weights, T>& p : problems) {
     require(p.weights != nullptr, error_kind::invalid_argument, "gemm_batch: problem ",
             products.size(), " has no weights");
@@ -56,9 +63,12 @@ void gemm_batch(std::span<const gemm_problem<A, Weights, T>> problems,
   }
 }
 
-/// `count` products of the same shape whose operands are equally far apart: product i reads at
-/// lhs.data + i * lhs_step, writes at out.data + i * out_step, and multiplies by weights[i] (by
-/// weights[0], if there is only one).
+/// Computes `count` products of one shape, with one set of options, whose operands lie at equal
+/// distances: product i reads its left side at lhs.data + i * lhs_step, writes its output at
+/// out.data + i * out_step (steps in elements), and multiplies by weights[i], or by weights[0] if
+/// `weights` has one element. Throws shape_mismatch if `weights` has neither 1 nor `count`
+/// elements, and what gemm_batch() throws. Thread-safe. Aliasing and memory are those of
+/// gemm_batch().
 template <quantized_byte A, class Weights, class T>
 void gemm_strided_batch(std::size_t count, matrix_view<const A> lhs, std::ptrdiff_t lhs_step,
                         std::span<const Weights> weights, matrix_view<T> out,

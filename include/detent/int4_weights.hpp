@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products of 8-bit left sides with 4-bit weights whose scales and zero points are those of groups
-// of K (W4A8): half the memory traffic of 8-bit weights, where that is what limits.
-//
-//   sum[g]   = sum_(k in group g) (lhs[i,k] - lhs_zero_point) * (code[k,j] - zero_point[g,j]) exact
-//   real     = fma(float(sum[last]), scale[last,j], ... fma(float(sum[0]), scale[0,j], 0) ...)
-//   out[i,j] = clamp(fma(real, lhs_scale, bias[j]) + residual[i,j], lower, upper)
-//
-// that is, reference::grouped_dot and then what gemm() does to reach a float.
+// packed_int4_weights, and gemm() with them: products of 8-bit left sides with 4-bit weights (W4A8)
+// that have a scale and a zero point for each group of consecutive k of each column. They need half
+// the memory traffic of 8-bit weights, for products that memory bandwidth limits.
 #ifndef DETENT_INT4_WEIGHTS_HPP
 #define DETENT_INT4_WEIGHTS_HPP
 
@@ -35,21 +30,34 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// Everything about 4-bit weights but their codes. Matrices have a row for each group of K and a
-/// column for each column of the weights; absent ones mean scale 1 and zero point 0.
+/// The quantization parameters of 4-bit weights. K is divided into ceil(K / group_size)
+/// quantization groups. Packing copies the values.
 struct int4_weight_options {
-  std::size_t group_size = 0;  // a multiple of 8; 0, or more than K: all of K is one group
+  /// Number of consecutive k in a quantization group: a multiple of 8. 0 and sizes above K mean one
+  /// group for all of K.
+  std::size_t group_size = 0;
+  /// Scales, positive and finite: one row for each quantization group, one column for each of the N
+  /// columns, any strides. A null view means 1.
   matrix_view<const float> scales = {};
-  matrix_view<const std::int32_t> zero_points = {};  // values of the codes' type
+  /// Zero points, in the shape of the scales: -8..7 for signed codes, 0..15 for unsigned ones. A
+  /// null view means 0.
+  matrix_view<const std::int32_t> zero_points = {};
 };
 
-/// An owned, packed K x N matrix of 4-bit weights. Immutable; share it freely between threads.
+/// An owned K x N matrix of 4-bit weights in the layout of the kernels, two codes to a byte, with a
+/// scale and a zero point for each quantization group of each column. Constant after construction:
+/// many threads may use it at the same time.
 class packed_int4_weights {
  public:
+  /// An empty matrix: K and N are 0.
   packed_int4_weights() = default;
 
-  /// `w` has one code in each element, K rows, N columns, any strides: -8..7 if they are signed
-  /// (int4), 0..15 if not (uint4). The same bytes for every split into threads.
+  /// Packs the codes in `w`, one to an element: K rows, N columns, any strides; -8..7 for signed
+  /// elements (int4), 0..15 for unsigned ones (uint4). Throws invalid_argument for a code outside
+  /// that range, null data, a group size that is no multiple of 8, a scale that is not positive and
+  /// finite, or a zero point out of range; shape_mismatch for parameters of another shape; overflow
+  /// for more than 561433 k in a quantization group, whose sums may not fit 32 bits. The packed
+  /// bytes do not depend on `parallel`.
   template <quantized_byte W>
   packed_int4_weights(matrix_view<const W> w, const int4_weight_options& options,
                       const parallel_for& parallel = {})
@@ -60,7 +68,7 @@ class packed_int4_weights {
     detail::require_matrix(w, where);
     require(options.group_size % nibble_depth == 0, error_kind::invalid_argument, where,
             ": the group size ", options.group_size, " is not a multiple of ", nibble_depth);
-    // More than all of K is all of K.
+    // A group that is larger than K is cut to all of K.
     group_size_ = detail::round_up((std::max)(depth_, std::size_t{1}), nibble_depth);
     if (options.group_size != 0) {
       group_size_ = (std::min)(group_size_, options.group_size);
@@ -85,7 +93,7 @@ class packed_int4_weights {
         zero_points_[at] = static_cast<std::uint8_t>(zero_point - levels.qmin);
       }
     }
-    // Of each column, the first code that is none; tasks do not throw.
+    // The first bad code of each column, or depth_: tasks do not throw.
     std::vector<std::size_t> first_bad(columns_, depth_);
     detail::for_panels(depth_, columns_, parallel, [&](std::size_t panel) {
       const std::size_t first = panel * kernels::panel_columns;
@@ -112,11 +120,17 @@ class packed_int4_weights {
     sum_columns();
   }
 
-  /// The weights as bytes, for load(): the envelope of byte_format.hpp around
+  /// Serializes the weights to bytes for load(), in the envelope of byte_format.hpp (name
+  /// "detentW4", version 1, little-endian, with a checksum). The content is:
   ///
-  ///   u64 K, u64 N, u64 group size, u32 16 (columns of a panel), u32 8 (k of a step)
-  ///   the panels, and in their order (see kernels::packed_nibbles) scales (f32) and zero points
-  ///   (u8)
+  ///     u64 K, u64 N, u64 group size, u32 16 (columns of a panel), u32 8 (k of a step),
+  ///     the codes as 0..15: u8 data[((panel * steps + k / 8) * 16 + column) * 4 + k % 4], the
+  ///         low half for k % 8 < 4, else the high half, with steps = ceil(K / 8),
+  ///     scales: f32 scale[(panel * groups + group) * 16 + column],
+  ///     zero points, as 0..15: u8, in the order of the scales
+  ///
+  /// Panels are filled up to a multiple of 64 columns. The bytes are the same on every target.
+  /// Thread-safe.
   [[nodiscard]] std::vector<std::byte> save() const {
     detail::byte_writer to(format);
     to.put(std::uint64_t{depth_});
@@ -129,12 +143,14 @@ class packed_int4_weights {
     to.put_array(std::span<const std::uint8_t>(zero_points_));
     return std::move(to).finish();
   }
-  /// Whether bytes claim to be those of save(), and not of another class; load() looks at the rest.
+  /// Whether bytes begin like those that packed_int4_weights::save() returns. Only the name in the
+  /// envelope is read; load() checks the rest.
   [[nodiscard]] static bool is_saved_form(std::span<const std::byte> bytes) noexcept {
     return detail::begins_with(bytes, format);
   }
-  /// What save() returned. Throws bad_file for anything else, unsupported for a version or a layout
-  /// that this release does not know.
+  /// Rebuilds weights from the bytes that save() returned, on any machine. Throws bad_file for
+  /// bytes that are damaged or something else, and unsupported for a version or a layout that this
+  /// release does not know.
   [[nodiscard]] static packed_int4_weights load(std::span<const std::byte> bytes) {
     constexpr const char* where = "packed_int4_weights::load";
     detail::byte_reader from(bytes, format, where);
@@ -155,7 +171,7 @@ class packed_int4_weights {
     from.get_array(w.parameter_count(), w.scales_);
     from.get_array(w.parameter_count(), w.zero_points_);
     from.require_end();
-    // Without groups there is nothing to look at, however many columns are claimed.
+    // Without groups (K is 0) the arrays are empty, however many columns are claimed.
     for (std::size_t j = 0; j < w.columns_ && w.groups_ != 0; ++j) {
       for (std::size_t g = 0; g < w.groups_; ++g) {
         const std::size_t at = w.parameter(g, j);
@@ -169,17 +185,23 @@ class packed_int4_weights {
     return w;
   }
 
-  [[nodiscard]] std::size_t depth() const noexcept { return depth_; }      // K
-  [[nodiscard]] std::size_t columns() const noexcept { return columns_; }  // N
+  /// Number of rows, K.
+  [[nodiscard]] std::size_t depth() const noexcept { return depth_; }
+  /// Number of columns, N.
+  [[nodiscard]] std::size_t columns() const noexcept { return columns_; }
+  /// Number of k in a quantization group, a multiple of 8; if there is one group, K rounded up to a
+  /// multiple of 8 (at least 8).
   [[nodiscard]] std::size_t group_size() const noexcept { return group_size_; }
+  /// Number of quantization groups, ceil(K / group_size()).
   [[nodiscard]] std::size_t groups() const noexcept { return groups_; }
-  /// The bytes that a product reads.
+  /// Number of bytes that a product reads: codes, scales, zero points and column sums, with
+  /// padding.
   [[nodiscard]] std::size_t size_bytes() const noexcept {
     return data_.size() + zero_points_.size() +
            scales_.size() * (sizeof(float) + sizeof(std::int32_t));
   }
-  /// What a kernel reads from a column (a multiple of strip_columns) on; valid as long as this
-  /// object.
+  /// The pointers that a kernel reads, from column `column` on, which is a multiple of 64 (a
+  /// strip). Valid as long as this object. For use by the library's products.
   [[nodiscard]] kernels::packed_nibbles panels(std::size_t column = 0) const noexcept {
     const std::size_t first = column * groups_;
     return {data_.data() + column * steps() * (kernels::nibble_depth / 2),
@@ -188,6 +210,7 @@ class packed_int4_weights {
   }
 
  private:
+  /// Checks the shape of scales or zero points.
   template <class T>
   void require_parameters(matrix_view<const T> parameters, const char* what) const {
     require(parameters.data == nullptr ||
@@ -205,12 +228,13 @@ class packed_int4_weights {
     return steps() * padded_columns() * (kernels::nibble_depth / 2);
   }
   [[nodiscard]] std::size_t parameter_count() const noexcept { return groups_ * padded_columns(); }
-  /// Where the parameters of a group of a column are.
+  /// The index of the parameters of a quantization group of column j.
   [[nodiscard]] std::size_t parameter(std::size_t group, std::size_t j) const noexcept {
     using kernels::panel_columns;
     return (j / panel_columns * groups_ + group) * panel_columns + j % panel_columns;
   }
-  /// The byte that holds a code, and how far it is shifted there.
+  /// The index of the byte that holds the code of row k and column j; half() says how far the code
+  /// is shifted in it.
   [[nodiscard]] std::size_t position(std::size_t k, std::size_t j) const noexcept {
     using namespace kernels;  // NOLINT: the names of the layout
     return (j / panel_columns * steps() + k / nibble_depth) * nibble_panel_bytes +
@@ -219,6 +243,7 @@ class packed_int4_weights {
   [[nodiscard]] static constexpr int half(std::size_t k) noexcept {
     return k % kernels::nibble_depth < kernels::group_depth ? 0 : 4;
   }
+  /// Computes the sums of codes minus zero points for each quantization group of each column.
   void sum_columns() {
     column_sums_.assign(parameter_count(), 0);
     for (std::size_t j = 0; j < columns_ && depth_ != 0; ++j) {
@@ -230,7 +255,8 @@ class packed_int4_weights {
   }
 
   static constexpr detail::byte_format format{"detentW4", 1};
-  /// No sum of a group is larger than 255 * 15 for each k.
+  /// The most k in a quantization group whose sums surely fit 32 bits: no product is larger than
+  /// 255 * 15.
   static constexpr std::size_t deepest_group =
       std::numeric_limits<std::int32_t>::max() / (255 * 15);
 
@@ -244,14 +270,21 @@ class packed_int4_weights {
   detail::aligned_vector<std::int32_t> column_sums_;
 };
 
-/// Packs K x N codes for gemm() and dynamic_linear(). The same bytes for every split into threads.
-/// Throws invalid_argument, shape_mismatch,
-/// overflow.
+/// Packs a K x N matrix of signed 4-bit codes (-8..7, one to an element) for gemm() and
+/// dynamic_linear(). Throws invalid_argument (a code, scale or zero point out of range, null data,
+/// a group size that is no multiple of 8), shape_mismatch (parameters of another shape) and
+/// overflow (more than 561433 k in a quantization group). The result does not depend on `parallel`.
+/// Thread-safe.
 [[nodiscard]] inline packed_int4_weights pack_int4_weights(matrix_view<const std::int8_t> codes,
                                                            const int4_weight_options& options = {},
                                                            const parallel_for& parallel = {}) {
   return packed_int4_weights(codes, options, parallel);
 }
+/// Packs a K x N matrix of unsigned 4-bit codes (0..15, one to an element) for gemm() and
+/// dynamic_linear(). Throws invalid_argument (a code, scale or zero point out of range, null data,
+/// a group size that is no multiple of 8), shape_mismatch (parameters of another shape) and
+/// overflow (more than 561433 k in a quantization group). The result does not depend on `parallel`.
+/// Thread-safe.
 [[nodiscard]] inline packed_int4_weights pack_int4_weights(matrix_view<const std::uint8_t> codes,
                                                            const int4_weight_options& options = {},
                                                            const parallel_for& parallel = {}) {
@@ -260,7 +293,8 @@ class packed_int4_weights {
 
 namespace detail {
 
-/// What integer_product is for 8-bit weights.
+/// The checked and prepared state that all parts of one product with 4-bit weights share; it has
+/// the interface of integer_product, which multiplies by 8-bit weights.
 class int4_product {
  public:
   template <class A>
@@ -276,6 +310,7 @@ class int4_product {
     require_zero_point(options.lhs_zero_point, full_grid<A>, "gemm");
   }
 
+  /// multiply() reads unsigned bytes only: of a signed left side, a copy with 128 added.
   static constexpr bool takes_signed = false;
 
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
@@ -286,7 +321,7 @@ class int4_product {
     return detail::row_tasks(rows, kernels_.rows, bool{parallel});
   }
 
-  /// Sums of groups were proved to fit when the weights were packed.
+  /// Has nothing to report: packing proved that the sums of quantization groups fit 32 bits.
   void finish() const noexcept {}
 
   void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
@@ -340,17 +375,29 @@ struct product_with<float, packed_int4_weights> {
 
 }  // namespace detail
 
-/// out = epilogue(lhs * weights), as above. Of the options those count that count for float
-/// outputs. lhs is M x K, out is M x N, both with dense rows at any row stride, or lhs with dense
-/// columns at any column stride; they do not overlap. The same bits on every target and for every
-/// split into threads. Throws shape_mismatch, invalid_argument, unsupported. Thread-safe. Each
-/// thread keeps 256 KB for unpacked weights and sums where there are 9 or more rows, and for left
-/// sides that are signed or column-major up to 256 rows of K bytes.
+/// Multiplies an 8-bit M x K matrix (signed or unsigned) by packed 4-bit K x N weights. With g a
+/// quantization group of k, and scale and zero_point those of the weights:
+///
+///     sum[g]   = sum_(k in g) (lhs[i,k] - lhs_zero_point) * (code[k,j] - zero_point[g,j])  (exact)
+///     real     = fma(float(sum[last]), scale[last,j], ... fma(float(sum[0]), scale[0,j], 0) ...)
+///     out[i,j] = clamp(fma(real, lhs_scale, bias[j]) + residual[i,j], lower, upper)
+///
+/// which is reference::grouped_dot, scaled as the float outputs of gemm() with 8-bit weights. Reads
+/// from the options: lhs_scale, lhs_zero_point, lhs_scales, lhs_zero_points, bias, residual, lower
+/// and upper. The bits are the same on every target and for every split into threads.
+///
+/// lhs has dense rows at any row stride or dense columns at any column stride; out is M x N with
+/// dense rows. They must not overlap; the residual may be out itself. Throws shape_mismatch,
+/// invalid_argument and unsupported before anything is written. Thread-safe. Each thread with tasks
+/// keeps up to 257 KB for unpacked weights and sums if it multiplies 9 or more rows at a time, and
+/// up to 256 rows of K bytes if lhs is signed or column-major.
 template <quantized_byte A>
 void gemm(matrix_view<const A> lhs, const packed_int4_weights& weights, matrix_view<float> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {
   detail::multiply(lhs, weights, out, options, parallel);
 }
+/// Accepts a left side that is a view of mutable bytes; it is only read. The product is that of
+/// gemm() with a view of const bytes and 4-bit weights.
 template <quantized_byte A>
 void gemm(matrix_view<A> lhs, const packed_int4_weights& weights, matrix_view<float> out,
           const epilogue_options& options = {}, const parallel_for& parallel = {}) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Observers by name: those of the library, and those that its users add.
+// Observers by name: a process-wide table of factories that holds the observers of this library,
+// those that reproduce other tools, and those that users register.
 #ifndef DETENT_OBSERVER_REGISTRY_HPP
 #define DETENT_OBSERVER_REGISTRY_HPP
 
@@ -34,22 +35,39 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// What observers are made for; each takes what concerns it.
+/// Options of make_observer(). A factory reads the members that concern its observer and ignores
+/// all others.
 struct observer_options {
+  /// The scheme that finalize() will be called with. Observers whose method depends on it take it
+  /// from here: `isotone`, `ppq.isotone`, `ppq.kl` and `ppq.mse` keep it, the `ort.` and `nncf.`
+  /// observers take its symmetry.
   quant_scheme scheme = asymmetric<std::uint8_t>;
-  std::optional<double> percentile = {};     // of the values; without, the observer's own
-  bool exact_percentile = false;             // in two passes
-  double moving_constant = 0.01;             // moving_average
-  double p = lp_norm_options().p;            // lp
-  std::size_t top_k = 1;                     // isotone
-  parity behaviour = parity::as_published;   // of other tools' observers
-  bin_storage storage = bin_storage::dense;  // of histograms; sparse for many channels
+  /// Share of the values inside the range, in percent, for `percentile`, `absolute_percentile`,
+  /// `inc.percentile` and `ort.percentile`. Without a value, the observer's own default applies.
+  std::optional<double> percentile = {};
+  /// Whether `percentile` and `absolute_percentile` make a second pass over the data, which finds
+  /// the exact order statistic (percentile_options::exact).
+  bool exact_percentile = false;
+  /// Weight of the newest batch for `moving_average`, in (0, 1].
+  double moving_constant = 0.01;
+  /// Exponent of the error for `lp`, in 1..8.
+  double p = lp_norm_options().p;
+  /// How many leading values of a row keep their order under `isotone`.
+  std::size_t top_k = 1;
+  /// Whether observers of other tools reproduce the bugs of the tool or repair them.
+  parity behaviour = parity::as_published;
+  /// How `absolute_percentile`, `aciq`, `grid_mse`, `kl`, `lp`, `mse`, `octav` and `percentile`
+  /// store their histograms. Sparse storage saves memory where there is one histogram for each of
+  /// many channels.
+  bin_storage storage = bin_storage::dense;
 };
 
+/// Makes a new observer from options. A factory may be called from several threads at once.
 using observer_factory = std::function<any_observer(const observer_options&)>;
 
 namespace detail {
 
+/// The table behind the functions below. Names are in lower case; the mutex guards the map.
 struct observer_registry {
   std::mutex mutex;
   std::map<std::string, observer_factory, std::less<>> factories;
@@ -76,7 +94,9 @@ template <class Observer>
 observer_factory default_factory() {
   return [](const observer_options&) { return any_observer(Observer()); };
 }
-/// Of observers with options in which the scheme or the parity matters.
+/// A factory for observers with an options struct of their own. It copies those members of
+/// observer_options that the struct has: scheme, behaviour, symmetry (as `symmetric` or
+/// `use_abs_max`) and percentile.
 template <class Observer, class Options>
 observer_factory parity_factory(Options options) {
   return [options](const observer_options& o) {
@@ -127,7 +147,7 @@ inline observer_registry& observers() {
           {"mse", histogram_factory<mse_observer>()},
           {"octav", histogram_factory<octav_observer>()},
           {"percentile", percentile_factory(false)},
-          // Other tools', with what the tool has for defaults.
+          // Observers that reproduce other tools, with the defaults of the tool.
           {"inc.kl", parity_factory<inc::kl_observer>(inc::kl_options())},
           {"inc.percentile", parity_factory<inc::percentile_observer>(inc::percentile_options())},
           {"nncf.mean_minmax", parity_factory<nncf::range_observer>(nncf::mean_min_max)},
@@ -151,7 +171,7 @@ inline observer_registry& observers() {
   return registry;
 }
 
-/// Letters become small ones; only those of ASCII.
+/// The name with ASCII capitals replaced by small letters. Other characters stay.
 inline std::string lower_case(std::string_view name) {
   std::string lower(name);
   for (char& c : lower) {
@@ -162,7 +182,7 @@ inline std::string lower_case(std::string_view name) {
 
 }  // namespace detail
 
-/// The names of all observers, in small letters, sorted. Thread-safe, as what follows.
+/// The names of all registered observers, in lower case and sorted. Thread-safe.
 [[nodiscard]] inline std::vector<std::string> observer_names() {
   detail::observer_registry& registry = detail::observers();
   const std::lock_guard lock(registry.mutex);
@@ -173,10 +193,15 @@ inline std::string lower_case(std::string_view name) {
   return names;
 }
 
-enum class on_duplicate : std::uint8_t { reject, replace };
+/// What register_observer() does if the name is already registered.
+enum class on_duplicate : std::uint8_t {
+  reject,  ///< throws invalid_argument
+  replace  ///< the new factory takes the place of the old one
+};
 
-/// Adds an observer under a name, in which capital and small letters are the same. Throws
-/// invalid_argument if the name is empty or, unless it is to be replaced, taken.
+/// Registers an observer under `name`; ASCII letter case is ignored. Throws invalid_argument if the
+/// name or the factory is empty, or if the name is registered already and `duplicate` is
+/// on_duplicate::reject. Thread-safe.
 inline void register_observer(std::string_view name, observer_factory factory,
                               on_duplicate duplicate = on_duplicate::reject) {
   require(!name.empty() && factory, error_kind::invalid_argument,
@@ -189,7 +214,9 @@ inline void register_observer(std::string_view name, observer_factory factory,
   registry.factories.insert_or_assign(std::move(key), std::move(factory));
 }
 
-/// Makes an observer. Throws invalid_argument, listing all names, if there is none of this one.
+/// Makes the observer that is registered under `name`; ASCII letter case is ignored. Throws
+/// invalid_argument with a list of all names if there is no such observer, and whatever the
+/// observer's constructor throws for the options. Thread-safe.
 [[nodiscard]] inline any_observer make_observer(std::string_view name,
                                                 const observer_options& options = {}) {
   detail::observer_registry& registry = detail::observers();

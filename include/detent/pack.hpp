@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Weight matrices in the layout that the kernels read, with what an exact product needs besides.
+// packed_weights and packed_floats: weight matrices in the layout that the kernels read, with
+// column sums and a certificate that tells whether the sums of a product fit 32 bits.
 #ifndef DETENT_PACK_HPP
 #define DETENT_PACK_HPP
 
@@ -30,17 +31,20 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
+/// The smallest multiple of `multiple` that is not less than n.
 [[nodiscard]] constexpr std::size_t round_up(std::size_t n, std::size_t multiple) noexcept {
   return (n + multiple - 1) / multiple * multiple;
 }
 
+/// Throws invalid_argument if a matrix with elements has a null pointer.
 template <class T>
 void require_matrix(matrix_view<T> m, const char* where) {
   require(m.rows == 0 || m.columns == 0 || m.data != nullptr, error_kind::invalid_argument, where,
           ": null data with size ", m.rows, " x ", m.columns);
 }
 
-/// A per-column argument: absent, one value for all columns, or one for each.
+/// Expands a per-column argument to one value for each column. It has no values (each column gets
+/// `absent`), one value for all columns, or one for each; else throws shape_mismatch.
 template <class T>
 std::vector<T> per_column(std::span<const T> values, std::size_t columns, T absent,
                           const char* what) {
@@ -52,7 +56,8 @@ std::vector<T> per_column(std::span<const T> values, std::size_t columns, T abse
   return std::vector<T>(columns, values.empty() ? absent : values[0]);
 }
 
-/// Calls body(panel) for each panel of a matrix; a task has enough of them to be worth it.
+/// Calls body(panel) for each panel of a depth x columns matrix. A task takes as many panels as
+/// hold 2^16 weights, or one, so that starting it is worth it.
 template <class Body>
 void for_panels(std::size_t depth, std::size_t columns, const parallel_for& parallel,
                 const Body& body) {
@@ -70,12 +75,15 @@ void for_panels(std::size_t depth, std::size_t columns, const parallel_for& para
 
 }  // namespace detail
 
-/// What packing proved about a matrix.
+/// A bound of all sums that products with a weight matrix can have, proved when it was packed.
 struct weights_certificate {
-  /// No sum |bias + sum_k (a - lhs_zero_point) * (b - rhs_zero_point)| is larger, for any a and any
-  /// lhs_zero_point in 0..255. Up to 2^31 - 1, the product is exact in 32 bits; others are computed
-  /// in 64 bits.
+  /// The bound max_j (|bias[j]| + 255 * sum_k |b[k,j] - zero_point[j]|). It is not exceeded by
+  /// |bias[j] + sum_k (a[k] - lhs_zero_point) * (b[k,j] - zero_point[j])| for any a and any
+  /// lhs_zero_point of 0..255 (or both of -128..127). Products are computed in 32 bits if the bound
+  /// is at most 2^31 - 1, and with 64-bit sums otherwise; they are exact either way.
   std::int64_t accumulator_bound = 0;
+
+  /// Whether accumulator_bound is at most 2^31 - 1: all sums fit 32 bits, whatever the left side.
 
   [[nodiscard]] bool fits_s32() const noexcept {
     return accumulator_bound <= std::numeric_limits<std::int32_t>::max();
@@ -84,36 +92,44 @@ struct weights_certificate {
 
 namespace detail {
 
-/// What packed weights say about their columns: N values each, then zeros up to a whole panel, so
-/// that kernels may read whole vectors.
+/// Per-column arrays of packed weights: N values each, then zeros up to a whole panel, so that
+/// kernels may read whole vectors.
 struct padded_columns {
   const float* scales;
-  const std::int32_t* zero_points;
+  const std::int32_t* zero_points;  // of the signed values that are stored
   const std::int32_t* bias;
-  const std::int32_t* distance_sums;  // sum_k b[k,j] - zero_point[j], modulo 2^32
+  const std::int32_t* distance_sums;  // sum_k (b[k,j] - zero_point[j]), modulo 2^32
 };
 
 struct packed_access;
 
 }  // namespace detail
 
-/// Everything about the weights but their values. Empty spans mean scale 1, zero point 0, bias 0;
-/// one value serves all columns.
+/// The quantization parameters of a weight matrix. Each span is empty, has one value for all
+/// columns, or has one value for each column. Packing copies the values.
 struct weight_options {
-  std::span<const float> scales = {};
-  std::span<const std::int32_t> zero_points = {};  // values of the weights' type
-  std::span<const std::int32_t> bias = {};         // in units of lhs_scale * scale of the column
+  std::span<const float> scales = {};  ///< Scales: positive and finite; empty means 1.
+  /// Zero points: values of the weights' type (-128..127 or 0..255); empty means 0.
+  std::span<const std::int32_t> zero_points = {};
+  /// Integer biases, added to the exact sums: in units of lhs_scale * scale of the column; empty
+  /// means 0.
+  std::span<const std::int32_t> bias = {};
 };
 
-/// An owned, packed K x N matrix of 8-bit weights. What it holds is signed: of unsigned weights and
-/// their zero points 128 is taken away, which changes no product. Immutable; share it freely
-/// between threads.
+/// An owned K x N matrix of 8-bit weights in the layout of the kernels, with scales, zero points
+/// and biases of its columns. Weights are stored as signed bytes: 128 is subtracted from unsigned
+/// weights and from their zero points, which changes no product. Constant after construction: many
+/// threads may use it at the same time. A copy shares what is made on first use (weight pairs,
+/// slices) with the original.
 class packed_weights {
  public:
+  /// An empty matrix: K and N are 0.
   packed_weights() = default;
 
-  /// Copies and packs `w` (K rows, N columns, any strides: w.transposed() packs the transpose). The
-  /// same bytes for every split into threads.
+  /// Copies and packs `w`: K rows, N columns, any strides (w.transposed() packs the transpose).
+  /// Throws shape_mismatch if an array of the options has neither 0, 1 nor N values, and
+  /// invalid_argument for null data, a scale that is not positive and finite, or a zero point
+  /// outside the weights' type. The packed bytes do not depend on `parallel`.
   template <quantized_byte W>
   packed_weights(matrix_view<const W> w, const weight_options& options,
                  const parallel_for& parallel = {})
@@ -148,14 +164,16 @@ class packed_weights {
     certify(parallel);
   }
 
-  /// The weights as bytes, for load(): the envelope of byte_format.hpp around
+  /// Serializes the weights to bytes for load(), in the envelope of byte_format.hpp (name
+  /// "detentW8", version 1, little-endian, with a checksum). The content is:
   ///
-  ///   u64 K, u64 N, u32 16 (columns of a panel), u32 4 (k of a group)
-  ///   the panels (kernels::packed_panels::data), then N scales (f32), zero points (i32) and
-  ///   biases (i32)
+  ///     u64 K, u64 N, u32 16 (columns of a panel), u32 4 (k of a group),
+  ///     the panels: i8 data[((panel * groups + group) * 16 + column) * 4 + k % 4], with
+  ///                 groups = ceil(K / 4), and zeros where K or N end early,
+  ///     N scales (f32), N zero points (i32, of the signed values), N biases (i32)
   ///
-  /// All targets read the same panels; what some of them need besides is made when it is first
-  /// used.
+  /// The bytes are the same on every target; weight pairs, which some targets need besides, are not
+  /// saved but made on first use after load(). Thread-safe.
   [[nodiscard]] std::vector<std::byte> save() const {
     detail::byte_writer to(format);
     to.put(std::uint64_t{depth_});
@@ -168,13 +186,14 @@ class packed_weights {
     to.put_array(bias());
     return std::move(to).finish();
   }
-  /// What save() returned. The certificate is computed anew. Throws bad_file for anything else,
+  /// Rebuilds weights from the bytes that save() returned, on any machine. Sums and certificate are
+  /// computed again, not trusted. Throws bad_file for bytes that are damaged or something else, and
   /// unsupported for a version or a layout that this release does not know.
   [[nodiscard]] static packed_weights load(std::span<const std::byte> bytes) {
     constexpr const char* where = "packed_weights::load";
     detail::byte_reader from(bytes, format, where);
     packed_weights w;
-    // So that the product of both does not wrap.
+    // The limits keep the product of both from wrapping.
     w.depth_ = from.get_size(std::numeric_limits<std::uint32_t>::max() / 2);
     w.columns_ = from.get_size(std::numeric_limits<std::uint32_t>::max() / 2);
     const auto panel = from.get<std::uint32_t>();
@@ -201,13 +220,20 @@ class packed_weights {
     return w;
   }
 
-  [[nodiscard]] std::size_t depth() const noexcept { return depth_; }      // K
-  [[nodiscard]] std::size_t columns() const noexcept { return columns_; }  // N
+  /// Number of rows, K.
+  [[nodiscard]] std::size_t depth() const noexcept { return depth_; }
+  /// Number of columns, N.
+  [[nodiscard]] std::size_t columns() const noexcept { return columns_; }
+  /// The bound of all sums, which tells whether products fit 32 bits.
   [[nodiscard]] const weights_certificate& certificate() const noexcept { return certificate_; }
+  /// The packed signed bytes, in the order that save() documents: panels of 16 columns, filled up
+  /// with zeros.
   [[nodiscard]] std::span<const std::int8_t> data() const noexcept { return data_; }
-  /// The same weights without zero points and biases, in pieces of up to slice_depth k: no sum of a
-  /// piece leaves 32 bits, whatever 8-bit values it is multiplied by. Where K is larger, a second
-  /// copy of the weights, made when it is first asked for. Thread-safe.
+  /// The weights in slices of up to slice_depth consecutive k. The sum of raw products over one
+  /// slice fits 32 bits, whatever 8-bit values it is multiplied by. If K is at most slice_depth,
+  /// the only slice is this object itself, with its zero points and biases; otherwise the slices
+  /// are a second copy of the weights with scales of 1 and no zero points or biases, made on the
+  /// first call and shared by copies of this object. Valid as long as this object. Thread-safe.
   [[nodiscard]] std::span<const packed_weights> slices() const {
     if (depth_ <= slice_depth) {
       return {this, 1};
@@ -219,45 +245,54 @@ class packed_weights {
     });
     return derived_->slices;
   }
-  /// 255 * 128 * slice_depth < 2^31.
+  /// The largest number of k in a slice, 2^16: 255 * 128 * 2^16 < 2^31.
   static constexpr std::size_t slice_depth = std::size_t{1} << 16;
-  /// Makes what products on the active target read besides the packed weights, now instead of with
-  /// the first product, and on several threads. The same bytes for every split. Thread-safe.
+  /// Makes now, on the threads of `parallel`, what products on the active target would make on
+  /// first use: the slices of weights whose sums may leave 32 bits, and, on targets that add
+  /// products in pairs (avx2, avx512), the weight pairs (see corrected_pairs()). The bytes do not
+  /// depend on `parallel`. A second call changes nothing. Thread-safe.
   void prepare(const parallel_for& parallel = {}) const {
     for (const packed_weights& part : certificate_.fits_s32() ? std::span(this, 1) : slices()) {
       if (detail::active<kernels::integer_product_kernels>().adds_pairs) {
-        // Threads may not wait for each other's pools: what a pool computes is ready before the
-        // flag is taken.
+        // The pairs are computed before the flag is taken: if threads of a pool ran inside
+        // call_once, two pools could wait for each other.
         detail::weight_pairs made(part.data_, part.depth_, part.columns_, parallel);
         std::call_once(part.derived_->has_pairs, [&] { part.derived_->pairs = std::move(made); });
       }
     }
   }
+  /// The sum over k of the stored signed weights, for each of the N columns, modulo 2^32.
   [[nodiscard]] std::span<const std::int32_t> column_sums() const noexcept {
     return {column_sums_.data(), columns_};
   }
+  /// The scale of each of the N columns.
   [[nodiscard]] std::span<const float> scales() const noexcept {
     return {scales_.data(), columns_};
   }
-  /// Of the signed values that are packed.
+  /// The zero point of each of the N columns, for the stored signed values: for weights that were
+  /// packed unsigned, the given zero point minus 128.
   [[nodiscard]] std::span<const std::int32_t> zero_points() const noexcept {
     return {zero_points_.data(), columns_};
   }
+  /// The integer bias of each of the N columns, in units of lhs_scale * scale of the column.
   [[nodiscard]] std::span<const std::int32_t> bias() const noexcept {
     return {bias_.data(), columns_};
   }
+  /// Whether a stored zero point is not 0. Products then also need the sums of the left side's
+  /// rows.
   [[nodiscard]] bool has_zero_points() const noexcept { return has_zero_points_; }
-  /// How many pairs of neighbouring weights the targets without VNNI multiply apart, because their
-  /// sum could leave 16 bits: what exactness costs there. Computes what prepare() does for such a
-  /// target, whichever is active. Thread-safe.
+  /// Number of pairs of weights for which the targets avx2 and avx512 need a correction. These
+  /// targets add the products of two neighbouring k in 16 bits with saturation (vpmaddubsw); for a
+  /// pair whose sum could leave 16 bits, a part of the weights is multiplied separately. The number
+  /// is the cost of exactness there. The first call makes the pairs, whichever target is active.
+  /// Thread-safe.
   [[nodiscard]] std::size_t corrected_pairs() const { return pairs().corrected(); }
 
  private:
   friend struct detail::packed_access;
   static constexpr detail::byte_format format{"detentW8", 1};
 
-  /// The weights for kernels that add products in pairs: a second copy, made when it is first asked
-  /// for.
+  /// The weights for kernels that add products in pairs: a second copy, made on the first call.
   [[nodiscard]] const detail::weight_pairs& pairs() const {
     std::call_once(derived_->has_pairs,
                    [this] { derived_->pairs = detail::weight_pairs(data_, depth_, columns_); });
@@ -268,12 +303,14 @@ class packed_weights {
     return detail::round_up(depth, kernels::group_depth) *
            detail::round_up(columns, kernels::panel_columns);
   }
+  /// Where data_ holds the weight of row k and column j.
   [[nodiscard]] std::size_t position(std::size_t k, std::size_t j) const noexcept {
     using kernels::group_depth;
     using kernels::panel_columns;
     return j / panel_columns * detail::round_up(depth_, group_depth) * panel_columns +
            (k / group_depth * panel_columns + j % panel_columns) * group_depth + k % group_depth;
   }
+  /// Extends the per-column arrays with zeros to whole panels; see padded_columns.
   void pad_columns() {
     const std::size_t padded = detail::round_up(columns_, kernels::panel_columns);
     scales_.resize(padded);
@@ -301,7 +338,7 @@ class packed_weights {
         }
       }
       for (std::size_t i = 0; i < count; ++i) {
-        // Modulo 2^32, as the vector lanes are; exact in a slice.
+        // Reduced modulo 2^32, as the kernels' 32-bit lanes compute; exact for a slice.
         const auto column_sum = static_cast<std::uint32_t>(sum[i]);
         column_sums_[first + i] = static_cast<std::int32_t>(column_sum);
         distance_sums_[first + i] = static_cast<std::int32_t>(
@@ -315,7 +352,8 @@ class packed_weights {
       certificate_.accumulator_bound = (std::max)(certificate_.accumulator_bound, bound);
     }
   }
-  /// The k from `first` on, which is a multiple of group_depth.
+  /// Copies `depth` rows from row `first` on, which is a multiple of group_depth, without scales,
+  /// zero points and biases.
   [[nodiscard]] packed_weights slice(std::size_t first, std::size_t depth) const {
     packed_weights s;
     s.depth_ = depth;
@@ -336,7 +374,7 @@ class packed_weights {
   std::size_t depth_ = 0;
   std::size_t columns_ = 0;
   detail::aligned_vector<std::int8_t> data_;
-  /// What is made of the weights when it is first asked for.
+  /// Data that is derived from the weights on first use.
   struct derived_weights {
     std::once_flag has_pairs;
     detail::weight_pairs pairs;
@@ -345,7 +383,7 @@ class packed_weights {
   };
   std::shared_ptr<derived_weights> derived_ = std::make_shared<derived_weights>();
   std::vector<std::int32_t> column_sums_;
-  std::vector<std::int32_t> distance_sums_;
+  std::vector<std::int32_t> distance_sums_;  // see padded_columns
   std::vector<float> scales_;
   std::vector<std::int32_t> zero_points_;
   std::vector<std::int32_t> bias_;
@@ -355,8 +393,10 @@ class packed_weights {
 
 namespace detail {
 
-/// What products read of packed weights. Pointers are valid as long as the weights are.
+/// Gives products access to the private parts of packed weights. Pointers are valid as long as the
+/// weights.
 struct packed_access {
+  /// The panels that kernels read; with `adds_pairs`, including the weight pairs.
   [[nodiscard]] static kernels::packed_panels panels(const packed_weights& w, bool adds_pairs) {
     if (adds_pairs) {
       return w.pairs().panels(w.data_.data());
@@ -373,25 +413,51 @@ struct packed_access {
 
 }  // namespace detail
 
-/// Packs K x N weights for gemm(). The same bytes for every split into threads. Throws
-/// shape_mismatch or invalid_argument.
+/// Packs a K x N matrix of signed 8-bit weights for gemm(). Pack once, multiply often.
+///
+/// @code{.cpp}
+/// #include <cstdint>
+/// #include <vector>
+///
+/// #include <detent/pack.hpp>
+///
+/// // Weights of a layer that are stored as N rows of K (one row for each output), with a scale for
+/// // each output: the transposed view is the K x N matrix that gemm() multiplies by.
+/// detent::packed_weights pack(const std::vector<std::int8_t>& w, std::size_t n, std::size_t k,
+///                             const std::vector<float>& scales) {
+///   const detent::matrix_view<const std::int8_t> rows(w.data(), n, k);
+///   return detent::pack_weights(rows.transposed(), {.scales = scales});
+/// }
+/// @endcode
+///
+/// Throws shape_mismatch if an array of the options has neither 0, 1 nor N values, and
+/// invalid_argument for null data, a scale that is not positive and finite, or a zero point outside
+/// -128..127. The result does not depend on `parallel`. Thread-safe.
 [[nodiscard]] inline packed_weights pack_weights(matrix_view<const std::int8_t> w,
                                                  const weight_options& options = {},
                                                  const parallel_for& parallel = {}) {
   return packed_weights(w, options, parallel);
 }
+/// Packs a K x N matrix of unsigned 8-bit weights, with zero points of 0..255, for gemm(). Throws
+/// shape_mismatch if an array of the options has neither 0, 1 nor N values, and invalid_argument
+/// for null data, a scale that is not positive and finite, or a zero point outside 0..255. The
+/// result does not depend on `parallel`. Thread-safe.
 [[nodiscard]] inline packed_weights pack_weights(matrix_view<const std::uint8_t> w,
                                                  const weight_options& options = {},
                                                  const parallel_for& parallel = {}) {
   return packed_weights(w, options, parallel);
 }
 
-/// An owned, packed K x N matrix of floats with a bias for each column.
+/// An owned K x N matrix of floats in the layout of the kernels, with a bias for each column.
+/// Constant after construction: many threads may use it at the same time.
 class packed_floats {
  public:
+  /// An empty matrix: K and N are 0.
   packed_floats() = default;
 
-  /// `bias` is empty or has N values. The same bits for every split into threads.
+  /// Copies and packs `w`: K rows, N columns, any strides. `bias` is empty (all 0) or has N values.
+  /// Throws shape_mismatch for another number of biases, invalid_argument for null data. The result
+  /// does not depend on `parallel`.
   packed_floats(matrix_view<const float> w, std::span<const float> bias,
                 const parallel_for& parallel = {})
       : depth_(w.rows), columns_(w.columns) {
@@ -415,10 +481,14 @@ class packed_floats {
     });
   }
 
+  /// Number of rows, K.
   [[nodiscard]] std::size_t depth() const noexcept { return depth_; }
+  /// Number of columns, N.
   [[nodiscard]] std::size_t columns() const noexcept { return columns_; }
+  /// The packed values, data[(panel * K + k) * 16 + column]: panels of 16 columns, the last one
+  /// filled up with zeros.
   [[nodiscard]] std::span<const float> data() const noexcept { return data_; }
-  /// Padded with zeros to whole panels.
+  /// The bias of each column, then zeros up to a multiple of 16 values.
   [[nodiscard]] std::span<const float> bias() const noexcept { return bias_; }
 
  private:

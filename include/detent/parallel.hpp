@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Threads are the caller's: whatever can run a body for 0..count-1 can be passed as a parallel_for.
+// parallel_for, the interface through which functions use the caller's threads, and thread_pool, an
+// implementation for callers who have no threads of their own.
 #ifndef DETENT_PARALLEL_HPP
 #define DETENT_PARALLEL_HPP
 
@@ -18,13 +19,16 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// Calls body(i) once for each i in [0, count), in any order and on any threads, and returns when
-/// all have returned. An empty function means the calling thread. Results never depend on the
-/// choice.
+/// The type of a function that calls body(i) exactly once for each i in [0, count), in any order
+/// and on any threads, and returns when all calls have returned. Functions of the library that take
+/// a parallel_for divide their work through it; an empty one means that the calling thread does
+/// everything. Results never depend on it. The library never starts threads by itself.
 using parallel_for =
     std::function<void(std::size_t count, const std::function<void(std::size_t)>& body)>;
 
 namespace detail {
+/// Runs body(0) .. body(count - 1) through `parallel`, or in order on the calling thread if
+/// `parallel` is empty or there is at most one index.
 inline void run_parallel(const parallel_for& parallel, std::size_t count,
                          const std::function<void(std::size_t)>& body) {
   if (parallel && count > 1) {
@@ -37,16 +41,21 @@ inline void run_parallel(const parallel_for& parallel, std::size_t count,
 }
 }  // namespace detail
 
-/// A fixed set of threads for callers who have none. `pool.parallel()` is the parallel_for to pass.
-/// One job at a time: concurrent callers wait for each other; a body must not call into its own
-/// pool. The first exception that a body throws is rethrown to the caller. Threads without a job
-/// wait awake for some 50 us, yielding to others, and asleep after that.
+/// A fixed set of threads for callers who have none: pass pool.parallel() as the parallel_for. The
+/// thread that calls works, too.
 ///
-/// Each thread has the same part of the indices whenever the same count comes again, so that what
-/// it wrote and will read or write again is in its caches. Who is done helps the others.
+/// Thread-safe. The pool runs one job at a time: concurrent callers wait for each other. A body
+/// must not call into its own pool (it would wait forever). If bodies throw, the indices that have
+/// not begun are dropped, and the first exception is rethrown to the caller. Threads without a job
+/// spin for some 50 us, yielding the processor to others, and sleep after that.
+///
+/// For the same count, each thread begins with the same part of the indices, so that data which it
+/// wrote in one job are in its caches in the next. A thread that has done its part takes indices of
+/// the others.
 class thread_pool {
  public:
-  /// `threads` counts the caller's: 1 starts none, 0 means one per hardware thread.
+  /// Starts the threads. `threads` includes the caller's thread: 1 starts none; 0 means one for
+  /// each hardware thread. Throws std::system_error if a thread cannot be started.
   explicit thread_pool(std::size_t threads = 0) {
     if (threads == 0) {
       threads = (std::max)(std::thread::hardware_concurrency(), 1U);
@@ -55,7 +64,7 @@ class thread_pool {
 #if DETENT_WITH_EXCEPTIONS
     try {
       start();
-    } catch (...) {  // there is no other thread
+    } catch (...) {  // the system gave no further thread: end those that were started
       stop();
       throw;
     }
@@ -65,16 +74,22 @@ class thread_pool {
   }
   thread_pool(const thread_pool&) = delete;
   thread_pool& operator=(const thread_pool&) = delete;
+  /// Ends the threads. No job may be running.
   ~thread_pool() { stop(); }
 
+  /// Number of threads that work on a job, the caller's included.
   [[nodiscard]] std::size_t size() const noexcept { return shares_.size(); }
 
+  /// A parallel_for that calls run(). It must not be used after the pool's end.
   [[nodiscard]] parallel_for parallel() {
     return [this](std::size_t count, const std::function<void(std::size_t)>& body) {
       run(count, body);
     };
   }
 
+  /// Calls body(i) once for each i in [0, count) on the pool's threads and the calling one, and
+  /// returns when all calls have returned. Rethrows the first exception of a body. Waits for the
+  /// jobs of other callers first.
   void run(std::size_t count, const std::function<void(std::size_t)>& body) {
     if (count == 0) {
       return;
@@ -104,7 +119,8 @@ class thread_pool {
   }
 
  private:
-  /// Indices of a job that are a thread's, on a cache line of their own.
+  /// The indices of a job that one thread begins with: next, ..., end - 1. Each share has a cache
+  /// line of its own.
   struct alignas(64) share {
     std::atomic<std::size_t> next{0};
     std::size_t end = 0;
@@ -138,7 +154,8 @@ class thread_pool {
         return;
       }
       seen = jobs_;
-      // In this order: either the job is seen to be over, or its end waits for this thread.
+      // The order matters: first running_, then is_open_. Either this thread sees that the job is
+      // over, or run() sees that this thread is at it and waits.
       ++running_;
       if (is_open_) {
         take(self);
@@ -150,8 +167,9 @@ class thread_pool {
     }
   }
 
-  /// In the order of work(), too: either a thread is counted as asleep, or it sees what it is to be
-  /// woken for.
+  /// Wakes all sleeping threads. Callers change what the threads wait for first; work() counts a
+  /// sleeper before it looks at that: either the thread is counted here, or it sees the change and
+  /// does not sleep.
   void wake_sleepers() {
     if (sleepers_ != 0) {
       const std::lock_guard lock(mutex_);
@@ -159,8 +177,8 @@ class thread_pool {
     }
   }
 
-  /// Waits for some 50 us at most: to fall asleep and to be woken takes as long as a small product.
-  /// Others may run meanwhile.
+  /// Spins until ready(), for some 50 us at most: to fall asleep and be woken takes as long as a
+  /// small product. Other threads of the processor may run meanwhile.
   template <class Ready>
   static void wait_awake(const Ready& ready) {
     constexpr int patience = 200;
@@ -169,12 +187,12 @@ class thread_pool {
     }
   }
 
-  /// Runs indices until none is left: those of a thread's share, then those of the other ones.
+  /// Runs indices until none is left: first those of share `self`, then those of the other shares.
   void take(std::size_t self) {
     for (std::size_t t = 0; t < size(); ++t) {
       share& from = shares_[(self + t) % size()];
       if (from.next >= from.end) {
-        continue;  // without taking its cache line from others
+        continue;  // an increment would take the cache line from others
       }
       for (std::size_t i = from.next++; i < from.end; i = from.next++) {
 #if DETENT_WITH_EXCEPTIONS
@@ -191,6 +209,7 @@ class thread_pool {
   }
 
 #if DETENT_WITH_EXCEPTIONS
+  /// Keeps the first exception and drops the indices that have not begun.
   void note_failure() {
     const std::lock_guard lock(mutex_);
     failure_ = failure_ ? failure_ : std::current_exception();
@@ -201,15 +220,15 @@ class thread_pool {
 #endif
 
   std::mutex job_mutex_;  // held for a whole job
-  // The job; written while it is not open and no worker runs.
+  // The job, in these two members: written only while it is not open and no worker runs.
   const std::function<void(std::size_t)>* body_ = nullptr;
   std::vector<share> shares_;  // one for each thread
   std::atomic<bool> is_open_{false};
-  std::atomic<std::size_t> jobs_{0};     // so far
-  std::atomic<std::size_t> running_{0};  // workers that are at the job
-  std::atomic<std::size_t> sleepers_{0};
+  std::atomic<std::size_t> jobs_{0};      // number of jobs so far
+  std::atomic<std::size_t> running_{0};   // workers that are at the job
+  std::atomic<std::size_t> sleepers_{0};  // workers that are asleep, or about to be
   std::atomic<bool> stopping_{false};
-  std::mutex mutex_;  // guards failure_, and falling asleep
+  std::mutex mutex_;  // guards failure_, and the transitions to sleep
   std::condition_variable wake_;
   std::condition_variable done_;
   std::exception_ptr failure_;

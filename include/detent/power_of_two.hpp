@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Requantization by shifts alone, for engines whose scales are powers of two:
+// Requantization of 32-bit sums by shifts alone, for engines whose scales are powers of two:
 //
 //   q = clamp(rounded(acc * 2^exponent) + zero_point, qmin, qmax)
 //
-// The product is exact and rounded once, by any rule of rounding.hpp that looks at the value alone.
-// project_to_power_of_two() (scale_rules.hpp) makes such scales. Quantizing and dequantizing by
-// them needs nothing of its own: dividing and multiplying floats by a power of two is exact.
-// Scalar code, left to the compiler to vectorize.
+// The product is exact and rounded once, by any rule of rounding.hpp except stochastic.
+// project_to_power_of_two() (scale_rules.hpp) makes such scales. quantize() and dequantize() need
+// no special forms for them, because dividing and multiplying floats by a power of two is exact.
+// The functions here are scalar code, which the compiler may vectorize.
 #ifndef DETENT_POWER_OF_TWO_HPP
 #define DETENT_POWER_OF_TWO_HPP
 
@@ -25,23 +25,27 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// 2^exponent, with exponent in [-62, 31]. Below, any 32-bit number times it is less than 2^-31.
+/// The multiplier 2^exponent. With an exponent below -62, the product with any 32-bit number would
+/// be at most 2^-32, so that such multipliers are not needed.
 struct power_of_two {
-  int exponent = 0;
+  int exponent = 0;  ///< In [-62, 31].
   friend constexpr bool operator==(const power_of_two&, const power_of_two&) = default;
 };
 
-/// A rule whose result depends on the value alone: all but stochastic.
+/// A rounding rule whose result depends on the value alone: every rule of namespace rounding except
+/// stochastic.
 template <class Rounding>
 concept value_rounding_rule = std::invocable<const Rounding&, float> &&
     !std::invocable<const Rounding&, float, std::uint64_t>;
 
 namespace reference {
 
-/// acc * 2^exponent, rounded by the rule: with integers alone and for every accumulator.
+/// accumulator * 2^exponent, rounded to an integer by the rule. The product is exact for every
+/// accumulator, because it is computed with integers.
 ///
-/// A rule is told the parity of the whole part of |acc * 2^exponent| and in which quarter the rest
-/// lies, which is all that any of them looks at.
+/// The rule is applied to a small float that has the sign of the product, the parity of its whole
+/// part, and the fraction 0, 1/4, 1/2 or 3/4 in place of one that is 0, below 1/2, 1/2 or above. No
+/// rule distinguishes more than that.
 template <value_rounding_rule Rounding = rounding::half_even>
 [[nodiscard]] std::int64_t scale_by(std::int32_t accumulator, power_of_two multiplier,
                                     const Rounding& rule = {}) noexcept {
@@ -61,7 +65,8 @@ template <value_rounding_rule Rounding = rounding::half_even>
   return accumulator < 0 ? rounded - even : rounded + even;
 }
 
-/// The definition above.
+/// Requantizes one 32-bit sum: q = clamp(scale_by(accumulator, multiplier, rule) + zero_point,
+/// qmin, qmax).
 template <value_rounding_rule Rounding = rounding::half_even>
 [[nodiscard]] std::int32_t requantize(std::int32_t accumulator, power_of_two multiplier,
                                       std::int32_t zero_point, grid levels,
@@ -71,8 +76,8 @@ template <value_rounding_rule Rounding = rounding::half_even>
 
 }  // namespace reference
 
-/// The exponent of a multiplier that is a power of two. Throws invalid_argument if it is none, or
-/// one beyond 2^-62 .. 2^31.
+/// Converts a multiplier that is a power of two. Throws invalid_argument if it is not a power of
+/// two or is outside 2^-62 .. 2^31. Thread-safe.
 [[nodiscard]] inline power_of_two exact_power_of_two(double multiplier) {
   int exponent = 0;
   const bool is_power = std::isfinite(multiplier) && std::frexp(multiplier, &exponent) == 0.5;
@@ -108,10 +113,15 @@ void requantize_by_shifts(std::span<const std::int32_t> acc, std::span<Q, kExten
 
 }  // namespace detail
 
-/// q[i] = reference::requantize(acc[i], ...). Per tensor. q is a span, an array or a vector of 8-
-/// or 16-bit integers. levels within the type, zero_point within levels. Inputs and outputs do not
-/// overlap. Thread-safe, allocates nothing, and throws detent::error (invalid_argument,
-/// shape_mismatch) before it writes anything.
+/// Requantizes 32-bit sums with one power-of-two multiplier:
+///
+///   q[i] = clamp(rounded(acc[i] * 2^exponent) + zero_point, qmin, qmax)
+///
+/// where the exact product is rounded once by the rule. q is a span, an array or a vector of 8- or
+/// 16-bit integers and has the size of acc; they must not overlap. Throws shape_mismatch if the
+/// sizes differ; invalid_argument if data is null, `levels` is not within q's type, zero_point is
+/// not within `levels`, or the exponent is not in [-62, 31]. Nothing is written then. Thread-safe;
+/// allocates nothing.
 template <std::ranges::contiguous_range Out, value_rounding_rule Rounding = rounding::half_even>
 requires quantized_type<std::ranges::range_value_t<Out>>
 void requantize(std::span<const std::int32_t> acc, Out&& q, power_of_two multiplier,
@@ -121,7 +131,16 @@ void requantize(std::span<const std::int32_t> acc, Out&& q, power_of_two multipl
                                zero_point, levels, rule);
 }
 
-/// The same per channel: acc is rows of multipliers.size() elements, column j takes multipliers[j].
+/// Requantizes 32-bit sums with a power-of-two multiplier for each channel: acc is rows of
+/// multipliers.size() elements, and in every row
+///
+///   q[j] = clamp(rounded(acc[j] * 2^multipliers[j].exponent) + zero_point, qmin, qmax)
+///
+/// where the exact product is rounded once by the rule. q is a span, an array or a vector of 8- or
+/// 16-bit integers and has the size of acc; they must not overlap. Throws shape_mismatch if the
+/// sizes differ or acc is not whole rows; invalid_argument if data is null, `levels` is not within
+/// q's type, zero_point is not within `levels`, or an exponent is not in [-62, 31]. Nothing is
+/// written then. Thread-safe; allocates nothing.
 template <std::ranges::contiguous_range Out, value_rounding_rule Rounding = rounding::half_even>
 requires quantized_type<std::ranges::range_value_t<Out>>
 void requantize(std::span<const std::int32_t> acc, Out&& q,

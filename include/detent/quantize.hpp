@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// quantize, dequantize and requantize.
+// The elementwise functions quantize(), dequantize() and requantize(), and params_from_range(),
+// which makes a scale and a zero point from a range.
 //
 //   quantize    q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax)
 //   dequantize  x = float(q - zero_point) * scale
 //   requantize  q = clamp(round_half_even(float(acc) * multiplier) + zero_point, qmin, qmax)
 //
-// as the functions of the same names in reference.hpp define them.
+// The functions of the same names in namespace reference define the results bit for bit.
 //
-//   reals      float, float16, bfloat16, float8_e4m3fn, float8_e5m2; to quantize also double
-//   integers   (u)int8, (u)int16; (u)int4, (u)int2 through packed_span; to dequantize also int32
-//   views      anything contiguous (std::vector, std::span, ...), tensor_view; packed_span, whose
-//              elements are dense, in the order of the other operand
+//   reals      float, float16, bfloat16, float8_e4m3fn, float8_e5m2; for quantize() also double
+//   integers   (u)int8, (u)int16; (u)int4 and (u)int2 through packed_span; for dequantize() also
+//              int32
+//   views      anything contiguous (std::vector, std::span, ...), tensor_view, and packed_span,
+//              whose elements are dense and in the order of the other operand
 //   parameters quant_params (per tensor), channel_quant_params (along any axis; along axis 0 of a
 //              matrix: per row, per token), block_quant_params (per group)
 //
-// Every combination is defined. Those of float with 4, 8 and 16 bits run on the vector kernels,
-// whatever the strides; the others pass through them in pieces, except double, (u)int2's packing
-// and float8, which are scalar code.
+// Every combination is defined. Combinations of float with integers of 4, 8 and 16 bits run on the
+// vector kernels, whatever the strides are. The others pass through these kernels in pieces, except
+// double, the packing of (u)int2 and float8, which are scalar code.
 //
-// NaN becomes the zero point, infinities saturate. Inputs and outputs do not overlap. All functions
-// are thread-safe, allocate nothing, and throw detent::error (invalid_argument, shape_mismatch)
-// before they write anything.
+// NaN becomes the zero point, infinities saturate. Inputs and outputs must not overlap. All
+// functions are thread-safe, allocate nothing unless they run in parallel, and throw detent::error
+// (invalid_argument, shape_mismatch) before they write anything.
 #ifndef DETENT_QUANTIZE_HPP
 #define DETENT_QUANTIZE_HPP
 
@@ -55,7 +57,7 @@ void require_params(quant_params p, grid levels, const char* where) {
   require_zero_point(p.zero_point, levels, where);
 }
 
-/// What kernels call an integer type.
+/// The name that kernels have for the integer type Q.
 template <class Q>
 struct code_traits;
 template <>
@@ -89,8 +91,9 @@ struct code_traits<int4> {
 template <class Q>
 using code_of = typename code_traits<Q>::type;
 
-/// An elementwise operation of the kernel table on elements In -> Out. Row::in and Row::out are the
-/// types that its row works on: elements are converted or packed on the way where they differ.
+/// An elementwise operation on elements In -> Out that runs on a kernel. Row names the kernel, and
+/// Row::in and Row::out are the types that it works on. Where In or Out differ from them, elements
+/// are converted or packed on the way.
 template <class In, class Out, class Row>
 class row_operation {
   using row_in = typename Row::in;
@@ -108,7 +111,7 @@ class row_operation {
         (e.stores == store_policy::automatic && size >= beyond_caches / sizeof(out_storage));
   }
 
-  /// Whether a row of the table takes such a block as it is.
+  /// Whether the kernel takes a block with these dimensions as it is.
   static bool is_direct(const walk_dimension& rows, const walk_dimension& columns) noexcept {
     if constexpr (!std::same_as<In, row_in> || !std::same_as<Out, row_out>) {
       return false;
@@ -149,7 +152,8 @@ class row_operation {
     return offset % static_cast<std::ptrdiff_t>(elements_per_unit<T>) == 0;
   }
 
-  /// The processor's own prefetchers end with every page.
+  /// The hardware prefetchers stop at the end of a page, so that large operations prefetch the page
+  /// after it themselves.
   static constexpr std::size_t page_bytes = 4096;
 
   [[nodiscard]] kernels::elementwise_args arguments(const walk_block& b) const noexcept {
@@ -178,11 +182,12 @@ class row_operation {
       const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(out) % line;
       a.stream = is_large_;
       a.read_ahead = is_large_ ? page_bytes : 0;
-      // Vectors that lie across two cache lines take twice as long to store.
+      // A SIMD vector that lies across two cache lines takes twice as long to store. Long rows
+      // therefore begin with a short head, after which the output is aligned.
       const bool is_long = is_large_ || (misaligned != 0 && a.columns >= 16 * line_elements);
       const std::size_t head = (std::min)(
           a.columns, line_elements - misaligned / sizeof(out_storage) * elements_per_unit<Out>);
-      // The rest must begin with a whole unit of the input, too.
+      // What follows the head must begin with a whole unit of the input, too.
       if (a.rows == 1 && is_long && misaligned % sizeof(out_storage) == 0 &&
           head % elements_per_unit<In> == 0) {
         kernels::elementwise_args first = a;
@@ -204,7 +209,8 @@ class row_operation {
     }
   }
 
-  /// Gathers what the row can't read in place, computes, scatters what it can't write in place.
+  /// Gathers what the kernel can't read in place, computes, and scatters what it can't write in
+  /// place.
   void run_tile(const walk_block& b) const noexcept {
     using widened = unpacked_t<row_in>;
     using narrow = unpacked_t<row_out>;
@@ -244,7 +250,7 @@ class row_operation {
     }
     run_rows(b, a, from, to);
     if (to == results.data()) {
-      // Along the rows where they are dense in the output.
+      // Writes along the dimension that is dense in the output.
       const bool across = b.columns.out != 1 && b.rows.out == 1;
       const std::size_t outer = across ? columns : rows;
       const std::size_t inner = across ? rows : columns;
@@ -259,8 +265,8 @@ class row_operation {
     }
   }
 
-  /// Parameters that differ from column to column but do not stand together are copied for each
-  /// row.
+  /// Runs the kernel on a tile. Parameters that differ from column to column but are not contiguous
+  /// are copied for each row.
   template <class From, class To>
   void run_rows(const walk_block& b, const kernels::elementwise_args& a, const From* from,
                 To* to) const noexcept {
@@ -298,7 +304,8 @@ class row_operation {
   bool is_large_ = false;
 };
 
-/// Packed elements of two bits have no rows of their own: those of bytes compute their values.
+/// The integer type whose kernel computes the values of Q. Packed elements of two bits have no
+/// kernels of their own: the kernels of bytes compute their values.
 template <class Q>
 using row_type =
     std::conditional_t<packed_type<Q> && !std::same_as<Q, int4> && !std::same_as<Q, uint4>,
@@ -332,7 +339,7 @@ struct requantize_row {
   }
 };
 
-/// Doubles are divided in double: there is no row for that.
+/// Quantization of doubles, which are divided in double. No kernel does that, hence scalar code.
 template <class Q>
 class double_operation {
  public:
@@ -358,7 +365,7 @@ class double_operation {
   grid levels_;
 };
 
-/// Tasks must not share a byte of the output.
+/// Whether an operation may be split into tasks: they must not share a byte of the output.
 template <class Out>
 bool may_split(const operand<Out>& out) noexcept {
   for (std::size_t i = 0; i + 1 < out.rank; ++i) {
@@ -432,7 +439,8 @@ void requantize_elements(const In& acc, Out&& q, const P& p, std::span<const std
   run_elementwise<requantize_row<Q>>(in, out, v, levels, bias.empty() ? nullptr : bias.data(), e);
 }
 
-/// Templates, so that {scale, zero_point} can only mean quant_params.
+/// Parameters per channel or per block. The functions below take them as template arguments, so
+/// that a braced {scale, zero_point} can only mean quant_params.
 template <class P>
 concept many_params = std::same_as<P, channel_quant_params> || std::same_as<P, block_quant_params>;
 
@@ -441,37 +449,118 @@ inline constexpr grid grid_of = full_grid<std::remove_const_t<element_of<A>>>;
 
 }  // namespace detail
 
-/// scale > 0 and finite; `levels` within the type of q; zero points within `levels`.
+/// Quantizes the reals x to the integers q with one scale and zero point:
+///
+///   q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax)
+///
+/// with the IEEE quotient, bit for bit reference::quantize on every CPU target. NaN becomes the
+/// zero point; infinities saturate. x and q are contiguous ranges or tensor_view, and q may be a
+/// packed_span; they have the same shape (only the same size where one is contiguous or packed) and
+/// must not overlap.
+///
+/// The scale must be positive and finite, `levels` (by default the whole range of q's type) within
+/// q's type, and the zero point within `levels`. Throws invalid_argument if not, or if data is null
+/// or contiguous operands overlap; shape_mismatch if the shapes differ. Nothing is written then.
+/// Thread-safe.
+///
+/// @code{.cpp}
+/// const std::vector<float> x = {-1.0F, 0.0F, 0.5F, 3.0F};
+/// const detent::quant_params p =  // scale 4 / 255, zero point 64
+///     detent::params_from_range({-1.0F, 3.0F}, detent::asymmetric<std::uint8_t>);
+/// std::vector<std::uint8_t> q(x.size());
+/// detent::quantize(x, q, p);  // q is 0, 64, 96, 255
+/// @endcode
 template <detail::reals_to_read In, detail::integers_to_write Out>
 void quantize(const In& x, Out&& q, const quant_params& p, grid levels = detail::grid_of<Out>,
               const execution& e = {}) {
   detail::quantize_elements(x, q, p, levels, e);
 }
+/// Quantizes the reals x to the integers q with parameters per channel (channel_quant_params) or
+/// per block (block_quant_params): every element is quantized with the scale and zero point of its
+/// channel or block,
+///
+///   q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax)
+///
+/// bit for bit reference::quantize. NaN becomes the zero point; infinities saturate. The axis of
+/// the parameters is one of the shape, which a contiguous range takes from the other operand; two
+/// contiguous ranges have one dimension. x and q must not overlap.
+///
+/// Throws invalid_argument if a scale is not positive and finite, `levels` is not within q's type,
+/// a zero point is not within `levels`, the axis does not exist, the block size is 0, data is null
+/// or contiguous operands overlap; shape_mismatch if the shapes differ or the numbers of scales and
+/// zero points do not fit the shape. Nothing is written then. Thread-safe.
 template <detail::reals_to_read In, detail::integers_to_write Out, detail::many_params P>
 void quantize(const In& x, Out&& q, const P& p, grid levels = detail::grid_of<Out>,
               const execution& e = {}) {
   detail::quantize_elements(x, q, p, levels, e);
 }
 
-/// Small float formats receive the float result rounded half to even. The zero point of an int32 (a
-/// bias) is 0.
+/// Converts the integers q to the reals x with one scale and zero point:
+///
+///   x = float(q - zero_point) * scale
+///
+/// bit for bit reference::dequantize on every CPU target. If x holds a smaller float format, the
+/// float result is rounded to it, half to even. q and x are contiguous ranges or tensor_view, and q
+/// may be a packed_span; they have the same shape (only the same size where one is contiguous or
+/// packed) and must not overlap.
+///
+/// The scale must be positive and finite, and the zero point in the range of q's type, or 0 if that
+/// is int32 (a bias). Throws invalid_argument if not, or if data is null or contiguous operands
+/// overlap; shape_mismatch if the shapes differ. Nothing is written then. Thread-safe.
 template <detail::integers_to_read In, detail::reals_to_write Out>
 void dequantize(const In& q, Out&& x, const quant_params& p, const execution& e = {}) {
   detail::dequantize_elements(q, x, p, e);
 }
+/// Converts the integers q to the reals x with parameters per channel (channel_quant_params) or per
+/// block (block_quant_params): x = float(q - zero_point) * scale with the parameters of the
+/// element's channel or block, bit for bit reference::dequantize.
+///
+/// The axis of the parameters is one of the shape, which a contiguous range takes from the other
+/// operand; two contiguous ranges have one dimension. Throws invalid_argument if a scale is not
+/// positive and finite, a zero point is not in the range of q's type (int32: not 0), the axis does
+/// not exist, the block size is 0, data is null or contiguous operands overlap; shape_mismatch if
+/// the shapes differ or the numbers of scales and zero points do not fit the shape. Nothing is
+/// written then. Thread-safe.
 template <detail::integers_to_read In, detail::reals_to_write Out, detail::many_params P>
 void dequantize(const In& q, Out&& x, const P& p, const execution& e = {}) {
   detail::dequantize_elements(q, x, p, e);
 }
 
-/// p.scale is the multiplier, p.zero_point that of the output. `bias` (none, or one for each
-/// multiplier) is added to the accumulators first, modulo 2^32.
+/// Requantizes 32-bit sums of an integer product to the integers q with one multiplier:
+///
+///   q = clamp(round_half_even(float(acc + bias) * p.scale) + p.zero_point, qmin, qmax)
+///
+/// bit for bit reference::requantize on every CPU target. p.scale is the multiplier and
+/// p.zero_point the zero point of the output. `bias` is empty or one value, which is added to every
+/// accumulator modulo 2^32. float() rounds half to even above 2^24. acc and q are contiguous ranges
+/// or tensor_view of the same shape (only the same size where one is contiguous) and must not
+/// overlap.
+///
+/// The multiplier must be positive and finite, `levels` (by default the whole range of q's type)
+/// within q's type, and the zero point within `levels`. Throws invalid_argument if not, or if data
+/// is null or contiguous operands overlap; shape_mismatch if the shapes differ or `bias` has
+/// another size. Nothing is written then. Thread-safe.
 template <detail::accumulators_to_read In, detail::integers_to_write Out>
 requires quantized_type<detail::element_of<Out>>
 void requantize(const In& acc, Out&& q, const quant_params& p, grid levels = detail::grid_of<Out>,
                 std::span<const std::int32_t> bias = {}, const execution& e = {}) {
   detail::requantize_elements(acc, q, p, bias, levels, e);
 }
+/// Requantizes 32-bit sums of an integer product to the integers q with a multiplier, a zero point
+/// and optionally a bias for each channel or block:
+///
+///   q = clamp(round_half_even(float(acc + bias) * scale) + zero_point, qmin, qmax)
+///
+/// bit for bit reference::requantize. p.scales are the multipliers and p.zero_points the zero
+/// points of the output. `bias` is empty or has one value for each multiplier, which is added
+/// modulo 2^32.
+///
+/// The axis of the parameters is one of the shape, which a contiguous range takes from the other
+/// operand; two contiguous ranges have one dimension. Throws invalid_argument if a multiplier is
+/// not positive and finite, `levels` is not within q's type, a zero point is not within `levels`,
+/// the axis does not exist, the block size is 0, data is null or contiguous operands overlap;
+/// shape_mismatch if the shapes differ or the numbers of multipliers, zero points or biases do not
+/// fit. Nothing is written then. Thread-safe.
 template <detail::accumulators_to_read In, detail::integers_to_write Out, detail::many_params P>
 requires quantized_type<detail::element_of<Out>>
 void requantize(const In& acc, Out&& q, const P& p, grid levels = detail::grid_of<Out>,
@@ -479,10 +568,10 @@ void requantize(const In& acc, Out&& q, const P& p, grid levels = detail::grid_o
   detail::requantize_elements(acc, q, p, bias, levels, e);
 }
 
-/// The scale and zero point whose grid covers `range` and zero; see reference::params_from_range
-/// for the rule. Throws invalid_argument if the range is not finite or not ordered, if the grid has
-/// fewer than two levels (symmetric: fewer than two on one side of its middle) or reaches beyond 16
-/// bits, or if the scale would not be finite.
+/// The scale and zero point whose grid covers `range` and zero, by the canonical rule, which
+/// reference::params_from_range defines. Throws invalid_argument if the range is not finite or not
+/// ordered, if the grid has fewer than two levels (symmetric schemes: fewer than three) or reaches
+/// beyond -65536..65535, or if the scale would not be finite. Thread-safe.
 [[nodiscard]] inline quant_params params_from_range(value_range range, quant_scheme scheme) {
   require(std::isfinite(range.lower) && std::isfinite(range.upper) && range.lower <= range.upper,
           error_kind::invalid_argument, "params_from_range: ", range.lower, " .. ", range.upper,

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Elementwise functions, lookup tables, concatenation and averages of 8-bit tensors, each of which
-// has its own scale and zero point. With D and Q for reference::dequantize and reference::quantize:
+// has its own scale and zero point. D stands for reference::dequantize and Q for
+// reference::quantize:
 //
 //   quantized_add, _sub, _mul, _div   Q(D(a) op D(b)), as com.microsoft.QLinearAdd and QLinearMul
 //   lookup_table, apply_table         Q(f(D(q))) for all 256 values of q, then one load per element
-//   rescale                           Q(D(q)), by such a table
+//   rescale                           Q(D(q)), by a lookup table
 //   quantized_concat                  rescale() of each input into one output
 //   quantized_average                 exact integer sums, then one multiplication
 //
-// Every operation that is written is rounded to float by itself; nothing is contracted. NaN becomes
-// the zero point, infinities saturate. All functions are thread-safe, allocate nothing, and throw
-// detent::error (invalid_argument, shape_mismatch, overflow) before they write anything. Elements
-// are independent of each other: a caller may split spans among threads.
+// Every operation in these formulas is rounded to float by itself; nothing is contracted. NaN
+// becomes the zero point, infinities saturate. All functions are thread-safe, allocate nothing, and
+// throw detent::error (invalid_argument, shape_mismatch, overflow) before they write anything.
+// Elements do not depend on each other, so that a caller may split spans among threads.
 #ifndef DETENT_QUANTIZED_ELEMENTWISE_HPP
 #define DETENT_QUANTIZED_ELEMENTWISE_HPP
 
@@ -37,15 +38,16 @@
 DETENT_NAMESPACE_BEGIN
 namespace reference {
 
-/// x = float(q - zero_point) * scale, as dequantize(), for use in a sum: going through memory keeps
-/// the compiler from contracting the product with the addition that follows.
+/// x = float(q - zero_point) * scale, the bits of dequantize(), for use in a sum. The result goes
+/// through memory, so that the compiler cannot contract the product with a following addition.
 [[nodiscard]] inline float dequantize_rounded(std::int32_t q, quant_params p) noexcept {
   const volatile float x = dequantize(q, p);
   return x;
 }
 
-/// Q(f(D(a), D(b))) with f such as std::plus<float>: dequantized, combined and quantized in float,
-/// with a rounding after each of them.
+/// A function of two quantized values: dequantizes a and b, combines them with f (such as
+/// `std::plus<float>`) and quantizes the result with out_params on the grid `levels`. Every step is
+/// computed in float and rounded by itself. NaN becomes the zero point; infinities saturate.
 template <class F>
 [[nodiscard]] std::int32_t quantized_binary(const F& f, std::int32_t a, quant_params a_params,
                                             std::int32_t b, quant_params b_params,
@@ -54,7 +56,7 @@ template <class F>
   return quantize(value, out_params, levels);
 }
 
-/// What turns a sum of (q - zero_point) into a mean in steps of the output:
+/// The multiplier that turns a sum of (q - zero_point) into a mean in steps of the output:
 /// input_scale / (output_scale * float(count)), each operation rounded to float.
 [[nodiscard]] inline float average_multiplier(float input_scale, float output_scale,
                                               std::size_t count) noexcept {
@@ -66,11 +68,11 @@ template <class F>
 
 namespace detail {
 
-/// Elements that are taken together through floats on the stack.
+/// Number of elements that are processed together through arrays on the stack.
 inline constexpr std::size_t elementwise_block = 512;
 
-/// quantize() where the zero point need not be one of the levels: saturating to the whole type and
-/// then to the levels is the same as at once.
+/// quantize() with a zero point that need not be one of the levels. Saturating to the whole type
+/// and then to the levels gives the same integers as saturating to the levels at once.
 template <quantized_byte Q>
 void quantize_levels(std::span<const float> x, std::span<Q> q, quant_params p, grid levels) {
   if (p.zero_point >= levels.qmin && p.zero_point <= levels.qmax) {
@@ -137,13 +139,19 @@ void quantized_binary(std::span<const A> a, quant_params a_params, std::span<con
 
 }  // namespace detail
 
-// Overloads rather than templates, so that vectors and arrays convert to spans.
-//
-// out = Q(D(a) op D(b)), bit for bit reference::quantized_binary. The element types may be any of
-// u8 and s8, the sizes are equal. `levels` narrows the values that are written, as a fused clip
-// does; the zero point may lie outside of it, and is what NaN (inf - inf, 0 / 0) becomes all the
-// same. `out` may be the very buffer of a or b, and overlaps them in no other way.
+// The functions below are overloads rather than templates, so that vectors and arrays convert to
+// spans. In the comment, `function` is the macro's argument: add, sub, mul or div.
 #define DETENT_QUANTIZED_BINARY(name, function, A, B, Out)                                     \
+  /** Combines two 8-bit tensors elementwise: out[i] = Q(D(a[i]) op D(b[i])), where op is      \
+     `function`, D dequantizes with a_params or b_params, and Q quantizes with out_params;     \
+     bit for bit reference::quantized_binary. The spans have the same size. `levels` narrows   \
+     the values that are written, as a fused clip does. The zero point of the output may lie   \
+     outside of `levels`; NaN (inf - inf, 0 / 0) becomes the zero point even then, and         \
+     infinities saturate. `out` may be the very buffer of a or b, and must not overlap them    \
+     otherwise. Throws shape_mismatch if the sizes differ; invalid_argument if data is null,   \
+     a scale is not positive and finite, a zero point is not in the range of its type, or      \
+     `levels` is not within the type of out. Nothing is written then. Thread-safe; allocates   \
+     nothing. */                                                                               \
   inline void name(std::span<const A> a, quant_params a_params, std::span<const B> b,          \
                    quant_params b_params, std::span<Out> out, quant_params out_params,         \
                    grid levels = full_grid<Out>) {                                             \
@@ -169,15 +177,16 @@ DETENT_QUANTIZED_BINARIES(std::int8_t, std::int8_t, std::int8_t)
 
 // ----------------------------------------------------------------------------------------- tables
 
-/// A function of one 8-bit value: the entry of q is Q(f(D(q))) with the parameters of the input and
-/// those of the output.
+/// The table of a function f of one 8-bit value. The entry of q is Q(f(D(q))), where D dequantizes
+/// with the parameters of the input and Q quantizes with those of the output.
 template <quantized_byte In, quantized_byte Out = In>
 class lookup_table {
  public:
-  /// Calls f, which takes and returns float, once for each of the 256 values in the order of their
-  /// bytes. What f is given has been rounded to float before, so that it can't be contracted with
-  /// the sums in f; f's own products can. NaN becomes the zero point of the output. Throws
-  /// invalid_argument for scales and zero points that quantize() refuses.
+  /// Computes the table: calls f, which takes and returns float, once for each of the 256 values in
+  /// the order of their bytes. The argument of f is rounded to float in memory, so that the
+  /// compiler cannot contract its computation with sums in f; products inside f may be contracted.
+  /// NaN becomes the zero point of the output; infinities saturate. Throws invalid_argument if a
+  /// scale is not positive and finite or a zero point is not in the range of its type.
   template <class F>
   requires std::is_invocable_r_v<float, const F&, float> lookup_table(const F& f,
                                                                       quant_params in_params,
@@ -196,17 +205,21 @@ class lookup_table {
     quantize(std::span<const float>(values), std::span<Out>(entries_), out_params);
   }
 
+  /// The entry of q.
   [[nodiscard]] Out operator[](In q) const noexcept {
     return entries_[static_cast<std::uint8_t>(q)];
   }
-  /// All entries, in the order of the bytes that q is stored in: 0..127, then -128..-1 if signed.
+  /// All 256 entries, in the order of the bytes that q is stored in: 0..255, or 0..127 and then
+  /// -128..-1 if In is signed.
   [[nodiscard]] const std::array<Out, 256>& entries() const noexcept { return entries_; }
 
  private:
   std::array<Out, 256> entries_;
 };
 
-/// out[i] = table[in[i]]. `out` may be the very buffer of `in`, and overlaps it in no other way.
+/// Looks every element up in a table: out[i] = table[in[i]]. `out` may be the very buffer of `in`,
+/// and must not overlap it otherwise. Throws shape_mismatch if the sizes differ and
+/// invalid_argument if data is null. Thread-safe; allocates nothing.
 template <quantized_byte In, quantized_byte Out>
 void apply_table(std::type_identity_t<std::span<const In>> in,
                  std::type_identity_t<std::span<Out>> out, const lookup_table<In, Out>& table) {
@@ -218,7 +231,7 @@ void apply_table(std::type_identity_t<std::span<const In>> in,
 
 namespace detail {
 
-/// The table of Q(D(q)).
+/// The table of rescale(): Q(D(q)).
 template <quantized_byte In, quantized_byte Out>
 [[nodiscard]] lookup_table<In, Out> rescale_table(quant_params in_params, quant_params out_params) {
   return {[](float x) { return x; }, in_params, out_params};
@@ -235,11 +248,17 @@ void rescale(std::span<const In> in, quant_params in_params, std::span<Out> out,
 
 }  // namespace detail
 
-// out = Q(D(in)). `out` may be the very buffer of `in`, and overlaps it in no other way.
-#define DETENT_RESCALE(In, Out)                                                           \
-  inline void rescale(std::span<const In> in, quant_params in_params, std::span<Out> out, \
-                      quant_params out_params) {                                          \
-    detail::rescale(in, in_params, out, out_params);                                      \
+// rescale() for all pairs of element types.
+#define DETENT_RESCALE(In, Out)                                                               \
+  /** Changes the parameters of an 8-bit tensor: out[i] = Q(D(in[i])), where D dequantizes    \
+     with in_params and Q quantizes with out_params. `out` may be the very buffer of `in`,    \
+     and must not overlap it otherwise. Throws shape_mismatch if the sizes differ;            \
+     invalid_argument if data is null, a scale is not positive and finite, or a zero point is \
+     not in the range of its type. Nothing is written then. Thread-safe; allocates nothing.   \
+     */                                                                                       \
+  inline void rescale(std::span<const In> in, quant_params in_params, std::span<Out> out,     \
+                      quant_params out_params) {                                              \
+    detail::rescale(in, in_params, out, out_params);                                          \
   }
 DETENT_RESCALE(std::uint8_t, std::uint8_t)
 DETENT_RESCALE(std::uint8_t, std::int8_t)
@@ -249,13 +268,16 @@ DETENT_RESCALE(std::int8_t, std::int8_t)
 
 // ------------------------------------------------------------------------------------------ concat
 
-/// An input of quantized_concat(): dense values of either type, and what they stand for.
+/// An input of quantized_concat(): dense 8-bit values, signed or unsigned, and their parameters.
 struct concat_input {
+  /// The values.
   std::variant<std::span<const std::uint8_t>, std::span<const std::int8_t>> values;
-  quant_params params;
+  quant_params params;  ///< Scale and zero point of the values.
 
+  /// An input of unsigned values.
   concat_input(std::span<const std::uint8_t> values_, quant_params params_)
       : values(values_), params(params_) {}
+  /// An input of signed values.
   concat_input(std::span<const std::int8_t> values_, quant_params params_)
       : values(values_), params(params_) {}
 };
@@ -287,7 +309,8 @@ void require_concat(std::span<const concat_input> inputs, std::size_t rows, std:
           ": null data with size ", out.size());
 }
 
-/// Calls convert(row of the input, row of the output) for each row.
+/// Calls convert(row of the input, its place in the row of the output) for each row; `offset` is
+/// where the input begins in a row of the output.
 template <class In, class Out, class Convert>
 void for_each_concat_row(std::span<const In> in, std::size_t rows, std::span<Out> out,
                          std::size_t offset, const Convert& convert) {
@@ -328,14 +351,19 @@ void quantized_concat(std::span<const concat_input> inputs, std::size_t rows, st
 
 }  // namespace detail
 
-// Row r of the output is row r of each input, one after the other, rescaled to `out_params`: an
-// input whose type and parameters are those of the output is copied. All tensors are dense; `rows`
-// is the product of the dimensions before the axis, each input has size / rows elements in a row.
-// No overlaps.
-#define DETENT_QUANTIZED_CONCAT(Out)                                                   \
-  inline void quantized_concat(std::span<const concat_input> inputs, std::size_t rows, \
-                               std::span<Out> out, quant_params out_params) {          \
-    detail::quantized_concat(inputs, rows, out, out_params);                           \
+// quantized_concat() for both types of the output.
+#define DETENT_QUANTIZED_CONCAT(Out)                                                         \
+  /** Concatenates tensors along an axis: row r of the output is row r of each input, one    \
+     after the other, rescaled to out_params as rescale() does. An input whose type and      \
+     parameters are those of the output is copied. All tensors are dense; `rows` is the      \
+     product of the dimensions before the axis, so that an input has size / rows elements in \
+     a row. The output must not overlap an input. Throws shape_mismatch if an input is not   \
+     `rows` rows or the sizes do not add up to that of the output; invalid_argument if data  \
+     is null, a scale is not positive and finite, or a zero point is not in the range of its \
+     type. Nothing is written then. Thread-safe; allocates nothing. */                       \
+  inline void quantized_concat(std::span<const concat_input> inputs, std::size_t rows,       \
+                               std::span<Out> out, quant_params out_params) {                \
+    detail::quantized_concat(inputs, rows, out, out_params);                                 \
   }
 DETENT_QUANTIZED_CONCAT(std::uint8_t)
 DETENT_QUANTIZED_CONCAT(std::int8_t)
@@ -345,7 +373,7 @@ DETENT_QUANTIZED_CONCAT(std::int8_t)
 
 namespace detail {
 
-/// Sums of 255 that fit 32 bits.
+/// The largest number of values of magnitude 255 whose sum fits 32 bits.
 inline constexpr std::size_t max_average_count = std::numeric_limits<std::int32_t>::max() / 255;
 
 template <quantized_byte Q>
@@ -361,7 +389,8 @@ void add_row(const Q* row, std::ptrdiff_t stride, std::span<std::int32_t> sums) 
   }
 }
 
-/// row(i, channel) is the address of that channel in the i-th of `rows` rows.
+/// Averages `rows` rows for each channel of `out`. row(i, channel) is the address of that channel
+/// in row i, and the following channels are `stride` elements apart.
 template <quantized_byte Q, class Row>
 void quantized_average(std::size_t rows, std::size_t count, const Row& row, std::ptrdiff_t stride,
                        quant_params in_params, std::span<Q> out, quant_params out_params) {
@@ -418,25 +447,40 @@ void quantized_average(std::span<const Q* const> taps, std::size_t count, quant_
 
 }  // namespace detail
 
-// The mean of several values of each channel, as com.microsoft.QLinearGlobalAveragePool and
-// QLinearAveragePool compute it:
+// quantized_average() computes the mean of several values of each channel, as
+// com.microsoft.QLinearGlobalAveragePool and QLinearAveragePool do:
 //
-//   sum    = sum of (q - in.zero_point), exact in 32 bits (overflow if there are more than 8421504)
-//   m      = in.scale / (out.scale * float(count))      two roundings;
-//   reference::average_multiplier out[c] = clamp(round_half_even(float(sum) * m) + out.zero_point)
-//   reference::requantize
+//   sum    = sum of (q - in.zero_point), exact in 32 bits
+//   m      = in.scale / (out.scale * float(count)), rounded twice: reference::average_multiplier
+//   out[c] = clamp(round_half_even(float(sum) * m) + out.zero_point), reference::requantize
 //
-// float(sum) rounds half to even above 2^24. Without any values the mean is the real 0, which is
-// the zero point. Throws invalid_argument where m is not finite. No overlaps.
+// float(sum) rounds half to even above 2^24.
 #define DETENT_QUANTIZED_AVERAGE(Q)                                                               \
-  /* Of the rows of x, which has a column for each channel: an image of one pixel per row, or the \
-     transposed view of planes. count is x.rows. */                                               \
+  /** Averages the rows of x, which has a column for each channel (an image with one pixel        \
+     in each row, or the transposed view of planes), as                                           \
+     com.microsoft.QLinearGlobalAveragePool does: out[c] = clamp(round_half_even(float(sum) *     \
+     m) + out_params.zero_point) with sum = the exact sum of x(i, c) - in_params.zero_point       \
+     over i, and m = reference::average_multiplier of both scales and x.rows. Without rows        \
+     the mean is the real 0, the zero point of the output. The output must not overlap x.         \
+     Throws overflow if there are more than 8421504 rows, whose sum may not fit 32 bits;          \
+     shape_mismatch if out does not have an element for each column; invalid_argument if m is     \
+     not finite, data is null, a scale is not positive and finite, or a zero point is not in      \
+     the range of the type. Nothing is written then. Thread-safe; allocates nothing. */           \
   inline void quantized_average(matrix_view<const Q> x, quant_params in_params, std::span<Q> out, \
                                 quant_params out_params) {                                        \
     detail::quantized_average(x, in_params, out, out_params);                                     \
   }                                                                                               \
-  /* Of the pixels of a window: taps[i] points to one value per channel. `count` is what the sum  \
-     is divided by: taps.size(), or more where padding counts (it stands for the real 0). */      \
+  /** Averages the pixels of a window, as com.microsoft.QLinearAveragePool does: taps[i]          \
+     points to out.size() values, one for each channel, and the sum is divided by `count`,        \
+     which is taps.size(), or more where padding counts (as the real 0): out[c] =                 \
+     clamp(round_half_even(float(sum) * m) + out_params.zero_point) with sum = the exact sum      \
+     of taps[i][c] - in_params.zero_point over i, and m = reference::average_multiplier of        \
+     both scales and `count`. Without taps the mean is the real 0, the zero point of the          \
+     output. The output must not overlap a tap. Throws overflow if there are more than            \
+     8421504 taps, whose sum may not fit 32 bits; invalid_argument if m is not finite, count      \
+     is 0 although there are taps, out is null, a scale is not positive and finite, or a zero     \
+     point is not in the range of the type. Nothing is written then. Thread-safe; allocates       \
+     nothing. */                                                                                  \
   inline void quantized_average(std::span<const Q* const> taps, std::size_t count,                \
                                 quant_params in_params, std::span<Q> out,                         \
                                 quant_params out_params) {                                        \

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The normative definition of every number that the library computes, one value at a time, written
+// The normative definitions of the numbers that the library computes, one value at a time, written
 // to be read. Every kernel on every target returns the same bits; the tests compare with this
 // header.
 //
-// Floating point here means IEEE 754 binary32 with round-half-even, each operation rounded once:
-// products and sums are never contracted unless std::fma says so.
+// A float operation here is that of IEEE 754 binary32 with round-half-even, and each operation is
+// rounded once: products and sums are contracted only where std::fma is called.
 #ifndef DETENT_REFERENCE_HPP
 #define DETENT_REFERENCE_HPP
 
@@ -18,10 +18,14 @@
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
+/// The definitions: plain functions of single values that say what the bits of every result are.
+/// The functions of namespace detent and the kernels of every target return the same bits.
+/// Functions here check no arguments and are thread-safe.
 namespace reference {
 
-/// The nearest integer, ties to the even one; independent of the floating-point environment's mode.
-/// NaN and infinities are returned as they are.
+/// The nearest integer, ties to the even one, whatever the rounding mode of the floating-point
+/// environment is. The result has the sign of x (-0.25 gives -0). NaN and infinities are returned
+/// as they are.
 ///
 ///   x      -2.5 -1.5 -0.5  0.5  1.5  2.5
 ///   result -2   -2   -0    0    2    2
@@ -37,7 +41,9 @@ namespace reference {
   return std::copysign(up ? below + 1.0F : below, x);
 }
 
-/// The nearest integer, ties to the even one, as above.
+/// The nearest integer of a double, ties to the even one, whatever the rounding mode of the
+/// floating-point environment is. The result has the sign of x. NaN and infinities are returned as
+/// they are.
 [[nodiscard]] inline double round_half_even(double x) noexcept {
   const double below = std::floor(x);
   const double fraction = x - below;
@@ -46,28 +52,32 @@ namespace reference {
   return std::copysign(up ? below + 1.0 : below, x);
 }
 
-/// Rounds a real that is given in steps of the grid, adds the zero point and saturates.
-/// NaN gives the zero point; infinities saturate.
+/// Puts a real, given in steps of the grid, on the grid:
+/// clamp(round_half_even(steps) + zero_point, qmin, qmax). NaN gives the zero point; infinities
+/// saturate. Requires qmin <= zero_point <= qmax, all in -65536..65535.
 [[nodiscard]] inline std::int32_t to_grid(float steps, std::int32_t zero_point,
                                           grid levels) noexcept {
   if (std::isnan(steps)) {
     return zero_point;
   }
-  // Clamping before rounding gives the same integer as after it, since the bounds are integers, and
-  // keeps the conversion in range.
+  // Clamping before rounding gives the same integer as clamping after it, because the bounds are
+  // integers, and keeps the conversion to an integer in range.
   const auto lowest = static_cast<float>(levels.qmin - zero_point);
   const auto highest = static_cast<float>(levels.qmax - zero_point);
   const float clamped = steps < lowest ? lowest : steps > highest ? highest : steps;
   return static_cast<std::int32_t>(round_half_even(clamped)) + zero_point;
 }
 
-/// q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax), with the IEEE quotient.
-/// NaN gives zero_point; +-inf saturate. qmin <= zero_point <= qmax; scale is positive and finite.
+/// Quantizes one float: q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax), with the
+/// IEEE quotient. NaN gives the zero point; infinities saturate. Requires qmin <= zero_point <=
+/// qmax and a positive finite scale.
 [[nodiscard]] inline std::int32_t quantize(float x, quant_params p, grid levels) noexcept {
   return to_grid(x / p.scale, p.zero_point, levels);
 }
 
-/// The same of a double: the quotient is that of doubles, x / double(scale).
+/// Quantizes one double: q = clamp(round_half_even(x / double(scale)) + zero_point, qmin, qmax),
+/// with the IEEE quotient of doubles. NaN gives the zero point; infinities saturate. Requires qmin
+/// <= zero_point <= qmax and a positive finite scale.
 [[nodiscard]] inline std::int32_t quantize(double x, quant_params p, grid levels) noexcept {
   const double steps = x / static_cast<double>(p.scale);
   if (std::isnan(steps)) {
@@ -79,34 +89,39 @@ namespace reference {
   return static_cast<std::int32_t>(round_half_even(clamped)) + p.zero_point;
 }
 
-/// x = float(q - zero_point) * scale.
+/// The real that q stands for: x = float(q - zero_point) * scale, rounded to float.
 [[nodiscard]] inline float dequantize(std::int32_t q, quant_params p) noexcept {
   return static_cast<float>(q - p.zero_point) * p.scale;
 }
 
+/// Requantizes one 32-bit sum:
 /// q = clamp(round_half_even(float(accumulator) * multiplier) + zero_point, qmin, qmax), the "fp32"
 /// dialect of FBGEMM, ONNX Runtime and XNNPACK. float(accumulator) rounds half to even above 2^24.
+/// Requires a positive finite multiplier and qmin <= zero_point <= qmax.
 [[nodiscard]] inline std::int32_t requantize(std::int32_t accumulator, float multiplier,
                                              std::int32_t zero_point, grid levels) noexcept {
   return to_grid(static_cast<float>(accumulator) * multiplier, zero_point, levels);
 }
 
-/// The same for a sum of more than 32 bits, which is rounded to float once. Sums that fit 32 bits
-/// give the same integer either way.
+/// Requantizes one sum of up to 64 bits:
+/// q = clamp(round_half_even(float(accumulator) * multiplier) + zero_point, qmin, qmax). The sum is
+/// rounded to float once, half to even. A sum that fits 32 bits gives the same integer as the
+/// 32-bit overload.
 [[nodiscard]] inline std::int32_t requantize(std::int64_t accumulator, float multiplier,
                                              std::int32_t zero_point, grid levels) noexcept {
   return to_grid(static_cast<float>(accumulator) * multiplier, zero_point, levels);
 }
 
-/// The multiplier of a product of quantized tensors: (lhs_scale * rhs_scale) / output_scale, each
-/// operation rounded to float.
+/// The multiplier that requantizes a product of quantized tensors to output_scale:
+/// (lhs_scale * rhs_scale) / output_scale, each operation rounded to float.
 [[nodiscard]] inline float requantize_multiplier(float lhs_scale, float rhs_scale,
                                                  float output_scale) noexcept {
   const float product = lhs_scale * rhs_scale;
   return product / output_scale;
 }
 
-/// The scale and zero point whose grid covers [lower, upper] and zero. Arithmetic in double.
+/// The canonical rule for the scale and zero point whose grid covers [lower, upper] and zero.
+/// Computed in double.
 ///
 ///   lower' = min(lower, 0), upper' = max(upper, 0)
 ///   asymmetric  scale = (upper' - lower') / (qmax - qmin)
@@ -114,9 +129,9 @@ namespace reference {
 ///   symmetric   zero_point = the middle of the grid, ceil((qmin + qmax) / 2)
 ///               scale = max(-lower', upper') / min(qmax - zero_point, zero_point - qmin)
 ///
-/// The scale is rounded to float, up by one step where rounding down would leave the range
-/// uncovered, and is at least FLT_MIN so that its reciprocal is finite. An empty range (0, 0) gives
-/// scale 1.
+/// The scale is rounded to float. If rounding down would leave the range uncovered, it is raised by
+/// one step of float; and it is at least FLT_MIN, so that its reciprocal is finite. The zero point
+/// is computed with this rounded scale. The range 0 .. 0 gives scale 1.
 [[nodiscard]] inline quant_params params_from_range(value_range range,
                                                     quant_scheme scheme) noexcept {
   const double lower = range.lower < 0.0F ? static_cast<double>(range.lower) : 0.0;
@@ -147,10 +162,12 @@ namespace reference {
   return p;
 }
 
-/// Smallest and largest of the values that are not NaN, with -0 taken as +0. `count_nan` is how
-/// many were NaN. With no number at all, lower is +inf and upper -inf.
+/// The result of min_max(): `lower` and `upper` are the smallest and the largest of the values that
+/// are not NaN, `count_nan` is the number of NaN.
 using kernels::min_max_result;
 
+/// The smallest and the largest of n values, and the number of NaN among them. NaN is ignored
+/// otherwise, and -0 is taken as +0. Without any number, lower is +infinity and upper is -infinity.
 [[nodiscard]] inline min_max_result min_max(const float* x, std::size_t n) noexcept {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   min_max_result r{infinity, -infinity, 0};
@@ -166,13 +183,17 @@ using kernels::min_max_result;
   return r;
 }
 
-/// Where a finite float that is not zero stands in a histogram whose bins are those floats that
-/// share sign, exponent and the first 9 bits of the mantissa, from the pattern `lowest` up, which
-/// is a power of two: bits 0..13 are the mantissa's rest, 14..27 number the bin, 28 is the sign.
+/// The position of a finite nonzero float in a histogram. A bin of the histogram holds the floats
+/// that share sign, exponent and the first 9 bits of the mantissa. `lowest` is the bit pattern of
+/// the power of two where the bins begin.
 ///
-///   position = (pattern of |x|) - lowest, or 31 * 2^23 if that is negative or larger: one bin for
-///              all that lies below (what lies above has no bin; callers see to that)
-///              + 2^28 if x is negative
+///   position = (pattern of |x|) - lowest    if that is in 0 .. 31 * 2^23 - 1
+///              31 * 2^23                    otherwise
+///              + 2^28                       if x is negative
+///
+/// Bits 14..27 of the position are the number of the bin, bits 0..13 are the rest of the mantissa,
+/// and bit 28 is the sign. Bin 31 * 2^9 takes all values below `lowest`. Callers choose `lowest`
+/// such that no value lies above the last bin.
 [[nodiscard]] inline std::uint32_t bin_position(float x, std::uint32_t lowest) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
@@ -181,8 +202,9 @@ using kernels::min_max_result;
   return (is_inside ? magnitude - lowest : outside) | (bits >> 31 << 28);
 }
 
-/// One element of an integer matrix product with zero points on both sides:
-///   bias + sum over k of (lhs[k] - lhs_zero_point) * (rhs[k * rhs_stride] - rhs_zero_point)
+/// One element of an integer matrix product with zero points on both sides, exact in 64 bits:
+///
+///   bias + sum over i < k of (lhs[i] - lhs_zero_point) * (rhs[i * rhs_stride] - rhs_zero_point)
 template <quantized_byte A, quantized_byte B>
 [[nodiscard]] std::int64_t dot(const A* lhs, const B* rhs, std::ptrdiff_t rhs_stride, std::size_t k,
                                std::int32_t lhs_zero_point, std::int32_t rhs_zero_point,
@@ -197,9 +219,13 @@ template <quantized_byte A, quantized_byte B>
   return sum;
 }
 
-/// One element of a product with weights whose parameters are those of groups of `group_size` k:
-/// each group's sum is exact, and the groups are a chain of fused multiply-adds in their order,
-/// starting from 0. Group g has scale scales[g * parameter_stride], and the zero point there.
+/// One element of a product with weights that have one scale and one zero point for each
+/// quantization group of `group_size` consecutive k (the last group may be shorter). Group g has
+/// scales[g * parameter_stride] and zero_points[g * parameter_stride]. The integer sum of each
+/// group is exact and must fit 32 bits; the sums are combined by a chain of fused multiply-adds in
+/// the order of the groups, starting from 0:
+///
+///   real = fma(float(sum of group g), scale of group g, real)
 template <quantized_byte A, quantized_byte B>
 [[nodiscard]] float grouped_dot(const A* lhs, const B* rhs, std::ptrdiff_t rhs_stride,
                                 std::size_t k, std::size_t group_size, std::int32_t lhs_zero_point,
@@ -216,16 +242,20 @@ template <quantized_byte A, quantized_byte B>
   return real;
 }
 
-/// Two weights of neighbouring k, split so that a0 * safe[0] + a1 * safe[1] fits 16 bits for all a
-/// in 0..255: b = safe + rest. What is too much is taken from the larger one.
+/// A pair of 8-bit weights b of neighbouring k, split into two summands: b = safe + rest. With
+/// them, a0 * safe[0] + a1 * safe[1] fits 16 bits for all a0 and a1 in 0..255. The excess is taken
+/// from the weight with the larger magnitude.
 ///
 ///   b      100 28   100 29   -128 -1   -128 -128   127 127   100 -100
 ///   safe   100 28    99 29   -127 -1      0 -128     1 127   100 -100
 ///   rest     0  0     1  0     -1  0   -128    0   126   0     0    0
 struct pair_split {
-  std::int8_t safe[2];
-  std::int8_t rest[2];
+  std::int8_t safe[2];  ///< The part whose sums with unsigned bytes cannot overflow 16 bits.
+  std::int8_t rest[2];  ///< What is left of the weights; at least one of the two is 0.
 };
+
+/// Splits a pair of weights as pair_split describes; `first` has the smaller k. Both rests are 0 if
+/// the signs differ or |first + second| <= 128.
 [[nodiscard]] constexpr pair_split split_pair(std::int8_t first, std::int8_t second) noexcept {
   constexpr int limit = 128;  // 128 * 255 <= 2^15 - 1
   const int b[2] = {first, second};
@@ -238,8 +268,9 @@ struct pair_split {
           {static_cast<std::int8_t>(rest[0]), static_cast<std::int8_t>(rest[1])}};
 }
 
-/// One element of a float matrix product: a chain of fused multiply-adds in the order of k,
-/// starting from the bias. The chain is never split, so that every target returns the same bits.
+/// One element of a float matrix product: a chain of fused multiply-adds over i = 0..k-1 that
+/// starts from the bias, sum = fma(lhs[i], rhs[i * rhs_stride], sum). The chain is never split, so
+/// that every target returns the same bits.
 [[nodiscard]] inline float dot(const float* lhs, const float* rhs, std::ptrdiff_t rhs_stride,
                                std::size_t k, float bias) noexcept {
   float sum = bias;
@@ -249,7 +280,7 @@ struct pair_split {
   return sum;
 }
 
-/// min(max(x, lower), upper): `upper` wins where the bounds cross. NaN passes through.
+/// min(max(x, lower), upper). The result is `upper` if lower > upper. NaN is returned as it is.
 [[nodiscard]] inline float clamp(float x, float lower, float upper) noexcept {
   const float raised = x < lower ? lower : x;
   return raised > upper ? upper : raised;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Register-level templates on xsimd, compiled at the flags of the including translation unit: what
-// has no row in the kernel table because the element type is the user's. Every function takes the
-// architecture as a template parameter, so that units with other flags instantiate other functions.
-// Without xsimd the same functions are plain loops.
+// Functions on arrays of any arithmetic type, written with xsimd and compiled at the flags of the
+// including translation unit. They serve element types that the kernel tables do not have. Every
+// function takes the architecture as a template parameter, so that translation units with other
+// flags instantiate other functions. Without xsimd the same functions are plain loops.
 #ifndef DETENT_SIMD_HPP
 #define DETENT_SIMD_HPP
 
@@ -17,23 +17,31 @@
 #endif
 
 DETENT_NAMESPACE_BEGIN
+/// Functions on arrays of any arithmetic type, compiled at the flags of the including translation
+/// unit with xsimd, or as plain loops without it.
 namespace simd {
 
 #if DETENT_WITH_XSIMD
+/// The xsimd architecture that the flags of the translation unit allow.
 using default_arch = xsimd::default_arch;
 #else
+/// Stands for the architecture in builds without xsimd.
 struct default_arch {};
 #endif
 
-/// Smallest and largest value; lower > upper where nothing has been seen. NaNs are counted apart.
+/// The smallest and the largest of the values seen so far, and the number of NaN among them. NaN
+/// changes neither end. Before any number is seen, lower > upper.
 template <class T>
 struct extrema {
+  /// Smallest value; before any is seen, +infinity or the largest value of an integer type.
   T lower = std::numeric_limits<T>::has_infinity ? std::numeric_limits<T>::infinity()
                                                  : std::numeric_limits<T>::max();
+  /// Largest value; before any is seen, -infinity or the lowest value of an integer type.
   T upper = std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
                                                  : std::numeric_limits<T>::lowest();
-  std::size_t count_nan = 0;
+  std::size_t count_nan = 0;  ///< Number of NaN.
 
+  /// Takes one more value into account.
   void include(T value) noexcept {
     if (value != value) {
       ++count_nan;
@@ -44,7 +52,9 @@ struct extrema {
   }
 };
 
-/// The extrema of n values of any arithmetic type. -0 and +0 count as equal.
+/// The extrema of the n values from x on. -0 and +0 count as equal: which of them is returned is
+/// not defined. NaN is counted and otherwise ignored. T is any arithmetic type; Arch is the xsimd
+/// architecture to use. Thread-safe.
 template <class Arch = default_arch, class T>
 [[nodiscard]] extrema<T> min_max(const T* x, std::size_t n) noexcept {
   static_assert(std::is_arithmetic_v<T>, "detent::simd::min_max: T must be an arithmetic type");
@@ -68,7 +78,8 @@ template <class Arch = default_arch, class T>
       lower = xsimd::min(lower, v);
       upper = xsimd::max(upper, v);
     }
-    // Each end by itself: where no batch was whole, the accumulators hold no value of x.
+    // Each end is compared by itself: if no batch was whole and free of NaN, the accumulators hold
+    // no value of x.
     const T low = xsimd::reduce_min(lower);
     const T high = xsimd::reduce_max(upper);
     result.lower = low < result.lower ? low : result.lower;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Include this, before any other header of detent, in exactly one translation unit of a program
-// whose other units define DETENT_SEPARATE_COMPILATION. It compiles the kernels; the CMake target
-// detent::kernels does it.
+// Compiles the kernels. Include this header, before any other header of detent, in exactly one
+// translation unit of a program whose other units define DETENT_SEPARATE_COMPILATION. The CMake
+// target detent::kernels contains such a unit.
 #ifndef DETENT_SRC_HPP
 #define DETENT_SRC_HPP
 
@@ -9,6 +9,8 @@
 #error "detent: include <detent/src.hpp> before any other header of detent"
 #endif
 #ifndef DETENT_COMPILE_KERNELS
+/// Defined in the one translation unit that compiles the kernels. Including src.hpp defines it; a
+/// user of the single header defines it before including that header.
 #define DETENT_COMPILE_KERNELS
 #endif
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Integers of 4 and 2 bits, several to a byte: element i of int4 data is in byte i / 2, of int2
-// data in byte i / 4, the first element of a byte in its lowest bits, as in ONNX's tensors. Signed
-// elements are two's complement. Where the last byte is not full, its high bits are zero.
+// Integers of 4 and 2 bits, packed into bytes as in ONNX's tensors: element i of 4-bit data is in
+// byte i / 2, element i of 2-bit data in byte i / 4, and the first element of a byte is in its
+// lowest bits. Signed elements are two's complement. If the last byte is not full, its high bits
+// are zero.
 #ifndef DETENT_SUB_BYTE_HPP
 #define DETENT_SUB_BYTE_HPP
 
@@ -17,41 +18,48 @@
 
 DETENT_NAMESPACE_BEGIN
 
-// Names of element types; there are no objects of them. Unpacked, an element is a value_type.
+// int4, uint4, int2 and uint2 name element types; no objects of them exist. An unpacked element is
+// a value_type.
 
+/// Names the element type of a signed 4-bit integer, -8..7, of which a byte holds two.
 struct int4 {
-  using value_type = std::int8_t;
-  static constexpr int bits = 4;
-  static constexpr bool is_signed = true;
-  static constexpr grid levels{-8, 7};
+  using value_type = std::int8_t;          ///< The type of an unpacked element.
+  static constexpr int bits = 4;           ///< Bits of an element.
+  static constexpr bool is_signed = true;  ///< Whether elements are two's complement.
+  static constexpr grid levels{-8, 7};     ///< All values of the type.
 };
+/// Names the element type of an unsigned 4-bit integer, 0..15, of which a byte holds two.
 struct uint4 {
-  using value_type = std::uint8_t;
-  static constexpr int bits = 4;
-  static constexpr bool is_signed = false;
-  static constexpr grid levels{0, 15};
+  using value_type = std::uint8_t;          ///< The type of an unpacked element.
+  static constexpr int bits = 4;            ///< Bits of an element.
+  static constexpr bool is_signed = false;  ///< Whether elements are two's complement.
+  static constexpr grid levels{0, 15};      ///< All values of the type.
 };
+/// Names the element type of a signed 2-bit integer, -2..1, of which a byte holds four.
 struct int2 {
-  using value_type = std::int8_t;
-  static constexpr int bits = 2;
-  static constexpr bool is_signed = true;
-  static constexpr grid levels{-2, 1};
+  using value_type = std::int8_t;          ///< The type of an unpacked element.
+  static constexpr int bits = 2;           ///< Bits of an element.
+  static constexpr bool is_signed = true;  ///< Whether elements are two's complement.
+  static constexpr grid levels{-2, 1};     ///< All values of the type.
 };
+/// Names the element type of an unsigned 2-bit integer, 0..3, of which a byte holds four.
 struct uint2 {
-  using value_type = std::uint8_t;
-  static constexpr int bits = 2;
-  static constexpr bool is_signed = false;
-  static constexpr grid levels{0, 3};
+  using value_type = std::uint8_t;          ///< The type of an unpacked element.
+  static constexpr int bits = 2;            ///< Bits of an element.
+  static constexpr bool is_signed = false;  ///< Whether elements are two's complement.
+  static constexpr grid levels{0, 3};       ///< All values of the type.
 };
 
+/// The packed element types: int4, uint4, int2 and uint2.
 template <class T>
 concept packed_type = std::same_as<T, int4> || std::same_as<T, uint4> || std::same_as<T, int2> ||
     std::same_as<T, uint2>;
 
+/// Number of elements of the packed type T in a byte.
 template <packed_type T>
 inline constexpr std::size_t elements_per_byte = 8 / T::bits;
 
-/// The bytes that n elements take: n / elements_per_byte<T>, rounded up.
+/// Number of bytes that n packed elements take: n / `elements_per_byte<T>`, rounded up.
 template <packed_type T>
 [[nodiscard]] constexpr std::size_t packed_size(std::size_t n) noexcept {
   return n / elements_per_byte<T> + (n % elements_per_byte<T> != 0 ? 1 : 0);
@@ -59,7 +67,7 @@ template <packed_type T>
 
 namespace detail {
 
-/// The bits of `value` where they stand in slot 0, 1, ... of a byte.
+/// The low bits of `value`, shifted to slot 0, 1, ... of a byte; all other bits are zero.
 template <packed_type T>
 [[nodiscard]] constexpr unsigned pack_element(typename T::value_type value,
                                               std::size_t slot) noexcept {
@@ -80,19 +88,23 @@ template <packed_type T>
 
 }  // namespace detail
 
-/// A view of packed elements of T, or of const T for reading. get() and set() are the definition of
-/// the layout; neither checks its index.
+/// A view of packed elements of type T, or of const T for reading. get() and set() define the
+/// layout; neither checks its index. The view owns nothing.
 template <class T>
 requires packed_type<std::remove_const_t<T>>
 class packed_span {
  public:
+  /// int4, uint4, int2 or uint2.
   using element_type = std::remove_const_t<T>;
+  /// The type of an unpacked element.
   using value_type = typename element_type::value_type;
+  /// The type of the bytes that hold the elements; const if T is.
   using byte_type = std::conditional_t<std::is_const_v<T>, const std::uint8_t, std::uint8_t>;
 
+  /// An empty view.
   constexpr packed_span() = default;
-  /// `size` elements in packed_size<element_type>(size) bytes. Throws shape_mismatch on any other
-  /// number of bytes, invalid_argument if there are some and they are null.
+  /// A view of `size` elements in `packed_size<element_type>(size)` bytes. Throws shape_mismatch if
+  /// there are more or fewer bytes, and invalid_argument if `size` is not 0 and the data is null.
   packed_span(std::span<byte_type> bytes, std::size_t size) : data_(bytes.data()), size_(size) {
     require(bytes.size() == size_bytes(), error_kind::shape_mismatch, "packed_span: ", bytes.size(),
             " bytes for ", size, " elements of ", element_type::bits, " bits, which take ",
@@ -100,25 +112,29 @@ class packed_span {
     require(size == 0 || data_ != nullptr, error_kind::invalid_argument,
             "packed_span: null data with size ", size);
   }
-  /// A view of mutable elements serves where a view of const ones is asked for.
+  /// Converts a view of mutable elements to a view of const ones.
   template <class U>
   requires(std::is_const_v<T>&& std::same_as<element_type, U>) constexpr packed_span(
       const packed_span<U>& other) noexcept  // NOLINT(google-explicit-constructor)
       : data_(other.data()), size_(other.size()) {}
 
+  /// The first byte.
   [[nodiscard]] constexpr byte_type* data() const noexcept { return data_; }
-  /// In elements.
+  /// Number of elements.
   [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
+  /// Number of bytes.
   [[nodiscard]] constexpr std::size_t size_bytes() const noexcept {
     return packed_size<element_type>(size_);
   }
 
-  /// Element i: bits * (i % elements_per_byte) and up of byte i / elements_per_byte.
+  /// Reads element i, which is in byte i / elements_per_byte and begins there at bit
+  /// bits * (i % elements_per_byte).
   [[nodiscard]] constexpr value_type get(std::size_t i) const noexcept {
     return detail::unpack_element<element_type>(data_[i / per_byte], i % per_byte);
   }
-  /// Writes element i and leaves its neighbours in the byte as they are. Of a value outside of the
-  /// type's levels the low bits are kept, as ONNX's Cast does: an int4 of 8 reads -8.
+  /// Writes element i and leaves its neighbours in the byte as they are. A value outside of the
+  /// type's levels is reduced to its low bits, as ONNX's Cast does: 8 written to an int4 reads as
+  /// -8. Not thread-safe for elements that share a byte.
   constexpr void set(std::size_t i, value_type value) const noexcept requires(!std::is_const_v<T>) {
     constexpr auto ones = static_cast<value_type>(-1);
     const std::size_t slot = i % per_byte;
@@ -134,10 +150,10 @@ class packed_span {
   std::size_t size_ = 0;
 };
 
-/// Packs values[i] into element i, as packed.set(i, values[i]) does: the low bits of a value that
-/// is outside of the type's levels. Bits behind the last element become zero. The values and the
-/// packed bytes do not overlap. Throws shape_mismatch if the sizes differ, invalid_argument on null
-/// data, before it writes anything.
+/// Packs values[i] into element i, as packed.set(i, values[i]) does; a value outside of the type's
+/// levels is reduced to its low bits. Bits after the last element become zero. The values and the
+/// packed bytes must not overlap. Throws shape_mismatch if the sizes differ and invalid_argument if
+/// data is null; nothing is written then.
 template <packed_type T>
 void pack(std::span<const typename T::value_type> values, packed_span<T> packed) {
   require(values.size() == packed.size(), error_kind::shape_mismatch, "pack: input has ",
@@ -164,9 +180,9 @@ void pack(std::span<const typename T::value_type> values, packed_span<T> packed)
   }
 }
 
-/// Unpacks element i into values[i], as packed.get(i) reads it. Bits behind the last element do not
-/// matter. The packed bytes and the values do not overlap. Throws shape_mismatch if the sizes
-/// differ, invalid_argument on null data, before it writes anything.
+/// Unpacks element i into values[i], as packed.get(i) reads it. Bits after the last element are
+/// ignored. The packed bytes and the values must not overlap. Throws shape_mismatch if the sizes
+/// differ and invalid_argument if data is null; nothing is written then.
 template <class T>
 void unpack(packed_span<T> packed, std::span<typename packed_span<T>::value_type> values) {
   using element_type = typename packed_span<T>::element_type;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The CPU targets that kernels are written for, and whether this processor can run them.
+// The CPU targets that kernels are written for, and the test whether this processor can run one.
 #ifndef DETENT_TARGET_HPP
 #define DETENT_TARGET_HPP
 
@@ -9,17 +9,18 @@
 
 DETENT_KERNELS_NAMESPACE_BEGIN
 
-/// Worst to best. The numbers are stable: packed weights and tools may store them.
+/// A set of CPU instructions that kernels are compiled for, from the slowest to the fastest. The
+/// numbers are stable: packed weights and tools may store them.
 enum class target : std::uint8_t {
-  portable = 0,     // plain C++ at the flags of the translation unit that holds the kernels
-  avx2 = 1,         // the whole group that compilers may emit with it: FMA, F16C, BMI, AES, ...
-  avx_vnni = 2,     // avx2 and vpdpbusd on 256-bit vectors in VEX encoding
-  avx512 = 3,       // F, CD, VL, DQ, BW
-  avx512_vnni = 4,  // avx512 and vpdpbusd on 512-bit vectors
-  amx_int8 = 5,     // avx512_vnni and tiles of 8-bit products; Linux only
+  portable = 0,     ///< Plain C++ at the flags of the translation unit that holds the kernels.
+  avx2 = 1,         ///< AVX2 with all that compilers may emit with it: FMA, F16C, BMI, AES, ...
+  avx_vnni = 2,     ///< avx2, and vpdpbusd on 256-bit vectors in VEX encoding.
+  avx512 = 3,       ///< AVX-512 F, CD, VL, DQ and BW.
+  avx512_vnni = 4,  ///< avx512, and vpdpbusd on 512-bit vectors.
+  amx_int8 = 5,     ///< avx512_vnni, and tiles of 8-bit products; Linux only.
 };
 
-/// The name that command lines and test output use.
+/// The name of a target in command lines and test output: its enumerator, such as "avx2".
 [[nodiscard]] constexpr const char* name(target t) noexcept {
   switch (t) {
     case target::portable:
@@ -38,10 +39,10 @@ enum class target : std::uint8_t {
   return "unknown";
 }
 
-/// True if this processor and operating system can run code for the target. Thread-safe.
+/// Returns true if this processor and operating system can run code for the target. Thread-safe.
 ///
-/// A compiler may emit any instruction of a target's feature group, so the whole group is tested,
-/// and XCR0 tells whether the operating system saves the registers.
+/// A compiler may emit any instruction of a target's feature group, so the whole group is tested.
+/// XCR0 tells whether the operating system saves the registers.
 [[nodiscard]] DETENT_DECL bool cpu_supports(target t) noexcept;
 
 DETENT_KERNELS_NAMESPACE_END

@@ -1,2 +1,2 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include <detent/detent.hpp>
+#include <detent/all.hpp>

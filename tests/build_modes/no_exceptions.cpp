@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include <detent/detent.hpp>
+#include <detent/all.hpp>
 
 #if defined(__cpp_exceptions) || defined(__cpp_rtti)
 #error "compile this with -fno-exceptions -fno-rtti"

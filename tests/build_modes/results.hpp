@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include <detent/detent.hpp>
+#include <detent/all.hpp>
 
 namespace {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Vectors that begin on a cache line: kernels read packed weights in whole vectors, and one that
-// lies across two lines costs twice.
+// Vectors that begin on a cache line, and scratch memory of a thread. Kernels read packed weights
+// in whole SIMD vectors, and a load that lies across two cache lines costs twice.
 #ifndef DETENT_BASE_ALIGNED_HPP
 #define DETENT_BASE_ALIGNED_HPP
 
@@ -14,6 +14,7 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
+/// An allocator whose memory begins on a cache line (64 bytes).
 template <class T>
 struct cache_line_allocator {
   using value_type = T;
@@ -24,7 +25,7 @@ struct cache_line_allocator {
   constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}  // NOLINT
 
   [[nodiscard]] T* allocate(std::size_t n) {
-    // std::vector asks for no more than max_size(), so that this does not overflow.
+    // The product does not overflow: std::vector asks for no more than max_size() elements.
     return static_cast<T*>(::operator new(n * sizeof(T), alignment));
   }
   void deallocate(T* p, std::size_t /*n*/) noexcept { ::operator delete(p, alignment); }
@@ -34,12 +35,13 @@ struct cache_line_allocator {
   }
 };
 
+/// A vector whose data begins on a cache line.
 template <class T>
 using aligned_vector = std::vector<T, cache_line_allocator<T>>;
 
-/// Memory of the calling thread, one for each type of element, which grows to what the largest
-/// operation needs and stays. For what one task uses: while a parallel_for runs, a thread may begin
-/// other tasks, which take the same memory; see leased_memory.
+/// Scratch memory of the calling thread, one array for each element type T. It grows to what the
+/// largest operation needs and is kept. Use it within one task only: while a parallel_for runs, the
+/// thread may begin other tasks, which get the same memory. Across tasks, use leased_memory.
 template <class T>
 [[nodiscard]] T* block_memory(std::size_t size) {
   thread_local aligned_vector<T> memory;
@@ -49,8 +51,9 @@ template <class T>
   return memory.data();
 }
 
-/// Memory for as long as the object lives, from a store of the calling thread, which keeps what was
-/// used before. The object stays on its thread; others may read and write the memory.
+/// Scratch memory that belongs to this object while it lives. It comes from a store of the calling
+/// thread, which keeps memory for later objects. The object must be destroyed on the thread that
+/// made it; other threads may read and write the memory.
 template <class T>
 class leased_memory {
  public:
@@ -70,7 +73,7 @@ class leased_memory {
   /// Takes memory for `size` elements out of the store. Once per object.
   T* lease(std::size_t size) {
     store& s = stored();
-    // Room to give it back without allocating.
+    // Reserves room, so that the destructor can give the memory back without allocating.
     s.free.reserve(s.free.size() + s.leased + 1);
     if (!s.free.empty()) {
       memory_ = std::move(s.free.back());

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Arithmetic for observers and solvers, with the same bits whatever the compiler, its
-// options and the processor: no product is fused with the sum around it, no sum is reordered, and
-// exponentials are not those of the C library, which differ between releases and processors.
+// Arithmetic for observers and solvers that gives the same bits whatever the compiler, its options
+// and the processor are: no product is fused with the sum around it, no sum is reordered, and exp,
+// log and powers are computed here, because those of the C library differ between releases and
+// processors.
+//
+// This is the main header of the room base/, which holds small tools that any other room may use:
+// arithmetic without contraction, 128-bit integers, aligned memory, walks over strided views, and
+// the envelope of saved bytes. A header of base/ may include the standard library, other headers of
+// base/, and config.hpp, error.hpp, types.hpp and reference.hpp.
 #ifndef DETENT_BASE_ARITHMETIC_HPP
 #define DETENT_BASE_ARITHMETIC_HPP
 
@@ -18,9 +24,8 @@ DETENT_NAMESPACE_BEGIN
 namespace detail {
 
 // g++ fuses a product with the sum that takes it wherever it may use FMA. An empty instruction that
-// claims to read and write the product keeps it from that; it costs nothing.
-// (__builtin_assoc_barrier would say so more plainly, but gets lost where g++ 12 vectorizes a
-// loop.)
+// claims to read and write the product prevents this and costs nothing.
+// (__builtin_assoc_barrier would be plainer, but gets lost where g++ 12 vectorizes a loop.)
 #if defined(__GNUC__) && !defined(__clang__)
 #if DETENT_ARCH_X86_64
 #define DETENT_ROUNDED(value) __asm__("" : "+x"(value))
@@ -31,7 +36,7 @@ namespace detail {
 #endif
 #endif
 
-/// a * b, rounded before anything is added to it.
+/// a * b, rounded to double before anything is added to it.
 [[nodiscard]] inline double rounded_product(double a, double b) noexcept {
 #if defined(__clang__)
 #pragma clang fp contract(off)
@@ -44,8 +49,9 @@ namespace detail {
   return a * b;
 #endif
 }
-/// The same of two floats, rounded to float. (It would not do to multiply them in double: g++ sees
-/// that such a product, rounded to float, is one of floats, and fuses that.)
+/// a * b of two floats, rounded to float before anything is added to it. (Multiplying in double
+/// would not help: g++ sees that such a product, rounded to float, is a product of floats, and
+/// fuses that.)
 template <std::same_as<float> Float>
 [[nodiscard]] inline Float rounded_product(Float a, Float b) noexcept {
 #if defined(__clang__)
@@ -60,8 +66,8 @@ template <std::same_as<float> Float>
 #endif
 }
 
-/// y += a * x, each product rounded. Elements do not depend on each other: vectors give the same
-/// bits.
+/// y[i] += a * x[i] for n elements, each product rounded before it is added. The elements do not
+/// depend on each other, so that SIMD vectors give the same bits as scalars.
 inline void add_scaled(std::size_t n, double a, const double* x, double* y) noexcept {
   std::size_t i = 0;
 #if defined(DETENT_ROUNDED) && (DETENT_ARCH_X86_64 || defined(__aarch64__))
@@ -89,7 +95,7 @@ inline void add_scaled(std::size_t n, double a, const double* x, double* y) noex
 
 #undef DETENT_ROUNDED
 
-/// The sum of a[i] * b[i], from the first to the last.
+/// The sum of a[i] * b[i], each product rounded, added in order from the first to the last.
 [[nodiscard]] inline double ordered_dot(std::size_t n, const double* a, const double* b) noexcept {
   double sum = 0.0;
   for (std::size_t i = 0; i < n; ++i) {
@@ -98,10 +104,12 @@ inline void add_scaled(std::size_t n, double a, const double* x, double* y) noex
   return sum;
 }
 
-inline constexpr double ln2_high = 0x1.62e42fee00000p-1;  // 33 bits: times an exponent it is exact
+/// The high part of log(2) has 33 bits, so that its product with an exponent is exact.
+inline constexpr double ln2_high = 0x1.62e42fee00000p-1;
 inline constexpr double ln2_low = 0x1.a39ef35793c76p-33;
 
-/// e^x to a few units in the last place. NaN for NaN.
+/// e^x to a few units in the last place. Above 709 the result is infinity, below -708 it is 0; NaN
+/// gives NaN.
 [[nodiscard]] inline double portable_exp(double x) noexcept {
   constexpr double largest = 709.0;
   constexpr double smallest = -708.0;
@@ -114,7 +122,7 @@ inline constexpr double ln2_low = 0x1.a39ef35793c76p-33;
   const double n = reference::round_half_even(x / 0.6931471805599453);
   const double high = x - rounded_product(n, ln2_high);
   const double r = high - rounded_product(n, ln2_low);
-  // Taylor's series: |r| <= 0.35, the first term left out is below 1e-17.
+  // Taylor's series: |r| <= 0.35, so that the first term left out is below 1e-17.
   double sum = 1.0;
   for (int k = 14; k >= 1; --k) {
     sum = 1.0 + rounded_product(r, sum) / k;
@@ -127,7 +135,7 @@ inline constexpr double ln2_low = 0x1.a39ef35793c76p-33;
 ///   x = m * 2^e with sqrt(1/2) <= m < sqrt(2), f = (m - 1) / (m + 1)
 ///   log(x) = e * log(2) + 2 * (f + f^3 / 3 + f^5 / 5 + ...)
 ///
-/// f^2 < 0.0295: what follows the term of f^23 is less than 2^-63 of the sum.
+/// Since f^2 < 0.0295, the terms after f^23 / 23 are together less than 2^-63 of the sum.
 [[nodiscard]] inline double portable_log(double x) noexcept {
   constexpr double log2_high = 0x1.62e42fefa3800p-1;  // 11 bits short: e * log2_high is exact
   constexpr double log2_low = 0x1.ef35793c76730p-45;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The envelope of what the library saves: little-endian on every machine, with a version and a
-// checksum.
+// The envelope of everything that the library saves as bytes: little-endian on every machine, with
+// a version and a checksum.
 //
-//   offset 0    8 bytes   "detent" and two characters that say what it is
+//   offset 0    8 bytes   "detent" and two characters that say what is saved
 //          8    u32       version of the content's layout
 //          12   u32       0
 //          16   u64       size of the content in bytes
 //          24             the content
 //          24 + size      u64: FNV-1a (64 bits) of all bytes before
 //
-// FNV-1a changes with every single byte, wherever it is; it protects from damage, not from malice,
-// so that readers check what they read besides.
+// FNV-1a changes with every single byte, wherever it is. It protects from damage, not from malice:
+// readers must check the content that they read besides.
 #ifndef DETENT_BASE_BYTE_FORMAT_HPP
 #define DETENT_BASE_BYTE_FORMAT_HPP
 
@@ -30,12 +30,13 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// What an envelope holds: eight characters and a version.
+/// The kind of an envelope's content.
 struct byte_format {
-  std::string_view name;
-  std::uint32_t version;
+  std::string_view name;  // eight characters
+  std::uint32_t version;  // of the content's layout
 };
 
+/// FNV-1a of 64 bits.
 [[nodiscard]] inline std::uint64_t checksum(std::span<const std::byte> bytes) noexcept {
   std::uint64_t hash = 0xCBF29CE484222325U;
   for (const std::byte b : bytes) {
@@ -44,23 +45,24 @@ struct byte_format {
   return hash;
 }
 
-/// Whether bytes begin with the name of a format; whether they are of it, byte_reader says.
+/// Whether bytes begin with the name of a format. Only byte_reader checks the rest of the envelope.
 [[nodiscard]] inline bool begins_with(std::span<const std::byte> bytes,
                                       const byte_format& format) noexcept {
   return bytes.size() >= format.name.size() &&
          std::memcmp(bytes.data(), format.name.data(), format.name.size()) == 0;
 }
 
-/// The unsigned integer that has the bits of a T.
+/// The unsigned integer type of the size of T.
 template <class T>
 using bits_of = std::conditional_t<
     sizeof(T) == 1, std::uint8_t,
     std::conditional_t<sizeof(T) == 2, std::uint16_t,
                        std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>>;
 
+/// Bytes before the content.
 inline constexpr std::size_t envelope_header = 24;
 
-/// Numbers and arrays one behind the other.
+/// Writes an envelope whose content is numbers and arrays, one after the other without padding.
 class byte_writer {
  public:
   explicit byte_writer(const byte_format& format) {
@@ -69,7 +71,7 @@ class byte_writer {
     }
     put(format.version);
     put(std::uint32_t{0});
-    put(std::uint64_t{0});  // the size; see finish()
+    put(std::uint64_t{0});  // the size, which finish() fills in
   }
 
   template <class T>
@@ -92,6 +94,7 @@ class byte_writer {
     }
   }
 
+  /// Fills in the size, appends the checksum, and returns the whole envelope.
   [[nodiscard]] std::vector<std::byte> finish() && {
     const std::uint64_t size = bytes_.size() - envelope_header;
     for (std::size_t i = 0; i < sizeof size; ++i) {
@@ -105,8 +108,8 @@ class byte_writer {
   std::vector<std::byte> bytes_;
 };
 
-/// Reads what byte_writer wrote. Everything that does not fit throws bad_file, a version that is
-/// not known unsupported.
+/// Reads an envelope that byte_writer wrote. Anything that does not fit throws bad_file; an unknown
+/// version throws unsupported. `where` begins every message and must outlive the reader.
 class byte_reader {
  public:
   byte_reader(std::span<const std::byte> bytes, const byte_format& format, const char* where)
@@ -143,14 +146,14 @@ class byte_reader {
     rest_ = rest_.subspan(sizeof(T));
     return std::bit_cast<T>(bits);
   }
-  /// A size or a count; at most `largest`.
+  /// Reads a size or a count. Throws bad_file if it is above `largest`.
   [[nodiscard]] std::size_t get_size(std::uint64_t largest) {
     const auto size = get<std::uint64_t>();
     require(size <= largest, error_kind::bad_file, where_, ": the size ", size, " is larger than ",
             largest);
     return static_cast<std::size_t>(size);
   }
-  /// `count` values into a vector, which is only made if they are there.
+  /// Reads `count` values into a vector. Throws bad_file, before it allocates, if fewer are left.
   template <class Vector>
   void get_array(std::size_t count, Vector& values) {
     using T = typename Vector::value_type;
@@ -167,7 +170,9 @@ class byte_reader {
       }
     }
   }
+  /// Bytes of the content that are not read yet.
   [[nodiscard]] std::size_t rest() const noexcept { return rest_.size(); }
+  /// Throws bad_file unless the whole content has been read.
   void require_end() const {
     require(rest_.empty(), error_kind::bad_file, where_, ": ", rest_.size(), " bytes too many");
   }

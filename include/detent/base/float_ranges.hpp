@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What reference.hpp and the kernels of statistics both speak of: the range of float data, and the
-// bins that histograms count floats in. The types belong to the seam (namespace detent::kernels),
-// which is the same whatever the flags of a translation unit are.
+// Types that reference.hpp shares with the kernels of statistics: the range of float data, and the
+// bins in which histograms count floats. They are in namespace detent::kernels because in
+// separate compilation the name of that namespace does not depend on the flags of a translation
+// unit, so that the kernels of another unit can take them.
 #ifndef DETENT_BASE_FLOAT_RANGES_HPP
 #define DETENT_BASE_FLOAT_RANGES_HPP
 
@@ -12,18 +13,20 @@
 
 DETENT_KERNELS_NAMESPACE_BEGIN
 
-/// Smallest and largest value and the number of NaN: what reference::min_max returns.
+/// The result of reference::min_max: the range of the values that are not NaN, with -0 taken as +0.
+/// Without any such value, lower is +infinity and upper is -infinity.
 struct min_max_result {
-  float lower;
-  float upper;
-  std::size_t count_nan;
+  float lower;            ///< Smallest value.
+  float upper;            ///< Largest value.
+  std::size_t count_nan;  ///< Number of NaN.
   friend bool operator==(const min_max_result&, const min_max_result&) = default;
 };
 
-/// Bins of floats by the top bits of their patterns: 9 bits of the mantissa, 31 octaves.
+/// Histogram bins divide each octave (power of two) by the first 9 bits of the mantissa.
 inline constexpr int bin_mantissa_bits = 9;
+/// Number of octaves that a histogram has bins for.
 inline constexpr std::uint32_t bin_octaves = 31;
-/// The bits of a pattern that a bin's number does not have.
+/// Low bits of a float's mantissa that do not take part in the number of its bin.
 inline constexpr int bin_dropped_bits = 23 - bin_mantissa_bits;
 
 DETENT_KERNELS_NAMESPACE_END

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Walks strided views by runs of their last dimension.
+// Loops over strided views, one line of the last dimension at a time.
 #ifndef DETENT_BASE_ROWS_HPP
 #define DETENT_BASE_ROWS_HPP
 
@@ -11,8 +11,9 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// f(data, size, stride, index) for each run of the last dimension of a view that is not empty; one
-/// of rank 0 has a single value. `index` is where it begins in the other dimensions.
+/// Calls f(data, size, stride, index) for each line of the last dimension of x, in order. `data` is
+/// the first element of the line and `index` holds its place in the other dimensions. x must not be
+/// empty; a view of rank 0 has one line of one element.
 template <class T, class F>
 void for_each_row(tensor_view<T> x, const F& f) {
   std::array<std::size_t, max_rank> index{};
@@ -37,8 +38,9 @@ void for_each_row(tensor_view<T> x, const F& f) {
   }
 }
 
-/// f(channel, data, size, stride) for runs of one channel along `axis` each, of a view that is not
-/// empty: where the axis is the last one, every run has one value.
+/// Calls f(channel, data, size, stride) for pieces of x that have one channel (index along `axis`)
+/// each: lines of the last dimension, or single elements if `axis` is the last dimension. x must
+/// not be empty.
 template <class T, class F>
 void for_each_channel_run(tensor_view<T> x, std::size_t axis, const F& f) {
   for_each_row(x, [&](T* row, std::size_t n, std::ptrdiff_t stride,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Sums that must not round: unsigned integers of 128 bits, modulo 2^128.
+// Unsigned integers of 128 bits, modulo 2^128, for sums that must not round.
 #ifndef DETENT_BASE_UINT128_HPP
 #define DETENT_BASE_UINT128_HPP
 
@@ -10,6 +10,7 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
+/// high * 2^64 + low. Sums and differences are modulo 2^128.
 struct uint128 {
   std::uint64_t high = 0;
   std::uint64_t low = 0;
@@ -28,13 +29,13 @@ struct uint128 {
   friend constexpr uint128 operator+(uint128 a, const uint128& b) noexcept { return a += b; }
   friend constexpr uint128 operator-(uint128 a, const uint128& b) noexcept { return a -= b; }
 
-  /// Rounded three times at the most; the same on every machine.
+  /// The value as a double. It is rounded three times at most, in the same way on every machine.
   [[nodiscard]] constexpr double to_double() const noexcept {
     return static_cast<double>(high) * 0x1p64 + static_cast<double>(low);
   }
 };
 
-/// a * b in full.
+/// The exact product a * b.
 [[nodiscard]] constexpr uint128 multiply(std::uint64_t a, std::uint64_t b) noexcept {
   constexpr std::uint64_t half = 0xFFFFFFFFU;
   const std::uint64_t low = (a & half) * (b & half);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Library, weights and products of the C interface.
+// The C interface's functions on the library (errors, version, targets), on weights and on
+// products.
 #include <algorithm>
 #include <concepts>
 #include <cstring>
@@ -20,10 +21,12 @@ using namespace detent_c;  // NOLINT(google-build-using-namespace): this is thei
 
 namespace {
 
-/// 8-bit weights multiply to every type, 4-bit ones to float.
+/// Whether products with these weights can write type T: 8-bit weights write every type, 4-bit
+/// weights float only.
 template <class Weights, class T>
 concept multiplies_to = std::same_as<Weights, detent::packed_weights> || std::same_as<T, float>;
 
+/// Throws unsupported if products with these weights cannot write type T.
 template <class Weights, class T>
 void require_output(detent_type type, const char* where) {
   require(multiplies_to<Weights, T>, error_kind::unsupported, where, ": type ",
@@ -46,8 +49,8 @@ detent::epilogue_options options_of(const detent_epilogue* epilogue, std::size_t
   return o;
 }
 
-/// The problems as this library knows them; they are as far apart as the first one says that it is
-/// large.
+/// The problems of a batch in the size that this library knows. Their distance in the caller's
+/// array is the size that the first one states; all must state the same.
 std::vector<detent_gemm_problem> known_problems(const detent_gemm_problem* problems,
                                                 std::size_t count, const char* where) {
   std::vector<detent_gemm_problem> known;
@@ -67,6 +70,7 @@ std::vector<detent_gemm_problem> known_problems(const detent_gemm_problem* probl
   return known;
 }
 
+/// Runs a batch whose weights are all of the class Weights.
 template <class Weights, class A, class T>
 void run_batch(const std::vector<detent_gemm_problem>& problems, const detent_parallel* parallel,
                const char* where) {
@@ -85,7 +89,7 @@ void run_batch(const std::vector<detent_gemm_problem>& problems, const detent_pa
                      parallel_of(parallel));
 }
 
-/// Codes of a packed type, each in a byte of its own: K x N, dense.
+/// The codes of a packed type, one to a byte, as a dense K x N matrix.
 template <detent::packed_type Q>
 std::vector<typename Q::value_type> unpacked_codes(const void* codes, std::size_t k, std::size_t n,
                                                    std::ptrdiff_t row_stride,
@@ -111,6 +115,7 @@ std::vector<typename Q::value_type> unpacked_codes(const void* codes, std::size_
   return values;
 }
 
+/// The body of the functions for dynamic linear layers.
 template <class F>
 void multiply_dynamically(matrix_view<const F> a, const detent_weights& weights, float* c,
                           std::size_t ldc, const detent_dynamic_linear_options* options,

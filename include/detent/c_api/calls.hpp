@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What all functions of the C interface do: types become template arguments, exceptions become
-// statuses, structures of options are read as far as the caller knows them.
+// The room c_api/ implements the C interface, <detent/c_api.h>, on top of the C++ functions. It may
+// include every header of the numerics (detent.hpp), but not graph/; nothing includes it. Its .cpp
+// files make the library detent_c.
+//
+// This file has what the functions of the C interface share: types become template arguments,
+// exceptions become statuses, and structures of options are read as far as the caller knows them.
 #ifndef DETENT_C_API_CALLS_HPP
 #define DETENT_C_API_CALLS_HPP
 
@@ -25,11 +29,13 @@ using detent::error_kind;
 using detent::matrix_view;
 using detent::require;
 
+/// The message of the last failed call of this thread.
 inline std::string& last_error() {
   thread_local std::string message;
   return message;
 }
 
+/// The status that stands for a kind of error.
 inline detent_status status_of(error_kind kind) {
   switch (kind) {
     case error_kind::invalid_argument:
@@ -47,7 +53,7 @@ inline detent_status status_of(error_kind kind) {
   }
 }
 
-/// Keeps the message where there is memory for it.
+/// Sets the last error's message, or clears it if there is no memory for it.
 inline void remember(const char* message) noexcept {
   try {
     last_error() = message;
@@ -56,6 +62,7 @@ inline void remember(const char* message) noexcept {
   }
 }
 
+/// Runs the body of a function and turns what it throws into a status and a message.
 template <class Body>
 detent_status guarded(const Body& body) noexcept {
   try {
@@ -75,8 +82,8 @@ detent_status guarded(const Body& body) noexcept {
   return DETENT_INTERNAL;
 }
 
-/// The caller's threads. What a body throws must not pass through the caller's frames: it is kept
-/// until these have returned.
+/// The caller's threads as a parallel_for. Exceptions of a body must not pass through the caller's
+/// C frames: the first one is kept, and rethrown when run() has returned.
 inline detent::parallel_for parallel_of(const detent_parallel* parallel) {
   if (parallel == nullptr || parallel->run == nullptr) {
     return {};
@@ -105,8 +112,9 @@ inline detent::parallel_for parallel_of(const detent_parallel* parallel) {
   };
 }
 
-/// A structure of options as this library knows it: fields that the caller does not have keep their
-/// defaults.
+/// A copy of the caller's structure of options in the size that this library knows: fields that the
+/// caller's version does not have keep their defaults. Null means the defaults. Throws
+/// invalid_argument if the size is larger than that of this library or was not set.
 template <class Options>
 Options known_fields(const Options* given, void (*init)(Options*), const char* what) {
   Options o;
@@ -120,18 +128,20 @@ Options known_fields(const Options* given, void (*init)(Options*), const char* w
   return o;
 }
 
-/// What a pointer points to, if it is not null.
+/// Dereferences a pointer; throws invalid_argument if it is null.
 template <class T>
 T& checked(T* pointer, const char* where, const char* what) {
   require(pointer != nullptr, error_kind::invalid_argument, where, ": null ", what);
   return *pointer;
 }
 
+/// A span of `size` values, or an empty one for null.
 template <class T>
 std::span<const T> optional_span(const T* data, std::size_t size) {
   return {data, data != nullptr ? size : 0};
 }
 
+/// A row-major matrix whose rows are `stride` elements apart.
 template <class T>
 matrix_view<T> rows_of(T* data, std::size_t rows, std::size_t columns, std::size_t stride,
                        const char* where) {
@@ -140,14 +150,14 @@ matrix_view<T> rows_of(T* data, std::size_t rows, std::size_t columns, std::size
   return {data, rows, columns, static_cast<std::ptrdiff_t>(stride)};
 }
 
-/// A type of an enumeration is not among those that a function takes.
+/// Throws invalid_argument for a type that a function does not take; `wanted` lists those it does.
 [[noreturn]] inline void raise_type(detent_type type, const char* where, const char* wanted) {
   detent::raise(error_kind::invalid_argument,
                 detent::detail::message("detent: ", where, ": type ", static_cast<int>(type),
                                         " is not ", wanted));
 }
 
-/// Each calls f<T>() with the C++ type of a type.
+/// Calls f<T>() with the C++ type of an 8-bit type.
 template <class F>
 void with_byte(detent_type type, const char* where, const F& f) {
   switch (type) {
@@ -160,6 +170,7 @@ void with_byte(detent_type type, const char* where, const F& f) {
   }
 }
 
+/// Calls f<T>() with the C++ type of a floating-point type.
 template <class F>
 void with_real(detent_type type, const char* where, const F& f) {
   switch (type) {
@@ -174,7 +185,7 @@ void with_real(detent_type type, const char* where, const F& f) {
   }
 }
 
-/// What integer products may write.
+/// Calls f<T>() with the C++ type of an output of integer products.
 template <class F>
 void with_output(detent_type type, const char* where, const F& f) {
   switch (type) {
@@ -193,7 +204,7 @@ void with_output(detent_type type, const char* where, const F& f) {
   }
 }
 
-/// The fields of an epilogue that do not depend on a shape, or are null.
+/// The options that do not depend on a shape; the pointers of the epilogue are left out.
 inline detent::epilogue_options scalar_options(const detent_epilogue& e) {
   detent::epilogue_options o;
   o.lhs_scale = e.lhs_scale;
@@ -206,6 +217,7 @@ inline detent::epilogue_options scalar_options(const detent_epilogue& e) {
   return o;
 }
 
+/// The C++ form of weight options.
 inline detent::weight_options weight_options_of(const detent_weight_options& o) {
   return {optional_span(o.scales, o.scale_count), optional_span(o.zero_points, o.zero_point_count),
           optional_span(o.bias, o.bias_count)};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Convolutions of the C interface.
+// The C interface's functions on filters and convolutions.
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -114,7 +114,7 @@ detent_status detent_convolve(const detent_filters* filters, const detent_window
         const std::span<const A> in(static_cast<const A*>(input), input_size);
         const std::span<T> out(static_cast<T*>(output), output_size);
         if (e.residual != nullptr) {
-          // Checked before: the extents below do not wrap.
+          // The check comes first, so that the extents below do not wrap.
           detent::detail::require_images(shape, w, in, out);
           const std::size_t pixels = w.out_height(shape) * w.out_width(shape);
           const bool planes = w.output_layout == detent::activation_layout::nchw;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Element-wise functions of the C interface.
+// The C interface's functions on elements: quantize, dequantize, requantize, fake quantize.
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -12,7 +12,8 @@ using namespace detent_c;  // NOLINT(google-build-using-namespace): this is thei
 
 namespace {
 
-/// Integers of 16 bits or fewer, two to a byte among them.
+/// Calls f<T>() with the C++ type of an integer type of 16 bits or fewer, packed 4-bit types
+/// included.
 template <class F>
 void with_integer(detent_type type, const char* where, const F& f) {
   switch (type) {
@@ -34,7 +35,7 @@ void with_integer(detent_type type, const char* where, const F& f) {
   }
 }
 
-/// n elements in whatever shape the other operand has.
+/// n dense elements to read; their shape is that of the other operand.
 template <class Q>
 auto integers_to_read(const void* data, std::size_t n) {
   if constexpr (detent::packed_type<Q>) {
@@ -44,6 +45,7 @@ auto integers_to_read(const void* data, std::size_t n) {
     return std::span(static_cast<const Q*>(data), n);
   }
 }
+/// n dense elements to write; their shape is that of the other operand.
 template <class Q>
 auto integers_to_write(void* data, std::size_t n) {
   if constexpr (detent::packed_type<Q>) {
@@ -54,7 +56,7 @@ auto integers_to_write(void* data, std::size_t n) {
   }
 }
 
-/// A dense tensor as [outer][channels][inner], and the parameters of its channels.
+/// The parameters of the channels of a dense tensor, which is viewed as [outer][channels][inner].
 class element_params {
  public:
   element_params(const detent_element_params* given, std::size_t n, const char* where)
@@ -88,7 +90,8 @@ class element_params {
   [[nodiscard]] detent::grid levels(detent::grid whole) const {
     return given_.qmin > given_.qmax ? whole : detent::grid{given_.qmin, given_.qmax};
   }
-  /// Runs f(parameters), which are those of one tensor where there is one channel.
+  /// Calls f(parameters), with parameters of the whole tensor if there is one channel, otherwise
+  /// with parameters of channels.
   template <class F>
   void with(const F& f) const {
     if (given_.channels == 1) {

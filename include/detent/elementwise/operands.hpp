@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The arguments of elementwise operations: what may stand for elements and for their parameters,
-// and how both become the dimensions of a walk.
+// The arguments of elementwise operations: the types that may hold elements and parameters, their
+// checks, and their translation into the dimensions of a walk (walk.hpp).
+//
+// This is the main header of the room elementwise/, which prepares the arguments of quantize(),
+// dequantize(), requantize() and their relatives and divides the work into blocks for kernels. A
+// header of elementwise/ may include base/, kernels/ and the headers with types and threads at the
+// top level (types.hpp, error.hpp, float_formats.hpp, sub_byte.hpp, parallel.hpp, dispatch.hpp). It
+// does not include the operations that are built on it, such as quantize.hpp.
 #ifndef DETENT_ELEMENTWISE_OPERANDS_HPP
 #define DETENT_ELEMENTWISE_OPERANDS_HPP
 
@@ -61,7 +67,8 @@ struct is_packed_span : std::false_type {};
 template <class T>
 struct is_packed_span<packed_span<T>> : std::true_type {};
 
-/// The element type that an argument stands for, const where it can't be written.
+/// The element type of an argument; const if the elements cannot be written. Packed types (int4,
+/// ...) stand for themselves.
 template <class A>
 struct argument_element {
   using type = std::remove_reference_t<std::ranges::range_reference_t<A>>;
@@ -108,13 +115,13 @@ template <class A>
 concept accumulators_to_read =
     elementwise_argument<A> && std::same_as<std::remove_const_t<element_of<A>>, std::int32_t>;
 
-/// Elements in a unit of memory.
+/// Number of elements of type T in one addressable unit of memory: 1, or more if T is packed.
 template <class T>
 inline constexpr std::size_t elements_per_unit = 1;
 template <packed_type T>
 inline constexpr std::size_t elements_per_unit<T> = elements_per_byte<T>;
 
-/// Either operand: memory and its layout. A packed one has no layout of its own.
+/// The input or the output of an operation: its memory and its layout.
 template <class T>
 struct operand {
   using element = std::remove_const_t<T>;
@@ -127,7 +134,7 @@ struct operand {
   std::size_t rank = 1;
   std::array<std::size_t, max_rank> shape{};
   std::array<std::ptrdiff_t, max_rank> strides{};
-  bool flat = false;  // dense, in whatever shape the other operand has
+  bool flat = false;  // one-dimensional and dense: takes the shape of the other operand
 };
 
 template <class A>
@@ -159,7 +166,7 @@ operand<T> operand_of(packed_span<T> a) {
   return o;
 }
 
-/// Gives a flat operand the shape of the other one.
+/// Gives a flat operand the shape of the other operand, dense and row-major.
 template <class T, class U>
 void take_shape(operand<T>& flat, const operand<U>& other) {
   flat.rank = other.rank;
@@ -209,8 +216,9 @@ void require_same_shape(operand<T>& in, operand<U>& out, const char* where) {
 
 // -------------------------------------------------------------------------------------- parameters
 
-/// Parameters of any granularity: those of element (i0, i1, ...) are at the sum of
-/// strides[d] * i_d, with i_axis / block_size in place of i_axis.
+/// Parameters of any granularity. The scale and the zero point of element (i0, i1, ...) have the
+/// index (sum over d of strides[d] * i_d), with i_d / block_size in place of i_d for d =
+/// block_axis.
 struct parameter_view {
   const float* scales = nullptr;
   const std::int32_t* zero_points = nullptr;
@@ -254,8 +262,8 @@ inline parameter_view view_of(const block_quant_params& p, std::size_t rank, con
   return v;
 }
 
-/// Looks at all of them at once first, without branches: there may be many, and rarely is one
-/// wrong.
+/// Checks all scales and zero points. The first pass has no branches, because there may be many
+/// parameters and a wrong one is rare; only if it finds one does a second pass raise the error.
 inline void require_parameters(const parameter_view& p, grid levels, const char* where) {
   constexpr float largest = std::numeric_limits<float>::max();
   bool right = true;
@@ -274,8 +282,8 @@ inline void require_parameters(const parameter_view& p, grid levels, const char*
   }
 }
 
-/// Calls f(walk, offset) for the whole blocks of a walk over two operands, and for the shorter ones
-/// at the end.
+/// Calls f(walk, offset) for the walk over all elements of both operands. With block parameters,
+/// the shorter blocks at the end of the axis, if any, are a second walk.
 template <class T, class U, class F>
 void for_each_walk(const operand<T>& in, const operand<U>& out, const parameter_view& p,
                    const F& f) {
@@ -313,8 +321,7 @@ void for_each_walk(const operand<T>& in, const operand<U>& out, const parameter_
   }
 }
 
-/// A type of whole bytes whose rows compute the values of Q: Q itself, or what its elements are
-/// when they are unpacked.
+/// The type of whole bytes that holds a value of Q: Q itself, or the value_type of a packed type.
 template <class Q>
 struct unpacked {
   using type = Q;
@@ -332,7 +339,8 @@ S* address(S* data, std::ptrdiff_t i) noexcept {
   return data + i / static_cast<std::ptrdiff_t>(elements_per_unit<T>);
 }
 
-/// Element i, unpacked and, for the small float formats, widened.
+/// Element i as a value that arithmetic can use: packed elements are unpacked, and the small float
+/// formats are converted to float.
 template <class T>
 auto load_element(const auto* data, std::ptrdiff_t i) noexcept {
   if constexpr (packed_type<T>) {
@@ -344,6 +352,8 @@ auto load_element(const auto* data, std::ptrdiff_t i) noexcept {
     return data[i];
   }
 }
+/// Writes element i: the inverse of load_element(). Neighbours in a shared byte keep their values,
+/// and small float formats are rounded to.
 template <class T, class V>
 void store_element(auto* data, std::ptrdiff_t i, V value) noexcept {
   if constexpr (packed_type<T>) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How an elementwise operation gets from views of any layout to the rows of the kernel table, which
-// take blocks that are dense in their columns.
+// How elementwise operations run (store_policy, execution), and the division of views of any layout
+// into blocks for kernels, which take blocks whose columns are dense.
 //
-// The dimensions of both operands and of the parameters are merged where all three allow it. Then
-//   - the last dimension is the columns of a block and the one before its rows, if the columns are
-//     dense in both operands;
-//   - otherwise tiles are gathered, computed and scattered, along a dimension in which the input is
-//     dense if there is one: a change of layout costs a copy of a tile in the first-level cache.
+// Neighbouring dimensions are merged where the input, the output and the parameters all allow it.
+//   - If the last dimension is dense in both operands, it becomes the columns of the blocks and the
+//     dimension before it their rows.
+//   - Otherwise square tiles are gathered, computed and scattered. Their columns are a dimension in
+//     which the input is dense, if there is one. A change of layout thus costs a copy of a tile in
+//     the first-level cache.
 #ifndef DETENT_ELEMENTWISE_WALK_HPP
 #define DETENT_ELEMENTWISE_WALK_HPP
 
@@ -21,22 +22,24 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// Whether results are written past the caches.
+/// Whether an elementwise operation writes its results through the caches or past them.
 enum class store_policy : std::uint8_t {
-  automatic,  // from 32 MiB of output on: more than most last-level caches hold
-  cached,
-  streaming,  // wherever the layout of the output allows it
+  automatic,  ///< Streaming for outputs of 32 MiB and more (packed types: 2^25 elements and more),
+              ///< which exceed most last-level caches.
+  cached,     ///< Ordinary stores: best if the output is read again soon.
+  streaming,  ///< Stores that bypass the caches, wherever the layout of the output allows them.
 };
 
 /// How an elementwise operation runs. The results do not depend on it.
 struct execution {
-  parallel_for parallel{};  // empty: on the calling thread
-  store_policy stores = store_policy::automatic;
+  parallel_for parallel{};                        ///< Runs the tasks; empty: the calling thread.
+  store_policy stores = store_policy::automatic;  ///< How results are written.
 };
 
 namespace detail {
 
-/// One dimension of an operation; strides in elements.
+/// One dimension of an operation: its extent, and the strides of the input, the output and the
+/// parameters, in elements.
 struct walk_dimension {
   std::size_t extent = 1;
   std::ptrdiff_t in = 0;
@@ -44,7 +47,8 @@ struct walk_dimension {
   std::ptrdiff_t parameter = 0;
 };
 
-/// Dimensions from the outermost to the innermost. One more than a view has, for a split axis.
+/// The dimensions of an operation, from the outermost to the innermost. There may be one more than
+/// a view has, because block parameters split an axis in two.
 struct walk {
   std::array<walk_dimension, max_rank + 1> dimensions{};
   std::size_t rank = 0;
@@ -58,7 +62,8 @@ struct walk {
     return product;
   }
 
-  /// Joins neighbours that are dense in all three, and drops dimensions of one element.
+  /// Joins neighbouring dimensions that are one dense dimension in the input, the output and the
+  /// parameters, and drops dimensions of extent 1.
   void merge() noexcept {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < rank; ++i) {
@@ -81,7 +86,7 @@ struct walk {
   }
 };
 
-/// Where a block starts, in elements.
+/// Where a block starts in the input, the output and the parameters, in elements.
 struct walk_offset {
   std::ptrdiff_t in = 0;
   std::ptrdiff_t out = 0;
@@ -100,9 +105,10 @@ struct walk_block {
   walk_offset at;
 };
 
-/// Elements of the side of a tile that is gathered or scattered.
+/// Number of rows and of columns of a tile that is gathered or scattered.
 inline constexpr std::size_t tile_side = 64;
-/// Elements that one task of a parallel run takes, a multiple of every vector and cache line.
+/// Number of elements that a task of a parallel run aims at; a multiple of every SIMD vector and
+/// cache line.
 inline constexpr std::size_t task_size = std::size_t{1} << 16;
 
 /// Calls f(offset) for every index of the first `dimensions` dimensions of w.
@@ -126,9 +132,9 @@ void for_each_offset(const walk& w, std::size_t dimensions, walk_offset at, cons
 }
 
 /// Calls block(walk_block) for blocks that cover the walk from `start` on, in tasks of e.parallel
-/// if `may_split`. Where is_direct(rows, columns) is not true of the last two dimensions, the
-/// columns of the blocks are a dimension in which the input is dense, if there is one: its
-/// neighbours are read together.
+/// if `may_split`. If is_direct(rows, columns) is false for the last two dimensions, the columns of
+/// the blocks are a dimension in which the input is dense, if there is one, so that neighbours in
+/// memory are read together.
 template <class IsDirect, class Block>
 void run_walk(walk w, walk_offset start, const execution& e, bool may_split,
               const IsDirect& is_direct, const Block& block) {

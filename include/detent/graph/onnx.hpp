@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reads and writes ONNX models. These two headers and their fields are the only ones that need
-// protozero.
+// Reads and writes ONNX models: this header includes the reader and the writer. They and
+// graph/model/onnx_fields.hpp are the only headers of the library that need protozero.
 #ifndef DETENT_GRAPH_ONNX_HPP
 #define DETENT_GRAPH_ONNX_HPP
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Include this in exactly one translation unit of a program whose other units define
-// DETENT_GRAPH_SEPARATE_COMPILATION. It compiles the operators of the graph floor; the CMake target
-// detent::graph does it. Unlike the kernels, it must be compiled with the -m options of its
-// callers, or it is not found when linking.
+// Compiles the operators of the graph floor once. Include this header in exactly one translation
+// unit of a program whose other units define DETENT_GRAPH_SEPARATE_COMPILATION; the CMake target
+// detent::graph does both. Unlike the kernels, this unit must be compiled with the same -m options
+// as the units that call it: the options are part of the names of its functions, and with other
+// options the linker does not find them.
 #ifndef DETENT_GRAPH_SRC_HPP
 #define DETENT_GRAPH_SRC_HPP
 
@@ -10,9 +11,13 @@
 #error "detent: include <detent/graph/src.hpp> before any other header of the graph floor"
 #endif
 #ifndef DETENT_COMPILE_GRAPH
+/// Marks the one translation unit that defines the operators. This header defines it; users do not
+/// set it.
 #define DETENT_COMPILE_GRAPH
 #endif
 #ifndef DETENT_GRAPH_SEPARATE_COMPILATION
+/// Users define this macro in every translation unit that includes the graph floor and is to leave
+/// the operators to the one unit that includes `<detent/graph/src.hpp>`.
 #define DETENT_GRAPH_SEPARATE_COMPILATION
 #endif
 

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Blocks of output pixels, and where they read: what convolutions have before and after products.
+// The room images/ holds what convolutions do with images before and after products: padding,
+// layouts, blocks of pixels, gathering of windows, depthwise filters. It may include base/,
+// kernels/, weights/, products/, and of the folder above config, dispatch, error, pack, parallel,
+// types and window; convolution.hpp includes it.
+//
+// This file divides the output of a convolution into blocks of pixels and finds the values that
+// their windows read.
 #ifndef DETENT_IMAGES_CONVOLUTION_BLOCKS_HPP
 #define DETENT_IMAGES_CONVOLUTION_BLOCKS_HPP
 
@@ -20,14 +26,16 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// 1x1 filters that step pixel by pixel read the input as it stands.
+/// Whether the filters are 1x1 with strides of 1 and no padding: the input is then the left side of
+/// a matrix product as it stands.
 [[nodiscard]] inline bool is_matrix(const filter_shape& f, const window& w) noexcept {
   return f.taps() == 1 && w.stride_height == 1 && w.stride_width == 1 &&
          w.pad_top + w.pad_left + w.pad_bottom + w.pad_right == 0;
 }
 
-/// Where output pixels read: rows of a product (im2col, block by block) or segments of them. A row
-/// has `row` values for each kernel row, which may be more than its taps have.
+/// Finds the values that output pixels read, as dense left rows of a product (im2col, block by
+/// block) or as segments of such rows where they lie. There are `row` values for each kernel row,
+/// which may be more than its taps have.
 template <class T>
 class pixel_reader {
  public:
@@ -42,10 +50,10 @@ class pixel_reader {
     return images_.window().batch * out_height_ * out_width_;
   }
 
-  /// Copies what `count` pixels from `first` read of one group: count rows of kernel_height * row
-  /// values. Up to gather_slack values behind the last one are overwritten.
+  /// Copies the values of one group that `count` pixels from `first` on read: `count` left rows of
+  /// kernel_height * row values. Up to gather_slack values behind the last row are overwritten.
   void gather(std::size_t first, std::size_t count, std::size_t group, T* rows) const {
-    // Copies: what is written might be the members, for all that the compiler knows.
+    // Local copies of members: the compiler must assume that the writes below change members.
     const std::size_t channels = filter_.group_in();
     const std::size_t kernel_height = filter_.kernel_height;
     const std::size_t kernel_width = filter_.kernel_width;
@@ -73,8 +81,8 @@ class pixel_reader {
              });
   }
 
-  /// Where `count` pixels from `first` read their kernel rows: segments[kh * count + i]. The taps
-  /// of a kernel row are neighbours (groups and dilation_width are 1).
+  /// Sets segments[kh * count + i] to the address where pixel first + i reads kernel row kh, for
+  /// `count` pixels. The taps of a kernel row must be neighbours: groups and dilation_width are 1.
   void segments(std::size_t first, std::size_t count, const T** segments) const {
     const std::size_t kernel_height = filter_.kernel_height;
     const std::size_t line = line_step();
@@ -90,12 +98,12 @@ class pixel_reader {
              });
   }
 
-  /// Values that gather() may write too many.
+  /// Number of values behind the last row that gather() may overwrite.
   static constexpr std::size_t gather_slack = 64 / sizeof(T);
 
  private:
-  /// Copies n values, or more of what follows where that is readable: a copy of constant size is a
-  /// few instructions, one of another size a call.
+  /// Copies n values, or more of those that follow if they are readable: a copy of constant size
+  /// takes a few instructions, a copy of variable size a call.
   static void copy_run(const T* from, std::size_t n, const T* end, T* to) noexcept {
     const auto readable = static_cast<std::size_t>(end - from);
     if (n <= gather_slack / 2 && readable >= gather_slack / 2) {
@@ -111,13 +119,14 @@ class pixel_reader {
     std::memcpy(to, from, n * sizeof(T));
   }
 
-  /// From a kernel row to the next one.
+  /// Distance of a kernel row from the next one, in values.
   [[nodiscard]] std::size_t line_step() const noexcept {
     return images_.window().dilation_height * images_.window().in_width * filter_.in_channels;
   }
 
-  /// Calls visit(i, pixels, corner, step) for the pixels i .. i + pixels of those from `first` on
-  /// that lie in one line of the output: pixel i + p reads from corner + p * step on.
+  /// Divides `count` pixels from `first` on into parts that lie in one line of the output each, and
+  /// calls visit(i, pixels, corner, step) for each part: it has `pixels` pixels from number
+  /// first + i on, of which pixel p reads from corner + p * step on.
   template <class Visit>
   void for_rows(std::size_t first, std::size_t count, const Visit& visit) const {
     const detent::window& w = images_.window();
@@ -145,7 +154,8 @@ class pixel_reader {
   std::size_t out_width_;
 };
 
-/// Pixels that are gathered at a time: their rows should stay in the first-level cache.
+/// Number of pixels that are gathered at a time, a multiple of rows_per_task: their left rows
+/// should stay in the first-level cache.
 [[nodiscard]] inline std::size_t pixels_per_block(std::size_t row_bytes) noexcept {
   constexpr std::size_t budget = 32 * 1024;
   return std::clamp<std::size_t>(budget / (std::max<std::size_t>)(row_bytes, 1), rows_per_task,
@@ -153,21 +163,22 @@ class pixel_reader {
          rows_per_task * rows_per_task;
 }
 
-/// The input of a convolution.
+/// The input of a convolution as a batch of images.
 template <class T>
 [[nodiscard]] image_batch<const T> input_images(const filter_shape& f, const window& w,
                                                 const T* data) noexcept {
   return {data, f.in_channels, w.in_height * w.in_width, w.input_layout};
 }
 
-/// The output of a convolution.
+/// The output of a convolution as a batch of images.
 template <class T>
 [[nodiscard]] image_batch<T> output_images(const filter_shape& f, const window& w,
                                            T* data) noexcept {
   return {data, f.out_channels, w.out_height(f) * w.out_width(f), w.output_layout};
 }
 
-/// Of `wanted` pixels, a multiple of rows_per_task, as many as should wait to be transposed.
+/// The number of pixels of an output block: `wanted` (a multiple of rows_per_task), or fewer if the
+/// output is transposed and they would leave the second-level cache.
 template <class T>
 [[nodiscard]] std::size_t block_of_output(std::size_t wanted,
                                           const convolution_output<T>& output) noexcept {
@@ -175,8 +186,9 @@ template <class T>
   return std::clamp(whole, rows_per_task, wanted);
 }
 
-/// Runs `product(rows, lda, group, block)` over blocks of pixels, gathered where the filters are
-/// not 1x1; see pixel_reader for `row`.
+/// Runs product(rows, lda, group, block) for each block of pixels and each group. The left rows,
+/// lda values apart, are the input itself if is_matrix(), otherwise gathered windows; see
+/// pixel_reader for `row`.
 template <class T, class Out, class Product>
 void for_gathered_blocks(const filter_shape& f, const window& w, const T* input, T padding,
                          std::size_t row, const convolution_output<Out>& output,
@@ -185,7 +197,7 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
     const image_batch<const T> images = input_images<T>(f, w, input);
     std::size_t wanted = pixels_per_block(f.in_channels * sizeof(T));
     if (images.planar && !parallel) {
-      // Planes are read faster in longer runs; with threads, more tasks are worth more.
+      // Planes are read faster in longer stretches; with threads, more tasks are worth more.
       wanted = (std::max)(wanted, 4 * rows_per_task);
     }
     const std::size_t block = block_of_output(wanted, output);
@@ -217,7 +229,8 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
   });
 }
 
-/// Runs `product(segments, block)` over blocks of pixels whose windows are read where they are.
+/// Runs product(segments, block) for each block of pixels, whose windows are read where they lie;
+/// see pixel_reader::segments().
 template <class T, class Out, class Product>
 void for_segmented_blocks(const filter_shape& f, const window& w, const T* input, T padding,
                           std::size_t row, const convolution_output<Out>& output,

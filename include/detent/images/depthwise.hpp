@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Depthwise convolutions for convolution.hpp: the layout of their weights, and where their pixels
-// read.
+// Depthwise convolutions: the layout of their weights, and where their pixels read. A block is 64
+// channels, in four quarters (see kernels::depthwise_panels); a run is a number of neighbouring
+// output pixels that read the same way.
 #ifndef DETENT_IMAGES_DEPTHWISE_HPP
 #define DETENT_IMAGES_DEPTHWISE_HPP
 
@@ -30,13 +31,14 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// A tap of a filter; those whose row is beyond the filter have no weight.
+/// The position of a tap in a filter. A tap whose row is beyond the filter has no weight.
 struct tap_position {
   std::size_t row, column;
 };
 
-/// The order in which an integer sum takes the taps. Where that costs few taps without weight, the
-/// four of a group stand above each other, so that pixels side by side can share them.
+/// The order in which an integer sum takes the taps, in groups of four. If it costs few taps
+/// without weight, the four taps of a group stand above each other (vertical), so that pixels side
+/// by side can share them; otherwise they follow each other row by row.
 class tap_order {
  public:
   tap_order() = default;
@@ -66,7 +68,8 @@ class tap_order {
   bool is_vertical_ = false;
 };
 
-/// The way that a window's depthwise products of bytes may take line by line, if there is one.
+/// The kind of filter by which a depthwise product of bytes can be done line by line, if there is
+/// one for these filters and this window.
 [[nodiscard]] inline std::optional<kernels::depthwise_filter> line_filter(
     const filter_shape& f, const window& w) noexcept {
   using kernels::depthwise_filter;
@@ -77,32 +80,34 @@ class tap_order {
   if (f.kernel_width == 3 && w.stride_width <= 2) {
     return w.stride_width == 1 ? depthwise_filter::three : depthwise_filter::three_stride2;
   }
-  // Of few channels, vectors with several pixels in each do more.
+  // For few channels, vectors with several pixels in each are faster.
   if (f.kernel_width == 5 && w.stride_width == 1 && f.out_channels > kernels::strip_columns / 4) {
     return depthwise_filter::five;
   }
   return {};
 }
 
-/// The taps of the groups of kernels::depthwise_lines_args: those that sum up a pixel of the first
-/// line, then those of the second, which reads one line (with a stride of 2, two lines) further
-/// down. A group has four bytes of the input:
+/// The taps of the groups of kernels::depthwise_lines_args, four to a group: first the groups that
+/// sum up a pixel of the first output line, then those of the second output line, which reads one
+/// line (with a stride of 2, two lines) further down. The four bytes of the input that a group
+/// reads are these, with lines counted from the first one that the two output lines read:
 ///
-///   three          lines 0, 1, 2, 3 of each column
-///   three_stride2  first line: lines 0, 1, 2 of an even column and line 2 of the odd one behind
-///   it,
-///                  for the left column and for the right one; lines 0, 1, 3, 4 of the odd column.
-///                  Second line: the same with lines 3, 4, 2 of even columns
-///   five           lines 1, 2, 3, 4 of each column; after those of both lines, of line 0 for the
-///                  first and of line 5 for the second, eight columns that begin at a multiple of
-///                  four, which are other taps of each of four pixels
+///     three          lines 0, 1, 2, 3 of each column, for both output lines
+///     three_stride2  first output line: lines 0, 1, 2 of an even column and line 2 of the odd
+///                    column behind it, once for the left and once for the right even column; then
+///                    lines 0, 1, 3, 4 of the odd column
+///                    second output line: the same groups, with lines 3, 4, 2 of even columns
+///     five           lines 1, 2, 3, 4 of each column, for both output lines; after those, line 0
+///                    for the first and line 5 for the second output line, in two groups of four
+///                    columns that begin at a multiple of four: for each of four pixels, the eight
+///                    columns are other taps
 [[nodiscard]] inline std::vector<tap_position> line_taps(kernels::depthwise_filter filter) {
   using kernels::depthwise_filter;
   using kernels::group_depth;
   std::vector<tap_position> taps;
   constexpr tap_position none{std::numeric_limits<std::size_t>::max(), 0};
   const auto add = [&](std::size_t size, std::size_t row, std::size_t column) {
-    // Positions before the filter wrap, and so are beyond it.
+    // Positions before the filter wrap around, and so count as beyond it.
     taps.push_back(row < size && column < size ? tap_position{row, column} : none);
   };
   if (filter == depthwise_filter::three_stride2) {
@@ -187,22 +192,26 @@ class depthwise_weights {
     return {bytes_.empty() ? nullptr : bytes_.data(), words_.data()};
   }
   [[nodiscard]] const tap_order& order() const noexcept { return order_; }
-  /// Null if a weight less its zero point does not fit a byte.
+  /// The weights for products line by line (kernels::depthwise_lines_args::weights), or null if
+  /// there are none for that kind of filter, or if a weight minus its zero point does not fit a
+  /// byte.
   [[nodiscard]] const std::int8_t* lines(kernels::depthwise_filter filter) const noexcept {
     const aligned_vector<std::int8_t>& bytes = lines_[static_cast<std::size_t>(filter)];
     return bytes.empty() ? nullptr : bytes.data();
   }
 
-  /// 255 * 255 * most_exact_taps < 2^31: of as many taps, products with weights less their zero
-  /// points add up in 32 bits.
+  /// The most taps whose products with weights minus their zero points add up in 32 bits, as
+  /// 255 * 255 * most_exact_taps < 2^31.
   static constexpr std::size_t most_exact_taps = 33025;
 
  private:
-  /// quarter * 16 + i of a channel in its block.
+  /// The position of a channel in its block: quarter * 16 + i, with the quarter and i of
+  /// kernels::depthwise_panels.
   [[nodiscard]] static constexpr std::size_t lane(std::size_t channel) noexcept {
     return channel % 16 / 4 * 16 + channel / 16 * 4 + channel % 4;
   }
 
+  /// Makes the weights for products line by line with one kind of filter.
   void add_lines(kernels::depthwise_filter filter, const std::int8_t* weights,
                  const filter_shape& f, std::span<const std::int32_t> zero_points) {
     using kernels::group_depth;
@@ -238,9 +247,10 @@ class depthwise_weights {
   aligned_vector<std::int16_t> words_;
 };
 
-/// Stores the sums of depthwise products (pixels x channels) that leave 32 bits with the terms of
-/// the channels: their biases, and lhs_zero_point times the sums of their weights. There are up to
-/// most_exact_taps. `e` is the epilogue of the weights and of the pixels.
+/// Adds the terms of the channels (biases, and lhs_zero_point times the sums of the weights) to raw
+/// depthwise products, pixels x channels, in 64 bits, and stores the results or notes those that do
+/// not fit. The products themselves fit 32 bits: there are at most most_exact_taps taps. `e` is the
+/// epilogue of these channels and pixels.
 template <class T>
 void store_wide_pixels(const std::int32_t* products, std::size_t pixels,
                        const packed_weights& weights, std::int32_t lhs_zero_point,
@@ -254,8 +264,9 @@ void store_wide_pixels(const std::int32_t* products, std::size_t pixels,
   }
 }
 
-/// Where the rows of a depthwise convolution read: at each end of a row the pixels whose window is
-/// partly outside of the image, one by one, between them those that step through it together.
+/// Divides the output rows of a depthwise convolution into runs, and finds the addresses of their
+/// taps. Pixels at either end of a row whose window is partly outside the image are runs of one
+/// pixel; those between them are one run.
 template <class T>
 class depthwise_reader {
  public:
@@ -276,17 +287,18 @@ class depthwise_reader {
     end_inside_ = (std::clamp)(end_inside_, first_inside_, out_width_);
   }
 
+  /// Number of runs of an output row.
   [[nodiscard]] std::size_t runs_of_row() const noexcept {
     return out_width_ - (end_inside_ - first_inside_) + (end_inside_ > first_inside_ ? 1 : 0);
   }
 
-  /// Appends what output row `row` reads. Rows and pixels are counted through the batch; those of
-  /// the runs from `first_row` on.
+  /// Appends the runs of output row `row` and the addresses of their taps. Rows are counted through
+  /// the batch; the pixels of runs are counted from output row `first_row` on.
   void append(std::size_t row, std::size_t first_row, std::vector<const T*>& taps,
               std::vector<kernels::depthwise_run>& runs) const {
     const std::size_t line_size = window_.in_width * filter_.in_channels;
     const T* image = input_ + row / out_height_ * window_.in_height * line_size;
-    // Positions before the image wrap, and so are beyond it.
+    // Positions before the image wrap around, and so count as beyond it.
     const std::size_t top = row % out_height_ * window_.stride_height;
     const auto add = [&](std::size_t x, std::size_t pixels) {
       runs.push_back({taps.size(), (row - first_row) * out_width_ + x, pixels});
@@ -329,13 +341,14 @@ class depthwise_reader {
   return w;
 }
 
-/// Runs `kernel(d)` over blocks of pairs of lines; `d` comes with its weights and epilogue.
+/// Runs kernel(arguments) over blocks of the output, two output lines at a time. `d` has the
+/// filter, the weights and the epilogue set; the rest of the arguments is filled in here.
 template <class Out, class Kernel>
 void for_depthwise_lines(const std::uint8_t* input, const filter_shape& f, const window& w,
                          std::uint8_t padding, const image_batch<Out>& output,
                          const parallel_for& parallel, const kernels::depthwise_lines_args& d,
                          const Kernel& kernel) {
-  // Transposed, where they are planes.
+  // A copy only if channels are planes, to transpose them: the kernel adds the padding.
   const padded_images<std::uint8_t> images(input, f, without_padding(w), padding, 0, parallel);
   const std::size_t line_size = w.in_width * f.in_channels;
   const std::vector<std::uint8_t> blank(line_size, padding);
@@ -343,13 +356,13 @@ void for_depthwise_lines(const std::uint8_t* input, const filter_shape& f, const
   const std::size_t out_height = w.out_height(f);
   const std::size_t pairs_of_image = (out_height + 1) / 2;
   const std::size_t all_pairs = w.batch * pairs_of_image;
-  // Enough work for each task to be worth its beginning.
+  // So much work that a task is worth starting.
   constexpr std::size_t bytes_per_task = 48 * 1024;
   const std::size_t pixels_per_task = (std::min)(
       (std::max<std::size_t>)(bytes_per_task / f.out_channels, 256), pixels_that_wait<Out>(output));
   const std::size_t pairs_of_task = (std::max<std::size_t>)(pixels_per_task / (2 * out_width), 1);
   const std::size_t input_lines = kernels::depthwise_input_lines(d.filter);
-  // Of the first pixel of a pair, counted through the batch.
+  // The first pixel of two output lines, counted through the batch.
   const auto pixel_of = [&](std::size_t pair) {
     const std::size_t line = pair / pairs_of_image * out_height + pair % pairs_of_image * 2;
     return line * out_width;
@@ -366,7 +379,7 @@ void for_depthwise_lines(const std::uint8_t* input, const filter_shape& f, const
           {pixel_of(pair) - pixel_of(first), (std::min<std::size_t>)(out_height - row, 2)});
       const std::uint8_t* image = images.data() + pair / pairs_of_image * w.in_height * line_size;
       for (std::size_t i = 0; i < input_lines; ++i) {
-        // Lines before the image wrap, and so are beyond it.
+        // Lines before the image wrap around, and so count as beyond it.
         const std::size_t y = row * w.stride_height + i - w.pad_top;
         lines.push_back(y < w.in_height ? image + y * line_size : blank.data());
       }
@@ -389,8 +402,8 @@ void for_depthwise_lines(const std::uint8_t* input, const filter_shape& f, const
   });
 }
 
-/// Runs `kernel(rows, block)` over blocks of output rows, whose pixels are counted from the first
-/// of the block. `order` is that of the weights.
+/// Runs kernel(rows, block) over blocks of output rows. The pixels of the runs in `rows` are
+/// counted from the first one of the block. `order` is the order of the taps in the weights.
 template <class T, class Out, class Kernel>
 void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, T padding,
                         std::span<const tap_position> order, bool is_vertical,
@@ -398,7 +411,7 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
                         const Kernel& kernel) {
   const std::size_t pixels_per_task =
       (std::min)(std::size_t{256}, pixels_that_wait<Out>(output.images));
-  // In narrow images the pixels at the ends of rows are many; they cost more than a copy.
+  // In narrow images many pixels are at the ends of rows; they cost more than a padded copy.
   constexpr std::size_t narrow = 16;
   std::optional<padded_images<T>> images;
   window moved = w;

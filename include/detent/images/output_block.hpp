@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Blocks of the output of a convolution, channels last, with what is added to them.
+// Blocks of the output of a convolution, channels last, with the residual that is added to them.
 #ifndef DETENT_IMAGES_OUTPUT_BLOCK_HPP
 #define DETENT_IMAGES_OUTPUT_BLOCK_HPP
 
@@ -11,15 +11,15 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// Where a convolution writes.
+/// The output of a convolution.
 template <class T>
 struct convolution_output {
   image_batch<T> images;
-  const float* residual = nullptr;  // null, or added to the output, whose layout it has
-  bool keeps_values = false;        // whether blocks hold what the output does
+  const float* residual = nullptr;  // null, or values to add, in the layout of the output
+  bool keeps_values = false;        // whether blocks begin with the values of the output
 };
 
-/// Some pixels of the output, counted through the batch.
+/// Some neighbouring pixels of the output, counted through the batch, channels last.
 template <class T>
 class output_block {
  public:
@@ -33,10 +33,10 @@ class output_block {
   [[nodiscard]] std::size_t first() const noexcept { return first_; }
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   [[nodiscard]] T* data() const noexcept { return pixels_.data(); }
-  /// What is added to data(), as dense as that, or null.
+  /// The residual of the block, dense in the order of data(), or null.
   [[nodiscard]] const float* residual() const noexcept { return residual_.data(); }
 
-  /// Puts what was written to data() where it belongs.
+  /// Transposes the pixels at data() to the output, if they are not there already.
   void store() const { pixels_.store(); }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Images channels last, with room around them, so that no window sticks out.
+// Copies of images, channels last, with padding around them, so that no window reaches outside.
 #ifndef DETENT_IMAGES_PADDED_IMAGES_HPP
 #define DETENT_IMAGES_PADDED_IMAGES_HPP
 
@@ -15,14 +15,16 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// Images with their padding around them and the window that moves over those, channels last. A
-/// copy of the images costs less than to look for the borders at every pixel; where they are
-/// planes, it transposes them on the way. Throws unsupported where the padding is out of
-/// proportion: where the copy is much larger than the input and all that windows read.
+/// Images with their padding around them, channels last, and the window that moves over them
+/// without padding. They are copied if there is padding, slack, or another layout: a copy costs
+/// less than looking for the borders at every pixel, and it transposes images whose channels are
+/// planes on the way. The copy is leased from the calling thread. Throws unsupported if the padding
+/// is out of proportion: if the copy is larger than 16 times the input and all that windows read
+/// together, plus 2^20 values.
 template <class T>
 class padded_images {
  public:
-  /// Behind the last value there are `slack` more that may be read.
+  /// `slack` values behind the last one may be read, too.
   padded_images(const T* input, const filter_shape& f, const window& w, T padding,
                 std::size_t slack, const parallel_for& parallel)
       : data_(input), size_(w.batch * w.in_height * w.in_width * f.in_channels), window_(w) {
@@ -56,7 +58,7 @@ class padded_images {
           ++i;
           continue;
         }
-        // The lines of this image that follow.
+        // Number of lines of this image from here on that belong to the task.
         const std::size_t count = (std::min)(end - i, w.pad_top + w.in_height - y);
         for (std::size_t j = 0; j < count; ++j) {
           std::fill_n(to + j * padded_line, w.pad_left * f.in_channels, padding);
@@ -75,10 +77,12 @@ class padded_images {
 
   [[nodiscard]] const T* data() const noexcept { return data_; }
   [[nodiscard]] const T* end() const noexcept { return data_ + size_; }
+  /// The window over the padded images: channels last, without padding.
   [[nodiscard]] const detent::window& window() const noexcept { return window_; }
 
  private:
-  /// `count` lines of an image from line y on, to lines of the padded one.
+  /// Copies `count` lines of an image, from line y on, to the lines of the padded image that begin
+  /// at `to`.
   void copy_lines(const T* image, std::size_t y, std::size_t count, std::size_t channels,
                   const detent::window& w, bool planar, T* to) const {
     const std::size_t line_step = window_.in_width * channels;

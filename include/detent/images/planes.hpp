@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Images whose channels are planes (NCHW), block by block: convolutions work channels last.
+// Reads and writes images whose channels are planes (NCHW) block by block: convolutions compute
+// channels last.
 #ifndef DETENT_IMAGES_PLANES_HPP
 #define DETENT_IMAGES_PLANES_HPP
 
@@ -16,13 +17,14 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// Whether images have their channels first: with one channel or one pixel there is no difference.
+/// Whether images have their channels first in a way that matters: with one channel or one pixel
+/// both layouts are the same.
 [[nodiscard]] inline bool is_planar(activation_layout layout, std::size_t channels,
                                     std::size_t pixels_of_image) noexcept {
   return layout == activation_layout::nchw && channels != 1 && pixels_of_image != 1;
 }
 
-/// Transposes elements of type T; nothing where there are none.
+/// Transposes a matrix of elements of type T (1, 2 or 4 bytes); does nothing if it is empty.
 template <class T>
 void transpose(const kernels::transpose_args& a) {
   static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4);
@@ -35,7 +37,7 @@ void transpose(const kernels::transpose_args& a) {
   active<kernels::transposition_kernels<element>>().transpose(a);
 }
 
-/// Images of a batch, in either layout.
+/// The images of a batch, in either layout.
 template <class T>
 struct image_batch {
   T* data = nullptr;
@@ -49,16 +51,17 @@ struct image_batch {
         pixels_of_image(pixels),
         planar(is_planar(layout, channels, pixels)) {}
 
-  /// Other values of the same shape and layout.
+  /// A batch of the same shape and layout with other values.
   template <class U>
   [[nodiscard]] image_batch<U> with_data(U* values) const noexcept {
     return {values, channels, pixels_of_image,
             planar ? activation_layout::nchw : activation_layout::nhwc};
   }
 
-  /// Calls visit(plane, done, part) for the parts of `count` pixels from `first` on, counted
-  /// through the batch, that lie in one image: `part` of them, `done` after the first, begin at
-  /// `plane` of the first channel.
+  /// Divides the `count` pixels from `first` on (counted through the batch) into parts that lie in
+  /// one image each, and calls visit(plane, done, part) for each part: it has `part` pixels, begins
+  /// `done` pixels after `first`, and its first pixel is at `plane` in the plane of the first
+  /// channel.
   template <class Visit>
   void for_images(std::size_t first, std::size_t count, const Visit& visit) const {
     for (std::size_t done = 0; done < count;) {
@@ -71,8 +74,8 @@ struct image_batch {
   }
 };
 
-/// Transposes some pixels of images whose channels are planes, to memory that has them channels
-/// last.
+/// Transposes `count` pixels from `first` on, of images whose channels are planes, to `to`,
+/// channels last.
 template <class T>
 void read_planes(const image_batch<T>& images, std::size_t first, std::size_t count,
                  std::remove_const_t<T>* to) {
@@ -90,8 +93,8 @@ void read_planes(const image_batch<T>& images, std::size_t first, std::size_t co
   });
 }
 
-/// Some pixels of the input, channels last: where they are, or transposed to memory that the
-/// calling thread keeps.
+/// Some pixels of the input, channels last: the input itself, or a transposed copy in memory that
+/// is leased from the calling thread.
 template <class T>
 class input_pixels {
  public:
@@ -118,9 +121,9 @@ class input_pixels {
   const T* data_ = nullptr;
 };
 
-/// Memory for some pixels of the output, channels last: where they belong, or memory that the
-/// calling thread keeps, from which store() transposes them. With `keeps_values` it holds what the
-/// output does, so that not all need to be written.
+/// Memory for some pixels of the output, channels last: the output itself, or memory that is leased
+/// from the calling thread, from which store() transposes them to the output. With `keeps_values`,
+/// the memory begins with the values of the output, so that callers may leave some unwritten.
 template <class T>
 class output_pixels {
  public:
@@ -140,7 +143,7 @@ class output_pixels {
 
   [[nodiscard]] T* data() const noexcept { return data_; }
 
-  /// Puts what was written to data() where it belongs.
+  /// Transposes the pixels at data() to the output, if they are not there already.
   void store() const {
     if (!images_.planar) {
       return;
@@ -166,8 +169,8 @@ class output_pixels {
   T* data_;
 };
 
-/// The most pixels of an output that should wait at a time to be transposed: they stay in the
-/// second-level cache.
+/// The most pixels of an output that should be computed before they are transposed, so that they
+/// stay in the second-level cache; unlimited if nothing is transposed.
 template <class T>
 [[nodiscard]] std::size_t pixels_that_wait(const image_batch<T>& images) noexcept {
   constexpr std::size_t budget = 256 * 1024;

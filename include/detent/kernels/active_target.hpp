@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which targets are compiled in, and which of them is in use: one switch for all families.
+// Which targets are compiled into the program, and which of them is in use: one switch for all
+// families of kernels.
 #ifndef DETENT_KERNELS_ACTIVE_TARGET_HPP
 #define DETENT_KERNELS_ACTIVE_TARGET_HPP
 
@@ -13,8 +14,10 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 /// Whether kernels for the target are part of this program. Thread-safe.
 [[nodiscard]] DETENT_DECL bool is_compiled(target t) noexcept;
 
-/// The target in use, or no_target until somebody asks for it. One per program and ABI namespace.
+/// The target in use as an integer, or no_target until the first request chooses one. There is one
+/// slot per program and ABI namespace.
 [[nodiscard]] DETENT_DECL std::atomic<int>& active_target_slot() noexcept;
+/// The value of active_target_slot() before a target is chosen.
 inline constexpr int no_target = -1;
 
 DETENT_KERNELS_NAMESPACE_END

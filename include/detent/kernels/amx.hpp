@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// AMX tiles: configuration, permission, and the instructions that kernels/gemm_amx-inl.hpp needs.
+// AMX: permission to use tiles, and the configuration that kernels/vector/gemm_amx.hpp loads.
 //
-// The instructions are written as asm statements with a memory clobber: the intrinsics of GCC 12
-// declare less memory read than the instructions read, so that stores to a configuration or to
-// copied rows are deleted.
+// Kernels write the instructions as asm statements with a memory clobber: the intrinsics of GCC 12
+// declare less memory read than the instructions read, so that GCC deletes stores to a
+// configuration or to copied rows.
 #ifndef DETENT_KERNELS_AMX_HPP
 #define DETENT_KERNELS_AMX_HPP
 
@@ -13,7 +13,7 @@
 
 #include <detent/config.hpp>
 
-// Linux only: other systems have other ways to ask for the state's permission.
+// Linux only: other systems have other ways to ask for permission to use the tiles' state.
 #if DETENT_ARCH_X86_64 && defined(__linux__) && defined(__GNUC__)
 #define DETENT_KERNELS_AMX 1
 #else
@@ -32,8 +32,9 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 /// wherever the rest of it is, and the system is not asked for permission to use real tiles.
 [[nodiscard]] DETENT_DECL std::atomic<bool>& amx_is_emulated() noexcept;
 
-/// Asks the system to let this process use AMX tiles. It may refuse: an old kernel, or a signal
-/// stack that is too small for them.
+/// Asks the operating system to let this process use AMX tiles; true if it may. Linux refuses if
+/// the kernel is too old or a signal stack is too small for the tiles' state. False on other
+/// systems.
 [[nodiscard]] DETENT_DECL bool request_amx_permission() noexcept;
 
 #if DETENT_DEFINES_KERNELS
@@ -57,11 +58,12 @@ DETENT_DECL bool request_amx_permission() noexcept {
 
 #if DETENT_KERNELS_AMX
 
+/// The limits of palette 1: eight tiles of at most 16 rows of 64 bytes.
 inline constexpr std::size_t tile_count = 8;
 inline constexpr std::size_t tile_rows = 16;
 inline constexpr std::size_t tile_row_bytes = 64;
 
-/// What ldtilecfg reads. Rows and bytes of unused tiles are 0.
+/// The 64-byte operand of ldtilecfg. Tiles that are not used have 0 rows of 0 bytes.
 struct alignas(64) tile_configuration {
   std::uint8_t palette = 0;
   std::uint8_t start_row = 0;
@@ -69,6 +71,7 @@ struct alignas(64) tile_configuration {
   std::uint16_t row_bytes[16] = {};
   std::uint8_t rows[16] = {};
 
+  /// Gives a tile `row_count` rows of `bytes` bytes.
   constexpr void set(std::size_t tile, std::size_t row_count, std::size_t bytes) noexcept {
     rows[tile] = static_cast<std::uint8_t>(row_count);
     row_bytes[tile] = static_cast<std::uint16_t>(bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The sizes of the processor's caches, by which products are divided.
+// The sizes of the processor's caches, by which kernels divide products.
 #ifndef DETENT_KERNELS_CACHE_SIZES_HPP
 #define DETENT_KERNELS_CACHE_SIZES_HPP
 
@@ -10,9 +10,9 @@
 
 DETENT_KERNELS_NAMESPACE_BEGIN
 
-/// Sizes of caches in bytes: of the first level (of data) and the second of a core, and of the
-/// third, which cores share. Products are divided so that what they read again stays there; results
-/// do not depend on it.
+/// Sizes of caches in bytes: the first level (data) and the second level of one core, and the third
+/// level, which cores share. Products are divided so that operands which are read repeatedly stay
+/// in a cache; results do not depend on these sizes.
 struct cache_sizes {
   std::size_t first_level = 0;
   std::size_t second_level = 0;
@@ -20,12 +20,12 @@ struct cache_sizes {
   friend constexpr bool operator==(const cache_sizes&, const cache_sizes&) = default;
 };
 
-/// Those of the processor that runs this; what it does not tell is 32 KB, 1 MB and 16 MB.
-/// Thread-safe.
+/// The cache sizes of the processor that runs the program. A size that the processor does not
+/// report is taken as 32 KB, 1 MB or 16 MB (first, second, third level). Thread-safe.
 [[nodiscard]] DETENT_DECL const cache_sizes& processor_caches() noexcept;
 
-/// The part of the first level that operands may take which are read again and again, while others
-/// pass by: half of it, or up to three quarters of a small one.
+/// How many bytes of a first-level cache may be taken by operands that are read again and again
+/// while other data passes through: max(L1 / 2, min(3/4 * L1, 24 KB)).
 [[nodiscard]] inline constexpr std::size_t reused_part(std::size_t first_level) noexcept {
   constexpr std::size_t enough = std::size_t{24} << 10;
   const std::size_t most = first_level - first_level / 4;
@@ -42,8 +42,9 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 
 #if DETENT_ARCH_X86_64
 
-/// Adds the caches that a leaf describes, cache by cache: 4 of Intel's, 0x8000001D of AMD's. Both
-/// have the same layout; a processor without the leaf returns zeros.
+/// Stores in `sizes` the caches that a CPUID leaf describes, one cache per subleaf: leaf 4 on
+/// Intel, leaf 0x8000001D on AMD; the registers have the same layout. A leaf that the processor
+/// does not have returns zeros, which is the end of the list.
 DETENT_DECL void read_cache_leaf(std::uint32_t leaf, cache_sizes& sizes) noexcept {
   constexpr std::uint32_t most_caches = 16;
   for (std::uint32_t i = 0; i < most_caches; ++i) {

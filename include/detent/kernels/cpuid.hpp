@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What CPUID tells: cpu_supports(), from feature groups and the state that the operating system
-// saves.
+// cpu_supports(): reads from CPUID and XCR0 which targets the processor and the operating system
+// can run.
 #ifndef DETENT_KERNELS_CPUID_HPP
 #define DETENT_KERNELS_CPUID_HPP
 
@@ -25,6 +25,7 @@ struct cpuid_registers {
   std::uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
 };
 
+/// The result of CPUID; GCC and Clang return zeros for a leaf above the processor's largest one.
 DETENT_DECL cpuid_registers cpuid(std::uint32_t leaf, std::uint32_t subleaf) noexcept {
   cpuid_registers r;
 #if defined(_MSC_VER) && !defined(__clang__)
@@ -40,7 +41,8 @@ DETENT_DECL cpuid_registers cpuid(std::uint32_t leaf, std::uint32_t subleaf) noe
   return r;
 }
 
-/// XCR0: which register states the operating system saves. Only callable where OSXSAVE is set.
+/// XCR0, whose bits say which register states the operating system saves. May be called only where
+/// CPUID reports OSXSAVE.
 DETENT_DECL std::uint64_t read_xcr0() noexcept {
 #if defined(_MSC_VER) && !defined(__clang__)
   return _xgetbv(0);
@@ -79,15 +81,16 @@ DETENT_DECL bool cpu_supports(target t) noexcept {
     const cpuid_registers extended = cpuid(7, 0);
     const cpuid_registers extended1 = extended.eax >= 1 ? cpuid(7, 1) : cpuid_registers{};
     const cpuid_registers amd = cpuid(0x80000001U, 0);
-    // sse3, pclmulqdq, ssse3, fma, sse4.1, sse4.2, popcnt, aes, avx, f16c
+    // XCR0 bits 1 and 2: the xmm and ymm state. Leaf 1, ecx: sse3, pclmulqdq, ssse3, fma, sse4.1,
+    // sse4.2, popcnt, aes, avx, f16c.
     f.avx2 = (xcr0 & 0x6U) == 0x6U && all(basic.ecx, {0, 1, 9, 12, 19, 20, 23, 25, 28, 29}) &&
              all(extended.ebx, {3, 5, 8}) &&  // bmi1, avx2, bmi2
              all(amd.ecx, {5});               // lzcnt
     f.avx_vnni = f.avx2 && all(extended1.eax, {4});
-    // avx512 f, dq, cd, bw, vl; opmask and both halves of the zmm state
+    // avx512 f, dq, cd, bw, vl; XCR0 bits 5 to 7: the opmask and both halves of the zmm state.
     f.avx512 = f.avx2 && (xcr0 & 0xE6U) == 0xE6U && all(extended.ebx, {16, 17, 28, 30, 31});
     f.avx512_vnni = f.avx512 && all(extended.ecx, {11});
-    // amx-tile, amx-int8; the tiles' configuration and data
+    // amx-tile, amx-int8; XCR0 bits 17 and 18: the tiles' configuration and data.
     f.amx_int8 = f.avx512_vnni &&
                  (amx_is_emulated() || ((xcr0 & 0x60000U) == 0x60000U &&
                                         all(extended.edx, {24, 25}) && request_amx_permission()));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The families of elementwise operations: quantize, dequantize, requantize, and quantization of
-// rows with parameters of their own. Each is a family for each integer type, so that a translation
-// unit compiles the types that it uses.
+// rows with parameters from their own ranges. Each integer type has a family of its own, so that a
+// translation unit compiles only the types that it uses.
 #ifndef DETENT_KERNELS_ELEMENTWISE_HPP
 #define DETENT_KERNELS_ELEMENTWISE_HPP
 
@@ -13,8 +13,8 @@
 
 DETENT_KERNELS_NAMESPACE_BEGIN
 
-/// The integer types of the elementwise rows. Those of four bits stand two in a byte, the first in
-/// the low half.
+/// An integer type of the elementwise kernels. Codes of four bits are stored two to a byte, the
+/// first one in the low half.
 template <class Storage, int kBits, bool kSigned>
 struct code {
   using storage = Storage;
@@ -29,11 +29,12 @@ using u16_code = code<std::uint16_t, 16, false>;
 using s16_code = code<std::int16_t, 16, true>;
 using s32_code = code<std::int32_t, 32, true>;
 
-/// A block of rows x columns, dense in the columns, and the parameters of its elements:
+/// A matrix of rows x columns elements whose rows are dense, and the parameters of the elements:
 ///
-///   element (r, c) has scale[r * parameter_step + (per_column ? c : 0)] and the zero point there
+///   element (r, c) has scale[r * parameter_step + (per_column ? c : 0)]
 ///
-/// Strides are in elements (of 4-bit types too, where they and the number of columns are even).
+/// and the zero point and the bias at the same index. Strides count elements, for 4-bit types too,
+/// whose strides and number of columns are even.
 struct elementwise_args {
   std::size_t rows = 1, columns = 0;
   std::ptrdiff_t in_stride = 0, out_stride = 0;
@@ -41,13 +42,13 @@ struct elementwise_args {
   const std::int32_t* zero_point = nullptr;
   std::ptrdiff_t parameter_step = 0;
   bool per_column = false;
-  const std::int32_t* bias = nullptr;  // requantize: null, or what is added first, as the scale
+  const std::int32_t* bias = nullptr;  // requantize: added to the sums first, or null
   std::int32_t qmin = 0, qmax = 0;
-  bool stream = false;  // write past the caches, where rows of the output start on cache lines
-  std::size_t read_ahead = 0;  // bytes from what is read to what is prefetched; 0: nothing is
+  bool stream = false;         // write past the caches, in rows that start on a cache line
+  std::size_t read_ahead = 0;  // bytes from what is read to what is prefetched; 0: no prefetch
 };
 
-/// reference::quantize: float to `Code`.
+/// The kernel of reference::quantize: float to `Code`.
 template <class Code>
 struct quantize_kernels {
   void (*quantize)(const float* x, const elementwise_args& a, typename Code::storage* q) noexcept;
@@ -56,7 +57,7 @@ struct quantize_kernels {
   [[nodiscard]] static const quantize_kernels* of(target t) noexcept;
 };
 
-/// reference::dequantize: `Code` to float.
+/// The kernel of reference::dequantize: `Code` to float.
 template <class Code>
 struct dequantize_kernels {
   void (*dequantize)(const typename Code::storage* q, const elementwise_args& a, float* x) noexcept;
@@ -65,7 +66,7 @@ struct dequantize_kernels {
   [[nodiscard]] static const dequantize_kernels* of(target t) noexcept;
 };
 
-/// reference::requantize: 32-bit sums to `Code`.
+/// The kernel of reference::requantize: 32-bit sums to `Code`.
 template <class Code>
 struct requantize_kernels {
   void (*requantize)(const std::int32_t* acc, const elementwise_args& a,
@@ -75,11 +76,11 @@ struct requantize_kernels {
   [[nodiscard]] static const requantize_kernels* of(target t) noexcept;
 };
 
-/// A block of rows x columns, dense in the columns, of which each row is quantized with parameters
-/// of its own:
+/// Arguments of dynamic_rows: a matrix of rows x columns floats whose rows are dense. Each row r is
+/// quantized with parameters from its own range, which the kernel writes:
 ///
-///   range of row r = reference::min_max of it, or 0 .. 0 if it has no number
-///   scale[r], zero_point[r] = reference::params_from_range of that, on qmin .. qmax
+///   range of row r = reference::min_max of the row, or 0 .. 0 if it has no number
+///   scale[r], zero_point[r] = reference::params_from_range of that range, on qmin .. qmax
 struct dynamic_rows_args {
   std::size_t rows = 0, columns = 0;
   std::ptrdiff_t in_stride = 0, out_stride = 0;
@@ -89,10 +90,11 @@ struct dynamic_rows_args {
   std::int32_t qmin = 0, qmax = 0;
 };
 
-/// reference::quantize of rows, each with parameters of its own.
+/// The kernel that quantizes rows (reference::quantize) with parameters from their own ranges.
 template <class Code>
 struct dynamic_quantize_kernels {
-  // Returns how many rows are done: those before the first one whose scale would not be finite.
+  // Returns the number of rows that are done: all rows before the first one whose scale would not
+  // be finite.
   std::size_t (*dynamic_rows)(const float* x, const dynamic_rows_args& a,
                               typename Code::storage* q) noexcept;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The family of float products: matrix products and depthwise products.
+// The family of float products: matrix products and depthwise products in 32-bit floats.
 #ifndef DETENT_KERNELS_FLOAT_PRODUCTS_HPP
 #define DETENT_KERNELS_FLOAT_PRODUCTS_HPP
 
@@ -13,9 +13,12 @@
 
 DETENT_KERNELS_NAMESPACE_BEGIN
 
-/// C[m x n] = clamp(bias[j] + sum_k A[i, k] * B[k, j], lower, upper), a chain of fused
-/// multiply-adds in the order of k. B is packed in panels: packed[(panel * k + depth) * 16 +
-/// column].
+/// Arguments of gemm_f32:
+///
+///   C[i, j] = clamp(bias[j] + sum_k A[i, k] * B[k, j], lower, upper)
+///
+/// where the sum is one chain of fused multiply-adds in the order of k, beginning with the bias. B
+/// is stored in panels without groups: packed_b[(panel * K + k) * 16 + column].
 struct gemm_f32_args {
   const float* a = nullptr;
   std::size_t lda = 0;
@@ -27,8 +30,12 @@ struct gemm_f32_args {
   float lower = 0.0F, upper = 0.0F;
 };
 
-/// depthwise_u8_args in float: clamp(bias[c] + chain of fused multiply-adds over t, lower, upper),
-/// with weights[t * channel_stride + c].
+/// Arguments of depthwise_f32. Channel c of a pixel is
+///
+///   clamp(bias[c] + sum_t x_t[c] * weights[t * channel_stride + c], lower, upper)
+///
+/// where x_t is what tap t reads (depthwise_run) and the sum is one chain of fused multiply-adds in
+/// the order of t, beginning with the bias.
 struct depthwise_f32_args {
   depthwise_rows<float> rows;
   const float* weights = nullptr;

@@ -14,11 +14,15 @@
 
 DETENT_KERNELS_NAMESPACE_BEGIN
 
-/// C[m x n] = epilogue(A[m x k] * B[k x n]); A unsigned and row-major, or, with `rows`, in segments
-/// that may be anywhere: rows[s * m + i] is where segment s of row i is, and has k / segments
-/// values, a multiple of group_depth. Tables with adds_pairs do not take those. The bytes of A may
-/// be signed ones: tables that do not say multiplies_signed take them as 128 more, and not in
-/// segments.
+/// Arguments of gemm_u8s8: C[m x n] = epilogue(A[m x k] * B[k x n]).
+///
+/// A has unsigned bytes, in rows that are lda apart (`a`) or, if `rows` is not null, in segments
+/// that may be anywhere: rows[s * m + i] is where segment s of row i begins; it has k / segments
+/// values, a multiple of group_depth. Tables with adds_pairs do not take segments.
+///
+/// If lhs_signed is true, A has signed bytes. Tables with multiplies_signed multiply them as they
+/// are; other tables add 128 to each (which the caller's epilogue takes into account) and do not
+/// take them in segments.
 struct gemm_u8s8_args {
   const std::uint8_t* a = nullptr;
   bool lhs_signed = false;
@@ -26,30 +30,31 @@ struct gemm_u8s8_args {
   const std::uint8_t* const* rows = nullptr;
   std::size_t segments = 1;
   packed_panels b;
-  void* c = nullptr;  // of the epilogue's output type
+  void* c = nullptr;  // elements have the epilogue's output type
   std::size_t ldc = 0;
   std::size_t m = 0, n = 0, k = 0;
-  std::size_t following_columns = 0;  // of B behind the n, which may be wanted next
+  std::size_t following_columns = 0;  // columns behind the n that may be multiplied next
   integer_epilogue epilogue;
   cache_sizes caches;
-  std::byte* workspace = nullptr;  // gemm_workspace() bytes, at a multiple of 64
+  std::byte* workspace = nullptr;  // gemm_workspace() bytes, 64-byte aligned
 };
 
-/// The largest rows_per_call of any table.
+/// The largest row_counts::per_call of any table.
 inline constexpr std::size_t largest_rows_per_call = 256;
 
-/// How many rows a kernel of products is called with.
+/// Numbers of rows that suit a kernel of products.
 struct row_counts {
-  std::size_t per_call;  // the most rows that it is worth calling the kernel with
-  std::size_t per_tile;  // rows that it takes at a time; divides per_call
+  std::size_t per_call;  // the most rows that are worth a call
+  std::size_t per_tile;  // rows of its largest tile; divides per_call
 };
 
-/// The kernels of 8-bit products. `gemm_u8s8` returns what gemm_u8s8_args says, modulo 2^32.
+/// The kernels of 8-bit products. `gemm_u8s8` computes what gemm_u8s8_args says, with sums modulo
+/// 2^32.
 struct integer_product_kernels {
   bool adds_pairs;         // gemm_u8s8 reads packed_panels::paired
-  bool multiplies_signed;  // and takes signed left sides as they are
-  row_counts rows;         // of a call of gemm_u8s8
-  // What gemm_u8s8_args::workspace has room for; the other arguments are known.
+  bool multiplies_signed;  // gemm_u8s8 multiplies signed bytes of A as they are
+  row_counts rows;         // for calls of gemm_u8s8
+  // The size in bytes of gemm_u8s8_args::workspace, once the other arguments are set.
   std::size_t (*gemm_workspace)(const gemm_u8s8_args& args) noexcept;
   void (*gemm_u8s8)(const gemm_u8s8_args& args) noexcept;
 

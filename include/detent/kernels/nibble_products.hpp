@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The family of products with 4-bit weights: u8 x u4, with scales and zero points for groups of k.
+// The family of products with 4-bit weights: u8 x u4, with scales and zero points for quantization
+// groups, that is for every group_size consecutive k.
 #ifndef DETENT_KERNELS_NIBBLE_PRODUCTS_HPP
 #define DETENT_KERNELS_NIBBLE_PRODUCTS_HPP
 
@@ -13,9 +14,10 @@
 
 DETENT_KERNELS_NAMESPACE_BEGIN
 
-/// Products of so many rows unpack 4-bit weights to memory: at most unpacked_depth k of a strip of
-/// columns, with a line of 64 bytes behind each panel. Beside it they keep a sum and a float for
-/// each row and column of the strip.
+/// From fewest_unpacked_rows rows on, kernels unpack the 4-bit weights to memory before they
+/// multiply them, at most unpacked_depth k of a strip at a time. unpacked_bytes is the room for
+/// that, with 64 bytes behind each panel. unpacked_workspace adds a 32-bit sum and a float for each
+/// of largest_rows_per_call rows and each column of the strip.
 inline constexpr std::size_t fewest_unpacked_rows = 9;
 inline constexpr std::size_t unpacked_depth = 2048;
 inline constexpr std::size_t unpacked_bytes =
@@ -23,11 +25,15 @@ inline constexpr std::size_t unpacked_bytes =
 inline constexpr std::size_t unpacked_workspace =
     unpacked_bytes + largest_rows_per_call * strip_columns * (sizeof(std::int32_t) + sizeof(float));
 
-/// sum[g] = sum_(k in g) A[i, k] * (B[k, j] - zero_point[g, j]) - row_zero_point[i] * column_sum[g,
-/// j] real   = fma(float(sum[last]), scale[last, j], ... fma(float(sum[0]), scale[0, j], 0) ...)
-/// C[m x n] = clamp(fma(real, row_scale[i], bias[j]) + residual[i, j], lower, upper)
+/// Arguments of gemm_u8u4. For quantization groups g:
 ///
-/// A unsigned and row-major; bias and residual may be null; the residual may be C.
+///   sum[g]  = sum_(k in g) A[i, k] * (B[k, j] - zero_point[g, j])
+///             - row_zero_point[i] * column_sum[g, j]
+///   real    = fma(float(sum[last]), scale[last, j], ... fma(float(sum[0]), scale[0, j], 0) ...)
+///   C[i, j] = clamp(fma(real, row_scale[i], bias[j]) + residual[i, j], lower, upper)
+///
+/// A has unsigned bytes in rows that are lda apart. The bias and the residual may be null, which
+/// counts as 0; the residual may be C itself.
 struct gemm_u8u4_args {
   const std::uint8_t* a = nullptr;
   std::size_t lda = 0;
@@ -41,13 +47,14 @@ struct gemm_u8u4_args {
   const float* residual = nullptr;
   std::size_t residual_stride = 0;
   float lower = 0.0F, upper = 0.0F;
-  std::byte* workspace = nullptr;  // unpacked_workspace bytes, at a multiple of 64; with
-                                   // fewest_unpacked_rows
+  /// unpacked_workspace bytes, 64-byte aligned; may be null for fewer than fewest_unpacked_rows
+  /// rows.
+  std::byte* workspace = nullptr;
 };
 
 /// The kernels of products with 4-bit weights.
 struct nibble_product_kernels {
-  row_counts rows;  // of a call of gemm_u8u4
+  row_counts rows;  // for calls of gemm_u8u4
   void (*gemm_u8u4)(const gemm_u8u4_args& args) noexcept;
 
   /// The kernels of a target; null if they are not compiled in. Thread-safe.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The family of arithmetic on 8-bit tensors: two operands, each with its own scale and zero point.
+// The family of arithmetic on 8-bit tensors: sum, difference, product or quotient of two operands,
+// each with its own scale and zero point.
 #ifndef DETENT_KERNELS_QUANTIZED_BINARY_HPP
 #define DETENT_KERNELS_QUANTIZED_BINARY_HPP
 
@@ -11,8 +12,9 @@
 
 DETENT_KERNELS_NAMESPACE_BEGIN
 
-/// Bytes of an 8-bit type that stand for (byte ^ flip - zero_point) * scale: flip is 0x80 of signed
-/// ones, which moves them up by 128, and so is their zero point.
+/// An 8-bit operand: byte b stands for ((b ^ flip) - zero_point) * scale. For signed types flip is
+/// 0x80, which turns the value x into x + 128; zero_point is then 128 more, too. For unsigned types
+/// flip is 0.
 struct quantized_bytes {
   const std::uint8_t* data = nullptr;
   std::uint8_t flip = 0;
@@ -20,8 +22,10 @@ struct quantized_bytes {
   float scale = 0.0F;
 };
 
+/// The operation on the real values of both operands.
 enum class binary_function : std::uint8_t { add, sub, mul, div };
 
+/// The result of the operation on two real values.
 [[nodiscard]] inline float combine(binary_function f, float a, float b) noexcept {
   switch (f) {
     case binary_function::add:
@@ -36,8 +40,9 @@ enum class binary_function : std::uint8_t { add, sub, mul, div };
   return a / b;
 }
 
-/// out[i] = reference::quantized_binary of a[i] and b[i]. `out` has the bytes of u8 or s8, may be
-/// the very buffer of an operand, and its zero point is one of its levels.
+/// Arguments of quantized_binary: out[i] = reference::quantized_binary of a[i] and b[i]. `out` has
+/// the bytes of u8 or s8 and may be the very buffer of an operand. Its zero point lies within qmin
+/// .. qmax.
 struct quantized_binary_args {
   binary_function function = binary_function::add;
   quantized_bytes a, b;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The list of the targets that kernels are compiled for, written once: each family makes its table
-// of every row. For what defines kernels only.
+// The list of the targets that kernels are compiled for, written once. Each family of kernels
+// expands it to make its table for every target. Only headers that define kernels include this
+// file.
 //
-//   DETENT_FOR_EACH_TARGET(row)   row(target, vectors, products, depthwise), worst target first
+//   DETENT_FOR_EACH_TARGET(row)   expands row(target, vectors, products, depthwise) for each
+//                                 target, worst target first
 //
-// `vectors` is the namespace of the target's elementwise kernels, float products, statistics and
-// transpositions; `products` that of its integer products; `depthwise` that of its 8-bit depthwise
-// products.
+// The arguments of `row` after the target are namespaces: `vectors` has the target's elementwise
+// kernels, float products, statistics and transpositions, `products` its integer products,
+// `depthwise` its 8-bit depthwise products.
 #ifndef DETENT_KERNELS_TARGET_ROWS_HPP
 #define DETENT_KERNELS_TARGET_ROWS_HPP
 

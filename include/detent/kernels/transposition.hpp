@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The family of transpositions: matrices of elements of 8, 16 and 32 bits.
+// The family of transpositions: matrices whose elements have 8, 16 or 32 bits.
 #ifndef DETENT_KERNELS_TRANSPOSITION_HPP
 #define DETENT_KERNELS_TRANSPOSITION_HPP
 
@@ -11,12 +11,13 @@
 
 DETENT_KERNELS_NAMESPACE_BEGIN
 
-/// A matrix of elements of any type, and where its transpose goes: element (r, c) to
+/// Arguments of transpose: a matrix and where its transpose goes. Strides count elements. Element
+/// (r, c) goes to
 ///
 ///   to[c / line * line_step + c % line * to_stride + r]
 ///
-/// Columns may be the pixels of an image whose lines get room between them. What is read and what
-/// is written do not overlap.
+/// so that columns may be the pixels of an image (`line` pixels to a line) whose lines are
+/// line_step apart. What is read and what is written do not overlap.
 struct transpose_args {
   const void* from = nullptr;
   std::size_t from_stride = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Any observer, once for each channel.
+// An observer for per-channel and per-group parameters: one copy of any observer for each channel.
 #ifndef DETENT_OBSERVERS_CHANNELS_HPP
 #define DETENT_OBSERVERS_CHANNELS_HPP
 
@@ -24,15 +24,17 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// One observer for each index along `axis` of the views that it sees, or for each combination of
-/// indices along several axes. Groups are axes of their own: weights of shape {n, k} in groups of
-/// 32 are a view of shape {n, k / 32, 32}, of which axes 0 and 1 are observed.
+/// Keeps one observer for each index along an axis of the views that it sees, or for each
+/// combination of indices along several axes. Groups are axes of their own: weights of shape {n, k}
+/// in groups of 32 are a view of shape {n, k / 32, 32}, of which axes 0 and 1 are observed.
 ///
-/// Each of the observers sees its part of a view as one batch, with the other axes in their order.
+/// Each observer sees its part of a view as one batch: a view of the remaining axes, in their
+/// order. Not thread-safe itself; observe() and solve() can share their work out to threads.
 class channel_observer {
  public:
-  /// Copies of `prototype`, which has seen nothing. Throws invalid_argument without axes, or if
-  /// they do not ascend.
+  /// Every channel begins with a copy of `prototype`, which should have seen nothing. `axes` are
+  /// counted from 0. Throws invalid_argument if there are no axes, max_rank or more, or if they do
+  /// not ascend.
   channel_observer(any_observer prototype, std::vector<std::size_t> axes)
       : prototype_(std::move(prototype)), axes_(std::move(axes)) {
     require(!axes_.empty() && axes_.size() < max_rank, error_kind::invalid_argument,
@@ -42,11 +44,14 @@ class channel_observer {
               axes_[i], " after axis ", axes_[i - 1]);
     }
   }
+  /// Observes channels along a single axis, counted from 0.
   channel_observer(any_observer prototype, std::size_t axis)
       : channel_observer(std::move(prototype), std::vector<std::size_t>{axis}) {}
 
-  /// Throws shape_mismatch if the number of channels changes between calls, and what the observers
-  /// throw. Channels are shared out over `parallel`.
+  /// Observes one batch. The first call fixes the number of channels; an empty view changes
+  /// nothing. Channels are shared out over `parallel`, and the result does not depend on it. Throws
+  /// shape_mismatch if the number of channels changes between calls, invalid_argument for an axis
+  /// that `x` does not have or null data, and what the observers throw.
   void observe(tensor_view<const float> x, const parallel_for& parallel = {}) {
     require(axes_.back() < x.rank, error_kind::invalid_argument, "channel_observer: axis ",
             axes_.back(), " of a tensor of rank ", x.rank);
@@ -60,7 +65,8 @@ class channel_observer {
     require_channels(channels);
     require(x.data != nullptr, error_kind::invalid_argument,
             "channel_observer: null data with size ", x.size());
-    // Neighbours in memory that belong to different channels are put apart first, once for all.
+    // If the last axis is a channel axis, neighbours in memory belong to different channels. They
+    // are sorted by channel first, once for all.
     const bool mixed = axes_.back() + 1 == x.rank;
     const std::vector<float> sorted = mixed ? by_channel(x) : std::vector<float>();
     const tensor_view<const float> from = mixed ? sorted_view(x, sorted.data()) : x;
@@ -68,7 +74,8 @@ class channel_observer {
                          [&](std::size_t i) { channels_[i].observe(part(from, i)); });
   }
 
-  /// The same for values of another format, each as the nearest float.
+  /// Observes one batch of float16, bfloat16, float8 or double values, each rounded to the nearest
+  /// float.
   template <class T>
   requires float_format<T> || std::same_as<T, double>
   void observe(tensor_view<const T> x, const parallel_for& parallel = {}) {
@@ -76,9 +83,11 @@ class channel_observer {
     observe(tensor_view<const float>(values.data(), std::span(x.shape.data(), x.rank)), parallel);
   }
 
+  /// How many passes over the data the observers need: 1 or 2.
   [[nodiscard]] std::size_t phases() const { return prototype_.phases(); }
-  /// Throws invalid_argument if nothing was observed before the second one, and what the observers
-  /// throw; then nothing has changed.
+  /// Announces to the observer of every channel that pass `phase` begins. Throws invalid_argument
+  /// if the second pass begins before anything was observed, and what the observers throw. If it
+  /// throws, nothing has changed.
   void begin_phase(std::size_t phase) {
     require(phase == 0 || !channels_.empty(), error_kind::invalid_argument,
             "channel_observer: nothing was observed");
@@ -89,7 +98,8 @@ class channel_observer {
     channels_ = std::move(next);
   }
 
-  /// Throws shape_mismatch for other axes or another number of channels.
+  /// Merges the observers of `other` channel by channel. Throws shape_mismatch for other axes or
+  /// another number of channels, and what the observers throw.
   void merge(const channel_observer& other) {
     require(axes_ == other.axes_, error_kind::shape_mismatch,
             "channel_observer: merging other axes");
@@ -102,8 +112,9 @@ class channel_observer {
     }
   }
 
-  /// Bytes in the envelope of byte_format.hpp: u64 axes, each of them, u64 channels, and the
-  /// states.
+  /// The state as bytes, in the envelope of byte_format.hpp: u64 number of axes, u64 each axis, u64
+  /// number of channels, then the state of each channel. Throws unsupported if the observers cannot
+  /// be saved.
   [[nodiscard]] std::vector<std::byte> save() const {
     detail::byte_writer out(format);
     out.put(static_cast<std::uint64_t>(axes_.size()));
@@ -116,8 +127,9 @@ class channel_observer {
     }
     return std::move(out).finish();
   }
-  /// Replaces the state by one that save() has made, of observers of the same kind along the same
-  /// axes. Throws bad_file or unsupported, and then changes nothing.
+  /// Replaces the state by one that save() returned for observers of the same type along the same
+  /// axes. Throws bad_file if the bytes are damaged or have other axes, unsupported for an unknown
+  /// version of the layout. If it throws, nothing has changed.
   void load(std::span<const std::byte> bytes) {
     constexpr const char* where = "channel_observer::load";
     detail::byte_reader in(bytes, format, where);
@@ -126,7 +138,7 @@ class channel_observer {
       axis = in.get_size(max_rank);
     }
     require(axes == axes_, error_kind::bad_file, where, ": these are other axes");
-    // Every state has some bytes.
+    // The state of each channel has at least one byte, so that the rest bounds their number.
     const std::size_t count = in.get_size(in.rest());
     std::vector<any_observer> channels;
     for (std::size_t i = 0; i < count; ++i) {
@@ -137,10 +149,13 @@ class channel_observer {
     channels_ = std::move(channels);
   }
 
-  /// Channel after channel, the last axis fastest.
+  /// The observers of the channels, in row-major order of the channel axes; empty before the first
+  /// batch.
   [[nodiscard]] std::span<const any_observer> channels() const noexcept { return channels_; }
 
-  /// Throws invalid_argument if nothing was observed.
+  /// What finalize() of each channel's observer returns, in the order of channels(). Channels are
+  /// shared out over `parallel`. Throws invalid_argument if nothing was observed, and what the
+  /// observers throw.
   [[nodiscard]] std::vector<scale_solution> solve(quant_scheme scheme,
                                                   const parallel_for& parallel = {}) const {
     require(!channels_.empty(), error_kind::invalid_argument,
@@ -150,7 +165,9 @@ class channel_observer {
                          [&](std::size_t i) { solutions[i] = channels_[i].finalize(scheme); });
     return solutions;
   }
-  /// The parameters alone, with the first of the axes.
+  /// The scales and zero points of solve() without the evidence. The axis of the result is the
+  /// first of the axes; several axes are enumerated in the order of channels(). Throws what solve()
+  /// throws.
   [[nodiscard]] channel_quant_params finalize(quant_scheme scheme,
                                               const parallel_for& parallel = {}) const {
     return channel_params(axes_[0], solve(scheme, parallel));
@@ -165,7 +182,7 @@ class channel_observer {
             "channel_observer: ", channels, " channels after ", channels_.size());
   }
 
-  /// Strides, for each dimension of x, in memory that has one channel behind the other.
+  /// Strides, for each dimension of x, of a dense copy that holds one channel behind the other.
   [[nodiscard]] std::array<std::ptrdiff_t, max_rank> strides_by_channel(
       tensor_view<const float> x) const {
     std::array<std::ptrdiff_t, max_rank> strides{};
@@ -180,6 +197,7 @@ class channel_observer {
     }
     return strides;
   }
+  /// Copies x into the layout of strides_by_channel().
   [[nodiscard]] std::vector<float> by_channel(tensor_view<const float> x) const {
     const auto strides = strides_by_channel(x);
     // The rank is not 0 here, which g++ does not see.
@@ -198,6 +216,7 @@ class channel_observer {
     });
     return values;
   }
+  /// The view of x's shape on values that by_channel() returned.
   [[nodiscard]] tensor_view<const float> sorted_view(tensor_view<const float> x,
                                                      const float* values) const {
     tensor_view<const float> view = x;
@@ -206,7 +225,7 @@ class channel_observer {
     return view;
   }
 
-  /// What channel `i` sees of a view.
+  /// The part of a view that belongs to channel `i`: a view of the axes that are not channel axes.
   [[nodiscard]] tensor_view<const float> part(tensor_view<const float> x, std::size_t i) const {
     std::ptrdiff_t offset = 0;
     for (std::size_t a = axes_.size(); a-- > 0;) {

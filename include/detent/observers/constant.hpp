@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Parameters that do not depend on the data.
+// An observer that returns fixed parameters.
 #ifndef DETENT_OBSERVERS_CONSTANT_HPP
 #define DETENT_OBSERVERS_CONSTANT_HPP
 
@@ -16,8 +16,9 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// Returns what it was made with, by default scale 1 and zero point 0; looks at values only to say
-/// how many there were and in which range.
+/// Returns the parameters that it was made with, by default scale 1 and zero point 0. It looks at
+/// values only to report their number and range in the evidence. Not thread-safe: use one per
+/// thread, then merge().
 class constant_observer {
  public:
   /// Throws invalid_argument if the scale is not a positive finite number.
@@ -25,14 +26,19 @@ class constant_observer {
     detail::require_scale(params.scale, "constant_observer");
   }
 
+  /// Observes one batch, for the evidence only. Throws invalid_argument for null data with a size
+  /// that is not 0.
   void observe(std::span<const float> x) { seen_.observe(x); }
-  /// Throws invalid_argument for other parameters.
+  /// Adds what `other` has seen to the evidence. Throws invalid_argument if it has other
+  /// parameters.
   void merge(const constant_observer& other) {
     require(params_ == other.params_, error_kind::invalid_argument,
             "constant_observer: merging other parameters");
     seen_.merge(other.seen_);
   }
-  /// Throws invalid_argument if the zero point is not of the grid.
+  /// The fixed parameters. Throws invalid_argument if the zero point is outside the scheme's grid
+  /// or, for the evidence, if a NaN or an infinity was observed. It does not throw if nothing was
+  /// observed.
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
     detail::require_zero_point(params_.zero_point, scheme.levels, "constant_observer");
     scale_solution s;
@@ -46,11 +52,14 @@ class constant_observer {
     return s;
   }
 
+  /// Appends f32 scale, i32 zero point, and the state of a min_max_observer.
   void write(detail::byte_writer& out) const {
     out.put(params_.scale);
     out.put(params_.zero_point);
     seen_.write(out);
   }
+  /// Replaces the parameters and the state by those that write() appended. Throws bad_file for an
+  /// impossible scale or range.
   void read(detail::byte_reader& in) {
     quant_params p;
     p.scale = in.get<float>();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Scales that keep the order of the largest values of each row: for classifiers' outputs.
+// An observer for the outputs of classifiers: it looks for a scale that keeps the order of the
+// largest values of each row.
 #ifndef DETENT_OBSERVERS_ISOTONE_HPP
 #define DETENT_OBSERVERS_ISOTONE_HPP
 
@@ -25,33 +26,42 @@
 
 DETENT_NAMESPACE_BEGIN
 
+/// Options of isotone_observer.
 struct isotone_options {
-  quant_scheme scheme = asymmetric<std::uint8_t>;  // that finalize() will be asked for
-  std::size_t top_k = 1;     // the first k of a row stay the first k, in order
-  std::ptrdiff_t axis = -1;  // that rows run along; negative ones count from the last
+  /// The scheme that finalize() will be called with.
+  quant_scheme scheme = asymmetric<std::uint8_t>;
+  /// How many of the largest values of a row must keep their order.
+  std::size_t top_k = 1;
+  /// The axis along which rows run; negative values count from the last.
+  std::ptrdiff_t axis = -1;
 };
 
-/// For each row (a run of the axis), with its values L1 >= L2 >= ... (magnitudes if the scheme
-/// is symmetric), the first k keep their order under scale s if
+/// Looks for the scale with which the most rows surely keep the order of their top_k largest
+/// values. A row is a run of values along the axis; its values are taken as L1 >= L2 >= ..., as
+/// magnitudes if the scheme is symmetric. With c levels above the zero point, the first k keep
+/// their order under a scale s if
 ///
-///   L2 / (c - 0.51) <= s <= 2 * min over j <= k of (Lj - max(Lj+1, 0))
+///     L2 / (c - 0.51) <= s <= 2 * min over j <= k of (Lj - max(Lj+1, 0))
 ///
-/// with c levels above the zero point: L2 is not clipped, and neighbours are half a step apart at
-/// least. The scale returned is one for which this holds for the most rows, the smallest that the
-/// histograms of both ends tell: at ends of bins, where the number of rows is known exactly.
+/// since then L2 is not clipped and neighbours are at least half a step apart. These intervals are
+/// collected in two histograms, one of their lower and one of their upper ends. finalize() tests
+/// the ends of bins, where the number of rows is known exactly, and returns the smallest scale that
+/// the most rows surely allow. Its evidence has
 ///
-///   objective     the share of rows without that certainty, 1 - rows(s) / rows
-///   lower_bound   no scale has less
+///     objective    share of rows for which this is not certain, 1 - rows(s) / rows
+///     lower_bound  no scale has a smaller share
 ///
-/// Where no row has such scales, the range seen gives the parameters. Symmetric schemes take one
-/// pass. Asymmetric ones take two: the first for the range, which sets the zero point by the
-/// canonical rule, the second for the rows. Memory: 504 KiB.
+/// If no row has such an interval, the parameters are those of the range seen. Symmetric schemes
+/// take one pass. Asymmetric ones take two: the first finds the range, which fixes the zero point
+/// by the canonical rule, the second looks at the rows. Memory: 504 KiB. The result does not depend
+/// on batches or their order, as long as rows stay whole. Not thread-safe: use one per thread, then
+/// merge().
 ///
-/// Source: PPQ's isotone observer, for k = 1 and zero point 0 (ppq::isotone_observer is that one to
-/// the bit); k, zero points and bounded memory are our own.
+/// Source: PPQ's isotone observer, which has k = 1 and zero point 0 (ppq::isotone_observer
+/// reproduces it to the bit); larger k, zero points and bounded memory are our own.
 class isotone_observer {
  public:
-  /// Throws invalid_argument if top_k is 0.
+  /// Throws invalid_argument if top_k is 0 or for a grid that params_from_range() refuses.
   explicit isotone_observer(isotone_options options = {}) : options_(options) {
     require(options.top_k > 0, error_kind::invalid_argument, "isotone_observer: top_k is 0");
     // Checks the grid.
@@ -59,8 +69,10 @@ class isotone_observer {
     cap_ = half_levels();
   }
 
+  /// How many passes over the data are needed: 1 for symmetric schemes, else 2.
   [[nodiscard]] std::size_t phases() const noexcept { return options_.scheme.symmetric ? 1 : 2; }
-  /// Throws as min_max_observer::range() if the first pass has seen nothing fit for a range.
+  /// Announces that pass `phase` begins; a call for phase 0 does nothing. Throws invalid_argument
+  /// for a phase that there is not, or if the first pass has seen nothing, a NaN or an infinity.
   void begin_phase(std::size_t phase) {
     if (phase == 0) {
       return;
@@ -72,13 +84,16 @@ class isotone_observer {
     second_ = true;
   }
 
+  /// Observes rows along the axis of the options; an empty view or one of rank 0 changes nothing. A
+  /// row with a NaN or an infinity makes finalize() throw. Throws invalid_argument for null data or
+  /// an axis that the view does not have.
   void observe(tensor_view<const float> x) {
     if (x.rank == 0 || x.size() == 0) {
       return;
     }
     require(x.data != nullptr, error_kind::invalid_argument,
             "isotone_observer: null data with size ", x.size());
-    // The axis goes last.
+    // The axis is swapped with the last one, so that rows can be walked.
     const auto rank = static_cast<std::ptrdiff_t>(x.rank);
     const std::ptrdiff_t axis = options_.axis < 0 ? options_.axis + rank : options_.axis;
     require(axis >= 0 && axis < rank, error_kind::invalid_argument, "isotone_observer: axis ",
@@ -99,14 +114,15 @@ class isotone_observer {
           }
         });
   }
-  /// A single row.
+  /// Observes a single row.
   void observe(std::span<const float> x) {
     const std::size_t shape[] = {x.size()};
     observe(tensor_view<const float>(x.data(), shape));
   }
 
-  /// Throws invalid_argument for other options, another pass, or a second pass with another zero
-  /// point.
+  /// Afterwards this observer is in the state it would have if it had also seen the rows of
+  /// `other`. Throws invalid_argument if the options, the pass, or the zero point of the second
+  /// pass differ.
   void merge(const isotone_observer& other) {
     require(options_.top_k == other.options_.top_k && options_.axis == other.options_.axis &&
                 second_ == other.second_ &&
@@ -122,10 +138,12 @@ class isotone_observer {
     rows_ += other.rows_;
   }
 
+  /// How many rows were observed in the pass that counts rows.
   [[nodiscard]] std::uint64_t count_rows() const noexcept { return rows_; }
 
-  /// Throws invalid_argument for another scheme than that of the options, or as
-  /// min_max_observer::range().
+  /// The scale and zero point, with the evidence that the class describes. Throws
+  /// invalid_argument if `scheme` is not that of the options, or if nothing, a NaN or an infinity
+  /// was seen.
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
     require(
         scheme.symmetric == options_.scheme.symmetric && scheme.levels == options_.scheme.levels,
@@ -142,12 +160,13 @@ class isotone_observer {
       s.evidence.lower_bound = s.evidence.objective;
       return s;
     }
-    // Rows whose scales begin at or below an end of a bin, less those whose scales end below it.
+    // The number of rows that allow a scale: those whose intervals begin at or below it, less those
+    // whose intervals end below it.
     const std::vector<value_bin> begins = lower_.bins();
     const std::vector<value_bin> ends = upper_.bins();
     std::uint64_t begun = 0;
     std::uint64_t ended_surely = 0;   // below the candidate
-    std::uint64_t ended_perhaps = 0;  // at or below
+    std::uint64_t ended_perhaps = 0;  // at or below the candidate
     std::size_t sure = 0;
     std::size_t perhaps = 0;
     std::uint64_t most = 0;
@@ -174,6 +193,8 @@ class isotone_observer {
     return s;
   }
 
+  /// Appends i32 qmin, i32 qmax, u8 symmetric, u8 whether the second pass has begun, u64 top_k, i64
+  /// axis, i32 zero point, u64 rows, and the states of the range and of both histograms.
   void write(detail::byte_writer& out) const {
     out.put(options_.scheme.levels.qmin);
     out.put(options_.scheme.levels.qmax);
@@ -187,7 +208,8 @@ class isotone_observer {
     lower_.write(out);
     upper_.write(out);
   }
-  /// Throws bad_file for what write() has not written.
+  /// Replaces the options and the state by those that write() appended. Throws bad_file for an
+  /// impossible state.
   void read(detail::byte_reader& in) {
     isotone_options options;
     options.scheme.levels.qmin = in.get<std::int32_t>();
@@ -218,6 +240,7 @@ class isotone_observer {
   }
 
  private:
+  /// The number of levels on the shorter side of the middle of the grid.
   [[nodiscard]] std::int32_t half_levels() const noexcept {
     const grid levels = options_.scheme.levels;
     const std::int32_t middle = (levels.qmin + levels.qmax + 1) >> 1;
@@ -227,7 +250,7 @@ class isotone_observer {
   void observe_row() {
     for (const float value : values_) {
       if (!std::isfinite(value)) {
-        ++rows_;  // range() tells of it
+        ++rows_;  // range() will throw for this row
         return;
       }
     }
@@ -253,7 +276,7 @@ class isotone_observer {
     if (!(lower < upper) || !(values_[0] > 0.0F)) {
       return;
     }
-    // Rounded inwards: what is said to hold does.
+    // The ends are rounded inwards, so that the interval of floats lies within the exact one.
     constexpr float largest = std::numeric_limits<float>::max();
     auto begin = static_cast<float>((std::min)(lower, static_cast<double>(largest)));
     begin = static_cast<double>(begin) < lower ? std::nextafter(begin, largest) : begin;
@@ -271,9 +294,9 @@ class isotone_observer {
   bool second_ = false;
   std::uint64_t rows_ = 0;
   min_max_observer range_;
-  count_histogram lower_;      // of the smallest scales of rows
-  count_histogram upper_;      // of the largest
-  std::vector<float> values_;  // of the row at hand
+  count_histogram lower_;      // the smallest possible scale of each row
+  count_histogram upper_;      // the largest possible scale of each row
+  std::vector<float> values_;  // the row being observed
 };
 
 DETENT_NAMESPACE_END

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The range of everything seen: exact, and the same whatever the split into batches, threads or
-// merges.
+// Observers of the range (smallest and largest value) of everything seen, per tensor and per
+// channel. The range is exact and does not depend on how data was split into batches or threads.
 #ifndef DETENT_OBSERVERS_MIN_MAX_HPP
 #define DETENT_OBSERVERS_MIN_MAX_HPP
 
@@ -24,10 +24,32 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// Observes one tensor. A value type: copy it, merge it. Not thread-safe itself; one per thread,
-/// then merge().
+/// Observes the smallest and the largest value of a tensor. finalize() maps that range to a scale
+/// and a zero point, so that nothing is clipped.
+///
+/// The state is two floats and two counters. It is the same for any order of values, batches and
+/// merges, and on any CPU. An object is a value that can be copied; it is not thread-safe: use one
+/// per thread, then merge().
+///
+/// @code{.cpp}
+/// const std::vector<float> first_batch = {-1.0F, 0.5F, 2.0F};
+/// const std::vector<float> second_batch = {0.25F, 3.0F};
+///
+/// detent::min_max_observer observer;
+/// observer.observe(first_batch);
+///
+/// detent::min_max_observer other;  // for example on another thread
+/// other.observe(second_batch);
+/// observer.merge(other);
+///
+/// // The range is -1 .. 3, so the scale is 4 / 255.
+/// const detent::quant_params p = observer.finalize(detent::asymmetric<std::uint8_t>);
+/// @endcode
 class min_max_observer {
  public:
+  /// Observes one batch. NaN values are counted and do not change the range; infinities become part
+  /// of it. Either makes range() and finalize() throw. Throws invalid_argument for null data with a
+  /// size that is not 0.
   void observe(std::span<const float> x) {
     require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
             "min_max_observer: null data with size ", x.size());
@@ -36,7 +58,8 @@ class min_max_observer {
     include(r.lower, r.upper, x.size(), r.count_nan);
   }
 
-  /// Any other arithmetic type. The range is widened to the floats around it.
+  /// Observes one batch of another arithmetic type. An end of the range that is not a float is
+  /// widened outwards to the next float. NaN and null data are treated as by observe().
   template <class T>
   void observe_as(std::span<const T> x) {
     require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
@@ -59,21 +82,26 @@ class min_max_observer {
     include(lower, upper, x.size(), r.count_nan);
   }
 
-  /// As if everything that `other` has seen had been seen here.
+  /// Afterwards this observer is in the state it would have if it had also seen everything that
+  /// `other` has seen.
   void merge(const min_max_observer& other) noexcept {
     include(other.lower_, other.upper_, other.count_, other.count_nan_);
   }
 
+  /// How many values were observed, NaN values included.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  /// How many NaN values were observed.
   [[nodiscard]] std::size_t count_nan() const noexcept { return count_nan_; }
 
-  /// Whether range() returns: something was seen, and nothing but finite values.
+  /// Whether range() returns instead of throwing: at least one value was observed, and all are
+  /// finite.
   [[nodiscard]] bool is_finite() const noexcept {
     return count_ > 0 && count_nan_ == 0 && std::isfinite(lower_) && std::isfinite(upper_);
   }
 
-  /// The range seen. Throws invalid_argument if nothing, a NaN or an infinity was seen; `where` is
-  /// who says so, for observers that are made of this one.
+  /// The smallest and the largest value observed; -0 is reported as 0. Throws invalid_argument if
+  /// nothing, a NaN or an infinity was observed. `where` is the name that the error message begins
+  /// with, for observers that are built on this one.
   [[nodiscard]] value_range range(const char* where = "min_max_observer") const {
     require(count_ > 0, error_kind::invalid_argument, where, ": nothing was observed");
     require(count_nan_ == 0, error_kind::invalid_argument, where, ": ", count_nan_, " of ", count_,
@@ -83,10 +111,14 @@ class min_max_observer {
     return {lower_, upper_};
   }
 
+  /// The canonical scale and zero point of range() (params_from_range). Throws what those two
+  /// throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme);
   }
 
+  /// Appends f32 lower, f32 upper (both 0 if only NaN or nothing was observed), u64 count, u64
+  /// count of NaN.
   void write(detail::byte_writer& out) const {
     const bool any = lower_ <= upper_;
     out.put(any ? lower_ : 0.0F);
@@ -94,7 +126,7 @@ class min_max_observer {
     out.put(static_cast<std::uint64_t>(count_));
     out.put(static_cast<std::uint64_t>(count_nan_));
   }
-  /// Throws bad_file for what write() has not written.
+  /// Replaces the state by one that write() appended. Throws bad_file for an impossible state.
   void read(detail::byte_reader& in) {
     min_max_observer next;
     const auto lower = in.get<float>();
@@ -128,12 +160,17 @@ class min_max_observer {
   std::size_t count_nan_ = 0;
 };
 
-/// Observes each channel along an axis of strided views.
+/// Observes the range of each channel along one axis of strided views. Channel i gets the values
+/// that a min_max_observer would see for index i of the axis. Not thread-safe: use one per thread,
+/// then merge().
 class channel_min_max_observer {
  public:
+  /// Observes channels along `axis` of the views, counted from 0.
   explicit channel_min_max_observer(std::size_t axis) : axis_(axis) {}
 
-  /// Throws shape_mismatch if the number of channels changes between calls.
+  /// Observes one batch of any shape and strides. The first call fixes the number of channels.
+  /// Throws shape_mismatch if a later call has another number of channels, invalid_argument if `x`
+  /// has no such axis, or for null data with a size that is not 0.
   void observe(tensor_view<const float> x) {
     require(axis_ < x.rank, error_kind::invalid_argument, "channel_min_max_observer: axis ", axis_,
             " of a tensor of rank ", x.rank);
@@ -160,6 +197,8 @@ class channel_min_max_observer {
         });
   }
 
+  /// Afterwards this observer is in the state it would have if it had also seen everything that
+  /// `other` has seen. Throws shape_mismatch for another axis or another number of channels.
   void merge(const channel_min_max_observer& other) {
     require(axis_ == other.axis_, error_kind::shape_mismatch,
             "channel_min_max_observer: merging axis ", other.axis_, " into axis ", axis_);
@@ -172,9 +211,14 @@ class channel_min_max_observer {
     }
   }
 
+  /// The axis that channels are counted along.
   [[nodiscard]] std::size_t axis() const noexcept { return axis_; }
+  /// The observers of the channels, in the order of their indices; empty before the first
+  /// observe().
   [[nodiscard]] std::span<const min_max_observer> channels() const noexcept { return channels_; }
 
+  /// The canonical scale and zero point of each channel, in order. Throws invalid_argument if
+  /// nothing was observed or the range of a channel is not finite.
   [[nodiscard]] channel_quant_params finalize(quant_scheme scheme) const {
     require(!channels_.empty(), error_kind::invalid_argument,
             "channel_min_max_observer: nothing was observed");
@@ -200,13 +244,14 @@ class channel_min_max_observer {
             "channel_min_max_observer: ", channels, " channels after ", channels_.size());
   }
 
-  /// The last axis, neighbours in memory: each row is a value of every channel.
+  /// Observes a view whose channels are the last axis and neighbours in memory: each row holds one
+  /// value of every channel.
   void observe_columns(tensor_view<const float> x) {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     std::vector<float> lower(channels_.size(), infinity);
     std::vector<float> upper(channels_.size(), -infinity);
     std::vector<std::uint64_t> count_nan(channels_.size(), 0);
-    // Rows that are equally far apart go together: those of the second-last dimension.
+    // All rows of the second-last dimension are equally far apart and take one kernel call.
     const bool has_rows = x.rank > 1;
     const std::size_t rows = has_rows ? x.shape[x.rank - 2] : 1;
     const std::ptrdiff_t row_stride = has_rows ? x.strides[x.rank - 2] : 0;

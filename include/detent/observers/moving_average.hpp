@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ranges that follow the batches.
+// An observer whose range is an exponential moving average over batches.
 #ifndef DETENT_OBSERVERS_MOVING_AVERAGE_HPP
 #define DETENT_OBSERVERS_MOVING_AVERAGE_HPP
 
@@ -19,22 +19,25 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// The averages of the batches' ends, each batch with more weight than those before it:
+/// Averages the ends of the batches' ranges, with exponentially falling weights of older batches.
+/// The first batch sets lower and upper to its own range; each later batch does, in double,
 ///
-///   lower = lower + constant * (batch's lower - lower)           the first batch: its own range
-///   upper likewise                                               in double
+///     lower += constant * (smallest value of the batch - lower)
+///     upper += constant * (largest value of the batch - upper)
 ///
-/// It is about the order of batches, so that the result depends on it and on how values are split;
-/// merge(other) means that the batches of `other` came after. Batches without values do not count.
+/// The result depends on the order of batches and on how values are split into batches; empty
+/// batches change nothing. merge(other) means that the batches of `other` came after those seen
+/// here. Not thread-safe.
 class moving_average_observer {
  public:
-  /// Throws invalid_argument if the constant is not in (0, 1].
+  /// `constant` is the weight of each new batch. Throws invalid_argument if it is not in (0, 1].
   explicit moving_average_observer(double constant = 0.01) : constant_(constant) {
     require(constant > 0.0 && constant <= 1.0, error_kind::invalid_argument,
             "moving_average_observer: the constant ", constant, " is not in (0, 1]");
   }
 
-  /// One batch. Throws invalid_argument if it has a NaN or an infinity.
+  /// Observes one batch; an empty one changes nothing. Throws invalid_argument for null data, a NaN
+  /// or an infinity.
   void observe(std::span<const float> x) {
     if (x.empty()) {
       return;
@@ -52,8 +55,8 @@ class moving_average_observer {
     count_ += x.size();
   }
 
-  /// As if the batches of `other` had come after those seen here, up to rounding. Throws
-  /// invalid_argument for another constant.
+  /// Afterwards this observer is in the state it would have if the batches of `other` had come
+  /// after its own, up to rounding. Throws invalid_argument if `other` has another constant.
   void merge(const moving_average_observer& other) {
     require(constant_ == other.constant_, error_kind::invalid_argument,
             "moving_average_observer: merging the constant ", other.constant_, " into ", constant_);
@@ -64,7 +67,8 @@ class moving_average_observer {
       *this = other;
       return;
     }
-    // The other average began with its first batch where this one would have gone on.
+    // `other` began with its first batch where this average would have continued: after n batches
+    // the difference that this makes has shrunk by (1 - constant)^n.
     const double left =
         detail::portable_power(1.0 - constant_, static_cast<double>(other.batches_));
     now_ = {other.now_.lower + detail::rounded_product(left, now_.lower - other.first_.lower),
@@ -74,18 +78,23 @@ class moving_average_observer {
     count_ += other.count_;
   }
 
+  /// How many values were observed.
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
 
-  /// Throws invalid_argument if nothing was observed.
+  /// The averaged range, rounded to float. Throws invalid_argument if nothing was observed.
   [[nodiscard]] value_range range() const {
     require(batches_ > 0, error_kind::invalid_argument,
             "moving_average_observer: nothing was observed");
     return {static_cast<float>(now_.lower), static_cast<float>(now_.upper)};
   }
+  /// The canonical scale and zero point of range() (params_from_range). Throws what those two
+  /// throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme);
   }
 
+  /// Appends f64 constant, f64 ends of the first batch's range, f64 ends of the average, u64 number
+  /// of batches, u64 number of values.
   void write(detail::byte_writer& out) const {
     for (const double value : {constant_, first_.lower, first_.upper, now_.lower, now_.upper}) {
       out.put(value);
@@ -93,7 +102,7 @@ class moving_average_observer {
     out.put(batches_);
     out.put(count_);
   }
-  /// Throws bad_file for what write() has not written.
+  /// Replaces the state by one that write() appended. Throws bad_file for an impossible state.
   void read(detail::byte_reader& in) {
     moving_average_observer next;
     next.constant_ = in.get<double>();
@@ -118,14 +127,15 @@ class moving_average_observer {
     double lower = 0.0;
     double upper = 0.0;
   };
-  /// Between the two, whatever rounding does.
+  /// `from` moved towards `to` by the constant; clamped, so that rounding cannot leave the interval
+  /// between the two.
   [[nodiscard]] double moved(double from, double to) const noexcept {
     const double next = from + detail::rounded_product(constant_, to - from);
     return std::clamp(next, (std::min)(from, to), (std::max)(from, to));
   }
   double constant_;
-  ends first_;  // the first batch
-  ends now_;
+  ends first_;  // range of the first batch
+  ends now_;    // the average
   std::uint64_t batches_ = 0;
   std::uint64_t count_ = 0;
 };

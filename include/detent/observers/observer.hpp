@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What all observers have in common, and one type that can hold any of them.
+// The room observers/ turns calibration data into scales and zero points. An observer is a value
+// that sees batches of a tensor's values and reports at the end which scale and zero point they
+// call for. It may need one or two passes over the data (phases), can absorb what another observer
+// of its kind has seen (merge), and can be saved and loaded. The observers in this folder give the
+// same result for any split of the data into batches and threads, except those whose method is
+// about batches (moving_average_observer, sample_range_observer), which say so. The subfolder
+// tools/ reproduces observers of other tools. Headers here may include statistics/, solvers/,
+// base/, elementwise/, kernels/ and the public headers of quantization above those; nothing here
+// includes graph/.
 //
-// An observer is a value that sees batches of a tensor's values and says at the end which scale and
-// zero point they ask for. It may look at the data once or twice (phases), can take in what another
-// one of its kind has seen (merge), and can be saved. Those that this library has of its own give
-// the same result for any split of the data into batches and threads, unless batches are what they
-// are about (moving_average_observer, sample_range_observer), which they say.
+// This file holds the concept of an observer and any_observer, a type that can hold any of them.
 #ifndef DETENT_OBSERVERS_OBSERVER_HPP
 #define DETENT_OBSERVERS_OBSERVER_HPP
 
@@ -32,7 +36,7 @@ DETENT_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The values of a view in order, each as the nearest float.
+/// The values of a view in row-major order, each rounded to the nearest float.
 template <class T>
 requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
 [[nodiscard]] std::vector<float> floats_of(tensor_view<const T> x) {
@@ -58,13 +62,20 @@ requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
 
 }  // namespace detail
 
-/// What a type needs to be an observer. Besides, it may have
+/// What a type needs to be used as an observer: it is copyable, has
 ///
-///   void observe(tensor_view<const float>)      in place of spans, if it cares for the shape
-///   std::size_t phases() const                  1 where it is missing, or 2
-///   void begin_phase(std::size_t phase)         told before the second pass, phase 1
-///   void merge(const Observer& other)
-///   void write(detail::byte_writer&) const and void read(detail::byte_reader&)
+///     void observe(std::span<const float>)        or void observe(tensor_view<const float>)
+///     scale_solution finalize(quant_scheme) const or quant_params finalize(quant_scheme) const
+///
+/// and may also have
+///
+///     std::size_t phases() const              passes over the data, 1 (the default) or 2
+///     void begin_phase(std::size_t phase)     called before each pass
+///     void merge(const Observer& other)
+///     void write(detail::byte_writer&) const  appends the state; needed by save()
+///     void read(detail::byte_reader&)         replaces the state; needed by load()
+///
+/// A type that has both forms of observe() gets the view, that is, the shape of the batch.
 template <class Observer>
 concept observer_type = std::copyable<Observer> &&(
                             requires(Observer o, std::span<const float> x) { o.observe(x); } ||
@@ -77,31 +88,42 @@ concept observer_type = std::copyable<Observer> &&(
                               { o.finalize(s) } -> std::same_as<quant_params>;
                             });
 
-/// Any observer, by value. Not thread-safe itself.
+/// Holds one observer of any type by value, and forwards to it. Copies are deep. An object that was
+/// moved from may only be assigned to or destroyed. Not thread-safe: use one per thread, then
+/// merge().
 class any_observer {
  public:
-  // That it is not this very type comes first: whether any_observer can be copied is not to be
-  // asked in order to know whether it can be made of itself.
+  // The check for this very type comes first: observer_type asks whether any_observer is copyable,
+  // which must not be asked while overload resolution for its own copy constructor is going on.
+  /// Holds `observer`.
   template <class Observer>
   requires(!std::same_as<Observer, any_observer>) &&
       observer_type<Observer> any_observer(
           Observer observer)  // NOLINT(google-explicit-constructor)
       : self_(std::make_unique<holder<Observer>>(std::move(observer))) {}
+  /// Copies the observer that `other` holds, with everything it has seen.
   any_observer(const any_observer& other) : self_(other.self_->clone()) {}
+  /// Takes over the observer of the other object without copying it.
   any_observer(any_observer&&) noexcept = default;
+  /// Replaces the observer by a copy of the one that `other` holds.
   any_observer& operator=(const any_observer& other) {
     self_ = other.self_->clone();
     return *this;
   }
+  /// Replaces the observer by the one of the other object, without copying it.
   any_observer& operator=(any_observer&&) noexcept = default;
   ~any_observer() = default;
 
-  /// One batch. Values of other formats are observed as the nearest floats.
+  /// Observes one batch. An observer that takes spans gets the values in row-major order. Throws
+  /// what the observer throws, usually invalid_argument for null data.
   void observe(tensor_view<const float> x) { self_->observe(x); }
+  /// Observes one batch of values without a shape: a view of rank 1.
   void observe(std::span<const float> x) {
     const std::size_t shape[] = {x.size()};
     self_->observe(tensor_view<const float>(x.data(), shape));
   }
+  /// Observes one batch of float16, bfloat16, float8 or double values, each rounded to the nearest
+  /// float.
   template <class T>
   requires float_format<T> || std::same_as<T, double>
   void observe(tensor_view<const T> x) {
@@ -109,31 +131,38 @@ class any_observer {
     observe(tensor_view<const float>(values.data(), std::span(x.shape.data(), x.rank)));
   }
 
-  /// How many passes over the data it wants: 1 or 2.
+  /// How many passes over the data the observer needs: 1 or 2.
   [[nodiscard]] std::size_t phases() const { return self_->phases(); }
-  /// Says that pass `phase` begins; of phase 0 nobody needs to be told.
+  /// Announces that pass `phase` over the data begins. The call is optional for phase 0. Throws
+  /// invalid_argument if phase >= phases(), and what the observer throws, for example if the first
+  /// pass has seen nothing.
   void begin_phase(std::size_t phase) {
     require(phase < phases(), error_kind::invalid_argument, "any_observer: phase ", phase, " of ",
             phases());
     self_->begin_phase(phase);
   }
-  /// As if everything that `other` has seen had been seen here. Throws invalid_argument for another
-  /// kind of observer, unsupported if this kind does not merge.
+  /// Afterwards this observer is in the state it would have if it had also seen everything that
+  /// `other` has seen. Throws invalid_argument if `other` holds another type of observer,
+  /// unsupported if the type has no merge().
   void merge(const any_observer& other) { self_->merge(*other.self_); }
-  /// Throws invalid_argument if nothing was observed, or a NaN or an infinity was.
+  /// Scale and zero point for everything observed so far, with the evidence for them. Throws
+  /// invalid_argument if nothing, a NaN or an infinity was observed, and what the observer throws
+  /// for the scheme. If the observer returns quant_params only, the evidence holds its range and
+  /// count where it reports them.
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
     return self_->finalize(scheme);
   }
 
-  /// The state, in the envelope of byte_format.hpp. Throws unsupported if this kind cannot be
-  /// saved.
+  /// The observer's state as bytes, in the envelope of byte_format.hpp (little-endian, version,
+  /// checksum). Throws unsupported if the observer has no write().
   [[nodiscard]] std::vector<std::byte> save() const {
     detail::byte_writer out(format);
     write(out);
     return std::move(out).finish();
   }
-  /// Replaces the state by one that an observer of the same kind has saved; throws bad_file or
-  /// unsupported.
+  /// Replaces the state by one that save() returned for an observer of the same type. Throws
+  /// bad_file if the bytes are damaged, unsupported if the layout's version is unknown or the
+  /// observer has no read(). If it throws, the state is unchanged.
   void load(std::span<const std::byte> bytes) {
     any_observer next = *this;
     detail::byte_reader in(bytes, format, "any_observer::load");
@@ -142,11 +171,13 @@ class any_observer {
     *this = std::move(next);
   }
 
-  /// The content of save() as part of something larger.
+  /// Appends the state, without the envelope of save(), to something larger.
   void write(detail::byte_writer& out) const { self_->write(out); }
+  /// Replaces the state by one that write() appended. Throws bad_file for bytes that do not fit.
   void read(detail::byte_reader& in) { self_->read(in); }
 
-  /// What is inside, if it is of that type, else null.
+  /// The observer inside if its type is Observer, else null. Valid until this object is assigned to
+  /// or destroyed.
   template <observer_type Observer>
   [[nodiscard]] const Observer* target() const noexcept {
     const bool is_held = self_->kind() == &kind_of<Observer>;
@@ -156,7 +187,7 @@ class any_observer {
  private:
   static constexpr detail::byte_format format{"detentob", 1};
 
-  /// Its address stands for the type: this works without run-time type information.
+  /// The address of this variable identifies the type Observer, without run-time type information.
   template <class Observer>
   static inline char kind_of = 0;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Histograms of 16-bit formats with a bin for every value: all that follows from them is exact.
+// Histograms of 16-bit floating-point formats with one bin for every bit pattern, so that every
+// statistic derived from them is exact.
 #ifndef DETENT_OBSERVERS_PATTERN_HISTOGRAM_HPP
 #define DETENT_OBSERVERS_PATTERN_HISTOGRAM_HPP
 
@@ -19,18 +20,22 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// Counts of the 65536 patterns of float16 or bfloat16; 512 KiB. Zeros of both signs are one value.
-/// Its bins are single values, so that order_statistic() is the order statistic and
-/// exact_mse(bins(), range(), scheme) has one error for a lower and an upper bound.
+/// Counts how often each of the 65536 bit patterns of float16 or bfloat16 occurs; 512 KiB. Zeros of
+/// both signs are one value. Each bin is a single value: order_statistic(bins(), rank) is the order
+/// statistic itself, and the lower and upper bound that exact_mse(bins(), range(), scheme) returns
+/// are the error itself.
 ///
-/// A value type: copy it, merge it; the same whatever the order of values and merges. Not
-/// thread-safe itself.
+/// The state does not depend on the order of values and merges. An object is a value that can be
+/// copied; it is not thread-safe: use one per thread, then merge().
 template <float_format F>
 requires(sizeof(F) == 2) class pattern_histogram {
  public:
+  /// A histogram that has seen nothing.
   pattern_histogram() : counts_(patterns, 0) {}
 
-  /// Throws invalid_argument for null data, overflow beyond histogram::largest_count values.
+  /// Counts the values of a batch; NaN and infinities are counted as well and make bins() throw.
+  /// Throws invalid_argument for null data with a size that is not 0, overflow if the total exceeds
+  /// histogram::largest_count (2^48). If it throws, nothing was counted.
   void observe(std::span<const F> x) {
     require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
             "pattern_histogram: null data with size ", x.size());
@@ -41,7 +46,7 @@ requires(sizeof(F) == 2) class pattern_histogram {
     count_ += x.size();
   }
 
-  /// As if everything that `other` has seen had been seen here. Throws overflow as observe().
+  /// Adds the counts of `other`. Throws overflow if the total exceeds histogram::largest_count.
   void merge(const pattern_histogram& other) {
     require_room(other.count_);
     for (std::size_t i = 0; i < patterns; ++i) {
@@ -50,10 +55,11 @@ requires(sizeof(F) == 2) class pattern_histogram {
     count_ += other.count_;
   }
 
+  /// How many values were observed, NaN and infinities included.
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
 
-  /// One for each value that was seen, ascending. Throws invalid_argument if nothing, a NaN or an
-  /// infinity was.
+  /// One bin for each distinct value that was observed, in ascending order. Throws invalid_argument
+  /// if nothing, a NaN or an infinity was observed.
   [[nodiscard]] std::vector<value_bin> bins() const {
     require(count_ > 0, error_kind::invalid_argument, "pattern_histogram: nothing was observed");
     std::vector<value_bin> result;
@@ -71,19 +77,20 @@ requires(sizeof(F) == 2) class pattern_histogram {
     return result;
   }
 
-  /// The range of the values. Throws as bins().
+  /// The smallest and the largest value observed. Throws what bins() throws.
   [[nodiscard]] value_range range() const {
     const std::vector<value_bin> all = bins();
     return {all.front().range().lower, all.back().range().upper};
   }
 
-  /// The order statistic itself. Throws as bins() and quantile_rank().
+  /// The exact order statistic of rank quantile_rank(fraction, count()). Throws what bins() and
+  /// quantile_rank() throw.
   [[nodiscard]] float quantile(double fraction) const {
     return order_statistic(bins(), quantile_rank(fraction, count_)).upper;
   }
 
-  /// Bytes in the envelope of byte_format.hpp: u32 bits of the mantissa, u32 patterns, and for each
-  /// one that was seen, ascending, u32 pattern and u64 count.
+  /// The state as bytes, in the envelope of byte_format.hpp: u32 bits of the format's mantissa, u32
+  /// number of patterns observed, and for each of them, ascending, u32 pattern and u64 count.
   [[nodiscard]] std::vector<std::byte> save() const {
     detail::byte_writer out(format);
     out.put(static_cast<std::uint32_t>(F::mantissa_bits));
@@ -100,7 +107,8 @@ requires(sizeof(F) == 2) class pattern_histogram {
     }
     return std::move(out).finish();
   }
-  /// Throws bad_file for bytes that save() has not made, unsupported for a newer version of them.
+  /// The histogram that save() returned as bytes. Throws bad_file for damaged bytes or those of
+  /// another format, unsupported for an unknown version of the layout.
   [[nodiscard]] static pattern_histogram load(std::span<const std::byte> bytes) {
     constexpr const char* where = "pattern_histogram::load";
     detail::byte_reader in(bytes, format, where);
@@ -135,6 +143,7 @@ requires(sizeof(F) == 2) class pattern_histogram {
             "pattern_histogram: more than 2^48 values");
   }
 
+  /// Appends the bin of a pattern, if it occurred, to `to`.
   void add(std::size_t pattern, std::vector<value_bin>& to) const {
     if (counts_[pattern] == 0) {
       return;
@@ -154,7 +163,9 @@ requires(sizeof(F) == 2) class pattern_histogram {
   std::uint64_t count_ = 0;
 };
 
+/// The histogram of float16 (IEEE binary16) values.
 using float16_histogram = pattern_histogram<float16>;
+/// The histogram of bfloat16 values.
 using bfloat16_histogram = pattern_histogram<bfloat16>;
 
 DETENT_NAMESPACE_END

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ranges that leave out a share of the values at either end.
+// An observer whose range leaves out a small share of the values at either end.
 #ifndef DETENT_OBSERVERS_PERCENTILE_HPP
 #define DETENT_OBSERVERS_PERCENTILE_HPP
 
@@ -23,25 +23,30 @@
 
 DETENT_NAMESPACE_BEGIN
 
+/// Options of percentile_observer.
 struct percentile_options {
-  double percentile = 99.99;  // of the values, in the range
-  /// Of the magnitudes, for asymmetric schemes as well: the range seen, cut to [-q, q].
+  double percentile = 99.99;  ///< share of the values inside the range, in percent, in (0, 100]
+  /// Whether asymmetric schemes, too, use the percentile q of the magnitudes: the range is then the
+  /// range seen, cut to [-q, q].
   bool absolute = false;
-  /// Two passes, the second for what lies within the bins: exact, where one pass gives the bin's
-  /// outer end, at most 1/512 too far out.
+  /// Whether a second pass finds the exact order statistics. One pass gives the outer end of the
+  /// bin in which an order statistic lies, at most 1/512 too far out.
   bool exact = false;
 };
 
-/// The range between two order statistics, or of an order statistic of the magnitudes:
+/// The range between two order statistics of the values, or up to one order statistic of their
+/// magnitudes. With n values and rank r = quantile_rank(percentile / 100, n):
 ///
-///   asymmetric  lower = that of rank n + 1 - r, upper = that of rank r
-///   symmetric   the magnitude of rank r                            r = quantile_rank(percentile,
-///   n)
+///     asymmetric             lower = value of rank n + 1 - r, upper = value of rank r
+///     symmetric or absolute  the range seen, cut to [-q, q], q = magnitude of rank r
 ///
-/// and parameters from that range by the canonical rule. Percentiles of asymmetric ranges are over
-/// 50. Values below 2^-30 of the largest magnitude are not told apart, not in two passes either:
-/// where a rank falls among them, the end of the range is that bound. Memory: 252 KiB, and 128 KiB
-/// for each of three bins in the second pass of exact ones.
+/// The canonical rule makes the parameters from that range. For asymmetric ranges the percentile
+/// must be over 50. Values below 2^-30 of the largest magnitude share a bin and are not told apart,
+/// not even with two passes: if a rank falls among them, the end of the range is that bound.
+///
+/// Memory: 252 KiB with dense storage, and in the second pass 128 KiB for each of up to three bins.
+/// The result does not depend on the order of values or batches. Not thread-safe: use one per
+/// thread, then merge().
 class percentile_observer {
  public:
   /// Throws invalid_argument if the percentile is not in (0, 100].
@@ -52,8 +57,10 @@ class percentile_observer {
             "percentile_observer: the percentile ", options.percentile, " is not in (0, 100]");
   }
 
+  /// How many passes over the data are needed: 2 if the options say exact, else 1.
   [[nodiscard]] std::size_t phases() const noexcept { return options_.exact ? 2 : 1; }
-  /// Throws as histogram::range() when the second pass begins.
+  /// Announces that pass `phase` begins; a call for phase 0 does nothing. Throws invalid_argument
+  /// for a phase that there is not, or if the first pass has seen nothing, a NaN or an infinity.
   void begin_phase(std::size_t phase) {
     if (phase == 0) {
       return;
@@ -68,6 +75,9 @@ class percentile_observer {
     second_ = true;
   }
 
+  /// Observes one batch. In the first pass, NaN and infinities are counted and make range() and
+  /// finalize() throw; in the second they are ignored. Throws invalid_argument for null data,
+  /// overflow for more than 2^48 values.
   void observe(std::span<const float> x) {
     if (!second_) {
       histogram_.observe(x);
@@ -87,8 +97,10 @@ class percentile_observer {
     }
   }
 
-  /// Throws invalid_argument if the two are in different passes, or began the second one with
-  /// different values behind them.
+  /// Afterwards this observer is in the state it would have if it had also seen, in the current
+  /// pass, what `other` has seen. Throws invalid_argument if the two are in different passes, or if
+  /// their first passes led to different bins; overflow for more than 2^48 values. The options of
+  /// this observer stay.
   void merge(const percentile_observer& other) {
     require(second_ == other.second_, error_kind::invalid_argument,
             "percentile_observer: merging the first pass with the second");
@@ -109,9 +121,12 @@ class percentile_observer {
     }
   }
 
+  /// The histogram of the first pass.
   [[nodiscard]] const count_histogram& histogram() const noexcept { return histogram_; }
 
-  /// The range for a scheme. Throws as histogram::range().
+  /// The range for a symmetric or an asymmetric scheme. Throws invalid_argument if nothing, a NaN
+  /// or an infinity was seen, if the percentile of an asymmetric range is not over 50, or if the
+  /// second pass has not seen the data of the first.
   [[nodiscard]] value_range range(bool symmetric) const {
     const value_range seen = histogram_.range();
     if (symmetric || options_.absolute) {
@@ -124,6 +139,9 @@ class percentile_observer {
     return {outer_end(0, false), outer_end(1, true)};
   }
 
+  /// The canonical scale and zero point of range(). The evidence's objective is the clipped
+  /// fraction: the share of the values outside the range, counted by whole bins and, after a second
+  /// pass, exactly. Throws what range() and params_from_range() throw.
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
     const value_range r = range(scheme.symmetric);
     scale_solution s;
@@ -139,7 +157,8 @@ class percentile_observer {
     return s;
   }
 
-  /// Only what the first pass has seen is saved.
+  /// Appends f64 percentile, u8 absolute, u8 exact, and the histogram. Throws unsupported in the
+  /// second pass, whose state cannot be saved.
   void write(detail::byte_writer& out) const {
     require(!second_, error_kind::unsupported,
             "percentile_observer: the second pass cannot be saved");
@@ -148,6 +167,8 @@ class percentile_observer {
     out.put(static_cast<std::uint8_t>(options_.exact));
     histogram_.write(out);
   }
+  /// Replaces the options and the state by those that write() appended. Throws bad_file for an
+  /// impossible state.
   void read(detail::byte_reader& in) {
     percentile_options options;
     options.percentile = in.get<double>();
@@ -166,19 +187,20 @@ class percentile_observer {
 
   /// A bin whose values are counted one by one in the second pass.
   struct aim {
-    std::uint32_t key = 0;  // the upper bits of the magnitudes
+    std::uint32_t key = 0;  // the upper bits of its magnitudes
     bool negative = false;
     bool both_signs = false;
-    std::uint64_t rank = 0;             // in the bin, ascending
-    std::vector<std::uint64_t> counts;  // none where the bin says all
+    std::uint64_t rank = 0;  // within the bin, ascending
+    // [lower bits of the magnitude]; empty if the bin is one value
+    std::vector<std::uint64_t> counts;
   };
 
   [[nodiscard]] std::uint64_t rank_of(std::uint64_t count) const {
     return quantile_rank(options_.percentile / 100.0, count);
   }
 
-  /// How many values lie beyond a range, of which one end is an order statistic: those of bins that
-  /// lie beyond it as a whole, and of the bins that were looked into.
+  /// How many values lie outside a range that range() returned: those of bins that lie outside as a
+  /// whole, and those counted one by one in bins that the second pass looked into.
   [[nodiscard]] std::uint64_t count_outside(value_range r, bool symmetric) const {
     std::uint64_t outside = 0;
     for (const value_bin& bin : histogram_.bins()) {
@@ -202,6 +224,7 @@ class percentile_observer {
     return outside;
   }
 
+  /// The bin that holds the value of a rank.
   static aim aim_at(std::span<const value_bin> bins, std::uint64_t rank, bool both_signs) {
     aim a;
     a.both_signs = both_signs;
@@ -221,7 +244,8 @@ class percentile_observer {
     return a;
   }
 
-  /// An order statistic, or the end of its bin: which = 0 lower, 1 upper, 2 magnitude.
+  /// An order statistic, or where it is not known exactly the outer end of its bin. `which` is the
+  /// index in aims_: 0 lower end, 1 upper end, 2 magnitude.
   [[nodiscard]] float outer_end(std::size_t which, bool upper) const {
     const std::uint64_t count = histogram_.count();
     const std::uint64_t rank = which == 0 ? count + 1 - rank_of(count) : rank_of(count);
@@ -234,7 +258,7 @@ class percentile_observer {
       }
       require(all >= a.rank, error_kind::invalid_argument,
               "percentile_observer: the second pass has not seen the data of the first");
-      // From the smallest value up: of negative ones, from the largest magnitude down.
+      // From the smallest value up: for negative values, that is from the largest magnitude down.
       std::uint64_t below = 0;
       for (std::uint32_t i = 0; i <= mask; ++i) {
         const std::uint32_t place = a.negative && !a.both_signs ? mask - i : i;

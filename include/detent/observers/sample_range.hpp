@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ranges made of the ranges of samples: means and medians of their ends.
+// An observer whose range combines the ranges of samples: the mean, the median or an extreme of
+// their ends.
 #ifndef DETENT_OBSERVERS_SAMPLE_RANGE_HPP
 #define DETENT_OBSERVERS_SAMPLE_RANGE_HPP
 
@@ -23,27 +24,35 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// What becomes of the lower and of the upper ends of the samples' ranges.
+/// How the ranges of samples become one range. It applies to the samples' lower ends and,
+/// separately, to their upper ends.
 enum class sample_aggregator : std::uint8_t {
-  min_max,  // the widest
-  mean,
-  median,            // the lower one of the two in the middle
-  mean_no_outliers,  // without the outermost 1e-4 at either end, rounded up to whole samples
+  min_max,  ///< the smallest lower and the largest upper end
+  mean,     ///< the arithmetic mean
+  median,   ///< the median; the lower of the middle two for an even number of samples
+  /// The mean without ceil(n * 1e-4) of the n samples' ends at either side. Up to two
+  /// samples have no outliers.
+  mean_no_outliers,
+  /// The same value as `median`, since as many outliers are left out on either side.
   median_no_outliers,
-  narrowest,  // the largest lower and the smallest upper end
+  narrowest,  ///< the largest lower and the smallest upper end
 };
 
-/// Each observe() is a sample. Its smallest and its largest value go into a histogram each, so that
-/// memory does not grow with the number of samples, nor does their order matter. How values are
-/// split into samples does matter: that is what it is about. Means are exact up to the rounding of
-/// one double where all samples count; where a part of a bin counts, and for medians, values are
-/// those of bins: at most 1/512 off, and exact where a bin holds one sample.
+/// Combines the ranges of samples, where each call of observe() is one sample. The smallest and the
+/// largest value of a sample each go into a histogram, so that memory does not grow with the number
+/// of samples and their order does not matter. How values are split into samples does matter.
+///
+/// A mean over all samples is exact up to the rounding of one double. Medians, and means that count
+/// a part of a bin, use the values of bins: they are at most 1/512 off, and exact where a bin holds
+/// one sample. Not thread-safe: use one per thread, then merge().
 class sample_range_observer {
  public:
+  /// Combines ranges as `aggregator` says.
   explicit sample_range_observer(sample_aggregator aggregator)
       : aggregator_(aggregator), lower_(bin_storage::sparse), upper_(bin_storage::sparse) {}
 
-  /// One sample; nothing if it has no values. Throws invalid_argument for a NaN or an infinity.
+  /// Observes one sample; an empty one changes nothing. Throws invalid_argument for null data, a
+  /// NaN or an infinity.
   void observe(std::span<const float> x) {
     if (x.empty()) {
       return;
@@ -56,7 +65,8 @@ class sample_range_observer {
     count_ += x.size();
   }
 
-  /// Throws invalid_argument for another aggregator.
+  /// Afterwards this observer is in the state it would have if it had also seen the samples of
+  /// `other`. Throws invalid_argument if `other` has another aggregator.
   void merge(const sample_range_observer& other) {
     require(aggregator_ == other.aggregator_, error_kind::invalid_argument,
             "sample_range_observer: merging another aggregator");
@@ -65,9 +75,12 @@ class sample_range_observer {
     count_ += other.count_;
   }
 
+  /// How many values were observed.
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+  /// How many samples that were not empty were observed.
   [[nodiscard]] std::uint64_t count_samples() const noexcept { return lower_.count(); }
 
+  /// The combined range. If the two ends cross, as `narrowest` can make them do, they are swapped.
   /// Throws invalid_argument if nothing was observed.
   [[nodiscard]] value_range range() const {
     require(count_samples() > 0, error_kind::invalid_argument,
@@ -82,24 +95,29 @@ class sample_range_observer {
       case sample_aggregator::mean_no_outliers:
         return ordered(mean(lower_, outliers()), mean(upper_, outliers()));
       case sample_aggregator::median_no_outliers:
-        // What is left out is as many on either side: the middle stays where it is.
+        // As many samples are left out on either side, so that the middle stays where it is.
         return ordered(median(lower_), median(upper_));
       case sample_aggregator::narrowest:
         return ordered(lower_.range().upper, upper_.range().lower);
     }
     return {lower_.range().lower, upper_.range().upper};
   }
+  /// The canonical scale and zero point of range() (params_from_range). Throws what those two
+  /// throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme);
   }
 
+  /// Appends u8 aggregator, u64 number of values, and the histograms of the lower and of the upper
+  /// ends.
   void write(detail::byte_writer& out) const {
     out.put(static_cast<std::uint8_t>(aggregator_));
     out.put(count_);
     lower_.write(out);
     upper_.write(out);
   }
-  /// Throws bad_file for what write() has not written.
+  /// Replaces the state by one that write() appended for the same aggregator. Throws bad_file for
+  /// an impossible state.
   void read(detail::byte_reader& in) {
     sample_range_observer next(aggregator_);
     const auto aggregator = in.get<std::uint8_t>();
@@ -116,18 +134,19 @@ class sample_range_observer {
   }
 
  private:
-  /// What comes of bins may be the wrong way round where the two are as good as equal, and the
-  /// narrowest range where samples have nothing in common.
+  /// Puts the two ends in order. Ends read from bins may cross where they are almost equal, those
+  /// of the narrowest range where samples have no value in common.
   static value_range ordered(float lower, float upper) {
     return {(std::min)(lower, upper), (std::max)(lower, upper)};
   }
+  /// How many samples are left out at either end.
   [[nodiscard]] std::uint64_t outliers() const {
     const auto n = count_samples();
     const std::uint64_t each = n / 10000 + (n % 10000 != 0 ? 1 : 0);
     return n > 2 * each ? each : 0;
   }
 
-  /// The sum of all |x| of a bin.
+  /// The sum of |x| over the values of a bin.
   static double sum_of(const value_bin& bin) {
     const double excess = bin.excess_known
                               ? detail::rounded_product(static_cast<double>(bin.excess), bin.unit())
@@ -135,7 +154,7 @@ class sample_range_observer {
     return excess + detail::rounded_product(static_cast<double>(bin.count), bin.smallest);
   }
 
-  /// Of all but the first and the last `without`.
+  /// The mean of all values in order but the first `without` and the last `without`.
   static float mean(const detent::histogram& h, std::uint64_t without) {
     detail::compensated_sum sum;
     std::uint64_t at = 0;
@@ -158,8 +177,8 @@ class sample_range_observer {
   }
 
   sample_aggregator aggregator_;
-  detent::histogram lower_;  // of the samples' smallest values
-  detent::histogram upper_;
+  detent::histogram lower_;  // the smallest value of each sample
+  detent::histogram upper_;  // the largest value of each sample
   std::uint64_t count_ = 0;
 };
 

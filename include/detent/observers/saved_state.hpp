@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Parts of observers' states that are saved and loaded alike: flags, enumerators, schemes and
-// lists. What does not fit throws bad_file.
+// Helpers with which observers save and load their state: flags, enumerators, schemes, lists and
+// ranges. Reading throws bad_file for a value that is out of its domain.
 #ifndef DETENT_OBSERVERS_SAVED_STATE_HPP
 #define DETENT_OBSERVERS_SAVED_STATE_HPP
 
@@ -19,15 +19,17 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
+/// Throws bad_file, naming what is wrong with the state, unless it is possible.
 inline void require_state(bool possible, const char* where, const char* what) {
   require(possible, error_kind::bad_file, where, ": the saved state is impossible: ", what);
 }
 
-/// A flag or an enumerator as u8, one of 0..last.
+/// Appends a flag or an enumerator as u8.
 template <class Enum>
 void put_choice(byte_writer& out, Enum value) {
   out.put(static_cast<std::uint8_t>(value));
 }
+/// Reads a flag or an enumerator that put_choice() appended; it must be one of 0..last.
 template <class Enum>
 [[nodiscard]] Enum get_choice(byte_reader& in, Enum last, const char* where) {
   const auto value = in.get<std::uint8_t>();
@@ -36,12 +38,13 @@ template <class Enum>
   return static_cast<Enum>(value);
 }
 
-/// i32 qmin, i32 qmax, u8 symmetric.
+/// Appends a scheme: i32 qmin, i32 qmax, u8 symmetric.
 inline void put_scheme(byte_writer& out, quant_scheme scheme) {
   out.put(scheme.levels.qmin);
   out.put(scheme.levels.qmax);
   put_choice(out, scheme.symmetric);
 }
+/// Reads a scheme that put_scheme() appended. It does not check the grid.
 [[nodiscard]] inline quant_scheme get_scheme(byte_reader& in, const char* where) {
   quant_scheme scheme;
   scheme.levels.qmin = in.get<std::int32_t>();
@@ -50,20 +53,20 @@ inline void put_scheme(byte_writer& out, quant_scheme scheme) {
   return scheme;
 }
 
-/// u64 size, and the values.
+/// Appends a list: u64 size, and the values.
 template <class T>
 void put_list(byte_writer& out, const std::vector<T>& values) {
   out.put(static_cast<std::uint64_t>(values.size()));
   out.put_array(std::span<const T>(values));
 }
-/// Of at most `largest` values.
+/// Reads a list of at most `largest` values that put_list() appended.
 template <class T>
 [[nodiscard]] std::vector<T> get_list(byte_reader& in, std::uint64_t largest) {
   std::vector<T> values;
   in.get_array(in.get_size(largest), values);
   return values;
 }
-/// Of finite ones.
+/// Reads a list of at most `largest` values, all of which must be finite.
 template <std::floating_point T>
 [[nodiscard]] std::vector<T> get_finite_list(byte_reader& in, std::uint64_t largest,
                                              const char* where) {
@@ -73,11 +76,13 @@ template <std::floating_point T>
   return values;
 }
 
-/// f32 lower, f32 upper.
+/// Appends a range: f32 lower, f32 upper.
 inline void put_range(byte_writer& out, value_range range) {
   out.put(range.lower);
   out.put(range.upper);
 }
+/// Reads a range that put_range() appended, whose ends must be finite. It does not check their
+/// order.
 [[nodiscard]] inline value_range get_finite_range(byte_reader& in, const char* where) {
   const auto lower = in.get<float>();
   const auto upper = in.get<float>();
@@ -85,7 +90,7 @@ inline void put_range(byte_writer& out, value_range range) {
   return {lower, upper};
 }
 
-/// Whether counts add up to no more than `most`.
+/// Whether the sum of the counts is at most `most`; safe from overflow.
 [[nodiscard]] inline bool are_within(std::span<const std::uint64_t> counts,
                                      std::uint64_t most) noexcept {
   for (const std::uint64_t count : counts) {

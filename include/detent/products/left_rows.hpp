@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Left sides as kernels read them: dense rows, of unsigned bytes where the kernel wants those.
+// Copies of left sides in the form that kernels read: dense rows, with signed bytes turned into
+// unsigned ones for kernels that want those.
 #ifndef DETENT_PRODUCTS_LEFT_ROWS_HPP
 #define DETENT_PRODUCTS_LEFT_ROWS_HPP
 
@@ -14,13 +15,13 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// Whether the elements of a column are neighbours, and those of a row are not.
+/// Whether the elements of a column are neighbours in memory, and those of a row are not.
 template <class T>
 [[nodiscard]] bool is_column_major(const matrix_view<T>& m) noexcept {
   return m.columns > 1 && m.column_stride != 1 && (m.rows <= 1 || m.row_stride == 1);
 }
 
-/// Signed bytes to unsigned ones that are 128 more.
+/// Converts signed bytes to unsigned ones by adding 128: to[i] = from[i] + 128.
 inline void shift_to_unsigned(const std::int8_t* from, std::size_t n, std::uint8_t* to) noexcept {
   constexpr std::size_t step = 32;
   std::size_t i = 0;
@@ -45,8 +46,9 @@ inline void exchange_bits(std::uint64_t& lower, std::uint64_t& upper, int shift,
   lower ^= difference << shift;
 }
 
-/// Word c holds byte r of column c, then byte c of row r, in memory's order: 2 x 2 blocks are
-/// transposed, then the blocks of those, and so on.
+/// Transposes 8 x 8 bytes: word c holds a column, with row r in its byte r (in the order of
+/// memory); afterwards word r holds row r, with column c in its byte c. Blocks of 4 x 4 bytes are
+/// exchanged first, then blocks of 2 x 2 within them, then single bytes.
 inline void transpose_words(std::uint64_t (&w)[8]) noexcept {
   static_assert(std::endian::native == std::endian::little);
   for (std::size_t c = 0; c < 4; ++c) {
@@ -60,11 +62,11 @@ inline void transpose_words(std::uint64_t (&w)[8]) noexcept {
   }
 }
 
-/// to[r * columns + c] = from[c * stride + r] ^ flip
+/// Transposes bytes and flips bits: to[r * columns + c] = from[c * stride + r] ^ flip.
 inline void transpose_bytes(const std::uint8_t* from, std::ptrdiff_t stride, std::size_t rows,
                             std::size_t columns, std::uint8_t flip, std::uint8_t* to) noexcept {
   constexpr std::size_t step = 8;
-  constexpr std::size_t line = 64;  // columns whose rows are whole cache lines of `to`
+  constexpr std::size_t line = 64;  // so many columns of a row fill a cache line of `to`
   const auto column = [=](std::size_t c) { return from + static_cast<std::ptrdiff_t>(c) * stride; };
   const auto copy_bytes = [=](std::size_t row, std::size_t end_row, std::size_t first,
                               std::size_t end) {
@@ -101,7 +103,8 @@ inline void transpose_bytes(const std::uint8_t* from, std::ptrdiff_t stride, std
   }
 }
 
-/// Rows first .. first + rows of bytes as dense ones; `shift` makes signed ones unsigned, 128 more.
+/// Copies the rows first .. first + rows of a byte matrix to dense rows at `to`. With `shift`, 128
+/// is added to each value, which turns signed bytes into unsigned ones.
 template <quantized_byte A>
 void copy_rows(const matrix_view<const A>& m, std::size_t first, std::size_t rows, bool shift,
                std::uint8_t* to) noexcept {
@@ -120,7 +123,8 @@ void copy_rows(const matrix_view<const A>& m, std::size_t first, std::size_t row
   }
 }
 
-/// Rows first .. first + rows of a column-major matrix as dense ones, each value converted.
+/// Copies the rows first .. first + rows of a column-major matrix to dense rows at `to`, with each
+/// value passed through `convert`.
 template <class From, class To, class Convert>
 void convert_columns(const matrix_view<const From>& m, std::size_t first, std::size_t rows, To* to,
                      const Convert& convert) {

@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a matrix product is shared out: blocks of rows, and of columns where there are few rows.
+// The room products/ holds the parts of matrix products that gemm(), dynamic_linear() and
+// convolutions share: division into tasks, copies of left sides, calls of kernels, sums beyond 32
+// bits. It may include base/, kernels/, weights/, and of the folder above cache_sizes, config,
+// epilogue, error, float_formats, pack, parallel, reference and types; gemm.hpp and images/ include
+// it.
+//
+// This file divides a matrix product into tasks: blocks of rows, and of columns if there are few
+// rows or if the weights are larger than a cache.
 #ifndef DETENT_PRODUCTS_PRODUCT_PARTS_HPP
 #define DETENT_PRODUCTS_PRODUCT_PARTS_HPP
 
@@ -16,11 +23,11 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// Rows in one unit of parallel work, where no kernel says how many it wants: enough to read the
-/// weights for, few enough to share out.
+/// Number of rows of a task if no kernel says how many it wants: enough that reading the weights
+/// for them pays, and few enough that there are tasks for all threads.
 inline constexpr std::size_t rows_per_task = 48;
 
-/// Calls body(first row, rows) for blocks of `block` rows.
+/// Calls body(first row, number of rows) for blocks of `block` rows; the last one may be smaller.
 template <class Body>
 void for_row_blocks(std::size_t rows, std::size_t block, const parallel_for& parallel,
                     const Body& body) {
@@ -33,10 +40,11 @@ void for_row_blocks(std::size_t rows, std::size_t block, const parallel_for& par
   });
 }
 
-/// 0 .. size in `count` blocks (fewer, if there are fewer units), which differ by one unit at most
-/// but for what the last unit lacks.
+/// The numbers 0 .. size - 1, divided into `count` blocks of whole units (fewer blocks if there are
+/// fewer units). The blocks differ by at most one unit, besides what the last unit lacks.
 class even_blocks {
  public:
+  /// No blocks.
   even_blocks() = default;
   even_blocks(std::size_t size, std::size_t unit, std::size_t count) noexcept
       : size_(size),
@@ -45,7 +53,8 @@ class even_blocks {
         count_((std::min)((std::max)(count, std::size_t{1}), units_)) {}
 
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
-  /// Where block i begins; block count() would begin at the end. count() is not 0.
+  /// Where block i begins, for i of 0 .. count(); begin(count()) is the size. count() must not be
+  /// 0.
   [[nodiscard]] std::size_t begin(std::size_t i) const noexcept {
     return (std::min)(units_ * i / count_ * unit_, size_);
   }
@@ -55,19 +64,24 @@ class even_blocks {
   std::size_t size_ = 0, unit_ = 1, units_ = 0, count_ = 0;
 };
 
-/// What one task multiplies.
+/// The rows and columns of the output that one task computes.
 struct product_part {
   std::size_t first, rows;
   std::size_t column, columns;
 };
 
-/// Tasks that a product is divided into for threads, as far as that is worth it. Blocks are powers
-/// of two, or multiples of it: the same work for each of 2, 4, 8 and 16 threads.
+/// Number of tasks that a product is divided into for threads, as far as tasks stay large enough.
+/// Counts of blocks are powers of two up to this number, or multiples of it: equal work for each of
+/// 2, 4, 8 and 16 threads.
 inline constexpr std::size_t wanted_tasks = 16;
-inline constexpr std::size_t fewest_rows = 64;                     // of a task
-inline constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
+/// Fewest rows of a task that is made only to have more tasks.
+inline constexpr std::size_t fewest_rows = 64;
+/// Fewest multiplications of a task that is made by dividing columns.
+inline constexpr std::size_t worth_a_task = std::size_t{1} << 20;
 
-/// The blocks of m rows that a kernel wants, with as many more as threads do if `divides`.
+/// The number of blocks that m rows are divided into: at least so many that no block has more than
+/// counts.per_call rows; with threads, rounded up to a power of two or, beyond wanted_tasks, to a
+/// multiple of it; and, if `divides`, as many more as wanted_tasks and fewest_rows allow.
 [[nodiscard]] inline std::size_t count_row_blocks(std::size_t m, kernels::row_counts counts,
                                                   bool is_parallel, bool divides) noexcept {
   const std::size_t least = (m + counts.per_call - 1) / counts.per_call;
@@ -80,20 +94,20 @@ inline constexpr std::size_t worth_a_task = std::size_t{1} << 20;  // products
                  : shared;
 }
 
-/// Tasks of rows alone, for those that prepare their rows; no fewer blocks of rows than
-/// product_parts has.
+/// The tasks of a product whose rows are prepared (quantized) by the task that multiplies them:
+/// blocks of rows, with all columns. There are no fewer blocks of rows than in product_parts.
 [[nodiscard]] inline even_blocks row_tasks(std::size_t m, kernels::row_counts counts,
                                            bool is_parallel) noexcept {
   return {m, counts.per_tile, count_row_blocks(m, counts, is_parallel, true)};
 }
 
-/// The tasks of an m x n product: blocks of rows first, since whoever has some of the columns has
-/// to read and prepare the rows again, and of columns where there are few rows.
+/// The tasks of an m x n product with depth k. Rows are divided first, because tasks that share
+/// rows must each read and prepare them again; columns are divided if there are too few rows.
 ///
-/// Weights are divided where they do not fit caches that are known: those that half of the third
-/// level does not hold are taken in blocks of columns that it does, or all tasks would read all
-/// weights from memory; those that half of a second level does not hold are shared out before rows
-/// are, so that every core has a part that stays in its own.
+/// If the sizes of caches are given, weights that do not fit them are divided by columns: weights
+/// larger than half of the third level are taken in blocks of columns that fit it, as otherwise
+/// every task would read all weights from memory; weights larger than half of the second level are
+/// shared out before rows are, so that every core keeps its part in its own cache.
 class product_parts {
  public:
   product_parts(std::size_t m, std::size_t n, std::size_t k, kernels::row_counts counts,
@@ -120,14 +134,15 @@ class product_parts {
     }
     columns_ = {n, kernels::strip_columns, column_blocks};
     if (is_parallel && !rows_first && columns_.count() != 0) {
-      // What columns were too few for.
+      // There were too few columns for all tasks: divide rows for the rest.
       row_blocks = (std::max)(
           row_blocks, std::bit_floor((std::min)(m / fewest_rows, wanted_tasks / columns_.count())));
     }
     rows_ = {m, counts.per_tile, row_blocks};
   }
 
-  /// Whether all rows of some columns come before other columns.
+  /// Whether all rows of a block of columns come before the next block of columns in the order of
+  /// the tasks.
   [[nodiscard]] bool by_columns() const noexcept { return by_columns_; }
   [[nodiscard]] std::size_t size() const noexcept { return rows_.count() * columns_.count(); }
   [[nodiscard]] product_part operator[](std::size_t i) const noexcept {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Calls of the integer kernels: the memory that they want, sums of rows, parts of panels.
+// Calls of the integer kernels: their working memory, sums of left rows, and panels from a given
+// column on.
 #ifndef DETENT_PRODUCTS_RAW_PRODUCTS_HPP
 #define DETENT_PRODUCTS_RAW_PRODUCTS_HPP
 
@@ -18,7 +19,8 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// The sums of the rows of a as the products of `products` take them, modulo 2^32.
+/// Computes the sums of the left side's rows, of the values that the kernels of `products`
+/// multiply, modulo 2^32. For kernels that add 128 to signed values, the sums include it.
 inline void sum_rows(const kernels::integer_product_kernels& products,
                      const kernels::gemm_u8s8_args& g, std::int32_t* sums) noexcept {
   const auto& statistics = active<kernels::statistics_kernels>();
@@ -35,8 +37,8 @@ inline void sum_rows(const kernels::integer_product_kernels& products,
   }
 }
 
-/// Calls the kernel with the memory that it wants, divided for the processor's caches
-/// where no others are given.
+/// Calls the kernel with the working memory that it wants. If g.caches is not set, the sizes of the
+/// processor's caches are filled in.
 inline void run_gemm(const kernels::integer_product_kernels& products, kernels::gemm_u8s8_args& g) {
   if (g.caches == cache_sizes{}) {
     g.caches = kernels::processor_caches();
@@ -46,7 +48,8 @@ inline void run_gemm(const kernels::integer_product_kernels& products, kernels::
   products.gemm_u8s8(g);
 }
 
-/// The panels of weights of `depth` k from a column (a multiple of strip_columns) on.
+/// The panels `p` of weights with `depth` rows, from a column on that is a multiple of
+/// strip_columns.
 [[nodiscard]] inline kernels::packed_panels panels_from(kernels::packed_panels p, std::size_t depth,
                                                         std::size_t column) noexcept {
   p.data += column * round_up(depth, kernels::group_depth);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products whose sums may leave 32 bits. Kernels add up a slice of K at a time, whose sums do not
-// (packed_weights::slices); the slices, zero points and biases are added up in 64 bits:
+// Products whose sums may leave 32 bits. Kernels add up a slice of K at a time, whose sums fit 32
+// bits (packed_weights::slices); slices, zero points and biases are then added up in 64 bits:
 //
 //   sum = bias[j] + addend[i,j] + sum_slices(sum_k a[i,k] * b[k,j])
 //         - b_zero_point[j] * sum_k a[i,k]
 //         - a_zero_point[i] * (sum_k b[k,j] - K * b_zero_point[j])
 //
-// What is stored for a sum is what kernels store where it fits 32 bits (kernels::integer_epilogue);
-// sums are rounded to float once.
+// The stored value is the one that kernels store for sums that fit 32 bits (see
+// kernels::integer_epilogue); each sum is rounded to float once.
 #ifndef DETENT_PRODUCTS_WIDE_SUMS_HPP
 #define DETENT_PRODUCTS_WIDE_SUMS_HPP
 
@@ -36,16 +36,18 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
+/// Whether a sum fits a signed 32-bit integer.
 [[nodiscard]] constexpr bool fits_s32(std::int64_t sum) noexcept {
   return sum >= std::numeric_limits<std::int32_t>::min() &&
          sum <= std::numeric_limits<std::int32_t>::max();
 }
 
-/// The first sum, row by row, that a 32-bit output has no room for. Tasks only note it, and the
-/// error comes when all have returned: the same one for every split into threads, and nobody's
-/// threads need to carry exceptions.
+/// Records the first sum, row by row, that a 32-bit output has no room for. Tasks only note it; the
+/// error is raised when all have returned. So the error is the same for every split into threads,
+/// and the caller's threads need not carry exceptions. note() is thread-safe.
 class overflow_record {
  public:
+  /// Notes a sum that does not fit.
   void note(std::size_t row, std::size_t column, std::int64_t sum) {
     const std::lock_guard lock(mutex_);
     if (!is_noted_ || std::tie(row, column) < std::tie(row_, column_)) {
@@ -55,7 +57,8 @@ class overflow_record {
       sum_ = sum;
     }
   }
-  /// When no task runs any more. The message calls rows and columns what the caller calls them.
+  /// Throws overflow if a sum was noted. Call it when no task runs any more. `row` and `column` are
+  /// the words that the message uses for them.
   void raise_if_noted(const char* where, const char* row = "row",
                       const char* column = "column") const {
     require(!is_noted_, error_kind::overflow, where, ": the sum ", sum_, " of ", row, " ", row_,
@@ -70,15 +73,16 @@ class overflow_record {
   std::int64_t sum_ = 0;
 };
 
-/// The record of an output, and where in it the part begins whose sums are noted.
+/// The record of an output, and the position of a part in it: sums are noted relative to the part.
 struct part_overflow {
   overflow_record& record;
   std::size_t row, column;
 };
 
-/// An upper bound of the magnitudes of a matrix: at most twice the largest one, and at least 1.
+/// An upper bound of the magnitudes in the matrix: at least 1, and at most twice the largest one if
+/// that is not 0.
 [[nodiscard]] inline std::int64_t magnitude_bound(matrix_view<const std::int32_t> m) noexcept {
-  std::uint32_t bits = 0;  // of all values; of negative ones those of -1 - value
+  std::uint32_t bits = 0;  // the bits of all values, of -1 - value for negative ones
   for (std::size_t r = 0; r < m.rows; ++r) {
     const std::int32_t* row = m.data + static_cast<std::ptrdiff_t>(r) * m.row_stride;
     for (std::size_t c = 0; c < m.columns; ++c) {
@@ -88,8 +92,8 @@ struct part_overflow {
   return std::int64_t{bits} + 1;
 }
 
-/// What is stored for a sum by an output that is not of 32-bit integers. `e` is that of the rows
-/// and columns that are counted here.
+/// The value that an output of type T (not a 32-bit integer) stores for a sum. `row` and `column`
+/// count from the first row and column that `e` describes.
 template <class T>
 [[nodiscard]] T stored_sum(std::int64_t sum, const kernels::integer_epilogue& e, std::size_t row,
                            std::size_t column) noexcept {
@@ -113,8 +117,8 @@ template <class T>
   }
 }
 
-/// Stores a sum, with its addend, or notes it where a 32-bit output has no room for it. Row and
-/// column are those of the part.
+/// Stores a sum, with its addend if there is one; a sum that a 32-bit output has no room for is
+/// noted instead. `row` and `column` count from the beginning of the part.
 template <class T>
 void store_wide_sum(std::int64_t sum, const kernels::integer_epilogue& e, std::size_t row,
                     std::size_t column, const part_overflow& overflow, T& to) {
@@ -132,11 +136,11 @@ void store_wide_sum(std::int64_t sum, const kernels::integer_epilogue& e, std::s
   }
 }
 
-/// A product in 64 bits, but for what `e` says.
+/// A product by weights whose sums are computed in 64 bits.
 class wide_product {
  public:
-  /// `lhs_zero_point` is what is subtracted from all values of the left side, besides the zero
-  /// points of rows.
+  /// `lhs_zero_point` is the zero point of all rows of the left side, in the values that the
+  /// kernels multiply; zero points of single rows are subtracted in addition.
   wide_product(const kernels::integer_product_kernels& products, const packed_weights& weights,
                std::int32_t lhs_zero_point)
       : kernels_(products),
@@ -148,7 +152,8 @@ class wide_product {
     for (std::size_t j = 0; j < distance_sums_.size(); ++j) {
       const std::int64_t zero_point = weights.zero_points()[j];
       if (weights.certificate().fits_s32()) {
-        // It fits, too, so that the sum modulo 2^32 tells it, whatever K is.
+        // The certificate bounds this sum, too: it fits 32 bits, so that its value modulo 2^32
+        // determines it, whatever K is.
         const auto modulo =
             static_cast<std::uint32_t>(weights.column_sums()[j]) -
             static_cast<std::uint32_t>(depth) * static_cast<std::uint32_t>(zero_point);
@@ -163,10 +168,11 @@ class wide_product {
     }
   }
 
-  /// Of `g`, which has up to largest_rows_per_call rows, those fields count that say what the left
-  /// side is, and of its epilogue, which is that of the rows and columns of the part, all but the
-  /// terms of integer sums. Its columns are those of the weights from `first_column` on. Sums that
-  /// a 32-bit output has no room for are noted and not stored.
+  /// Computes a part of the output with up to largest_rows_per_call rows. Reads from `g`: a, lda,
+  /// lhs_signed, m, n, caches, c, ldc, and the epilogue, which describes the part, except its terms
+  /// of integer sums (column_offset, row_sum, rhs_zero_point, column_sum); k and b are ignored. The
+  /// g.n columns are those of the weights from `first_column` on. Sums that a 32-bit output has no
+  /// room for are noted and not stored.
   template <class T>
   void multiply(const kernels::gemm_u8s8_args& g, std::size_t first_column,
                 const part_overflow& overflow) const {
@@ -199,10 +205,11 @@ class wide_product {
   }
 
  private:
-  /// Sums that are computed at a time: they stay in the second-level cache.
+  /// Number of sums that are computed at a time: they stay in the second-level cache.
   static constexpr std::size_t block_elements = std::size_t{1} << 13;
 
-  /// Calls f(arguments) for the left side of each slice.
+  /// Calls f(slice, arguments) for each slice of the weights, where the arguments describe the left
+  /// side of the slice.
   template <class F>
   void for_slices(const kernels::gemm_u8s8_args& g, const F& f) const {
     kernels::gemm_u8s8_args part;
@@ -218,6 +225,7 @@ class wide_product {
     }
   }
 
+  /// Adds the sum of each left row to row_sums, in 64 bits.
   void add_row_sums(const kernels::gemm_u8s8_args& g, std::int64_t* row_sums) const {
     for_slices(g, [&](const packed_weights& /*slice*/, const kernels::gemm_u8s8_args& part) {
       std::int32_t sums[kernels::largest_rows_per_call];
@@ -228,7 +236,7 @@ class wide_product {
     });
   }
 
-  /// sums[i * columns + c] = the product of row i and column `column` + c
+  /// Sets sums[i * columns + c] to the raw product of row i and column `column` + c, in 64 bits.
   void add_slices(const kernels::gemm_u8s8_args& g, std::size_t column, std::size_t columns,
                   std::int64_t* sums) const {
     const std::size_t size = g.m * columns;
@@ -251,8 +259,8 @@ class wide_product {
   const kernels::integer_product_kernels& kernels_;
   const packed_weights& weights_;
   std::int32_t lhs_zero_point_;
-  std::vector<std::int32_t> zeros_;          // column offsets of raw products
-  std::vector<std::int64_t> distance_sums_;  // of each column: its values less their zero point
+  std::vector<std::int32_t> zeros_;          // the column offsets of raw products
+  std::vector<std::int64_t> distance_sums_;  // sum_k (b[k,j] - zero_point[j]) of each column
 };
 
 }  // namespace detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Adam: gradient descent in which each parameter has a step size of its own.
+// Adam: gradient descent in which each parameter has its own step size.
 #ifndef DETENT_SOLVERS_ADAM_HPP
 #define DETENT_SOLVERS_ADAM_HPP
 
@@ -13,29 +13,30 @@
 
 DETENT_NAMESPACE_BEGIN
 
+/// Options of adam.
 struct adam_options {
-  double learning_rate = 1e-3;
-  double momentum = 0.9;           // of the mean of gradients
-  double square_momentum = 0.999;  // of the mean of their squares
-  double epsilon = 1e-8;           // what keeps the step finite where there are no gradients
+  double learning_rate = 1e-3;     ///< step size, positive and finite
+  double momentum = 0.9;           ///< weight of the past in the mean of gradients, in [0, 1)
+  double square_momentum = 0.999;  ///< weight of the past in the mean of their squares, in [0, 1)
+  double epsilon = 1e-8;  ///< added to the divisor, so that steps stay finite without gradients
 };
 
 namespace detail {
 
-/// What Adam remembers of one parameter.
+/// The running means that Adam keeps for one parameter.
 struct adam_moments {
   double mean = 0.0;
   double square = 0.0;
 };
 
-/// What makes up for moments that begin at zero: 1 - momentum^t and 1 - square_momentum^t at step
-/// t.
+/// Divisors that correct for moments that begin at zero: 1 - momentum^t and 1 - square_momentum^t
+/// at step t.
 struct adam_corrections {
   double mean = 1.0;
   double square = 1.0;
 };
 
-/// The corrections of one step after the other, from t = 1.
+/// Computes the corrections of one step after the other, from t = 1.
 class adam_clock {
  public:
   adam_corrections next(const adam_options& o) noexcept {
@@ -49,7 +50,7 @@ class adam_clock {
   double square_power_ = 1.0;
 };
 
-/// What is to be taken from the parameter.
+/// What is to be subtracted from the parameter.
 [[nodiscard]] inline double adam_step(adam_moments& m, double slope, const adam_corrections& c,
                                       const adam_options& o) noexcept {
   m.mean = rounded_product(o.momentum, m.mean) + rounded_product(1.0 - o.momentum, slope);
@@ -66,16 +67,19 @@ inline void require_learning_rate(double rate, const char* where) {
 
 }  // namespace detail
 
-/// Some parameters that are learned together:
+/// Adam on a number of parameters that are learned together:
 ///
-///   m = momentum m + (1 - momentum) g,  v = square_momentum v + (1 - square_momentum) g^2
-///   x -= learning_rate * (m / (1 - momentum^t)) / (sqrt(v / (1 - square_momentum^t)) + epsilon)
+///     m  = momentum m + (1 - momentum) g
+///     v  = square_momentum v + (1 - square_momentum) g^2
+///     x -= learning_rate * (m / (1 - momentum^t)) / (sqrt(v / (1 - square_momentum^t)) + epsilon)
 ///
-/// In double; the same bits everywhere. Source: Kingma, Ba, Adam (2015).
+/// All of it is in double and has the same bits everywhere. Not thread-safe.
+///
+/// Source: Kingma, Ba, Adam (2015).
 class adam {
  public:
-  /// Throws invalid_argument unless the learning rate is positive and finite, the momenta are in
-  /// [0, 1), and epsilon is positive and finite.
+  /// Prepares for `count` parameters. Throws invalid_argument unless the learning rate is positive
+  /// and finite, the momenta are in [0, 1), and epsilon is positive and finite.
   explicit adam(std::size_t count, const adam_options& options = {})
       : options_(options), moments_(count) {
     constexpr const char* where = "adam";
@@ -88,8 +92,9 @@ class adam {
             where, ": an epsilon of ", options.epsilon);
   }
 
-  /// `pace` times the learning rate is that of this step. Throws shape_mismatch unless there are as
-  /// many of each as parameters.
+  /// Takes one step: updates the moments from `gradient` and the parameters `x` in place, with a
+  /// learning rate of `pace` times that of the options. Throws shape_mismatch unless both have as
+  /// many elements as there are parameters.
   void step(std::span<double> x, std::span<const double> gradient, double pace = 1.0) {
     require(x.size() == moments_.size() && gradient.size() == moments_.size(),
             error_kind::shape_mismatch, "adam: ", x.size(), " parameters and ", gradient.size(),

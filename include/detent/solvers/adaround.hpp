@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// AdaRound: each weight is rounded up or down, whichever is better for the layer's output, learned
-// by gradients that are known in closed form.
+// AdaRound: rounds each weight up or down, whichever is better for the layer's output. Learned by
+// gradients that are known in closed form.
 #ifndef DETENT_SOLVERS_ADAROUND_HPP
 #define DETENT_SOLVERS_ADAROUND_HPP
 
@@ -22,19 +22,23 @@
 
 DETENT_NAMESPACE_BEGIN
 
+/// Options of adaround().
 struct adaround_options {
-  std::size_t iterations = 1000;
-  double learning_rate = 0.01;
-  double regularization = 0.3;
-  double warm_up = 0.2;      // the part of the iterations without regularization, in [0, 1)
-  double first_beta = 20.0;  // as published; 4 is often better if inputs are correlated. Falls
-                             // linearly, after the warm-up, to
+  std::size_t iterations = 1000;  ///< number of steps of gradient descent
+  double learning_rate = 0.01;    ///< learning rate of Adam
+  double regularization = 0.3;    ///< strength of the term that drives roundings to 0 or 1
+  double warm_up = 0.2;           ///< part of the iterations without regularization, in [0, 1)
+  /// The regularizer's exponent at the end of the warm-up. 20 is as published; 4 is often better if
+  /// inputs are correlated.
+  double first_beta = 20.0;
+  /// The regularizer's exponent at the end; it falls linearly from first_beta after the warm-up.
   double last_beta = 2.0;
 };
 
 namespace detail {
 
-/// Some rows at once, each on its own: together, so that G is read once for all of them.
+/// Several rows that are solved at the same time, so that G is read once for all of them. Each has
+/// its own solution.
 class adaround_rows {
  public:
   adaround_rows(const weight_problem& problem, const gram_matrix& g, std::size_t first_row,
@@ -50,7 +54,8 @@ class adaround_rows {
     const grid levels = problem.scheme.levels;
     const double mean = g.mean_diagonal();
     for (std::size_t r = 0; r < rows_; ++r) {
-      // The loss is measured in steps of the row's largest scale, and G in its mean diagonal.
+      // The loss is measured in steps of the row's largest scale, and G in units of its mean
+      // diagonal.
       double largest = 0.0;
       for (std::size_t group = 0; group < problem.groups; ++group) {
         largest =
@@ -67,7 +72,7 @@ class adaround_rows {
         e.importance =
             rounded_product(rounded_product(e.scale * e.scale, g.diagonal(c)), normalizers_[r]);
         e.interval = rounding_interval::of(steps, p.zero_point, levels);
-        // So that h is the fraction that the weight has.
+        // At first, h is the fractional part of weight / scale.
         e.v = rectified_sigmoid::inverse(steps - e.interval.below);
       }
     }
@@ -106,7 +111,7 @@ class adaround_rows {
     }
   }
 
-  /// Writes the codes. Whether all of h had come to rest at 0 or 1.
+  /// Writes the codes. Returns whether all h had come to rest at 0 or 1.
   [[nodiscard]] bool finish(quantized_weights& q) const noexcept {
     bool decided = true;
     for (std::size_t i = 0; i < elements_.size(); ++i) {
@@ -148,25 +153,25 @@ class adaround_rows {
 
 }  // namespace detail
 
-/// AdaRound for one linear layer. Of each row it minimizes, by Adam on one u for each weight,
+/// AdaRound for one linear layer. For each row it minimizes, by Adam on one u for each weight,
 ///
-///   (v - w)^T G (v - w) / (s^2 m) + sum over columns of r (1 - |2h - 1|^beta)
-///   r = regularization * scale^2 G_jj / (s^2 m)
-///   v = scale * clamp(floor(w / scale) + h, qmin - zero_point, qmax - zero_point)
-///   h = clamp(1.2 / (1 + exp(-u)) - 0.1, 0, 1), at first the fraction that w / scale has
+///     (v - w)^T G (v - w) / (s^2 m) + sum over columns of r (1 - |2h - 1|^beta)
+///     r = regularization * scale^2 G_jj / (s^2 m)
+///     v = scale * clamp(floor(w / scale) + h, qmin - zero_point, qmax - zero_point)
+///     h = clamp(1.2 / (1 + exp(-u)) - 0.1, 0, 1), at first the fractional part of w / scale
 ///
-/// where s is the row's largest scale and m the mean diagonal of G: results do not change with the
-/// units of weights and inputs. (In the paper all weights have the same r; but where inputs are of
-/// different sizes, one r is too much for some and too little for others.) After the warm-up, beta
-/// falls linearly from first_beta to last_beta, which drives h to 0 or 1. In the end h < 1/2 means
-/// down. Rows that are then no better than by nearest rounding, in (w - v)^T G (w - v), are rounded
-/// to nearest: evidence.kept_nearest counts them. Scales and zero points stay. evidence.converged
-/// says that no h had to be decided at the end.
+/// where s is the row's largest scale and m the mean diagonal of G; so results do not change with
+/// the units of weights and inputs. (In the paper all weights have the same r. Where inputs have
+/// different sizes, however, one r is too much for some weights and too little for others.) After
+/// the warm-up, beta falls linearly from first_beta to last_beta, which drives h to 0 or 1. In the
+/// end, h < 1/2 means down. Rows that are then no better than nearest rounding, in (w - v)^T G (w -
+/// v), are rounded to nearest; evidence.kept_nearest counts them. Scales and zero points stay.
+/// evidence.converged says that all h were close to 0 or 1 at the end.
 ///
-/// No random numbers. Time: O(K^2) for each row and iteration, O(K) with a diagonal G. Errors as
-/// round_to_nearest(), and invalid_argument if there are no iterations, warm_up is not in [0, 1),
-/// the learning rate not positive and finite, a beta below 1 or not finite, the regularization
-/// negative or not finite. Thread-safe; the same bits everywhere.
+/// No random numbers are used. Time: O(K^2) for each row and iteration, O(K) with a diagonal G.
+/// Throws what round_to_nearest() throws, and invalid_argument if there are no iterations, warm_up
+/// is not in [0, 1), the learning rate is not positive and finite, a beta is below 1 or not finite,
+/// or the regularization is negative or not finite. Thread-safe; the same bits everywhere.
 ///
 /// Source: Nagel et al., Up or Down? Adaptive Rounding (2020).
 [[nodiscard]] inline quantized_weights adaround(matrix_view<const float> weights,

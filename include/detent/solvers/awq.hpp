@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// AWQ: columns of the weights that matter are scaled up before they are rounded, and their inputs
-// down; then outliers of each group are clipped where that pays.
+// AWQ: scales up the columns of the weights that matter before they are rounded, and scales their
+// inputs down; then clips outliers of each group where that pays.
 #ifndef DETENT_SOLVERS_AWQ_HPP
 #define DETENT_SOLVERS_AWQ_HPP
 
@@ -25,26 +25,34 @@
 
 DETENT_NAMESPACE_BEGIN
 
+/// Options of awq().
 struct awq_options {
-  /// The mean |x| of each input (gram_observer::mean_magnitudes). Empty: the root of G's diagonal.
+  /// The mean |x| of each input (gram_observer::mean_magnitudes). If empty, the square root of G's
+  /// diagonal.
   std::span<const float> activation_magnitudes = {};
-  bool weight_magnitudes = false;  // s = a^r / w^(1 - r), w the mean |w| of a column; else s = a^r
-  std::size_t grid_points = 20;    // r = 0, 1 / n, ..., (n - 1) / n
-  float smallest_clip = 0.91F;     // 1: ranges are not clipped
+  /// Whether the scales are s = a^r / w^(1 - r), where w is the mean |w| of a column, instead of s
+  /// = a^r.
+  bool weight_magnitudes = false;
+  /// Number n of exponents tried: r = 0, 1 / n, ..., (n - 1) / n.
+  std::size_t grid_points = 20;
+  /// The smallest factor that ranges of groups are clipped to, in (0, 1]; 1: ranges are not
+  /// clipped.
+  float smallest_clip = 0.91F;
+  /// Distance of the factors that are tried, in (0, 1).
   float clip_step = 0.01F;
 };
 
-/// What awq() returns.
+/// The result of awq().
 struct awq_weights {
-  quantized_weights weights;        // of W input_scales
-  std::vector<float> input_scales;  // inputs are to be divided by them
-  std::optional<double> ratio;      // r; none: no scales (all are 1)
+  quantized_weights weights;        ///< codes of the weights times their columns' input_scales
+  std::vector<float> input_scales;  ///< what the inputs must be divided by, one for each
+  std::optional<double> ratio;      ///< the exponent r found; empty if all scales are 1
 };
 
 namespace detail {
 
-/// Chooses the ratio of each group of a row, from the first to the last; each is the best while the
-/// others stay.
+/// Chooses the clip factor of each group of a row, from the first to the last; each is the best
+/// while the others stay.
 inline void clip_row(const weight_problem& problem, const gram_matrix& g, std::size_t row,
                      const awq_options& options, quantized_weights& q) {
   const std::size_t columns = problem.columns;
@@ -56,11 +64,10 @@ inline void clip_row(const weight_problem& problem, const gram_matrix& g, std::s
       g.add_scaled_column(c, e, gradient.data(), 0, columns);
     }
   }
-  std::vector<double> change(columns);   // of w - v
+  std::vector<double> change(columns);   // how w - v changes
   std::vector<double> product(columns);  // G change
   std::vector<double> best_change(columns);
-  // Whole steps down to the smallest; what floats make of it is no reason to leave out the last
-  // one.
+  // Whole steps down to the smallest factor. Float rounding must not lose the last one.
   const double steps =
       (1.0 - static_cast<double>(options.smallest_clip)) / static_cast<double>(options.clip_step);
   const auto ratios = static_cast<std::size_t>((std::min)(std::floor(steps + 1e-4), 1e6));
@@ -112,7 +119,8 @@ inline void clip_row(const weight_problem& problem, const gram_matrix& g, std::s
   }
 }
 
-/// s_j = max(a_j^r [/ w_j^(1 - r)], 1e-4), divided by sqrt(max * min) of them.
+/// s_j = max(a_j^r [/ w_j^(1 - r)], 1e-4), divided by the square root of the product of the largest
+/// and the smallest of them.
 [[nodiscard]] inline std::vector<float> awq_scales(std::span<const double> activations,
                                                    std::span<const double> weights, double ratio) {
   constexpr double floor = 1e-4;
@@ -137,31 +145,32 @@ inline void clip_row(const weight_problem& problem, const gram_matrix& g, std::s
 
 }  // namespace detail
 
-/// AWQ. Searches scales of the inputs that lower (w - v / s)^T G (w - v / s), summed over rows, v
-/// being w s rounded to nearest:
+/// AWQ: searches scales s of the inputs that lower (w - v / s)^T G (w - v / s), summed over rows,
+/// where v is w s rounded to nearest:
 ///
-///   s_j = max(a_j^r, 1e-4), divided by the root of the product of the largest and the least of
-///   them, for each r of the grid; with weight_magnitudes a_j^r / w_j^(1 - r)
+///     s_j = max(a_j^r, 1e-4), divided by the square root of the product of the largest and the
+///     smallest of them, for each r of the grid; with weight_magnitudes a_j^r / w_j^(1 - r)
 ///
-/// and takes the least objective, s = 1 among them: the first of equals. Then each group's range is
-/// multiplied by 1, 1 - clip_step, ... down to smallest_clip, whichever is best for its row's
-/// objective, group by group. Neither step makes the objective larger.
+/// and takes the s of least objective, s = 1 included; of equally good ones the first. Then each
+/// group's range is multiplied by 1, 1 - clip_step, ... down to smallest_clip, whichever is best
+/// for its row's objective, group by group. Neither step makes the objective larger.
 ///
-/// In evidence, objective is that of the result, nearest_objective that of nearest rounding without
-/// scales and clipping, iterations the scales tried, kept_nearest the rows that are not clipped.
+/// In the evidence, objective is that of the result, nearest_objective that of nearest rounding
+/// without scales and clipping, iterations the number of scale vectors tried, and kept_nearest the
+/// number of rows that are not clipped.
 ///
 /// Columns of zeros, and inputs that are always zero, have nothing to gain: with r > 0 they get the
-/// least scale.
+/// smallest scale.
 ///
-/// Errors as round_to_nearest(); also invalid_argument if a magnitude is negative, NaN or infinite,
-/// there are no grid points, smallest_clip is not in (0, 1], clip_step not in (0, 1), or `format`
-/// has scales; overflow where scaled weights leave the range of floats. Time: O(K^2) for each row
-/// and grid point, and about the same again for each clip; O(K) with a diagonal G. Thread-safe; the
-/// same bits everywhere.
+/// Throws what round_to_nearest() throws; also invalid_argument if a magnitude is negative, NaN or
+/// infinite, there are no grid points, smallest_clip is not in (0, 1], clip_step is not in (0, 1),
+/// or `format` has scales; overflow if scaled weights leave the range of floats. Time: O(K^2) for
+/// each row and grid point, and about as much again for each clip factor; O(K) with a diagonal G.
+/// Thread-safe; the same bits everywhere.
 ///
 /// Source: Lin et al., AWQ (2023); weight magnitudes and the steps of clipping as in Intel Neural
-/// Compressor. Those measure the error on samples and group by group; here it is the whole row's,
-/// by G.
+/// Compressor. Those measure the error on samples and group by group; here it is the error of the
+/// whole row, computed with G.
 [[nodiscard]] inline awq_weights awq(matrix_view<const float> weights, const gram_matrix& g,
                                      const weight_format& format = {},
                                      const awq_options& options = {},
@@ -194,7 +203,7 @@ inline void clip_row(const weight_problem& problem, const gram_matrix& g, std::s
     }
   }
 
-  // One set of scales, rounded to nearest.
+  // One vector of scales, and the weights rounded to nearest with it.
   struct attempt {
     detail::weight_problem problem;
     gram_matrix g;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Codes and scales that lower a linear layer's output error step by step.
+// A weight solver that lowers a linear layer's output error by changing one code or one scale at a
+// time.
 #ifndef DETENT_SOLVERS_COORDINATE_DESCENT_HPP
 #define DETENT_SOLVERS_COORDINATE_DESCENT_HPP
 
@@ -20,14 +21,16 @@
 
 DETENT_NAMESPACE_BEGIN
 
+/// Options of coordinate_descent().
 struct coordinate_descent_options {
-  std::size_t max_iterations = 100;  // an iteration: all scales, then all codes of a row
-  bool fixed_scales = false;         // only codes change
+  /// Limit for each row; an iteration visits all its scales, then all its codes.
+  std::size_t max_iterations = 100;
+  bool fixed_scales = false;  ///< whether scales stay and only codes change
 };
 
 namespace detail {
 
-/// A row while its codes and scales change: e = w - v and g = G e are kept up to date.
+/// A row while its codes and scales change; e = w - v and g = G e are kept up to date.
 class row_descent {
  public:
   row_descent(const weight_problem& problem, const gram_matrix& g, std::size_t row,
@@ -42,8 +45,9 @@ class row_descent {
         g_(problem.columns),
         buffer_(problem.columns) {
     refresh();
-    // Less than this is not told from rounding, or (scales) not worth the iterations that go on and
-    // on where scales of neighbouring groups depend on each other. Both bound the number of steps.
+    // Smaller gains cannot be told from rounding or, for scales, are not worth the iterations that
+    // go on and on where scales of neighbouring groups depend on each other. Both bound the number
+    // of steps.
     smallest_code_gain_ = rounded_product(1e-12, objective());
     smallest_scale_gain_ = rounded_product(1e-8, objective());
   }
@@ -52,8 +56,8 @@ class row_descent {
     return ordered_dot(e_.size(), e_.data(), g_.data());
   }
 
-  /// The code of column j that is best while all others stay: v_j moves by t, and the objective by
-  /// G_jj t^2 - 2 g_j t. Whether it changed.
+  /// Sets the code of column j to the best one while all others stay: if v_j moves by t, the
+  /// objective changes by G_jj t^2 - 2 g_j t. Returns whether the code changed.
   bool improve_code(std::size_t j) noexcept {
     const double diagonal = gram_.diagonal(j);
     if (!(diagonal > 0.0)) {
@@ -80,9 +84,9 @@ class row_descent {
     return true;
   }
 
-  /// The scale of a group that is best while all else stays: with c the group's codes minus the
-  /// zero point, scale + (c^T g) / (c^T G c). With one group that is (w^T G c) / (c^T G c). Whether
-  /// it changed.
+  /// Sets the scale of a group to the best one while all else stays: with c the group's codes minus
+  /// the zero point, this is scale + (c^T g) / (c^T G c); with one group it is (w^T G c) / (c^T G
+  /// c). Returns whether the scale changed.
   bool improve_scale(std::size_t group) noexcept {
     const std::size_t first = problem_.first(group);
     const std::size_t last = problem_.last(group);
@@ -118,13 +122,13 @@ class row_descent {
     return true;
   }
 
-  /// One iteration. Whether anything changed.
+  /// Performs one iteration. Returns whether anything changed.
   bool iterate(bool fixed_scales) noexcept {
     bool changed = false;
     for (std::size_t group = 0; group < problem_.groups && !fixed_scales; ++group) {
       changed = improve_scale(group) || changed;
     }
-    refresh();  // what rounding has left in g
+    refresh();  // clears the rounding errors that g has accumulated
     for (std::size_t j = 0; j < e_.size(); ++j) {
       changed = improve_code(j) || changed;
     }
@@ -166,22 +170,23 @@ class row_descent {
 
 }  // namespace detail
 
-/// Minimizes (w - v)^T G (w - v) of each row, v = scale * (code - zero_point), beginning with
-/// nearest rounding, in turn by
+/// Minimizes (w - v)^T G (w - v) of each row, v = scale * (code - zero_point). It begins with
+/// nearest rounding and alternates
 ///
-///   scale of a group  += c^T G (w - v) / (c^T G c), c = code - zero_point in the group, else 0
-///                        (with one group this is (w^T G c) / (c^T G c)), rounded to float
-///   code of column j  += round_half_even((G (w - v))_j / (G_jj * scale)), clamped to the grid
+///     scale of a group  += c^T G (w - v) / (c^T G c), rounded to float
+///                          with c = code - zero_point in the group, else 0
+///                          (with one group, the new scale is (w^T G c) / (c^T G c))
+///     code of column j  += round_half_even((G (w - v))_j / (G_jj * scale)), clamped to the grid
 ///
-/// Each is the best that its variable can be while the others stay, and is only taken if the
-/// objective falls by more than 1e-12 (scales: 1e-8) of where it began: it never rises, so that the
-/// result is never worse than nearest rounding, and after finitely many steps none is left.
-/// evidence.converged says that this point was reached within max_iterations: no single code can be
-/// changed for the better. Zero points stay. Columns with G_jj = 0 keep their nearest codes.
+/// Each step is the best for its variable while the others stay, and is taken only if the objective
+/// falls by more than 1e-12 (scales: 1e-8) of its first value. So the objective never rises, the
+/// result is never worse than nearest rounding, and the steps come to an end. evidence.converged
+/// says that this end was reached within max_iterations: no single code can be changed for the
+/// better. Zero points stay. Columns with G_jj = 0 keep their nearest codes.
 ///
-/// Time: O(K^2) for each row and iteration, O(K) with a diagonal G. Errors as round_to_nearest(),
-/// and invalid_argument if max_iterations is 0. Thread-safe; blocks of rows are shared out by
-/// `parallel`.
+/// Time: O(K^2) for each row and iteration, O(K) with a diagonal G. Throws what round_to_nearest()
+/// throws, and invalid_argument if max_iterations is 0. Thread-safe; blocks of rows are shared out
+/// by `parallel`, and the result does not depend on it.
 ///
 /// Source: the closed form of the scale and coordinate descent are textbook least squares; rounding
 /// one weight at a time against the layer's output is in the manner of QuantEase (2023).

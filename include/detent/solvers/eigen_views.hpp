@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Eigen's matrices where the library takes views, and views where Eigen takes matrices. Nothing is
-// copied.
+// Conversions without copies: Eigen's matrices to views, where the library takes views, and views
+// to Eigen's matrices.
 //
-//   Eigen::MatrixXf w = ...;
-//   const auto q = detent::gptq(detent::as_view(w), g);
-//   const Eigen::VectorXf y = detent::as_eigen(view) * x;
+//     Eigen::MatrixXf w = ...;
+//     const auto q = detent::gptq(detent::as_view(w), g);
+//     const Eigen::VectorXf y = detent::as_eigen(view) * x;
 #ifndef DETENT_SOLVERS_EIGEN_VIEWS_HPP
 #define DETENT_SOLVERS_EIGEN_VIEWS_HPP
 
@@ -25,7 +25,8 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// What as_eigen returns.
+/// The type that as_eigen() returns: an Eigen::Map with dynamic sizes and strides, const for const
+/// T.
 template <class T>
 using eigen_map = Eigen::Map<
     std::conditional_t<std::is_const_v<T>,
@@ -34,8 +35,8 @@ using eigen_map = Eigen::Map<
                        Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>,
     Eigen::Unaligned, Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
 
-/// The elements of `view` as an Eigen matrix of the same shape; valid as long as they are. Throws
-/// invalid_argument if a stride is negative, which Eigen does not know.
+/// The elements of `view` as an Eigen matrix of the same shape; valid as long as the elements are.
+/// Throws invalid_argument if a stride is negative, which Eigen does not support.
 template <class T>
 [[nodiscard]] eigen_map<T> as_eigen(matrix_view<T> view) {
   require(view.row_stride >= 0 && view.column_stride >= 0, error_kind::invalid_argument,
@@ -45,8 +46,8 @@ template <class T>
       Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>(view.row_stride, view.column_stride));
 }
 
-/// A view of an Eigen matrix, vector, Map, Ref or block, in whatever order it is stored; valid as
-/// long as its elements are. Expressions that have no elements in memory do not compile.
+/// A view of an Eigen matrix, vector, Map, Ref or block, stored by rows or by columns; valid as
+/// long as the elements are. An expression that has no elements in memory does not compile.
 template <class Derived>
 [[nodiscard]] matrix_view<const typename Derived::Scalar> as_view(
     const Eigen::DenseBase<Derived>& matrix) {
@@ -58,8 +59,8 @@ template <class Derived>
   return {m.data(), static_cast<std::size_t>(m.rows()), static_cast<std::size_t>(m.cols()),
           by_rows ? m.outerStride() : m.innerStride(), by_rows ? m.innerStride() : m.outerStride()};
 }
-/// The view of a matrix that is about to vanish would dangle. Maps, Refs and blocks are refused
-/// with it: name them first.
+/// Deleted, since the view of a temporary matrix would dangle. Temporary Maps, Refs and blocks are
+/// refused with it: give them a name first.
 template <class Derived>
 void as_view(const Eigen::DenseBase<Derived>&& matrix) = delete;
 

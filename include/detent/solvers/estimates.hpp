@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Scales from a range, a grid of ranges, or a model of the distribution: beside exact_mse() these
-// are estimates, faster or as other tools have them.
+// Scale solvers that are faster than exact_mse(), or that other tools use: from the range, from a
+// grid of ranges, or from a model of the distribution.
 //
-// All of them choose a clip value: the range seen, cut to [-clip, clip], is what the canonical rule
-// (params_from_range) makes scale and zero point of. Where values of one sign only were seen, the
-// grid's levels all lie on that side if the scheme is asymmetric.
+// All of them choose a clip value: the range seen, cut to [-clip, clip], gives scale and zero point
+// by the canonical rule (params_from_range). If all values have one sign and the scheme is
+// asymmetric, the grid's levels all lie on that side.
 #ifndef DETENT_SOLVERS_ESTIMATES_HPP
 #define DETENT_SOLVERS_ESTIMATES_HPP
 
@@ -23,7 +23,7 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// Parameters for the range seen, cut to [-clip, clip].
+/// The canonical parameters for the range seen, cut to [-clip, clip].
 [[nodiscard]] inline quant_params clipped_params(const distribution& d, double clip,
                                                  quant_scheme scheme) {
   return params_from_range(clipped(d.range(), static_cast<float>(clip)), scheme);
@@ -37,22 +37,22 @@ namespace detail {
   return s;
 }
 
-/// How many levels the magnitudes up to the clip value are divided into: those of one side, where
-/// values have one sign all of an asymmetric grid.
+/// How many levels the magnitudes up to the clip value are divided into: those of one side of the
+/// grid, or all levels if the scheme is asymmetric and all values have one sign.
 [[nodiscard]] inline double levels_to_clip(const distribution& d, quant_scheme scheme) noexcept {
   const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
   const bool one_sided = d.negative().size() == 0 || d.positive().size() == 0;
   return one_sided && !scheme.symmetric ? steps : std::floor(steps / 2.0);
 }
 
-/// Weights and sums of magnitudes beyond a bound.
+/// The sum of the weights and the weighted sum of the magnitudes beyond a bound.
 struct tail {
   double weight;
   double sum;
 };
 [[nodiscard]] inline tail tail_of(const distribution& d, double bound) noexcept {
   const auto of = [&](const distribution_side& side) {
-    // Those at the bound are not beyond it.
+    // Values equal to the bound are not beyond it.
     const std::size_t first = side.below(std::nextafter(bound, 2.0 * d.magnitude() + 1.0));
     return tail{static_cast<double>(side.weight_above[first]),
                 side.sum_above[first].to_double() * d.unit()};
@@ -69,19 +69,23 @@ struct tail {
 
 }  // namespace detail
 
-/// The whole range: nothing is clipped.
+/// The parameters for the whole range: nothing is clipped. Throws invalid_argument where
+/// params_from_range() does. Thread-safe.
 [[nodiscard]] inline scale_solution absmax(const distribution& d, quant_scheme scheme) {
   return detail::clipped_solution(d, d.magnitude(), scheme, "absmax");
 }
 
+/// Options of grid_mse().
 struct grid_mse_options {
-  std::size_t steps = 100;  // candidates
-  double lowest = 0.01;     // the smallest of them, as a share of the largest magnitude
+  std::size_t steps = 100;  ///< number of candidates
+  /// The smallest candidate, as a share of the largest magnitude; in (0, 1].
+  double lowest = 0.01;
 };
 
-/// The best of clip values in equal steps from `lowest` to 1 times the largest magnitude; the
-/// larger of two that are as good. Throws invalid_argument without steps, or if `lowest` is not in
-/// (0, 1].
+/// The clip value of least squared error among `steps` candidates, equally spaced from `lowest` to
+/// 1 times the largest magnitude. Of equally good ones the larger wins. Throws invalid_argument if
+/// there are no steps, if `lowest` is not in (0, 1], or where params_from_range() does.
+/// Thread-safe.
 [[nodiscard]] inline scale_solution grid_mse(const distribution& d, quant_scheme scheme,
                                              grid_mse_options options = {}) {
   require(options.steps > 0, error_kind::invalid_argument, "grid_mse: 0 steps");
@@ -104,13 +108,17 @@ struct grid_mse_options {
   return best;
 }
 
-/// OCTAV: the clip value a that is least in
+/// OCTAV: finds the clip value a that minimizes
 ///
-///   a^2 / (12 n^2) * P(0 < |x| <= a) + E[(|x| - a)^2; |x| > a]
+///     a^2 / (12 n^2) * P(0 < |x| <= a) + E[(|x| - a)^2; |x| > a]
 ///
-/// with n levels up to it, by the fixed point a = E[|x|; |x| > a] / (P(0 < |x| <= a) / (12 n^2)
-/// + P(|x| > a)), from the mean magnitude on, for up to 100 steps or until a repeats. It is least
-/// for a model, noise that is uniform in each step; exact_mse() is never worse.
+/// with n levels up to a, by iterating
+///
+///     a = E[|x|; |x| > a] / (P(0 < |x| <= a) / (12 n^2) + P(|x| > a))
+///
+/// from the mean magnitude on, for up to 100 steps or until a repeats. The minimum is that of a
+/// model in which the noise is uniform in each step; exact_mse() is never worse. Throws
+/// invalid_argument where params_from_range() does. Thread-safe.
 ///
 /// Source: Sakr et al., "Optimal clipping and magnitude-aware differentiation for improved
 /// quantization-aware training", ICML 2022, whose n is a power of two.
@@ -132,24 +140,28 @@ struct grid_mse_options {
   return detail::clipped_solution(d, clip, scheme, "octav");
 }
 
+/// The distribution that aciq() assumes.
 enum class aciq_model : std::uint8_t {
-  best,     // that whose ratio of mean magnitude to standard deviation is the nearer one
-  laplace,  // density exp(-|x| / b) / (2 b)
-  gauss,
+  /// The one of the two whose ratio of mean magnitude to standard deviation is nearer to that of
+  /// the values.
+  best,
+  laplace,  ///< Laplace, density exp(-|x| / b) / (2 b)
+  gauss,    ///< normal with mean 0
 };
 
-/// ACIQ: the clip value a that is best for a model of the magnitudes, with n levels up to it:
+/// ACIQ: finds the clip value a that is best for a model of the values, with n levels up to a:
 ///
-///   laplace  a / b * exp(a / b) = 12 n^2                        b = mean |x|
-///   gauss    a erfc(a / (s sqrt 2)) - s sqrt(2 / pi) exp(-a^2 / (2 s^2)) + a / (12 n^2) = 0
-///            s = sqrt(mean x^2)
+///     laplace  a / b * exp(a / b) = 12 n^2                        b = mean |x|
+///     gauss    a erfc(a / (s sqrt 2)) - s sqrt(2 / pi) exp(-a^2 / (2 s^2)) + a / (12 n^2) = 0
+///              s = sqrt(mean x^2)
 ///
-/// Zeros do not count where values have one sign only: those are the half of a symmetric
-/// distribution that an activation has cut off. The transcendental functions are those of the C++
-/// library, whose last bits may differ from one to another.
+/// If all values have one sign, zeros do not count: the values are then taken for one half of a
+/// symmetric distribution whose other half an activation has cut off. The transcendental functions
+/// are those of the C++ library, whose last bits may differ between implementations. Throws
+/// invalid_argument where params_from_range() does. Thread-safe.
 ///
 /// Source: Banner, Nahshan and Soudry, "Post training 4-bit quantization of convolutional networks
-/// for rapid-deployment", NeurIPS 2019, with the levels of the grid for powers of two.
+/// for rapid-deployment", NeurIPS 2019, with the levels of the grid in place of powers of two.
 [[nodiscard]] inline scale_solution aciq(const distribution& d, quant_scheme scheme,
                                          aciq_model model = aciq_model::best) {
   const detail::tail all = detail::tail_of(d, 0.0);
@@ -169,7 +181,8 @@ enum class aciq_model : std::uint8_t {
   }
   double clip = 0.0;
   if (model == aciq_model::laplace) {
-    // Newton for w + log w = log(12 n^2), which is concave: from below it rises to the root.
+    // Newton's method for w + log w = log(12 n^2), which is concave: from below it rises to the
+    // root.
     const double target = std::log(12.0 * n * n);
     double w = 1.0;
     for (int i = 0; i < 50; ++i) {
@@ -177,7 +190,7 @@ enum class aciq_model : std::uint8_t {
     }
     clip = mean * w;
   } else {
-    // The function rises through its only root; halving finds it to the last bits.
+    // The function rises through its only root; bisection finds it to the last bits.
     const auto slope = [n](double a) {
       return a * std::erfc(a * 0.70710678118654752) - 0.79788456080286536 * std::exp(-0.5 * a * a) +
              a / (12.0 * n * n);

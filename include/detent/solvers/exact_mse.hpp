@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The scale and zero point with the least squared error there is, with a proof.
+// A scale solver: the scale and zero point with the least squared error that exists, together with
+// a proof.
 //
 // For fixed levels k_i the best scale is b / c and its error square_sum - b^2 / c (see
-// detail::assignment), whichever levels those are: so the least error of all is square_sum less the
-// largest b^2 / c of the levels met as the scale falls from beyond the largest value to 0. At
-// |x_i| / (k - 1/2) element i steps from level k - 1 to k; that adds |x_i| to b and 2k - 1 to c.
+// detail::assignment), whichever levels those are. The least error of all is therefore square_sum
+// less the largest b^2 / c of the levels met as the scale falls from beyond the largest value to 0.
+// At the scale |x_i| / (k - 1/2) element i steps from level k - 1 to k; that adds |x_i| to b and 2k
+// - 1 to c.
 //
 // Between two scales upper > lower with known b and c, a step at scale t adds t / 2 to b for each 1
 // that it adds to c, so that along the way
 //
-//   b <= b(upper) + upper / 2 * (c - c(upper))       b <= b(lower) - lower / 2 * (c(lower) - c)
+//     b <= b(upper) + upper / 2 * (c - c(upper))       b <= b(lower) - lower / 2 * (c(lower) - c)
 //
-// and b^2 / c, which is convex in c along either line, is bounded by its values at their ends and
-// where they cross. Intervals are halved, the most promising first, until they hold few steps,
-// which are then taken one by one, or until no bound exceeds the best found.
+// and b^2 / c, which is convex in c along either line, is bounded by its values at the ends of the
+// lines and where they cross. Intervals are halved, the most promising first, until they hold few
+// steps, which are then taken one by one, or until no bound exceeds the best value found.
 //
 // Sources: the sweep over breakpoints is that of Idelbayev, Molchanov, Shen, Yin, Carreira-Perpinan
 // and Alvarez, "Optimal quantization using scaled codebook", CVPR 2021; the bounds are our own.
@@ -39,15 +41,16 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// The most that b^2 / c reaches, in units squared, with the scale that reaches it.
+/// The largest b^2 / c found, in units squared, with the scale that reaches it.
 struct best_assignment {
   double gain = 0.0;
-  double scale = 0.0;  // real
+  double scale = 0.0;  // in real size, not in units
   std::size_t candidate = 0;
 };
 
-/// Looks for the largest b^2 / c over all scales and several zero points, which differ in how far
-/// the grid reaches to either side. What a scale does to one side is found once for all of them.
+/// Searches the largest b^2 / c over all scales and several zero points, which differ in how far
+/// the grid reaches to either side. The effect of a scale on one side is computed once for all of
+/// them.
 class assignment_search {
  public:
   assignment_search(const distribution& d, std::vector<level_caps> candidates)
@@ -63,13 +66,13 @@ class assignment_search {
   }
 
   best_assignment run() {
-    // Steps are at the values divided by k - 1/2: none above twice the largest.
+    // Steps are at the values divided by k - 1/2, none of them above twice the largest value.
     double largest = 0.0;
     for (const distribution_side* side : {&d_.negative(), &d_.positive()}) {
       largest = side->size() != 0 ? (std::max)(largest, side->values.back()) : largest;
     }
     const double top = std::nextafter(2.0 * largest, std::numeric_limits<double>::infinity());
-    // With next to no error left there is nothing to look for.
+    // If next to no error is left, the search ends.
     const double most = d_.square_sum() / (d_.unit() * d_.unit()) * (1.0 - 1e-13);
     interval all{add_rung(top), add_rung(0.0), 0.0, {}};
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
@@ -82,12 +85,13 @@ class assignment_search {
       const interval i = std::move(heap_.back());
       heap_.pop_back();
       if (!(i.bound > threshold()) || best_.gain >= most) {
-        break;  // and so are all others
+        break;  // no other interval can do better
       }
       const double upper = rungs_[i.upper].scale;
       const double lower = rungs_[i.lower].scale;
       const double middle = lower > 0.0 ? std::sqrt(lower * upper) : upper / 8.0;
-      const bool divisible = middle < upper && middle > lower;  // else: many steps at one scale
+      /// An interval that cannot be divided has many steps at one scale.
+      const bool divisible = middle < upper && middle > lower;
       if (!divisible || most_steps(i) <= few_steps) {
         for (const std::size_t candidate : i.alive) {
           if (bound_of(i, candidate) > threshold()) {
@@ -107,14 +111,14 @@ class assignment_search {
   }
 
  private:
-  /// A scale and the levels there, for each candidate.
+  /// A scale, and the levels at it for each candidate.
   struct rung {
     double scale;
     std::vector<assignment> at;
   };
   struct interval {
-    std::size_t upper;  // rungs
-    std::size_t lower;
+    std::size_t upper;  // index of a rung
+    std::size_t lower;  // index of a rung
     double bound;
     std::vector<std::size_t> alive;  // candidates that may exceed the best found
   };
@@ -130,7 +134,7 @@ class assignment_search {
   static bool less_promising(const interval& a, const interval& b) noexcept {
     return a.bound != b.bound ? a.bound < b.bound : a.upper < b.upper;
   }
-  /// What rounding may make of sums that are equal does not count as more.
+  /// A gain must exceed this to count as larger: equal sums may differ by rounding.
   [[nodiscard]] double threshold() const noexcept { return best_.gain * (1.0 + 1e-14); }
 
   static double gain_of(double b, double c) noexcept { return c > 0.0 ? b * b / c : 0.0; }
@@ -184,7 +188,7 @@ class assignment_search {
     return most;
   }
 
-  /// What b^2 / c does not exceed between two rungs; 0 where nothing happens.
+  /// An upper bound of b^2 / c between two rungs; 0 if no level changes there.
   [[nodiscard]] double bound_of(const interval& i, std::size_t candidate) const noexcept {
     const assignment& from = rungs_[i.upper].at[candidate];
     const assignment& to = rungs_[i.lower].at[candidate];
@@ -197,7 +201,7 @@ class assignment_search {
     const double c = from.c.to_double();
     const double more_b = (to.b - from.b).to_double();
     const double more_c = (to.c - from.c).to_double();
-    // Where the lines cross, somewhere in [0, more_c]; rounding must not take it beyond.
+    // Where the two lines cross, in [0, more_c]; clamped, since rounding must not take it beyond.
     const double over = more_b - rounded_product(lower, more_c);
     const double crossing = std::clamp(over / (upper - lower), 0.0, more_c);
     const double ends = (std::max)(gain_of(b, c), gain_of(b + more_b, c + more_c));
@@ -260,7 +264,7 @@ class assignment_search {
   std::vector<rung> rungs_;
   std::vector<interval> heap_;
   std::vector<step> steps_;
-  std::vector<assignment> negative_;  // of add_rung(): one side's levels for each cap
+  std::vector<assignment> negative_;  // scratch of add_rung(): one side's levels for each cap
   std::vector<assignment> positive_;
 };
 
@@ -269,11 +273,12 @@ struct exact_scale {
   std::int32_t zero_point = 0;
 };
 
-/// The zero points of a scheme that may be the best: all of the grid where it is asymmetric.
+/// The zero points that may be the best: the middle of the grid for symmetric schemes; else all of
+/// the grid, or only one end of it if all values have one sign.
 [[nodiscard]] inline std::vector<std::int32_t> possible_zero_points(const distribution& d,
                                                                     quant_scheme scheme) {
   const grid levels = scheme.levels;
-  // The zero point of the range comes first: it is the one to have where several are as good.
+  // The zero point of the range comes first: it wins where several are equally good.
   std::vector<std::int32_t> zero_points{reference::params_from_range(d.range(), scheme).zero_point};
   if (!scheme.symmetric && d.magnitude() > 0.0) {
     const bool no_negative = d.negative().size() == 0;
@@ -299,7 +304,7 @@ struct exact_scale {
   return caps;
 }
 
-/// The best over all scales, and over all zero points where the scheme is asymmetric.
+/// The best scale and, for asymmetric schemes, the best zero point.
 [[nodiscard]] inline exact_scale best_scale(const distribution& d, quant_scheme scheme) {
   const std::vector<std::int32_t> zero_points = possible_zero_points(d, scheme);
   const best_assignment best = assignment_search(d, caps_of(scheme.levels, zero_points)).run();
@@ -326,8 +331,8 @@ inline void require_searchable_grid(quant_scheme scheme, const char* where) {
   return p;
 }
 
-/// square_sum - gain, over the weights: what no scale is below, but for the rounding of a few
-/// doubles of the size of square_sum.
+/// (square_sum - gain) / weight, less the rounding of a few doubles of the size of square_sum: no
+/// scale has a smaller error.
 [[nodiscard]] inline double least_error(const distribution& d, double square_sum, double gain) {
   const double exact = square_sum - rounded_product(gain, d.unit() * d.unit());
   return (std::max)(0.0, exact - square_sum * 1e-13) / static_cast<double>(d.weight());
@@ -335,16 +340,17 @@ inline void require_searchable_grid(quant_scheme scheme, const char* where) {
 
 }  // namespace detail
 
-/// The parameters with the least mean of weighted squares of x - dequantize(quantize(x)): over all
-/// scales, and over all zero points of the grid if the scheme is asymmetric. The scale is rounded
-/// to float at the end, and is at least FLT_MIN; values that are all zero have scale 1.
+/// Finds the parameters with the least weighted mean of (x - dequantize(quantize(x)))^2, over all
+/// scales and, if the scheme is asymmetric, over all zero points of the grid. The scale is rounded
+/// to float at the end and is at least FLT_MIN; if all values are zero, it is 1. The evidence has
 ///
-///   objective     the error of the parameters returned
-///   lower_bound   no real scale has less, up to 1e-13 of the mean square of the values
+///     objective    the error of the parameters returned
+///     lower_bound  no real scale has a smaller error, up to 1e-13 of the mean square of the values
 ///
-/// Sums are integers, so that neither the order of the values nor the CPU matters. Time grows with
-/// the sort of the values and with few (about 2 to 30) steps for each of them. Not parallel itself.
-/// Throws unsupported for grids of more than 256 levels.
+/// Sums are integers, so that the result depends neither on the order of the values nor on the CPU.
+/// Time grows with the sort of the values and with about 2 to 30 steps for each of them.
+/// Thread-safe; uses no threads itself. Throws unsupported for grids of more than 256 levels,
+/// invalid_argument where params_from_range() does.
 [[nodiscard]] inline scale_solution exact_mse(const distribution& d, quant_scheme scheme) {
   detail::require_searchable_grid(scheme, "exact_mse");
   static_cast<void>(params_from_range(d.range(), scheme));  // checks the grid
@@ -355,25 +361,29 @@ inline void require_searchable_grid(quant_scheme scheme, const char* where) {
   s.evidence.lower_bound = detail::least_error(d, d.square_sum(), best.best.gain);
   return s;
 }
+/// exact_mse() of values with weight 1. Throws invalid_argument if there are none, or for NaN and
+/// infinities.
 [[nodiscard]] inline scale_solution exact_mse(std::span<const float> x, quant_scheme scheme) {
   return exact_mse(distribution(x), scheme);
 }
 
-/// The same of the bins of a histogram that has `range`: values are known to lie in bins and to
-/// have certain means there, and the parameters are the best ones for those means.
+/// exact_mse() of the bins of a histogram whose range is `range`. The values are known to lie in
+/// their bins and to have the bins' means; the parameters are the best ones for those means. The
+/// evidence has
 ///
-///   objective     an upper bound of the error that the values have with these parameters
-///   lower_bound   a lower bound of the error that they have with any parameters
+///     objective    an upper bound of the error that the values have with these parameters
+///     lower_bound  a lower bound of the error that they have with any parameters
 ///
-/// With x in [lo, hi], mean m, and g(x) = min_k of (x - k s)^2 - x^2, which is concave: the squares
-/// sum up to no less than m^2 each and no more than m^2 + (hi - m)(m - lo); g to no more than g(m)
-/// and no less than what values at the two ends would have.
+/// With x in [lo, hi], mean m, and g(x) = min over k of (x - k s)^2 - x^2, which is concave: the
+/// squares sum up to no less than m^2 each and no more than m^2 + (hi - m)(m - lo); g to no more
+/// than g(m) and no less than what values at the two ends would have. Throws what the form for
+/// distributions throws, and invalid_argument for bins without sums.
 [[nodiscard]] inline scale_solution exact_mse(std::span<const value_bin> bins, value_range range,
                                               quant_scheme scheme) {
   detail::require_searchable_grid(scheme, "exact_mse");
   const distribution means(bins, range);
   scale_solution s = exact_mse(means, scheme);
-  // What the values of bins may be away from their means.
+  // How far the values of bins may be away from their means.
   detail::compensated_sum spread;
   for (const value_bin& bin : bins) {
     const double count = static_cast<double>(bin.count);
@@ -392,11 +402,13 @@ inline void require_searchable_grid(quant_scheme scheme, const char* where) {
   s.evidence.objective += spread.value() / static_cast<double>(means.weight());
   const distribution ends = distribution::of_bin_ends(bins, range);
   const detail::exact_scale widest = detail::best_scale(ends, scheme);
-  // The gain of the ends counts 2^14 for each value.
+  // The gain of the ends counts each value with a weight of 2^14.
   const double squares = means.square_sum() * static_cast<double>(1U << kernels::bin_dropped_bits);
   s.evidence.lower_bound = detail::least_error(ends, squares, widest.best.gain);
   return s;
 }
+/// exact_mse() of the bins of a histogram. Throws also invalid_argument if the histogram has seen
+/// nothing, a NaN or an infinity.
 [[nodiscard]] inline scale_solution exact_mse(const histogram& h, quant_scheme scheme) {
   return exact_mse(h.bins(), h.range(), scheme);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Many powers with one exponent, with the same bits everywhere, for a dozen multiplications each.
+// Raises many numbers to the same power, with the same bits on every machine, for a dozen
+// multiplications each.
 #ifndef DETENT_SOLVERS_FIXED_POWER_HPP
 #define DETENT_SOLVERS_FIXED_POWER_HPP
 
@@ -15,13 +16,14 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// x^q for one q in 0..8 and many x in [0, 16), to 1e-12 of the result; 0 for x < 2^-96.
+/// Computes x^q for one q in 0..8 and many x in [0, 16), with a relative error of at most 1e-12; 0
+/// for x < 2^-96.
 ///
-///   x = 2^e * c * (1 + r)    with c the middle of one of 128 parts of [1, 2), |r| < 2^-8
-///   x^q = 2^(e q) * c^q * (1 + q r + q (q - 1) / 2 r^2 + ...)
+///     x = 2^e * c * (1 + r)    with c the middle of one of 128 parts of [1, 2), |r| < 2^-8
+///     x^q = 2^(e q) * c^q * (1 + q r + q (q - 1) / 2 r^2 + ...)
 ///
-/// The first two are from tables. Five terms of the series are taken: what follows is at most
-/// 7 r^6 of it.
+/// The first two factors come from tables. Five terms of the series follow the 1; the remainder is
+/// at most 7 r^6 of the result.
 class fixed_power {
  public:
   explicit fixed_power(double q) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// GPTQ: weights are rounded column by column, and the columns that follow make up for the error.
+// GPTQ: rounds weights column by column and lets the columns that follow make up for the error.
 // Needs Eigen, for the Cholesky factor.
 #ifndef DETENT_SOLVERS_GPTQ_HPP
 #define DETENT_SOLVERS_GPTQ_HPP
@@ -31,12 +31,18 @@
 
 DETENT_NAMESPACE_BEGIN
 
+/// Options of gptq().
 struct gptq_options {
-  double damping = 0.01;          // of the mean diagonal, added to the diagonal
-  std::size_t block_size = 128;   // columns between updates of all that follow: speed only
-  bool activation_order = false;  // columns with the largest G_jj first
-  /// Scales of groups from the weights as they were given, not as they are when their group's turn
-  /// comes. Always so with activation_order, where groups have no turn, and with given scales.
+  /// What is added to the diagonal of G, as a fraction of its mean diagonal.
+  double damping = 0.01;
+  /// Number of columns between updates of all columns that follow. It affects the speed, and the
+  /// result by rounding only.
+  std::size_t block_size = 128;
+  /// Whether columns are processed in descending order of G_jj instead of their own order.
+  bool activation_order = false;
+  /// Whether scales of groups come from the weights as they were given, not as they are when their
+  /// group's turn comes. This is always so with activation_order, where groups have no turn, and
+  /// with given scales.
   bool static_groups = false;
 };
 
@@ -44,16 +50,16 @@ namespace detail {
 
 using gptq_matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-/// The upper triangular U with (G + damping)^-1 = U^T U, its columns in the order of processing.
+/// The upper triangular U with (G + damping)^-1 = U^T U, with columns in the order of processing.
 struct gptq_factor {
-  gptq_matrix u;  // of a diagonal G a single row: U's diagonal
+  gptq_matrix u;  // for a diagonal G a single row: the diagonal of U
   std::vector<std::size_t> order;
-  double damping;  // as it was used
+  double damping;  // the one that was used
 };
 
-/// H = G + damping * mean(diagonal) I in the given order; inputs that are always zero get the
-/// mean diagonal (1 if all are). With J the reversal of rows, J H J = L L^T gives
-/// U = J L^-1 J: one factorization, and no inverse of H.
+/// Factorizes H = G + damping * mean(diagonal) I in the order of processing; inputs that are always
+/// zero get the mean diagonal (1 if all are). With J the reversal of rows, J H J = L L^T gives U =
+/// J L^-1 J: one factorization, and no inverse of H.
 [[nodiscard]] inline gptq_factor factorize(const gram_matrix& g, const gptq_options& options) {
   const std::size_t size = g.size();
   gptq_factor factor;
@@ -96,7 +102,7 @@ struct gptq_factor {
       if (llt.info() != Eigen::Success) {
         continue;
       }
-      // Singular to working precision: nothing but rounding is left in a pivot.
+      // The matrix is singular to working precision if nothing but rounding is left in a pivot.
       const auto pivots = h.diagonal().array().square();
       bool is_singular = false;
       for (Eigen::Index i = 0; i < n; ++i) {
@@ -118,8 +124,8 @@ struct gptq_factor {
   }
 }
 
-/// Rows that are solved together, so that U is read once for all of them. Part of the results'
-/// definition: Eigen's products depend on sizes.
+/// How many rows are solved together, so that U is read once for all of them. Results depend on it,
+/// since Eigen's products round differently for different sizes.
 inline constexpr std::size_t gptq_rows = 32;
 
 inline void gptq_block_of_rows(const weight_problem& problem, const gptq_factor& factor,
@@ -129,7 +135,7 @@ inline void gptq_block_of_rows(const weight_problem& problem, const gptq_factor&
   const auto rows = static_cast<Eigen::Index>(count);
   const auto columns = static_cast<Eigen::Index>(problem.columns);
   const bool is_diagonal = factor.u.rows() != columns || columns == 1;
-  gptq_matrix w(rows, columns);  // in the order of processing
+  gptq_matrix w(rows, columns);  // columns in the order of processing
   for (Eigen::Index r = 0; r < rows; ++r) {
     for (Eigen::Index j = 0; j < columns; ++j) {
       w(r, j) = static_cast<double>(problem.row(
@@ -151,7 +157,8 @@ inline void gptq_block_of_rows(const weight_problem& problem, const gptq_factor&
         const std::size_t row = first_row + static_cast<std::size_t>(r);
         const std::size_t at = row * problem.groups + group;
         if (begins_group) {
-          // What the errors of this block do to the rest of the group is still to come.
+          // The errors of this block have not yet been passed on to the rest of the group beyond
+          // the block.
           const auto size = static_cast<Eigen::Index>(problem.last(group) - column);
           Eigen::Matrix<double, 1, Eigen::Dynamic> now = w.block(r, j, 1, size);
           if (!is_diagonal && j + size > last) {
@@ -189,28 +196,29 @@ inline void gptq_block_of_rows(const weight_problem& problem, const gptq_factor&
 
 }  // namespace detail
 
-/// GPTQ. With H = G + damping * mean(diagonal of G) * I and H^-1 = U^T U, U upper triangular, for
-/// each column j in its turn:
+/// GPTQ. With H = G + damping * mean(diagonal of G) * I and H^-1 = U^T U, U upper triangular, does
+/// for each column j in its turn:
 ///
-///   code_j = clamp(round_half_even(w_j / scale) + zero_point)     w_j rounded to float
-///   w_k   -= (w_j - v_j) / U_jj * U_jk                            for all k after j
+///     code_j = clamp(round_half_even(w_j / scale) + zero_point)     w_j rounded to float
+///     w_k   -= (w_j - v_j) / U_jj * U_jk                            for all k after j
 ///
-/// Where G has nothing off its diagonal, this is nearest rounding to the bit. The scale and zero
-/// point of a group are those of its weights' range when its first column is reached, unless they
-/// are given or static (gptq_options). Inputs that were always zero (G_jj = 0) are rounded to
-/// nearest, and concern no other column. Where H is not positive definite in double (G is singular
-/// and damping is 0, say), damping becomes 1e-6 or ten times itself, until it is; evidence.damping
-/// is what was used.
+/// If G is zero off its diagonal, this is nearest rounding to the bit. The scale and zero point of
+/// a group are those of its weights' range when its first column is reached, unless they are given
+/// or static (gptq_options). Inputs that were always zero (G_jj = 0) are rounded to nearest and
+/// affect no other column. If H is not positive definite in double (for example because G is
+/// singular and damping is 0), damping becomes 1e-6 or ten times itself, until it is;
+/// evidence.damping is what was used.
 ///
-/// The result is usually much better than nearest rounding, without a promise: compare
+/// The result is usually much better than nearest rounding, but that is not guaranteed: compare
 /// evidence.objective, which is that of G without damping, with evidence.nearest_objective.
 ///
-/// Errors as round_to_nearest(); also invalid_argument if damping is negative or not finite, if
-/// block_size is 0, if H is not positive definite with a damping of 1, or where weights that make
-/// up for others leave the range of floats. Time: O(K^3) once, O(K^2) for each row. Thread-safe;
-/// the result does not depend on `parallel`, but it does on how Eigen adds: expect the same bits
-/// from the same program on the same kind of processor, and no more. Eigen's functions have the
-/// same names whatever the -m flags: link no units that include this and differ in them.
+/// Throws what round_to_nearest() throws; also invalid_argument if damping is negative or not
+/// finite, if block_size is 0, if H is not positive definite with a damping of 1, or if weights
+/// that make up for others leave the range of floats. Time: O(K^3) once, O(K^2) for each row.
+/// Thread-safe; the result does not depend on `parallel`, but it depends on how Eigen adds: expect
+/// the same bits only from the same program on the same kind of processor. Eigen's functions have
+/// the same names for any -m flags: do not link units that include this header and differ in those
+/// flags.
 ///
 /// Source: Frantar et al., GPTQ (2023).
 [[nodiscard]] inline quantized_weights gptq(matrix_view<const float> weights, const gram_matrix& g,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The Gram matrix G = X^T X of a layer's inputs: what weights w and their quantized values v cost
-// at its output is sum |X (w - v)|^2 = (w - v)^T G (w - v), however many samples X has.
+// The Gram matrix G = X^T X of a layer's inputs X (samples x features). It gives the squared error
+// at the layer's output that replacing weights w by v costs: |X (w - v)|^2 = (w - v)^T G (w - v),
+// however many samples X has.
 #ifndef DETENT_SOLVERS_GRAM_HPP
 #define DETENT_SOLVERS_GRAM_HPP
 
@@ -27,17 +28,18 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// A symmetric K x K matrix of finite doubles with a diagonal that is not negative, or only its
-/// diagonal: then inputs count by their importance alone, and everything takes O(K) where a whole
-/// matrix takes O(K^2). The solvers want it positive semidefinite and do not prove it. Immutable;
-/// share it freely between threads.
+/// A symmetric K x K matrix of finite doubles with a diagonal that is not negative, or its diagonal
+/// alone. With the diagonal alone, inputs count by their importance only, and everything takes O(K)
+/// where a whole matrix takes O(K^2). The solvers require it to be positive semidefinite and do not
+/// check that. Immutable and thread-safe.
 class gram_matrix {
  public:
+  /// An empty matrix of size 0.
   gram_matrix() = default;
 
-  /// Copies `g`. Throws shape_mismatch if it is not square, invalid_argument if an element is not
-  /// finite, if it is not symmetric to the bit, if the diagonal has a negative element or a zero
-  /// one in a row that is not zero (which no X^T X has).
+  /// Copies the K x K matrix `g`. Throws shape_mismatch if it is not square, invalid_argument if an
+  /// element is not finite, if it is not symmetric to the bit, or if a diagonal element is negative
+  /// or is zero in a row that is not (which no X^T X has).
   [[nodiscard]] static gram_matrix from_matrix(matrix_view<const double> g) {
     detail::require_matrix(g, "gram_matrix");
     require(g.rows == g.columns, error_kind::shape_mismatch, "gram_matrix: ", g.rows, " x ",
@@ -58,8 +60,8 @@ class gram_matrix {
     return result;
   }
 
-  /// The matrix that is zero but for its diagonal: the importance of each input. Throws
-  /// invalid_argument if one is negative or not finite.
+  /// The matrix whose diagonal is `importance`, one for each input, and whose other elements are 0.
+  /// Throws invalid_argument if an importance is negative or not finite.
   [[nodiscard]] static gram_matrix from_diagonal(std::span<const double> importance) {
     gram_matrix result(importance.size(), true);
     for (std::size_t i = 0; i < importance.size(); ++i) {
@@ -70,15 +72,19 @@ class gram_matrix {
     return result;
   }
 
+  /// Number of inputs, K.
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// Whether only the diagonal is stored.
   [[nodiscard]] bool is_diagonal() const noexcept { return is_diagonal_; }
+  /// The element at row i, column j; 0 outside a diagonal that is stored alone.
   [[nodiscard]] double operator()(std::size_t i, std::size_t j) const noexcept {
     return is_diagonal_ ? (i == j ? values_[i] : 0.0) : values_[i * size_ + j];
   }
+  /// The element G_ii.
   [[nodiscard]] double diagonal(std::size_t i) const noexcept {
     return values_[is_diagonal_ ? i : i * size_ + i];
   }
-  /// The mean of the diagonal; 0 of a matrix of size 0.
+  /// The mean of the diagonal; 0 for a matrix of size 0.
   [[nodiscard]] double mean_diagonal() const noexcept {
     double sum = 0.0;
     for (std::size_t i = 0; i < size_; ++i) {
@@ -87,6 +93,7 @@ class gram_matrix {
     return size_ == 0 ? 0.0 : sum / static_cast<double>(size_);
   }
 
+  /// The matrix that keeps the diagonal alone.
   [[nodiscard]] gram_matrix diagonal_part() const {
     gram_matrix result(size_, true);
     for (std::size_t i = 0; i < size_; ++i) {
@@ -95,7 +102,8 @@ class gram_matrix {
     return result;
   }
   /// G + fraction * mean_diagonal() * I, which is positive definite if G is positive semidefinite
-  /// and not zero. Throws invalid_argument if `fraction` is negative or not finite.
+  /// and neither G nor `fraction` is zero. Throws invalid_argument if `fraction` is negative or not
+  /// finite.
   [[nodiscard]] gram_matrix dampened(double fraction) const {
     require(std::isfinite(fraction) && fraction >= 0.0, error_kind::invalid_argument,
             "gram_matrix: damping of ", fraction);
@@ -106,9 +114,9 @@ class gram_matrix {
     }
     return result;
   }
-  /// The Gram matrix of inputs that are divided by `divisors`, one for each: G_ij / (d_i d_j).
-  /// Throws shape_mismatch, and invalid_argument if a divisor is not positive and finite or a
-  /// quotient not finite.
+  /// The Gram matrix of inputs that are divided by `divisors`, one for each input: G_ij / (d_i
+  /// d_j). Throws shape_mismatch if their number is not K, invalid_argument if a divisor is not
+  /// positive and finite or a quotient is not finite.
   [[nodiscard]] gram_matrix divided_by(std::span<const float> divisors) const {
     require(divisors.size() == size_, error_kind::shape_mismatch, "gram_matrix: ", divisors.size(),
             " divisors for ", size_, " inputs");
@@ -129,7 +137,7 @@ class gram_matrix {
     return result;
   }
 
-  /// y += a * (column i of G). Only [first, last) of y is touched.
+  /// Does y[j] += a * G_ij for j in [first, last); other elements of y are not touched.
   void add_scaled_column(std::size_t i, double a, double* y, std::size_t first,
                          std::size_t last) const noexcept {
     if (!is_diagonal_) {  // symmetric: a column is a row
@@ -151,37 +159,41 @@ class gram_matrix {
   std::vector<double> values_;
 };
 
-/// Observes the inputs of a layer, a row for each sample and a column for each of K features. The
-/// result is the same, to the bit, however the samples are split, ordered, merged and shared out to
-/// threads, with any compiler and on any processor, since all sums are exact sums of integers:
+/// Observes the inputs of a layer, one row for each sample and one column for each of K features,
+/// and computes their Gram matrix. The result is the same, to the bit, however the samples are
+/// split, ordered, merged and shared out to threads, with any compiler and on any processor,
+/// since all sums are exact sums of integers:
 ///
-///   a row whose largest magnitude is in [16^b, 16^(b+1)) is rounded, half to even, to multiples of
-///   2^(4b - 20): by at most 2^-21 of its largest magnitude
-///   sum_b = the sum over the rows of k_i k_j, k being those multiples
-///   G_ij = the sum over b, from the least, of sum_b * 2^(8b - 40)
+///     a row whose largest magnitude is in [16^b, 16^(b+1)) is rounded, half to even, to
+///     multiples k of 2^(4b - 20): by at most 2^-21 of its largest magnitude
+///     sum_b = sum over those rows of k_i k_j
+///     G_ij  = sum over b, from the least, of sum_b * 2^(8b - 40)
 ///
-/// Rows of whole numbers below 2^24, codes minus their zero point among them, are not rounded at
-/// all. Only the eight largest b seen are kept: rows that are smaller than 16^-7 of the largest do
-/// not count, as they would hardly do in a sum of doubles.
+/// Rows of whole numbers below 2^24 in magnitude, such as codes minus their zero point, are not
+/// rounded at all. Only the eight largest b seen are kept: rows that are smaller than 16^-7 of
+/// the largest do not count, as they would hardly do in a sum of doubles.
 ///
-/// Memory: 4 K^2 bytes for each b that occurs (one to three with most activations, eight at most),
-/// twice that after about 2^15 to 2^20 samples. Time: K^2 / 2 multiplications for each sample. Not
-/// thread-safe itself; one per thread, then merge(). P4 of the observers holds: state can be saved.
+/// Memory: 4 K^2 bytes for each b that occurs (one to three for most activations, at most eight),
+/// twice that after about 2^15 to 2^20 samples. Time: K^2 / 2 multiplications for each sample.
+/// Not thread-safe: use one per thread, then merge(). The state can be saved.
 class gram_observer {
  public:
+  /// Makes an observer of K = `features` inputs. Throws invalid_argument if K is not in 1..2^20.
   explicit gram_observer(std::size_t features) : size_(features) {
     require(features > 0 && features <= largest_size, error_kind::invalid_argument,
             "gram_observer: ", features, " features are not in 1..", largest_size);
   }
 
-  /// Any strides. Throws shape_mismatch if `x` has not K columns, invalid_argument if a value is
-  /// NaN or infinite; nothing has changed then. Tiles of the matrix are shared out by `parallel`.
+  /// Observes the rows of `x`, which may have any strides. Throws shape_mismatch if `x` does not
+  /// have K columns, invalid_argument if a value is NaN or infinite; then nothing has changed.
+  /// Tiles of the matrix are shared out by `parallel`; the result does not depend on it.
   void observe(matrix_view<const float> x, const parallel_for& parallel = {}) {
     observe_rows(x, 0, parallel);
   }
-  /// Codes, as reals of scale 1: k = q - zero_point. The Gram matrix of the reals is scale^2 times
-  /// the result; no solver minds the factor. Throws as above, and invalid_argument if the zero
-  /// point is not a value of Q.
+  /// Observes rows of quantized inputs as reals of scale 1: k = q - zero_point. The Gram matrix of
+  /// the real inputs is scale^2 times the result; the solvers do not depend on that factor. Throws
+  /// shape_mismatch if there are not K columns, invalid_argument if the zero point is not a value
+  /// of Q.
   template <quantized_byte Q>
   void observe(matrix_view<const Q> codes, std::int32_t zero_point,
                const parallel_for& parallel = {}) {
@@ -189,8 +201,8 @@ class gram_observer {
     observe_rows(codes, zero_point, parallel);
   }
 
-  /// As if everything that `other` has seen had been seen here. Throws shape_mismatch if it has
-  /// another number of features.
+  /// Afterwards this observer is in the state it would have if it had also seen everything that
+  /// `other` has seen. Throws shape_mismatch if `other` has another number of features.
   void merge(const gram_observer& other) {
     require(other.size_ == size_, error_kind::shape_mismatch, "gram_observer: merging ",
             other.size_, " features into ", size_);
@@ -208,11 +220,13 @@ class gram_observer {
     forget_small_bins();
   }
 
+  /// Number of features, K.
   [[nodiscard]] std::size_t features() const noexcept { return size_; }
-  /// Samples seen, those of zeros among them.
+  /// Number of samples observed, rows of zeros included.
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
 
-  /// G, not divided by the number of samples. Throws invalid_argument if nothing was observed.
+  /// The Gram matrix G, not divided by the number of samples. Throws invalid_argument if nothing
+  /// was observed.
   [[nodiscard]] gram_matrix finalize() const {
     require_samples();
     gram_matrix g(size_, false);
@@ -230,8 +244,8 @@ class gram_observer {
     }
     return g;
   }
-  /// The mean of |x| of each feature, of the rounded values. Throws invalid_argument if nothing was
-  /// observed.
+  /// The mean of |x| of each feature over all samples, computed from the rounded values. Throws
+  /// invalid_argument if nothing was observed.
   [[nodiscard]] std::vector<float> mean_magnitudes() const {
     require_samples();
     std::vector<double> sums(size_);
@@ -247,15 +261,13 @@ class gram_observer {
     return means;
   }
 
-  /// The state as bytes, for load(): the envelope of byte_format.hpp around
+  /// The state as bytes, in the envelope of byte_format.hpp. The same samples give the same bytes.
   ///
-  ///   u64 K, u64 samples, u64 number of b; for each of them, from the least
-  ///     i32 b, i32 1 if the sums have high parts, else 0
-  ///     K sums of |k| (i64)
-  ///     the lower triangle of the sums of k_i k_j, row by row (i64); then their high parts, if
-  ///     any: the sum is high * 2^32 + low
-  ///
-  /// The same bytes for the same samples.
+  ///     u64 K, u64 samples, u64 number of b; for each b, from the least:
+  ///       i32 b, i32 1 if the sums have high parts, else 0
+  ///       K sums of |k| (i64)
+  ///       the lower triangle of the sums of k_i k_j, row by row (i64), then their high parts, if
+  ///       any (i64); a sum is high * 2^32 + low
   [[nodiscard]] std::vector<std::byte> save() const {
     detail::byte_writer to(format);
     to.put(std::uint64_t{size_});
@@ -271,8 +283,8 @@ class gram_observer {
     }
     return std::move(to).finish();
   }
-  /// What save() returned. Throws bad_file for anything else, unsupported for a version that this
-  /// release does not know.
+  /// The observer that save() returned as bytes. Throws bad_file for damaged bytes, unsupported for
+  /// an unknown version of the layout.
   [[nodiscard]] static gram_observer load(std::span<const std::byte> bytes) {
     constexpr const char* where = "gram_observer::load";
     detail::byte_reader from(bytes, format, where);
@@ -304,7 +316,7 @@ class gram_observer {
     return observer;
   }
 
-  /// Whether the same samples were seen, as far as can be told.
+  /// Whether both have the same number of samples and the same sums.
   friend bool operator==(const gram_observer& a, const gram_observer& b) {
     return a.size_ == b.size_ && a.count_ == b.count_ &&
            std::equal(a.sums_.begin(), a.sums_.end(), b.sums_.begin(), b.sums_.end(),
@@ -316,20 +328,21 @@ class gram_observer {
  private:
   static constexpr detail::byte_format format{"detentGr", 1};
   static constexpr std::size_t largest_size = std::size_t{1} << 20;
-  static constexpr int value_bits = 24;   // |k| <= 2^24
-  static constexpr int bits_per_bin = 4;  // of largest magnitudes
+  static constexpr int value_bits = 24;  // |k| <= 2^24
+  // width of a bin: log2 of the quotient of its largest and least magnitude
+  static constexpr int bits_per_bin = 4;
   static constexpr int kept_bins = 8;
-  static constexpr int least_bin = -38;  // denormals
+  static constexpr int least_bin = -38;  // denormal floats
   static constexpr int largest_bin = 31;
-  /// Sums of so many products are below 2^53 in magnitude, or equal: exact in double.
+  /// The sums of this many products are at most 2^53 in magnitude, and so exact in double.
   static constexpr std::size_t block_rows = std::size_t{1} << (53 - 2 * value_bits);
   static constexpr std::size_t tile = 64;
 
-  /// The lower triangle, row by row.
+  /// Index of the first element of a row in the lower triangle, which is stored row by row.
   [[nodiscard]] static constexpr std::size_t triangle(std::size_t row) noexcept {
     return row % 2 == 0 ? row / 2 * (row + 1) : (row + 1) / 2 * row;
   }
-  /// k = x / 2^unit.
+  /// The exponent with which a bin's rows become integers: k = x / 2^unit.
   [[nodiscard]] static constexpr int unit(int bin) noexcept {
     return bits_per_bin * (bin + 1) - value_bits;
   }
@@ -339,7 +352,7 @@ class gram_observer {
     std::vector<std::int64_t> low;
     std::vector<std::int64_t> high;  // in units of 2^32; empty: zeros
 
-    /// Moves what `low` has above 32 bits to `high`.
+    /// Moves what the low parts have above 32 bits to the high parts.
     void carry() {
       high.resize(low.size());
       for (std::size_t i = 0; i < low.size(); ++i) {
@@ -347,8 +360,8 @@ class gram_observer {
         low[i] &= 0xFFFFFFFF;
       }
     }
-    /// No sum is larger in magnitude than the largest on the diagonal, but for 2^32 left by
-    /// carry().
+    /// Calls carry() if a low part on the diagonal is large. No other sum is larger in magnitude
+    /// than the largest one on the diagonal, apart from up to 2^32 that carry() leaves.
     void carry_if_large(std::size_t size) {
       constexpr std::int64_t large = std::int64_t{1} << 61;
       for (std::size_t i = 0; i < size; ++i) {
@@ -358,7 +371,8 @@ class gram_observer {
         }
       }
     }
-    /// Without high parts if all sums fit 63 bits, with 32 bits in all low parts otherwise.
+    /// The same sums in the form that is unique for them: without high parts if all sums fit 63
+    /// bits, else with 32 bits in all low parts.
     [[nodiscard]] partial_sums canonical() const {
       partial_sums s = *this;
       if (s.high.empty()) {
@@ -375,7 +389,7 @@ class gram_observer {
       }
       return s;
     }
-    /// Whether these may be sums of a Gram matrix that can go on observing without overflow.
+    /// Whether these may be sums of a Gram matrix, and observing can go on without overflow.
     [[nodiscard]] bool is_plausible(std::size_t size) const noexcept {
       constexpr std::int64_t limit = std::int64_t{1} << 62;
       const auto is_large = [](std::int64_t v) { return v <= -limit || v >= limit; };
@@ -412,7 +426,7 @@ class gram_observer {
     require(count_ > 0, error_kind::invalid_argument, "gram_observer: nothing was observed");
   }
 
-  /// Null for rows too small to count.
+  /// The sums of a bin, made if there are none yet; null if its rows are too small to count.
   [[nodiscard]] partial_sums* sums_of(int bin) {
     if (!sums_.empty() && bin <= sums_.rbegin()->first - kept_bins) {
       return nullptr;
@@ -429,7 +443,7 @@ class gram_observer {
   }
 
   void add(partial_sums& to, const partial_sums& from) const {
-    to.carry_if_large(size_);  // then neither is above 2^61 and 2^53
+    to.carry_if_large(size_);  // now `to` is at most 2^61 and `from` below 2^62
     if (!from.high.empty()) {
       to.high.resize(to.low.size());
       for (std::size_t i = 0; i < to.high.size(); ++i) {
@@ -451,7 +465,8 @@ class gram_observer {
     require(x.columns == size_, error_kind::shape_mismatch, "gram_observer: ", x.columns,
             " features after ", size_);
     const auto value = [&](std::size_t r, std::size_t c) {
-      return static_cast<float>(x(r, c)) - static_cast<float>(zero_point);  // exact: or z is 0
+      // Exact: for codes both are small integers, for floats the zero point is 0.
+      return static_cast<float>(x(r, c)) - static_cast<float>(zero_point);
     };
     std::map<int, std::vector<std::size_t>> rows_of;  // by bin
     for (std::size_t r = 0; r < x.rows; ++r) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Half-quadratic quantization: zero points that make the weights' error sparse, with no need of
-// inputs.
+// Half-quadratic quantization (HQQ): chooses zero points that make the errors of the weights
+// sparse. It needs no inputs.
 #ifndef DETENT_SOLVERS_HQQ_HPP
 #define DETENT_SOLVERS_HQQ_HPP
 
@@ -20,20 +20,22 @@
 
 DETENT_NAMESPACE_BEGIN
 
+/// Options of hqq().
 struct hqq_options {
-  double norm = 0.7;      // p, in (0, 1]
-  double penalty = 10.0;  // beta of the first iteration
-  double growth = 1.01;   // what it is multiplied by after each
-  std::size_t iterations = 20;
-  /// Residuals are measured in steps of the grid, not in the units of the weights as published:
-  /// then weights that are twice as large get the same codes.
+  double norm = 0.7;            ///< exponent p of the error |w - v|^p, in (0, 1]
+  double penalty = 10.0;        ///< beta of the first iteration
+  double growth = 1.01;         ///< factor that beta is multiplied by after each iteration
+  std::size_t iterations = 20;  ///< limit of the number of iterations
+  /// Whether errors are measured in steps of the grid instead of the units of the weights (as
+  /// published). Then weights that are twice as large get the same codes.
   bool relative = false;
-  bool real_zero_points = false;  // as published; else integers of the grid
+  /// Whether zero points are real numbers (as published) instead of integers of the grid.
+  bool real_zero_points = false;
 };
 
 namespace detail {
 
-/// One group while its zero point is looked for. Residuals are in `unit`.
+/// One group while its zero point is searched. Residuals are in `unit`.
 class hqq_group {
  public:
   hqq_group(const float* weights, std::size_t n, double scale, grid levels,
@@ -52,7 +54,7 @@ class hqq_group {
                                                   : place;
     return static_cast<std::int32_t>(reference::round_half_even(clamped));
   }
-  /// w - v
+  /// The error w - v of one weight.
   [[nodiscard]] double residual(std::size_t i, double zero_point) const noexcept {
     return static_cast<double>(weights_[i]) -
            rounded_product(scale_, static_cast<double>(code(i, zero_point)) - zero_point);
@@ -87,7 +89,7 @@ class hqq_group {
         break;
       }
       previous = magnitudes;
-      // A real zero point is stored as a float: that one is judged.
+      // Real zero points are stored as floats, so the rounded one is judged.
       zero_point = static_cast<double>(static_cast<float>(sum / static_cast<double>(n_)));
       penalty = rounded_product(penalty, options_.growth);
       const double now = objective(zero_point);
@@ -120,27 +122,27 @@ class hqq_group {
 
 }  // namespace detail
 
-/// HQQ. Lowers the sum of |w - v|^p of each group, v = scale * (code - zero_point), over a real
-/// zero point; scales stay. With code = clamp(round_half_even(w / scale + zero_point)), repeats
+/// HQQ: lowers the sum of |w - v|^p of each group, v = scale * (code - zero_point), over a real
+/// zero point; scales stay. With code = clamp(round_half_even(w / scale + zero_point)), it repeats
 ///
-///   r           = w - v
-///   e           = sign(r) max(|r| - |r|^(p - 1) / beta, 0)
-///   zero_point  = the mean over the group of code - (w - e) / scale
-///   beta       *= growth
+///     r           = w - v
+///     e           = sign(r) max(|r| - |r|^(p - 1) / beta, 0)
+///     zero_point  = mean over the group of code - (w - e) / scale
+///     beta       *= growth
 ///
-/// `iterations` times, or until the mean of |r| no longer falls. Of all zero points met, that of
-/// the least sum is taken, the first one (nearest rounding) among them: it never gets worse.
+/// `iterations` times, or until the mean of |r| no longer falls. Of all zero points met, including
+/// the first one (nearest rounding), it takes the one with the least sum; so the sum never rises.
 ///
-/// With real_zero_points they are returned so (quantized_weights::real_zero_points). Without, they
-/// are integers of the grid: the two neighbours of the real one, if one of them is better than the
-/// first.
+/// With real_zero_points, these zero points are returned as they are
+/// (quantized_weights::real_zero_points). Otherwise they are integers of the grid: the better one
+/// of the two neighbours of the real zero point, if it is better than the first zero point.
 ///
 /// evidence.objective and nearest_objective are those sums of |w - v|^p; kept_nearest counts
-/// groups, and evidence.converged says that all of them stopped before `iterations`.
+/// groups; converged says whether all groups stopped before `iterations`.
 ///
-/// Errors as round_to_nearest(), and invalid_argument if the scheme is symmetric (its zero points
-/// are not free), p is not in (0, 1], the penalty or its growth not positive and finite.
-/// Thread-safe; the same bits everywhere.
+/// Throws what round_to_nearest() throws, and invalid_argument if the scheme is symmetric (its zero
+/// points are not free), p is not in (0, 1], or the penalty or its growth is not positive and
+/// finite. Thread-safe; the same bits everywhere.
 ///
 /// Source: Badri and Shaji, Half-Quadratic Quantization (2023).
 [[nodiscard]] inline quantized_weights hqq(matrix_view<const float> weights,
@@ -195,7 +197,7 @@ class hqq_group {
       }
       after[at] = group.objective(zero_point);
       if (zero_point == start) {
-        continue;  // the codes of detent::quantize
+        continue;  // the codes of nearest rounding stay
       }
       q.params.zero_points[at] =
           static_cast<std::int32_t>(integer(reference::round_half_even(zero_point)));

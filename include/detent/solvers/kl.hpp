@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The clip value whose quantized distribution diverges least from the original, over all candidates
-// that a histogram has.
+// A scale solver: the clip value whose quantized distribution has the least Kullback-Leibler
+// divergence from the original, among all candidates that a histogram offers.
 #ifndef DETENT_SOLVERS_KL_HPP
 #define DETENT_SOLVERS_KL_HPP
 
@@ -23,22 +23,23 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// Bins of one sign that are not narrower than a width, with sums over all smaller ones.
+/// The bins of one sign, joined where they are narrower than a given width, with sums over all
+/// smaller bins.
 struct divergence_side {
   std::vector<double> centre;
   std::vector<double> end;
   std::vector<double> width;
-  std::vector<std::uint64_t> count;  // [i]: of the bins before i
-  std::vector<double> extent;        // the same of widths
-  std::vector<double> information;   // the same of count * log(count / width)
+  std::vector<std::uint64_t> count;  // [i]: values in bins before i
+  std::vector<double> extent;        // [i]: widths of bins before i
+  std::vector<double> information;   // [i]: count * log(count / width) of bins before i
 
   [[nodiscard]] std::size_t size() const noexcept { return centre.size(); }
   [[nodiscard]] std::uint64_t count_of(std::size_t i) const noexcept {
     return count[i + 1] - count[i];
   }
 
-  /// In ascending order. Bins whose centres have the same multiple of `narrowest` below them are
-  /// one.
+  /// Adds a bin; bins come in ascending order. Bins whose centres round down to the same multiple
+  /// of `narrowest` become one.
   void add(const value_bin& bin, double narrowest) {
     const double w = bin.end() - static_cast<double>(bin.smallest);
     const double c = std::fma(0.5, w, static_cast<double>(bin.smallest));
@@ -57,7 +58,7 @@ struct divergence_side {
     end.push_back(bin.largest);
     count.push_back(count.back() + bin.count);
   }
-  /// After the last one.
+  /// Fills in the sums of widths and information after the last add().
   void finish() {
     extent.assign(1, 0.0);
     information.assign(1, 0.0);
@@ -67,7 +68,8 @@ struct divergence_side {
       information.push_back(information.back() + rounded_product(c, portable_log(c / width[i])));
     }
   }
-  /// How many bins have their centre below `bound`, of which `first` are known to.
+  /// How many of the first `last` bins have their centre below `bound`; the first `first` are known
+  /// to.
   [[nodiscard]] std::size_t below(double bound, std::size_t first,
                                   std::size_t last) const noexcept {
     return static_cast<std::size_t>(
@@ -80,15 +82,15 @@ struct divergence_side {
   double last_multiple_ = -1.0;
 };
 
-/// How many times the narrowest bin of a divergence goes into the largest magnitude.
+/// How many bins of the narrowest width kept span the reference magnitude.
 inline constexpr double divergence_bins = 2048.0;
 
-/// Looks for the clip value of least divergence; see kl().
+/// Searches the clip value of least divergence; kl() has the definition.
 class divergence_search {
  public:
   divergence_search(std::span<const value_bin> bins, value_range range, quant_scheme scheme)
       : range_(range), scheme_(scheme) {
-    // Of a symmetric scheme both sides are the same.
+    // Symmetric schemes treat both signs alike.
     const std::vector<value_bin> merged =
         scheme.symmetric ? magnitudes(bins) : std::vector<value_bin>(bins.begin(), bins.end());
     const double largest = reference_magnitude(merged, range);
@@ -127,8 +129,8 @@ class divergence_search {
     if (candidates.empty()) {
       return {0.0, 0.0};
     }
-    // From the largest down; where two are as good, the one that clips less. With levels narrower
-    // than the bins there would be nothing to tell.
+    // From the largest down, so that of two equally good candidates the one that clips less wins.
+    // Below smallest_clip_, levels would be narrower than the bins, which then tell nothing.
     for (std::size_t i = candidates.size(); i-- > 0;) {
       if (candidates[i] < smallest_clip_ && i + 1 < candidates.size()) {
         break;
@@ -142,8 +144,9 @@ class divergence_search {
   }
 
  private:
-  /// The largest magnitude, halved as long as no more than 1e-4 of the values, zeros left out, are
-  /// larger than that: a few values far out do not decide how narrow the bins of all others are.
+  /// The largest magnitude, halved as long as at most 1e-4 of the values that are not zero are
+  /// larger than the half: a few values far out do not decide how narrow the bins of all others
+  /// are.
   [[nodiscard]] static double reference_magnitude(std::span<const value_bin> bins,
                                                   value_range range) noexcept {
     double largest = static_cast<double>((std::max)(-range.lower, range.upper));
@@ -164,13 +167,13 @@ class divergence_search {
     return largest;
   }
 
-  /// How many bins of a side do not reach beyond a clip value.
+  /// How many bins of a side end at or below a clip value.
   [[nodiscard]] static std::size_t kept_bins(const divergence_side& side, double clip) noexcept {
     return static_cast<std::size_t>(std::upper_bound(side.end.begin(), side.end.end(), clip) -
                                     side.end.begin());
   }
 
-  /// The divergence, or infinity as soon as it is known to be more than `limit`.
+  /// The divergence for a clip value, or infinity as soon as it is known to exceed `limit`.
   [[nodiscard]] double of_clip(double clip, double limit) const {
     constexpr double infinity = std::numeric_limits<double>::infinity();
     const double lower = (std::max)(-clip, static_cast<double>(range_.lower));
@@ -190,7 +193,7 @@ class divergence_search {
     }
     const double total = static_cast<double>(total_);
     double sum = rounded_product(total, portable_log(kept / total));
-    // What is clipped goes to the last bin of its side, which does not have it when quantized.
+    // P adds the clipped values to the last bin of their side; Q does not have them.
     for (int s = 0; s < 2; ++s) {
       const divergence_side& side = sides_[s];
       const double tail = side.size() == 0
@@ -200,7 +203,7 @@ class divergence_search {
         continue;
       }
       if (kept_count[s] == 0) {
-        return infinity;  // nowhere to go
+        return infinity;  // no bin is left to take the clipped values
       }
       const std::size_t last = kept_count[s] - 1;
       const double level = std::floor(side.centre[last] / scale + 0.5);
@@ -208,7 +211,7 @@ class divergence_search {
       double mass = static_cast<double>(side.count[kept_count[s]] - side.count[first]);
       double extent = side.extent[kept_count[s]] - side.extent[first];
       const divergence_side& other = sides_[1 - s];
-      if (level == 0.0 && kept_count[1 - s] != 0) {  // which has bins of both sides
+      if (level == 0.0 && kept_count[1 - s] != 0) {  // level 0 has bins of both sides
         const std::size_t shared = other.below(0.5 * scale, 0, kept_count[1 - s]);
         mass += static_cast<double>(other.count[shared]);
         extent += other.extent[shared];
@@ -218,7 +221,8 @@ class divergence_search {
       sum += rounded_product(with_tail, portable_log(with_tail)) -
              rounded_product(count, portable_log(count));
       sum -= rounded_product(tail, portable_log(side.width[last]) + portable_log(mass / extent));
-      // Of two events, the last bin and everything else, the divergence is no larger.
+      // The divergence of the coarser distribution with two events, the last bin and everything
+      // else, is a lower bound.
       const double p = with_tail / total;
       const double q = (std::min)(mass / extent * side.width[last] / kept, 1.0);
       const double rest =
@@ -227,7 +231,7 @@ class divergence_search {
         return infinity;
       }
     }
-    // Level 0 has bins of both sides.
+    // Level 0 holds bins of both sides.
     std::size_t first[2];
     double mass = 0.0;
     double extent = 0.0;
@@ -263,24 +267,29 @@ class divergence_search {
 
 }  // namespace detail
 
-/// The clip value T of least Kullback-Leibler divergence, in nats, among the ends of all bins:
+/// Finds the clip value T of least Kullback-Leibler divergence (in nats) between the distribution P
+/// of the values, clipped at T, and its quantized version Q. Candidates for T are the ends of all
+/// bins. With M the reference magnitude (the largest magnitude, halved as long as at most 1e-4 of
+/// the values that are not zero exceed the half):
 ///
-///   bins   those of the histogram; where they are narrower than 1/2048 of the largest magnitude,
-///   in
-///          groups of that width, so that levels near zero have no more of them than others
-///   scale  T / (levels on one side) if the scheme is symmetric, else
-///          (min(T, upper) - max(-T, lower)) / (qmax - qmin)
-///   P      the counts of the bins up to T, those beyond it added to the last one of their side
-///   Q      the counts of the bins up to T, shared out anew within each level: in proportion to the
-///          widths of the bins that are not empty and whose centre rounds to that level
+///     bins   those of the histogram; where they are narrower than M / 2048, groups of that
+///            width, so that levels near zero do not have more bins than others
+///     scale  T / (levels on one side) for symmetric schemes, else
+///            (min(T, upper) - max(-T, lower)) / (qmax - qmin), the range including zero
+///     P      the counts of the bins up to T; those beyond are added to the last bin of their
+///            side
+///     Q      the counts of the bins up to T, shared out anew within each level: in proportion
+///            to the widths of the bins that are not empty and whose centre rounds to that level
 ///
-/// both divided by their sums. The range seen, cut to [-T, T], gives the parameters by the
-/// canonical rule. T is at least M * levels / 2048. Zeros, which every grid
-/// has, do not count, nor do values below 2^-30 of the largest. All candidates are judged; most of
-/// them by a bound of the divergence that tells that they are not the best.
+/// P and Q are divided by their sums. The range seen, cut to [-T, T], gives the parameters by the
+/// canonical rule (params_from_range). Candidates below M * levels / 2048 are not judged, except
+/// the largest candidate. Zeros, which every grid can represent, and values below 2^-30 of the
+/// largest magnitude do not count. Of all other candidates most are ruled out by a lower bound of
+/// their divergence.
 ///
-/// `bins` ascend, and are those of a histogram with `range`. Throws as params_from_range(), and
-/// invalid_argument without bins.
+/// The evidence's objective is the divergence. `bins` must ascend and be those of a histogram with
+/// the given range. Throws invalid_argument if there are no bins or where params_from_range() does.
+/// Thread-safe.
 ///
 /// Source: after Migacz, "8-bit inference with TensorRT", GTC 2017, with densities in place of bins
 /// of one width.
@@ -293,7 +302,7 @@ class divergence_search {
       detail::divergence_search(bins, range, scheme).run();
   const auto clip = static_cast<float>(best.clip);
   scale_solution s;
-  // With nothing but zeros and as good as zeros, the range stays what it is.
+  // If all values are zero or count as zero, the whole range stays.
   s.params = clip > 0.0F ? params_from_range(detail::clipped(range, clip), scheme) : whole;
   s.evidence.method = "kl";
   s.evidence.objective = best.divergence;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The formulas of learned rounding (AdaRound), for one weight: how far it is rounded up, and what
-// drives that to 0 or 1.
+// The formulas of learned rounding (AdaRound) for one weight: how far it is rounded up, and the
+// regularizer that drives this to 0 or 1.
 //
-//   h(u) = clamp(1.2 / (1 + exp(-u)) - 0.1, 0, 1)      0: down, 1: up
-//   regularizer  1 - |2h - 1|^beta, beta falls after a warm-up
+//     h(u) = clamp(1.2 / (1 + exp(-u)) - 0.1, 0, 1)      0: down, 1: up
+//     regularizer  1 - |2h - 1|^beta, where beta falls after a warm-up
 //
 // Source: Nagel et al., Up or Down? Adaptive Rounding (2020).
 #ifndef DETENT_SOLVERS_LEARNED_ROUNDING_HPP
@@ -25,7 +25,7 @@ inline constexpr double rounding_zeta = 1.1;
 inline constexpr double rounding_gamma = -0.1;
 inline constexpr double rounding_stretch = rounding_zeta - rounding_gamma;
 
-/// h, and the sigmoid that it comes from.
+/// The function h(u), together with the sigmoid that it comes from.
 struct rectified_sigmoid {
   double sigmoid = 0.5;
   double h = 0.5;
@@ -34,26 +34,26 @@ struct rectified_sigmoid {
       : sigmoid(1.0 / (1.0 + portable_exp(-u))),
         h(std::clamp(rounded_product(rounding_stretch, sigmoid) + rounding_gamma, 0.0, 1.0)) {}
 
-  /// Gradients pass between the ends only.
+  /// Whether h is between its ends; only there do gradients pass.
   [[nodiscard]] bool is_free() const noexcept { return h > 0.0 && h < 1.0; }
-  /// dh / du where it is free.
+  /// dh / du where h is free.
   [[nodiscard]] double slope() const noexcept {
     return rounded_product(rounding_stretch, rounded_product(sigmoid, 1.0 - sigmoid));
   }
 
-  /// The u of which h is a number in [0, 1].
+  /// The u for which h(u) is the given number in [0, 1].
   [[nodiscard]] static double inverse(double h) noexcept {
     return -portable_log(rounding_stretch / (h - rounding_gamma) - 1.0);
   }
 };
 
-/// A weight between two levels, in steps of its scale from the zero point.
+/// The two levels around a weight, in steps of its scale from the zero point.
 struct rounding_interval {
-  double below = 0.0;
-  double lowest = 0.0;  // of the grid
+  double below = 0.0;   // the level at or below the weight
+  double lowest = 0.0;  // ends of the grid
   double highest = 0.0;
 
-  /// `steps` = weight / scale.
+  /// The interval of a weight, with `steps` = weight / scale.
   [[nodiscard]] static rounding_interval of(double steps, std::int32_t zero_point,
                                             grid levels) noexcept {
     return {std::floor(steps), static_cast<double>(levels.qmin - zero_point),
@@ -66,7 +66,7 @@ struct rounding_interval {
   [[nodiscard]] bool is_free(const rectified_sigmoid& up) const noexcept {
     return below + up.h > lowest && below + up.h < highest && up.is_free();
   }
-  /// Where the weight ends: h below 1/2 means down.
+  /// Where the weight ends up: h below 1/2 means down.
   [[nodiscard]] double rounded(double h) const noexcept { return at(h < 0.5 ? 0.0 : 1.0); }
 };
 
@@ -76,18 +76,19 @@ struct rounding_interval {
   return std::copysign(portable_power(std::fabs(centred), beta - 1.0), centred);
 }
 
-/// How beta changes with time.
+/// The schedule of beta: without regularization during the warm-up, then linear from first_beta to
+/// last_beta.
 struct rounding_annealing {
-  double warm_up = 0.2;  // the part of the time without regularization
+  double warm_up = 0.2;  // part of the time without regularization
   double first_beta = 20.0;
   double last_beta = 2.0;
 
   struct moment {
-    bool is_warm;  // the regularizer is on
+    bool is_warm;  // whether the regularizer is on
     double beta;
   };
 
-  /// At step i of `total`.
+  /// The state at step i of `total` steps.
   [[nodiscard]] moment at(std::size_t i, std::size_t total) const noexcept {
     const double time = static_cast<double>(i) / static_cast<double>(total);
     const bool is_warm = time >= warm_up;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The scale and zero point with the least L^p error, between bounds.
+// A scale solver: the scale and zero point with the least L^p error, with a lower bound that shows
+// how good they are.
 //
-// p = 1 minds small errors as much as large ones, p = 2 is the squared error, and the larger p is,
-// the less is clipped. For p = 2 there is a closed form, exact_mse(); for others the best scale is
+// The exponent p = 1 weighs all deviations alike, p = 2 is the squared error, and the larger p is,
+// the less is clipped. For p = 2 there is a closed form, exact_mse(); for other p the best scale is
 // found by branch and bound (lp_search.hpp).
 #ifndef DETENT_SOLVERS_LP_NORM_HPP
 #define DETENT_SOLVERS_LP_NORM_HPP
@@ -30,11 +31,13 @@
 
 DETENT_NAMESPACE_BEGIN
 
+/// Options of lp_norm().
 struct lp_norm_options {
-  double p = 2.4;           // 1..8
-  double tolerance = 1e-3;  // how far the lower bound may stay below the error, as a share of it
-  /// About how many values the search may look at before it returns what it has, a few nanoseconds
-  /// each; then the lower bound says how good that is.
+  double p = 2.4;  ///< exponent of the error, in 1..8
+  /// How far the lower bound may stay below the error, as a share of the error; in (0, 1).
+  double tolerance = 1e-3;
+  /// About how many values the search may look at, at a few nanoseconds each, before it returns the
+  /// best scale found so far. The lower bound holds in any case.
   std::uint64_t work = 16'000'000;
 };
 
@@ -45,18 +48,19 @@ inline void require_exponent(double p, const char* where,
   require(p >= 1.0 && p <= 8.0, kind, where, ": p ", p, " is not in 1..8");
 }
 
-/// The power of two that magnitudes are divided by before powers are taken: they are below 2 then.
+/// The power of two that magnitudes are divided by before powers are taken; the quotients are below
+/// 2.
 [[nodiscard]] inline double unit_of(const distribution& d) {
   return d.magnitude() > 0.0 ? std::ldexp(1.0, std::ilogb(d.magnitude())) : 1.0;
 }
 
-/// A magnitude's error |a - k * scale| on a grid of one side, with its nearest level.
+/// The error |a - k * scale| of a magnitude a, where k is the nearest level of 0..cap.
 [[nodiscard]] inline double level_error(double magnitude, double scale, double cap) noexcept {
   const double k = (std::min)(cap, std::floor(magnitude / scale + 0.5));
   return std::fabs(magnitude - rounded_product(k, scale));
 }
 
-/// The mean of weighted powers of errors, in the unit; `power` is that of p - 1.
+/// The weighted mean of the p-th powers of errors, in the given unit; `power` computes x^(p - 1).
 [[nodiscard]] inline double mean_power_error(const distribution& d, double unit, double scale,
                                              level_caps caps, const fixed_power& power) {
   compensated_sum sum;
@@ -72,7 +76,8 @@ inline void require_exponent(double p, const char* where,
   return sum.value() / static_cast<double>(d.weight());
 }
 
-/// The values of one side; very many of them are joined to groups that are 2^-10 wide.
+/// The values of one side as groups. If there are more than 2^13 different ones, neighbours that
+/// share 10 bits of mantissa are joined.
 [[nodiscard]] inline std::vector<value_group> groups_of(const distribution_side& side,
                                                         double unit) {
   constexpr std::size_t many = std::size_t{1} << 13;
@@ -90,7 +95,7 @@ inline void require_exponent(double p, const char* where,
   return groups.size() > many ? joined(groups, bits) : groups;
 }
 
-/// Bins of one sign as groups; those as good as zero are left out.
+/// The bins of one sign as groups, ascending in magnitude; bins that count as zero are left out.
 [[nodiscard]] inline std::vector<value_group> groups_of(std::span<const value_bin> bins,
                                                         bool negative, double unit) {
   std::vector<value_group> groups;
@@ -110,8 +115,8 @@ inline void require_exponent(double p, const char* where,
   return groups;
 }
 
-/// The most that the errors of a group's values may sum up to, with their mean known: the error is
-/// convex as long as the level is the same, so that values at the two ends have the most.
+/// The largest sum that the errors of a group's values can have, given their mean: as long as all
+/// have the same level, the error is convex, so that values at the two ends have the most.
 [[nodiscard]] inline double largest_power_error(const value_group& g, double scale, double cap,
                                                 const fixed_power& power) noexcept {
   const auto error = [&](double magnitude) {
@@ -162,7 +167,7 @@ inline void require_lp(quant_scheme scheme, value_range range, const lp_norm_opt
 [[nodiscard]] inline scale_solution lp_solution(const distribution& d, quant_params params,
                                                 double lower_bound, double objective,
                                                 quant_scheme scheme, double p) {
-  // 2^(e p) for the unit 2^e.
+  // The error is in powers of the unit 2^e: 2^(e p).
   const double unit = portable_power(unit_of(d), p);
   scale_solution s;
   s.params = params;
@@ -175,9 +180,10 @@ inline void require_lp(quant_scheme scheme, value_range range, const lp_norm_opt
 
 }  // namespace detail
 
-/// The mean of the weighted |x - dequantize(quantize(x))|^p, with the quotient taken as exact, to
-/// about 1e-12 of it; infinite or 0 where it is not a double. Throws invalid_argument if `p` is not
-/// in 1..8 or the parameters are not of the grid.
+/// The weighted mean of |x - dequantize(quantize(x))|^p over the distribution, with x / scale taken
+/// as exact; accurate to about 1e-12 of the result, and infinite or 0 where the result does not fit
+/// a double. Throws invalid_argument if p is not in 1..8, the scale is not positive and finite, or
+/// the zero point is outside the grid. Thread-safe.
 [[nodiscard]] inline double mean_power_error(const distribution& d, quant_params params,
                                              grid levels, double p) {
   constexpr const char* where = "mean_power_error";
@@ -191,25 +197,25 @@ inline void require_lp(quant_scheme scheme, value_range range, const lp_norm_opt
   return error > 0.0 ? detail::rounded_product(error, detail::portable_power(unit, p)) : 0.0;
 }
 
-/// The parameters with the least mean of weighted |x - dequantize(quantize(x))|^p, p real in 1..8:
-/// over all scales, and over all zero points of the grid if the scheme is asymmetric. The scale is
-/// a float and at least FLT_MIN; values that are all zero have scale 1.
+/// Finds the parameters with the least weighted mean of |x - dequantize(quantize(x))|^p, p real in
+/// 1..8, over all scales and, if the scheme is asymmetric, over all zero points of the grid. The
+/// scale is a float and at least FLT_MIN; if all values are zero, it is 1. The evidence has
 ///
-///   objective     the error of the parameters returned
-///   lower_bound   no real scale has less, up to 1e-9 of it
+///     objective    the error of the parameters returned
+///     lower_bound  no real scale has a smaller error, up to 1e-9 of it
 ///
-/// lower_bound >= (1 - tolerance) * objective, but where the options' work was used up first, where
-/// next to no error is left (2^-20 of the values' size), and for more than 2^13 different values of
-/// a sign, which are joined to groups 2^-10 wide for the search. Their bound is lower by what that
-/// leaves open: some percent on grids of 8 bits, more for a large p and where the error is much
-/// less than the groups are wide. It holds in each case.
+/// with lower_bound >= (1 - tolerance) * objective, except in three cases: the work of the options
+/// was used up first; next to no error is left (2^-20 of the values' size); or there are more than
+/// 2^13 different values of a sign, which the search joins to groups 2^-10 wide. Then the bound is
+/// lower by what the groups leave open: some percent on grids of 8 bits, more for a large p and
+/// where the error is much smaller than the groups are wide. The bound itself holds in each case.
 ///
-/// Time: a few milliseconds for 4 bits and some tens for 8, the most for p = 1; besides, what it
-/// takes to look at each value once.
+/// Time: a few milliseconds for 4 bits and some tens for 8, the most for p = 1, plus the time to
+/// look at each value once.
 ///
 /// p = 2 is exact_mse(). The result does not depend on the order of the values, the CPU or the
-/// compiler. Throws unsupported for grids of more than 256 levels, invalid_argument for a p or a
-/// tolerance that is none.
+/// compiler. Throws unsupported for grids of more than 256 levels, invalid_argument if p is not in
+/// 1..8 or the tolerance not in (0, 1), or where params_from_range() does. Thread-safe.
 [[nodiscard]] inline scale_solution lp_norm(const distribution& d, quant_scheme scheme,
                                             const lp_norm_options& options = {}) {
   detail::require_lp(scheme, d.range(), options);
@@ -226,21 +232,25 @@ inline void require_lp(quant_scheme scheme, value_range range, const lp_norm_opt
   return detail::lp_solution(d, found.params, found.best.bound_of_values, objective, scheme,
                              options.p);
 }
+/// lp_norm() of values with weight 1. Throws invalid_argument if there are none, or for NaN and
+/// infinities.
 [[nodiscard]] inline scale_solution lp_norm(std::span<const float> x, quant_scheme scheme,
                                             const lp_norm_options& options = {}) {
   return lp_norm(distribution(x), scheme, options);
 }
 
-/// The same of the bins of a histogram that has `range`: values are known to lie in bins and to
-/// have certain means there, and the parameters are the best ones for those means.
+/// lp_norm() of the bins of a histogram whose range is `range`. The values are known to lie in
+/// their bins and to have the bins' means; the parameters are the best ones for those means. The
+/// evidence has
 ///
-///   objective     an upper bound of the error that the values have with these parameters
-///   lower_bound   a lower bound of the error that they have with any parameters
+///     objective    an upper bound of the error that the values have with these parameters
+///     lower_bound  a lower bound of the error that they have with any parameters
 ///
-/// The two differ by what is not known of the values, besides the tolerance. The errors of a bin
-/// whose values all have one level are no less than that of its mean and no more than those of
-/// values at its ends; of other bins, no less than at the nearest end, and no more than half a
-/// step.
+/// Apart from the tolerance, the two differ by what is not known of the values. If all values of a
+/// bin have the same level, their errors are no less than that of the mean and no more than those
+/// of values at the bin's ends; in other bins, each is no less than that of the nearest end, and no
+/// more than the larger of half a step and the errors at the ends. Throws what the form for
+/// distributions throws, and invalid_argument for bins without sums.
 [[nodiscard]] inline scale_solution lp_norm(std::span<const value_bin> bins, value_range range,
                                             quant_scheme scheme,
                                             const lp_norm_options& options = {}) {
@@ -268,7 +278,7 @@ inline void require_lp(quant_scheme scheme, value_range range, const lp_norm_opt
     }
   }
   for (const value_bin& bin : bins) {
-    if (bin.smallest == 0.0F) {  // the level 0 is there for them
+    if (bin.smallest == 0.0F) {  // their error is at most |x|, that of level 0
       const double largest = static_cast<double>(bin.largest) / unit;
       most.add(detail::rounded_product(static_cast<double>(bin.count), largest * power(largest)));
     }
@@ -276,6 +286,8 @@ inline void require_lp(quant_scheme scheme, value_range range, const lp_norm_opt
   return detail::lp_solution(means, found.params, found.best.bound_of_values,
                              most.value() / static_cast<double>(means.weight()), scheme, options.p);
 }
+/// lp_norm() of the bins of a histogram. Throws also invalid_argument if the histogram has seen
+/// nothing, a NaN or an infinity.
 [[nodiscard]] inline scale_solution lp_norm(const histogram& h, quant_scheme scheme,
                                             const lp_norm_options& options = {}) {
   return lp_norm(h.bins(), h.range(), scheme, options);

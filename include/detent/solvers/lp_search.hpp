@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Branch and bound for the scale with the least sum of |x - k * scale|^p, p >= 1.
 //
-// As long as a value keeps its level k, its error |x - k * scale|^p is convex in the scale, and the
-// sum of such errors lies above its tangent, in which what comes from values above their levels and
-// from values below cancels. On an interval of scales that is a bound with a loss of second order,
-// since few values change their level within a short one: of those, each is bounded by its distance
-// from all levels that the interval has,
+// As long as a value keeps its level k, its error |x - k * scale|^p is convex in the scale. The sum
+// of such errors lies above its tangent, in which the slopes of values above their levels and of
+// values below them largely cancel. On an interval of scales the tangent is a bound with a loss of
+// second order, since few values change their level within a short interval. Each of those few is
+// bounded by its distance from all levels that the interval has,
 //
-//   the union of [k * lower, k * upper] for all k,
+//     the union of [k * lower, k * upper] for all k,
 //
-// and those beyond the grid by the distance from its end. Values come in groups of neighbours, of
-// which the mean is known: a convex function of all of them is no less than that of their mean.
-// Wide intervals are bounded with coarse groups, which takes little time, narrow ones with the
-// finest. Intervals are halved, the most promising first, until no bound is much below the best
-// error found.
+// and values beyond the grid by the distance from the end of the grid. Values come in groups of
+// neighbours whose mean is known: a convex function summed over a group is no less than its value
+// at the mean. Wide intervals are bounded with coarse groups, which takes little time, narrow
+// intervals with the finest ones. Intervals are halved, the most promising first, until no bound is
+// much below the best error found.
 //
 // The bounds are our own.
 #ifndef DETENT_SOLVERS_LP_SEARCH_HPP
@@ -44,7 +44,8 @@ struct value_group {
   double weight;
 };
 
-/// Joins neighbours that share the exponent and the first `bits` bits of the mantissa.
+/// Joins neighbouring groups whose means share the exponent and the first `bits` bits of the
+/// mantissa.
 [[nodiscard]] inline std::vector<value_group> joined(const std::vector<value_group>& groups,
                                                      int bits) {
   const auto key = [bits](double x) { return std::bit_cast<std::uint64_t>(x) >> (52 - bits); };
@@ -69,13 +70,13 @@ struct value_group {
   return result;
 }
 
-/// Groups of one sign, as fine as they come and coarser.
+/// The groups of one sign, at the resolution given and at coarser ones.
 class lp_side {
  public:
   struct resolution {
-    int bits = 0;  // of mantissas that groups share
+    int bits = 0;  // bits of the mantissa that the members of a group share
     std::vector<value_group> groups;
-    std::vector<double> power_sums;  // [i]: of weight * mean^p over all groups before i
+    std::vector<double> power_sums;  // [i]: sum of weight * mean^p over groups before i
   };
 
   lp_side(std::vector<value_group> groups, const fixed_power& power) {
@@ -89,7 +90,8 @@ class lp_side {
   }
 
   [[nodiscard]] const resolution& finest() const noexcept { return resolutions_.front(); }
-  /// The coarsest with groups about as narrow, for their size, as [lower, upper].
+  /// The coarsest resolution whose groups are about as narrow, relative to their size, as the
+  /// interval [lower, upper].
   [[nodiscard]] const resolution& for_interval(double lower, double upper) const noexcept {
     const int bits = -std::ilogb((upper - lower) / upper);
     std::size_t i = resolutions_.size() - 1;
@@ -115,21 +117,21 @@ class lp_side {
   std::vector<resolution> resolutions_;
 };
 
-/// What lp_search finds; errors are sums over all values.
+/// The result of lp_search; errors are sums over all values.
 struct lp_optimum {
-  double error = 0.0;  // of the groups' means
+  double error = 0.0;  // sum over the groups' means
   double scale = 0.0;  // a float, in the unit of the values
   std::size_t candidate = 0;
-  double bound_of_means = 0.0;   // no scale has less for the means
+  double bound_of_means = 0.0;   // no scale has a smaller error for the means
   double bound_of_values = 0.0;  // nor for any values that the groups may stand for
 };
 
-/// Looks for the least error over all scales and several zero points, which differ in how far the
-/// grid reaches to either side. Magnitudes are below 2; `unit` is the power of two that 1 stands
-/// for.
+/// Searches the least error over all scales and several zero points, which differ in how far the
+/// grid reaches to either side. Magnitudes are below 2; `unit` is the power of two that a magnitude
+/// of 1 stands for.
 class lp_search {
  public:
-  /// `power` is that of p - 1.
+  /// `power` computes x^(p - 1).
   lp_search(std::vector<value_group> negative, std::vector<value_group> positive,
             std::vector<level_caps> candidates, double unit, double p, const fixed_power& power)
       : power_(power),
@@ -138,8 +140,8 @@ class lp_search {
         candidates_(std::move(candidates)),
         sides_{lp_side(std::move(negative), power), lp_side(std::move(positive), power)} {}
 
-  /// Until the bounds are within `tolerance` of the error found, or about `work` values were looked
-  /// at; `first_scale` is where to begin.
+  /// Searches until the bound is within `tolerance` of the error found, or about `work` values were
+  /// looked at. It tries `first_scale` and some smaller scales first.
   lp_optimum run(double first_scale, double tolerance, std::uint64_t work) {
     share_ = 1.0 - tolerance;
     double largest = 0.0;
@@ -150,14 +152,14 @@ class lp_search {
                     ? largest
                     : (std::max)(largest, side.finest().groups.back().high);
     }
-    // With next to no error left there is nothing to look for.
+    // If next to no error is left, the search ends.
     const double least = all * portable_power(0x1p-20, p_);
     best_.error = std::numeric_limits<double>::infinity();
     for (double scale = first_scale; scale > first_scale / 40.0; scale *= 0.75) {
       consider(scale, 0);
     }
-    // From twice the largest magnitude on, all levels are 0, and so they are below the smallest
-    // scale; what lies between is in this interval.
+    // At scales of twice the largest magnitude and beyond, all levels are 0 and the error is the
+    // sum of all |x|^p, as in the limit of scale 0. All other scales lie in this interval.
     interval root{0.0, std::nextafter(2.0 * largest, 4.0), 0.0, {}};
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
       root.alive.push_back({i, 0.0, 0.0});
@@ -191,7 +193,7 @@ class lp_search {
  private:
   using resolution = lp_side::resolution;
 
-  /// A candidate that may be better in an interval, and what it is no better than.
+  /// A candidate that may be the best in an interval, and lower bounds of its error there.
   struct contender {
     std::size_t candidate;
     double bound_of_means;
@@ -204,11 +206,12 @@ class lp_search {
     std::vector<contender> alive;
   };
 
-  /// value + slope * (scale - middle) on an interval.
+  /// A bound that is linear in the scale: value + slope * (scale - middle), on an interval.
   struct line {
     double value = 0.0;
     double slope = 0.0;
-    double steepness = 0.0;  // the same sum as the slope, without signs: what rounding goes by
+    // the sum of the slope's terms without signs; it bounds their rounding
+    double steepness = 0.0;
 
     line& operator+=(const line& other) noexcept {
       value += other.value;
@@ -231,22 +234,23 @@ class lp_search {
       of_values += both;
     }
   };
-  /// One side on an interval: below each of the cells of the levels 0, 1, ...
+  /// One side on an interval: for each level k, the bound for all groups below the cell of level k.
   struct walk {
     const resolution* at = nullptr;
     std::vector<lines> below;
-    std::vector<std::size_t> begin;  // the first group above
+    std::vector<std::size_t> begin;  // the first group in or above the cell
   };
   struct scales {
     double lower;
     double middle;
     double upper;
-    double covered;  // from here on, every value may be on a level
+    double covered;  // from this magnitude on, every value may lie on a level
     [[nodiscard]] double half_width() const noexcept { return 0.5 * (upper - lower); }
   };
 
   static bool less_promising(const interval& a, const interval& b) noexcept {
-    // Of equals, the narrower one: so errors of 0 are reached, not approached everywhere at once.
+    // Ties go to the narrower interval, so that a search whose optimum is 0 reaches it instead of
+    // halving everywhere at once.
     return a.bound != b.bound                       ? a.bound > b.bound
            : a.upper - a.lower != b.upper - b.lower ? a.upper - a.lower > b.upper - b.lower
                                                     : a.upper < b.upper;
@@ -263,7 +267,7 @@ class lp_search {
     }
   }
 
-  /// Groups [first, last) at level k: the tangent of their errors in the middle.
+  /// The tangent, at the middle of the interval, of the errors of groups [first, last) at level k.
   [[nodiscard]] line at_level(const resolution& r, std::size_t first, std::size_t last,
                               std::int32_t k, double middle) const noexcept {
     if (k == 0) {
@@ -271,7 +275,7 @@ class lp_search {
     }
     const double level = rounded_product(static_cast<double>(k), middle);
     double sum = 0.0;
-    double above = 0.0;  // less what is below
+    double above = 0.0;  // shares of groups above the level, less those below it
     double all = 0.0;
     for (std::size_t i = first; i < last; ++i) {
       const double distance = r.groups[i].mean - level;
@@ -288,7 +292,8 @@ class lp_search {
     return rounded_product(weight, distance * power_(distance));
   }
 
-  /// The distance of [low, high] from the nearest of all levels of an interval.
+  /// The distance of [low, high] from the nearest of all levels that the scales of an interval
+  /// have.
   [[nodiscard]] static double distance(double low, double high, const scales& s) noexcept {
     const double k = std::ceil(low / s.upper);
     const double next = rounded_product(k, s.lower);
@@ -298,7 +303,8 @@ class lp_search {
     return (std::max)(0.0, (std::min)(low - rounded_product(k - 1.0, s.upper), next - high));
   }
 
-  /// Groups [first, last), whose values may change their level.
+  /// Adds the bounds of groups [first, last), whose values may change their level within the
+  /// interval.
   void add_changing(const resolution& r, std::size_t first, std::size_t last, const scales& s,
                     bool finest, lines& to) const noexcept {
     for (std::size_t i = first; i < last && r.groups[i].low < s.covered; ++i) {
@@ -352,7 +358,8 @@ class lp_search {
     visited_ += at + levels;
   }
 
-  /// What lies above the cells below `cap`: at that level, however far beyond.
+  /// The bound for groups above the cells below `cap`: all of them are at that level, however far
+  /// beyond.
   [[nodiscard]] line beyond(const walk& w, std::int32_t cap, const scales& s) {
     const resolution& r = *w.at;
     const std::size_t n = r.groups.size();
@@ -365,7 +372,8 @@ class lp_search {
       visited_ += n - first;
       return at_level(r, first, n, cap, s.middle);
     }
-    // The interval is too wide for tangents: all scales are at least as bad as the largest.
+    // The interval is too wide for tangents. At the largest scale of the interval these groups are
+    // clipped least, so that its error bounds that of all others.
     const double end = rounded_product(levels, s.upper);
     line clipped;
     for (std::size_t i = n; i-- > first && r.groups[i].mean > end;) {
@@ -381,7 +389,7 @@ class lp_search {
     return groups.empty() || groups.back().high <= (static_cast<double>(cap) + 0.5) * scale;
   }
 
-  /// Bounds an interval and keeps it if something in it may be better than the best.
+  /// Bounds an interval, and keeps it if something in it may be better than the best.
   void push(double lower, double upper, const std::vector<contender>& contenders) {
     scales s{lower, 0.5 * (lower + upper), upper, 0.0};
     s.covered = rounded_product(std::ceil(lower / (upper - lower)), lower);
@@ -403,7 +411,7 @@ class lp_search {
         continue;
       }
       const level_caps caps = candidates_[c.candidate];
-      // Where nothing is clipped all zero points are the same: one of them will do.
+      // Where nothing is clipped, all zero points are equally good: one of them suffices.
       if (is_within(sides_[0], caps.negative, lower) &&
           is_within(sides_[1], caps.positive, lower)) {
         if (any_within) {
@@ -430,7 +438,7 @@ class lp_search {
       next.bound = (std::min)(next.bound, c.bound_of_means);
       next.alive.push_back(c);
     }
-    if (least < best_.error) {  // else the middle is no better
+    if (least < best_.error) {  // otherwise the middle cannot be better
       consider(s.middle, best);
     }
     if (!next.alive.empty()) {
@@ -439,7 +447,7 @@ class lp_search {
     }
   }
 
-  /// The error of the means at a scale, and which way it falls.
+  /// The error of the groups' means at a scale, and its slope.
   [[nodiscard]] line error_at(double scale, level_caps caps) {
     line sum;
     for (std::size_t i = 0; i < 2; ++i) {
@@ -460,7 +468,7 @@ class lp_search {
     return sum;
   }
 
-  /// The float next to a scale, if it is one for quantization.
+  /// The float nearest to a scale, limited to scales that quantization accepts.
   [[nodiscard]] double rounded_scale(double scale) const noexcept {
     constexpr double largest = std::numeric_limits<float>::max();
     constexpr double smallest = std::numeric_limits<float>::min();
@@ -479,7 +487,7 @@ class lp_search {
     return error;
   }
 
-  /// From the best scale downhill, in steps that become smaller.
+  /// Goes downhill from the best scale, in steps that become smaller.
   void descend() {
     line at = error_at(best_.scale, candidates_[best_.candidate]);
     for (double step = best_.scale * 0x1p-10; step > best_.scale * 0x1p-25;) {
@@ -505,7 +513,7 @@ class lp_search {
   double bound_of_values_ = 0.0;
   std::uint64_t visited_ = 0;
   std::vector<interval> heap_;
-  walk negative_;  // of push()
+  walk negative_;  // scratch of push()
   walk positive_;
 };
 

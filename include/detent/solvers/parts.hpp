@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Scale solvers for each channel or each block of a tensor.
+// Scale solvers applied to each channel or each block of a tensor.
 #ifndef DETENT_SOLVERS_PARTS_HPP
 #define DETENT_SOLVERS_PARTS_HPP
 
@@ -18,11 +18,13 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// A scale solver: exact_mse, octav, absmax, or a lambda around one.
+/// A scale solver: exact_mse, octav, absmax, or any callable that returns the solution for a
+/// distribution and a scheme. It may be called from several threads at once.
 using scale_solver = std::function<scale_solution(const distribution& d, quant_scheme scheme)>;
 
 namespace detail {
 
+/// Solves each list of values as a distribution of its own.
 [[nodiscard]] inline std::vector<scale_solution> solve_lists(
     const std::vector<std::vector<float>>& parts, quant_scheme scheme, const scale_solver& solver,
     const parallel_for& parallel) {
@@ -43,8 +45,9 @@ inline void require_solvable(tensor_view<const float> x, std::size_t axis, const
 
 }  // namespace detail
 
-/// One solution for each channel along `axis`. Throws what the solver throws, and invalid_argument
-/// for a tensor without values or an axis that it does not have. Channels are shared out over
+/// Applies `solver` to the values of each channel along `axis`, and returns the solutions in the
+/// order of the channels. Throws invalid_argument for an axis that the tensor does not have, a
+/// tensor without values, or null data, and what the solver throws. Channels are shared out over
 /// `parallel`; the result does not depend on it.
 [[nodiscard]] inline std::vector<scale_solution> solve_channels(tensor_view<const float> x,
                                                                 std::size_t axis,
@@ -62,8 +65,11 @@ inline void require_solvable(tensor_view<const float> x, std::size_t axis, const
   return detail::solve_lists(parts, scheme, solver, parallel);
 }
 
-/// One solution for each block of `block_size` values along `axis`, in the order of
-/// block_quant_params. Throws as solve_channels(), and for a block size of 0.
+/// Applies `solver` to each block of `block_size` neighbours along `axis`, and returns the
+/// solutions in the order of block_quant_params. The last block of a line may be shorter. Throws
+/// invalid_argument for a block size of 0, an axis that the tensor does not have, a tensor without
+/// values, or null data, and what the solver throws. Blocks are shared out over `parallel`; the
+/// result does not depend on it.
 [[nodiscard]] inline std::vector<scale_solution> solve_blocks(
     tensor_view<const float> x, std::size_t axis, std::size_t block_size, quant_scheme scheme,
     const scale_solver& solver, const parallel_for& parallel = {}) {
@@ -85,7 +91,7 @@ inline void require_solvable(tensor_view<const float> x, std::size_t axis, const
   return detail::solve_lists(parts, scheme, solver, parallel);
 }
 
-/// The parameters of solve_channels() alone.
+/// The scales and zero points of solve_channels() without the evidence.
 [[nodiscard]] inline channel_quant_params channel_params(
     std::size_t axis, std::span<const scale_solution> solutions) {
   channel_quant_params p;
@@ -97,7 +103,7 @@ inline void require_solvable(tensor_view<const float> x, std::size_t axis, const
   return p;
 }
 
-/// The parameters of solve_blocks() alone.
+/// The scales and zero points of solve_blocks() without the evidence.
 [[nodiscard]] inline block_quant_params block_params(std::size_t axis, std::size_t block_size,
                                                      std::span<const scale_solution> solutions) {
   const channel_quant_params lists = channel_params(axis, solutions);

@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the weight solvers take and return: weights of a linear layer, a row for each output and a
-// column for each input, on a grid of at most 8 bits with a scale and a zero point for each row or
+// The room solvers/ chooses scales, zero points and codes. Its scale solvers take a distribution or
+// a histogram and return a scale and a zero point: exact_mse, lp_norm, kl, and the estimates of
+// estimates.hpp; parts.hpp applies them per channel or per block. Its weight solvers take the
+// weights of a linear layer and return codes. Headers here may include statistics/, base/,
+// elementwise/ and the public headers of quantization and packing, and nothing of observers/ or
+// graph/. Only gptq.hpp and eigen_views.hpp need Eigen.
+//
+// This file holds what all weight solvers take and return: weights with a row for each output and a
+// column for each input, on a grid of at most 8 bits, with a scale and a zero point for each row or
 // for each group of columns of a row.
 //
-//   nearest             detent::round_to_nearest, here: the yardstick of all others
-//   coordinate_descent  codes and scales that lower (w - v)^T G (w - v) step by step
-//   gptq                column by column, with what is left handed on to later columns
-//   adaround            up or down for each weight, by gradients
-//   awq, smooth_quant   scales of the inputs
-//   hqq                 zero points, without any inputs
+//     round_to_nearest    here: the yardstick of all others
+//     coordinate_descent  lowers (w - v)^T G (w - v) by changing codes and scales step by step
+//     gptq                rounds column by column and passes the error on to later columns
+//     adaround            decides up or down for each weight, by gradients
+//     awq, smooth_quant   scale the inputs
+//     hqq                 chooses zero points, without any inputs
 //
-// Here v = scale * (code - zero_point), in double, where it is exact, and G is the Gram matrix of
-// the layer's inputs (gram.hpp). All but gptq return the same bits with any compiler, on any
-// processor and for any parallel_for.
+// Here v = scale * (code - zero_point), computed in double, where it is exact, and G is the Gram
+// matrix of the layer's inputs (gram.hpp). All but gptq return the same bits with any compiler, on
+// any processor and for any parallel_for.
 #ifndef DETENT_SOLVERS_QUANTIZED_WEIGHTS_HPP
 #define DETENT_SOLVERS_QUANTIZED_WEIGHTS_HPP
 
@@ -36,52 +43,62 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// The grid that weights are put on.
+/// The grid that a weight solver puts weights on, and where its scales and zero points come from.
 struct weight_format {
-  quant_scheme scheme = symmetric<std::int8_t>;  // codes are stored as int8: levels in -128..127
-  std::size_t group_size = 0;  // columns with a scale of their own; 0, or more than K: all of them
-  /// rows x groups, row by row, or empty: then from the range of the group's weights, as
-  /// params_from_range() computes them.
+  /// The scheme; codes are stored as int8, so its levels must be within -128..127.
+  quant_scheme scheme = symmetric<std::int8_t>;
+  /// How many neighbouring columns of a row share a scale; 0, or more than K, for all of them.
+  std::size_t group_size = 0;
+  /// Scales to use, rows x groups, row by row. If empty, each group's scale is that of the range of
+  /// its weights, as params_from_range() computes it.
   std::span<const float> scales = {};
-  /// The same, and only together with `scales`. Empty: the middle of the grid (0 of signed ones)
-  /// with scales, from the range without.
+  /// Zero points to use, rows x groups; they may be given only together with `scales`. If empty,
+  /// they are the middle of the grid (0 for signed grids) if scales are given, else those of the
+  /// weights' ranges.
   std::span<const std::int32_t> zero_points = {};
 };
 
-/// How a result came about and what it is worth.
+/// How a weight solver arrived at its result, and how good the result is.
 struct solver_evidence {
-  std::string_view method;  // names a function of the solvers
-  /// The sum over the rows of (w - v)^T G (w - v); hqq has an objective of its own.
+  std::string_view method;  ///< name of the solver function, a string literal
+  /// The sum over the rows of (w - v)^T G (w - v); for hqq, the sum of |w - v|^p.
   double objective = 0.0;
-  /// The same of nearest rounding with the scales and zero points that the solver began with.
+  /// The objective of rounding to nearest with the scales and zero points that the solver began
+  /// with.
   double nearest_objective = 0.0;
-  std::size_t iterations = 0;  // of the row that took the most
-  bool converged = true;       // all rows
-  /// Rows (hqq: groups) whose solution was no better than nearest rounding, which was kept for
-  /// them.
+  std::size_t iterations = 0;  ///< iterations of the row that took the most
+  bool converged = true;       ///< whether all rows converged before the limit of iterations
+  /// How many rows (for hqq: groups) kept nearest rounding, because the solver's solution was no
+  /// better.
   std::size_t kept_nearest = 0;
-  double damping = 0.0;  // gptq: the fraction of the mean diagonal that was added to it
+  /// For gptq: the fraction of the mean diagonal of G that was added to the diagonal.
+  double damping = 0.0;
 };
 
-/// Codes with their parameters. `params` (axis 1) is what detent::dequantize takes.
+/// Codes of a weight matrix with their parameters. Weight (r, c) stands for scale * (code -
+/// zero_point).
 struct quantized_weights {
-  std::size_t rows = 0;
-  std::size_t columns = 0;
-  grid levels{};
-  std::vector<std::int8_t> codes;  // rows x columns
+  std::size_t rows = 0;            ///< number of rows (outputs)
+  std::size_t columns = 0;         ///< number of columns (inputs), K
+  grid levels{};                   ///< the grid of the codes
+  std::vector<std::int8_t> codes;  ///< rows x columns, row by row
+  /// Scales and zero points, rows x groups; axis 1, as detent::dequantize takes them.
   block_quant_params params;
-  /// Only of hqq with real zero points, rows x groups; params.zero_points are then their nearest
-  /// integers, which do not belong to the codes.
+  /// Zero points that are not integers, rows x groups; filled only by hqq with real_zero_points.
+  /// Then params.zero_points holds the nearest integers, which do not belong to the codes.
   std::vector<float> real_zero_points;
-  solver_evidence evidence;
+  solver_evidence evidence;  ///< how the codes were found and how good they are
 
+  /// Number of groups in a row.
   [[nodiscard]] std::size_t groups() const noexcept {
     return params.block_size == 0 ? 0 : (columns + params.block_size - 1) / params.block_size;
   }
+  /// The codes as a matrix view, valid as long as this object is not changed.
   [[nodiscard]] matrix_view<const std::int8_t> view() const noexcept {
     return {codes.data(), rows, columns};
   }
-  /// scale * (code - zero_point), exact unless the zero point is a real one.
+  /// The value that a code stands for, scale * (code - zero_point); exact unless the zero point is
+  /// a real one.
   [[nodiscard]] double value(std::size_t row, std::size_t column) const noexcept {
     const std::size_t at = row * groups() + column / params.block_size;
     const double code = codes[row * columns + column];
@@ -89,7 +106,7 @@ struct quantized_weights {
                                                        : static_cast<double>(real_zero_points[at]);
     return detail::rounded_product(code - zero_point, static_cast<double>(params.scales[at]));
   }
-  /// The same rounded to float, rows x columns.
+  /// All values rounded to float, rows x columns, row by row.
   [[nodiscard]] std::vector<float> dequantized() const {
     std::vector<float> w(rows * columns);
     for (std::size_t r = 0; r < rows; ++r) {
@@ -103,10 +120,11 @@ struct quantized_weights {
 
 namespace detail {
 
-/// Rows that one task solves. It says nothing about the results.
+/// How many rows one task solves. The results do not depend on it.
 inline constexpr std::size_t solver_rows_per_task = 4;
 
-/// What every solver begins with: checked weights, dense, and their starting parameters.
+/// What every weight solver begins with: dense, checked weights and their starting parameters. The
+/// constructor throws, with `where` in the message, what round_to_nearest() describes.
 struct weight_problem {
   std::size_t rows = 0;
   std::size_t columns = 0;
@@ -167,7 +185,7 @@ struct weight_problem {
   [[nodiscard]] const float* row(std::size_t r) const noexcept {
     return weights.data() + r * columns;
   }
-  /// The parameters of the range of `values`, whose ends are multiplied by `ratio`.
+  /// The parameters for the range of `values`, with both ends multiplied by `ratio`.
   [[nodiscard]] quant_params params_of(std::span<const float> values, float ratio) const {
     value_range range;
     for (const float value : values) {
@@ -188,7 +206,7 @@ struct weight_problem {
             " inputs for weights of ", columns, " columns");
   }
 
-  /// Nearest codes with the starting parameters; without evidence.
+  /// Nearest codes with the starting parameters, without evidence.
   [[nodiscard]] quantized_weights nearest() const {
     quantized_weights q;
     q.rows = rows;
@@ -201,7 +219,7 @@ struct weight_problem {
     }
     return q;
   }
-  /// Nearest codes of a row with the parameters that `q` has.
+  /// Sets the codes of a row to the nearest ones for the parameters in `q`.
   void round_row(std::size_t r, quantized_weights& q) const noexcept {
     for (std::size_t c = 0; c < columns; ++c) {
       const std::size_t at = r * groups + c / group_size;
@@ -211,7 +229,8 @@ struct weight_problem {
     }
   }
 
-  /// (w - v)^T G (w - v) of some rows, each from the first column to the last.
+  /// Writes (w - v)^T G (w - v) of each of some rows to `result`; sums run from the first column to
+  /// the last.
   void objectives(const gram_matrix& g, const quantized_weights& q, std::size_t first_row,
                   std::size_t row_count, double* result) const {
     std::vector<double> e(row_count * columns);
@@ -241,7 +260,7 @@ struct weight_problem {
     return result;
   }
 
-  /// body(first row, number of rows)
+  /// Calls body(first row, number of rows) for blocks of rows, shared out over `parallel`.
   template <class Body>
   void for_row_blocks(const parallel_for& parallel, const Body& body) const {
     const std::size_t tasks = (rows + solver_rows_per_task - 1) / solver_rows_per_task;
@@ -260,12 +279,14 @@ struct weight_problem {
   return sum;
 }
 
-/// An overflow, which only weights and Gram matrices near the ends of their types bring about.
+/// Throws overflow unless the objective is finite. Only weights and Gram matrices near the ends of
+/// their types make it infinite.
 inline void require_finite_objective(double objective, const char* where) {
   require(std::isfinite(objective), error_kind::overflow, where, ": the objective is ", objective);
 }
 
-/// Rows of `q` that are no better than `nearest` become the same as there; fills in the evidence.
+/// Replaces rows of `q` that are no better than those of `nearest` by the latter, and fills in the
+/// evidence.
 inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g,
                              const quantized_weights& nearest, quantized_weights& q,
                              const parallel_for& parallel, const char* where) {
@@ -292,12 +313,14 @@ inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g
 
 }  // namespace detail
 
-/// Nearest rounding: code = clamp(round_half_even(w / scale) + zero_point), as detent::quantize,
-/// with what it costs at the output. A group of zeros has scale 1.
+/// Rounds weights to nearest: code = clamp(round_half_even(w / scale) + zero_point), as
+/// detent::quantize does. The evidence has the error (w - v)^T G (w - v) at the output, summed over
+/// the rows. A group of zeros has scale 1.
 ///
-/// Throws, as all solvers: shape_mismatch if sizes do not agree; invalid_argument if a weight is
-/// NaN or infinite, there are no columns, or the grid, a scale or a zero point is out of its
-/// domain; overflow if the objective is not finite. Thread-safe.
+/// Throws shape_mismatch if sizes do not agree; invalid_argument if a weight is NaN or infinite,
+/// there are no columns, or the grid, a scale or a zero point is out of its domain; overflow if the
+/// objective is not finite. All other weight solvers throw these, too. Thread-safe; the result does
+/// not depend on `parallel`.
 [[nodiscard]] inline quantized_weights round_to_nearest(matrix_view<const float> weights,
                                                         const gram_matrix& g,
                                                         const weight_format& format = {},
@@ -313,8 +336,10 @@ inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g
   return q;
 }
 
-/// The sum over the rows of (w - v)^T G (w - v) for any codes of `weights`. Throws shape_mismatch,
-/// invalid_argument, overflow as above. Thread-safe.
+/// The sum over the rows of (w - v)^T G (w - v) for any codes of `weights`. Throws shape_mismatch
+/// if sizes do not agree, invalid_argument if a weight is NaN or infinite, there are no columns or
+/// the block size is 0, overflow if the result is not finite. Thread-safe; the result does not
+/// depend on `parallel`.
 [[nodiscard]] inline double output_error(matrix_view<const float> weights,
                                          const quantized_weights& quantized, const gram_matrix& g,
                                          const parallel_for& parallel = {}) {

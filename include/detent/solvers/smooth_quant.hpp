@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // SmoothQuant: moves outliers of a linear layer's inputs into its weights, feature by feature.
 //
-//   X W^T = (X / s) (W s)^T
+//     X W^T = (X / s) (W s)^T
 #ifndef DETENT_SOLVERS_SMOOTH_QUANT_HPP
 #define DETENT_SOLVERS_SMOOTH_QUANT_HPP
 
@@ -27,28 +27,34 @@
 
 DETENT_NAMESPACE_BEGIN
 
+/// Options of smooth_quant_scales().
 struct smooth_quant_options {
-  float alpha = 0.5F;  // in [0, 1]: how much of the difficulty goes to the weights
-  /// Scales are clipped to [max(smallest, their own quantile), largest]. NNCF's are quantile 0.1
+  float alpha = 0.5F;  ///< how much of the difficulty moves to the weights, in [0, 1]
+  /// Scales are clipped to [max(smallest, their own quantile), largest]. NNCF uses the quantile 0.1
   /// and largest 100.
   float smallest = 1e-5F;
-  float smallest_quantile = 0.0F;  // in [0, 1), interpolated; 0: not looked at
+  /// Which quantile of the scales is the least one allowed, in [0, 1), with linear interpolation;
+  /// 0: none.
+  float smallest_quantile = 0.0F;
+  /// The largest scale allowed; finite.
   float largest = std::numeric_limits<float>::max();
-  /// Nearest powers of two (in the logarithm), which change nothing but exponents: then X / s and
-  /// W s are exact.
+  /// Whether scales are rounded to the nearest power of two (in the logarithm). Such scales change
+  /// nothing but exponents: X / s and W s are exact.
   bool power_of_two = false;
 };
 
-/// The scales of the features, one for each column of `weights` (outputs x features):
+/// Computes the scale of each feature, one for each column of `weights` (outputs x features):
 ///
-///   s_j = a_j^alpha / w_j^(1 - alpha), clipped
+///     s_j = a_j^alpha / w_j^(1 - alpha), clipped
 ///
-/// with a_j the largest |x| of the feature (channel_min_max_observer knows it) and w_j the largest
-/// |w| of the column. A feature where either is zero keeps scale 1. Consumers of the same inputs
-/// share one vector: pass their weights stacked.
+/// where a_j = activation_magnitudes[j] is the largest |x| of the feature (as
+/// channel_min_max_observer finds it) and w_j the largest |w| of the column. A feature where either
+/// is zero has scale 1. Layers that share their inputs must share one vector of scales: pass their
+/// weights stacked.
 ///
-/// Throws shape_mismatch; invalid_argument if a magnitude is negative, NaN or infinite, a weight is
-/// NaN or infinite, or an option out of its domain. Thread-safe; the same bits everywhere.
+/// Throws shape_mismatch if the number of magnitudes is not the number of columns; invalid_argument
+/// if a magnitude is negative, NaN or infinite, a weight is NaN or infinite, or an option is out of
+/// its domain. Thread-safe; the same bits everywhere.
 ///
 /// Source: Xiao et al., SmoothQuant (2023).
 [[nodiscard]] inline std::vector<float> smooth_quant_scales(
@@ -113,6 +119,8 @@ struct smooth_quant_options {
 
 namespace detail {
 
+/// f(x, scale of its column) for each element, dense row by row. Throws overflow if a finite value
+/// becomes infinite.
 template <class F>
 std::vector<float> map_columns(matrix_view<const float> x, std::span<const float> scales,
                                const char* where, const F& f) {
@@ -137,47 +145,57 @@ std::vector<float> map_columns(matrix_view<const float> x, std::span<const float
 
 }  // namespace detail
 
-/// W s: each column times its scale, rounded to float, dense rows. NaN and infinities stay. Throws
-/// shape_mismatch, invalid_argument (scales), overflow if a finite value would not stay so.
+/// W s: each element of `x` times the scale of its column, rounded to float, row by row. NaN and
+/// infinities stay. Throws shape_mismatch if there is not one scale for each column,
+/// invalid_argument if a scale is not positive and finite, overflow if a finite value becomes
+/// infinite. Thread-safe.
 [[nodiscard]] inline std::vector<float> multiply_columns(matrix_view<const float> x,
                                                          std::span<const float> scales) {
   return detail::map_columns(x, scales, "multiply_columns", [](float v, float s) { return v * s; });
 }
-/// X / s: each column divided by its scale, as above.
+/// X / s: each element of `x` divided by the scale of its column, rounded to float, row by row. NaN
+/// and infinities stay. Throws shape_mismatch if there is not one scale for each column,
+/// invalid_argument if a scale is not positive and finite, overflow if a finite value becomes
+/// infinite. Thread-safe.
 [[nodiscard]] inline std::vector<float> divide_columns(matrix_view<const float> x,
                                                        std::span<const float> scales) {
   return detail::map_columns(x, scales, "divide_columns", [](float v, float s) { return v / s; });
 }
 
+/// Options of smooth_quant_search().
 struct smooth_quant_search_options {
-  smooth_quant_options scales = {};                     // all but alpha
-  std::size_t grid_points = 11;                         // alphas from 0 to 1, both included
-  quant_scheme activations = asymmetric<std::uint8_t>;  // per tensor, of their range
+  smooth_quant_options scales = {};  ///< options of the scales; alpha is ignored
+  std::size_t grid_points = 11;      ///< number of alphas, equally spaced from 0 to 1; at least 2
+  /// The scheme of the activations, which are quantized per tensor with the parameters of their
+  /// range.
+  quant_scheme activations = asymmetric<std::uint8_t>;
 };
 
-/// What smooth_quant_search() found.
+/// The result of smooth_quant_search().
 struct smooth_quant_result {
-  std::optional<float> alpha;  // none: nothing is better than to leave all as it is
-  std::vector<float> scales;
-  quant_params activation_params;  // of X / scales
-  /// Of W scales. The objectives in its evidence are sums of squares over samples and outputs: of
-  /// this result, and (nearest_objective) with nothing smoothed.
+  std::optional<float> alpha;      ///< the best alpha; empty if no smoothing is best
+  std::vector<float> scales;       ///< scale of each feature
+  quant_params activation_params;  ///< parameters of X / scales
+  /// Codes of W times scales. Objectives in its evidence are sums of squares over samples and
+  /// outputs: objective of this result, nearest_objective of quantization without smoothing.
   quantized_weights weights;
-  std::vector<double> errors;  // the same of each alpha of the grid
+  std::vector<double> errors;  ///< the sum of squares of each alpha of the grid
 };
 
-/// Tries alphas 0, 1 / (n - 1), ..., 1 and none at all on a sample X (samples x features), and
-/// takes the one with the least sum of squares of
+/// Tries alphas 0, 1 / (n - 1), ..., 1 and no smoothing at all on a sample X (samples x features),
+/// and takes the one with the least sum of squares of
 ///
-///   X W^T - dequantize(quantize(X / s)) dequantize(quantize(W s))^T
+///     X W^T - dequantize(quantize(X / s)) dequantize(quantize(W s))^T
 ///
-/// where X / s is quantized per tensor on `activations` and W s by `format`; the first of equals.
-/// Never worse than no smoothing. Sums run in a fixed order, in double: the same bits everywhere.
-/// Time: n + 1 products of the sizes of the layer.
+/// where X / s is quantized per tensor on options.activations and W s by `format`; of equally good
+/// ones the first, no smoothing coming before all alphas. So it is never worse than no smoothing.
+/// Sums run in a fixed order, in double: the same bits everywhere. Time: n + 1 products of the
+/// sizes of the layer.
 ///
-/// Throws what smooth_quant_scales() and round_to_nearest() throw, invalid_argument also if there
-/// are fewer than two alphas, no samples, or `format` has scales (those of which weights?).
-/// Thread-safe.
+/// Throws what smooth_quant_scales() and round_to_nearest() throw, and invalid_argument if there
+/// are fewer than two alphas, no samples, a value of X that is NaN or infinite, or if `format` has
+/// scales, since the weights change with alpha. Thread-safe; the result does not depend on
+/// `parallel`.
 [[nodiscard]] inline smooth_quant_result smooth_quant_search(
     matrix_view<const float> activations, matrix_view<const float> weights,
     const weight_format& format = {}, const smooth_quant_search_options& options = {},

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What scale solvers work on: values in order, with exact sums of all that lie beyond each of them,
-// so that the squared error of a scale takes the time of a few binary searches.
+// What scale solvers work on: values in sorted order, with the exact sum of all values beyond each
+// of them. The squared error of a scale then takes a few binary searches.
 //
-// Magnitudes are integers in units of 2^(e - 60), 2^e being the power of two at or below the
-// largest of them: exact for floats down to 2^-37 of the largest value, and rounded to half a unit
-// below.
+// Magnitudes are integers in units of 2^(e - 60), where 2^e is the power of two at or below the
+// largest magnitude. This is exact for floats down to 2^-37 of the largest value; smaller ones are
+// rounded to half a unit.
 #ifndef DETENT_STATISTICS_DISTRIBUTION_HPP
 #define DETENT_STATISTICS_DISTRIBUTION_HPP
 
@@ -30,24 +30,26 @@ DETENT_NAMESPACE_BEGIN
 
 /// How a scale was found and how good it is.
 struct scale_evidence {
-  std::string_view method;  // its name; a literal
-  double objective = 0.0;   // what the method minimizes, at the parameters that it returns
-  double lower_bound =
-      0.0;                  // no parameters of the scheme have a smaller one; 0 where none is known
-  std::uint64_t count = 0;  // values
-  float lower = 0.0F;       // their range
-  float upper = 0.0F;
-  double clipped_fraction = 0.0;  // of the values, beyond the ends of the grid
+  std::string_view method;  ///< name of the method, a string literal
+  double objective = 0.0;   ///< what the method minimizes, at the parameters that it returns
+  /// No parameters of the scheme have a smaller objective; 0 if no bound is known.
+  double lower_bound = 0.0;
+  std::uint64_t count = 0;        ///< number of values
+  float lower = 0.0F;             ///< the smallest value
+  float upper = 0.0F;             ///< the largest value
+  double clipped_fraction = 0.0;  ///< share of the values beyond the ends of the grid
 };
 
+/// A scale and a zero point, with the evidence for them.
 struct scale_solution {
-  quant_params params;
-  scale_evidence evidence;
+  quant_params params;      ///< the scale and the zero point
+  scale_evidence evidence;  ///< how they were found and how good they are
 };
 
 namespace detail {
 
-/// A sum of doubles that is as good as if it had been rounded once or twice (Neumaier).
+/// A sum of doubles that is about as accurate as if it had been computed exactly and rounded once
+/// or twice (Neumaier).
 class compensated_sum {
  public:
   void add(double x) noexcept {
@@ -62,15 +64,15 @@ class compensated_sum {
   double rest_ = 0.0;
 };
 
-/// The values of one sign that are not zero.
+/// The values of one sign, without zeros.
 struct distribution_side {
   std::vector<double> values;  // magnitudes, ascending
-  // [i] is of values[i] and all larger ones; one more element, 0, behind the last.
-  std::vector<uint128> sum_above;  // of weight * magnitude, in units
-  std::vector<std::uint64_t> weight_above;
+  // Element i sums up values[i] and all larger values. One more element, 0, follows.
+  std::vector<uint128> sum_above;           // of weight * magnitude, in units of unit()
+  std::vector<std::uint64_t> weight_above;  // weights
 
   [[nodiscard]] std::size_t size() const noexcept { return values.size(); }
-  /// How many values are below `bound`, of which `first` are known to be.
+  /// How many values are below `bound`; the first `first` of them are known to be.
   [[nodiscard]] std::size_t below(double bound, std::size_t first = 0) const noexcept {
     return static_cast<std::size_t>(
         std::lower_bound(values.begin() + static_cast<std::ptrdiff_t>(first), values.end(), bound) -
@@ -80,15 +82,18 @@ struct distribution_side {
 
 }  // namespace detail
 
-/// A multiset of finite reals with integer weights. Thread-safe to read.
+/// A multiset of finite real values with integer weights, sorted and with prefix sums, as scale
+/// solvers need it. Immutable after construction and thread-safe to read.
 class distribution {
  public:
-  /// Of values, each with weight 1. Throws invalid_argument if there are none, for null data, NaN
-  /// and infinities.
+  /// The distribution of the values `x`, each with weight 1. Throws invalid_argument if there are
+  /// none, or for null data, NaN and infinities.
   explicit distribution(std::span<const float> x) { take(x, {}); }
 
-  /// Of values with a weight each, its importance: rounded to multiples of 2^-24 of the largest.
-  /// Throws besides if a weight is negative or not finite, or none is positive; shape_mismatch.
+  /// The distribution of values with an importance weight each. Weights are rounded to multiples of
+  /// 2^-24 of the largest one. Throws invalid_argument if there are no values, for null data, if a
+  /// value is NaN or infinite, if a weight is negative or not finite, or if no weight is positive;
+  /// shape_mismatch if the sizes differ.
   distribution(std::span<const float> x, std::span<const float> weights) {
     require(x.size() == weights.size(), error_kind::shape_mismatch, "distribution: ", x.size(),
             " values, ", weights.size(), " weights");
@@ -107,15 +112,20 @@ class distribution {
     take(x, integers);
   }
 
-  /// Of the bins of a histogram that has `range`: each as its mean. Values in the smallest bin of
-  /// either sign, below 2^-30 of the largest magnitude, are zeros.
+  /// The distribution of the bins of a histogram whose range is `range`: all values of a bin count
+  /// with their mean. Values in the smallest bin of either sign, below 2^-30 of the largest
+  /// magnitude, count as zeros. Throws invalid_argument if there are no values, more than 2^48, or
+  /// bins without sums.
   distribution(std::span<const value_bin> bins, value_range range) { take(bins, range, false); }
-  /// Throws as histogram::range().
+  /// The distribution of a histogram: all values of a bin count with their mean. Throws what
+  /// histogram::range() throws.
   explicit distribution(const histogram& h) { take(h.bins(), h.range(), false); }
 
-  /// Of bins: each as its two ends, weighted so that their mean is that of the bin, in units of
-  /// 2^-14 of a value. No values that the bins may stand for are spread wider, so that no scale
-  /// serves them better than these; see exact_mse() of bins.
+  /// The distribution that puts each bin's values at the two ends of the bin, weighted so that the
+  /// bin's mean stays; weights count in units of 2^-14 of a value. No values that the bins may
+  /// stand for are spread wider, so that the error of the best scale for these values bounds that
+  /// of the best scale for the values from below; see exact_mse() of bins. Throws like the
+  /// constructor from bins.
   [[nodiscard]] static distribution of_bin_ends(std::span<const value_bin> bins,
                                                 value_range range) {
     distribution d;
@@ -123,15 +133,19 @@ class distribution {
     return d;
   }
 
+  /// How many values there are, zeros included.
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
-  /// All weights together, zeros included.
+  /// The sum of all weights, zeros included.
   [[nodiscard]] std::uint64_t weight() const noexcept { return weight_; }
+  /// The smallest and the largest value.
   [[nodiscard]] value_range range() const noexcept { return range_; }
-  /// Real size of the unit of sums.
+  /// The real size of the unit in which sums of magnitudes are kept.
   [[nodiscard]] double unit() const noexcept { return unit_; }
   /// The sum of weight * x^2.
   [[nodiscard]] double square_sum() const noexcept { return square_sum_; }
+  /// The values above zero.
   [[nodiscard]] const detail::distribution_side& positive() const noexcept { return positive_; }
+  /// The magnitudes of the values below zero.
   [[nodiscard]] const detail::distribution_side& negative() const noexcept { return negative_; }
   /// The largest |x|.
   [[nodiscard]] double magnitude() const noexcept {
@@ -147,7 +161,7 @@ class distribution {
 
   distribution() = default;
 
-  /// The unit for magnitudes up to `largest`, which have so many bits then.
+  /// Sets the unit so that `largest` has `bits` bits behind its leading one.
   void choose_unit(double largest, int bits = 60) {
     unit_ = largest > 0.0 ? std::ldexp(1.0, std::ilogb(largest) - bits) : 1.0;
   }
@@ -211,8 +225,8 @@ class distribution {
 
   void take(std::span<const value_bin> bins, value_range range, bool ends) {
     range_ = range;
-    // Ends of bins are multiples of 2^-39 of the largest magnitude; with fewer bits their weights,
-    // 2^14 for each value, leave sums room.
+    // Ends of bins are multiples of 2^-39 of the largest magnitude. With fewer bits, their weights
+    // of 2^14 for each value leave room for the sums.
     choose_unit(magnitude(), ends ? 52 : 60);
     for (const value_bin& bin : bins) {
       count_ += bin.count;
@@ -239,7 +253,8 @@ class distribution {
         side.push_back(e);
         continue;
       }
-      // count - excess / 2^14 of the values at the first end, excess / 2^14 at the other.
+      // The lower end counts for count - excess / 2^14 of the values, the upper end for excess /
+      // 2^14.
       const std::uint64_t lower_weight = (bin.count << shift) - bin.excess;
       if (bin.smallest != 0.0F) {
         side.push_back({bin.smallest, detail::multiply(first, lower_weight), lower_weight});
@@ -286,13 +301,13 @@ class distribution {
 
 namespace detail {
 
-/// What is left of a range, with zero, in [-clip, clip].
+/// The range, extended to include zero and cut to [-clip, clip].
 [[nodiscard]] inline value_range clipped(value_range range, float clip) noexcept {
   return {(std::max)((std::min)(range.lower, 0.0F), -clip),
           (std::min)((std::max)(range.upper, 0.0F), clip)};
 }
 
-/// How far the integers of a grid reach from the zero point, to either side.
+/// How many levels a grid has below and above the zero point.
 struct level_caps {
   std::int32_t negative;
   std::int32_t positive;
@@ -301,16 +316,18 @@ struct level_caps {
   return {zero_point - levels.qmin, levels.qmax - zero_point};
 }
 
-/// With k_i the level nearest to x_i / scale, and weights w_i:
+/// The sums that the squared error of a scale depends on. With k_i the level nearest to x_i / scale
+/// and weights w_i,
 ///
-///   b = sum of w_i * |x_i| * |k_i|     c = sum of w_i * k_i^2
+///     b = sum of w_i * |x_i| * |k_i|
+///     c = sum of w_i * k_i^2
 ///
-/// so that sum w_i * (x_i - scale * k_i)^2 = square_sum - 2 * scale * b + scale^2 * c, which is
-/// square_sum - b^2 / c at the best scale for these k_i.
+/// so that sum w_i * (x_i - scale * k_i)^2 = square_sum - 2 * scale * b + scale^2 * c. For given
+/// k_i this is least at the scale b / c, where it is square_sum - b^2 / c.
 struct assignment {
   uint128 b;  // in units
   uint128 c;
-  std::uint64_t levels = 0;  // sum of |k_i|, weights left out
+  std::uint64_t levels = 0;  // sum of |k_i| without weights
 };
 
 inline void assign(const distribution_side& side, double scale, std::int32_t cap,
@@ -343,7 +360,7 @@ inline void assign(const distribution_side& side, double scale, std::int32_t cap
   return (std::max)(0.0, sum) / static_cast<double>(d.weight());
 }
 
-/// Values that are nearer to a level beyond the grid, by weight.
+/// The share, by weight, of values whose nearest level would lie beyond the grid.
 [[nodiscard]] inline double clipped_fraction(const distribution& d, double scale,
                                              level_caps caps) noexcept {
   const auto beyond = [scale](const distribution_side& side, std::int32_t cap) {
@@ -369,8 +386,9 @@ inline void assign(const distribution_side& side, double scale, std::int32_t cap
 
 }  // namespace detail
 
-/// The mean of the weighted squares of x - dequantize(quantize(x)), with the quotient taken as
-/// exact. Throws invalid_argument if `p` is not of the grid.
+/// The weighted mean of (x - dequantize(quantize(x)))^2 over the distribution, with x / scale taken
+/// as exact. Throws invalid_argument if the scale is not positive and finite or the zero point is
+/// outside the grid.
 [[nodiscard]] inline double mean_squared_error(const distribution& d, quant_params p, grid levels) {
   detail::require_scale(p.scale, "mean_squared_error");
   detail::require_zero_point(p.zero_point, levels, "mean_squared_error");

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The statistic that most observers share: a histogram whose bins do not depend on the data, so
-// that it is the same whatever the order of the values, their split into batches, the number of
-// threads, the order of merges and the CPU. All it does is add integers.
+// The room statistics/ holds what observers and solvers know about data: histograms (this file),
+// lists of their bins (value_bins.hpp) and sorted values with sums (distribution.hpp). Its headers
+// may include base/, elementwise/, kernels/ and the public headers of quantization, and nothing of
+// solvers/ or observers/.
+//
+// This file holds the histogram that most observers share. Its bins do not depend on the data, and
+// observing only adds integers; so the state is the same for any order of the values, split into
+// batches, number of threads, order of merges, and CPU.
 //
 // A bin holds the floats that share sign, exponent and the first 9 bits of the mantissa: 512 bins
-// in each octave, each narrower than 1/512 of its values. Bins are kept for 31 octaves down from
-// that of the largest magnitude seen; what is smaller than all of them, below 2^-30 of the largest
-// value, is one bin for each sign. As larger values come, smaller octaves go into that bin: what is
-// kept depends on the largest value alone, not on when it came. Zeros are counted by themselves.
+// in each octave, each narrower than 1/512 of its values. Bins are kept for 31 octaves downwards
+// from the octave of the largest magnitude seen. All smaller values, those below 2^-30 of the
+// largest one, fall into one bin for each sign. As larger values come, octaves that are now too
+// small move into that bin: what is kept depends on the largest value alone, not on when it came.
+// Zeros are counted separately.
 #ifndef DETENT_STATISTICS_HISTOGRAM_HPP
 #define DETENT_STATISTICS_HISTOGRAM_HPP
 
@@ -37,15 +43,17 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// What is kept of each bin.
+/// What a histogram keeps of each bin.
 enum class bin_content : std::uint8_t {
-  counts,  // how many values
-  sums,    // and their exact sum
+  counts,  ///< the number of values
+  sums,    ///< the number of values and their exact sum
 };
 
-/// dense: all bins, 252 KiB of counts or 504 KiB with sums, from the first value on.
-/// sparse: bins in pages of 128, as values need them; for one histogram for each channel.
-enum class bin_storage : std::uint8_t { dense, sparse };
+/// How a histogram stores its bins. The results do not depend on it.
+enum class bin_storage : std::uint8_t {
+  dense,  ///< all bins from the first value on: 252 KiB of counts, 504 KiB with sums
+  sparse  ///< pages of 128 bins, made as values need them; for one histogram per channel
+};
 
 namespace detail {
 
@@ -58,7 +66,7 @@ struct bin_entry {
 template <>
 struct bin_entry<bin_content::sums> {
   std::uint64_t count = 0;
-  std::uint64_t excess = 0;  // the dropped bits of the mantissas, added up
+  std::uint64_t excess = 0;  // sum of the mantissa bits that the bin's position drops
   void add(std::uint64_t n, std::uint64_t more) noexcept {
     count += n;
     excess += more;
@@ -70,31 +78,40 @@ inline constexpr std::uint32_t infinity_pattern = 0x7F800000U;
 
 }  // namespace detail
 
-/// A value type: copy it, merge it. Not thread-safe itself; one per thread, then merge().
+/// Counts floats in bins with a relative width below 1/512, over 31 octaves down from the largest
+/// magnitude seen. All of it is integers; see the head of this file for the layout of the bins.
+/// `kContent` says whether bins also keep the exact sum of their values. An object is a value that
+/// can be copied and compared; it is not thread-safe: use one per thread, then merge().
 template <bin_content kContent>
 class basic_histogram {
  public:
-  /// Counts are 64 bits wide; so many values in all keep the sums from overflowing.
+  /// The largest number of values that a histogram takes. It keeps the 64-bit sums of bins from
+  /// overflowing.
   static constexpr std::uint64_t largest_count = std::uint64_t{1} << 48;
 
+  /// Makes a histogram that has seen nothing.
   explicit basic_histogram(bin_storage storage = bin_storage::dense) : storage_(storage) {
     page_.fill(no_page);
   }
+  /// Copies the statistic and the storage of the other histogram.
   basic_histogram(const basic_histogram&) = default;
+  /// Replaces the statistic and the storage by copies of those of the other histogram.
   basic_histogram& operator=(const basic_histogram&) = default;
   ~basic_histogram() = default;
-  /// What is moved from has seen nothing.
+  /// Takes over the bins of `other`, which afterwards has seen nothing.
   basic_histogram(basic_histogram&& other) noexcept : basic_histogram(other.storage_) {
     swap(other);
   }
+  /// Takes over the bins of `other`, which afterwards has seen nothing.
   basic_histogram& operator=(basic_histogram&& other) noexcept {
     basic_histogram next(std::move(other));
     swap(next);
     return *this;
   }
 
-  /// Throws invalid_argument for null data, overflow beyond largest_count values. NaN and
-  /// infinities are counted apart.
+  /// Observes a batch. NaN and infinities are counted separately. Throws invalid_argument for null
+  /// data with a size that is not 0, overflow if the total exceeds largest_count; then nothing was
+  /// counted.
   void observe(std::span<const float> x) {
     require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
             "histogram: null data with size ", x.size());
@@ -106,7 +123,9 @@ class basic_histogram {
     }
   }
 
-  /// The same on several threads: parts are observed by themselves and merged.
+  /// Observes a batch on several threads: parts of at least 2^18 values, at most 16 of them, are
+  /// counted separately and merged. The result is the same as on one thread. Throws like observe()
+  /// of one batch.
   void observe(std::span<const float> x, const parallel_for& parallel) {
     require(x.empty() || x.data() != nullptr, error_kind::invalid_argument,
             "histogram: null data with size ", x.size());
@@ -118,7 +137,8 @@ class basic_histogram {
       return;
     }
     require_room(x.size());
-    // As many histograms as parts run at the same time: each takes one that is free.
+    // There are as many histograms as parts that run at the same time: each part takes one that is
+    // free.
     std::mutex mutex;
     std::vector<basic_histogram> free;
     parallel(parts, [&](std::size_t part) {
@@ -141,7 +161,8 @@ class basic_histogram {
     }
   }
 
-  /// Value x[i] as often as counts[i] says.
+  /// Observes value x[i] counts[i] times, for each i. Throws shape_mismatch if the sizes differ,
+  /// invalid_argument for null data, overflow if the total exceeds largest_count.
   void observe(std::span<const float> x, std::span<const std::uint64_t> counts) {
     require(x.size() == counts.size(), error_kind::shape_mismatch, "histogram: ", x.size(),
             " values, ", counts.size(), " counts");
@@ -161,11 +182,13 @@ class basic_histogram {
     }
   }
 
-  /// Strided, any shape.
+  /// Observes a view of any shape and strides. Throws invalid_argument for null data with a size
+  /// that is not 0, overflow if the total exceeds largest_count.
   void observe(tensor_view<const float> x);
 
-  /// Reals of another format, each as the nearest float: exact for float16 and bfloat16; a double
-  /// beyond the floats is an infinity.
+  /// Observes values of another format, each rounded to the nearest float: exact for float16,
+  /// bfloat16 and float8. A double beyond the range of floats counts as an infinity. Throws like
+  /// observe() of floats.
   template <class T>
   requires float_format<T> || std::same_as<T, double>
   void observe(std::span<const T> x) {
@@ -186,7 +209,8 @@ class basic_histogram {
     }
   }
 
-  /// As if everything that `other` has seen had been seen here. Throws overflow beyond
+  /// Adds the counts of `other`: afterwards this histogram is in the state it would have if it had
+  /// also seen everything that `other` has seen. Throws overflow if the total exceeds
   /// largest_count.
   void merge(const basic_histogram& other) {
     require_room(other.count_);
@@ -204,42 +228,53 @@ class basic_histogram {
     count_zero_ += other.count_zero_;
   }
 
+  /// How many values were observed, NaN, infinities and zeros included.
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+  /// How many NaN values were observed.
   [[nodiscard]] std::uint64_t count_nan() const noexcept { return count_nan_; }
+  /// How many infinities of either sign were observed.
   [[nodiscard]] std::uint64_t count_infinite() const noexcept { return count_infinite_; }
+  /// How many zeros of either sign were observed.
   [[nodiscard]] std::uint64_t count_zero() const noexcept { return count_zero_; }
-  /// Bytes that the histogram keeps.
+  /// How many bytes the histogram occupies, its bins included.
   [[nodiscard]] std::size_t memory() const noexcept {
     return sizeof *this + entries_.capacity() * sizeof(entry);
   }
 
-  /// The exact range. Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  /// The smallest and the largest value observed, exactly; -0 is reported as 0. Throws
+  /// invalid_argument if nothing, a NaN or an infinity was observed.
   [[nodiscard]] value_range range() const {
     require_finite();
     return {lower_, upper_};
   }
 
-  /// All bins that hold something, ascending. Throws as range().
+  /// All bins that hold at least one value, in ascending order of the values. The largest magnitude
+  /// of a bin is cut to what was observed. Throws what range() throws.
   [[nodiscard]] std::vector<value_bin> bins() const;
 
-  /// The order statistic that `fraction` of the values are at or below: between the two ends of the
-  /// range returned, which are one bin's. Throws as range() and quantile_rank().
+  /// The bin of the order statistic of rank quantile_rank(fraction, count()): it lies between the
+  /// two ends of the range returned, and a share `fraction` of the values is at or below it. Throws
+  /// what range() and quantile_rank() throw.
   [[nodiscard]] value_range quantile(double fraction) const {
     const std::vector<value_bin> all = bins();
     return order_statistic(all, quantile_rank(fraction, count_));
   }
 
-  /// Bytes in the envelope of byte_format.hpp, the same on every machine and of either storage:
+  /// The state as bytes, in the envelope of byte_format.hpp. The bytes are the same on every
+  /// machine and for either storage:
   ///
-  ///   u8 content, 7 bytes 0; u64 count, NaNs, infinities, zeros; f32 lower, upper (zeros where
-  ///   there is no finite value); u32 lowest pattern; u32 bins; for each bin in ascending order u32
-  ///   position / 2^14 and u64 count, with sums u64 excess
+  ///     u8 content, 7 bytes 0
+  ///     u64 count, u64 NaNs, u64 infinities, u64 zeros
+  ///     f32 lower, f32 upper (0 if there is no finite value)
+  ///     u32 lowest pattern, u32 bins
+  ///     for each bin in ascending order: u32 position / 2^14, u64 count, and with sums u64 excess
   [[nodiscard]] std::vector<std::byte> save() const {
     detail::byte_writer out(format);
     write(out);
     return std::move(out).finish();
   }
-  /// Throws bad_file for bytes that save() has not made, unsupported for a newer version of them.
+  /// The histogram that save() returned as bytes, with the given storage. Throws bad_file for
+  /// damaged bytes or another content, unsupported for an unknown version of the layout.
   [[nodiscard]] static basic_histogram load(std::span<const std::byte> bytes,
                                             bin_storage storage = bin_storage::dense) {
     detail::byte_reader in(bytes, format, "histogram::load");
@@ -249,12 +284,13 @@ class basic_histogram {
     return h;
   }
 
-  /// The content of save() as part of something larger.
+  /// Appends the state, without the envelope of save(), to something larger.
   void write(detail::byte_writer& out) const;
-  /// Replaces the statistic; the storage stays what it is. If it throws, nothing is replaced.
+  /// Replaces the statistic by one that write() appended; the storage stays. Throws bad_file for an
+  /// impossible state; then nothing has changed.
   void read(detail::byte_reader& in);
 
-  /// The same statistic, whatever the storage.
+  /// Whether both have the same statistic; the storage does not matter.
   friend bool operator==(const basic_histogram& a, const basic_histogram& b) {
     return a.save() == b.save();
   }
@@ -263,7 +299,8 @@ class basic_histogram {
   using entry = detail::bin_entry<kContent>;
 
   static constexpr std::size_t block_size = 2048;
-  static constexpr std::size_t spare = 16;  // positions that the kernel may write beyond
+  static constexpr std::size_t spare =
+      16;  // the kernel may write this many positions beyond the end
   static constexpr std::size_t smallest_part = std::size_t{1} << 18;
   static constexpr std::size_t largest_parts = 16;
 
@@ -311,12 +348,13 @@ class basic_histogram {
     upper_ = (upper > upper_ ? upper : upper_) + 0.0F;
   }
 
-  /// The pattern from which bins are kept where `largest` is the largest pattern of an |x|.
+  /// The bit pattern of the lowest float that has a bin, where `largest` is the largest pattern of
+  /// an |x|.
   [[nodiscard]] static constexpr std::uint32_t lowest_for(std::uint32_t largest) noexcept {
     const std::uint32_t exponent = largest & ~(octave - 1U);
     return exponent < window ? 0 : exponent - window + octave;
   }
-  /// Where a position goes as the window's begin rises by `raise`.
+  /// Where a position goes when the window of bins begins `raise` higher.
   [[nodiscard]] static constexpr std::uint32_t moved(std::uint32_t position,
                                                      std::uint32_t raise) noexcept {
     const std::uint32_t place = position & (negative - 1U);
@@ -324,7 +362,7 @@ class basic_histogram {
     return to | (position & negative);
   }
 
-  /// Of a position; makes it where there is none.
+  /// The entry of a position; it is made if there is none yet.
   entry& entry_at(std::uint32_t position) {
     if (is_dense()) {
       if (entries_.empty()) {
@@ -344,7 +382,8 @@ class basic_histogram {
     entry_at(position).add(count, below ? 0 : excess);
   }
 
-  /// f(position of the bin's first value, entry) for all that hold something; positions ascend.
+  /// Calls f(position of the bin's first value, entry) for each entry that holds something, in
+  /// ascending order of positions.
   template <class F>
   void for_each_entry(const F& f) const {
     const auto visit = [&](std::size_t first_bin, std::size_t first_entry, std::size_t count) {
@@ -439,7 +478,7 @@ class basic_histogram {
     add(position, count, count * (position & dropped_mask));
   }
 
-  /// The magnitudes of the bin that begins at a position.
+  /// The bin of magnitudes that begins at a position.
   [[nodiscard]] value_bin bin_at(std::uint32_t position, const entry& e) const noexcept {
     const std::uint32_t place = position & (negative - 1U);
     const bool below = place >= window;
@@ -455,20 +494,21 @@ class basic_histogram {
   }
 
   bin_storage storage_;
-  std::uint32_t lowest_ = 0;  // the pattern from which bins are kept; see lowest_for()
+  std::uint32_t lowest_ = 0;  // the pattern from which bins are kept, lowest_for() the largest
   std::uint64_t count_ = 0;
   std::uint64_t count_nan_ = 0;
   std::uint64_t count_infinite_ = 0;
   std::uint64_t count_zero_ = 0;
   float lower_ = std::numeric_limits<float>::infinity();
   float upper_ = -std::numeric_limits<float>::infinity();
-  std::array<std::uint16_t, 256> page_;  // of sparse storage: where in entries_ it is
+  std::array<std::uint16_t, 256> page_;  // sparse storage: number of each page in entries_
   std::vector<entry> entries_;
 };
 
-/// With sums, for solvers that want errors; 504 KiB.
+/// The histogram that keeps sums, for solvers that compute errors; 504 KiB with dense storage.
 using histogram = basic_histogram<bin_content::sums>;
-/// For order statistics and divergences; 252 KiB.
+/// The histogram that keeps counts only, for order statistics and divergences; 252 KiB with dense
+/// storage.
 using count_histogram = basic_histogram<bin_content::counts>;
 
 template <bin_content kContent>
@@ -504,7 +544,7 @@ std::vector<value_bin> basic_histogram<kContent>::bins() const {
   for_each_entry([&](std::uint32_t position, const entry& e) {
     const value_bin bin = bin_at(position, e);
     std::vector<value_bin>& side = bin.negative ? below : above;
-    if ((position & (negative - 1U)) >= window) {  // behind the others by position, before by value
+    if ((position & (negative - 1U)) >= window) {  // last by position, first by magnitude
       side.insert(side.begin(), bin);
     } else {
       side.push_back(bin);

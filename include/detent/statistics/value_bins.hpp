@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What histograms tell: how many values lie in each of a list of intervals, and what follows from
-// that for order statistics.
+// The bins of a histogram as a list of intervals with counts, and what follows from them for order
+// statistics.
 #ifndef DETENT_STATISTICS_VALUE_BINS_HPP
 #define DETENT_STATISTICS_VALUE_BINS_HPP
 
@@ -18,33 +18,36 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// `count` values of one sign, smallest <= |x| <= largest, both of one octave or smallest = 0.
+/// A bin: `count` values of one sign with smallest <= |x| <= largest, where both lie in one octave
+/// or smallest is 0. With the distance unit() between floats of that octave, the sum of all |x| is
+/// exactly
 ///
-/// With unit() = the distance of the floats in that octave, the sum of all |x| is
+///     count * smallest + excess * unit()
 ///
-///   count * smallest + excess * unit()
-///
-/// exactly, unless `excess_known` is false.
+/// unless excess_known is false.
 struct value_bin {
-  bool negative = false;
-  float smallest = 0.0F;
-  float largest = 0.0F;
-  std::uint64_t count = 0;
-  std::uint64_t excess = 0;
-  bool excess_known = true;
+  bool negative = false;    ///< whether the values are below zero
+  float smallest = 0.0F;    ///< the smallest magnitude that the bin can hold
+  float largest = 0.0F;     ///< the largest magnitude that the bin can hold
+  std::uint64_t count = 0;  ///< how many values the bin holds
+  std::uint64_t excess =
+      0;  ///< how far the values exceed `smallest`, summed up, in units of unit()
+  bool excess_known = true;  ///< whether `excess` is known; if not, it is 0
   friend bool operator==(const value_bin&, const value_bin&) = default;
 
-  /// The distance of the floats in its octave.
+  /// The distance between neighbouring floats in the octave of `smallest`.
   [[nodiscard]] double unit() const noexcept {
     const auto exponent = static_cast<int>(std::bit_cast<std::uint32_t>(smallest) >> 23);
     return std::ldexp(1.0, (exponent > 0 ? exponent : 1) - 150);
   }
-  /// Where a bin of a histogram ends that begins here; beyond the floats for the last one.
+  /// Where the next bin of a histogram would begin; for the last bin of all floats this is beyond
+  /// them.
   [[nodiscard]] double end() const noexcept {
     return static_cast<double>(smallest) + std::ldexp(unit(), kernels::bin_dropped_bits);
   }
 
-  /// The interval of x itself; a single value where there is no doubt.
+  /// The interval of values x (with their sign) that the bin may hold. It is a single value if that
+  /// is known: for one value, or if all are `smallest`.
   [[nodiscard]] value_range range() const noexcept {
     const bool known = excess_known && (count == 1 || excess == 0);
     const float low = known ? std::bit_cast<float>(std::bit_cast<std::uint32_t>(smallest) +
@@ -55,8 +58,8 @@ struct value_bin {
   }
 };
 
-/// The order statistic of `rank`, 1 <= rank <= all counts together, of bins that ascend: it lies in
-/// [lower, upper]. Throws invalid_argument for another rank.
+/// An interval that contains the value of the given rank, where `bins` ascend and ranks count from
+/// 1 to the sum of all counts. Throws invalid_argument for another rank.
 [[nodiscard]] inline value_range order_statistic(std::span<const value_bin> bins,
                                                  std::uint64_t rank) {
   std::uint64_t below = 0;
@@ -70,12 +73,12 @@ struct value_bin {
         detail::message("detent: order_statistic: rank ", rank, " of ", below, " values"));
 }
 
-/// The rank of the quantile `fraction` of `count` values: the smallest that has at least
-/// fraction * count values at or below it.
+/// The rank of the quantile `fraction` of `count` values: the smallest rank with at least fraction
+/// * count values at or below it. In double,
 ///
-///   rank = clamp(ceil(fraction * count), 1, count)             in double
+///     rank = clamp(ceil(fraction * count), 1, count)
 ///
-/// Throws invalid_argument if `fraction` is not in [0, 1] or there are no values.
+/// Throws invalid_argument if `fraction` is not in [0, 1] or `count` is 0.
 [[nodiscard]] inline std::uint64_t quantile_rank(double fraction, std::uint64_t count) {
   require(fraction >= 0.0 && fraction <= 1.0, error_kind::invalid_argument,
           "quantile_rank: the fraction ", fraction, " is not in [0, 1]");
@@ -86,18 +89,18 @@ struct value_bin {
                                               : (std::min)(static_cast<std::uint64_t>(rank), count);
 }
 
-/// The same values without their signs, ascending. Bins of both signs that hold the same magnitudes
-/// become one.
+/// The bins of |x|, in ascending order, for bins of x that ascend. A negative and a positive bin
+/// that hold the same magnitudes become one.
 [[nodiscard]] inline std::vector<value_bin> magnitudes(std::span<const value_bin> bins) {
   std::vector<value_bin> result;
   const auto nonnegative =
       std::find_if(bins.begin(), bins.end(), [](const value_bin& bin) { return !bin.negative; });
-  auto below = nonnegative;  // of the negative ones, from the smallest magnitude up
+  auto below = nonnegative;  // negative bins, walked from the smallest magnitude up
   auto above = nonnegative;
   while (below != bins.begin() || above != bins.end()) {
     const value_bin* negative = below != bins.begin() ? &*(below - 1) : nullptr;
     const value_bin* positive = above != bins.end() ? &*above : nullptr;
-    // The largest of a bin may have been cut to what was seen, the smallest never is.
+    // `largest` may have been cut to what was observed, `smallest` never is: it identifies the bin.
     const bool take_negative =
         negative != nullptr && (positive == nullptr || negative->smallest <= positive->smallest);
     const bool take_positive =
@@ -105,7 +108,8 @@ struct value_bin {
     value_bin bin = take_negative ? *negative : *positive;
     bin.negative = false;
     if (take_negative && take_positive) {
-      // Zero is a bin of its own, [0, 0], and the smallest magnitudes of the other sign another.
+      // Zero is a bin of its own, [0, 0]; the smallest magnitudes of the other sign are another
+      // one.
       if (negative->largest == 0.0F || positive->largest == 0.0F) {
         const bool zero_is_negative = negative->largest == 0.0F;
         bin = zero_is_negative ? *negative : *positive;

@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Weights for processors without VNNI, whose vpmaddubsw adds the products of two neighbouring k in
-// 16 bits and saturates: kernels::packed_panels says what is made here.
+// The room weights/ holds what is derived from packed weights for particular kernels. It may
+// include base/, kernels/, and the headers config, parallel, reference and types of the folder
+// above; pack.hpp includes it.
 //
-// A pair of weights is safe if a0 * b0 + a1 * b1 fits 16 bits for all a of 0..255 (reference::
-// split_pair): if |b0 + b1| <= 128. Which k are neighbours may be chosen, and as a * b = 255 * b +
-// (255 - a) * -b, which of them have their weights' signs reversed: |b0 - b1| <= 128 will do, too.
-// Within blocks of 16 k, an order is looked for that makes all pairs of all columns of a strip
-// safe; of a pair that is not, what is too much becomes a correction. Of normally distributed
-// weights one pair in sixty is unsafe, and hardly one is left.
+// This file makes the weights for processors without VNNI, whose instruction vpmaddubsw adds the
+// products of two neighbouring k (a pair) in 16 bits and saturates. kernels::packed_panels
+// documents the layout of the result.
+//
+// A pair of weights is safe if a0 * b0 + a1 * b1 fits 16 bits for all a of 0..255, which is the
+// case if |b0 + b1| <= 128 (see reference::split_pair). There are two freedoms: which k become
+// neighbours, and, as a * b = 255 * b + (255 - a) * -b, which k have the signs of their weights
+// reversed; with one sign reversed, |b0 - b1| <= 128 is the condition. Within each block of 16 k,
+// the code looks for an order and signs that make the pairs safe in all columns of a strip. If a
+// pair stays unsafe in a column, the excess of its weights becomes a correction, which is
+// multiplied separately. Among normally distributed weights one pair in sixty is unsafe at first,
+// and hardly one remains.
 #ifndef DETENT_WEIGHTS_WEIGHT_PAIRS_HPP
 #define DETENT_WEIGHTS_WEIGHT_PAIRS_HPP
 
@@ -29,15 +36,15 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// The order of the k of one block: positions 2i and 2i + 1 are a pair.
+/// An order of the 16 k of one block: positions 2i and 2i + 1 form a pair.
 using pair_order = std::array<std::uint8_t, kernels::block_depth>;
 
-/// In how many columns i and j are an unsafe pair.
+/// unsafe[i][j]: the number of columns in which k number i and k number j would be an unsafe pair.
 using unsafe_columns =
     std::array<std::array<std::uint8_t, kernels::block_depth>, kernels::block_depth>;
 
-/// Finds partners. Those with the fewest possible partners choose first; what can't be paired
-/// safely takes the least bad partner.
+/// Chooses the pairs of a block, greedily: the k with the fewest safe partners, but at least one,
+/// chooses first. A k without a safe partner takes the one that is unsafe in the fewest columns.
 inline pair_order choose_pairs(const unsafe_columns& unsafe) noexcept {
   constexpr std::size_t depth = kernels::block_depth;
   std::array<bool, depth> taken{};
@@ -59,7 +66,7 @@ inline pair_order choose_pairs(const unsafe_columns& unsafe) noexcept {
       }
     }
     taken[first] = true;
-    // Of several partners that do, the one that others can use least.
+    // Among equally good partners, take the one that is a safe partner of the fewest others.
     std::size_t second = depth;
     std::size_t least = 0;
     for (std::size_t j = 0; j < depth; ++j) {
@@ -83,7 +90,7 @@ inline pair_order choose_pairs(const unsafe_columns& unsafe) noexcept {
   return order;
 }
 
-/// Exchanges partners between two pairs as long as that leaves fewer columns with an unsafe one.
+/// Exchanges partners between two pairs as long as that lowers the number of unsafe columns.
 inline void exchange_partners(const unsafe_columns& unsafe, pair_order& order) noexcept {
   constexpr std::size_t pairs = kernels::block_depth / 2;
   bool is_better = true;
@@ -107,12 +114,15 @@ inline void exchange_partners(const unsafe_columns& unsafe, pair_order& order) n
   }
 }
 
-/// Weights in the order and with the corrections of packed_panels.
+/// The weights of a matrix in the order, with the signs and with the corrections that
+/// kernels::packed_panels documents.
 class weight_pairs {
  public:
+  /// The pairs of an empty matrix.
   weight_pairs() = default;
 
-  /// `data` is packed as packed_panels says. The same bytes for every split into threads.
+  /// Makes the pairs of `data`, a depth x columns matrix in the layout of packed_panels::data. The
+  /// result does not depend on `parallel`.
   weight_pairs(std::span<const std::int8_t> data, std::size_t depth, std::size_t columns,
                const parallel_for& parallel = {}) {
     using namespace kernels;
@@ -186,6 +196,8 @@ class weight_pairs {
     }
   }
 
+  /// The pointers that kernels read; `data` is the array that the pairs were made of. Valid as long
+  /// as this object and `data`.
   [[nodiscard]] kernels::packed_panels panels(const std::int8_t* data) const noexcept {
     return {data,
             data_.data(),
@@ -196,21 +208,23 @@ class weight_pairs {
             correction_group_.data(),
             corrections_.data()};
   }
-  /// Pairs that no order and no sign made safe.
+  /// Number of pairs (of one column) that stayed unsafe and so have a correction.
   [[nodiscard]] std::size_t corrected() const noexcept { return corrected_; }
 
  private:
-  /// What is chosen for a block.
+  /// The order and the signs that are chosen for a block.
   struct block_choice {
     pair_order order{};
-    std::array<bool, kernels::block_depth> is_opposite{};  // in that order
+    // is_opposite[i]: the weights of k number order[i] have their signs reversed.
+    std::array<bool, kernels::block_depth> is_opposite{};
   };
 
-  /// `block` has strip_columns values for each k, of which `columns` count.
+  /// Chooses order and signs of a block. `block` has strip_columns values for each of its k; the
+  /// first `columns` of them are used.
   static block_choice choose(const std::vector<std::int8_t>& block, std::size_t columns) noexcept {
     using kernels::block_depth;
     constexpr int limit = 128;
-    std::array<bool, block_depth> has_opposite{};  // -(-128) is no weight
+    std::array<bool, block_depth> has_opposite{};  // false with a -128, as 128 is no weight
     for (std::size_t i = 0; i < block_depth; ++i) {
       const std::int8_t* row = block.data() + i * kernels::strip_columns;
       has_opposite[i] = std::find(row, row + columns, std::int8_t{-128}) == row + columns;
@@ -251,13 +265,14 @@ class weight_pairs {
     return choice;
   }
 
-  /// What is left of the weights of a panel.
+  /// The corrections of a panel.
   struct panel_corrections {
     std::vector<std::size_t> groups;
     std::vector<std::int8_t> values;
     std::size_t pairs = 0;
 
-    /// Makes a group safe and keeps the rest.
+    /// Makes the pairs of a group (of all columns of the panel) safe; what is taken from the
+    /// weights becomes a correction of that group.
     void correct(std::int8_t* group_data, std::size_t group) {
       constexpr std::size_t group_size = kernels::group_depth * kernels::panel_columns;
       bool is_corrected = false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// An operator of domain "detent", for training and never written to files: FakeQuantize, which
-// stands for a QuantizeLinear/DequantizeLinear pair of any grid.
+// The operator FakeQuantize of domain "detent": quantization followed by dequantization on any
+// grid, for training. It stands for QuantizeLinear followed by DequantizeLinear and is never
+// written to files.
 #ifndef DETENT_GRAPH_LEARN_FAKE_QUANTIZE_OPERATOR_HPP
 #define DETENT_GRAPH_LEARN_FAKE_QUANTIZE_OPERATOR_HPP
 
@@ -21,11 +22,13 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// y = fake_quantize(x); see detent/fake_quantize.hpp.
+/// Makes a node of detent.FakeQuantize, which computes y = fake_quantize(x), that is
+/// (clamp(round_half_even(x / scale) + zero_point, qmin, qmax) - zero_point) * scale; NaN gives 0.
 ///
-///   inputs      x float32; scale float32 and zero_point int32, one of each or one for each index
-///               along the axis
-///   attributes  qmin, qmax: the grid; axis: needed where there are several scales
+/// The arguments are names of values: x and y are float32 tensors of one shape; scale (float32) and
+/// zero_point (int32) have one element each or one for each index of x along `axis`, which counts
+/// from the end if negative and is ignored if there is one scale. `levels` is the grid, within
+/// -32768..65535. Nothing is checked here; the operator throws when operands do not fit.
 [[nodiscard]] inline node make_fake_quantize(std::string x, std::string scale,
                                              std::string zero_point, std::string y, grid levels,
                                              std::int64_t axis = 0) {
@@ -43,8 +46,8 @@ namespace graph {
 
 namespace detail {
 
-/// Operands of FakeQuantize after its checks. A tensor of any rank is seen as
-/// [before, channels, behind] of its axis.
+/// The operands of a FakeQuantize node after its checks. A tensor of any rank is viewed as [before,
+/// channels, behind], where the middle dimension is the axis of the scales.
 struct fake_quantize_operands {
   explicit fake_quantize_operands(const operator_context& c)
       : levels{level(c, "qmin"), level(c, "qmax")} {
@@ -108,6 +111,8 @@ inline void run_fake_quantize(operator_context& c) {
 
 }  // namespace detail
 
+/// The definition of detent.FakeQuantize, for registries of operators; see make_fake_quantize() for
+/// its inputs and attributes.
 inline constexpr operator_definition fake_quantize_operator{"detent",
                                                             "FakeQuantize",
                                                             3,

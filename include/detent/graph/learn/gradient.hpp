@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A float graph that is run forwards and backwards (reverse mode): the gradients of a loss for
-// inputs, constants, and whatever is computed between.
+// The room graph/learn/ computes gradients of float models, for methods that train quantization
+// parameters or weights. It may include itself, graph/run/, graph/ops/, graph/model/ and the
+// numerics floor.
+//
+// This file holds gradient_graph, which runs a float model forwards and backwards (reverse mode)
+// and gives the gradients of a loss for inputs, constants, and the values computed between.
 #ifndef DETENT_GRAPH_LEARN_GRADIENT_HPP
 #define DETENT_GRAPH_LEARN_GRADIENT_HPP
 
@@ -27,7 +31,8 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// default_operators() and detent.FakeQuantize.
+/// The registry of all operators that gradient_graph runs by default: default_operators() and
+/// detent.FakeQuantize. Thread-safe.
 [[nodiscard]] inline const operator_registry& training_operators() {
   static const operator_registry registry = [] {
     operator_registry r = default_operators();
@@ -37,31 +42,41 @@ namespace graph {
   return registry;
 }
 
-/// A small float model whose values are all kept from one run to the next, and whose constants may
-/// change between runs. Operators are the executor's.
-///
-///   gradient_graph g(model);
-///   g.forward(inputs);
-///   auto gradients = g.backward({{"y", of_y}}, {"x", "weights"});
+/// Runs a small float model forwards and backwards. It keeps all values of the last forward run,
+/// and its constants may change between runs. The operators are those of the executor, so that
+/// forward values have the same bits.
 ///
 /// Not thread-safe. Memory: all values of one run.
+///
+/// @code{.cpp}
+/// detent::graph::gradient_graph g(model);
+/// g.forward({{"x", x}});
+/// const auto gradients = g.backward({{"y", gradient_of_y}}, {"x", "weights"});
+/// const std::vector<double>& gradient_of_weights = gradients.at("weights");
+/// @endcode
 class gradient_graph {
  public:
-  /// By the name of a value: an element for each of the value's, in the order of its dimensions.
+  /// Gradients by the name of a value: one number for each element of the value, in the row-major
+  /// order of its dimensions.
   using gradient_map = std::map<std::string, std::vector<double>>;
 
-  /// `m` is in topological order (sort_and_check()). Throws unsupported as require_supported();
-  /// that an operator has no gradient is an error only where one has to pass through it.
+  /// Takes a model with its nodes in topological order (sort_and_check()). `registry` holds the
+  /// operators and must outlive the object; of `options`, only `parallel` and the limits are used.
+  ///
+  /// Throws unsupported as require_supported(). An operator without gradient is no error here; it
+  /// is one in backward() if a gradient has to pass through it.
   explicit gradient_graph(model m, executor_options options = {},
                           const operator_registry& registry = training_operators())
       : model_(std::move(m)), options_(std::move(options)), registry_(&registry) {
     require_supported(model_, registry);
   }
 
+  /// The model, with the constants that set_constant() gave it.
   [[nodiscard]] const model& graph_model() const noexcept { return model_; }
 
-  /// Gives a constant other elements. Throws invalid_argument if there is no such constant,
-  /// shape_mismatch if it has another type or shape.
+  /// Gives a constant other elements, which the next forward() uses. Throws invalid_argument if the
+  /// model has no such constant, shape_mismatch if `value` has no elements or another type or shape
+  /// than the constant.
   void set_constant(const std::string& name, tensor value) {
     const auto found = model_.initializers.find(name);
     require(found != model_.initializers.end(), error_kind::invalid_argument,
@@ -74,8 +89,10 @@ class gradient_graph {
     found->second = std::move(value);
   }
 
-  /// Computes all values. Throws invalid_argument if an input is missing, and whatever the
-  /// operators throw, naming the node.
+  /// Computes and keeps all values for these inputs, given by name. Values of the run before are
+  /// gone. Throws invalid_argument if an input is missing, and what the operators throw, naming the
+  /// node. Entries of `inputs` that the model does not know are ignored, and declared types and
+  /// shapes are not compared with the inputs'.
   void forward(const std::map<std::string, tensor>& inputs) {
     values_.clear();
     for (const auto& [name, t] : model_.initializers) {
@@ -104,8 +121,9 @@ class gradient_graph {
     }
   }
 
-  /// A value of the last run, in the order of its dimensions. Throws invalid_argument if there is
-  /// none of that name.
+  /// A value of the last forward run (an input, a constant or a computed value), with elements in
+  /// the order of its dimensions. The reference is valid until the next forward(). Throws
+  /// invalid_argument if there is no value of that name.
   [[nodiscard]] const tensor& value(const std::string& name) const {
     const auto found = values_.find(name);
     require(found != values_.end(), error_kind::invalid_argument,
@@ -113,12 +131,15 @@ class gradient_graph {
     return found->second;
   }
 
-  /// The gradients for `wanted` of a loss whose gradients for some values are `seeds`, at the last
-  /// run. Zeros for what the seeds do not depend on.
+  /// Computes the gradients of a loss with respect to the values named in `wanted`, at the values
+  /// of the last forward run. `seeds` holds the gradients of the loss with respect to some values,
+  /// usually outputs, one number for each element. The result has an entry for each wanted value,
+  /// all zeros if no seed depends on it.
   ///
-  /// Throws invalid_argument for unknown values and those that are not float32, shape_mismatch for
-  /// seeds of another size, unsupported, naming the node, where one would have to pass through an
-  /// operator without gradient (find_gradient()), or through another output than a node's first.
+  /// Throws invalid_argument for values that are unknown or not float32; shape_mismatch for a seed
+  /// of another size than its value; unsupported, naming the node, if a gradient would have to pass
+  /// through an operator without gradient (find_gradient()) or into another output of a node than
+  /// its first.
   [[nodiscard]] gradient_map backward(const gradient_map& seeds,
                                       const std::set<std::string>& wanted) const {
     const std::set<std::string> active = values_on_the_way(wanted);
@@ -149,7 +170,8 @@ class gradient_graph {
     return t;
   }
 
-  /// `wanted`, and what is computed from it.
+  /// The values in `wanted` and all values that are computed from them: only through these do
+  /// gradients have to pass.
   [[nodiscard]] std::set<std::string> values_on_the_way(const std::set<std::string>& wanted) const {
     std::set<std::string> active = wanted;
     for (const node& n : model_.nodes) {
@@ -164,6 +186,8 @@ class gradient_graph {
     return active;
   }
 
+  /// Adds to `gradients` what the gradient of the node's output contributes to its active inputs,
+  /// and drops the gradient of the output unless it is wanted.
   void run_back(const node& n, const std::set<std::string>& active,
                 const std::set<std::string>& wanted, gradient_map& gradients) const {
     for (std::size_t k = 1; k < n.outputs.size(); ++k) {
@@ -215,7 +239,8 @@ class gradient_graph {
   std::map<std::string, tensor> values_;
 };
 
-/// The nodes that gradients cannot pass, described one by one.
+/// Describes each node of the model whose operator has no gradient (find_gradient()). Nodes of
+/// sub-graphs are not listed.
 [[nodiscard]] inline std::vector<std::string> nodes_without_gradient(const model& m) {
   std::vector<std::string> all;
   for (const node& n : m.nodes) {

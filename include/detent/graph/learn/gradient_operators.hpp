@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The gradients of float operators: given the gradient of a loss for what an operator made, those
-// for what it took.
+// The gradients of float operators: from the gradient of a loss with respect to the output of an
+// operator, each function computes the gradients with respect to its inputs.
 //
-// Gradients are kept in double. Products of matrices run on the float kernels (reference::dot);
-// whatever else is summed, is summed in double, in the order of elements: the same bits everywhere.
+// Gradients are kept in double. Products of matrices run on the float kernels (reference::dot); all
+// other sums are made in double in the order of elements, so that results have the same bits on
+// every machine.
 #ifndef DETENT_GRAPH_LEARN_GRADIENT_OPERATORS_HPP
 #define DETENT_GRAPH_LEARN_GRADIENT_OPERATORS_HPP
 
@@ -38,32 +39,47 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// One application of an operator, seen from behind. Tensors stand in the order of their
-/// dimensions.
+/// One application of an operator and the gradient of its output: what a gradient_function
+/// receives. All tensors have their elements in the order of their dimensions.
 class gradient_context {
  public:
-  operator_context forward;  // node, opset, inputs, parallel and, in outputs[0], what was computed
-  std::span<const double> output_gradient;  // of output 0
-  /// Where the gradients for the inputs are added up; null where nobody wants them.
+  /// The forward application. Set are: node, opset, inputs, parallel, and outputs[0] with its
+  /// elements. State, allocator and sub-graphs are not set.
+  operator_context forward;
+  std::span<const double> output_gradient;  ///< Gradient of the loss for each element of output 0.
+  /// For each input, where its gradient is to be added, one number for each element; empty if it is
+  /// not wanted.
   std::vector<std::span<double>> input_gradients;
-  std::vector<bool> wanted;
+  std::vector<bool> wanted;  ///< For each input, whether its gradient is wanted.
 
+  /// True if the gradient of input i is wanted; false for inputs that the node does not have.
   [[nodiscard]] bool wants(std::size_t i) const { return i < wanted.size() && wanted[i]; }
+  /// Where the gradient of input i is to be added. Call it only if wants(i) is true.
   [[nodiscard]] std::span<double> gradient(std::size_t i) const { return input_gradients[i]; }
+  /// Input i of the forward application. Throws bad_file, naming the node, if it is absent.
   [[nodiscard]] const tensor& input(std::size_t i) const { return forward.input(i); }
+  /// Output 0 of the forward application.
   [[nodiscard]] const tensor& output() const { return forward.outputs[0]; }
+  /// The gradient of output 0, each number rounded to float.
   [[nodiscard]] std::vector<float> output_gradient_as_float() const {
     return {output_gradient.begin(), output_gradient.end()};
   }
 };
 
+/// A function that adds to the wanted input gradients of a context what the output gradient
+/// contributes to them by the chain rule.
 using gradient_function = void (*)(const gradient_context&);
 
+/// The gradients of the single operators. find_gradient() chooses among them.
+///
+/// In the formulas, D is the gradient of the loss with respect to the output, and dX the
+/// contribution to the gradient with respect to X.
 namespace gradients {
 
 using detent::detail::rounded_product;
 
-/// lhs * rhs, dense.
+/// The matrix product lhs * rhs [lhs.rows, rhs.columns()] by the float kernels, row-major without
+/// gaps.
 [[nodiscard]] inline std::vector<float> product(const gradient_context& c,
                                                 matrix_view<const float> lhs,
                                                 const packed_floats& rhs) {
@@ -75,6 +91,8 @@ using detent::detail::rounded_product;
   }
   return out;
 }
+/// The matrix product lhs * rhs [lhs.rows, rhs.columns] by the float kernels, row-major without
+/// gaps.
 [[nodiscard]] inline std::vector<float> product(const gradient_context& c,
                                                 matrix_view<const float> lhs,
                                                 matrix_view<const float> rhs) {
@@ -82,6 +100,7 @@ using detent::detail::rounded_product;
                        : product(c, lhs, packed_floats(rhs, {}));
 }
 
+/// sum[i] += values[i] * factor in double; each product is rounded before it is added.
 inline void add_to(std::span<double> sum, std::span<const float> values, double factor = 1.0) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     sum[i] += rounded_product(static_cast<double>(values[i]), factor);
@@ -90,10 +109,12 @@ inline void add_to(std::span<double> sum, std::span<const float> values, double 
 
 // ------------------------------------------------------------------------------------ convolution
 
-/// What a convolution's windows see of one group of one image, a row for each output pixel; and the
-/// way back.
+/// Copies the pixels under a convolution's windows, for one group of channels of one image, into a
+/// matrix with a row for each output pixel (im2col), and adds such a matrix back to an image
+/// (col2im).
 class image_patches {
  public:
+  /// Reads the window and the sizes from a Conv node with one or two spatial axes.
   explicit image_patches(const gradient_context& c) : channels_(extent(c.input(1).dim(1))) {
     const shape& in = c.input(0).dims();
     const shape& weights = c.input(1).dims();
@@ -112,15 +133,21 @@ class image_patches {
     }
   }
 
+  /// Number of pixels of an input image.
   [[nodiscard]] std::size_t in_pixels() const { return extent(in_[0] * in_[1]); }
+  /// Number of pixels of an output image: the rows of the matrix.
   [[nodiscard]] std::size_t out_pixels() const { return extent(out_[0] * out_[1]); }
+  /// Channels of a group times pixels of the kernel: the columns of the matrix.
   [[nodiscard]] std::size_t length() const { return channels_ * extent(kernel_[0] * kernel_[1]); }
 
-  /// `image`: the channels of the group.
+  /// Fills `patches` [out_pixels(), length()] from `image`, which holds the channels of one group
+  /// of one image; padding is 0.
   void read(const float* image, std::vector<float>& patches) const {
     patches.assign(out_pixels() * length(), 0.0F);
     for_each([&](std::size_t at, std::size_t from) { patches[at] = image[from]; });
   }
+  /// Adds each element of `patches` [out_pixels(), length()] to the place in `image` from which
+  /// read() took it; elements of the padding are dropped.
   void add_back(const std::vector<float>& patches, double* image) const {
     for_each(
         [&](std::size_t at, std::size_t to) { image[to] += static_cast<double>(patches[at]); });
@@ -129,7 +156,7 @@ class image_patches {
  private:
   static std::size_t extent(std::int64_t v) { return static_cast<std::size_t>(v); }
 
-  /// f(index in the patches, index in the image) of all places that are not padding.
+  /// Calls f(index in the patches, index in the image) for each place that is not padding.
   template <class Function>
   void for_each(const Function& f) const {
     const std::size_t taps = extent(kernel_[0] * kernel_[1]);
@@ -163,8 +190,12 @@ class image_patches {
   std::int64_t pad_[2] = {0, 0};
 };
 
-/// For each image and group, with X the patches [pixels, K], W [outputs, K], D [outputs, pixels]:
-///   dW += D X,  dX = D^T W,  db += the sums of the rows of D
+/// The gradient of Conv. For each image and group, with the patches X [pixels, K], the weights W
+/// [outputs, K] and the output gradient D [outputs, pixels]:
+///
+///   dW += D X,  dX = D^T W,  db += sums of the rows of D
+///
+/// where dX is the gradient of the patches, added back to the image.
 inline void convolution(const gradient_context& c) {
   const tensor& x = c.input(0);
   const tensor& w = c.input(1);
@@ -215,8 +246,10 @@ inline void convolution(const gradient_context& c) {
 
 // --------------------------------------------------------------------------------------- matrices
 
-/// Adds a gradient for a broadcast operand, times a factor for each element of the result: f(index
-/// in the result, index in the other operand).
+/// Adds to `sum`, the gradient of an operand of shape `dims` that was broadcast to the output, the
+/// output gradient times a factor: each element of the output contributes to the element of the
+/// operand that it was computed from. `factor` gets the index of the element in the other operand,
+/// of shape `other`.
 template <class Factor>
 void add_broadcast(const gradient_context& c, std::span<double> sum, const shape& dims,
                    const shape& other, const Factor& factor) {
@@ -234,8 +267,9 @@ void add_broadcast(const gradient_context& c, std::span<double> sum, const shape
       });
 }
 
-/// Y = alpha A B + beta C:  dA = alpha D B^T,  dB = alpha A^T D,  dC = beta D, summed where C was
-/// broadcast.
+/// The gradient of Gemm, Y = alpha A B + beta C, with A and B after their transpositions:
+///
+///   dA = alpha D B^T,  dB = alpha A^T D,  dC = beta D, summed where C was broadcast
 inline void gemm_operator(const gradient_context& c) {
   const ops::gemm_shape s(c.forward);
   const auto alpha = static_cast<double>(c.forward.n().get_float("alpha", 1.0F));
@@ -263,7 +297,9 @@ inline void gemm_operator(const gradient_context& c) {
   }
 }
 
-/// Of each product of the stacks: dA += D B^T, dB += A^T D.
+/// The gradient of MatMul. For each product A B of the stacks of matrices:
+///
+///   dA += D B^T,  dB += A^T D
 inline void matmul(const gradient_context& c) {
   const ops::matmul_shape s(c.forward, c.input(0).dims(), c.input(1).dims());
   const std::vector<float> upstream = c.output_gradient_as_float();
@@ -289,6 +325,8 @@ inline void matmul(const gradient_context& c) {
 
 // ------------------------------------------------------------------------------------- elementwise
 
+/// The gradient of Add, Sum and Sub: D for each input, -D for the second input of Sub, summed where
+/// an input was broadcast.
 inline void sum(const gradient_context& c) {
   const bool subtracts = c.forward.n().is("Sub");
   for (std::size_t i = 0; i < c.forward.input_count(); ++i) {
@@ -300,6 +338,7 @@ inline void sum(const gradient_context& c) {
   }
 }
 
+/// The gradient of Mul: D times the other input, summed where an input was broadcast.
 inline void multiplication(const gradient_context& c) {
   for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
     if (c.wants(i)) {
@@ -311,7 +350,8 @@ inline void multiplication(const gradient_context& c) {
   }
 }
 
-/// slope(x, y) is that of one element.
+/// The gradient of a function of single elements. slope(x, y) is its derivative at an element x of
+/// the input with the result y.
 template <class Slope>
 void elementwise(const gradient_context& c, const Slope& slope) {
   if (!c.wants(0)) {
@@ -324,22 +364,23 @@ void elementwise(const gradient_context& c, const Slope& slope) {
   }
 }
 
-/// 0 at 0.
+/// The gradient of Relu: D where x > 0, else 0 (also at 0 and for NaN).
 inline void relu(const gradient_context& c) {
   elementwise(c, [](float x, float) { return x > 0.0F ? 1.0 : 0.0; });
 }
-/// `alpha` below 0, else 1.
+/// The gradient of LeakyRelu: D times the attribute alpha where x < 0, else D (also at 0).
 inline void leaky_relu(const gradient_context& c) {
   const auto alpha = static_cast<double>(c.forward.n().get_float("alpha", 0.01F));
   elementwise(c, [alpha](float x, float) { return x < 0.0F ? alpha : 1.0; });
 }
+/// The gradient of Sigmoid: D y (1 - y).
 inline void sigmoid(const gradient_context& c) {
   elementwise(c, [](float, float y) {
     return rounded_product(static_cast<double>(y), 1.0 - static_cast<double>(y));
   });
 }
-/// Passes from one bound to the other, both included; a bound has the gradient of the elements that
-/// it replaces.
+/// The gradient of Clip: D for elements from one bound to the other, both included. The gradient of
+/// a bound is the sum of D over the elements that it replaces.
 inline void clip(const gradient_context& c) {
   const float lower =
       ops::clip_bound<float>(c.forward, 1, "min", std::numeric_limits<float>::lowest());
@@ -357,7 +398,10 @@ inline void clip(const gradient_context& c) {
 
 // ------------------------------------------------------------------------------------------ pools
 
-/// Calls each(first element of the image's channel, output element, taps, padded) for all windows.
+/// Calls each(first, output, taps, padded) for every window of a pool: `first` is the index of the
+/// first element of the channel of the image, `output` that of the output element, `taps` the
+/// pixels under the window (offsets from `first`), `padded` the number of places of the window that
+/// lie within the image or its padding.
 template <class Each>
 void for_each_window(const gradient_context& c, bool global, const Each& each) {
   const shape& in = c.input(0).dims();
@@ -375,6 +419,8 @@ void for_each_window(const gradient_context& c, bool global, const Each& each) {
       });
 }
 
+/// The gradient of an average: D divided by the number of pixels that were averaged goes to each
+/// pixel of the window. `global`: the window is the whole image.
 inline void average(const gradient_context& c, bool global) {
   const bool count_padding = !global && c.forward.n().get_int("count_include_pad", 0) != 0;
   if (!c.wants(0)) {
@@ -390,10 +436,13 @@ inline void average(const gradient_context& c, bool global) {
                     }
                   });
 }
+/// The gradient of AveragePool.
 inline void average_pool(const gradient_context& c) { average(c, false); }
+/// The gradient of GlobalAveragePool.
 inline void global_average_pool(const gradient_context& c) { average(c, true); }
 
-/// All goes to the first of the largest.
+/// The gradient of MaxPool: D goes to the first of the largest pixels of each window in row-major
+/// order.
 inline void max_pool(const gradient_context& c) {
   if (!c.wants(0)) {
     return;
@@ -414,13 +463,14 @@ inline void max_pool(const gradient_context& c) {
 
 // --------------------------------------------------------------------------------------- movement
 
-/// The elements stay in their order.
+/// The gradient of operators that change only the shape, such as Reshape: D, element for element.
 inline void same_elements(const gradient_context& c) {
   for (std::size_t i = 0; c.wants(0) && i < c.output_gradient.size(); ++i) {
     c.gradient(0)[i] += c.output_gradient[i];
   }
 }
 
+/// The gradient of Transpose: D, transposed by the inverse permutation.
 inline void transpose(const gradient_context& c) {
   if (!c.wants(0)) {
     return;
@@ -439,6 +489,7 @@ inline void transpose(const gradient_context& c) {
   }
 }
 
+/// The gradient of Concat: each input gets its part of D.
 inline void concat(const gradient_context& c) {
   const std::size_t axis = c.forward.axis(c.forward.n().get_int("axis", 0), c.output().rank());
   std::size_t inner = 1;
@@ -458,7 +509,9 @@ inline void concat(const gradient_context& c) {
 
 // --------------------------------------------------------------------------------- quantization
 
-/// Straight through; see fake_quantize_backward(). The zero points have no gradient.
+/// The gradient of detent.FakeQuantize for x and the scales, with rounding treated as the identity
+/// (straight-through estimator), as fake_quantize_backward() computes it in float. The zero points
+/// get no gradient.
 inline void straight_through(const gradient_context& c) {
   const detail::fake_quantize_operands o(c.forward);
   const std::vector<float> upstream = c.output_gradient_as_float();
@@ -483,15 +536,15 @@ inline void straight_through(const gradient_context& c) {
 
 }  // namespace gradients
 
-/// The gradient of a node's operator, or null if there is none:
+/// The gradient of a node's operator, or null if there is none. These operators have one:
 ///
 ///   Conv (groups, strides, dilations, pads, auto_pad; one or two spatial axes), Gemm, MatMul, Add,
 ///   Sub, Sum, Mul with broadcasting, Relu, LeakyRelu, Clip, Sigmoid, MaxPool, AveragePool,
 ///   GlobalAveragePool, Flatten, Reshape, Squeeze, Unsqueeze, Identity, Transpose, Concat; and
-///   detent.FakeQuantize, straight through
+///   detent.FakeQuantize, with rounding treated as the identity (straight-through estimator)
 ///
-/// Where a function has a kink, its gradient there: Relu 0 at 0, LeakyRelu 1 at 0, Clip 1 at its
-/// bounds, MaxPool that of the first of the largest elements.
+/// Where a function has a kink, its gradient is: for Relu 0 at 0, for LeakyRelu 1 at 0, for Clip 1
+/// at its bounds, and for MaxPool all of it goes to the first of the largest elements. Thread-safe.
 [[nodiscard]] inline gradient_function find_gradient(const node& n) {
   static const std::map<std::string_view, gradient_function> table{
       {"Conv", &gradients::convolution},

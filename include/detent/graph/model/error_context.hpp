@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Errors that say what they are about.
+// Adds context to errors: the file, node or tensor that an error message is about.
 #ifndef DETENT_GRAPH_MODEL_ERROR_CONTEXT_HPP
 #define DETENT_GRAPH_MODEL_ERROR_CONTEXT_HPP
 
@@ -13,14 +13,15 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
-/// What an error says, without the name of the library that most of them begin with.
+/// The message of an error without the prefix "detent: ", which most messages begin with.
 [[nodiscard]] inline std::string message_of(const error& e) {
   constexpr std::string_view prefix = "detent: ";
   const std::string_view text = e.what();
   return std::string(text.substr(text.rfind(prefix, 0) == 0 ? prefix.size() : 0));
 }
 
-/// What `f` returns; its errors get `what` in front and `where` behind.
+/// Returns f(). If f() throws a detent::error, throws one of the same kind whose message has `what`
+/// in front and `where` behind.
 template <class Function>
 auto with_context(const std::string& what, const Function& f, const std::string& where = {}) {
   try {
@@ -30,7 +31,8 @@ auto with_context(const std::string& what, const Function& f, const std::string&
   }
 }
 
-/// The same for a value of a model.
+/// Returns f() and names the value `name` of a model in the errors that f() throws, like
+/// with_context().
 template <class Function>
 auto of_tensor(const std::string& name, const Function& f, const std::string& where = {}) {
   return with_context("tensor '" + name + "'", f, where);

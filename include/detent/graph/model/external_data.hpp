@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tensors whose bytes are in files beside the model's own.
+// Reads the bytes of tensors that a model keeps in other files (ONNX's external data).
 #ifndef DETENT_GRAPH_MODEL_EXTERNAL_DATA_HPP
 #define DETENT_GRAPH_MODEL_EXTERNAL_DATA_HPP
 
@@ -19,12 +19,18 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph::detail {
 
-/// The files below a model's folder.
+/// Reads external data below the folder of a model and counts the bytes that were read.
 class external_data {
  public:
+  /// `folder`: the folder of the model's file, to which all locations are relative.
   explicit external_data(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
-  /// The part of an external file that holds a tensor. Paths may not leave the model's folder.
+  /// Reads the bytes of the tensor `name`. `where` holds the entries of its external_data field
+  /// (location, offset, length); `stored` is the number of bytes that its type and shape need.
+  ///
+  /// Throws bad_file if the location is not a relative path without "..", if offset or length is
+  /// not a number, if length differs from `stored`, or if the file is too short; io if the file
+  /// cannot be opened or read.
   [[nodiscard]] std::string read(const std::string& name,
                                  const std::map<std::string, std::string>& where,
                                  std::size_t stored) {
@@ -72,7 +78,7 @@ class external_data {
     return bytes;
   }
 
-  /// By all calls of read().
+  /// The number of bytes that all calls of read() have returned together.
   [[nodiscard]] std::uint64_t bytes_read() const noexcept { return bytes_read_; }
 
  private:

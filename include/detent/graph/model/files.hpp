@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Whole files, read and written.
+// Reads and writes whole files.
 #ifndef DETENT_GRAPH_MODEL_FILES_HPP
 #define DETENT_GRAPH_MODEL_FILES_HPP
 
@@ -19,7 +19,7 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
-/// The whole file. Throws io.
+/// The bytes of a whole file. Throws io if `path` is a folder or cannot be opened or read.
 inline std::string read_file(const std::filesystem::path& path) {
   std::error_code failed;
   require(!std::filesystem::is_directory(path, failed), error_kind::io, path.string(),
@@ -35,16 +35,18 @@ inline std::string read_file(const std::filesystem::path& path) {
   return bytes;
 }
 
-/// Writes beside the target and renames, so that no reader ever sees half a file. Throws io.
+/// Writes to a temporary file beside the target (`path` with ".tmp" appended) and renames it, so
+/// that no reader ever sees half a file. A symbolic link stays, its target is replaced. Devices and
+/// pipes are written to directly. Throws io.
 inline void write_file(std::filesystem::path path, std::string_view bytes) {
   std::error_code unknown;
   if (std::filesystem::is_symlink(path, unknown)) {
     const std::filesystem::path target = std::filesystem::canonical(path, unknown);
-    path = unknown ? path : target;  // the link stays
+    path = unknown ? path : target;  // replaces what the link points to
   }
   if (std::filesystem::exists(path, unknown) && !std::filesystem::is_directory(path, unknown) &&
       !std::filesystem::is_regular_file(path, unknown)) {
-    // A device or a pipe is written to, not replaced.
+    // Renaming would replace a device or a pipe by a file, hence it is written to.
     std::ofstream out(path, std::ios::binary);
     out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     out.close();

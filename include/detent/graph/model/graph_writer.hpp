@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Adds nodes and constants to a model; for what writes quantized models.
+// Adds nodes and constants with unused names to a model. The passes that write quantized models
+// build on this.
 #ifndef DETENT_GRAPH_MODEL_GRAPH_WRITER_HPP
 #define DETENT_GRAPH_MODEL_GRAPH_WRITER_HPP
 
@@ -20,12 +21,12 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
-/// The shape of as many scales or zero points: one is a scalar.
+/// The shape of `count` scales or zero points: [] for one, [count] for more.
 [[nodiscard]] inline shape parameter_shape(std::size_t count) {
   return count == 1 ? shape{} : shape{static_cast<std::int64_t>(count)};
 }
 
-/// A node with one output.
+/// A node of ONNX's own domain with one output.
 [[nodiscard]] inline node make_node(const char* op, std::string name,
                                     std::vector<std::string> inputs, std::string output) {
   node n;
@@ -36,6 +37,7 @@ namespace detail {
   return n;
 }
 
+/// Names this library and its version as the producer of the model.
 inline void set_producer(model& m) {
   m.producer_name = "detent";
   m.producer_version = std::to_string(DETENT_VERSION_MAJOR) + "." +
@@ -43,7 +45,8 @@ inline void set_producer(model& m) {
                        std::to_string(DETENT_VERSION_PATCH);
 }
 
-/// Finds names that nothing in a model has, and adds constants under them. The model must stay.
+/// Finds names that are not used in a model, and adds constants under such names. The model must
+/// outlive the writer. Names that others add to the model after construction are not known to it.
 class graph_writer {
  public:
   explicit graph_writer(model& m) : m_(m), taken_(value_names(m)) {
@@ -55,20 +58,24 @@ class graph_writer {
     }
   }
 
-  /// A name that no value has: `wish`, or `wish` with a number.
+  /// A name that no value of the model has: `wish`, or `wish` followed by _2, _3, ... The name is
+  /// reserved from then on.
   std::string fresh(const std::string& wish) { return fresh(wish, taken_); }
 
-  /// A node with one output, under a name that no other node has.
+  /// A node of ONNX's own domain with one output, under a name that no other node has. The caller
+  /// adds it to the model.
   node make_node(const char* op, const std::string& name, std::vector<std::string> inputs,
                  std::string output) {
     return detail::make_node(op, fresh(name, node_names_), std::move(inputs), std::move(output));
   }
 
+  /// Adds a constant to the model and returns its name, which is made from `wish` by fresh().
   std::string add_initializer(const std::string& wish, tensor t) {
     const std::string name = fresh(wish);
     m_.initializers[name] = std::move(t);
     return name;
   }
+  /// Adds a constant of these values to the model and returns its name. Throws as tensor::of().
   template <class T>
   std::string add_values(const std::string& wish, element_type type, shape dims,
                          const std::vector<T>& values) {

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A model in memory: a list of nodes in topological order, with names for what flows between them.
-// Nodes may hold sub-graphs (the branches of If, the body of Loop and Scan). These use values of
-// the graphs around them by name: they capture them. A name that a sub-graph gives to a value of
-// its own hides what the graphs around it call so.
+// The room graph/model/ holds what a model is, in memory and in files: tensors, nodes and graphs,
+// the ONNX reader and writer, and helpers for code that builds or changes models. It may include
+// itself and public headers of the numerics floor that need no kernels (config, error, types,
+// formats); it knows nothing of operators or of the executor.
+//
+// This file holds a model in memory: a list of nodes in topological order whose inputs and outputs
+// are values with names. Nodes may hold sub-graphs (the branches of If, the bodies of Loop and
+// Scan). A sub-graph captures values of the graphs around it: it uses them by name. Where a
+// sub-graph gives that name to a value of its own, it hides the outer value.
 #ifndef DETENT_GRAPH_MODEL_IR_HPP
 #define DETENT_GRAPH_MODEL_IR_HPP
 
@@ -29,86 +34,104 @@ namespace graph {
 
 struct graph_body;
 
-/// A node's attribute. `kind` is ONNX's AttributeProto.AttributeType.
+/// An attribute of a node: a value of one of several kinds, held in the member that `kind` names.
 struct attribute {
+  /// Which kind of value an attribute has. The numbers are ONNX's AttributeProto.AttributeType.
   enum class kind_type : std::int32_t {
-    undefined = 0,
-    f = 1,
-    i = 2,
-    s = 3,
-    t = 4,
-    g = 5,  // a sub-graph
-    floats = 6,
-    ints = 7,
-    strings = 8,
-    graphs = 10,
-    other = -1,  // lists of tensors, sparse tensors, types: read past, not kept
+    undefined = 0,  ///< No value.
+    f = 1,          ///< A float, in `f`.
+    i = 2,          ///< An integer, in `i`.
+    s = 3,          ///< A string, in `s`.
+    t = 4,          ///< A tensor, in `t`.
+    g = 5,          ///< A sub-graph, in `g`.
+    floats = 6,     ///< A list of floats, in `floats`.
+    ints = 7,       ///< A list of integers, in `ints`.
+    strings = 8,    ///< A list of strings, in `strings`.
+    graphs = 10,    ///< A list of sub-graphs, in `graphs`.
+    /// A list of tensors, a sparse tensor or a type. The reader skips the value and does not keep
+    /// it; the writer refuses such an attribute.
+    other = -1,
   };
-  kind_type kind = kind_type::undefined;
-  float f = 0.0F;
-  std::int64_t i = 0;
-  std::string s;
-  tensor t;
-  std::shared_ptr<const graph_body> g;  // never changed: copies of a node share it
-  std::vector<float> floats;
-  std::vector<std::int64_t> ints;
-  std::vector<std::string> strings;
+  kind_type kind = kind_type::undefined;  ///< Says which of the members below holds the value.
+  float f = 0.0F;                         ///< Value of kind f.
+  std::int64_t i = 0;                     ///< Value of kind i.
+  std::string s;                          ///< Value of kind s.
+  tensor t;                               ///< Value of kind t.
+  /// Value of kind g. It is never changed, so that copies of a node share it; see change_bodies().
+  std::shared_ptr<const graph_body> g;
+  std::vector<float> floats;         ///< Value of kind floats.
+  std::vector<std::int64_t> ints;    ///< Value of kind ints.
+  std::vector<std::string> strings;  ///< Value of kind strings.
+  /// Value of kind graphs. The sub-graphs are never changed, so that copies of a node share them.
   std::vector<std::shared_ptr<const graph_body>> graphs;
 
+  /// An attribute that holds an integer.
   [[nodiscard]] static attribute of(std::int64_t value) {
     attribute a;
     a.kind = kind_type::i;
     a.i = value;
     return a;
   }
+  /// An attribute that holds a float.
   [[nodiscard]] static attribute of(float value) {
     attribute a;
     a.kind = kind_type::f;
     a.f = value;
     return a;
   }
+  /// An attribute that holds a list of integers.
   [[nodiscard]] static attribute of(std::vector<std::int64_t> value) {
     attribute a;
     a.kind = kind_type::ints;
     a.ints = std::move(value);
     return a;
   }
+  /// An attribute that holds a sub-graph.
   [[nodiscard]] static attribute of(graph_body value);
 };
 
-/// One operation. An absent optional input or output is an empty name.
+/// One operation of a graph: an operator, the names of the values it takes and makes, and its
+/// attributes.
 struct node {
-  std::string name;
-  std::string op_type;
-  std::string domain;  // "" is ONNX's own; "ai.onnx" is read as ""
-  std::vector<std::string> inputs;
-  std::vector<std::string> outputs;
-  std::map<std::string, attribute, std::less<>> attributes;
+  std::string name;     ///< Name of the node itself; may be empty and need not be unique.
+  std::string op_type;  ///< Name of the operator, for example "Conv".
+  std::string
+      domain;  ///< Domain of the operator. ONNX's own is "", also where files say "ai.onnx".
+  std::vector<std::string> inputs;   ///< Names of the inputs; empty for an absent optional one.
+  std::vector<std::string> outputs;  ///< Names of the outputs; empty for an output not asked for.
+  std::map<std::string, attribute, std::less<>> attributes;  ///< Attributes by name.
 
+  /// The attribute of this name, or null.
   [[nodiscard]] const attribute* find(std::string_view key) const {
     const auto found = attributes.find(key);
     return found == attributes.end() ? nullptr : &found->second;
   }
+  /// The integer attribute `key`; `otherwise` if it is absent or of another kind.
   [[nodiscard]] std::int64_t get_int(std::string_view key, std::int64_t otherwise) const {
     const attribute* a = find(key);
     return a != nullptr && a->kind == attribute::kind_type::i ? a->i : otherwise;
   }
+  /// The float attribute `key`; `otherwise` if it is absent or of another kind.
   [[nodiscard]] float get_float(std::string_view key, float otherwise) const {
     const attribute* a = find(key);
     return a != nullptr && a->kind == attribute::kind_type::f ? a->f : otherwise;
   }
+  /// The string attribute `key`; `otherwise` if it is absent or of another kind.
   [[nodiscard]] std::string get_string(std::string_view key, std::string otherwise) const {
     const attribute* a = find(key);
     return a != nullptr && a->kind == attribute::kind_type::s ? a->s : std::move(otherwise);
   }
+  /// The list of integers `key`; `otherwise` if the attribute is absent or of another kind.
   [[nodiscard]] std::vector<std::int64_t> get_ints(std::string_view key,
                                                    std::vector<std::int64_t> otherwise = {}) const {
     const attribute* a = find(key);
     return a != nullptr && a->kind == attribute::kind_type::ints ? a->ints : std::move(otherwise);
   }
+  /// True if the node is this operator of ONNX's own domain.
   [[nodiscard]] bool is(std::string_view type) const { return domain.empty() && op_type == type; }
 
-  /// How messages call it: its operator and its name, or what it computes where it has none.
+  /// The text by which messages name the node: the operator with the node's name or, if it has
+  /// none, with the name of its first output.
   [[nodiscard]] std::string label() const {
     const std::string full = domain.empty() ? op_type : domain + "." + op_type;
     if (!name.empty()) {
@@ -118,29 +141,33 @@ struct node {
   }
 };
 
-/// What is declared of a value. A dimension that is not fixed is -1; `params` may then name it.
+/// The declaration of a value: its name, type and shape as far as the model states them.
 struct value_info {
-  std::string name;
-  element_type type = element_type::undefined;
-  bool has_shape = false;
-  shape dims;
-  std::vector<std::string> params;
-  std::string other_type = {};  // of what is no tensor: its TypeProto as the file has it
+  std::string name;                             ///< Name of the value.
+  element_type type = element_type::undefined;  ///< Element type; undefined if not declared.
+  bool has_shape = false;                       ///< True if a shape is declared.
+  shape dims;                                   ///< The declared shape; -1 for an open dimension.
+  std::vector<std::string> params;  ///< Names of open dimensions, by position; may be shorter.
+  /// For a value that is not a tensor (a sequence, a map, ...): the bytes of its TypeProto, which
+  /// the writer writes back. Empty for a tensor.
+  std::string other_type = {};
 };
 
-/// What a model and a sub-graph are made of.
+/// What a model and a sub-graph have in common: nodes, constants, and declared values.
 struct graph_body {
-  std::string graph_name;
-  std::vector<node> nodes;
-  std::map<std::string, tensor> initializers;
-  std::vector<value_info> inputs;  // without those that are initializers
-  std::vector<value_info> outputs;
-  std::vector<value_info> values;
+  std::string graph_name;                      ///< Name of the graph.
+  std::vector<node> nodes;                     ///< Nodes in topological order (sort_and_check()).
+  std::map<std::string, tensor> initializers;  ///< Constants by name.
+  std::vector<value_info> inputs;              ///< Inputs, without those that are initializers.
+  std::vector<value_info> outputs;             ///< Outputs.
+  std::vector<value_info> values;              ///< Declarations of other values; may be empty.
 
+  /// The constant of this name, or null.
   [[nodiscard]] const tensor* initializer(const std::string& name) const {
     const auto found = initializers.find(name);
     return found == initializers.end() ? nullptr : &found->second;
   }
+  /// True if the graph has an output of this name.
   [[nodiscard]] bool is_output(const std::string& name) const {
     return std::any_of(outputs.begin(), outputs.end(),
                        [&](const value_info& v) { return v.name == name; });
@@ -154,42 +181,47 @@ inline attribute attribute::of(graph_body value) {
   return a;
 }
 
-/// A function that a model brings along, which its nodes may name like an operator. Kept for files;
-/// nothing here looks into it.
+/// A function that a model defines and that its nodes may call like an operator. The library keeps
+/// functions only to write them back; it neither runs nor rewrites them.
 struct model_function {
-  std::string domain;
-  std::string name;
-  std::string bytes;  // of its FunctionProto
+  std::string domain;  ///< Domain of the function; the reader rejects ONNX's own.
+  std::string name;    ///< Name of the function.
+  std::string bytes;   ///< The bytes of its FunctionProto.
 };
 
+/// A whole model: its graph and what ONNX's ModelProto says about it.
 struct model : graph_body {
-  std::int64_t ir_version = 8;
-  std::string producer_name;
-  std::string producer_version;
-  std::string doc;
-  std::map<std::string, std::int64_t> opsets;  // by domain; "" is ONNX's own
-  std::map<std::string, std::string> metadata;
-  std::vector<model_function> functions;
-  std::uint64_t external_bytes = 0;  // that were read from files beside the model's own
+  std::int64_t ir_version = 8;   ///< Version of ONNX's file format.
+  std::string producer_name;     ///< Name of the tool that made the model.
+  std::string producer_version;  ///< Version of that tool.
+  std::string doc;               ///< Description of the model.
+  /// Version of the operators by domain; ONNX's own domain is "".
+  std::map<std::string, std::int64_t> opsets;
+  std::map<std::string, std::string> metadata;  ///< Key/value pairs that tools attached.
+  std::vector<model_function> functions;        ///< Functions that the model defines.
+  /// Bytes that the reader took from external data files.
+  std::uint64_t external_bytes = 0;
 
-  /// The function that a node calls, or null.
+  /// The function of the model that a node calls, or null if it calls none.
   [[nodiscard]] const model_function* function_of(const node& n) const {
     const auto found = std::find_if(
         functions.begin(), functions.end(),
         [&](const model_function& f) { return f.domain == n.domain && f.name == n.op_type; });
     return found == functions.end() ? nullptr : &*found;
   }
+  /// The version of ONNX's own operators that the model uses; 1 if it states none.
   [[nodiscard]] std::int64_t opset() const {
     const auto found = opsets.find("");
     return found == opsets.end() ? 1 : found->second;
   }
 };
 
-/// How deep sub-graphs may stand in each other. Files are not trusted: whatever walks through a
-/// model goes as deep.
+/// How deep sub-graphs may be nested. Files are not trusted, and code that walks through a model
+/// recurses this deep; the reader and sort_and_check() therefore reject deeper models.
 inline constexpr std::size_t max_body_depth = 32;
 
-/// Calls f(key, body) for every sub-graph of a node, not for those within them.
+/// Calls f(key, body) for every sub-graph of a node, where `key` is the name of its attribute.
+/// Sub-graphs within these sub-graphs are not visited.
 template <class Function>
 void for_each_body(const node& n, const Function& f) {
   using kind = attribute::kind_type;
@@ -206,7 +238,8 @@ void for_each_body(const node& n, const Function& f) {
   }
 }
 
-/// Gives a node changed copies of its sub-graphs: f(body) changes one.
+/// Replaces each sub-graph of a node by a copy that f(body) has changed. Other nodes that share the
+/// sub-graph keep the old one.
 template <class Function>
 void change_bodies(node& n, const Function& f) {
   using kind = attribute::kind_type;
@@ -226,13 +259,15 @@ void change_bodies(node& n, const Function& f) {
   }
 }
 
+/// True if the node has at least one sub-graph.
 [[nodiscard]] inline bool has_bodies(const node& n) {
   bool any = false;
   for_each_body(n, [&](const std::string&, const graph_body&) { any = true; });
   return any;
 }
 
-/// Every name that a value has, in sub-graphs as well.
+/// The names of all values of a graph (inputs, constants, outputs of nodes), those of its
+/// sub-graphs included.
 [[nodiscard]] inline std::set<std::string> value_names(const graph_body& g) {
   std::set<std::string> names;
   for (const value_info& v : g.inputs) {
@@ -250,9 +285,11 @@ void change_bodies(node& n, const Function& f) {
   return names;
 }
 
+/// The names of the outer values that the sub-graphs of a node use, directly or in sub-graphs of
+/// their own. They are not necessarily among the node's inputs.
 [[nodiscard]] inline std::set<std::string> captured_values(const node& n);
 
-/// The values of the graphs around it that a sub-graph uses, or one within it.
+/// The names of the outer values that a sub-graph uses, itself or in sub-graphs within it.
 [[nodiscard]] inline std::set<std::string> captured_values(const graph_body& body) {
   std::unordered_set<std::string> own{""};
   for (const value_info& v : body.inputs) {
@@ -281,7 +318,6 @@ void change_bodies(node& n, const Function& f) {
   return captured;
 }
 
-/// The values that the sub-graphs of a node use without that they are among its inputs.
 [[nodiscard]] inline std::set<std::string> captured_values(const node& n) {
   std::set<std::string> captured;
   for_each_body(n, [&](const std::string&, const graph_body& body) {
@@ -290,9 +326,11 @@ void change_bodies(node& n, const Function& f) {
   return captured;
 }
 
-/// Who makes and who uses each value of a model; valid until the model changes.
+/// An index of a model: which node makes each value and which nodes use it. It is valid until the
+/// nodes of the model change. Values within sub-graphs are not indexed.
 class links {
  public:
+  /// Builds the index of `m`, which is not kept.
   explicit links(const model& m) {
     for (std::size_t i = 0; i < m.nodes.size(); ++i) {
       for (const std::string& out : m.nodes[i].outputs) {
@@ -310,14 +348,17 @@ class links {
       }
     }
   }
+  /// What producer() returns for a value that no node makes.
   static constexpr std::size_t none = static_cast<std::size_t>(-1);
-  /// The index of the node that makes the value, or none.
+  /// The index in `nodes` of the node that makes the value; `none` if no node does, as for inputs
+  /// and constants.
   [[nodiscard]] std::size_t producer(const std::string& value) const {
     const auto found = producer_.find(value);
     return found == producer_.end() ? none : found->second;
   }
-  /// One entry for each use: a node that uses a value twice is there twice. What sub-graphs of a
-  /// node capture, it uses once more.
+  /// The indices in `nodes` of the nodes that use the value, one entry for each use: a node that
+  /// has the value as two inputs is listed twice. A node whose sub-graphs capture the value is
+  /// listed once more for that.
   [[nodiscard]] const std::vector<std::size_t>& consumers(const std::string& value) const {
     static const std::vector<std::size_t> nobody;
     const auto found = consumers_.find(value);
@@ -331,7 +372,8 @@ class links {
 
 namespace detail {
 
-/// The names that a sub-graph finds around it.
+/// The names of values that are visible to a sub-graph: those of the graph around it and of all
+/// graphs around that one.
 struct name_scope {
   const std::unordered_set<std::string>& names;
   const name_scope* outer;
@@ -341,6 +383,8 @@ struct name_scope {
   }
 };
 
+/// Does sort_and_check() for one graph and, by recursion, for its sub-graphs. `around`: the values
+/// that it may capture, null for the model's own graph. `depth`: how many graphs are around it.
 inline void sort_and_check(graph_body& g, const name_scope* around, std::size_t depth) {
   require(depth <= max_body_depth, error_kind::bad_file, "sub-graphs stand more than ",
           max_body_depth, " deep in each other");
@@ -395,7 +439,7 @@ inline void sort_and_check(graph_body& g, const name_scope* around, std::size_t 
                 (around != nullptr && around->has(out.name)),
             error_kind::bad_file, "graph output '", out.name, "' is made by nothing");
   }
-  // Kahn's algorithm, smallest index first: a model that is in order stays as it is.
+  // Kahn's algorithm. Taking the smallest index first leaves a model that is in order as it is.
   std::set<std::size_t> ready;
   for (std::size_t i = 0; i < g.nodes.size(); ++i) {
     if (missing[i] == 0) {
@@ -424,9 +468,13 @@ inline void sort_and_check(graph_body& g, const name_scope* around, std::size_t 
 
 }  // namespace detail
 
-/// Checks that names fit together, in sub-graphs too, and puts the nodes in topological order.
-/// Throws bad_file naming the node and the value: made twice, used but never made, cycles, outputs
-/// that nothing makes; and if sub-graphs stand more than max_body_depth deep in each other.
+/// Checks that the names of values fit together and puts the nodes in topological order, in all
+/// sub-graphs too. A model that is in order keeps the order of its nodes.
+///
+/// Throws bad_file, naming the node and the value, if two inputs have the same name, a value is
+/// made twice, a value is used or declared as output but never made, nodes form a cycle, or
+/// sub-graphs are nested more than max_body_depth deep. The model must not be used after an
+/// exception.
 inline void sort_and_check(model& m) { detail::sort_and_check(m, nullptr, 0); }
 
 }  // namespace graph

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The field numbers of onnx.proto, for its reader and its writer.
+// The field numbers of the messages in onnx.proto, for the ONNX reader and writer.
 #ifndef DETENT_GRAPH_MODEL_ONNX_FIELDS_HPP
 #define DETENT_GRAPH_MODEL_ONNX_FIELDS_HPP
 
@@ -9,73 +9,110 @@
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
+/// Field numbers of the protobuf messages of ONNX's onnx.proto that are read or written. The names
+/// of the enumerators are the names of the fields.
 namespace onnx {
 
+/// Fields of ModelProto.
 enum class model_field : protozero::pbf_tag_type {
-  ir_version = 1,
-  producer_name = 2,
-  producer_version = 3,
-  doc_string = 6,
-  graph = 7,
-  opset_import = 8,
-  metadata_props = 14,
-  functions = 25,
+  ir_version = 1,        ///< Version of the file format.
+  producer_name = 2,     ///< Tool that wrote the file.
+  producer_version = 3,  ///< Version of that tool.
+  doc_string = 6,        ///< Description.
+  graph = 7,             ///< GraphProto of the model.
+  opset_import = 8,      ///< Repeated OperatorSetIdProto.
+  metadata_props = 14,   ///< Repeated key/value pairs.
+  functions = 25,        ///< Repeated FunctionProto.
 };
-enum class opset_field : protozero::pbf_tag_type { domain = 1, version = 2 };
-enum class entry_field : protozero::pbf_tag_type { key = 1, value = 2 };
+/// Fields of OperatorSetIdProto.
+enum class opset_field : protozero::pbf_tag_type {
+  domain = 1,  ///< Name of the domain.
+  version = 2  ///< Version of its operators.
+};
+/// Fields of StringStringEntryProto.
+enum class entry_field : protozero::pbf_tag_type {
+  key = 1,   ///< Key.
+  value = 2  ///< Value.
+};
+/// Fields of GraphProto.
 enum class graph_field : protozero::pbf_tag_type {
-  node = 1,
-  name = 2,
-  initializer = 5,
-  input = 11,
-  output = 12,
-  value_info = 13,
-  sparse_initializer = 15,
+  node = 1,                 ///< Repeated NodeProto.
+  name = 2,                 ///< Name of the graph.
+  initializer = 5,          ///< Repeated TensorProto: the constants.
+  input = 11,               ///< Repeated ValueInfoProto.
+  output = 12,              ///< Repeated ValueInfoProto.
+  value_info = 13,          ///< Repeated ValueInfoProto of inner values.
+  sparse_initializer = 15,  ///< Sparse constants; rejected by the reader.
 };
-enum class function_field : protozero::pbf_tag_type { name = 1, domain = 10 };
+/// Fields of FunctionProto.
+enum class function_field : protozero::pbf_tag_type {
+  name = 1,    ///< Name of the function.
+  domain = 10  ///< Domain of the function.
+};
+/// Fields of NodeProto.
 enum class node_field : protozero::pbf_tag_type {
-  input = 1,
-  output = 2,
-  name = 3,
-  op_type = 4,
-  attribute = 5,
-  domain = 7,
-  overload = 8,
+  input = 1,      ///< Repeated names of values.
+  output = 2,     ///< Repeated names of values.
+  name = 3,       ///< Name of the node.
+  op_type = 4,    ///< Name of the operator.
+  attribute = 5,  ///< Repeated AttributeProto.
+  domain = 7,     ///< Domain of the operator.
+  overload = 8,   ///< Overload of a function; rejected by the reader.
 };
+/// Fields of AttributeProto.
 enum class attribute_field : protozero::pbf_tag_type {
-  name = 1,
-  f = 2,
-  i = 3,
-  s = 4,
-  t = 5,
-  g = 6,
-  floats = 7,
-  ints = 8,
-  strings = 9,
-  tensors = 10,
-  graphs = 11,
-  type = 20,
+  name = 1,      ///< Name of the attribute.
+  f = 2,         ///< Float.
+  i = 3,         ///< Int64.
+  s = 4,         ///< Bytes.
+  t = 5,         ///< TensorProto.
+  g = 6,         ///< GraphProto.
+  floats = 7,    ///< Repeated float.
+  ints = 8,      ///< Repeated int64.
+  strings = 9,   ///< Repeated bytes.
+  tensors = 10,  ///< Repeated TensorProto; not kept by the reader.
+  graphs = 11,   ///< Repeated GraphProto.
+  type = 20,     ///< AttributeProto.AttributeType.
 };
+/// Fields of TensorProto.
 enum class tensor_field : protozero::pbf_tag_type {
-  dims = 1,
-  data_type = 2,
-  segment = 3,
-  float_data = 4,
-  int32_data = 5,
-  string_data = 6,
-  int64_data = 7,
-  name = 8,
-  raw_data = 9,
-  double_data = 10,
-  uint64_data = 11,
-  external_data = 13,
-  data_location = 14,
+  dims = 1,            ///< Repeated int64: the shape.
+  data_type = 2,       ///< TensorProto.DataType.
+  segment = 3,         ///< Part of a tensor; skipped by the reader.
+  float_data = 4,      ///< Elements of float32.
+  int32_data = 5,      ///< Elements of integers and floats of up to 32 bits.
+  string_data = 6,     ///< Elements of strings; skipped by the reader.
+  int64_data = 7,      ///< Elements of int64.
+  name = 8,            ///< Name of the tensor.
+  raw_data = 9,        ///< Bytes of all elements, little-endian.
+  double_data = 10,    ///< Elements of float64.
+  uint64_data = 11,    ///< Elements of uint32 and uint64.
+  external_data = 13,  ///< Repeated key/value pairs: where the bytes are.
+  data_location = 14,  ///< 1 if the bytes are in another file.
 };
-enum class value_field : protozero::pbf_tag_type { name = 1, type = 2 };
-enum class type_field : protozero::pbf_tag_type { tensor_type = 1 };
-enum class tensor_type_field : protozero::pbf_tag_type { elem_type = 1, shape = 2 };
-enum class shape_field : protozero::pbf_tag_type { dim = 1 };
-enum class dim_field : protozero::pbf_tag_type { value = 1, param = 2 };
+/// Fields of ValueInfoProto.
+enum class value_field : protozero::pbf_tag_type {
+  name = 1,  ///< Name of the value.
+  type = 2   ///< TypeProto.
+};
+/// Fields of TypeProto.
+enum class type_field : protozero::pbf_tag_type {
+  tensor_type = 1  ///< TypeProto.Tensor.
+};
+/// Fields of TypeProto.Tensor.
+enum class tensor_type_field : protozero::pbf_tag_type {
+  elem_type = 1,  ///< TensorProto.DataType.
+  shape = 2       ///< TensorShapeProto.
+};
+/// Fields of TensorShapeProto.
+enum class shape_field : protozero::pbf_tag_type {
+  dim = 1  ///< Repeated TensorShapeProto.Dimension.
+};
+/// Fields of TensorShapeProto.Dimension.
+enum class dim_field : protozero::pbf_tag_type {
+  value = 1,  ///< Fixed extent.
+  param = 2   ///< Name of an open extent.
+};
 
 }  // namespace onnx
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reads ONNX models.
+// Reads ONNX models and tensors from files.
 //
-// Files are not trusted: lengths, shapes, names and paths are checked, and every error is a
-// detent::error (bad_file or io) of one line that names the file and, where there is one, the
-// tensor or node.
+// Files are not trusted: lengths, shapes, names and paths are checked. Every error in a file is a
+// detent::error (bad_file, unsupported or io) of one line that names the file and, where there is
+// one, the tensor or node.
 #ifndef DETENT_GRAPH_MODEL_ONNX_READER_HPP
 #define DETENT_GRAPH_MODEL_ONNX_READER_HPP
 
@@ -38,8 +38,8 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
-/// A protobuf message whose fields are read only in the encoding that their type has: protozero
-/// asserts that, here it is a damaged file.
+/// A protobuf message that throws bad_file if a field is not in the encoding of its type. protozero
+/// only asserts the encoding, but a damaged file may have any.
 template <class Field>
 class checked_message {
  public:
@@ -80,7 +80,7 @@ class checked_message {
     expect(protozero::pbf_wire_type::fixed64);
     return m_.get_double();
   }
-  // Only where is_packed().
+  // The packed getters check nothing: call them only if is_packed() is true.
   auto get_packed_int32() { return m_.get_packed_int32(); }
   auto get_packed_int64() { return m_.get_packed_int64(); }
   auto get_packed_uint64() { return m_.get_packed_uint64(); }
@@ -97,7 +97,8 @@ class checked_message {
   protozero::pbf_message<Field> m_;
 };
 
-/// One field that may be repeated: packed, or one value at a time as older writers do.
+/// Appends one occurrence of a repeated field to `to`. The field may be packed or, as older writers
+/// do it, hold one value.
 template <class T, class Message, class Packed, class Single>
 void append_repeated(Message& m, std::vector<T>& to, Packed packed, Single single) {
   if (m.is_packed()) {
@@ -109,11 +110,13 @@ void append_repeated(Message& m, std::vector<T>& to, Packed packed, Single singl
   }
 }
 
+/// Reads the messages of onnx.proto. Errors do not name the file; with_file_name() adds it.
 class onnx_reader {
  public:
-  /// `folder`: where external data is looked for.
+  /// `folder`: the folder below which external data is looked for.
   explicit onnx_reader(std::filesystem::path folder) : external_(std::move(folder)) {}
 
+  /// Reads a ModelProto. The nodes stay in the order of the file.
   model read_model(std::string_view bytes) {
     using onnx::model_field;
     model m;
@@ -158,6 +161,7 @@ class onnx_reader {
     return m;
   }
 
+  /// Reads a TensorProto and sets `name` if it has one.
   tensor read_tensor(protozero::data_view bytes, std::string& name) {
     using onnx::tensor_field;
     shape dims;
@@ -226,7 +230,7 @@ class onnx_reader {
       raise(error_kind::bad_file, "detent: tensor '" + name + "': " + message_of(e));
     }
     if (element == element_type::string) {
-      return {element, dims};  // kept by shape only: nothing that is executed reads strings
+      return {element, dims};  // without elements: no operator here reads strings
     }
     const std::size_t size = element_size(element);
     require(size > 0, error_kind::unsupported, "tensor '", name, "' has elements of ",
@@ -306,6 +310,7 @@ class onnx_reader {
   }
 
  private:
+  /// Fills a tensor of 4-bit integers from two elements per byte, the first in the low half.
   static void unpack_nibbles(const char* packed, tensor& t) {
     auto out = t.mutable_data<std::uint8_t>();
     for (std::size_t i = 0; i < out.size(); ++i) {
@@ -376,7 +381,7 @@ class onnx_reader {
     m.opsets[domain == "ai.onnx" ? "" : domain] = version;
   }
 
-  /// `depth`: in how many other graphs this one stands.
+  /// Reads a GraphProto. `depth`: how many graphs are around this one.
   void read_graph(protozero::data_view bytes, graph_body& m, std::size_t depth) {
     using onnx::graph_field;
     require(depth <= max_body_depth, error_kind::bad_file, "sub-graphs stand more than ",
@@ -525,7 +530,7 @@ class onnx_reader {
     if (declared == 0) {
       a.kind = implied;
     } else {
-      // FLOAT INT STRING TENSOR GRAPH FLOATS INTS STRINGS, and GRAPHS
+      // 1..8 are FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS and STRINGS; 10 is GRAPHS.
       const bool is_kept = (declared >= 1 && declared <= 8) || declared == 10;
       a.kind = is_kept ? static_cast<kind>(declared) : kind::other;
     }
@@ -608,7 +613,8 @@ class onnx_reader {
   external_data external_;
 };
 
-/// Runs `body` and gives every failure the file's name.
+/// Returns body(). Every failure becomes a detent::error whose message begins with the path:
+/// exceptions of protozero, and sizes beyond the memory there is, become bad_file.
 template <class Body>
 auto with_file_name(const std::filesystem::path& path, const Body& body) {
   try {
@@ -627,15 +633,28 @@ auto with_file_name(const std::filesystem::path& path, const Body& body) {
 
 }  // namespace detail
 
-/// Parses the bytes of a model. `folder` is where its external data is looked for.
+/// Parses the bytes of a model (an ONNX ModelProto), sorts its nodes and checks that its names fit
+/// together. `folder` is the folder below which its external data is looked for.
+///
+/// Throws detent::error: bad_file for what is damaged, contradicts itself or is not a model,
+/// unsupported for what is valid but not supported here (element types, sparse initializers,
+/// function overloads), io for external data that cannot be read. Unlike read_onnx(), it lets the
+/// exceptions of protozero pass if the bytes are damaged or truncated, and std::bad_alloc and
+/// std::length_error.
 [[nodiscard]] inline model parse_onnx(std::string_view bytes, const std::filesystem::path& folder) {
   model m = detail::onnx_reader(folder).read_model(bytes);
   sort_and_check(m);
   return m;
 }
 
-/// Reads a model and its external data, sorts its nodes and checks that its names fit together.
-/// Throws io or bad_file; the message begins with the path.
+/// Reads a model and its external data, sorts its nodes (sort_and_check()) and checks that its
+/// names fit together. Inputs that are also initializers become constants only. Elements of 4 bits
+/// are unpacked to one byte each.
+///
+/// Throws detent::error whose message begins with the path: io if a file cannot be read; bad_file
+/// if it is damaged, contradicts itself, is not an ONNX model, or needs more memory than there is;
+/// unsupported for element types that tensors cannot hold, sparse initializers, function overloads,
+/// and functions of the model that replace operators of ONNX.
 [[nodiscard]] inline model read_onnx(const std::filesystem::path& path) {
   return detail::with_file_name(path, [&] {
     const std::string bytes = detail::read_file(path);
@@ -643,7 +662,7 @@ auto with_file_name(const std::filesystem::path& path, const Body& body) {
   });
 }
 
-/// Reads a file that holds one TensorProto, as ONNX's test data does.
+/// Reads a file that holds one TensorProto, as ONNX's test data does. Throws as read_onnx().
 [[nodiscard]] inline tensor read_onnx_tensor(const std::filesystem::path& path) {
   return detail::with_file_name(path, [&] {
     const std::string bytes = detail::read_file(path);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Writes ONNX models.
+// Writes ONNX models to bytes and to files.
 #ifndef DETENT_GRAPH_MODEL_ONNX_WRITER_HPP
 #define DETENT_GRAPH_MODEL_ONNX_WRITER_HPP
 
@@ -23,6 +23,7 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
+/// Adds the declaration of a value to a GraphProto.
 inline void write_value(protozero::pbf_builder<onnx::graph_field>& g, onnx::graph_field field,
                         const value_info& v) {
   protozero::pbf_builder<onnx::value_field> value(g, field);
@@ -40,8 +41,8 @@ inline void write_value(protozero::pbf_builder<onnx::graph_field>& g, onnx::grap
   if (!v.has_shape) {
     return;
   }
-  // A builder that is given nothing writes nothing: the shape of a scalar and open dimensions need
-  // this.
+  // A builder that is given nothing writes nothing. The shape of a scalar and unnamed open
+  // dimensions are empty messages, which therefore have to be added explicitly.
   if (v.dims.empty()) {
     t.add_message(onnx::tensor_type_field::shape, std::string());
   }
@@ -61,6 +62,8 @@ inline void write_value(protozero::pbf_builder<onnx::graph_field>& g, onnx::grap
   }
 }
 
+/// Writes the fields of a TensorProto, the elements as raw_data. Throws unsupported for a tensor
+/// without elements, such as one of strings.
 inline void write_tensor(protozero::pbf_builder<onnx::tensor_field>& out, const std::string& name,
                          const tensor& t) {
   using onnx::tensor_field;
@@ -123,7 +126,7 @@ inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node&
         break;
       }
       case kind::floats:
-        // proto2's default is unpacked; ONNX is read by proto2 parsers.
+        // Unpacked, one value at a time: that is the default of proto2, whose parsers read ONNX.
         for (const float v : a.floats) {
           attr.add_float(attribute_field::floats, v);
         }
@@ -183,7 +186,11 @@ inline void write_graph(protozero::pbf_builder<onnx::graph_field>& g, const grap
 
 }  // namespace detail
 
-/// The model as a file's bytes, all tensors in raw_data.
+/// The bytes of a model as an ONNX ModelProto, with all elements of tensors in raw_data; nothing
+/// goes to external files. The version of the file format becomes at least 4.
+///
+/// Throws unsupported, naming the tensor or node, for tensors without elements (strings) and for
+/// attributes of kind `other` or with a missing sub-graph.
 [[nodiscard]] inline std::string to_onnx(const model& m) {
   using onnx::model_field;
   std::string bytes;
@@ -215,7 +222,9 @@ inline void write_graph(protozero::pbf_builder<onnx::graph_field>& g, const grap
   return bytes;
 }
 
-/// Writes a model to a temporary file beside `path`, then renames it. Throws io, unsupported.
+/// Writes a model to a temporary file (`path` with ".tmp" appended) and renames it, so that no
+/// reader sees half a file. Throws unsupported as to_onnx() and for models of 2 GiB or more, which
+/// the format does not allow; io if the file cannot be written.
 inline void write_onnx(const model& m, const std::filesystem::path& path) {
   const std::string bytes = to_onnx(m);
   detent::require(bytes.size() < (std::size_t{1} << 31), error_kind::unsupported, path.string(),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Typed tensors of the graph floor, with ONNX's element types.
+// Typed tensors of the graph floor: element types with ONNX's numbers, shapes, and the tensor
+// class, whose copies share their elements.
 #ifndef DETENT_GRAPH_MODEL_TENSOR_HPP
 #define DETENT_GRAPH_MODEL_TENSOR_HPP
 
@@ -19,33 +20,37 @@
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
+/// The graph floor: reads and writes ONNX models, runs them, and quantizes them. It builds on the
+/// numerics of namespace detent, which knows nothing of it.
 namespace graph {
 
 namespace detail {
 using detent::require;
 }  // namespace detail
 
-/// The numbers are ONNX's TensorProto.DataType.
+/// The type of a tensor's elements. The numbers are those of ONNX's TensorProto.DataType.
 enum class element_type : std::int32_t {
-  undefined = 0,
-  f32 = 1,
-  u8 = 2,
-  s8 = 3,
-  u16 = 4,
-  s16 = 5,
-  s32 = 6,
-  s64 = 7,
-  string = 8,
-  boolean = 9,
-  f16 = 10,
-  f64 = 11,
-  u32 = 12,
-  u64 = 13,
-  bf16 = 16,
-  u4 = 21,  // in memory: one byte per element
-  s4 = 22,
+  undefined = 0,  ///< No type: the tensor is absent or nothing is known about it.
+  f32 = 1,        ///< IEEE binary32, float.
+  u8 = 2,         ///< Unsigned 8-bit integer.
+  s8 = 3,         ///< Signed 8-bit integer.
+  u16 = 4,        ///< Unsigned 16-bit integer.
+  s16 = 5,        ///< Signed 16-bit integer.
+  s32 = 6,        ///< Signed 32-bit integer.
+  s64 = 7,        ///< Signed 64-bit integer.
+  string = 8,     ///< String. Tensors of it have a shape but no elements.
+  boolean = 9,    ///< Boolean, one byte per element: 0 is false, every other value is true.
+  f16 = 10,       ///< IEEE binary16, held as its 16 bits.
+  f64 = 11,       ///< IEEE binary64, double.
+  u32 = 12,       ///< Unsigned 32-bit integer.
+  u64 = 13,       ///< Unsigned 64-bit integer.
+  bf16 = 16,      ///< bfloat16, the upper half of a binary32, held as its 16 bits.
+  u4 = 21,        ///< Unsigned 4-bit integer, 0..15; in memory one std::uint8_t per element.
+  s4 = 22,        ///< Signed 4-bit integer, -8..7; in memory one std::int8_t per element.
 };
 
+/// The name of an element type as ONNX writes it, such as "float32" or "int8"; "type N" for a
+/// number N that is not an enumerator.
 [[nodiscard]] inline std::string name(element_type t) {
   switch (t) {
     case element_type::undefined:
@@ -86,16 +91,20 @@ enum class element_type : std::int32_t {
   return "type " + std::to_string(static_cast<std::int32_t>(t));
 }
 
-/// The same for messages, made only if one is printed.
+/// Prints the name of an element type. Error checks pass this instead of name(), so that the text
+/// is made only if the check fails.
 struct shown_type {
-  element_type type;
+  element_type type;  ///< The type whose name is printed.
+  /// Writes name(s.type).
   friend std::ostream& operator<<(std::ostream& out, const shown_type& s) {
     return out << name(s.type);
   }
 };
+/// Wraps an element type for messages; see shown_type.
 [[nodiscard]] inline shown_type shown(element_type t) noexcept { return {t}; }
 
-/// Bytes of one element in memory; 0 for types that tensors here cannot hold.
+/// Bytes of one element in memory, 1 for the 4-bit types; 0 for types whose elements a tensor
+/// cannot hold (undefined, string, and unknown numbers).
 [[nodiscard]] inline std::size_t element_size(element_type t) noexcept {
   switch (t) {
     case element_type::u8:
@@ -124,8 +133,11 @@ struct shown_type {
   return 0;
 }
 
+/// The extents of a tensor, outermost dimension first; empty for a scalar. In declared shapes
+/// (value_info) -1 stands for an open dimension.
 using shape = std::vector<std::int64_t>;
 
+/// A shape as text, for example "[1,3,224,224]".
 [[nodiscard]] inline std::string to_string(const shape& dims) {
   std::string text = "[";
   for (std::size_t i = 0; i < dims.size(); ++i) {
@@ -135,17 +147,21 @@ using shape = std::vector<std::int64_t>;
   return text + "]";
 }
 
-/// The same for messages, made only if one is printed. Not to be kept.
+/// Prints a shape. Error checks pass this instead of to_string(), so that the text is made only if
+/// the check fails. It refers to the shape: do not keep it.
 struct shown_shape {
-  const shape& dims;
+  const shape& dims;  ///< The shape that is printed.
+  /// Writes to_string(s.dims).
   friend std::ostream& operator<<(std::ostream& out, const shown_shape& s) {
     return out << to_string(s.dims);
   }
 };
+/// Wraps a shape for messages; see shown_shape. The shape must outlive the result.
 [[nodiscard]] inline shown_shape shown(const shape& dims) noexcept { return {dims}; }
 
-/// The product of the dimensions. Throws bad_file on a negative one, one beyond 2^32, or beyond
-/// 2^40 elements.
+/// The number of elements of a shape: the product of its dimensions, 1 for a scalar, 0 if any
+/// dimension is 0. Throws bad_file if a dimension is negative or beyond 2^32, or if there are more
+/// than 2^40 elements.
 [[nodiscard]] inline std::size_t element_count(const shape& dims) {
   constexpr std::int64_t limit = std::int64_t{1} << 40;
   std::int64_t count = 1;
@@ -166,25 +182,30 @@ struct shown_shape {
   return static_cast<std::size_t>(count);
 }
 
-/// A shape, an element type and (unless only the shape is known) the elements. Copies share both;
-/// elements never change once a tensor has been handed on.
+/// A shape, an element type and, unless only the shape is known, the elements. Copies are cheap:
+/// they share the shape and the elements. Elements must not change once a tensor has been handed
+/// on; then any number of threads may read a tensor and its copies.
 class tensor {
  public:
+  /// An absent tensor: type undefined, rank 0, no elements; defined() is false.
   tensor() = default;
-  /// Shape and type only.
+  /// A tensor of this type and shape without elements. Throws as element_count().
   tensor(element_type type, shape dims) : type_(type), count_(element_count(dims)) {
     if (!dims.empty()) {
       dims_ = std::make_shared<const shape>(std::move(dims));
     }
   }
-  /// Owns uninitialised elements; fill them through mutable_data() before handing the tensor on.
+  /// A tensor with uninitialised elements of its own; fill them through mutable_data() before
+  /// handing the tensor on. Throws as element_count().
   [[nodiscard]] static tensor allocate(element_type type, shape dims) {
     tensor t(type, std::move(dims));
     t.set_storage(std::shared_ptr<std::byte>(new std::byte[t.bytes() + 1],
                                              [](const std::byte* p) { delete[] p; }));
     return t;
   }
-  /// A copy of `values`.
+  /// A tensor with a copy of `values`, one for each element in row-major order. Throws
+  /// shape_mismatch if their number differs from element_count(dims), invalid_argument if T has
+  /// another size than the elements, and as element_count().
   template <class T>
   [[nodiscard]] static tensor of(element_type type, shape dims, std::span<const T> values) {
     tensor t = allocate(type, std::move(dims));
@@ -196,61 +217,85 @@ class tensor {
     return t;
   }
 
+  /// The type of the elements; undefined for an absent tensor.
   [[nodiscard]] element_type type() const noexcept { return type_; }
+  /// The extents, outermost first; empty for a scalar.
   [[nodiscard]] const shape& dims() const noexcept { return dims_ ? *dims_ : no_dims(); }
+  /// The extent of dimension i. Throws std::out_of_range if i is not below rank().
   [[nodiscard]] std::int64_t dim(std::size_t i) const { return dims().at(i); }
+  /// The number of dimensions.
   [[nodiscard]] std::size_t rank() const noexcept { return dims().size(); }
+  /// The number of elements; 0 for an absent tensor, 1 for a scalar.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  /// The number of bytes that the elements take in memory.
   [[nodiscard]] std::size_t bytes() const noexcept { return count_ * element_size(type_); }
+  /// True if the elements are there, not only type and shape.
   [[nodiscard]] bool has_data() const noexcept { return storage_ != nullptr; }
+  /// True unless the tensor is absent or of unknown type.
   [[nodiscard]] bool defined() const noexcept { return type_ != element_type::undefined; }
 
-  /// True if the elements stand in the order batch, spatial dimensions, channel, although dims() is
-  /// [batch, channel, spatial ...]. Only the executor and its operators meet such tensors.
+  /// True if the elements are stored in the order batch, spatial dimensions, channel, although
+  /// dims() is [batch, channel, spatial ...]. Such tensors exist only between the executor, its
+  /// operators and its observers; to_plain() reorders them.
   [[nodiscard]] bool channels_last() const noexcept { return channels_last_; }
+  /// Declares in which order the elements are stored (see channels_last()). Moves no elements.
   void set_channels_last(bool on) noexcept { channels_last_ = on; }
 
-  /// Type, shape and order of the elements without the elements.
+  /// The tensor without its elements: type, shape, and the order in which elements are stored.
   [[nodiscard]] tensor form() const {
     tensor t = *this;
     t.storage_ = nullptr;
     return t;
   }
+  /// True if both tensors have the same type, the same shape and the same order of elements.
   [[nodiscard]] bool has_form_of(const tensor& other) const noexcept {
     return type_ == other.type_ && channels_last_ == other.channels_last_ &&
            (dims_ == other.dims_ || dims() == other.dims());
   }
 
+  /// All elements as T, in the order in which they are stored. Only the size of T is checked:
+  /// 16-bit floats may be read as std::uint16_t. Throws invalid_argument if sizeof(T) is not the
+  /// size of an element or if there are no elements.
   template <class T>
   [[nodiscard]] std::span<const T> data() const {
     check_access(sizeof(T));
     return {reinterpret_cast<const T*>(storage_.get()), count_};
   }
+  /// All elements as T for writing, with the rules and errors of data(). Copies of the tensor share
+  /// the elements and see the change: write only before the tensor is handed on.
   template <class T>
   [[nodiscard]] std::span<T> mutable_data() {
     check_access(sizeof(T));
     return {reinterpret_cast<T*>(storage_.get()), count_};
   }
+  /// The address of the bytes() bytes of the elements; null without elements.
   [[nodiscard]] const std::byte* raw() const noexcept { return storage_.get(); }
+  /// The address of the elements for writing, under the rule of mutable_data(); null without
+  /// elements.
   [[nodiscard]] std::byte* mutable_raw() noexcept { return storage_.get(); }
 
-  /// Takes storage of at least bytes() bytes, aligned for any element type.
+  /// Gives the tensor other storage for its elements. It must have at least bytes() bytes and be
+  /// aligned for any element type; neither is checked. Null takes the elements away.
   void set_storage(std::shared_ptr<std::byte> storage) noexcept { storage_ = std::move(storage); }
 
-  /// Takes the elements of a tensor of as many, as large ones, in its own shape and type.
+  /// Shares the elements of `source` under this tensor's own shape and type, without copying. The
+  /// elements of both must have the same size, which is not checked. Throws shape_mismatch if their
+  /// numbers of elements differ.
   void share_elements(const tensor& source) {
     require(source.count_ == count_, error_kind::shape_mismatch, "cannot reshape ",
             shown(source.dims()), " to ", shown(dims()));
     storage_ = source.storage_;
   }
 
-  /// The same elements under another shape of the same size.
+  /// A tensor of another shape that shares the elements of this one, without copying. Throws
+  /// shape_mismatch if the number of elements differs, and as element_count().
   [[nodiscard]] tensor reshaped(shape dims) const {
     tensor t(type_, std::move(dims));
     t.share_elements(*this);
     return t;
   }
-  /// The same bytes under another element type of the same size.
+  /// A tensor of another element type that shares the bytes of this one, without copying. Both
+  /// types must have elements of the same size, which is not checked.
   [[nodiscard]] tensor retyped(element_type type) const {
     tensor t = *this;
     t.type_ = type;
@@ -276,13 +321,16 @@ class tensor {
   bool channels_last_ = false;
 };
 
-/// The elements in the order of dims(). The tensor must stay alive, and not stand in channels-last
-/// order. Throws invalid_argument for ranks that views do not have.
+/// A read-only view of the elements under the tensor's shape. The tensor must outlive the view and
+/// must not be in channels-last order, which is not checked. Throws invalid_argument if the rank is
+/// over max_rank, and as tensor::data().
 template <class T>
 [[nodiscard]] tensor_view<const T> tensor_view_of(const tensor& t) {
   const std::vector<std::size_t> dims(t.dims().begin(), t.dims().end());
   return {t.data<T>().data(), dims};
 }
+/// A writable view of the elements under the tensor's shape, under the conditions and with the
+/// errors of tensor_view_of(). Copies of the tensor share what is written.
 template <class T>
 [[nodiscard]] tensor_view<T> mutable_view_of(tensor& t) {
   const std::vector<std::size_t> dims(t.dims().begin(), t.dims().end());

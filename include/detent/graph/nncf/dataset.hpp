@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A C++ range as a source of calibration samples, as NNCF's Dataset(source, transform_func).
+// Calibration samples from a C++ range of items and a function that makes input tensors of each
+// item, as NNCF's Dataset(source, transform_func).
 #ifndef DETENT_GRAPH_NNCF_DATASET_HPP
 #define DETENT_GRAPH_NNCF_DATASET_HPP
 
@@ -31,10 +32,11 @@ using namespace graph::detail;
 
 using named_tensors = std::map<std::string, tensor>;
 
-/// The next item of a pass, or nothing at its end, behind which it is not asked again.
+/// Gives the next item of one pass, or nothing at the end of the pass. Nobody calls it again after
+/// the end.
 using dataset_pass = std::function<std::optional<named_tensors>()>;
 
-/// The passes of a dataset that are limited to some number of items.
+/// Passes over a dataset, one after the other, each limited to a number of items.
 class limited_passes {
  public:
   limited_passes(std::function<dataset_pass()> begin, std::shared_ptr<std::size_t> longest,
@@ -75,16 +77,21 @@ class limited_passes {
 
 }  // namespace detail
 
-/// Items and what makes named input tensors of them. Items are drawn one by one and as late as
-/// possible; each pass begins anew with begin() of the range, which must then give the same items.
+/// A range of items, and a function that makes named input tensors of an item. Items are drawn one
+/// by one and as late as possible. Each pass begins anew with begin() of the range, which must give
+/// the same items every time.
 ///
-/// A range that is passed as an lvalue is referred to and must outlive the dataset, another one is
-/// kept. Copies share it. Not thread-safe; of two passes at a time, each has iterators of its own.
+/// The dataset refers to a range that is passed as an lvalue, which must then outlive it; it keeps
+/// any other range. Copies of a dataset share the range. A dataset is not thread-safe. Two passes
+/// may be under way at a time: each has its own iterators.
 class dataset {
  public:
+  /// The subset_size that stands for all items of the range.
   static constexpr std::size_t all = (std::numeric_limits<std::size_t>::max)();
 
-  /// `transform` is called with each item that is drawn. Without it, items are maps of tensors.
+  /// Makes a dataset of the items of `source`. `transform` is called with each item that is drawn
+  /// and returns the input tensors of the model by name. Without a transform, the items themselves
+  /// must be such maps of tensors.
   template <class Source, class Transform = std::identity>
   requires(!std::same_as<std::remove_cvref_t<Source>, dataset> &&
            std::ranges::input_range<std::remove_reference_t<Source>&> &&
@@ -116,9 +123,10 @@ class dataset {
     };
   }
 
-  /// The first items, `subset_size` of them, or all if there are fewer: no more than these are
-  /// drawn. When it has given nothing, it begins anew. It throws invalid_argument at the end of a
-  /// pass without any items, and of one with fewer items than one before it had.
+  /// Returns a source of the first `subset_size` items, or of all items if the range has fewer. The
+  /// source draws no other items. After it has returned nothing, at the end of a pass, it begins
+  /// anew. Calling the source throws invalid_argument at the end of a pass that had no items, and
+  /// at the end of a pass that had fewer items than an earlier pass over the dataset.
   [[nodiscard]] calibration_source samples(std::size_t subset_size = all) const {
     auto passes = std::make_shared<detail::limited_passes>(begin_, longest_, subset_size);
     return [passes] { return passes->next(); };
@@ -129,24 +137,35 @@ class dataset {
   std::shared_ptr<std::size_t> longest_ = std::make_shared<std::size_t>(0);
 };
 
-/// A range of what a calibration source gives, for dataset. Passes that end early draw the rest of
-/// the source: only then it begins anew.
+/// The runs that a calibration source gives, as an input range from which a dataset can be made.
+/// All iterators share the position of the source, so only one pass can be under way at a time. If
+/// a pass has ended early, begin() first draws the rest of the source, because the source begins
+/// anew only after its end.
 class source_items {
  public:
+  /// Takes over the source. The source must not be in the middle of a pass.
   explicit source_items(calibration_source source) : source_(std::move(source)) {}
 
+  /// An input iterator over one pass of the source.
   class iterator {
    public:
+    /// The inputs of one run of a model, by name.
     using value_type = std::map<std::string, tensor>;
+    /// The difference type that the concept std::weakly_incrementable requires.
     using difference_type = std::ptrdiff_t;
 
+    /// Draws the first item of a pass. Use source_items::begin() to make an iterator.
     explicit iterator(source_items& items) : items_(&items) { ++*this; }
+    /// The current item. The reference is valid until an iterator of the range is advanced.
     [[nodiscard]] const value_type& operator*() const { return *items_->current_; }
+    /// Draws the next item from the source.
     iterator& operator++() {
       items_->current_ = items_->source_();
       return *this;
     }
+    /// Draws the next item from the source, and returns nothing, as input iterators may.
     void operator++(int) { ++*this; }
+    /// Whether the pass is at its end.
     [[nodiscard]] friend bool operator==(const iterator& i, std::default_sentinel_t /*end*/) {
       return i.is_end();
     }
@@ -157,12 +176,14 @@ class source_items {
     source_items* items_;
   };
 
+  /// Begins a pass: draws what an earlier pass has left of the source, then the first item.
   [[nodiscard]] iterator begin() {
     while (current_) {
       current_ = source_();
     }
     return iterator(*this);
   }
+  /// The sentinel that an iterator equals when the source has given nothing more.
   [[nodiscard]] static std::default_sentinel_t end() noexcept { return {}; }
 
  private:

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The interface of NNCF's post-training quantization, in full.
+// The main header of graph/nncf/: post-training quantization of a float model with the interface
+// and the numbers of NNCF (nncf.quantize and nncf.quantize_with_accuracy_control), for those who
+// have to reproduce models that NNCF made. Its headers may include each other, the rooms model/,
+// run/, rewrite/ and quantize/ of the graph floor, and the core of the library; nothing includes
+// graph/ppq/, and no header below includes this room.
 #ifndef DETENT_GRAPH_NNCF_NNCF_HPP
 #define DETENT_GRAPH_NNCF_NNCF_HPP
 

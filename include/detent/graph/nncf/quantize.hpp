@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Post-training quantization with the interface and the numbers of NNCF's nncf.quantize:
 //
-//   [SmoothQuant, of transformers] -> [channel alignment, if enabled] -> ranges -> bias correction
+//   [SmoothQuant, if the model is a transformer] -> [channel alignment, if enabled] -> ranges
+//   -> bias correction
 //
-//   activations  per tensor, 8 bits, in front of operators that compute with them; the mean over
-//                the samples of their smallest and largest values; scale_rule::nncf
-//   weights      int8, -127..127, symmetric, per output channel; scale_rule::nncf
-//   Concat       what goes in and what comes out has one range, which holds all of theirs
+//   activations  8 bits, one scale per tensor, quantized before operators that compute with them;
+//                the range is the mean of the samples' smallest values to the mean of their largest
+//                ones; scale and zero point by scale_rule::nncf
+//   weights      int8, -127..127, symmetric, one scale per output channel, by scale_rule::nncf
+//   Concat       all inputs and the output share one range, the union of their ranges
 //
-// The statistics of ranges and of fast bias correction take one pass over the samples together, as
-// do those of SmoothQuant and of channel alignment, if there is anything that they look at; full
-// bias correction takes one, and another for each layer.
+// Passes over the samples: one pass collects the statistics of ranges and of fast bias correction.
+// SmoothQuant and channel alignment take one more pass each, if the model has values for them to
+// look at. Full bias correction takes one pass, and another one for each layer.
 //
-// Two activations that are multiplied (MatMul without constant weights) stay float, and no
-// quantizer is taken away in front of an addition for cpu_spr; there NNCF differs.
+// NNCF differs in two points: it quantizes both operands of a product of two activations (MatMul
+// without constant weights), which stay float here; and for cpu_spr it removes quantizers before
+// additions, which stay here.
 //
 // Source: NNCF 3.1, quantization/algorithms and its documentation; it was not run.
 #ifndef DETENT_GRAPH_NNCF_QUANTIZE_HPP
@@ -54,52 +57,100 @@
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
+/// Post-training quantization of models with the interface and the numbers of NNCF.
 namespace graph::nncf {
 
+/// NNCF's QuantizationPreset: whether activations are quantized symmetrically. Weights are
+/// symmetric in either case.
 enum class preset : std::uint8_t {
-  performance,  // symmetric activations; unsigned where nothing is negative
-  mixed,        // asymmetric activations
+  /// Activations are symmetric. Their zero point is 0, but 128 for uint8 activations whose range
+  /// has negative values.
+  performance,
+  /// Activations are asymmetric: the zero point follows from the range.
+  mixed,
 };
 
-enum class target_device : std::uint8_t { any, cpu, gpu, npu, cpu_spr };
+/// NNCF's TargetDevice, the processor that is to run the model. It decides nothing but the default
+/// of quantize_options::overflow_fix.
+enum class target_device : std::uint8_t {
+  any,     ///< Any device. The default overflow_fix is first_layer.
+  cpu,     ///< A CPU, which may lack VNNI. The default overflow_fix is first_layer.
+  gpu,     ///< A GPU. The default overflow_fix is none.
+  npu,     ///< A neural processor. The default overflow_fix is none.
+  cpu_spr  ///< Intel's Sapphire Rapids, a CPU with AMX. The default overflow_fix is none.
+};
 
-enum class model_type : std::uint8_t { none, transformer };
+/// NNCF's ModelType: what kind of network the model is.
+enum class model_type : std::uint8_t {
+  none,        ///< No particular kind: no SmoothQuant, and the default preset is performance.
+  transformer  ///< A transformer: SmoothQuant is applied, and the default preset is mixed.
+};
 
-/// Weights that stay within half of their grid: sums of two products then fit 16 bits.
+/// NNCF's OverflowFix: in which layers weights stay within half of their grid, by a scale that is
+/// doubled. With ranges that hold all weights, the integers are in -64..64, and a sum of two
+/// products with uint8 activations fits in 16 bits, as CPUs without VNNI need it.
 enum class overflow_fix : std::uint8_t {
-  none,
-  enable,       // all layers
-  first_layer,  // the convolutions that inputs reach without passing another quantized one
+  none,         ///< No layer: weights use their whole grid.
+  enable,       ///< All layers.
+  first_layer,  ///< The convolutions that graph inputs reach without passing another quantized one.
 };
 
+/// The exponent alpha of SmoothQuant for each kind of layer, at most 1: the larger alpha is, the
+/// more of the activations' outliers moves to the weights. A negative alpha switches SmoothQuant
+/// off for that kind.
 struct smooth_quant_alphas {
-  float convolution = -1.0F;  // negative: off
-  float matmul = 0.95F;
+  float convolution = -1.0F;  ///< The alpha of Conv; off by default.
+  float matmul = 0.95F;       ///< The alpha of MatMul and Gemm.
 };
 
+/// The options of nncf::quantize(), with NNCF's names and, unless a comment says otherwise, its
+/// defaults.
 struct quantize_options {
-  std::optional<nncf::preset> preset = {};  // performance; mixed for transformers
+  /// Whether activations are symmetric. By default performance; mixed for transformers.
+  std::optional<nncf::preset> preset = {};
+  /// The processor that is to run the model; it decides the default of overflow_fix.
   nncf::target_device target_device = nncf::target_device::any;
-  std::size_t subset_size = 300;  // samples that are drawn at most
+  /// The largest number of samples that is drawn in a pass; at least 1. Full bias correction draws
+  /// a fifth of it, but at least 1.
+  std::size_t subset_size = 300;
+  /// Whether biases are corrected by the fast method, on recorded means of the layers' inputs. If
+  /// not, the full method runs the quantized network once for each layer and sample.
   bool fast_bias_correction = true;
+  /// Whether biases are left as they are.
   bool disable_bias_correction = false;
+  /// The kind of network: transformer enables SmoothQuant.
   nncf::model_type model_type = nncf::model_type::none;
+  /// The nodes that stay in float.
   graph::ignored_scope ignored_scope = {};
-  /// Without: first_layer for the devices any and cpu, none for others.
+  /// The layers whose weights stay within half of their grid. By default first_layer for the
+  /// devices any and cpu, none for the others.
   std::optional<nncf::overflow_fix> overflow_fix = {};
-  nncf::smooth_quant_alphas smooth_quant_alphas = {};  // of transformers
+  /// The strength of SmoothQuant, which only transformers get.
+  nncf::smooth_quant_alphas smooth_quant_alphas = {};
+  /// Whether channel alignment is off. It shifts and scales the channels between two convolutions
+  /// so that one scale and zero point fit all of them.
   bool disable_channel_alignment = true;
+  /// Whether the results of the model are quantized as well.
   bool quantize_outputs = false;
+  /// How the range of an activation is found.
   range_estimator activations_range_estimator = mean_min_max;
+  /// How the range of a layer's weights is found: of each output channel, or of the whole tensor.
   range_estimator weights_range_estimator = min_max;
-  /// Each index of the first dimension of activations is a sample, not each run.
+  /// Whether each index of the first dimension of an activation counts as a sample. If not, each
+  /// run of the model does.
   bool batchwise_statistics = false;
+  /// Whether weights have a scale for each output channel. If not, they have one for the tensor.
   bool per_channel_weights = true;
-  element_type activation_type = element_type::u8;  // s8: also where nothing is negative
-  /// NNCF's rule, nncf, leaves layers alone where a bias is 0.
+  /// The type of quantized activations, u8 or s8. NNCF chooses the type for each tensor by whether
+  /// it has negative values; here one type serves all.
+  element_type activation_type = element_type::u8;
+  /// Which layers bias correction changes. NNCF's own rule, bias_correction_rule::nncf, does not
+  /// change a layer without a bias or, with the fast method, one where a bias is 0.
   bias_correction_rule bias_rule = bias_correction_rule::absolute;
-  /// Told of each activation that has parameters of its own, in the order of names.
+  /// If given, it is called with each activation that has parameters of its own, in the order of
+  /// the activations' names.
   std::function<void(const std::string& value, const scale_solution& solution)> on_parameters = {};
+  /// How float and quantized networks are run, for example the threads to use.
   executor_options executor = {};
 };
 
@@ -125,7 +176,8 @@ namespace detail {
   return o.overflow_fix.value_or(may_overflow ? overflow_fix::first_layer : overflow_fix::none);
 }
 
-/// The convolutions of a plan that graph inputs reach without passing another one of them.
+/// The convolutions of a plan that graph inputs reach without passing another quantized
+/// convolution.
 [[nodiscard]] inline std::set<std::size_t> first_convolutions(const quantization_plan& plan) {
   const model& m = plan.float_model();
   const std::set<std::size_t> layers(plan.layers().begin(), plan.layers().end());
@@ -152,7 +204,8 @@ namespace detail {
   return first;
 }
 
-/// A layer's weights by scale_rule::nncf. `half`: with 7 bits in mind, which is twice the scale.
+/// Quantizes the weights of a layer by scale_rule::nncf. With `half`, scales are doubled, so that
+/// integers fill half of the grid, 7 bits.
 [[nodiscard]] inline layer_weights quantize_weights(const model& m, const node& n, float x_scale,
                                                     const quantize_options& options, bool half) {
   const tensor& weights = m.initializers.at(n.inputs[1]);
@@ -198,8 +251,9 @@ namespace detail {
   return result;
 }
 
-/// Values that have one range, by one of them: what Concat takes and makes, and what only moves the
-/// elements of these.
+/// Sets of values that share one range, each represented by one of its values, the leader. A set
+/// holds the inputs and the output of a Concat, and the values that operators make of them by
+/// moving elements only.
 class unified_ranges {
  public:
   unified_ranges(const quantization_plan& plan, const std::set<std::string>& values) : plan_(plan) {
@@ -277,7 +331,7 @@ class quantizer {
   }
 
  private:
-  /// The plan of the float model that is quantized: smoothed and aligned.
+  /// The plan of the float model that is to be quantized, after SmoothQuant and channel alignment.
   [[nodiscard]] quantization_plan prepared_plan(model m) const {
     const bool smooths = options_.model_type == model_type::transformer &&
                          (options_.smooth_quant_alphas.matmul >= 0.0F ||
@@ -285,8 +339,8 @@ class quantizer {
     if (!smooths && options_.disable_channel_alignment) {
       return quantization_plan(std::move(m), options_.ignored_scope);
     }
-    // What is ignored is named by the nodes of the file: it is looked up there, and found again in
-    // the model that the rewrites make by the values that the nodes make.
+    // The ignored scope names nodes of the file, so it is looked up before the rewrites. In the
+    // rewritten model, the ignored nodes are found by the values that they make.
     const quantization_plan before(m, options_.ignored_scope);
     const quantization_plan unrestricted(std::move(m));
     std::set<std::string> left_out;
@@ -307,7 +361,8 @@ class quantizer {
     std::set<std::size_t> nodes;
     for (std::size_t i = 0; i < plan.float_model().nodes.size(); ++i) {
       const node& n = plan.float_model().nodes[i];
-      // A Mul of the smoothing takes the outliers, and evens them out: 8 bits are for its result.
+      // A Mul that SmoothQuant has inserted takes values with outliers and makes even ones: its
+      // result is quantized, not its input, so the Mul itself stays float.
       const bool smooths_values = n.is("Mul") && known.producer(n.outputs[0]) == links::none;
       if (!n.outputs.empty() && (smooths_values || left_out.count(n.outputs[0]) != 0)) {
         nodes.insert(i);
@@ -351,7 +406,8 @@ class quantizer {
     }
   }
 
-  /// Shows the values to `means`, too, if it is given.
+  /// The parameters of all activations, from one pass over the samples. The pass shows all values
+  /// to `means` as well, unless that is null.
   [[nodiscard]] std::map<std::string, quant_params> activation_params(const quantization_plan& plan,
                                                                       layer_means* means) const {
     std::set<std::string> outputs;
@@ -364,7 +420,7 @@ class quantizer {
     std::vector<observed_value> observed;
     for (const std::string& name : values) {
       const bool constant = plan.float_model().initializer(name) != nullptr;
-      // Elements that are only moved have the range of others.
+      // Where operators only move elements, the range is that of the value they came from.
       if (plan.root(name) == name) {
         observed.push_back(
             {name, any_observer(constant ? range_estimator_observer(min_max, scheme_.symmetric)
@@ -415,11 +471,16 @@ class quantizer {
 
 }  // namespace detail
 
-/// Quantizes a float model; see the top of this file. Deterministic. Throws unsupported (an
-/// operator that cannot be run, naming it; a model that is quantized already) and invalid_argument:
-/// no samples, NaN or infinity in a value (naming it and the sample), an entry of ignored_scope
-/// that matches nothing, options out of their domain, a range whose ends are the wrong way round
-/// (there are estimators for which that can be).
+/// Quantizes a float model as NNCF's nncf.quantize does. The steps are SmoothQuant (for
+/// transformers), channel alignment (if enabled), ranges and scales of activations and weights by
+/// scale_rule::nncf, and bias correction. The result holds the plan, the parameters, and the model
+/// with QuantizeLinear/DequantizeLinear pairs.
+///
+/// The result is deterministic. Throws unsupported for an operator that cannot be run, naming it,
+/// and for a model that is quantized already. Throws invalid_argument if there are no samples, for
+/// a NaN or an infinity in a value, naming the value and the sample, for an entry of ignored_scope
+/// that matches nothing, for options out of their domain, and for a range whose lower end is above
+/// its upper end, which some estimators can produce.
 [[nodiscard]] inline quantization quantize(model m, const dataset& samples,
                                            const quantize_options& options = {}) {
   return detail::quantizer(samples, options).run(std::move(m));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How NNCF finds the range of a value from samples.
+// NNCF's range estimators, which find the range of a value from samples: their presets, and the
+// observer that carries one out.
 #ifndef DETENT_GRAPH_NNCF_RANGE_ESTIMATOR_HPP
 #define DETENT_GRAPH_NNCF_RANGE_ESTIMATOR_HPP
 
@@ -22,31 +23,45 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph::nncf {
 
-/// Of each end of a range: a statistic of each sample and what is made of the samples' statistics;
-/// see detent::nncf::range_observer.
+/// How the range of a value is found from samples: each end of the range is a statistic of each
+/// sample, aggregated over the samples, as detent::nncf::range_observer computes it.
 struct range_estimator {
+  /// The statistic and the aggregator of the lower and of the upper end.
   detent::nncf::range_options ends = detent::nncf::mean_min_max;
-  /// PyTorch's search in a histogram of 2048 bins instead (torch::histogram_observer).
+  /// Ignores `ends` and takes the range from PyTorch's search in a histogram of 2048 bins
+  /// (torch::histogram_observer).
   bool histogram = false;
-  /// Both ends are clamped to -clipping .. clipping at last.
+  /// If given, both ends of the final range are clamped to -clipping .. clipping. It must be
+  /// positive and finite.
   std::optional<float> clipping = std::nullopt;
 };
 
-/// NNCF's presets.
+/// NNCF's preset "min_max": the smallest value of all samples to the largest value of all samples.
 inline constexpr range_estimator min_max{.ends = detent::nncf::min_max};
+/// NNCF's preset "mean_min_max": the mean of the samples' minima to the mean of their maxima.
 inline constexpr range_estimator mean_min_max{.ends = detent::nncf::mean_min_max};
+/// NNCF's preset "median_min_max": the median of the samples' minima to the median of their maxima.
 inline constexpr range_estimator median_min_max{.ends = detent::nncf::median_min_max};
+/// NNCF's preset "mean_no_outliers_min_max": the means of the samples' minima and of their maxima,
+/// without the minima and maxima that lie outside their quantiles 1e-4 and 1 - 1e-4.
 inline constexpr range_estimator mean_no_outliers_min_max{
     .ends = detent::nncf::mean_no_outliers_min_max};
+/// NNCF's preset "mean_quantile": the mean of the samples' quantiles 1e-4 to the mean of their
+/// quantiles 1 - 1e-4.
 inline constexpr range_estimator mean_quantile{.ends = detent::nncf::mean_quantile};
+/// NNCF's preset "histogram": PyTorch's search in a histogram of 2048 bins.
 inline constexpr range_estimator histogram{.histogram = true};
 
-/// A range estimator at work. A call of observe() is one sample, or with `items` a batch: then each
-/// index of the first dimension is a sample.
+/// Carries out a range estimator: observes samples, then computes the range and the parameters. An
+/// observer is a value and not thread-safe; use one per thread.
 class range_estimator_observer {
  public:
-  /// `symmetric`: the statistic max becomes abs_max. Throws invalid_argument for a clipping that is
-  /// negative, zero or not finite, and what detent::nncf::range_observer throws.
+  /// Makes an observer that has seen nothing.
+  ///
+  /// With `symmetric`, the statistic max of the upper end becomes abs_max, the largest |x|. With
+  /// `items`, each index of the first dimension of an observed tensor is a sample; otherwise each
+  /// call of observe() is a sample. Throws invalid_argument for a clipping that is negative, zero
+  /// or not finite, and what detent::nncf::range_observer throws.
   explicit range_estimator_observer(const range_estimator& estimator, bool symmetric = false,
                                     bool items = false)
       : inner_(inner(estimator, symmetric)), clipping_(estimator.clipping), items_(items) {
@@ -55,6 +70,8 @@ class range_estimator_observer {
                     clipping_.value_or(0.0F), " is not a positive finite number");
   }
 
+  /// Observes one sample, or, if the observer was made with `items` and x has at least one
+  /// dimension, each x[i, ...] as a sample. A NaN or an infinity in x makes range() throw.
   void observe(tensor_view<const float> x) {
     if (!items_ || x.rank == 0) {
       inner_.observe(x);
@@ -68,7 +85,9 @@ class range_estimator_observer {
     }
   }
 
-  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  /// The range of what was observed, clamped if the estimator has a clipping. It need not include
+  /// zero, and quantiles or aggregators that differ at the two ends can make lower > upper. Throws
+  /// invalid_argument if no value, a NaN or an infinity was observed.
   [[nodiscard]] value_range range() const {
     const auto* ends = inner_.target<detent::nncf::range_observer>();
     const value_range r =
@@ -79,7 +98,8 @@ class range_estimator_observer {
     return {std::clamp(r.lower, -*clipping_, *clipping_),
             std::clamp(r.upper, -*clipping_, *clipping_)};
   }
-  /// scale_rule::nncf of the range; throws what params_from_range throws besides.
+  /// The scale and zero point of range() by NNCF's rule, scale_rule::nncf. Throws what range() and
+  /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme, scale_rule::nncf);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The activation functions as operators, and PRelu.
+// The operators of the activation functions (unary_functions.hpp), and PRelu.
 #ifndef DETENT_GRAPH_OPS_ACTIVATIONS_HPP
 #define DETENT_GRAPH_OPS_ACTIVATIONS_HPP
 
@@ -17,7 +17,8 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-/// The slope is broadcast to the input, not the other way around.
+/// Infers the output of PRelu. The slope is broadcast to the input; an input that would have to be
+/// broadcast to the slope is an error.
 inline void infer_prelu(operator_context& c) {
   infer_broadcast(c);
   const shape& x = c.input(0).dims();

@@ -23,13 +23,15 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-/// Elements that one thread should have at least, for operators that cost about as much as reading
-/// the memory and for those that call into libm for each element.
+/// The smallest number of elements that is worth a thread of its own: `cheap_piece` for operators
+/// that cost about as much as reading the memory, `costly_piece` for those that call into libm for
+/// each element.
 inline constexpr std::size_t cheap_piece = std::size_t{1} << 16;
 inline constexpr std::size_t costly_piece = std::size_t{1} << 11;
 
-/// Calls body(begin, end) for consecutive pieces of [0, count), each of `least` or more if there
-/// are so many, perhaps at the same time. The body must not throw.
+/// Calls body(begin, end) for consecutive pieces that make up [0, count), perhaps at the same time
+/// on several threads. A piece has about `least` elements or more, if `count` is not smaller. The
+/// body must not throw.
 inline void for_pieces(const operator_context& c, std::size_t count, std::size_t least,
                        const std::function<void(std::size_t, std::size_t)>& body) {
   const std::size_t pieces = (std::max)(count / (std::max)(least, std::size_t{1}), std::size_t{1});
@@ -43,7 +45,8 @@ inline void for_pieces(const operator_context& c, std::size_t count, std::size_t
   });
 }
 
-/// The shape that `a` and `b` are broadcast to. Throws bad_file naming both if there is none.
+/// The shape that `a` and `b` are broadcast to. Throws bad_file, naming both, if they cannot be
+/// broadcast to one shape.
 [[nodiscard]] inline shape broadcast_dims(const operator_context& c, const shape& a,
                                           const shape& b) {
   const shape& longer = a.size() >= b.size() ? a : b;
@@ -60,7 +63,8 @@ inline void for_pieces(const operator_context& c, std::size_t count, std::size_t
   return dims;
 }
 
-/// For operators whose output has the shape that all inputs are broadcast to and their common type.
+/// An infer() for operators whose inputs have one common type and are broadcast to one shape, which
+/// are the type and shape of the output.
 inline void infer_broadcast(operator_context& c) {
   shape dims = c.input(0).dims();
   for (std::size_t i = 1; i < c.input_count(); ++i) {
@@ -71,26 +75,28 @@ inline void infer_broadcast(operator_context& c) {
   c.set_output(0, c.input(0).type(), std::move(dims));
 }
 
-/// How to walk through N operands at once: runs of `length` elements, within which an operand
-/// either advances by one or stays where it is, and outer dimensions above them.
+/// How to walk through N operands at once: stretches ("runs") of `length` neighbouring elements of
+/// the output, within which an operand either advances by one element or stays at the same one, and
+/// outer dimensions that lead from one to the next.
 template <std::size_t N>
 struct broadcast_plan {
   std::size_t length = 1;
-  std::array<std::size_t, N> step{};               // in a run: 0 or 1
-  std::size_t runs = 1;                            // the product of outer
-  std::vector<std::size_t> outer;                  // innermost first
-  std::vector<std::array<std::size_t, N>> stride;  // of the outer dimensions
+  std::array<std::size_t, N> step{};               // of each operand within a stretch: 0 or 1
+  std::size_t runs = 1;                            // number of stretches: the product of outer
+  std::vector<std::size_t> outer;                  // extents of outer dimensions, innermost first
+  std::vector<std::array<std::size_t, N>> stride;  // of each operand along the outer dimensions
 };
 
-/// Merges neighbouring dimensions that are alike for every operand, so that equal shapes become one
-/// run (whatever the order of their elements is), and so does everything with a single element.
-/// `out` must be the shape that all operands are broadcast to and have elements.
+/// Merges neighbouring dimensions along which the same operands are broadcast. If each operand has
+/// either the shape of the output or a single element, the plan thus becomes a single stretch, and
+/// the order of elements does not matter. `out` must be the shape that all operands are broadcast
+/// to, and must not be empty.
 template <std::size_t N>
 [[nodiscard]] broadcast_plan<N> plan_broadcast(const shape& out,
                                                const std::array<const shape*, N>& operands) {
   broadcast_plan<N> plan;
   std::array<std::size_t, N> passed;  // elements of an operand in the dimensions seen so far
-  std::array<bool, N> fixed{};        // the operand stays in the current merged dimension
+  std::array<bool, N> fixed{};        // the operand is broadcast along the merged dimension
   passed.fill(1);
   bool any = false;
   for (std::size_t back = 1; back <= out.size(); ++back) {
@@ -132,14 +138,14 @@ template <std::size_t N>
   return plan;
 }
 
-/// body(at, first, count): `count` elements of the output from `first` on, for which operand k
-/// begins at at[k]. Passed as std::function, so that the loops above it are compiled only once for
-/// each N.
+/// body(at, first, count) computes elements [first, first + count) of the output; operand k begins
+/// at its element at[k]. It is passed as std::function, so that the loops around it are compiled
+/// only once for each N.
 template <std::size_t N>
 using stretch_body =
     std::function<void(const std::array<std::size_t, N>& at, std::size_t first, std::size_t count)>;
 
-/// Calls the body for each run from `begin` to `end`.
+/// Calls the body for the stretches number begin, ..., end - 1 of a plan.
 template <std::size_t N>
 void walk_runs(const broadcast_plan<N>& plan, std::size_t begin, std::size_t end,
                const stretch_body<N>& body) {
@@ -170,7 +176,8 @@ void walk_runs(const broadcast_plan<N>& plan, std::size_t begin, std::size_t end
   }
 }
 
-/// Calls the body for stretches that make up the whole output.
+/// Calls the body for stretches that make up the whole output, perhaps on several threads. A plan
+/// of a single stretch is divided. `least`: elements worth a thread, see for_pieces().
 template <std::size_t N>
 void for_stretches(const operator_context& c, const broadcast_plan<N>& plan, std::size_t least,
                    const stretch_body<N>& body) {
@@ -188,7 +195,7 @@ void for_stretches(const operator_context& c, const broadcast_plan<N>& plan, std
              [&](std::size_t begin, std::size_t end) { walk_runs(plan, begin, end, body); });
 }
 
-/// Elements in the order of `dims`.
+/// The elements of an operand and its shape. Neither is owned.
 template <class T>
 struct operand {
   const T* data;
@@ -199,7 +206,7 @@ template <class T>
   return {t.data<T>().data(), &t.dims()};
 }
 
-/// out[i] = f(a[i]).
+/// Computes out[i] = f(a[i]) for all i, perhaps on several threads.
 template <class F, class A, class R>
 void map_elements(const operator_context& c, const F& f, std::span<const A> a, std::span<R> out,
                   std::size_t least) {
@@ -212,8 +219,8 @@ void map_elements(const operator_context& c, const F& f, std::span<const A> a, s
   });
 }
 
-/// The loops of a stretch of two operands. Those for float are written out so that they are
-/// vectorized.
+/// Computes a stretch of `count` elements from two operands with steps 0 or 1. For float the loops
+/// of each combination of steps are written out, so that the compiler vectorizes them.
 template <class F, class A, class B, class R>
 void map_stretch(const F& f, const A* a, std::size_t step_a, const B* b, std::size_t step_b, R* out,
                  std::size_t count) {
@@ -244,8 +251,8 @@ void map_stretch(const F& f, const A* a, std::size_t step_a, const B* b, std::si
   }
 }
 
-/// out = f(a, b) for two operands that are broadcast to `dims`. `out` may be an operand of that
-/// shape.
+/// Computes out = f(a, b) for two operands that are broadcast to `dims`. `out` may be the memory of
+/// an operand of shape `dims`.
 template <class F, class A, class B, class R>
 void map_broadcast(const operator_context& c, const F& f, operand<A> a, operand<B> b,
                    std::span<R> out, const shape& dims, std::size_t least = cheap_piece) {
@@ -260,7 +267,8 @@ void map_broadcast(const operator_context& c, const F& f, operand<A> a, operand<
                    });
 }
 
-/// out = f(x, y, z), the same for three.
+/// Computes out = f(x, y, z) for three operands that are broadcast to `dims`. `out` may be the
+/// memory of an operand of shape `dims`.
 template <class F, class X, class Y, class Z, class R>
 void map_broadcast(const operator_context& c, const F& f, operand<X> x, operand<Y> y, operand<Z> z,
                    std::span<R> out, const shape& dims, std::size_t least = cheap_piece) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // If, Loop and Scan: operators that run their sub-graphs.
 //
-// What a sub-graph captures, and how it is run, is the executor's business (subgraph_caller). Here
-// is what goes in, what comes out, and how often.
+// The executor runs the sub-graphs and supplies what they capture (subgraph_caller). The operators
+// here decide which sub-graph runs, how often, on which inputs, and what becomes of its outputs.
 #ifndef DETENT_GRAPH_OPS_CONTROL_FLOW_HPP
 #define DETENT_GRAPH_OPS_CONTROL_FLOW_HPP
 
@@ -26,6 +26,7 @@ DETENT_NAMESPACE_BEGIN
 namespace graph::ops {
 namespace control_flow {
 
+/// The sub-graph of an attribute. Throws bad_file if the node has none of that name.
 [[nodiscard]] inline const graph_body& body_of(const operator_context& c, std::string_view key) {
   const attribute* a = c.n().find(key);
   c.require(a != nullptr && a->kind == attribute::kind_type::g && a->g != nullptr, "attribute ",
@@ -34,7 +35,7 @@ namespace control_flow {
   return *a->g;
 }
 
-/// ONNX lets a scalar be a tensor of one element.
+/// The value of a condition. ONNX allows a tensor of one element in place of a scalar.
 [[nodiscard]] inline bool condition_of(const operator_context& c, const tensor& t,
                                        std::string_view what) {
   c.require(t.type() == element_type::boolean && t.count() == 1, what, " is ",
@@ -42,13 +43,16 @@ namespace control_flow {
   return t.data<std::uint8_t>()[0] != 0;
 }
 
-/// Type and shape alone: what iterations change has no elements that are known.
+/// Type and shape of a tensor without its elements. While shapes are inferred, values that
+/// iterations change must not pass for known ones.
 [[nodiscard]] inline tensor without_data(const tensor& t) {
   return t.defined() ? tensor(t.type(), t.dims()) : tensor();
 }
 
 // ---------------------------------------------------------------------------------------------- If
 
+/// Checks that both branches of an If take no inputs and make the outputs of the node, with types
+/// that agree as far as they are declared.
 inline void check_branches(const operator_context& c) {
   const graph_body& yes = body_of(c, "then_branch");
   const graph_body& no = body_of(c, "else_branch");
@@ -94,18 +98,19 @@ inline void run_if(operator_context& c) {
 
 // ---------------------------------------------------------------------------------- Loop and Scan
 
-/// What an operator that repeats its body takes and makes.
+/// The inputs and outputs of the body of an operator that repeats it.
 struct repetition {
   const graph_body* body = nullptr;
-  std::size_t carried = 0;        // values that each iteration gets from the one before
-  std::size_t first_carried = 0;  // among the body's inputs
-  std::size_t first_output = 0;   // of the carried ones, among the body's outputs
-  std::size_t scanned = 0;        // outputs that are put together from those of all iterations
+  std::size_t carried = 0;        // number of values that an iteration gets from the one before
+  std::size_t first_carried = 0;  // position of the first of them among the body's inputs
+  std::size_t first_output = 0;   // position of the first of them among the body's outputs
+  std::size_t scanned = 0;        // number of outputs that are stacked from all iterations
 };
 
-/// The results of all iterations, put together along a new axis.
+/// An output of the node that stacks the results of all iterations along a new axis.
 class scan_output {
  public:
+  /// Appends the result of an iteration for output i of the node.
   void add(const operator_context& c, std::size_t i, const tensor& t) {
     c.require(parts_.empty() || (t.type() == parts_[0].type() && t.dims() == parts_[0].dims()),
               "output ", i, " is ", graph::name(t.type()), " ", shown(t.dims()), " in iteration ",
@@ -118,7 +123,9 @@ class scan_output {
     parts_.push_back(t);
   }
 
-  /// Makes output i of the node. `like`: what an iteration would have made, where there was none.
+  /// Makes output i of the node from the results that were added, stacked along `axis`.
+  /// `backwards`: the last result comes first. `like`: if no result was added, the type and shape
+  /// that one would have had.
   void finish(operator_context& c, std::size_t i, const tensor& like, std::int64_t axis,
               bool backwards) {
     const tensor& one = parts_.empty() ? like : parts_[0];
@@ -146,8 +153,8 @@ class scan_output {
   std::size_t bytes_ = 0;
 };
 
-/// What output k of a body would be if an iteration were made: as it is declared, else as far as it
-/// can be told from what goes in. Open dimensions count as 0.
+/// The type and shape that output k of a body would have if there were an iteration: those that are
+/// declared, otherwise those that are inferred from the inputs. Open dimensions count as 0.
 [[nodiscard]] inline tensor unmade_output(const operator_context& c, const repetition& r,
                                           std::size_t k, std::span<const tensor> arguments) {
   const value_info& declared = r.body->outputs[k];
@@ -165,7 +172,8 @@ class scan_output {
   return {type, dims};
 }
 
-/// The carried values after an iteration, which has to leave them their types.
+/// Moves the carried values from the results of an iteration to the inputs of the next one. An
+/// iteration must not change their types.
 inline void carry(const operator_context& c, const repetition& r, std::size_t iteration,
                   std::vector<tensor>& results, std::vector<tensor>& arguments) {
   for (std::size_t i = 0; i < r.carried; ++i) {
@@ -178,7 +186,8 @@ inline void carry(const operator_context& c, const repetition& r, std::size_t it
   }
 }
 
-/// If an iteration leaves all carried shapes as they are, so does every other one.
+/// Declares the outputs for carried values if an iteration leaves all their types and shapes as
+/// they are, because every other iteration then does so too. Otherwise nothing is declared.
 inline void infer_carried(operator_context& c, const repetition& r,
                           const std::vector<tensor>& arguments) {
   const std::vector<tensor> results = c.subgraphs->infer("body", arguments);
@@ -194,6 +203,7 @@ inline void infer_carried(operator_context& c, const repetition& r,
   }
 }
 
+/// Checks the inputs and outputs of a Loop and its body.
 [[nodiscard]] inline repetition loop_form(const operator_context& c) {
   repetition r;
   r.body = &body_of(c, "body");
@@ -211,7 +221,8 @@ inline void infer_carried(operator_context& c, const repetition& r,
   return r;
 }
 
-/// Whether a loop's body makes its condition of nothing but that condition, or of a constant true.
+/// Whether the condition that a loop's body makes is certain to stay true: it is the condition that
+/// the body got, or a constant that is true.
 [[nodiscard]] inline bool keeps_condition(const graph_body& body) {
   std::string name = body.outputs[0].name;
   for (std::size_t i = body.nodes.size(); i-- > 0;) {
@@ -297,6 +308,7 @@ inline void run_loop(operator_context& c) {
 
 // -------------------------------------------------------------------------------------------- Scan
 
+/// Checks the inputs and outputs of a Scan and its body.
 [[nodiscard]] inline repetition scan_form(const operator_context& c) {
   c.require_supported(c.opset >= 9, "Scan of opset ", c.opset, ", which has a batch axis");
   repetition r;
@@ -315,7 +327,7 @@ inline void run_loop(operator_context& c) {
   return r;
 }
 
-/// One entry of a list attribute; 0 where it is absent.
+/// Entry i of a list attribute, which must have `count` entries; 0 if the attribute is absent.
 [[nodiscard]] inline std::int64_t entry(const operator_context& c, std::string_view key,
                                         std::size_t i, std::size_t count) {
   const std::vector<std::int64_t> all = c.n().get_ints(key);
@@ -324,7 +336,7 @@ inline void run_loop(operator_context& c) {
   return all.empty() ? 0 : all[i];
 }
 
-/// A direction of a list: true for 1, backwards.
+/// Entry i of a list attribute of directions: false for 0 (forwards), true for 1 (backwards).
 [[nodiscard]] inline bool is_backwards(const operator_context& c, std::string_view key,
                                        std::size_t i, std::size_t count) {
   const std::int64_t direction = entry(c, key, i, count);
@@ -332,7 +344,7 @@ inline void run_loop(operator_context& c) {
   return direction == 1;
 }
 
-/// The axis of sequence k, in [0, rank).
+/// The axis along which Scan cuts its sequence k into parts, in [0, rank).
 [[nodiscard]] inline std::size_t sequence_axis(const operator_context& c, const repetition& r,
                                                std::size_t k) {
   const tensor& t = c.input(r.carried + k);
@@ -344,7 +356,7 @@ inline void run_loop(operator_context& c) {
   return dims;
 }
 
-/// The part of a tensor at one place of an axis, which the part does not have.
+/// A copy of the part of a tensor at index `place` of an axis; the part does not have that axis.
 [[nodiscard]] inline tensor part_of(const operator_context& c, const tensor& t, std::size_t axis,
                                     std::size_t place) {
   tensor part(t.type(), without_axis(t.dims(), axis));
@@ -424,16 +436,16 @@ inline void run_scan(operator_context& c) {
 
 /// If, Loop and Scan (opset 9 and later) of ONNX.
 ///
-/// Loop: the trip count, the condition, or both may be absent. As in ONNX Runtime, and unlike
+/// The trip count of a Loop, its condition, or both may be absent. As in ONNX Runtime, and unlike
 /// ONNX's text, the condition that the body makes counts even if the node has none. Scan outputs of
 /// a loop that makes no iteration have the declared shape, with 0 for open dimensions.
 ///
-/// Throws bad_file, naming the node: sub-graphs that are missing or have another number of inputs
-/// or outputs than the node asks for, branches whose outputs are declared with different types,
-/// conditions and trip counts that are not one bool and one int64, carried values that change their
-/// type, scan outputs that change type or shape, a Loop that would never end or goes on for more
-/// than executor_options::max_iterations, outputs beyond max_tensor_bytes. unsupported: Scan of
-/// opset 8.
+/// They throw bad_file, naming the node, for sub-graphs that are missing or have another number of
+/// inputs or outputs than the node asks for, branches whose outputs are declared with different
+/// types, conditions and trip counts that are not one bool and one int64, carried values that
+/// change their type, scan outputs that change type or shape, a Loop that would never end, a Loop
+/// or Scan of more than executor_options::max_iterations iterations, and outputs beyond
+/// max_tensor_bytes. They throw unsupported for Scan of opset 8.
 inline constexpr operator_definition control_flow_operators[] = {
     {"", "If", 1, 1, layout_support::plain, control_flow::infer_if, control_flow::run_if},
     {"", "Loop", 0, any_number, layout_support::plain, control_flow::infer_loop,

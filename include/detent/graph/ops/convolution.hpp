@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Conv, ConvTranspose, ConvInteger, QLinearConv, and detent's own forms of Conv and QLinearConv.
 //
-// Domain "detent" is never written to files. detent.Conv adds the attributes `lower` and `upper` (a
-// fused clamp). detent.QLinearConv adds `qmin` and `qmax` (the same on the quantized grid), and
-// where its output scale is absent it writes floats, clamped to `lower` and `upper`.
+// Operators of domain "detent" are never written to files. detent.Conv adds the attributes `lower`
+// and `upper` (a fused clamp). detent.QLinearConv adds `qmin` and `qmax` (a fused clamp on the
+// quantized grid); if its output scale is absent, it writes floats, clamped to `lower` and `upper`.
 #ifndef DETENT_GRAPH_OPS_CONVOLUTION_HPP
 #define DETENT_GRAPH_OPS_CONVOLUTION_HPP
 
@@ -31,7 +31,8 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-/// Checks weights [out, in / groups, kernel ...] against an input [batch, in, spatial ...].
+/// Checks weights [out, in / groups, kernel ...] against an input [batch, in, spatial ...] with one
+/// or two spatial axes, and returns their sizes.
 inline filter_shape read_filters(const operator_context& c, const shape& input,
                                  const shape& weights) {
   c.require(weights.size() == input.size() && input.size() >= 3, "input ", shown(input),
@@ -51,7 +52,8 @@ inline filter_shape read_filters(const operator_context& c, const shape& input,
   return f;
 }
 
-/// Output shape of a convolution whose weights are input `weights`; also checks the rest.
+/// Checks the attributes and operands of a convolution and declares its output, of type `type` and
+/// in channels-last order. `weights`: which input holds the weights.
 inline void infer_convolution(operator_context& c, std::size_t weights, element_type type) {
   const shape& in = c.input(0).dims();
   const shape& w = c.input(weights).dims();
@@ -65,11 +67,12 @@ inline void infer_convolution(operator_context& c, std::size_t weights, element_
   c.outputs[0].set_channels_last(true);
 }
 
-/// The window of a convolution, read again when the input has another form.
+/// Keeps the window of a convolution between runs; it is read from the node again only if the input
+/// has another form than before.
 class window_cache {
  public:
-  /// `weights`: the input that holds them. The output is channels-last, as infer_convolution()
-  /// declares it, whatever the input is.
+  /// The window for the input that the node has now. `weights`: which input holds the weights. The
+  /// output is channels-last, as infer_convolution() declares it, in whichever order the input is.
   [[nodiscard]] const window& get(const operator_context& c, std::size_t weights) {
     const tensor& in = c.inputs[0];
     if (!in.has_form_of(input_)) {
@@ -91,7 +94,8 @@ struct float_filters_state : operator_state {
   window_cache windows;
 };
 
-/// What `make` packs; once only if the inputs listed in `from` never change.
+/// The state of the node, which make(state) fills from the inputs listed in `from`. It is made once
+/// if these inputs are the same in every run, otherwise in each run.
 template <class State, class Make>
 State& cached_state(operator_context& c, std::initializer_list<std::size_t> from,
                     const Make& make) {
@@ -103,6 +107,7 @@ State& cached_state(operator_context& c, std::initializer_list<std::size_t> from
   return static_cast<State&>(**c.state);
 }
 
+/// The elements of input i, a float tensor of `count` elements; empty if the input is absent.
 inline std::span<const float> optional_floats(const operator_context& c, std::size_t i,
                                               std::size_t count) {
   if (!c.has_input(i)) {
@@ -138,10 +143,10 @@ inline void run_conv(operator_context& c) {
 
 // ---------------------------------------------------------------------------------- ConvTranspose
 
-/// Pads and output shape of a transposed convolution.
+/// The window of a transposed convolution, with its padding, and the spatial shape of its output.
 struct transposed_window {
   window_attributes a;
-  shape out;  // spatial
+  shape out;  // spatial dimensions only
 };
 
 inline transposed_window read_transposed(const operator_context& c) {
@@ -201,8 +206,8 @@ struct transposed_state : operator_state {
   std::vector<packed_floats> groups;
 };
 
-/// Each input pixel times the weights gives one patch; patches are added where they overlap, in the
-/// order of input pixels.
+/// Computes ConvTranspose: each input pixel times the weights gives a patch of output pixels, and
+/// patches are added where they overlap, in the order of the input pixels.
 inline void run_conv_transpose(operator_context& c) {
   require_floats(c);
   const transposed_window t = read_transposed(c);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Copies of elements of any type, known by their size: loops with steps, and gathering along axes.
+// Copies elements of any type, of which only the size is known: in nested loops with steps, and by
+// maps of indices along axes.
 #ifndef DETENT_GRAPH_OPS_COPYING_HPP
 #define DETENT_GRAPH_OPS_COPYING_HPP
 
@@ -20,7 +21,8 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-/// The elements from one index of each axis to the next, in a tensor that is not empty.
+/// For each axis of a row-major tensor that is not empty, the number of elements from one index to
+/// the next.
 [[nodiscard]] inline std::vector<std::ptrdiff_t> row_major_steps(const shape& dims) {
   std::vector<std::ptrdiff_t> steps(dims.size());
   std::ptrdiff_t step = 1;
@@ -42,8 +44,8 @@ namespace ops {
 
 namespace movement {
 
-/// Elements by their size only. They are read and written with memcpy, which has no wishes about
-/// alignment or types and costs nothing.
+/// An element of which only the size is known. Elements are read and written with memcpy, which
+/// asks for no alignment and no type and compiles to a plain load or store.
 template <std::size_t Size>
 struct element {
   std::byte bytes[Size];
@@ -59,7 +61,8 @@ void store(std::byte* to, T value) noexcept {
   std::memcpy(to, &value, sizeof(T));
 }
 
-/// Calls f.operator()<T>() with an unsigned integer of that size; false if there is none.
+/// Calls f.operator()<T>() with the unsigned integer type of `size` bytes; returns false without a
+/// call if there is none.
 template <class Function>
 bool with_unit(std::size_t size, const Function& f) {
   switch (size) {
@@ -80,7 +83,8 @@ bool with_unit(std::size_t size, const Function& f) {
   }
 }
 
-/// Work below this is not worth waking a thread for.
+/// Copies of fewer bytes run on the calling thread, because waking others would cost more. Larger
+/// ones are divided into at most `parallel_parts` parts.
 inline constexpr std::size_t parallel_bytes = std::size_t{1} << 18;
 inline constexpr std::size_t parallel_parts = 16;
 
@@ -100,7 +104,7 @@ inline void fill_elements(std::byte* out, std::size_t count, const std::byte* va
   }
 }
 
-/// One loop of a copy: how often, and how far each side moves every time.
+/// One loop of a copy: how often it runs, and how far source and destination move each time.
 struct copy_loop {
   std::size_t count;
   std::ptrdiff_t in_step;
@@ -109,8 +113,8 @@ struct copy_loop {
 
 namespace movement {
 
-/// Drops loops that run once and joins loops that are one longer loop. True if all run at least
-/// once.
+/// Drops loops that run once and joins neighbouring loops that together are one longer loop.
+/// Returns false if a loop runs zero times, so that there is nothing to copy.
 inline bool simplify(std::vector<copy_loop>& loops) {
   std::vector<copy_loop> kept;
   for (const copy_loop& inner : loops) {
@@ -132,8 +136,9 @@ inline bool simplify(std::vector<copy_loop>& loops) {
   return true;
 }
 
-/// out[j][i] = in[i][j] for 8 x 8 bytes: exchanges blocks of 4, 2 and 1 across the diagonal. The
-/// order of bytes in an integer does not matter, because it is the same on both sides.
+/// Transposes 8 x 8 bytes, out[j][i] = in[i][j], by exchanging squares of 4, 2 and 1 bytes across
+/// the diagonal. The byte order of the machine does not matter, because loads and stores use the
+/// same.
 inline void transpose_8x8(const std::byte* in, std::ptrdiff_t in_row, std::byte* out,
                           std::ptrdiff_t out_row) noexcept {
   std::uint64_t rows[8];
@@ -158,7 +163,8 @@ inline void transpose_8x8(const std::byte* in, std::ptrdiff_t in_row, std::byte*
   }
 }
 
-/// out[j][i] = in[i][j] for a piece that fits the cache; rows are i. Steps in bytes.
+/// Transposes a piece that fits the cache, out[j][i] = in[i][j] for `rows` i and `columns` j.
+/// `in_row` and `out_row` are in bytes.
 template <class T>
 void transpose_piece(const std::byte* in, std::ptrdiff_t in_row, std::byte* out,
                      std::ptrdiff_t out_row, std::ptrdiff_t rows, std::ptrdiff_t columns) {
@@ -170,6 +176,8 @@ void transpose_piece(const std::byte* in, std::ptrdiff_t in_row, std::byte* out,
   }
 }
 
+/// Transposes a matrix piece by piece, so that both sides stay in the cache. `in_row` and `out_row`
+/// are in bytes.
 template <class T>
 void transpose_blocks(const std::byte* in, std::ptrdiff_t in_row, std::byte* out,
                       std::ptrdiff_t out_row, std::ptrdiff_t rows, std::ptrdiff_t columns) {
@@ -204,7 +212,8 @@ void copy_line(const std::byte* in, std::byte* out, const copy_loop& loop) {
   }
 }
 
-/// Copies of `unit` contiguous bytes, with steps in bytes.
+/// A nest of loops that copies `unit` contiguous bytes each time. Its loops come with steps in
+/// units and are kept with steps in bytes.
 class byte_copy {
  public:
   byte_copy(std::size_t unit, std::vector<copy_loop> loops)
@@ -238,7 +247,7 @@ class byte_copy {
   }
 
  private:
-  /// The innermost loop becomes part of the unit if it is contiguous on both sides.
+  /// Makes the innermost loop part of the unit if it is contiguous on both sides.
   void take_contiguous_loop() {
     const auto step = static_cast<std::ptrdiff_t>(unit_);
     if (!loops_.empty() && loops_.back().in_step == step && loops_.back().out_step == step) {
@@ -246,8 +255,9 @@ class byte_copy {
       loops_.pop_back();
     }
   }
-  /// If the output is contiguous along one loop and the input along another, these two become the
-  /// innermost ones, to be walked in blocks. The order of loops makes no difference to the result.
+  /// If the output is contiguous along the innermost loop and the input along another, makes these
+  /// two the innermost ones, to be walked in square pieces. The order of loops does not change the
+  /// result.
   void pair_transposed_loops() {
     const auto step = static_cast<std::ptrdiff_t>(unit_);
     if (loops_.size() < 2 || loops_.back().out_step != step || unit_ > 8) {
@@ -302,8 +312,8 @@ class byte_copy {
 
 }  // namespace movement
 
-/// A nest of loops that copies one element each time; steps count elements. The loops must not
-/// write an element twice.
+/// Copies one element in each turn of a nest of loops, outermost loop first; steps are in elements.
+/// The loops must not write an element twice.
 inline void copy_elements(const std::byte* in, std::byte* out, std::size_t element_size,
                           std::vector<copy_loop> loops, const parallel_for* parallel = nullptr) {
   if (movement::simplify(loops)) {
@@ -311,7 +321,8 @@ inline void copy_elements(const std::byte* in, std::byte* out, std::size_t eleme
   }
 }
 
-/// Output axis i is input axis permutation[i].
+/// Transposes a row-major tensor of shape `in_dims`: axis i of the output is axis permutation[i] of
+/// the input.
 inline void transpose_bytes(const std::byte* in, std::byte* out, std::size_t element_size,
                             const shape& in_dims, std::span<const std::size_t> permutation,
                             const parallel_for* parallel = nullptr) {
@@ -331,7 +342,7 @@ inline void transpose_bytes(const std::byte* in, std::byte* out, std::size_t ele
 
 namespace movement {
 
-/// For each index of the output along one axis, the index of the input.
+/// For each index of the output along an axis, the index of the input that it is copied from.
 using index_map = std::vector<std::size_t>;
 
 [[nodiscard]] inline bool is_identity(const index_map& map, std::int64_t in_dim) {
@@ -346,7 +357,8 @@ using index_map = std::vector<std::size_t>;
   return true;
 }
 
-/// out[i][j]... = in[maps[0][i]][maps[1][j]]...
+/// Copies elements by maps of indices, one for each axis: out[i][j]... =
+/// in[maps[0][i]][maps[1][j]]...
 class mapped_copy {
  public:
   mapped_copy(std::size_t element_size, const shape& in_dims, std::vector<index_map> maps)
@@ -421,7 +433,7 @@ class mapped_copy {
 
   std::size_t unit_;
   std::vector<index_map> maps_;
-  std::vector<std::size_t> in_bytes_;  // from one index to the next
+  std::vector<std::size_t> in_bytes_;  // from one index of an axis to the next
   std::vector<std::size_t> out_bytes_;
   std::size_t total_bytes_ = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which operators only move elements.
+// Tells which operators only move elements, for passes that move quantization across nodes.
 #ifndef DETENT_GRAPH_OPS_ELEMENT_MOVEMENT_HPP
 #define DETENT_GRAPH_OPS_ELEMENT_MOVEMENT_HPP
 
@@ -13,8 +13,8 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// Operators that move elements without looking at them, or that only compare them: they commute
-/// with quantization if input and output share their parameters.
+/// True if the node moves elements without looking at them, or only compares them, as MaxPool does.
+/// Such a node commutes with quantization if its input and output share their parameters.
 [[nodiscard]] inline bool moves_elements(const node& n) {
   static constexpr std::string_view names[] = {
       "Reshape", "Flatten", "Transpose", "Squeeze",      "Unsqueeze",    "Slice",   "Gather",

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The elements of tensors of any type.
-//
-// Elements are brought to one of three wide types, which hold each of them exactly: double for the
-// floating ones, uint64 for uint64, int64 for the rest.
+// Reads and writes the elements of tensors of any type as one of three wide types, which hold each
+// element exactly: double for floating-point types, uint64 for uint64, int64 for all others.
 #ifndef DETENT_GRAPH_OPS_ELEMENTS_HPP
 #define DETENT_GRAPH_OPS_ELEMENTS_HPP
 
@@ -25,7 +23,7 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-/// x rounded toward zero and saturated; NaN becomes 0.
+/// x rounded toward zero and saturated to the integer type T; NaN becomes 0.
 template <class T>
 [[nodiscard]] inline T saturate_to(double x) noexcept {
   using limits = std::numeric_limits<T>;
@@ -39,6 +37,7 @@ template <class T>
   return x == x ? static_cast<T>(x) : T{0};
 }
 
+/// One element as Wide; 16-bit floats go through float, exactly.
 template <class Wide, class Source>
 [[nodiscard]] inline Wide widen(Source x) noexcept {
   if constexpr (float_format<Source>) {
@@ -48,7 +47,7 @@ template <class Wide, class Source>
   }
 }
 
-/// The elements from `begin` on, as many as `out` holds.
+/// Reads the elements [begin, begin + out.size()) of a tensor whose elements are of type Source.
 template <class Wide, class Source>
 void load_as(const tensor& t, std::size_t begin, std::span<Wide> out) {
   const Source* from = t.data<Source>().data() + begin;
@@ -57,6 +56,8 @@ void load_as(const tensor& t, std::size_t begin, std::span<Wide> out) {
   }
 }
 
+/// Reads the elements [begin, begin + out.size()) of a tensor of any type as Wide. Booleans become
+/// 0 and 1. Throws unsupported, naming the node, for strings.
 template <class Wide>
 void load(const operator_context& c, const tensor& t, std::size_t begin, std::span<Wide> out) {
   switch (t.type()) {
@@ -116,7 +117,7 @@ void load(const operator_context& c, const tensor& t, std::size_t begin, std::sp
          type == element_type::bf16;
 }
 
-/// All elements of a tensor as double or int64.
+/// All elements of a tensor as Wide (double, int64 or uint64).
 template <class Wide>
 [[nodiscard]] std::vector<Wide> load_all(const operator_context& c, const tensor& t) {
   std::vector<Wide> values(t.count());
@@ -124,7 +125,8 @@ template <class Wide>
   return values;
 }
 
-/// From floating point: saturates. From integers: drops the higher bits, as ONNX says.
+/// A wide element as Target. To an integer type from double it rounds toward zero and saturates;
+/// from an integer it drops the higher bits, as ONNX says.
 template <class Target, class Wide>
 [[nodiscard]] inline Target narrow(Wide x) noexcept {
   if constexpr (float_format<Target> && std::is_same_v<Wide, double>) {
@@ -138,6 +140,7 @@ template <class Target, class Wide>
   }
 }
 
+/// A wide element as uint4: from double saturated to 0..15, from an integer its lowest four bits.
 template <class Wide>
 [[nodiscard]] inline std::uint8_t narrow_to_u4(Wide x) noexcept {
   if constexpr (std::is_same_v<Wide, double>) {
@@ -147,6 +150,8 @@ template <class Wide>
   }
 }
 
+/// A wide element as int4: from double saturated to -8..7, from an integer its lowest four bits,
+/// sign-extended.
 template <class Wide>
 [[nodiscard]] inline std::int8_t narrow_to_s4(Wide x) noexcept {
   if constexpr (std::is_same_v<Wide, double>) {
@@ -169,7 +174,8 @@ void store_as(std::span<const Wide> values, tensor& t, std::size_t begin) {
   store_as<Target>(values, t, begin, [](Wide x) { return narrow<Target>(x); });
 }
 
-/// The opposite of load(). infer_cast() has seen to it that the type is one of these.
+/// Writes `values` to the elements of a tensor from `begin` on, narrowed to the tensor's type. Does
+/// nothing for strings, which infer_cast_to() has rejected.
 template <class Wide>
 void store(std::span<const Wide> values, tensor& t, std::size_t begin) {
   switch (t.type()) {
@@ -225,6 +231,7 @@ void store(std::span<const Wide> values, tensor& t, std::size_t begin) {
   }
 }
 
+/// Converts all elements of `from` to the type of `to` by way of Wide.
 template <class Wide>
 void convert_elements(const operator_context& c, const tensor& from, tensor& to) {
   for_pieces(c, from.count(), cheap_piece, [&](std::size_t begin, std::size_t end) {
@@ -237,10 +244,13 @@ void convert_elements(const operator_context& c, const tensor& from, tensor& to)
   });
 }
 
-/// Types that operators of several inputs are compiled for. Other integers are widened to int64 and
-/// the results cut off, which is the same arithmetic; large tensors of them are rare there.
+/// The types that operators of several inputs are compiled for. Other integers are widened to
+/// int64, and the results lose their higher bits, which is the same arithmetic. The copies cost
+/// little, because large tensors of such integers are rare in these operators.
 using wide_types = type_list<float, double, std::int64_t, std::uint64_t>;
 
+/// The one of wide_types in which elements of this type are computed; the type itself for types
+/// that are not widened.
 [[nodiscard]] inline element_type widened(element_type type) noexcept {
   switch (type) {
     case element_type::u8:
@@ -255,7 +265,8 @@ using wide_types = type_list<float, double, std::int64_t, std::uint64_t>;
   }
 }
 
-/// The elements of a tensor as T: where they are or, if that is another type, copies.
+/// The elements of a tensor as T: a view of them if they have that type, otherwise a converted
+/// copy. The tensor must outlive the object.
 template <class T>
 class elements {
  public:
@@ -280,7 +291,8 @@ class elements {
   std::span<const T> view_;
 };
 
-/// Calls fill(out) with room for the elements of output 0 as T.
+/// Makes output 0 and calls fill(out), which writes its elements as T. If the output has another
+/// integer type, the elements are then narrowed to it.
 template <class T, class Fill>
 void fill_output(operator_context& c, const Fill& fill) {
   tensor& out = c.make_output(0);

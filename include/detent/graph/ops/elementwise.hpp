@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that look at one element of each input at a time: arithmetic, comparisons, logic, Cast,
-// Clip.
+// Operators that compute each element of the output from one element of each input: arithmetic,
+// comparisons, logic, Where, Cast, Pow, Clip, Identity and Dropout.
 #ifndef DETENT_GRAPH_OPS_ELEMENTWISE_HPP
 #define DETENT_GRAPH_OPS_ELEMENTWISE_HPP
 
@@ -28,7 +28,8 @@ namespace ops {
 
 // --- one input -----------------------------------------------------------------------------------
 
-/// True of functions that are written for each element type, which are the cheap ones.
+/// True if a function object is written for each element type. These functions are cheap; the
+/// others take and return double and call into libm.
 template <class F>
 inline constexpr bool is_cheap = std::is_same_v<decltype(std::declval<const F&>()(0.0F)), float>;
 
@@ -91,7 +92,8 @@ struct mul {
   }
 };
 
-/// lowest / -1 overflows. Negation, which wraps, is right for all division by -1.
+/// Whether a divisor is -1. Dividing the lowest integer by -1 overflows; division by -1 is
+/// therefore done as a negation that wraps around.
 template <class T>
 [[nodiscard]] constexpr bool is_minus_one(T x) noexcept {
   return std::is_signed_v<T> && x == static_cast<T>(-1);
@@ -139,7 +141,7 @@ struct trunc_mod {
   }
 };
 
-// NaN wins, as in numpy.
+// The result of max and min is NaN if either operand is, as in numpy.
 struct max {
   using types = wide_types;
   template <class T>
@@ -177,7 +179,8 @@ struct less_or_equal {
   }
 };
 
-// Booleans are read as bytes: a file may hold others than 0 and 1, which a C++ bool must not be.
+// Booleans are read as bytes: a tensor may hold bytes other than 0 and 1, which a C++ bool must
+// not.
 using byte = std::uint8_t;
 
 struct logical_and {
@@ -201,6 +204,7 @@ struct logical_equal {
 
 }  // namespace binary
 
+/// A function object that must not get an integer divisor of 0.
 template <class F>
 concept dividing = F::divides;
 
@@ -241,7 +245,8 @@ void run_logic(operator_context& c) {
                 c.make_output(0).mutable_data<byte>(), c.outputs[0].dims());
 }
 
-/// Compares input First with the other one: Greater is Less the other way around.
+/// Computes F(input First, the other input). Greater is Less with First = 1, that is with the
+/// inputs exchanged.
 template <class F, std::size_t First>
 void run_comparison(operator_context& c) {
   if constexpr (std::is_same_v<F, binary::equal>) {
@@ -294,7 +299,7 @@ inline void run_mod(operator_context& c) {
 
 // --- any number of inputs ------------------------------------------------------------------------
 
-/// Folds the inputs from left to right with F.
+/// Folds two or more inputs from left to right with F.
 template <class F, class T>
 void fold_inputs(const operator_context& c, std::span<T> out) {
   const shape& dims = c.outputs[0].dims();
@@ -348,7 +353,8 @@ inline void infer_where(operator_context& c) {
   c.set_output(0, c.input(1).type(), broadcast_dims(c, c.input(0).dims(), choices));
 }
 
-/// Bits is an unsigned type of the size of an element, which is only copied.
+/// Computes Where for elements of any type. Bits is an unsigned type of the size of an element;
+/// elements are only copied.
 template <class Bits>
 void run_where_as(operator_context& c) {
   map_broadcast(
@@ -413,13 +419,14 @@ inline void run_cast(operator_context& c) {
 
 // --- Pow -----------------------------------------------------------------------------------------
 
-/// Output and base have the same type; that of the exponent is free.
+/// Infers the output of Pow. It has the type of the base; the exponent may have another type.
 inline void infer_pow(operator_context& c) {
   c.set_output(0, c.input(0).type(), broadcast_dims(c, c.input(0).dims(), c.input(1).dims()));
 }
 
 struct power {
-  /// Of integers: wraps; 1 / x^n is rounded toward zero, and 0 for x = 0.
+  /// A power of integers; it wraps around. For a negative exponent, 1 / base^-exponent is rounded
+  /// toward zero; for base 0 the result is 0.
   template <class T>
   [[nodiscard]] T operator()(T base, std::int64_t exponent) const {
     if (exponent < 0) {
@@ -436,6 +443,8 @@ struct power {
     }
     return static_cast<T>(result);
   }
+  /// A power in double, rounded once to a floating-point T; for an integer T rounded toward zero
+  /// and saturated.
   template <class T>
   [[nodiscard]] T operator()(T base, double exponent) const {
     const auto x = static_cast<double>(base);
@@ -448,7 +457,7 @@ struct power {
   }
 };
 
-/// Exponents are brought to Exponent first.
+/// Computes Pow for bases of type Base; the exponents are converted to Exponent first.
 template <class Base, class Exponent>
 void run_pow_as(operator_context& c) {
   const std::vector<Exponent> exponents = load_all<Exponent>(c, c.input(1));
@@ -472,7 +481,8 @@ inline void run_pow(operator_context& c) {
 
 // --- Clip ----------------------------------------------------------------------------------------
 
-/// A bound of Clip: an input since version 11, an attribute before.
+/// A bound of Clip, which is an input since opset 11 and an attribute before; `otherwise` if the
+/// node has none.
 template <class T>
 [[nodiscard]] T clip_bound(const operator_context& c, std::size_t input, std::string_view attribute,
                            T otherwise) {
@@ -509,15 +519,16 @@ inline void run_clip(operator_context& c) {
 
 inline void run_identity(operator_context& c) { c.share_output(0, c.input(0)); }
 
-/// The mask is bool since version 10; before, it has the type of the data.
+/// Infers the outputs of Dropout. The mask is bool since opset 10; before, it has the type of the
+/// data.
 inline void infer_dropout(operator_context& c) {
   const tensor& x = c.input(0);
   c.set_output(0, x.type(), x.dims());
   c.set_output(1, c.opset < 10 ? x.type() : element_type::boolean, x.dims());
 }
 
-/// Whether the node drops anything: with training_mode and a ratio above 0, both inputs since
-/// version 12.
+/// Whether a Dropout node drops anything: only if training_mode is true and the ratio is not 0.
+/// Both are inputs since opset 12.
 [[nodiscard]] inline bool drops_elements(const operator_context& c) {
   if (c.opset < 12 || !c.has_input(2)) {
     return false;
@@ -581,7 +592,7 @@ inline constexpr operator_definition elementwise_operators[] = {
     {"", "Not", 1, 1, layout_support::elementwise, &infer_not, &run_not},
     {"", "Where", 3, 3, layout_support::elementwise, &infer_where, &run_where},
     {"", "Cast", 1, 1, layout_support::elementwise, &infer_cast, &run_cast},
-    // Only the type of the second input counts, so its order of elements must not.
+    // The second input gives only its type, so the order of its elements must not matter: plain.
     {"", "CastLike", 2, 2, layout_support::plain, &infer_cast_like, &run_cast},
     {"", "Clip", 1, 3, layout_support::elementwise, &infer_like_input, &run_clip},
     {"", "Identity", 1, 1, layout_support::elementwise, &infer_like_input, &run_identity},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that pick elements of any type by indices.
+// Gather, GatherElements and GatherND: operators that pick elements of any type by indices.
 #ifndef DETENT_GRAPH_OPS_GATHER_HPP
 #define DETENT_GRAPH_OPS_GATHER_HPP
 
@@ -24,7 +24,8 @@ inline void require_indices(const operator_context& c) {
   c.require(type == element_type::s64 || type == element_type::s32, "indices are ", name(type),
             ", not int64 or int32");
 }
-/// An index brought into [0, dim).
+/// Brings an index, which counts from the end if it is negative, into [0, dim). Throws bad_file,
+/// naming the node, if it is out of range.
 [[nodiscard]] inline std::size_t checked_index(const operator_context& c, std::int64_t index,
                                                std::int64_t dim) {
   c.require(index >= -dim && index < dim, "index ", index, " in a dimension of ", dim);
@@ -53,7 +54,7 @@ inline void run_gather(operator_context& c) {
   if (out.count() == 0) {
     return;
   }
-  // The input as a matrix of rows: outer x axis x contiguous.
+  // The input seen as outer x axis, with elements of `inner` contiguous ones.
   const std::size_t outer = product(in.dims(), 0, axis);
   const std::size_t inner = product(in.dims(), axis + 1, in.rank());
   index_map every(outer);
@@ -90,7 +91,7 @@ inline void run_gather_elements(operator_context& c) {
   const std::vector<std::ptrdiff_t> steps = row_major_steps(in.dims());
   const auto axis_step = static_cast<std::size_t>(steps[axis]);
   std::vector<std::int64_t> at(out.rank(), 0);
-  std::size_t base = 0;  // of `at` in the input, without the axis
+  std::size_t base = 0;  // offset of index `at` in the input, without the part of the axis
   for (std::size_t i = 0; i < indices.size(); ++i) {
     const std::size_t from = base + checked_index(c, indices[i], in.dim(axis)) * axis_step;
     std::memcpy(out.mutable_raw() + i * size, in.raw() + from * size, size);
@@ -106,12 +107,13 @@ inline void run_gather_elements(operator_context& c) {
   }
 }
 
-/// The ranks that GatherND works with: the first `batch` dimensions go side by side, an index has
-/// `depth` numbers.
+/// The ranks that GatherND works with. The first `batch` dimensions of data and indices correspond
+/// to each other, and each index consists of `depth` numbers.
 struct gather_nd_ranks {
   std::size_t batch;
   std::size_t depth;
 };
+/// Reads the ranks of a GatherND node and checks that its inputs fit together.
 [[nodiscard]] inline gather_nd_ranks gather_ranks(const operator_context& c) {
   const shape& in = c.input(0).dims();
   const shape& indices = c.input(1).dims();

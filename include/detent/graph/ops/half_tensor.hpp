@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tensors of float16 and bfloat16 to float and back.
+// Converts tensors of float16 and bfloat16 to float and back.
 #ifndef DETENT_GRAPH_OPS_HALF_TENSOR_HPP
 #define DETENT_GRAPH_OPS_HALF_TENSOR_HPP
 
@@ -19,6 +19,8 @@ namespace detail {
   return t.type() == element_type::f16 || t.type() == element_type::bf16;
 }
 
+/// A tensor of float16 or bfloat16 as float32, exactly, in the same order of elements. A tensor
+/// without elements stays without.
 [[nodiscard]] inline tensor half_to_float(const tensor& t) {
   tensor out(element_type::f32, t.dims());
   out.set_channels_last(t.channels_last());
@@ -35,6 +37,8 @@ namespace detail {
   return out;
 }
 
+/// A float32 tensor rounded to `type` (float16 or bfloat16), in the same order of elements. A
+/// tensor without elements stays without.
 [[nodiscard]] inline tensor float_to_half(const tensor& t, element_type type) {
   tensor out(type, t.dims());
   out.set_channels_last(t.channels_last());

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// com.microsoft's integer products outside of QLinear forms: MatMulIntegerToFloat,
+// The integer products of com.microsoft that are not in QLinear form: MatMulIntegerToFloat,
 // DynamicQuantizeMatMul and MulInteger.
 //
 //   MatMulIntegerToFloat   Y = float(sum of (a - a_zero_point)(b - b_zero_point)) * (a_scale *
 //                          b_scale) + bias: exact 32-bit sums, then one fused multiply-add
-//   DynamicQuantizeMatMul  the same of a real A, which becomes uint8 as DynamicQuantizeLinear does
-//   MulInteger             C = (a - a_zero_point)(b - b_zero_point) in int32, broadcast
+//   DynamicQuantizeMatMul  MatMulIntegerToFloat of a real A, which is first quantized to uint8 as
+//                          DynamicQuantizeLinear does it
+//   MulInteger             C = (a - a_zero_point)(b - b_zero_point) in int32, elementwise, with
+//                          broadcasting
 #ifndef DETENT_GRAPH_OPS_INTEGER_TO_FLOAT_HPP
 #define DETENT_GRAPH_OPS_INTEGER_TO_FLOAT_HPP
 
@@ -38,7 +40,7 @@ inline void run_dynamic_quantize_matmul(operator_context& c) {
   quantize(a.data<float>(), q.mutable_data<std::uint8_t>(), p);
   const auto zero_point = static_cast<std::uint8_t>(p.zero_point);
   const auto optional = [&](std::size_t i) { return c.has_input(i) ? c.inputs[i] : tensor(); };
-  // The inputs of MatMulIntegerToFloat.
+  // The inputs of MatMulIntegerToFloat, which does the rest.
   const tensor inputs[] = {
       q,
       c.inputs[1],
@@ -56,7 +58,7 @@ inline void run_dynamic_quantize_matmul(operator_context& c) {
   c.outputs = std::move(product.outputs);
 }
 
-/// Inputs: a, a_zero_point, b, b_zero_point.
+/// Infers the output of MulInteger, whose inputs are a, a_zero_point, b, b_zero_point.
 inline void infer_mul_integer(operator_context& c) {
   const tensor& a = c.input(0);
   const tensor& b = c.input(2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Converts tensors between the order of their dimensions (batch, channel, spatial) and
-// channels-last, in which convolutions and pools work.
+// channels-last order (batch, spatial, channel), in which convolutions and pools work.
 #ifndef DETENT_GRAPH_OPS_LAYOUT_HPP
 #define DETENT_GRAPH_OPS_LAYOUT_HPP
 
@@ -19,13 +19,17 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
+/// Allocates at least `bytes` bytes, uninitialised and aligned for any element type, that are freed
+/// with their last owner.
 using allocator = std::function<std::shared_ptr<std::byte>(std::size_t bytes)>;
 
+/// An allocator that takes memory from the heap.
 [[nodiscard]] inline std::shared_ptr<std::byte> allocate_from_heap(std::size_t bytes) {
   return {new std::byte[bytes + 1], [](const std::byte* p) { delete[] p; }};
 }
 
-/// Both orders are the same if there is one channel or one pixel.
+/// True if a tensor of this shape is stored the same way in both orders: it has fewer than three
+/// dimensions, one channel, or one pixel.
 [[nodiscard]] inline bool has_one_order(const shape& dims) {
   if (dims.size() < 3 || dims[1] == 1) {
     return true;
@@ -39,7 +43,7 @@ using allocator = std::function<std::shared_ptr<std::byte>(std::size_t bytes)>;
 }
 
 namespace detail {
-/// Transposes each of `batch` matrices by the kernels.
+/// Transposes each of `batch` matrices [rows, columns] of elements of type T with the kernels.
 template <class T>
 void transpose_each(const tensor& t, std::size_t batch, std::size_t rows, std::size_t columns,
                     tensor& out) {
@@ -54,6 +58,7 @@ void transpose_each(const tensor& t, std::size_t batch, std::size_t rows, std::s
   }
 }
 
+/// A copy of a tensor of rank 3 or more in the other order of elements.
 inline tensor reorder(const tensor& t, bool to_channels_last, const allocator& allocate) {
   tensor out = t.form();
   out.set_channels_last(to_channels_last);
@@ -87,7 +92,8 @@ inline tensor reorder(const tensor& t, bool to_channels_last, const allocator& a
 }
 }  // namespace detail
 
-/// The tensor in the order of its dimensions; itself if it is in it.
+/// The tensor with its elements in the order of its dimensions. Shares the elements if they are in
+/// that order already, otherwise makes a copy in memory of `allocate`.
 [[nodiscard]] inline tensor to_plain(const tensor& t,
                                      const allocator& allocate = allocate_from_heap) {
   if (!t.channels_last()) {
@@ -101,7 +107,8 @@ inline tensor reorder(const tensor& t, bool to_channels_last, const allocator& a
   return detail::reorder(t, false, allocate);
 }
 
-/// The tensor (rank 3 or more) with its channels last; itself if they are.
+/// The tensor (rank 3 or more) with its elements in channels-last order. Shares the elements if
+/// they are in that order already, otherwise makes a copy in memory of `allocate`.
 [[nodiscard]] inline tensor to_channels_last(const tensor& t,
                                              const allocator& allocate = allocate_from_heap) {
   if (t.channels_last()) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Gemm, MatMul, MatMulInteger, QLinearMatMul, and detent's own forms.
 //
-// Domain "detent" is never written to files: detent.Gemm adds `lower` and `upper` (a fused clamp);
-// detent.QLinearGemm is QLinearMatMul with a two-dimensional constant right side, `transB`, an
-// int32 bias as ninth input, `qmin` and `qmax`, and float output where the output scale is absent.
+// Operators of domain "detent" are never written to files. detent.Gemm adds the attributes `lower`
+// and `upper` (a fused clamp). detent.QLinearGemm is QLinearMatMul with a two-dimensional constant
+// right side, the attributes `transB`, `qmin` and `qmax`, an int32 bias as ninth input, and float
+// output if the output scale is absent. com.microsoft.QGemm is here too.
 #ifndef DETENT_GRAPH_OPS_MATMUL_HPP
 #define DETENT_GRAPH_OPS_MATMUL_HPP
 
@@ -29,11 +30,12 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-/// A product of stacks of matrices, as numpy.matmul defines it.
+/// The shape of a product of stacks of matrices, as numpy.matmul defines it.
 struct matmul_shape {
   std::size_t m = 1, n = 1, k = 1;
-  std::vector<std::size_t> lhs_batch,
-      rhs_batch;  // which matrix of each side makes each output matrix
+  // For each output matrix, the index of the left and of the right matrix that it is the product
+  // of.
+  std::vector<std::size_t> lhs_batch, rhs_batch;
   shape out;
 
   matmul_shape(const operator_context& c, shape a, shape b) {
@@ -79,7 +81,8 @@ struct matmul_shape {
     }
   }
 
-  /// All left matrices meet the same right one: one product with more rows.
+  /// True if all left matrices, in order, are multiplied by the same right matrix, so that the
+  /// stack is one product with more rows.
   [[nodiscard]] bool stacked_rows() const noexcept {
     return std::all_of(rhs_batch.begin(), rhs_batch.end(), [](std::size_t i) { return i == 0; }) &&
            std::is_sorted(lhs_batch.begin(), lhs_batch.end()) &&
@@ -87,6 +90,8 @@ struct matmul_shape {
   }
 
  private:
+  /// Adds an inner dimension to a list of indices; `moves`: the operand has that dimension,
+  /// otherwise it is broadcast along it.
   static void expand(std::vector<std::size_t>& index, std::size_t extent, bool moves) {
     std::vector<std::size_t> grown;
     grown.reserve(index.size() * extent);
@@ -107,7 +112,8 @@ inline void infer_matmul(operator_context& c) {
   c.set_output(0, c.input(0).type(), matmul_shape(c, c.input(0).dims(), c.input(1).dims()).out);
 }
 
-/// Calls product(lhs, rhs, out, rows) for each product of the stack.
+/// Calls product(lhs, rhs, out, rows) for each product of the stack, or once with all rows if
+/// s.stacked_rows().
 template <class A, class B, class C, class Product>
 void for_each_product(const matmul_shape& s, const A* a, const B* b, C* out,
                       const Product& product) {
@@ -149,7 +155,7 @@ inline void run_matmul(operator_context& c) {
   }
   using other_types = type_list<double, std::int32_t, std::int64_t, std::uint32_t, std::uint64_t>;
   for_type(c, other_types{}, a.type(), [&]<class T>() {
-    // Integers wrap: sums are made in the unsigned type.
+    // Sums of integers wrap around: they are made in the unsigned type.
     using sum_type = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>,
                                                  std::type_identity<T>>::type;
     for_each_product(s, a.data<T>().data(), b.data<T>().data(), y.mutable_data<T>().data(),
@@ -170,6 +176,7 @@ inline void run_matmul(operator_context& c) {
 
 // ------------------------------------------------------------------------------------------- Gemm
 
+/// The sizes of a Gemm node: A [m, k] and B [k, n] after their transpositions.
 struct gemm_shape {
   std::size_t m, n, k;
   bool transpose_a, transpose_b;
@@ -188,6 +195,7 @@ struct gemm_shape {
               " on the right");
   }
 
+  /// A view of B as [k, n], whichever way it is stored.
   template <class T>
   [[nodiscard]] matrix_view<const T> rhs(const T* data) const {
     const matrix_view<const T> stored(data, transpose_b ? n : k, transpose_b ? k : n);
@@ -206,6 +214,7 @@ inline void infer_gemm(operator_context& c) {
   }
 }
 
+/// The transpose [columns, rows] of a row-major matrix [rows, columns].
 template <class T>
 std::vector<T> transposed_copy(const T* data, std::size_t rows, std::size_t columns) {
   std::vector<T> copy(rows * columns);
@@ -223,7 +232,7 @@ inline void run_gemm(operator_context& c) {
   const float alpha = c.n().get_float("alpha", 1.0F);
   const float beta = c.n().get_float("beta", 1.0F);
   const fused_clamp clamp(c.n());
-  // A bias along the columns is added by the product itself.
+  // A constant bias with one value for each column is added by the product itself.
   const bool has_bias = c.has_input(2) && beta != 0.0F;
   const bool row_bias = has_bias && alpha == 1.0F && beta == 1.0F && c.is_constant(2) &&
                         c.inputs[2].rank() > 0 && c.inputs[2].count() == s.n &&
@@ -267,8 +276,9 @@ struct integer_matrix_state : operator_state {
   std::optional<epilogue_options> epilogue;
 };
 
-/// The values of a scale or zero point of a right side: one, one for each column, or (in the shape
-/// [..., 1, N]) the same for each matrix of the stack.
+/// The number of values of input i, a scale or zero point of the right side: 1, or n with one value
+/// for each column. The shape may be [..., 1, n] with ones in front: all matrices of a stack share
+/// the values. Throws unsupported for any other number.
 inline std::size_t column_values(const operator_context& c, std::size_t i, std::size_t n) {
   if (!c.has_input(i)) {
     return 1;
@@ -279,7 +289,7 @@ inline std::size_t column_values(const operator_context& c, std::size_t i, std::
   return count;
 }
 
-/// Packs one right matrix with its parameters.
+/// Packs one right matrix with its scales, zero points and bias.
 inline packed_weights pack_rhs(const operator_context& c, const integer_product_inputs& at,
                                matrix_view<const std::int8_t> values,
                                std::span<const std::int32_t> zero_points) {
@@ -302,7 +312,7 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
     return as_signed(
         c, b, read_zero_points(c, at.rhs_zero_point, column_values(c, at.rhs_zero_point, s.n)));
   };
-  const packed_weights* weights = nullptr;  // of all products, or nothing
+  const packed_weights* weights = nullptr;  // the right side of all products; null if they differ
   signed_operand rhs;
   if (s.stacked_rows()) {
     weights = &cached_state<integer_matrix_state>(
@@ -348,7 +358,8 @@ inline void infer_qlinear_matmul(operator_context& c) {
   c.set_output(0, type, matmul_shape(c, c.input(0).dims(), c.input(3).dims()).out);
 }
 
-/// The left side may have any rank; all but its last dimension are rows.
+/// Infers the output of QLinearGemm and QGemm. The left side may have any rank; all dimensions but
+/// the last are rows.
 inline void infer_quantized_gemm(operator_context& c, const integer_product_inputs& at) {
   const shape& a = c.input(at.lhs).dims();
   const shape& b = c.input(at.rhs).dims();

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// com.microsoft.MatMulNBits: real rows times weights of 2, 4 or 8 bits with scales and zero points
-// for blocks of K (nbits_layout.hpp).
+// com.microsoft.MatMulNBits: a product of real rows and weights of 2, 4 or 8 bits, which have a
+// scale and a zero point for each block_size values along K (nbits_layout.hpp).
 //
 //   Y = A * weight + bias      in float: the weights are dequantized once
 //
-// With accuracy_level 4, which lets A be 8-bit integers, and 4-bit weights with integer zero points
-// the product is W4A8 (int4_weights.hpp): each row of A is quantized to uint8 from its own range.
+// If accuracy_level is 4, which allows A to become 8-bit integers, and the weights have 4 bits and
+// integer zero points, the product is W4A8 (int4_weights.hpp): each row of A is quantized to uint8
+// from its own range.
 #ifndef DETENT_GRAPH_OPS_MATMUL_NBITS_HPP
 #define DETENT_GRAPH_OPS_MATMUL_NBITS_HPP
 
@@ -32,11 +33,13 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-/// The attributes, checked against each other and against the sizes of the inputs. Scales and zero
-/// points may have any shape of the right size: older models have them flat.
+/// Reads the attributes of MatMulNBits and checks them against each other and against the sizes of
+/// the inputs. Scales and zero points may have any shape of the right size, because older models
+/// have them flat.
 inline nbits_layout read_nbits_layout(const operator_context& c) {
   const auto size = [&](const char* key, std::int64_t otherwise) {
-    constexpr std::int64_t largest = std::int64_t{1} << 31;  // sizes of matrices fit 64 bits
+    constexpr std::int64_t largest = std::int64_t{1}
+                                     << 31;  // so that sizes of matrices fit 64 bits
     const std::int64_t value = c.n().get_int(key, otherwise);
     c.require(value > 0 && value <= largest, key, " is ", value);
     return static_cast<std::size_t>(value);
@@ -84,7 +87,7 @@ inline void infer_matmul_nbits(operator_context& c) {
   c.set_output(0, element_type::f32, std::move(out));
 }
 
-/// The codes, N x K.
+/// The unpacked codes of the weights, [N, K].
 inline std::vector<std::uint8_t> nbits_codes(const operator_context& c,
                                              const nbits_layout& layout) {
   std::vector<std::uint8_t> codes(layout.columns * layout.depth);
@@ -96,7 +99,7 @@ inline std::vector<std::uint8_t> nbits_codes(const operator_context& c,
   return codes;
 }
 
-/// The integer zero points, N x blocks.
+/// The integer zero points, [N, blocks].
 inline std::vector<std::int32_t> nbits_zero_points(const operator_context& c,
                                                    const nbits_layout& layout) {
   const std::size_t blocks = layout.blocks();
@@ -116,12 +119,13 @@ inline std::vector<std::int32_t> nbits_zero_points(const operator_context& c,
 }
 
 struct nbits_state : operator_state {
-  bool is_integer = false;  // which of the two is there
+  bool is_integer = false;  // whether `codes` is set, for W4A8; otherwise `reals` is
   packed_int4_weights codes;
   packed_floats reals;
 };
 
-/// Weights and bias in float: the difference of integers is exact, the product rounded once.
+/// The weights and the bias in float: weight = (code - zero_point) * scale, where the difference of
+/// integers is exact and the product is rounded once.
 inline packed_floats dequantize_nbits(const operator_context& c, const nbits_layout& layout) {
   const std::size_t blocks = layout.blocks();
   const std::vector<std::uint8_t> codes = nbits_codes(c, layout);
@@ -148,9 +152,10 @@ inline packed_floats dequantize_nbits(const operator_context& c, const nbits_lay
   return {stored.transposed(), optional_floats(c, 5, layout.columns)};
 }
 
-/// Whether the product may be W4A8.
+/// Whether the product may be W4A8: the model allows it, and the integer kernels can do it.
 inline bool takes_integer_rows(const operator_context& c, const nbits_layout& layout) {
-  constexpr std::size_t largest_block = std::size_t{1} << 16;  // sums of a block fit 32 bits
+  constexpr std::size_t largest_block = std::size_t{1}
+                                        << 16;  // so that the sums of a block fit 32 bits
   const auto scales = c.inputs[2].data<float>();
   return c.n().get_int("accuracy_level", 0) == 4 && layout.bits == 4 &&
          layout.block_size <= largest_block &&
@@ -158,8 +163,9 @@ inline bool takes_integer_rows(const operator_context& c, const nbits_layout& la
          std::all_of(scales.begin(), scales.end(), [](float s) { return std::isfinite(s); });
 }
 
-/// Kernels want positive scales. A negative one changes its sign, and codes and zero point their
-/// places on the grid; where it is zero, so are the differences of codes and zero point.
+/// Packs the codes for W4A8. The kernels need positive scales: where a scale is negative, its sign
+/// is changed and codes and zero point are mirrored on the grid; where it is 0, the codes are set
+/// to the zero point, so that the weights are 0 with a scale of 1.
 inline packed_int4_weights pack_nbits_codes(const operator_context& c, const nbits_layout& layout) {
   const std::size_t blocks = layout.blocks();
   std::vector<std::uint8_t> codes = nbits_codes(c, layout);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that move elements of any type without looking at them.
+// Operators that move elements of any type without looking at them: Transpose, Concat, Split,
+// Slice, Pad, Tile, SpaceToDepth and DepthToSpace; and helpers for all operators that change
+// shapes.
 #ifndef DETENT_GRAPH_OPS_MOVEMENT_HPP
 #define DETENT_GRAPH_OPS_MOVEMENT_HPP
 
@@ -26,9 +28,9 @@ namespace graph::ops {
 
 // ---- helpers of the families that change shapes
 
-/// Integers that were an attribute until opset `since` made them an input. Nothing if the node has
-/// neither. Giving them the other way round is an error: ignoring them would compute something
-/// else.
+/// A list of integers that is an input since opset `since` and an attribute before. Nothing if the
+/// node does not have it. Throws bad_file, naming the node, if it is given in the form of other
+/// opsets, because ignoring it would compute something else.
 [[nodiscard]] inline std::optional<std::vector<std::int64_t>> attribute_or_input(
     const operator_context& c, std::string_view attribute_name, std::size_t input,
     std::int64_t since) {
@@ -48,8 +50,8 @@ namespace graph::ops {
   return a->ints;
 }
 
-/// a + b and a * b of sizes >= 0. Dimensions of an empty tensor may be so large that these
-/// overflow.
+/// a + b and a * b of sizes >= 0. Dimensions of an empty tensor may be so large that the result
+/// would overflow; then they throw bad_file, naming the node.
 [[nodiscard]] inline std::int64_t add_sizes(const operator_context& c, std::int64_t a,
                                             std::int64_t b) {
   c.require(a <= (std::numeric_limits<std::int64_t>::max)() - b, "dimension ", a, " + ", b,
@@ -63,7 +65,8 @@ namespace graph::ops {
   return a * b;
 }
 
-/// Marks the axes in a list of `rank` flags; an axis that occurs twice is an error.
+/// A list of `rank` flags in which the given axes are set. Throws bad_file, naming the node, if an
+/// axis occurs twice or is out of range.
 [[nodiscard]] inline std::vector<bool> axis_set(const operator_context& c,
                                                 const std::vector<std::int64_t>& axes,
                                                 std::size_t rank) {
@@ -76,7 +79,8 @@ namespace graph::ops {
   return marked;
 }
 
-/// The axes that lists of `count` values are about: given, or the first `count` ones.
+/// The axes to which the entries of a list of `count` values belong: the given ones, or else the
+/// first `count` axes.
 [[nodiscard]] inline std::vector<std::size_t> listed_axes(
     const operator_context& c, const std::optional<std::vector<std::int64_t>>& given,
     std::size_t count, std::size_t rank) {
@@ -99,6 +103,7 @@ namespace movement {
 
 // ---- Transpose
 
+/// For each axis of Transpose's output, the axis of the input.
 [[nodiscard]] inline std::vector<std::size_t> permutation(const operator_context& c) {
   const std::size_t rank = c.input(0).rank();
   const attribute* given = c.n().find("perm");
@@ -128,8 +133,9 @@ inline void run_transpose(operator_context& c) {
   shape stored = in.dims();
   std::vector<std::size_t> from = permutation(c);
   if (in.channels_last()) {
-    // Where each dimension stands in storage: the channel behind the spatial ones. Going to
-    // channels-last explicitly, as detectors do before they reshape, is then no move at all.
+    // The position of each dimension in storage: the channel comes after the spatial dimensions. A
+    // node that itself goes to channels-last order, as detectors do before they reshape, then moves
+    // nothing.
     std::rotate(stored.begin() + 1, stored.begin() + 2, stored.end());
     for (std::size_t& d : from) {
       d = d == 0 ? 0 : d == 1 ? stored.size() - 1 : d - 1;
@@ -188,7 +194,7 @@ inline void run_concat(operator_context& c) {
   }
 }
 
-/// The lengths of Split's outputs along its axis.
+/// The lengths of Split's outputs along its axis, which has extent `dim`.
 [[nodiscard]] inline std::vector<std::int64_t> split_lengths(const operator_context& c,
                                                              std::int64_t dim) {
   const auto given = attribute_or_input(c, "split", 1, 13);
@@ -214,7 +220,8 @@ inline void run_concat(operator_context& c) {
   }
   const std::int64_t length = dim / parts + (dim % parts != 0 ? 1 : 0);
   std::vector<std::int64_t> lengths(static_cast<std::size_t>(parts), length);
-  // length <= dim, hence no overflow before the comparison.
+  // length <= dim, so that it has not overflown. length * (parts - 1) must not exceed dim; as that
+  // product might overflow, quotients are compared.
   c.require(length == 0 || parts - 1 <= dim / length, what, " into ", parts, " parts of ", length);
   lengths.back() = dim - length * (parts - 1);
   return lengths;
@@ -250,17 +257,19 @@ inline void run_split(operator_context& c) {
 
 // ---- Slice
 
-/// Elements first, first + step, ... of one axis, `count` of them.
+/// The part of an axis that Slice keeps: `count` elements first, first + step, ...
 struct axis_slice {
   std::int64_t first;
   std::int64_t step;
   std::int64_t count;
 };
 
+/// The slice that start, end and step describe on an axis of extent `dim`, clamped as ONNX says.
 [[nodiscard]] inline axis_slice clamp_slice(std::int64_t dim, std::int64_t start, std::int64_t end,
                                             std::int64_t step) {
   const auto from_end = [dim](std::int64_t i) { return i < 0 ? i + dim : i; };
-  const std::int64_t last = step > 0 ? dim : dim - 1;  // where clamping ends
+  const std::int64_t last =
+      step > 0 ? dim : dim - 1;  // the largest index that start and end are clamped to
   start = std::clamp<std::int64_t>(from_end(start), 0, (std::max<std::int64_t>)(last, 0));
   end = std::clamp<std::int64_t>(from_end(end), step > 0 ? 0 : -1,
                                  (std::max<std::int64_t>)(last, -1));
@@ -276,8 +285,9 @@ struct axis_slice {
   return {start, count == 1 ? 1 : step, count};
 }
 
-/// In opset 10, INT_MAX stands for the end of the dimension in either direction; later the largest
-/// integer does so forwards and the smallest one backwards, which clamping takes care of.
+/// The end of a slice of opset 10, where INT_MAX (or the largest int64) stands for the end of the
+/// dimension in either direction. In later opsets the largest integer does so forwards and the
+/// smallest one backwards, which clamping takes care of.
 [[nodiscard]] inline std::int64_t end_in_opset_10(std::int64_t end, std::int64_t step) {
   const bool to_the_end = end == (std::numeric_limits<std::int32_t>::max)() ||
                           end == (std::numeric_limits<std::int64_t>::max)();
@@ -345,7 +355,8 @@ inline void run_slice(operator_context& c) {
 
 // ---- Pad
 
-/// One axis: `skip` elements are cut off in front, `kept` stay, and `before` and `after` are added.
+/// What Pad does to one axis: it cuts off `skip` elements in front, keeps `kept` elements, and adds
+/// `before` elements in front and `after` elements behind. Negative pads cut off.
 struct axis_padding {
   std::int64_t before;
   std::int64_t skip;
@@ -424,7 +435,7 @@ inline void infer_pad(operator_context& c) {
   c.set_output(0, in.type(), std::move(dims));
 }
 
-/// The bytes of the element that Pad adds in mode constant.
+/// The bytes of the element that Pad adds in mode "constant".
 [[nodiscard]] inline element<8> pad_value(const operator_context& c) {
   element<8> value{};
   const element_type type = c.input(0).type();
@@ -448,7 +459,8 @@ inline void infer_pad(operator_context& c) {
   return value;
 }
 
-/// The index in the kept part that element i, counted from its beginning, repeats.
+/// The index in the kept part of an axis of the element that Pad repeats at index i. Both count
+/// from the beginning of the kept part; i is negative in front of it.
 [[nodiscard]] inline std::int64_t repeated_index(pad_mode mode, std::int64_t i, std::int64_t kept) {
   if (mode == pad_mode::edge) {
     return std::clamp<std::int64_t>(i, 0, kept - 1);
@@ -550,7 +562,8 @@ inline void run_tile(operator_context& c) {
   c.require(block >= 1 && block <= 1 << 20, "blocksize ", block);
   return block;
 }
-/// True if the channel is the outer part of the deep channel index (mode CRD), not the inner one.
+/// True if the channel is the outer part of the index of deep channels (mode CRD), false if it is
+/// the inner part (mode DCR). `since`: the opset that added the attribute; before, the mode is DCR.
 [[nodiscard]] inline bool column_row_depth(const operator_context& c, std::int64_t since) {
   const std::string mode = c.opset >= since ? c.n().get_string("mode", "DCR") : "DCR";
   c.require(mode == "DCR" || mode == "CRD", "mode ", mode);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that bring groups of elements to a common scale: normalizations, Softmax and
+// Operators that bring groups of elements to a common scale: normalizations, LRN, Softmax and
 // LogSoftmax.
 //
-// Sums are doubles. What is multiplied before an addition is rounded to the type of the elements
-// first: the product of two floats is exact in double, and the compiler may contract or not.
+// Sums are made in double. Factors of a product that is added to something are rounded to the type
+// of the elements first: the product of two floats is exact in double, so that results have the
+// same bits whether or not the compiler contracts product and sum.
 #ifndef DETENT_GRAPH_OPS_NORMALIZATION_HPP
 #define DETENT_GRAPH_OPS_NORMALIZATION_HPP
 
@@ -31,7 +32,7 @@ struct axis_view {
   std::size_t inner = 1;
 };
 
-/// `length` is dimensions [first, last) together.
+/// A tensor seen as [outer, length, inner], where `length` is made of dimensions [first, last).
 [[nodiscard]] inline axis_view view_dims(const shape& dims, std::size_t first, std::size_t last) {
   axis_view v;
   for (std::size_t i = 0; i < dims.size(); ++i) {
@@ -41,16 +42,18 @@ struct axis_view {
   return v;
 }
 
+/// A tensor seen as [outer, length, inner], where `length` is one axis.
 [[nodiscard]] inline axis_view view_axis(const shape& dims, std::size_t axis) {
   return view_dims(dims, axis, axis + 1);
 }
 
-/// Pieces of rows for for_pieces(): how many make up `elements`.
+/// The number of rows of `row` elements that make up `elements`, as for_pieces() takes it to divide
+/// rows among threads.
 [[nodiscard]] inline std::size_t rows_of(std::size_t elements, std::size_t row) {
   return elements / (std::max)(row, std::size_t{1});
 }
 
-/// [batch, channels, ...] of the first input; a vector is one channel.
+/// The first input seen as [batch, channels, rest]; a vector has one channel.
 [[nodiscard]] inline axis_view channel_view(const operator_context& c) {
   const shape& dims = c.input(0).dims();
   c.require(!dims.empty(), "the input has no dimensions");
@@ -73,12 +76,13 @@ template <class T>
   return static_cast<double>(n.get_float("epsilon", 1e-5F));
 }
 
-/// y = x * factor + offset, with a factor for which that is the same with and without contraction.
+/// The function y = x * factor + offset. The factor has the type of x, so that the product of
+/// floats is exact in double and contraction does not change the result.
 template <class T>
 struct line {
   T factor;
   double offset;
-  /// scale * (x - mean) / sqrt(variance + epsilon) + bias.
+  /// The line scale * (x - mean) / sqrt(variance + epsilon) + bias.
   [[nodiscard]] static line through(T scale, double mean, double variance, double epsilon, T bias) {
     line l;
     l.factor = static_cast<T>(static_cast<double>(scale) / std::sqrt(variance + epsilon));
@@ -90,11 +94,13 @@ struct line {
   }
 };
 
+/// Mean and variance of the elements themselves (the sum of squares is divided by their number).
 struct moments {
   double mean = 0.0;
-  double variance = 0.0;  // of the population
+  double variance = 0.0;
 };
 
+/// The moments of `values` in two passes; both 0 if there are none.
 template <class T>
 [[nodiscard]] moments moments_of(std::span<const T> values) {
   if (values.empty()) {
@@ -162,8 +168,9 @@ inline void run_batch_normalization(operator_context& c) {
 
 // --- InstanceNormalization and GroupNormalization ------------------------------------------------
 
-/// Normalizes over `groups` groups of channels. Scale and bias are given for each channel or, if
-/// there are fewer, for as many channels together.
+/// Normalizes each of `groups` groups of channels by its own mean and variance. Scale and bias have
+/// one value for each channel or, if they have fewer, one for each v.length / scale.size()
+/// neighbouring channels.
 template <class T>
 void normalize_groups(operator_context& c, const axis_view& v, std::size_t groups,
                       std::span<const T> scale, std::span<const T> bias) {
@@ -214,7 +221,8 @@ inline void run_group_normalization(operator_context& c) {
             attribute, " for ", v.length, " channels");
   const auto groups = static_cast<std::size_t>(attribute);
   for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
-    const std::size_t given = c.opset < 21 ? groups : v.length;  // version 18: one for each group
+    const std::size_t given =
+        c.opset < 21 ? groups : v.length;  // opset 18: one value for each group
     normalize_groups(c, v, groups, vector_input<T>(c, 1, given), vector_input<T>(c, 2, given));
   });
 }
@@ -240,8 +248,8 @@ inline void infer_layer_normalization(operator_context& c) {
   c.set_output(2, element_type::f32, statistics);
 }
 
-/// (x - mean) / deviation for each row of `size` elements, and these two if the node has outputs
-/// for them.
+/// Computes (x - mean) / sqrt(variance + epsilon) for each row of `size` elements into output 0,
+/// and stores mean and 1 / sqrt(variance + epsilon) of each row if the node has outputs for them.
 template <class T>
 void standardize_rows(operator_context& c, std::size_t rows, std::size_t size) {
   const double epsilon = epsilon_of(c.n());
@@ -254,7 +262,7 @@ void standardize_rows(operator_context& c, std::size_t rows, std::size_t size) {
     }
   }
   if (x.empty() && statistics[0].empty() && statistics[1].empty()) {
-    return;  // perhaps very many rows of nothing
+    return;  // there may be very many rows of no elements
   }
   for_pieces(c, rows, rows_of(cheap_piece, size), [&](std::size_t begin, std::size_t end) {
     for (std::size_t row = begin; row < end; ++row) {
@@ -298,7 +306,9 @@ inline void run_layer_normalization(operator_context& c) {
 
 // --- LRN -----------------------------------------------------------------------------------------
 
-/// Local response normalization: over neighbouring channels.
+/// Local response normalization, where the sum is over `size` neighbouring channels:
+///
+///   y = x / (bias + alpha / size * sum of x^2)^beta
 template <class T>
 void run_lrn_as(operator_context& c, std::size_t size) {
   const double bias = static_cast<double>(c.n().get_float("bias", 1.0F));
@@ -345,8 +355,8 @@ inline void run_lrn(operator_context& c) {
 
 // --- operators along one axis --------------------------------------------------------------------
 
-/// Replaces each row along the middle of the view by what f makes of it, a vector of doubles, in
-/// place.
+/// Computes output 0 row by row: takes each row along the middle dimension of the view as doubles,
+/// changes it in place with f, and stores it rounded to the type of the elements.
 template <class T, class F>
 void map_rows(operator_context& c, const axis_view& v, const F& f) {
   const std::span<const T> x = c.input(0).data<T>();
@@ -400,8 +410,8 @@ inline void log_softmax_row(std::span<double> row) {
   }
 }
 
-/// All zeros become NaN: so say ONNX's node tests for version 22, although later texts of it want
-/// zeros.
+/// Divides a row by its norm. A row of zeros becomes NaN: ONNX's node tests for version 22 ask for
+/// that, although later texts of the standard want zeros.
 inline void divide_row(std::span<double> row, double norm) {
   for (double& x : row) {
     x /= norm;
@@ -424,7 +434,8 @@ inline void l2_row(std::span<double> row) {
   divide_row(row, std::sqrt(sum));
 }
 
-/// Along the axis since version 13; before, over everything from the axis on.
+/// The input of Softmax seen as [outer, length, inner], where `length` is normalized: one axis
+/// since opset 13, all dimensions from the axis on before.
 [[nodiscard]] inline axis_view softmax_view(const operator_context& c) {
   const shape& dims = c.input(0).dims();
   if (c.opset >= 13) {

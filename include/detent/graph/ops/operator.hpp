@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an operator is to the executor: a function that tells the shapes of its outputs, and one
-// that computes them. The families of operators are in graph/ops/.
+// The room graph/ops/ holds the operators: what an operator is (this file), one header for each
+// family of operators, and what the families share. It may include itself, graph/model/ and the
+// numerics floor. Only this file is meant for users, who write operators of their own with it.
+//
+// To the executor an operator is a function that infers the types and shapes of its outputs and one
+// that computes them; both get an operator_context. An operator_registry holds the definitions.
 #ifndef DETENT_GRAPH_OPS_OPERATOR_HPP
 #define DETENT_GRAPH_OPS_OPERATOR_HPP
 
@@ -26,109 +30,141 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// What an operator keeps between runs: packed weights, tables.
+/// Base class of what an operator keeps for one node between runs, such as packed weights or
+/// tables. Operators derive their own state from it; see operator_context::state.
 struct operator_state {
+  /// An empty state.
   operator_state() = default;
+  /// States are not copied: they belong to one node of one executor.
   operator_state(const operator_state&) = delete;
+  /// Not assignable, as it is not copyable.
   operator_state& operator=(const operator_state&) = delete;
+  /// Destroys the derived state.
   virtual ~operator_state() = default;
 };
 
-/// The sub-graphs of one node, for operators that run them. What they capture is known to it.
+/// Runs the sub-graphs of one node for operators such as If and Loop. The values that the
+/// sub-graphs capture from the graphs around them are supplied by the caller of the operator.
 class subgraph_caller {
  public:
+  /// For derived classes.
   subgraph_caller() = default;
+  /// Not copyable: it belongs to one node of one executor.
   subgraph_caller(const subgraph_caller&) = delete;
+  /// Not assignable, as it is not copyable.
   subgraph_caller& operator=(const subgraph_caller&) = delete;
+  /// Destroys the derived object.
   virtual ~subgraph_caller() = default;
-  /// What the sub-graph of an attribute makes of its inputs, one tensor for each of its outputs.
-  /// There has to be such a sub-graph, with as many inputs.
+  /// Runs the sub-graph that the attribute holds on these inputs and returns one tensor for each of
+  /// its outputs. There must be as many inputs as the sub-graph has. Throws bad_file if the
+  /// attribute is not a sub-graph, and what the operators in it throw.
   [[nodiscard]] virtual std::vector<tensor> run(std::string_view attribute,
                                                 std::span<const tensor> inputs) = 0;
-  /// Types and shapes of the same. What is not known is undefined, among the inputs as well.
+  /// Infers types and shapes of the outputs that run() would return, and small elements that are
+  /// known beforehand. Inputs and outputs about which nothing is known are undefined tensors;
+  /// inputs need no elements.
   [[nodiscard]] virtual std::vector<tensor> infer(std::string_view attribute,
                                                   std::span<const tensor> inputs) = 0;
 };
 
-/// One application of an operator.
+/// One application of an operator to the inputs of one node: what infer() and run() of an
+/// operator_definition receive.
 ///
-/// While shapes are inferred, inputs may lack data (tensor::has_data()) and run() is not called.
-/// When the node is executed, every present input has data, and infer() is called right before
-/// run(), or was in an earlier run; see operator_definition::infers_from_forms.
+/// While shapes are inferred before a run, inputs may lack elements (tensor::has_data()) and run()
+/// is not called. When the node is executed, every present input has its elements, and infer() is
+/// called right before run(), or was called in an earlier run for inputs of the same forms; see
+/// operator_definition::infers_from_forms.
 class operator_context {
  public:
-  const node* current = nullptr;
-  std::int64_t opset = 0;  // version of the node's domain
-  std::span<const tensor> inputs;
-  std::span<const bool>
-      constant;                 // inputs[i] is the same in every run: state may be derived from it
-  std::vector<tensor> outputs;  // infer() sets type and shape; run() fills in the elements
+  const node* current = nullptr;   ///< The node; never null in infer() and run().
+  std::int64_t opset = 0;          ///< Version of the operators of the node's domain.
+  std::span<const tensor> inputs;  ///< Inputs of the node; an absent optional one is undefined.
+  /// constant[i] is true if inputs[i] is the same in every run, so that state may be derived from
+  /// it. May be shorter than `inputs`; use is_constant().
+  std::span<const bool> constant;
+  std::vector<tensor> outputs;  ///< infer() sets types and shapes, run() adds the elements.
+  /// What the operator keeps for this node between runs; it points to null before the first run,
+  /// and the operator may put an object there. Null only in gradients, where it must not be used.
   std::unique_ptr<operator_state>* state = nullptr;
-  const parallel_for* parallel = nullptr;
+  const parallel_for* parallel = nullptr;  ///< Runs parallel parts; see executor_options::parallel.
+  /// Allocates at least `bytes` bytes for elements, aligned for any element type, uninitialised.
   std::function<std::shared_ptr<std::byte>(std::size_t bytes)> allocate;
-  subgraph_caller* subgraphs = nullptr;  // of nodes that have some
-  bool shapes_only = false;              // run() will not be called
+  subgraph_caller* subgraphs = nullptr;  ///< Runs the node's sub-graphs; null if it has none.
+  bool shapes_only = false;              ///< True if run() will not be called after infer().
+  /// The largest output in bytes that the executor accepts; see executor_options.
   std::size_t max_tensor_bytes = static_cast<std::size_t>(-1);
+  /// The largest number of iterations of a loop; see executor_options.
   std::size_t max_iterations = static_cast<std::size_t>(-1);
 
+  /// The node to which the operator is applied.
   [[nodiscard]] const node& n() const noexcept { return *current; }
+  /// Number of inputs that the node lists, absent ones in between included.
   [[nodiscard]] std::size_t input_count() const noexcept { return inputs.size(); }
+  /// True if input i is present.
   [[nodiscard]] bool has_input(std::size_t i) const noexcept {
     return i < inputs.size() && inputs[i].defined();
   }
-  /// A required input. Throws bad_file if the node does not have it.
+  /// Input i, which must be present. Throws bad_file, naming the node, if it is not.
   [[nodiscard]] const tensor& input(std::size_t i) const {
     require(has_input(i), "input ", i, " is missing");
     return inputs[i];
   }
+  /// True if the node asks for output i.
   [[nodiscard]] bool has_output(std::size_t i) const noexcept {
     return i < n().outputs.size() && !n().outputs[i].empty();
   }
+  /// True if input i is the same in every run.
   [[nodiscard]] bool is_constant(std::size_t i) const noexcept {
     return i < constant.size() && constant[i];
   }
-  /// Whether these inputs, as far as the node has them, are the same in every run.
+  /// True if each of these inputs is absent or the same in every run.
   [[nodiscard]] bool are_constant(std::initializer_list<std::size_t> all) const noexcept {
     return std::all_of(all.begin(), all.end(),
                        [&](std::size_t i) { return is_constant(i) || !has_input(i); });
   }
 
-  /// A small integer input (axes, sizes, ...) of type int64 or int32, as int64. Empty optional
-  /// inputs give an empty vector. While shapes are inferred, throws value_unknown if the input is
-  /// not known yet.
+  /// The elements of a small integer input (axes, sizes, ...) of type int64 or int32, as int64. An
+  /// absent input gives an empty vector. Throws value_unknown if the elements are not known, which
+  /// happens only while shapes are inferred; bad_file, naming the node, for another type.
   [[nodiscard]] std::vector<std::int64_t> integers(std::size_t i) const;
 
-  /// Declares output i, if the node has it.
+  /// Declares type and shape of output i; does nothing if the node has no such output. Called in
+  /// infer(). Throws as element_count().
   void set_output(std::size_t i, element_type type, shape dims) {
     if (i < n().outputs.size()) {
       outputs.resize((std::max)(outputs.size(), n().outputs.size()));
       outputs[i] = tensor(type, std::move(dims));
     }
   }
-  /// Gives output i its elements (uninitialised) and returns it. Only in run().
+  /// Gives output i uninitialised elements and returns it. Called in run(), after infer() has
+  /// declared the output.
   tensor& make_output(std::size_t i) {
     tensor& t = outputs.at(i);
     t.set_storage(allocate(t.bytes()));
     return t;
   }
-  /// Output i takes the elements of `source` (same element count and type) without copying.
+  /// Lets output i share the elements of `source` without copying. `source` must have the same
+  /// element type; throws shape_mismatch if it has another number of elements.
   void share_output(std::size_t i, const tensor& source) { outputs.at(i).share_elements(source); }
 
-  /// Throws bad_file with the node's label in front when the condition does not hold.
+  /// Throws bad_file if the condition is false; the message is the node's label followed by
+  /// `parts`, each written with operator<<.
   template <class... Parts>
   void require(bool condition, const Parts&... parts) const {
     if (!condition) [[unlikely]] {
       detent::raise(error_kind::bad_file, detent::detail::message(n().label(), ": ", parts...));
     }
   }
-  /// The same for what is valid ONNX but has no code here.
+  /// Throws unsupported if the condition is false, with the message of require(). For nodes that
+  /// are valid ONNX but that the operator has no code for.
   template <class... Parts>
   void require_supported(bool condition, const Parts&... parts) const {
     if (!condition) [[unlikely]] {
       detent::raise(error_kind::unsupported, detent::detail::message(n().label(), ": ", parts...));
     }
   }
-  /// An axis attribute or input brought into [0, rank) (or [0, rank] with `end_allowed`).
+  /// Brings an axis, which counts from the end if it is negative, into [0, rank), or into [0, rank]
+  /// with `end_allowed`. Throws bad_file, naming the node, if it is out of range.
   [[nodiscard]] std::size_t axis(std::int64_t a, std::size_t rank, bool end_allowed = false) const {
     const auto r = static_cast<std::int64_t>(rank);
     require(a >= -r && (a < r || (end_allowed && a == r)), "axis ", a, " of a tensor of rank ",
@@ -137,7 +173,9 @@ class operator_context {
   }
 };
 
-/// Thrown by integers() while shapes are inferred: the shape depends on data. Not an error.
+/// Thrown by operator_context::integers() and by operators while shapes are inferred, if a shape
+/// depends on elements that are not known before a run. It is not an error: the shape stays
+/// unknown.
 struct value_unknown {};
 
 inline std::vector<std::int64_t> operator_context::integers(std::size_t i) const {
@@ -159,42 +197,61 @@ inline std::vector<std::int64_t> operator_context::integers(std::size_t i) const
   return values;
 }
 
-/// Which order of elements an operator can take.
+/// Which orders of elements an operator accepts in its inputs.
 enum class layout_support : std::uint8_t {
-  plain,        // only the order of dims(): the executor converts its inputs
-  elementwise,  // any order, if it is the same for all inputs that are not single elements
-  any,          // looks at tensor::channels_last() itself
+  /// Only the order of dims(). The executor reorders inputs that are channels-last.
+  plain,
+  /// Either order, if it is the same for all inputs that have more than one element; the outputs
+  /// then have that order too. Otherwise the executor reorders the inputs to that of dims().
+  elementwise,
+  /// Both orders in any combination: the operator looks at tensor::channels_last() itself and
+  /// declares the order of its outputs.
+  any,
 };
 
+/// An operator: its name, how many inputs it takes, and the functions that infer and compute its
+/// outputs. One definition serves all versions of the operator; it looks at
+/// operator_context::opset.
 struct operator_definition {
-  std::string_view domain;
-  std::string_view name;
-  std::size_t min_inputs;
-  std::size_t max_inputs;
-  layout_support layout;
+  std::string_view domain;  ///< Domain of the operator, "" for ONNX's own. Must outlive registries.
+  std::string_view name;    ///< Name of the operator. Must outlive the registries that hold it.
+  std::size_t min_inputs;   ///< The first min_inputs inputs are required; the executor checks that.
+  std::size_t max_inputs;   ///< Largest number of inputs, or any_number.
+  layout_support layout;    ///< Which orders of elements the inputs may have.
+  /// Declares type and shape of each output with operator_context::set_output(). Throws
+  /// detent::error for inputs that do not fit, value_unknown if a shape is not known before a run.
   void (*infer)(operator_context&);
+  /// Computes the elements of each output that infer() has declared.
   void (*run)(operator_context&);
-  /// infer() looks at no elements: what it declares holds for all inputs of the same forms
-  /// (tensor::has_form_of).
+  /// True if infer() looks at no elements: what it declares then holds for all inputs of the same
+  /// forms (tensor::has_form_of()), and the executor does not call it again for these.
   bool infers_from_forms = false;
 };
 
+/// The value of operator_definition::max_inputs for an operator that takes any number of inputs.
 inline constexpr std::size_t any_number = static_cast<std::size_t>(-1);
 
-/// All operators that the executor knows.
+/// A set of operator definitions, found by domain and name. A value: copy it to change it.
+/// Concurrent calls of const functions are safe.
 class operator_registry {
  public:
+  /// Adds an operator. It replaces one of the same domain and name. The strings to which domain and
+  /// name refer are not copied and must outlive the registry; string literals do.
   void add(const operator_definition& d) { table_[{d.domain, d.name}] = d; }
+  /// Adds each operator of a family, as add() of one definition.
   void add(std::span<const operator_definition> family) {
     for (const operator_definition& d : family) {
       add(d);
     }
   }
+  /// The operator of this domain and name, or null. The pointer is valid until the registry ends; a
+  /// later add() of the same operator changes what it points to.
   [[nodiscard]] const operator_definition* find(std::string_view domain,
                                                 std::string_view name) const {
     const auto found = table_.find({domain, name});
     return found == table_.end() ? nullptr : &found->second;
   }
+  /// All operators by (domain, name), in ascending order.
   [[nodiscard]] const std::map<std::pair<std::string_view, std::string_view>, operator_definition>&
   all() const noexcept {
     return table_;
@@ -204,11 +261,11 @@ class operator_registry {
   std::map<std::pair<std::string_view, std::string_view>, operator_definition> table_;
 };
 
-/// Calls f.operator()<T>() with the C++ type of an element type; false if there is none among
-/// Types.
+/// A list of C++ types, for visit_type() and for_type().
 template <class... Types>
 struct type_list {};
 
+/// The element type of a C++ type; undefined if tensors have no elements of that type.
 template <class T>
 [[nodiscard]] constexpr element_type type_of() {
   if constexpr (std::is_same_v<T, float>) {
@@ -238,31 +295,39 @@ template <class T>
   }
 }
 
+/// The floating-point types in which operators compute.
 using float_types = type_list<float, double>;
+/// The types of all numbers: floating-point types and integers of 8 to 64 bits.
 using number_types =
     type_list<float, double, std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::uint32_t,
               std::int32_t, std::uint64_t, std::int64_t>;
+/// The types of all numbers that have negative values.
 using signed_types =
     type_list<float, double, std::int8_t, std::int16_t, std::int32_t, std::int64_t>;
 
-/// Integers wrap: their arithmetic goes through uint64, where nothing is undefined.
+/// An integer as uint64, sign-extended. Arithmetic of operators on integers wraps around; it is
+/// done in uint64, where overflow is defined, and cast back.
 template <class T>
 [[nodiscard]] constexpr std::uint64_t wide(T x) noexcept {
   return static_cast<std::uint64_t>(x);
 }
 
+/// Calls f with the one of Types whose element type is `type`, as template argument of its
+/// operator(): `f.operator()<T>()`. Returns false, without a call, if there is none among Types.
 template <class... Types, class Function>
 [[nodiscard]] bool visit_type(type_list<Types...>, element_type type, const Function& f) {
   return ((type == type_of<Types>() && (f.template operator()<Types>(), true)) || ...);
 }
 
-/// visit_type() that names the node if the type is not among the list.
+/// Calls `f.operator()<T>()` as visit_type() does. Throws unsupported, naming the node, if the type
+/// is not in the list.
 template <class Types, class Function>
 void for_type(const operator_context& c, Types types, element_type type, const Function& f) {
   c.require_supported(visit_type(types, type, f), "no code for elements of type ", shown(type));
 }
 
-/// Shape inference of operators whose output is like their first input.
+/// An infer() for operators whose output 0 has the type and shape of input 0. Throws bad_file if
+/// that is absent.
 inline void infer_like_input(operator_context& c) {
   c.set_output(0, c.input(0).type(), c.input(0).dims());
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MaxPool, AveragePool, GlobalMaxPool, GlobalAveragePool on floats and 8-bit integers, and the
-// quantized averages of com.microsoft (also as domain "detent").
+// MaxPool and GlobalMaxPool on floats and 8-bit integers, AveragePool and GlobalAveragePool on
+// floats, and the quantized averages of com.microsoft (also as domain "detent").
 //
-// A quantized average is exact integer sums, then one multiplication: see quantized_average().
+// A quantized average makes exact integer sums and then one multiplication: see
+// quantized_average().
 #ifndef DETENT_GRAPH_OPS_POOLING_HPP
 #define DETENT_GRAPH_OPS_POOLING_HPP
 
@@ -48,9 +49,9 @@ class pool_windows {
   [[nodiscard]] std::size_t in_pixels() const { return count(in_); }
   [[nodiscard]] std::size_t out_pixels() const { return count(out_); }
 
-  /// Calls visit(output pixel, first output row's index ...) through `each(pixel, taps, padded)`:
-  /// the input pixels of the window that exist, in row-major order, and how many places of the
-  /// window lie within the input or its padding.
+  /// Calls each(pixel, taps, padded) for the output pixels [begin, end): `taps` are the input
+  /// pixels under the window, in row-major order, and `padded` is the number of places of the
+  /// window that lie within the input or its padding.
   template <class Each>
   void for_each(std::size_t begin, std::size_t end, const Each& each) const {
     std::vector<std::size_t> taps;
@@ -80,7 +81,7 @@ class pool_windows {
       }
       std::size_t padded = 1;
       for (std::size_t i = 0; i < 3; ++i) {
-        // Places behind the padding exist only in ceil mode and never count.
+        // Places behind the padding exist only in ceil mode and are never counted.
         std::size_t places = 0;
         for (std::int64_t k = 0; k < kernel_[i]; ++k) {
           places += start[i] + k * dilation_[i] < in_[i] + end_[i] ? 1U : 0U;
@@ -129,7 +130,8 @@ inline void infer_global_pool(operator_context& c) {
   c.set_output(0, c.input(0).type(), std::move(out));
 }
 
-/// Runs each(image, first output pixel, last) over images and slices of their outputs.
+/// Calls body(image, first, last) for slices [first, last) of the output pixels of each image,
+/// perhaps on several threads.
 template <class Body>
 void for_image_slices(const operator_context& c, std::size_t images, std::size_t pixels,
                       const Body& body) {
@@ -147,7 +149,8 @@ struct image_size {
       : batch(static_cast<std::size_t>(t.dim(0))), channels(static_cast<std::size_t>(t.dim(1))) {}
 };
 
-/// `identity` is below or equal to every value; NaN, once met, stays.
+/// best[i] = max(best[i], from[i]) for i < n. Once best[i] or from[i] is NaN, best[i] is and stays
+/// NaN.
 template <class T>
 void take_larger(const T* from, std::size_t n, T* best) {
   for (std::size_t i = 0; i < n; ++i) {
@@ -218,8 +221,9 @@ inline void run_max_pool(operator_context& c) {
   });
 }
 
-/// Calls average(taps, divisor, out) for each window, with the addresses of its pixels. A global
-/// pool has one window: the image.
+/// Calls average(taps, divisor, out) for each window of each image: `taps` are the addresses of the
+/// pixels under the window (the first channel of each), `out` is the output pixel with all
+/// channels. A global pool has one window, the image.
 template <class T, class Average>
 void for_each_average(const operator_context& c, const tensor& x, const pool_windows& windows,
                       T* out, const Average& average) {
@@ -243,7 +247,7 @@ void for_each_average(const operator_context& c, const tensor& x, const pool_win
       });
 }
 
-/// One window that covers the image.
+/// The attributes of a window that covers the whole image.
 inline window_attributes whole_image(const shape& in) {
   window_attributes w;
   w.kernel.assign(in.begin() + 2, in.end());
@@ -295,7 +299,8 @@ inline void run_global_max(operator_context& c) {
   });
 }
 
-/// Inputs: x, x_scale, x_zero_point, y_scale, y_zero_point.
+/// Computes QLinearAveragePool and QLinearGlobalAveragePool, whose inputs are x, x_scale,
+/// x_zero_point, y_scale, y_zero_point.
 inline void run_quantized_average(operator_context& c, bool global) {
   c.require_supported(c.n().get_int("channels_last", 0) == 0, "channels_last = 1");
   const tensor x = to_channels_last(c.inputs[0], c.allocate);

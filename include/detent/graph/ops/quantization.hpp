@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear.
+// The operators QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear.
 #ifndef DETENT_GRAPH_OPS_QUANTIZATION_HPP
 #define DETENT_GRAPH_OPS_QUANTIZATION_HPP
 
@@ -23,7 +23,8 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-/// The grid of an integer element type.
+/// The grid of an integer element type of 4, 8 or 16 bits. Throws unsupported, naming the node, for
+/// any other type.
 inline grid type_grid(const operator_context& c, element_type type) {
   switch (type) {
     case element_type::u8:
@@ -44,15 +45,17 @@ inline grid type_grid(const operator_context& c, element_type type) {
   }
 }
 
-/// The type in which a tensor holds its elements: those of four bits stand in bytes.
+/// The type in which a tensor holds elements of this type in memory: 4-bit integers are held in
+/// bytes.
 inline element_type unpacked_type(element_type type) {
   return type == element_type::u4   ? element_type::u8
          : type == element_type::s4 ? element_type::s8
                                     : type;
 }
 
-/// How the scales of a node lie over its tensor: one for all, one along an axis, or one for each
-/// block of elements along the axis. A view of the tensor as outer x axis x inner.
+/// Which scale of a QuantizeLinear or DequantizeLinear node belongs to which element: one scale for
+/// all elements, one for each index of an axis, or one for each block_size elements along the axis.
+/// The tensor is viewed as [outer, axis, inner].
 struct scale_layout {
   std::size_t outer = 1, axis = 1, inner = 1;
   std::size_t block = 0;  // elements along the axis that share a scale; 0: one scale for all
@@ -88,7 +91,8 @@ struct scale_layout {
     return {data, {outer, axis, inner}};
   }
 
-  /// Calls run(parameters) with the parameters of the view: inputs 1 and 2 of the node.
+  /// Calls run(parameters) with the scales and zero points of the node, its inputs 1 and 2, as
+  /// quant_params, channel_quant_params or block_quant_params for axis 1 of view().
   template <class Run>
   void with_parameters(const operator_context& c, const Run& run) const {
     if (block == 0) {
@@ -108,8 +112,8 @@ struct scale_layout {
   bool per_axis_ = false;
 };
 
-/// The elements of a source tensor as floats: float32 as it is, float16, bfloat16, double and int32
-/// converted.
+/// The tensor as float32: itself if it has that type, otherwise a converted copy. Takes float16,
+/// bfloat16, double and int32.
 inline tensor as_float(const operator_context& c, const tensor& t) {
   if (t.type() == element_type::f32) {
     return t;
@@ -136,7 +140,8 @@ inline tensor as_float(const operator_context& c, const tensor& t) {
   return out;
 }
 
-/// Whether the node's input may stay channels-last: only if one scale serves all elements.
+/// Whether the node's input is channels-last and may stay so: only if there is one scale for all
+/// elements.
 inline bool keeps_order(const operator_context& c) {
   return c.input(0).channels_last() && c.input(1).count() == 1 &&
          c.n().get_int("block_size", 0) == 0;
@@ -212,8 +217,9 @@ inline void infer_dynamic_quantize(operator_context& c) {
   c.set_output(2, element_type::u8, {});
 }
 
-/// As the ONNX function computes it, in float: scale = (max - min) / 255 over a range that includes
-/// 0, zero_point = clamp(round_half_even(-min / scale)). An all-zero tensor gets scale 1.
+/// The parameters of DynamicQuantizeLinear for a tensor, computed in float as the ONNX function
+/// does it: scale = (max - min) / 255 over a range that includes 0, zero_point =
+/// clamp(round_half_even(-min / scale)). An all-zero tensor gets scale 1.
 inline quant_params dynamic_quantize_params(const operator_context& c, const tensor& x) {
   c.require_supported(x.type() == element_type::f32, "elements of type ", shown(x.type()));
   const auto values = x.data<float>();

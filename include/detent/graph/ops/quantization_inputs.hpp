@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reads scales and zero points from tensors, and turns 8-bit operands into the signedness that
-// integer products take: convolutions unsigned values on the left, all of them signed weights.
+// Reads scales and zero points from the inputs of nodes, and converts 8-bit operands to the
+// signedness that integer products take: weights are always signed, and the left side of a
+// convolution is unsigned.
 #ifndef DETENT_GRAPH_OPS_QUANTIZATION_INPUTS_HPP
 #define DETENT_GRAPH_OPS_QUANTIZATION_INPUTS_HPP
 
@@ -24,8 +25,8 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-/// Calls f(k, scale) for the scales of an input as floats, whatever type they are stored in. Each
-/// must be positive and finite.
+/// Calls f(k, scale) for each scale of a tensor as a float, whatever type it is stored in. Throws
+/// bad_file, naming the node, for a scale that is not positive and finite.
 template <class Function>
 void for_each_scale(const operator_context& c, const tensor& t, const Function& f) {
   const auto check = [&](std::size_t k, float s) {
@@ -49,6 +50,7 @@ void for_each_scale(const operator_context& c, const tensor& t, const Function& 
   }
 }
 
+/// All scales of input i as floats. Throws as for_each_scale().
 inline std::vector<float> read_scales(const operator_context& c, std::size_t i) {
   const tensor& t = c.input(i);
   std::vector<float> scales(t.count());
@@ -56,7 +58,7 @@ inline std::vector<float> read_scales(const operator_context& c, std::size_t i) 
   return scales;
 }
 
-/// Calls f(k, zero_point) for the zero points of an input.
+/// Calls f(k, zero_point) for each zero point of a tensor as an int32.
 template <class Function>
 void for_each_zero_point(const operator_context& c, const tensor& t, const Function& f) {
   using small_types =
@@ -76,8 +78,8 @@ inline void require_zero_points(const operator_context& c, const tensor& t, std:
   c.require(t.count() == count || t.count() == 1, t.count(), " zero points for ", count, " scales");
 }
 
-/// Zero points as integers; `count` zeros if the input is absent, and repeated if it is a single
-/// one.
+/// The `count` zero points of input i: zeros if the input is absent, `count` copies if it has a
+/// single one. Throws bad_file, naming the node, for any other number.
 inline std::vector<std::int32_t> read_zero_points(const operator_context& c, std::size_t i,
                                                   std::size_t count) {
   if (!c.has_input(i)) {
@@ -93,7 +95,8 @@ inline std::vector<std::int32_t> read_zero_points(const operator_context& c, std
   return values;
 }
 
-/// The scale and zero point of a whole tensor.
+/// The scale (input `scale`) and zero point (input `zero_point`, 0 if absent) of a whole tensor.
+/// Throws unsupported, naming the node, if there is more than one scale.
 inline quant_params read_params(const operator_context& c, std::size_t scale,
                                 std::size_t zero_point) {
   const tensor& t = c.input(scale);
@@ -109,12 +112,15 @@ inline quant_params read_params(const operator_context& c, std::size_t scale,
   return p;
 }
 
-/// An 8-bit tensor as unsigned values: signed ones are moved up by 128, and so is their zero point.
+/// An 8-bit tensor as uint8 values. An int8 tensor becomes one by adding 128 to its values and to
+/// its zero point.
 struct unsigned_operand {
   tensor values;
   std::int32_t zero_point = 0;
 };
 
+/// A copy of an 8-bit tensor with the top bit of each value flipped, as elements of `type`: int8
+/// plus 128 as uint8, or uint8 minus 128 as int8.
 inline tensor flip_sign(const tensor& t,
                         const std::function<std::shared_ptr<std::byte>(std::size_t)>& allocate,
                         element_type type) {
@@ -122,7 +128,8 @@ inline tensor flip_sign(const tensor& t,
   out.set_storage(allocate(out.bytes()));
   const auto* from = reinterpret_cast<const std::uint8_t*>(t.raw());
   auto* to = reinterpret_cast<std::uint8_t*>(out.mutable_raw());
-  // A copy: bytes that are written might be the tensor's own, for all that the compiler knows.
+  // A copy of the count: for all the compiler knows, a written byte might be part of the tensor
+  // object, and it would read the count again in each turn of the loop.
   const std::size_t count = t.count();
   for (std::size_t i = 0; i < count; ++i) {
     to[i] = from[i] ^ 0x80U;
@@ -144,7 +151,8 @@ inline unsigned_operand as_unsigned(const operator_context& c, const tensor& t,
   return {flip_sign(t, c.allocate, element_type::u8), zero_point + 128};
 }
 
-/// 8-bit weights as signed values.
+/// 8-bit weights as int8 values. uint8 weights become these by subtracting 128 from the values and
+/// the zero points.
 struct signed_operand {
   tensor values;
   std::vector<std::int32_t> zero_points;
@@ -162,25 +170,27 @@ inline signed_operand as_signed(const operator_context& c, const tensor& t,
   return {flip_sign(t, c.allocate, element_type::s8), std::move(zero_points)};
 }
 
-/// Where a node of an integer product or convolution has what.
+/// At which position a node of an integer product or convolution has each of its inputs;
+/// absent_input for those that the operator does not have.
 struct integer_product_inputs {
   std::size_t lhs, lhs_scale, lhs_zero_point, rhs, rhs_scale, rhs_zero_point, out_scale,
       out_zero_point, bias;
-  std::size_t float_bias = static_cast<std::size_t>(-1);  // for float outputs
+  std::size_t float_bias = static_cast<std::size_t>(-1);  // bias that is added to float outputs
 };
 inline constexpr std::size_t absent_input = static_cast<std::size_t>(-1);
-/// QLinearConv, QLinearMatMul and detent's forms of them.
+/// The inputs of QLinearConv, QLinearMatMul and the library's own forms of them.
 inline constexpr integer_product_inputs qlinear_inputs{0, 1, 2, 3, 4, 5, 6, 7, 8};
-/// ConvInteger and MatMulInteger: zero points only.
+/// The inputs of ConvInteger and MatMulInteger, which have zero points but no scales.
 inline constexpr integer_product_inputs integer_inputs{
     0, absent_input, 2, 1, absent_input, 3, absent_input, absent_input, absent_input};
-/// com.microsoft.QGemm.
+/// The inputs of com.microsoft.QGemm.
 inline constexpr integer_product_inputs qgemm_inputs{0, 1, 2, 3, 4, 5, 7, 8, 6};
-/// com.microsoft.MatMulIntegerToFloat.
+/// The inputs of com.microsoft.MatMulIntegerToFloat.
 inline constexpr integer_product_inputs integer_to_float_inputs{
     0, 2, 4, 1, 3, 5, absent_input, absent_input, absent_input, 6};
 
-/// The clamp that fusion left on a node.
+/// The bounds of a clamp that a rewrite fused into a node, in its attributes `lower` and `upper`;
+/// infinite if absent.
 struct fused_clamp {
   float lower, upper;
   explicit fused_clamp(const node& n)
@@ -188,13 +198,15 @@ struct fused_clamp {
         upper(n.get_float("upper", std::numeric_limits<float>::infinity())) {}
 };
 
-/// The grid that fusion left on a node, or the whole type.
+/// The part of the output grid that a rewrite fused into a node as a clamp, in its attributes
+/// `qmin` and `qmax`. Without them qmin > qmax, which stands for the whole grid of the output type.
 inline grid fused_levels(const node& n) {
   return {static_cast<std::int32_t>(n.get_int("qmin", 0)),
           static_cast<std::int32_t>(n.get_int("qmax", -1))};
 }
 
-/// The epilogue that a node's scales ask for; the left zero point is the caller's.
+/// The epilogue that follows from a node's scales, output zero point and fused clamps. The caller
+/// sets the zero point of the left side.
 inline epilogue_options product_epilogue(const operator_context& c,
                                          const integer_product_inputs& at) {
   epilogue_options options;
@@ -211,8 +223,8 @@ inline epilogue_options product_epilogue(const operator_context& c,
   return options;
 }
 
-/// The same with the zero point of a left side that has one for all rows. Computed once where what
-/// it is made of never changes.
+/// product_epilogue() with the zero point of a left side that has one zero point for all rows. It
+/// is kept in `kept` and computed again only if an input that it depends on is not constant.
 inline const epilogue_options& cached_epilogue(const operator_context& c,
                                                const integer_product_inputs& at,
                                                std::optional<epilogue_options>& kept) {
@@ -224,7 +236,8 @@ inline const epilogue_options& cached_epilogue(const operator_context& c,
   return *kept;
 }
 
-/// The scales and the int32 bias of the right side.
+/// The scales of the right side, one or one for each column, and its int32 bias, empty if there is
+/// none.
 struct rhs_terms {
   std::vector<float> scales{1.0F};
   std::span<const std::int32_t> bias;
@@ -246,14 +259,16 @@ struct rhs_terms {
 
 using quantized_types = type_list<std::uint8_t, std::int8_t>;
 
-/// Calls f.operator()<T>() for the output of an integer product.
+/// Calls f.operator()<T>() with the C++ type of the output of an integer product: float, uint8,
+/// int8 or int32.
 template <class Function>
 void for_integer_output(const operator_context& c, element_type type, const Function& f) {
   using outputs = type_list<float, std::uint8_t, std::int8_t, std::int32_t>;
   for_type(c, outputs{}, type, f);
 }
 
-/// Calls f.operator()<A, T>() for the left side, signed or not, and the output.
+/// Calls f.operator()<A, T>() with the C++ types of the left side (uint8 or int8) and of the output
+/// of an integer product.
 template <class Function>
 void for_integer_product(const operator_context& c, const tensor& lhs, element_type type,
                          const Function& f) {

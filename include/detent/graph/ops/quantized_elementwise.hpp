@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Elementwise operators and Concat on 8-bit tensors: com.microsoft's QLinear* forms, which also
-// serve as domain "detent" when graph/lower.hpp has found them in a model.
+// Elementwise operators and Concat on 8-bit tensors: the QLinear* operators of com.microsoft, which
+// are also in domain "detent", where graph/rewrite/lower.hpp makes them from float operators
+// between quantized values.
 //
 //   QLinearAdd, QLinearMul (detent also: QLinearSub, QLinearDiv)
-//       Q(D(a) op D(b)), dequantized, combined and quantized in float
-//   detent.Lookup   any unary function of attribute `function`, by a table of all 256 values
-//   QLinearConcat   pieces that have other parameters than the output go through such a table
+//       Q(D(a) op D(b)): operands are dequantized, combined and quantized in float
+//   detent.Lookup   the unary function that attribute `function` names, by a table of its results
+//                   for all 256 values
+//   QLinearConcat   inputs that have other parameters than the output go through such a table
 #ifndef DETENT_GRAPH_OPS_QUANTIZED_ELEMENTWISE_HPP
 #define DETENT_GRAPH_OPS_QUANTIZED_ELEMENTWISE_HPP
 
@@ -36,7 +38,8 @@ namespace ops {
 
 using detent::detail::binary_function;
 
-/// Inputs: a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point.
+/// Infers the output of the QLinear* operators of two operands, whose inputs are a, a_scale,
+/// a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point.
 inline void infer_quantized_binary(operator_context& c) {
   c.require(c.input(0).type() == c.input(3).type(), "operands of types ", shown(c.inputs[0].type()),
             " and ", shown(c.inputs[3].type()));
@@ -100,7 +103,8 @@ struct lookup_state : operator_state {
   std::array<std::uint8_t, 256> table{};
 };
 
-/// table[byte of q] = byte of Q(function(D(q))) for every value of the input type.
+/// The table of a function between 8-bit types: table[q] = Q(function(D(q))) for every value q of
+/// the input type, where values of signed types are taken as their bytes.
 template <class Function>
 std::array<std::uint8_t, 256> make_table(const operator_context& c, element_type in,
                                          quant_params from, element_type out, quant_params to,
@@ -117,7 +121,8 @@ std::array<std::uint8_t, 256> make_table(const operator_context& c, element_type
 
 inline void apply_table(const std::array<std::uint8_t, 256>& table, const tensor& from,
                         std::byte* to) {
-  // Copies: bytes that are written might be the tensor's own, for all that the compiler knows.
+  // Copies: for all the compiler knows, a written byte might be part of the tensor object, and it
+  // would read these members again in each turn of the loop.
   const std::byte* bytes = from.raw();
   const std::size_t count = from.count();
   for (std::size_t i = 0; i < count; ++i) {
@@ -125,8 +130,8 @@ inline void apply_table(const std::array<std::uint8_t, 256>& table, const tensor
   }
 }
 
-/// The function of a Lookup node (or of com.microsoft's QLinearSigmoid and QLinearLeakyRelu) as a
-/// node of its own.
+/// The float operator whose table a Lookup node applies, as a node of its own. Also for
+/// com.microsoft's QLinearSigmoid and QLinearLeakyRelu.
 inline node lookup_function(const node& n) {
   node function = n;
   function.domain.clear();
@@ -138,7 +143,8 @@ inline node lookup_function(const node& n) {
   return function;
 }
 
-/// Inputs: x, x_scale, x_zero_point, y_scale, y_zero_point.
+/// Infers the output of Lookup, QLinearSigmoid and QLinearLeakyRelu, whose inputs are x, x_scale,
+/// x_zero_point, y_scale, y_zero_point.
 inline void infer_lookup(operator_context& c) {
   const node function = lookup_function(c.n());
   c.require_supported(function.op_type == "Clip" || is_unary_activation(function), "function '",
@@ -164,7 +170,8 @@ inline void run_lookup(operator_context& c) {
 
 // ---------------------------------------------------------------------------------------- concat
 
-/// Inputs: y_scale, y_zero_point, then for each piece its tensor, scale and zero point.
+/// Infers the output of QLinearConcat, whose inputs are y_scale, y_zero_point and then, for each
+/// tensor that is joined, the tensor, its scale and its zero point.
 inline void infer_quantized_concat(operator_context& c) {
   c.require(c.input_count() >= 5 && (c.input_count() - 2) % 3 == 0, c.input_count(),
             " inputs, expected 2 and three for each piece");

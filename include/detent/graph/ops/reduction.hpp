@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reductions over axes, ArgMax and ArgMin, CumSum. Floats are summed in double, always in the same
-// order.
+// Reductions over axes, ArgMax and ArgMin, and CumSum. Floats are summed in double, always in the
+// same order.
 #ifndef DETENT_GRAPH_OPS_REDUCTION_HPP
 #define DETENT_GRAPH_OPS_REDUCTION_HPP
 
@@ -25,18 +25,18 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-// --- what is kept of the elements seen so far ----------------------------------------------------
+// --- reducers: totals of the elements seen so far ------------------------------------------------
 //
-// Each reducer has a total that starts as start(), takes elements with add() and gives result() of
-// `count` of them.
+// Each reducer has a total that begins as start() and takes elements with add(); result() turns the
+// total of `count` elements into the result.
 
 namespace reducers {
 
-/// Sums of integers wrap.
+/// The type of a sum: double for floating-point T, uint64 for integers, whose sums wrap around.
 template <class T>
 using total_of = std::conditional_t<std::is_integral_v<T>, std::uint64_t, double>;
 
-/// What most reducers have in common.
+/// The part that most reducers share: a total that begins with 0 and is cast to the result.
 template <class T>
 struct summing {
   using total = total_of<T>;
@@ -80,7 +80,8 @@ struct sum_square : summing<T> {
   }
 };
 
-/// Squares of integers are summed in double, too: only their root must fit.
+/// The root of the sum of squares. Squares of integers are summed in double too, because only the
+/// root has to fit the type; it is rounded toward zero and saturated.
 template <class T>
 struct l2 {
   using total = double;
@@ -105,7 +106,7 @@ struct log_sum : sum<T> {
   }
 };
 
-/// log(sum of e^x) in one pass: the sum is kept relative to e^largest.
+/// log(sum of e^x) in one pass without overflow: the sum is kept divided by e^largest.
 template <class T>
 struct log_sum_exp {
   struct total {
@@ -119,7 +120,7 @@ struct log_sum_exp {
       t.sum = std::fma(t.sum, std::exp(t.largest - x), 1.0);
       t.largest = x;
     } else {
-      t.sum += x == t.largest ? 1.0 : std::exp(x - t.largest);  // infinities are equal, not apart
+      t.sum += x == t.largest ? 1.0 : std::exp(x - t.largest);  // inf - inf would be NaN
     }
   }
   [[nodiscard]] static T result(const total& t, std::size_t /*count*/) {
@@ -151,10 +152,11 @@ struct min {
 
 }  // namespace reducers
 
-// --- which elements ------------------------------------------------------------------------------
+// --- plans: which elements belong to a sum -------------------------------------------------------
 
-/// True for each dimension that is reduced. The axes are an input since `input_since`, an attribute
-/// before.
+/// For each dimension of input 0, whether it is reduced. The axes are an input since opset
+/// InputSince and an attribute before. Without axes all dimensions are reduced, or none with
+/// noop_with_empty_axes.
 template <std::int64_t InputSince>
 [[nodiscard]] std::vector<bool> reduced_axes(const operator_context& c) {
   const std::size_t rank = c.input(0).rank();
@@ -177,7 +179,8 @@ template <std::int64_t InputSince>
   return reduced;
 }
 
-/// `dims` with a 1 for each reduced dimension or, without keepdims, nothing.
+/// `dims` with 1 in place of each reduced dimension or, if the attribute keepdims is 0, without
+/// these dimensions.
 [[nodiscard]] inline shape reduced_dims(const operator_context& c, const shape& dims,
                                         const std::vector<bool>& reduced) {
   const bool keep = c.n().get_int("keepdims", 1) != 0;
@@ -196,20 +199,21 @@ void infer_reduction(operator_context& c) {
   c.set_output(0, x.type(), reduced_dims(c, x.dims(), reduced_axes<InputSince>(c)));
 }
 
-/// Where the elements of a reduction are. `dims` is the input with neighbouring dimensions merged
-/// that are both reduced or both kept. The last one is a row: either `row` elements that make up
-/// one sum (together with the other rows of it) or `row` sums side by side.
+/// Where the elements of a reduction are. The innermost dimensions, as far as they are all reduced
+/// or all kept, form a row of `row` elements: a row is either part of one sum, together with other
+/// rows, or adds one element to each of `row` sums side by side.
 struct reduction_plan {
-  std::vector<std::size_t>
-      kept;  // where each group of sums begins, for kept dimensions but the row
-  std::vector<std::size_t> reduced;  // offsets of the rows of a group
+  std::vector<std::size_t> kept;     // where the rows of each sum (or sums) begin: offsets of the
+                                     // kept dimensions outside the row
+  std::vector<std::size_t> reduced;  // offsets of the rows that are added up: the reduced
+                                     // dimensions outside the row
   std::size_t row = 1;
   bool row_is_reduced = true;
-  std::size_t count = 1;  // elements of a sum
+  std::size_t count = 1;  // number of elements of a sum
 };
 
-/// All sums of a multiple of `stride` below extent * stride and an entry of `offsets`; the entries
-/// vary fastest.
+/// The list of i * stride + offset for all i < extent and all entries of `offsets`, which vary
+/// fastest.
 [[nodiscard]] inline std::vector<std::size_t> spread(const std::vector<std::size_t>& offsets,
                                                      std::size_t extent, std::size_t stride) {
   std::vector<std::size_t> all;
@@ -284,7 +288,7 @@ void run_reduction_as(operator_context& c) {
       reduce<Reducer<T>>(c, plan, x.view().data(), y.data());
       return;
     }
-    // No elements, but results: the reduction of nothing.
+    // There are results but no elements: each result is the reduction of an empty list.
     if constexpr (std::is_same_v<Reducer<T>, reducers::mean<T>> && std::is_integral_v<T>) {
       c.require(false, "the mean of no integers is not defined");
     }
@@ -298,7 +302,8 @@ void run_reduction(operator_context& c) {
            [&]<class T>() { run_reduction_as<Reducer, T, InputSince>(c); });
 }
 
-/// Of nothing: what the type of the elements, not the one they are widened to, begins with.
+/// The result of ReduceMax or ReduceMin for an empty axis: the identity of the element type, not of
+/// the wider type in which elements are compared.
 template <template <class> class Reducer>
 void run_extremum_of_nothing(operator_context& c) {
   tensor& y = c.make_output(0);
@@ -348,7 +353,8 @@ inline void infer_arg(operator_context& c) {
   c.set_output(0, element_type::s64, reduced_dims(c, dims, reduced));
 }
 
-/// True if x takes the place of `best`. NaN is better than everything but NaN, as in numpy.
+/// True if x takes the place of `best`, the best element so far. NaN is better than every number,
+/// as in numpy. `ties`: a later element that is as good takes the place too.
 template <bool Max, class T>
 [[nodiscard]] bool beats(T x, T best, bool ties) {
   if (best != best) {

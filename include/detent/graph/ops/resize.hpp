@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Resize and Upsample. Interpolation is done axis by axis, in the order in which the elements are
-// stored: channels-first and channels-last tensors take the same code and keep their order.
+// The operators Resize and Upsample. Interpolation goes axis by axis in the order in which elements
+// are stored, so that one code serves channels-first and channels-last tensors, which keep their
+// order.
 #ifndef DETENT_GRAPH_OPS_RESIZE_HPP
 #define DETENT_GRAPH_OPS_RESIZE_HPP
 
@@ -27,7 +28,8 @@ namespace resizing {
 
 enum class mode : std::uint8_t { nearest, linear, cubic };
 
-/// How an index of the output becomes a coordinate of the input.
+/// How an index of the output becomes a coordinate of the input (ONNX's
+/// coordinate_transformation_mode); see coordinate().
 enum class coordinates : std::uint8_t {
   half_pixel,
   half_pixel_symmetric,
@@ -37,13 +39,13 @@ enum class coordinates : std::uint8_t {
   tf_half_pixel_for_nn,
 };
 
-/// How a coordinate becomes an index.
+/// How a coordinate becomes the index of the nearest element (ONNX's nearest_mode).
 enum class rounding : std::uint8_t {
   prefer_floor,
   prefer_ceil,
   floor,
   ceil,
-  by_direction,  // of Upsample and Resize before opset 11: floor, or ceil where the axis shrinks
+  by_direction,  // Upsample, and Resize before opset 11: floor, or ceil if the axis shrinks
 };
 
 struct method {
@@ -59,7 +61,8 @@ struct named_value {
   std::string_view name;
   Enum value;
 };
-/// The value of a string attribute among those that have code.
+/// The enumerator for the value of a string attribute, among those that are supported. Throws
+/// unsupported, naming the node, for any other value.
 template <class Enum, std::size_t Count>
 [[nodiscard]] Enum choose(const operator_context& c, std::string_view attribute_name,
                           std::string_view otherwise, const named_value<Enum> (&choices)[Count]) {
@@ -109,13 +112,13 @@ template <class Enum, std::size_t Count>
   return m;
 }
 
-/// The lengths of one axis, and their ratio as the model gives it: 5 elements by 1.5 make 7,
-/// not 7.5.
+/// The lengths of one axis and the scale that the model gives. The scale need not be the ratio of
+/// the lengths: 5 elements scaled by 1.5 make 7, not 7.5.
 struct axis_size {
   std::int64_t in = 0;
   std::int64_t out = 0;
   float scale = 1.0F;
-  bool sized = true;  // the model gives sizes; otherwise scales
+  bool sized = true;  // the model gives sizes; if false, it gives scales
 };
 
 [[nodiscard]] inline axis_size by_scale(const operator_context& c, std::int64_t in, float scale) {
@@ -132,8 +135,9 @@ struct axis_size {
   return {in, out, scale, true};
 }
 
-/// Scales of one factor for all listed axes: the largest output that is nowhere larger than asked
-/// for, or the smallest that is nowhere smaller.
+/// Replaces the scales of the listed axes by one factor for all of them: the one of the largest
+/// output that is nowhere larger than the given sizes (`not_larger`), or of the smallest output
+/// that is nowhere smaller.
 inline void keep_aspect_ratio(const operator_context& c, const std::vector<std::size_t>& axes,
                               bool not_larger, std::vector<axis_size>& sizes) {
   std::optional<float> factor;
@@ -148,8 +152,8 @@ inline void keep_aspect_ratio(const operator_context& c, const std::vector<std::
   }
 }
 
-/// The floats of input i. While shapes are inferred, throws value_unknown if they are not known
-/// yet.
+/// The elements of input i, which must be float32. Throws value_unknown if they are not known,
+/// which happens only while shapes are inferred.
 [[nodiscard]] inline std::vector<float> floats(const operator_context& c, std::size_t i) {
   const tensor& t = c.input(i);
   c.require(t.type() == element_type::f32, "input ", i, " is ", name(t.type()), ", not float32");
@@ -160,7 +164,8 @@ inline void keep_aspect_ratio(const operator_context& c, const std::vector<std::
   return {values.begin(), values.end()};
 }
 
-/// Where the node has its scales: nothing if it has sizes instead.
+/// The scales of the node, from an attribute or an input depending on operator and opset; nothing
+/// if the node gives sizes instead.
 [[nodiscard]] inline std::optional<std::vector<float>> scales(const operator_context& c) {
   if (is_upsample(c) && c.opset < 9) {
     const attribute* a = c.n().find("scales");
@@ -222,11 +227,11 @@ inline void infer(operator_context& c) {
   c.outputs.at(0).set_channels_last(in.channels_last());
 }
 
-/// The coordinate of output element `i`. In float: ties in the choice of the nearest element are
-/// where other implementations have them.
+/// The input coordinate of output element `i`. It is computed in float, so that ties in the choice
+/// of the nearest element fall where other implementations have them.
 [[nodiscard]] inline float coordinate(coordinates where, const axis_size& s, std::int64_t i) {
   const auto x = static_cast<float>(i);
-  const float scaled = s.scale * static_cast<float>(s.in);  // need not be a whole number
+  const float scaled = s.scale * static_cast<float>(s.in);  // length before rounding down
   switch (where) {
     case coordinates::half_pixel:
       return (x + 0.5F) / s.scale - 0.5F;
@@ -239,7 +244,8 @@ inline void infer(operator_context& c) {
     case coordinates::pytorch_half_pixel:
       return s.out > 1 ? (x + 0.5F) / s.scale - 0.5F : 0.0F;
     case coordinates::align_corners: {
-      // With scales, the last corner is where the length before rounding has it: so ONNX's tests.
+      // If the model gives scales, the last corner is that of the length before rounding, as in
+      // ONNX's tests.
       const float length = s.sized ? static_cast<float>(s.out) : scaled;
       return s.out > 1 ? x * static_cast<float>(s.in - 1) / (length - 1.0F) : 0.0F;
     }
@@ -251,7 +257,8 @@ inline void infer(operator_context& c) {
   return x;
 }
 
-/// The index as one of a dimension; beyond 2^24 the float may stand for one that is outside.
+/// The index clamped to [0, in). The result is clamped once more as an integer, because beyond 2^24
+/// the float of in - 1 may be rounded up to an index outside.
 [[nodiscard]] inline std::size_t clamped(float index, std::int64_t in) {
   const auto last = static_cast<float>(in - 1);
   const auto inside = static_cast<std::int64_t>((std::min)((std::max)(index, 0.0F), last));
@@ -278,7 +285,7 @@ inline void infer(operator_context& c) {
   movement::index_map map;
   map.reserve(static_cast<std::size_t>(s.out));
   for (std::int64_t i = 0; i < s.out; ++i) {
-    // An axis that is not resized stays as it is, although some transformations would shift it.
+    // An axis that is not resized stays as it is, even where the transformation would shift it.
     const bool resized = s.in != s.out || s.scale != 1.0F;
     const float x = coordinate(m.where, s, i);
     map.push_back(resized ? clamped(round_coordinate(m.nearest, x, s.scale), s.in)
@@ -287,15 +294,16 @@ inline void infer(operator_context& c) {
   return map;
 }
 
-/// What each output element along an axis is made of: `taps` input elements and their weights.
+/// For each output element along an axis, the `taps` input elements that it is computed from and
+/// their weights.
 struct weighted_map {
   std::size_t taps = 0;
   std::vector<std::size_t> index;
   std::vector<float> weight;
 };
 
-/// The cubic convolution kernel with parameter a, for coordinates between the 2nd and the 3rd of 4
-/// elements.
+/// The weights of the cubic convolution kernel with parameter a for 4 neighbouring elements and a
+/// coordinate that is x, 0 <= x < 1, beyond the second of them.
 inline void cubic_weights(double a, double x, double (&w)[4]) {
   const auto near = [a](double d) { return ((a + 2) * d - (a + 3)) * d * d + 1; };
   const auto far = [a](double d) { return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a; };
@@ -361,7 +369,7 @@ inline void add_linear(const axis_size& s, float x, weighted_map& map) {
   return true;
 }
 
-/// A tensor seen from one axis: outer x axis x inner elements.
+/// A tensor seen as outer x axis x inner elements, where the axis goes from length `in` to `out`.
 struct axis_view {
   std::size_t outer;
   std::size_t in;
@@ -369,8 +377,9 @@ struct axis_view {
   std::size_t inner;
 };
 
-/// One row of `inner` elements. Products of floats are exact in double, so the result has the same
-/// bits whether or not the compiler contracts products and sums.
+/// Computes one row of `inner` output elements as a weighted sum of Taps input rows. Products of
+/// floats are exact in double, so that the result has the same bits whether or not the compiler
+/// contracts products and sums.
 template <std::size_t Taps, class T>
 void blend_row(const T* in, std::size_t inner, const std::size_t* index, const float* weight,
                T* out) {
@@ -404,7 +413,7 @@ void blend_axis(const T* in, T* out, const axis_view& v, const weighted_map& map
   });
 }
 
-/// The axes in the order in which the elements are stored.
+/// A list with an entry for each axis, reordered to the order in which the tensor stores its axes.
 template <class T>
 [[nodiscard]] std::vector<T> in_storage_order(const tensor& t, std::vector<T> by_axis) {
   if (t.channels_last() && by_axis.size() > 2) {
@@ -413,12 +422,13 @@ template <class T>
   return by_axis;
 }
 
-/// Interpolates axis after axis, the last one first: where the output is larger, the axis whose
-/// elements are not contiguous rows is then done while the tensor is still small.
+/// Interpolates axis after axis, the last one first. The last axis is the slow one, because its
+/// rows are single elements; if the output is larger, it is then done while the tensor is still
+/// small.
 template <class T>
 void interpolate(operator_context& c, const method& m, const std::vector<axis_size>& sizes) {
   const tensor& source = c.input(0);
-  std::shared_ptr<std::byte> held;  // what `in` points into
+  std::shared_ptr<std::byte> held;  // keeps the memory that `in` points into
   const T* in = source.data<T>().data();
   std::vector<std::size_t> dims;
   for (const axis_size& s : sizes) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that report shapes, change shapes, or make tensors of a given shape. Where the elements
-// stay what they are, the output shares them with the input.
+// Operators that report shapes, change shapes, or make tensors of a given shape. An output that has
+// the elements of the input in their order shares them instead of copying.
 #ifndef DETENT_GRAPH_OPS_SHAPE_HPP
 #define DETENT_GRAPH_OPS_SHAPE_HPP
 
@@ -96,7 +96,8 @@ inline void infer_unsqueeze(operator_context& c) {
   c.set_output(0, in.type(), std::move(dims));
 }
 
-/// The part [first, last) of the dimensions that Shape reports; both ends are clamped.
+/// The dimensions [first, last) that Shape reports. The attributes start and end (since opset 15)
+/// are clamped to the rank.
 struct dimension_range {
   std::size_t first;
   std::size_t last;
@@ -166,7 +167,8 @@ inline void infer_constant(operator_context& c) {
 }
 inline void run_constant(operator_context& c) { c.share_output(0, constant_value(c)); }
 
-/// The one element that ConstantOfShape repeats, or nothing for its default, a float 0.
+/// The element that ConstantOfShape repeats, as a tensor of one element; null for the default, a
+/// float 0.
 [[nodiscard]] inline const tensor* repeated_value(const operator_context& c) {
   const attribute* a = c.n().find("value");
   if (a == nullptr) {
@@ -233,7 +235,8 @@ inline void run_expand(operator_context& c) {
 
 using range_types = type_list<float, double, std::int16_t, std::int32_t, std::int64_t>;
 
-/// An input that must be one element of type T. Throws value_unknown if it is not known yet.
+/// The element of input i, which must be a single one of type T. Throws value_unknown if it is not
+/// known, which happens only while shapes are inferred.
 template <class T>
 [[nodiscard]] T single_value(const operator_context& c, std::size_t i) {
   const tensor& t = c.input(i);
@@ -245,14 +248,16 @@ template <class T>
   return t.data<T>()[0];
 }
 
-/// ceil((limit - start) / delta), at least 0.
+/// The number of elements of Range, max(0, ceil((limit - start) / delta)). Throws bad_file, naming
+/// the node, if delta is 0 or there are more than 2^40.
 template <class T>
 [[nodiscard]] std::int64_t range_length(const operator_context& c, T start, T limit, T delta) {
   c.require(delta != T{0}, "delta is 0");
   if constexpr (std::is_floating_point_v<T>) {
     const double steps = std::ceil((static_cast<double>(limit) - static_cast<double>(start)) /
                                    static_cast<double>(delta));
-    c.require(steps <= 0x1p40, "a range from ", start, " to ", limit, " by ", delta);  // not NaN
+    c.require(steps <= 0x1p40, "a range from ", start, " to ", limit, " by ",
+              delta);  // also fails for NaN
     return static_cast<std::int64_t>((std::max)(steps, 0.0));
   } else {
     const auto up = delta > 0;

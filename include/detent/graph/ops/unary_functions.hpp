@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Functions of one element, among them the activations: apply_unary().
+// Functions of one element, among them the activations, and apply_unary(), which calls the function
+// of a node.
 //
-// A function object per operator. `types` are the elements it is for. Those that call into libm
-// take and return double, also for float: the double result, rounded once, does not depend on the
-// libm's float functions. An object whose constructor takes the node reads its attributes there.
+// Each operator has a function object, whose `types` are the element types it is for. Objects that
+// call into libm take and return double, also for float elements: the double result, rounded once,
+// does not depend on libm's float functions. An object with attributes reads them in its
+// constructor, which takes the node.
 //
-// NaN passes through all of them: conditions are written so that it takes the branch that keeps it.
-// Where a product is added to something, the product is exact in double for elements that are
-// floats, or std::fma is called: either way it does not matter whether the compiler contracts.
+// NaN passes through all functions: conditions are written so that NaN takes the branch that keeps
+// it. Where a product is added to something, either the product is exact in double for float
+// elements or std::fma is called, so that it does not matter whether the compiler contracts.
 #ifndef DETENT_GRAPH_OPS_UNARY_FUNCTIONS_HPP
 #define DETENT_GRAPH_OPS_UNARY_FUNCTIONS_HPP
 
@@ -27,7 +29,8 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-/// The one place where a function object meets an element.
+/// f(x) rounded to T. Every use of a function object goes through this function, so that all agree
+/// to the bit.
 template <class F, class T>
 [[nodiscard]] inline T apply(const F& f, T x) {
   return static_cast<T>(f(x));
@@ -148,8 +151,8 @@ struct cos {
   [[nodiscard]] double operator()(double x) const { return std::cos(x); }
 };
 
-/// x < 0 ? x * factor : x. The factor is chosen by its bits: GCC makes a jump of any other form
-/// that keeps infinities, NaN and -0 right, and does not vectorize it.
+/// x < 0 ? x * factor : x. The factor is selected by its bits, because GCC compiles every other
+/// form that treats infinities, NaN and -0 correctly to a jump and does not vectorize it.
 template <class T>
 [[nodiscard]] inline T scale_negative(T x, T factor) {
   if constexpr (std::is_integral_v<T>) {
@@ -330,6 +333,7 @@ using activation_functions =
               unary::hard_swish, unary::softplus, unary::softsign, unary::gelu, unary::swish,
               unary::mish>;
 
+/// The function object F for a node, with its attributes if it has some.
 template <class F>
 [[nodiscard]] F make_function(const node& n) {
   if constexpr (std::is_constructible_v<F, const node&>) {
@@ -339,27 +343,30 @@ template <class F>
   }
 }
 
-/// Calls visit.operator()<F>() with the function of the node if it is among the list.
+/// Calls visit.operator()<F>() with the type of the node's function object. Returns false, without
+/// a call, if it is not in the list.
 template <class... Functions, class Visitor>
 bool visit_function(type_list<Functions...>, const node& n, const Visitor& visit) {
   return ((n.is(Functions::name) && (visit.template operator()<Functions>(), true)) || ...);
 }
 
+/// visit_function() among all functions of this file.
 template <class Visitor>
 bool visit_unary(const node& n, const Visitor& visit) {
   return visit_function(activation_functions{}, n, visit) ||
          visit_function(unary_functions{}, n, visit);
 }
 
-/// True of nodes that map each float of one input to one of one output, so that a table of the
-/// values at all points of a quantized input says all about them: the activations except PRelu, and
-/// Neg, Abs, Exp, ...
+/// True if the node computes a function of single elements: the activations except PRelu, and Neg,
+/// Abs, Exp, ... A table of its results for all values of a quantized input then says all about the
+/// node.
 [[nodiscard]] inline bool is_unary_activation(const node& n) {
   return visit_unary(n, []<class F>() {});
 }
 
-/// What such a node makes of x, to the bit. Throws unsupported for any other node. The functions
-/// are the same in all operator sets.
+/// The result of a node of which is_unary_activation() is true for the element x, to the bit what
+/// the executor computes. Throws unsupported for any other node. The opset does not matter, because
+/// the functions are the same in all of them.
 [[nodiscard]] inline float apply_unary(const node& n, std::int64_t /*opset*/, float x) {
   float y = 0.0F;
   const bool known = visit_unary(n, [&]<class F>() { y = apply(make_function<F>(n), x); });

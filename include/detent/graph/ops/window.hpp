@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Attributes that convolutions and pools share: kernel_shape, strides, dilations, pads, auto_pad.
+// Reads the attributes that convolutions and pools share: kernel_shape, strides, dilations, pads
+// and auto_pad.
 #ifndef DETENT_GRAPH_OPS_WINDOW_HPP
 #define DETENT_GRAPH_OPS_WINDOW_HPP
 
@@ -17,17 +18,20 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-/// The window along each spatial axis, as the node states it and auto_pad completes it.
+/// The window along each spatial axis, as the attributes of the node give it, with the padding that
+/// auto_pad stands for.
 struct window_attributes {
   shape kernel, strides, dilations, pads_begin, pads_end;
 
   [[nodiscard]] std::size_t rank() const noexcept { return kernel.size(); }
+  /// The number of elements along axis i from the first to the last that the window covers.
   [[nodiscard]] std::int64_t reach(std::size_t i) const {
     return dilations[i] * (kernel[i] - 1) + 1;
   }
 };
 
-/// A list attribute with one positive (or, for pads, not negative) value for each axis.
+/// A list attribute of `count` values from `lowest` to 2^28; if it is absent, all are `otherwise`.
+/// Throws bad_file, naming the node, for other numbers or values.
 inline shape axis_list(const operator_context& c, std::string_view key, std::size_t count,
                        std::int64_t otherwise, std::int64_t lowest) {
   shape values = c.n().get_ints(key);
@@ -43,8 +47,9 @@ inline shape axis_list(const operator_context& c, std::string_view key, std::siz
   return values;
 }
 
-/// Reads the attributes for an input of shape [batch, channel, spatial ...]. `kernel` is the
-/// default for kernel_shape (empty: the attribute is required).
+/// Reads the attributes of a node for an input of shape [batch, channel, spatial ...]. `kernel` is
+/// the spatial shape of the weights, with which kernel_shape must agree and which takes its place
+/// if the attribute is absent; if `kernel` is empty, the attribute is required.
 inline window_attributes read_window(const operator_context& c, const shape& dims,
                                      const shape& kernel) {
   c.require(dims.size() >= 3, "input of rank ", dims.size(), " has no spatial axes");
@@ -85,7 +90,8 @@ inline window_attributes read_window(const operator_context& c, const shape& dim
   return w;
 }
 
-/// The spatial output size; an error if the window does not fit once.
+/// The extent of the output along spatial axis i for an input of extent `in`. Throws bad_file,
+/// naming the node, if the window does not fit even once.
 inline std::int64_t output_extent(const operator_context& c, const window_attributes& w,
                                   std::size_t i, std::int64_t in, bool ceil_mode) {
   const std::int64_t padded = in + w.pads_begin[i] + w.pads_end[i];
@@ -100,7 +106,8 @@ inline std::int64_t output_extent(const operator_context& c, const window_attrib
   return out;
 }
 
-/// The same for the numerics floor, which knows one and two spatial axes; 1-D has height 1.
+/// The window as the numerics floor takes it, for one or two spatial axes; a single axis becomes
+/// the width, with height 1. Throws unsupported, naming the node, for more.
 inline window to_window(const operator_context& c, const window_attributes& w, const shape& dims) {
   c.require_supported(w.rank() <= 2, "no code for ", w.rank(), " spatial axes");
   const std::size_t last = w.rank() - 1;

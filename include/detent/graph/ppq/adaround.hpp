@@ -34,8 +34,8 @@ namespace detail {
 /// Learns the rounding of the weights of one block.
 class rounding_learner {
  public:
-  /// Nearest rounding errs by a twelfth of a squared step on average: with this factor a whole step
-  /// costs as much by the regularizer as it does, on average, by the loss.
+  /// Rounding to nearest has a mean squared error of 1/12 step^2. With this factor, the error of a
+  /// whole step costs as much in the regularizer as it does, on average, in the loss.
   static constexpr double squared_steps = 12.0;
 
   rounding_learner(const quantized_graph& g, const training_block& block, block_trainer& trainer)
@@ -51,14 +51,15 @@ class rounding_learner {
             const auto interval =
                 detent::detail::rounding_interval::of(steps, p.zero_point, levels);
             weights_.push_back({interval, p});
-            // So that h is the fraction that the weight has.
+            // With this u, h is the fraction that the weight has.
             u_.push_back(detent::detail::rectified_sigmoid::inverse(steps - interval.below));
           });
       wanted_.insert(c.graph_name);
     }
   }
 
-  /// Calls measure() now and then. Ends early if numbers are not finite any more.
+  /// Makes `steps` steps of training, and calls measure() after some of them. Ends early if a
+  /// number is not finite any more.
   template <class Measure>
   void run(std::size_t steps, double learning_rate, double gamma,
            const detent::detail::rounding_annealing& annealing, const Measure& measure) {
@@ -106,7 +107,7 @@ class rounding_learner {
     }
   }
 
-  /// Weights become what their integers stand for.
+  /// Replaces the weights of a graph by the values that their learned integers stand for.
   void write(quantized_graph& to) const {
     for (const layer& l : layers_) {
       tensor t = tensor::allocate(element_type::f32, l.dims);
@@ -134,7 +135,7 @@ class rounding_learner {
     quant_params params;
   };
 
-  /// scale * steps(i) of the weights of a layer.
+  /// The weights of a layer as scale * steps(i), where i is the index in weights_.
   template <class Steps>
   [[nodiscard]] tensor values_of(const layer& l, const Steps& steps) const {
     tensor t = tensor::allocate(element_type::f32, l.dims);
@@ -155,50 +156,60 @@ class rounding_learner {
 
 }  // namespace detail
 
-/// PPQ's AdaroundPass, after calibration and passive parameters: block by block (see
-/// find_blocks()), Adam on one u for each weight of layers whose configuration is ACTIVATED
-/// minimizes
+/// PPQ's AdaroundPass, to be run after calibration and passive parameters. It learns whether each
+/// weight of an ACTIVATED configuration is rounded up or down. Block by block, as find_blocks()
+/// divides the network, it trains one u for each weight w with Adam to minimize
 ///
 ///   mean((y^ - y)^2) / e + 12 gamma * mean over the weights of (1 - |2h - 1|^beta)
 ///   h = clamp(1.2 / (1 + exp(-u)) - 0.1, 0, 1), at first the fraction that w / scale has
 ///   w^ = scale * clamp(floor(w / scale) + h, qmin - zero_point, qmax - zero_point)
 ///
-/// where y^ is the block's quantized output from quantized inputs, with weights w^, y what the
-/// float network has in its place, e the block's error with nearest rounding. Gradients pass the
-/// quantization of activations straight through. The second term is off during the warm-up; then
-/// beta falls linearly from first_beta to last_beta. Of the result, h < 1/2 means down. Eight times
-/// on the way, the last time at the end, the block is measured as it would be exported; it keeps
-/// the rounding of the least error over the samples, if that is less than with nearest rounding.
+/// where y^ is the block's quantized output from quantized inputs with the weights w^, y the value
+/// that the float network has in its place, and e the block's error with nearest rounding.
+/// Gradients pass the quantization of activations straight through. The second term is off during
+/// the warm-up; then beta falls linearly from first_beta to last_beta. In the end, a weight with h
+/// < 1/2 is rounded down. Eight times during the training, the last time at its end, the block is
+/// measured as it would be exported. It keeps the rounding with the least error over the samples,
+/// if that error is less than with nearest rounding.
 ///
-/// The weights of `network` become scale * (q - zero_point) of the integers q that were learned:
-/// any later quantization of them gives these integers. What they were is in float_constants.
-/// Scales, zero points and biases stay. Constants with other users, and baked ones, are not
-/// touched.
+/// The weights of `network` become scale * (q - zero_point), where q are the integers that were
+/// learned, so that any later quantization of them gives these integers. The values before are in
+/// float_constants. Scales, zero points and biases stay. Constants with other users and baked
+/// constants are not touched. Blocks with an operator without gradient are left alone, and on_block
+/// reports them.
 ///
-/// Blocks with an operator without gradient are left alone; on_block tells of them.
+/// Differs from PPQ and from the paper, where the second term is a sum times 0.01 and losses have
+/// the units of the outputs: here the terms have the same size whatever the network (1/12 step^2 is
+/// the mean squared error of rounding to nearest). Samples are taken in turn, not at random.
 ///
-/// Differs from PPQ (and the paper), where the second term is a sum times 0.01, and losses have the
-/// units of the outputs: here the terms have the same size whatever the network (a twelfth of a
-/// squared step is what nearest rounding errs by on average). Samples are taken in turn, not at
-/// random.
+/// The pass uses no random numbers and gives the same bits everywhere. Its time for each block is
+/// one run of the network up to the block for each sample, and one run of the block forwards and
+/// backwards for each sample of each step.
 ///
-/// No random numbers; the same bits everywhere. Time: as learned_step_size_pass.
-///
-/// Throws invalid_argument if steps, block_size, samples or samples_per_step is 0, the learning
-/// rate not positive and finite, gamma negative or not finite, warm_up not in [0, 1), a beta below
-/// 1 or not finite, without samples, and if something is not calibrated yet, naming the
-/// configuration; what the executor and to_qdq() throw. The blocks before are learned then.
+/// Throws invalid_argument if steps, block_size, samples or samples_per_step is 0, if the learning
+/// rate is not positive and finite, if gamma is negative or not finite, if warm_up is not in [0,
+/// 1), if a beta is below 1 or not finite, without samples, and for a configuration that is not
+/// calibrated yet, naming it; and what the executor and to_qdq() throw. The blocks before the error
+/// keep what they have learned.
 ///
 /// Sources: Nagel et al., Up or Down? Adaptive Rounding (2020); Li et al., BRECQ (2021); PPQ 0.6.6.
 struct adaround_pass {
+  /// Adam's learning rate; positive and finite.
   double learning_rate = 1e-3;
+  /// The number of steps for each block; at least 1.
   std::size_t steps = 5000;
+  /// The factor of the second term, which drives each h to 0 or 1; not negative.
   double gamma = 1.0;
+  /// The share of the steps, in [0, 1), during which the second term is off.
   double warm_up = 0.2;
+  /// The beta after the warm-up; at least 1.
   double first_beta = 20.0;
+  /// The beta at the end of the training; at least 1.
   double last_beta = 2.0;
+  /// How the network is divided into blocks, and how many samples are used.
   block_reconstruction_options blocks = {};
 
+  /// Runs the pass on the samples of the context.
   void operator()(quantized_graph& g, pass_context& context) const {
     constexpr const char* where = "adaround_pass";
     detail::require_valid(blocks, steps, where);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The pass that gives the tensors of one operator the same scale where hardware wants it.
+// The pass that gives the tensors of one operator the same scale and zero point where hardware
+// needs it.
 #ifndef DETENT_GRAPH_PPQ_ALIGNMENT_HPP
 #define DETENT_GRAPH_PPQ_ALIGNMENT_HPP
 
@@ -25,44 +26,52 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
+/// How alignment_pass gives the tensors of an operator the same parameters.
 enum class alignment_method : std::uint8_t {
-  none,
-  to_large,   // the inputs take the union of the ranges that they represent
-  to_input,   // the outputs take the parameters of the first input
-  to_output,  // the inputs take the parameters of the first output
+  none,       ///< Every tensor keeps its own parameters.
+  to_large,   ///< The inputs take the parameters of the union of the ranges that they represent.
+  to_input,   ///< The output takes the parameters of the first input.
+  to_output,  ///< The inputs take the parameters of the first output.
 };
 
-/// PPQ's QuantAlignmentPass, after calibration. Constants keep their own parameters, and so does
-/// what has another scheme than the tensor that it would be aligned with; DYNAMIC ones have none.
+/// PPQ's QuantAlignmentPass, to be run after calibration. It gives the tensors of an operator the
+/// same scale and zero point, by the method that a member names for the type of the operator:
 ///
-///   to_large   range = smallest scale * (qmin - zero_point) .. largest scale * (qmax - zero_point)
-///              of all inputs, and parameters of it by the rule of PPQ with parity, else by the
-///              canonical one. Without parity, symmetric inputs take the largest of their scales:
-///              the rules make a scale larger each time where the grid has a level more below zero.
-///              The first input has these parameters; it is the master of the others (PASSIVE).
-///   to_input   the output becomes PASSIVE
-///   to_output  an input whose value nobody else needs quantized is dominated by the output
-///              (OVERLAPPED: quantized once, behind the operator), others become PASSIVE
+///   to_large   The range is the least scale * (qmin - zero_point) of all inputs to the greatest
+///              scale * (qmax - zero_point). With a parity, the parameters of this range follow by
+///              PPQ's rule, else by the canonical one. Without a parity, symmetric inputs take the
+///              largest of their scales instead: where the grid has one more level below zero, the
+///              rules would make the scale larger each time. The first input has these parameters;
+///              it becomes the master of the other inputs (PASSIVE).
+///   to_input   The first input becomes the master of the output (PASSIVE).
+///   to_output  An input whose value nobody else needs quantized is dominated by the output
+///              (OVERLAPPED: it is quantized once, after the operator). The output becomes the
+///              master of the other inputs (PASSIVE).
 ///
-/// keep_inputs: with to_output, every input becomes PASSIVE. Concat computes the same then, and
-/// engines can run it on integers, since its inputs are written with pairs of their own.
+/// Constants keep their own parameters. So do tensors whose scheme differs from that of the tensor
+/// they would be aligned with, and tensors with several scales or a DYNAMIC policy.
 ///
-/// force_overlap: a configuration that makes the value of an aligned input, and was not joined with
-/// it by fusion_pass, is dominated by the input's.
-///
-/// Run again after a calibration with override, it aligns what is ACTIVATED then: what it has made
-/// PASSIVE before stays with its master, and has no part in unions.
-///
-/// Elementwise: Add, Sub, Sum. Average pools: AveragePool, GlobalAveragePool.
+/// If the pass runs again after a calibration with override, it aligns what is ACTIVATED then. What
+/// it has made PASSIVE before stays with its master and has no part in unions.
 struct alignment_pass {
+  /// The method for Add, Sub and Sum.
   alignment_method elementwise = alignment_method::to_large;
+  /// The method for Concat.
   alignment_method concat = alignment_method::to_output;
+  /// The method for AveragePool and GlobalAveragePool.
   alignment_method average_pool = alignment_method::none;
+  /// The method for Resize and Upsample.
   alignment_method resize = alignment_method::to_output;
+  /// Whether a configuration that makes the value of an aligned operator's input, and that
+  /// fusion_pass has not joined with the input's configuration, becomes dominated by it.
   bool force_overlap = true;
+  /// Whether to_output makes every input PASSIVE, none OVERLAPPED. Concat then computes the same,
+  /// and engines can run it on integers, since its inputs are exported with pairs of their own.
   bool keep_inputs = false;
+  /// With a value, to_large uses PPQ's rule for parameters, else the canonical one.
   ppq_parity parity = {};
 
+  /// Runs the pass. It needs no samples.
   void operator()(quantized_graph& g, pass_context& /*context*/) const {
     const links l(g.network);
     for (std::size_t i = 0; i < g.network.nodes.size(); ++i) {
@@ -102,8 +111,8 @@ struct alignment_pass {
     return n.is("Resize") || n.is("Upsample") ? resize : alignment_method::none;
   }
 
-  /// Whose parameters the tensors have, each once: those that are ACTIVATED, per tensor, and of the
-  /// same scheme as the first one.
+  /// The configurations whose parameters the tensors have, each once. Only configurations that are
+  /// ACTIVATED, per tensor, and have the scheme of the first one found are taken.
   static std::vector<config_id> sources(const quantized_graph& g,
                                         const std::vector<config_id>& ids) {
     std::vector<config_id> found;
@@ -184,8 +193,8 @@ struct alignment_pass {
     }
   }
 
-  /// Whether all that reads parameters from `source` is on its way to the node at `at`: then values
-  /// may stay as they are until they come out of it.
+  /// Whether every configuration that reads its parameters from `source` lies on the way to the
+  /// node at index `at`. Then values need not be quantized before they come out of that node.
   static bool only_feeds(const quantized_graph& g, const links& l, config_id source,
                          std::size_t at) {
     const auto follows = [&](config_id id) {
@@ -211,7 +220,7 @@ struct alignment_pass {
     }
     return true;
   }
-  /// Whether every user of a value has a configuration that follows.
+  /// Whether follows(configuration) is true for every use of a value.
   template <class Follows>
   static bool value_stays(const quantized_graph& g, const links& l, const std::string& value,
                           const Follows& follows) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What quantization does to a network: errors of operators and statistics of values.
+// Measures what quantization does to a network: the errors of its operators and results, and
+// statistics of its values.
 #ifndef DETENT_GRAPH_PPQ_ANALYSIS_HPP
 #define DETENT_GRAPH_PPQ_ANALYSIS_HPP
 
@@ -38,15 +39,22 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
-/// How far quantized values q are from float ones f. A tensor of rank 2 or more is measured row by
-/// row along its first axis, others as one row; then the mean over rows is taken.
+/// The measure of how far quantized values q are from float values f. A tensor of rank 2 or more is
+/// measured row by row along its first axis, any other tensor as one row; the result is the mean
+/// over the rows.
 enum class error_method : std::uint8_t {
-  snr,     // noise over signal: sum (q - f)^2 / (sum f^2 + 1e-7); 0 is best
-  mse,     // sum (q - f)^2 / number of values; 0 is best
-  cosine,  // sum q f / sqrt(sum q^2 * sum f^2), 1 for two rows of zeros, 0 for one; 1 is best
+  /// Noise over signal: sum (q - f)^2 / (sum f^2 + 1e-7). 0 is best.
+  snr,
+  /// Mean squared error: sum (q - f)^2 / number of values. 0 is best.
+  mse,
+  /// Cosine of the angle: sum q f / sqrt(sum q^2 * sum f^2). 1 is best. It is 1 if all values of
+  /// both
+  /// rows are 0, and 0 if all values of one row are.
+  cosine,
 };
 
-/// "snr", "mse" or "cosine", in capital or small letters. Throws invalid_argument for another name.
+/// The measure named "snr", "mse" or "cosine", in capital or small letters. Throws invalid_argument
+/// for any other name.
 [[nodiscard]] inline error_method find_error_method(std::string_view name) {
   const std::string key = detent::detail::lower_case(name);
   if (key == "snr") {
@@ -60,8 +68,9 @@ enum class error_method : std::uint8_t {
   return error_method::cosine;
 }
 
-/// The measure of one tensor; in double, summed in order. Throws shape_mismatch for different
-/// shapes, invalid_argument for tensors without values. Tensors are float32.
+/// The error of a float32 tensor of quantized values against a float32 tensor of expected values,
+/// by the given measure. It is computed in double, with sums in the order of the values. Throws
+/// shape_mismatch if the shapes differ, and invalid_argument if the tensors have no values.
 [[nodiscard]] inline double measure_error(const tensor& quantized, const tensor& expected,
                                           error_method method) {
   require(quantized.dims() == expected.dims(), error_kind::shape_mismatch, "measure_error: shape ",
@@ -103,28 +112,33 @@ enum class error_method : std::uint8_t {
   return sum / static_cast<double>(rows);
 }
 
+/// Options of the analyses.
 struct analysis_options {
+  /// The measure of errors.
   error_method method = error_method::snr;
-  std::size_t steps = 8;  // samples that are run; fewer if there are fewer
+  /// The number of samples that are run; all samples if there are fewer.
+  std::size_t steps = 8;
+  /// How networks are run.
   executor_options executor = {};
 };
 
+/// The error that an analysis has found for one operator.
 struct operator_error {
-  std::string operator_name;  // node::label()
-  std::string value;          // its output
-  double error = 0.0;
+  std::string operator_name;  ///< The node::label() of the operator.
+  std::string value;          ///< The name of the operator's first output.
+  double error = 0.0;         ///< The error by the measure of the options.
 };
 
 namespace detail {
 
-/// The pairs simulated in float, constants dequantized beforehand.
+/// The model as it is run to simulate quantization: constants are dequantized beforehand.
 [[nodiscard]] inline model simulation(model m) {
   fold_constants(m, true);
   remove_unused(m);
   return m;
 }
 
-/// The values of one run that are asked for, and the results.
+/// Runs a model and records the values that are asked for, and the results.
 class value_recorder {
  public:
   explicit value_recorder(model m, const executor_options& options)
@@ -150,7 +164,7 @@ class value_recorder {
          a.dims() == b.dims();
 }
 
-/// Where each of some values is found in the quantized model: behind its pair, if it has one.
+/// The names of some values in the quantized model: after their pair, if they have one.
 [[nodiscard]] inline std::map<std::string, std::string> quantized_names(
     const qdq_model& m, const std::set<std::string>& values) {
   std::map<std::string, std::string> names;
@@ -173,7 +187,7 @@ class value_recorder {
   return all;
 }
 
-/// Layers whose output has a configuration.
+/// The indices of the layers that are quantized.
 [[nodiscard]] inline std::vector<std::size_t> quantized_layers(const quantized_graph& g) {
   std::vector<std::size_t> layers;
   for (std::size_t i = 0; i < g.operators.size(); ++i) {
@@ -186,10 +200,11 @@ class value_recorder {
 
 }  // namespace detail
 
-/// The whole network quantized: the error of the output of every layer, in the order of the
-/// network; of its quantized form where the layer's own configuration quantizes it. `samples` is
-/// left at its beginning. Throws invalid_argument without samples, and what to_qdq() and the
-/// executor throw.
+/// The error of the output of every quantized layer, in the order of the network, when the whole
+/// network is quantized. An error is the mean over the samples. If the layer's output is quantized,
+/// the output is taken after that. Layers whose outputs cannot be compared, because they are not
+/// float or have another shape, are left out. `samples` is left at its beginning. Throws
+/// invalid_argument without samples, and what to_qdq() and the executor throw.
 [[nodiscard]] inline std::vector<operator_error> graphwise_error_analysis(
     const quantized_graph& g, const calibration_source& samples,
     const analysis_options& options = {}) {
@@ -231,10 +246,10 @@ class value_recorder {
 
 namespace detail {
 
-/// Of a network whose results are known: the mean error of the float ones of another one.
+/// Compares other networks with a float network: the mean error of their float results.
 class result_comparison {
  public:
-  /// Runs the float network on the samples, and keeps them.
+  /// Runs the float network on the samples, and keeps samples and results.
   result_comparison(const model& float_model, std::vector<run_inputs> inputs,
                     const analysis_options& options)
       : options_(options), inputs_(std::move(inputs)) {
@@ -245,7 +260,8 @@ class result_comparison {
     }
   }
 
-  /// Throws invalid_argument, with `what`, if there is nothing to compare.
+  /// The mean error over samples and results. Throws invalid_argument, with `what` in the message,
+  /// if there is nothing to compare.
   [[nodiscard]] double mean_error(model quantized, const char* what) const {
     value_recorder quantized_run(simulation(std::move(quantized)), options_.executor);
     double sum = 0.0;
@@ -271,8 +287,9 @@ class result_comparison {
 
 }  // namespace detail
 
-/// The whole network quantized: the mean error of its float results. Throws as
-/// graphwise_error_analysis(), and invalid_argument if it has none.
+/// The mean error of the float results of the network, over results and samples, when the whole
+/// network is quantized. `samples` is left at its beginning. Throws invalid_argument without
+/// samples and if the network has no float results, and what to_qdq() and the executor throw.
 [[nodiscard]] inline double output_error(const quantized_graph& g,
                                          const calibration_source& samples,
                                          const analysis_options& options = {}) {
@@ -281,9 +298,11 @@ class result_comparison {
   return results.mean_error(to_qdq(g), "output_error");
 }
 
-/// One layer at a time quantized, with what quantizes its inputs and output, everything else in
-/// float: the mean error of the float results of the network. In the order of the network; the same
-/// errors as graphwise_error_analysis().
+/// For each quantized layer, in the order of the network, the mean error of the float results of
+/// the network when only that layer is quantized, with the configurations that quantize its inputs
+/// and its output, and everything else is float. `samples` is left at its beginning. Throws
+/// invalid_argument without samples and if the network has no float results, and what to_qdq() and
+/// the executor throw.
 [[nodiscard]] inline std::vector<operator_error> layerwise_error_analysis(
     const quantized_graph& g, const calibration_source& samples,
     const analysis_options& options = {}) {
@@ -308,12 +327,12 @@ class result_comparison {
   return errors;
 }
 
-/// Of one tensor: its float values f, its quantized values q, and q - f.
+/// Statistics of a tensor in float and quantized.
 struct statistics_report {
-  std::string name;
-  value_statistics float_values;
-  value_statistics quantized_values;
-  value_statistics noise;
+  std::string name;                   ///< The name of the tensor in quantized_graph::network.
+  value_statistics float_values;      ///< Statistics of the float values f.
+  value_statistics quantized_values;  ///< Statistics of the quantized values q.
+  value_statistics noise;             ///< Statistics of the differences q - f, computed in double.
 };
 
 namespace detail {
@@ -346,8 +365,9 @@ struct report_collector {
 
 }  // namespace detail
 
-/// Statistics of every value that a quantized operator makes, in the order of the network, over up
-/// to options.steps samples; each sample is run twice. Throws as graphwise_error_analysis().
+/// Statistics of every float value that a quantized operator makes, in the order of the network,
+/// over up to options.steps samples. Each sample is run twice. `samples` is left at its beginning.
+/// Throws invalid_argument without samples, and what to_qdq() and the executor throw.
 [[nodiscard]] inline std::vector<statistics_report> variable_analysis(
     const quantized_graph& g, const calibration_source& samples,
     const analysis_options& options = {}) {
@@ -394,8 +414,8 @@ struct report_collector {
   return reports;
 }
 
-/// Statistics of every constant that has a configuration, in the order of the network. Those that
-/// are not quantized, or not yet, have no noise.
+/// Statistics of every constant that has a configuration, in the order of the network. The noise of
+/// a constant that is not quantized, or not yet, is 0.
 [[nodiscard]] inline std::vector<statistics_report> parameter_analysis(const quantized_graph& g) {
   std::vector<statistics_report> reports;
   std::set<std::string> seen;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The pass that stores constants with the values that quantization gives them.
+// The pass that stores quantized constants with the values that quantization gives them.
 #ifndef DETENT_GRAPH_PPQ_BAKING_HPP
 #define DETENT_GRAPH_PPQ_BAKING_HPP
 
@@ -20,13 +20,15 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
-/// PPQ's ParameterBakingPass: constants of `network` whose configuration is ACTIVATED or PASSIVE
-/// become fake_quantized(), the configuration BAKED or PASSIVE_BAKED. A constant that has other
-/// users keeps its values for them; the baked one is a new constant then.
+/// PPQ's ParameterBakingPass. Constants of `network` whose configuration is ACTIVATED or PASSIVE
+/// take the values of fake_quantized(), and their configurations become BAKED or PASSIVE_BAKED. A
+/// constant that has other users keeps its values for them, and the baked values become a new
+/// constant. The values before are kept in float_constants.
 ///
-/// Quantizing baked values once more changes nothing but, in the last bit, those of biases beyond
+/// Quantizing baked values once more does not change them, except for the last bit of biases beyond
 /// 2^24 steps.
 struct parameter_baking_pass {
+  /// Runs the pass. It needs no samples.
   void operator()(quantized_graph& g, pass_context& /*context*/) const {
     const links l(g.network);
     for (std::size_t i = 0; i < g.operators.size(); ++i) {
@@ -48,7 +50,8 @@ struct parameter_baking_pass {
       g.configs.settings(id).variable = input;
     }
     g.network.initializers[input] = std::move(baked);
-    g.float_constants.try_emplace(input, values);  // learned ones keep what they were before that
+    // An entry that is there already stays: it holds the values before learning.
+    g.float_constants.try_emplace(input, values);
     g.configs.transition(id, g.configs[id].state() == quantization_state::activated
                                  ? quantization_state::baked
                                  : quantization_state::passive_baked);

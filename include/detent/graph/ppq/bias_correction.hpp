@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The pass that makes biases take up what quantization does to the means of channels.
+// The pass that corrects biases for the shift that quantization gives to the means of channels.
 #ifndef DETENT_GRAPH_PPQ_BIAS_CORRECTION_HPP
 #define DETENT_GRAPH_PPQ_BIAS_CORRECTION_HPP
 
@@ -34,15 +34,19 @@ namespace ppq {
 
 /// What bias correction did to a block of layers.
 struct corrected_block {
-  std::vector<std::string> layers;  // labels of those whose bias was corrected
+  /// The labels of the layers whose bias was corrected.
+  std::vector<std::string> layers;
+  /// The mean squared error of the values that leave the block, before the corrections.
   double loss_before = 0.0;
-  double loss_after = 0.0;  // with the corrections, whether they were kept or not
+  /// The mean squared error with the corrections, whether they were kept or not.
+  double loss_after = 0.0;
+  /// Whether the corrections were kept, because the error did not grow.
   bool kept = false;
 };
 
 namespace detail {
 
-/// The part of a network that makes some of its values, which are its results.
+/// The part of a network that makes the given values, which become its results.
 [[nodiscard]] inline model network_of(model m, const std::vector<std::string>& values) {
   m.outputs.clear();
   for (const std::string& value : values) {
@@ -72,7 +76,8 @@ class block_bias_corrector {
     }
   }
 
-  /// Corrects the layers of a block one by one, and takes that back if the loss has grown.
+  /// Corrects the layers of a block one by one, and takes the corrections back if the loss has
+  /// grown.
   corrected_block correct(const std::vector<std::size_t>& layers, std::size_t end) {
     corrected_block block;
     const std::vector<std::string> values = values_leaving(layers.front(), end);
@@ -98,7 +103,8 @@ class block_bias_corrector {
   }
 
  private:
-  /// The float values of nodes first .. end - 1 that others use.
+  /// The quantized values of nodes first .. end - 1 that later nodes or the caller of the network
+  /// use.
   [[nodiscard]] std::vector<std::string> values_leaving(std::size_t first, std::size_t end) const {
     const links l(g_.network);
     std::vector<std::string> values;
@@ -176,37 +182,42 @@ class block_bias_corrector {
   quantized_graph& g_;
   executor_options runner_;
   std::vector<run_inputs> samples_;
-  std::map<std::string, graph::detail::channel_sums> means_;  // of what the float layers make
+  std::map<std::string, graph::detail::channel_sums> means_;  // of the outputs of the float layers
 };
 
 }  // namespace detail
 
-/// PPQ's BiasCorrectionPass, after passive parameters and before baking. Of each quantized layer
-/// with a bias for each output channel, in the order of the network:
+/// PPQ's BiasCorrectionPass, to be run after the passive parameters and before baking. For each
+/// quantized layer that has a bias for each output channel, in the order of the network, it adds to
+/// the bias of each channel
 ///
-///   bias += mean of what the float layer makes - mean of what the quantized one makes
+///   mean of the float layer's output - mean of the quantized layer's output
 ///
-/// per channel, over space and up to `steps` samples. The quantized layer takes quantized inputs,
-/// with the biases before it corrected already; its result is taken before its own quantization.
-/// Blocks are `block_size` layers that follow each other, with the operators behind each. Where the
-/// mean squared error of the values that leave a block is larger than before, the biases of that
-/// block stay as they were. (A block of PPQ is `block_size` operators deep.) Means are summed up in
-/// double.
+/// with means over space and up to `steps` samples, summed up in double. The quantized layer takes
+/// quantized inputs from a network in which earlier biases are corrected already; its output is
+/// taken before it is quantized.
 ///
-/// Scales stay. Where biases are quantized, passive_parameter_pass after this one sees that they
-/// fit their grids: default_pipeline() has it again.
+/// A block is `block_size` successive layers, each with the operators that follow it. If the mean
+/// squared error of the values that leave a block has grown, the biases of that block stay as they
+/// were. Differs from PPQ, where a block is `block_size` operators deep.
+///
+/// Scales stay as they are. Where biases are quantized, passive_parameter_pass has to run after
+/// this pass so that they fit their grids; default_pipeline() sees to that.
 ///
 /// Throws invalid_argument for a block_size or steps of 0, without samples, and, naming the
-/// configuration and its state, if one waits for its scale or is baked; and what to_qdq() and the
-/// executor throw. The graph is then as it was.
+/// configuration and its state, for a configuration that waits for its scale or is baked; and what
+/// to_qdq() and the executor throw. The graph is then as it was.
 struct bias_correction_pass {
+  /// The number of layers in a block; at least 1.
   std::size_t block_size = 4;
+  /// The largest number of samples that are used; at least 1.
   std::size_t steps = 32;
 
+  /// Runs the pass on the samples of the context.
   void operator()(quantized_graph& g, pass_context& context) const {
     static_cast<void>(run(g, context));
   }
-  /// The same, and what was done to each block.
+  /// Runs the pass, and returns what was done to each block, in the order of the network.
   std::vector<corrected_block> run(quantized_graph& g, pass_context& context) const {
     require(block_size > 0 && steps > 0, error_kind::invalid_argument,
             "bias_correction_pass: block_size ", block_size, " and steps ", steps,

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What passes have in common that teach a quantized network block by block to compute what the
-// float network does: blocks as the exported model has them, their samples, and their errors.
+// The common part of passes that train a quantized network block by block to compute what the float
+// network computes: blocks as the exported model has them, their samples, and their errors.
 //
 //   for each block, in the order of the network
-//     inputs   what the quantized network, with all blocks learned so far, gives the block
-//     targets  what the float network makes in its place
-//     loss     mean squared error of the block's output, behind its quantization
-//   Several times on the way the block is measured as it would be exported; the best is kept, if it
-//   is nearer to its targets than what was there before.
+//     inputs   the values that the block gets from the quantized network, with all blocks that are
+//              trained so far
+//     targets  the values that the float network makes in place of the block's output
+//     loss     the mean squared error of the block's output, after its quantization
+//
+// Several times during the training, the block is measured as it would be exported. The best one is
+// kept if it is nearer to its targets than the block was before.
 #ifndef DETENT_GRAPH_PPQ_BLOCK_RECONSTRUCTION_HPP
 #define DETENT_GRAPH_PPQ_BLOCK_RECONSTRUCTION_HPP
 
@@ -43,34 +45,45 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
+/// How the training of a block ended.
 enum class block_outcome : std::uint8_t {
-  improved,
-  not_improved,      // what was learned was not better: the block is as it was
-  no_gradient,       // an operator without gradient: left alone
-  nothing_to_learn,  // no weight whose configuration is ACTIVATED: left alone
+  improved,          ///< The block has learned values with a smaller error.
+  not_improved,      ///< No learned values had a smaller error: the block is as it was.
+  no_gradient,       ///< The block has an operator without gradient, and was left alone.
+  nothing_to_learn,  ///< The block has no weight that may be trained, and was left alone.
 };
 
-/// What became of a block.
+/// What a pass that trains a network block by block did to one block.
 struct block_report {
-  std::string entry;  // values of quantized_graph::network
+  /// The value of quantized_graph::network that the block depends on.
+  std::string entry;
+  /// The value of quantized_graph::network that the block makes.
   std::string exit;
-  std::vector<std::string> operators;  // labels, in the order of the network
+  /// The labels of the block's operators, in the order of the network.
+  std::vector<std::string> operators;
+  /// How the training ended.
   block_outcome outcome = block_outcome::not_improved;
-  std::string obstacle;  // the first operator without gradient
-  /// Mean squared error of the block's output in the exported model over the samples, before and
-  /// after the pass; 0 where the block was left alone.
+  /// The first operator without gradient, if the outcome is no_gradient.
+  std::string obstacle;
+  /// The mean squared error of the block's output in the exported model, over the samples, before
+  /// the pass; 0 if the block was left alone.
   double error_before = 0.0;
+  /// The mean squared error of the block's output in the exported model, over the samples, after
+  /// the pass; 0 if the block was left alone.
   double error_after = 0.0;
 };
 
-/// What all such passes have.
+/// Options of all passes that train a network block by block.
 struct block_reconstruction_options {
-  std::size_t block_size = 4;  // layers of a block, at most; see find_blocks()
-  /// Kept in memory at a time: this many inputs of the network, and of one block inputs and
-  /// targets. Fewer if there are fewer.
+  /// The largest number of layers in a block, as find_blocks() takes it; at least 1.
+  std::size_t block_size = 4;
+  /// The largest number of samples; at least 1. So many inputs of the network, and so many inputs
+  /// and targets of one block, are kept in memory at a time.
   std::size_t samples = 32;
-  std::size_t samples_per_step = 1;  // whose gradients are averaged; taken in turn
-  /// Told of each block, in the order of the network.
+  /// The number of samples whose gradients are averaged in a step; at least 1. Samples are taken in
+  /// turn.
+  std::size_t samples_per_step = 1;
+  /// If given, it is called with a report of each block, in the order of the network.
   std::function<void(const block_report&)> on_block = {};
 };
 
@@ -84,7 +97,7 @@ inline void require_valid(const block_reconstruction_options& o, std::size_t ste
   require(steps > 0, error_kind::invalid_argument, where, ": 0 steps");
 }
 
-/// Throws invalid_argument, naming the configuration, if one has not got its parameters yet.
+/// Throws invalid_argument, naming the configuration, if one does not have its parameters yet.
 inline void require_calibrated(const quantized_graph& g, const char* where) {
   g.for_each_config([&](config_id id) {
     const quantization_state state = g.configs[id].state();
@@ -97,7 +110,7 @@ inline void require_calibrated(const quantized_graph& g, const char* where) {
 
 // ------------------------------------------------------------------------------- parts of models
 
-/// The model up to one of its values.
+/// The part of a model that makes one of its values.
 [[nodiscard]] inline model upstream_of(const model& m, const std::string& value) {
   model part = m;
   part.outputs = {{value, element_type::f32, false, {}, {}}};
@@ -105,7 +118,7 @@ inline void require_calibrated(const quantized_graph& g, const char* where) {
   return part;
 }
 
-/// The model from one of its values to another.
+/// The part of a model that makes the value `to` from the value `from`.
 [[nodiscard]] inline model part_between(const model& m, const std::string& from,
                                         const std::string& to) {
   model part = m;
@@ -129,7 +142,8 @@ inline void require_calibrated(const quantized_graph& g, const char* where) {
   return part;
 }
 
-/// Whether two models have the same nodes and constants, but for what bias correction changes.
+/// Whether two models have the same nodes and constants, apart from the biases of layers, which
+/// bias correction changes.
 [[nodiscard]] inline bool same_but_biases(const model& a, const model& b) {
   if (a.nodes.size() != b.nodes.size()) {
     return false;
@@ -160,8 +174,8 @@ inline void require_calibrated(const quantized_graph& g, const char* where) {
   return true;
 }
 
-/// The network that blocks are to compute: quantized_graph::float_model, or, if a pass has changed
-/// more of the network than its biases (equalization does), the network in float.
+/// The network whose values are the targets of blocks: quantized_graph::float_model, or, if a pass
+/// has changed more of the network than its biases (as equalization does), `network` in float.
 [[nodiscard]] inline model float_reference(const quantized_graph& g) {
   model m = g.network;
   for (const auto& [name, values] : g.float_constants) {
@@ -178,9 +192,9 @@ inline void require_calibrated(const quantized_graph& g, const char* where) {
 /// A block as the exported model has it.
 struct exported_block {
   qdq_model whole;
-  std::string entry;  // what the block reads of the network before it
-  std::string exit;   // its output, behind its pair if there is one
-  model part;         // from one to the other
+  std::string entry;  // the value that the block reads from the network before it
+  std::string exit;   // the block's output, after its pair if there is one
+  model part;         // the nodes that make `exit` from `entry`
 };
 
 [[nodiscard]] inline exported_block export_block(const quantized_graph& g, const network_block& b) {
@@ -188,7 +202,8 @@ struct exported_block {
   e.whole = to_qdq_model(g);
   const auto made = e.whole.quantized.find(b.entry);
   const auto computed = e.whole.computed.find(b.entry);
-  // A pair where the value is made belongs to the block before, those of users to this one.
+  // A pair where the value is made belongs to the block before; pairs of users belong to this
+  // block.
   if (made != e.whole.quantized.end() && e.whole.pairs.at(made->second).at_producer) {
     e.entry = made->second;
   } else {
@@ -199,7 +214,7 @@ struct exported_block {
   return e;
 }
 
-/// What a block reads and what it is to make.
+/// The inputs of a block, and the outputs that it is to make of them.
 struct block_samples {
   std::string entry;
   std::vector<tensor> inputs;
@@ -221,7 +236,7 @@ struct block_samples {
   return {e.entry, values_of(e.whole.network, e.entry), values_of(reference, exit)};
 }
 
-/// The mean squared error of a block over its samples, as it is exported.
+/// The mean squared error over its samples of a block as it is exported.
 [[nodiscard]] inline double block_error(const exported_block& e, const block_samples& samples,
                                         const executor_options& options) {
   executor run(simulation(e.part), options);
@@ -242,8 +257,9 @@ struct learned_constant {
   config_id id = no_config;
 };
 
-/// A block as a gradient graph computes it: pairs are FakeQuantize, biases float. Weights that are
-/// learned are float constants, which quantize_weights() sends through FakeQuantize as well.
+/// A block as a gradient graph computes it: pairs are FakeQuantize nodes, and biases are float.
+/// Weights that are learned are float constants; quantize_weights() sends them through FakeQuantize
+/// as well.
 class training_block {
  public:
   training_block(const quantized_graph& g, const network_block& b, const exported_block& e)
@@ -259,7 +275,7 @@ class training_block {
   [[nodiscard]] const std::vector<learned_constant>& weights() const noexcept { return weights_; }
   [[nodiscard]] const std::vector<learned_constant>& biases() const noexcept { return biases_; }
 
-  /// Weights become operands of FakeQuantize.
+  /// Puts a FakeQuantize after each weight that is learned.
   void quantize_weights() {
     std::vector<node> quantizers;
     for (learned_constant& w : weights_) {
@@ -272,8 +288,9 @@ class training_block {
     network_.nodes.insert(network_.nodes.begin(), quantizers.begin(), quantizers.end());
   }
 
-  /// The scales that only FakeQuantize of this block reads, and nothing outside it sees but its
-  /// output: names in the gradient graph, by configuration. After quantize_weights().
+  /// The scales that may be trained with this block: only FakeQuantize nodes of the block read
+  /// them, and the rest of the network sees them through the block's output only. Returns their
+  /// names in the gradient graph by configuration. To be called after quantize_weights().
   [[nodiscard]] std::map<config_id, std::string> own_scales() const {
     std::map<config_id, std::string> own;
     for (const auto& [id, name] : scales_) {
@@ -296,7 +313,8 @@ class training_block {
     return levels.qmin >= -32768 && levels.qmax <= 65535;
   }
 
-  /// What comes out of a constant's DequantizeLinear in this block, or its name if it has none.
+  /// The name of the result of a constant's DequantizeLinear in the exported model, or the name of
+  /// the constant if it has none.
   [[nodiscard]] std::string exported_name(const std::string& constant) const {
     for (const auto& [result, value] : exported_.whole.pairs) {
       if (value.is_constant && value.source == constant) {
@@ -411,20 +429,20 @@ class training_block {
   std::vector<learned_constant> biases_;
   std::map<config_id, std::string> scales_;
   std::map<config_id, std::string> zero_points_;
-  std::set<config_id> simulated_;  // configurations that FakeQuantize stands for
+  std::set<config_id> simulated_;  // configurations that FakeQuantize nodes stand for
 };
 
-/// How often a block is measured while it learns.
+/// How often a block is measured while it is trained.
 inline constexpr std::size_t measurements = 8;
 
 [[nodiscard]] inline bool is_measured_after(std::size_t step, std::size_t steps) noexcept {
   return step + 1 == steps || (step + 1) % ((steps + measurements - 1) / measurements) == 0;
 }
 
-/// Runs a block forwards and backwards on its samples, in turn.
+/// Runs a block forwards and backwards on its samples, which are taken in turn.
 class block_trainer {
  public:
-  /// `unit`: what losses are divided by.
+  /// `unit` is the number that losses are divided by.
   block_trainer(const training_block& block, const exported_block& e, const block_samples& samples,
                 double unit, std::size_t samples_per_step, const executor_options& options)
       : graph_(block.network(), options),
@@ -478,7 +496,7 @@ class block_trainer {
   return t;
 }
 
-/// Gives a weight other values; what it was stays in float_constants.
+/// Gives a weight other values. Its first values stay in float_constants.
 inline void replace_weights(quantized_graph& g, const std::string& name, tensor values) {
   tensor& held = g.network.initializers.at(name);
   g.float_constants.try_emplace(name, held);
@@ -486,8 +504,9 @@ inline void replace_weights(quantized_graph& g, const std::string& name, tensor 
 }
 
 /// Calls learn(graph, training block, exported block, samples, error, offer) for each block that
-/// can be trained. What it hands to offer(graph) on its way is measured as it is exported; the best
-/// one takes the place of the graph if it is better than that.
+/// can be trained. `learn` hands graphs to offer(graph), which measures the block of that graph as
+/// it is exported. The best graph takes the place of `g` if its error is less than the error of
+/// `g`.
 template <class Learn>
 void reconstruct_blocks(quantized_graph& g, pass_context& context,
                         const block_reconstruction_options& options, const char* where,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A network as blocks with a single way in and a single way out, which can be looked at apart from
-// the rest.
+// Divides a network into blocks of nodes with a single input value and a single output value, which
+// can be trained and measured apart from the rest of the network.
 #ifndef DETENT_GRAPH_PPQ_BLOCKS_HPP
 #define DETENT_GRAPH_PPQ_BLOCKS_HPP
 
@@ -23,13 +23,13 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
-/// Nodes that depend on nothing but one value and constants, and of which the rest of the network
-/// uses nothing but one other value.
+/// A set of nodes that depend on one value and constants only, and of whose results the rest of the
+/// network uses one value only.
 struct network_block {
-  std::string entry;
-  std::string exit;
-  std::vector<std::size_t> nodes;  // of quantized_graph::network, in its order
-  std::size_t layers = 0;          // compute operators among them
+  std::string entry;               ///< The value that the nodes depend on.
+  std::string exit;                ///< The value that the rest of the network uses.
+  std::vector<std::size_t> nodes;  ///< Indices of the nodes in quantized_graph::network, ascending.
+  std::size_t layers = 0;          ///< Number of layers (compute operators) among the nodes.
 };
 
 namespace detail {
@@ -57,8 +57,8 @@ class block_finder {
   }
 
  private:
-  /// The block from the input of one layer on that has the most layers, and of those that end with
-  /// the same layers the one that goes furthest.
+  /// Of the blocks that begin with the input of the layer at index `start`, the one with the most
+  /// layers; among blocks with equally many layers, the one that goes furthest.
   network_block largest_from(std::size_t start) {
     network_block best;
     best.entry = g_.network.nodes[start].inputs[0];
@@ -82,7 +82,8 @@ class block_finder {
     return best;
   }
 
-  /// Whether the node depends on the entry alone, at most block_size layers behind it.
+  /// Whether node i depends on the entry and constants alone, and there are at most block_size
+  /// layers on every way from the entry through it. If so, notes the depths of its results.
   bool reach(std::size_t i, bool is_start) {
     const node& n = g_.network.nodes[i];
     if (taken_.count(i) != 0 || (!is_start && !may_contain_(n))) {
@@ -111,7 +112,8 @@ class block_finder {
     return true;
   }
 
-  /// What the first output of node `last` needs, if that is a block.
+  /// The nodes between the entry and the first output of node `last`, or a block without nodes if
+  /// they are no block that holds the layer at `start`.
   [[nodiscard]] network_block behind(const std::string& entry, std::size_t start,
                                      std::size_t last) const {
     network_block block;
@@ -156,14 +158,15 @@ class block_finder {
 
 }  // namespace detail
 
-/// Blocks of at most `block_size` compute operators, in the order of the network. Each begins with
-/// the input of a quantized layer that is in no block yet, and holds as much as it may: a residual
-/// connection is within a block if its layers fit, and what follows the last layer belongs to it.
-/// Layers that do not depend on a single value have no block (products of two activations of
-/// different origin, branches that begin elsewhere).
+/// Divides a network into blocks of at most `block_size` layers (compute operators), in the order
+/// of the network. Each block begins with the input of a quantized layer that is in no block yet,
+/// and is as large as possible: a residual connection is within a block if its layers fit, and the
+/// operators that follow the last layer belong to the block. Layers that do not depend on a single
+/// value have no block, for example products of two activations of different origin, or layers on
+/// branches that begin elsewhere.
 ///
-/// Blocks go no further than to operators that `may_contain` says no to. If the layer at which a
-/// block begins is one, it is a block of its own.
+/// Blocks do not contain operators for which `may_contain` returns false, and end before them. If
+/// the layer at which a block would begin is such an operator, it is a block of its own.
 ///
 /// Differs from PPQ, whose block_size counts operators of all kinds along the longest way. Throws
 /// invalid_argument if block_size is 0.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The passes that find scales: of constants from their values, of activations from samples.
+// The passes that find scales: those of constants from their values, those of activations from
+// calibration samples.
 #ifndef DETENT_GRAPH_PPQ_CALIBRATION_HPP
 #define DETENT_GRAPH_PPQ_CALIBRATION_HPP
 
@@ -26,11 +27,14 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
-/// Shows each constant with an INITIAL configuration to its observer, once, and makes the
-/// configuration ACTIVATED. Observers of several phases see it as often.
+/// Finds the parameters of constants: shows each constant whose configuration is INITIAL to its
+/// observer, once for each phase of the observer, and makes the configuration ACTIVATED. Throws
+/// what config_observer throws, naming the configuration; the graph is then as it was.
 struct parameter_quantization_pass {
+  /// Which observers PPQ's names stand for: the library's own, or, with a value, PPQ's.
   ppq_parity parity = {};
 
+  /// Runs the pass. It needs no samples.
   void operator()(quantized_graph& g, pass_context& /*context*/) const {
     quantization_configs configs = g.configs;
     g.for_each_config([&](config_id id) {
@@ -53,8 +57,8 @@ struct parameter_quantization_pass {
 
 namespace detail {
 
-/// Values that a classifier ranks, with the axis of their rows: what Softmax takes and makes, and
-/// matrices that the model returns.
+/// The values that a classifier ranks, with the axis along which their rows run: inputs and outputs
+/// of Softmax and LogSoftmax, and matrices that the model returns.
 [[nodiscard]] inline std::map<std::string, std::ptrdiff_t> ranked_values(const model& m) {
   std::map<std::string, std::ptrdiff_t> axes;
   const std::map<std::string, tensor> known = infer_shapes(m);
@@ -74,8 +78,8 @@ namespace detail {
   return axes;
 }
 
-/// The network for calibration: with activations fused into layers, unless that hides a value that
-/// is wanted.
+/// The network to run for calibration: with activation functions fused into layers, which is
+/// faster, unless that hides one of the wanted values.
 [[nodiscard]] inline model observable_network(const model& network,
                                               const std::set<std::string>& wanted) {
   model fused = network;
@@ -92,33 +96,36 @@ namespace detail {
 
 }  // namespace detail
 
-/// PPQ's RuntimeCalibrationPass. Runs the float network `calib_steps` times, with the samples in
-/// their order, from the first one again where they end; shows each activation whose configuration
-/// is INITIAL to its observer, all of them together; and makes the configurations ACTIVATED. Where
-/// an observer wants a second phase, the same runs are made once more for all that do.
+/// PPQ's RuntimeCalibrationPass, which finds the parameters of activations. It runs the float
+/// network `calib_steps` times, with the samples in their order; where they end, it begins with the
+/// first one again. All activations whose configuration is INITIAL are shown to their observers in
+/// these runs, and the configurations become ACTIVATED. If observers need a second phase, the same
+/// runs are made once more for those observers. Configurations with policy DYNAMIC become ACTIVATED
+/// without being observed.
 ///
-///   method    replaces the observer of every activation; any name of the registry, those of users
-///             among them, in capital or small letters. Empty: each keeps its own.
-///             "isotone" is for what classifiers rank (what Softmax takes or makes, rows along its
-///             axis; results of rank 2); other activations get "minmax" with it.
-///   override  ACTIVATED activations that are their own root go back to INITIAL before
-///   parity    see ppq_parity
+/// Differs from PPQ in three points. It makes exactly calib_steps runs, where PPQ may pass the
+/// limit by the rest of an epoch. Constants are float while activations are observed. Every
+/// observer that asks for a second phase gets it, where PPQ gives it to its own observers only.
 ///
-/// Those with policy DYNAMIC become ACTIVATED without being observed.
-///
-/// Differs from PPQ: exactly calib_steps runs (PPQ may pass the limit by the rest of an epoch),
-/// constants are float while activations are observed, second phases are given to every observer
-/// that asks for one (PPQ: to its own ones).
-///
-/// Throws invalid_argument unless 8 <= calib_steps <= 512, for an unknown method, listing those
-/// that there are, without samples, for NaN and infinity, naming configuration and run; unsupported
-/// if the executor lacks an operator. Then the graph is as it was.
+/// Throws invalid_argument unless 8 <= calib_steps <= 512, for an unknown method, listing the
+/// methods that there are, without samples, and for a NaN or an infinity, naming configuration and
+/// run; unsupported if the executor lacks an operator. The graph is then as it was.
 struct runtime_calibration_pass {
+  /// The name of the observer that replaces the observer of every activation, in capital or small
+  /// letters; any name of the registry, also one that a user has registered. If it is empty, each
+  /// activation keeps its own observer. "isotone" is only for values that classifiers rank: inputs
+  /// and outputs of Softmax and LogSoftmax, with rows along their axis, and results of the model of
+  /// rank 2. The other activations get "minmax" then.
   std::string method = {};
+  /// Whether activations that are ACTIVATED and their own root are first brought back to INITIAL,
+  /// so that they are calibrated anew.
   bool override = false;
+  /// The number of runs, 8..512.
   std::size_t calib_steps = 32;
+  /// Which observers PPQ's names stand for: the library's own, or, with a value, PPQ's.
   ppq_parity parity = {};
 
+  /// Runs the pass on the samples of the context.
   void operator()(quantized_graph& g, pass_context& context) const {
     require(calib_steps >= 8 && calib_steps <= 512, error_kind::invalid_argument,
             "runtime_calibration_pass: calib_steps ", calib_steps, " is not 8..512");

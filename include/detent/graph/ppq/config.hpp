@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The quantization configurations of a network's tensors, what state each is in, and which of them
-// share their parameters.
+// The quantization configurations of a network's tensors: their settings, their states, and the
+// links by which they share scales and zero points.
 //
-// Links of two kinds join configurations. One that is dominated by another leaves quantization to
-// it (OVERLAPPED): dominated ones form a union-find forest, and all of a tree read the parameters
-// of its root. One that has a master (PASSIVE) quantizes by itself, with the master's parameters.
+// Links of two kinds join configurations. A configuration that is dominated by another one leaves
+// quantization to it (OVERLAPPED). Dominated configurations form a union-find forest, and all
+// configurations of a tree read the parameters of its root. A configuration that has a master
+// (PASSIVE) quantizes by itself, with the parameters of its master.
 #ifndef DETENT_GRAPH_PPQ_CONFIG_HPP
 #define DETENT_GRAPH_PPQ_CONFIG_HPP
 
@@ -26,39 +27,59 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
-/// One scale and zero point, or one of each for every channel. Without any: not known yet.
+/// The scales and zero points of a tensor: one of each for the whole tensor, or one of each for
+/// every channel. Both vectors are empty while the parameters are not known.
 struct tensor_parameters {
-  std::vector<float> scales;
-  std::vector<std::int32_t> zero_points;
+  std::vector<float> scales;              ///< The scales, positive and finite.
+  std::vector<std::int32_t> zero_points;  ///< The zero points, as many as scales.
+  /// Whether the parameters are not known.
   [[nodiscard]] bool empty() const noexcept { return scales.empty(); }
+  /// Whether scales and zero points are equal.
   friend bool operator==(const tensor_parameters&, const tensor_parameters&) = default;
 };
 
-/// What replaces an observer's constants; absent ones are the observer's own. (PPQ's `detail`.)
+/// Constants of an observer that a configuration replaces; PPQ calls this `detail`. Where a value
+/// is absent, the observer's own constant holds.
 struct observer_overrides {
-  std::optional<double> percentile = {};           // a share, 0.9999
-  std::optional<std::size_t> histogram_bins = {};  // of PPQ's kl and mse
-  std::ptrdiff_t isotone_axis = -1;                // that rows run along
+  /// The share of values that the observer percentile keeps, for example 0.9999.
+  std::optional<double> percentile = {};
+  /// The number of bins of PPQ's observers kl and mse ("ppq.kl", "ppq.mse").
+  std::optional<std::size_t> histogram_bins = {};
+  /// The axis along which the rows run that the observer isotone compares; a negative axis counts
+  /// from the last one.
+  std::ptrdiff_t isotone_axis = -1;
 };
 
-/// What is wanted of the quantizer of one tensor.
+/// The settings of the quantizer of one tensor.
 struct quantizer_settings {
-  std::string name;      // that messages give it
-  std::string variable;  // the tensor
+  /// The name that error messages give the configuration.
+  std::string name;
+  /// The name of the tensor in the network.
+  std::string variable;
+  /// Granularity, symmetry and the kind of scales.
   quantization_policy policy = {};
+  /// How x / scale is rounded to an integer.
   rounding_policy rounding = rounding_policy::half_even;
+  /// The width of the integers in bits, 2..32.
   int bits = 8;
+  /// The smallest and the largest integer. 0 must be one of the 2 to 2^bits levels.
   grid levels{-128, 127};
-  std::string observer = "minmax";  // whatever name make_observer() knows
+  /// The name of the observer that finds the range: any name that make_observer() knows.
+  std::string observer = "minmax";
+  /// Constants of the observer that are not its defaults.
   observer_overrides overrides = {};
-  std::optional<std::size_t> channel_axis = {};  // of per-channel policies
+  /// The axis of the channels. It is given exactly if the policy is per channel.
+  std::optional<std::size_t> channel_axis = {};
+  /// Whether the configuration is written into exported models.
   visibility_policy visibility = visibility_policy::export_when_active;
 
+  /// The levels and the symmetry as a quant_scheme.
   [[nodiscard]] quant_scheme scheme() const noexcept { return {levels, policy.is_symmetrical()}; }
 };
 
-/// Throws invalid_argument, with the name, unless bits are 2..32, the grid has 2 to 2^bits levels
-/// with 0 among them, and a channel axis is there exactly if the policy is per channel.
+/// Throws invalid_argument, naming the configuration, unless bits is 2..32, the grid has 2 to
+/// 2^bits levels with 0 among them, and a channel axis is given exactly if the policy is per
+/// channel.
 inline void require_valid(const quantizer_settings& s) {
   require(s.bits >= 2 && s.bits <= 32, error_kind::invalid_argument, s.name, ": ", s.bits,
           " bits are not 2..32");
@@ -72,12 +93,14 @@ inline void require_valid(const quantizer_settings& s) {
           s.channel_axis ? " with a channel axis" : " without a channel axis");
 }
 
-/// A configuration: its settings, which may be edited at any time, and its state, which
-/// quantization_configs keeps.
+/// The quantization configuration of one tensor: its settings, which may be edited at any time, and
+/// its state, which only quantization_configs changes.
 class tensor_quantization_config : public quantizer_settings {
  public:
+  /// The state of the configuration.
   [[nodiscard]] quantization_state state() const noexcept { return state_; }
-  /// While it is FP32: the state that restore() brings back. Else state().
+  /// The state that restore() brings back if the configuration is switched off (FP32), else
+  /// state().
   [[nodiscard]] quantization_state enabled_state() const noexcept {
     return state_ == quantization_state::fp32 ? former_ : state_;
   }
@@ -91,19 +114,24 @@ class tensor_quantization_config : public quantizer_settings {
   tensor_parameters own_;
 };
 
-/// Names a configuration of quantization_configs.
+/// Names one configuration of a quantization_configs: its index, in the order in which add() made
+/// the configurations.
 enum class config_id : std::size_t {};
+/// The config_id of no configuration: it stands where a tensor has none.
 inline constexpr config_id no_config = static_cast<config_id>(static_cast<std::size_t>(-1));
 
-/// All configurations of a network; a value. Reading compresses paths of the forest: not even
-/// constant functions may run at the same time as others of the same object.
+/// All configurations of a network, their states, and the links between them. It is a value:
+/// copies are independent, and ids stay valid in them.
 ///
-/// Functions throw invalid_argument, naming the configuration, for what is said to be illegal, and
-/// then change nothing.
+/// Not thread-safe: even constant functions must not run at the same time as other functions of the
+/// same object, because reading compresses paths of the forest. Functions that throw
+/// invalid_argument or shape_mismatch name the configuration in the message and change nothing. An
+/// id that add() has not returned makes functions throw std::out_of_range.
 class quantization_configs {
  public:
-  /// A new configuration, INITIAL, PASSIVE_INIT or FP32 (restored to INITIAL then). Throws
-  /// invalid_argument for any other state and as require_valid() does.
+  /// Adds a configuration and returns its id. `state` is INITIAL, PASSIVE_INIT or FP32; restore()
+  /// brings a configuration that begins as FP32 to INITIAL. Throws invalid_argument for any other
+  /// state, and for settings that require_valid() rejects.
   config_id add(quantizer_settings settings,
                 quantization_state state = quantization_state::initial) {
     require_valid(settings);
@@ -119,19 +147,27 @@ class quantization_configs {
     return id;
   }
 
+  /// Number of configurations.
   [[nodiscard]] std::size_t size() const noexcept { return configs_.size(); }
+  /// The configuration named `id`. The reference is valid until add() is called.
   [[nodiscard]] const tensor_quantization_config& operator[](config_id id) const {
     return configs_.at(static_cast<std::size_t>(id));
   }
-  /// The settings, to be edited. The state is not among them.
+  /// The settings of a configuration, to be edited. The state is not among them, and edited
+  /// settings are not checked. The reference is valid until add() is called.
   [[nodiscard]] quantizer_settings& settings(config_id id) { return at(id); }
 
   // ------------------------------------------------------------------------------------- states
 
-  /// Brings a configuration to another state. Throws as the table of transitions says, naming both
-  /// states; ACTIVATED and PASSIVE ask for parameters (has_parameters()), OVERLAPPED for a root
-  /// (dominated_by()), to leave that for a master (master_by()), and what leaves FP32 goes back to
-  /// what it was.
+  /// Brings a configuration to another state. Throws invalid_argument, naming both states, unless
+  ///
+  ///   - state_transitions allows the step,
+  ///   - the configuration has parameters, if the new state is ACTIVATED or PASSIVE,
+  ///   - it is dominated (dominated_by()), if the new state is OVERLAPPED,
+  ///   - it stays OVERLAPPED, if it is (master_by() leads out of that state),
+  ///   - the new state is the one before FP32, if the configuration is FP32.
+  ///
+  /// The step from another state to INITIAL forgets the configuration's own parameters.
   void transition(config_id id, quantization_state to) {
     if (to == quantization_state::fp32) {
       dequantize(id);
@@ -157,7 +193,7 @@ class quantization_configs {
     move(id, to);
   }
 
-  /// Switches a configuration off until restore(); parameters and links stay.
+  /// Switches a configuration off (FP32) until restore() is called. Its parameters and links stay.
   void dequantize(config_id id) {
     tensor_quantization_config& c = at(id);
     if (c.state_ != quantization_state::fp32) {
@@ -165,7 +201,8 @@ class quantization_configs {
       c.state_ = quantization_state::fp32;
     }
   }
-  /// Brings back the state that it had before dequantize(); no effect on others.
+  /// Brings a configuration that is switched off back to the state that it had before dequantize().
+  /// It has no effect on a configuration that is not switched off.
   void restore(config_id id) {
     tensor_quantization_config& c = at(id);
     c.state_ = c.enabled_state();
@@ -173,10 +210,12 @@ class quantization_configs {
 
   // ------------------------------------------------------------------------------------- links
 
-  /// Makes the root of `dominator` that of `id` and of all that share its root; its former root
-  /// becomes OVERLAPPED and loses its own parameters. No effect if they have a root in common
-  /// already. Illegal: that a configuration be dominated by one that it dominates itself, or that
-  /// reads its parameters from it; a former root whose state can't become OVERLAPPED.
+  /// Lets `dominator` quantize in place of `id`: the root of `dominator` becomes the root of `id`
+  /// and of all configurations that share the root of `id`. The former root of `id` becomes
+  /// OVERLAPPED and loses its own parameters. The call has no effect if both have the same root
+  /// already. Throws invalid_argument if `id` is the root of `dominator` or `dominator` itself, if
+  /// the root of `dominator` reads its parameters from the former root, and if the state of the
+  /// former root cannot become OVERLAPPED.
   void dominated_by(config_id id, config_id dominator) {
     const config_id slave = root(id);
     const config_id master = root(dominator);
@@ -193,9 +232,10 @@ class quantization_configs {
     move(slave, quantization_state::overlapped);
   }
 
-  /// Makes `id` read its parameters from `master`: PASSIVE if that has some, else PASSIVE_INIT. A
-  /// dominated one leaves its root; those that are dominated by the same root stay with it. Illegal
-  /// if `master` reads its own from `id`.
+  /// Makes `id` read its parameters from `master`. `id` becomes PASSIVE if `master` has parameters,
+  /// else PASSIVE_INIT, and loses its own parameters. If `id` is dominated, it leaves its root; the
+  /// other configurations that this root dominates stay with it. Throws invalid_argument if `id`
+  /// and `master` are the same or `master` reads its parameters from `id`.
   void master_by(config_id id, config_id master) {
     require(id != master, error_kind::invalid_argument, (*this)[id].name, ": passive to '",
             (*this)[master].name, "' is a cycle");
@@ -215,7 +255,8 @@ class quantization_configs {
     move(id, to);
   }
 
-  /// The configuration that quantizes for this one: itself unless it is dominated.
+  /// The configuration that quantizes for this one: the root of its tree, which is `id` itself
+  /// unless it is dominated.
   [[nodiscard]] config_id root(config_id id) const {
     config_id top = id;
     while (parents_.at(static_cast<std::size_t>(top)) != top) {
@@ -228,12 +269,14 @@ class quantization_configs {
     }
     return top;
   }
+  /// Whether another configuration quantizes for this one.
   [[nodiscard]] bool is_dominated(config_id id) const { return root(id) != id; }
-  /// The master of its root, or no_config.
+  /// The master of the configuration's root, or no_config if the root has none.
   [[nodiscard]] config_id master(config_id id) const {
     return masters_[static_cast<std::size_t>(root(id))];
   }
-  /// Whose parameters it reads: those of its root, or of the root's master, and so on.
+  /// The configuration whose parameters this one reads: its root, or, if that has a master, the
+  /// root of the master, and so on.
   [[nodiscard]] config_id source(config_id id) const {
     config_id at_id = root(id);
     for (config_id m = master(at_id); m != no_config; m = master(at_id)) {
@@ -242,8 +285,8 @@ class quantization_configs {
     return at_id;
   }
 
-  /// How many links stand between a configuration and its root as the forest is now; 1 at most once
-  /// root() was asked. For tests and those who tune.
+  /// Number of links between a configuration and its root in the forest as it is now; at most 1
+  /// after root(id) was called. It is meant for tests and for tuning.
   [[nodiscard]] std::size_t depth(config_id id) const {
     std::size_t links = 0;
     for (; parents_.at(static_cast<std::size_t>(id)) != id; ++links) {
@@ -254,12 +297,14 @@ class quantization_configs {
 
   // --------------------------------------------------------------------------------- parameters
 
-  /// Those of source(id); empty while there are none.
+  /// The scales and zero points that the configuration uses, those of source(id); empty while there
+  /// are none.
   [[nodiscard]] const tensor_parameters& parameters(config_id id) const {
     return (*this)[source(id)].own_;
   }
 
-  /// Whether the policy of source(id) is DYNAMIC: scale and zero point are found anew in each run.
+  /// Whether the policy of source(id) is DYNAMIC, so that scale and zero point are found anew in
+  /// each run of the model.
   [[nodiscard]] bool is_dynamic(config_id id) const {
     return (*this)[source(id)].policy.has(quantization_property::dynamic);
   }
@@ -268,10 +313,11 @@ class quantization_configs {
     return is_dynamic(id) || !parameters(id).empty();
   }
 
-  /// Writes scale and zero point; the state stays. Illegal on dominated configurations, on those
-  /// that have a master, in the states BAKED, OVERLAPPED and PASSIVE_BAKED, unless there is a zero
-  /// point within the grid for each scale and scales are positive and finite, or with several
-  /// scales if the policy is per tensor.
+  /// Writes the scales and zero points of a configuration, and leaves its state. Throws
+  /// invalid_argument if the configuration is dominated, has a master, or is BAKED, OVERLAPPED or
+  /// PASSIVE_BAKED, and for a scale that is not positive and finite or a zero point outside the
+  /// grid. Throws shape_mismatch unless there is one zero point for each of one or more scales, and
+  /// for several scales if the policy is per tensor.
   void set_parameters(config_id id, tensor_parameters p) {
     tensor_quantization_config& c = at(id);
     require(!is_dominated(id), error_kind::invalid_argument, c.name, ": its scale is that of '",
@@ -297,11 +343,13 @@ class quantization_configs {
 
   // ----------------------------------------------------------------------------------- questions
 
+  /// Whether the configuration quantizes when a model runs: it is ACTIVATED or PASSIVE.
   [[nodiscard]] bool is_active(config_id id) const { return ppq::is_active((*this)[id].state_); }
 
-  /// Whether it is written into exported models: it has parameters, is active or baked (or, if
-  /// asked for, OVERLAPPED), and its visibility does not say otherwise. A dynamic root has no
-  /// parameters to lend to those that it dominates.
+  /// Whether the configuration is written into exported models. It must have parameters and be
+  /// active or baked, or, with `overlapped_too`, OVERLAPPED. The visibility force_export lifts the
+  /// condition on the state, and internal always says no. A configuration that is dominated by a
+  /// dynamic root is not exportable: that root has no parameters to lend.
   [[nodiscard]] bool is_exportable(config_id id, bool overlapped_too = false) const {
     const tensor_quantization_config& c = (*this)[id];
     if (c.visibility == visibility_policy::internal || !has_parameters(id) ||
@@ -318,7 +366,8 @@ class quantization_configs {
     return configs_.at(static_cast<std::size_t>(id));
   }
 
-  /// Of the enabled state: being switched off is another matter.
+  /// Checks the transition from the enabled state: a configuration that is switched off (FP32)
+  /// changes the state that restore() will bring back.
   void require_legal(config_id id, quantization_state to) const {
     const tensor_quantization_config& c = (*this)[id];
     require(is_legal(c.enabled_state(), to), error_kind::invalid_argument, c.name,
@@ -332,7 +381,7 @@ class quantization_configs {
     (c.state_ == quantization_state::fp32 ? c.former_ : c.state_) = to;
   }
 
-  /// Illegal if `reader`, a root, or one of its masters is `owner`.
+  /// Throws invalid_argument if `reader`, a root, or one of its masters is `owner`.
   void require_not_read_by(config_id owner, config_id reader, config_id id, config_id other,
                            const char* relation) const {
     for (config_id r = reader;; r = root(masters_[static_cast<std::size_t>(r)])) {
@@ -349,8 +398,8 @@ class quantization_configs {
   }
 
   std::vector<tensor_quantization_config> configs_;
-  mutable std::vector<config_id> parents_;  // of a root: itself
-  std::vector<config_id> masters_;          // of roots
+  mutable std::vector<config_id> parents_;  // a root is its own parent
+  std::vector<config_id> masters_;          // only the entries of roots count
 };
 
 }  // namespace ppq

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which operators of a platform's list run quantized.
+// PPQ's dispatchers: rules for which of the operators that a platform can quantize do run quantized
+// in a network.
 #ifndef DETENT_GRAPH_PPQ_DISPATCHER_HPP
 #define DETENT_GRAPH_PPQ_DISPATCHER_HPP
 
@@ -21,35 +22,42 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
-/// PPQ calls this a dispatcher. What computes shapes and indices stays float in all of them.
+/// Which of the operators in a platform's list run quantized; PPQ calls this a dispatcher. Whatever
+/// the scope, operators that compute shapes and indices are not quantized.
 enum class dispatch_scope : std::uint8_t {
-  conservative,  // layers, and what only takes results of quantized operators and constants
-  pointwise,     // of these only layers and operators that work element by element
-  all_in,        // every one
+  /// Layers, and operators whose operands are all constants or results of quantized operators.
+  conservative,
+  /// Layers, and operators that work element by element and whose operands are all constants or
+  /// results of quantized operators.
+  pointwise,
+  /// All operators in the platform's list.
+  all_in,
 };
 
-/// Operators whose results each depend on one element of every operand.
+/// Whether each element of a node's result depends on one element of every operand: activation
+/// functions, Add, Sub, Mul, Div and Sum.
 [[nodiscard]] inline bool is_pointwise_operator(const node& n) {
   return is_fused_activation(n) || n.is("Add") || n.is("Sub") || n.is("Mul") || n.is("Div") ||
          n.is("Sum");
 }
 
-/// A scope and what PPQ calls it.
+/// A dispatch scope and the name that PPQ gives it.
 struct dispatcher {
-  std::string_view name;
-  dispatch_scope scope;
+  std::string_view name;  ///< PPQ's name, in small letters.
+  dispatch_scope scope;   ///< The scope of that name.
 };
 
-/// "conservative", PPQ's default, "pointwise" and "allin".
+/// All dispatchers: "conservative", which is PPQ's default, "pointwise" and "allin".
 inline constexpr std::array<dispatcher, 3> dispatchers{{
     {"conservative", dispatch_scope::conservative},
     {"pointwise", dispatch_scope::pointwise},
     {"allin", dispatch_scope::all_in},
 }};
 
-/// A scope by its name, in which capital and small letters are the same; "point" is pointwise and
-/// "all_in" is allin. Throws, listing the names that there are: unsupported for those of PPQ whose
-/// rules are not known here (pplnn, aggressive, perseus), invalid_argument for others.
+/// The scope of that name. Capital and small letters are the same; "point" stands for pointwise and
+/// "all_in" for allin. Throws unsupported for PPQ's dispatchers whose rules are not known here
+/// (pplnn, aggressive, perseus), and invalid_argument for any other name; both list the names that
+/// there are.
 [[nodiscard]] inline dispatch_scope find_dispatcher(std::string_view name) {
   static constexpr std::string_view not_offered[] = {"pplnn", "aggressive", "perseus"};
   std::string key = detent::detail::lower_case(name);

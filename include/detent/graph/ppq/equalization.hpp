@@ -28,7 +28,7 @@ namespace graph {
 namespace ppq {
 namespace detail {
 
-/// The largest |x| of the channels between layers, over up to `steps` samples.
+/// The largest |x| of each channel between two layers, over up to `steps` samples.
 [[nodiscard]] inline channel_magnitude_map observe_pairs(const model& m,
                                                          const pass_context& context,
                                                          std::size_t steps) {
@@ -43,38 +43,43 @@ namespace detail {
 
 }  // namespace detail
 
-/// PPQ's LayerwiseEqualizationPass: equalize() of the float network with PPQ's limits. For a pair
-/// of layers, u is the largest |weight| of a channel before, d that behind:
+/// PPQ's LayerwiseEqualizationPass: equalize() of the float network with PPQ's limits. For each
+/// channel between a pair of layers, let u be the largest |weight| of the layer before it and d the
+/// largest |weight| of the layer after it. A sweep computes
 ///
-///   c = 1 / sqrt(u / d) in [0.1, 10];  weights and bias before *= c, weights behind /= c
+///   c = 1 / sqrt(u / d), clamped to [0.1, 10]
 ///
-///   iterations            sweeps over all pairs
-///   value_threshold       channels with u + d below it stay as they are
-///   including_bias        u is at least bias_multiplier * |bias|
-///   including_activation  u is at least activation_multiplier * the largest |activation| of the
-///                         channel, over up to calib_steps samples
-///   optimize_level        1: layers with nothing between them but what trace_channels() passes. 2
-///   is
-///                         PPQ's name for going on through operators with several layers before
-///                         them; it is not offered.
+/// and multiplies the weights and the bias before the channel by c, and divides the weights after
+/// it by c.
 ///
-/// Comes before everything that quantizes: see require_unquantized(). Throws as that,
-/// unsupported for another level, and as equalize() and observe_channels(); the graph is then as it
-/// was.
+/// The pass has to come before every pass that quantizes. Throws what require_unquantized(),
+/// equalize() and observe_channels() throw, and unsupported for an optimize_level other than 1; the
+/// graph is then as it was.
 struct layerwise_equalization_pass {
+  /// Which pairs of layers are equalized. 1 takes layers with nothing between them but what
+  /// trace_channels() passes. 2 is PPQ's name for going on through operators with several layers
+  /// before them; it is not offered.
   int optimize_level = 1;
+  /// The largest number of sweeps over all pairs.
   std::size_t iterations = 10;
+  /// Channels with u + d below this value stay as they are.
   double value_threshold = 0.5;
+  /// Whether u is at least bias_multiplier * |bias|.
   bool including_bias = false;
+  /// The factor of |bias|.
   double bias_multiplier = 0.5;
+  /// Whether u is at least activation_multiplier * the largest |activation| of the channel.
   bool including_activation = false;
+  /// The factor of the largest |activation|.
   double activation_multiplier = 0.5;
+  /// The largest number of samples on which activations are observed.
   std::size_t calib_steps = 32;
 
+  /// Runs the pass. It needs samples only if including_activation is set.
   void operator()(quantized_graph& g, pass_context& context) const {
     static_cast<void>(run(g, context));
   }
-  /// The same, and what happened.
+  /// Runs the pass, and returns what equalize() has done to each pair.
   equalization_result run(quantized_graph& g, pass_context& context) const {
     require(optimize_level == 1, error_kind::unsupported,
             "layerwise_equalization_pass: optimize_level ", optimize_level, "; there is 1");
@@ -94,32 +99,37 @@ struct layerwise_equalization_pass {
   }
 };
 
-/// PPQ's SSDEqualizationPass: search_scaling() of the float network. The loss of a candidate is the
-/// output_error() of the graph with it, after the passes of `quantizing`.
+/// PPQ's SSDEqualizationPass: search_scaling() of the float network, which scales channels between
+/// two layers and keeps a scaling only if a measured loss drops. The loss of a candidate network is
+/// the output_error() of the graph with that network, after the passes of `quantizing`, against the
+/// network as it was before.
 ///
-///   iterations      attempts at each pair
-///   loss_threshold  an attempt is kept if the loss drops below this share of itself
-///   calib_steps     samples, at most, for the magnitudes of activations
-///   loss            the measure, and how many samples it takes, at most
-///   quantizing      what makes a quantized graph of a candidate; empty: quantizing_passes()
-///
-/// Every attempt calibrates and runs a network: this takes its time. Comes before everything that
-/// quantizes: see require_unquantized(). Throws as that, as search_scaling(), observe_channels()
-/// and output_error(), what the passes throw, and invalid_argument for the measure cosine, which
-/// grows where errors become smaller; the graph is then as it was.
+/// Every attempt calibrates and runs a network, so the pass is slow. It has to come before every
+/// pass that quantizes. Throws what require_unquantized(), search_scaling(), observe_channels(),
+/// output_error() and the passes of `quantizing` throw, and invalid_argument for the measure
+/// cosine, which grows where errors become smaller; the graph is then as it was.
 struct ssd_equalization_pass {
+  /// The formula of the factors.
   scaling_rule rule = scaling_rule::ssd;
+  /// The largest number of attempts at each pair of layers.
   std::size_t iterations = 3;
+  /// An attempt is kept if the loss falls below this times the loss before it.
   double loss_threshold = 0.8;
+  /// The largest number of samples on which the magnitudes of activations are observed.
   std::size_t calib_steps = 32;
+  /// The measure of the loss, snr or mse.
   error_method loss = error_method::snr;
+  /// The largest number of samples on which a loss is measured.
   std::size_t loss_steps = 8;
+  /// The passes that make a quantized graph of a candidate. If empty, they are those of
+  /// quantizing_passes().
   pipeline quantizing = {};
 
+  /// Runs the pass on the samples of the context.
   void operator()(quantized_graph& g, pass_context& context) const {
     static_cast<void>(run(g, context));
   }
-  /// The same, and what happened.
+  /// Runs the pass, and returns what search_scaling() has done to each pair.
   scaling_search_result run(quantized_graph& g, pass_context& context) const {
     require(loss != error_method::cosine, error_kind::invalid_argument,
             "ssd_equalization_pass: the cosine is no loss");

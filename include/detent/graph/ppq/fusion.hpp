@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The pass that finds configurations which do not have to quantize: those between a layer and its
-// activation, behind operators that only move elements, and those that repeat what was done.
+// The pass that finds configurations which do not have to quantize, because another configuration
+// does it for them: between a layer and its activation function, after operators that only move
+// elements, and where a value is quantized twice in the same way.
 #ifndef DETENT_GRAPH_PPQ_FUSION_HPP
 #define DETENT_GRAPH_PPQ_FUSION_HPP
 
@@ -22,29 +23,33 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
-/// Operators whose results are elements of their first input: those that move elements, and Pad,
-/// Split, Dropout and GlobalMaxPool. Resize is a matter of alignment.
+/// Whether the results of a node are elements of its first input (for Pad, or its padding value):
+/// nodes that move elements, and Pad, Split, Dropout and GlobalMaxPool. Resize and Upsample do not
+/// count; alignment_pass takes care of them.
 [[nodiscard]] inline bool is_passive_operator(const node& n) {
   const bool more = n.is("Pad") || n.is("Split") || n.is("Dropout") || n.is("GlobalMaxPool");
   return more || (moves_elements(n) && !n.is("Resize") && !n.is("Upsample"));
 }
 
-/// PPQ's QuantizeFusionPass and QuantizeSimplifyPass, in this order:
+/// PPQ's QuantizeFusionPass and QuantizeSimplifyPass. It makes configurations that need not
+/// quantize dominated by (OVERLAPPED under) the configuration that does, by the three rules of its
+/// members, in the order of the members.
 ///
-///   fuse_activation   a layer whose only user is one activation: its output, and the activation's
-///                     input, are dominated by the activation's output
-///   fuse_passive_op   the outputs of operators that only move elements are dominated by the input
-///   remove_useless    inputs are dominated by the output that makes their value, if both have the
-///                     same scheme; of the users of a value that no configuration makes, later ones
-///                     by the first one
-///
-/// Configurations that are dominated already, or in states that can't become OVERLAPPED, are left
-/// alone. (PPQ's list of passive operators lacks Dropout and Slice, by mistake.)
+/// Configurations that are dominated already, or whose state cannot become OVERLAPPED, are left
+/// alone. PPQ's list of passive operators lacks Dropout and Slice, by mistake; here they are
+/// passive.
 struct fusion_pass {
+  /// Where the only user of a layer's output is an activation function, the layer's output and the
+  /// activation's input become dominated by the activation's output.
   bool fuse_activation = true;
+  /// The outputs of operators that only move elements become dominated by the operator's input.
   bool fuse_passive_op = true;
+  /// An input becomes dominated by the output that makes its value, if both have the same settings
+  /// (policy, rounding, bits, levels, channel axis, observer and visibility). If no configuration
+  /// makes a value, its later users become dominated by its first user.
   bool remove_useless = true;
 
+  /// Runs the pass. It needs no samples.
   void operator()(quantized_graph& g, pass_context& /*context*/) const {
     const links l(g.network);
     for (std::size_t i = 0; fuse_activation && i < g.network.nodes.size(); ++i) {
@@ -95,7 +100,7 @@ struct fusion_pass {
   }
 
   static void share_values(quantized_graph& g, const links& l) {
-    std::map<std::string, config_id> makers;  // of each value: who quantizes it
+    std::map<std::string, config_id> makers;  // by value: the configuration that quantizes it
     for (std::size_t i = 0; i < g.network.nodes.size(); ++i) {
       const node& n = g.network.nodes[i];
       for (std::size_t slot = 0; slot < g.operators[i].inputs.size(); ++slot) {

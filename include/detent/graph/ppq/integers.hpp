@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Constants as the integers of their configuration, and back.
+// Conversion of float constants to the integers of their quantization configuration, and back.
 #ifndef DETENT_GRAPH_PPQ_INTEGERS_HPP
 #define DETENT_GRAPH_PPQ_INTEGERS_HPP
 
@@ -44,9 +44,14 @@ void for_each_element(const tensor& t, const quantizer_settings& s, const tensor
 
 }  // namespace detail
 
-/// q = clamp(round(x / scale) + zero_point, qmin, qmax) of each element of a float tensor, with the
-/// configuration's rounding, along its channel axis where there are several scales. Grids that
-/// reach beyond -65536..65535 (those of biases): x / scale in double, rounded half to even.
+/// The integers of a float tensor, in the order of its elements:
+///
+///   q = clamp(round(x / scale) + zero_point, qmin, qmax)
+///
+/// round() is the rounding of the settings. If `p` has several scales, each index along the channel
+/// axis has its own. On grids that reach beyond -65536..65535 (the grids of biases), x / scale is
+/// computed in double and rounded half to even. Throws shape_mismatch, naming the configuration, if
+/// the number of scales does not fit the shape.
 [[nodiscard]] inline std::vector<std::int32_t> quantized_integers(const tensor& t,
                                                                   const quantizer_settings& s,
                                                                   const tensor_parameters& p) {
@@ -67,7 +72,9 @@ void for_each_element(const tensor& t, const quantizer_settings& s, const tensor
   return q;
 }
 
-/// dequantize(quantize(x)): what quantization makes of a tensor, as DequantizeLinear computes it.
+/// The values that quantization gives a float tensor: (q - zero_point) * scale of its
+/// quantized_integers() q, as DequantizeLinear computes it. Throws what quantized_integers()
+/// throws.
 [[nodiscard]] inline tensor fake_quantized(const tensor& t, const quantizer_settings& s,
                                            const tensor_parameters& p) {
   const std::vector<std::int32_t> q = quantized_integers(t, s, p);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The pass that trains scales, weights and biases, block by block: LSQ.
+// The pass that trains scales, weights and biases block by block (LSQ, learned step size
+// quantization).
 #ifndef DETENT_GRAPH_PPQ_LEARNED_STEP_SIZE_HPP
 #define DETENT_GRAPH_PPQ_LEARNED_STEP_SIZE_HPP
 
@@ -32,8 +33,9 @@ namespace graph {
 namespace ppq {
 namespace detail {
 
-/// Trains one block. Weights and biases move as they are; scales with LSQ's gradient factor, and
-/// never below a part of what they were: a step of Adam may be larger than a scale.
+/// Trains one block. Weights and biases are trained with their gradients as they are, scales with
+/// LSQ's gradient factor. A scale never falls below a part of what it was, because a step of Adam
+/// may be larger than a scale.
 class step_size_learner {
  public:
   static constexpr double least_part = 1.0 / 16.0;
@@ -57,7 +59,8 @@ class step_size_learner {
     find_quantized_weights();
   }
 
-  /// Calls measure() now and then. Ends early if parameters leave the range of floats.
+  /// Makes `steps` steps of training, and calls measure() after some of them. Ends early if
+  /// parameters leave the range of floats.
   template <class Measure>
   void run(std::size_t steps, double learning_rate, double gamma, double unit,
            const Measure& measure) {
@@ -82,7 +85,8 @@ class step_size_learner {
           gradient[s.first + k] *= s.factor;
         }
       }
-      // Weights between two levels would go on changing from one to the other.
+      // The pace falls to 0: at a constant pace, weights midway between two levels would go on
+      // changing from one level to the other.
       const double pace = 1.0 - static_cast<double>(i) / static_cast<double>(steps);
       optimizer.step(values_, gradient, pace);
       if (!are_floats()) {
@@ -117,7 +121,7 @@ class step_size_learner {
 
  private:
   struct segment {
-    std::string name;  // of a constant of the network
+    std::string name;  // the name of the constant in the network
     std::string graph_name;
     config_id id = no_config;
     bool is_weight = false;
@@ -125,7 +129,7 @@ class step_size_learner {
     shape dims;
     std::size_t first = 0;
     std::size_t count = 0;
-    double factor = 1.0;  // of a scale's gradient
+    double factor = 1.0;  // the gradient of a scale is multiplied by it
   };
 
   segment& add(const std::string& graph_name, const tensor& t) {
@@ -157,7 +161,7 @@ class step_size_learner {
     return to_floats(std::span<const double>(values_).subspan(s.first, s.count), s.dims);
   }
 
-  /// LSQ's factors, for which the sizes of values must be known.
+  /// Sets LSQ's factors. They depend on the sizes of values, which are known after the first run.
   void find_factors() {
     std::map<std::string, std::size_t> counts;  // values that share each scale
     for (const node& n : trainer_.graph().graph_model().nodes) {
@@ -168,7 +172,7 @@ class step_size_learner {
     for (segment& s : segments_) {
       if (s.is_scale) {
         grid levels = g_.configs[s.id].levels;
-        levels.qmax = (std::max)(levels.qmax, 1);  // a grid may end at 0
+        levels.qmax = (std::max)(levels.qmax, 1);  // the last level of a grid may be 0
         const std::size_t count = (std::max)(counts.at(s.graph_name) / s.count, std::size_t{1});
         s.factor = static_cast<double>(lsq_gradient_factor(count, levels));
       }
@@ -197,8 +201,8 @@ class step_size_learner {
     }
   }
 
-  /// The gradients of weight * mean((w - w^)^2) of each tensor of weights: for w with w^ held
-  /// fixed, for the scale through w^.
+  /// Adds the gradients of weight * mean((w - w^)^2) for each tensor of weights. In the gradient
+  /// for w, w^ is held fixed; the gradient for the scale goes through w^.
   void add_rounding_loss(double weight, std::vector<double>& gradient) const {
     for (const quantized_weight& q : quantized_) {
       const segment& s = segments_[q.weight];
@@ -225,51 +229,60 @@ class step_size_learner {
   block_trainer& trainer_;
   std::vector<segment> segments_;
   std::vector<double> values_;
-  std::vector<double> least_;  // of scales
+  std::vector<double> least_;  // lower bounds; only those of scales count
   std::vector<quantized_weight> quantized_;
   std::set<std::string> wanted_;
 };
 
 }  // namespace detail
 
-/// PPQ's LearnedStepSizePass, after calibration and passive parameters: block by block (see
-/// find_blocks()), Adam on the weights, biases and scales of what is ACTIVATED minimizes
+/// PPQ's LearnedStepSizePass, to be run after calibration and passive parameters. Block by block,
+/// as find_blocks() divides the network, it trains the weights, biases and scales of ACTIVATED
+/// configurations with Adam to minimize
 ///
 ///   mean((y^ - y)^2) + gamma * sum over weights W of mean((W - W^)^2)
 ///
-/// where y^ is the block's quantized output from quantized inputs, y what the float network has in
-/// its place, W^ the quantized weights. Gradients are straight through: fake_quantize_backward(),
-/// with lsq_gradient_factor() for scales; W^ is held fixed for the gradient of W. A block keeps
-/// what it learned only if, as it is exported, its error over the samples is smaller then.
+/// where y^ is the block's quantized output from quantized inputs, y the value that the float
+/// network has in its place, and W^ the quantized weights. Gradients pass quantization straight
+/// through, as fake_quantize_backward() does, with lsq_gradient_factor() for scales. W^ is held
+/// fixed in the gradient for W. A block keeps what it has learned only if its error over the
+/// samples, as it is exported, is smaller then.
 ///
-/// Not trained: scales that others share beyond the block (aligned or dominated tensors), powers of
-/// two, zero points, constants that have other users, baked ones. Scales stay above a sixteenth of
-/// what they were. Biases with passive configurations get their scales anew, by passive_parameters.
-/// Trained weights stand in `network`; what they were is in float_constants.
+/// Some values are not trained: scales that tensors outside the block share (aligned or dominated
+/// tensors), scales that are powers of two, zero points, constants that have other users, and baked
+/// constants. Scales do not fall below a sixteenth of what they were. Biases with passive
+/// configurations get new scales by passive_parameters. Trained weights replace the constants of
+/// `network`; the values before are in float_constants. Blocks with an operator without gradient
+/// are left alone, and on_block reports them.
 ///
-/// Blocks with an operator without gradient are left alone; on_block tells of them.
+/// Differs from PPQ in five points. Samples are taken in turn, not at random. The learning rate
+/// falls linearly to 0. The values that are kept are the best ones measured, not the last ones.
+/// Losses are divided by the block's error in the beginning, so that results do not change with
+/// units. The factor of scales uses qmax, as the paper does, instead of qmax - qmin.
 ///
-/// Differs from PPQ: samples are taken in turn, not at random; the learning rate falls, and what is
-/// kept need not be the last; losses are divided by the block's error in the beginning, so that
-/// results do not change with units; the factor of scales has qmax for qmax - qmin, as in the
-/// paper.
+/// The pass uses no random numbers and gives the same bits everywhere. Its time for each block is
+/// one run of the network up to the block for each sample, and one run of the block forwards and
+/// backwards for each sample of each step.
 ///
-/// No random numbers; the same bits everywhere. Time: for each block, one run of the network up to
-/// it for each sample, and one run of the block forwards and backwards for each step.
-///
-/// Throws invalid_argument if steps, block_size, samples or samples_per_step is 0, the learning
-/// rate not positive and finite, gamma negative or not finite, without samples, and if something is
-/// not calibrated yet, naming the configuration; what the executor and to_qdq() throw. The blocks
-/// before are learned then.
+/// Throws invalid_argument if steps, block_size, samples or samples_per_step is 0, if the learning
+/// rate is not positive and finite, if gamma is negative or not finite, without samples, and for a
+/// configuration that is not calibrated yet, naming it; and what the executor and to_qdq() throw.
+/// The blocks before the error keep what they have learned.
 ///
 /// Sources: Esser et al., Learned Step Size Quantization (2020); PPQ 0.6.6.
 struct learned_step_size_pass {
+  /// Adam's learning rate in the first step; positive and finite.
   double learning_rate = 1e-5;
+  /// The number of steps for each block; at least 1.
   std::size_t steps = 500;
+  /// The weight of the rounding errors of weights in the loss; not negative.
   double gamma = 0.0;
+  /// How the network is divided into blocks, and how many samples are used.
   block_reconstruction_options blocks = {};
+  /// The pass that computes the scales of biases after each measurement of a block.
   passive_parameter_pass passive_parameters = {};
 
+  /// Runs the pass on the samples of the context.
   void operator()(quantized_graph& g, pass_context& context) const {
     constexpr const char* where = "learned_step_size_pass";
     detail::require_valid(blocks, steps, where);

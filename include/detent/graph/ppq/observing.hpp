@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// From a configuration to its observer, and from the observer to scale and zero point.
+// Makes the observer that a quantization configuration asks for, shows values to it, and computes
+// scale and zero point from what it has seen.
 #ifndef DETENT_GRAPH_PPQ_OBSERVING_HPP
 #define DETENT_GRAPH_PPQ_OBSERVING_HPP
 
@@ -37,13 +38,14 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
-/// Whose observers PPQ's names stand for. Without: the library's own. With: those that compute what
-/// PPQ does to the bit, with its bugs or without.
+/// Which observers PPQ's names stand for. Without a value, they stand for the library's own
+/// observers. With a value, they stand for observers that compute what PPQ computes, bit for bit:
+/// with PPQ's bugs (parity::as_published) or without them (parity::fixed).
 using ppq_parity = std::optional<detent::parity>;
 
-/// The name of an observer in small letters; with parity, "minmax", "kl", "percentile", "mse",
-/// "isotone" and "constant" become "ppq.minmax" and so on. Throws invalid_argument, listing the
-/// names that there are, for an unknown one.
+/// The full name of an observer, in small letters. With a parity, "minmax", "kl", "percentile",
+/// "mse", "isotone" and "constant" become "ppq.minmax" and so on. Throws invalid_argument, listing
+/// the names that there are, for an unknown name.
 [[nodiscard]] inline std::string observer_name(std::string_view method, ppq_parity p) {
   static constexpr std::string_view own[] = {"minmax", "kl",      "percentile",
                                              "mse",    "isotone", "constant"};
@@ -60,7 +62,7 @@ using ppq_parity = std::optional<detent::parity>;
 
 namespace detail {
 
-/// The observer of a configuration, before channels.
+/// The observer that a configuration asks for, for one channel or for the whole tensor.
 [[nodiscard]] inline any_observer make_observer_of(const quantizer_settings& s, ppq_parity p) {
   const std::string name = observer_name(s.observer, p);
   const quant_scheme scheme = s.scheme();
@@ -94,8 +96,8 @@ namespace detail {
   return make_observer(name, o);
 }
 
-/// Parameters as the policy wants them; `from_zero` if the zero point is yet to be counted from
-/// qmin.
+/// Parameters as the policy wants them, with a power of two as scale if it says so. `from_zero`
+/// says that the zero point was computed as if qmin were 0, so that qmin has to be added to it.
 [[nodiscard]] inline quant_params fitted(quant_params p, const quantizer_settings& s,
                                          bool from_zero) {
   const grid levels = s.levels;
@@ -119,35 +121,39 @@ namespace detail {
 
 }  // namespace detail
 
-/// Observes the tensor of one configuration and renders its parameters:
+/// Observes the tensor of one configuration and computes its scales and zero points:
 ///
-///   per tensor   one observer for all values, each call one batch
-///   per channel  one for each index along the channel axis; with parity only minmax, as in PPQ
+///   per tensor    one observer sees all values; each call of observe() is one batch
+///   per channel   each index along the channel axis has its own observer; of PPQ's observers only
+///                 "ppq.minmax" can do that, as in PPQ
+///   power of 2    the scale is projected to 2^ceil(log2(scale)) (PPQ's kl rounds the exponent half
+///                 up instead, in its own search); the zero point of asymmetric schemes moves so
+///                 that the lower end of the range stays
+///   parity fixed  zero points of asymmetric schemes count from qmin and stay in the grid; without
+///                 it, those of PPQ's observers do so only where qmin is 0
 ///
-///   power of 2   the scale is projected to 2^ceil(log2(scale)) (PPQ's KL: half up, before); the
-///                zero point of asymmetric schemes is moved so that the lower end of the range
-///                stays
-///   parity fixed zero points of asymmetric schemes begin at qmin and stay in the grid, which PPQ's
-///                do only where qmin is 0
-///
-/// Errors name the configuration.
+/// Errors name the configuration. Not thread-safe.
 class config_observer {
  public:
-  /// Throws invalid_argument for an unknown observer, unsupported for policies FLOATING and
-  /// DYNAMIC (whose range is that of each run: nothing observes it), and per channel with one of
-  /// PPQ's that knows none; whatever the observer throws.
+  /// Makes the observer that the settings ask for. Throws invalid_argument for an unknown observer;
+  /// unsupported for the policies FLOATING and DYNAMIC (a DYNAMIC range is that of each run, so
+  /// nothing observes it), and for a per-channel policy with one of PPQ's observers other than
+  /// minmax; and what the observer's constructor throws.
   config_observer(const quantizer_settings& s, ppq_parity p)
       : settings_(s), parity_(p), observer_(make(s, p)) {}
 
+  /// Number of phases of the observer: how often it has to see all values.
   [[nodiscard]] std::size_t phases() const {
     return std::visit([](const auto& o) { return o.phases(); }, observer_);
   }
+  /// Begins a phase, counted from 0. Phase 0 has begun already. Throws invalid_argument if the
+  /// phase is not the next one or does not exist, and what the observer throws.
   void begin_phase(std::size_t phase) {
     named([&] { std::visit([&](auto& o) { o.begin_phase(phase); }, observer_); });
   }
 
-  /// A batch; nothing if it is empty. Throws invalid_argument if it holds a NaN or an infinity,
-  /// with `where` behind the message.
+  /// Observes a batch, a float tensor; an empty one changes nothing. Throws invalid_argument if it
+  /// holds a NaN or an infinity, with `where` at the end of the message.
   void observe(const tensor& value, const std::string& where = {}) {
     if (value.count() == 0) {
       return;
@@ -163,6 +169,8 @@ class config_observer {
     named([&] { std::visit([&](auto& o) { o.observe(view(plain)); }, observer_); }, where);
   }
 
+  /// The scales and zero points of what was observed. Throws what the observer throws, for example
+  /// invalid_argument if nothing was observed.
   [[nodiscard]] tensor_parameters finalize() const {
     return named([&] {
       tensor_parameters p;
@@ -204,7 +212,8 @@ class config_observer {
     });
   }
 
-  /// The tensor with the axis of isotone's rows last; more dimensions than views have are one.
+  /// A view of the tensor. The axis along which the rows of isotone run becomes the last one. If
+  /// the tensor has more dimensions than views can have, all but the last are merged to one.
   [[nodiscard]] tensor_view<const float> view(const tensor& t) const {
     std::vector<std::size_t> dims(t.dims().begin(), t.dims().end());
     if (dims.size() > max_rank) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Passes over a quantized_graph, and pipelines of them that can be read and edited.
+// Passes over a quantized_graph, and pipelines: lists of passes that users can read and edit.
 #ifndef DETENT_GRAPH_PPQ_PASS_HPP
 #define DETENT_GRAPH_PPQ_PASS_HPP
 
@@ -24,31 +24,37 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
-/// What passes may use. Each leaves `samples` at its beginning.
+/// What passes may use besides the graph.
 struct pass_context {
+  /// The calibration samples. Each pass leaves the source at its beginning. Passes that need no
+  /// samples ignore it.
   calibration_source samples = {};
+  /// How passes run networks, for example the threads to use.
   executor_options executor = {};
 };
 
+/// A step of a pipeline: a function that changes a quantized_graph, and its name.
 struct quantization_pass {
+  /// The name that error messages give the pass.
   std::string name;
+  /// The function that is called with the graph and the context of the pipeline.
   std::function<void(quantized_graph&, pass_context&)> run;
 };
 
-/// Passes in the order in which they run.
+/// A list of passes in the order in which they run.
 using pipeline = std::vector<quantization_pass>;
 
 namespace detail {
 
 using run_inputs = std::map<std::string, tensor>;
 
-/// Draws what is left of a source, so that it begins anew.
+/// Draws the rest of a source, so that it begins anew.
 inline void drain(const calibration_source& samples) {
   while (samples()) {
   }
 }
 
-/// Up to `limit` samples, from the first one. Throws invalid_argument if there are none.
+/// The first `limit` samples, or all if there are fewer. Throws invalid_argument if there are none.
 inline std::vector<run_inputs> take_samples(const calibration_source& samples, std::size_t limit) {
   require(static_cast<bool>(samples), error_kind::invalid_argument,
           "there are no calibration samples");
@@ -67,9 +73,9 @@ inline std::vector<run_inputs> take_samples(const calibration_source& samples, s
   return taken;
 }
 
-/// Calls f(inputs, number of the run, from 1) `runs` times, with the samples from the first one, as
-/// often as it takes. Throws invalid_argument if there are none, or if the source does not begin
-/// anew after its end.
+/// Calls f(inputs, number of the run, from 1) `runs` times, with the samples in their order; at
+/// their end it begins with the first one again. Throws invalid_argument if there are no samples,
+/// or if the source does not begin anew after its end.
 template <class Function>
 void for_each_run(const calibration_source& samples, std::size_t runs, const Function& f) {
   require(static_cast<bool>(samples), error_kind::invalid_argument,
@@ -91,7 +97,9 @@ void for_each_run(const calibration_source& samples, std::size_t runs, const Fun
 
 }  // namespace detail
 
-/// Runs all passes. What one throws is thrown on with the name of the pass in front.
+/// Runs all passes in their order. Errors that a pass throws get the name of the pass in front of
+/// their message; the passes before it have then done their work. Throws invalid_argument for a
+/// pass without a function.
 inline void run_pipeline(quantized_graph& g, const pipeline& passes, pass_context& context) {
   for (const quantization_pass& pass : passes) {
     require(static_cast<bool>(pass.run), error_kind::invalid_argument, "pass '", pass.name,

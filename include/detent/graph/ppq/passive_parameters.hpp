@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The pass that gives constants whose scale follows from other tensors their scale.
+// The pass that computes the parameters of constants whose scale follows from other tensors:
+// biases, the bounds of Clip and the value of Pad.
 #ifndef DETENT_GRAPH_PPQ_PASSIVE_PARAMETERS_HPP
 #define DETENT_GRAPH_PPQ_PASSIVE_PARAMETERS_HPP
 
@@ -26,28 +27,30 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
-/// PPQ's PassiveParameterQuantizePass. Of what is PASSIVE_INIT or PASSIVE:
+/// PPQ's PassiveParameterQuantizePass. It gives parameters to the configurations that are
+/// PASSIVE_INIT or PASSIVE:
 ///
 ///   bias of Conv, ConvTranspose, Gemm   scale = input scale * weight scale in float, for each
 ///                                       output channel; zero point 0
 ///   bounds of Clip, value of Pad        the parameters of the operator's input, which becomes the
 ///                                       master
 ///
-/// It can be run again after scales have changed.
-///
-/// fit_weight_scales: scales of weights that are not baked are raised where the bias would not fit
-/// its grid (of 32 bits: half of it, the rest is for the sums), and are chosen so that the bias has
-/// 2^20 steps where all weights of a channel are zero. PPQ does not; it lets such a bias saturate.
-///
-/// Where the input's policy is DYNAMIC, there is no scale to follow: such a configuration is
-/// switched off (FP32).
+/// They become PASSIVE. The pass can be run again after scales have changed. Where the policy of
+/// the operator's input is DYNAMIC, there is no scale to follow, and the configuration is switched
+/// off (FP32).
 ///
 /// Throws invalid_argument, naming the configuration, if the input or the weights of such an
 /// operator are not quantized, or if the bias holds a NaN or an infinity; unsupported if the input
-/// of a layer with a bias is quantized per channel.
+/// of a layer with a bias is quantized per channel. The graph is then as it was.
 struct passive_parameter_pass {
+  /// Whether scales of weights may change so that biases fit. The scale of a weight channel that is
+  /// not baked is raised where the bias would not fit its grid (of a grid of 32 bits, only half is
+  /// used; the rest is for the sums of products). Where all weights of a channel are zero, the
+  /// scale is chosen so that the bias has 2^20 steps. PPQ does neither: it lets such a bias
+  /// saturate.
   bool fit_weight_scales = true;
 
+  /// Runs the pass. It needs no samples.
   void operator()(quantized_graph& g, pass_context& /*context*/) const {
     quantization_configs configs = g.configs;
     for (std::size_t i = 0; i < g.network.nodes.size(); ++i) {
@@ -75,7 +78,7 @@ struct passive_parameter_pass {
   }
 
  private:
-  /// A scale that is there, and a configuration on the way to it that is not switched off.
+  /// Throws invalid_argument unless `id` has a scale, and neither it nor its root is switched off.
   static void require_quantized(const quantization_configs& configs, config_id passive,
                                 config_id id) {
     require(id != no_config && !configs.parameters(id).empty() &&
@@ -144,7 +147,7 @@ struct passive_parameter_pass {
     configs.set_parameters(weight, std::move(p));
   }
 
-  /// Which scales serve nothing but zeros; one that serves the whole tensor is not among them.
+  /// Which scales serve channels of nothing but zeros. The scale of a whole tensor never counts.
   static std::vector<bool> zero_channels(const tensor& weights, const quantizer_settings& s,
                                          const tensor_parameters& p) {
     std::vector<bool> zero(p.scales.size(), p.scales.size() > 1);

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// PPQ's order of passes, and quantization of a model with it.
+// The main header of graph/ppq/: quantization of ONNX models with the method of PPQ, its target
+// platforms, states and passes, for those who want PPQ's passes or have to reproduce its numbers.
+// Its headers may include each other, the rooms model/, ops/, run/, learn/, rewrite/ and quantize/
+// of the graph floor, and the core of the library; they do not include graph/nncf/.
+//
+// This header holds default_pipeline(), the list of passes in PPQ's order. A model is quantized so:
 //
 //   quantized_graph g = make_quantized_graph(model, find_platform("tensorrt"));
 //   pipeline passes = default_pipeline({.calibration = {.method = "kl"}});
@@ -33,31 +38,47 @@
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
+/// Quantization with the states, passes and target platforms of PPQ.
 namespace ppq {
 
-/// The passes of default_pipeline(); each may be configured. Those that are optional run if they
-/// are given; PPQ's default settings have none of them.
+/// The passes of default_pipeline() and their settings. An optional pass runs if it is given; PPQ's
+/// default settings have none of them.
 struct pipeline_options {
+  /// Scales channels between layers.
   std::optional<layerwise_equalization_pass> equalization = {};
+  /// Splits layers with large weights into two.
   std::optional<weight_split_pass> weight_split = {};
+  /// Makes channels with large weights twice.
   std::optional<channel_split_pass> channel_split = {};
-  /// Without passes of its own, it quantizes with those below.
+  /// Searches scalings of channels by a measured loss. If its own list of quantizing passes is
+  /// empty, it takes the five passes from fusion to passive_parameters of these options.
   std::optional<ssd_equalization_pass> ssd_equalization = {};
+  /// Finds configurations that do not have to quantize.
   fusion_pass fusion = {};
+  /// Finds the parameters of constants.
   parameter_quantization_pass parameters = {};
+  /// Finds the parameters of activations from samples.
   runtime_calibration_pass calibration = {};
+  /// Gives tensors of one operator the same parameters.
   alignment_pass alignment = {};
+  /// Computes parameters that follow from others, such as those of biases.
   passive_parameter_pass passive_parameters = {};
+  /// Corrects biases for the shift of means. After it, the passive parameters are computed again.
   std::optional<bias_correction_pass> bias_correction = {};
-  std::optional<learned_step_size_pass> learned_step_size = {};  // its passive parameters: as above
+  /// Trains scales, weights and biases. Its own passive_parameters are replaced by those of these
+  /// options.
+  std::optional<learned_step_size_pass> learned_step_size = {};
+  /// Learns whether weights are rounded up or down.
   std::optional<adaround_pass> adaround = {};
+  /// Whether constants are baked in the end.
   bool bake = true;
 };
 
-/// In PPQ's order: of "layerwise equalization", "weight split", "channel split" and "ssd
-/// equalization" those that are asked for; "fusion", "parameter quantization", "runtime
-/// calibration", "alignment", "passive parameters"; if asked for, "bias correction" and "passive
-/// parameters" again, "learned step size", "adaround", and "baking".
+/// The passes of the options as a pipeline in PPQ's order. "fusion", "parameter quantization",
+/// "runtime calibration", "alignment" and "passive parameters" always run. Before them come, if the
+/// options have them, "layerwise equalization", "weight split", "channel split" and "ssd
+/// equalization". After them come, if the options have them, "bias correction" and "passive
+/// parameters" once more, "learned step size", "adaround" and "baking".
 [[nodiscard]] inline pipeline default_pipeline(const pipeline_options& options = {}) {
   const pipeline quantizing =
       quantizing_passes(options.fusion, options.parameters, options.calibration, options.alignment,
@@ -98,8 +119,9 @@ struct pipeline_options {
   return passes;
 }
 
-/// With PPQ's numbers throughout: its observers and its rule for aligned ranges, weight scales as
-/// they are whatever the bias.
+/// The options with which default_pipeline() computes PPQ's numbers throughout: its observers, with
+/// or without their bugs as `behaviour` says, its rule for aligned ranges, and weight scales that
+/// do not change where a bias does not fit.
 [[nodiscard]] inline pipeline_options parity_options(detent::parity behaviour) {
   pipeline_options options;
   options.parameters.parity = behaviour;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What PPQ's target platforms quantize, and how; as data, to be copied and edited.
+// The target platforms of PPQ: which operators each one quantizes, and how. Platforms are data that
+// users can copy and edit.
 #ifndef DETENT_GRAPH_PPQ_PLATFORM_HPP
 #define DETENT_GRAPH_PPQ_PLATFORM_HPP
 
@@ -21,29 +22,44 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
-/// How a kind of tensors is quantized.
+/// How a platform quantizes one kind of tensors: activations or weights.
 struct tensor_preset {
+  /// Granularity, symmetry and the kind of scales.
   quantization_policy policy = {};
+  /// The width of the integers in bits.
   int bits = 8;
+  /// The smallest and the largest integer.
   grid levels{-128, 127};
+  /// The name of the observer that finds the range, as make_observer() knows it.
   std::string observer = "minmax";
+  /// How x / scale is rounded to an integer.
   rounding_policy rounding = rounding_policy::half_even;
 };
 
+/// A target platform: which operators run quantized there, and how their tensors are quantized.
 struct platform {
+  /// The name by which find_platform() finds it, in small letters.
   std::string name;
-  std::vector<std::string> op_types;  // ONNX operators that run quantized
+  /// The types of the ONNX operators that run quantized.
+  std::vector<std::string> op_types;
+  /// How the inputs and outputs of these operators are quantized.
   tensor_preset activation;
-  tensor_preset weight;  // of layers; per channel: along their output channels
-  int bias_bits = 0;     // symmetric, with the scales of input and weights; 0: bias stays float
+  /// How the weights of layers are quantized. A per-channel policy has a scale for each output
+  /// channel.
+  tensor_preset weight;
+  /// The width in bits of biases, which are symmetric with scale = input scale * weight scale. With
+  /// 0, biases stay float.
+  int bias_bits = 0;
 };
 
-/// Layers: operators with weights (or a second activation) that are summed up in integers.
+/// Whether a node is a layer: Conv, ConvTranspose, Gemm or MatMul, which sum up products of an
+/// activation and weights (or a second activation) in integers.
 [[nodiscard]] inline bool is_compute_operator(const node& n) {
   return n.is("Conv") || n.is("ConvTranspose") || n.is("Gemm") || n.is("MatMul");
 }
 
-/// Operators that platforms compute together with the layer before them.
+/// Whether a node is an activation function that platforms compute together with the layer before
+/// it: Relu, Clip, PRelu, LeakyRelu, Sigmoid, Tanh, HardSigmoid, HardSwish, Softplus, Elu or Gelu.
 [[nodiscard]] inline bool is_fused_activation(const node& n) {
   static constexpr std::string_view names[] = {"Relu",     "Clip", "PRelu",       "LeakyRelu",
                                                "Sigmoid",  "Tanh", "HardSigmoid", "HardSwish",
@@ -78,7 +94,7 @@ inline std::vector<std::string> graph_operators() {
           "DepthToSpace", "Identity",
           "Dropout"};
 }
-/// What accelerators with a zero point take besides.
+/// graph_operators(), and what accelerators with a zero point run quantized besides.
 inline std::vector<std::string> accelerator_operators() {
   std::vector<std::string> all = graph_operators();
   all.insert(all.end(), {"Softmax", "LogSoftmax"});
@@ -145,26 +161,32 @@ inline std::vector<platform> make_platforms() {
 
 }  // namespace detail
 
-/// The presets:
+/// The platforms that PPQ knows, as presets:
 ///
 ///   tensorrt, onnxruntime, openvino, ppl_cuda
-///                  activations int8 -128..127 symmetric, per tensor, percentile; weights the same
-///                  per output channel, minmax; bias float (ppl_cuda: 32 bits)
-///   ncnn, mnn      the same on -127..127, ties away from zero
+///                  activations: int8 -128..127, symmetric, per tensor, observer percentile
+///                  weights: int8 -128..127, symmetric, per output channel, observer minmax
+///                  bias: float (ppl_cuda: 32 bits)
+///   ncnn, mnn      like tensorrt, but on -127..127 and with ties rounded away from zero
 ///   ppl_dsp, snpe, qnn, rknn, tengine, ascend, metax_t
-///                  uint8 0..255 asymmetric, per tensor, also weights; bias 30 bits; ascend: ties
-///                  away from zero
-///   nxp, fpga      int8 -128..127 symmetric with powers of 2 for scales; bias 32 bits; nxp:
-///                  weights per channel, activations rounded half up, weights away from zero
+///                  activations and weights: uint8 0..255, asymmetric, per tensor; observer
+///                  percentile for activations, minmax for weights
+///                  bias: 30 bits; ascend rounds ties away from zero
+///   nxp, fpga      activations and weights: int8 -128..127, symmetric, with powers of 2 as scales,
+///                  per tensor; observer percentile for activations, minmax for weights
+///                  bias: 32 bits; nxp has weights per channel, and rounds ties of activations up
+///                  and ties of weights away from zero
 ///
-/// Source: PPQ 0.6.6; operators are those of ONNX that its quantizers have in common.
+/// Ties are rounded to even unless said otherwise. The result is made once and never changes.
+/// Source: PPQ 0.6.6. The operators are the ONNX operators that all of PPQ's quantizers have in
+/// common.
 [[nodiscard]] inline const std::vector<platform>& platforms() {
   static const std::vector<platform> all = detail::make_platforms();
   return all;
 }
 
-/// A preset by its name, in which capital and small letters are the same; "ort" is onnxruntime.
-/// Throws invalid_argument, listing all names, if there is none of it.
+/// The preset of that name. Capital and small letters are the same; "ort" stands for onnxruntime.
+/// Throws invalid_argument, listing all names, if there is no such preset.
 [[nodiscard]] inline const platform& find_platform(std::string_view name) {
   std::string key = detent::detail::lower_case(name);
   key = key == "ort" ? "onnxruntime" : key;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How PPQ describes a quantizer: a mask of properties, a rounding rule, whether it is written out.
+// PPQ's description of a quantizer: a mask of properties, a rounding rule, and whether the
+// quantizer is written into exported models.
 #ifndef DETENT_GRAPH_PPQ_POLICY_HPP
 #define DETENT_GRAPH_PPQ_POLICY_HPP
 
@@ -22,28 +23,37 @@ using detent::require;
 
 /// The bits of a quantization_policy, with PPQ's values.
 struct quantization_property {
+  /// One scale and zero point serve the whole tensor.
   static constexpr std::uint32_t per_tensor = 0x01;
+  /// Each index along the channel axis has its own scale and zero point.
   static constexpr std::uint32_t per_channel = 0x02;
+  /// Values become integers by a scale and a zero point.
   static constexpr std::uint32_t linear = 0x04;
+  /// Values become floating-point numbers of a small format.
   static constexpr std::uint32_t floating = 0x08;
+  /// The zero point is fixed by the grid (0 on signed grids).
   static constexpr std::uint32_t symmetrical = 0x10;
+  /// The zero point follows from the range.
   static constexpr std::uint32_t asymmetrical = 0x20;
+  /// Scales are powers of two.
   static constexpr std::uint32_t power_of_2 = 0x40;
+  /// Scale and zero point are found anew in each run of the model, from the tensor itself.
   static constexpr std::uint32_t dynamic = 0x80;
 };
 
-/// One of the 18 sets of properties that PPQ accepts:
+/// A set of quantization_property bits: one of the 18 sets that PPQ accepts.
 ///
-///   linear    one of symmetrical and asymmetrical, one of per_tensor and per_channel, and with or
-///             without power_of_2 and dynamic
-///   floating  symmetrical, power_of_2, and one of per_tensor and per_channel
+///   linear    with one of symmetrical and asymmetrical, one of per_tensor and per_channel, and
+///             with or without power_of_2 and dynamic
+///   floating  with symmetrical, power_of_2, and one of per_tensor and per_channel
 ///
 /// Source: PPQ 0.6.6, QuantizationPolicy.
 class quantization_policy {
  public:
-  /// Linear, symmetrical, per tensor.
+  /// Makes the policy of linear, symmetrical and per_tensor.
   constexpr quantization_policy() noexcept = default;
-  /// Throws invalid_argument, with the mask, for any other set.
+  /// Makes the policy of these bits. Throws invalid_argument, naming the bits, unless
+  /// is_accepted(properties).
   constexpr explicit quantization_policy(std::uint32_t properties) : properties_(properties) {
     if (!is_accepted(properties)) {
       raise(error_kind::invalid_argument, "detent: quantization_policy: " + describe(properties) +
@@ -51,6 +61,7 @@ class quantization_policy {
     }
   }
 
+  /// Whether the bits are one of the 18 sets that PPQ accepts.
   [[nodiscard]] static constexpr bool is_accepted(std::uint32_t properties) noexcept {
     using p = quantization_property;
     const auto has = [properties](std::uint32_t bit) { return (properties & bit) != 0; };
@@ -63,28 +74,34 @@ class quantization_policy {
     return known && granularity && symmetry && kind && float_rules;
   }
 
+  /// Whether the policy has all bits of `property`.
   [[nodiscard]] constexpr bool has(std::uint32_t property) const noexcept {
     return (properties_ & property) == property;
   }
+  /// The bits of the policy.
   [[nodiscard]] constexpr std::uint32_t properties() const noexcept { return properties_; }
+  /// Whether the policy is symmetrical, not asymmetrical.
   [[nodiscard]] constexpr bool is_symmetrical() const noexcept {
     return has(quantization_property::symmetrical);
   }
+  /// Whether the policy is per channel, not per tensor.
   [[nodiscard]] constexpr bool is_per_channel() const noexcept {
     return has(quantization_property::per_channel);
   }
-  /// The same for the whole tensor.
+  /// This policy with per_tensor instead of per_channel.
   [[nodiscard]] constexpr quantization_policy per_tensor() const {
     return quantization_policy((properties_ & ~quantization_property::per_channel) |
                                quantization_property::per_tensor);
   }
-  /// The same without DYNAMIC.
+  /// This policy without the property dynamic.
   [[nodiscard]] constexpr quantization_policy fixed_range() const {
     return quantization_policy(properties_ & ~quantization_property::dynamic);
   }
+  /// Whether two policies have the same properties.
   friend constexpr bool operator==(quantization_policy, quantization_policy) = default;
 
-  /// "PER_TENSOR | LINEAR | SYMMETRICAL", for messages.
+  /// The names of the bits as in "PER_TENSOR | LINEAR | SYMMETRICAL", for messages. Bits that are
+  /// no properties follow as a number.
   [[nodiscard]] static std::string describe(std::uint32_t properties) {
     static constexpr const char* names[] = {"PER_TENSOR",  "PER_CHANNEL",  "LINEAR",     "FLOATING",
                                             "SYMMETRICAL", "ASYMMETRICAL", "POWER_OF_2", "DYNAMIC"};
@@ -105,19 +122,21 @@ class quantization_policy {
                               quantization_property::symmetrical;
 };
 
-/// PPQ's rounding policies, with its values; see detent/rounding.hpp for their ties.
+/// PPQ's rounding policies, with its values: how a real number of steps becomes an integer.
 enum class rounding_policy : std::uint8_t {
-  half_even = 0,
-  half_up = 1,
-  half_down = 2,
-  half_towards_zero = 3,
-  half_far_from_zero = 4,
-  to_near_int = 5,  // what PPQ's scalars do by that name: half_far_from_zero
-  up = 6,
-  down = 7,
+  half_even = 0,           ///< To the nearest integer, ties to the even one.
+  half_up = 1,             ///< To the nearest integer, ties toward +infinity.
+  half_down = 2,           ///< To the nearest integer, ties toward -infinity.
+  half_towards_zero = 3,   ///< To the nearest integer, ties toward zero.
+  half_far_from_zero = 4,  ///< To the nearest integer, ties away from zero.
+  /// To the nearest integer, ties away from zero: what PPQ does to scalars by that name.
+  to_near_int = 5,
+  up = 6,    ///< To the next integer toward +infinity.
+  down = 7,  ///< To the next integer toward -infinity.
 };
 
-/// Calls f with the quantize_policy of a rounding policy.
+/// Calls f with the detent::quantize_policy that rounds as a rounding policy says, and returns what
+/// f returns. The type of the argument of f depends on `r`.
 template <class Function>
 decltype(auto) with_rounding(rounding_policy r, const Function& f) {
   switch (r) {
@@ -140,11 +159,11 @@ decltype(auto) with_rounding(rounding_policy r, const Function& f) {
   return f(quantize_policy<>{});
 }
 
-/// Whether a configuration is written into exported models.
+/// PPQ's rule for whether a configuration is written into exported models.
 enum class visibility_policy : std::uint8_t {
-  force_export,        // whatever its state, if it has parameters
-  export_when_active,  // if it is active or baked
-  internal,            // never
+  force_export,        ///< It is written whatever its state, if it has parameters.
+  export_when_active,  ///< It is written if it is active or baked.
+  internal,            ///< It is never written.
 };
 
 }  // namespace ppq

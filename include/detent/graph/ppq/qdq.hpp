@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A quantized_graph as an ONNX model with QuantizeLinear/DequantizeLinear pairs.
+// Exports a quantized_graph as an ONNX model with QuantizeLinear/DequantizeLinear pairs.
 #ifndef DETENT_GRAPH_PPQ_QDQ_HPP
 #define DETENT_GRAPH_PPQ_QDQ_HPP
 
@@ -30,36 +30,46 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
+/// Options of to_qdq() and to_qdq_model(): where to write pairs besides those that are needed.
 struct qdq_options {
-  /// Pairs for OVERLAPPED configurations as well, with the parameters of their root. Between a
-  /// layer and an activation that changes the range (Sigmoid) that changes results.
+  /// Whether OVERLAPPED configurations get pairs as well, with the parameters of their root.
+  /// Between a layer and an activation function that changes the range, such as Sigmoid, such a
+  /// pair changes results.
   bool overlapped = false;
-  /// Pairs behind operators that only move elements, where the configuration of their input
-  /// quantizes for their output. They change no value, and let engines run such operators, and the
-  /// layers behind them, on integers.
+  /// Whether pairs are written after operators that only move elements, where the configuration of
+  /// the operator's input quantizes for its output. These pairs change no value, and they let
+  /// engines run such operators, and the layers after them, on integers.
   bool moved_values = false;
 };
 
-/// What comes out of a pair, or of the DequantizeLinear of a constant.
+/// A value of a QDQ model that comes out of a pair, or out of the DequantizeLinear of a constant.
 struct quantized_value {
-  config_id id = no_config;  // whose parameters it has
-  /// What is quantized: a value of the QDQ model, before the Clip of narrow grids; or a constant as
-  /// it is called in quantized_graph::network.
+  /// The configuration with whose parameters the value is quantized.
+  config_id id = no_config;
+  /// The name of the value that is quantized. For a constant it is the name in
+  /// quantized_graph::network, for other values the name in the QDQ model, before the Clip of
+  /// narrow grids.
   std::string source;
+  /// Whether the value is a constant.
   bool is_constant = false;
-  bool at_producer = false;  // the pair stands where the value is made, not before a user
+  /// Whether the pair stands where the value is made, not before a user of the value.
+  bool at_producer = false;
 };
 
-/// A model and what became of the values of `network` in it.
+/// A QDQ model, and where it has the values of the quantized_graph that it was made of.
 struct qdq_model {
+  /// The model with QuantizeLinear/DequantizeLinear pairs.
   model network;
-  /// By name in quantized_graph::network: the value as operators make it, before quantization.
-  /// Missing ones kept their name.
+  /// The name in the QDQ model of a value as operators make it, before quantization, by its name in
+  /// quantized_graph::network. Values that are not listed have kept their name.
   std::map<std::string, std::string> computed;
-  /// The value as it is behind the pair of the configuration that makes it (or, where none does, of
-  /// its first user's). Missing ones are not quantized there.
+  /// The name in the QDQ model of a value after quantization, by its name in
+  /// quantized_graph::network. The pair is that of the configuration that makes the value, or, if
+  /// none does, that of its first user. Values that are not listed are not quantized there.
   std::map<std::string, std::string> quantized;
-  /// By name in the QDQ model.
+  /// What comes out of pairs and of the DequantizeLinear of constants, by name in the QDQ model.
+  /// A pair with policy DYNAMIC is listed only if it stands where the value is made, and then
+  /// without id and source.
   std::map<std::string, quantized_value> pairs;
 };
 
@@ -105,14 +115,16 @@ class qdq_writer {
   }
 
  private:
-  /// What makes two pairs on a value the same. Dynamic ones have no scales, but a policy.
+  /// Pairs with equal keys are the same pair. A key has the value, scales, zero points, qmin, qmax,
+  /// axis, rounding and policy. Dynamic configurations have no scales, but a policy; for others the
+  /// policy is 0.
   using pair_key =
       std::tuple<std::string, std::vector<float>, std::vector<std::int32_t>, std::int32_t,
                  std::int32_t, std::size_t, rounding_policy, std::uint32_t>;
 
   static constexpr std::size_t no_axis = static_cast<std::size_t>(-1);
 
-  /// With `value` as it is called in quantized_graph::network.
+  /// The key of the pair of a configuration. `value` is the name in quantized_graph::network.
   [[nodiscard]] pair_key key(const std::string& value, config_id id) const {
     if (g_.configs.is_dynamic(id)) {
       const quantizer_settings& s = dynamic_settings(id);
@@ -124,7 +136,7 @@ class qdq_writer {
     const std::size_t axis = p.scales.size() > 1 ? c.channel_axis.value_or(no_axis) : no_axis;
     return {value, p.scales, p.zero_points, c.levels.qmin, c.levels.qmax, axis, c.rounding, 0};
   }
-  /// Of the configuration that quantizes for a dynamic one.
+  /// The settings of the configuration that quantizes for a dynamic one.
   [[nodiscard]] const quantizer_settings& dynamic_settings(config_id id) const {
     return g_.configs[g_.configs.source(id)];
   }
@@ -135,7 +147,8 @@ class qdq_writer {
 
   // -------------------------------------------------------------------------------- preparation
 
-  /// Which configuration quantizes each value where it is made, and which pairs its users ask for.
+  /// Finds the configuration that quantizes each value where it is made, and the pairs that users
+  /// of the value ask for.
   void find_pairs() {
     for (std::size_t i = 0; i < g_.network.nodes.size(); ++i) {
       const operator_configs& o = g_.operators[i];
@@ -168,7 +181,8 @@ class qdq_writer {
 
   // ------------------------------------------------------------------------------------ writing
 
-  /// What stands for an input of a node.
+  /// The name of the value in the QDQ model that takes the place of an input of a node. Writes the
+  /// pair or the DequantizeLinear that makes it, if need be.
   std::string input_of(std::size_t i, std::size_t slot) {
     const std::string& value = g_.network.nodes[i].inputs[slot];
     const config_id id =
@@ -197,7 +211,8 @@ class qdq_writer {
     if (maker != makers_.end() && key(value, maker->second) == k) {
       return base;
     }
-    // One that is dominated takes the pair of another user of the value, if there is a like one.
+    // A dominated configuration takes the pair of another user of the value, if there is an equal
+    // one.
     const bool switched_off = g_.configs[id].state() == quantization_state::fp32;
     if (!is_written(id) && (switched_off || asked_for_.count(k) == 0)) {
       return base;
@@ -216,7 +231,7 @@ class qdq_writer {
     return renamed == out_.computed.end() ? value : renamed->second;
   }
 
-  /// The value behind the pair of what makes it, if there is one.
+  /// The name of a value after the pair where it is made, or, if there is none, as it is computed.
   [[nodiscard]] std::string stored_name(const std::string& value) const {
     const auto made = out_.quantized.find(value);
     return makers_.count(value) != 0 && made != out_.quantized.end() ? made->second
@@ -233,7 +248,7 @@ class qdq_writer {
     }
   }
 
-  /// The 8-bit type whose values contain a grid.
+  /// The 8-bit type that can hold all levels of a grid, if there is one.
   [[nodiscard]] static std::optional<element_type> byte_type(grid levels) {
     if (levels.qmin >= 0 && levels.qmax <= 255) {
       return element_type::u8;
@@ -247,7 +262,7 @@ class qdq_writer {
     const std::vector<std::uint8_t> bytes(values.begin(), values.end());  // two's complement
     return writer_.add_values<std::uint8_t>(wish, type, std::move(dims), bytes);
   }
-  /// Scale and, for 8 bits, zero point.
+  /// Adds constants for the scales and, if there is an 8-bit type, the zero points. Returns names.
   std::vector<std::string> add_parameters(const std::string& base, const tensor_parameters& p,
                                           std::optional<element_type> type) {
     const shape dims = graph::detail::parameter_shape(p.scales.size());
@@ -267,7 +282,8 @@ class qdq_writer {
     }
   }
 
-  /// Q and DQ behind `from`, for `value`; `result` is what comes out, and returned.
+  /// Adds QuantizeLinear and DequantizeLinear on `from`, which stands for `value`. The result is
+  /// named `result`, which is also returned.
   std::string add_pair(const std::string& value, const std::string& from, config_id id,
                        const std::string& result) {
     if (g_.configs.is_dynamic(id)) {
@@ -293,12 +309,13 @@ class qdq_writer {
     return result;
   }
 
-  /// The same with scale and zero point of the tensor that runs through.
+  /// Adds a pair as add_pair() does, but with scale and zero point computed from the tensor in each
+  /// run.
   std::string add_dynamic_pair(const std::string& value, const std::string& from, config_id id,
                                const std::string& result) {
     const quantizer_settings& s = dynamic_settings(id);
     const bool symmetric = s.policy.is_symmetrical();
-    // Of other symmetric grids the largest value would round to a level beyond them.
+    // On other symmetric grids, the largest value would round to a level outside the grid.
     const bool is_closed = s.levels == full_grid<std::int8_t> ||
                            (s.levels.qmin == -s.levels.qmax && s.levels.qmax <= 127);
     require(!s.policy.is_per_channel() && !s.policy.has(quantization_property::power_of_2) &&
@@ -379,7 +396,7 @@ class qdq_writer {
     return n.is("Sigmoid") || n.is("Softmax") || (bounds && bounds->lower >= 0.0F);
   }
 
-  /// A constant as integers, dequantized.
+  /// Stores a constant as integers, adds its DequantizeLinear, and returns the name of the result.
   std::string quantize_constant(const std::string& value, const tensor& t, config_id id) {
     const pair_key k = key(value, id);
     const auto done = pairs_.find(k);
@@ -414,37 +431,41 @@ class qdq_writer {
   links links_;
   qdq_model out_;
   graph::detail::graph_writer writer_;
-  std::map<std::string, config_id> makers_;  // of values that are quantized where they are made
+  std::map<std::string, config_id> makers_;  // for values that are quantized where they are made
   std::set<pair_key> asked_for_;
-  std::map<pair_key, std::string> pairs_;  // what comes out of them
+  std::map<pair_key, std::string> pairs_;  // the names of their results
 };
 
 }  // namespace detail
 
-/// The exportable configurations of a graph as QuantizeLinear/DequantizeLinear pairs:
+/// Exports the network of a graph with its exportable configurations as
+/// QuantizeLinear/DequantizeLinear pairs:
 ///
-///   activations  a pair where the value is made, for all its users; one more before users whose
-///                configuration has other parameters. A Clip before where the grid is narrower than
-///                int8 or uint8
-///   constants    stored as integers (biases int32), dequantized
-///   DYNAMIC      asymmetric on 0..255: DynamicQuantizeLinear; symmetric on -128..127 or on -n..n:
-///                QuantizeLinear with scale = max(max |x| / ((qmax - qmin) / 2), 1e-8), computed in
-///                float by nodes before it
+///   activations  There is a pair where the value is made, for all its users, and one more before
+///                users whose configuration has other parameters. A Clip stands before the pair if
+///                the grid is narrower than int8 or uint8.
+///   constants    They are stored as integers (biases as int32), with a DequantizeLinear.
+///   DYNAMIC      An asymmetric policy on 0..255 becomes DynamicQuantizeLinear. A symmetric one on
+///                -128..127 or on -n..n becomes QuantizeLinear with
+///                scale = max(max |x| / ((qmax - qmin) / 2), 1e-8), computed in float by nodes
+///                before it.
 ///
 /// Constants whose configuration is FP32 have the values they had before they were baked.
 ///
-/// Executors compute with it what quantization does: q = clamp(round(x / scale) + zero_point), and
-/// (q - zero_point) * scale. QuantizeLinear rounds half to even: of platforms with other rules,
-/// activations differ at ties; constants have the rule of their configuration.
+/// An executor of the model computes what quantization does: q = clamp(round(x / scale) +
+/// zero_point), and (q - zero_point) * scale. QuantizeLinear rounds half to even, so on platforms
+/// with other rounding rules activations differ at ties. Constants are rounded by the rule of their
+/// configuration.
 ///
 /// Throws unsupported, naming the configuration, for activations whose grid fits neither -128..127
-/// nor 0..255, constants of other grids with a zero point, narrow grids with several scales, and
-/// DYNAMIC policies with channels, powers of 2 or another grid.
+/// nor 0..255, for constants on such grids with a zero point other than 0, for activations on grids
+/// narrower than their type with several scales, for constants with policy DYNAMIC, and for DYNAMIC
+/// policies with channels, powers of 2 or another grid.
 [[nodiscard]] inline qdq_model to_qdq_model(const quantized_graph& g,
                                             const qdq_options& options = {}) {
   return detail::qdq_writer(g, options).run();
 }
-/// The model alone.
+/// Exports a graph as to_qdq_model() does, and returns the model alone.
 [[nodiscard]] inline model to_qdq(const quantized_graph& g, const qdq_options& options = {}) {
   return to_qdq_model(g, options).network;
 }

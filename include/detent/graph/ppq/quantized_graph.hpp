@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A network with a quantization configuration for each float tensor that an operator of the target
-// platform takes or makes: what passes work on.
+// The quantized_graph that passes work on: a network with a quantization configuration for each
+// float tensor that an operator of the target platform takes or makes.
 #ifndef DETENT_GRAPH_PPQ_QUANTIZED_GRAPH_HPP
 #define DETENT_GRAPH_PPQ_QUANTIZED_GRAPH_HPP
 
@@ -31,40 +31,52 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
-/// The configurations of an operator's tensors, parallel to the inputs and outputs of its node;
-/// no_config where a tensor is not float or does not take part. An operator that is not quantized
-/// has none at all.
+/// The configurations of the tensors of one operator. An entry is no_config where a tensor is not
+/// float or does not take part in the quantization. Both vectors are empty if the operator is not
+/// quantized.
 struct operator_configs {
-  std::vector<config_id> inputs;
-  std::vector<config_id> outputs;
+  std::vector<config_id> inputs;   ///< One entry for each input of the node.
+  std::vector<config_id> outputs;  ///< One entry for each output of the node.
+  /// Whether the operator is quantized.
   [[nodiscard]] bool is_quantized() const noexcept { return !outputs.empty(); }
 };
 
+/// Options of make_quantized_graph().
 struct quantizer_options {
+  /// Which of the platform's operators are quantized.
   dispatch_scope scope = dispatch_scope::conservative;
-  /// Operators that stay float in any case.
+  /// If given, operators for which it returns true stay float in any case.
   std::function<bool(const node&)> keep_float = {};
 };
 
-/// A value. Passes may change the constants of `network` and the configurations; those that change
-/// its nodes keep `operators` parallel to them, or leave that to rewrite_network().
+/// A network and its quantization configurations, made by make_quantized_graph(). It is a value:
+/// copies are independent.
+///
+/// Passes may change the constants of `network` and the configurations. A pass that changes the
+/// nodes of `network` must keep `operators` parallel to them, or leave that to rewrite_network().
 struct quantized_graph {
+  /// The float network. Its constants hold the values that baking or learning gave them.
   model network;
-  /// `network` as it was when the configurations were made; what errors are measured against.
+  /// `network` as it was when the configurations were made. Errors are measured against it.
   model float_model;
+  /// The platform for which the configurations were made.
   platform target;
+  /// The options with which the configurations were made.
   quantizer_options options;
+  /// The configurations of all tensors.
   quantization_configs configs;
+  /// The configurations of each node of `network`, in the order of the nodes.
   std::vector<operator_configs> operators;
-  /// What constants of `network` were before they were baked, or learned for the grid of their
-  /// configuration, by name: what they are while that is FP32.
+  /// The values, by name, that constants of `network` had before they were baked, or learned for
+  /// the grid of their configuration. A constant has these values while its configuration is FP32.
   std::map<std::string, tensor> float_constants;
 
+  /// Whether a configuration is that of a constant.
   [[nodiscard]] bool is_parameter(config_id id) const {
     return network.initializer(configs[id].variable) != nullptr;
   }
 
-  /// Calls f(index of the node, config_id) for each configuration of the node at `index`.
+  /// Calls f(config_id) for each configuration of the node at `index`: inputs first, then outputs.
   template <class Function>
   void for_each_config(std::size_t index, const Function& f) const {
     for (const std::vector<config_id>* ids :
@@ -76,7 +88,7 @@ struct quantized_graph {
       }
     }
   }
-  /// The same for all nodes, in their order.
+  /// Calls f(config_id) for each configuration of each node, in the order of the nodes.
   template <class Function>
   void for_each_config(const Function& f) const {
     for (std::size_t i = 0; i < operators.size(); ++i) {
@@ -84,7 +96,8 @@ struct quantized_graph {
     }
   }
 
-  /// The configuration with which the value is made, or no_config.
+  /// The configuration of `value` as the output of the node that makes it, or no_config if no
+  /// quantized node makes it. `l` holds the links of `network`.
   [[nodiscard]] config_id producer_config(const links& l, const std::string& value) const {
     const std::size_t i = l.producer(value);
     if (i == links::none || !operators[i].is_quantized()) {
@@ -100,12 +113,12 @@ namespace detail {
 
 using graph::detail::is_quantize_or_dequantize;
 
-/// The input of a layer that its weights are.
+/// The indices of a layer's weights and of its bias among its inputs.
 inline constexpr std::size_t weight_slot = 1;
 inline constexpr std::size_t bias_slot = 2;
 
-/// Inputs that carry float values which are to be quantized, as opposed to scales of Resize and the
-/// like.
+/// The inputs of a node that carry float values which are to be quantized. Other inputs, for
+/// example the scales of Resize, are left out.
 [[nodiscard]] inline std::vector<std::size_t> quantized_slots(const node& n) {
   std::size_t count = 1;
   if (n.is("Concat") || n.is("Sum")) {
@@ -125,12 +138,13 @@ inline constexpr std::size_t bias_slot = 2;
   return slots;
 }
 
-/// Bounds of Clip and the value of Pad: they follow the operator's input.
+/// Whether an input is a bound of Clip or the value of Pad, which take the parameters of the
+/// operator's first input.
 [[nodiscard]] inline bool is_bound_slot(const node& n, std::size_t slot) {
   return (n.is("Clip") && slot > 0) || (n.is("Pad") && slot == 2);
 }
 
-/// Where the output channel of a layer's weights is, if they have one.
+/// The axis of a layer's weights along which the output channels run, if there is one.
 [[nodiscard]] inline std::optional<std::size_t> weight_channel_axis(const node& n,
                                                                     const tensor& weights) {
   if (n.is("Conv") && weights.rank() > 1) {
@@ -148,7 +162,7 @@ inline constexpr std::size_t bias_slot = 2;
   return std::nullopt;
 }
 
-/// Makes a quantized_graph of a float model that is simplified already.
+/// Makes a quantized_graph of a float model that simplify() has simplified.
 class graph_quantizer {
  public:
   graph_quantizer(model m, const platform& target, const quantizer_options& options)
@@ -181,7 +195,8 @@ class graph_quantizer {
     return found != known_.end() && found->second.type() == element_type::f32;
   }
 
-  /// What follows from shapes and constants alone is no activation, even where it is float.
+  /// Finds the values that follow from shapes and constants alone. They are no activations, even
+  /// where they are float.
   void find_shape_values() {
     for (const node& n : g_.network.nodes) {
       bool of_shapes = true;
@@ -231,7 +246,8 @@ class graph_quantizer {
     return any && (is_compute_operator(n) || is_in_scope(n, all_made));
   }
 
-  /// Of operators that are no layers; `all_made`: quantized operators make all that they take.
+  /// Whether the scope takes an operator that is not a layer. `all_made` says whether quantized
+  /// operators make all activations that it takes.
   [[nodiscard]] bool is_in_scope(const node& n, bool all_made) const {
     switch (options_.scope) {
       case dispatch_scope::all_in:
@@ -302,7 +318,8 @@ class graph_quantizer {
     return slot == weight_slot ? add_weights(n, *t) : add_bias(n, *t);
   }
 
-  /// A constant operand: like an activation, but all that there is of it is known.
+  /// Adds the configuration of a constant operand. It is that of an activation, but the range is
+  /// that of the values (minmax), because all of them are known.
   config_id add_constant(const node& n, std::size_t slot) {
     quantizer_settings s = activation(n, "input", slot, n.inputs[slot]);
     s.observer = "minmax";
@@ -321,7 +338,8 @@ class graph_quantizer {
     return g_.configs.add(std::move(s));
   }
 
-  /// A bias that is not one value for each output channel, or that Gemm multiplies, stays float.
+  /// Adds the configuration of a bias. A bias that is not one value for each output channel stays
+  /// float, and so does the bias of a Gemm with an alpha or a beta other than 1.
   config_id add_bias(const node& n, const tensor& bias) {
     const tensor* weights = constant(n.inputs[weight_slot]);
     const auto axis = weights == nullptr ? std::nullopt : weight_channel_axis(n, *weights);
@@ -359,15 +377,18 @@ class graph_quantizer {
 
 }  // namespace detail
 
-/// Gives a float model, simplified and brought to opset 13 at least, the configurations of a
-/// platform. All are INITIAL but passive ones (bias, bounds of Clip, value of Pad: PASSIVE_INIT)
-/// and biases that stay float (FP32).
+/// Makes a quantized_graph of a float model: simplifies the model, brings it to opset 13 at least,
+/// and adds a configuration for each float tensor that a quantized operator of the platform takes
+/// or makes. Configurations are INITIAL, but those of biases, of the bounds of Clip and of the
+/// value of Pad are PASSIVE_INIT, and those of biases are FP32 on platforms that leave biases in
+/// float.
 ///
-/// Shapes of operators that depend on the values of inputs are not known; what makes or takes such
-/// tensors stays float. So do shape computations.
+/// Where the shape of a tensor depends on the values of inputs, operators that make or take the
+/// tensor stay float. So do operators that compute shapes.
 ///
-/// Throws unsupported if the model is quantized already, or has operators that the executor lacks,
-/// naming the first node; bad_file and unsupported as upgrade_opset() and infer_shapes().
+/// Throws unsupported if the model is quantized already or has operators that the executor lacks,
+/// naming the first such node, and what upgrade_opset() and infer_shapes() throw (bad_file,
+/// unsupported).
 [[nodiscard]] inline quantized_graph make_quantized_graph(model m, const platform& target,
                                                           const quantizer_options& options = {}) {
   for (const node& n : m.nodes) {
@@ -381,8 +402,9 @@ class graph_quantizer {
 }
 
 /// Throws invalid_argument, naming the configuration and its state, unless all configurations are
-/// as make_quantized_graph() made them, but for their settings and for being switched on or off:
-/// what rewrites the float network comes before everything that quantizes it.
+/// as make_quantized_graph() made them. Only their settings may differ, and they may be switched on
+/// or off. Passes that rewrite the float network call this, because they have to come before every
+/// pass that quantizes it.
 inline void require_unquantized(const quantized_graph& g) {
   const quantization_configs& configs = g.configs;
   g.for_each_config([&](config_id id) {
@@ -398,8 +420,8 @@ inline void require_unquantized(const quantized_graph& g) {
 
 namespace detail {
 
-/// Where a node of one network is in another one: the node of the same operator that makes the same
-/// value, else the one of the same name.
+/// The index in another network of the node that stands for `n`: the node of the same operator that
+/// makes the same value, else the node of the same operator with the same name, else links::none.
 [[nodiscard]] inline std::size_t find_counterpart(const node& n, const model& other) {
   std::size_t by_name = links::none;
   for (std::size_t i = 0; i < other.nodes.size(); ++i) {
@@ -418,7 +440,8 @@ namespace detail {
   return by_name;
 }
 
-/// The settings of one configuration, and whether it is switched off, for another one.
+/// Copies the settings of one configuration, but for name and variable, to another one. Switches
+/// the other one off or on as the first one is.
 inline void keep_settings(const quantization_configs& from, config_id old_id,
                           quantization_configs& to, config_id new_id) {
   quantizer_settings kept = from[old_id];
@@ -435,11 +458,12 @@ inline void keep_settings(const quantization_configs& from, config_id old_id,
 
 }  // namespace detail
 
-/// Gives a graph another float network that computes the same, and makes its configurations anew.
-/// Those of nodes that both networks have (the same operator, and the same first output or name)
-/// keep their settings, and stay switched off if they were. float_model becomes the new network:
-/// values between its operators may have another meaning than before. Throws as
-/// require_unquantized() and infer_shapes(); the graph is then as it was.
+/// Gives a graph another float network, which must compute the same function, and makes the
+/// configurations anew. Where a node of the old network is in the new one (the same operator with
+/// the same first output, or else with the same name), its configurations keep their settings, and
+/// stay switched off if they were. float_model becomes the new network, because values between its
+/// operators may have another meaning than before. Throws what require_unquantized() and
+/// infer_shapes() throw; the graph is then as it was.
 inline void rewrite_network(quantized_graph& g, model rewritten) {
   require_unquantized(g);
   quantized_graph next = detail::graph_quantizer(std::move(rewritten), g.target, g.options).run();

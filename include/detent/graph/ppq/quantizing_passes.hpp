@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The passes that every quantized network goes through.
+// The list of the passes that every quantized network goes through.
 #ifndef DETENT_GRAPH_PPQ_QUANTIZING_PASSES_HPP
 #define DETENT_GRAPH_PPQ_QUANTIZING_PASSES_HPP
 
@@ -14,7 +14,9 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
-/// "fusion", "parameter quantization", "runtime calibration", "alignment", "passive parameters".
+/// The pipeline of the passes that quantize a network, in this order: "fusion", "parameter
+/// quantization", "runtime calibration", "alignment" and "passive parameters". Each is given with
+/// its settings.
 [[nodiscard]] inline pipeline quantizing_passes(
     const fusion_pass& fusion = {}, const parameter_quantization_pass& parameters = {},
     const runtime_calibration_pass& calibration = {}, const alignment_pass& alignment = {},

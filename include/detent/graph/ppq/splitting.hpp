@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The passes that share the work of large weights, in the float network, before anything is
-// quantized.
+// The passes that divide large weights of the float network into smaller ones, before anything is
+// quantized: by channels that are made twice, or by layers that are made twice.
 #ifndef DETENT_GRAPH_PPQ_SPLITTING_HPP
 #define DETENT_GRAPH_PPQ_SPLITTING_HPP
 
@@ -20,21 +20,27 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
-/// PPQ's ChannelSplitPass: split_channels() of the float network, with new configurations for it.
-/// Channels whose largest |weight| is over the threshold both before and behind them are made
-/// twice, each times sqrt(1/2) on both sides.
+/// PPQ's ChannelSplitPass: split_channels() of the float network, whose configurations are then
+/// made anew. A channel between two layers whose largest |weight| exceeds the threshold both before
+/// and after it is made twice, with the weights of both copies multiplied by sqrt(1/2) on both
+/// sides.
 ///
-/// Comes before everything that quantizes: see require_unquantized(). Throws as that and as
-/// split_channels(); the graph is then as it was.
+/// The pass has to come before every pass that quantizes. Throws what require_unquantized() and
+/// split_channels() throw; the graph is then as it was.
 struct channel_split_pass {
+  /// The largest number of rounds; each splits all channels, copies included, over the threshold.
   std::size_t iterations = 10;
+  /// The |weight| above which channels are split; positive.
   double threshold = 0.5;
-  double largest_growth = 2.0;  // of a pair's channels; PPQ has no such limit
+  /// The number of channels of a pair of layers grows at most to this times what it was; at
+  /// least 1. PPQ has no such limit.
+  double largest_growth = 2.0;
 
+  /// Runs the pass. It needs no samples.
   void operator()(quantized_graph& g, pass_context& context) const {
     static_cast<void>(run(g, context));
   }
-  /// The same; the pairs that have grown.
+  /// Runs the pass, and returns the pairs of layers that have grown.
   std::vector<channel_split_pair> run(quantized_graph& g, pass_context& /*context*/) const {
     require_unquantized(g);
     model network = g.network;
@@ -46,21 +52,27 @@ struct channel_split_pass {
   }
 };
 
-/// PPQ's WeightSplitPass: split_weights() of the layers of these names, with new configurations for
-/// the network. A layer with weights over the threshold becomes two whose results are added.
+/// PPQ's WeightSplitPass: split_weights() of the named layers of the float network, whose
+/// configurations are then made anew. A layer with weights over the threshold becomes two layers
+/// with smaller weights, whose results are added.
 ///
-/// Comes before everything that quantizes: see require_unquantized(). Throws as that and as
-/// split_weights(); the graph is then as it was.
+/// The pass has to come before every pass that quantizes. Throws what require_unquantized() and
+/// split_weights() throw; the graph is then as it was.
 struct weight_split_pass {
-  std::vector<std::string> layers = {};  // names of nodes; none: nothing happens
+  /// The names of the layers' nodes. If there are none, the pass changes no layer.
+  std::vector<std::string> layers = {};
+  /// The |weight| above which a weight is split; not negative.
   float threshold = 2.0F;
+  /// How a weight is divided into two.
   weight_split_mode mode = weight_split_mode::balance;
+  /// The seed of the mode random.
   std::uint64_t seed = 0;
 
+  /// Runs the pass. It needs no samples.
   void operator()(quantized_graph& g, pass_context& context) const {
     static_cast<void>(run(g, context));
   }
-  /// The same; how many weights of each layer were split.
+  /// Runs the pass, and returns for each of `layers` the number of weights that were split.
   std::vector<std::size_t> run(quantized_graph& g, pass_context& /*context*/) const {
     require_unquantized(g);
     model network = g.network;

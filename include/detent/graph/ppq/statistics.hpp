@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Moments and a histogram of values, in two passes over them.
+// Moments and a histogram of a set of values, computed in two passes over the values.
 #ifndef DETENT_GRAPH_PPQ_STATISTICS_HPP
 #define DETENT_GRAPH_PPQ_STATISTICS_HPP
 
@@ -20,40 +20,40 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ppq {
 
+/// Number of bins of value_statistics::histogram.
 inline constexpr std::size_t statistics_bins = 32;
 
-/// With m the mean and s the standard deviation, of n values:
-///
-///   standard_deviation  sqrt(sum (x - m)^2 / n)
-///   skewness            sum ((x - m) / s)^3 / n, 0 where s is 0
-///   kurtosis            sum ((x - m) / s)^4 / n (3 for a normal distribution), 0 where s is 0
-///   histogram           how many values are in each of 32 bins of one width from minimum to
-///                       maximum, which belongs to the last one; all in the first one if they are
-///                       equal
-///
-/// In double, summed in the order of the values.
+/// Statistics of n values x, computed in double with sums in the order of the values. The formulas
+/// of the members use m, the mean, and s, the standard deviation.
 struct value_statistics {
-  std::uint64_t count = 0;
-  double mean = 0.0;
-  double standard_deviation = 0.0;
-  double minimum = 0.0;
-  double maximum = 0.0;
-  double skewness = 0.0;
+  std::uint64_t count = 0;          ///< The number of values, n.
+  double mean = 0.0;                ///< m = sum x / n.
+  double standard_deviation = 0.0;  ///< s = sqrt(sum (x - m)^2 / n).
+  double minimum = 0.0;             ///< The smallest value.
+  double maximum = 0.0;             ///< The largest value.
+  double skewness = 0.0;            ///< sum ((x - m) / s)^3 / n, or 0 if s is 0.
+  /// sum ((x - m) / s)^4 / n, or 0 if s is 0. It is 3 for a normal distribution.
   double kurtosis = 0.0;
+  /// The number of values in each of 32 bins of equal width from minimum to maximum. The maximum
+  /// belongs to the last bin. If all values are equal, they are in the first bin.
   std::array<std::uint64_t, statistics_bins> histogram{};
+  /// Whether all members are equal.
   friend bool operator==(const value_statistics&, const value_statistics&) = default;
 };
 
-/// Collects value_statistics: all values once, begin_second_pass(), and the same values again.
+/// Collects value_statistics. observe() has to see all values, then, after begin_second_pass(), the
+/// same values once more. Not thread-safe.
 class statistics_collector {
  public:
+  /// Begins the second pass. Throws invalid_argument if no value was observed.
   void begin_second_pass() {
     require(count_ > 0, error_kind::invalid_argument, "statistics_collector: there are no values");
     second_ = true;
     mean_ = sum_ / static_cast<double>(count_);
   }
 
-  /// Throws invalid_argument for a NaN or an infinity, or if the second pass has other values.
+  /// Observes values of type float or double. Throws invalid_argument for a NaN or an infinity, and
+  /// in the second pass for a value outside the range of the first pass.
   template <class Real>
   void observe(std::span<const Real> x) {
     for (const Real value : x) {
@@ -71,6 +71,8 @@ class statistics_collector {
     }
   }
 
+  /// The statistics. Throws invalid_argument unless the second pass had as many values as the first
+  /// one.
   [[nodiscard]] value_statistics result() const {
     require(second_ && seen_again_ == count_, error_kind::invalid_argument,
             "statistics_collector: ", seen_again_, " values in the second pass, ", count_,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Quantization that keeps to an accuracy: layers are left in float, the most harmful first, until a
-// metric of the user's is met again.
+// Quantization that meets an accuracy goal: layers are left in float, the most harmful first, until
+// a metric of the user's is good enough.
 //
-//   1. the metric of the float model and of the one with all layers quantized
-//   2. layers ranked by what leaving each of them alone in float does
-//   3. one after the other left in float, the best first, until the goal is met; a step that makes
-//      it worse is taken back, once, and the others ranked anew
-//   4. layers of step 3 quantized again where the goal is met without them, too
+//   1. measure the metric of the float model and of the model with all layers quantized
+//   2. rank the layers by the effect of leaving each one alone in float
+//   3. leave one after the other in float, the most harmful first, until the goal is met; a step
+//      that makes the metric worse is taken back, once, and the other layers are ranked again
+//   4. quantize layers of step 3 again if the goal is met without leaving them in float
 //
-// There is always a result: the best that was found, and evidence of all that was tried.
+// There is always a result: the best that was found, with a record of everything that was tried.
 //
 // Sources: NNCF, quantize_with_accuracy_control (2, 3), and Intel Neural Compressor (accuracy
 // criterion, trials, and step 4 from its strategy mse_v2).
@@ -45,91 +45,107 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// What a model is worth, computed by the user. It is given the float model and models with
-/// QuantizeLinear/DequantizeLinear; for_execution() makes of them what executors run fastest.
+/// Computes the quality of a model; the user provides it. It is called with the float model and
+/// with models that have QuantizeLinear/DequantizeLinear nodes. An executor runs these fastest
+/// after for_execution().
 using model_metric = std::function<double(const model&)>;
 
-enum class drop_type : std::uint8_t { absolute, relative };
+/// How accuracy_goal::max_drop is meant.
+enum class drop_type : std::uint8_t {
+  absolute,  ///< In units of the metric.
+  relative   ///< As a fraction of the |metric| of the float model.
+};
 
-/// How much worse than the float model a quantized one may be.
+/// How much worse than the float model a quantized model may be.
 struct accuracy_goal {
+  /// Largest drop that is tolerated; with drop_type::relative between -1 and 1, exclusive.
   double max_drop = 0.01;
-  drop_type drop = drop_type::absolute;
+  drop_type drop = drop_type::absolute;  ///< Whether `max_drop` is absolute or relative.
+  /// Whether a higher metric is better. Set it to false for errors and losses.
   bool higher_is_better = true;
 
   /// The worst metric that is good enough:
   ///
-  ///   absolute  float_metric - max_drop                     + where lower is better
-  ///   relative  float_metric - max_drop * |float_metric|    + where lower is better
+  ///     absolute  float_metric - max_drop                     with + where lower is better
+  ///     relative  float_metric - max_drop * |float_metric|    with + where lower is better
   [[nodiscard]] double target(double float_metric) const {
     const double tolerated =
         drop == drop_type::absolute ? max_drop : max_drop * std::fabs(float_metric);
     return higher_is_better ? float_metric - tolerated : float_metric + tolerated;
   }
-  /// Whether `metric` is the target or better. (Neural Compressor asks for less than the target
-  /// where lower is better.) NaN never is.
+  /// Whether `metric` is the target or better. NaN never is. (Neural Compressor demands less than
+  /// the target where lower is better.)
   [[nodiscard]] bool is_met(double float_metric, double metric) const {
     return higher_is_better ? metric >= target(float_metric) : metric <= target(float_metric);
   }
-  /// Whether metric `a` is better than `b`; anything is better than NaN.
+  /// Whether metric `a` is better than `b`. Any number is better than NaN.
   [[nodiscard]] bool is_better(double a, double b) const {
     return !std::isnan(a) && (std::isnan(b) || (higher_is_better ? a > b : a < b));
   }
 };
 
+/// By what layers are ranked.
 enum class layer_ranking : std::uint8_t {
-  output_error,  // noise / signal of what the model returns; see output_judge
-  metric,        // the user's metric
+  output_error,  ///< Noise / signal of the model's outputs, as output_judge measures it.
+  metric,        ///< The user's metric.
 };
 
 /// Why a model was measured.
 enum class trial_kind : std::uint8_t {
-  all_quantized,
-  ranking,   // one more group of layers left in float, to compare it with others
-  revert,    // a group left in float
-  quantize,  // a group quantized again, since the goal may be met without
+  all_quantized,  ///< The model with all layers quantized.
+  ranking,        ///< One more group of layers in float, to compare it with other groups.
+  revert,         ///< A step of the search: one more group of layers in float.
+  quantize,  ///< A group quantized again, because the goal may be met without leaving it in float.
 };
 
+/// One quantized model that was measured.
 struct accuracy_trial {
-  trial_kind kind = trial_kind::all_quantized;
-  std::vector<std::string> left_in_float;  // labels of all layers that are
-  double metric = 0.0;
-  bool meets_goal = false;
-  bool accepted = false;  // the search went on from there
+  trial_kind kind = trial_kind::all_quantized;  ///< Why it was measured.
+  std::vector<std::string> left_in_float;       ///< Labels of all layers in float.
+  double metric = 0.0;                          ///< Its metric.
+  bool meets_goal = false;                      ///< Whether the metric meets the goal.
+  bool accepted = false;                        ///< Whether the search continued from this model.
 };
 
+/// Options of control_accuracy().
 struct accuracy_control_options {
-  accuracy_goal goal = {};
-  /// Steps of the search, not counting those of ranking.
+  accuracy_goal goal = {};  ///< The goal to meet.
+  /// Steps of the search, at most; models measured for ranking do not count.
   std::size_t max_iterations = (std::numeric_limits<std::size_t>::max)();
-  /// Quantized models that the metric is asked about, of all kinds; at least 1.
+  /// Quantized models that the metric is computed for, at most; all kinds of trials count. At least
+  /// 1.
   std::size_t max_trials = (std::numeric_limits<std::size_t>::max)();
+  /// By what layers are ranked.
   layer_ranking ranking = layer_ranking::output_error;
-  /// Samples that output errors are measured with: those on which the float model and the one with
-  /// all layers quantized differ most. Their float results are kept in memory.
+  /// Number of samples by which layer_ranking::output_error measures: those on which the float
+  /// model and the model with all layers quantized differ most. Their float results are kept in
+  /// memory. At least 1.
   std::size_t ranking_subset_size = 300;
-  /// Layers that take the same value are left in float together, as in NNCF, whose quantizers they
-  /// share; else each is on its own.
+  /// Whether layers that take the same value are left in float together, as in NNCF, where they
+  /// share quantizers. If not, each layer is a group of its own.
   bool group_by_input = false;
-  bool quantize_again = true;  // step 4
+  /// Whether layers are quantized again at the end if the goal is met without leaving them in
+  /// float.
+  bool quantize_again = true;
+  /// Called with each trial, in the order of time.
   std::function<void(const accuracy_trial&)> on_trial = {};
-  executor_options executor = {};
+  executor_options executor = {};  ///< Options of all executors that run models here.
 };
 
-/// What accuracy control found, and how.
+/// The result of control_accuracy(), with the trials that led to it.
 struct accuracy_control_result {
-  quantization best;
-  double float_metric = 0.0;
-  double metric = 0.0;  // of the best
-  bool goal_met = false;
-  std::vector<std::string> left_in_float;  // labels of layers, of the best
-  std::vector<accuracy_trial> trials;      // in the order of time
+  quantization best;                       ///< The best quantization that was found.
+  double float_metric = 0.0;               ///< Metric of the float model.
+  double metric = 0.0;                     ///< Metric of `best`.
+  bool goal_met = false;                   ///< Whether `best` meets the goal.
+  std::vector<std::string> left_in_float;  ///< Labels of the layers that `best` has in float.
+  std::vector<accuracy_trial> trials;      ///< All trials, in the order of time.
 };
 
-/// The same quantization with some of its layers, given by the indices of their nodes, in float.
-/// They get back the biases that they had before correction, and values that nothing takes in 8
-/// bits any more are float. All other numbers stay as they are. Throws invalid_argument if a node
-/// is not a quantized layer.
+/// Returns a copy of a quantization with some of its layers in float, given by the indices of their
+/// nodes. These layers get back the biases that they had before correction. Values that nothing
+/// takes in 8 bits any more become float. All other numbers stay as they are. Throws
+/// invalid_argument if a node is not a quantized layer.
 [[nodiscard]] inline quantization leave_in_float(const quantization& all,
                                                  const std::set<std::size_t>& layers) {
   for (const std::size_t i : layers) {
@@ -154,8 +170,8 @@ struct accuracy_control_result {
 
 namespace detail {
 
-/// Those of the samples, `count` of them or all there are, on which two models differ most, as an
-/// output_judge sees it, in their order. Takes one pass.
+/// A source of the `count` samples (or all, if there are fewer) on which two models differ most in
+/// their outputs or logits, in their original order. Draws all samples once.
 [[nodiscard]] inline calibration_source most_different(const model& float_model,
                                                        const model& quantized,
                                                        calibration_source samples,
@@ -168,7 +184,7 @@ namespace detail {
   };
   executor reference(judged(float_model, false), options);
   executor other(judged(quantized, true), options);
-  std::vector<std::pair<double, std::size_t>> errors;  // negative, so that the largest come first
+  std::vector<std::pair<double, std::size_t>> errors;  // negated: the largest come first
   while (const auto inputs = samples()) {
     const std::vector<tensor> expected = reference.run(*inputs);
     std::vector<signal_error> outputs(expected.size());
@@ -193,6 +209,7 @@ namespace detail {
   };
 }
 
+/// Holds the state of control_accuracy(): the models that were measured, and the trials.
 class accuracy_controller {
  public:
   accuracy_controller(const model& float_model, const quantization& all,
@@ -244,7 +261,7 @@ class accuracy_controller {
     return a;
   }
 
-  /// Nothing is measured twice.
+  /// Computes the metric of the model with these layers in float; nothing is measured twice.
   double measure(const group& in_float) {
     const auto known = metrics_.find(in_float);
     if (known != metrics_.end()) {
@@ -286,8 +303,8 @@ class accuracy_controller {
     return all;
   }
 
-  /// Puts those first whose leaving the others in float, too, does most good. Groups that are as
-  /// good keep their order.
+  /// Sorts groups by how much good leaving each one in float does, in addition to those of
+  /// `current`: the most first. Equal groups keep their order.
   void rank(std::vector<group>& groups, const group& current) {
     if (groups.size() < 2) {
       return;
@@ -361,7 +378,8 @@ class accuracy_controller {
     }
   }
 
-  /// The last one is what met the goal. The others are tried from the least harmful on.
+  /// Quantizes groups again if the goal is still met. The last group of `taken` met the goal, so it
+  /// stays in float; the others are tried from the least harmful on.
   void quantize_again(group& current, std::vector<group>& taken, std::size_t iterations) {
     for (std::size_t k = taken.size() - 1; k-- > 0 && iterations < options_.max_iterations;) {
       group tried;
@@ -382,8 +400,9 @@ class accuracy_controller {
     }
   }
 
-  /// Of models that meet the goal, the one with the fewest layers in float; else the best metric.
-  /// The other of the two decides among equals, then who came first by the order of sets.
+  /// Chooses the result: among models that meet the goal the one with the fewest layers in float,
+  /// else the one with the best metric. Ties are broken by the other of the two criteria, then by
+  /// the order of the sets of layers.
   void finish() {
     const auto is_preferred = [&](const auto& a, const auto& b) {
       const bool a_meets = is_met(a.second);
@@ -417,20 +436,30 @@ class accuracy_controller {
 
 }  // namespace detail
 
-/// Leaves layers of a quantization of `float_model` in float until the metric is met; see the top
-/// of this file. `samples` are for ranking by output errors only, where they are drawn once for
-/// each layer, and more often if a step is taken back. Where no goal is met, the best metric wins,
-/// and goal_met says so. Deterministic if the metric is.
+/// Leaves layers of a quantization of `float_model` in float until `validate` meets the goal. `all`
+/// is the quantization with all layers, for example that of static_quantization().
 ///
-/// Throws invalid_argument: options out of their domain, no metric or one that is NaN for the float
-/// model, no samples; and what the metric throws.
+/// The layers are ranked by the effect of leaving each one alone in float, then one after the other
+/// is left in float, the most harmful first. A step that makes the metric worse is taken back once,
+/// and the remaining layers are ranked again. When the goal is met, layers are quantized again if
+/// it is met without leaving them in float. If the goal is not met, the result is the model with
+/// the best metric, and `goal_met` is false. Deterministic if the metric is.
+///
+/// `samples` is used only for layer_ranking::output_error, which draws it twice: to find the
+/// samples on which the models differ most, and to keep these.
+///
+/// Throws invalid_argument if an option is out of its domain, if there is no metric, if it is NaN
+/// for the float model, or if there are no samples; and what the metric throws.
+///
+/// Sources: NNCF, quantize_with_accuracy_control; Intel Neural Compressor, strategy mse_v2.
 [[nodiscard]] inline accuracy_control_result control_accuracy(
     const model& float_model, const quantization& all, const calibration_source& samples,
     const model_metric& validate, const accuracy_control_options& options = {}) {
   return detail::accuracy_controller(float_model, all, samples, validate, options).run();
 }
 
-/// static_quantization() and control_accuracy(). Throws as these.
+/// Quantizes a float model with static_quantization(), then leaves layers in float with
+/// control_accuracy() until the metric meets the goal. Throws what these two throw.
 [[nodiscard]] inline accuracy_control_result quantize_with_accuracy_control(
     const model& float_model, const calibration_source& calibration, const model_metric& validate,
     const accuracy_control_options& options = {},

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Static quantization that chooses by measuring: each of its steps is tried on the calibration
-// samples and kept only if what the model returns comes closer to the float model.
+// Static quantization that chooses by measuring: each step is tried on the calibration samples and
+// kept only if the outputs of the model come closer to those of the float model.
 //
-//   1. plain            min/max ranges, absmax weights: what the others must beat
-//   2. equalization     of ranges of channels across pairs of layers
+//   1. plain            min/max ranges, absmax weights: the baseline
+//   2. equalization     of the ranges of channels across pairs of layers
 //   3. weight scales    of least squared error
-//   4. weight rounding  against the outputs of each layer, with either scales
+//   4. weight rounding  against the outputs of each layer, with the scales of 1 and with those of 3
 //   5. ranges           all activations by another observer
 //   6. range of one     activation by another observer, one at a time
 //   7. bias correction  fast, full
 //
-// The measure is output_judge::noise_to_signal() of the outputs, or of what goes into a Softmax
-// that makes them; ranges and biases of what is tried come from one half of the samples, the
-// measure from the other. What is kept is carried out with all samples; at the end, the outputs
-// themselves are measured, and steps taken back until they are no worse than with plain min/max.
+// The measure is output_judge::noise_to_signal() of the outputs, or of the input of a Softmax that
+// makes them. Ranges and biases of a trial come from one half of the samples, the measure from the
+// other half. The steps that are kept are then carried out with all samples; finally the outputs
+// themselves are measured, and steps are taken back until the outputs are no worse than with plain
+// min/max.
+//
 // Memory: observers (at most a histogram for each activation and method), `judge_samples` samples
-// with their float results, and the moments that weights are rounded by.
+// with their float results, and the moments by which weights are rounded.
 #ifndef DETENT_GRAPH_QUANTIZE_AUTOMATIC_QUANTIZATION_HPP
 #define DETENT_GRAPH_QUANTIZE_AUTOMATIC_QUANTIZATION_HPP
 
@@ -51,43 +53,59 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// One thing that was tried.
+/// One step of automatic_quantization() that was tried. Noise is relative to the signal: the
+/// squared error of the outputs divided by their squared values, as output_judge::noise_to_signal()
+/// combines them.
 struct quantization_step {
-  std::string name;
-  double noise_before = 0.0;  // noise / signal
-  double noise_after = 0.0;
-  bool kept = false;
+  std::string name;           ///< What was tried, in words.
+  double noise_before = 0.0;  ///< Noise / signal of the best model before this step.
+  double noise_after = 0.0;   ///< Noise / signal of the model with this step.
+  bool kept = false;          ///< Whether the step was kept.
 };
 
+/// Options of automatic_quantization().
 struct automatic_quantization_options {
+  /// Whether weights have one scale for each output channel, or else one for the tensor.
   bool per_channel = true;
-  element_type activation_type = element_type::u8;
+  element_type activation_type = element_type::u8;  ///< Type of the activations: u8 or s8.
+  /// Whether the zero point is 0 with s8 (levels -127..127) and 128 with u8.
   bool symmetric_activations = false;
-  bool reduce_range = false;  // weights of 7 bits
-  ignored_scope ignored = {};
-  operator_rules operators = {};  // what is different for some of them; it is not tried otherwise
-  std::map<std::string, activation_override> activations = {};  // by name of the value; likewise
-  /// Observers for ranges. "minmax" is always there, and first.
+  bool reduce_range = false;   ///< Whether weights have 7 bits: levels -64..64.
+  ignored_scope ignored = {};  ///< Nodes that stay in float.
+  /// Settings for single operators. What they set is not varied by trials.
+  operator_rules operators = {};
+  /// Parameters, ranges or observers of single activations, by the name of the value. Trials do not
+  /// vary them.
+  std::map<std::string, activation_override> activations = {};
+  /// Names of the observers that ranges are tried with; make_observer() must know them. "minmax" is
+  /// always the first one, whether it is listed or not.
   std::vector<std::string> methods = {"mse", "percentile"};
+  /// Options of the observers; the scheme is set from the activation type.
   observer_options observer = {};
-  std::size_t judge_samples = 64;  // runs that steps are measured with
-  /// Runs that changing one activation at a time may take in all, if measures of 4 runs do; with
-  /// fewer activations, measures are of up to 32.
+  std::size_t judge_samples = 64;  ///< Samples that steps are measured with, at most.
+  /// Model runs that step "range of one activation" may take, about. Each of its trials is measured
+  /// with `single_runs` / (number of trials) samples, but with at least 4 and at most 32.
   std::size_t single_runs = 2000;
-  /// Tried with both scales of the weights. Nothing: weights are rounded to nearest.
+  /// How weights are rounded against the outputs of their layers; it is tried with absmax scales
+  /// and with scales of least squared error. Without a value, weights are rounded to nearest.
   std::optional<weight_rounding_options> rounding = weight_rounding_options{};
-  std::size_t correction_samples = 16;  // runs that full bias correction takes for each layer
+  /// Samples that full bias correction runs for each layer, at most.
+  std::size_t correction_samples = 16;
+  /// Called with each step that was tried, in the order of time.
   std::function<void(const quantization_step&)> on_step = {};
-  /// Told of the final parameters of each activation, and of the observer that they are from,
-  /// or "given".
+  /// Called with the final parameters of each activation, and with the name of the observer that
+  /// they are from, or "given" if the options set them.
   std::function<void(const std::string& value, const std::string& method,
                      const scale_solution& solution)>
       on_parameters = {};
+  /// Options of all executors that run models here; `parallel` is used by solvers, too.
   executor_options executor = {};
 };
 
 namespace detail {
 
+/// Holds the state of automatic_quantization(): the best way to quantize so far, and cached
+/// results.
 class automatic_quantizer {
  public:
   automatic_quantizer(const model& float_model, const calibration_source& samples,
@@ -101,7 +119,8 @@ class automatic_quantizer {
     while (samples()) {
       ++count;
     }
-    // Half of very few samples would not do for ranges.
+    // Half of fewer than 8 samples would be too few for ranges: all are then used for both
+    // purposes.
     if (count >= 8) {
       seen_ = every_other_sample(samples, false);
       unseen_ = every_other_sample(samples, true);
@@ -139,15 +158,16 @@ class automatic_quantizer {
   }
 
  private:
-  /// A way to quantize the model.
+  /// One way to quantize the model, and what it has given so far.
   struct state {
     bool is_equalized = false;
     std::optional<quantization_plan> plan;
-    std::map<std::string, std::vector<scale_solution>> solutions;  // by value, one for each method
-    std::map<std::string, std::size_t> chosen;                     // index of the method
+    std::map<std::string, std::vector<scale_solution>> solutions;  // by value; one for each method
+    std::map<std::string, std::size_t> chosen;                     // by value; index of the method
     weight_scale weights = weight_scale::absmax;
-    bool rounds_weights = false;  // by the layers' outputs
-    /// What that made. Steps behind it, ranges among them, keep it; empty: it has to be done.
+    bool rounds_weights = false;  // against the layers' outputs
+    /// The rounded weights. Later steps keep them, changes of ranges among them. Empty: rounding
+    /// has yet to be done.
     std::map<std::size_t, layer_weights> rounded;
     bias_correction correction = bias_correction::none;
     std::optional<quantization> carried_out;
@@ -160,7 +180,7 @@ class automatic_quantizer {
     }
   }
 
-  /// All methods' solutions for a plan, min/max chosen.
+  /// The solutions of all methods for the values of a plan, with min/max chosen.
   [[nodiscard]] state calibrated(quantization_plan plan, const calibration_source& source) const {
     state s;
     s.plan.emplace(std::move(plan));
@@ -184,8 +204,8 @@ class automatic_quantizer {
     return s;
   }
 
-  /// The weights on their grid, rounded to nearest. Steps that change the range of one activation
-  /// change the weights of few layers: the others are remembered.
+  /// The weights on their grid, rounded to nearest. A step that changes the range of one activation
+  /// changes the weights of few layers, so those of the others are cached.
   [[nodiscard]] std::map<std::size_t, layer_weights> nearest_layers(
       const state& s, const quantization_parameters& p) {
     const model& m = s.plan->float_model();
@@ -207,7 +227,7 @@ class automatic_quantizer {
     return layers;
   }
 
-  /// Carries a state out.
+  /// Computes the quantization that a state describes.
   void finish(state& s, const calibration_source& source) {
     s.carried_out.emplace(quantization{*s.plan, {}, {}});
     quantization_plan& plan = s.carried_out->plan;
@@ -230,6 +250,7 @@ class automatic_quantizer {
     s.carried_out->result = write_qdq(plan, p);
   }
 
+  /// Measures a state, reports it, and makes it the best one if it has less noise.
   void keep_if_better(state& best, state&& tried, const std::string& name) {
     tried.noise = judge_->noise_to_signal(tried.carried_out->result);
     const bool kept = tried.noise < best.noise;
@@ -262,9 +283,10 @@ class automatic_quantizer {
     keep_if_better(best, std::move(tried), "equalization");
   }
 
-  /// With both scales of the weights: which are better to round to nearest says little. The moments
-  /// are the same, they depend on the ranges alone. It comes before other ranges are tried: the
-  /// noise of weights rounded to nearest would hide what those are worth.
+  /// Tries rounding with both kinds of scales, because a comparison of the two with nearest
+  /// rounding says little about which is better here. The moments depend on the ranges alone, so
+  /// both trials share them. This step comes before other ranges are tried: the noise of weights
+  /// that are rounded to nearest would hide the effect of ranges.
   void try_rounding(state& best) {
     if (!options_.rounding || best.plan->layers().empty()) {
       return;
@@ -288,25 +310,26 @@ class automatic_quantizer {
     }
   }
 
-  /// What the observers of all that is tried have in common.
+  /// The options that the observers of all trials have in common.
   [[nodiscard]] static_quantization_options fixed_options() const {
     return {.observer = options_.observer,
             .activation_type = options_.activation_type,
             .symmetric_activations = options_.symmetric_activations};
   }
 
-  /// Whether it is not said how the parameters of a value are found.
+  /// Whether the options leave open how the parameters of a value are found.
   [[nodiscard]] bool may_choose(const quantization_plan& plan, const std::string& value) const {
     return options_.activations.count(value) == 0 && plan.method(value).empty();
   }
 
+  /// Whether a value has parameters of its own that another observer can change.
   [[nodiscard]] static bool can_change(const state& s, const std::string& value) {
     return s.plan->root(value) == value && s.solutions.at(value).size() > 1 &&
            s.plan->float_model().initializer(value) == nullptr;
   }
 
-  /// What the model returns must not have become worse either: goes back to the last step of which
-  /// that is true.
+  /// Ensures that the outputs themselves are not worse than with plain min/max: returns to the last
+  /// kept step for which that is true.
   quantization kept_promise() {
     const output_judge outputs(float_model_, samples_, options_.judge_samples, false,
                                options_.executor);
@@ -334,7 +357,7 @@ class automatic_quantizer {
     return std::move(*best.carried_out);
   }
 
-  /// The same decisions, with ranges, rounding and biases from all samples.
+  /// Repeats the decisions of a state with ranges, rounding and biases from all samples.
   [[nodiscard]] state with_all_samples(const state& s) {
     std::optional<state>& all = all_samples_[s.is_equalized ? 1 : 0];
     if (!all) {
@@ -356,8 +379,8 @@ class automatic_quantizer {
     }
   }
 
-  /// Changes one activation at a time, measured with a few samples; all changes together must hold
-  /// with all of them.
+  /// Changes the range of one activation at a time, measured with a few samples. All changes
+  /// together must then hold up with all of them.
   void try_single_ranges(state& best) {
     std::size_t trials = 0;
     for (const auto& [value, solutions] : best.solutions) {
@@ -383,7 +406,7 @@ class automatic_quantizer {
         tried.chosen[value] = k;
         finish(tried, seen_);
         const double now = few.noise_to_signal(tried.carried_out->result);
-        // Less is within what a few samples tell.
+        // A smaller gain is within the uncertainty of a few samples.
         if (now < 0.995 * noise) {
           noise = now;
           ++changed;
@@ -402,23 +425,45 @@ class automatic_quantizer {
 
   const model& float_model_;
   const calibration_source& samples_;
-  calibration_source seen_;    // ranges and biases of what is tried come from these,
-  calibration_source unseen_;  // and it is measured with these
+  calibration_source seen_;    // samples for the ranges and biases of trials
+  calibration_source unseen_;  // samples for measuring them
   automatic_quantization_options options_;
   std::optional<output_judge> judge_;
   std::vector<state> kept_;
   std::optional<quantization_plan> plain_;
   std::optional<quantization_plan> equalized_;
   std::optional<state> all_samples_[2];  // plain, equalized
-  /// The scale of the input that a layer's weights were rounded with, and what came out.
+  /// By whether the model is equalized, kind of scales and node: the scale of the input for which
+  /// the layer's weights were rounded, and the result.
   std::map<std::tuple<bool, weight_scale, std::size_t>, std::pair<float, layer_weights>> nearest_;
 };
 
 }  // namespace detail
 
-/// Quantizes a float model as well as these steps can; see the top of this file. The samples are
-/// drawn many times. Throws as static_quantization(), and unsupported if the model returns no float
-/// tensor. Deterministic.
+/// Quantizes a float model, and chooses how by measuring: tries cross-layer equalization, weight
+/// scales of least squared error, weight rounding against the layers' outputs, other observers for
+/// the ranges, and bias correction, and keeps each step only if it lowers the noise of the model's
+/// outputs relative to the float model. The result is no worse, by the outputs for `judge_samples`
+/// samples, than static quantization with min/max ranges and absmax weights.
+///
+/// @code{.cpp}
+/// #include <detent/graph/onnx.hpp>
+/// #include <detent/graph/quantize/automatic_quantization.hpp>
+///
+/// detent::graph::model quantize(const detent::graph::model& m,
+///                               const detent::graph::calibration_source& samples) {
+///   detent::graph::automatic_quantization_options options;
+///   options.methods = {"mse", "percentile", "kl"};
+///   options.judge_samples = 32;
+///   return detent::graph::automatic_quantization(m, samples, options).result;
+/// }
+/// @endcode
+///
+/// `samples` is drawn many times. With 8 samples or more, ranges and biases of the trials come from
+/// every other sample and the noise is measured with the rest; the final result uses all samples.
+/// Deterministic: the result does not depend on the threads.
+///
+/// Throws what static_quantization() throws, and unsupported if the model has no float output.
 [[nodiscard]] inline quantization automatic_quantization(
     const model& float_model, const calibration_source& samples,
     const automatic_quantization_options& options = {}) {

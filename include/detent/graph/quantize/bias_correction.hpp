@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Biases that make up for what rounding the weights does to the mean of each output channel.
+// Bias correction: changes biases to compensate for the effect of rounded weights on the mean of
+// each output channel.
 //
 //   fast   layer by layer: the layer is run with float and with rounded weights on an input that
-//          holds the mean of each of its channels; the difference goes into the bias
+//          holds the mean of each of its channels; the difference is added to the bias
 //   full   in topological order: the quantized network is run up to the layer, with the biases
-//          corrected so far; what the mean of each channel lacks goes into the bias
+//          corrected so far; what the mean of each channel lacks is added to the bias
 //
 // Sources: Nagel et al. 2019 ("empirical bias correction"), and NNCF's FastBiasCorrection and
 // BiasCorrection, whose rules `bias_correction_rule::nncf` follows.
@@ -34,35 +35,49 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-enum class bias_correction : std::uint8_t { none, fast, full };
+/// How the shift of the mean of each output channel is found.
+enum class bias_correction : std::uint8_t {
+  none,  ///< Biases stay as they are.
+  fast,  ///< Each layer alone is run on an input that holds the means of its channels.
+  full   ///< The quantized network is run up to each layer, on samples.
+};
 
+/// Which layers are corrected.
 enum class bias_correction_rule : std::uint8_t {
-  /// A layer is corrected if no channel's shift exceeds `threshold` standard deviations of the
-  /// layer's float output. Layers without a bias get one.
+  /// A layer is corrected if the |shift| of no channel exceeds `threshold` standard deviations of
+  /// the layer's float output. Layers without a bias get one.
   absolute,
-  /// NNCF's: if no channel has |shift / bias| of `threshold` or more; layers without a bias, and
-  /// with the fast one layers where a bias is 0, are left alone. The fast one takes the float mean
-  /// as it was recorded, the full one leaves activations in float.
+  /// NNCF's rule: a layer is corrected if |shift / bias| of each channel is less than `threshold`.
+  /// Layers without a bias are left alone, and so are, with the fast kind, layers with a bias of 0.
+  /// The fast kind compares with the recorded mean of the float output; the full kind leaves
+  /// activations in float.
   nncf,
 };
 
+/// Options of correct_biases().
 struct bias_correction_options {
-  bias_correction kind = bias_correction::fast;
-  bias_correction_rule rule = bias_correction_rule::absolute;
-  double threshold = 0.0;       // 0: 2; full by NNCF's rule: 1000
-  std::size_t max_samples = 0;  // 0: all; the full one runs the network once for each layer
+  bias_correction kind = bias_correction::fast;                ///< How the shift is found.
+  bias_correction_rule rule = bias_correction_rule::absolute;  ///< Which layers are corrected.
+  /// Limit of the rule. 0 stands for the default: 1000 for the full kind by the rule of NNCF, else
+  /// 2.
+  double threshold = 0.0;
+  /// Samples that are used, at most; 0: all. The full kind runs each of them once for each layer.
+  std::size_t max_samples = 0;
 };
 
-/// What was done to one layer.
+/// Report of what correct_biases() did to one layer.
 struct bias_shift {
-  std::string node;           // label
-  std::vector<double> shift;  // of each output channel
-  bool applied = false;
+  std::string node;  ///< Label of the node.
+  /// The mean of each output channel in the float model minus that in the quantized one, as the
+  /// kind of correction measures it.
+  std::vector<double> shift;
+  bool applied = false;  ///< Whether the shift was added to the bias.
 };
 
 namespace detail {
 
-/// Sums of each channel of a value. Channels are dimension 1 of images, the last of matrices.
+/// The sum of each channel of a value. Channels are dimension 1 of images, and the last dimension
+/// of matrices.
 class channel_sums {
  public:
   channel_sums() = default;
@@ -100,7 +115,7 @@ class channel_sums {
     }
     return m;
   }
-  /// Of all channels together, about their common mean.
+  /// The standard deviation of all elements, about the mean of all channels together.
   [[nodiscard]] double standard_deviation() const {
     double sum = 0.0;
     for (const double s : sums_) {
@@ -122,10 +137,11 @@ class channel_sums {
 
 }  // namespace detail
 
-/// What bias correction wants to know of the float model of a plan: means of the channels that its
-/// layers take and make.
+/// Collects the means of the channels that the layers of a plan take and make, over runs of the
+/// float model. MatMul layers are left out, because they have no bias.
 class layer_means {
  public:
+  /// Prepares sums for the inputs and outputs of all layers of the plan.
   explicit layer_means(const quantization_plan& plan) {
     for (const std::size_t i : plan.layers()) {
       const node& n = plan.float_model().nodes[i];
@@ -136,13 +152,15 @@ class layer_means {
       means_.emplace(n.outputs[0], detail::channel_sums(n.is("Conv")));
     }
   }
-  /// A value that a run of the float model computes; others are passed over.
+  /// Adds a value that a run of the float model computes. Values that no layer takes or makes are
+  /// ignored.
   void add(const std::string& name, const tensor& value) {
     const auto found = means_.find(name);
     if (found != means_.end()) {
       found->second.add(value);
     }
   }
+  /// The sums of a value. Throws std::out_of_range if no layer takes or makes it.
   [[nodiscard]] const detail::channel_sums& of(const std::string& name) const {
     return means_.at(name);
   }
@@ -153,6 +171,7 @@ class layer_means {
 
 namespace detail {
 
+/// Corrects the layers of a plan one after the other, in topological order.
 class bias_corrector {
  public:
   bias_corrector(quantization_plan& plan, const quantization_parameters& parameters,
@@ -205,7 +224,7 @@ class bias_corrector {
   [[nodiscard]] bool nncf() const noexcept { return options_.rule == bias_correction_rule::nncf; }
   [[nodiscard]] static bool is_image(const node& n) { return n.is("Conv"); }
 
-  /// What a layer makes of one input.
+  /// The result of a layer alone, with given weights and bias, for one input.
   [[nodiscard]] tensor run_layer(const node& n, const tensor& weights, const tensor* bias,
                                  const tensor& input) const {
     model m;
@@ -234,6 +253,7 @@ class bias_corrector {
     return d;
   }
 
+  /// The shift of each output channel, from the means of the input channels.
   [[nodiscard]] std::vector<double> fast_shift(std::size_t i) const {
     const model& m = plan_.float_model();
     const node& n = m.nodes[i];
@@ -259,6 +279,7 @@ class bias_corrector {
         rounded);
   }
 
+  /// The shift of each output channel, from runs of the quantized network up to the layer.
   [[nodiscard]] std::vector<double> full_shift(std::size_t i,
                                                const calibration_source& samples) const {
     const node& n = plan_.float_model().nodes[i];
@@ -267,7 +288,7 @@ class bias_corrector {
     if (nncf()) {
       network = plan_.float_model();
       for (const auto& [layer, weights] : p_.layers) {
-        // Weights that several layers share are rounded for each of them.
+        // Layers may share weights, but each one has rounded weights of its own.
         const std::string name = unused_name(network, "rounded");
         network.initializers[name] = dequantized(weights);
         network.nodes[layer].inputs[1] = name;
@@ -324,10 +345,15 @@ class bias_corrector {
 
 }  // namespace detail
 
-/// Changes the biases of the plan's layers. The samples are drawn once for the fast kind, once more
-/// for each layer for the full one. Deterministic, and the same for any number of samples in a run.
-/// Returns what was done, layer by layer in topological order. Throws invalid_argument if there are
-/// no samples.
+/// Corrects the biases of the plan's layers, so that the mean of each output channel is that of the
+/// float model again: bias' = bias + shift, where the shift is the float mean minus the quantized
+/// mean. The fast kind draws the samples once; the full kind draws them once, and once more for
+/// each layer. Returns one entry for each layer that has a bias or may get one, in topological
+/// order; layers whose shift the rule rejects are in it, too. With kind none, nothing changes and
+/// the result is empty. Deterministic; the result does not depend on how many samples are batched
+/// in one run.
+///
+/// Throws invalid_argument if there are no samples.
 inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
                                               const quantization_parameters& parameters,
                                               const calibration_source& samples,
@@ -339,8 +365,9 @@ inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
   return detail::bias_corrector(plan, parameters, options, runner).run(samples);
 }
 
-/// The fast kind, of means that were collected in another pass. Throws invalid_argument for the
-/// full one, which runs the network.
+/// Corrects the biases of the plan's layers by the fast kind, with means that were collected in an
+/// earlier pass over the samples. Throws invalid_argument for the full kind, which has to run the
+/// network, and if the means are empty.
 inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
                                               const quantization_parameters& parameters,
                                               const layer_means& means,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Shows the values of a float model, sample by sample, to observers: memory does not grow with the
-// number of samples.
+// Runs a float model on calibration samples and shows its values to observers, sample by sample:
+// memory does not grow with the number of samples.
 #ifndef DETENT_GRAPH_QUANTIZE_CALIBRATION_HPP
 #define DETENT_GRAPH_QUANTIZE_CALIBRATION_HPP
 
@@ -29,13 +29,15 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// Gives the inputs of the next calibration run, or nothing when there are no more; then it begins
-/// anew, for those who want a second pass. Who catches an error of a pass and wants to use the
-/// source again draws what is left of it first.
+/// A source of calibration samples. Each call returns the inputs of the next run, by name, or
+/// nothing at the end of a pass; the call after that starts the next pass.
+///
+/// A caller that catches an error in the middle of a pass must draw the rest of the pass before it
+/// uses the source again.
 using calibration_source = std::function<std::optional<std::map<std::string, tensor>>()>;
 
-/// The first `limit` runs of a source. Draws the rest, too, so that the next pass begins at the
-/// start.
+/// A source of the first `limit` samples of another source. At the end of a pass it draws the
+/// remaining samples as well, so that the next pass begins at the first one.
 [[nodiscard]] inline calibration_source first_samples(calibration_source source,
                                                       std::size_t limit) {
   return [source = std::move(source), limit,
@@ -53,7 +55,8 @@ using calibration_source = std::function<std::optional<std::map<std::string, ten
   };
 }
 
-/// Every other run of a source: the first or the second of each two.
+/// A source of every other sample of another one: the 1st, 3rd, 5th ..., or, with `second`, the
+/// 2nd, 4th, 6th ...
 [[nodiscard]] inline calibration_source every_other_sample(calibration_source source, bool second) {
   return [source = std::move(source), second,
           count = std::size_t{0}]() mutable -> std::optional<std::map<std::string, tensor>> {
@@ -67,17 +70,21 @@ using calibration_source = std::function<std::optional<std::map<std::string, ten
   };
 }
 
-/// A value of a model and one who looks at it. A value may have several.
+/// A value of a model and an observer of it. A value may have several observers.
 struct observed_value {
-  std::string name;
-  any_observer observer;
+  std::string name;       ///< Name of the value.
+  any_observer observer;  ///< The observer; calibrate() shows the value to it.
 };
 
-/// Runs the float model on all samples, once for each pass that an observer wants, and shows the
-/// values to their observers; constants are shown once. Throws invalid_argument: no samples, NaN or
-/// infinity in an observed value (naming it and the sample), a second pass that has another number
-/// of samples than the first; and whatever the executor throws of samples that do not fit. In the
-/// first pass, `also` is shown everything that a run computes.
+/// Runs a float model on all samples, once for each pass that an observer needs, and shows the
+/// values to their observers. Constants are shown once in each pass. Values that are not float32
+/// and empty tensors are skipped. In the first pass, `also` is called with every value that a run
+/// computes.
+///
+/// Throws invalid_argument if there is no source or no sample, if an observed value holds NaN or
+/// infinity (naming the value and the number of the sample), or if the second pass has another
+/// number of samples than the first; and what the executor throws for samples that do not fit the
+/// model.
 inline void calibrate(const model& float_model, std::span<observed_value> values,
                       const calibration_source& samples, const executor_options& options = {},
                       const executor::value_observer& also = {}) {
@@ -90,7 +97,7 @@ inline void calibrate(const model& float_model, std::span<observed_value> values
     observers.emplace(v.name, &v.observer);
   }
   model fused = float_model;
-  // Values that an activation absorbs are not made by a fused model.
+  // Fusion drops the values that an activation absorbs: no fusion if one of them is needed.
   const links l(fused);
   fuse_activations(fused);
   const links after(fused);
@@ -107,7 +114,7 @@ inline void calibrate(const model& float_model, std::span<observed_value> values
       if (first == last || stored.type() != element_type::f32 || stored.count() == 0) {
         return;
       }
-      // Observers may care for the shape or the order.
+      // Observers may depend on the shape or on the order of the elements.
       const tensor value = to_plain(stored);
       bool checked = false;
       for (auto o = first; o != last; ++o) {
@@ -115,7 +122,7 @@ inline void calibrate(const model& float_model, std::span<observed_value> values
           continue;
         }
         if (!checked) {
-          // What has no range is an error at once, while it is known in which sample it came.
+          // Check at once that the value has a range, while the number of the sample is known.
           detail::of_tensor(
               name,
               [&] {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Dynamic quantization: integer weights, activations quantized by the range they have in each run.
-// Calibration samples are not needed. The form is that of integer operators:
+// Dynamic quantization: integer weights, and activations that are quantized by the range that they
+// have in each run, so that no calibration samples are needed. The result has integer operators:
 //
 //   q, x_scale, x_zero_point = DynamicQuantizeLinear(x)                     uint8, per tensor
 //   y = Cast(ConvInteger or MatMulInteger(q, w)) * (x_scale * w_scale) + bias
 //
-// Weights are int8, per output channel and symmetric, or per tensor with a zero point. All else
-// stays float. Convolutions are included: no zero point is per channel, which runtimes lack.
+// Weights are int8, per output channel and symmetric, or per tensor with a zero point. Everything
+// else stays float. Convolutions are included: no zero point is per channel, which runtimes lack.
 #ifndef DETENT_GRAPH_QUANTIZE_DYNAMIC_QUANTIZATION_HPP
 #define DETENT_GRAPH_QUANTIZE_DYNAMIC_QUANTIZATION_HPP
 
@@ -35,21 +35,25 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
+/// Options of quantize_dynamic().
 struct dynamic_quantization_options {
+  /// Whether weights have one scale for each output channel, or else one for the tensor.
   bool per_channel = true;
-  weight_scale weights = weight_scale::exact_mse;
-  bool reduce_range = false;  // weights of 7 bits
-  bool asymmetric = true;     // weights per tensor have a zero point
-  /// Products become com.microsoft.DynamicQuantizeMatMul, one node each, instead of ONNX's own
-  /// operators.
+  weight_scale weights = weight_scale::exact_mse;  ///< How the scales of the weights are chosen.
+  bool reduce_range = false;                       ///< Whether weights have 7 bits: levels -64..64.
+  bool asymmetric = true;  ///< Whether weights with one scale for the tensor have a zero point.
+  /// Whether products become com.microsoft.DynamicQuantizeMatMul, one node for each, instead of
+  /// ONNX's own operators.
   bool contrib_operators = false;
-  ignored_scope ignored = {};
-  operator_rules operators = {};  // what is different for some of them
+  ignored_scope ignored = {};     ///< Nodes that stay in float.
+  operator_rules operators = {};  ///< Settings for single operators.
+  /// Options of the executors that run models here; `parallel` is used by solvers, too.
   executor_options executor = {};
 };
 
 namespace detail {
 
+/// Writes the model of a plan with dynamically quantized layers.
 class dynamic_quantizer {
  public:
   dynamic_quantizer(const quantization_plan& plan, const quantization_parameters& parameters,
@@ -57,7 +61,7 @@ class dynamic_quantizer {
       : p_(parameters), options_(options), m_(plan.float_model()), writer_(m_) {}
 
   model run() {
-    // Graph outputs keep their names, so what is behind a layer is what gets other names.
+    // Graph outputs keep their names, so intermediate values inside a rewritten layer get new ones.
     const std::vector<node> originals = std::move(m_.nodes);
     m_.nodes.clear();
     for (std::size_t i = 0; i < originals.size(); ++i) {
@@ -81,7 +85,7 @@ class dynamic_quantizer {
     std::string codes, scale, zero_point;
   };
 
-  /// Quantizes a value once for all its users.
+  /// Quantizes a value once, for all layers that take it.
   const dynamic_value& quantized(const std::string& value) {
     const auto found = quantized_.find(value);
     if (found != quantized_.end()) {
@@ -109,7 +113,8 @@ class dynamic_quantizer {
     const tensor* bias = float_constant(m_, n, 2);
     const bool is_conv = n.is("Conv");
     const auto channels = static_cast<std::int64_t>(w.codes.dim(w.axis));
-    // Along the channels of the result: dimension 1 of images, the last one of products.
+    // Shape that broadcasts along the channels of the result: dimension 1 of images, the last of
+    // products.
     shape along(is_conv ? w.codes.rank() - 1 : 1, 1);
     along[0] = channels;
 
@@ -186,17 +191,26 @@ class dynamic_quantizer {
 
 }  // namespace detail
 
-/// Quantizes a float model. Samples are not needed; where there are some, biases are corrected for
-/// what rounding the weights does to the means (fast bias correction), if that brings what the
-/// model returns for up to 64 samples closer to the float model. Throws as quantization_plan does,
-/// and invalid_argument for weights that are not finite, naming them.
+/// Quantizes a float model so that it needs no calibration samples: the weights of Conv, Gemm and
+/// MatMul become int8, and their inputs are quantized in each run by the range that they have then:
+///
+///     q, x_scale, x_zero_point = DynamicQuantizeLinear(x)
+///     y = Cast(ConvInteger or MatMulInteger(q, w)) * (x_scale * w_scale) + bias
+///
+/// If samples are given, fast bias correction is tried as well: biases are corrected for the effect
+/// of rounded weights on the means. It is kept if the outputs of the model for up to 64 samples
+/// come closer to those of the float model; for this, the model must have a float output.
+///
+/// Throws unsupported if the model is quantized already or has an operator that the executor lacks;
+/// invalid_argument if an entry of the options matches no node, or if weights are not finite,
+/// naming them.
 [[nodiscard]] inline model quantize_dynamic(model m,
                                             const dynamic_quantization_options& options = {},
                                             const calibration_source& samples = {}) {
   const quantization_plan plan(std::move(m), options.ignored, options.operators);
   quantization_parameters p;
   for (const std::size_t i : plan.layers()) {
-    // The bias is added in float: its scale asks nothing of the weights' scales.
+    // The bias is added in float, so it puts no limit on the scales of the weights.
     node without_bias = plan.float_model().nodes[i];
     without_bias.inputs.resize(2);
     const layer_weight_options weights{.per_channel = options.per_channel,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How far the values of one model are from those of another.
+// Measures how far the values of one model are from those of another.
 #ifndef DETENT_GRAPH_QUANTIZE_ERROR_ANALYSIS_HPP
 #define DETENT_GRAPH_QUANTIZE_ERROR_ANALYSIS_HPP
 
@@ -23,11 +23,13 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// What two streams of values differ by. Sums are in double, in the order of the values: the result
-/// does not depend on how the stream is cut.
+/// Accumulates the difference between two streams of values: a reference r and another one o. Sums
+/// are in double, in the order of the values, so the result does not depend on how the streams are
+/// divided into calls.
 class signal_error {
  public:
-  /// Both have the same size.
+  /// Adds the next values of both streams. `other` must have as many values as `reference`; this is
+  /// not checked.
   void add(std::span<const float> reference, std::span<const float> other) {
     for (std::size_t i = 0; i < reference.size(); ++i) {
       const double r = static_cast<double>(reference[i]);
@@ -43,25 +45,31 @@ class signal_error {
     }
     count_ += reference.size();
   }
+  /// Number of values added.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
-  /// 10 log10(sum r^2 / sum (r - o)^2); infinite where nothing differs.
+  /// Signal-to-noise ratio in dB, 10 log10(sum r^2 / sum (r - o)^2); infinite if nothing differs.
   [[nodiscard]] double snr_db() const {
     return noise_ == 0.0 ? std::numeric_limits<double>::infinity()
                          : 10.0 * std::log10(signal_ / noise_);
   }
-  /// sum (r - o)^2 / sum r^2; 0 where nothing differs, infinite where only the reference is 0.
+  /// Noise-to-signal ratio, sum (r - o)^2 / sum r^2; 0 if nothing differs, infinite if only the
+  /// reference is 0.
   [[nodiscard]] double noise_to_signal() const {
     return noise_ == 0.0    ? 0.0
            : signal_ == 0.0 ? std::numeric_limits<double>::infinity()
                             : noise_ / signal_;
   }
+  /// Mean squared error, sum (r - o)^2 / count; 0 if there are no values.
   [[nodiscard]] double mean_squared_error() const {
     return count_ == 0 ? 0.0 : noise_ / static_cast<double>(count_);
   }
+  /// Cosine similarity, sum r o / sqrt(sum r^2 sum o^2); if either stream is all 0, it is 1 if both
+  /// are and 0 otherwise.
   [[nodiscard]] double cosine() const {
     const double norm = std::sqrt(signal_) * std::sqrt(other_);
     return norm == 0.0 ? (signal_ == other_ ? 1.0 : 0.0) : product_ / norm;
   }
+  /// The largest |r - o|; NaN once a difference is NaN.
   [[nodiscard]] double largest() const noexcept { return largest_; }
 
  private:
@@ -69,10 +77,13 @@ class signal_error {
   std::size_t count_ = 0;
 };
 
-/// noise / signal of the float output; of several, the geometric mean, which is the mean of their
-/// dB: one that is hard to quantize does not drown out the others. Outputs that nothing was added
-/// to do not count. Infinite if one has no signal, or NaN, or if none counts; with several, 120 dB
-/// is as good as exact.
+/// Combines the noise-to-signal ratios of several outputs into one number: their geometric mean,
+/// which is the mean of their dB, so that an output that is hard to quantize does not dominate the
+/// others. For a single output it is signal_error::noise_to_signal().
+///
+/// Outputs without values do not count. The result is infinite if the ratio of an output is
+/// infinite or NaN, or if no output counts. With several outputs, ratios below 1e-12 (120 dB) count
+/// as 1e-12.
 [[nodiscard]] inline double noise_to_signal(std::span<const signal_error> outputs) {
   constexpr double least = 1e-12;
   double sum = 0.0;
@@ -92,7 +103,9 @@ class signal_error {
   return count < 2 ? last : detent::detail::portable_exp(sum / static_cast<double>(count));
 }
 
-/// Adds what a run returned to the errors of the outputs, where both are float and of one size.
+/// Adds the outputs of one run of each model to `errors`, one for each output. Outputs that are not
+/// float32 in both, or that differ in size, are skipped. Both runs must have as many outputs as
+/// `errors`.
 inline void add_outputs(std::span<signal_error> errors, std::span<const tensor> reference,
                         std::span<const tensor> other) {
   for (std::size_t i = 0; i < errors.size(); ++i) {
@@ -103,9 +116,10 @@ inline void add_outputs(std::span<signal_error> errors, std::span<const tensor> 
   }
 }
 
-/// Makes graph outputs that a Softmax makes (through operators that only reshape) the Softmax's
-/// input. A Softmax hides most errors and magnifies few: what goes into it tells models apart with
-/// fewer samples. For judging, not for files.
+/// Replaces each output of the graph that a Softmax makes, directly or through operators that only
+/// reshape, copy or quantize, by the input of that Softmax. A Softmax hides most errors and
+/// magnifies a few; its input tells models apart with fewer samples. The result is for measuring
+/// models, not for files.
 inline void expose_logits(model& m) {
   const links l(m);
   for (value_info& v : m.outputs) {
@@ -124,12 +138,13 @@ inline void expose_logits(model& m) {
   }
 }
 
-/// Measures models against a float one by what they return for some samples. Samples and
-/// float results are kept: `max_samples` bounds their memory.
+/// Measures how far the outputs of quantized models are from those of a float model, for some
+/// samples. It keeps the samples and the float results; `max_samples` bounds their memory.
 class output_judge {
  public:
-  /// `by_logits`: see expose_logits(). Throws invalid_argument if there are no samples,
-  /// unsupported if there are no float outputs.
+  /// Runs the float model on the first `max_samples` samples. With `by_logits`, an output that a
+  /// Softmax makes is measured by the input of that Softmax, as expose_logits() defines it. Throws
+  /// invalid_argument if there are no samples; unsupported if the model has no float output.
   output_judge(const model& float_model, calibration_source samples, std::size_t max_samples,
                bool by_logits = false, const executor_options& options = {})
       : by_logits_(by_logits), options_(options) {
@@ -145,8 +160,8 @@ class output_judge {
     require(any, error_kind::unsupported, "the model returns no float tensor to judge by");
   }
 
-  /// One for each output of the model; those that are not float stay empty. The quantized model is
-  /// run on the integer kernels.
+  /// Runs a quantized model on the samples, on the integer kernels, and returns one error for each
+  /// output. Those of outputs that are not float stay empty.
   [[nodiscard]] std::vector<signal_error> errors(const model& quantized) const {
     executor other(for_execution(judged(quantized)), options_);
     std::vector<signal_error> all(expected_[0].size());
@@ -156,7 +171,8 @@ class output_judge {
     return all;
   }
 
-  /// noise_to_signal() of what errors() returns.
+  /// The noise-to-signal ratio of a quantized model, over all of its outputs:
+  /// detent::graph::noise_to_signal() of errors().
   [[nodiscard]] double noise_to_signal(const model& quantized) const {
     return graph::noise_to_signal(errors(quantized));
   }

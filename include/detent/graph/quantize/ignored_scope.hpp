@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which nodes of a model are left as they are.
+// Selects nodes of a model that quantization leaves as they are.
 #ifndef DETENT_GRAPH_QUANTIZE_IGNORED_SCOPE_HPP
 #define DETENT_GRAPH_QUANTIZE_IGNORED_SCOPE_HPP
 
@@ -16,19 +16,21 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// Nodes that stay in float. A node without a name has that of its first output here.
+/// Selects the nodes that stay in float. A node without a name is known here by the name of its
+/// first output.
 struct ignored_scope {
-  std::vector<std::string> names = {};  // of nodes
-  std::vector<std::string> patterns =
-      {};                               // regular expressions (ECMAScript) that match whole names
-  std::vector<std::string> types = {};  // of operators
-  bool first_layer = false;             // the first layer with constant weights
-  bool last_layer = false;
-  bool validate = true;  // an entry that matches nothing is an error that names it
+  std::vector<std::string> names = {};  ///< Names of nodes.
+  /// Regular expressions (ECMAScript) that match whole names of nodes.
+  std::vector<std::string> patterns = {};
+  std::vector<std::string> types = {};  ///< Operator types, such as "Conv".
+  bool first_layer = false;  ///< Whether the first layer with constant weights is left in float.
+  bool last_layer = false;   ///< Whether the last layer with constant weights is left in float.
+  bool validate = true;      ///< Whether an entry that matches no node is an error.
 };
 
-/// The indices of the nodes that names, patterns and types speak of. Throws invalid_argument naming
-/// an entry that matches nothing, or a pattern that is not a regular expression.
+/// The indices of all nodes that the names, patterns and types of `scope` select; `first_layer` and
+/// `last_layer` are not considered. Throws invalid_argument, naming the entry, if one matches no
+/// node and `validate` is set, or if a pattern is not a regular expression.
 [[nodiscard]] inline std::set<std::size_t> matching_nodes(const model& m,
                                                           const ignored_scope& scope) {
   std::set<std::size_t> found;

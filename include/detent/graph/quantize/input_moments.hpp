@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Second moments of what the layers of a quantized network multiply with their weights.
+// Second moments of the inputs that the layers of a quantized network multiply by their weights.
 //
 //   layer         a row x of K features, for one output value of each channel of a group
 //   Gemm, MatMul  a row of the input, K = its length; one group
 //   Conv          the patch under the kernel, K = inputs / groups * kernel size, in the order of
-//                 the weights; padding counts as zeros; a matrix for each group
+//                 the weights; padding counts as zeros; one matrix for each group
 //
-// G = sum x x^T over the rows: (w - v)^T G (w - v) is the squared error that weights v in the place
-// of w bring about at the output (solvers/gram.hpp).
+// With G = sum x x^T over the rows, (w - v)^T G (w - v) is the squared error at the output if
+// weights v are used in the place of w (solvers/gram.hpp).
 #ifndef DETENT_GRAPH_QUANTIZE_INPUT_MOMENTS_HPP
 #define DETENT_GRAPH_QUANTIZE_INPUT_MOMENTS_HPP
 
@@ -42,21 +42,25 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
+/// Options of input_moments.
 struct input_moments_options {
-  std::size_t max_features = 1152;  // K; layers that have more get no moments
-  /// What the matrices of all layers may take together, counted as 16 K^2 bytes for each group.
-  /// Layers that do not fit any more, in topological order, get no moments.
+  /// Largest number of features K; layers that have more get no moments.
+  std::size_t max_features = 1152;
+  /// Limit of the memory of all matrices together, counted as 16 K^2 bytes for each group. Layers
+  /// that do not fit any more, in topological order, get no moments.
   std::size_t max_bytes = std::size_t{1} << 28;
-  std::size_t rows_per_run = 64;  // that are looked at, spread evenly over a run's rows
+  /// Rows of a run that are used, at most, spread evenly over all of them; at least 1.
+  std::size_t rows_per_run = 64;
 };
 
 namespace detail {
 
-/// Picks rows of runs: all of them, or `limit` different ones that are spread evenly, other ones in
-/// each run. Steps of about the golden ratio of the rows hit all columns of an image alike.
+/// Picks rows of runs: all of them, or `limit` different ones that are spread evenly and differ
+/// from run to run. It takes steps of about the golden ratio of the number of rows, which hit all
+/// columns of an image alike.
 class row_sampler {
  public:
-  /// Calls f(row) for rows of 0..total - 1.
+  /// Calls f(row) for the picked rows of 0..total - 1.
   template <class F>
   void pick(std::size_t total, std::size_t limit, const F& f) {
     if (total <= limit) {
@@ -79,9 +83,10 @@ class row_sampler {
   std::size_t next_ = 0;
 };
 
-/// What rows a layer makes of its input. Layers of the same input that agree in it share a matrix.
+/// How a layer makes rows of its input. Layers with the same input and the same geometry share a
+/// matrix.
 struct row_geometry {
-  std::string value;  // the input
+  std::string value;  // name of the input
   bool is_image = false;
   std::size_t groups = 1;
   std::size_t features = 0;  // of each group
@@ -90,6 +95,7 @@ struct row_geometry {
   friend auto operator<=>(const row_geometry&, const row_geometry&) = default;
 };
 
+/// The geometry of a layer of a plan.
 [[nodiscard]] inline row_geometry row_geometry_of(const model& m, const node& n) {
   const shape& weights = m.initializers.at(n.inputs[1]).dims();
   const auto size = [](std::int64_t v) { return static_cast<std::size_t>(v); };
@@ -123,7 +129,7 @@ class row_moments {
         type_(type),
         observers_(geometry_.groups, gram_observer(geometry_.features)) {}
 
-  /// Looks at `limit` rows of one run.
+  /// Adds `limit` rows of one run, or all if there are fewer.
   void add(const tensor& value, std::size_t limit, const parallel_for& parallel) {
     if (value.count() == 0) {
       return;
@@ -151,7 +157,7 @@ class row_moments {
   [[nodiscard]] gram_matrix gram(std::size_t group) const { return observers_[group].finalize(); }
 
  private:
-  /// The sizes of an input, and where its elements are.
+  /// The sizes of an input, and where its elements are in memory.
   struct image {
     std::size_t batch = 0, out_height = 0, out_width = 0;
     std::size_t kernel_height = 1, kernel_width = 1;
@@ -195,7 +201,8 @@ class row_moments {
     return i;
   }
 
-  /// Places outside of the image become zeros. Differences below 0 wrap to large numbers.
+  /// Reads the patch of one output position. Places outside of the image are zeros: coordinates
+  /// below 0 wrap around to large numbers, so one comparison finds both sides.
   void read_patch(std::span<const float> x, std::size_t row, std::size_t group, float* to) const {
     const image& i = image_;
     const std::size_t left = row % i.out_width * i.at.stride_width;
@@ -244,7 +251,7 @@ class row_moments {
   }
 
   row_geometry geometry_;
-  node layer_;  // one that has the geometry
+  node layer_;  // any layer with the geometry
   quant_params params_;
   element_type type_;
   image image_;  // of the current run
@@ -255,19 +262,24 @@ class row_moments {
 
 }  // namespace detail
 
-/// Gathers the moments of a plan's layers from runs of its float model: show add() every value that
-/// a run computes.
+/// Gathers the second moments of the inputs of a plan's layers, from runs of its float model. add()
+/// must be shown every value that a run computes.
 ///
-/// Rows are of codes minus their zero point, so that G is in units of the squared input scale: each
-/// layer's input is quantized as the parameters say, which is what the quantized network computes
-/// with, values beyond the range and those that round to zero included. The layers before it are
-/// float: one pass serves all layers, and what theirs adds to the input does not bend the weights
-/// of this one. The sums are exact: they do not depend on the order of rows, the threads or the
-/// processor. Rows of Conv may be any of its output positions.
+/// For each layer (and group of a convolution) it accumulates G = sum x x^T over rows x of K
+/// features. For Gemm and MatMul, a row is a row of the input. For Conv it is the patch under the
+/// kernel at any of the output positions, in the order of the weights, with zeros for padding.
+///
+/// The rows hold codes minus their zero point, so G is in units of the squared input scale: each
+/// layer's input is quantized as the parameters say. This is what the quantized network computes
+/// with; values that are clipped and values that round to zero are included. The layers before it
+/// are float, so that one pass serves all layers, and their errors do not influence the weights of
+/// this layer. Sums are exact: they do not depend on the order of rows, on the threads or on the
+/// processor.
 class input_moments {
  public:
-  /// Throws invalid_argument if rows_per_run is 0, if the parameters lack a layer's input, or if
-  /// activations are neither uint8 nor int8.
+  /// Prepares matrices for the layers of the plan, as far as the limits of the options allow.
+  /// Throws invalid_argument if `rows_per_run` is 0, if the parameters lack the input of a layer,
+  /// or if activations are neither uint8 nor int8.
   input_moments(const quantization_plan& plan, const quantization_parameters& parameters,
                 const input_moments_options& options = {}, parallel_for parallel = {})
       : options_(options), parallel_(std::move(parallel)) {
@@ -310,9 +322,9 @@ class input_moments {
     }
   }
 
-  /// A value of the float model in one run. Values that are no layer's input are passed over.
-  /// Throws invalid_argument, naming the value, if a row that is looked at holds NaN or infinity;
-  /// shape_mismatch if it does not fit the layer's weights.
+  /// Adds a value that a run of the float model computed. Values that are not the input of a layer
+  /// are ignored. Throws, naming the value: invalid_argument if a row that is used holds NaN or
+  /// infinity; shape_mismatch if the value does not fit the weights of the layer.
   void add(const std::string& name, const tensor& value) {
     const auto found = of_value_.find(name);
     if (found == of_value_.end()) {
@@ -325,18 +337,20 @@ class input_moments {
     });
   }
 
-  /// Why a layer has no moments; empty if it has.
+  /// Why a layer has no moments; empty if it has. `layer` is the index of its node, here as in all
+  /// other members; they throw invalid_argument if it is not a layer of the plan.
   [[nodiscard]] const std::string& left_out(std::size_t layer) const { return of(layer).left_out; }
-  /// K of a layer, which may be left out.
+  /// Number of features K of a layer, also of one without moments.
   [[nodiscard]] std::size_t features(std::size_t layer) const { return of(layer).features; }
+  /// Number of groups of a layer.
   [[nodiscard]] std::size_t groups(std::size_t layer) const { return of(layer).groups; }
-  /// Rows seen, which each group has as many of; 0 if the layer is left out.
+  /// Number of rows that were added for each group of a layer; 0 if the layer has no moments.
   [[nodiscard]] std::uint64_t rows(std::size_t layer) const {
     return left_out(layer).empty() ? moments_[of(layer).moments].rows() : 0;
   }
-  /// The moments of a layer, given by its node's index, and one of its groups. Throws
-  /// invalid_argument: not a layer of the plan, one that is left out, a group that it does not
-  /// have, no rows seen.
+  /// The matrix G of a layer, given by the index of its node, and of one of its groups. Throws
+  /// invalid_argument if that is not a layer of the plan, if it has no moments, if it has no such
+  /// group, or if no rows were added.
   [[nodiscard]] gram_matrix gram(std::size_t layer, std::size_t group = 0) const {
     const auto& l = of(layer);
     require(l.left_out.empty(), error_kind::invalid_argument, "layer ", layer,
@@ -350,7 +364,7 @@ class input_moments {
   struct layer_entry {
     std::size_t features = 0;
     std::size_t groups = 1;
-    std::size_t moments = 0;  // which
+    std::size_t moments = 0;  // index in moments_
     std::string left_out;
   };
 

@@ -36,34 +36,40 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
+/// Options of quantize_layer_weights().
 struct layer_weight_options {
+  /// Whether there is one scale for each output channel, or else one for the tensor.
   bool per_channel = true;
-  weight_scale scale = weight_scale::absmax;
-  std::size_t bits = 8;  // 2..8: levels up to +-(2^(bits - 1) - 1)
-  /// -64..64 instead of -127..127: no pair of products exceeds 16 bits (quantization tools call it
-  /// reduce_range).
-  bool reduce_range = false;  // with 8 bits
-  /// One zero point for the tensor, -128..127; only without per_channel and reduce_range, and with
-  /// 8 bits.
+  weight_scale scale = weight_scale::absmax;  ///< How the scales are chosen.
+  /// Bits of the weights, 2..8: levels -(2^(bits - 1) - 1) .. 2^(bits - 1) - 1.
+  std::size_t bits = 8;
+  /// Whether the levels are -64..64 instead of -127..127, so that no pair of products exceeds 16
+  /// bits. It has an effect with 8 bits only.
+  bool reduce_range = false;
+  /// Whether the tensor has a zero point and levels -128..127. It has an effect only without
+  /// `per_channel` and `reduce_range`, and with 8 bits.
   bool asymmetric = false;
+  /// Runs the channels of weight_scale::exact_mse in parallel; default: the calling thread.
   parallel_for parallel = {};
 };
 
-/// The weights of a layer on their grid.
+/// The weights of a layer on their grid: weight = scale * (code - zero_point).
 struct layer_weights {
-  tensor codes;               // int8, in the shape of the weights
-  std::size_t axis = 0;       // of the output channels
-  std::vector<float> scales;  // one for each output channel, or one
-  std::int32_t zero_point = 0;
-  grid levels = symmetric<std::int8_t>.levels;  // what codes may be
+  tensor codes;                 ///< The codes, int8, in the shape of the weights.
+  std::size_t axis = 0;         ///< Axis of the output channels.
+  std::vector<float> scales;    ///< One scale for each output channel, or one for all.
+  std::int32_t zero_point = 0;  ///< Zero point of all channels.
+  grid levels = symmetric<std::int8_t>.levels;  ///< Range of the codes.
 };
 
 namespace detail {
 
-/// Raises weight scales until the bias of each channel fits 2^30 steps; see the top of this file.
+/// Raises weight scales until the bias of each channel fits 2^30 steps of x_scale * weight scale.
+/// Where all weights of a channel are zero, the scale is such that the bias has 2^20 steps. Throws
+/// invalid_argument if a bias is not finite.
 inline void fit_bias(std::vector<float>& scales, const std::vector<bool>& is_zero, bool per_channel,
                      float x_scale, const tensor* bias, const node& n) {
-  constexpr float fine = 1048576.0F;       // 2^20 steps: where only the bias matters
+  constexpr float fine = 1048576.0F;       // 2^20 steps: for channels whose weights are all 0
   constexpr float coarse = 1073741824.0F;  // 2^30 steps: leaves half of the int32 range to the sums
   float largest = 0.0F;
   for (std::size_t i = 0; i < scales.size(); ++i) {
@@ -84,7 +90,8 @@ inline void fit_bias(std::vector<float>& scales, const std::vector<bool>& is_zer
 
 }  // namespace detail
 
-/// With what rules make different for an operator.
+/// Returns `options` with bits, scales and channels replaced by those that the settings of an
+/// operator have.
 [[nodiscard]] inline layer_weight_options with_settings(layer_weight_options options,
                                                         const operator_settings& settings) {
   options.per_channel = settings.per_channel.value_or(options.per_channel);
@@ -93,9 +100,13 @@ inline void fit_bias(std::vector<float>& scales, const std::vector<bool>& is_zer
   return options;
 }
 
-/// Chooses the scales of a layer's weights and rounds them. `x_scale` is the scale of the layer's
-/// input: with it, the bias must fit. Throws invalid_argument naming the tensor or the node:
-/// weights or biases that are not finite; bits that there are not.
+/// Chooses the scales of a layer's weights and rounds the weights to nearest even with them.
+/// `x_scale` is the scale of the layer's input. The bias must fit 2^30 steps of x_scale * weight
+/// scale: a weight scale is raised where it would not. Where all weights of a channel are zero and
+/// scales are per channel, the scale comes from the bias.
+///
+/// Throws invalid_argument, naming the tensor or the node, if a weight or bias is not finite, or if
+/// the number of bits is not in 2..8.
 [[nodiscard]] inline layer_weights quantize_layer_weights(
     const model& m, const node& n, float x_scale, const layer_weight_options& options = {}) {
   const tensor& weights = m.initializers.at(n.inputs[1]);
@@ -151,7 +162,7 @@ inline void fit_bias(std::vector<float>& scales, const std::vector<bool>& is_zer
   return result;
 }
 
-/// The weights that a layer computes with: scale * code, in float.
+/// The weights that a quantized layer computes with, as float32: scale * (code - zero_point).
 [[nodiscard]] inline tensor dequantized(const layer_weights& w) {
   tensor out = tensor::allocate(element_type::f32, w.codes.dims());
   const tensor_view<const std::int8_t> from = tensor_view_of<std::int8_t>(w.codes);
@@ -166,8 +177,9 @@ inline void fit_bias(std::vector<float>& scales, const std::vector<bool>& is_zer
   return out;
 }
 
-/// The bias as int32 with scale x_scale * weight scale: round_half_even(b / scale) in double,
-/// saturated to +-(2^31 - 1), which quantize_layer_weights() saw to that it is not needed.
+/// The bias as int32 with scale x_scale * weight scale: round_half_even(b / scale), computed in
+/// double and saturated to +-(2^31 - 1). It does not saturate with weights that
+/// quantize_layer_weights() made for the same x_scale and bias.
 [[nodiscard]] inline std::vector<std::int32_t> quantize_bias(const tensor& bias, float x_scale,
                                                              const layer_weights& w) {
   std::vector<std::int32_t> q;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What is different for some operators, by their types or names.
+// Settings for single operators, selected by type or name.
 //
 //   operator_rules rules;
 //   rules.types.push_back({"Conv", {.per_channel = false}});
@@ -24,24 +24,30 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
+/// How the scale of weights is chosen.
 enum class weight_scale : std::uint8_t {
-  absmax,     // the largest magnitude is the end of the grid
-  exact_mse,  // the least squared error
+  absmax,     ///< The largest magnitude is the end of the grid.
+  exact_mse,  ///< The scale with the least squared rounding error.
 };
 
-/// What is different for an operator. What is not set is as for all others; what a way to quantize
-/// does not have (methods without calibration, blocks but for weight-only) has no effect there.
+/// Settings of one operator. Members without a value take the setting of the whole model. Settings
+/// that a kind of quantization does not have are ignored there: observers where there is no
+/// calibration, block sizes other than in weight-only quantization.
 struct operator_settings {
-  std::optional<bool> quantize = {};            // false: it stays in float
-  std::optional<bool> per_channel = {};         // one weight scale for each output channel
-  std::optional<std::size_t> weight_bits = {};  // 2..8; weight-only: 4 or 8
-  std::optional<weight_scale> weight_scales = {};
-  std::optional<std::int64_t> block_size = {};  // of weights that share a scale: weight-only
-  /// The observer of the activations that the operator takes. Where several take one, the first of
-  /// them, in topological order, that has a method decides.
+  /// Whether the operator is quantized; false: it stays in float.
+  std::optional<bool> quantize = {};
+  /// Whether weights have one scale for each output channel.
+  std::optional<bool> per_channel = {};
+  /// Bits of the weights: 2..8; in weight-only quantization 4 or 8.
+  std::optional<std::size_t> weight_bits = {};
+  std::optional<weight_scale> weight_scales = {};  ///< How the scales of the weights are chosen.
+  /// Number of weights along K that share a scale (weight-only quantization).
+  std::optional<std::int64_t> block_size = {};
+  /// Name of the observer of the activations that the operator takes. If several operators take one
+  /// activation, the first of them in topological order that has a method decides.
   std::optional<std::string> method = {};
 
-  /// Settings of `other` where there is none.
+  /// Takes over the settings of `other` for all members that have no value.
   void complete_from(const operator_settings& other) {
     complete(quantize, other.quantize);
     complete(per_channel, other.per_channel);
@@ -60,20 +66,26 @@ struct operator_settings {
   }
 };
 
+/// Settings for all operators that a pattern matches.
 struct operator_rule {
-  std::string pattern;  // regular expression that matches the whole type or name
-  operator_settings settings;
+  std::string pattern;  ///< Regular expression (ECMAScript) that matches the whole type or name.
+  operator_settings settings;  ///< Their settings.
 };
 
-/// A rule for names goes before one for types, and of several for names or for types the last one.
+/// Rules by operator type and by node name. If several rules match an operator, rules for names
+/// take precedence over rules for types, and later rules over earlier ones of the same list;
+/// members that a rule leaves open are filled in from the next one.
 struct operator_rules {
+  /// Rules whose patterns match operator types, such as "Conv".
   std::vector<operator_rule> types = {};
-  std::vector<operator_rule> names = {};  // see name_or_output()
-  bool validate = true;                   // a rule that matches nothing is an error that names it
+  /// Rules whose patterns match node names, or the first output of a node without a name.
+  std::vector<operator_rule> names = {};
+  bool validate = true;  ///< Whether a rule that matches no node is an error.
 };
 
-/// The settings of all nodes that rules speak of, by index. Throws invalid_argument naming a
-/// pattern that matches nothing or is not a regular expression.
+/// The settings of all nodes that rules match, by the index of the node. Throws invalid_argument,
+/// naming the pattern, if one is not a regular expression, or if it matches no node and `validate`
+/// is set.
 [[nodiscard]] inline std::map<std::size_t, operator_settings> matching_settings(
     const model& m, const operator_rules& rules) {
   std::map<std::size_t, operator_settings> found;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Writes a quantized model with QuantizeLinear/DequantizeLinear pairs (QDQ): the float graph with
-// pairs around each value that is stored in 8 bits. It is the form from which the others are made.
+// Writes a quantized model with QuantizeLinear/DequantizeLinear pairs (QDQ): the float graph with a
+// pair around each value that is stored in 8 bits. All other forms are made from this one.
 #ifndef DETENT_GRAPH_QUANTIZE_QDQ_HPP
 #define DETENT_GRAPH_QUANTIZE_QDQ_HPP
 
@@ -24,15 +24,19 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// The numbers that a plan is carried out with.
+/// The numbers that complete a quantization_plan: parameters of the activations, and integer
+/// weights.
 struct quantization_parameters {
-  element_type activation_type = element_type::u8;  // or s8
-  std::map<std::string, quant_params> activations;  // of every value of the plan
-  std::map<std::size_t, layer_weights> layers;      // by index of the node
+  element_type activation_type = element_type::u8;  ///< Type of the activations: u8 or s8.
+  /// Parameters of every value of the plan, by its name.
+  std::map<std::string, quant_params> activations;
+  /// Integer weights of each layer, by the index of its node.
+  std::map<std::size_t, layer_weights> layers;
 };
 
 namespace detail {
 
+/// Writes the model of a plan with Q and DQ nodes.
 class qdq_writer {
  public:
   qdq_writer(const quantization_plan& plan, const quantization_parameters& parameters)
@@ -43,7 +47,7 @@ class qdq_writer {
         writer_(m_) {}
 
   model run() {
-    // Graph outputs keep their names: their float form gets another one.
+    // Graph outputs keep their names: the float value that is quantized gets another one.
     for (const value_info& v : m_.outputs) {
       if (params_.count(v.name) != 0 && links(m_).producer(v.name) != links::none) {
         const std::string inner = writer_.fresh(v.name + "_float");
@@ -72,7 +76,7 @@ class qdq_writer {
           n.inputs[k] = dequantized_[n.inputs[k]];
         }
       }
-      // Sub-graphs take what float operators take.
+      // Sub-graphs capture the values that float operators take: the dequantized ones.
       for (const std::string& name : captured_values(n)) {
         if (dequantized_.count(name) != 0) {
           replace_captured(n, name, dequantized_[name]);
@@ -94,7 +98,8 @@ class qdq_writer {
     return std::move(m_);
   }
 
-  /// What a value of the float model that is quantized at a graph output is called after run().
+  /// The name that a value of the float model has after run(), if it is an output of the graph that
+  /// is quantized; else the name of the value.
   [[nodiscard]] const std::string& name_of(const std::string& value) const {
     for (const auto& [inner, name] : final_name_) {
       if (name == value) {
@@ -105,7 +110,7 @@ class qdq_writer {
   }
 
  private:
-  /// Q and DQ behind a value, if it is one of those that are quantized.
+  /// Adds Q and DQ nodes behind a value if it is quantized.
   void add_pair(const std::string& value) {
     const auto found = params_.find(value);
     if (found == params_.end()) {
@@ -131,7 +136,8 @@ class qdq_writer {
             writer_.add_initializer(base + "_zero_point", std::move(zero_point))};
   }
 
-  /// A constant operand, stored in the type of the activations.
+  /// Stores a constant operand in the type of the activations; returns the name of its dequantized
+  /// form.
   std::string quantize_constant(const std::string& name) {
     const auto done = constants_.find(name);
     if (done != constants_.end()) {
@@ -201,25 +207,28 @@ class qdq_writer {
   graph_writer writer_;
   std::vector<node> nodes_;
   std::map<std::string, std::string> dequantized_;  // activations
-  // Operands. A layer or a float operator that uses one of them takes it as it is.
+  // Constant operands in dequantized form. A layer or a float operator that uses one of them takes
+  // the constant itself.
   std::map<std::string, std::string> constants_;
   std::map<std::string, std::string> final_name_;
 };
 
 }  // namespace detail
 
-/// The float model of the plan with Q and DQ nodes. Graph inputs and outputs keep their names and
-/// stay float.
+/// Writes the float model of a plan with QuantizeLinear and DequantizeLinear nodes around all
+/// values that it stores in 8 bits, and a DequantizeLinear behind integer weights and biases.
+/// Inputs and outputs of the graph keep their names and stay float. `parameters` must have all
+/// values and layers of the plan.
 [[nodiscard]] inline model write_qdq(const quantization_plan& plan,
                                      const quantization_parameters& parameters) {
   return detail::qdq_writer(plan, parameters).run();
 }
 
-/// A network quantized: what, with which numbers, and the model.
+/// A quantized network: the decisions, the numbers and the model that was made of them.
 struct quantization {
-  quantization_plan plan;
-  quantization_parameters parameters;
-  model result;  // QDQ
+  quantization_plan plan;              ///< What is quantized.
+  quantization_parameters parameters;  ///< The numbers.
+  model result;                        ///< The model, with QuantizeLinear/DequantizeLinear pairs.
 };
 
 }  // namespace graph

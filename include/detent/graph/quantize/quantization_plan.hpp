@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Decides what of a float model is quantized: which layers get integer weights, which values are
-// stored in 8 bits, and which of those share their parameters.
+// Decides which parts of a float model are quantized: which layers get integer weights, which
+// values are stored in 8 bits, and which of those share their parameters.
 #ifndef DETENT_GRAPH_QUANTIZE_QUANTIZATION_PLAN_HPP
 #define DETENT_GRAPH_QUANTIZE_QUANTIZATION_PLAN_HPP
 
@@ -31,6 +31,7 @@ namespace graph {
 
 namespace detail {
 
+/// Throws unsupported, naming the node, if the model has an operator on quantized values.
 inline void require_not_quantized(const model& m) {
   for (const node& n : m.nodes) {
     const bool integer = n.op_type.find("Integer") != std::string::npos ||
@@ -43,18 +44,21 @@ inline void require_not_quantized(const model& m) {
 
 }  // namespace detail
 
+/// Whether a node is a Conv, Gemm or MatMul of ONNX's own domain.
 [[nodiscard]] inline bool is_layer(const node& n) {
   return n.is("Conv") || n.is("Gemm") || n.is("MatMul");
 }
 
-/// Along which dimension of its weights the output channels of a layer are. The node is a layer
-/// that quantizable_layer() accepts.
+/// The axis of the output channels in the weights of a layer: 0 for Conv and for Gemm with transB,
+/// 1 for other Gemm and for MatMul. The node must be one that is_quantizable_layer() accepts.
 [[nodiscard]] inline std::size_t weight_channel_axis(const node& n) {
   return n.is("MatMul") ? 1 : detail::output_channel_axis(n).value_or(0);
 }
 
-/// Whether a node is a layer whose weights are constants of rank 2 (Gemm, MatMul) or more (Conv),
-/// and whose bias, if any, is one constant for each channel.
+/// Whether a node is a Conv, Gemm or MatMul that can get integer weights: the weights are a float32
+/// constant (of rank 2 for MatMul), the input is not a constant, and the bias, if there is one, is
+/// a float32 constant with one value for each output channel. A Gemm must not have transA, and its
+/// alpha and beta must be 1.
 [[nodiscard]] inline bool is_quantizable_layer(const model& m, const node& n) {
   const tensor* weights = detail::float_constant(m, n, 1);
   if (!is_layer(n) || n.outputs.empty() || weights == nullptr || weights->count() == 0 ||
@@ -75,18 +79,27 @@ inline void require_not_quantized(const model& m) {
          bias->dim(0) == weights->dim(*detail::output_channel_axis(n));
 }
 
+/// The decisions of quantization for one model: which layers get integer weights, which values are
+/// stored in 8 bits, and which of those share their parameters.
+///
+/// Layers with constant weights are quantized, and operators that can run on 8-bit tensors if their
+/// inputs are 8-bit. Parameters are in quantization_parameters; write_qdq() makes a model of both.
+/// Constant members may be called from several threads at a time.
 class quantization_plan {
  public:
-  /// Simplifies the model, raises its opset to one that has per-channel QuantizeLinear, and
-  /// decides. Throws unsupported (the model is quantized already; an operator that the executor
-  /// lacks, naming it) and invalid_argument (an entry of `ignored` or `rules` that matches
-  /// nothing).
+  /// Simplifies the model with simplify(), upgrades it to an opset that has per-channel
+  /// QuantizeLinear, and decides. `ignored` selects nodes that stay in float, `rules` gives
+  /// settings to single operators; both may name nodes that the simplification merges into others.
+  ///
+  /// Throws unsupported if the model is quantized already or has an operator that the executor
+  /// lacks (naming it); invalid_argument if an entry of `ignored` or `rules` matches nothing or is
+  /// not a regular expression.
   explicit quantization_plan(model float_model, const ignored_scope& ignored = {},
                              const operator_rules& rules = {})
       : m_(std::move(float_model)) {
     detail::require_not_quantized(m_);
     graph::require_supported(m_);
-    // Simplification may merge nodes: what is named in the file is looked up there.
+    // Simplification may merge nodes, so names are looked up in the model as it is in the file.
     std::map<std::string, operator_settings> named;
     for (const auto& [i, settings] : matching_settings(m_, rules)) {
       for (const std::string& name : m_.nodes[i].outputs) {
@@ -118,8 +131,9 @@ class quantization_plan {
     prepare();
   }
 
-  /// Decides the same for a model with the nodes of a plan's and other constants: entries of
-  /// `ignored` may name nodes that the plan's model has merged already.
+  /// Makes the decisions of `plan` for another model, which must have the nodes of the plan's model
+  /// and may differ in its constants. The scope and the rules of `plan` are kept, also where they
+  /// name nodes that its model has already merged.
   quantization_plan(const quantization_plan& plan, model with_other_constants)
       : m_(std::move(with_other_constants)),
         settings_(plan.settings_),
@@ -129,26 +143,29 @@ class quantization_plan {
     prepare();
   }
 
+  /// The simplified float model that the plan is for.
   [[nodiscard]] const model& float_model() const noexcept { return m_; }
-  /// Type and shape of every value that is known before a run.
+  /// Type and shape of every value for which they are known before a run, by name.
   [[nodiscard]] const std::map<std::string, tensor>& known() const noexcept { return known_; }
-  /// The values that are stored in 8 bits: activations, and constant operands.
+  /// Names of the values that are stored in 8 bits: activations, and constant operands.
   [[nodiscard]] const std::set<std::string>& values() const noexcept { return values_; }
+  /// Whether the node with that index is quantized.
   [[nodiscard]] bool quantizes(std::size_t node_index) const {
     return nodes_.count(node_index) != 0;
   }
-  /// The indices of the layers that get integer weights, in topological order.
+  /// Indices of the layers that get integer weights, in topological order.
   [[nodiscard]] const std::vector<std::size_t>& layers() const noexcept { return layers_; }
 
-  /// What rules make different for a node.
+  /// The settings that rules give to a node; without any values if there are none.
   [[nodiscard]] const operator_settings& settings(std::size_t node_index) const {
     static const operator_settings none;
     const node& n = m_.nodes[node_index];
     const auto found = n.outputs.empty() ? settings_.end() : settings_.find(n.outputs[0]);
     return found == settings_.end() ? none : found->second;
   }
-  /// The observer that rules give a value, perhaps by its elements' later places; empty: none. See
-  /// operator_settings::method.
+  /// The name of the observer that rules give to a value, also through the values that its elements
+  /// are moved to; empty if there is none. If several operators take the value, the first of them
+  /// in topological order that has a method decides.
   [[nodiscard]] std::string method(const std::string& value) const {
     for (std::size_t i = 0; i < m_.nodes.size() && !settings_.empty(); ++i) {
       const std::vector<std::string>& inputs = m_.nodes[i].inputs;
@@ -161,7 +178,8 @@ class quantization_plan {
     return {};
   }
 
-  /// Elements that are only moved keep the parameters they have: whose those are.
+  /// The value whose parameters `value` has: the one that its elements are moved from, or itself if
+  /// it is not made by moving elements.
   [[nodiscard]] const std::string& root(const std::string& value) const {
     const std::string* name = &value;
     for (auto found = share_.find(*name); found != share_.end(); found = share_.find(*name)) {
@@ -170,14 +188,15 @@ class quantization_plan {
     return *name;
   }
 
-  /// Inputs of a node that carry the tensor, as opposed to axes, sizes and the like.
+  /// Number of inputs of a node that carry tensors, as opposed to axes, sizes and the like.
   [[nodiscard]] static std::size_t data_inputs(const node& n) {
     return n.is("Add") || n.is("Mul") ? 2 : n.is("Concat") ? n.inputs.size() : 1;
   }
 
-  /// The values that something takes in 8 bits: layers, sums, products, averages; operators that
-  /// only move, clamp or look up elements, if their result is such a value or one of `also`. What
-  /// only float operators take, or nobody, is not one, unless it is in `also`. Constants are.
+  /// The names of all values that something takes in 8 bits, and of all constants among values().
+  /// Layers, sums, products and averages take their inputs in 8 bits. Operators that only move,
+  /// clamp or look up elements do so if their result is taken in 8 bits or is in `also`. A value
+  /// that only float operators take, or nothing, is not in the result unless it is in `also`.
   [[nodiscard]] std::set<std::string> consumed_values(
       const std::set<std::string>& also = {}) const {
     static constexpr std::string_view computing[] = {"Add", "Mul", "AveragePool",
@@ -207,8 +226,9 @@ class quantization_plan {
     return used;
   }
 
-  /// Leaves more nodes, given by their indices, in float, and with them what needs them in 8 bits.
-  /// A layer among them gets the bias back that it had before set_bias(). Indices stay as they are.
+  /// Leaves more nodes, given by their indices, in float, and with them everything that needs their
+  /// results in 8 bits. A layer among them gets back the bias that it had before set_bias().
+  /// Indices of nodes do not change.
   void leave_out(const std::set<std::size_t>& nodes) {
     for (const std::size_t i : nodes) {
       ignored_.insert(i);
@@ -228,7 +248,8 @@ class quantization_plan {
     choose();
   }
 
-  /// Gives a layer other biases, or biases if it had none: one for each output channel.
+  /// Replaces the bias of a layer, given by the index of its node, or adds one if it had none.
+  /// `bias` is float32 with one value for each output channel.
   void set_bias(std::size_t layer, tensor bias) {
     node& n = m_.nodes[layer];
     biases_before_.emplace(layer, n.inputs.size() > 2 ? n.inputs[2] : std::string());
@@ -240,8 +261,8 @@ class quantization_plan {
   }
 
  private:
-  /// A value, and the names that it may have once others are merged into the layer that makes it:
-  /// a Gemm made of MatMul and Add has the name of the Add's result, and so on.
+  /// A value, and the names that it may have after other nodes are merged into the layer that makes
+  /// it: a Gemm made of MatMul and Add has the name of the result of the Add, and so on.
   [[nodiscard]] std::vector<std::string> names_after_merging(const std::string& value,
                                                              const links& l) const {
     std::vector<std::string> names{value};
@@ -266,6 +287,7 @@ class quantization_plan {
     return names;
   }
 
+  /// Upgrades the model, finds the nodes to ignore, and decides.
   void prepare() {
     upgrade_opset(m_);
     known_ = infer_shapes(m_);
@@ -304,7 +326,7 @@ class quantization_plan {
   }
 
   /// Whether a sum has a constant that 8 bits cannot hold beside the other addend: attention masks
-  /// add -infinity or numbers like -10000 to what a Softmax takes.
+  /// add -infinity or numbers like -10000 to the input of a Softmax.
   [[nodiscard]] bool adds_mask(const node& n) const {
     constexpr float limit = 5000.0F;
     return n.is("Add") && std::any_of(n.inputs.begin(), n.inputs.end(), [&](const auto& name) {
@@ -317,7 +339,7 @@ class quantization_plan {
            });
   }
 
-  /// Operators that run on 8-bit tensors if their inputs do.
+  /// Whether a node runs on 8-bit tensors if its inputs are 8-bit.
   [[nodiscard]] bool follows(const node& n) const {
     static constexpr std::string_view names[] = {
         "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid"};
@@ -327,6 +349,8 @@ class quantization_plan {
            !adds_mask(n);
   }
 
+  /// Decides, in topological order, which nodes are quantized and which values are stored in 8
+  /// bits.
   void choose() {
     const links l(m_);
     for (std::size_t i = 0; i < m_.nodes.size(); ++i) {
@@ -367,8 +391,8 @@ class quantization_plan {
     }
   }
 
-  /// The result of a layer or of an addition or product is stored once: behind the clamping
-  /// activation that follows it, if one does.
+  /// Marks the result of a node as stored in 8 bits. The result of a layer, an addition or a
+  /// product is stored once: behind the clamping activation that follows it, if there is one.
   void take_result(std::size_t i, const links& l) {
     const node& n = m_.nodes[i];
     const std::size_t next =
@@ -384,7 +408,7 @@ class quantization_plan {
 
   model m_;
   std::map<std::string, tensor> known_;
-  std::map<std::string, operator_settings> settings_;  // by what the operators make
+  std::map<std::string, operator_settings> settings_;  // by the names of their outputs
   bool quantizes_first_layer_ = true;
   bool quantizes_last_layer_ = true;
   std::set<std::size_t> ignored_;
@@ -392,7 +416,7 @@ class quantization_plan {
   std::vector<std::size_t> layers_;
   std::set<std::string> values_;
   std::map<std::string, std::string> share_;
-  std::map<std::size_t, std::string> biases_before_;  // names, of layers that set_bias() changed
+  std::map<std::size_t, std::string> biases_before_;  // names, by layer that set_bias() changed
 };
 
 }  // namespace graph

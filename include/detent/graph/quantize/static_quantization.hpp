@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Post-training static quantization: ranges from calibration samples, the result as an ONNX model
-// with QuantizeLinear/DequantizeLinear pairs (QDQ; see qoperator.hpp for the other form).
+// The room graph/quantize/ turns float models into quantized ones: static quantization with
+// calibration samples, automatic choice of its settings, dynamic and weight-only quantization,
+// accuracy control, and their parts. It may include its own headers, graph/model/, graph/ops/,
+// graph/run/, graph/rewrite/ and everything below the graph floor; it must not include any room
+// above it, such as graph/ppq/ or graph/nncf/.
+//
+// This header holds post-training static quantization: ranges come from calibration samples, and
+// the result is an ONNX model with QuantizeLinear/DequantizeLinear pairs (QDQ; qoperator.hpp has
+// the other form).
 //
 //   activations  uint8 or int8, per tensor                        by any observer of the registry
 //   weights      int8, symmetric -127..127, per output channel    (or per tensor)
@@ -40,39 +47,48 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// What is different for one activation: one of the members is set. A value whose elements are only
-/// moved has the parameters of what they are moved from, and none of its own.
+/// Sets the parameters of one activation; exactly one member must be set. A value whose elements
+/// are only moved from another value has the parameters of that value, and cannot have an override.
 struct activation_override {
-  std::optional<quant_params> params = {};  // these
-  std::optional<value_range> range = {};    // from this range, which is made to hold 0
-  std::string method = {};                  // by another observer
+  std::optional<quant_params> params = {};  ///< Scale and zero point.
+  /// A range, which is extended to contain 0; parameters are computed from it.
+  std::optional<value_range> range = {};
+  std::string method = {};  ///< Name of the observer that finds the parameters.
 };
 
+/// Options of static_quantization().
 struct static_quantization_options {
-  bool per_channel = true;  // one weight scale for each output channel, or one for the tensor
-  /// Of the activations: a name that make_observer() knows. "isotone" is for what classifiers rank,
-  /// results of rank 2 that the model returns or a Softmax takes; other activations have "minmax"
-  /// then.
+  /// Whether weights have one scale for each output channel, or else one for the tensor.
+  bool per_channel = true;
+  /// Name of the observer of the activations; make_observer() must know it. "isotone" is applied
+  /// only to values that classifiers rank: values of rank 2 that the model returns or a Softmax
+  /// takes. Other activations get "minmax" then.
   std::string method = "minmax";
-  observer_options observer = {};  // what it is made with; the scheme is set
-  /// Told of each activation that is quantized, in the order of names, and of the observer that its
-  /// parameters are from, or "given".
+  /// Options of the observers; the scheme is set from the activation type.
+  observer_options observer = {};
+  /// Called with each activation that is quantized, in the order of names, its parameters, and the
+  /// name of the observer that they are from, or "given" if `activations` sets them.
   std::function<void(const std::string& value, const std::string& method,
                      const scale_solution& solution)>
       on_parameters = {};
+  /// Options of the executors that run models here; `parallel` is used by solvers, too.
   executor_options executor = {};
-  element_type activation_type = element_type::u8;  // or s8
-  bool symmetric_activations = false;               // zero point 0 of s8 (-127..127), 128 of u8
-  weight_scale weights = weight_scale::absmax;
-  bool reduce_range = false;  // weights of 7 bits
+  element_type activation_type = element_type::u8;  ///< Type of the activations: u8 or s8.
+  /// Whether the zero point is 0 with s8 (levels -127..127) and 128 with u8.
+  bool symmetric_activations = false;
+  weight_scale weights = weight_scale::absmax;  ///< How the scales of the weights are chosen.
+  bool reduce_range = false;                    ///< Whether weights have 7 bits: levels -64..64.
+  /// Bias correction; by default there is none.
   bias_correction_options bias = {.kind = bias_correction::none};
-  ignored_scope ignored = {};
-  operator_rules operators = {};  // what is different for some of them
-  std::map<std::string, activation_override> activations = {};  // by name of the value
+  ignored_scope ignored = {};     ///< Nodes that stay in float.
+  operator_rules operators = {};  ///< Settings for single operators.
+  /// Parameters, ranges or observers of single activations, by the name of the value.
+  std::map<std::string, activation_override> activations = {};
 };
 
 namespace detail {
 
+/// The scheme of the activations. Throws invalid_argument for types other than u8 and s8.
 [[nodiscard]] inline quant_scheme activation_scheme(const static_quantization_options& o) {
   require(o.activation_type == element_type::u8 || o.activation_type == element_type::s8,
           error_kind::invalid_argument, "activations of type ", graph::name(o.activation_type),
@@ -83,7 +99,7 @@ namespace detail {
   return o.symmetric_activations ? symmetric<std::int8_t> : asymmetric<std::int8_t>;
 }
 
-/// What observers are made with. Throws if there is no such method.
+/// The options that observers are made with. Throws invalid_argument if the method is unknown.
 [[nodiscard]] inline observer_options activation_observer(const static_quantization_options& o) {
   observer_options with_scheme = o.observer;
   with_scheme.scheme = activation_scheme(o);
@@ -91,7 +107,8 @@ namespace detail {
   return with_scheme;
 }
 
-/// Whether the value is what a classifier ranks; see static_quantization_options::method.
+/// Whether a value is one that a classifier ranks, for which static_quantization_options::method
+/// allows "isotone".
 [[nodiscard]] inline bool is_ranked(const quantization_plan& plan, const std::string& value) {
   const model& m = plan.float_model();
   const auto found = plan.known().find(value);
@@ -103,8 +120,8 @@ namespace detail {
          });
 }
 
-/// The observer of one value: constants are what they are, and elements that are only moved take
-/// the parameters of others.
+/// The observer of one value. Constants, values whose elements are only moved, and values that
+/// "isotone" does not apply to get a min_max_observer.
 [[nodiscard]] inline any_observer observer_for(const quantization_plan& plan,
                                                const std::string& value, const std::string& method,
                                                const observer_options& options) {
@@ -115,8 +132,9 @@ namespace detail {
   return range_only ? any_observer(min_max_observer()) : make_observer(method, options);
 }
 
-/// Throws invalid_argument naming the value: one that is not quantized or only moved, not exactly
-/// one member, a scale or a zero point that the type does not have, an unknown method.
+/// Throws invalid_argument, naming the value, if an override cannot be applied: the value is not
+/// quantized or only moved from another one, not exactly one member is set, the type does not have
+/// the scale or zero point, or the method is unknown.
 inline void require_override(const quantization_plan& plan, const std::string& name,
                              const activation_override& own, const observer_options& options) {
   require(plan.values().count(name) != 0, error_kind::invalid_argument, "activation '", name,
@@ -141,7 +159,7 @@ inline void require_override(const quantization_plan& plan, const std::string& n
   }
 }
 
-/// The method that is wished for one value, by itself or by a rule; empty: none.
+/// The method that an override or a rule asks for; empty if there is none.
 [[nodiscard]] inline std::string own_method(
     const quantization_plan& plan, const std::string& name,
     const std::map<std::string, activation_override>& overrides) {
@@ -162,7 +180,7 @@ inline void require_override(const quantization_plan& plan, const std::string& n
   return method.empty() ? otherwise : method;
 }
 
-/// What an observer found, or what is said of the value instead.
+/// The parameters that an observer found, or those that an override gives instead.
 [[nodiscard]] inline scale_solution solution_of(
     const observed_value& v, const quant_scheme& scheme,
     const std::map<std::string, activation_override>& overrides) {
@@ -178,7 +196,8 @@ inline void require_override(const quantization_plan& plan, const std::string& n
   });
 }
 
-/// Elements that are only moved keep the parameters they have.
+/// Gives values whose elements are only moved the parameters of the values that they are moved
+/// from.
 inline void share_parameters(const quantization_plan& plan,
                              std::map<std::string, quant_params>& params) {
   for (auto& [name, p] : params) {
@@ -189,8 +208,10 @@ inline void share_parameters(const quantization_plan& plan,
 
 }  // namespace detail
 
-/// Finds the parameters of all values of a plan: one pass over the samples for all of them together
-/// (two, if an observer wants that). Throws as static_quantization().
+/// Finds the parameters of all values of a plan, by the name of the value: one pass over the
+/// samples for all of them together, or two if an observer needs that. Throws invalid_argument:
+/// there are no samples; a value holds NaN or infinity (naming it and the sample); a method is
+/// unknown; an override cannot be applied; the activation type is neither u8 nor s8.
 [[nodiscard]] inline std::map<std::string, quant_params> calibrate_activations(
     const quantization_plan& plan, const calibration_source& samples,
     const static_quantization_options& options) {
@@ -218,7 +239,10 @@ inline void share_parameters(const quantization_plan& plan,
   return params;
 }
 
-/// The integer weights of all layers of a plan.
+/// Quantizes the weights of all layers of a plan; the result is by the index of the node.
+/// `activations` must have the parameters of all layers' inputs, because the biases have to fit
+/// their scales. Throws invalid_argument, naming the tensor or the node, if a weight or bias is not
+/// finite or the number of bits is not in 2..8.
 [[nodiscard]] inline std::map<std::size_t, layer_weights> quantize_layers(
     const quantization_plan& plan, const std::map<std::string, quant_params>& activations,
     const static_quantization_options& options) {
@@ -236,12 +260,49 @@ inline void share_parameters(const quantization_plan& plan,
   return layers;
 }
 
-/// Quantizes a float model. `samples` is drawn until it is empty, once for each pass that the
-/// observer wants; each sample is run through the float executor, all tensors together. Throws
-/// unsupported (naming the operator that cannot be run, or if the model is quantized already),
-/// invalid_argument (no samples, NaN or infinity in a tensor, naming it; an unknown method, naming
-/// those that there are; an ignored name or a rule that matches nothing; an override that cannot
-/// be).
+/// Quantizes a float model with ranges from calibration samples: activations to uint8 or int8,
+/// weights to int8, biases to int32. The result holds the plan, the parameters, and a model with
+/// QuantizeLinear/DequantizeLinear pairs; for_execution() prepares it for an executor,
+/// to_qoperator() converts it to integer operators for files.
+///
+/// @code{.cpp}
+/// #include <cstddef>
+/// #include <map>
+/// #include <optional>
+/// #include <string>
+/// #include <utility>
+/// #include <vector>
+///
+/// #include <detent/graph/onnx.hpp>
+/// #include <detent/graph/quantize/static_quantization.hpp>
+///
+/// namespace graph = detent::graph;
+/// using sample = std::map<std::string, graph::tensor>;  // inputs of one run, by name
+///
+/// void quantize_file(std::vector<sample> samples) {
+///   const graph::calibration_source source = [samples = std::move(samples),
+///                                             at = std::size_t{0}]() mutable {
+///     const bool ended = at == samples.size();
+///     std::optional<sample> next = ended ? std::nullopt : std::optional<sample>(samples[at]);
+///     at = ended ? 0 : at + 1;  // the call after the end starts the next pass
+///     return next;
+///   };
+///   graph::static_quantization_options options;
+///   options.method = "percentile";
+///   const graph::quantization q =
+///       graph::static_quantization(graph::read_onnx("float.onnx"), source, options);
+///   graph::write_onnx(q.result, "int8.onnx");
+/// }
+/// @endcode
+///
+/// `samples` is drawn once for each pass that the observers need, and again for bias correction.
+/// Each sample is run through the float executor; all values of the model are observed in the same
+/// pass.
+///
+/// Throws unsupported if the model is quantized already, or if the executor lacks an operator
+/// (naming it); invalid_argument if there are no samples, if a tensor holds NaN or infinity (naming
+/// it), if a method is unknown (listing those that exist), if an ignored name or a rule matches
+/// nothing, or if an override cannot be applied.
 [[nodiscard]] inline quantization static_quantization(
     model m, const calibration_source& samples, const static_quantization_options& options = {}) {
   static_cast<void>(detail::activation_observer(options));  // errors before anything is run

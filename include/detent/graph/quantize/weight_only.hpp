@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Weight-only quantization: constant weights of MatMul and Gemm become codes of 4 or 8 bits with a
-// scale, and perhaps a zero point, for each block of K; activations stay real.
+// scale, and optionally a zero point, for each block of K; activations stay real.
 //
 //   MatMul(x, W)     com.microsoft.MatMulNBits(x, codes, scales[, zero points])
-//   Gemm(x, W, C)    the same, and Add(., C)        without transA, alpha and beta 1
+//   Gemm(x, W, C)    as MatMul, then Add(., C)      without transA, alpha and beta 1
 //   awq              x * (1 / s) before it: s are the scales of the inputs that awq() finds
 //
-// The layout is that of nbits_layout.hpp. Symmetric codes are -7..7 (or -8..7 where another solver
-// than the range has scales for that) and -127..127 about the operator's default zero point.
+// nbits_layout.hpp defines the layout of the codes. Symmetric codes are -7..7 (or -8..7 where a
+// solver other than the range has scales for that) and -127..127 about the operator's default zero
+// point.
 #ifndef DETENT_GRAPH_QUANTIZE_WEIGHT_ONLY_HPP
 #define DETENT_GRAPH_QUANTIZE_WEIGHT_ONLY_HPP
 
@@ -62,62 +63,71 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// One node that was rewritten.
+/// Report of what quantize_weights_only() did to one node.
 struct weight_only_layer {
-  std::string node;     // its name, or its output's if it has none
-  std::string weights;  // the constant that it had
-  nbits_layout layout;
-  /// The objective is the squared error of the layer's outputs over the calibration samples;
-  /// without such (rtn), that of the weights; hqq has its own.
+  std::string node;     ///< Name of the node, or of its first output if it has none.
+  std::string weights;  ///< Name of the constant that held its weights.
+  nbits_layout layout;  ///< Bits, block size, K and N of the codes.
+  /// How the codes were found. The objective is the squared error of the layer's outputs over the
+  /// calibration samples; without samples (rtn), it is that of the weights; hqq has an objective of
+  /// its own.
   solver_evidence evidence;
 };
 
+/// Options of quantize_weights_only().
 struct weight_only_options {
-  std::size_t bits = 4;  // or 8
-  /// Of K, that share a scale: 16, 32, 64, 128 or 256, which is what ONNX Runtime takes. 0 and -1:
-  /// a whole column of W if K <= 256, else 256. Never more than the power of two that holds K.
+  std::size_t bits = 4;  ///< Bits of the codes, 4 or 8.
+  /// Number of weights along K that share a scale: 16, 32, 64, 128 or 256, the sizes that ONNX
+  /// Runtime accepts. 0 and -1 mean a whole column of W if K <= 256, else 256. A block is never
+  /// larger than the smallest power of two that holds K (and 16).
   std::int64_t block_size = 32;
-  bool symmetric = false;  // no zero points
-  /// rtn    nearest rounding
-  /// gptq   where it is better than that (needs samples, and Eigen); all layers see the inputs that
-  ///        they have in the float model
-  /// awq    scales of the inputs, and clipping (needs samples)
-  /// hqq    zero points (not with symmetric)
+  bool symmetric = false;  ///< Whether there are no zero points.
+  /// Name of the algorithm:
+  ///
+  ///     rtn    nearest rounding
+  ///     gptq   where it is better than rtn (needs samples, and Eigen); all layers see the inputs
+  ///            that they have in the float model
+  ///     awq    scales of the inputs, and clipping (needs samples)
+  ///     hqq    zero points (not with symmetric)
   std::string algorithm = "rtn";
-  /// Where scales and zero points come from: "absmax" (the range of the block, as
-  /// params_from_range() has it) or "exact_mse" (the least squared error of the block's weights).
-  /// awq has "absmax" only. exact_mse tries all zero points: 16 take seconds for a million weights,
-  /// the 256 of 8 bits minutes (not with symmetric).
+  /// How scales and zero points are found: "absmax" (the range of the block, by
+  /// params_from_range()) or "exact_mse" (the least squared error of the block's weights). awq
+  /// accepts only "absmax". exact_mse tries all zero points: the 16 of 4 bits take seconds for a
+  /// million weights, the 256 of 8 bits minutes (with `symmetric` there is one only).
   std::string scales = "absmax";
-  /// Written to the nodes: 0 (not said), 1 float32, 2 float16, 3 bfloat16, 4 int8 activations.
+  /// Attribute accuracy_level of the nodes: 0 (not written), or activations of 1 float32, 2
+  /// float16, 3 bfloat16, 4 int8.
   std::int64_t accuracy_level = 0;
-  ignored_scope ignored = {};
-  operator_rules operators = {};  // other bits, block sizes and scales for some of them
-  /// awq: O(K) statistics of each layer's inputs (mean |x|, mean x^2) instead of the Gram matrix.
+  ignored_scope ignored = {};     ///< Nodes that stay in float.
+  operator_rules operators = {};  ///< Bits, block sizes and scales of single operators.
+  /// For awq: whether O(K) statistics of each layer's inputs (mean |x|, mean x^2) are used instead
+  /// of the Gram matrix.
   bool diagonal_statistics = false;
-  /// What statistics may take at a time, about; beyond that, samples are drawn again for the next
-  /// layers. One layer is always done.
+  /// Memory in bytes that statistics may take at a time, about. If they need more, the samples are
+  /// drawn again for the next layers. One layer is always processed.
   std::size_t calibration_bytes = std::size_t{1} << 30;
-  awq_options awq = {};  // activation_magnitudes are set
-  /// real_zero_points are written as such, with 4 bits only: ONNX Runtime has no others.
+  awq_options awq = {};  ///< Options of awq; `activation_magnitudes` is set from the samples.
+  /// Options of hqq. `real_zero_points` are written as such, which is possible with 4 bits only,
+  /// because ONNX Runtime has no others.
   hqq_options hqq = {};
 #if DETENT_WITH_EIGEN
-  gptq_options gptq = {};
+  gptq_options gptq = {};  ///< Options of gptq; only with Eigen.
 #endif
-  /// Told of each node that was rewritten, in their order.
+  /// Called with each node that was rewritten, in their order.
   std::function<void(const weight_only_layer& layer)> on_layer = {};
-  executor_options executor = {};  // its `parallel` also runs the solvers
+  /// Options of the executor that runs the model; `parallel` is used by the solvers, too.
+  executor_options executor = {};
 };
 
 namespace detail {
 
-/// The diagonal of a Gram matrix, in O(K). Sums of doubles in the order of the samples.
+/// The diagonal of a Gram matrix, in O(K) memory. Sums are in double, in the order of the samples.
 class diagonal_observer {
  public:
   explicit diagonal_observer(std::size_t features) : squares_(features), magnitudes_(features) {}
 
-  /// A row for each sample. Throws invalid_argument if a value is NaN or infinite, shape_mismatch
-  /// for another number of features.
+  /// Adds one row for each sample. Throws invalid_argument if a value is NaN or infinite,
+  /// shape_mismatch for another number of features.
   void observe(matrix_view<const float> x, const parallel_for& /*parallel*/) {
     require(x.columns == squares_.size(), error_kind::shape_mismatch, x.columns,
             " features where there were ", squares_.size());
@@ -126,13 +136,13 @@ class diagonal_observer {
         const auto value = static_cast<double>(x(r, c));
         require(std::isfinite(value), error_kind::invalid_argument, "the value at row ", r,
                 ", column ", c, " is ", value);
-        squares_[c] += value * value;  // exact, fused or not: these are floats
+        squares_[c] += value * value;  // the square of a float is exact in double, fused or not
         magnitudes_[c] += std::fabs(value);
       }
     }
     count_ += x.rows;
   }
-  /// As if all that `other` saw had been seen here, after the rest.
+  /// Adds everything that `other` observed, as if it came after the samples observed here.
   void merge(const diagonal_observer& other) {
     require(other.squares_.size() == squares_.size(), error_kind::shape_mismatch,
             other.squares_.size(), " features where there were ", squares_.size());
@@ -160,7 +170,7 @@ class diagonal_observer {
   std::vector<double> magnitudes_;
 };
 
-/// What solvers want to know of a layer's inputs: their Gram matrix, or the diagonal of it.
+/// The statistics of a layer's inputs that solvers need: their Gram matrix, or its diagonal.
 class input_statistics {
  public:
   input_statistics(std::size_t features, bool diagonal)
@@ -170,7 +180,7 @@ class input_statistics {
   void observe(matrix_view<const float> x, const parallel_for& parallel) {
     std::visit([&](auto& o) { o.observe(x, parallel); }, observer_);
   }
-  /// `other` has to be of the same kind.
+  /// Adds the statistics of `other`, which must be of the same kind.
   void merge(const input_statistics& other) {
     std::visit(
         [&](auto& o) { o.merge(std::get<std::remove_cvref_t<decltype(o)>>(other.observer_)); },
@@ -183,7 +193,8 @@ class input_statistics {
     return std::visit([](const auto& o) { return require_rows(o).mean_magnitudes(); }, observer_);
   }
 
-  /// About what one takes with samples of the usual spread, the matrix that it makes included.
+  /// About the memory in bytes that the statistics of one input take with samples of the usual
+  /// spread, including the matrix that is made of them.
   [[nodiscard]] static std::size_t bytes(std::size_t features, bool diagonal) noexcept {
     return 16 * features * (diagonal ? 1 : features);
   }
@@ -200,12 +211,13 @@ class input_statistics {
   observer observer_;
 };
 
+/// Holds the state of quantize_weights_only().
 class weight_only_quantizer {
  public:
   weight_only_quantizer(model m, weight_only_options options)
       : m_(std::move(m)), options_(std::move(options)) {
     check_options();
-    std::map<std::string, operator_settings> settings;  // by what they make: folding moves nodes
+    std::map<std::string, operator_settings> settings;  // by output: folding moves nodes
     for (const auto& [i, own] : matching_settings(m_, options_.operators)) {
       check_settings(m_.nodes[i], own);
       for (const std::string& name : m_.nodes[i].outputs) {
@@ -236,19 +248,20 @@ class weight_only_quantizer {
   }
 
  private:
-  /// A constant as it is used, perhaps by several nodes.
+  /// One constant in one use (orientation, layout, kind of scales), perhaps shared by several
+  /// nodes.
   struct weight_matrix {
     std::string name;
-    bool is_transposed = false;  // stored as N x K
+    bool is_transposed = false;  // stored as N x K instead of K x N
     nbits_layout layout;
-    bool has_least_squares_scales = false;  // not absmax
-    std::vector<std::string> inputs;        // of the nodes that use it
+    bool has_least_squares_scales = false;  // exact_mse instead of absmax
+    std::vector<std::string> inputs;        // first inputs of the nodes
   };
   struct layer {
     std::size_t node;
     std::size_t matrix;
   };
-  /// The names of what a weight_matrix became.
+  /// The names of the constants that a weight_matrix became.
   struct stored_matrix {
     std::string codes, scales, zero_points, inverse_input_scales;
     solver_evidence evidence;
@@ -315,7 +328,8 @@ class weight_only_quantizer {
             "; the oldest that can be quantized is 7");
   }
 
-  /// A node whose weights are a constant matrix of floats, and their place: true if N x K.
+  /// Whether the weights of a node are stored as N x K (true) or K x N (false), if they are a
+  /// constant matrix of floats; else nothing.
   [[nodiscard]] std::optional<bool> weights_transposed(const node& n) const {
     const tensor* w = float_constant(m_, n, 1);
     if (w == nullptr || w->rank() != 2 || w->count() == 0 || n.inputs[0].empty() ||
@@ -376,7 +390,7 @@ class weight_only_quantizer {
             "the model has no MatMul or Gemm with constant float32 weights that may be quantized");
   }
 
-  /// A block that is larger than K would only be padded.
+  /// The block size for K = `depth`: a block that is larger than K would only be padded.
   [[nodiscard]] static std::size_t block_size(std::int64_t wanted, std::size_t depth) {
     const auto size = static_cast<std::size_t>(wanted > 0 ? wanted : largest_block);
     return (std::min)(size, std::bit_ceil((std::max)(depth, std::size_t{16})));
@@ -384,7 +398,8 @@ class weight_only_quantizer {
 
   // ----------------------------------------------------------------------------------- calibration
 
-  /// Matrices in their order, as many at a time as there is memory for the statistics of.
+  /// Solves the matrices in their order, as many in one pass over the samples as there is memory
+  /// for their statistics.
   void calibrate_and_solve(const calibration_source& samples) {
     model fused = m_;
     fuse_activations(fused);
@@ -518,7 +533,8 @@ class weight_only_quantizer {
     return name;
   }
 
-  /// The solvers' signed codes as the unsigned ones of the operator: both move up by 2^(bits - 1).
+  /// Adds the constants of a solution to the model. The solvers' signed codes and zero points
+  /// become the unsigned ones of the operator: both are increased by 2^(bits - 1).
   stored_matrix store(const weight_matrix& w, const solution& found) {
     const nbits_layout& layout = w.layout;
     const std::int32_t shift = layout.default_zero_point();
@@ -573,7 +589,8 @@ class weight_only_quantizer {
 
   // ------------------------------------------------------------------------------------- rewriting
 
-  /// From the last node to the first: what is inserted moves none that is still to come.
+  /// Rewrites the layers from the last node to the first, so that insertions do not move those to
+  /// come.
   void rewrite() {
     std::vector<weight_only_layer> done;
     for (auto it = layers_.rbegin(); it != layers_.rend(); ++it) {
@@ -644,24 +661,30 @@ class weight_only_quantizer {
   weight_only_options options_;
   std::vector<weight_matrix> matrices_;
   std::vector<layer> layers_;
-  std::vector<stored_matrix> stored_;  // of each of matrices_
+  std::vector<stored_matrix> stored_;  // one for each of matrices_
   std::size_t sample_count_ = 0;
 };
 
 }  // namespace detail
 
-/// Quantizes the weights of a float model. `samples` is for gptq and awq, which run the model on
-/// the float executor: it is drawn until it is empty, once for each pass that the memory for
-/// statistics wants. Weights that several nodes use are stored once, for the inputs of all of them.
+/// Quantizes the constant weights of MatMul and Gemm nodes to 4 or 8 bits, in blocks along K that
+/// share a scale and optionally a zero point. The nodes become com.microsoft.MatMulNBits;
+/// activations stay real:
 ///
-/// Constant expressions are folded first, and what nobody uses any more is left out. Sub-graphs (of
-/// If, Loop, Scan) stay as they are, and so do the constants that they capture.
+///     weight = (code - zero point) * scale
 ///
-/// Throws invalid_argument (no layer is left to quantize; an ignored name or pattern that matches
-/// nothing; bits, block size, algorithm, scales or accuracy level that there are not, or that do
-/// not go together; no samples for gptq or awq; NaN or infinity in weights or inputs, naming the
-/// tensor), unsupported (gptq without Eigen, an operator that the float executor does not know, an
-/// opset before 7), and what the solvers throw, with the weights' name.
+/// `samples` is needed for gptq and awq only, which run the model on the float executor. It is
+/// drawn once for each pass that the memory limit for statistics requires. Weights that several
+/// nodes use are stored once, and fitted to the inputs of all of them. Constant expressions are
+/// folded first, and unused nodes and constants are removed. Sub-graphs (of If, Loop, Scan) stay as
+/// they are, and so do the constants that they capture. Returns the rewritten model.
+///
+/// Throws invalid_argument if no layer is left to quantize; if an ignored name, pattern or rule
+/// matches nothing; if bits, block size, algorithm, scales or accuracy level are unknown or do not
+/// fit together; if gptq or awq get no samples; if weights or inputs hold NaN or infinity, naming
+/// the tensor. Throws unsupported for gptq without Eigen, for real zero points of 8-bit weights,
+/// for an operator that the float executor lacks, and for an opset before 7. Throws what the
+/// solvers throw, naming the weights.
 [[nodiscard]] inline model quantize_weights_only(model m, const weight_only_options& options = {},
                                                  const calibration_source& samples = {}) {
   return detail::weight_only_quantizer(std::move(m), options).run(samples);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Weights rounded by what their rounding errors do together at the layer's output, not one by one.
+// Rounds the weights of a layer so that their rounding errors together do little harm at the
+// layer's output, instead of rounding each weight to nearest.
 //
 // Scales stay as they are. With v = scale * (code - zero_point) and G the second moments of the
 // layer's inputs (input_moments.hpp), the codes of each output channel minimize
@@ -7,11 +8,12 @@
 //   (w - v)^T (G + damping * mean(diagonal of G) * I) (w - v)
 //
 // by coordinate descent from nearest rounding (solvers/coordinate_descent.hpp). The damping stands
-// for inputs that the samples do not show. It takes nothing from the promise: nearest rounding has
-// the least |w - v|^2 on the grid, so that where the sum falls, (w - v)^T G (w - v) falls.
+// for inputs that the samples do not show. The guarantee holds with it: nearest rounding has the
+// least |w - v|^2 on the grid, so if the sum falls, (w - v)^T G (w - v) falls.
 //
-// Sources: rounding against the layer's output is that of AdaRound (Nagel et al. 2020), which
-// relaxes and takes gradients; coordinate descent in its place that of QuantEase (2023).
+// Sources: rounding against the layer's output is the idea of AdaRound (Nagel et al. 2020), which
+// relaxes the problem and uses gradients; coordinate descent in its place is that of QuantEase
+// (2023).
 #ifndef DETENT_GRAPH_QUANTIZE_WEIGHT_ROUNDING_HPP
 #define DETENT_GRAPH_QUANTIZE_WEIGHT_ROUNDING_HPP
 
@@ -45,35 +47,43 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
+/// Options of round_weights() and gather_moments().
 struct weight_rounding_options {
-  double damping = 0.3;  // see the top of this file
-  /// Rows of inputs (output positions of convolutions) that moments are taken of, about: each of n
-  /// runs gives at most max(1, rows / n).
+  /// The fraction of the mean diagonal of G that is added to its diagonal; it stands for inputs
+  /// that the samples do not show. Not negative.
+  double damping = 0.3;
+  /// Number of rows of inputs (output positions of convolutions) that moments are computed from,
+  /// about: each of n runs contributes at most max(1, rows / n). At least 1.
   std::size_t rows = 2048;
-  std::size_t max_sweeps = 20;                   // over the codes of a channel
-  std::size_t max_features = 1152;               // K; layers that have more stay as they are
-  std::size_t max_bytes = std::size_t{1} << 28;  // see input_moments_options
+  std::size_t max_sweeps = 20;  ///< Sweeps over the codes of a channel, at most; at least 1.
+  /// Largest number of features K; layers that have more stay as they are.
+  std::size_t max_features = 1152;
+  /// Limit of the memory of all moments, as input_moments_options::max_bytes defines it.
+  std::size_t max_bytes = std::size_t{1} << 28;
 };
 
-/// What was done to one layer.
+/// Report of what round_weights() did to one layer.
 struct rounded_layer {
-  std::size_t layer = 0;     // index of the node
-  std::string node;          // its label
-  std::size_t features = 0;  // K
-  std::size_t groups = 1;
-  std::uint64_t rows = 0;   // that were looked at
-  std::string left_out;     // why it stayed as it was; empty if it was rounded
-  std::size_t changed = 0;  // codes that nearest rounding would not give
-  bool converged = true;    // no single code can be changed for the better
-  /// The squared error at the outputs that rounding the weights makes, summed over the channels,
-  /// the mean over the rows: of nearest rounding, and of the codes that were found.
+  std::size_t layer = 0;     ///< Index of the node.
+  std::string node;          ///< Label of the node.
+  std::size_t features = 0;  ///< Number of features K.
+  std::size_t groups = 1;    ///< Number of groups.
+  std::uint64_t rows = 0;    ///< Number of rows that the moments were computed from.
+  std::string left_out;      ///< Why the layer stayed as it was; empty if it was rounded.
+  std::size_t changed = 0;   ///< Number of codes that differ from nearest rounding.
+  /// Whether no change of a single code would reduce the sum that is minimized (with damping)
+  /// further.
+  bool converged = true;
+  /// With nearest rounding: the squared error at the outputs that rounding the weights makes,
+  /// summed over the channels, the mean over the rows.
   double nearest_error = 0.0;
+  /// The squared error with the codes that were found, computed as `nearest_error`.
   double error = 0.0;
 };
 
 namespace detail {
 
-/// The codes, or weights, of one group of a layer: a row for each output channel.
+/// A matrix of the codes or weights of one group of a layer, with one row for each output channel.
 template <class T>
 [[nodiscard]] matrix_view<T> channel_rows(T* data, const shape& dims, std::size_t axis,
                                           std::size_t groups, std::size_t group) {
@@ -87,7 +97,7 @@ template <class T>
   return axis == 0 ? stored : stored.transposed();
 }
 
-/// Rounds one layer by its moments; `w` holds its scales and its grid.
+/// Rounds one layer by its moments; `w` holds its scales and its grid, and receives the codes.
 inline void round_layer(const tensor& weights, layer_weights& w, const input_moments& moments,
                         float x_scale, const weight_rounding_options& options,
                         const parallel_for& parallel, rounded_layer& report) {
@@ -110,7 +120,7 @@ inline void round_layer(const tensor& weights, layer_weights& w, const input_mom
     const quantized_weights found =
         coordinate_descent(real, g.dampened(options.damping), format,
                            {.max_iterations = options.max_sweeps, .fixed_scales = true}, parallel);
-    // What the damping has added to the objectives is that times |w - v|^2.
+    // Damping has added `added` * |w - v|^2 to the objectives; subtract it for the report.
     const gram_matrix ones = gram_matrix::from_diagonal(std::vector<double>(g.size(), 1.0));
     const quantized_weights nearest = round_to_nearest(real, ones, format, parallel);
     const double added = detent::detail::rounded_product(options.damping, g.mean_diagonal());
@@ -137,10 +147,12 @@ inline void round_layer(const tensor& weights, layer_weights& w, const input_mom
 
 }  // namespace detail
 
-/// Runs the float model of a plan on samples and gathers the moments of its layers' inputs, with
-/// the ranges that `parameters` has. The samples are drawn twice, once to count them. Throws
-/// invalid_argument: no samples, NaN or infinity in what a layer takes (naming the value and the
-/// sample), `rows` of 0; and as input_moments.
+/// Runs the float model of a plan on samples and gathers the moments of the inputs of its layers,
+/// quantized with the ranges that `parameters` has. The samples are drawn twice; the first pass
+/// only counts them.
+///
+/// Throws invalid_argument if there are no samples, if the input of a layer holds NaN or infinity
+/// (naming the value and the sample), or if `options.rows` is 0; and what input_moments throws.
 [[nodiscard]] inline input_moments gather_moments(const quantization_plan& plan,
                                                   const quantization_parameters& parameters,
                                                   const calibration_source& samples,
@@ -160,7 +172,7 @@ inline void round_layer(const tensor& weights, layer_weights& w, const input_mom
                          .rows_per_run = (std::max)(std::size_t{1}, options.rows / runs)},
                         runner.parallel);
   model fused = plan.float_model();
-  fuse_activations(fused);  // no layer takes what goes into the activation
+  fuse_activations(fused);  // no layer takes the input of an activation that is fused
   executor float_executor(std::move(fused), runner);
   std::size_t run = 0;
   while (const auto inputs = samples()) {
@@ -173,11 +185,22 @@ inline void round_layer(const tensor& weights, layer_weights& w, const input_mom
   return moments;
 }
 
-/// Rounds the weights of a plan's layers again, with the scales that they have in `parameters`, by
-/// the moments of their inputs. Time: K^2 for each channel and sweep. Returns what was done, layer
-/// by layer in topological order. The same for any number of threads and on any processor. Throws
-/// invalid_argument: parameters that lack a layer, moments of another plan, `max_sweeps` of 0, a
-/// damping that is negative or not finite.
+/// Rounds the weights of a plan's layers again, with the scales that they have in `parameters`, so
+/// that the squared error at the output of each layer falls. For each output channel with weights
+/// w, and with v = scale * (code - zero_point), coordinate descent from nearest rounding minimizes
+///
+///     (w - v)^T (G + damping * mean(diagonal of G) * I) (w - v)
+///
+/// where G is the layer's matrix in `moments`. The undamped error is never larger than that of
+/// nearest rounding. It takes O(K^2) time for each channel and sweep. Replaces the codes in
+/// `parameters`; returns one entry for each layer, in topological order. Layers without moments
+/// stay as they are. Results do not depend on the number of threads or the processor.
+///
+/// Throws invalid_argument if the parameters lack a layer, if the moments are those of another
+/// plan, if `max_sweeps` is 0, or if the damping is negative or not finite.
+///
+/// Sources: AdaRound (Nagel et al. 2020) for rounding against the layer's output; QuantEase (2023)
+/// for coordinate descent.
 inline std::vector<rounded_layer> round_weights(const quantization_plan& plan,
                                                 quantization_parameters& parameters,
                                                 const input_moments& moments,
@@ -213,7 +236,9 @@ inline std::vector<rounded_layer> round_weights(const quantization_plan& plan,
   return report;
 }
 
-/// The same with moments that are gathered for it.
+/// Gathers the moments of the layers' inputs from samples with gather_moments(), then rounds the
+/// weights of the plan's layers with them. Returns one entry for each layer, in topological order.
+/// Throws what gather_moments() and round_weights() with moments throw.
 inline std::vector<rounded_layer> round_weights(const quantization_plan& plan,
                                                 quantization_parameters& parameters,
                                                 const calibration_source& samples,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Channel alignment: between two convolutions the ranges of all channels are brought to the middle
-// and to one length, so that one scale and zero point fit them.
+// Channel alignment: shifts and scales the channels between two convolutions so that their ranges
+// have one center and one length. One scale and one zero point then fit all of them.
 #ifndef DETENT_GRAPH_REWRITE_CHANNEL_ALIGNMENT_HPP
 #define DETENT_GRAPH_REWRITE_CHANNEL_ALIGNMENT_HPP
 
@@ -29,17 +29,19 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// What happened to a pair of convolutions.
+/// Report of what align_channels() did to one pair of convolutions.
 struct aligned_pair {
-  std::string upstream;  // labels of the nodes
-  std::string downstream;
-  std::vector<double> shifts;  // taken from each channel between them
-  std::vector<double> scales;  // then divided by
+  std::string upstream;        ///< Label of the convolution that makes the channels.
+  std::string downstream;      ///< Label of the convolution that takes them.
+  std::vector<double> shifts;  ///< Value subtracted from each channel between the two.
+  std::vector<double> scales;  ///< Value that each shifted channel is then divided by.
 };
 
-/// What NNCF observes a channel with: the median, over samples, of its quantiles 1e-4 and 1 - 1e-4.
-/// Its memory is two doubles a sample; a percentile_observer over all samples is one of bounded
-/// memory.
+/// Makes the observer that NNCF uses for the range of a channel: the median, over the samples, of
+/// each sample's quantiles 1e-4 and 1 - 1e-4.
+///
+/// It keeps two doubles for each sample. A percentile_observer over all samples is an alternative
+/// whose memory is bounded.
 [[nodiscard]] inline any_observer channel_alignment_observer() {
   return any_observer(detent::nncf::range_observer(
       {.lower = {detent::nncf::statistic::quantile, detent::nncf::aggregator::median, 1e-4},
@@ -48,8 +50,9 @@ struct aligned_pair {
 
 namespace detail {
 
-/// Whether every output of the layer sees all elements of its window: a constant that is added to
-/// an input channel is the same constant in all places of the output.
+/// Whether the node is a Conv with one group, no padding, and strides and dilations of 1. Without
+/// padding every output sees all elements of its window, so a constant that is added to an input
+/// channel adds one constant to all places of an output channel.
 [[nodiscard]] inline bool is_plain_convolution(const node& n) {
   const auto all = [&](const char* name, std::int64_t value) {
     const std::vector<std::int64_t> list = n.get_ints(name);
@@ -60,11 +63,14 @@ namespace detail {
          all("dilations", 1) && (padding == "NOTSET" || padding == "VALID");
 }
 
+/// Two convolutions whose channels can be aligned.
 struct alignable_pair {
   linear_layer upstream;
   linear_layer downstream;
 };
 
+/// All pairs in which the output of a Conv with one group goes to one plain convolution only, and
+/// to nothing else. The biases of both are constants or absent.
 [[nodiscard]] inline std::vector<alignable_pair> alignable_pairs(const model& m) {
   const links l(m);
   std::vector<alignable_pair> pairs;
@@ -88,7 +94,8 @@ struct alignable_pair {
   return pairs;
 }
 
-/// Replaces the bias of a layer by `values`, rounded to float; adds one where there is none.
+/// Replaces the bias of a layer by `values`, rounded to float; adds a bias where there is none.
+/// Throws overflow if a value is not finite as a float.
 inline void set_bias(model& m, const linear_layer& layer, const std::vector<double>& values) {
   tensor bias = tensor::allocate(element_type::f32, {static_cast<std::int64_t>(layer.outputs)});
   for (std::size_t c = 0; c < values.size(); ++c) {
@@ -107,6 +114,7 @@ inline void set_bias(model& m, const linear_layer& layer, const std::vector<doub
   m.initializers[name] = std::move(bias);
 }
 
+/// The bias of each output channel; zeros if the layer has none.
 [[nodiscard]] inline std::vector<double> bias_values(const linear_layer& layer) {
   std::vector<double> values(layer.outputs, 0.0);
   for (std::size_t c = 0; c < values.size() && layer.bias.defined(); ++c) {
@@ -115,8 +123,8 @@ inline void set_bias(model& m, const linear_layer& layer, const std::vector<doub
   return values;
 }
 
-/// range / median(range) of the channels whose range is over FLT_EPSILON, in [0.01, 100]; 1 of the
-/// others.
+/// The scale of each channel: its length divided by the median length, clamped to [0.01, 100]. The
+/// median is over the channels that are longer than FLT_EPSILON; all other channels get scale 1.
 [[nodiscard]] inline std::vector<double> alignment_scales(const std::vector<double>& lengths) {
   constexpr auto smallest = static_cast<double>(std::numeric_limits<float>::epsilon());
   std::vector<double> live;
@@ -138,8 +146,8 @@ inline void set_bias(model& m, const linear_layer& layer, const std::vector<doub
 
 }  // namespace detail
 
-/// The values that align_channels() looks at, for observers: the axis of their channels by their
-/// names.
+/// Lists the values that align_channels() needs ranges for, each with the axis of its channels (1).
+/// Pass the result to observe_channels().
 [[nodiscard]] inline std::map<std::string, std::size_t> alignment_values(const model& m) {
   std::map<std::string, std::size_t> axes;
   for (const detail::alignable_pair& pair : detail::alignable_pairs(m)) {
@@ -148,23 +156,30 @@ inline void set_bias(model& m, const linear_layer& layer, const std::vector<doub
   return axes;
 }
 
-/// Aligns the channels between convolutions of a simplified float model that follow each other with
-/// nothing in between, both with one group, the second without padding and with strides and
-/// dilations of 1. With the range lower .. upper of each channel of the first one's output:
+/// Aligns the channels between pairs of convolutions of a float model, which simplify() should have
+/// prepared. A pair is two convolutions that follow each other with nothing in between, both with
+/// one group; the second has no padding, and strides and dilations of 1. For the range lower ..
+/// upper of each channel of the first one's output:
 ///
-///   shift = (lower + upper) / 2        scale = (upper - lower) / median over the channels, in
-///                                              [0.01, 100]; 1 where the range is empty
-///   W1' = W1 / scale    b1' = (b1 - shift) / scale
-///   W2' = W2 * scale    b2' = b2 + sum over inputs and kernel of W2 * shift
+///     shift = (lower + upper) / 2
+///     scale = (upper - lower) / median of the lengths, in [0.01, 100]; 1 where the range is empty
+///     W1' = W1 / scale    b1' = (b1 - shift) / scale
+///     W2' = W2 * scale    b2' = b2 + sum over inputs and kernel of W2 * shift
 ///
-/// The model computes the same function up to rounding. Where there is no bias, one is added. Sums
-/// run in double, in the order of memory: the same bits everywhere.
+/// A range counts as empty if it is not longer than FLT_EPSILON; the median does not include such
+/// ranges. The model computes the same function up to rounding. A convolution without a bias gets
+/// one. Sums are accumulated in double, in the order of memory, so results are bit-identical on all
+/// platforms.
 ///
-/// `ranges` are by the names of alignment_values(); pairs without them are left alone. Throws
-/// invalid_argument (a range that is not finite or the wrong way round, weights that are not
-/// finite), shape_mismatch, overflow, naming the node. The model is then as before.
+/// `ranges` has, by the names that alignment_values() returns, one range for each channel. Pairs
+/// whose value is missing from it are left alone. Returns one entry for each pair that was aligned.
 ///
-/// Source: NNCF, ChannelAlignment, whose quantiles channel_alignment_observer() takes.
+/// Throws, naming the node: invalid_argument if a range is not finite, if its lower end is greater
+/// than its upper end, or if a weight is not finite; shape_mismatch if the number of ranges is not
+/// the number of channels; overflow if a result is not finite as a float. If it throws, the model
+/// is unchanged.
+///
+/// Source: NNCF, ChannelAlignment. channel_alignment_observer() measures the ranges as NNCF does.
 inline std::vector<aligned_pair> align_channels(
     model& m, const std::map<std::string, std::vector<value_range>>& ranges) {
   model next = m;
@@ -199,12 +214,12 @@ inline std::vector<aligned_pair> align_channels(
       bias[c] = (bias[c] - evidence.shifts[c]) / evidence.scales[c];
       inverse[c] = 1.0 / evidence.scales[c];
     }
-    upstream.bias = tensor();  // scale_outputs() is to leave it alone
+    upstream.bias = tensor();  // scale_outputs() must not touch it: set_bias() follows
     scale_outputs(next, upstream, inverse);
     detail::set_bias(next, *linear_layer_of(next, pair.upstream.node_index), bias);
 
     const linear_layer downstream = *linear_layer_of(next, pair.downstream.node_index);
-    static_cast<void>(input_magnitudes(downstream));  // all are finite
+    static_cast<void>(input_magnitudes(downstream));  // throws if a weight is not finite
     std::vector<double> next_bias = detail::bias_values(downstream);
     const auto w = downstream.weights.data<float>();
     downstream.for_each_connection([&](std::size_t first, std::size_t output, std::size_t input) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Where a factor for each channel can pass through a model: back from the input of a layer, through
-// operators f with f(s x) = s f(x) for s > 0, to the node that makes the channels.
+// Finds where a factor for each channel can pass through a model: from the input of a layer back to
+// the node that makes the channels, through operators f with f(s x) = s f(x) for s > 0.
 #ifndef DETENT_GRAPH_REWRITE_CHANNEL_PATH_HPP
 #define DETENT_GRAPH_REWRITE_CHANNEL_PATH_HPP
 
@@ -28,13 +28,18 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// The shapes of values, as far as they tell something: a model with open dimensions is looked at
-/// with two sizes of these, far apart, and what differs is not relied upon.
+/// The shapes of a model's values, as far as they are certain before a run.
+///
+/// For a model whose inputs have open dimensions, shapes are inferred twice, with sizes that are
+/// far apart: every open dimension as 1, then the first one of each input as 2 and all others as
+/// 251. Dimensions that differ between the two are reported as open.
 class value_shapes {
  public:
+  /// Infers the shapes. If the model does not run with the inferred sizes, they stay unknown; this
+  /// is not an error.
   explicit value_shapes(const model& m) {
     constexpr std::int64_t larger_batch = 2;
-    constexpr std::int64_t larger_size = 251;  // more than layers with strides can make 1
+    constexpr std::int64_t larger_size = 251;  // more than layers with strides reduce to 1
     std::map<std::string, shape> larger;
     for (const value_info& v : m.inputs) {
       shape dims = v.dims;
@@ -46,7 +51,7 @@ class value_shapes {
         larger[v.name] = std::move(dims);
       }
     }
-    // A model may not have these sizes; then nothing is known of its shapes.
+    // A model may reject these sizes. Its shapes are unknown then.
     try {
       known_ = infer_shapes(m);
       if (is_open_) {
@@ -57,12 +62,13 @@ class value_shapes {
     }
   }
 
-  /// The number of dimensions, if it is known.
+  /// The number of dimensions of a value, or nothing if it is not known.
   [[nodiscard]] std::optional<std::size_t> rank(const std::string& value) const {
     const auto found = known_.find(value);
     return found == known_.end() ? std::nullopt : std::optional(found->second.rank());
   }
-  /// The shape; -1 for dimensions that depend on what the inputs leave open.
+  /// The shape of a value, or nothing if it is not known. Dimensions that depend on the open
+  /// dimensions of the inputs are -1.
   [[nodiscard]] std::optional<shape> dims(const std::string& value) const {
     const auto found = known_.find(value);
     if (found == known_.end()) {
@@ -88,30 +94,33 @@ class value_shapes {
   bool is_open_ = false;
 };
 
-/// The axis of a value along which its channels stand. Behind a Flatten each channel has several
-/// neighbouring indices.
+/// The axis of a value along which its channels lie. Behind a Flatten each channel has several
+/// neighbouring indices on that axis.
 struct channel_axis {
-  std::size_t rank = 0;
-  std::size_t axis = 0;
-  std::size_t length = 0;
+  std::size_t rank = 0;    ///< Number of dimensions of the value.
+  std::size_t axis = 0;    ///< Axis of the channels.
+  std::size_t length = 0;  ///< Number of indices along the axis.
+  /// Whether all three members are equal.
   friend bool operator==(const channel_axis&, const channel_axis&) = default;
 };
 
-/// A way that factors of channels can take.
+/// A path that factors of channels can take: from a value back to the node that makes the channels.
 struct channel_path {
+  /// A node on the path, and the axis of the channels in its output.
   struct step {
-    std::size_t node_index;
-    channel_axis output;  // of the node
+    std::size_t node_index;  ///< Index of the node in the model.
+    channel_axis output;     ///< Axis of the channels in the node's output.
   };
-  std::size_t source = links::none;  // the node at its end; none: an input or a constant
-  std::string value;                 // what the source makes
-  channel_axis layout;               // of that
-  std::vector<step> between;         // from the end of the path to the source
+  /// Index of the node at the end; links::none if that is an input or a constant.
+  std::size_t source = links::none;
+  std::string value;          ///< Name of the value that the source makes.
+  channel_axis layout;        ///< Axis of the channels in that value.
+  std::vector<step> between;  ///< The nodes between, from the start of the path back to the source.
 };
 
 namespace detail {
 
-/// The product of the dimensions from `first` on; nothing if one of them is open.
+/// The product of the dimensions from `first` on; nothing if one of them is open or 0.
 [[nodiscard]] inline std::optional<std::size_t> size_from(const shape& dims, std::size_t first) {
   std::size_t size = 1;
   for (std::size_t d = first; d < dims.size(); ++d) {
@@ -123,15 +132,17 @@ namespace detail {
   return size;
 }
 
-/// What a node that keeps the flat order of elements does to channels of axis 1, seen from its
-/// output. Nothing unless each index along its output's axis 1 belongs to one channel of its input.
+/// For a node that keeps the flat order of elements (a reshape): the axis of the channels in its
+/// input, given their axis in its output. Only axis 1 is supported. Returns nothing unless each
+/// index along axis 1 of the output belongs to one channel of the input.
 [[nodiscard]] inline std::optional<channel_axis> before_reshape(const shape& in, const shape& out,
                                                                 channel_axis at) {
   if (at.axis != 1 || in.size() < 2 || out.size() < 2 || in[1] <= 0 ||
       out[1] != static_cast<std::int64_t>(at.length)) {
     return std::nullopt;
   }
-  // Where all behind the first dimension has one size, so has the first one.
+  // The first dimensions agree if the products of all others do: input and output have the same
+  // number of elements.
   const auto inner_in = size_from(in, 2);
   const auto inner_out = size_from(out, 2);
   if (!inner_in || !inner_out || *inner_in % *inner_out != 0 ||
@@ -141,7 +152,8 @@ namespace detail {
   return channel_axis{in.size(), 1, static_cast<std::size_t>(in[1])};
 }
 
-/// Pads with zeros, or with elements of the same channel.
+/// Whether a Pad keeps channels apart: it adds zeros, or elements of the same channel, and nothing
+/// along the axis of the channels.
 [[nodiscard]] inline bool pads_channels_apart(const model& m, const node& n, channel_axis at) {
   std::vector<std::int64_t> pads = n.get_ints("pads");
   const auto integers = [&](std::size_t i) {
@@ -182,7 +194,8 @@ namespace detail {
   return n.get_float("value", 0.0F) == 0.0F;
 }
 
-/// A constant that is broadcast to the node's result without adding dimensions to it.
+/// Input `i` of a node with two inputs, if it is a float constant that is broadcast to the result
+/// without adding dimensions to it and the other input is not a constant; else null.
 [[nodiscard]] inline const tensor* broadcast_constant(const model& m, const node& n, std::size_t i,
                                                       channel_axis at) {
   const tensor* t = float_constant(m, n, i);
@@ -196,7 +209,7 @@ namespace detail {
                                                                                         : nullptr;
 }
 
-/// Which input of Add, Mul or Div is a constant, if the other carries the channels.
+/// Which input of an Add, Mul or Div is a constant, if the other one carries the channels.
 [[nodiscard]] inline std::optional<std::size_t> constant_operand(const model& m, const node& n,
                                                                  channel_axis at) {
   if (n.is("Add") || n.is("Mul") || n.is("Div")) {
@@ -209,12 +222,14 @@ namespace detail {
   return std::nullopt;
 }
 
-/// The input of a node that carries the channels, and how, if factors of channels can pass.
+/// The input of a node that carries the channels, and the axis of the channels in it.
 struct channel_input {
   std::size_t input;
   channel_axis layout;
 };
 
+/// The input from which the channels at axis `at` of a node's output come, if factors of channels
+/// can pass the node; else nothing.
 [[nodiscard]] inline std::optional<channel_input> before_node(const model& m,
                                                               const value_shapes& shapes,
                                                               const node& n, channel_axis at) {
@@ -225,7 +240,7 @@ struct channel_input {
   if (n.is("Relu") || n.is("LeakyRelu") || n.is("Identity") || n.is("Abs") || n.is("Neg")) {
     return same;
   }
-  if (n.is("PRelu")) {  // whatever the slopes
+  if (n.is("PRelu")) {  // homogeneous for any slopes
     return n.inputs.size() == 2 ? std::optional(same) : std::nullopt;
   }
   if (n.is("Clip")) {
@@ -261,7 +276,7 @@ struct channel_input {
     return before ? std::optional(channel_input{0, *before}) : std::nullopt;
   }
   if (const auto constant = constant_operand(m, n, at)) {
-    // The other operand must have the rank of the result, or the axis is not its own.
+    // The other operand must have the rank of the result; else `at` is not an axis of it.
     const std::string& value = n.inputs[1 - *constant];
     const bool keeps_rank =
         shapes.rank(value) == at.rank || m.initializers.at(n.inputs[*constant]).rank() <= 1;
@@ -272,16 +287,20 @@ struct channel_input {
 
 }  // namespace detail
 
-/// The path of the channels of `value` back to the node that makes them. It ends where factors
-/// cannot pass, or `stops` says so; the values on it have one use each and are not outputs of the
-/// graph, `value` itself has `uses`.
+/// Follows the channels of `value` back to the node that makes them. `layout` is their axis in
+/// `value`.
 ///
-/// Factors pass Relu, LeakyRelu, PRelu, Clip from zero without an upper bound, Abs, Neg, pooling,
-/// Pad with zeros or with elements of the same channel, Transpose, Identity, Mul and Div with a
-/// constant, Add of a constant (which takes part: scale_path()), and Flatten, Reshape, Squeeze and
-/// Unsqueeze where shapes prove that each element stays with its channel: a channel may become
-/// several features that stand together. They do not pass Clip(0, 6) or anything else that is not
-/// homogeneous.
+/// The path ends at the first node that factors cannot pass, or for which `stops` returns true:
+/// that node is its source. It ends earlier, without a source, at an input, a constant or an output
+/// of the graph, at a value that has other uses, and at a node with several outputs. `value` itself
+/// must have `uses` uses, all other values on the path must have one.
+///
+/// Factors pass these nodes: Relu, LeakyRelu, PRelu, Clip from zero without an upper bound, Abs,
+/// Neg, Identity, Transpose; pooling; Pad with zeros or with elements of the same channel; Mul and
+/// Div with a constant; Add of a constant, which scale_path() has to scale, too; and Flatten,
+/// Reshape, Squeeze and Unsqueeze where the shapes prove that each element stays with its channel,
+/// where a channel may become several neighbouring features. They do not pass Clip(0, 6) or any
+/// other operator that is not homogeneous.
 [[nodiscard]] inline channel_path trace_channels(
     const model& m, const links& l, const value_shapes& shapes, const std::string& value,
     channel_axis layout, std::size_t uses = 1, const std::function<bool(const node&)>& stops = {}) {
@@ -313,8 +332,11 @@ struct channel_input {
   }
 }
 
-/// What becomes of a path when its source makes factors[c] times channel c: constants that are
-/// added on the way are scaled. Throws shape_mismatch, overflow.
+/// Adapts the nodes of a path to a source that makes channel c `factors[c]` times larger: scales
+/// the constants that Add nodes on the path add. All other nodes of a path stay as they are.
+///
+/// Throws, naming the node: shape_mismatch if there are not as many factors as channels, overflow
+/// if a scaled constant is not finite as a float. Nodes before that one are scaled already.
 inline void scale_path(model& m, const channel_path& path, std::span<const double> factors) {
   for (const channel_path::step& step : path.between) {
     node& n = m.nodes[step.node_index];
@@ -335,7 +357,8 @@ inline void scale_path(model& m, const channel_path& path, std::span<const doubl
   }
 }
 
-/// The axis of the channels that a layer takes, or makes; nothing if the rank is not known.
+/// The axis of the channels (features) that a layer takes as its input, or nothing if the rank of
+/// the input is not known: axis 1 for convolutions, the last axis for products.
 [[nodiscard]] inline std::optional<channel_axis> input_channels(const model& m,
                                                                 const value_shapes& shapes,
                                                                 const linear_layer& layer) {
@@ -347,6 +370,8 @@ inline void scale_path(model& m, const channel_path& path, std::span<const doubl
   return rank && *rank > 0 ? std::optional(channel_axis{*rank, *rank - 1, layer.inputs})
                            : std::nullopt;
 }
+/// The axis of the channels that a layer makes, or nothing if the rank of its input is not known:
+/// axis 1 for convolutions, the last axis for products.
 [[nodiscard]] inline std::optional<channel_axis> output_channels(const model& m,
                                                                  const value_shapes& shapes,
                                                                  const linear_layer& layer) {
@@ -357,22 +382,25 @@ inline void scale_path(model& m, const channel_path& path, std::span<const doubl
   return channels;
 }
 
-/// Two layers between which each channel can be scaled: what the first one makes goes to the second
-/// one only, through operators that factors pass.
+/// Two layers between which each channel can be scaled: the output of the first one goes to the
+/// second one only, through operators that factors can pass.
 struct layer_pair {
-  linear_layer upstream;
-  linear_layer downstream;
-  channel_path path;  // from the input of the second to the output of the first
+  linear_layer upstream;    ///< The layer that makes the channels.
+  linear_layer downstream;  ///< The layer that takes them.
+  channel_path path;        ///< From the input of `downstream` back to the output of `upstream`.
 
-  /// The channel that input `i` of the second layer belongs to.
+  /// The channel of `upstream` that input `i` of `downstream` belongs to.
   [[nodiscard]] std::size_t channel_of_input(std::size_t i) const noexcept {
     return i * upstream.outputs / downstream.inputs;
   }
 };
 
-/// All such pairs, in the order of the second ones; see trace_channels(). A depthwise convolution
-/// between two others is part of two pairs. Residual connections and branches are not part of any.
-/// The nodes' indices hold until nodes are added or removed.
+/// Finds all pairs of layers between which channels can be scaled, in the order of their downstream
+/// layers. trace_channels() defines what may lie between them.
+///
+/// The bias of the upstream layer must be constant or absent. A depthwise convolution between two
+/// other layers is part of two pairs. Residual connections and branches are part of none. The
+/// indices in the result are valid until nodes are added to the model or removed.
 [[nodiscard]] inline std::vector<layer_pair> cross_layer_pairs(const model& m) {
   const links l(m);
   const value_shapes shapes(m);
@@ -390,7 +418,7 @@ struct layer_pair {
     if (!upstream || !upstream->known_bias) {
       continue;
     }
-    // A Transpose may have brought the channels to another axis than the one they are made in.
+    // A Transpose may have moved the channels away from the axis that the layer makes them on.
     if (output_channels(m, shapes, *upstream) == path.layout) {
       pairs.push_back({std::move(*upstream), std::move(*downstream), std::move(path)});
     }
@@ -398,8 +426,8 @@ struct layer_pair {
   return pairs;
 }
 
-/// The features of each value that the second layer of a pair takes, for observers: its axis by
-/// its name.
+/// Lists the values that the downstream layers of all cross_layer_pairs() take, each with the axis
+/// of its features. Pass the result to observe_channels() to measure their magnitudes.
 [[nodiscard]] inline std::map<std::string, std::size_t> pair_values(const model& m) {
   const value_shapes shapes(m);
   std::map<std::string, std::size_t> axes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Large weights made smaller by sharing their work: channels that stand twice, layers that are
-// computed in two parts.
+// Makes large weights smaller by dividing their work: channels are duplicated, or a layer is
+// computed as the sum of two layers.
 #ifndef DETENT_GRAPH_REWRITE_CHANNEL_SPLIT_HPP
 #define DETENT_GRAPH_REWRITE_CHANNEL_SPLIT_HPP
 
@@ -29,29 +29,32 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
+/// Options of split_channels().
 struct channel_split_options {
-  std::size_t iterations = 10;
-  double threshold = 0.5;
-  double largest_growth = 2.0;  // the channels of a pair grow to at most so many times their number
+  std::size_t iterations = 10;  ///< Rounds of splitting, at most.
+  double threshold = 0.5;  ///< Channels with a magnitude above it on both sides are split; > 0.
+  /// Limit of (channels after) / (channels before) of a pair; at least 1.
+  double largest_growth = 2.0;
 };
 
-/// What happened to a pair of layers.
+/// Report of what split_channels() did to one pair of layers.
 struct channel_split_pair {
-  std::string upstream;  // labels of the nodes
-  std::string downstream;
-  std::size_t channels_before = 0;
-  std::size_t channels_after = 0;
+  std::string upstream;             ///< Label of the node that makes the channels.
+  std::string downstream;           ///< Label of the node that takes them.
+  std::size_t channels_before = 0;  ///< Number of channels before.
+  std::size_t channels_after = 0;   ///< Number of channels with their copies.
 };
 
 namespace detail {
 
-/// Channels that are copies of others, times factors.
+/// New channels as copies of old ones: channel i is channel `origins[i]` times `factors[i]`.
 struct channel_copies {
   std::vector<std::size_t> origins;
   std::vector<double> factors;
 };
 
-/// The indices along `axis` of a constant, copied. Without factors they stay as they are.
+/// A constant in which index i along `axis` is a copy of index `origins[i]` of `t`, times
+/// `factors[i]`. Without factors the elements are copied unchanged.
 [[nodiscard]] inline tensor copy_channels(const tensor& t, std::size_t axis,
                                           std::span<const std::size_t> origins,
                                           std::span<const double> factors,
@@ -75,8 +78,8 @@ struct channel_copies {
   return out;
 }
 
-/// Whether every node between the layers takes any number of channels, or has constants that can be
-/// made to fit.
+/// Whether every node between the layers accepts any number of channels, or has constants that can
+/// be extended. Both layers must have one group.
 [[nodiscard]] inline bool can_grow(const model& m, const layer_pair& pair) {
   return pair.upstream.group == 1 && pair.downstream.group == 1 &&
          std::all_of(pair.path.between.begin(), pair.path.between.end(),
@@ -87,7 +90,8 @@ struct channel_copies {
                      });
 }
 
-/// The copies of a pair's channels that the options ask for.
+/// The copies that the options ask for, given the magnitude of each channel in the weights before
+/// it and behind it.
 [[nodiscard]] inline channel_copies copies_of(std::span<const float> before,
                                               std::span<const float> behind,
                                               const channel_split_options& options) {
@@ -98,7 +102,7 @@ struct channel_copies {
   }
   const double limit = static_cast<double>(before.size()) * options.largest_growth;
   for (std::size_t iteration = 0; iteration < options.iterations; ++iteration) {
-    // The largest first, in case not all of them may be split.
+    // Sort by magnitude: the limit of the growth may allow only some of them to be split.
     std::vector<std::pair<double, std::size_t>> large;
     for (std::size_t i = 0; i < copies.origins.size(); ++i) {
       const auto u = static_cast<double>(before[copies.origins[i]]) * copies.factors[i];
@@ -125,11 +129,12 @@ struct channel_copies {
   return copies;
 }
 
+/// Duplicates the channels between two layers, in both layers and in all constants between them.
 inline void grow_pair(model& m, const layer_pair& pair, const channel_copies& copies) {
   const std::size_t channels = pair.upstream.outputs;
   const linear_layer upstream = *linear_layer_of(m, pair.upstream.node_index);
   const linear_layer downstream = *linear_layer_of(m, pair.downstream.node_index);
-  // Of an axis on which every channel has `repeat` indices.
+  // The copies for an axis on which every channel has `repeat` neighbouring indices.
   const auto repeated = [&](std::size_t repeat) {
     channel_copies all;
     for (std::size_t i = 0; i < copies.origins.size(); ++i) {
@@ -168,7 +173,7 @@ inline void grow_pair(model& m, const layer_pair& pair, const channel_copies& co
     }
     const auto axis = static_cast<std::ptrdiff_t>(t.rank()) - rest;
     if (axis < 0 || (t.dim(static_cast<std::size_t>(axis)) == 1 && !n.is("Add"))) {
-      continue;  // the same for all channels
+      continue;  // one value for all channels
     }
     replace_constant(m, n, *constant,
                      copy_channels(t, static_cast<std::size_t>(axis), all.origins,
@@ -180,23 +185,27 @@ inline void grow_pair(model& m, const layer_pair& pair, const channel_copies& co
   replace_constant(m, m.nodes[pair.downstream.node_index], 1,
                    copy_channels(downstream.weights, downstream.outputs_first ? 1 : 0,
                                  inputs.origins, inputs.factors, downstream.label));
-  // What was declared of these values tells the old number of channels.
+  // The declared shapes of these values have the old number of channels.
   std::erase_if(m.values, [&](const value_info& v) { return changed.count(v.name) != 0; });
 }
 
 }  // namespace detail
 
-/// Splits channels between two layers: where the largest |weight| of a channel is over the
-/// threshold both before and behind it, the channel is made twice, and the weights and the bias of
-/// both copies are multiplied by sqrt(1/2) on both sides. That is repeated for all channels, copies
-/// too. Copies stand behind the others. Of the cross_layer_pairs() those are split of which both
-/// layers have one group and no Reshape is in between. The model computes the same function up to
-/// rounding.
+/// Splits channels between two layers. A channel whose largest |weight| exceeds the threshold both
+/// in the layer before it and in the layer behind it is duplicated. In both copies, the weights and
+/// bias before and the weights behind are multiplied by sqrt(1/2), so that the copies together
+/// contribute as much as the channel did.
 ///
-/// Returns the pairs that have grown. Throws invalid_argument (weights that are not finite, naming
-/// the node; a threshold that is not positive, a growth below 1); the model is then as before.
+/// This is repeated for all channels, copies included, for at most `iterations` rounds; the largest
+/// channels are split first. Copies are placed behind the existing channels. It applies to those
+/// cross_layer_pairs() whose layers both have one group, with no Reshape between them. The model
+/// computes the same function up to rounding.
 ///
-/// Source: PPQ 0.6.6, channel split; the limit of the growth is not PPQ's.
+/// Returns the pairs that have grown. Throws invalid_argument if a weight is not finite (naming the
+/// node), if the threshold is not positive, or if the growth limit is below 1; the model is
+/// unchanged then.
+///
+/// Source: PPQ 0.6.6, channel split. The growth limit is an addition.
 inline std::vector<channel_split_pair> split_channels(model& m,
                                                       const channel_split_options& options = {}) {
   require(options.threshold > 0.0, error_kind::invalid_argument, "split_channels: the threshold ",
@@ -226,28 +235,33 @@ inline std::vector<channel_split_pair> split_channels(model& m,
   return result;
 }
 
+/// How split_weights() divides a weight W into W1 + W2.
 enum class weight_split_mode : std::uint8_t {
-  balance,  // W1 = W2 = W / 2
-  random,   // W1 = u W and W2 = W - W1 with u uniform in [0, 1), from the seed
+  balance,  ///< W1 = W2 = W / 2.
+  random,   ///< W1 = u W and W2 = W - W1, with u uniform in [0, 1) from the seed.
 };
 
+/// Options of split_weights().
 struct weight_split_options {
-  float threshold = 2.0F;
-  weight_split_mode mode = weight_split_mode::balance;
-  std::uint64_t seed = 0;
+  float threshold = 2.0F;  ///< Weights with |w| above it are split; not negative.
+  weight_split_mode mode = weight_split_mode::balance;  ///< How a weight is divided.
+  std::uint64_t seed = 0;                               ///< Seed of weight_split_mode::random.
 };
 
-/// Computes the layer of that name in two parts whose weights are smaller:
+/// Replaces a layer by the sum of two layers with smaller weights:
 ///
-///   y = W x + b    becomes    y = (W1 x + b) + W2 x    with W1 + W2 = W
+///     y = W x + b    becomes    y = (W1 x + b) + W2 x    with W1 + W2 = W
 ///
-/// Weights with |w| over the threshold are split as the mode says; others are in W1, with 0 in W2.
-/// A scale that is half as large has a quarter of the squared rounding error. The sum W1 + W2 is
-/// exact in balance, up to rounding otherwise. Returns how many weights were split; where there are
-/// none, nothing changes. The same bits everywhere.
+/// A weight with |w| above the threshold is split as the mode says; any other weight is in W1, with
+/// 0 in W2. The purpose: a scale that is half as large has a quarter of the squared rounding error.
+/// W1 + W2 equals W exactly in mode balance, and up to rounding in mode random. Results are
+/// bit-identical on all platforms.
 ///
-/// Throws invalid_argument if there is no node of that name, more than one, or it is not a
-/// linear_layer; if the threshold is negative or NaN or a weight is not finite.
+/// `layer_name` is the name of the node. Returns the number of weights that were split; if it is 0,
+/// the model is unchanged.
+///
+/// Throws invalid_argument if no node or more than one has that name, if the node is not a
+/// linear_layer, if the threshold is negative or NaN, or if a weight is not finite.
 ///
 /// Source: PPQ 0.6.6, weight split.
 inline std::size_t split_weights(model& m, const std::string& layer_name,
@@ -273,7 +287,7 @@ inline std::size_t split_weights(model& m, const std::string& layer_name,
   }
   const auto w = layer->weights.data<float>();
   std::size_t split = 0;
-  const rounding::stochastic random{options.seed};  // a number for each weight's place
+  const rounding::stochastic random{options.seed};  // one number for each weight position
   for (std::size_t k = 0; k < w.size(); ++k) {
     require(std::isfinite(w[k]), invalid, layer->label, ": the weight ", k, " is ", w[k]);
     float first = w[k];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the channels of a float model's values hold over calibration samples.
+// Collects statistics of the channels of a float model's values over calibration samples.
 #ifndef DETENT_GRAPH_REWRITE_CHANNEL_STATISTICS_HPP
 #define DETENT_GRAPH_REWRITE_CHANNEL_STATISTICS_HPP
 
@@ -30,17 +30,21 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// Observers of channels by the name of the value.
+/// Channel observers by the name of the value that they observe.
 using channel_statistics = std::map<std::string, channel_observer>;
 
-/// Runs the model on all that `samples` gives (until it gives nothing; then it begins anew, for
-/// observers of two passes) and shows each value that `axes` names to a copy of `prototype` for
-/// each index along that axis. Memory is that of the observers; it does not grow with the samples
-/// unless theirs does.
+/// Runs a float model on calibration samples and observes the channels of some of its values.
 ///
-/// Throws invalid_argument if a name is that of no value, without samples, or if the second pass
-/// has another number of them; unsupported if a value is not float; and, naming the tensor and the
-/// sample, what the observers throw.
+/// `axes` has the names of the values, each with the axis of its channels. Every channel is
+/// observed by its own copy of `prototype`. `samples` returns the inputs of the next run, or
+/// nothing at the end of a pass; it must then start again, for observers that need two passes. Each
+/// run uses `options.parallel`. Memory is that of the observers: it grows with the number of
+/// samples only if theirs does. Empty tensors are skipped.
+///
+/// Throws invalid_argument if a name is not that of an input or of a node's output, if there are no
+/// samples, or if the second pass has another number of samples than the first; unsupported if a
+/// value is not float32; and what the observers throw, with the names of the tensor and the number
+/// of the sample.
 [[nodiscard]] inline channel_statistics observe_channels(
     const model& m, const std::function<std::optional<std::map<std::string, tensor>>()>& samples,
     const std::map<std::string, std::size_t>& axes,
@@ -97,8 +101,9 @@ using channel_statistics = std::map<std::string, channel_observer>;
   return statistics;
 }
 
-/// The range of each channel, as its min_max_observer, percentile_observer (asymmetric) or
-/// nncf::range_observer tells it. Throws unsupported for other observers, and what they throw.
+/// The range of each channel, in the order of the channels. The observers must be min_max_observer,
+/// percentile_observer (whose asymmetric range is taken) or nncf::range_observer. Throws
+/// unsupported for other observers, and what range() of the observers throws.
 [[nodiscard]] inline std::vector<value_range> channel_ranges(const channel_observer& statistics) {
   std::vector<value_range> ranges;
   for (const any_observer& channel : statistics.channels()) {
@@ -115,8 +120,8 @@ using channel_statistics = std::map<std::string, channel_observer>;
   return ranges;
 }
 
-/// The magnitudes of these ranges: of each channel the largest |x|, if min_max_observer has seen
-/// it.
+/// The magnitude of each channel: max(|lower|, |upper|) of its range. With min_max_observer this is
+/// the largest |x| seen. Throws what channel_ranges() throws.
 [[nodiscard]] inline std::vector<float> channel_magnitudes(const channel_observer& statistics) {
   std::vector<float> magnitudes;
   for (const value_range& range : channel_ranges(statistics)) {
@@ -124,6 +129,8 @@ using channel_statistics = std::map<std::string, channel_observer>;
   }
   return magnitudes;
 }
+/// The magnitudes of the channels of several values, by the name of the value. Throws what
+/// channel_ranges() throws.
 [[nodiscard]] inline std::map<std::string, std::vector<float>> channel_magnitudes(
     const channel_statistics& statistics) {
   std::map<std::string, std::vector<float>> magnitudes;
@@ -132,6 +139,8 @@ using channel_statistics = std::map<std::string, channel_observer>;
   }
   return magnitudes;
 }
+/// The ranges of the channels of several values, by the name of the value. Throws unsupported if an
+/// observer does not provide a range, and what range() of the observers throws.
 [[nodiscard]] inline std::map<std::string, std::vector<value_range>> channel_ranges(
     const channel_statistics& statistics) {
   std::map<std::string, std::vector<value_range>> ranges;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Cross-layer equalization: where one layer's output goes to another one through operators that are
-// homogeneous, each channel can be made larger before them and smaller behind them. With ranges u
-// (the channel's weights before) and d (behind), and the factor c = sqrt(d / u),
+// Cross-layer equalization. Where one layer's output goes to another layer through homogeneous
+// operators only, each channel can be made larger before them and smaller behind them. With ranges
+// u (of the channel's weights before) and d (behind), and the factor c = sqrt(d / u),
 //
 //   weights before *= c, bias *= c, weights behind /= c      both ranges become sqrt(u d)
 //
@@ -33,29 +33,37 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// Magnitudes of channels by the name of the value that has them.
+/// The magnitudes of the channels of several values, by the name of the value.
 using channel_magnitude_map = std::map<std::string, std::vector<float>>;
 
+/// Options of equalize(). For each channel, u is the largest |weight| of the layer before it, d
+/// that of the layer behind it, and c = sqrt(d / u) the factor of one sweep.
 struct equalization_options {
-  std::size_t iterations = 100;  // sweeps over all pairs, at most
-  double tolerance = 1e-3;       // a sweep whose factors are all this close to 1 is the last
-  /// Nearest powers of two (in the logarithm) for the product of all sweeps' factors. The rewrite
-  /// is exact then: the model computes the same bits as before, unless a value of one of the two
-  /// models leaves the range of normal floats. But both ranges of a channel are up to sqrt(2) off
-  /// their mean, which costs 3 to 4 dB of the weights' SNR with one scale for each tensor (random
-  /// weights of a MobileNet's shape).
+  std::size_t iterations = 100;  ///< Sweeps over all pairs, at most.
+  /// The search ends when max(c, 1 / c) - 1 of all factors of a sweep is at most this.
+  double tolerance = 1e-3;
+  /// Whether the product of all sweeps' factors is rounded to a power of two, the nearest one in
+  /// the logarithm. The rewrite is then exact: the model computes the same bits as before, unless a
+  /// value of one of the two models leaves the range of normal floats. But both ranges of a channel
+  /// are up to sqrt(2) off their mean, which costs 3 to 4 dB of the weights' SNR with one scale for
+  /// each tensor (measured with random weights of a MobileNet's shape).
   bool power_of_two = false;
-  double largest_step = std::numeric_limits<double>::infinity();  // a sweep's factors: [1/x, x]
-  double largest_factor = 1024.0;  // their product; channels that are as good as dead stay small
-  double value_threshold = 0.0;    // channels with u + d below it are left as they are
-  /// If over 0, u is not less than this times the channel's |bias|, or times its magnitude among
-  /// `activations`, of the values that pair_values() names.
+  /// The factors of one sweep are clamped to [1 / x, x].
+  double largest_step = std::numeric_limits<double>::infinity();
+  /// The product of all factors of a channel is clamped to [1 / x, x], so that channels that are
+  /// almost zero stay small.
+  double largest_factor = 1024.0;
+  double value_threshold = 0.0;  ///< Channels with u + d below it are left as they are.
+  /// If greater than 0, u is at least this times the |bias| of the channel.
   double bias_multiplier = 0.0;
+  /// If greater than 0, u is at least this times the channel's magnitude in `activations`.
   double activation_multiplier = 0.0;
+  /// The largest |x| of each channel, by the names that pair_values() returns.
   channel_magnitude_map activations = {};
 
-  /// PPQ's default settings: ten sweeps of c = 1 / sqrt(u / d) in [0.1, 10], channels with u + d
-  /// below 0.5 untouched. PPQ rounds weights to float after each sweep, this in the end.
+  /// PPQ's default settings: ten sweeps of c = 1 / sqrt(u / d) in [0.1, 10]; channels with u + d
+  /// below 0.5 are not changed. PPQ rounds weights to float after each sweep, equalize() once at
+  /// the end.
   [[nodiscard]] static equalization_options ppq() {
     equalization_options o;
     o.iterations = 10;
@@ -67,30 +75,35 @@ struct equalization_options {
   }
 };
 
-/// What happened to a pair of layers.
+/// Report of what equalize() did to one pair of layers.
 struct equalized_pair {
-  std::string upstream;  // labels of the nodes
-  std::string downstream;
-  std::vector<double> factors;  // of the channels between them, on the first layer
-  std::size_t changed = 0;      // factors other than 1
-  /// The largest of max(u, d) / min(u, d) over the channels that have both; 1 if there are none.
+  std::string upstream;    ///< Label of the node that makes the channels.
+  std::string downstream;  ///< Label of the node that takes them.
+  /// Factor of each channel, by which the weights of `upstream` were multiplied.
+  std::vector<double> factors;
+  std::size_t changed = 0;  ///< Number of factors other than 1.
+  /// Before equalization: the largest max(u, d) / min(u, d) over the channels whose two ranges u
+  /// and d are not 0; 1 if there are no such channels.
   double imbalance_before = 1.0;
+  /// The imbalance after equalization.
   double imbalance_after = 1.0;
-  /// The mean over these channels of (u / largest u) * (d / largest d): what equalization is to
-  /// make large, and 1 if all channels are alike.
+  /// Before equalization: the mean of (u / largest u) * (d / largest d) over the channels whose two
+  /// ranges are not 0. Equalization increases it; it is 1 if all channels are alike.
   double precision_before = 1.0;
+  /// The precision after equalization.
   double precision_after = 1.0;
 };
 
+/// Report of what equalize() did.
 struct equalization_result {
-  std::vector<equalized_pair> pairs;
-  std::size_t iterations = 0;
-  double last_change = 0.0;  // max(c, 1 / c) - 1 of the last sweep's factor that is farthest from 1
+  std::vector<equalized_pair> pairs;  ///< All pairs, in the order of cross_layer_pairs().
+  std::size_t iterations = 0;         ///< Sweeps that were made.
+  double last_change = 0.0;           ///< Largest max(c, 1 / c) - 1 of the last sweep's factors c.
 };
 
 namespace detail {
 
-/// The magnitudes of a layer's connections under factors that are not applied yet.
+/// The magnitudes of a layer's connections, under factors that have not been applied to it yet.
 class scaled_layer {
  public:
   explicit scaled_layer(const linear_layer& layer)
@@ -121,7 +134,8 @@ class scaled_layer {
   std::vector<double> inputs_;
 };
 
-/// Of values that stand for inputs of the second layer, the largest of each channel of the pair.
+/// The largest value of each channel of the pair, given one value for each input of the second
+/// layer. Throws shape_mismatch if their number differs from the number of inputs.
 template <class T>
 [[nodiscard]] std::vector<T> largest_of_channels(const layer_pair& pair, std::span<const T> values,
                                                  const char* what) {
@@ -136,7 +150,7 @@ template <class T>
   return largest;
 }
 
-/// Makes channel c of a pair factors[c] times larger before, and smaller behind.
+/// Makes channel c of a pair `factors[c]` times larger before the path and smaller behind it.
 inline void scale_pair(model& m, const layer_pair& pair, std::span<const double> factors) {
   scale_outputs(m, *linear_layer_of(m, pair.upstream.node_index), factors);
   scale_path(m, pair.path, factors);
@@ -147,8 +161,8 @@ inline void scale_pair(model& m, const layer_pair& pair, std::span<const double>
   scale_inputs(m, *linear_layer_of(m, pair.downstream.node_index), inverse);
 }
 
-/// The magnitudes of what the second layer takes, by channel; empty if they are not known. Throws
-/// invalid_argument if one is negative or not finite.
+/// The magnitudes of the second layer's inputs, by channel of the pair; empty if they are not
+/// known. Throws invalid_argument if one is negative or not finite.
 [[nodiscard]] inline std::vector<float> pair_activations(const model& m, const layer_pair& pair,
                                                          const channel_magnitude_map& known) {
   const std::string& value = m.nodes[pair.downstream.node_index].inputs[0];
@@ -164,11 +178,12 @@ inline void scale_pair(model& m, const layer_pair& pair, std::span<const double>
   return largest_of_channels<float>(pair, found->second, "magnitudes");
 }
 
+/// Holds the state of equalize(): the factors of all pairs until they are applied at the end.
 class equalizer {
  public:
   equalizer(const model& m, const equalization_options& options)
       : options_(options), pairs_(cross_layer_pairs(m)) {
-    const auto positive = [](double x) { return x >= 0.0; };  // not NaN
+    const auto positive = [](double x) { return x >= 0.0; };  // false for NaN
     require(options.largest_step >= 1.0 && options.largest_factor >= 1.0,
             error_kind::invalid_argument, "equalize: factors up to ", options.largest_step,
             " a sweep and ", options.largest_factor, " in all must not be below 1");
@@ -219,7 +234,7 @@ class equalizer {
   }
 
  private:
-  /// What u is not less than.
+  /// The lower bound of u for each channel: from its bias and from its activations.
   [[nodiscard]] std::vector<double> floor_of(const model& m, const layer_pair& pair) const {
     std::vector<double> floor(pair.upstream.outputs, 0.0);
     if (options_.bias_multiplier > 0.0 && pair.upstream.bias.defined()) {
@@ -257,7 +272,7 @@ class equalizer {
     }
   }
 
-  /// Equalizes one pair. Returns the factor that is farthest from 1, or its inverse.
+  /// Equalizes one pair. Returns the largest max(factor, 1 / factor).
   double sweep(const layer_pair& pair, const std::vector<double>& floor,
                std::vector<double>& factors) {
     const std::vector<double> u = layers_.at(pair.upstream.node_index).output_ranges();
@@ -270,7 +285,7 @@ class equalizer {
       }
       double factor = std::sqrt(d[c] / before);
       factor = std::clamp(factor, 1.0 / options_.largest_step, options_.largest_step);
-      // Not beyond the limit of the product.
+      // Clamp so that the product of all sweeps stays within the limit.
       const double limit = options_.largest_factor;
       factor = std::clamp(factors[c] * factor, 1.0 / limit, limit) / factors[c];
       apply(pair, c, factor);
@@ -280,7 +295,8 @@ class equalizer {
     return farthest;
   }
 
-  /// The factors that are applied in the end.
+  /// Rounds the factors of a pair to powers of two if that is asked for, and counts those that are
+  /// not 1.
   void finish(const layer_pair& pair, equalized_pair& evidence) {
     for (std::size_t c = 0; c < evidence.factors.size(); ++c) {
       double& factor = evidence.factors[c];
@@ -294,6 +310,7 @@ class equalizer {
     }
   }
 
+  /// Computes the members `imbalance_...` and `precision_...` of equalized_pair.
   void measure(const layer_pair& pair, double& imbalance, double& precision) {
     const std::vector<double> u = layers_.at(pair.upstream.node_index).output_ranges();
     const std::vector<double> d = downstream_ranges(pair);
@@ -318,22 +335,30 @@ class equalizer {
 
   const equalization_options& options_;
   std::vector<layer_pair> pairs_;
-  std::map<std::size_t, scaled_layer> layers_;  // by node
-  std::vector<std::vector<double>> floors_;     // by pair
+  std::map<std::size_t, scaled_layer> layers_;  // by index of the node
+  std::vector<std::vector<double>> floors_;     // of u, for each of pairs_
 };
 
 }  // namespace detail
 
-/// Equalizes all cross_layer_pairs() of a simplified float model; it computes the same function, up
-/// to the rounding of its weights. Pairs are equalized in turn, again and again until nothing
-/// changes, since a layer may be part of two. Channels that are zero on either side stay as they
-/// are. Ranges and factors are computed in double; weights are rounded once for each pair that they
-/// are part of. Thread-safe; the same bits everywhere.
+/// Equalizes the channels of all cross_layer_pairs() of a float model, which simplify() should have
+/// prepared. The model computes the same function, up to the rounding of its weights.
 ///
-/// Throws invalid_argument (weights that are not finite, naming the node; options out of their
-/// domain; activations that are negative or not finite), shape_mismatch (activations of another
-/// number of channels), overflow (a bias or weight that would leave the floats). The model is then
-/// as before.
+/// For the ranges u and d of a channel, the largest |weight| of the layer before it and of the
+/// layer behind it, the factor is c = sqrt(d / u). Weights and bias before are multiplied by the
+/// product of all sweeps' factors, weights behind are divided by it. Pairs are equalized in turn
+/// and repeatedly until nothing changes, because a layer may be part of two pairs. Channels that
+/// are zero on either side stay as they are. Ranges and factors are computed in double; weights are
+/// rounded once for each pair that they are part of. Results are bit-identical on all platforms.
+/// Thread-safe.
+///
+/// Throws invalid_argument if a weight is not finite (naming the node), if an option is out of its
+/// domain, or if an activation magnitude is negative or not finite; shape_mismatch if the
+/// activations have another number of channels; overflow if a bias or weight would not be finite as
+/// a float. If it throws, the model is unchanged.
+///
+/// Source: Nagel et al., Data-Free Quantization through Weight Equalization and Bias Correction
+/// (2019).
 inline equalization_result equalize(model& m, const equalization_options& options = {}) {
   return detail::equalizer(m, options).run(m);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which operators the integer form of a model is made of, and what those can express.
+// Defines which operators the integer form of a model consists of, and what they can express.
 #ifndef DETENT_GRAPH_REWRITE_INTEGER_OPERATORS_HPP
 #define DETENT_GRAPH_REWRITE_INTEGER_OPERATORS_HPP
 
@@ -20,13 +20,16 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
-/// Whose operators the integer form is made of.
+/// The set of operators that the integer form consists of.
 enum class integer_operators : std::uint8_t {
-  detent,  // for execution: everything there is a kernel for
-  onnx,    // for files: ONNX's own and those of com.microsoft; what they lack stays as it is
+  detent,  ///< For execution: everything that has a kernel.
+  /// For files: ONNX's own operators and those of com.microsoft. Anything that they cannot express
+  /// stays as it is.
+  onnx,
 };
 
-/// What can be said with them of a model, which must live longer, and of its values.
+/// Tells what a set of operators can express of a model and its values. The model and the values
+/// must outlive it.
 class integer_form {
  public:
   integer_form(integer_operators operators, const model& m, const quantized_values& values)
@@ -34,7 +37,7 @@ class integer_form {
 
   [[nodiscard]] bool for_files() const noexcept { return for_files_; }
 
-  /// A node of the operator, in the domain that has it.
+  /// Makes a node of the operator, in the domain that defines it.
   [[nodiscard]] node make(std::string op) const {
     node n;
     const bool is_onnx = op == "QLinearConv" || op == "QLinearMatMul";
@@ -43,28 +46,30 @@ class integer_form {
     return n;
   }
 
-  /// Whether they can make the destination: those of files have 8-bit outputs, and no clamp but
-  /// that of the type.
+  /// Whether the operators can produce the destination. Those for files have 8-bit outputs, and no
+  /// clamp except that of the output type.
   [[nodiscard]] bool can_make(const destination& d) const {
     return !for_files_ || (d.is_quantized() && (!d.bounds || values_.quantized_bounds(d) ==
                                                                  full_grid_of(d.value.type)));
   }
 
-  /// ONNX lets the types of products differ. ONNX Runtime has kernels for results of the type of
-  /// the first operand, and with int8 there for int8 only.
+  /// Whether the operators can multiply these operands. ONNX lets the types of a product's operands
+  /// and result differ, but ONNX Runtime has kernels only for results of the type of the first
+  /// operand, and for an int8 first operand only with int8 weights.
   [[nodiscard]] bool can_multiply(const quantized_value& x, const quantized_value& w,
                                   const destination& d) const {
     return !for_files_ ||
            (d.value.type == x.type && (x.type == element_type::u8 || w.type == element_type::s8));
   }
 
-  /// Besides, ONNX Runtime's QLinearConv takes only filters that have one zero point.
+  /// Whether the operators can convolve: can_multiply(), and all filters have one zero point,
+  /// because ONNX Runtime's QLinearConv takes no others.
   [[nodiscard]] bool can_convolve(const quantized_value& x, const quantized_value& w,
                                   const destination& d) const {
     return can_multiply(x, w, d) && (!for_files_ || has_one_zero_point(w));
   }
 
-  /// Whether an operator that moves elements moves bytes of both types.
+  /// Whether an operator that moves elements has kernels for both uint8 and int8.
   [[nodiscard]] bool can_move_bytes(const node& n) const {
     static constexpr std::string_view names[] = {"Reshape",   "Flatten", "Transpose", "Squeeze",
                                                  "Unsqueeze", "Slice",   "Gather",    "Expand",

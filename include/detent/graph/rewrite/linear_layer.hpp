@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Layers with constant weights, seen as connections between channels, and the scaling of these.
+// Describes layers with constant weights as connections between channels, and scales their
+// channels.
 #ifndef DETENT_GRAPH_REWRITE_LINEAR_LAYER_HPP
 #define DETENT_GRAPH_REWRITE_LINEAR_LAYER_HPP
 
@@ -23,29 +24,31 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// A node that multiplies its first input with constant float weights:
+/// A node that multiplies its first input by constant float weights:
 ///
-///   Conv           weights [outputs, inputs / group, kernel ...]
-///   ConvTranspose  weights [inputs, outputs / group, kernel ...]
-///   Gemm           weights [inputs, outputs], with transB [outputs, inputs]; transA = 0
-///   MatMul         weights [inputs, outputs], on the right
+///     Conv           weights [outputs, inputs / group, kernel ...]
+///     ConvTranspose  weights [inputs, outputs / group, kernel ...]
+///     Gemm           weights [inputs, outputs], with transB [outputs, inputs]; transA = 0
+///     MatMul         weights [inputs, outputs], as the right operand
 ///
-/// It holds the tensors (which are shared, not copied) and not the model.
+/// It shares the tensors of the model and does not refer to the model itself.
 struct linear_layer {
-  std::size_t node_index = 0;
-  std::string label;  // of the node, for messages
-  std::size_t inputs = 0;
-  std::size_t outputs = 0;
-  std::size_t group = 1;
-  bool outputs_first = true;  // the first axis of the weights is that of the outputs
-  std::size_t kernel = 1;     // weights of each connection
-  tensor weights;
-  tensor bias;              // not defined() if there is none
-  bool known_bias = true;   // it is a constant that tells the channels apart, or there is none
-  bool is_spatial = false;  // Conv, ConvTranspose: the channels are axis 1; else the last axis
+  std::size_t node_index = 0;  ///< Index of the node in the model.
+  std::string label;           ///< Label of the node, for messages.
+  std::size_t inputs = 0;      ///< Number of input channels.
+  std::size_t outputs = 0;     ///< Number of output channels.
+  std::size_t group = 1;       ///< Number of groups of a convolution; 1 for products.
+  bool outputs_first = true;   ///< Whether axis 0 of the weights is that of the outputs.
+  std::size_t kernel = 1;      ///< Number of weights of each connection: the size of the kernel.
+  tensor weights;              ///< The weights, float32.
+  tensor bias;  ///< The bias, float32; not defined() if there is none or it is not known.
+  /// Whether the bias is absent, or a constant with one value or one for each output.
+  bool known_bias = true;
+  /// True for Conv and ConvTranspose, whose channels are axis 1; else they are the last axis.
+  bool is_spatial = false;
 
-  /// Calls f(first, output, input) for each pair of connected channels, in the order of memory:
-  /// their weights are first .. first + kernel - 1.
+  /// Calls f(first, output, input) for each pair of connected channels, in the order of memory. The
+  /// weights of the connection are elements first .. first + kernel - 1 of `weights`.
   template <class F>
   void for_each_connection(const F& f) const {
     const auto rows = static_cast<std::size_t>(weights.dim(0));
@@ -61,8 +64,9 @@ struct linear_layer {
   }
 };
 
-/// Node `i` as a linear layer, or nothing if it is not one of those listed there, its weights are
-/// not constants of type float, or do not have the shape that the operator asks for.
+/// Describes node `i` as a linear layer. Returns nothing if it is not a Conv, ConvTranspose, Gemm
+/// with transA = 0 or MatMul, if its weights are not a float32 constant, or if they do not have the
+/// shape that the operator needs.
 [[nodiscard]] inline std::optional<linear_layer> linear_layer_of(const model& m, std::size_t i) {
   const node& n = m.nodes[i];
   const bool transposed = n.is("ConvTranspose");
@@ -106,7 +110,7 @@ struct linear_layer {
 
 namespace detail {
 
-/// Gives an input of a node another constant: under the same name where nothing else uses it.
+/// Replaces a constant input of a node; under a new name if anything else uses the constant.
 inline void replace_constant(model& m, node& n, std::size_t input, tensor t) {
   const std::string& name = n.inputs[input];
   std::size_t uses = m.is_output(name) ? 2 : 0;
@@ -120,7 +124,7 @@ inline void replace_constant(model& m, node& n, std::size_t input, tensor t) {
   m.initializers[n.inputs[input]] = std::move(t);
 }
 
-/// x * factor, rounded once to float; throws overflow if a finite x would not stay so.
+/// Returns x * factor, rounded once to float. Throws overflow if x is finite and the result is not.
 [[nodiscard]] inline float scaled_value(float x, double factor, const std::string& label) {
   const auto y = static_cast<float>(static_cast<double>(x) * factor);
   require(std::isfinite(y) || !std::isfinite(x), error_kind::overflow, label, ": the constant ", x,
@@ -128,8 +132,8 @@ inline void replace_constant(model& m, node& n, std::size_t input, tensor t) {
   return y;
 }
 
-/// A constant that is broadcast to `rank` dimensions, times a factor for each index along `axis`.
-/// It gets that axis where it does not have it.
+/// A constant that is broadcast to `rank` dimensions, multiplied by one factor for each index along
+/// `axis`. If it does not extend along that axis, it is repeated along it first.
 [[nodiscard]] inline tensor scaled_constant(const tensor& t, std::size_t rank, std::size_t axis,
                                             std::span<const double> factors,
                                             const std::string& label) {
@@ -163,7 +167,8 @@ inline void replace_constant(model& m, node& n, std::size_t input, tensor t) {
   return tensor::of<float>(element_type::f32, {static_cast<std::int64_t>(layer.outputs)}, values);
 }
 
-/// The largest |w| of each connection, in the order of for_each_connection().
+/// The largest |w| of each connection, in the order of for_each_connection(). Throws
+/// invalid_argument if a weight is not finite.
 [[nodiscard]] inline std::vector<float> connection_magnitudes(const linear_layer& layer) {
   const auto w = layer.weights.data<float>();
   std::vector<float> magnitudes;
@@ -180,6 +185,7 @@ inline void replace_constant(model& m, node& n, std::size_t input, tensor t) {
   return magnitudes;
 }
 
+/// The largest |w| of each output channel, or of each input channel.
 [[nodiscard]] inline std::vector<float> channel_magnitudes_of(const linear_layer& layer,
                                                               bool of_outputs) {
   const std::vector<float> connections = connection_magnitudes(layer);
@@ -193,19 +199,24 @@ inline void replace_constant(model& m, node& n, std::size_t input, tensor t) {
 
 }  // namespace detail
 
-/// The largest |w| of the weights of each output. Throws invalid_argument, naming the node, if a
-/// weight is NaN or infinite.
+/// The largest |w| among the weights of each output channel. Throws invalid_argument, naming the
+/// node, if a weight is NaN or infinite.
 [[nodiscard]] inline std::vector<float> output_magnitudes(const linear_layer& layer) {
   return detail::channel_magnitudes_of(layer, true);
 }
-/// The same of each input.
+/// The largest |w| among the weights of each input channel. Throws invalid_argument, naming the
+/// node, if a weight is NaN or infinite.
 [[nodiscard]] inline std::vector<float> input_magnitudes(const linear_layer& layer) {
   return detail::channel_magnitudes_of(layer, false);
 }
 
-/// Multiplies the weights of each output by its factor, and its bias; exact where a factor is a
-/// power of two and nothing leaves the range of normal floats. The constants get new names where
-/// others use them. Throws shape_mismatch; unsupported if the bias is not a constant; overflow.
+/// Multiplies the weights and the bias of each output channel by `factors[output]`. Products are
+/// rounded once to float; they are exact if a factor is a power of two and no value leaves the
+/// range of normal floats. Constants that other nodes use as well are not changed: the layer gets
+/// new ones.
+///
+/// Throws, naming the node: shape_mismatch if there are not as many factors as outputs; unsupported
+/// if the bias is not a known constant; overflow if a product of a finite value is not finite.
 inline void scale_outputs(model& m, const linear_layer& layer, std::span<const double> factors) {
   require(factors.size() == layer.outputs, error_kind::shape_mismatch, layer.label, ": ",
           factors.size(), " factors for ", layer.outputs, " outputs");
@@ -226,7 +237,10 @@ inline void scale_outputs(model& m, const linear_layer& layer, std::span<const d
   }
 }
 
-/// Multiplies the weights of each input by its factor. As scale_outputs(), but for the bias.
+/// Multiplies the weights of each input channel by `factors[input]`; the bias does not change.
+/// Products are rounded once to float. A constant that other nodes use as well is not changed: the
+/// layer gets a new one. Throws, naming the node: shape_mismatch if there are not as many factors
+/// as inputs; overflow if a product of a finite weight is not finite.
 inline void scale_inputs(model& m, const linear_layer& layer, std::span<const double> factors) {
   require(factors.size() == layer.inputs, error_kind::shape_mismatch, layer.label, ": ",
           factors.size(), " factors for ", layer.inputs, " inputs");

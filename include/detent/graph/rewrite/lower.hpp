@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Finds the integer form of a quantized model: DequantizeLinear -> operator -> QuantizeLinear
-// becomes one operator on 8-bit tensors. What has no integer form keeps its float operator between
-// its Q and DQ nodes.
+// Replaces quantized regions of a model by integer operators: DequantizeLinear -> operator ->
+// QuantizeLinear becomes one operator on 8-bit tensors. An operator that has no integer form stays
+// a float operator between its Q and DQ nodes.
 //
 //   Conv, Gemm, MatMul (+Relu, Clip)    detent.QLinearConv, detent.QLinearGemm
 //                                       exact 32-bit sums, one requantization
@@ -38,6 +38,7 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
+/// Rewrites a model in place; run() repeats until nothing changes.
 class lowering {
  public:
   explicit lowering(model& m, integer_operators operators = integer_operators::detent)
@@ -101,8 +102,9 @@ class lowering {
     return false;
   }
 
-  /// QuantizeLinear and DequantizeLinear may leave zero points out. Other operators want them, and
-  /// runtimes want them in the shape of the scale. "" for what is not quantized.
+  /// The name of a value's zero point, which is added where it is missing: QuantizeLinear and
+  /// DequantizeLinear may leave it out, but other operators need it, and runtimes need it in the
+  /// shape of the scale. "" if the value is not quantized.
   [[nodiscard]] std::string zero_point_of(const quantized_value& q) {
     if (!q.zero_point.empty() || q.scale.empty()) {
       return q.zero_point;
@@ -114,18 +116,19 @@ class lowering {
     return name;
   }
 
-  /// What operators of two operands take: both of them, and how the result is quantized.
+  /// The inputs of an operator with two operands: both with their parameters, and those of the
+  /// result.
   [[nodiscard]] std::vector<std::string> inputs_of(const quantized_value& a,
                                                    const quantized_value& b, const destination& d) {
     return {a.name,  a.scale,          zero_point_of(a), b.name,
             b.scale, zero_point_of(b), d.value.scale,    zero_point_of(d.value)};
   }
 
-  /// Puts the lowered form in place of node i, with the clamp that d asks for. Quantization is
-  /// monotonic: clamping before it equals clamping to the quantized bounds after it.
+  /// Replaces node i by its lowered form, with the clamp that d needs. Quantization is monotonic,
+  /// so clamping before it equals clamping to the quantized bounds after it.
   void replace(std::size_t i, node n, const destination& d) {
     if (form_.for_files()) {
-      // can_make() saw to it that the clamp does nothing.
+      // can_make() has checked that the clamp does nothing.
     } else if (d.bounds && !d.is_quantized()) {
       n.attributes["lower"] = attribute::of(d.bounds->lower);
       n.attributes["upper"] = attribute::of(d.bounds->upper);
@@ -142,15 +145,15 @@ class lowering {
     m_.nodes[i] = std::move(n);
   }
 
-  /// erase_absorbed() removes the node.
+  /// Empties a node, which erase_absorbed() then removes.
   void clear(std::size_t i) {
     m_.nodes[i].op_type.clear();
     m_.nodes[i].inputs.clear();
     m_.nodes[i].outputs.clear();
   }
 
-  /// The bias of a layer as int32 with scale x_scale * w_scale; "" if there is none; nothing if it
-  /// cannot be had. A bias that is already stored in that form is taken as it is.
+  /// The name of a layer's bias as int32 with scale x_scale * w_scale; "" if it has none; nothing
+  /// if it cannot be represented so. A bias that is already stored in that form is used as it is.
   [[nodiscard]] std::optional<std::string> bias(const std::string& value, const quantized_value& x,
                                                 const quantized_value& w, std::size_t channels) {
     if (value.empty()) {
@@ -200,7 +203,8 @@ class lowering {
     return name;
   }
 
-  /// Some tools write the zero points of biases although they are all 0.
+  /// Whether a zero point is absent or all 0: some tools write zero points of biases although they
+  /// are 0.
   [[nodiscard]] bool is_zero_or_absent(const std::string& zero_point) const {
     if (zero_point.empty()) {
       return true;
@@ -275,7 +279,7 @@ class lowering {
     return true;
   }
 
-  /// MatMul of two activations: ONNX's own QLinearMatMul.
+  /// Lowers a MatMul of two activations to ONNX's own QLinearMatMul.
   bool lower_activation_product(std::size_t i, const quantized_value& x) {
     const auto y = values_.activation(input_or_none(m_.nodes[i], 1));
     const destination d = values_.destination_of(i);
@@ -326,7 +330,7 @@ class lowering {
       lowered.op_type = "QLinearGlobalAveragePool";
       lowered.attributes.clear();
     }
-    // The output has the input's type in these operators.
+    // In these operators the output has the type of the input.
     if (d.value.type != x->type) {
       return false;
     }
@@ -335,7 +339,7 @@ class lowering {
     return true;
   }
 
-  /// ReduceMean over all spatial axes with keepdims is a global average pool.
+  /// Whether a ReduceMean is a global average pool: over all spatial axes, with keepdims.
   [[nodiscard]] bool means_over_image(const node& n) const {
     const std::size_t rank = values_.rank_of(n.inputs[0]);
     std::vector<std::int64_t> axes = n.get_ints("axes");
@@ -421,7 +425,7 @@ class lowering {
     return true;
   }
 
-  /// com.microsoft has two of them.
+  /// Lowers Sigmoid and LeakyRelu, the two activations that com.microsoft has.
   bool lower_unary_for_files(std::size_t i, const quantized_value& x, std::size_t q) {
     const node& n = m_.nodes[i];
     if ((n.op_type != "Sigmoid" && n.op_type != "LeakyRelu") || values_.made_by(q).type != x.type) {
@@ -444,7 +448,8 @@ class lowering {
     replace(i, std::move(lowered), d);
   }
 
-  /// QuantizeLinear of a dequantized value: from one 8-bit grid to another (a Clip without bounds).
+  /// Lowers a QuantizeLinear of a dequantized value: from one 8-bit grid to another, as a Clip
+  /// without bounds.
   bool lower_change_of_scale(std::size_t i) {
     const node& n = m_.nodes[i];
     const auto x = values_.activation(n.inputs[0]);
@@ -490,11 +495,22 @@ class lowering {
 
 }  // namespace detail
 
-/// Replaces what is quantized by its integer form; see the table above.
+/// Replaces the quantized regions of a model by integer operators, in place. A region is an
+/// operator between DequantizeLinear and QuantizeLinear nodes with constant parameters:
+///
+/// - Conv, Gemm and MatMul (with a following Relu or Clip) become detent.QLinearConv and
+///   detent.QLinearGemm. Their sums are exact 32-bit integers; their result may be float.
+/// - Add, Sub, Mul, Div, averages and Concat become the detent.QLinear... operator of that name.
+/// - Unary activations and changes of scale become detent.Lookup, a table of all 256 values.
+/// - Operators that only move elements run on the 8-bit tensors themselves.
+///
+/// All other operators stay in float, between their QuantizeLinear and DequantizeLinear nodes. The
+/// result is for execution, not for files; to_qoperator() makes a form for files.
 inline void lower_quantized(model& m) { detail::lowering(m).run(); }
 
-/// What an executor should be given: everything folded and fused that can be. The result is for
-/// execution, not for files. `integer`: whether quantized regions become integer operators.
+/// Prepares a model for an executor: folds and fuses everything that can be, and lowers quantized
+/// regions to integer operators if `integer` is true. Returns the rewritten model, which is for
+/// execution, not for files: it contains operators of the domain "detent".
 [[nodiscard]] inline model for_execution(model m, bool integer = true) {
   simplify(m);
   if (integer) {

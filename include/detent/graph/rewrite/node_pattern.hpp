@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How options speak of nodes: by names, or by regular expressions.
+// How options refer to nodes: by name, or by regular expression.
 #ifndef DETENT_GRAPH_REWRITE_NODE_PATTERN_HPP
 #define DETENT_GRAPH_REWRITE_NODE_PATTERN_HPP
 
 #include <string>
 
-// g++ 12 takes parts of <regex> for uses of uninitialised values, with sanitizers.
+// g++ 12 warns about uninitialised values inside <regex> when sanitizers are on.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -22,15 +22,17 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// The name by which options and callbacks know a node.
+/// The name by which options and callbacks refer to a node: its name or, if it has none, that of
+/// its first output.
 [[nodiscard]] inline const std::string& name_or_output(const node& n) {
   return n.name.empty() && !n.outputs.empty() ? n.outputs[0] : n.name;
 }
 
-/// A regular expression (ECMAScript) that matches whole names or types.
+/// A regular expression (ECMAScript) that must match a whole name or type.
 class node_pattern {
  public:
-  /// Throws invalid_argument, with `what` it is for and its text, if it is not one.
+  /// Compiles the expression `text`. Throws invalid_argument if it is not one; the message contains
+  /// `what`, which says what the expression is for, and `text`.
   node_pattern(const char* what, const std::string& text) {
     try {
       expression_.assign(text);
@@ -40,6 +42,7 @@ class node_pattern {
     }
   }
 
+  /// Whether the expression matches all of `text`.
   [[nodiscard]] bool matches(const std::string& text) const {
     return std::regex_match(text, expression_);
   }

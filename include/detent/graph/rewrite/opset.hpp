@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Brings a model to a newer opset of ONNX: per-channel QuantizeLinear needs version 13.
+// Upgrades a model to opset 13 of ONNX: per-channel QuantizeLinear needs that version.
 #ifndef DETENT_GRAPH_REWRITE_OPSET_HPP
 #define DETENT_GRAPH_REWRITE_OPSET_HPP
 
@@ -24,8 +24,8 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
-/// Rewrites nodes of opset 7..12 to opset 13, those of sub-graphs as well. New constants are those
-/// of the model, which sub-graphs capture.
+/// Rewrites nodes of opset 7..12 to opset 13, in sub-graphs as well. New constants are added to the
+/// model itself; sub-graphs capture them from there.
 class opset_upgrade {
  public:
   explicit opset_upgrade(model& m) : m_(m), from_(m.opset()) {
@@ -35,12 +35,12 @@ class opset_upgrade {
 
   void run() {
     require_no_calls(m_);
-    m_.functions.clear();  // which nothing calls: they are made of operators of the old opset
+    m_.functions.clear();  // nothing calls them, and their operators are of the old opset
     known_ = infer_shapes(m_);
     taken_ = value_names(m_);
     std::vector<node> nodes = std::move(m_.nodes);
     upgrade_all(nodes);
-    // Names of sub-graphs may be those of other values, of which nothing is known here.
+    // A value of a sub-graph may have the name of another value, so shapes are not looked up there.
     known_.clear();
     for (node& n : nodes) {
       upgrade_bodies(n);
@@ -51,6 +51,7 @@ class opset_upgrade {
   }
 
  private:
+  /// Throws unsupported if a node calls a function of the model.
   void require_no_calls(const graph_body& g) const {
     for (const node& n : g.nodes) {
       require(m_.function_of(n) == nullptr, error_kind::unsupported, n.label(),
@@ -117,6 +118,7 @@ class opset_upgrade {
     }
   }
 
+  /// A name that no value has, made from `wish`.
   std::string fresh(const std::string& wish) {
     std::string name = wish;
     for (int i = 1; !taken_.insert(name).second; ++i) {
@@ -125,6 +127,7 @@ class opset_upgrade {
     return name;
   }
 
+  /// Adds a constant to the model, named after a node and its purpose; returns its name.
   std::string constant(const node& n, const char* what, tensor t) {
     const std::string name = fresh((n.name.empty() ? n.outputs[0] : n.name) + "_" + what);
     m_.initializers[name] = std::move(t);
@@ -157,7 +160,8 @@ class opset_upgrade {
     }
   }
 
-  /// Old forms: nearest takes floor(x / scale), linear the same without half pixels.
+  /// Old forms of Resize: nearest takes element floor(x / scale), and linear does not shift by half
+  /// pixels either.
   void upgrade_resize(node& n) {
     std::string scales = n.inputs.size() > 1 ? n.inputs[1] : std::string();
     if (const attribute* a = n.find("scales")) {
@@ -179,8 +183,9 @@ class opset_upgrade {
     set("nearest_mode", "floor");
   }
 
-  /// Before 13, all dimensions from `axis` on were one row. With more than one of them, or if their
-  /// number is not known, the tensor is flattened around the node.
+  /// Before opset 13, Softmax treated all dimensions from `axis` on as one row. If these are
+  /// several, or if their number is not known, the tensor is flattened before the node and reshaped
+  /// behind it.
   void upgrade_softmax(node& n, std::vector<node>& before) {
     const auto in = known_.find(n.inputs[0]);
     std::int64_t axis = n.get_int("axis", 1);
@@ -230,8 +235,12 @@ class opset_upgrade {
 
 }  // namespace detail
 
-/// Upgrades a model of opset 7..12 to 13; newer models stay as they are. Functions of the model
-/// that no node calls are left out. Throws unsupported, also for a node that calls one.
+/// Upgrades a model of opset 7..12 to opset 13, in place; newer models stay as they are. Functions
+/// of the model that no node calls are removed.
+///
+/// Throws unsupported if the opset is below 7, if a node calls a function of the model, or if a
+/// node has a form without an equivalent in opset 13 (Scan of opset 8, BatchNormalization with
+/// spatial = 0), naming the node.
 inline void upgrade_opset(model& m) {
   if (m.opset() < 13) {
     detail::opset_upgrade(m).run();

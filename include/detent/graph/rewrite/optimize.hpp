@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Rewrites that keep what a model computes: constant folding, batch normalization and bias
-// additions into the layer before, activations into the epilogue, removal of what nobody uses.
+// The room graph/rewrite/ holds passes that change a model: simplification, opset upgrades,
+// lowering to integer operators, and rewrites that make a float model easier to quantize
+// (equalization, channel alignment and splitting, SmoothQuant). It may include its own headers,
+// graph/model/, graph/ops/, graph/run/ and everything below the graph floor; it must not include
+// graph/quantize/ or any other room above it.
+//
+// This header holds rewrites that preserve what a model computes: constant folding, folding of
+// batch normalization and bias additions into the layer before, fusion of activations into a layer,
+// and removal of unused nodes.
 #ifndef DETENT_GRAPH_REWRITE_OPTIMIZE_HPP
 #define DETENT_GRAPH_REWRITE_OPTIMIZE_HPP
 
@@ -27,7 +34,8 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// A name that nothing in the model has yet, nor in its sub-graphs.
+/// A name that no value of the model or of its sub-graphs has: `wish`, or `wish` with a number
+/// appended.
 [[nodiscard]] inline std::string unused_name(const model& m, const std::string& wish) {
   const std::set<std::string> taken = value_names(m);
   std::string name = wish;
@@ -38,7 +46,7 @@ namespace graph {
 }
 
 /// Removes nodes, initializers and value declarations that no output depends on. Sub-graphs stay as
-/// they are, and what they capture stays with the node that they belong to.
+/// they are; the values that they capture are kept as long as the node that they belong to.
 inline void remove_unused(model& m) {
   std::set<std::string> used;
   for (const value_info& v : m.outputs) {
@@ -69,15 +77,15 @@ inline void remove_unused(model& m) {
 
 namespace detail {
 
-/// Makes the sub-graphs of a node that capture `from` capture `to`, which none of them may hide;
-/// see is_hidden().
+/// Makes the sub-graphs of a node that capture `from` capture `to` instead. None of them may have a
+/// value of its own with the name `to`; is_hidden() checks that.
 inline void replace_captured(node& n, const std::string& from, const std::string& to) {
   if (captured_values(n).count(from) == 0) {
     return;
   }
   change_bodies(n, [&](graph_body& body) {
     if (captured_values(body).count(from) == 0) {
-      return;  // it has a value of its own that is called so
+      return;  // the name is that of a value of its own
     }
     for (node& within : body.nodes) {
       std::replace(within.inputs.begin(), within.inputs.end(), from, to);
@@ -89,8 +97,8 @@ inline void replace_captured(node& n, const std::string& from, const std::string
   });
 }
 
-/// Whether sub-graphs that capture `value` could not capture `other` in its place: they, or some
-/// within them, may have a value of their own that is called so.
+/// Whether some sub-graph that captures `value` could not capture `other` in its place, because it,
+/// or a sub-graph within it, has a value of its own with that name.
 inline bool is_hidden(const model& m, const std::string& value, const std::string& other) {
   return std::any_of(m.nodes.begin(), m.nodes.end(), [&](const node& n) {
     bool hidden = false;
@@ -102,7 +110,7 @@ inline bool is_hidden(const model& m, const std::string& value, const std::strin
   });
 }
 
-/// Makes every use of `from` a use of `to`. Sub-graphs must not hide it.
+/// Replaces every use of `from` by a use of `to`. No sub-graph may hide `to`.
 inline void replace_uses(model& m, const std::string& from, const std::string& to) {
   for (node& n : m.nodes) {
     std::replace(n.inputs.begin(), n.inputs.end(), from, to);
@@ -110,6 +118,7 @@ inline void replace_uses(model& m, const std::string& from, const std::string& t
   }
 }
 
+/// Renames a value where it is made and where it is used. No sub-graph may hide `to`.
 inline void rename_value(model& m, const std::string& from, const std::string& to) {
   replace_uses(m, from, to);
   for (node& n : m.nodes) {
@@ -121,8 +130,8 @@ inline void rename_value(model& m, const std::string& from, const std::string& t
   }
 }
 
-/// The node that alone takes the only output of node i, if the output is not one of the graph, and
-/// no sub-graph captures it.
+/// The only node that takes the output of node i, or links::none. It is none also if node i has
+/// several outputs, or if the output is one of the graph or is captured by a sub-graph.
 inline std::size_t sole_consumer(const model& m, const links& l, std::size_t i) {
   const node& n = m.nodes[i];
   if (n.outputs.empty() || m.is_output(n.outputs[0])) {
@@ -146,7 +155,7 @@ inline bool is_quantize_or_dequantize(const node& n) {
   return n.is("QuantizeLinear") || n.is("DequantizeLinear");
 }
 
-/// Merges node `second` into node `first`, which makes its only input: `first` takes over its
+/// Merges node `second` into node `first`, whose output is its only input: `first` takes over its
 /// output.
 inline void absorb(model& m, std::size_t first, std::size_t second) {
   m.nodes[first].outputs = {m.nodes[second].outputs[0]};
@@ -157,12 +166,14 @@ inline void erase_absorbed(model& m) {
   std::erase_if(m.nodes, [](const node& n) { return n.op_type.empty(); });
 }
 
+/// Input `i` of a node if it is a float32 constant whose elements are in memory, else null.
 inline const tensor* float_constant(const model& m, const node& n, std::size_t i) {
   const tensor* t = i < n.inputs.size() ? m.initializer(n.inputs[i]) : nullptr;
   return t != nullptr && t->type() == element_type::f32 && t->has_data() ? t : nullptr;
 }
 
-/// Where the output channel of a layer's weights is, or nothing if the layer is not of that kind.
+/// The axis of the output channels in the weights of a Conv, or of a Gemm without transA whose
+/// alpha and beta are 1; nothing for all other nodes.
 inline std::optional<std::size_t> output_channel_axis(const node& n) {
   if (n.is("Conv")) {
     return 0;
@@ -176,7 +187,10 @@ inline std::optional<std::size_t> output_channel_axis(const node& n) {
 
 }  // namespace detail
 
-/// Bypasses Identity and inference Dropout.
+/// Removes Identity nodes, and Dropout nodes that do nothing in inference, and connects what takes
+/// their output to their input. A node stays if its mask is used, if it has an input for the
+/// training mode, if it connects an input of the graph to an output, or if a sub-graph would hide
+/// the name.
 inline void remove_no_ops(model& m) {
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {
     const node& n = m.nodes[i];
@@ -210,9 +224,13 @@ inline void remove_no_ops(model& m) {
   detail::erase_absorbed(m);
 }
 
-/// Computes what depends on constants only, but for loops, which may make much of little.
-/// Quantization nodes are left alone unless `dequantize`: they are what tells quantized weights
-/// from others. Sub-graphs stay as they are.
+/// Computes nodes whose inputs, captured values included, are all constants, and replaces them by
+/// initializers. Loop and Scan nodes are not computed, because they can make large tensors from few
+/// constants. Nodes that make an output of the graph stay.
+///
+/// QuantizeLinear and DequantizeLinear are left alone unless `dequantize` is true, because they
+/// mark which weights are quantized. Sub-graphs stay as they are. `registry` has the operators that
+/// can be computed; others stay. Throws what they throw.
 inline void fold_constants(model& m, bool dequantize,
                            const operator_registry& registry = default_operators()) {
   const executor_options options;
@@ -255,9 +273,16 @@ inline void fold_constants(model& m, bool dequantize,
   detail::erase_absorbed(m);
 }
 
-/// Batch normalization after Conv, ConvTranspose or Gemm becomes part of its weights and bias:
-///   factor = scale / sqrt(variance + epsilon)
-///   weights' = weights * factor,  bias' = (bias - mean) * factor + shift      (in double)
+/// Folds BatchNormalization into the weights and bias of the Conv, ConvTranspose (with one group)
+/// or Gemm whose result it alone takes:
+///
+///     factor   = scale / sqrt(variance + epsilon)
+///     weights' = weights * factor
+///     bias'    = (bias - mean) * factor + shift
+///
+/// It is computed in double and rounded once to float. It needs float constants with one value for
+/// each channel, and is not done in training mode. The new constants have new names, because other
+/// nodes may use the old ones.
 inline void fold_batch_norm(model& m) {
   const links l(m);
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {
@@ -316,7 +341,7 @@ inline void fold_batch_norm(model& m) {
       new_weights.mutable_data<float>()[k] = static_cast<float>(
           static_cast<double>(weights->data<float>()[k]) * factor[k / inner % channels]);
     }
-    // New names: the old tensors may serve other nodes.
+    // Other nodes may use the old tensors, so the new ones have new names.
     const std::string weights_name = unused_name(m, n.inputs[1] + "_folded");
     m.initializers[weights_name] = std::move(new_weights);
     const std::string bias_name = unused_name(m, n.outputs[0] + "_bias");
@@ -329,8 +354,9 @@ inline void fold_batch_norm(model& m) {
   detail::erase_absorbed(m);
 }
 
-/// Adding a constant to each channel after Conv becomes its bias; MatMul of a matrix with constant
-/// weights becomes Gemm, and a constant row added to it its bias.
+/// Turns the addition of a constant to each channel behind a Conv or Gemm without a bias into its
+/// bias. Before that, a MatMul of a matrix (a value known to have rank 2) and constant weights
+/// becomes a Gemm, so that a constant row that is added to its result becomes its bias, too.
 inline void fold_bias_add(model& m) {
   const std::map<std::string, tensor> known = infer_shapes(m);
   for (node& n : m.nodes) {
@@ -379,12 +405,16 @@ inline void fold_bias_add(model& m) {
   detail::erase_absorbed(m);
 }
 
-/// The bounds of a Relu or of a Clip whose bounds are constants.
+/// The bounds that a clamping activation has: Relu, or Clip with constant bounds.
 struct activation_bounds {
-  float lower = -std::numeric_limits<float>::infinity();
-  float upper = std::numeric_limits<float>::infinity();
+  float lower = -std::numeric_limits<float>::infinity();  ///< Smallest result.
+  float upper = std::numeric_limits<float>::infinity();   ///< Largest result.
 };
 
+/// The bounds of a node that is a Relu (0 and infinity) or a Clip whose bounds are constants. A
+/// bound that Clip leaves out is the lowest or largest float, as ONNX defines it. Returns nothing
+/// for other nodes, for a Clip whose bounds are not constant, and if a bound is NaN or the lower
+/// one exceeds the upper.
 [[nodiscard]] inline std::optional<activation_bounds> clamping_activation(const model& m,
                                                                           const node& n) {
   activation_bounds b;
@@ -412,8 +442,9 @@ struct activation_bounds {
              : std::optional<activation_bounds>(b);
 }
 
-/// Relu and Clip after Conv or Gemm become part of it (domain "detent": for execution, not for
-/// files).
+/// Fuses a Relu or Clip into the Conv or Gemm whose result it alone takes: the layer moves to the
+/// domain "detent" and gets the attributes `lower` and `upper`. The result is for execution, not
+/// for files.
 inline void fuse_activations(model& m) {
   const links l(m);
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {
@@ -438,7 +469,9 @@ inline void fuse_activations(model& m) {
   detail::erase_absorbed(m);
 }
 
-/// All rewrites whose result is still an ONNX model.
+/// Applies all rewrites whose result is still an ONNX model, in this order: remove_no_ops(),
+/// fold_constants() without quantization nodes, fold_batch_norm(), fold_bias_add(),
+/// remove_unused().
 inline void simplify(model& m) {
   remove_no_ops(m);
   fold_constants(m, false);

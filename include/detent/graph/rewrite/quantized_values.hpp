@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How the values of a quantized model are quantized: what the QuantizeLinear and DequantizeLinear
-// nodes around an operator say of its operands and of its result.
+// Finds how the values of a quantized model are quantized: the parameters that the QuantizeLinear
+// and DequantizeLinear nodes around an operator give to its operands and its result.
 #ifndef DETENT_GRAPH_REWRITE_QUANTIZED_VALUES_HPP
 #define DETENT_GRAPH_REWRITE_QUANTIZED_VALUES_HPP
 
@@ -25,55 +25,60 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
-/// A quantized tensor: its name and those of its scale and zero point ("" where absent).
+/// A quantized tensor: its name and the names of its scale and zero point ("" if absent).
 struct quantized_value {
   std::string name, scale, zero_point;
   element_type type = element_type::undefined;
   std::int64_t axis = 0;
 };
 
-/// Where the result of a node goes: through a clamping activation, if one follows, to a quantizer,
-/// if one follows that.
+/// Where the result of a node goes: through the clamping activation and the quantizer that follow
+/// it, if there are such.
 struct destination {
-  quantized_value value;  // what the integer form of the node makes
+  quantized_value value;  // the result of the integer form of the node
   std::optional<activation_bounds> bounds;
-  std::vector<std::size_t> absorbed;  // nodes that become part of that form
+  std::vector<std::size_t> absorbed;  // nodes that the integer form replaces
 
-  /// If not, the result stays float: `value` is a name only.
+  /// Whether the result is quantized. If not, it stays float, and `value` has a name only.
   [[nodiscard]] bool is_quantized() const noexcept { return !value.scale.empty(); }
 };
 
+/// Whether the type is uint8 or int8.
 [[nodiscard]] inline bool is_8bit(element_type t) {
   return t == element_type::u8 || t == element_type::s8;
 }
 
+/// All values of int8, or of uint8 for any other type.
 [[nodiscard]] inline grid full_grid_of(element_type t) {
   return t == element_type::s8 ? full_grid<std::int8_t> : full_grid<std::uint8_t>;
 }
 
+/// The name of input `i` of a node, or "" if it does not have that many.
 [[nodiscard]] inline std::string input_or_none(const node& n, std::size_t i) {
   return i < n.inputs.size() ? n.inputs[i] : std::string();
 }
 
-/// Finds these in a model, which must live longer, and changes nothing in it. After nodes were
-/// added, removed or moved, update() must be called.
+/// Looks up quantized values and destinations in a model, which must outlive it and which it does
+/// not change. update() must be called after nodes were added, removed or moved.
 class quantized_values {
  public:
   explicit quantized_values(const model& m) : m_(m), known_(infer_shapes(m)), links_(m) {}
 
   void update() { links_ = links(m_); }
 
+  /// The constant with that name if its elements are in memory, else null.
   [[nodiscard]] const tensor* constant(const std::string& value) const {
     const tensor* t = m_.initializer(value);
     return t != nullptr && t->has_data() ? t : nullptr;
   }
-  /// 0 if it is not known.
+  /// The number of dimensions of a value, or 0 if it is not known.
   [[nodiscard]] std::size_t rank_of(const std::string& value) const {
     const auto found = known_.find(value);
     return found == known_.end() ? 0 : found->second.rank();
   }
 
-  /// What a float value is the dequantized form of; its scale is constant.
+  /// The quantized form of a float value that a DequantizeLinear with constant parameters makes;
+  /// nothing for other values.
   [[nodiscard]] std::optional<quantized_value> dequantized(const std::string& value) const {
     const std::size_t i = value.empty() ? links::none : links_.producer(value);
     if (i == links::none || !m_.nodes[i].is("DequantizeLinear") || m_.nodes[i].inputs.size() < 2 ||
@@ -95,13 +100,14 @@ class quantized_values {
     return quantized_value{n.inputs[0], n.inputs[1], zero_point, type, n.get_int("axis", 1)};
   }
 
-  /// The same for activations: 8 bits and one scale.
+  /// The quantized form of an activation: as dequantized(), but only with 8 bits and one scale.
   [[nodiscard]] std::optional<quantized_value> activation(const std::string& value) const {
     const auto q = dequantized(value);
     return q && is_8bit(q->type) && constant(q->scale)->count() == 1 ? q : std::nullopt;
   }
 
-  /// The same for weights: constant, 8 bits, one scale or one for each channel along `axis`.
+  /// The quantized form of weights: as dequantized(), but only if they are constant, have 8 bits,
+  /// and one scale or one for each channel along `axis`.
   [[nodiscard]] std::optional<quantized_value> weights(const std::string& value,
                                                        std::int64_t axis) const {
     const auto w = dequantized(value);
@@ -117,7 +123,8 @@ class quantized_values {
     return w;
   }
 
-  /// The one QuantizeLinear that uses a value, if nothing else does: 8 bits and one constant scale.
+  /// The QuantizeLinear that alone uses a value, if it has 8 bits and one constant scale; else
+  /// links::none.
   [[nodiscard]] std::size_t sole_quantizer(const std::string& value) const {
     const auto& users = links_.consumers(value);
     if (users.size() != 1 || m_.is_output(value)) {
@@ -142,7 +149,7 @@ class quantized_values {
            is_8bit(type);
   }
 
-  /// What a QuantizeLinear of 8 bits makes.
+  /// The quantized value that a QuantizeLinear to 8 bits makes.
   [[nodiscard]] quantized_value made_by(std::size_t quantizer) const {
     const node& n = m_.nodes[quantizer];
     const std::string zero_point = input_or_none(n, 2);
@@ -150,6 +157,7 @@ class quantized_values {
             zero_point.empty() ? element_type::u8 : constant(zero_point)->type()};
   }
 
+  /// Where the result of node `i` goes.
   [[nodiscard]] destination destination_of(std::size_t i) const {
     destination d;
     d.value.name = m_.nodes[i].outputs[0];
@@ -170,7 +178,7 @@ class quantized_values {
     return d;
   }
 
-  /// Of a value with one scale.
+  /// The parameters of a quantized value that has one scale.
   [[nodiscard]] quant_params params(const quantized_value& value) const {
     quant_params p;
     p.scale = constant(value.scale)->data<float>()[0];
@@ -182,7 +190,7 @@ class quantized_values {
     return p;
   }
 
-  /// The clamp of a quantized destination that has one, in its steps.
+  /// The bounds of a quantized destination that has a clamp, as quantized values.
   [[nodiscard]] grid quantized_bounds(const destination& d) const {
     const quant_params p = params(d.value);
     const grid levels = full_grid_of(d.value.type);

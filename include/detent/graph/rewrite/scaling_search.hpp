@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Single-layer scaling search (SSD): scales the channels between two layers, and keeps that where a
-// measured loss says so.
+// Single-layer scaling search (SSD): scales the channels between two layers, and keeps a scaling
+// only if a measured loss drops enough.
 //
-// Of a channel, with w = the largest |weight| before it, n = that behind it, a = the largest
-// |activation| between, and k_c = max(w) / w_c, n_c = max(n) / n_c, a_c = max(a) / a_c over the
-// channels of the pair:
+// For a channel let w = the largest |weight| before it, n = the largest |weight| behind it, a = the
+// largest |activation| between, and k_c = max(w) / w_c, n_c = max(n) / n_c, a_c = max(a) / a_c with
+// the maxima over the channels of the pair:
 //
 //   ssd             f = min(k_c / n_c, a_c / n_c, 8), divided by the least f, in [1, 2]
 //   ssd_root        f = sqrt(a_c * sqrt(k_c / n_c)), in [1, 2]
 //   equalization    f = sqrt(n / w), in [0.1, 10]
 //
-// Weights and bias before are multiplied by f, weights behind divided.
+// Weights and bias before are multiplied by f, weights behind are divided by f.
 //
-// Source: PPQ 0.6.6, SSDEqualizationPass, from its description; its channel ratio is not known here
-// and not offered.
+// Source: PPQ 0.6.6, SSDEqualizationPass, implemented from its description. PPQ's option of a
+// channel ratio is not offered, because its definition is not known here.
 #ifndef DETENT_GRAPH_REWRITE_SCALING_SEARCH_HPP
 #define DETENT_GRAPH_REWRITE_SCALING_SEARCH_HPP
 
@@ -38,12 +38,21 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-enum class scaling_rule : std::uint8_t { ssd, ssd_root, equalization };
+/// How scaling_factors() computes the factor f of a channel. w and n are its largest |weight|
+/// before and behind, a its largest |activation|; kc = max(w) / w, ac = max(a) / a and nc = max(n)
+/// / n, with the maxima over all channels.
+enum class scaling_rule : std::uint8_t {
+  ssd,          ///< f = min(kc / nc, ac / nc, 8), divided by the least f, clamped to [1, 2].
+  ssd_root,     ///< f = sqrt(ac * sqrt(kc / nc)), clamped to [1, 2].
+  equalization  ///< f = sqrt(n / w), clamped to [0.1, 10].
+};
 
-/// The factors of a pair's channels by one of the formulas at the top of this file. A channel of
-/// which a magnitude is zero has factor 1 and does not count for the least. In double.
+/// Computes one factor for each channel of a pair of layers, by the formula of `rule`. The
+/// arguments are magnitudes of the channels: the largest |weight| of the layer before, the largest
+/// |activation| between, and the largest |weight| of the layer behind. A channel with a magnitude
+/// of 0 has factor 1 and is not considered for the least factor. Computed in double. Thread-safe.
 ///
-/// Throws shape_mismatch if the three are not of one length; invalid_argument if a magnitude is
+/// Throws shape_mismatch if the three spans differ in length; invalid_argument if a magnitude is
 /// negative or not finite.
 [[nodiscard]] inline std::vector<double> scaling_factors(scaling_rule rule,
                                                          std::span<const float> weights,
@@ -95,38 +104,44 @@ enum class scaling_rule : std::uint8_t { ssd, ssd_root, equalization };
   return factors;
 }
 
+/// Options of search_scaling().
 struct scaling_search_options {
-  scaling_rule rule = scaling_rule::ssd;
-  std::size_t iterations = 3;   // attempts at each pair
-  double loss_threshold = 0.8;  // an attempt is kept if the loss drops below this share of itself
+  scaling_rule rule = scaling_rule::ssd;  ///< Formula of the factors.
+  /// Attempts at each pair, at most; the first one that is not kept ends them.
+  std::size_t iterations = 3;
+  /// An attempt is kept if the loss falls below this times the current loss; >= 0.
+  double loss_threshold = 0.8;
 };
 
-/// What became of a pair of layers.
+/// Report of what search_scaling() did to one pair of layers.
 struct searched_pair {
-  std::string upstream;  // labels of the nodes
-  std::string downstream;
-  std::vector<double> factors;  // the product of those that were kept
-  std::size_t kept = 0;         // how many attempts
+  std::string upstream;         ///< Label of the node that makes the channels.
+  std::string downstream;       ///< Label of the node that takes them.
+  std::vector<double> factors;  ///< For each channel, the product of the factors that were kept.
+  std::size_t kept = 0;         ///< Number of attempts that were kept.
 };
 
+/// Report of what search_scaling() did.
 struct scaling_search_result {
+  /// All pairs that were tried, in the order of cross_layer_pairs().
   std::vector<searched_pair> pairs;
-  double loss_before = 0.0;
-  double loss_after = 0.0;
+  double loss_before = 0.0;  ///< Loss of the model that was given.
+  double loss_after = 0.0;   ///< Loss of the model that was found.
 };
 
-/// Goes over the cross_layer_pairs() of a simplified float model and scales the channels of each by
-/// scaling_factors(), as long as that makes `loss` smaller by enough. The float function stays the
-/// same up to rounding; `loss` quantizes the model that it is given and tells how far its outputs
-/// are off.
+/// Scales the channels of each of the cross_layer_pairs() of a float model by scaling_factors(),
+/// and keeps a scaling if it reduces `loss` enough. simplify() should have prepared the model. Its
+/// float function stays the same up to rounding.
 ///
-/// `activations` are the magnitudes of the channels of the values that pair_values() names; pairs
-/// without them are left out. A kept factor scales them too. The same bits everywhere, if `loss`
-/// is.
+/// `activations` has the largest |x| of each channel of the values that pair_values() names; pairs
+/// whose value is missing are skipped. Factors that are kept scale these magnitudes, too. `loss` is
+/// given a float model; it should quantize it and return how far its outputs are off. Results are
+/// bit-identical on all platforms if those of `loss` are.
 ///
-/// Throws invalid_argument (a threshold that is negative or NaN, magnitudes or weights that are not
-/// finite, a loss that is NaN), shape_mismatch, overflow, and what `loss` throws. The model is then
-/// as before.
+/// Throws invalid_argument if the threshold is negative or NaN, if a magnitude or weight is not
+/// finite, or if the loss is NaN; shape_mismatch if the number of magnitudes is not that of the
+/// channels; overflow if a scaled constant is not finite; and what `loss` throws. If it throws, the
+/// model is unchanged.
 inline scaling_search_result search_scaling(model& m, const channel_magnitude_map& activations,
                                             const std::function<double(const model&)>& loss,
                                             const scaling_search_options& options = {}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // SmoothQuant on models: the inputs of linear layers are divided by a factor for each feature, and
-// the weights multiplied. The formula is that of solvers/smooth_quant.hpp:
+// the weights are multiplied by it. The formula is that of solvers/smooth_quant.hpp:
 //
 //   s_j = a_j^alpha / w_j^(1 - alpha), clipped
 #ifndef DETENT_GRAPH_REWRITE_SMOOTH_QUANT_HPP
@@ -32,21 +32,26 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// How layers that take the same value come to one vector of scales.
+/// How layers that take the same value agree on one vector of scales.
 enum class shared_smoothing : std::uint8_t {
-  stacked,     // w_j is the largest of all of them
-  best_ratio,  // the vector, of those that each would have, with the largest min / max (NNCF)
+  stacked,  ///< w_j is the largest |w| of feature j over all of the layers.
+  /// Each layer proposes a vector of its own; the one with the largest min / max is taken (NNCF).
+  best_ratio,
 };
 
+/// Options of smooth_quant() for models.
 struct graph_smoothing_options {
-  smooth_quant_options scales = {};  // of Gemm and MatMul
-  /// Of Conv and ConvTranspose; without, they are left alone.
+  smooth_quant_options scales = {};  ///< Formula and limits of the scales of Gemm and MatMul.
+  /// The alpha of Conv and ConvTranspose. Without it they are left alone.
   std::optional<float> convolution_alpha = std::nullopt;
+  /// How layers that take the same value agree on one vector of scales.
   shared_smoothing sharing = shared_smoothing::stacked;
-  /// Where no node before can take the inverse, a Mul is inserted; else the value is left alone.
+  /// Whether a Mul is inserted where no node before the layers can take the inverse scales. If not,
+  /// such a value is left alone.
   bool insert_mul = true;
 
-  /// alpha 0.95, scales in [their quantile 0.1, 100].
+  /// NNCF's settings: alpha 0.95, scales in [their quantile 0.1, 100],
+  /// shared_smoothing::best_ratio.
   [[nodiscard]] static graph_smoothing_options nncf() {
     graph_smoothing_options o;
     o.scales.alpha = 0.95F;
@@ -55,27 +60,29 @@ struct graph_smoothing_options {
     o.sharing = shared_smoothing::best_ratio;
     return o;
   }
-  /// Intel Neural Compressor: alpha 0.5, no limits.
+  /// The settings of Intel Neural Compressor: alpha 0.5, and no limits other than the defaults.
   [[nodiscard]] static graph_smoothing_options inc() { return {}; }
 };
 
-/// A value that was smoothed.
+/// Report of what smooth_quant() did to one value.
 struct smoothed_value {
-  std::string value;
-  std::vector<std::string> layers;  // labels of those that take it
-  std::vector<float> scales;
-  std::string into;  // label of the node that took the inverse; empty: a Mul was inserted
+  std::string value;                ///< Name of the value.
+  std::vector<std::string> layers;  ///< Labels of the layers that take it.
+  std::vector<float> scales;  ///< Scale of each feature, by which the weights were multiplied.
+  /// Label of the node that took the inverse scales; empty if a Mul was inserted.
+  std::string into;
 };
 
 namespace detail {
 
-/// Layers that take one value, along one axis.
+/// Layers of one kind that take one value along one axis.
 struct smoothing_group {
   std::string value;
   channel_axis layout;
   std::vector<linear_layer> layers;
 };
 
+/// All groups of layers that the options admit, in the order of their first layers.
 [[nodiscard]] inline std::vector<smoothing_group> smoothing_groups(
     const model& m, const value_shapes& shapes, const graph_smoothing_options& options) {
   std::vector<smoothing_group> groups;
@@ -104,6 +111,7 @@ struct smoothing_group {
   return groups;
 }
 
+/// The scale of each feature of a group.
 [[nodiscard]] inline std::vector<float> smoothing_scales(const smoothing_group& group,
                                                          std::span<const float> activations,
                                                          const graph_smoothing_options& options) {
@@ -135,7 +143,8 @@ struct smoothing_group {
   return options.sharing == shared_smoothing::best_ratio ? best : scales_of(stacked);
 }
 
-/// Whether the node can multiply what it makes by a factor for each channel, at no cost.
+/// Whether the node can multiply its result by one factor for each channel at no cost, by changing
+/// its constants.
 [[nodiscard]] inline bool takes_factors(const model& m, const value_shapes& shapes, const node& n,
                                         std::size_t i, channel_axis at) {
   if (const auto layer = linear_layer_of(m, i)) {
@@ -159,6 +168,7 @@ struct smoothing_group {
   return (n.is("Mul") || n.is("Div")) && constant_operand(m, n, at).has_value();
 }
 
+/// Changes the constants of node i so that its result is multiplied by the factors.
 inline void give_factors(model& m, std::size_t i, channel_axis at,
                          std::span<const double> factors) {
   if (const auto layer = linear_layer_of(m, i)) {
@@ -188,8 +198,8 @@ inline void give_factors(model& m, std::size_t i, channel_axis at,
 
 }  // namespace detail
 
-/// The values that smooth_quant() looks at, for observers: the axis of their features by their
-/// names.
+/// Lists the values that smooth_quant() needs magnitudes for, each with the axis of its features.
+/// Pass the result to observe_channels().
 [[nodiscard]] inline std::map<std::string, std::size_t> smoothing_values(
     const model& m, const graph_smoothing_options& options = {}) {
   const value_shapes shapes(m);
@@ -200,27 +210,35 @@ inline void give_factors(model& m, std::size_t i, channel_axis at,
   return axes;
 }
 
-/// Smooths the inputs of the layers with constant weights of a simplified float model, which
-/// computes the same function up to rounding: exactly the same bits with scales.power_of_two,
-/// unless a value leaves the range of normal floats. Layers that take the same value share one
-/// vector. The inverse goes into the constants of the LayerNormalization, Conv, ConvTranspose,
-/// Gemm, MatMul, Mul or Div that makes the value, if the value serves these layers only, directly
-/// or through operators that factors pass (trace_channels()); else into a Mul between the value and
-/// the layers.
+/// Applies SmoothQuant to a float model, which simplify() should have prepared: divides the inputs
+/// of layers with constant weights by one scale for each feature, and multiplies the weights by it.
+/// For a feature j with a_j = its largest |x| and w_j = its largest |w|,
 ///
-/// `activations` are the largest |x| of the features of the values that smoothing_values() names;
-/// values without them are left alone, as are those whose scales are all 1. The same bits
-/// everywhere.
+///     s_j = a_j^alpha / w_j^(1 - alpha), clipped as the options say
 ///
-/// Throws what smooth_quant_scales() throws, naming the tensor; overflow if a constant would leave
-/// the floats. The model is then as before.
+/// The model computes the same function up to rounding; with `scales.power_of_two` it computes
+/// exactly the same bits, unless a value leaves the range of normal floats. Layers that take the
+/// same value share one vector of scales. The inverse scales are multiplied into the constants of
+/// the LayerNormalization, Conv, ConvTranspose, Gemm, MatMul, Mul or Div that makes the value, if
+/// the value serves these layers only, directly or through operators that factors pass (see
+/// trace_channels()). Else a Mul is inserted between the value and the layers.
+///
+/// `activations` has the largest |x| of each feature of the values that smoothing_values() names.
+/// Values that are missing from it are left alone, and so are values whose scales are all 1.
+/// Returns one entry for each value that was smoothed. Results are bit-identical on all platforms.
+///
+/// Throws what smooth_quant_scales() throws, naming the tensor; shape_mismatch if the number of
+/// magnitudes is not that of the features; overflow if a constant would not be finite as a float.
+/// If it throws, the model is unchanged.
+///
+/// Source: Xiao et al., SmoothQuant (2023).
 inline std::vector<smoothed_value> smooth_quant(model& m, const channel_magnitude_map& activations,
                                                 const graph_smoothing_options& options = {}) {
   const value_shapes shapes(m);
   const links l(m);
   model next = m;
   std::vector<smoothed_value> result;
-  std::map<std::size_t, std::vector<node>> inserted;  // before the node with that index
+  std::map<std::size_t, std::vector<node>> inserted;  // each before the node with that index
   for (const detail::smoothing_group& group : detail::smoothing_groups(m, shapes, options)) {
     const auto found = activations.find(group.value);
     if (found == activations.end()) {
@@ -229,7 +247,7 @@ inline std::vector<smoothed_value> smooth_quant(model& m, const channel_magnitud
     require(found->second.size() == group.layout.length, error_kind::shape_mismatch, "tensor '",
             group.value, "': ", found->second.size(), " magnitudes for ", group.layout.length,
             " channels");
-    // What an earlier group has done to the weights is that of other layers, or their outputs.
+    // Read from `next`: earlier groups may have changed the outputs of these layers.
     detail::smoothing_group now{group.value, group.layout, {}};
     smoothed_value evidence;
     evidence.value = group.value;
@@ -270,7 +288,8 @@ inline std::vector<smoothed_value> smooth_quant(model& m, const channel_magnitud
       dims[0] = static_cast<std::int64_t>(inverse.size());
       node mul;
       mul.op_type = "Mul";
-      // Of two groups with one value, each has a name of its own by that of its constant.
+      // If two groups have the same value, unused_name() keeps their names apart: the name of the
+      // Mul is also that of its constant.
       mul.name = unused_name(next, group.value + "_smooth");
       mul.inputs = {group.value, mul.name};
       mul.outputs = {unused_name(next, mul.name + "_out")};

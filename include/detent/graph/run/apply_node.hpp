@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One node of a model, run: its inputs converted to types and orders of elements that the operator
-// takes, its results checked, its errors named.
+// Applies the operator of one node: converts the inputs to the types and orders of elements that
+// the operator takes, checks the declared results, and adds the node's name to errors.
 #ifndef DETENT_GRAPH_RUN_APPLY_NODE_HPP
 #define DETENT_GRAPH_RUN_APPLY_NODE_HPP
 
@@ -31,8 +31,9 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
-/// float16 models are computed in float, node by node, each result rounded back; the operators
-/// listed here look at the types themselves, and so do the nodes of sub-graphs.
+/// Whether a node gets its float16 and bfloat16 inputs as they are. Otherwise they are converted to
+/// float, and each float result is rounded back. The operators listed here deal with the types
+/// themselves; so do nodes with sub-graphs, whose inner nodes are converted one by one.
 [[nodiscard]] inline bool takes_half(const node& n) {
   static constexpr std::string_view types_themselves[] = {
       "Cast",         "CastLike",     "Identity",       "Reshape",         "Flatten",   "Transpose",
@@ -43,18 +44,20 @@ namespace detail {
                                     n.op_type) != std::end(types_themselves);
 }
 
-/// What a node's infer() declared in an earlier run, where operator_definition::infers_from_forms.
+/// What a node's infer() declared in an earlier run, kept so that infer() need not be called again.
+/// Used only for operators with operator_definition::infers_from_forms.
 struct inferred_forms {
   std::vector<tensor> inputs, outputs;
 
+  /// True if the inputs have the forms for which the outputs were declared.
   [[nodiscard]] bool hold_for(std::span<const tensor> given) const noexcept {
     return std::equal(given.begin(), given.end(), inputs.begin(), inputs.end(),
                       [](const tensor& a, const tensor& b) { return a.has_form_of(b); });
   }
 };
 
-/// Checks the number of inputs, runs infer() and checks what it declared. `channels_last`: whether
-/// inputs are.
+/// Checks the number of inputs, calls the operator's infer() and checks the sizes that it declared.
+/// `channels_last`: whether any input is in channels-last order.
 inline void infer_outputs(const operator_definition& definition, const executor_options& options,
                           bool channels_last, operator_context& c) {
   const std::size_t inputs = c.input_count();
@@ -76,9 +79,13 @@ inline void infer_outputs(const operator_definition& definition, const executor_
   }
 }
 
-/// Runs infer() and, unless `shapes_only`, run() of one node. `inputs` may be replaced by their
-/// converted forms, so that the next user finds them in the order it needs. `known`, if not null,
-/// saves infer() where it has been asked the same before.
+/// Calls the operator's infer() and, unless `shapes_only`, its run() for one node, and returns the
+/// outputs. Inputs that had to be converted are replaced in `inputs` by their converted forms, so
+/// that the caller can hand these to the next user of the value. `known`, if not null, keeps what
+/// infer() declared and saves the call when the forms of the inputs are the same again.
+///
+/// Errors of the operator keep their kind and get the node's label in front, unless they have it
+/// already; running out of memory becomes bad_file.
 inline std::vector<tensor> apply(const node& n, const operator_definition& definition,
                                  std::int64_t opset, std::vector<tensor>& inputs,
                                  std::span<const bool> constant,
@@ -108,7 +115,7 @@ inline std::vector<tensor> apply(const node& n, const operator_definition& defin
       }
     }
     for (const tensor& t : inputs) {
-      // Single elements have every order, but must not add dimensions to the output.
+      // A single element fits every order, but must not add dimensions to the output.
       same = same && (!t.defined() || (t.count() == 1 && t.rank() <= common->size()) ||
                       (t.channels_last() && t.dims() == *common));
     }
@@ -148,7 +155,8 @@ inline std::vector<tensor> apply(const node& n, const operator_definition& defin
     if (!shapes_only) {
       definition.run(c);
       for (tensor& t : c.outputs) {
-        // Kernels write either order where there is only one.
+        // Operators declare channels-last results also where both orders are the same. Such a
+        // result counts as plain, so that nobody reorders it later.
         t.set_channels_last(t.channels_last() && !has_one_order(t.dims()));
       }
     }
@@ -173,6 +181,7 @@ inline std::vector<tensor> apply(const node& n, const operator_definition& defin
   return std::move(c.outputs);
 }
 
+/// The version of the operators of the node's domain that the model uses; 1 if it states none.
 [[nodiscard]] inline std::int64_t opset_of(const model& m, const node& n) {
   const auto found = m.opsets.find(n.domain);
   return found == m.opsets.end() ? 1 : found->second;

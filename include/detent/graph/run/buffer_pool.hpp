@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Where executors take the memory of their tensors from.
+// A pool of buffers, from which executors take the memory of their tensors.
 #ifndef DETENT_GRAPH_RUN_BUFFER_POOL_HPP
 #define DETENT_GRAPH_RUN_BUFFER_POOL_HPP
 
@@ -17,9 +17,11 @@ namespace graph {
 namespace detail {
 
 /// Keeps freed buffers for the next tensor of about the same size. Thread-safe; buffers may outlive
-/// it.
+/// the pool.
 class buffer_pool {
  public:
+  /// A buffer of at least `bytes` bytes: a kept one if there is one of at most twice the size. It
+  /// returns to the pool when its last owner releases it.
   [[nodiscard]] std::shared_ptr<std::byte> allocate(std::size_t bytes) {
     const std::size_t size = (bytes + 64) / 64 * 64;
     std::unique_ptr<std::byte[]> buffer;
@@ -50,7 +52,8 @@ class buffer_pool {
  private:
   struct shared_state {
     std::mutex mutex;
-    // By size. Sizes come again: those without a buffer are kept.
+    // Free buffers by size. Sizes without a free buffer stay as empty lists, because each run asks
+    // for the same sizes again.
     std::map<std::size_t, std::vector<std::unique_ptr<std::byte[]>>> free;
   };
   std::shared_ptr<shared_state> state_ = std::make_shared<shared_state>();

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs models: float ones on the float kernels, quantized ones (after graph/lower.hpp) on the
-// integer kernels.
+// The room graph/run/ runs models: the executor, the registry of operators, shape inference, and
+// what these need to apply one node. It may include itself, graph/ops/, graph/model/ and the
+// numerics floor.
+//
+// This file holds the executor, which runs a model again and again: float models on the float
+// kernels, and models that graph/rewrite/lower.hpp has turned into integer operators on the integer
+// kernels.
 #ifndef DETENT_GRAPH_RUN_EXECUTOR_HPP
 #define DETENT_GRAPH_RUN_EXECUTOR_HPP
 
@@ -34,18 +39,46 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// Runs a model again and again. Construction names the first unsupported operator; weights are
-/// packed at the first run. One run at a time for each executor. The registry must stay.
+/// Runs a model as often as wanted. Weights are packed at the first run, and memory of intermediate
+/// values is kept for later runs. Sub-graphs run as models of their own, on executors that are made
+/// when first needed.
 ///
-/// Sub-graphs run as models of their own, with what they capture among their inputs. Errors name
-/// the node in the sub-graph behind those around it.
+/// One executor does one run at a time; different executors may run on different threads. The
+/// registry must outlive the executor.
+///
+/// @code{.cpp}
+/// #include <cstdio>
+/// #include <span>
+/// #include <vector>
+///
+/// #include <detent/graph/onnx.hpp>
+/// #include <detent/graph/run/executor.hpp>
+///
+/// int main() {
+///   namespace graph = detent::graph;
+///   graph::executor network(graph::read_onnx("network.onnx"));
+///   const std::vector<float> pixels(3 * 224 * 224);
+///   const graph::tensor image = graph::tensor::of(graph::element_type::f32, {1, 3, 224, 224},
+///                                                 std::span<const float>(pixels));
+///   const std::vector<graph::tensor> outputs = network.run({{"image", image}});
+///   for (const float score : outputs[0].data<float>()) {
+///     std::printf("%g\n", static_cast<double>(score));
+///   }
+/// }
+/// @endcode
 class executor {
  public:
-  /// Called with each value that a run computes, in the order of the nodes. Elements may stand in
-  /// channels-last order; to_plain() undoes that. Values of sub-graphs, which a run may compute
-  /// many times or never, are not shown.
+  /// A function that run() calls with the name and the elements of each input and of each value
+  /// that a node computes, in the order of the nodes. The elements may be in channels-last order;
+  /// to_plain() undoes that. Constants, and values within sub-graphs (which a run may compute many
+  /// times or never), are not shown.
   using value_observer = std::function<void(const std::string& name, const tensor& value)>;
 
+  /// Prepares a model, which must have its nodes in topological order as read_onnx() and
+  /// sort_and_check() leave them. `registry` holds the operators and must outlive the executor.
+  ///
+  /// Throws unsupported as require_supported() if a node has no operator or the opset is too new;
+  /// bad_file if nothing makes a graph output.
   explicit executor(model m, executor_options options = {},
                     const operator_registry& registry = default_operators())
       : model_(std::move(m)), options_(std::move(options)) {
@@ -117,16 +150,27 @@ class executor {
     }
   }
 
+  /// Not copyable. Construct another executor from graph_model() instead.
   executor(const executor&) = delete;
+  /// Not assignable, as it is not copyable.
   executor& operator=(const executor&) = delete;
 
+  /// The model that this executor runs.
   [[nodiscard]] const model& graph_model() const noexcept { return model_; }
 
-  /// Computes the outputs, in the order of the model. Throws if an input is missing, unknown, or of
-  /// another type or shape than declared, and whatever the operators throw, naming the node.
+  /// Runs the model once. `inputs` holds a tensor for each input of the model by name, with
+  /// elements in the order of its dimensions; `observer` may be empty. Returns the outputs in the
+  /// order in which the model lists them, with elements in the order of their dimensions. They stay
+  /// valid after later runs and after the executor is gone.
+  ///
+  /// Throws invalid_argument if an input is missing, unknown to the model, without elements, or of
+  /// another type than declared; shape_mismatch if it has another shape than declared (an open
+  /// dimension takes any size); and what the operators throw, with the node's name, for a node in a
+  /// sub-graph after those of the nodes around it. The executor may be used again after an
+  /// exception. Not thread-safe.
   [[nodiscard]] std::vector<tensor> run(const std::map<std::string, tensor>& inputs,
                                         const value_observer& observer = {}) {
-    if (has_values_) {  // of a run that threw
+    if (has_values_) {  // the last run threw and left its values
       clear_values();
     }
     has_values_ = true;
@@ -166,7 +210,8 @@ class executor {
         if (s.inputs[i] == no_slot || s.constant[i]) {
           continue;
         }
-        // Another order of the same elements serves later users too.
+        // If the operator's input was reordered, later users of the value take the reordered form.
+        // (If it was converted to another type, they take the original.)
         if (s.arguments[i].type() == slots_[s.inputs[i]].type()) {
           slots_[s.inputs[i]] = s.arguments[i];
         }
@@ -193,7 +238,7 @@ class executor {
     for (const std::size_t value : output_slots_) {
       outputs.push_back(to_plain(slots_[value], allocate));
     }
-    // Everything else went with its last use.
+    // All other values were released after their last use.
     for (const std::vector<std::size_t>* values : {&input_slots_, &output_slots_}) {
       for (const std::size_t value : *values) {
         clear_value(value);
@@ -206,21 +251,24 @@ class executor {
  private:
   static constexpr std::size_t no_slot = static_cast<std::size_t>(-1);
 
+  /// One node and what it needs from run to run. A slot is an index into slots_.
   struct step {
     const node* current = nullptr;
     const operator_definition* definition = nullptr;
     std::int64_t opset = 0;
     std::vector<std::size_t> inputs;
     std::unique_ptr<bool[]> constant;
-    std::vector<tensor> arguments;  // constant ones stay, in the form that the operator took them
+    std::vector<tensor> arguments;  // constant ones are kept between runs, in the order of elements
+                                    // and the type that the operator took
     std::vector<std::size_t> outputs;
     std::vector<std::size_t> last_use_of;
     std::unique_ptr<operator_state> state;
     detail::inferred_forms inferred;
     std::unique_ptr<detail::subgraph_runner> subgraphs;
-    std::vector<std::size_t> captured;  // the slots of what those capture
+    std::vector<std::size_t> captured;  // slots of the values that the sub-graphs capture
   };
 
+  /// Hands the values that the sub-graphs of a step capture to them.
   void capture_values(step& s, const allocator& allocate) {
     for (std::size_t i = 0; i < s.captured.size(); ++i) {
       if (!constant_[s.captured[i]]) {
@@ -274,9 +322,9 @@ class executor {
   detail::buffer_pool pool_;
   std::vector<tensor> slots_;
   std::vector<bool> constant_;
-  std::vector<std::size_t> input_slots_, output_slots_;  // as the model lists them
+  std::vector<std::size_t> input_slots_, output_slots_;  // in the order of the model's lists
   std::vector<step> steps_;
-  bool has_values_ = false;
+  bool has_values_ = false;  // slots hold values of a run that is going on or has thrown
 };
 
 namespace detail {
@@ -298,7 +346,7 @@ inline std::unique_ptr<executor> subgraph_runner::make_executor(const graph_body
   m.ir_version = model_.ir_version;
   m.opsets = model_.opsets;
   for (value_info& v : m.inputs) {
-    v.has_shape = false;  // what a loop carries may change its shape, whatever is declared
+    v.has_shape = false;  // a value that a loop carries may change its shape, whatever is declared
     m.initializers.erase(v.name);
   }
   const std::set<std::string> captured = captured_values(body);
@@ -328,7 +376,7 @@ inline std::vector<tensor> subgraph_runner::run(std::string_view attribute,
   }
   const std::vector<value_info>& wanted = found->second->graph_model().inputs;
   for (std::size_t i = 0, k = g.inputs.size(); i < names_.size() && k < wanted.size(); ++i) {
-    if (wanted[k].name == names_[i]) {  // both are in the order of names
+    if (wanted[k].name == names_[i]) {  // captured values come in the order of names in both lists
       given.emplace(names_[i], values_[i]);
       ++k;
     }
@@ -356,10 +404,11 @@ inline std::vector<tensor> subgraph_runner::infer(std::string_view attribute,
   }
   for (const node& n : g.nodes) {
     for (const std::string& out : n.outputs) {
-      known.erase(out);  // of a graph around it
+      known.erase(out);  // a captured value that this name of the sub-graph hides
     }
   }
-  // A branch may never be taken, and a loop's body never run: errors in them are none yet.
+  // Lenient: a branch may never be taken and a loop's body never run, so that what would be an
+  // error in them is not one before a run gets there.
   infer_values(g, model_, known, true, registry_);
   std::vector<tensor> outputs;
   for (const value_info& v : g.outputs) {

@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The operators that come with the library.
+// The registry of the operators that come with the library, and the macros that decide in which
+// translation unit they are compiled.
 #ifndef DETENT_GRAPH_RUN_REGISTRY_HPP
 #define DETENT_GRAPH_RUN_REGISTRY_HPP
 
 #include <detent/config.hpp>
 #include <detent/graph/ops/operator.hpp>
 
-// The operators take a compiler most of a minute. DETENT_GRAPH_SEPARATE_COMPILATION leaves them to
-// the one unit that includes <detent/graph/src.hpp>; the CMake target detent::graph does both.
+// Compiling the operators takes most of a minute. A unit that defines
+// DETENT_GRAPH_SEPARATE_COMPILATION leaves them to the one unit that includes
+// <detent/graph/src.hpp>; the CMake target detent::graph does both.
 #if defined(DETENT_GRAPH_SEPARATE_COMPILATION)
 #define DETENT_GRAPH_DECL
 #else
+/// Stands before functions that are inline in the header-only mode of the graph floor. It is empty
+/// with DETENT_GRAPH_SEPARATE_COMPILATION, where they are compiled once. Set by this header, not by
+/// users.
 #define DETENT_GRAPH_DECL inline
 #endif
 
 #if defined(DETENT_COMPILE_GRAPH) || !defined(DETENT_GRAPH_SEPARATE_COMPILATION)
+/// 1 if this translation unit defines the operators, 0 if it only declares default_operators(). Set
+/// by this header, not by users.
 #define DETENT_GRAPH_DEFINES_OPERATORS 1
 #else
 #define DETENT_GRAPH_DEFINES_OPERATORS 0
@@ -42,7 +49,9 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// Every operator of graph/ops/. Copy it and add() to it to bring operators of your own.
+/// The registry of all operators that come with the library: those of ONNX, of com.microsoft, and
+/// of the library's own domain "detent". To bring operators of your own, copy it and add() to the
+/// copy. Thread-safe.
 [[nodiscard]] DETENT_GRAPH_DECL const operator_registry& default_operators();
 
 #if DETENT_GRAPH_DEFINES_OPERATORS

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What is known of the values of a model before it runs.
+// Shape inference: infer_shapes() computes what is known of the values of a model before it runs.
 #ifndef DETENT_GRAPH_RUN_SHAPE_INFERENCE_HPP
 #define DETENT_GRAPH_RUN_SHAPE_INFERENCE_HPP
 
@@ -18,13 +18,22 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// What is known of every value before a run: type and shape, and the elements where they do not
-/// depend on the inputs. Values whose shape depends on the inputs' elements are missing. Those that
-/// an If makes are known where its condition is, or where both branches agree; those that a Loop or
-/// a Scan carries, where no iteration changes their shapes. Values of sub-graphs are not listed.
+/// Computes what is known of the values of a model before it runs, by name: type and shape, and the
+/// elements too if they are few (up to 4096) and do not depend on the elements of inputs.
 ///
-/// `input_dims` gives shapes for inputs that do not declare a fixed one; other open dimensions
-/// count as 1.
+/// A value is missing from the result if its shape depends on elements of inputs, or if its node or
+/// one before it has no operator in `registry` or calls a function of the model. Outputs of an If
+/// are known if its condition is, or if both branches agree on type and shape; values that a Loop
+/// or Scan carries are known if an iteration does not change their types and shapes. Values of
+/// sub-graphs are not listed.
+///
+/// `input_dims` gives the shapes of inputs by name and takes the place of what they declare. Open
+/// dimensions (-1) count as 1; an input without any shape is unknown. `m` must have its nodes in
+/// topological order.
+///
+/// Throws what the operators throw, naming the node, for nodes whose inputs do not fit together. If
+/// a dimension of an input is open, such nodes are no error and their outputs are missing, because
+/// the 1 in its place may be what does not fit. Thread-safe.
 [[nodiscard]] inline std::map<std::string, tensor> infer_shapes(
     const model& m, const std::map<std::string, shape>& input_dims = {},
     const operator_registry& registry = default_operators()) {
@@ -45,7 +54,7 @@ namespace graph {
     }
     known[v.name] = tensor(v.type, dims);
   }
-  // A model may not have sizes of 1 where it leaves them open: what comes of them is unknown.
+  // The model may be wrong for the size 1 that stands for an open dimension, hence lenient.
   detail::infer_values(m, m, known, is_open, registry);
   return known;
 }

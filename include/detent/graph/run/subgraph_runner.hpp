@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The sub-graphs of control flow. They run on executors, which in turn run sub-graphs:
-// executor.hpp, at its end, defines what is only declared here.
+// Runs the sub-graphs of control flow. A sub-graph runs on an executor of its own, and executors
+// run sub-graphs: therefore the functions that are only declared here are defined at the end of
+// executor.hpp.
 #ifndef DETENT_GRAPH_RUN_SUBGRAPH_RUNNER_HPP
 #define DETENT_GRAPH_RUN_SUBGRAPH_RUNNER_HPP
 
@@ -29,20 +30,23 @@ class executor;
 namespace detail {
 
 /// Runs the sub-graphs of one node of a model, each on an executor of its own that is made when it
-/// is first needed. The model and the registry must stay.
+/// is first needed. The model, the node and the registry must outlive the runner.
 class subgraph_runner final : public subgraph_caller {
  public:
+  /// `of`: the model that the node `n` belongs to, whose opsets apply.
   subgraph_runner(const model& of, const node& n, executor_options options,
                   const operator_registry& registry);
   ~subgraph_runner() override;
 
+  /// The names of the outer values that the sub-graphs use, in ascending order.
   [[nodiscard]] const std::vector<std::string>& captured() const noexcept { return names_; }
-  /// What captured()[i] is. `constant`: in every run; to be said before the first one.
+  /// Sets the value of captured()[i]. `constant`: the value is the same in every run; this must be
+  /// stated before the first run.
   void set_captured(std::size_t i, tensor value, bool constant = false) {
     values_[i] = std::move(value);
     constant_[i] = constant;
   }
-  /// Frees what is not constant.
+  /// Releases the captured values that are not constant.
   void clear_captured() {
     for (std::size_t i = 0; i < values_.size(); ++i) {
       if (!constant_[i]) {
@@ -72,7 +76,8 @@ class subgraph_runner final : public subgraph_caller {
   std::vector<std::string> names_;
   std::vector<tensor> values_;
   std::vector<bool> constant_;
-  std::map<std::string, std::unique_ptr<executor>, std::less<>> executors_;  // by attribute
+  // By the name of the attribute that holds the sub-graph.
+  std::map<std::string, std::unique_ptr<executor>, std::less<>> executors_;
 };
 
 }  // namespace detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which nodes of a model have no operator here.
+// Finds the nodes of a model that cannot be run because there is no operator for them.
 #ifndef DETENT_GRAPH_RUN_UNSUPPORTED_NODES_HPP
 #define DETENT_GRAPH_RUN_UNSUPPORTED_NODES_HPP
 
@@ -16,12 +16,15 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// The newest opset of ONNX of which it is known that it leaves the operators here what they were.
+/// The newest version of ONNX's operators that the library supports. Models with a newer opset are
+/// rejected, because operators might mean something else there.
 inline constexpr std::int64_t newest_opset = 27;
 
 namespace detail {
 
-/// `of`: the model that the graph is or belongs to. `place`: where the graph is, for messages.
+/// Appends descriptions of the unsupported nodes of a graph and its sub-graphs to `all`. `of`: the
+/// model that the graph is or belongs to. `place`: text that says where the graph is, empty for the
+/// model's own.
 inline void find_unsupported(const graph_body& g, const model& of, const std::string& place,
                              const operator_registry& registry, std::vector<std::string>& all) {
   for (const node& n : g.nodes) {
@@ -38,9 +41,9 @@ inline void find_unsupported(const graph_body& g, const model& of, const std::st
 
 }  // namespace detail
 
-/// The nodes that have no operator here, described one by one, those of sub-graphs as well. Calls
-/// of functions that the model defines are among them. Empty if the model can be run, its opset
-/// permitting.
+/// Describes each node that has no operator in `registry`, nodes of sub-graphs included. Nodes that
+/// call functions which the model defines are listed too. The result is empty if the model can be
+/// run, provided its opset is supported (require_supported()).
 [[nodiscard]] inline std::vector<std::string> unsupported_nodes(
     const model& m, const operator_registry& registry = default_operators()) {
   std::vector<std::string> all;
@@ -48,8 +51,8 @@ inline void find_unsupported(const graph_body& g, const model& of, const std::st
   return all;
 }
 
-/// Throws unsupported, naming the first node that has no operator here and how many more there are,
-/// or an opset after newest_opset.
+/// Throws unsupported if the opset of the model is beyond newest_opset or if a node has no operator
+/// in `registry`; the message names the first such node and says how many more there are.
 inline void require_supported(const model& m,
                               const operator_registry& registry = default_operators()) {
   require(m.opset() <= newest_opset, error_kind::unsupported, "the model has opset ", m.opset(),

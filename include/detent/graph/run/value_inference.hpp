@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What follows, before a graph runs, from what is known of some of its values. The executor asks
-// this of the bodies of control flow; shape_inference.hpp asks it of whole models.
+// Infers types, shapes and small constants of the values of a graph from those that are known
+// before it runs. The executor uses this for the bodies of control flow, shape_inference.hpp for
+// whole models.
 #ifndef DETENT_GRAPH_RUN_VALUE_INFERENCE_HPP
 #define DETENT_GRAPH_RUN_VALUE_INFERENCE_HPP
 
@@ -28,8 +29,8 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
-/// Whether a node may be computed before a run, if all that it uses is constant. Loops may take
-/// long, and make much of little.
+/// Whether a node with sub-graphs may be computed before a run if all that it uses is constant:
+/// only If nodes may, because loops can take long and make large values from small ones.
 [[nodiscard]] inline bool is_brief(const node& n) {
   bool brief = true;
   for_each_body(n, [&](const std::string&, const graph_body& body) {
@@ -38,11 +39,13 @@ namespace detail {
   return brief;
 }
 
-/// Adds to `known` what follows from it; see infer_shapes(). `of` is the model that the graph is or
-/// belongs to. `lenient`: what would be an error leaves values unknown.
+/// Adds to `known` what can be inferred from it for the values of a graph; see infer_shapes(). `of`
+/// is the model that the graph is or belongs to. `lenient`: errors of operators are swallowed and
+/// leave the outputs of the node unknown.
 inline void infer_values(const graph_body& g, const model& of, std::map<std::string, tensor>& known,
                          bool lenient, const operator_registry& registry) {
-  constexpr std::size_t small = 4096;  // shape arithmetic is executed, anything larger is not
+  // Nodes of at most this many elements are executed: they may be shape arithmetic.
+  constexpr std::size_t small = 4096;
   const executor_options options;
   executor_options in_bodies;
   in_bodies.max_tensor_bytes = small * 8;
@@ -72,7 +75,8 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
         subgraphs->set_captured(i, look_up(subgraphs->captured()[i]), true);
       }
       if (n.is("If") && inputs.size() == 1 && !inputs[0].defined()) {
-        inputs[0] = tensor(element_type::boolean, {});  // whatever it is, both branches are there
+        // With an unknown condition infer() compares the branches, whatever the condition is.
+        inputs[0] = tensor(element_type::boolean, {});
       }
     }
     if (missing && !(n.is("If") || n.is("Loop") || n.is("Scan"))) {
@@ -96,12 +100,13 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
             outputs = apply(false);
           }
         } catch (const error&) {
-          // A body that is no shape arithmetic. If something is wrong with it, a run will tell.
+          // The body cannot be computed yet. If something is wrong with it, a run will tell.
         }
       } else if (all_data && size <= small) {
         outputs = apply(false);
       } else if (n.is("Shape") && !n.inputs.empty()) {
-        inputs[0].set_storage(allocate_from_heap(1));  // only its shape is looked at
+        // run() needs an input with data, but Shape looks only at the dimensions.
+        inputs[0].set_storage(allocate_from_heap(1));
         outputs = apply(false);
       }
       for (std::size_t i = 0; i < outputs.size(); ++i) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// 8-bit depthwise products of a pass.
+// 8-bit depthwise products.
 //
-// The bytes that four taps have in a block of channels are interleaved, so that each 32-bit lane
-// holds the four of one channel, as vpdpbusd wants them. Without it, and for weights that do not
-// fit a byte, the lane is read as two pairs of words. The unpack instructions work within 16 bytes,
-// which puts the channels in the order of depthwise_panels; packing 32-bit results to bytes undoes
-// it.
+// The bytes of four taps are interleaved, so that each 32-bit lane holds the four bytes of one
+// channel, as vpdpbusd takes them. In passes without vpdpbusd, and for weights that do not fit a
+// byte, the lane is read as two pairs of 16-bit words. The unpack instructions work within 16
+// bytes, which puts the channels of a depthwise block in the order of depthwise_panels, quarter by
+// quarter; packing 32-bit results to bytes restores their order.
 
 #ifndef DETENT_KERNELS_VECTOR_DEPTHWISE_U8_INL_HPP
 #define DETENT_KERNELS_VECTOR_DEPTHWISE_U8_INL_HPP
@@ -32,12 +32,12 @@ namespace DETENT_PASS_NAMESPACE {
 using byte_tag = hn::Repartition<std::uint8_t, int_tag>;
 using byte_vector = hn::Vec<byte_tag>;
 using word_tag = hn::Repartition<std::int16_t, int_tag>;
-/// Channels that a vector of bytes holds: a whole block, or half of one.
+/// Channels that a vector of bytes holds, a part: a whole depthwise block, or half of one.
 inline constexpr std::size_t part_channels = hn::MaxLanes(byte_tag{});
-/// 32-bit vectors for them, one for each quarter.
+/// Vectors of 32-bit lanes that hold the sums of a part, one for each quarter.
 inline constexpr std::size_t quarters = 4;
 
-/// [a0 b0 a2 b2] and [a1 b1 a3 b3] of 16-byte blocks.
+/// Return [a0 b0 a2 b2] and [a1 b1 a3 b3], where a0, a1, ... are the 16-byte blocks of a.
 template <class V>
 HWY_INLINE V even_blocks(V a, V b) noexcept {
   return hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a);
@@ -47,7 +47,8 @@ HWY_INLINE V odd_blocks(V a, V b) noexcept {
   return hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a));
 }
 
-/// Channels in their order become quarters: quarter k has the 16-byte blocks k, k + 4, ...
+/// Reorders four vectors, of channels in their order, into quarters: quarter k gets the 16-byte
+/// blocks k, k + 4, ...
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE void to_quarters(D d, V (&v)[quarters]) noexcept {
   if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
@@ -68,7 +69,7 @@ HWY_INLINE void to_quarters(D d, V (&v)[quarters]) noexcept {
   }
 }
 
-/// The reverse.
+/// Reorders quarters into four vectors of channels in their order.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE void from_quarters(D d, V (&v)[quarters]) noexcept {
   if constexpr (hn::MaxLanes(D{}) * sizeof(hn::TFromD<D>) == 64) {
@@ -82,20 +83,20 @@ HWY_INLINE void from_quarters(D d, V (&v)[quarters]) noexcept {
   }
 }
 
-/// The epilogue of a part's channels, with what depends on the channels only already loaded.
-/// kIsPlain: whether there is no residual, and the output not bfloat16.
+/// The epilogue of a part of the channels, which loads once what depends on the channels only.
+/// kIsPlain: there is no residual, and the output is not bfloat16.
 template <bool kIsPlain>
 class quarter_epilogue {
  public:
-  /// Of the channels from `first` on, `period` of which the part holds again and again; zero behind
-  /// the last panel.
+  /// For the channels from `first` on. The part holds `period` channels, repeated until it is full;
+  /// what lies behind the last panel is zero.
   HWY_INLINE quarter_epilogue(const integer_epilogue& e, std::size_t first, std::size_t channels,
                               std::size_t period) noexcept
       : output_(e.output),
         residual_(e.residual),
         lower_(hn::Set(float_tag{}, e.lower)),
         upper_(hn::Set(float_tag{}, e.upper)) {
-    // Signed outputs are computed as unsigned ones that are 128 more.
+    // Signed outputs are computed as unsigned ones that are 128 larger.
     const std::int32_t shift = output_ == integer_output::s8 ? 128 : 0;
     const auto byte = [shift](std::int32_t v) HWY_ATTR {
       return hn::Set(byte_tag{}, static_cast<std::uint8_t>(v + shift));
@@ -128,7 +129,7 @@ class quarter_epilogue {
   [[nodiscard]] HWY_INLINE bool makes_bytes() const noexcept {
     return kIsPlain && (output_ == integer_output::u8 || output_ == integer_output::s8);
   }
-  /// What the sums of products are added to.
+  /// Sets the sums to their initial values, which include the columns' offsets.
   HWY_INLINE void begin(int_vector (&sum)[quarters]) const noexcept {
     DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) { sum[k] = offset_[k]; }
   }
@@ -146,7 +147,7 @@ class quarter_epilogue {
     }
   }
 
-  /// The same for an output of float or bfloat16.
+  /// Stores results as floats or bfloat16.
   HWY_INLINE void store_reals(const int_vector (&sum)[quarters], std::size_t count, void* c,
                               std::size_t index) const noexcept {
     const float_tag df;
@@ -179,7 +180,7 @@ class quarter_epilogue {
     }
   }
 
-  /// The same for an output of bytes.
+  /// Stores results as bytes.
   HWY_INLINE void store_bytes(const int_vector (&sum)[quarters], std::size_t count, void* c,
                               std::size_t index) const noexcept {
     const byte_vector v = bytes(sum);
@@ -191,16 +192,17 @@ class quarter_epilogue {
     }
   }
 
-  /// The results of a whole part, where the output has bytes.
+  /// Returns the results of a whole part as bytes, in the order of the channels.
   HWY_INLINE byte_vector bytes(const int_vector (&sum)[quarters]) const noexcept {
-    // Conversions saturate, and the zero point is added to words, all of whose bounds are beyond
-    // the grid: that gives what clamping the steps would, in fewer instructions.
+    // Conversions saturate, and the zero point is added to 16-bit words, whose bounds lie beyond
+    // the grid on both sides: the result is what clamping the steps would give, in fewer
+    // instructions.
     int_vector q[quarters];
     DETENT_UNROLL for (std::size_t k = 0; k < quarters; ++k) {
       // The product of an integer and a finite multiplier is never NaN.
       float_vector steps = hn::Mul(hn::ConvertTo(float_tag{}, sum[k]), multiplier_[k]);
       if (!shrinks_) {
-        // The conversion returns the least integer for those that are too large, too.
+        // The conversion returns INT32_MIN also for steps that are too large.
         steps = hn::Min(steps, hn::Set(float_tag{}, 32767.0F));
       }
       q[k] = nearest(steps);
@@ -235,17 +237,18 @@ class quarter_epilogue {
   float_vector multiplier_[quarters];
   float_vector bias_[quarters];
   float_vector lower_, upper_;
-  bool shrinks_;            // no multiplier is 1 or more, so that the steps of any sum fit 32 bits
+  bool shrinks_;            // all multipliers are below 1, so that steps fit 32 bits
   bool demoting_suffices_;  // the grid is all values of an unsigned byte
   hn::Vec<word_tag> zero_point_;
   byte_vector lowest_, highest_, flip_;
 };
 
-/// Elements of weights between one quarter and the next, and one group of taps and the next.
+/// Elements of weights from one quarter to the next, and from one group of taps to the next.
 inline constexpr std::size_t quarter_size = 16 * group_depth;
 inline constexpr std::size_t weight_group_size = quarters * quarter_size;
 
-/// Adds the products of four taps, whose bytes are interleaved in `x`, with one group of weights.
+/// Adds the products of four taps, whose bytes are interleaved in `x`, with one group of weights,
+/// as bytes or as words.
 [[maybe_unused]] HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int8_t* w,
                                            int_vector (&sum)[quarters]) noexcept {
   const hn::Repartition<std::int8_t, int_tag> ds8;
@@ -269,7 +272,8 @@ HWY_INLINE void add_group(const byte_vector (&x)[quarters], const std::int16_t* 
   }
 }
 
-/// Interleaves the bytes of four taps.
+/// Interleaves the bytes of four taps: lane i of x[k] gets the four bytes of channel i of quarter
+/// k.
 HWY_INLINE void interleave_taps(byte_vector a, byte_vector b, byte_vector c, byte_vector d,
                                 byte_vector (&x)[quarters]) noexcept {
   const byte_tag d8;
@@ -284,7 +288,7 @@ HWY_INLINE void interleave_taps(byte_vector a, byte_vector b, byte_vector c, byt
   x[3] = hn::BitCast(d8, hn::InterleaveUpper(d16, high01, high23));
 }
 
-/// Interleaves the bytes of four taps, `offset` behind their addresses.
+/// Loads `count` bytes of each of four taps, `offset` behind their addresses, and interleaves them.
 HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, std::size_t count,
                           byte_vector (&x)[quarters]) noexcept {
   const byte_tag d8;
@@ -296,9 +300,9 @@ HWY_INLINE void load_taps(const std::uint8_t* const* tap, std::size_t offset, st
   interleave_taps(row[0], row[1], row[2], row[3], x);
 }
 
-/// A part of the channels of a depthwise product, as vectors of part_channels bytes: one for each
-/// pixel, or with several pixels in each where the part repeats all channels. W is the type of the
-/// weights; kIsPlain is that of the epilogue.
+/// Multiplies a part of the channels of a depthwise product. A vector holds part_channels bytes:
+/// one pixel's part of the channels or, if the part repeats all channels, all channels of several
+/// pixels. W is the type of the weights; kIsPlain is that of the epilogue.
 template <class W, bool kIsPlain>
 class depthwise_part {
  public:
@@ -340,10 +344,11 @@ class depthwise_part {
   }
 
  private:
-  /// Vectors whose sums the registers hold at the same time. Words are rare where bytes will do.
+  /// Vectors whose sums the registers hold at the same time. Weights of words are rare in passes
+  /// that can multiply bytes.
   static constexpr std::size_t tile = sizeof(W) == 2 ? 1 : lanes == 16 ? 4 : 2;
 
-  /// `count` elements of vector v.
+  /// Computes and stores the first `count` elements of vector v.
   HWY_INLINE void vector(const std::uint8_t* const* tap, std::size_t v, std::size_t count,
                          std::size_t out) const noexcept {
     int_vector sum[quarters];
@@ -356,8 +361,9 @@ class depthwise_part {
     epilogue_.store(sum, count, c_, out + v * out_step_);
   }
 
-  /// Tiles of whole vectors, which hold kPixels pixels each; every column of taps is read once for
-  /// all the vectors that want it. Returns how many vectors are done.
+  /// Computes and stores tiles of whole vectors, which hold kPixels pixels each; every column of
+  /// taps is interleaved once for all the vectors that need it. Returns the number of vectors that
+  /// are done.
   template <std::size_t kWidth, std::size_t kPixels>
   HWY_INLINE std::size_t tiles(const std::uint8_t* const* tap, std::size_t vectors,
                                std::size_t out) const noexcept {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// 8-bit depthwise products of a pass line by line, for the filters of depthwise_filter.
+// 8-bit depthwise products line by line, for the filters of depthwise_filter.
 //
-// Two lines of the output share what they read: the bytes of four lines of the input, or of four
-// columns of one, are interleaved once for both lines and for all the columns that want them. They
-// stay in registers until they are multiplied or, where those are few or the pixels of a vector
-// many, in a buffer of some kilobytes, from which they can be read at any column.
+// The two lines of a line pair share what they read: the bytes of four lines of the input, or of
+// four columns of one line, are interleaved once for both lines and for all output columns that
+// need them. The interleaved bytes stay in registers until they are multiplied or, if registers are
+// few or a vector has many pixels, in a buffer of some kilobytes, from which they can be read at
+// any column.
 
 #ifndef DETENT_KERNELS_VECTOR_DEPTHWISE_U8_LINES_INL_HPP
 #define DETENT_KERNELS_VECTOR_DEPTHWISE_U8_LINES_INL_HPP
@@ -31,7 +32,7 @@
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace DETENT_PASS_NAMESPACE {
 
-// Sums of pairs saturate; depthwise_u8 of these passes multiplies words.
+/// Null, because sums of pairs of bytes saturate; depthwise_u8 of these passes multiplies words.
 inline constexpr void (*depthwise_lines)(const depthwise_lines_args& d) noexcept = nullptr;
 
 }  // namespace DETENT_PASS_NAMESPACE
@@ -43,8 +44,8 @@ HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace DETENT_PASS_NAMESPACE {
 
-/// What is interleaved for up to kVectors vectors: quarter by quarter, so that a vector can begin
-/// at any pixel.
+/// A buffer for the interleaved bytes of up to kVectors vectors, quarter by quarter, so that a
+/// vector can be read from any pixel on.
 template <std::size_t kVectors>
 struct interleaved_pixels {
   static constexpr std::size_t bytes_of_quarter = kVectors * part_channels;
@@ -55,14 +56,14 @@ struct interleaved_pixels {
       hn::Store(x[k], byte_tag{}, data + k * bytes_of_quarter + vector * part_channels);
     }
   }
-  /// The quarter of the pixels that begin at this byte.
+  /// Loads a quarter of a vector of pixels, from this byte of the quarter on.
   HWY_INLINE byte_vector load(std::size_t quarter, std::size_t byte) const noexcept {
     return hn::LoadU(byte_tag{}, data + quarter * bytes_of_quarter + byte);
   }
 };
 
-/// Part of the channels, as vectors of kPixels pixels: of one, or of several where the channels are
-/// few.
+/// Multiplies a part of the channels line by line. A vector holds kPixels pixels: one, or several
+/// if there are few channels.
 template <depthwise_filter kFilter, std::size_t kPixels>
 class line_part {
  public:
@@ -83,8 +84,8 @@ class line_part {
     hn::StoreU(hn::Set(byte_tag{}, d.padding), byte_tag{}, blank_);
   }
 
-  /// `lines` are the addresses of the first channel of the part, `pixel` is the first one of the
-  /// output.
+  /// Computes kLines lines of the output. `lines` are the addresses, in the lines of the input, of
+  /// the part's first channel; `pixel` is the first pixel's index in the output.
   template <std::size_t kLines>
   HWY_INLINE void run(const line_array& lines, std::size_t pixel) noexcept {
     const std::size_t vectors = (out_width_ + kPixels - 1) / kPixels;
@@ -105,20 +106,21 @@ class line_part {
   static constexpr bool is_five = kFilter == depthwise_filter::five;
   static constexpr bool is_stride2 = kFilter == depthwise_filter::three_stride2;
   static constexpr std::size_t stride = depthwise_stride(kFilter);
-  /// Channels of a pixel in a vector.
+  /// Channels of each pixel in a vector.
   static constexpr std::size_t period = part_channels / kPixels;
   using pixel_tag = hn::CappedTag<std::uint8_t, period>;
-  /// Whether what is interleaved waits in registers, not in the buffers.
+  /// Whether interleaved bytes stay in registers, not in the buffers.
   static constexpr bool in_registers = lanes == 16 && !is_five && kPixels <= 2;
-  /// Pixels are multiplied in segments of at most so many vectors.
+  /// The most vectors of an output line whose interleaved bytes are in the buffers at a time.
   static constexpr std::size_t segment_vectors = 32;
-  /// Interleaving is so many vectors ahead of multiplying.
+  /// Vectors by which interleaving is ahead of multiplying.
   static constexpr std::size_t ahead = 4;
-  /// A vector reads so many vectors behind its own.
+  /// Vectors after its own whose interleaved bytes a vector reads.
   static constexpr std::size_t behind = is_five ? 4 : !is_stride2 && kPixels == 1 ? 2 : 1;
 
-  /// The bytes that the pixels of a vector have in a column of `count` lines, the next pixel's
-  /// `stride` columns on. Columns before the image wrap, and so are beyond it.
+  /// Loads, from each of kCount lines, the bytes of a vector's pixels: those of its first pixel
+  /// from `column`, those of each further pixel `stride` columns on. Numbers of columns before the
+  /// image wrap to large ones, and so count as beyond it.
   template <std::size_t kCount>
   HWY_INLINE void load(const std::uint8_t* const* lines, std::size_t column,
                        byte_vector (&row)[kCount]) const noexcept {
@@ -152,11 +154,12 @@ class line_part {
     return count_ == period ? hn::LoadU(pixel_tag{}, from) : load_part(pixel_tag{}, from, count_);
   }
 
-  /// What is interleaved for a vector: of the first line and, with a stride of 2, of the second one
-  /// and of both.
+  /// The interleaved bytes for one vector. With a stride of 1 there is one set for both lines; with
+  /// a stride of 2 there are three: for the first line, for the second one, and for both.
   using interleaved = byte_vector[is_stride2 ? 3 : 1][quarters];
 
-  /// Interleaves what pixels read from `column` on.
+  /// Interleaves what a vector's pixels read in one column (two, with a stride of 2), from `column`
+  /// on.
   template <std::size_t kLines>
   HWY_INLINE void interleave(const line_array& lines, std::size_t column,
                              interleaved& x) const noexcept {
@@ -180,7 +183,8 @@ class line_part {
       interleave_taps(row[0], row[1], row[2], row[3], x[0]);
     }
   }
-  /// The same, to vector `vector` of the buffers.
+  /// Interleaves what a vector's pixels read from `column` on, and stores it as vector `vector` of
+  /// the buffers.
   template <std::size_t kLines>
   HWY_INLINE void interleave_to(std::size_t vector, const line_array& lines,
                                 std::size_t column) noexcept {
@@ -195,7 +199,8 @@ class line_part {
     }
   }
 
-  /// Interleaves four columns of the outer lines.
+  /// Interleaves four columns of each outer line: the first and the last of the lines that a line
+  /// pair reads through a 5 x 5 filter.
   template <std::size_t kLines>
   HWY_INLINE void interleave_outer(const line_array& lines, std::size_t column,
                                    std::size_t vector) noexcept {
@@ -211,7 +216,8 @@ class line_part {
     }
   }
 
-  /// Adds the products of a group of weights and a quarter of the channels to the sum of a line.
+  /// Adds the products of a group of weights, for one quarter of the channels, to the sum of a
+  /// line.
   HWY_INLINE void add(byte_vector x, std::size_t group, std::size_t quarter,
                       int_vector& sum) const noexcept {
     const std::int8_t* w = weights_ + group * weight_group_size + quarter * quarter_size;
@@ -220,9 +226,9 @@ class line_part {
 
   static constexpr std::size_t operands = is_stride2 ? 5 : 3;
 
-  /// Adds a quarter of what a vector reads in three columns, each an operand. With a stride of 2
-  /// these are the even columns of the first line, the odd one of both lines, and the even ones of
-  /// the second.
+  /// Adds the products of the three groups of each line, for one quarter. Each column is an
+  /// operand. With a stride of 2 the operands are the two even columns of the first line, the odd
+  /// column of both lines, and the two even columns of the second line.
   template <std::size_t kLines>
   HWY_INLINE void add_three(const byte_vector (&x)[operands], std::size_t quarter,
                             int_vector (&sum)[kLines][quarters]) const noexcept {
@@ -235,7 +241,7 @@ class line_part {
     }
   }
 
-  /// Multiplies and stores one vector of each line, from the buffers.
+  /// Multiplies one vector of each line, from the buffers, and stores the results.
   template <std::size_t kLines>
   HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, std::size_t vector,
                            std::size_t x, std::size_t pixel) const noexcept {
@@ -277,15 +283,15 @@ class line_part {
     store(epilogue, sum, x, pixel);
   }
 
-  /// The same from registers: `next` is what is interleaved for the vector behind `x`, `last` for
-  /// the one behind that.
+  /// Multiplies one vector of each line from registers, and stores the results. `now` is
+  /// interleaved for this vector, `next` for the following one, `last` for the one after that.
   template <std::size_t kLines>
   HWY_INLINE void multiply(const quarter_epilogue<true>& epilogue, const interleaved& now,
                            const interleaved& next, const interleaved& last, std::size_t x,
                            std::size_t pixel) const noexcept {
     int_vector sum[kLines][quarters];
     begin(epilogue, sum);
-    // The column on the right of those in `left`.
+    // The pixels one to the right of those in `left`.
     const auto right_of = [](byte_vector left, byte_vector right) HWY_ATTR {
       return kPixels == 1 ? right : hn::ConcatLowerUpper(byte_tag{}, right, left);
     };
@@ -315,7 +321,7 @@ class line_part {
     }
   }
 
-  /// Stores the results of pixels from x on at element `index` of the output.
+  /// Stores the results of one line for the pixels from x on, at element `index` of the output.
   HWY_INLINE void store_line(const quarter_epilogue<true>& epilogue,
                              const int_vector (&sum)[quarters], std::size_t x,
                              std::size_t index) const noexcept {
@@ -343,7 +349,7 @@ class line_part {
   template <std::size_t kLines>
   HWY_INLINE void run_segment(const line_array& lines, std::size_t x, std::size_t vectors,
                               std::size_t pixel) noexcept {
-    // A copy: what is written might be the member, for all that the compiler knows.
+    // A copy, because for all that the compiler knows, the stores might change the member.
     const quarter_epilogue<true> epilogue = epilogue_;
     const std::size_t column = x * stride - pad_left_;
     constexpr std::size_t step = kPixels * stride;
@@ -371,13 +377,14 @@ class line_part {
     }
   }
 
-  /// A whole line, what is interleaved once staying in registers for the vectors that want it.
+  /// Computes whole lines; interleaved bytes stay in registers for all the vectors that need them.
   template <std::size_t kLines>
   HWY_INLINE void run_in_registers(const line_array& lines, std::size_t vectors,
                                    std::size_t pixel) const noexcept {
     const quarter_epilogue<true> epilogue = epilogue_;
     constexpr std::size_t step = kPixels * stride;
-    // Vectors that are held, so that the same registers are reused when all have passed.
+    // Vectors that are held at a time: the loop is unrolled as often, so that each has fixed
+    // registers.
     constexpr std::size_t held = behind + 1;
     interleaved x[held];
     std::size_t column = std::size_t{0} - pad_left_;
@@ -398,8 +405,8 @@ class line_part {
 
   static constexpr std::size_t buffer_vectors = in_registers ? 1 : segment_vectors + group_depth;
   using buffer = interleaved_pixels<buffer_vectors>;
-  /// Of filters of five columns, with four columns in a vector; other filters of stride 1 have no
-  /// use for them.
+  /// The buffers second_ and third_. For 5 x 5 filters their vectors hold four columns of an outer
+  /// line each; 3 x 3 filters with stride 1 have no use for them.
   using outer_buffer = interleaved_pixels<is_stride2 ? buffer_vectors
                                           : is_five  ? segment_vectors / group_depth + 2
                                                      : 1>;
@@ -415,7 +422,7 @@ class line_part {
   outer_buffer second_, third_;
 };
 
-/// All pairs of lines, for the part of the channels that begins at `first`.
+/// Computes all line pairs, for the part of the channels that begins at `first`.
 template <depthwise_filter kFilter, std::size_t kPixels>
 void depthwise_line_part(const depthwise_lines_args& d, std::size_t first) noexcept {
   using part_type = line_part<kFilter, kPixels>;

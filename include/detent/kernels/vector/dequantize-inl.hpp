@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// dequantize.
+// The kernel dequantize: codes of 4 to 32 bits to floats.
 
 #ifndef DETENT_KERNELS_VECTOR_DEQUANTIZE_INL_HPP
 #define DETENT_KERNELS_VECTOR_DEQUANTIZE_INL_HPP
@@ -20,7 +20,8 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace HWY_NAMESPACE {
 
-/// Bytes for pairs of four-bit codes, the low half first; `count` is even.
+/// Unpacks `count` codes of four bits, an even number, to bytes; the low half of a packed byte
+/// comes first.
 template <class Code>
 HWY_INLINE void unpack_nibbles(const std::uint8_t* packed, std::size_t count,
                                std::uint8_t* bytes) noexcept {
@@ -39,7 +40,7 @@ HWY_INLINE void unpack_nibbles(const std::uint8_t* packed, std::size_t count,
   }
 }
 
-/// Up to a vector of codes of at least 8 bits.
+/// Loads `count` codes of at least 8 bits, at most a vector, as 32-bit integers.
 template <class Q>
 HWY_INLINE int_vector load_codes(const Q* q, std::size_t count) noexcept {
   const hn::Rebind<Q, float_tag> dq;
@@ -51,7 +52,7 @@ HWY_INLINE int_vector load_codes(const Q* q, std::size_t count) noexcept {
   }
 }
 
-/// What all elements of a row share.
+/// Parameters that all elements of a row share.
 struct one_parameter {
   int_vector zero_point_;
   float_vector scale_;
@@ -59,6 +60,7 @@ struct one_parameter {
   HWY_INLINE float_vector scale(std::size_t, std::size_t) const noexcept { return scale_; }
 };
 
+/// Parameters that differ, one of each for every element.
 struct parameter_arrays {
   const std::int32_t* zero_point_;
   const float* scale_;
@@ -72,6 +74,7 @@ struct parameter_arrays {
   }
 };
 
+/// Returns the real values of `count` codes from number i on, at most a vector.
 template <class Q, class Parameters>
 HWY_INLINE float_vector dequantize_vector(const Q* q, const Parameters& p, std::size_t i,
                                           std::size_t count) noexcept {
@@ -79,6 +82,7 @@ HWY_INLINE float_vector dequantize_vector(const Q* q, const Parameters& p, std::
   return hn::Mul(hn::ConvertTo(float_tag{}, steps), p.scale(i, count));
 }
 
+/// Dequantizes a row, or a piece of one, whose codes have at least 8 bits.
 template <class Q, class Parameters>
 HWY_INLINE void dequantize_row(const Q* q, std::size_t columns, const Parameters& p,
                                bool may_stream, float* x) noexcept {
@@ -99,8 +103,8 @@ HWY_INLINE void dequantize_row(const Q* q, std::size_t columns, const Parameters
   }
 }
 
-/// The rows from `row` on that stand one behind the other: their codes, unpacked if need be, and
-/// `columns` of each.
+/// Dequantizes `columns` columns, from `column` on, of `rows` rows from `row` on. `codes` has only
+/// these codes, row after row, unpacked to bytes if they have four bits.
 template <class Code, class Q>
 HWY_INLINE void dequantize_rows(const Q* codes, const elementwise_args& a, std::size_t row,
                                 std::size_t rows, std::size_t column, std::size_t columns,
@@ -122,7 +126,8 @@ HWY_INLINE void dequantize_rows(const Q* codes, const elementwise_args& a, std::
 
 template <class Code>
 void dequantize(const typename Code::storage* q, const elementwise_args& a, float* x) noexcept {
-  // Pieces of a row, or of several short ones: four-bit codes are unpacked before, in a buffer.
+  // A piece of a row, or several short rows, are taken at a time: codes of four bits are unpacked
+  // to a buffer first.
   constexpr std::size_t piece = 1024;
   alignas(64) std::uint8_t bytes[Code::bits == 4 ? piece : 1];
   const bool are_short = a.columns > 0 && a.columns <= piece / 2 &&

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The end of a pass; see for_each_pass-inl.hpp.
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
 
 #undef DETENT_PASS_NAMESPACE
 #undef DETENT_PASS_ATTRIBUTES

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The end of a text that is compiled for each target or pass; see for_each_target-inl.hpp.
+// Ends a text that is compiled for each target or pass: undefines the macros of the last one. See
+// for_each_target-inl.hpp.
 
 #ifdef DETENT_KERNELS_LAST_TEXT
 #undef DETENT_KERNELS_LAST_TEXT

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Compiles the text of a file for each pass of the integer kernels, laid out as
-// for_each_target-inl.hpp says. A pass is a Highway target with the instruction that multiplies:
+// Compiles the text of a file once for each pass of the integer kernels; the file has the layout
+// that for_each_target-inl.hpp describes. A pass is a Highway target together with the instruction
+// that the kernels multiply with. Each pass defines:
 //
 //   DETENT_PASS_NAMESPACE    the namespace of the pass
 //   DETENT_PASS_ATTRIBUTES   the target string of its functions
-//   DETENT_PASS_PAIRS        1 where products are added in pairs in 16 bits (vpmaddubsw), 0 where
-//                            vpdpbusd adds four of them
-//   DETENT_PASS_ASSEMBLY     1 where the largest tile is that of tile_vnni512-inl.hpp
+//   DETENT_PASS_PAIRS        1 if products are added in pairs in 16 bits (vpmaddubsw), 0 if four
+//                            products are added in 32 bits (vpdpbusd)
+//   DETENT_PASS_ASSEMBLY     1 if the largest tile is the one of tile_vnni512-inl.hpp
 
 #ifdef DETENT_KERNELS_LAST_TEXT
 #error "detent: kernels are included in the middle of the text of others"

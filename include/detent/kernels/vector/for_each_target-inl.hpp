@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Compiles the text of a file for each Highway target. A file foo-inl.hpp of kernels is laid out
-// so:
+// Compiles the text of a file once for each Highway target. Every file foo-inl.hpp of kernels has
+// this layout:
 //
 //   #ifndef DETENT_KERNELS_VECTOR_FOO_INL_HPP
 //   #define DETENT_KERNELS_VECTOR_FOO_INL_HPP
@@ -13,11 +13,12 @@
 //   #include <detent/kernels/vector/end_text-inl.hpp>
 //   #endif
 //
-// The first inclusion of the file comes here, which includes it again for every target but the last
-// one and then goes on with the text for the last target. So the file can be included anywhere, any
-// number of times, and an editor that opens it alone shows the text for the last target.
+// The first inclusion of foo-inl.hpp includes this file, which includes foo-inl.hpp again for every
+// target except the last one; then the first inclusion continues with the text for the last target.
+// So foo-inl.hpp can be included anywhere, any number of times, and an editor that opens it alone
+// shows the text for the last target.
 //
-// Text for the passes of integer kernels includes for_each_pass-inl.hpp instead.
+// Integer kernels include for_each_pass-inl.hpp instead of this file.
 
 #ifdef DETENT_KERNELS_LAST_TEXT
 #error "detent: kernels are included in the middle of the text of others"

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Products of 8-bit integers in AMX tiles, with the epilogue of the AVX-512 VNNI pass.
 //
-// Panels of packed weights are what a tile reads: sixteen groups of four k, each of sixteen
-// columns. Two tiles of rows times two panels need four loads for four products. All steps of k
-// have the same shape, since ldtilecfg would clear the sums: k is divided into equal steps where
-// that costs none, else the last step goes back to where a whole one begins, with zeros for the k
-// that were done.
+// A tile of weights is a part of a panel as it is stored: sixteen rows of 64 bytes, each row one
+// group of each of sixteen columns. Two tiles of left rows times two panels need four loads for
+// four products. All steps of k have the same shape, because ldtilecfg, which changes the shape,
+// would clear the sums. So k is divided into equal steps if that needs no more of them; otherwise
+// the last step begins earlier, where a whole step fits, with zeros in the left tile for the k that
+// were done.
 #ifndef DETENT_KERNELS_VECTOR_GEMM_AMX_HPP
 #define DETENT_KERNELS_VECTOR_GEMM_AMX_HPP
 
@@ -39,7 +40,7 @@ HWY_INLINE void load_tile(const void* from, std::size_t stride) noexcept {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
 }
 
-/// The same for what passes by once while other tiles stay in the first-level cache.
+/// load_tile() for data that passes by once while other tiles stay in the first-level cache.
 template <int kTile>
 HWY_INLINE void stream_tile(const void* from, std::size_t stride) noexcept {
   asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
@@ -55,7 +56,8 @@ HWY_INLINE void clear_tile() noexcept {
   asm volatile("tilezero %%tmm%c0" ::"i"(kTile) : "memory");
 }
 
-/// Tile kSum += tile kLeft * tile kRight, modulo 2^32; the right one is signed.
+/// Adds tile kLeft times tile kRight to tile kSum, modulo 2^32. The right bytes are signed, the
+/// left ones if kSigned.
 template <bool kSigned, int kSum, int kLeft, int kRight>
 HWY_INLINE void add_tile_product() noexcept {
   if constexpr (kSigned) {
@@ -67,14 +69,16 @@ HWY_INLINE void add_tile_product() noexcept {
   }
 }
 
-/// One step of k: where the left tiles are, and the weights' tile from the beginning of a panel.
+/// The operands of one step of k: the addresses of up to two left tiles, bytes from one row to the
+/// next in each, and the offset of the weights' tile in a panel.
 struct tile_step {
   const std::uint8_t* a[2];
   std::size_t stride[2];
   std::size_t b;
 };
 
-/// How k is divided: into `count` steps of `depth`, of which the last may begin too late.
+/// How k is divided into `count` steps of `depth`. If is_even is false, the last step begins before
+/// the end of the one before it.
 struct tile_steps {
   std::size_t count;
   std::size_t depth;
@@ -88,8 +92,9 @@ struct tile_steps {
   }
 };
 
-/// Tiles 0 to 3 hold sums; one or two left tiles and those of the weights follow.
+/// Tiles 0 to 3 hold sums. One or two left tiles follow, then tiles of weights.
 inline constexpr int first_left = 4;
+/// Rows that two left tiles hold.
 inline constexpr std::size_t left_rows = 2 * tile_rows;
 
 /// The tile that holds the sums of a left tile and a panel.
@@ -98,13 +103,15 @@ inline constexpr int sum_tile(int left, int panel) noexcept {
   return left * (first_left / kLefts) + panel;
 }
 
-/// The tile that holds weights of a panel. One left tile leaves room for three of four.
+/// The tile that holds weights of a panel. With one left tile, three tiles are left for the weights
+/// of four panels: the fourth panel uses that of the first one again.
 template <int kLefts>
 inline constexpr int weights_tile(int panel) noexcept {
   constexpr int kFirst = first_left + kLefts;
   return kFirst + panel % (static_cast<int>(tile_count) - kFirst);
 }
 
+/// Loads tiles of weights for the panels kPanel .. kEnd.
 template <int kLefts, int kPanel, int kEnd>
 HWY_INLINE void load_weights(const std::int8_t* b, std::size_t panel_stride) noexcept {
   if constexpr (kPanel < kEnd) {
@@ -113,6 +120,7 @@ HWY_INLINE void load_weights(const std::int8_t* b, std::size_t panel_stride) noe
   }
 }
 
+/// Adds the products of a left tile and the panels kPanel .. kEnd.
 template <bool kSigned, int kLefts, int kLeft, int kPanel, int kEnd>
 HWY_INLINE void add_products() noexcept {
   if constexpr (kPanel < kEnd) {
@@ -122,6 +130,7 @@ HWY_INLINE void add_products() noexcept {
   }
 }
 
+/// Clear, load and store the tiles of sums of the panels from kPanel on.
 template <int kLefts, int kPanels, int kPanel>
 HWY_INLINE void clear_sums() noexcept {
   if constexpr (kPanel < kPanels) {
@@ -157,14 +166,15 @@ HWY_INLINE void save_sums(std::int32_t* sums) noexcept {
   }
 }
 
-/// Steps begin .. end of k. Where there are more than the first-level cache has room for, the sums
-/// of several such chunks are kept in memory.
+/// The steps begin .. end of k. If the left tiles of all steps exceed the first-level cache, k is
+/// divided into several such chunks, and the sums are kept in memory between them.
 struct step_chunk {
   std::size_t begin, end;
   bool is_first, is_last;
 };
 
-/// The sums of kLefts tiles of rows and kPanels panels; a row of them has kPanels * 16.
+/// Multiplies kLefts tiles of rows by kPanels panels over the steps of a chunk. A row of `sums` has
+/// kPanels * 16 elements.
 template <bool kSigned, int kLefts, int kPanels>
 HWY_INLINE void multiply_tiles(const tile_step* steps, const step_chunk& chunk,
                                const std::int8_t* b, std::size_t panel_stride,
@@ -176,7 +186,7 @@ HWY_INLINE void multiply_tiles(const tile_step* steps, const step_chunk& chunk,
     load_sums<kLefts, kPanels, 0>(sums);
   }
   for (const tile_step* step = steps + chunk.begin; step != steps + chunk.end; ++step) {
-    // Weights first: they come from farther away.
+    // Weights are loaded first, because they come from farther away.
     load_weights<kLefts, 0, kFirstPanels>(b + step->b, panel_stride);
     load_tile<first_left>(step->a[0], step->stride[0]);
     add_products<kSigned, kLefts, 0, 0, kFirstPanels>();
@@ -190,8 +200,8 @@ HWY_INLINE void multiply_tiles(const tile_step* steps, const step_chunk& chunk,
   save_sums<kLefts, kPanels, 0>(sums);
 }
 
-/// The tiles of a thread, from a kernel's beginning to its end. If the caller uses tiles of its
-/// own, they come back.
+/// Owns the thread's tiles from a kernel's beginning to its end. If the caller uses tiles, their
+/// configuration and contents are saved and restored.
 class tile_session {
  public:
   HWY_INLINE tile_session() noexcept {
@@ -211,7 +221,8 @@ class tile_session {
     }
   }
 
-  /// For up to 32 rows and steps of `depth`. Clears the tiles, if it was another shape before.
+  /// Configures the tiles for up to 32 rows and steps of `depth` k. This clears them if the shape
+  /// was another one before.
   HWY_INLINE void shape(std::size_t rows, std::size_t depth) noexcept {
     if (rows == rows_ && depth == depth_) {
       return;
@@ -262,15 +273,15 @@ class tile_session {
   std::uint8_t host_tiles_[tile_count][tile_rows * tile_row_bytes];
 };
 
-/// Depth of a chunk of k: what 32 rows of it occupy is two thirds of the first-level cache, beside
-/// weights that pass by.
+/// The k of a chunk: 32 rows of them occupy two thirds of the first-level cache, beside weights
+/// that pass by.
 HWY_INLINE std::size_t chunk_depth(const gemm_u8s8_args& g) noexcept {
   const std::size_t depth = g.caches.first_level / (left_rows / 2 * 3);
   return (std::max)(depth / tile_row_bytes, std::size_t{1}) * tile_row_bytes;
 }
 
-/// Columns whose weights stay in the second-level cache while the rows pass over them, or all: a
-/// multiple of four panels.
+/// Number of columns whose weights stay in the second-level cache while the rows pass over them, at
+/// most all columns; a multiple of four panels.
 HWY_INLINE std::size_t cached_columns(const gemm_u8s8_args& g) noexcept {
   constexpr std::size_t step = 4 * panel_columns;
   const std::size_t weights = g.caches.second_level / 4;
@@ -278,28 +289,30 @@ HWY_INLINE std::size_t cached_columns(const gemm_u8s8_args& g) noexcept {
   return (std::min)((std::max)(weights / ((g.k + group_depth) * step), std::size_t{1}) * step, all);
 }
 
+/// An upper bound of the number of steps, whether segments are read where they are or copied.
 HWY_INLINE std::size_t count_steps(std::size_t k, std::size_t segments) noexcept {
   return (std::max)(tile_steps(k).count, segments * tile_steps(k / segments).count);
 }
 
-/// Sums of a block of rows: of one block of columns, or, with several chunks of k, of all that are
-/// cached.
+/// Number of sums in the workspace for 32 rows: those of 32 columns or, if k has several chunks,
+/// those of all cached columns.
 HWY_INLINE std::size_t count_sums(const gemm_u8s8_args& g) noexcept {
   return left_rows * (g.k > chunk_depth(g) ? cached_columns(g) : 2 * panel_columns);
 }
 
-/// A row of a tile is a cache line, or lies across two. From so many columns on, it is worth to
-/// copy rows that do, which are read once for every 32 columns.
+/// A row of a left tile is one cache line, or lies across two. From this many columns on it pays to
+/// copy rows that lie across two, since they are read once for every 32 columns.
 inline constexpr std::size_t columns_worth_copies = 256;
 
-/// What gemm_u8s8_args::workspace has room for: sums, the steps of a block of rows, and copies of
-/// its rows and of their last k, from a cache line on.
+/// The size of gemm_u8s8_args::workspace: the sums, the steps of 32 rows, and copies of these rows
+/// and of their last k, which begin on a cache line.
 inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
   return count_sums(g) * sizeof(std::int32_t) + count_steps(g.k, g.segments) * sizeof(tile_step) +
          left_rows * (avx512_vnni::round_up(g.k, tile_row_bytes) + tile_row_bytes) + tile_row_bytes;
 }
 
-/// Where the left side's tiles are, for blocks of up to 32 rows.
+/// Finds or makes the left tiles for up to 32 rows: their steps, and copies of rows where they
+/// can't be read in place.
 class left_side {
  public:
   HWY_INLINE explicit left_side(const gemm_u8s8_args& g) noexcept
@@ -316,7 +329,7 @@ class left_side {
   [[nodiscard]] HWY_INLINE std::size_t count() const noexcept { return count_; }
   [[nodiscard]] HWY_INLINE const tile_step* steps() const noexcept { return steps_; }
 
-  /// Makes the steps of the rows first .. first + rows.
+  /// Makes the steps for the rows first .. first + rows.
   void prepare(std::size_t first, std::size_t rows) noexcept {
     if (g_.rows == nullptr) {
       const std::uint8_t* const a = g_.a + first * g_.lda;
@@ -343,7 +356,7 @@ class left_side {
   }
 
  private:
-  /// Steps of dense rows; `last` has room for a tile row of each.
+  /// Makes steps for rows that are lda apart. `last` has room for one tile row of each.
   HWY_INLINE void matrix_steps(const std::uint8_t* a, std::size_t lda, std::size_t rows,
                                std::uint8_t* last) noexcept {
     const std::size_t depth = of_segment_.depth;
@@ -365,8 +378,8 @@ class left_side {
     set_step(count_ - 1, 1, last + tile_rows * tile_row_bytes, tile_row_bytes, begin);
   }
 
-  /// Steps of rows in segments. Tiles of neighbouring pixels are read where they are: their rows
-  /// are equally far apart, except where a line of the image ends.
+  /// Makes steps for rows in segments. Tiles of neighbouring pixels are read in place: their rows
+  /// are equally far apart, except where a line of the image ends; such tiles are copied.
   HWY_INLINE void segment_steps(std::size_t first, std::size_t rows) noexcept {
     const std::size_t segment_depth = g_.k / g_.segments;
     std::uint8_t* copy = copies_;
@@ -413,7 +426,8 @@ class left_side {
   std::uint8_t* copies_;
 };
 
-/// What is multiplied: a chunk of k of a block of rows, times cached columns.
+/// The operands of one pass over the weights: a chunk of k of up to 32 rows, and the cached
+/// columns.
 struct product_block {
   const tile_step* steps;
   step_chunk chunk;
@@ -421,7 +435,7 @@ struct product_block {
   std::size_t first_column, end_column;
 };
 
-/// The columns from `column` on, the last ones with fewer panels at a time.
+/// Multiplies the columns from `column` on, kPanels panels at a time, the last ones with fewer.
 template <bool kSigned, int kLefts, int kPanels>
 void multiply_columns(const gemm_u8s8_args& g, const product_block& block,
                       std::size_t column) noexcept {
@@ -471,7 +485,8 @@ void multiply(const gemm_u8s8_args& g) noexcept {
   }
 }
 
-/// Each segment is a tile of its own, which costs as much if it is nearly empty.
+/// Segments of up to this many k are left to vectors: each segment is a tile of its own, which
+/// takes as long when it is nearly empty.
 inline constexpr std::size_t short_segment = 8;
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
@@ -480,7 +495,7 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   } else if (g.m > 1 && (g.rows == nullptr || g.k / g.segments > short_segment)) {
     multiply<false>(g);
   } else {
-    // Vectors: of one row they are a tenth faster, as they read weights once and well.
+    // One row is a tenth faster with vectors, which read the weights once and efficiently.
     avx512_vnni::gemm_u8s8(g);
   }
 }

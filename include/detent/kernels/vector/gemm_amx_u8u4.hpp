@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products with 4-bit weights in AMX tiles: many rows. Few rows go to the AVX-512 VNNI pass.
+// Products with 4-bit weights in AMX tiles, for many rows. Few rows go to the AVX-512 VNNI pass.
 #ifndef DETENT_KERNELS_VECTOR_GEMM_AMX_U8U4_HPP
 #define DETENT_KERNELS_VECTOR_GEMM_AMX_U8U4_HPP
 
@@ -19,7 +19,7 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni,amx-tile,amx-int8")
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace amx_int8 {
 
-/// Where up to 32 rows' tiles of a piece of one group's k are.
+/// Finds or makes the left tiles of up to 32 rows for a piece of k (nibble_piece).
 class nibble_left_side {
  public:
   HWY_INLINE explicit nibble_left_side(const gemm_u8u4_args& g) noexcept : g_(g) {}
@@ -28,8 +28,9 @@ class nibble_left_side {
   [[nodiscard]] HWY_INLINE std::size_t count() const noexcept { return count_; }
   [[nodiscard]] HWY_INLINE const tile_step* steps() const noexcept { return steps_; }
 
-  /// Makes the steps of the rows first .. first + rows. The last one, if it is not a whole one, has
-  /// zeros behind its k, which meet any weights.
+  /// Makes the steps for the rows first .. first + rows. If the last step is not a whole one, its
+  /// left tiles are copies with zeros behind their k, so that it does not matter which weights
+  /// these meet.
   void prepare(std::size_t first, std::size_t rows,
                const avx512_vnni::nibble_piece& piece) noexcept {
     const tile_steps even(piece.depth);
@@ -60,8 +61,8 @@ class nibble_left_side {
   std::uint8_t last_[left_rows][tile_row_bytes];
 };
 
-/// The panels of a piece from `panel` on, the last ones with fewer at a time. `sums` and `real` are
-/// those of a block of rows.
+/// Multiplies a piece of k by the panels from `panel` on, kPanels at a time, the last ones with
+/// fewer. `sums` and `real` belong to these rows.
 template <bool kSmallSums, int kLefts, int kPanels>
 HWY_INLINE void multiply_unpacked_piece(const avx512_vnni::unpacked_chunk& u,
                                         const avx512_vnni::nibble_piece& piece,
@@ -69,7 +70,7 @@ HWY_INLINE void multiply_unpacked_piece(const avx512_vnni::unpacked_chunk& u,
                                         std::size_t rows, std::size_t panel, std::int32_t* sums,
                                         float* real) noexcept {
   constexpr std::size_t kStride = kPanels * panel_columns;
-  constexpr std::size_t kRows = 8;  // whose sums are added at a time
+  constexpr std::size_t kRows = 8;  // rows whose sums are added at a time
   for (; panel + kPanels <= u.strip.panels(); panel += kPanels) {
     std::int32_t* block = sums + panel * panel_columns * kLefts * tile_rows;
     multiply_tiles<false, kLefts, kPanels>(
@@ -95,7 +96,8 @@ HWY_INLINE void multiply_unpacked_piece(const avx512_vnni::unpacked_chunk& u,
   }
 }
 
-/// What avx512_vnni::for_unpacked_chunks() calls.
+/// The function that avx512_vnni::for_unpacked_chunks() calls for each chunk: multiplies all rows
+/// by it in AMX tiles.
 template <bool kSmallSums>
 class unpacked_tiles {
  public:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Float products.
+// Products of 32-bit floats: matrix products and depthwise products.
 //
 // Each element is one chain of fused multiply-adds in the order of k (reference.hpp), so a tile
 // needs enough independent elements to hide the latency of 4 cycles at 2 per cycle: 6 x 64 with 32
@@ -23,6 +23,7 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace HWY_NAMESPACE {
 
+/// Multiplies kRows rows by kPanels panels and stores the results.
 template <std::size_t kRows, std::size_t kPanels>
 HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
                               std::size_t column) noexcept {
@@ -67,6 +68,7 @@ HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
   }
 }
 
+/// Multiplies all rows by kPanels panels from `column` on.
 template <std::size_t kPanels>
 void gemm_f32_columns(const gemm_f32_args& g, std::size_t column) noexcept {
   std::size_t row = 0;
@@ -97,7 +99,7 @@ inline void gemm_f32(const gemm_f32_args& g) noexcept {
   }
 }
 
-/// One pixel of a depthwise product.
+/// Computes one pixel of a depthwise product.
 HWY_INLINE void depthwise_f32_pixel(const depthwise_f32_args& d, const float* const* tap,
                                     std::size_t offset, float* out) noexcept {
   const float_tag df;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products of 8-bit integers with an instruction that adds four of them (vpdpbusd).
+// Products of 8-bit integers with an instruction that adds four of them in 32 bits (vpdpbusd).
+// Products without it are in gemm_u8s8_pairs-inl.hpp.
 //
-// vpdpbusd: latency 5 cycles, two per cycle on 512-bit server cores, so at least ten accumulators
-// must be in flight; 6 x 64 columns has 24, with fewer loads and pointers than a higher tile (what
-// does not fit the general registers, GCC keeps in vector registers, and moving it back takes the
-// multipliers' ports). A tile adds all of k in one go: its weights come from the second-level
-// cache, far enough ahead of their use, and its sums never leave the registers. What does without
-// it is in gemm_u8s8_pairs-inl.hpp.
+// vpdpbusd has a latency of 5 cycles, and 512-bit server cores start two per cycle, so that at
+// least ten accumulators must be in flight. A tile of 6 rows x 64 columns has 24, with fewer loads
+// and pointers than a tile with more rows: GCC keeps pointers that do not fit the general registers
+// in vector registers, and moving them back takes the multipliers' ports. A tile adds all of k in
+// one go: its weights come from the second-level cache, are prefetched far enough ahead, and its
+// sums never leave the registers.
 
 #ifndef DETENT_KERNELS_VECTOR_GEMM_U8S8_INL_HPP
 #define DETENT_KERNELS_VECTOR_GEMM_U8S8_INL_HPP
@@ -35,36 +36,39 @@ namespace DETENT_PASS_NAMESPACE {
 
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
 inline constexpr bool multiplies_signed = false;
-/// From one row of turned signs to the next: whole cache lines, and rarely a multiple of 4 KB.
+/// Bytes from one row of turned signs to the next: whole cache lines, and one more, so that it is
+/// rarely a multiple of 4 KB.
 [[nodiscard]] HWY_INLINE std::size_t turned_stride(std::size_t depth) noexcept {
   return round_up(depth, 64) + 64;
 }
 
-/// Tables with adds_pairs turn signs on the way to a copy that they make anyway.
+/// Room for rows of turned signs. Passes that add pairs need none: they turn signs while they make
+/// a copy that they need anyway.
 inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
   return g.lhs_signed && !adds_pairs ? (std::min)(g.m, rows_per_call) * turned_stride(g.k) : 0;
 }
 
 #if !DETENT_PASS_PAIRS
 
-/// Panels of a block: as many as a tile of few rows needs to keep the multipliers busy.
+/// Panels that a row block is multiplied by at a time: as many as a tile of few rows needs to keep
+/// the multipliers busy.
 inline constexpr std::size_t block_panels =
     panels_of_tile * vectors_per_panel >= 4 ? panels_of_tile : 2 * panels_of_tile;
 
-/// Where the rows of a block are: see tile_operands. Of rows_to_turn, the rows behind the last
-/// whole tile are turned, too.
+/// The left rows of a row block, as in tile_operands. If `turn` has rows, those behind the last
+/// whole tile are already turned, like those of the first one.
 struct block_operands {
   const std::uint8_t* const* rows;
   std::size_t row_stride;
   rows_to_turn turn = {};
 };
 
-/// How much of k is multiplied at a time: weights that a part of the second-level cache holds while
-/// the rows pass over them, several short segments or a piece of a long one.
+/// How k is divided into chunks: the weights of a chunk stay in a part of the second-level cache
+/// while the rows pass over them. A chunk is several short segments or a piece of a long one.
 struct depth_chunks {
-  std::size_t depth;     // of a segment
-  std::size_t segments;  // at a time
-  bool is_whole;         // whether that is all of k
+  std::size_t depth;     // k of each segment in a chunk
+  std::size_t segments;  // segments in a chunk
+  bool is_whole;         // whether one chunk is all of k
 
   HWY_INLINE depth_chunks(const gemm_u8s8_args& g, std::size_t columns) noexcept {
     const std::size_t of_segment = g.k / g.segments;
@@ -74,14 +78,16 @@ struct depth_chunks {
   }
 };
 
-/// Whether blocks of whole tiles go through multiply_tiles().
+/// Whether whole tiles go through multiply_tiles(), which stores each tile at once: in assembly
+/// passes, if rows and elements have no terms of their own and one chunk is all of k.
 [[nodiscard]] HWY_INLINE bool stores_whole_tiles(const gemm_u8s8_args& g) noexcept {
   return DETENT_PASS_ASSEMBLY != 0 && !has_terms_of_rows(g.epilogue) &&
          g.epilogue.addend == nullptr && depth_chunks(g, panels_of_tile * panel_columns).is_whole;
 }
 
-/// The rows first .. first + rows of kPanels panels of columns. Rows that fill the largest tiles go
-/// through those, panel by panel; the others need more columns to keep the multipliers busy.
+/// Multiplies the rows first .. first + rows by kPanels panels from `column` on. Rows that fill the
+/// largest tiles are multiplied by the panels of one tile at a time; the remaining rows are
+/// multiplied by all kPanels panels, since few rows need more columns to keep the multipliers busy.
 template <std::size_t kPanels>
 void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
                      std::size_t rows, std::size_t column) noexcept {
@@ -95,10 +101,11 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
   const depth_chunks chunks(g, kColumns);
   const std::size_t segment_depth = g.k / g.segments;
-  // The columns that follow are brought into the second-level cache meanwhile.
+  // Meanwhile the weights of the columns that follow are fetched into the second-level cache.
   const std::int8_t* const end = panel + kPanels * panel_stride;
   const std::int8_t* next = column + kColumns < g.n + g.following_columns ? end : panel;
-  // Sums of all of k are stored at once, others when all rows have passed over all weights.
+  // If a chunk is all of k, the sums of each tile's rows are complete and stored at once; otherwise
+  // they are stored when all rows of the row block have passed over all chunks.
   const std::size_t step = chunks.is_whole ? kRows : block_rows;
   std::size_t done = 0;
 #if DETENT_PASS_ASSEMBLY
@@ -143,14 +150,16 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   }
 }
 
-/// So few columns are multiplied one by one: a tile would mostly multiply the zeros of their panel,
-/// and broadcast each group of a row for them. Not for few rows, for which it takes as long to
-/// bring a column's weights together, nor with more k than there is room for.
+/// Up to lone_columns last columns are multiplied one by one: a tile would mostly multiply the
+/// zeros that fill their panel, and broadcast each group of a row for them. This does not pay for
+/// fewer than lone_rows rows, for which gathering a column's weights takes as long, and there is no
+/// room for more than lone_depth k.
 inline constexpr std::size_t lone_columns = 2;
 inline constexpr std::size_t lone_rows = 12;
 inline constexpr std::size_t lone_depth = 4096;
 
-/// The rows first .. first + rows of the last panel, which has up to lone_columns.
+/// Multiplies the rows first .. first + rows by the columns of the last panel, which has up to
+/// lone_columns of them.
 inline void gemm_u8s8_lone(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
                            std::size_t rows, std::size_t column) noexcept {
   const int_tag di;
@@ -165,7 +174,7 @@ inline void gemm_u8s8_lone(const gemm_u8s8_args& g, const block_operands& a, std
       std::memcpy(weights[j] + k, g.b.data + column * padded + k * panel_columns + j * group_depth,
                   group_depth);
     }
-    // They meet zeros, but are read.
+    // Vectors of weights read beyond the last k, where the row has zeros.
     std::memset(weights[j] + padded, 0, round_up(padded, step) - padded);
   }
   alignas(64) std::int32_t sums[block_rows * panel_columns] = {};
@@ -190,8 +199,8 @@ inline void gemm_u8s8_lone(const gemm_u8s8_args& g, const block_operands& a, std
   }
 }
 
-/// The rows first .. first + rows of the columns from `column` to `end`, the last ones with fewer
-/// panels.
+/// Multiplies the rows first .. first + rows by the columns from `column` to `end`, kPanels panels
+/// at a time, the last ones with fewer.
 template <std::size_t kPanels>
 void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
                        std::size_t rows, std::size_t column, std::size_t end) noexcept {
@@ -209,10 +218,11 @@ void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::si
   }
 }
 
-/// The rows first .. first + rows of signed bytes and the first block of columns, which ends at
-/// `end`; and `block`, where the rows then are as unsigned bytes. Tiles turn rows that lie one
-/// after the other while they multiply those before; other rows are turned a block at a time, so
-/// that they are in the first-level cache when they are multiplied.
+/// Multiplies the rows first .. first + rows, which have signed bytes, by the first columns, up to
+/// `end`, and sets `block` to where the rows then are as unsigned bytes, for the columns that
+/// follow. Tiles turn rows that lie one after the other while they multiply the rows before them;
+/// other rows are turned one row block at a time, so that they are in the first-level cache when
+/// they are multiplied.
 inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
                              std::size_t end, const std::uint8_t** block) noexcept {
   constexpr std::size_t kRows = rows_of_tile;
@@ -242,8 +252,8 @@ inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::si
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   const std::uint8_t* block[rows_per_call];
-  // As many rows pass over the weights, which may come from the third level, as stay in a part of
-  // the second one.
+  // As many rows pass over the weights together as stay in a part of the second-level cache; the
+  // weights may come from the third level.
   const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
   const std::size_t most =
       std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Integer products for processors without VNNI, in passes with DETENT_PASS_PAIRS.
+// Products of 8-bit integers for processors without VNNI, in passes with DETENT_PASS_PAIRS.
 //
-// vpmaddubsw, vpmaddwd and vpaddd do what vpdpbusd does. As the first of them saturates, the
-// weights are read in two parts of which neither makes it do so (packed_panels), the second of them
-// sparse: a tile adds both before its sums leave the registers. The first two instructions are what
-// takes time, so a tile has few loads for each of them: 4 x 16 columns in 16 registers, 8 x 32
-// in 32.
+// vpmaddubsw, vpmaddwd and vpaddd do what vpdpbusd does, but vpmaddubsw saturates. Therefore the
+// weights are read in two parts of which neither makes it saturate (packed_panels), the second of
+// them sparse, the corrections: a tile adds both parts before its sums leave the registers. The two
+// multiplying instructions take most of the time, so tiles are shaped to need few loads for each of
+// them: 4 rows x 16 columns in 16 registers, 8 x 32 in 32.
 
 #ifndef DETENT_KERNELS_VECTOR_GEMM_U8S8_PAIRS_INL_HPP
 #define DETENT_KERNELS_VECTOR_GEMM_U8S8_PAIRS_INL_HPP
@@ -34,18 +34,19 @@ HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace DETENT_PASS_NAMESPACE {
 
-/// The most bytes of each row that are put in the order of a strip at a time.
+/// The most k of each row that are put in the order of a strip at a time.
 inline constexpr std::size_t pair_chunk = 1024;
-/// Rows of a block: as many as fit a first-level cache with that.
+/// Rows of a row block: as many as fit a first-level cache, with pair_chunk bytes of each.
 inline constexpr std::size_t pair_rows = 24;
 
-/// Panels of a tile with so many rows: as many as the registers hold.
+/// Panels of a tile with kRows rows: as many as the registers hold, at most a strip.
 template <std::size_t kRows>
 inline constexpr std::size_t pair_tile_panels = (std::min)(rows_of_tile* panels_of_tile / kRows,
                                                            strip_panels);
 
-/// Puts `depth` bytes of kRows rows in the order of a strip, with its complements, and `turned`
-/// bits turned; what no weight belongs to up to a whole block.
+/// Copies `depth` bytes of kRows rows in the order of a strip, with its complements, and with the
+/// bits of `turned` inverted. The copy is filled up to a whole block with any values, which meet
+/// zeros.
 template <std::size_t kRows>
 HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::size_t depth,
                              const std::uint8_t* order, const std::uint8_t* complement,
@@ -90,15 +91,15 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
   return 1;
 }
 
-/// The corrections of the panels of a strip that belong to the chunk at hand.
+/// Which corrections of each panel of a strip belong to the chunk at hand: numbers begin .. end.
 struct chunk_corrections {
   std::size_t begin[strip_panels];
   std::size_t end[strip_panels];
-  std::size_t first_group;  // of the chunk
+  std::size_t first_group;  // the chunk's first group
 };
 
-/// What tiles read: rows that are pair_chunk apart, and as many k (whole blocks) of panels that are
-/// panel_stride apart.
+/// The operands of a tile: reordered rows, which are pair_chunk bytes apart, and as many k (whole
+/// blocks) of panels that are panel_stride apart.
 struct pair_operands {
   const std::uint8_t* a;
   std::size_t depth;
@@ -106,16 +107,16 @@ struct pair_operands {
   std::size_t panel_stride;
   const packed_panels* panels;
   const chunk_corrections* corrections;
-  std::size_t panel;  // the first one, of the strip
-  // Where sums of the strip's first panel start from, or null if they are added to.
+  std::size_t panel;  // first panel of the tile, counted in the strip
+  // The initial sums of the strip, one for each column, or null if the sums in memory are added to.
   const std::int32_t* offset;
-  // Where the results of these rows will be, in bytes.
+  // Where the results of these rows will be stored, which is prefetched; strides in bytes.
   const char* c;
   std::size_t c_stride;
   std::size_t c_panel;
 };
 
-/// Adds the products of a group of four k to the sums of kPanels panels from kPanel on.
+/// Adds the products of one group of k to the sums of the kPanels panels from kPanel on.
 template <std::size_t kPanel, std::size_t kPanels, std::size_t kRows, std::size_t kVectors>
 HWY_INLINE void add_group(const std::uint8_t* a, const std::int8_t* b, std::size_t panel_stride,
                           int_vector (&sum)[kRows][kVectors]) noexcept {
@@ -142,7 +143,7 @@ HWY_INLINE void add_group(const std::uint8_t* a, const std::int8_t* b, std::size
   }
 }
 
-/// Adds the corrections of the panels from kPanel on.
+/// Adds the products with the corrections of the panels from kPanel on.
 template <std::size_t kPanel, std::size_t kRows, std::size_t kVectors>
 HWY_INLINE void add_corrections(const pair_operands& t,
                                 int_vector (&sum)[kRows][kVectors]) noexcept {
@@ -156,8 +157,8 @@ HWY_INLINE void add_corrections(const pair_operands& t,
   }
 }
 
-/// Adds the products of kRows rows and kPanels panels to a tile of sums of a strip. A function of
-/// its own, because GCC keeps the sums of an inlined one in memory.
+/// Multiplies kRows rows by kPanels panels and adds the products to a tile of a strip's sums. It is
+/// a function of its own, because GCC keeps the sums of an inlined one in memory.
 template <std::size_t kRows, std::size_t kPanels>
 HWY_NOINLINE void add_pair_tile(const pair_operands& t, std::int32_t* sums) noexcept {
   constexpr std::size_t kVectors = kPanels * vectors_per_panel;
@@ -171,8 +172,8 @@ HWY_NOINLINE void add_pair_tile(const pair_operands& t, std::int32_t* sums) noex
     }
   }
   if (t.offset != nullptr) {
-    // So that the second-level cache has them when they are written: the rows of a large C are
-    // often a multiple of 4 KB apart, which the first level can't hold.
+    // Prefetches the results' lines to the second-level cache, for when they are written: rows of a
+    // large C are often a multiple of 4 KB apart, so that the first level can't hold all of them.
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
       DETENT_UNROLL for (std::size_t p = 0; p < kPanels; ++p) {
         _mm_prefetch(t.c + r * t.c_stride + (t.panel + p) * t.c_panel, _MM_HINT_T1);
@@ -196,8 +197,8 @@ HWY_NOINLINE void add_pair_tile(const pair_operands& t, std::int32_t* sums) noex
   }
 }
 
-/// Adds the products of kRows rows at a time to the sums of the panels from t.panel to `panels`,
-/// the last ones with smaller tiles.
+/// Multiplies `rows` rows, kRows at a time, by the panels from t.panel to `panels`, the last ones
+/// with tiles of fewer panels.
 template <std::size_t kRows, std::size_t kPanels>
 HWY_INLINE void add_pair_panels(std::size_t rows, std::size_t panels, pair_operands t,
                                 std::int32_t* sums) noexcept {
@@ -215,7 +216,7 @@ HWY_INLINE void add_pair_panels(std::size_t rows, std::size_t panels, pair_opera
   }
 }
 
-/// The same for all rows, the last ones with tiles of fewer rows and more panels.
+/// Multiplies all rows, the last ones with tiles of fewer rows and more panels.
 template <std::size_t kRows>
 HWY_INLINE void add_pair_rows(std::size_t rows, std::size_t panels, pair_operands t,
                               std::int32_t* sums) noexcept {
@@ -232,7 +233,8 @@ HWY_INLINE void add_pair_rows(std::size_t rows, std::size_t panels, pair_operand
   }
 }
 
-/// The rows first .. first + rows (at most pair_rows) of a strip of columns.
+/// Multiplies the rows first .. first + rows (at most pair_rows) by the strip that begins at
+/// `column`.
 inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
                             std::size_t column) noexcept {
   alignas(64) std::int32_t sums[pair_rows * strip_columns];

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products with 4-bit weights of a pass.
+// Products of unsigned bytes with 4-bit weights.
 //
-// A byte of the weights becomes two, less the zero point of its column and group: -15..15, so that
-// even pairs of products that are added in 16 bits are exact. Few rows have that done in registers;
-// weights are read once for all of them as long as four panels fit the second-level cache. For many
-// rows a chunk of k of a strip of columns is unpacked to memory that stays in the second-level
-// cache, in the layout of 8-bit weights, and multiplied by the tiles for those.
+// Each byte of the packed weights becomes two signed bytes, less the zero point of their column and
+// quantization group: -15..15, so that even products that are added in pairs in 16 bits are exact.
+// For few rows that is done in registers; the weights come from memory once for all rows, as long
+// as four panels fit the second-level cache. For many rows, a chunk of k of a strip is unpacked to
+// memory that stays in the second-level cache, in the layout of 8-bit weights, and multiplied by
+// the tiles for those.
 
 #ifndef DETENT_KERNELS_VECTOR_GEMM_U8U4_INL_HPP
 #define DETENT_KERNELS_VECTOR_GEMM_U8U4_INL_HPP
@@ -31,32 +32,35 @@ HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace DETENT_PASS_NAMESPACE {
 
-/// Panels of a tile with so many rows: enough sums to hide the latency of their additions, few
-/// enough for the registers.
+/// Panels of a tile with kRows rows: enough sums to hide the latency of their additions, few enough
+/// for the registers.
 template <std::size_t kRows>
 inline constexpr std::size_t nibble_panels = lanes == panel_columns ? (kRows == 1   ? 4
                                                                        : kRows == 2 ? 2
                                                                                     : 1)
                                                                     : (kRows == 1 ? 2 : 1);
+/// Rows of the largest tile, and panels that all rows pass over before the next ones.
 inline constexpr std::size_t nibble_rows = lanes == panel_columns ? 8 : 2;
 inline constexpr std::size_t nibble_block_panels = 4;
 
-/// Bytes of a panel from what is multiplied to what is fetched, where weights are read once only.
+/// Bytes of a panel between what is multiplied and what is prefetched, for weights that are read
+/// only once.
 inline constexpr std::size_t fetched_ahead = 2048;
 
-/// What a tile of kRows rows and some panels adds up.
+/// The sums of a tile of kRows rows.
 template <std::size_t kRows>
 struct nibble_sums {
   static constexpr std::size_t panels = nibble_panels<kRows>;
   static constexpr std::size_t vectors = panels * vectors_per_panel;
-  // The low and the high halves of bytes apart, where there are few.
+  // Two sets, for the low and the high halves of bytes, if there are few sums.
   static constexpr std::size_t sets = kRows * vectors <= 5 ? 2 : 1;
   int_vector sum[sets][kRows][vectors];
 };
 
 using nibble_vector = hn::Vec<hn::Repartition<std::int8_t, int_tag>>;
 
-/// Zero points of columns, each of them four times, as a vector of weights has its columns.
+/// Loads the zero points of a vector of columns as bytes, each four times, once for each k of a
+/// group.
 HWY_INLINE nibble_vector spread_zero_points(const std::uint8_t* zero_points) noexcept {
   const int_tag di;
   const hn::Rebind<std::uint8_t, int_tag> d_codes;
@@ -65,7 +69,7 @@ HWY_INLINE nibble_vector spread_zero_points(const std::uint8_t* zero_points) noe
                      hn::Mul(codes, hn::Set(di, 0x01010101)));
 }
 
-/// The codes of the low and of the high halves of bytes, less the zero points.
+/// Splits bytes into the codes of their low and of their high halves, less the zero points.
 HWY_INLINE void split_nibbles(const std::uint8_t* bytes, nibble_vector zero_points,
                               nibble_vector& low, nibble_vector& high) noexcept {
   const hn::Repartition<std::uint8_t, int_tag> du8;
@@ -78,14 +82,14 @@ HWY_INLINE void split_nibbles(const std::uint8_t* bytes, nibble_vector zero_poin
   high = hn::Sub(hn::BitCast(ds8, hn::And(shifted, mask)), zero_points);
 }
 
-/// Whether products of zero points and column sums need only the 16 low bits of both: one
-/// instruction instead of a slow one.
+/// Whether zero points times column sums need only the low 16 bits of both: then one instruction
+/// multiplies them instead of a slow one.
 HWY_INLINE bool has_small_sums(const gemm_u8u4_args& g) noexcept {
   constexpr std::size_t largest_weight = 15;
   return (std::min)(g.b.group_size, g.k) <= 0x7FFF / largest_weight;
 }
 
-/// real + scale * (sum - zero_point * column_sum), the term of a group.
+/// Adds the term of a quantization group: returns real + scale * (sum - zero_point * column_sum).
 template <bool kSmallSums>
 HWY_INLINE float_vector add_group(float_vector real, int_vector sum, int_vector zero_point,
                                   int_vector column_sum, float_vector scale) noexcept {
@@ -93,7 +97,7 @@ HWY_INLINE float_vector add_group(float_vector real, int_vector sum, int_vector 
   const hn::Repartition<std::int16_t, int_tag> di16;
   int_vector correction;
   if constexpr (kSmallSums) {
-    // Zero points have no bits above the lower 16, so that the upper products are 0.
+    // Zero points have no bits above the lower 16, so that the products of the upper halves are 0.
     correction =
         hn::WidenMulPairwiseAdd(di, hn::BitCast(di16, zero_point), hn::BitCast(di16, column_sum));
   } else {
@@ -102,7 +106,8 @@ HWY_INLINE float_vector add_group(float_vector real, int_vector sum, int_vector 
   return hn::MulAdd(hn::ConvertTo(float_tag{}, hn::Sub(sum, correction)), scale, real);
 }
 
-/// What becomes of `count` columns of a row from `column` on when all groups have been added.
+/// Applies the rest of the epilogue to `count` columns of a row, once all groups have been added,
+/// and stores them.
 HWY_INLINE void store_real(const gemm_u8u4_args& g, float_vector real, float_vector bias,
                            std::size_t row, std::size_t column, std::size_t count) noexcept {
   const float_tag df;
@@ -120,7 +125,8 @@ HWY_INLINE float_vector load_bias(const gemm_u8u4_args& g, std::size_t column,
   return g.bias != nullptr ? hn::LoadN(df, g.bias + column, count) : hn::Zero(df);
 }
 
-/// Adds the products of eight k: those at `a` of each row.
+/// Adds the products of a step of eight k: the values at `offset` of each row, times the bytes at b
+/// of each panel.
 template <std::size_t kRows>
 HWY_INLINE void add_nibbles(const std::uint8_t* const (&a)[kRows], std::size_t offset,
                             const std::uint8_t* b, std::size_t panel_stride,
@@ -149,7 +155,8 @@ HWY_INLINE void add_nibbles(const std::uint8_t* const (&a)[kRows], std::size_t o
   }
 }
 
-/// kRows rows from `first` on times the panels of a tile from `column` on.
+/// Multiplies kRows rows from `first` on by the panels of a tile from `column` on, and stores the
+/// results.
 template <std::size_t kRows>
 HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
                                  std::size_t column) noexcept {
@@ -163,7 +170,7 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
   const std::size_t panel_stride = steps * nibble_panel_bytes;
   const std::uint8_t* b = g.b.data + panel * panel_stride;
   const std::uint8_t* a[kRows];
-  // The last one to seven k, with zeros behind them.
+  // The last one to seven k of each row, with zeros behind them.
   std::uint8_t last[kRows][nibble_depth] = {};
   const std::uint8_t* last_rows[kRows];
   const std::size_t whole_steps = g.k / nibble_depth;
@@ -180,7 +187,7 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
   }
   std::size_t step = 0;
   for (std::size_t group = 0; group < groups; ++group) {
-    // Of vector v: the panel's parameters, and where in them it begins.
+    // The index of the parameters of vector v's columns.
     const auto parameter = [&](std::size_t v) HWY_ATTR {
       return ((panel + v / vectors_per_panel) * groups + group) * panel_columns +
              v % vectors_per_panel * lanes;
@@ -239,7 +246,8 @@ HWY_INLINE void multiply_nibbles(const gemm_u8u4_args& g, std::size_t first,
   }
 }
 
-/// The rows first .. end of the panels of a block of columns, the last rows in smaller tiles.
+/// Multiplies the rows from `first` on by the columns from `column` to end_column, the last rows in
+/// smaller tiles.
 template <std::size_t kRows>
 HWY_INLINE void multiply_nibble_rows(const gemm_u8u4_args& g, std::size_t first, std::size_t column,
                                      std::size_t end_column) noexcept {
@@ -254,8 +262,9 @@ HWY_INLINE void multiply_nibble_rows(const gemm_u8u4_args& g, std::size_t first,
   }
 }
 
-/// The k that are unpacked at a time: whole groups, or a part of a larger one. Many rows pay for
-/// the way to the second-level cache; for few the first one must do.
+/// A chunk: the k that are unpacked at a time, either whole quantization groups or a part of a
+/// larger one. Many rows pay for weights that come from the second-level cache; for few rows a
+/// chunk fits the first level.
 struct nibble_chunk {
   std::size_t begin, end;
 
@@ -270,14 +279,14 @@ struct nibble_chunk {
   [[nodiscard]] HWY_INLINE std::size_t steps() const noexcept {
     return (end - begin + nibble_depth - 1) / nibble_depth;
   }
-  /// From an unpacked panel to the next one: a line more than it has, so that panels do not compete
-  /// for the same places of the cache.
+  /// Bytes from an unpacked panel to the next one: 64 more than a panel has, so that panels do not
+  /// compete for the same places of the cache.
   [[nodiscard]] HWY_INLINE std::size_t panel_stride() const noexcept {
     return steps() * nibble_depth * panel_columns + 64;
   }
 };
 
-/// The k of a chunk that belong to the same group, from one of them on.
+/// A piece: the k of a chunk, from `first` on, that belong to one quantization group.
 struct nibble_piece {
   std::size_t group, k, depth;
   bool begins_group, ends_group;
@@ -293,7 +302,8 @@ struct nibble_piece {
   }
 };
 
-/// A strip of columns: where its panels' weights and parameters are, and what is done with them.
+/// A strip of columns: where the weights and the parameters of its panels are, and what is done
+/// with them.
 class nibble_strip {
  public:
   HWY_INLINE nibble_strip(const gemm_u8u4_args& g, std::size_t column) noexcept
@@ -305,14 +315,14 @@ class nibble_strip {
 
   [[nodiscard]] HWY_INLINE std::size_t panels() const noexcept { return panels_; }
 
-  /// The weights of a panel from k (a multiple of nibble_depth) on.
+  /// Returns the packed weights of a panel from k (a multiple of nibble_depth) on.
   [[nodiscard]] HWY_INLINE const std::uint8_t* data(std::size_t panel,
                                                     std::size_t k) const noexcept {
     return g_.b.data + (panel_ + panel) * panel_stride_ + k / nibble_depth * nibble_panel_bytes;
   }
 
-  /// Writes a chunk in the layout of packed_panels::data, less its zero points; up to a multiple of
-  /// nibble_depth.
+  /// Unpacks a chunk: writes its codes less their zero points in the layout of packed_panels::data,
+  /// up to a multiple of nibble_depth.
   HWY_INLINE void unpack(const nibble_chunk& chunk, std::int8_t* to) const noexcept {
     for (std::size_t p = 0; p < panels_; ++p) {
       for (std::size_t k = chunk.begin; k < chunk.end;) {
@@ -323,8 +333,9 @@ class nibble_strip {
     }
   }
 
-  /// Adds the sums of a group, kRows rows from `first` on times kPanels panels, times their scales
-  /// to reals. Rows of sums are kStride apart, those of reals strip_columns.
+  /// Adds the sums of a quantization group, times its scales, to `real`, for kRows rows from
+  /// `first` on and kPanels panels. Rows of `sums` are kStride elements apart, those of `real`
+  /// strip_columns.
   template <std::size_t kRows, std::size_t kPanels, std::size_t kStride, bool kSmallSums>
   HWY_INLINE void add_sums(std::size_t group, std::size_t panel, std::size_t first,
                            const std::int32_t* sums, float* real) const noexcept {
@@ -348,14 +359,14 @@ class nibble_strip {
     }
   }
 
-  /// Sets reals of some panels to zero.
+  /// Sets `rows` rows of `panels` panels of `real` to zero.
   HWY_INLINE void clear(std::size_t rows, std::size_t panels, float* real) const noexcept {
     for (std::size_t r = 0; r < rows; ++r) {
       std::fill_n(real + r * strip_columns, panels * panel_columns, 0.0F);
     }
   }
 
-  /// Stores reals of some panels.
+  /// Applies the rest of the epilogue to `rows` rows of `panels` panels and stores them.
   HWY_INLINE void store(std::size_t first, std::size_t rows, std::size_t panel, std::size_t panels,
                         const float* real) const noexcept {
     const std::size_t begin = (panel_ + panel) * panel_columns;
@@ -371,7 +382,7 @@ class nibble_strip {
   }
 
  private:
-  /// Where the parameters of a group of a panel begin.
+  /// The index of the first parameter of a quantization group of a panel.
   [[nodiscard]] HWY_INLINE std::size_t parameter(std::size_t panel,
                                                  std::size_t group) const noexcept {
     return ((panel_ + panel) * groups_ + group) * panel_columns;
@@ -403,8 +414,9 @@ class nibble_strip {
   std::size_t panel_, panels_, panel_stride_, groups_;
 };
 
-/// add_tile() and add_rows() for unpacked weights. Functions of their own, in which the number of
-/// segments is not known: otherwise GCC 12 keeps sums of the tile in memory.
+/// add_tile() and add_rows() for unpacked weights. They are functions of their own in which the
+/// compiler does not know the number of segments: otherwise GCC 12 keeps sums of the tile in
+/// memory.
 template <std::size_t kPanels>
 HWY_NOINLINE void add_unpacked_tile(tile_operands t, std::int32_t* sums) noexcept {
   asm("" : "+r"(t.segments));
@@ -417,8 +429,8 @@ HWY_NOINLINE void add_unpacked_rows(std::size_t rows, const tile_operands& t,
   add_rows<kRows == 6 ? 4 : kRows / 2, kPanels, strip_columns>(rows, t, sums);
 }
 
-/// What gemm_u8u4_args::workspace holds: an unpacked chunk of a strip, and of all rows the sums of
-/// a group that is not complete and the reals of the complete ones.
+/// The parts of gemm_u8u4_args::workspace: an unpacked chunk of a strip and, for all rows, the sums
+/// of a quantization group that is not complete and the floats (`real`) of those that are.
 struct unpacked_strip {
   std::int8_t* weights;
   std::int32_t* sums;
@@ -430,8 +442,8 @@ struct unpacked_strip {
         real(reinterpret_cast<float*>(sums + largest_rows_per_call * strip_columns)) {}
 };
 
-/// A chunk of a strip, what is unpacked after it (the chunk of `next` from next_k on), and whether
-/// it is all of k: then nothing has to be kept for another one.
+/// An unpacked chunk of a strip, and what is unpacked after it: the chunk of `next` from next_k on.
+/// If is_only, the chunk is all of k, and nothing has to be kept for another one.
 struct unpacked_chunk {
   const nibble_strip& strip;
   const nibble_chunk& chunk;
@@ -440,15 +452,15 @@ struct unpacked_chunk {
   std::size_t next_k;
   bool is_only;
 
-  /// The weights of a panel from k on.
+  /// Returns the unpacked weights of a panel from k on.
   [[nodiscard]] HWY_INLINE const std::int8_t* weights(std::size_t panel,
                                                       std::size_t k) const noexcept {
     return unpacked.weights + panel * chunk.panel_stride() + (k - chunk.begin) * panel_columns;
   }
 };
 
-/// All rows times the panels of an unpacked chunk from `panel` on, the last ones with fewer at a
-/// time. What is unpacked next is fetched meanwhile.
+/// Multiplies all rows by the panels of an unpacked chunk from `panel` on, kPanels at a time, the
+/// last ones with fewer. Meanwhile it prefetches what is unpacked next.
 template <std::size_t kPanels, bool kSmallSums>
 void multiply_unpacked(const gemm_u8u4_args& g, const std::uint8_t* const* rows,
                        const unpacked_chunk& u, std::size_t panel) noexcept {
@@ -513,7 +525,7 @@ void for_unpacked_chunks(const gemm_u8u4_args& g, const Multiply& multiply) noex
   const unpacked_strip unpacked(g.workspace);
   for (std::size_t column = 0; column < g.n; column += strip_columns) {
     const nibble_strip strip(g, column);
-    // Behind the last chunk comes the next strip, or this one again.
+    // After the last chunk comes the next strip, or this one again if it is the last.
     const nibble_strip following(g, column + strip_columns < g.n ? column + strip_columns : column);
     std::size_t k = 0;
     do {
@@ -527,7 +539,8 @@ void for_unpacked_chunks(const gemm_u8u4_args& g, const Multiply& multiply) noex
   }
 }
 
-/// What for_unpacked_chunks() calls; a lambda would not have the attributes of this pass.
+/// The function that for_unpacked_chunks() calls for each chunk: multiplies all rows by it. It is a
+/// class, because a lambda would not have the attributes of this pass.
 template <bool kSmallSums>
 class unpacked_rows {
  public:

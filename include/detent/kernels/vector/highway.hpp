@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The only header that includes Highway: its operations for each CPU target that kernels are
-// written for. Highway's own dispatch (foreach_target.h, HWY_EXPORT) needs its compiled library and
-// works once per translation unit; here Highway is only the vocabulary of each target.
+// The room vector/ holds the kernels that are written with Highway, once for all CPU targets. It
+// may include what the room kernels/ may, and Highway.
+//
+// This is the only header that includes Highway's operations, for each CPU target that kernels are
+// written for; other headers include macros of Highway only. Highway's own dispatch
+// (foreach_target.h, HWY_EXPORT) needs its compiled library and works once per translation unit;
+// here Highway only provides the operations of each target, and the library dispatches itself.
 #ifndef DETENT_KERNELS_VECTOR_HIGHWAY_HPP
 #define DETENT_KERNELS_VECTOR_HIGHWAY_HPP
 
@@ -11,7 +15,7 @@
     "detent: Highway is already in use in this translation unit. Define DETENT_SEPARATE_COMPILATION (and link detent::kernels, or compile one file that includes <detent/src.hpp>), or include nothing of Highway in it."
 #endif
 
-// Without these, Highway would call its compiled library for aborts in debug builds.
+// Without these two, Highway would call its compiled library for aborts in debug builds.
 #ifndef HWY_HEADER_ONLY
 #define HWY_HEADER_ONLY
 #endif
@@ -22,7 +26,8 @@
 #include <hwy/cache_control.h>
 #include <hwy/detect_targets.h>
 
-// Each time the toggle flips, Highway's headers can be read again, for another HWY_TARGET.
+// Whenever HWY_TARGET_TOGGLE is defined or undefined, Highway's headers can be included again, for
+// another HWY_TARGET.
 #if HWY_ATTAINABLE_TARGETS & HWY_AVX2
 #undef HWY_TARGET
 #define HWY_TARGET HWY_AVX2
@@ -41,6 +46,8 @@
 #endif
 #endif
 
+// Unrolls the loop that follows: arrays of vectors stay in registers only if all indices are
+// constants.
 #if defined(__clang__)
 #define DETENT_UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)

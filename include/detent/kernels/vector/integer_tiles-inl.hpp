@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tiles of integer products: sums of some rows times some panels of columns that stay in registers
-// while all of k is added. Products with 8-bit and with 4-bit weights are made of them.
+// Tiles of integer products: the sums of some rows times some panels, which stay in registers while
+// all of k is added. Products with 8-bit and with 4-bit weights are made of them.
 
 #ifndef DETENT_KERNELS_VECTOR_INTEGER_TILES_INL_HPP
 #define DETENT_KERNELS_VECTOR_INTEGER_TILES_INL_HPP
@@ -26,14 +26,15 @@ HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace DETENT_PASS_NAMESPACE {
 
-/// Rows of a block: its sums stay on the stack while all of k is added to them.
+/// The most rows of a row block, whose sums stay on the stack while all of k is added to them.
 inline constexpr std::size_t block_rows = 48;
 
 inline constexpr std::size_t rows_per_call = DETENT_PASS_PAIRS != 0 ? block_rows : 5 * block_rows;
 inline constexpr std::size_t rows_per_tile = rows_of_tile;
 static_assert(rows_per_call % rows_per_tile == 0);
 
-/// How many k of `width` operands that are read again fit `bytes` of a cache.
+/// How many k of `width` operands (rows or columns of bytes) fit `bytes` of a cache: a multiple of
+/// block_depth, not 0.
 [[nodiscard]] HWY_INLINE std::size_t cached_depth(std::size_t bytes, std::size_t width) noexcept {
   return (std::max)(bytes / width / block_depth, std::size_t{1}) * block_depth;
 }
@@ -45,14 +46,15 @@ static_assert(rows_per_call % rows_per_tile == 0);
 
 inline constexpr std::size_t strip_panels = strip_columns / panel_columns;
 
-/// Sums that are computed side by side, where a tile alone has too few to hide the latency of the
-/// additions.
+/// Sets of sums that a tile with kSums vectors of sums computes side by side and adds at the end,
+/// because one set would be too few independent additions to hide their latency.
 template <std::size_t kSums>
 inline constexpr std::size_t parallel_sums = kSums <= 2                                  ? 4
                                              : kSums <= (DETENT_PASS_PAIRS != 0 ? 5 : 6) ? 2
                                                                                          : 1;
 
-/// Adds the products of one group of four k: those at `offset` of each row of a, and those at b.
+/// Adds the products of one group of k: the four values at `offset` of each row of A, times the
+/// groups at b of each panel.
 template <std::size_t kRows, std::size_t kPanels>
 HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t offset,
                              const std::int8_t* b, std::size_t panel_stride,
@@ -76,8 +78,8 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
-/// Adds the products of kRows rows and kPanels panels to a tile of sums, whose rows are kStride
-/// apart.
+/// Multiplies kRows rows by kPanels panels. The results are stored in `sums` if t.is_first, else
+/// added to them; rows of `sums` are kStride elements apart.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
 #if DETENT_PASS_ASSEMBLY
@@ -140,8 +142,8 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
   }
 }
 
-/// Adds products to a block of sums: kRows rows at a time, as often as there are as many. Returns
-/// how many rows are done.
+/// Multiplies as many whole tiles of kRows rows as `rows` has. Returns the number of rows that are
+/// done.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t* sums) noexcept {
   std::size_t done = 0;
@@ -155,8 +157,8 @@ HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t
   return done;
 }
 
-/// The same for all rows, the last ones with ever smaller tiles: of 6, 4, 2 and 1 rows, so that
-/// what is left over rarely needs more than two.
+/// Multiplies all rows: whole tiles of kRows rows, then ever smaller tiles for the rest (6 or 8
+/// rows are followed by 4, 2 and 1), so that the rest rarely needs more than two tiles.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) noexcept {
   const std::size_t done = add_tiles<kRows, kPanels, kStride>(rows, t, sums);

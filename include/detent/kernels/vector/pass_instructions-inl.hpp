@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The instruction that a pass multiplies with, and the largest tile of sums that its registers
-// hold.
+// The instruction that a pass multiplies with, and the size of the largest tile of sums that its
+// registers hold.
 
 #ifndef DETENT_KERNELS_VECTOR_PASS_INSTRUCTIONS_INL_HPP
 #define DETENT_KERNELS_VECTOR_PASS_INSTRUCTIONS_INL_HPP
@@ -22,7 +22,7 @@ namespace DETENT_PASS_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace HWY_NAMESPACE;  // NOLINT: float_tag, grid_vectors, ... of the pass's target
 
-/// Rows of the largest tile, and panels of columns that it has.
+/// Rows and panels of the largest tile of a pass.
 #if DETENT_PASS_PAIRS
 inline constexpr std::size_t rows_of_tile = lanes == panel_columns ? 8 : 4;
 inline constexpr std::size_t panels_of_tile = lanes == panel_columns ? 2 : 1;
@@ -31,8 +31,9 @@ inline constexpr std::size_t rows_of_tile = 6;
 inline constexpr std::size_t panels_of_tile = lanes == panel_columns ? 4 : 1;
 #endif
 
-/// sum + a0*b0 + a1*b1 + a2*b2 + a3*b3 in each 32-bit lane, modulo 2^32, for unsigned a and signed
-/// b. With DETENT_PASS_PAIRS, a0*b0 + a1*b1 and a2*b2 + a3*b3 saturate at 16 bits.
+/// Returns sum + a0*b0 + a1*b1 + a2*b2 + a3*b3 in each 32-bit lane, modulo 2^32, for unsigned bytes
+/// a and signed bytes b. With DETENT_PASS_PAIRS, a0*b0 + a1*b1 and a2*b2 + a3*b3 saturate at 16
+/// bits.
 template <class Unsigned, class Signed>
 HWY_INLINE int_vector dot(int_vector sum, Unsigned a, Signed b) noexcept {
 #if DETENT_PASS_PAIRS

@@ -1,25 +1,39 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// quantize and requantize.
+// The kernels quantize and requantize.
 //
-// Quantizing by division, at the price of two multiplications. Let s = S * 2^e with a 24-bit
-// integer S, high = RN(1 / s), low = RN((1 - high * s) * high), and v = RN(x * high + RN(x * low)),
-// where RN rounds to float. v and the IEEE quotient w = RN(x / s) may differ, but they round to the
-// same integer:
+// How quantize divides at the price of two multiplications. RN rounds to float. The scale is
+// s = S * 2^e with a 24-bit integer S. Let
 //
-// They do not only if a tie T = k + 1/2 lies between them or is one of them, that is, if one of the
-// two midpoints m between T and its neighbours among the floats lies between x / s and
-// x * high + RN(x * low). Let 2^E <= |T| < 2^(E+1), so that m = T +- 2^(E-24) (T = 1/2 has a nearer
-// neighbour below; the same argument holds with room to spare). In units of 2^(e-1), s * T is an
-// integer, and so is x, which is as large; s * m is away from an integer by the distance d of
-// S * 2^(E-23) from the nearest integer, or by 1 if d = 0, because then x = s * m would need 25
-// bits. So |x / s - m| >= d / (2 S), where d is a multiple of 2^(E-23). On the other side, the
-// error of x * high + RN(x * low) is below 2.5 * 2^(E-23) / S: 1 / s - high is at most 2^-48 *
-// 2^-e, low is that with a relative error of 2^-23, and RN(x * low) adds another of 2^-24. Hence
-// only scales with 0 < d <= 5 * 2^(E-23) can fail, that is, those with S within 1 .. 5 of a
-// multiple of 2^(23-E). All ties of an 8-bit grid are below 2^8 steps from the zero point, so that
-// is 2^16. Such scales, one in some thousands, and those whose high or low is not a normal number
-// are divided by. For 16-bit grids the modulus would be 2^8, and one scale in 26 hard: there, all
-// are divided by.
+//   high = RN(1 / s)
+//   low  = RN((1 - high * s) * high)
+//   v    = RN(x * high + RN(x * low))         computed instead of
+//   w    = RN(x / s)                          the IEEE quotient
+//
+// v and w may differ. Claim: unless S is close to a multiple of 2^16 (how close is said below),
+// they round to the same integer on every 8-bit grid.
+//
+// Proof. v and w can round differently only if a tie T = k + 1/2 lies between them or equals one of
+// them. Then one of the two midpoints m between T and its neighbours among the floats lies between
+// x / s and x * high + RN(x * low). Let 2^E <= |T| < 2^(E+1), so that m = T +- 2^(E-24). (T = 1/2
+// has a nearer neighbour below; the same argument holds with room to spare.)
+//
+// First, x / s is not close to m. In units of 2^(e-1), s * T is an integer, and so is x, which is
+// as large. In the same units, s * m differs from s * T by S * 2^(E-23); let d be the distance of
+// that number from the nearest integer. Then s * m differs from x by at least d, and by at least 1
+// if d = 0, because x = s * m would need 25 bits. So |x / s - m| >= d / (2 S), where d is a
+// multiple of 2^(E-23).
+//
+// Second, the error of x * high + RN(x * low) is below 2.5 * 2^(E-23) / S: |1 / s - high| is at
+// most 2^-48 * 2^-e, low is that difference with a relative error of 2^-23, and RN(x * low) adds
+// another one of 2^-24.
+//
+// Hence only scales with 0 < d <= 5 * 2^(E-23) can fail, that is, those whose S is within 1 .. 5 of
+// a multiple of 2^(23-E). All ties of an 8-bit grid are less than 2^8 steps from the zero point, so
+// that E <= 7 and the modulus is 2^16.
+//
+// Such scales, one in some thousands, and scales whose high or low is not a normal number, are
+// divided by. For 16-bit grids the modulus would be 2^8 and one scale in 26 would be hard; there,
+// all scales are divided by.
 
 #ifndef DETENT_KERNELS_VECTOR_QUANTIZE_INL_HPP
 #define DETENT_KERNELS_VECTOR_QUANTIZE_INL_HPP
@@ -42,13 +56,13 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace HWY_NAMESPACE {
 
-/// Beyond every grid, in steps from the zero point.
+/// A number of steps from the zero point that is beyond every grid.
 inline constexpr std::int32_t step_limit = 1 << 20;
 
 using word_tag = hn::Repartition<std::int16_t, float_tag>;
 using word_vector = hn::Vec<word_tag>;
 
-/// Zero points of a group's vectors, which all elements share.
+/// The zero points of a code group, if all elements share one.
 class one_zero_point {
  public:
   explicit HWY_INLINE one_zero_point(std::int32_t z) noexcept : z_(z) {}
@@ -63,14 +77,15 @@ class one_zero_point {
   std::int32_t z_;
 };
 
-/// Zero points that differ, 32 bits each; readable up to the next multiple of group_size.
+/// Zero points that differ, one for each element, as 32-bit integers; readable up to the next
+/// multiple of group_size.
 class zero_point_array {
  public:
   explicit HWY_INLINE zero_point_array(const std::int32_t* z) noexcept : z_(z) {}
   HWY_INLINE int_vector vector(std::size_t i, std::size_t k) const noexcept {
     return hn::LoadU(int_tag{}, z_ + i + k * lanes);
   }
-  /// Those of vectors k and k + 1, in the order of code_writer.
+  /// The zero points of vectors k and k + 1 as 16-bit words, in the order of code_writer.
   HWY_INLINE word_vector words(std::size_t i, std::size_t k) const noexcept {
     return hn::ReorderDemote2To(word_tag{}, vector(i, k), vector(i, k + 1));
   }
@@ -79,7 +94,7 @@ class zero_point_array {
   const std::int32_t* z_;
 };
 
-/// The same for codes of 8 bits, by zero_point_array::words() made before.
+/// Zero points that differ, for codes of 8 bits: words that zero_point_array::words() made before.
 class zero_point_words {
  public:
   explicit HWY_INLINE zero_point_words(const std::int16_t* z) noexcept : z_(z) {}
@@ -91,11 +106,12 @@ class zero_point_words {
   const std::int16_t* z_;
 };
 
-/// Adds zero points to a group of steps, saturates to a grid and stores codes of 8 or 4 bits.
-/// Packing works within blocks of 128 bits, so the blocks are put in order at the end.
+/// Adds zero points to the steps of a code group, saturates the sums to a grid and stores them as
+/// codes of 8 or 4 bits. Packing works within 128-bit blocks, so the blocks are put in order at the
+/// end.
 ///
-/// A step that is no int32_t, or of NaN, is INT32_MIN: may_overflow() says whether there may be
-/// some, for the caller to replace them.
+/// A step is INT32_MIN if it is NaN's or no int32_t: may_overflow() says whether there may be such
+/// steps, which the caller then replaces.
 template <class Code>
 class code_writer {
   using storage = typename Code::storage;
@@ -115,7 +131,7 @@ class code_writer {
     HWY_INLINE steps(int_vector n0, int_vector n1, int_vector n2, int_vector n3) noexcept
         : w0(hn::ReorderDemote2To(word_tag{}, n0, n1)),
           w1(hn::ReorderDemote2To(word_tag{}, n2, n3)) {}
-    /// In each lane the lowest of some steps, for may_overflow().
+    /// The lowest of several steps in each lane, for may_overflow().
     HWY_INLINE word_vector lowest() const noexcept { return hn::Min(w0, w1); }
     HWY_INLINE static bool may_overflow(word_vector lowest) noexcept {
       const word_tag dw;
@@ -134,7 +150,7 @@ class code_writer {
         hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, w0, w1)),
                                              hn::SetTableIndices(d32, block_order)));
     auto codes = bytes;
-    if (is_narrow_) {  // other codes have been saturated by now
+    if (is_narrow_) {  // full grids are saturated by now
       codes = hn::Min(hn::Max(bytes, qmin_), qmax_);
     }
     if constexpr (is_nibble) {
@@ -161,7 +177,7 @@ class code_writer {
   bool is_narrow_;
 };
 
-/// The same for 16 bits.
+/// code_writer for codes of 16 bits.
 template <class Code>
 requires(Code::bits == 16) class code_writer<Code> {
   using storage = typename Code::storage;
@@ -195,7 +211,7 @@ requires(Code::bits == 16) class code_writer<Code> {
   }
 
  private:
-  /// The largest and smallest integers plus a zero point would wrap.
+  /// Bounds the steps first: INT32_MAX and INT32_MIN plus a zero point would wrap.
   HWY_INLINE int_vector grid(int_vector n, int_vector z) const noexcept {
     const int_tag di;
     const int_vector bounded =
@@ -206,9 +222,9 @@ requires(Code::bits == 16) class code_writer<Code> {
   int_vector qmin_, qmax_;
 };
 
-/// Multiplies by the reciprocal of a scale that the proof at the top covers.
+/// Divides by a scale that the proof at the top of this file covers: multiplies by its reciprocal.
 struct product_divisor {
-  float_vector high, low;  // of 1 / s
+  float_vector high, low;  // parts of 1 / s
   HWY_INLINE float_vector operator()(float_vector x) const noexcept {
     return hn::MulAdd(x, high, hn::Mul(x, low));
   }
@@ -224,24 +240,24 @@ struct multiplier {
   HWY_INLINE float_vector operator()(float_vector x) const noexcept { return hn::Mul(x, factor); }
 };
 
-/// Of every vector the same.
+/// One divisor for all vectors.
 template <class Divisor>
 struct one_divisor {
   Divisor divisor;
   HWY_INLINE Divisor operator()(std::size_t) const noexcept { return divisor; }
 };
 
-/// From so many elements to the next multiple of group_size.
+/// `count` rounded up to a multiple of group_size.
 HWY_INLINE constexpr std::size_t padded(std::size_t count) noexcept {
   return (count + group_size - 1) / group_size * group_size;
 }
 
-/// The divisors of up to kCapacity scales, made together.
+/// The reciprocals of up to kCapacity scales, computed several at a time.
 template <std::size_t kCapacity>
 class divisor_array {
  public:
-  /// Takes `count` scales that are `step` apart. True if the proof at the top covers all of them.
-  /// Those behind them, up to `end`, are harmless.
+  /// Takes `count` scales that are `step` apart. True if the proof at the top of this file covers
+  /// all of them. Elements behind them, up to `end`, are set to harmless values.
   HWY_INLINE bool assign(const float* scale, std::ptrdiff_t step, std::size_t count,
                          std::size_t end) noexcept {
     const float_tag df;
@@ -256,7 +272,7 @@ class divisor_array {
     return all;
   }
 
-  /// Takes the scales of a vector as those from number i on. True if the proof covers all of them.
+  /// Takes a vector of scales as numbers i and following. True if the proof covers all of them.
   template <class D>
   HWY_INLINE bool assign(D d, std::size_t i, hn::Vec<D> s) noexcept {
     const hn::RebindToSigned<D> di;
@@ -272,12 +288,12 @@ class divisor_array {
     return hn::AllTrue(d, hn::And(normal, hn::RebindMask(d, far)));
   }
 
-  /// Of one element, for all lanes.
+  /// The divisor of element i, in all lanes.
   HWY_INLINE product_divisor one(std::size_t i) const noexcept {
     const float_tag df;
     return {hn::Set(df, high_[i]), hn::Set(df, low_[i])};
   }
-  /// Of the elements from i on, each lane its own.
+  /// The divisors of the elements from i on, one in each lane.
   HWY_INLINE product_divisor lanes_at(std::size_t i) const noexcept {
     const float_tag df;
     return {hn::LoadU(df, high_ + i), hn::LoadU(df, low_ + i)};
@@ -316,14 +332,15 @@ struct multiplier_lanes {
   }
 };
 
-/// How the elements of a row become floats that are divided. Floats do not change.
+/// A source loads the elements of a row as the floats that are divided. Floats are loaded as they
+/// are.
 struct float_source {
   using element = float;
   HWY_INLINE float_vector load(const float* x, std::size_t) const noexcept {
     return hn::LoadU(float_tag{}, x);
   }
 };
-/// To an accumulator a bias is added modulo 2^32.
+/// A source of 32-bit sums, to which one bias is added modulo 2^32.
 struct biased_source {
   using element = std::int32_t;
   int_vector bias;
@@ -331,7 +348,8 @@ struct biased_source {
     return hn::ConvertTo(float_tag{}, hn::Add(hn::LoadU(int_tag{}, x), bias));
   }
 };
-/// Of each column its own; readable up to the next multiple of group_size.
+/// A source of 32-bit sums, to which a bias of each column is added modulo 2^32. The biases are
+/// readable up to the next multiple of group_size.
 struct column_biased_source {
   using element = std::int32_t;
   const std::int32_t* bias;
@@ -341,8 +359,7 @@ struct column_biased_source {
   }
 };
 
-/// What NaN and those beyond 32 bits become, whose step is INT32_MIN: zero, and the end of the grid
-/// on their side.
+/// Replaces steps that are INT32_MIN: 0 for NaN, beyond the grid on the side of x otherwise.
 HWY_INLINE int_vector replace_overflow(int_vector n, float_vector x) noexcept {
   const float_tag df;
   const int_tag di;
@@ -353,8 +370,8 @@ HWY_INLINE int_vector replace_overflow(int_vector n, float_vector x) noexcept {
   return hn::IfThenElse(hn::Eq(n, hn::Set(di, hwy::LowestValue<std::int32_t>())), replaced, n);
 }
 
-/// The vectors of a group, whose first element is number i of its row, and the nearest integers to
-/// their quotients.
+/// The four vectors of a code group, whose first element is number i of its row, and the nearest
+/// integers to their quotients.
 template <class Source, class Divisors>
 struct group_steps {
   float_vector x[4];
@@ -369,6 +386,7 @@ struct group_steps {
   }
 };
 
+/// Quantizes one code group, whose first element is number i of its row.
 template <class Code, class Source, class Divisors, class ZeroPoints>
 HWY_INLINE void quantize_group(const typename Source::element* x, const Source& source,
                                const Divisors& divisors, const ZeroPoints& z,
@@ -384,7 +402,8 @@ HWY_INLINE void quantize_group(const typename Source::element* x, const Source& 
   writer.store(n, z, i, stream, q);
 }
 
-/// Elements of a row that are no whole group, from number i on: they go through buffers.
+/// Quantizes the elements of a row from number i on, which are no whole code group: they go through
+/// buffers.
 template <class Code, class Source, class Divisors, class ZeroPoints>
 HWY_NOINLINE void quantize_last(const typename Source::element* x, const Source& source,
                                 const Divisors& divisors, const ZeroPoints& z,
@@ -404,7 +423,7 @@ HWY_NOINLINE void quantize_last(const typename Source::element* x, const Source&
                   sizeof(storage));
 }
 
-/// A row, or a piece of one.
+/// Quantizes a row, or a piece of one.
 template <class Code, class Source, class Divisors, class ZeroPoints>
 HWY_INLINE void quantize_row(const typename Source::element* x, const Source& source,
                              const Divisors& divisors, const ZeroPoints& z,
@@ -433,12 +452,12 @@ HWY_INLINE void quantize_row(const typename Source::element* x, const Source& so
   quantize_last<Code>(x, source, divisors, z, writer, i, columns, q);
 }
 
-/// Rows whose parameters are made together, and columns.
+/// Rows, and columns, whose parameters are computed at a time.
 inline constexpr std::size_t parameter_rows = 64;
 inline constexpr std::size_t parameter_columns = 1024;
 
-/// A piece of a row of parameters that becomes readable up to the next multiple of group_size; what
-/// is behind it is harmless: 1 for scales, 0 for integers. From null: zeros.
+/// Copies `count` parameters, zeros if `from` is null, and fills the copy up to the next multiple
+/// of group_size with harmless values: 1 for scales, 0 for integers.
 template <class T>
 HWY_INLINE void copy_padded(const T* from, std::size_t count, T* to) noexcept {
   const std::size_t copied = from == nullptr ? 0 : count;
@@ -450,12 +469,13 @@ HWY_INLINE void copy_padded(const T* from, std::size_t count, T* to) noexcept {
   }
 }
 
-/// Short rows, one behind the other, are taken as one: what a group needs comes from arrays, by the
-/// number of the element. A row has 2^shift elements: a vector if kIsVector, else more.
+/// Divisors and zero points of short rows that are dense and therefore quantized as one long row:
+/// they are found by the number of the element. Each row has 2^shift elements: one vector of them
+/// if kIsVector, otherwise more.
 template <bool kIsVector>
 struct short_rows {
   const divisor_array<parameter_rows>& divisors;
-  const std::int32_t* zero_points;  // of parameter_rows rows
+  const std::int32_t* zero_points;  // parameter_rows of them
   int shift;
 
   HWY_INLINE product_divisor operator()(std::size_t i) const noexcept {
@@ -473,7 +493,7 @@ struct short_rows {
 };
 inline constexpr std::size_t short_row = 512;
 
-/// One scale for each row.
+/// Quantizes with one scale for each row.
 template <class Code>
 void quantize_rows(const float* x, const elementwise_args& a, typename Code::storage* q) noexcept {
   const code_writer<Code> writer(a.qmin, a.qmax);
@@ -538,7 +558,7 @@ void quantize_rows(const float* x, const elementwise_args& a, typename Code::sto
   }
 }
 
-/// The zero points of columns, as the codes need them.
+/// The zero points of columns, in the form that the codes need.
 template <class Code>
 class zero_point_columns {
  public:
@@ -564,7 +584,8 @@ class zero_point_columns {
   alignas(64) std::int16_t words_[parameter_columns];
 };
 
-/// A scale for each column, the same in all rows if parameter_step is 0: then made once.
+/// Quantizes with a scale for each column. If parameter_step is 0, all rows have the same scales,
+/// whose reciprocals are computed once.
 template <class Code>
 void quantize_columns(const float* x, const elementwise_args& a,
                       typename Code::storage* q) noexcept {
@@ -584,7 +605,7 @@ void quantize_columns(const float* x, const elementwise_args& a,
       if (r == 0 || a.parameter_step != 0) {
         const std::ptrdiff_t parameter = row * a.parameter_step + column;
         zero_points.assign(a.zero_point + parameter, columns);
-        // One row is divided before its reciprocals are made.
+        // For a single row, dividing takes less time than computing reciprocals.
         regular = Code::bits != 16 && a.parameter_step == 0 && a.rows > 1 &&
                   divisors.assign(a.scale + parameter, 1, columns, padded(columns));
         if (!regular) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Rows that are quantized with parameters from their own ranges.
+// Quantization of rows with parameters from their own ranges.
 //
-// Rows go through in groups that fit the first-level cache twice. While a group is quantized, the
-// ranges of the next one are found, each row beside one that is quantized, so that memory is read
-// all the time. No value lies outside the grid of its own row by more than a step, so that only NaN
-// can be without an integer: whether there may be one is looked at once for each row, which is then
-// done again.
+// Rows are taken in row groups, two of which fit the first-level cache. While one group is
+// quantized, the ranges of the next one are found, each row beside a row that is quantized, so that
+// memory is read all the time. No value lies outside the grid of its own row by more than a step,
+// so only NaN can be without an integer: whether there may be one is tested once for each row,
+// which is then done again.
 
 #ifndef DETENT_KERNELS_VECTOR_QUANTIZE_DYNAMIC_INL_HPP
 #define DETENT_KERNELS_VECTOR_QUANTIZE_DYNAMIC_INL_HPP
@@ -35,7 +35,7 @@ HWY_INLINE void store_ends(const range_chains& chains, float* above, float* belo
   const float_tag df;
   const float_vector high = chains.highest();
   const float_vector negated = hn::Neg(chains.lowest());
-  // One vector for both.
+  // One vector holds both from here on.
   float_vector ends =
       hn::Max(hn::ConcatLowerLower(df, negated, high), hn::ConcatUpperUpper(df, negated, high));
   if constexpr (lanes == 16) {
@@ -47,6 +47,7 @@ HWY_INLINE void store_ends(const range_chains& chains, float* above, float* belo
   *below = hn::GetLane(hn::UpperHalf(hn::Half<float_tag>{}, ends));
 }
 
+/// Takes a code group into the ranges.
 template <std::size_t kChains>
 HWY_INLINE void take_group(const float* x, range_chains& chains) noexcept {
   DETENT_UNROLL for (std::size_t k = 0; k < 4; ++k) {
@@ -54,13 +55,14 @@ HWY_INLINE void take_group(const float* x, range_chains& chains) noexcept {
   }
 }
 
+/// Takes a row of n floats into the ranges.
 HWY_INLINE void take_row(const float* x, std::size_t n, range_chains& chains) noexcept {
   std::size_t i = 0;
   for (; i + group_size <= n; i += group_size) {
     take_group<4>(x + i, chains);
   }
   if (i < n && n >= group_size) {
-    take_group<4>(x + n - group_size, chains);  // some again
+    take_group<4>(x + n - group_size, chains);  // some elements again
     return;
   }
   for (; i < n; i += lanes) {
@@ -68,7 +70,7 @@ HWY_INLINE void take_row(const float* x, std::size_t n, range_chains& chains) no
   }
 }
 
-/// reference::params_from_range of many rows.
+/// reference::params_from_range for many rows: vectors of doubles.
 class range_rule {
   using double_tag = hn::Repartition<double, float_tag>;
 
@@ -76,7 +78,7 @@ class range_rule {
   using half_tag = hn::Rebind<float, double_tag>;
   using half_int_tag = hn::Rebind<std::int32_t, double_tag>;
 
-  /// Ranges whose parameters are computed at a time.
+  /// Number of ranges whose parameters are computed at a time.
   static constexpr std::size_t step = hn::MaxLanes(double_tag{});
 
   HWY_INLINE explicit range_rule(const dynamic_rows_args& a) noexcept
@@ -88,11 +90,11 @@ class range_rule {
                    ? (a.qmax - middle_ < middle_ - a.qmin ? a.qmax - middle_ : middle_ - a.qmin)
                    : a.qmax - a.qmin) {}
 
-  /// What becomes of `step` ranges.
+  /// The parameters of `step` ranges.
   struct result {
     hn::Vec<half_tag> scale;
     hn::Vec<half_int_tag> zero_point;
-    bool is_finite;  // the scales are, as they are not where a range is not
+    bool is_finite;  // all scales are; they are not if a range is not
   };
   HWY_INLINE result operator()(const float* above, const float* below) const noexcept {
     const double_tag dd;
@@ -125,19 +127,19 @@ class range_rule {
   std::int32_t middle_, qmin_, qmax_, steps_;
 };
 
-/// The rows first .. first + rows, and what they are divided by.
+/// A row group: the rows first .. first + rows, with their ranges and divisors.
 template <class Code>
 struct row_group {
   static constexpr std::size_t most_rows = 32;
 
   std::size_t first = 0, rows = 0;
-  bool regular = false;  // whether `divisors` are good for all of them
+  bool regular = false;  // whether all rows may use `divisors`
   divisor_array<most_rows> divisors;
-  float above[most_rows] = {};  // the ends of their ranges
+  float above[most_rows] = {};  // the ends of the rows' ranges
   float below[most_rows] = {};
 
-  /// From the ends to the parameters. Leaves out all rows from the first one on whose scale would
-  /// not be finite.
+  /// Computes the parameters from the ranges. Removes all rows from the first one on whose scale
+  /// would not be finite.
   HWY_INLINE void make_parameters(const range_rule& rule, const dynamic_rows_args& a) noexcept {
     constexpr std::size_t step = range_rule::step;
     const range_rule::half_tag df;
@@ -163,8 +165,8 @@ struct row_group {
   }
 };
 
-/// Quantizes a row none of whose values is far outside the grid, and takes the range of another one
-/// on the way. Both have at least group_size values. False if there may be a NaN.
+/// Quantizes a row none of whose values is far outside the grid, and takes the range of another row
+/// (`ahead`) on the way. Both have at least group_size values. Returns false if there may be a NaN.
 template <class Code, class Divisor>
 HWY_INLINE bool quantize_numbers(const float* x, const one_divisor<Divisor>& divisor,
                                  const one_zero_point& z, const code_writer<Code>& writer,
@@ -185,13 +187,13 @@ HWY_INLINE bool quantize_numbers(const float* x, const one_divisor<Divisor>& div
     lowest = hn::Min(lowest, run(i));
   }
   if (i < columns) {
-    lowest = hn::Min(lowest, run(columns - group_size));  // some again
+    lowest = hn::Min(lowest, run(columns - group_size));  // some elements again
   }
   range = chains;
   return !steps::may_overflow(lowest);
 }
 
-/// Quantizes the rows of a group, and finds the ranges of the next one.
+/// Quantizes the rows of a row group, and finds the ranges of the next one.
 template <class Code, class DivisorOf>
 HWY_INLINE void quantize_group_rows(const float* x, const dynamic_rows_args& a,
                                     const row_group<Code>& group, row_group<Code>& next,
@@ -214,7 +216,7 @@ HWY_INLINE void quantize_group_rows(const float* x, const dynamic_rows_args& a,
       typename Code::storage* to = q + static_cast<std::ptrdiff_t>(row) * a.out_stride;
       const one_zero_point z(a.zero_point[row]);
       const auto divisor = divisor_of(row, r);
-      // Without a next row, the range that is taken is nobody's.
+      // Without a next row, the range that is taken is not used.
       if (!is_long || !quantize_numbers<Code>(from, divisor, z, writer, a.columns, to,
                                               has_next ? ahead : from, chains)) {
         quantize_row<Code>(from, float_source{}, divisor, z, writer, a.columns, careful, to);
@@ -226,7 +228,7 @@ HWY_INLINE void quantize_group_rows(const float* x, const dynamic_rows_args& a,
   }
 }
 
-/// The divisors of the rows of a group.
+/// The divisors of the rows of a row group: reciprocals, or scales that are divided by.
 template <class Code>
 struct row_products {
   const row_group<Code>& group;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Sums, differences, products and quotients of quantized bytes.
+// The kernel quantized_binary: sums, differences, products and quotients of quantized bytes.
 
 #ifndef DETENT_KERNELS_VECTOR_QUANTIZED_BINARY_INL_HPP
 #define DETENT_KERNELS_VECTOR_QUANTIZED_BINARY_INL_HPP
@@ -21,7 +21,7 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace HWY_NAMESPACE {
 
-/// Bytes that are dequantized as they are loaded.
+/// An operand whose bytes are dequantized when they are loaded.
 class byte_operand {
   using byte_tag = hn::Rebind<std::uint8_t, float_tag>;
 
@@ -32,8 +32,9 @@ class byte_operand {
         zero_point_(hn::Set(int_tag{}, q.zero_point)),
         scale_(hn::Set(float_tag{}, q.scale)) {}
 
-  /// A multiplication that compilers can't contract with an addition behind it: that of zero is
-  /// part of it already, and changes no product, as one of an integer 0 is +0.
+  /// Returns the real values of the bytes from number i on. The multiplication is a MulAdd with
+  /// zero, so that compilers can't contract it with an addition that follows. Adding zero changes
+  /// no product, since a step of 0 is +0 as a float.
   HWY_INLINE float_vector load(std::size_t i) const noexcept {
     const auto bytes = hn::Xor(hn::LoadU(byte_tag{}, data_ + i), flip_);
     const int_vector steps = hn::Sub(hn::PromoteTo(int_tag{}, bytes), zero_point_);
@@ -48,7 +49,8 @@ class byte_operand {
   float_vector scale_;
 };
 
-/// What is quantized: elements are found by their numbers alone.
+/// The source of the floats that are quantized: the function of both operands. It finds elements by
+/// their numbers and ignores the pointer.
 struct binary_source {
   using element = std::uint8_t;
   binary_function function;
@@ -71,6 +73,7 @@ struct binary_source {
   }
 };
 
+/// Computes all elements; `divisor` is that of the output's scale.
 template <class Code, class Divisor>
 HWY_INLINE void binary_elements(const quantized_binary_args& g, const Divisor& divisor,
                                 typename Code::storage* out) noexcept {
@@ -97,6 +100,7 @@ HWY_INLINE void binary_elements(const quantized_binary_args& g, const Divisor& d
   }
 }
 
+/// Chooses how to divide by the output's scale, then computes all elements.
 template <class Code>
 HWY_INLINE void binary_codes(const quantized_binary_args& g) noexcept {
   auto* out = static_cast<typename Code::storage*>(g.out);

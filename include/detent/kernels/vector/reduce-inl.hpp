@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ranges, positions in bins, and sums of codes.
+// The kernels of statistics: ranges of floats, positions of floats in bins, sums of codes.
 
 #ifndef DETENT_KERNELS_VECTOR_REDUCE_INL_HPP
 #define DETENT_KERNELS_VECTOR_REDUCE_INL_HPP
@@ -30,13 +30,14 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
     chains.take_some(x + first, count);
     count_nan += hn::CountTrue(df, hn::IsNaN(hn::LoadNOr(zero, df, x + first, count)));
   };
-  // Vectors that cross cache lines take twice as long to load.
+  // Vectors that cross cache lines take twice as long to load, so the loop below begins at a
+  // multiple of their size.
   const std::size_t beyond = reinterpret_cast<std::uintptr_t>(x) / sizeof(float) % lanes;
   std::size_t i = beyond == 0 || n < lanes ? 0 : lanes - beyond;
   if (i > 0) {
     partly(0, i);
   }
-  // Less is in a cache.
+  // Fewer floats are in a cache anyway.
   const std::size_t read_ahead = n >= (std::size_t{1} << 18) ? 2048 : 0;
   for (; i + 4 * lanes <= n; i += 4 * lanes) {
     if (read_ahead != 0) {
@@ -64,7 +65,7 @@ inline min_max_result min_max(const float* x, std::size_t n) noexcept {
           count_nan};
 }
 
-/// min_max() of each column, a vector of columns at a time.
+/// min_max() for each column of a matrix, a vector of columns at a time.
 inline void min_max_columns(const float* x, std::size_t rows, std::size_t columns,
                             std::ptrdiff_t row_stride, float* lower, float* upper,
                             std::uint64_t* count_nan) noexcept {
@@ -76,7 +77,7 @@ inline void min_max_columns(const float* x, std::size_t rows, std::size_t column
     float_vector high = hn::LoadN(df, upper + c, count);
     for (std::size_t r = 0; r < rows; ++r) {
       const float* row = x + static_cast<std::ptrdiff_t>(r) * row_stride + c;
-      // Adding zero turns -0 into +0; the second operand is what is returned next to a NaN.
+      // Adding zero turns -0 into +0. Min and Max return the second operand if either is NaN.
       const float_vector v =
           hn::Add(count == lanes ? hn::LoadU(df, row) : hn::LoadN(df, row, count), zero);
       low = hn::Min(v, low);
@@ -92,7 +93,7 @@ inline void min_max_columns(const float* x, std::size_t rows, std::size_t column
   }
 }
 
-/// reference::bin_position of every value that is not zero.
+/// Writes reference::bin_position of every value that is not zero.
 inline bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowest,
                                std::uint32_t* positions) noexcept {
   const float_tag df;
@@ -106,7 +107,7 @@ inline bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowe
   const auto outside = hn::Set(du, bin_octaves << 23);
   float_vector lower = plus_infinity;
   float_vector upper = minus_infinity;
-  auto largest = hn::Zero(di);  // magnitudes are positive as integers with a sign, too
+  auto largest = hn::Zero(di);  // bit patterns of |x| are not negative as signed integers
   std::size_t count = 0;
   const auto place = [&](float_vector v) HWY_ATTR {
     const auto bits = hn::BitCast(du, v);
@@ -129,7 +130,7 @@ inline bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowe
   for (; i + lanes <= n; i += lanes) {
     const float_vector v = hn::LoadU(df, x + i);
     place(v);
-    // The second operand is what is returned next to a NaN.
+    // Min and Max return the second operand if either is NaN.
     lower = hn::Min(v, lower);
     upper = hn::Max(v, upper);
   }
@@ -142,10 +143,10 @@ inline bin_block bin_positions(const float* x, std::size_t n, std::uint32_t lowe
           hn::ReduceMin(df, lower) + 0.0F, hn::ReduceMax(df, upper) + 0.0F};
 }
 
-/// The sum of n codes, modulo 2^32.
+/// Returns the sum of n codes, modulo 2^32.
 template <class Q>
 std::int32_t sum_codes(const Q* q, std::size_t n) noexcept {
-  // Sums of eight bytes want them unsigned: the sign bit turned, signed ones are larger by 128.
+  // SumsOf8 takes unsigned bytes: signed ones with their sign bit inverted are 128 larger.
   const hn::Repartition<std::uint8_t, float_tag> db;
   const hn::Repartition<std::uint64_t, float_tag> d64;
   constexpr std::uint8_t turned = std::is_signed_v<Q> ? 128 : 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The epilogue of integer products: from sums to what is stored.
+// The epilogue of integer products (integer_epilogue) on vectors: from 32-bit sums to what is
+// stored.
 
 #ifndef DETENT_KERNELS_VECTOR_STORE_SUMS_INL_HPP
 #define DETENT_KERNELS_VECTOR_STORE_SUMS_INL_HPP
@@ -21,9 +22,9 @@ HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace DETENT_PASS_NAMESPACE {
 
-/// The epilogue of one vector of columns, with what depends on the columns only already loaded.
-/// kHasAddend: whether there is an addend, which only 32-bit outputs have. kHasRows: whether rows
-/// or elements have terms of their own otherwise.
+/// The epilogue of one vector of columns, which loads once what depends on the columns only.
+/// kHasAddend: there is an addend, which only 32-bit outputs have. kHasRows: there are other terms
+/// of rows or elements (has_terms_of_rows).
 template <integer_output kOutput, bool kHasAddend, bool kHasRows>
 class column_epilogue {
  public:
@@ -39,7 +40,7 @@ class column_epilogue {
         upper_(hn::Set(float_tag{}, e.upper)),
         grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {}
 
-  /// Stores `count` results for the sums of a row at element `index` of c.
+  /// Stores the results of `count` sums of row `row` at element `index` of c.
   HWY_INLINE void store(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
                         std::size_t count, void* c, std::size_t index) const noexcept {
     const float_tag df;
@@ -67,7 +68,8 @@ class column_epilogue {
       if (kHasRows && e.row_scale != nullptr) {
         m = hn::Mul(hn::Set(df, e.row_scale[row]), m);
       }
-      // Without a bias the sum of the product and 0 is rounded to the product.
+      // Without a bias, bias_ is 0, and the rounded sum of the product and 0 is the rounded
+      // product.
       float_vector real = hn::MulAdd(sum, m, bias_);
       if (kHasRows && e.residual != nullptr) {
         const float* residual = e.residual + row * e.residual_stride + column_;
@@ -116,13 +118,14 @@ class column_epilogue {
   grid_vectors grid_;
 };
 
-/// Applies the epilogue to a block of sums, whose rows are `sums_stride` apart, and stores
-/// `columns` of each row. c points to the block's first element.
+/// Applies the epilogue to `rows` rows of sums, which are sums_stride apart, and stores `columns`
+/// results of each. `first` and `column` number the first row and column for the epilogue; `index`
+/// is the first element in c.
 template <integer_output kOutput, bool kHasAddend, bool kHasRows>
 void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
                  std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
                  void* c, std::size_t index, std::size_t ldc) noexcept {
-  constexpr std::size_t kRows = rows_of_tile;  // what a tile has
+  constexpr std::size_t kRows = rows_of_tile;
   for (std::size_t j = 0; j < columns; j += lanes) {
     const column_epilogue<kOutput, kHasAddend, kHasRows> epilogue(e, column + j);
     const std::int32_t* from = sums + j;
@@ -144,6 +147,7 @@ void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_
   }
 }
 
+/// Whether rows or elements have terms of their own, other than an addend.
 [[nodiscard]] HWY_INLINE bool has_terms_of_rows(const integer_epilogue& e) noexcept {
   return e.row_sum != nullptr || e.row_zero_point != nullptr || e.row_scale != nullptr ||
          e.residual != nullptr;
@@ -158,6 +162,7 @@ void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_
   store(e, sums, sums_stride, first, rows, column, columns, c, index, ldc);
 }
 
+/// store_block() for the output type of the epilogue.
 inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
                        std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
                        void* c, std::size_t index, std::size_t ldc) noexcept {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What tiles of integer products read.
+// The operands of tiles of integer products, and the preparation of left rows: ends of rows, signs.
 
 #ifndef DETENT_KERNELS_VECTOR_TILE_OPERANDS_INL_HPP
 #define DETENT_KERNELS_VECTOR_TILE_OPERANDS_INL_HPP
@@ -22,36 +22,37 @@ HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace DETENT_PASS_NAMESPACE {
 
-/// Groups of k that are added before a loop's end is looked for: the scalar instructions of a loop
-/// take issue slots from vpdpbusd.
+/// Groups of k in one step of a tile's loop, that is, between two tests of the loop's end: its
+/// scalar instructions take issue slots from vpdpbusd.
 inline constexpr std::size_t groups_per_step = 4;
 
-/// What a tile reads: from `offset` on, `depth` values of each segment of its rows, and panels of b
-/// that are panel_stride apart, from the same k on.
+/// The operands of a tile: `depth` values, from `offset` on, of each segment of its rows, and the
+/// same k of panels of B, which are panel_stride apart.
 struct tile_operands {
   const std::uint8_t* const* rows;
-  std::size_t row_stride;  // from a row's segment to its next one
+  std::size_t row_stride;  // pointers from a row's segment to its next one
   std::size_t segments;
   std::size_t offset;
   std::size_t depth;
   const std::int8_t* b;
   std::size_t panel_stride;
-  bool is_first;  // the sums are set rather than added to
-  // Weights of later tiles, which the largest tiles ask for, a line of 64 bytes at a time; not with
-  // DETENT_PASS_PAIRS.
+  bool is_first;  // the tile stores its sums rather than adds them
+  // Weights of later tiles, which the largest tiles prefetch, one line of 64 bytes for each step;
+  // unused with DETENT_PASS_PAIRS.
   const std::int8_t* next = nullptr;
-  // If it is not null, a tile in assembly turns signs of what is at `next` instead, and writes it
-  // here: turned_step bytes for each step of k.
+  // If it is not null, `next` points to rows of signed bytes instead. A tile in assembly then adds
+  // 128 to these and writes them here, turned_step bytes for each step.
   std::uint8_t* turned = nullptr;
 
-  /// How much of them one tile asks for.
+  /// How many bytes at `next` one tile prefetches.
   [[nodiscard]] std::size_t next_bytes() const noexcept {
     return segments * (depth / group_depth / groups_per_step) * 64;
   }
 };
 
-/// What is left of a row behind its last whole group of four k, with zeros behind it, so that
-/// nothing past the end of a row is read. Only the last chunk ends early, and has one segment.
+/// Copies the one to three values of a row behind its last whole group, and zeros behind them, so
+/// that nothing past the end of a row is read. Segments consist of whole groups; only rows without
+/// segments can need this, in their last chunk.
 HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
                                 std::uint8_t (&to)[group_depth]) noexcept {
   const std::size_t rest = t.depth % group_depth;
@@ -59,14 +60,15 @@ HWY_INLINE void copy_last_group(const tile_operands& t, std::size_t row,
   std::memcpy(to, t.rows[row] + t.offset + t.depth - rest, rest);
 }
 
-/// Rows of signed bytes one after the other, of which each tile turns those of the next one. Those
-/// of the first tile are turned.
+/// Dense rows of signed bytes that are turned to unsigned ones while tiles multiply: each tile
+/// turns the rows of the next tile. The rows of the first tile have been turned before.
 struct rows_to_turn {
   const std::uint8_t* from = nullptr;
   std::uint8_t* to = nullptr;
 };
 
-/// `depth` bytes with their highest bits turned: signed ones as unsigned, 128 more.
+/// Copies `depth` bytes with their highest bits inverted: the signed byte x becomes the unsigned
+/// byte x + 128.
 HWY_INLINE void turn_signs(const std::uint8_t* from, std::size_t depth, std::uint8_t* to) noexcept {
   const hn::Repartition<std::uint8_t, int_tag> d;
   const auto sign = hn::Set(d, std::uint8_t{0x80});

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tiles of 6 x 64 with vpdpbusd in AVX-512 registers, in passes with DETENT_PASS_ASSEMBLY.
+// Tiles of 6 rows x 64 columns with vpdpbusd in AVX-512 registers, for passes with
+// DETENT_PASS_ASSEMBLY.
 //
-// The loop is in assembly, because its 24 sums, 4 vectors of weights and 4 of a row fill all 32
-// registers: compilers then move sums from register to register (GCC 12: 6 to 45 moves for 96
-// multiplications, as the code around the loop happens to be), and a move takes one of the two
-// ports that multiply. What stores a tile is short for the same reason: while it runs, nothing
-// multiplies.
+// The loop is in assembly, because its 24 sums, 4 vectors of weights and 4 broadcast groups of rows
+// fill all 32 registers: compilers then move sums from register to register (GCC 12: 6 to 45 moves
+// for 96 multiplications, depending on the code around the loop), and a move takes one of the two
+// ports that multiply. The code that stores a tile is short for the same reason: while it runs,
+// nothing multiplies.
 
 #ifndef DETENT_KERNELS_VECTOR_TILE_VNNI512_INL_HPP
 #define DETENT_KERNELS_VECTOR_TILE_VNNI512_INL_HPP
@@ -32,29 +33,31 @@ HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace DETENT_PASS_NAMESPACE {
 
-/// What the tile reads besides pointers that are in registers all the time.
+/// The arguments of the assembly that it reads from memory; registers hold only what is used all
+/// the time.
 struct vnni512_tile {
-  static constexpr std::size_t stride = 64;  // of its sums
+  static constexpr std::size_t stride = 64;  // elements between rows of the sums
 
   const std::uint8_t* const* rows;
-  std::size_t row_stride;    // from the rows of a segment to those of the next one, in bytes
+  std::size_t row_stride;    // bytes from the pointers of a segment to those of the next
   std::size_t offset;        // from the start of a row to the end of its whole steps
   std::size_t segments;      // not 0
   std::ptrdiff_t steps;      // minus the bytes of a row's whole steps
-  std::size_t rest;          // the bytes of the whole groups that follow
-  const std::uint8_t* last;  // 4 bytes of each row for a last group, or null
+  std::size_t rest;          // bytes of the whole groups behind the whole steps
+  const std::uint8_t* last;  // the last group of each row, if it is not whole, or null
   std::int32_t* sums;
-  std::size_t is_first;  // whether they are set rather than added to
-  std::uint8_t* turned;  // where signs that are turned go, or null
-  std::ptrdiff_t saved;  // what a register had
+  std::size_t is_first;  // not 0: sums are set; 0: added to
+  std::uint8_t* turned;  // where turned bytes are written, or null
+  std::ptrdiff_t saved;  // holds a register meanwhile
   std::uint32_t sign = 0x80808080U;
 };
 
-/// The bytes whose signs are turned in a step: as much of a next tile's rows as a tile reads of its
-/// own.
+/// Bytes whose signs are turned in one step: as many bytes of the next tile's rows as a step reads
+/// of this tile's rows.
 inline constexpr std::size_t turned_step = rows_of_tile * groups_per_step * group_depth;
 
 // clang-format off
+// One row's products with a group of k: broadcasts the four values at `address` to register `a`.
 // Sums are registers 8 to 31, row by row; s0 to s3 are the four of a row.
 #define DETENT_TILE_ROW(address, a, s0, s1, s2, s3) \
   "vpbroadcastd " address ", %%zmm" a "\n\t"        \
@@ -62,7 +65,8 @@ inline constexpr std::size_t turned_step = rows_of_tile * groups_per_step * grou
   "vpdpbusd %%zmm1, %%zmm" a ", %%zmm" s1 "\n\t"    \
   "vpdpbusd %%zmm2, %%zmm" a ", %%zmm" s2 "\n\t"    \
   "vpdpbusd %%zmm3, %%zmm" a ", %%zmm" s3 "\n\t"
-// Products of one group of four k: weights at `at` of each panel.
+// The products of one group of k: weights at `at` of each panel, and the address of each row's four
+// values.
 #define DETENT_TILE_GROUP(at, row0, row1, row2, row3, row4, row5) \
   "vmovdqu64 " at "(%[b]), %%zmm0\n\t"                            \
   "vmovdqu64 " at "(%[b],%[panel]), %%zmm1\n\t"                   \
@@ -74,11 +78,12 @@ inline constexpr std::size_t turned_step = rows_of_tile * groups_per_step * grou
   DETENT_TILE_ROW(row3, "7", "20", "21", "22", "23")              \
   DETENT_TILE_ROW(row4, "4", "24", "25", "26", "27")              \
   DETENT_TILE_ROW(row5, "5", "28", "29", "30", "31")
-// The same where %[i] says, `k` further.
+// DETENT_TILE_GROUP for the values of each row r at r + %[i] + k.
 #define DETENT_TILE_GROUP_AT(at, k)                                           \
   DETENT_TILE_GROUP(at, k "(%[r0],%[i])", k "(%[r1],%[i])", k "(%[r2],%[i])", \
                     k "(%[r3],%[i])", k "(%[r4],%[i])", k "(%[r5],%[i])")
-// f(byte of the row, byte in it, register) for each register of sums.
+// f(offset of a row in the sums, offset in that row, register) for each register of sums; the
+// offsets count bytes.
 #define DETENT_TILE_FOUR(f, row, s0, s1, s2, s3) \
   f(row, "0", s0) f(row, "64", s1) f(row, "128", s2) f(row, "192", s3)
 #define DETENT_TILE_ALL(f)                            \
@@ -93,7 +98,8 @@ inline constexpr std::size_t turned_step = rows_of_tile * groups_per_step * grou
 #define DETENT_TILE_STORE(row, at, s) "vmovdqu64 %%zmm" s ", " row "+" at "(%[r0])\n\t"
 // clang-format on
 
-/// add_tile() for six rows and four panels.
+/// add_tile() for six rows and four panels. Labels: 1 a segment, 2 a step of four groups, 4 a group
+/// behind the whole steps, 6 the sums, 8 turns signs.
 HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noexcept {
   constexpr std::size_t step = groups_per_step * group_depth;
   static_assert(step == 16, "the loop below takes four groups at a time");
@@ -224,7 +230,7 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
 #undef DETENT_TILE_GROUP
 #undef DETENT_TILE_ROW
 
-/// From four vectors of sums to 64 bytes on a grid.
+/// The arithmetic from four vectors of sums to 64 bytes on an integer grid.
 template <class Q>
 class byte_steps {
   using byte_tag = hn::Repartition<Q, float_tag>;
@@ -236,7 +242,8 @@ class byte_steps {
         qmin_(hn::Set(byte_tag{}, static_cast<Q>(e.qmin))),
         qmax_(hn::Set(byte_tag{}, static_cast<Q>(e.qmax))) {}
 
-  /// Steps from the zero point; those below -2^31 are -2^31, those above all grids 2^15.
+  /// Returns steps from the zero point. Steps below -2^31 become -2^31; those above 2^15, which is
+  /// beyond every grid of bytes, become 2^15.
   HWY_INLINE int_vector steps(int_vector sum, float_vector multiplier) const noexcept {
     const float_tag df;
     const float_vector real = hn::Mul(hn::ConvertTo(df, sum), multiplier);
@@ -248,7 +255,7 @@ class byte_steps {
     const hn::Repartition<std::uint32_t, float_tag> d32;
     const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[0], steps[1]), zero_point_);
     const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[2], steps[3]), zero_point_);
-    // Packing works within blocks of 128 bits, which are put in order at the end.
+    // Packing works within 128-bit blocks, so the blocks are put in order at the end.
     alignas(64) static constexpr std::uint32_t order[16] = {0, 4, 8,  12, 1, 5, 9,  13,
                                                             2, 6, 10, 14, 3, 7, 11, 15};
     const auto bytes =
@@ -262,8 +269,8 @@ class byte_steps {
   hn::Vec<byte_tag> qmin_, qmax_;
 };
 
-/// The epilogue of whole tiles of six rows and four panels, where rows and elements have no terms
-/// of their own.
+/// The epilogue of a whole tile, six rows and four panels, if rows and elements have no terms of
+/// their own.
 template <integer_output kOutput>
 HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, std::size_t column,
                            void* c, std::size_t index, std::size_t ldc) noexcept {
@@ -300,7 +307,9 @@ HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, 
   }
 }
 
-/// Tiles of six rows and four panels, one after the other, each stored when all of k is added.
+/// Multiplies `tiles` tiles of six rows by the four panels from `column` on, one after the other;
+/// each is stored when all of k has been added. Weights are prefetched from t.next to next_end,
+/// then from the beginning again.
 template <integer_output kOutput>
 void multiply_tiles(const gemm_u8s8_args& g, tile_operands t, std::size_t tiles, std::size_t row,
                     std::size_t column, const std::int8_t* next_end, rows_to_turn turn) noexcept {
@@ -330,7 +339,7 @@ void multiply_tiles(const gemm_u8s8_args& g, tile_operands t, std::size_t tiles,
   }
 }
 
-/// The same for the output of g.
+/// multiply_tiles() for the output type of g.
 inline void multiply_tiles(const gemm_u8s8_args& g, const tile_operands& t, std::size_t tiles,
                            std::size_t row, std::size_t column, const std::int8_t* next_end,
                            const rows_to_turn& turn) noexcept {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Transposes matrices of bytes and of words of 16 and 32 bits.
+// Transposes matrices whose elements have 8, 16 or 32 bits.
 //
-// The vectors v[0], v[1], ... of a block hold a row each. Interleaving v[i] with v[i + half] for
-// all i, into pairs of vectors, rotates the bits of (row, column): the highest bit of the row
-// becomes the lowest one of the position in memory. After as many steps as the row has bits, the
-// columns stand where the rows did. Instructions interleave within 16 bytes; the blocks of 16 bytes
-// of wider vectors hold other rows, and do the same side by side.
+// A small rectangle of the matrix is transposed in vectors v[0], v[1], ..., which hold one row
+// each. Interleaving v[i] with v[i + half] for all i, into pairs of vectors, rotates the bits of
+// (row, column): the highest bit of the row becomes the lowest bit of the position in memory. After
+// as many such steps as the row has bits, the columns stand where the rows did. Instructions
+// interleave within 16 bytes; the 128-bit blocks of wider vectors hold other rows, which are
+// transposed side by side.
 
 #ifndef DETENT_KERNELS_VECTOR_TRANSPOSE_INL_HPP
 #define DETENT_KERNELS_VECTOR_TRANSPOSE_INL_HPP
@@ -27,6 +28,7 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace HWY_NAMESPACE {
 
+/// Transposes one matrix.
 template <class T>
 class transposition {
  public:
@@ -44,10 +46,10 @@ class transposition {
   }
 
  private:
-  /// Columns that are transposed at a time: elements of 16 bytes.
+  /// Columns that are transposed at a time: elements in 16 bytes.
   static constexpr std::size_t side = 16 / sizeof(T);
 
-  /// Where a column goes. Its neighbour goes to the same place of the next one.
+  /// The place in the output of a column's first element; next() moves on to the next column.
   class place {
    public:
     HWY_INLINE place(const transpose_args& a, T* to, std::size_t column) noexcept
@@ -74,7 +76,7 @@ class transposition {
     T* to_;
   };
 
-  /// The rows from `first` on, kRows at a time as far as possible.
+  /// Transposes the rows from `first` on, kRows at a time as long as there are as many.
   template <std::size_t kRows>
   HWY_INLINE void rows_from(std::size_t first) const noexcept {
     for (; first + kRows <= a_.rows; first += kRows) {
@@ -88,10 +90,11 @@ class transposition {
         return rows_from<kRows / 2>(first);
       }
     }
-    // Some of the rows before them once more.
+    // The last kRows rows, some of which have been done before.
     strip<kRows>(a_.rows - kRows);
   }
 
+  /// Transposes kRows rows from `row` on, all columns.
   template <std::size_t kRows>
   HWY_NOINLINE void strip(std::size_t row) const noexcept {
     const T* from = from_ + row * a_.from_stride;
@@ -105,7 +108,7 @@ class transposition {
     }
   }
 
-  /// kRows x side elements; leaves `to` behind its columns.
+  /// Transposes a rectangle of kRows x side elements, and moves `to` behind its columns.
   template <std::size_t kRows>
   HWY_INLINE void block(const T* from, place& to) const noexcept {
     constexpr std::size_t vectors = (std::min)(kRows, side);
@@ -141,7 +144,7 @@ class transposition {
     }
   }
 
-  /// A vector of kBlocks times 16 bytes, each `side` rows below the other.
+  /// Loads a vector of kBlocks 128-bit blocks, each of them `side` rows below the one before.
   template <std::size_t kBlocks, class D>
   HWY_INLINE hn::Vec<D> load(D d, const T* from) const noexcept {
     const hn::FixedTag<T, side> d16;
@@ -159,7 +162,7 @@ class transposition {
     }
   }
 
-  /// Three planes of colours to pixels.
+  /// Interleaves three rows, as from planes of colours to pixels.
   HWY_INLINE void three_rows() const noexcept {
     const hn::ScalableTag<T> d;
     constexpr std::size_t width = hn::MaxLanes(hn::ScalableTag<T>{});
@@ -179,6 +182,7 @@ class transposition {
     }
   }
 
+  /// Transposes `count` columns from `first` on, element by element.
   HWY_INLINE void one_by_one(std::size_t first, std::size_t count) const noexcept {
     place to(a_, to_, first);
     for (std::size_t column = first; column < first + count; ++column, to.next()) {

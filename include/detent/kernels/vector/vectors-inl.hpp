@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The vectors of a Highway target, and what its kernels share.
+// The vector types of a Highway target, and the small functions that its kernels share.
 
 #ifndef DETENT_KERNELS_VECTOR_VECTORS_INL_HPP
 #define DETENT_KERNELS_VECTOR_VECTORS_INL_HPP
@@ -24,7 +24,7 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Vectors of sixteen lanes at the most: one panel of columns.
+/// Vectors of 32-bit lanes: as many as a register has, but at most 16, the columns of a panel.
 using float_tag = hn::CappedTag<float, panel_columns>;
 using int_tag = hn::RebindToSigned<float_tag>;
 using float_vector = hn::Vec<float_tag>;
@@ -32,12 +32,12 @@ using int_vector = hn::Vec<int_tag>;
 inline constexpr std::size_t lanes = hn::MaxLanes(float_tag{});
 inline constexpr std::size_t vectors_per_panel = panel_columns / lanes;
 
-/// 1.5 * 2^23: adding it rounds |v| < 2^22 to an integer, half to even, which then stands in the
-/// low bits.
+/// Adding 1.5 * 2^23 to v, |v| < 2^22, rounds v to an integer, half to even, which the low bits of
+/// the sum then hold: they are rounding_bias_bits + integer.
 inline constexpr float rounding_bias = 12582912.0F;
 inline constexpr std::int32_t rounding_bias_bits = 0x4B400000;
 
-/// The grid's bounds in steps from the zero point, ready for float vectors.
+/// The bounds of an integer grid, in steps from the zero point, ready for float vectors.
 struct grid_vectors {
   float_vector lowest, highest;
   int_vector zero_point_minus_bias;
@@ -50,37 +50,42 @@ struct grid_vectors {
     zero_point_minus_bias = hn::Sub(zero_point, hn::Set(di, rounding_bias_bits));
   }
 
-  /// x86's max and min return the second operand when either is NaN, so NaN passes.
+  /// Clamps to the grid; NaN stays NaN, because x86's max and min return the second operand if
+  /// either is NaN.
   HWY_INLINE float_vector clamp(float_vector steps) const noexcept {
     return hn::Min(highest, hn::Max(lowest, steps));
   }
-  /// Rounds what clamp() returned for a number.
+  /// Rounds a result of clamp() that is not NaN and adds the zero point.
   HWY_INLINE int_vector round(float_vector clamped) const noexcept {
     const float_vector biased = hn::Add(clamped, hn::Set(float_tag{}, rounding_bias));
     return hn::Add(hn::BitCast(int_tag{}, biased), zero_point_minus_bias);
   }
 };
 
-/// v rounded half to even; INT32_MIN where that is no int32_t, or v is NaN: what the processor's
-/// instruction returns, and Highway's NearestInt() mends.
+/// Rounds v half to even. The result is INT32_MIN for NaN and where no int32_t is near: what the
+/// processor's instruction returns, and Highway's NearestInt() would replace.
 HWY_INLINE int_vector nearest(float_vector v) noexcept {
 #if HWY_TARGET == HWY_AVX2
   return int_vector{_mm256_cvtps_epi32(v.raw)};
 #else
-  // With a mask of all lanes: GCC 12 warns that the other form leaves its result uninitialized.
+  // The masked form, with all lanes: GCC 12 warns that the other form leaves its result
+  // uninitialized.
   return int_vector{_mm512_maskz_cvtps_epi32(0xFFFF, v.raw)};
 #endif
 }
 
-/// reference::clamp: compares and selects, since Min and Max would not say what becomes of NaN.
+/// reference::clamp. It compares and selects, because Min and Max do not promise what becomes of
+/// NaN.
 HWY_INLINE float_vector clamp_ordered(float_vector v, float_vector lower,
                                       float_vector upper) noexcept {
   v = hn::IfThenElse(hn::Lt(v, lower), lower, v);
   return hn::IfThenElse(hn::Gt(v, upper), upper, v);
 }
 
-/// hn::LoadN and hn::StoreN of bytes and words. Where there are no masks for them, they are long,
-/// so that all but the most frequent case is a function.
+/// Loads the first `count` elements of a vector of bytes or 16-bit words, and zeros for the rest.
+/// AVX2 has no masked loads of such elements, so that hn::LoadN is long there: it is a function of
+/// its own except for the most frequent case, half a vector. store_part() does the same for
+/// hn::StoreN.
 template <class D, class T>
 HWY_NOINLINE hn::Vec<D> load_part_without_mask(D d, const T* from, std::size_t count) noexcept {
   return hn::LoadN(d, from, count);
@@ -108,6 +113,7 @@ HWY_INLINE void store_part(hn::Vec<D> v, D d, T* to, std::size_t count) noexcept
   }
 }
 
+/// Stores a vector of integers, or the first `count`, as bytes; values outside of Q saturate.
 template <class Q>
 HWY_INLINE void store_8bit(int_vector v, Q* q) noexcept {
   const hn::Rebind<Q, float_tag> dq;
@@ -120,7 +126,8 @@ HWY_INLINE void store_8bit(int_vector v, std::size_t count, Q* q) noexcept {
   store_part(hn::DemoteTo(dq, v), dq, q, count);
 }
 
-/// Rounds half to even; NaN keeps its sign and the upper half of its payload, and is quiet.
+/// Converts to bfloat16, rounding half to even. NaN keeps its sign and the upper half of its
+/// payload, and becomes quiet.
 HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vector x) noexcept {
   const int_tag di;
   const hn::RebindToUnsigned<float_tag> du;
@@ -133,11 +140,12 @@ HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, float_tag>> to_bfloat16(float_vecto
   return hn::DemoteTo(hn::Rebind<std::uint16_t, float_tag>{}, hn::BitCast(di, chosen));
 }
 
-/// Four vectors become one vector of 8-bit codes.
+/// The elements of a code group: the four vectors of 32-bit lanes that become one vector of 8-bit
+/// codes. (Elementwise kernels only; it is not the group of panels.hpp.)
 inline constexpr std::size_t group_size = 4 * lanes;
 
-/// Smallest and largest values of what passes, of each lane its own. Four chains, since min and max
-/// have a latency of several cycles.
+/// Running minimum and maximum of each lane. There are four chains of each, which are independent,
+/// because min and max have a latency of several cycles.
 struct range_chains {
   float_vector lower[4], upper[4];
 
@@ -149,12 +157,13 @@ struct range_chains {
       upper[i] = hn::Set(df, -infinity);
     }
   }
-  /// The second operand is what is returned next to a NaN, so NaN never enters a chain.
+  /// Takes a vector into a chain. Min and Max return the second operand if either is NaN, so that
+  /// NaN never enters a chain.
   HWY_INLINE void take(std::size_t chain, float_vector v) noexcept {
     lower[chain] = hn::Min(v, lower[chain]);
     upper[chain] = hn::Max(v, upper[chain]);
   }
-  /// The first `count` (not 0) of a vector's values.
+  /// Takes the first `count` values of a vector into chain 0; count is not 0.
   HWY_INLINE void take_some(const float* x, std::size_t count) noexcept {
     const float_tag df;
     take(0, hn::LoadNOr(hn::Set(df, std::numeric_limits<float>::quiet_NaN()), df, x, count));
@@ -167,11 +176,12 @@ struct range_chains {
   }
 };
 
-/// Streaming stores want whole vectors of memory.
+/// True if p begins a line of 64 bytes, as streaming stores require.
 HWY_INLINE bool starts_line(const void* p) noexcept {
   return reinterpret_cast<std::uintptr_t>(p) % 64 == 0;
 }
 
+/// Stores a vector, past the caches if `stream` is true.
 template <class D, class T>
 HWY_INLINE void store_bytes(hn::Vec<D> v, D d, bool stream, T* to) noexcept {
   if (stream) {
@@ -181,7 +191,7 @@ HWY_INLINE void store_bytes(hn::Vec<D> v, D d, bool stream, T* to) noexcept {
   }
 }
 
-/// Fetches what is `distance` bytes behind the kBytes at `from`.
+/// Prefetches the kBytes that are `distance` bytes behind `from`.
 template <std::size_t kBytes>
 HWY_INLINE void prefetch(const void* from, std::size_t distance) noexcept {
   constexpr std::size_t line = 64;
@@ -191,8 +201,9 @@ HWY_INLINE void prefetch(const void* from, std::size_t distance) noexcept {
   }
 }
 
-/// The same, and a line of each of the two pages that follow it: that wakes the processor's
-/// prefetchers there, which end with every page.
+/// Prefetches the kBytes that are `distance` bytes behind `from`, and one line of each of the two
+/// pages after them: that starts the processor's hardware prefetchers there, which stop at the end
+/// of every page.
 template <std::size_t kBytes>
 HWY_INLINE void prefetch_ahead(const void* from, std::size_t distance) noexcept {
   constexpr std::size_t page = 4096;
@@ -201,21 +212,21 @@ HWY_INLINE void prefetch_ahead(const void* from, std::size_t distance) noexcept 
   hwy::Prefetch(static_cast<const char*>(from) + distance + 2 * page);
 }
 
-/// The distance in storage units of elements that are `elements` apart.
+/// The distance in storage units (bytes for 4-bit codes) of two codes that are `elements` apart.
 template <class Code>
 HWY_INLINE constexpr std::ptrdiff_t storage_offset(std::ptrdiff_t elements) noexcept {
   return Code::bits == 4 ? elements / 2 : elements;
 }
 
-/// Streaming stores become visible to other threads in order with what follows.
+/// Makes streaming stores visible to other threads before the stores that follow.
 HWY_INLINE void finish_stores(const elementwise_args& a) noexcept {
   if (a.stream) {
     hwy::FlushStream();
   }
 }
 
-/// sum += products, in the register that sum is in. To a compiler that sees an addition, several of
-/// them are a tree, whose leaves need more registers than there are.
+/// sum += products, in the register that holds `sum`. It is assembly, because compilers turn
+/// several additions that they see into a tree, whose leaves need more registers than there are.
 HWY_INLINE void add_in_place(int_vector& sum, int_vector products) noexcept {
 #if defined(__GNUC__)
   __asm__("{vpaddd %1, %0, %0|vpaddd %0, %0, %1}" : "+v"(sum.raw) : "v"(products.raw));
@@ -224,8 +235,8 @@ HWY_INLINE void add_in_place(int_vector& sum, int_vector products) noexcept {
 #endif
 }
 
-/// sum + (a0*b0 + a1*b1) + (a2*b2 + a3*b3) in each 32-bit lane; the sums in brackets saturate at 16
-/// bits. Three instructions: vpmaddubsw, vpmaddwd, vpaddd.
+/// Returns sum + (a0*b0 + a1*b1) + (a2*b2 + a3*b3) in each 32-bit lane, where the sums in brackets
+/// saturate at 16 bits. Three instructions: vpmaddubsw, vpmaddwd, vpaddd.
 template <class Unsigned, class Signed>
 HWY_INLINE int_vector add_pair_products(int_vector sum, Unsigned a, Signed b) noexcept {
   const int_tag di;

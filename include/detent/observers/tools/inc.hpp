@@ -3,10 +3,10 @@
 // Runtime's own (ort.hpp) and share their histogram.
 //
 // A call of observe() stands for one array that the tool collects: a batch, or several of equal
-// shape that it would join. Results depend on that.
+// shape that it would join. Results depend on how values are split into such calls.
 //
 // A batch with a NaN or an infinity makes range() throw; the tool fails on either. An empty batch
-// changes nothing. Objects are values and not thread-safe; one per thread.
+// changes nothing. Objects are values and not thread-safe; use one per thread.
 //
 // Source: Intel Neural Compressor 2.6, adaptor/ox_utils/calibrator.py, under NumPy 2.
 #ifndef DETENT_OBSERVERS_TOOLS_INC_HPP
@@ -28,55 +28,66 @@
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
+/// Observers that reproduce the histogram calibrators of Intel Neural Compressor.
 namespace inc {
 
+/// Options of inc::kl_observer.
 struct kl_options {
-  std::size_t num_bins = 128;
-  std::size_t num_quantized_bins = 128;
+  std::size_t num_bins = 128;            ///< bins of the histogram that the first batch makes
+  std::size_t num_quantized_bins = 128;  ///< groups that candidates are quantized to
+  /// Whether the tool's bugs are reproduced or repaired.
   parity behaviour = parity::as_published;
   friend bool operator==(const kl_options&, const kl_options&) = default;
 };
 
-/// KLCalibrator: the histogram, the candidates and the bugs of ort::entropy_observer, which also
-/// says what parity::fixed changes. P * log(P / Q) is computed in double and rounded to float, as
-/// by scipy.special.rel_entr; where candidates differ in their last bits, another SciPy may choose
-/// otherwise.
+/// Reproduces KLCalibrator. It has the histogram, the candidates and the bugs of
+/// ort::entropy_observer, whose documentation also says what parity::fixed changes. P * log(P / Q)
+/// is computed in double and rounded to float, as scipy.special.rel_entr does; where candidates
+/// differ in their last bits, another SciPy may choose otherwise.
 ///
-/// Time: O(bins^2). Memory: O(bins).
+/// Time: O(bins^2) for range(). Memory: O(bins). Not thread-safe; it has no merge().
 class kl_observer {
  public:
-  /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^22.
+  /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^22, or if parity::fixed
+  /// would begin with more than 2^22 bins.
   explicit kl_observer(kl_options options = {})
       : options_(options),
         histogram_(options.num_bins, options.num_quantized_bins, options.behaviour, where) {}
 
+  /// How many passes over the data are needed: 1.
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  /// Allowed for phase 0 as long as nothing was observed, otherwise throws invalid_argument.
   void begin_phase(std::size_t phase) {
     detail::require_next_phase(phase, 0, phases(), histogram_.seen().count() > 0, where);
   }
 
-  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument if no floats
-  /// lie between its edges.
+  /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
+  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument for null
+  /// data or if no floats lie between its edges; then the batch was not seen.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
 
-  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  /// The range of the best candidate. Throws invalid_argument if nothing, a NaN or an infinity was
+  /// seen, and unsupported where the tool's assertion fails.
   [[nodiscard]] value_range range() const {
     return histogram_.range(detail::entropy_arithmetic::scipy, where);
   }
 
-  /// scale_rule::inc of the range; throws what params_from_range throws besides.
+  /// Scale and zero point of range() by scale_rule::inc. Throws what range() and
+  /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme, scale_rule::inc);
   }
 
-  /// u64 num_bins, u64 num_quantized_bins, u8 behaviour; the rest as ort::entropy_observer.
+  /// Appends u64 num_bins, u64 num_quantized_bins, u8 behaviour; the range seen and the histogram
+  /// as ort::entropy_observer appends them.
   void write(detail::byte_writer& out) const {
     out.put(static_cast<std::uint64_t>(options_.num_bins));
     out.put(static_cast<std::uint64_t>(options_.num_quantized_bins));
     detail::put_choice(out, options_.behaviour);
     histogram_.write(out);
   }
-  /// Throws bad_file for what write() has not written.
+  /// Replaces the options and the state by those that write() appended. Throws bad_file for an
+  /// impossible state.
   void read(detail::byte_reader& in) {
     kl_options options;
     options.num_bins = in.get_size(detail::largest_histogram);
@@ -99,15 +110,15 @@ class kl_observer {
   detail::entropy_histogram histogram_;
 };
 
+/// Options of inc::percentile_observer.
 struct percentile_options {
-  std::size_t num_bins = 2048;
-  double percentile = 99.999;
+  std::size_t num_bins = 2048;  ///< bins of the histogram that the first batch makes
+  double percentile = 99.999;   ///< share of the values inside the range, in percent, in 0..100
   friend bool operator==(const percentile_options&, const percentile_options&) = default;
 };
 
-/// PercentileCalibrator: ort::percentile_observer where that is asymmetric.
-///
-/// Memory: O(bins).
+/// Reproduces PercentileCalibrator, which computes the same range as an asymmetric
+/// ort::percentile_observer. Memory: O(bins). Not thread-safe; it has no merge().
 class percentile_observer {
  public:
   /// Throws invalid_argument unless 0 < num_bins <= 2^22 and 0 <= percentile <= 100.
@@ -117,13 +128,16 @@ class percentile_observer {
     detail::require_percentile(options.percentile, where);
   }
 
+  /// How many passes over the data are needed: 1.
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  /// Allowed for phase 0 as long as nothing was observed, otherwise throws invalid_argument.
   void begin_phase(std::size_t phase) {
     detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
   }
 
-  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument if no floats
-  /// lie between its edges.
+  /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
+  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument for null
+  /// data or if no floats lie between its edges; then the batch was not seen.
   void observe(std::span<const float> x) {
     min_max_observer seen = seen_;
     const min_max_observer batch = detail::observe_batch(seen, x, where);
@@ -133,25 +147,30 @@ class percentile_observer {
     seen_ = seen;  // a batch that is refused was not seen
   }
 
-  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  /// The lower edges of the bins in which the cumulative share reaches (100 - percentile) / 200 and
+  /// 1 minus that, cut to the range seen. Throws invalid_argument if nothing, a NaN or an infinity
+  /// was seen.
   [[nodiscard]] value_range range() const {
     const value_range seen = seen_.range(where);
     return detail::percentile_range(histogram_, options_.percentile, seen);
   }
 
-  /// scale_rule::inc of the range; throws what params_from_range throws besides.
+  /// Scale and zero point of range() by scale_rule::inc. Throws what range() and
+  /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme, scale_rule::inc);
   }
 
-  /// u64 num_bins, f64 percentile; the range seen and the histogram as ort::entropy_observer.
+  /// Appends u64 num_bins, f64 percentile; the range seen and the histogram as
+  /// ort::entropy_observer appends them.
   void write(detail::byte_writer& out) const {
     out.put(static_cast<std::uint64_t>(options_.num_bins));
     out.put(options_.percentile);
     seen_.write(out);
     histogram_.write(out);
   }
-  /// Throws bad_file for what write() has not written.
+  /// Replaces the options and the state by those that write() appended. Throws bad_file for an
+  /// impossible state.
   void read(detail::byte_reader& in) {
     percentile_options options;
     options.num_bins = in.get_size(detail::largest_histogram);

@@ -25,7 +25,8 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// A histogram that one huge value in a late batch makes grow beyond this is refused.
+/// The largest number of bins. A histogram that would grow further, because of one huge value in a
+/// late batch, is refused.
 inline constexpr std::size_t largest_histogram = std::size_t{1} << 22;
 
 inline void require_bins(float bins, const char* where) {
@@ -34,13 +35,13 @@ inline void require_bins(float bins, const char* where) {
           "; the largest value of the first batch is too small for those that followed");
 }
 
-/// Counts in bins of equal width on -threshold .. threshold. A batch with a larger magnitude adds
-/// whole bins of (about) the same width at both ends; the old counts keep their place.
+/// Counts values in bins of equal width on -threshold .. threshold. A batch with a larger magnitude
+/// adds whole bins of (about) the same width at both ends; the old counts keep their place.
 class symmetric_histogram {
  public:
   explicit symmetric_histogram(std::size_t bins) : counts_(bins) {}
 
-  /// x, finite and not empty, whose values lie in `range`.
+  /// Counts the values of a batch, which is finite and not empty and whose range is `range`.
   void add(std::span<const float> x, value_range range, const char* where) {
     const float magnitude = std::max(std::fabs(range.lower), std::fabs(range.upper));
     const bool is_first = bins_.edges().empty();
@@ -58,7 +59,7 @@ class symmetric_histogram {
 
   [[nodiscard]] bool is_empty() const noexcept { return edges().empty(); }
 
-  /// u8 whether something was counted, and if so f32 threshold, u64 bins, u64 counts.
+  /// Appends u8 whether something was counted, and if so f32 threshold, u64 bins, u64 counts.
   void write(byte_writer& out) const {
     put_choice(out, !is_empty());
     if (!is_empty()) {
@@ -66,7 +67,8 @@ class symmetric_histogram {
       put_list(out, counts_);
     }
   }
-  /// Into one that has counted nothing; of at most `most` values.
+  /// Reads what write() appended, into a histogram that has counted nothing. The counts must add up
+  /// to at most `most`.
   void read(byte_reader& in, std::uint64_t most, const char* where) {
     if (!get_choice(in, true, where)) {
       return;
@@ -106,7 +108,8 @@ class symmetric_histogram {
   std::vector<std::uint64_t> counts_;
 };
 
-/// The part of all values in bins 0..i, for each i: quotients in double, added up in order.
+/// For each i, the share of all values that lies in bins 0..i. The shares of bins are quotients in
+/// double, added up in order.
 [[nodiscard]] inline std::vector<double> cumulative_shares(
     const std::vector<std::uint64_t>& counts) {
   std::uint64_t total = 0;
@@ -122,14 +125,14 @@ class symmetric_histogram {
   return shares;
 }
 
-/// `range` without what lies outside of the values that were seen.
+/// `range`, cut to the range of the values that were seen.
 [[nodiscard]] inline value_range within(value_range range, value_range seen) noexcept {
   return {range.lower < seen.lower ? seen.lower : range.lower,
           range.upper > seen.upper ? seen.upper : range.upper};
 }
 
-/// The lower edges of the bins in which the cumulative share reaches (100 - percentile) / 200 and
-/// 1 - (100 - percentile) / 200, within `seen`.
+/// The lower edges of the bins in which the cumulative share reaches (100 - percentile) / 200 and 1
+/// - (100 - percentile) / 200, cut to `seen`.
 [[nodiscard]] inline value_range percentile_range(const symmetric_histogram& histogram,
                                                   double percentile, value_range seen) {
   const std::vector<double> shares = cumulative_shares(histogram.counts());
@@ -139,15 +142,15 @@ class symmetric_histogram {
                 seen);
 }
 
-/// Whose arithmetic sums up the divergence.
+/// The arithmetic that sums up the divergence.
 enum class entropy_arithmetic : std::uint8_t {
   numpy,  // quotient, logarithm and product are floats
   scipy,  // scipy.special.rel_entr: each term in double, rounded to float
 };
 
-/// The search for the pair of edges, symmetric about the middle of the histogram, between which the
-/// counts resemble their own quantization most, in the sense of the Kullback-Leibler divergence;
-/// see ort::entropy_observer.
+/// Searches the pair of edges, symmetric about the middle of the histogram, between which the
+/// counts have the least Kullback-Leibler divergence from their own quantization;
+/// ort::entropy_observer has the definition.
 class entropy_search {
  public:
   entropy_search(const std::vector<std::uint64_t>& counts, std::size_t quantized_bins,
@@ -158,7 +161,7 @@ class entropy_search {
         arithmetic_(arithmetic),
         where_(where) {}
 
-  /// The indices of the two edges.
+  /// Indices of the two edges.
   [[nodiscard]] std::pair<std::size_t, std::size_t> best() {
     const std::size_t bins = counts_.size();
     const std::size_t middle = bins / 2;
@@ -203,7 +206,8 @@ class entropy_search {
       const std::size_t begin = group * merged;
       const std::size_t end = is_last ? size : begin + merged;
       const std::size_t spread_end =
-          behaviour_ == parity::fixed ? end : begin + merged;  // the rest gets nothing
+          // as published, the bins behind the last whole group get nothing
+          behaviour_ == parity::fixed ? end : begin + merged;
       const auto nonzero = std::count_if(p_.begin() + static_cast<std::ptrdiff_t>(begin),
                                          p_.begin() + static_cast<std::ptrdiff_t>(spread_end),
                                          [](double count) { return count != 0.0; });
@@ -219,8 +223,9 @@ class entropy_search {
     return smooth(p_, smooth_p_) && smooth(q_, smooth_q_) ? divergence() : infinity;
   }
 
-  /// Takes a little from what isn't zero and gives 0.0001 to what is. False where there is nothing
-  /// to take from.
+  /// Gives 1e-4 to each zero and takes as much from all others together. Returns false if there are
+  /// no others, or (parity::fixed) if a count would not stay positive; as published, that throws
+  /// unsupported.
   [[nodiscard]] bool smooth(const std::vector<double>& counts, std::vector<float>& result) const {
     constexpr double given = 1e-4;
     const auto zeros = std::count(counts.begin(), counts.end(), 0.0);
@@ -244,7 +249,7 @@ class entropy_search {
   [[nodiscard]] float divergence() {
     const float p_sum = numpy::sum(smooth_p_);
     const float q_sum = numpy::sum(smooth_q_);
-    // Neighbours are often alike, empty bins above all.
+    // Neighbours are often equal, empty bins above all, so that the last term is kept.
     float p_before = 0.0F;
     float q_before = 0.0F;
     float term = 0.0F;
@@ -282,7 +287,7 @@ class entropy_search {
   std::vector<float> smooth_q_;
 };
 
-/// What the entropy observers of both tools are: a histogram and the search on it.
+/// The common part of both tools' entropy observers: a histogram and the search on it.
 class entropy_histogram {
  public:
   entropy_histogram(std::size_t bins, std::size_t quantized_bins, parity behaviour,
@@ -291,7 +296,8 @@ class entropy_histogram {
         behaviour_(behaviour),
         histogram_(first_bins(bins, quantized_bins, behaviour, where)) {}
 
-  /// How many bins a histogram begins with. Throws an error of `kind` where it can't.
+  /// How many bins a histogram begins with. Throws an error of `kind` if the options are
+  /// impossible.
   static std::size_t first_bins(std::size_t bins, std::size_t quantized_bins, parity behaviour,
                                 const char* where, error_kind kind = error_kind::invalid_argument) {
     require(quantized_bins > 0 && bins >= quantized_bins && bins <= largest_histogram, kind, where,
@@ -320,12 +326,12 @@ class entropy_histogram {
 
   [[nodiscard]] const min_max_observer& seen() const noexcept { return seen_; }
 
-  /// The range seen and the histogram.
+  /// Appends the range seen and the histogram.
   void write(byte_writer& out) const {
     seen_.write(out);
     histogram_.write(out);
   }
-  /// Into one that has seen nothing.
+  /// Reads what write() appended, into an object that has seen nothing.
   void read(byte_reader& in, const char* where) {
     seen_.read(in);
     histogram_.read(in, seen_.count(), where);
@@ -343,12 +349,13 @@ class entropy_histogram {
   min_max_observer seen_;
 };
 
-/// Whether the options of percentile observers are possible: else throws an error of `kind`.
+/// Throws an error of `kind` unless the percentile is in 0..100.
 inline void require_percentile(double percentile, const char* where,
                                error_kind kind = error_kind::invalid_argument) {
   require(percentile >= 0.0 && percentile <= 100.0, kind, where, ": percentile ", percentile,
           " is not in 0..100");
 }
+/// Throws an error of `kind` unless the number of bins is in 1..2^22.
 inline void require_histogram_bins(std::size_t bins, const char* where,
                                    error_kind kind = error_kind::invalid_argument) {
   require(bins > 0 && bins <= largest_histogram, kind, where, ": ", bins, " bins, not 1..",

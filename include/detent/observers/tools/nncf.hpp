@@ -2,13 +2,14 @@
 // NNCF's range estimators: a statistic of each sample, aggregated over the samples.
 //
 // A call of observe() stands for one sample: one batch, or one item of a batch where NNCF looks at
-// items (batchwise_statistics). That makes a difference to everything but the extremes of extremes.
+// items (batchwise_statistics). How values are split into samples matters to everything except the
+// extremes of extremes.
 //
 // A sample with a NaN or an infinity makes range() throw; NNCF lets it through. An empty sample
-// changes nothing, as in NNCF. Objects are values and not thread-safe; one per thread.
+// changes nothing, as in NNCF. Objects are values and not thread-safe; use one per thread.
 //
 // Source: NNCF 3.4, common/tensor_statistics/collectors.py and quantization/range_estimator.py, on
-// NumPy tensors; NumPy's part was checked with NumPy 2, NNCF itself was not run.
+// NumPy tensors. NumPy's part was checked with NumPy 2; NNCF itself was not run.
 #ifndef DETENT_OBSERVERS_TOOLS_NNCF_HPP
 #define DETENT_OBSERVERS_TOOLS_NNCF_HPP
 
@@ -32,54 +33,66 @@
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
+/// Observers that reproduce NNCF's range estimators.
 namespace nncf {
 
-/// What is taken of each sample. The quantile of the lower end of a range is outlier_probability,
-/// that of the upper end 1 - outlier_probability.
+/// The statistic that is computed for each sample.
 enum class statistic : std::uint8_t {
-  min,
-  max,
-  abs_max,       // the largest |x|
-  quantile,      // by linear interpolation
-  abs_quantile,  // of |x|
-  mean,
+  min,      ///< the smallest value
+  max,      ///< the largest value
+  abs_max,  ///< the largest |x|
+  /// The quantile outlier_probability for the lower end of a range, 1 - outlier_probability for the
+  /// upper end, by linear interpolation.
+  quantile,
+  abs_quantile,  ///< the same quantiles of |x|
+  mean,          ///< the arithmetic mean
 };
 
-/// What is made of the statistics of all samples.
+/// How the statistics of all samples become one value.
 enum class aggregator : std::uint8_t {
-  min,
-  max,
-  mean,
-  median,
-  mean_no_outliers,    // of what lies between the quantiles outlier_probability
-  median_no_outliers,  // and 1 - outlier_probability of the statistics
+  min,     ///< the smallest
+  max,     ///< the largest
+  mean,    ///< the arithmetic mean
+  median,  ///< the median; half the sum of the middle two for an even number
+  /// The mean of the statistics between their quantiles outlier_probability and 1 -
+  /// outlier_probability.
+  mean_no_outliers,
+  /// The median of the statistics between their quantiles outlier_probability and 1 -
+  /// outlier_probability.
+  median_no_outliers,
 };
 
 /// How one end of a range is found.
 struct end_options {
-  statistic of_sample = statistic::min;
-  aggregator of_samples = aggregator::mean;
-  double outlier_probability = 1e-4;
+  statistic of_sample = statistic::min;      ///< what is computed for each sample
+  aggregator of_samples = aggregator::mean;  ///< how the samples' statistics are combined
+  double outlier_probability = 1e-4;         ///< for quantiles and outliers, in 0..0.5
   friend bool operator==(const end_options&, const end_options&) = default;
 };
 
+/// Options of nncf::range_observer.
 struct range_options {
-  end_options lower{statistic::min, aggregator::mean};
-  end_options upper{statistic::max, aggregator::mean};
-  /// Takes abs_max for the statistic max of the upper end, as NNCF does for symmetric quantizers.
+  end_options lower{statistic::min, aggregator::mean};  ///< how the lower end is found
+  end_options upper{statistic::max, aggregator::mean};  ///< how the upper end is found
+  /// Whether the statistic max of the upper end is replaced by abs_max, as NNCF does for symmetric
+  /// quantizers.
   bool use_abs_max = false;
   friend bool operator==(const range_options&, const range_options&) = default;
 };
 
-/// NNCF's presets. It takes min_max for weights and per channel, mean_min_max per tensor.
+/// NNCF's preset for weights and for per-channel ranges: the extremes of the samples' extremes.
 inline constexpr range_options min_max{.lower = {statistic::min, aggregator::min},
                                        .upper = {statistic::max, aggregator::max}};
+/// NNCF's preset for per-tensor ranges: the means of the samples' extremes.
 inline constexpr range_options mean_min_max{};
+/// NNCF's preset of the medians of the samples' extremes.
 inline constexpr range_options median_min_max{.lower = {statistic::min, aggregator::median},
                                               .upper = {statistic::max, aggregator::median}};
+/// NNCF's preset of the means, without outliers, of the samples' extremes.
 inline constexpr range_options mean_no_outliers_min_max{
     .lower = {statistic::min, aggregator::mean_no_outliers},
     .upper = {statistic::max, aggregator::mean_no_outliers}};
+/// NNCF's preset of the means of the samples' quantiles.
 inline constexpr range_options mean_quantile{.lower = {statistic::quantile, aggregator::mean},
                                              .upper = {statistic::quantile, aggregator::mean}};
 
@@ -87,7 +100,7 @@ namespace detail {
 
 using namespace detent::detail;
 
-/// np.mean of floats that were converted to double.
+/// np.mean of floats that were converted to double, with `count` for their number.
 [[nodiscard]] inline double mean_of_floats(const std::vector<double>& x, std::size_t count) {
   std::vector<float> values(x.size());
   std::transform(x.begin(), x.end(), values.begin(),
@@ -97,21 +110,20 @@ using namespace detent::detail;
 
 }  // namespace detail
 
-/// A range estimator with any statistics and aggregators.
+/// Reproduces a range estimator with any statistics and aggregators. Statistics are floats, where a
+/// mean adds up as np.mean does; quantiles are doubles:
 ///
-/// Statistics are floats, a mean added up as np.mean does; quantiles are doubles:
+///     p = (n - 1) * q, i = floor(p), x[i] + (p - i) * (x[i + 1] - x[i]) of sorted values
 ///
-///   p = (n - 1) * q, i = floor(p), x[i] + (p - i) * (x[i + 1] - x[i]) of sorted values
-///
-/// Aggregators are in the type of the statistic, the bounds of outliers and what remains within
-/// them in double. The median of an even number is half the sum of the middle two.
+/// Aggregators compute in the type of the statistic; the bounds of outliers, and what remains
+/// within them, are in double. The median of an even number is half the sum of the middle two.
 ///
 /// Bug of NNCF: since quantiles are interpolated, "no outliers" always drops the least and the
 /// greatest of up to 10^4 distinct statistics; of two that differ it drops both, and the result is
-/// 0. NNCF also goes on in double from quantiles and means without outliers, where this rounds the
-/// range to float: its scale may then differ in the last bit.
+/// 0. NNCF also goes on in double from quantiles and means without outliers, whereas this observer
+/// rounds the range to float: NNCF's scale may then differ in the last bit.
 ///
-/// Memory: two doubles a sample, but for the aggregators min and max.
+/// Memory: two doubles a sample, except for the aggregators min and max. Not thread-safe.
 class range_observer {
  public:
   /// Throws invalid_argument unless both outlier probabilities are in 0..0.5.
@@ -122,11 +134,15 @@ class range_observer {
     }
   }
 
+  /// How many passes over the data are needed: 1.
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  /// Allowed for phase 0 as long as nothing was observed, otherwise throws invalid_argument.
   void begin_phase(std::size_t phase) {
     detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
   }
 
+  /// Observes one sample; an empty one changes nothing, a NaN or an infinity makes range() throw.
+  /// Throws invalid_argument for null data.
   void observe(std::span<const float> x) {
     const min_max_observer sample = detail::observe_batch(seen_, x, where);
     if (!sample.is_finite()) {
@@ -139,9 +155,9 @@ class range_observer {
     add(upper_, upper, of_sample(upper, 1.0 - upper.outlier_probability, x, range));
   }
 
-  /// As if everything that `other` has seen had been seen here. Throws invalid_argument unless the
-  /// options are equal and both aggregators are min or max: all others depend on the order of
-  /// samples in the last bits, if not in more.
+  /// Afterwards this observer is in the state it would have if it had also seen everything that
+  /// `other` has seen. Throws invalid_argument unless the options are equal and both aggregators
+  /// are min or max: all others depend on the order of samples, at least in the last bits.
   void merge(const range_observer& other) {
     require(options_ == other.options_ && is_online(options_.lower) && is_online(options_.upper),
             error_kind::invalid_argument, where,
@@ -154,22 +170,25 @@ class range_observer {
     }
   }
 
-  /// Rounded to float. The ends are found one by one; there are statistics whose lower end is above
-  /// the upper. Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  /// The range, rounded to float. Its ends are found independently; for some statistics the lower
+  /// end may be above the upper end. Throws invalid_argument if nothing, a NaN or an infinity was
+  /// seen.
   [[nodiscard]] value_range range() const {
     static_cast<void>(seen_.range(where));
     return {static_cast<float>(of_samples(options_.lower, lower_)),
             static_cast<float>(of_samples(options_.upper, upper_))};
   }
 
-  /// scale_rule::nncf of the range. NNCF takes the upper end alone for the magnitude of symmetric
-  /// schemes, which is the same with use_abs_max. Throws what params_from_range throws besides.
+  /// Scale and zero point of range() by scale_rule::nncf. For symmetric schemes NNCF takes the
+  /// upper end alone for the magnitude, which is the same with use_abs_max. Throws what range() and
+  /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme, scale_rule::nncf);
   }
 
-  /// For the lower and the upper end u8 of_sample, u8 of_samples, f64 outlier_probability; u8
-  /// use_abs_max; the range seen; lists of f64 statistics of the lower and the upper end.
+  /// Appends, for the lower and the upper end, u8 of_sample, u8 of_samples, f64
+  /// outlier_probability; u8 use_abs_max; the range seen; lists of f64 statistics for the lower and
+  /// the upper end.
   void write(detail::byte_writer& out) const {
     for (const end_options& end : {options_.lower, options_.upper}) {
       detail::put_choice(out, end.of_sample);
@@ -181,7 +200,8 @@ class range_observer {
     detail::put_list(out, lower_);
     detail::put_list(out, upper_);
   }
-  /// Throws bad_file for what write() has not written.
+  /// Replaces the options and the state by those that write() appended. Throws bad_file for an
+  /// impossible state.
   void read(detail::byte_reader& in) {
     range_options options;
     for (end_options* end : {&options.lower, &options.upper}) {
@@ -278,7 +298,7 @@ class range_observer {
       const double high = detail::numpy::quantile(sorted, 1.0 - end.outlier_probability);
       const auto is_outlier = [=](double v) { return v < low || v > high; };
       sorted.erase(std::remove_if(sorted.begin(), sorted.end(), is_outlier), sorted.end());
-      // Zeros keep the places of outliers, as in a masked sum.
+      // Zeros stay in the places of outliers, as in a masked sum.
       std::replace_if(kept.begin(), kept.end(), is_outlier, 0.0);
       count = sorted.size();
     }

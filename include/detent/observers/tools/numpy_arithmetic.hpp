@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What NumPy 2 computes for arrays of floats, operation by operation: tools that are written in
-// Python get the last bits of their ranges from it.
+// Arithmetic of NumPy 2 for arrays of floats, reproduced operation by operation, since tools that
+// are written in Python get the last bits of their ranges from it.
 #ifndef DETENT_OBSERVERS_TOOLS_NUMPY_ARITHMETIC_HPP
 #define DETENT_OBSERVERS_TOOLS_NUMPY_ARITHMETIC_HPP
 
@@ -19,8 +19,8 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail::numpy {
 
-/// np.sum of a dense array: up to 8 values one after the other, up to 128 in eight partial sums,
-/// more in two halves, the first of which is a multiple of 8.
+/// np.sum of a dense array: up to 8 values are added one after the other, up to 128 in eight
+/// partial sums, more in two halves, the first of which has a multiple of 8 values.
 template <class T>
 [[nodiscard]] T sum(std::span<const T> x) noexcept {
   constexpr std::size_t lanes = 8;
@@ -51,13 +51,14 @@ template <class T>
   return sum(std::span<const T>(x));
 }
 
-/// np.mean of a dense array; n > 0. The quotient of a float and a count is rounded to double first,
-/// which does not change it for counts below 2^24, and for larger ones is what NumPy does.
+/// np.mean of a dense array with at least one value. The quotient of a float and a count is rounded
+/// to double first; this does not change it for counts below 2^24, and NumPy does the same for
+/// larger ones.
 [[nodiscard]] inline float mean(std::span<const float> x) noexcept {
   return static_cast<float>(static_cast<double>(sum(x)) / static_cast<double>(x.size()));
 }
 
-/// a // b for b > 0.
+/// NumPy's a // b for b > 0.
 [[nodiscard]] inline float floor_divide(float a, float b) noexcept {
   const float remainder = std::fmod(a, b);
   const float quotient = (a - remainder) / b - (remainder < 0.0F ? 1.0F : 0.0F);
@@ -72,8 +73,8 @@ template <class T>
                                   sorted.begin());
 }
 
-/// np.quantile of sorted values by linear interpolation between the two around (n - 1) * q. In
-/// double.
+/// np.quantile of sorted values, in double: interpolates linearly between the two values around
+/// position (n - 1) * q.
 [[nodiscard]] inline double quantile(std::span<const double> sorted, double q) noexcept {
   const std::size_t last = sorted.size() - 1;
   const double position = rounded_product(static_cast<double>(last), q);
@@ -90,7 +91,7 @@ template <class T>
 class uniform_bins {
  public:
   uniform_bins() = default;
-  /// Errors are of `kind`.
+  /// Throws an error of `kind` if the range overflows a float or has too few floats for the bins.
   uniform_bins(float first, float last, std::size_t bins, const char* where,
                error_kind kind = error_kind::invalid_argument)
       : first_(first == last ? first - 0.5F : first), last_(first == last ? last + 0.5F : last) {
@@ -116,7 +117,7 @@ class uniform_bins {
 
   [[nodiscard]] const std::vector<float>& edges() const noexcept { return edges_; }
 
-  /// Counts each value of the range.
+  /// Counts the values that lie in the range.
   void count(std::span<const float> x, std::span<std::uint64_t> counts) const noexcept {
     const std::size_t bins = edges_.size() - 1;
     const auto bins_in_float = static_cast<float>(bins);
@@ -142,8 +143,8 @@ class uniform_bins {
   std::vector<float> edges_;
 };
 
-/// np.arange(start, stop, step) of floats: their number and the second one are found in float, the
-/// values in double.
+/// np.arange(start, stop, step) of floats: the number of values and the second value are computed
+/// in float, the values in double.
 [[nodiscard]] inline std::vector<double> arange(float start, float stop, float step) {
   const float count = std::ceil((stop - start) / step);
   std::vector<double> values(count > 0.0F ? static_cast<std::size_t>(count) : 0);
@@ -155,8 +156,8 @@ class uniform_bins {
   return values;
 }
 
-/// np.histogram with given edges, which do not decrease: a bin holds its lower edge, the last one
-/// both.
+/// np.histogram with given edges, which must not decrease: a bin includes its lower edge, the last
+/// bin both edges.
 inline void count_between(std::span<const double> edges, std::span<const float> x,
                           std::span<std::uint64_t> counts) {
   for (const float value : x) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The calibrators of ONNX Runtime's quantization tool: the same ranges, to the bit.
+// The calibrators of ONNX Runtime's quantization tool, with the same ranges to the bit.
 //
-// A call of observe() stands for a call of collect_data() of the tool: a batch, or several that
-// the tool would have read at once, one behind the other. That makes a difference to every
-// observer here but the plain min_max_observer.
+// A call of observe() stands for a call of collect_data() of the tool: a batch, or several batches
+// that the tool would have read at once, one behind the other. How values are split into such calls
+// matters to every observer here except the min_max_observer without moving average.
 //
 // A batch with a NaN or an infinity makes range() throw; the tool leaves out NaN where it takes the
-// extremes of a batch, and fails on infinities. An empty batch changes nothing; the tool includes
-// 0 in the range, or fails. Objects are values and not thread-safe; one per thread.
+// extremes of a batch, and fails on infinities. An empty batch changes nothing; the tool includes 0
+// in the range, or fails. Objects are values and not thread-safe; use one per thread.
 //
 // Source: ONNX Runtime 1.31, onnxruntime/quantization/calibrate.py, under NumPy 2.
 #ifndef DETENT_OBSERVERS_TOOLS_ORT_HPP
@@ -34,39 +34,47 @@
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
+/// Observers that reproduce the calibrators of ONNX Runtime's quantization tool.
 namespace ort {
 
+/// Options of ort::min_max_observer.
 struct min_max_options {
-  bool symmetric = false;
-  bool moving_average = false;
-  float averaging_constant = 0.01F;
-  /// How many batches one collection holds; 0: all of them. Only the moving average looks at it.
-  /// The tool's quantize_static() makes one collection of all batches unless it is told a stride
+  bool symmetric = false;            ///< whether ranges are made symmetric about 0
+  bool moving_average = false;       ///< whether ranges are averaged instead of united
+  float averaging_constant = 0.01F;  ///< weight of the newest collection, in 0..1
+  /// How many batches one collection holds; 0: all of them. Only the moving average depends on it.
+  /// The tool's quantize_static() makes one collection of all batches unless it is given a stride
   /// (CalibStridedMinMax), and so never uses the averaging constant.
   std::size_t batches_per_collection = 1;
   friend bool operator==(const min_max_options&, const min_max_options&) = default;
 };
 
-/// MinMaxCalibrater. With lower_i and upper_i of batch i:
+/// Reproduces MinMaxCalibrater. With lower_i and upper_i of batch i, the range is
 ///
-///   plain           (min_i lower_i, max_i upper_i)
-///   moving average  (mean of lower_i, mean of upper_i) of each collection; the first one is the
-///                   average, then average += averaging_constant * (collection - average)
-///   symmetric       (-m, m), m = max(|lower|, |upper|): of each collection, before it is averaged
+///     plain           (min_i lower_i, max_i upper_i)
+///     moving average  (mean of lower_i, mean of upper_i) of each collection; the first one is the
+///                     average, then average += averaging_constant * (collection - average)
+///     symmetric       (-m, m), m = max(|lower|, |upper|), of each collection before it is averaged
 ///
-/// In float: the mean adds up as np.mean does, every operation is rounded. Batches matter to the
-/// moving average alone, which keeps two floats for each one of a collection.
+/// in float: the mean adds up as np.mean does, and every operation is rounded. Batches matter to
+/// the moving average alone, which keeps two floats for each batch of the collection that has
+/// begun. Not thread-safe.
 class min_max_observer {
  public:
+  /// Throws invalid_argument unless averaging_constant is in 0..1.
   explicit min_max_observer(min_max_options options = {}) : options_(options) {
     detail::require_averaging_constant(options.averaging_constant, where);
   }
 
+  /// How many passes over the data are needed: 1.
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  /// Allowed for phase 0 as long as nothing was observed, otherwise throws invalid_argument.
   void begin_phase(std::size_t phase) {
     detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
   }
 
+  /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
+  /// Throws invalid_argument for null data.
   void observe(std::span<const float> x) {
     const detent::min_max_observer batch = detail::observe_batch(seen_, x, where);
     if (!options_.moving_average || !batch.is_finite()) {
@@ -82,15 +90,17 @@ class min_max_observer {
     }
   }
 
-  /// As if everything that `other` has seen had been seen here. Throws invalid_argument if one of
-  /// the two is a moving average, which depends on the order of batches, or if the options differ.
+  /// Afterwards this observer is in the state it would have if it had also seen everything that
+  /// `other` has seen. Throws invalid_argument if one of the two is a moving average, which depends
+  /// on the order of batches, or if the options differ.
   void merge(const min_max_observer& other) {
     require(options_ == other.options_ && !options_.moving_average, error_kind::invalid_argument,
             where, ": only plain observers with equal options can be merged");
     seen_.merge(other.seen_);
   }
 
-  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  /// The range of everything observed. Throws invalid_argument if nothing, a NaN or an infinity was
+  /// seen.
   [[nodiscard]] value_range range() const {
     const value_range seen = seen_.range(where);
     if (!options_.moving_average) {
@@ -99,14 +109,15 @@ class min_max_observer {
     return lower_.empty() ? average_ : with_collection();
   }
 
-  /// scale_rule::ort of the range; throws what params_from_range throws besides.
+  /// Scale and zero point of range() by scale_rule::ort. Throws what range() and
+  /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme, scale_rule::ort);
   }
 
-  /// u8 symmetric, u8 moving_average, f32 averaging_constant, u64 batches_per_collection; the range
-  /// seen; of the collection that has begun, lists of f32 lower and upper ends; u8 whether there is
-  /// an average, and f32 its ends.
+  /// Appends u8 symmetric, u8 moving_average, f32 averaging_constant, u64 batches_per_collection;
+  /// the range seen; lists of f32 lower and upper ends of the batches of the collection that has
+  /// begun; u8 whether there is an average, and f32 its ends.
   void write(detail::byte_writer& out) const {
     detail::put_choice(out, options_.symmetric);
     detail::put_choice(out, options_.moving_average);
@@ -118,7 +129,8 @@ class min_max_observer {
     detail::put_choice(out, has_average_);
     detail::put_range(out, average_);
   }
-  /// Throws bad_file for what write() has not written.
+  /// Replaces the options and the state by those that write() appended. Throws bad_file for an
+  /// impossible state.
   void read(detail::byte_reader& in) {
     min_max_options options;
     options.symmetric = detail::get_choice(in, true, where);
@@ -153,7 +165,7 @@ class min_max_observer {
     const float magnitude = std::max(std::fabs(range.lower), std::fabs(range.upper));
     return options_.symmetric ? value_range{-magnitude, magnitude} : range;
   }
-  /// The average with the collection that has begun.
+  /// The average, with the collection that has begun as its newest one.
   [[nodiscard]] value_range with_collection() const noexcept {
     const value_range mean =
         symmetrized({detail::numpy::mean(lower_), detail::numpy::mean(upper_)});
@@ -163,75 +175,89 @@ class min_max_observer {
 
   min_max_options options_;
   detent::min_max_observer seen_;
-  std::vector<float> lower_;  // of the collection that has begun
-  std::vector<float> upper_;
+  std::vector<float> lower_;  // lower ends of the batches of the collection that has begun
+  std::vector<float> upper_;  // their upper ends
   value_range average_;
   bool has_average_ = false;
 };
 
+/// Options of ort::entropy_observer.
 struct entropy_options {
-  std::size_t num_bins = 128;
-  std::size_t num_quantized_bins = 128;
-  bool symmetric = false;  // the tool takes it, too, and makes no difference either
+  std::size_t num_bins = 128;            ///< bins of the histogram that the first batch makes
+  std::size_t num_quantized_bins = 128;  ///< groups that candidates are quantized to
+  bool symmetric = false;  ///< accepted like in the tool, where it makes no difference either
+  /// Whether the tool's bugs are reproduced or repaired.
   parity behaviour = parity::as_published;
   friend bool operator==(const entropy_options&, const entropy_options&) = default;
 };
 
-/// EntropyCalibrater. A histogram of `num_bins` bins on -m .. m, m = max |x| of the first batch.
-/// When a batch exceeds it, h = floor((max |x| - m) / w) + 1 bins are added at each end, w = 2 m /
-/// bins, and m grows by h * w; values are counted in the histogram of their time.
+/// Reproduces EntropyCalibrater. It keeps a histogram of `num_bins` bins on -m .. m, m = max |x| of
+/// the first batch. When a batch exceeds it, h = floor((max |x| - m) / w) + 1 bins are added at
+/// each end, where w = 2 m / bins, and m grows by h * w. Values are counted in the histogram as it
+/// is when they come.
 ///
-/// Candidates are the edges middle - i and min(middle + i + 1, bins) for i = num_quantized_bins / 2
-/// .. middle, middle = bins / 2. Of each:
+/// Candidates are the pairs of edges middle - i and min(middle + i + 1, bins) for i =
+/// num_quantized_bins / 2 .. middle, where middle = bins / 2. Each candidate has
 ///
-///   P  the counts between the edges, with all that lies outside added to the first and the last
-///   Q  the counts between the edges in num_quantized_bins groups of size / num_quantized_bins
-///      bins, the last of which holds the rest, too; every bin of a group becomes the group's count
-///      divided by how many of its P are not zero
+///     P  the counts between the edges, with all that lies outside added to the first and the last
+///     Q  the counts between the edges in num_quantized_bins groups of size / num_quantized_bins
+///        bins, the last of which also holds the rest; every bin of a group becomes the group's
+///        count divided by the number of its P that are not zero
 ///
-/// Zeros of either become 1e-4, what that takes is taken from all others, and P and Q are
-/// normalized. The candidate with the least sum of P * log(P / Q) wins, the first one of several.
-/// The result is cut to what was seen. In float; logarithms are rounded correctly but for one in
-/// some millions, so that the tool, whose logarithms vary with the processor, may choose otherwise
+/// Zeros of either become 1e-4, which is taken from all other bins, and P and Q are normalized. The
+/// candidate with the least sum of P * log(P / Q) wins, the first of several. The result is cut to
+/// the range that was seen. All of it is in float. Logarithms are rounded correctly except for one
+/// in some millions; so the tool, whose logarithms vary with the processor, may choose otherwise
 /// where candidates differ in their last bits.
 ///
-/// Bugs of the tool: with the default of 128 bins there is one candidate, the whole histogram, as
-/// long as it has not grown. Q is cut to integers, so that sparse groups become zeros, and is given
-/// to bins whose P is zero. The bins behind the last whole group get no Q, though their counts are
-/// in it. Where more than 10^4 bins are empty for each one that is not, an assertion fails: then
-/// range() throws unsupported. parity::fixed begins with at least 16 * num_quantized_bins bins,
-/// does not cut Q, spreads it over the bins whose P is not zero only, those behind the last whole
-/// group included, and passes over candidates that fail the assertion.
+/// Bugs of the tool:
+/// - With the default of 128 bins there is one candidate, the whole histogram, as long as it has
+///   not grown.
+/// - Q is cut to integers, so that sparse groups become zeros, and is given to bins whose P is
+///   zero.
+/// - The bins behind the last whole group get no Q, though their counts are in it.
+/// - If there are more than 10^4 empty bins for each one that is not empty, an assertion fails;
+///   then range() throws unsupported.
 ///
-/// Time: O(bins^2). Memory: O(bins).
+/// parity::fixed begins with at least 16 * num_quantized_bins bins, does not cut Q, spreads it only
+/// over the bins whose P is not zero, including those behind the last whole group, and passes over
+/// candidates that fail the assertion.
+///
+/// Time: O(bins^2) for range(). Memory: O(bins). Not thread-safe; it has no merge().
 class entropy_observer {
  public:
-  /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^22.
+  /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^22, or if parity::fixed
+  /// would begin with more than 2^22 bins.
   explicit entropy_observer(entropy_options options = {})
       : options_(options),
         histogram_(options.num_bins, options.num_quantized_bins, options.behaviour, where) {}
 
+  /// How many passes over the data are needed: 1.
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  /// Allowed for phase 0 as long as nothing was observed, otherwise throws invalid_argument.
   void begin_phase(std::size_t phase) {
     detail::require_next_phase(phase, 0, phases(), histogram_.seen().count() > 0, where);
   }
 
-  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument if no floats
-  /// lie between its edges.
+  /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
+  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument for null
+  /// data or if no floats lie between its edges; then the batch was not seen.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
 
-  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  /// The range of the best candidate. Throws invalid_argument if nothing, a NaN or an infinity was
+  /// seen, and unsupported where the tool's assertion fails.
   [[nodiscard]] value_range range() const {
     return histogram_.range(detail::entropy_arithmetic::numpy, where);
   }
 
-  /// scale_rule::ort of the range; throws what params_from_range throws besides.
+  /// Scale and zero point of range() by scale_rule::ort. Throws what range() and
+  /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme, scale_rule::ort);
   }
 
-  /// u64 num_bins, u64 num_quantized_bins, u8 symmetric, u8 behaviour; the range seen; u8 whether
-  /// something was counted, and if so f32 threshold, u64 bins, u64 counts.
+  /// Appends u64 num_bins, u64 num_quantized_bins, u8 symmetric, u8 behaviour; the range seen; u8
+  /// whether something was counted, and if so f32 threshold, u64 bins, u64 counts.
   void write(detail::byte_writer& out) const {
     out.put(static_cast<std::uint64_t>(options_.num_bins));
     out.put(static_cast<std::uint64_t>(options_.num_quantized_bins));
@@ -239,7 +265,8 @@ class entropy_observer {
     detail::put_choice(out, options_.behaviour);
     histogram_.write(out);
   }
-  /// Throws bad_file for what write() has not written.
+  /// Replaces the options and the state by those that write() appended. Throws bad_file for an
+  /// impossible state.
   void read(detail::byte_reader& in) {
     entropy_options options;
     options.num_bins = in.get_size(detail::largest_histogram);
@@ -263,26 +290,31 @@ class entropy_observer {
   detail::entropy_histogram histogram_;
 };
 
+/// Options of ort::percentile_observer.
 struct percentile_options {
-  std::size_t num_bins = 2048;
-  double percentile = 99.999;
-  bool symmetric = true;  // of quantize_static(); the calibrator itself defaults to false
+  std::size_t num_bins = 2048;  ///< bins of the histogram that the first batch makes
+  double percentile = 99.999;   ///< share of the values inside the range, in percent, in 0..100
+  /// Whether the range is symmetric about 0. The default is that of quantize_static(); the
+  /// calibrator itself defaults to false.
+  bool symmetric = true;
   friend bool operator==(const percentile_options&, const percentile_options&) = default;
 };
 
-/// PercentileCalibrater.
+/// Reproduces PercentileCalibrater.
 ///
-///   symmetric   A histogram of |x| in num_bins bins on min |x| .. max |x| of the first batch.
-///               Bins of the width of the first one are appended when a batch exceeds it; values
-///               below the first batch's least are not counted. The range is (-t, t), t the lower
-///               edge of the bin in which the cumulative share reaches percentile / 100.
-///   asymmetric  The histogram of entropy_observer. The range is the lower edges of the bins in
-///               which the cumulative share reaches (100 - percentile) / 200 and 1 minus that.
+///     symmetric   A histogram of |x| in num_bins bins on min |x| .. max |x| of the first batch.
+///                 Bins of the width of the first one are appended when a batch exceeds it;
+///                 values below the first batch's least are not counted. The range is (-t, t),
+///                 where t is the lower edge of the bin in which the cumulative share reaches
+///                 percentile / 100.
+///     asymmetric  The histogram of entropy_observer. The range is the lower edges of the bins in
+///                 which the cumulative share reaches (100 - percentile) / 200 and 1 minus that.
 ///
-/// The result is cut to what was seen. The shares are in double. Edges are in float, but for those
-/// that the symmetric histogram appends: a batch that appends is counted between double edges.
+/// The result is cut to the range that was seen. Shares are in double. Edges are in float, except
+/// those that the symmetric histogram appends: a batch that appends is counted between double
+/// edges.
 ///
-/// Time: O(log bins) for a value. Memory: O(bins).
+/// Time: O(log bins) for a value. Memory: O(bins). Not thread-safe; it has no merge().
 class percentile_observer {
  public:
   /// Throws invalid_argument unless 0 < num_bins <= 2^22 and 0 <= percentile <= 100.
@@ -292,13 +324,16 @@ class percentile_observer {
     detail::require_percentile(options.percentile, where);
   }
 
+  /// How many passes over the data are needed: 1.
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  /// Allowed for phase 0 as long as nothing was observed, otherwise throws invalid_argument.
   void begin_phase(std::size_t phase) {
     detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
   }
 
-  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument if no floats
-  /// lie between its edges.
+  /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
+  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument for null
+  /// data or if no floats lie between its edges; then the batch was not seen.
   void observe(std::span<const float> x) {
     detent::min_max_observer seen = seen_;
     const detent::min_max_observer batch = detail::observe_batch(seen, x, where);
@@ -312,7 +347,8 @@ class percentile_observer {
     seen_ = seen;  // a batch that is refused was not seen
   }
 
-  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  /// The range that the class describes. Throws invalid_argument if nothing, a NaN or an infinity
+  /// was seen.
   [[nodiscard]] value_range range() const {
     const value_range seen = seen_.range(where);
     if (!options_.symmetric) {
@@ -324,13 +360,14 @@ class percentile_observer {
     return detail::within({-t, t}, seen);
   }
 
-  /// scale_rule::ort of the range; throws what params_from_range throws besides.
+  /// Scale and zero point of range() by scale_rule::ort. Throws what range() and
+  /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme, scale_rule::ort);
   }
 
-  /// u64 num_bins, f64 percentile, u8 symmetric; the range seen. Symmetric: lists of u64 counts and
-  /// f32 edges. Asymmetric: the histogram as entropy_observer has it.
+  /// Appends u64 num_bins, f64 percentile, u8 symmetric; the range seen; if symmetric, lists of u64
+  /// counts and f32 edges, else the histogram as entropy_observer appends it.
   void write(detail::byte_writer& out) const {
     out.put(static_cast<std::uint64_t>(options_.num_bins));
     out.put(options_.percentile);
@@ -343,7 +380,8 @@ class percentile_observer {
       histogram_.write(out);
     }
   }
-  /// Throws bad_file for what write() has not written.
+  /// Replaces the options and the state by those that write() appended. Throws bad_file for an
+  /// impossible state.
   void read(detail::byte_reader& in) {
     percentile_options options;
     options.num_bins = in.get_size(detail::largest_histogram);
@@ -370,7 +408,7 @@ class percentile_observer {
   static constexpr const char* where = "ort::percentile_observer";
 
   void read_magnitudes(detail::byte_reader& in) {
-    // Growing, a histogram may round its number of bins up.
+    // A histogram that grows may round its number of bins up.
     constexpr std::uint64_t most = detail::largest_histogram + 2;
     magnitude_counts_ = detail::get_list<std::uint64_t>(in, most);
     magnitude_edges_ = detail::get_finite_list<float>(in, most + 1, where);

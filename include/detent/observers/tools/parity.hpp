@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the observers of other tools have in common: whether a tool's bugs are reproduced or
-// repaired, and the order of phases.
+// The room observers/tools/ reproduces the calibration observers of other tools to the bit: ONNX
+// Runtime, Intel Neural Compressor, NNCF, PyTorch and PPQ. It is for whoever has to arrive at the
+// same scales as such a tool. Headers here may include observers/ and what that room may include.
+//
+// This file holds what these observers share: whether a tool's bugs are reproduced or repaired, and
+// the order of phases.
 #ifndef DETENT_OBSERVERS_TOOLS_PARITY_HPP
 #define DETENT_OBSERVERS_TOOLS_PARITY_HPP
 
@@ -16,17 +20,17 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// What an observer does where the tool that it stands for has a bug. Each observer that has the
-/// choice says what `fixed` changes.
+/// What an observer does where the tool that it reproduces has a bug. Each observer that offers the
+/// choice documents what `fixed` changes.
 enum class parity : std::uint8_t {
-  as_published,  // what the tool returns
-  fixed,         // what it would return without the bug
+  as_published,  ///< returns what the tool returns
+  fixed,         ///< returns what the tool would return without the bug
 };
 
 namespace detail {
 
-/// The check of begin_phase(). Phase 0 has begun when an observer is made; to begin it once more
-/// is allowed as long as nothing was observed, so that a loop over all phases can begin each.
+/// The check of begin_phase(). Phase 0 has begun when an observer is made. Beginning it again is
+/// allowed as long as nothing was observed, so that a loop over all phases can begin each of them.
 inline void require_next_phase(std::size_t phase, std::size_t current, std::size_t phases,
                                bool observed, const char* where) {
   const bool is_first = phase == 0 && current == 0 && !observed;
@@ -35,7 +39,8 @@ inline void require_next_phase(std::size_t phase, std::size_t current, std::size
           observed ? "" : ", in which nothing was observed");
 }
 
-/// Adds a batch to `all` and returns it on its own.
+/// Adds a batch to `all`, and returns an observer that has seen this batch alone. Throws
+/// invalid_argument for null data.
 inline min_max_observer observe_batch(min_max_observer& all, std::span<const float> x,
                                       const char* where) {
   require(x.empty() || x.data() != nullptr, error_kind::invalid_argument, where,
@@ -56,6 +61,7 @@ inline void require_averaging_constant(float constant, const char* where,
 [[nodiscard]] inline float moving_average(float average, float x, float constant) noexcept {
   return average + rounded_product(constant, x - average);
 }
+/// moving_average() of both ends.
 [[nodiscard]] inline value_range moving_average(value_range average, value_range x,
                                                 float constant) noexcept {
   return {moving_average(average.lower, x.lower, constant),

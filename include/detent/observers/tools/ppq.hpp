@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The calibration observers of PPQ, per tensor, on a CPU: the same scales, to the bit but where an
-// observer says otherwise.
+// The room observers/tools/ppq/ reproduces the calibration observers of PPQ, per tensor, on a CPU:
+// with the same scales to the bit, except where an observer says otherwise. Headers there may
+// include observers/tools/ and what that room may include. This file includes all of them.
 //
-// A call of observe() stands for one batch. That makes a difference to percentile_observer alone.
+// A call of observe() stands for one batch. How values are split into batches matters to
+// percentile_observer alone.
 //
 // A batch with a NaN or an infinity makes range() and finalize() throw; PPQ lets it through. An
 // empty batch changes nothing; PPQ asserts that there is none. Objects are values and not
-// thread-safe; one per thread.
+// thread-safe; use one per thread.
 //
 // Source: PPQ 0.6.6, ppq/quantization/observer.
 #ifndef DETENT_OBSERVERS_TOOLS_PPQ_HPP

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Observers of PyTorch, per tensor, on a CPU.
 //
-// A call of observe() stands for one call of the observer, a batch. Both depend on how values are
-// split into batches, and on their order; hence there is no merge().
+// A call of observe() stands for one call of the PyTorch observer, a batch. Both observers here
+// depend on how values are split into batches and on the order of batches; hence they have no
+// merge().
 //
 // A batch with a NaN or an infinity makes range() throw; PyTorch lets NaN through, and its
 // histogram leaves out infinities. An empty batch changes nothing, as in PyTorch. Objects are
-// values and not thread-safe; one per thread.
+// values and not thread-safe; use one per thread.
 //
 // Source: torchao 0.18, quantization/pt2e/observer.py, whose classes are those of
 // torch.ao.quantization in PyTorch 2.
@@ -33,20 +34,23 @@
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
+/// Observers that reproduce those of PyTorch.
 namespace torch {
 
+/// Options of torch::moving_average_min_max_observer.
 struct moving_average_min_max_options {
-  float averaging_constant = 0.01F;
+  float averaging_constant = 0.01F;  ///< weight of the newest batch, in 0..1
   friend bool operator==(const moving_average_min_max_options&,
                          const moving_average_min_max_options&) = default;
 };
 
-/// MovingAverageMinMaxObserver: the range of the first batch, then of each one
+/// Reproduces MovingAverageMinMaxObserver, with the same bits as PyTorch. The first batch sets the
+/// range to its own; each later batch does, in float with every operation rounded,
 ///
-///   lower += averaging_constant * (least of the batch - lower)
-///   upper += averaging_constant * (greatest of the batch - upper)
+///     lower += averaging_constant * (smallest value of the batch - lower)
+///     upper += averaging_constant * (largest value of the batch - upper)
 ///
-/// In float, every operation rounded: the same bits as PyTorch.
+/// Not thread-safe; it has no merge().
 class moving_average_min_max_observer {
  public:
   /// Throws invalid_argument unless 0 <= averaging_constant <= 1.
@@ -55,11 +59,15 @@ class moving_average_min_max_observer {
     detail::require_averaging_constant(options.averaging_constant, where);
   }
 
+  /// How many passes over the data are needed: 1.
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  /// Allowed for phase 0 as long as nothing was observed, otherwise throws invalid_argument.
   void begin_phase(std::size_t phase) {
     detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
   }
 
+  /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
+  /// Throws invalid_argument for null data.
   void observe(std::span<const float> x) {
     const bool is_first = seen_.count() == 0;
     const min_max_observer batch = detail::observe_batch(seen_, x, where);
@@ -70,24 +78,26 @@ class moving_average_min_max_observer {
     }
   }
 
-  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  /// The averaged range. Throws invalid_argument if nothing, a NaN or an infinity was seen.
   [[nodiscard]] value_range range() const {
     static_cast<void>(seen_.range(where));
     return average_;
   }
 
-  /// scale_rule::torch of the range; throws what params_from_range throws besides.
+  /// Scale and zero point of range() by scale_rule::torch. Throws what range() and
+  /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme, scale_rule::torch);
   }
 
-  /// f32 averaging_constant; the range seen; f32 ends of the average.
+  /// Appends f32 averaging_constant; the range seen; f32 ends of the average.
   void write(detail::byte_writer& out) const {
     out.put(options_.averaging_constant);
     seen_.write(out);
     detail::put_range(out, average_);
   }
-  /// Throws bad_file for what write() has not written.
+  /// Replaces the options and the state by those that write() appended. Throws bad_file for an
+  /// impossible state.
   void read(detail::byte_reader& in) {
     moving_average_min_max_options options;
     options.averaging_constant = in.get<float>();
@@ -111,48 +121,56 @@ class moving_average_min_max_observer {
   value_range average_;
 };
 
+/// Options of torch::histogram_observer.
 struct histogram_options {
-  std::size_t bins = 2048;
+  std::size_t bins = 2048;  ///< number of bins, in 2..2^20
+  /// Parts that a bin is divided into when the range grows, in 1..1024.
   std::size_t upsample_rate = 16;
-  unsigned bits = 8;  // of the type that is quantized to
+  unsigned bits = 8;  ///< bits of the type that is quantized to, in 1..16
   friend bool operator==(const histogram_options&, const histogram_options&) = default;
 };
 
-/// HistogramObserver. A histogram of `bins` bins on the range of everything seen. When a batch
-/// exceeds it, every bin is divided into `upsample_rate` parts of equal count, which go where their
-/// middles lie in the new histogram.
+/// Reproduces HistogramObserver. It keeps a histogram of `bins` bins on the range of everything
+/// seen. When a batch exceeds it, every bin is divided into `upsample_rate` parts of equal count,
+/// and each part goes where its middle lies in the new histogram.
 ///
-/// The search begins with all bins and the quantiles alpha = 0, beta = 1. Each step looks which
+/// range() begins with all bins and the quantiles alpha = 0, beta = 1. Each step looks at which
 /// bins would be left out at either end if alpha grew or beta shrank by 1e-5, and takes the end
-/// that loses more bins, the upper one of two that lose as many. It ends before the first interval
-/// whose error is greater than the last one's, or when alpha reaches beta. The error of an interval
-/// divided into 2^bits equal levels is the sum over all bins of
+/// that loses more bins, the upper one if both lose as many. The search ends before the first
+/// interval whose error is greater than the last one's, or when alpha reaches beta. The error of an
+/// interval divided into 2^bits equal levels is the sum over all bins of
 ///
-///   count / width * (integral of (x - middle of the level of x)^2 over the bin)
+///     count / width * (integral of (x - middle of the level of x)^2 over the bin)
 ///
-/// where levels between the bin's first and last one count in full, and what lies outside belongs
-/// to the outermost level. Terms are in float, as in PyTorch. The first step is taken whatever its
+/// where levels between the bin's first and last level count in full, and values outside belong to
+/// the outermost level. Terms are in float, as in PyTorch. The first step is taken whatever its
 /// error, so that the whole range is never the result.
 ///
-/// Their sum is in double here and in float in PyTorch, which adds in another order on every
-/// processor; so is what its vectorized linspace does for the bins' middles. Where two errors
-/// differ in their last bits, or a middle falls on an edge, PyTorch may end a step sooner or later.
+/// The sum of the terms is in double here and in float in PyTorch, which adds in another order on
+/// every processor; its vectorized linspace for the bins' middles depends on the processor as well.
+/// If two errors differ in their last bits, or a middle falls on an edge, PyTorch may end a step
+/// sooner or later.
 ///
-/// Time: O(bins) for each of at most `bins` steps. Memory: O(bins).
+/// Time: O(bins) for each of at most `bins` steps. Memory: O(bins). Not thread-safe; it has no
+/// merge().
 class histogram_observer {
  public:
-  /// Throws invalid_argument unless 2 <= bins <= 2^20, 0 < upsample_rate <= 2^10 and
-  /// 1 <= bits <= 16.
+  /// Throws invalid_argument unless 2 <= bins <= 2^20, 0 < upsample_rate <= 2^10 and 1 <= bits <=
+  /// 16.
   explicit histogram_observer(histogram_options options = {}) : options_(options) {
     require_options(options, error_kind::invalid_argument);
   }
 
+  /// How many passes over the data are needed: 1.
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  /// Allowed for phase 0 as long as nothing was observed, otherwise throws invalid_argument.
   void begin_phase(std::size_t phase) {
     detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
   }
 
-  /// Throws invalid_argument if the length of the range overflows.
+  /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
+  /// Throws invalid_argument for null data or if the length of the range overflows a float; then
+  /// the batch was not seen.
   void observe(std::span<const float> x) {
     min_max_observer seen = seen_;
     const min_max_observer batch = detail::observe_batch(seen, x, where);
@@ -180,7 +198,8 @@ class histogram_observer {
     seen_ = seen;  // a batch that is refused was not seen
   }
 
-  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  /// The range of the bins that the search ends with. Throws invalid_argument if nothing, a NaN or
+  /// an infinity was seen.
   [[nodiscard]] value_range range() const {
     static_cast<void>(seen_.range(where));
     const auto [first, last] = best_bins();
@@ -189,13 +208,14 @@ class histogram_observer {
             counted_.lower + detail::rounded_product(width, static_cast<float>(last + 1))};
   }
 
-  /// scale_rule::torch of the range; throws what params_from_range throws besides.
+  /// Scale and zero point of range() by scale_rule::torch. Throws what range() and
+  /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme, scale_rule::torch);
   }
 
-  /// u64 bins, u64 upsample_rate, u32 bits; the range seen; f32 ends of the range counted, and the
-  /// list of f32 counts, which has no elements if there are none.
+  /// Appends u64 bins, u64 upsample_rate, u32 bits; the range seen; f32 ends of the range counted,
+  /// and the list of f32 counts, which is empty if nothing was counted.
   void write(detail::byte_writer& out) const {
     out.put(static_cast<std::uint64_t>(options_.bins));
     out.put(static_cast<std::uint64_t>(options_.upsample_rate));
@@ -204,7 +224,8 @@ class histogram_observer {
     detail::put_range(out, counted_);
     detail::put_list(out, counts_);
   }
-  /// Throws bad_file for what write() has not written.
+  /// Replaces the options and the state by those that write() appended. Throws bad_file for an
+  /// impossible state.
   void read(detail::byte_reader& in) {
     histogram_options options;
     options.bins = in.get_size(largest_bins);
@@ -253,7 +274,7 @@ class histogram_observer {
     return total;
   }
 
-  /// The histogram on `old` as one on `now`, which contains it.
+  /// The histogram on `old` converted to one on `now`, which contains `old`.
   [[nodiscard]] std::vector<float> rescaled(value_range old, value_range now) const {
     std::vector<float> counts(options_.bins);
     if (old.lower == old.upper) {

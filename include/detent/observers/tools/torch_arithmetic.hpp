@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What PyTorch computes for float tensors on a CPU, operation by operation: PPQ's observers and
-// PyTorch's own get the last bits of their ranges from it. Checked with PyTorch 1.13.
+// Arithmetic of PyTorch for float tensors on a CPU, reproduced operation by operation, since PPQ's
+// observers and PyTorch's own get the last bits of their ranges from it. Checked with PyTorch 1.13.
 #ifndef DETENT_OBSERVERS_TOOLS_TORCH_ARITHMETIC_HPP
 #define DETENT_OBSERVERS_TOOLS_TORCH_ARITHMETIC_HPP
 
@@ -19,8 +19,8 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail::pytorch {
 
-/// Adds up x[0], x[stride], ... : runs of 2^power values, whose sums are added up in runs of as
-/// many, and so on for four levels.
+/// Adds up x[0], x[stride], ...: runs of 2^power values are summed, the sums of as many runs are
+/// summed, and so on for four levels.
 [[nodiscard]] inline float cascade_sum(const float* x, std::size_t n, std::size_t stride) {
   constexpr std::size_t levels = 4;
   const auto log2_ceiling = static_cast<std::size_t>(std::bit_width(n > 1 ? n - 1 : 0));
@@ -46,7 +46,7 @@ namespace detail::pytorch {
   return ((sums[0] + sums[1]) + sums[2]) + sums[3];
 }
 
-/// torch.mean over the rows of a narrow matrix, one column: four interleaved cascades.
+/// torch.mean over the rows of a narrow matrix, for one column: four interleaved cascades.
 [[nodiscard]] inline float column_mean(std::span<const float> column) {
   constexpr std::size_t interleaved = 4;
   const std::size_t rows = column.size() / interleaved;
@@ -60,8 +60,8 @@ namespace detail::pytorch {
   return (((sums[0] + sums[1]) + sums[2]) + sums[3]) / static_cast<float>(column.size());
 }
 
-/// torch.linspace(first, last, steps): counted from the nearer end. Vectorized code of PyTorch may
-/// differ from this in the last bit, depending on the processor.
+/// torch.linspace(first, last, steps): each value is counted from the nearer end. Vectorized code
+/// of PyTorch may differ in the last bit, depending on the processor.
 [[nodiscard]] inline std::vector<float> linspace(float first, float last, std::size_t steps) {
   const float step = (last - first) / static_cast<float>(steps - 1);
   std::vector<float> values(steps);
@@ -72,9 +72,9 @@ namespace detail::pytorch {
   return values;
 }
 
-/// torch.histc: adds the number of values in each of `counts.size()` bins on first .. last; what
-/// lies outside is left out. An empty range is that of the values, which is widened by 1 on either
-/// side if it is empty as well.
+/// torch.histc: adds the number of values in each of `counts.size()` bins on first .. last; values
+/// outside are left out. If first == last, the range of the values is used instead, widened by 1 on
+/// either side if it is empty as well.
 template <class Count>
 void add_histogram(std::span<const float> x, float first, float last, std::span<Count> counts) {
   if (first == last && !x.empty()) {
@@ -96,6 +96,7 @@ void add_histogram(std::span<const float> x, float first, float last, std::span<
   }
 }
 
+/// Throws invalid_argument if last - first overflows a float.
 inline void require_length(float first, float last, const char* where) {
   require(std::isfinite(last - first), error_kind::invalid_argument, where, ": the range ", first,
           " .. ", last, " is too long for a float");

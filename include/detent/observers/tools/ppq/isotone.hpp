@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// PPQ's observer of the two largest values of rows.
-// See observers/ppq.hpp for what all of them have in common.
+// PPQ's observer of the two largest values of each row. The head of observers/tools/ppq.hpp says
+// what all PPQ observers have in common.
 #ifndef DETENT_OBSERVERS_TOOLS_PPQ_ISOTONE_HPP
 #define DETENT_OBSERVERS_TOOLS_PPQ_ISOTONE_HPP
 
@@ -27,30 +27,34 @@
 DETENT_NAMESPACE_BEGIN
 namespace ppq {
 
+/// Options of ppq::isotone_observer.
 struct isotone_options {
-  quant_scheme scheme = default_scheme;
-  parity behaviour = parity::as_published;
+  quant_scheme scheme = default_scheme;     ///< the scheme that finalize() will be called with
+  parity behaviour = parity::as_published;  ///< whether PPQ's bugs are reproduced or repaired
   friend bool operator==(const isotone_options&, const isotone_options&) = default;
 };
 
-/// "isotone", for the outputs of classifiers: of each row, the two largest values L1 >= L2 quantize
-/// to different levels with scales from L2 / (qmax - 0.51) (or 0 if that is negative) to
-/// 2 * (L1 - max(L2, 0)). Rows with an empty interval or without a positive L1 are left out. The
-/// scale is the lower end at which most intervals overlap, the least one of several; zero_point =
-/// 0. Where an interval ends as another begins, they do not overlap. Without any interval, the
-/// scale is that of the range 0 .. L1. In double; the difference in float.
+/// Reproduces PPQ's "isotone", for the outputs of classifiers. The two largest values L1 >= L2 of a
+/// row quantize to different levels with scales from L2 / (qmax - 0.51), or 0 if that is negative,
+/// to 2 * (L1 - max(L2, 0)). Rows with an empty interval or without a positive L1 are left out. The
+/// scale is the lower end at which most intervals overlap, the least one of several; the zero point
+/// is 0. Where one interval ends as another begins, they do not overlap. If there is no interval,
+/// the scale is that of the range 0 .. L1. All of it is in double, the difference in float.
 ///
-/// Bugs of PPQ: for a symmetric scheme, L1 and L2 are the magnitudes of the two largest values, not
-/// the two largest magnitudes. The range without any interval is that of the last row. Where most
-/// intervals begin at 0, the scale is 0; finalize() then throws invalid_argument. parity::fixed
-/// takes the two largest magnitudes, the largest L1 of all rows, and instead of 0 the next end of
-/// an interval.
+/// Bugs of PPQ:
+/// - For a symmetric scheme, L1 and L2 are the magnitudes of the two largest values, not the two
+///   largest magnitudes.
+/// - The range that is used without any interval is that of the last row.
+/// - Where most intervals begin at 0, the scale is 0; finalize() then throws invalid_argument.
 ///
-/// The range is that of the fallback, since the scale is not made of one. Batches make no
-/// difference, but the order of rows does for the bug of the last one; hence merge() for
-/// parity::fixed only.
+/// parity::fixed takes the two largest magnitudes, the largest L1 of all rows, and the next end of
+/// an interval instead of 0.
 ///
-/// Time: O(rows * log(rows)) to finalize. Memory: two floats a row.
+/// range() is the range that is used without any interval, since the scale is not derived from a
+/// range. Batches make no difference, but the order of rows does, for the bug of the last row;
+/// hence merge() requires parity::fixed.
+///
+/// Time: O(rows * log(rows)) to finalize. Memory: two floats a row. Not thread-safe.
 ///
 /// Source: besides the tool, NumPy 1, which divides a float by a number of Python in double.
 class isotone_observer {
@@ -60,13 +64,16 @@ class isotone_observer {
     detail::require_levels(options.scheme, where);
   }
 
+  /// How many passes over the data are needed: 1.
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  /// Allowed for phase 0 as long as nothing was observed, otherwise throws invalid_argument.
   void begin_phase(std::size_t phase) {
     detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
   }
 
-  /// Rows of `row_length` values, one behind the other. Throws invalid_argument if a row is shorter
-  /// than two, shape_mismatch if x is not a whole number of rows.
+  /// Observes rows of `row_length` values, one behind the other. A NaN or an infinity makes range()
+  /// throw. Throws invalid_argument if rows are shorter than two values or for null data,
+  /// shape_mismatch if x is not a whole number of rows.
   void observe(std::span<const float> x, std::size_t row_length) {
     require(row_length >= 2, error_kind::invalid_argument, where, ": rows of ", row_length,
             " have no second value");
@@ -89,9 +96,10 @@ class isotone_observer {
       rows_.push_back(magnitudes ? top_two{std::fabs(top.first), std::fabs(top.second)} : top);
     }
   }
-  /// One row.
+  /// Observes one row. Throws invalid_argument if it is shorter than two values.
   void observe(std::span<const float> x) { observe(x, x.size()); }
-  /// Rows along the last axis.
+  /// Observes the rows along the last axis of a view; an empty view changes nothing. Throws what
+  /// the form with `row_length` throws.
   void observe(tensor_view<const float> x) {
     const std::vector<float> values = detail::floats_of(x);
     if (!values.empty()) {
@@ -99,18 +107,18 @@ class isotone_observer {
     }
   }
 
-  /// As if everything that `other` has seen had been seen here. Throws invalid_argument unless both
-  /// have equal options with parity::fixed.
+  /// Afterwards this observer is in the state it would have if it had also seen the rows of
+  /// `other`. Throws invalid_argument unless both have equal options with parity::fixed.
   void merge(const isotone_observer& other) {
     require(options_ == other.options_ && options_.behaviour == parity::fixed,
             error_kind::invalid_argument, where,
             ": only observers with equal options and parity::fixed can be merged");
     seen_.merge(other.seen_);
-    const std::vector<top_two> rows = other.rows_;  // which may be these
+    const std::vector<top_two> rows = other.rows_;  // a copy: `other` may be this object
     rows_.insert(rows_.end(), rows.begin(), rows.end());
   }
 
-  /// 0 .. L1 of the last row, or the largest L1 with parity::fixed; 0 .. 0 if that is negative.
+  /// 0 .. L1 of the last row, or of the largest L1 with parity::fixed; 0 .. 0 if that is negative.
   /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
   [[nodiscard]] value_range range() const {
     static_cast<void>(seen_.range(where));
@@ -123,8 +131,9 @@ class isotone_observer {
     return {0.0F, std::max(upper, 0.0F)};
   }
 
-  /// `scheme` must be that of the options; throws invalid_argument otherwise, where range() does,
-  /// and if the scale is zero or overflows.
+  /// The scale that the class describes, and zero point 0 (without any interval, the parameters of
+  /// range() by scale_rule::ppq). Throws invalid_argument if `scheme` is not that of the options,
+  /// where range() throws, and if the scale is zero or overflows.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     detail::require_scheme(scheme, options_.scheme, where);
     const value_range fallback = range();
@@ -154,8 +163,8 @@ class isotone_observer {
     return p;
   }
 
-  /// The scheme (i32 qmin, i32 qmax, u8 symmetric), u8 behaviour; the range seen; the list of f32
-  /// L1 and L2, row after row.
+  /// Appends i32 qmin, i32 qmax, u8 symmetric, u8 behaviour; the range seen; the list of f32 L1 and
+  /// L2, row after row.
   void write(detail::byte_writer& out) const {
     detail::put_scheme(out, options_.scheme);
     detail::put_choice(out, options_.behaviour);
@@ -166,7 +175,8 @@ class isotone_observer {
       out.put(row.second);
     }
   }
-  /// Throws bad_file for what write() has not written.
+  /// Replaces the options and the state by those that write() appended. Throws bad_file for an
+  /// impossible state.
   void read(detail::byte_reader& in) {
     isotone_options options;
     options.scheme = detail::get_scheme(in, where);

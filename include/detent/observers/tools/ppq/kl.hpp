@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// PPQ's observer of the Kullback-Leibler divergence.
-// See observers/ppq.hpp for what all of them have in common.
+// PPQ's observer of the Kullback-Leibler divergence. The head of observers/tools/ppq.hpp says what
+// all PPQ observers have in common.
 #ifndef DETENT_OBSERVERS_TOOLS_PPQ_KL_HPP
 #define DETENT_OBSERVERS_TOOLS_PPQ_KL_HPP
 
@@ -26,41 +26,46 @@
 DETENT_NAMESPACE_BEGIN
 namespace ppq {
 
+/// Options of ppq::kl_observer.
 struct kl_options {
-  quant_scheme scheme = default_scheme;  // must be symmetric
+  /// The scheme that finalize() will be called with; must be symmetric.
+  quant_scheme scheme = default_scheme;
+  /// Bins of the histogram, a multiple of B (see kl_observer) up to 2^22.
   std::size_t bins = 4096;
-  bool power_of_two = false;  // PPQ's POWER_OF_2 policy
+  bool power_of_two = false;  ///< whether scales are powers of two, PPQ's POWER_OF_2 policy
   friend bool operator==(const kl_options&, const kl_options&) = default;
 };
 
-/// "kl", symmetric, in two phases: the first one finds max |x|, the second one counts |x| in `bins`
-/// bins on 0 .. max |x|, which are w wide. With B = 2^(bits - 1), bits being what the grid's
-/// integers need, and after the first trunc(0.002 * bins) counts were set to 0 and the next one to
-/// 1, candidates are r = B, 2 B, ... bins. Of each:
+/// Reproduces PPQ's "kl", symmetric, in two phases. The first one finds max |x|; the second one
+/// counts |x| in `bins` bins of width w on 0 .. max |x|. With B = 2^(bits - 1), where bits is what
+/// the grid's integers need, and after the first trunc(0.002 * bins) counts were set to 0 and the
+/// next one to 1, candidates are r = B, 2 B, ... bins. Each candidate has
 ///
-///   P  the first r counts, with all others added to the last one
-///   Q  the first r counts in B groups of r / B: the sum of the group divided by how many of its
-///      counts are not zero, wherever they are not
+///     P  the first r counts, with all others added to the last one
+///     Q  the first r counts in B groups of r / B: the sum of the group divided by the number of
+///        its counts that are not zero, and 0 where the count is zero
 ///
 /// both divided by their sums in float. The candidate with the least sum of P * (log10(P + 1e-30) -
-/// log10(Q + 1e-30)), in double, wins, the first one of several.
+/// log10(Q + 1e-30)), in double, wins, the first of several.
 ///
-///   scale = max(r * w / B, 1e-8), projected to a power of two (half_up) if asked
+///     scale = max(r * w / B, 1e-8), projected to a power of two (half_up) if asked
 ///
-/// (PPQ divides by 128, not by 127.) The scale is that of PPQ to the bit wherever r is. Logarithms
-/// are within two units in the last place and sums over 2^24 are exact, which PyTorch's are not:
+/// PPQ divides by 128, not by 127. The scale is that of PPQ to the bit wherever r is. Logarithms
+/// are within two units in the last place, and sums over 2^24 are exact, which PyTorch's are not:
 /// where candidates differ in their last bits, PPQ may choose otherwise. Candidates that consist of
-/// cleared counts, as there are below 5 bits, are passed over; PPQ divides zeros by zero there, and
-/// what it chooses is up to chance.
+/// cleared counts, which exist below 5 bits, are passed over; PPQ divides zeros by zero there, and
+/// its choice is up to chance.
 ///
-/// The two phases must see the same data, however split into batches; what lies outside of the
-/// range of the first phase is not counted in the second. Neither phase depends on batches.
+/// The two phases must see the same data, however split into batches; values outside the range of
+/// the first phase are not counted in the second. Neither phase depends on batches.
 ///
-/// Time: O(bins^2 / B) to finalize. Memory: O(bins).
+/// Time: O(bins^2 / B) for range() and finalize(). Memory: O(bins). Not thread-safe; it has no
+/// merge().
 class kl_observer {
  public:
-  /// Throws unsupported for an asymmetric scheme, invalid_argument for a grid without zero and
-  /// something positive or beyond 17 bits, or unless bins is a multiple of B up to 2^22.
+  /// Throws unsupported for an asymmetric scheme, which PPQ does not have; invalid_argument for a
+  /// grid without zero and something positive or beyond 17 bits, or unless bins is a multiple of B
+  /// up to 2^22.
   explicit kl_observer(kl_options options = {})
       : options_(options), histogram_(options.bins, options.scheme.symmetric) {
     require(options.scheme.symmetric, error_kind::unsupported, where,
@@ -68,10 +73,13 @@ class kl_observer {
     require_options(options, error_kind::invalid_argument);
   }
 
+  /// How many passes over the data are needed: 2.
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 2; }
-  /// Throws invalid_argument if phases are out of order, or as range() does where phase 0 has seen
-  /// what has no range.
+  /// Announces that a phase begins. Throws invalid_argument if phases are out of order, or if phase
+  /// 0 has seen nothing, a NaN, an infinity, or a range whose length overflows a float.
   void begin_phase(std::size_t phase) { histogram_.begin_phase(phase, where); }
+  /// Observes one batch in the current phase; an empty one changes nothing, a NaN or an infinity
+  /// makes range() throw. Throws invalid_argument for null data.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
 
   /// -r * w .. r * w, the range that the scale stands for. Throws invalid_argument before phase 1,
@@ -81,8 +89,9 @@ class kl_observer {
     return {-end, end};
   }
 
-  /// The scale is made without a range. `scheme` must be that of the options; throws
-  /// invalid_argument otherwise, where range() does, and if the scale overflows.
+  /// The scale that the class describes, and zero point 0. The scale is not derived from range().
+  /// Throws invalid_argument if `scheme` is not that of the options, where range() throws, and if
+  /// the scale overflows.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     constexpr double smallest_scale = 1e-8;
     detail::require_scheme(scheme, options_.scheme, where);
@@ -98,15 +107,16 @@ class kl_observer {
     return p;
   }
 
-  /// The scheme (i32 qmin, i32 qmax, u8 symmetric), u64 bins, u8 power_of_two; u8 phase; the range
-  /// seen in phase 0; in phase 1 that of phase 1 and the list of u64 counts.
+  /// Appends i32 qmin, i32 qmax, u8 symmetric, u64 bins, u8 power_of_two; u8 phase; the range seen
+  /// in phase 0; in phase 1 also the range seen in phase 1 and the list of u64 counts.
   void write(detail::byte_writer& out) const {
     detail::put_scheme(out, options_.scheme);
     out.put(static_cast<std::uint64_t>(options_.bins));
     detail::put_choice(out, options_.power_of_two);
     histogram_.write(out);
   }
-  /// Throws bad_file for what write() has not written.
+  /// Replaces the options and the state by those that write() appended. Throws bad_file for an
+  /// impossible state.
   void read(detail::byte_reader& in) {
     kl_options options;
     options.scheme = detail::get_scheme(in, where);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// PPQ's observer of the range.
-// See observers/ppq.hpp for what all of them have in common.
+// PPQ's observer of the range. The head of observers/tools/ppq.hpp says what all PPQ observers have
+// in common.
 #ifndef DETENT_OBSERVERS_TOOLS_PPQ_MIN_MAX_HPP
 #define DETENT_OBSERVERS_TOOLS_PPQ_MIN_MAX_HPP
 
@@ -17,27 +17,35 @@
 DETENT_NAMESPACE_BEGIN
 namespace ppq {
 
-/// "minmax": the range of everything seen. It has no options.
+/// Reproduces PPQ's "minmax": the range of everything seen. It has no options. Not thread-safe: use
+/// one per thread, then merge().
 class min_max_observer {
  public:
+  /// How many passes over the data are needed: 1.
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  /// Allowed for phase 0 as long as nothing was observed, otherwise throws invalid_argument.
   void begin_phase(std::size_t phase) {
     detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
   }
+  /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
+  /// Throws invalid_argument for null data.
   void observe(std::span<const float> x) {
     static_cast<void>(detail::observe_batch(seen_, x, where));
   }
-  /// As if everything that `other` has seen had been seen here.
+  /// Afterwards this observer is in the state it would have if it had also seen everything that
+  /// `other` has seen.
   void merge(const min_max_observer& other) noexcept { seen_.merge(other.seen_); }
-  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  /// The smallest and the largest value observed. Throws invalid_argument if nothing, a NaN or an
+  /// infinity was seen.
   [[nodiscard]] value_range range() const { return seen_.range(where); }
-  /// scale_rule::ppq of the range; throws what params_from_range throws besides.
+  /// Scale and zero point of range() by scale_rule::ppq. Throws what range() and
+  /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme, scale_rule::ppq);
   }
-  /// The range seen.
+  /// Appends the range seen.
   void write(detail::byte_writer& out) const { seen_.write(out); }
-  /// Throws bad_file for what write() has not written.
+  /// Replaces the range by one that write() appended. Throws bad_file for an impossible one.
   void read(detail::byte_reader& in) { seen_.read(in); }
 
   friend bool operator==(const min_max_observer&, const min_max_observer&) = default;

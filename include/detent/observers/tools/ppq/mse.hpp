@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// PPQ's observer of the squared error.
-// See observers/ppq.hpp for what all of them have in common.
+// PPQ's observer of the squared error. The head of observers/tools/ppq.hpp says what all PPQ
+// observers have in common.
 #ifndef DETENT_OBSERVERS_TOOLS_PPQ_MSE_HPP
 #define DETENT_OBSERVERS_TOOLS_PPQ_MSE_HPP
 
@@ -26,39 +26,42 @@
 DETENT_NAMESPACE_BEGIN
 namespace ppq {
 
+/// Options of ppq::mse_observer.
 struct mse_options {
-  quant_scheme scheme = default_scheme;
-  std::size_t bins = 2048;
-  parity behaviour = parity::as_published;
+  quant_scheme scheme = default_scheme;     ///< the scheme that finalize() will be called with
+  std::size_t bins = 2048;                  ///< number of bins of the histogram, in 1..2^16
+  parity behaviour = parity::as_published;  ///< whether PPQ's bug is reproduced or repaired
   friend bool operator==(const mse_options&, const mse_options&) = default;
 };
 
-/// "mse", in two phases: the first one finds the range, the second one counts x on min .. max, or
-/// |x| on 0 .. max |x| if symmetric, in `bins` bins, which are w wide. With L = qmax - qmin + 1
-/// levels, candidates are intervals of L * step bins from bin `start`:
+/// Reproduces PPQ's "mse", in two phases. The first one finds the range; the second one counts x on
+/// min .. max, or |x| on 0 .. max |x| if symmetric, in `bins` bins of width w. With L = qmax - qmin
+/// + 1 levels, candidates are intervals of L * step bins that begin at bin `start`:
 ///
-///   start 0, step bins / L + 1 (the whole range)
-///   asymmetric  start = 0, 8, 16 ... while start * w + min <= 0, step = 1 .. bins / L
-///   symmetric   start = 0, step = 1 .. bins / L
+///     start 0, step bins / L + 1 (the whole range)
+///     asymmetric  start = 0, 8, 16 ... while start * w + min <= 0, step = 1 .. bins / L
+///     symmetric   start = 0, step = 1 .. bins / L
 ///
-/// as long as they end at most L bins behind the last. Bin i is taken to be off by, in bins,
+/// as long as they end at most L bins behind the last. The error of bin i, in bins, is taken to be
 ///
-///   i < start        start - i - 1/2
-///   i > end          i - end + 1/2
-///   else             l + 1/4 if l == r, else min(l, r) + 1/2
-///                    with l = (i - start) mod step, r = step - l - 1
+///     i < start        start - i - 1/2
+///     i > end          i - end + 1/2
+///     else             l + 1/4 if l == r, else min(l, r) + 1/2
+///                      with l = (i - start) mod step, r = step - l - 1
 ///
 /// and the first candidate with the least sum of count * error^2 / (number of values) wins. Its
-/// range is min + start * w .. min + end * w, or -end * w .. end * w; the scale is that of
-/// scale_rule::ppq. In double, the same bits as PPQ without its CUDA kernels.
+/// range is min + start * w .. min + end * w, or -end * w .. end * w if symmetric; the scale is
+/// that of scale_rule::ppq. All of it is in double, with the same bits as PPQ without its CUDA
+/// kernels.
 ///
 /// Bug of PPQ: symmetric intervals give all L levels to one half of the grid, so that the error is
-/// that of half the true step. parity::fixed gives them L / 2 levels, where that is L above.
+/// that of half the true step. With parity::fixed, L / 2 takes the place of L above.
 ///
-/// The two phases must see the same data, however split into batches; what lies outside of the
-/// range of the first phase is not counted in the second. Neither phase depends on batches.
+/// The two phases must see the same data, however split into batches; values outside the range of
+/// the first phase are not counted in the second. Neither phase depends on batches.
 ///
-/// Time: O(bins^2 * bins / L / 8) to finalize. Memory: O(bins).
+/// Time: O(bins^2 * bins / L / 8) for range() and finalize(). Memory: O(bins). Not thread-safe; it
+/// has no merge().
 class mse_observer {
  public:
   /// Throws invalid_argument for a grid without zero and something positive or beyond 17 bits, or
@@ -68,21 +71,26 @@ class mse_observer {
     require_options(options, error_kind::invalid_argument);
   }
 
+  /// How many passes over the data are needed: 2.
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 2; }
-  /// Throws invalid_argument if phases are out of order, or as range() does where phase 0 has seen
-  /// what has no range.
+  /// Announces that a phase begins. Throws invalid_argument if phases are out of order, or if phase
+  /// 0 has seen nothing, a NaN, an infinity, or a range whose length overflows a float.
   void begin_phase(std::size_t phase) { histogram_.begin_phase(phase, where); }
+  /// Observes one batch in the current phase; an empty one changes nothing, a NaN or an infinity
+  /// makes range() throw. Throws invalid_argument for null data.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
 
-  /// The range of the best candidate, rounded to floats. Throws invalid_argument before phase 1, or
-  /// if nothing, a NaN or an infinity was seen in either phase, or nothing in the range of phase 0.
+  /// The range of the best candidate, rounded to floats. Throws invalid_argument before phase 1, if
+  /// nothing, a NaN or an infinity was seen in either phase, or if phase 1 saw nothing in the range
+  /// of phase 0.
   [[nodiscard]] value_range range() const {
     const auto [lower, upper] = ends();
     return {static_cast<float>(lower), static_cast<float>(upper)};
   }
 
-  /// scale_rule::ppq of the range before it is rounded to floats. `scheme` must be that of the
-  /// options; throws invalid_argument otherwise, where range() does, and if the scale overflows.
+  /// Scale and zero point, by scale_rule::ppq, of the range before it is rounded to floats. Throws
+  /// invalid_argument if `scheme` is not that of the options, where range() throws, and if the
+  /// scale overflows.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     detail::require_scheme(scheme, options_.scheme, where);
     const auto [lower, upper] = ends();
@@ -92,15 +100,16 @@ class mse_observer {
     return p;
   }
 
-  /// The scheme (i32 qmin, i32 qmax, u8 symmetric), u64 bins, u8 behaviour; the rest as
-  /// kl_observer.
+  /// Appends i32 qmin, i32 qmax, u8 symmetric, u64 bins, u8 behaviour; u8 phase; the range seen in
+  /// phase 0; in phase 1 also the range seen in phase 1 and the list of u64 counts.
   void write(detail::byte_writer& out) const {
     detail::put_scheme(out, options_.scheme);
     out.put(static_cast<std::uint64_t>(options_.bins));
     detail::put_choice(out, options_.behaviour);
     histogram_.write(out);
   }
-  /// Throws bad_file for what write() has not written.
+  /// Replaces the options and the state by those that write() appended. Throws bad_file for an
+  /// impossible state.
   void read(detail::byte_reader& in) {
     mse_options options;
     options.scheme = detail::get_scheme(in, where);
@@ -149,7 +158,7 @@ class mse_observer {
 
   [[nodiscard]] candidate best_candidate() const {
     const std::vector<std::uint64_t>& counts = histogram_.counts();
-    std::vector<bin> bins;  // that are not empty
+    std::vector<bin> bins;  // those that are not empty
     double total = 0.0;
     for (std::size_t i = 0; i < counts.size(); ++i) {
       if (counts[i] != 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// PPQ's observer of percentiles.
-// See observers/ppq.hpp for what all of them have in common.
+// PPQ's observer of percentiles. The head of observers/tools/ppq.hpp says what all PPQ observers
+// have in common.
 #ifndef DETENT_OBSERVERS_TOOLS_PPQ_PERCENTILE_HPP
 #define DETENT_OBSERVERS_TOOLS_PPQ_PERCENTILE_HPP
 
@@ -23,22 +23,24 @@
 DETENT_NAMESPACE_BEGIN
 namespace ppq {
 
+/// Options of ppq::percentile_observer.
 struct percentile_options {
-  double percentile = 0.9999;
+  double percentile = 0.9999;  ///< the upper quantile of each batch, in 0..1 (not in percent)
   friend bool operator==(const percentile_options&, const percentile_options&) = default;
 };
 
-/// "percentile". Of each batch of n values in ascending order, x[1] .. x[n]:
+/// Reproduces PPQ's "percentile". For each batch of n values in ascending order, x[1] .. x[n], it
+/// takes
 ///
-///   lower  x[trunc(n * (1 - percentile)) + 1]
-///   upper  x[min(trunc(n * percentile) + 1, n)]
+///     lower  x[trunc(n * (1 - percentile)) + 1]
+///     upper  x[min(trunc(n * percentile) + 1, n)]
 ///
-/// with ranks in double; the range is the mean of all lower ones and the mean of all upper ones. In
-/// float, added up as PyTorch 1.13 does on a CPU. It depends on how values are split into batches,
-/// and in the last bits on their order; hence there is no merge(). (PPQ's CUDA kernel rounds the
-/// ranks otherwise.)
+/// with ranks in double (lower limited to x[n] as well). The range is the mean of all lower values
+/// and the mean of all upper values, in float, added up as PyTorch 1.13 does on a CPU. It depends
+/// on how values are split into batches, and in the last bits on the order of batches; hence there
+/// is no merge(). PPQ's CUDA kernel rounds the ranks differently.
 ///
-/// Memory: two floats a batch.
+/// Memory: two floats a batch. Not thread-safe.
 class percentile_observer {
  public:
   /// Throws invalid_argument unless 0 <= percentile <= 1.
@@ -46,11 +48,15 @@ class percentile_observer {
     require_options(options, error_kind::invalid_argument);
   }
 
+  /// How many passes over the data are needed: 1.
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
+  /// Allowed for phase 0 as long as nothing was observed, otherwise throws invalid_argument.
   void begin_phase(std::size_t phase) {
     detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
   }
 
+  /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
+  /// Throws invalid_argument for null data.
   void observe(std::span<const float> x) {
     const detent::min_max_observer batch = detail::observe_batch(seen_, x, where);
     if (!batch.is_finite()) {
@@ -65,25 +71,28 @@ class percentile_observer {
     upper_.push_back(value_of_rank(values, std::min(high, last)));
   }
 
-  /// Throws invalid_argument if nothing, a NaN or an infinity was seen.
+  /// The means of the batches' lower and upper values. Throws invalid_argument if nothing, a NaN or
+  /// an infinity was seen.
   [[nodiscard]] value_range range() const {
     static_cast<void>(seen_.range(where));
     return {detail::pytorch::column_mean(lower_), detail::pytorch::column_mean(upper_)};
   }
 
-  /// scale_rule::ppq of the range; throws what params_from_range throws besides.
+  /// Scale and zero point of range() by scale_rule::ppq. Throws what range() and
+  /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
     return params_from_range(range(), scheme, scale_rule::ppq);
   }
 
-  /// f64 percentile; the range seen; lists of f32 lower and upper ends of the batches.
+  /// Appends f64 percentile; the range seen; lists of f32 lower and upper values of the batches.
   void write(detail::byte_writer& out) const {
     out.put(options_.percentile);
     seen_.write(out);
     detail::put_list(out, lower_);
     detail::put_list(out, upper_);
   }
-  /// Throws bad_file for what write() has not written.
+  /// Replaces the options and the state by those that write() appended. Throws bad_file for an
+  /// impossible state.
   void read(detail::byte_reader& in) {
     percentile_options options;
     options.percentile = in.get<double>();
@@ -111,7 +120,7 @@ class percentile_observer {
   [[nodiscard]] static float value_of_rank(std::vector<float>& values, std::size_t rank) {
     const auto at = values.begin() + static_cast<std::ptrdiff_t>(rank);
     std::nth_element(values.begin(), at, values.end());
-    return *at + 0.0F;  // -0 and 0 have no order among them
+    return *at + 0.0F;  // makes -0 +0: the two have no order among them
   }
 
   percentile_options options_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The histogram of PPQ's observers that look at the data twice.
+// The histogram of those PPQ observers that make two passes over the data.
 #ifndef DETENT_OBSERVERS_TOOLS_PPQ_TWO_PHASE_HISTOGRAM_HPP
 #define DETENT_OBSERVERS_TOOLS_PPQ_TWO_PHASE_HISTOGRAM_HPP
 
@@ -25,10 +25,10 @@ namespace ppq::detail {
 
 using namespace detent::detail;
 
-/// The histogram of the observers of two phases, that of the range and that of the counts:
+/// A histogram that is made in two phases: the first finds the range, the second counts
 ///
-///   symmetric   |x| on 0 .. max |x|
-///   asymmetric  x on min x .. max x
+///     symmetric   |x| on 0 .. max |x|
+///     asymmetric  x on min x .. max x
 class two_phase_histogram {
  public:
   two_phase_histogram(std::size_t bins, bool symmetric) : symmetric_(symmetric), counts_(bins) {}
@@ -66,7 +66,7 @@ class two_phase_histogram {
     static_cast<void>(seen_[1].range(where));
   }
 
-  /// Where the first bin begins.
+  /// The lower edge of the first bin.
   [[nodiscard]] float first() const { return symmetric_ ? 0.0F : seen_[0].range().lower; }
   /// The width of a bin.
   [[nodiscard]] double width() const {
@@ -78,7 +78,8 @@ class two_phase_histogram {
   }
   [[nodiscard]] const std::vector<std::uint64_t>& counts() const noexcept { return counts_; }
 
-  /// u8 phase; the range seen in phase 0; in phase 1 that of phase 1 and the list of u64 counts.
+  /// Appends u8 phase; the range seen in phase 0; in phase 1 also the range seen in phase 1 and the
+  /// list of u64 counts.
   void write(byte_writer& out) const {
     put_choice(out, phase_);
     seen_[0].write(out);
@@ -87,7 +88,7 @@ class two_phase_histogram {
       put_list(out, counts_);
     }
   }
-  /// Into one that has seen nothing.
+  /// Reads what write() appended, into an object that has seen nothing.
   void read(byte_reader& in, const char* where) {
     phase_ = get_choice(in, std::size_t{1}, where);
     seen_[0].read(in);
