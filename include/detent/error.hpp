@@ -67,8 +67,9 @@ inline error_handler& error_handler_without_exceptions() noexcept {
 
 namespace detail {
 
-/// A part of a message: text, or a number. Neither templates nor streams stand behind it, since
-/// every check of the library makes some.
+/// A part of a message: text, a number, or an object that has append_to(std::string&) const, which
+/// is called only if the message is made. Refers to what it is made of. Neither templates nor
+/// streams stand behind it, since every check of the library makes some.
 class message_part {
  public:
   template <class T>
@@ -85,6 +86,12 @@ class message_part {
     } else if constexpr (std::is_integral_v<T>) {
       kind_ = kind::unsigned_integer;
       unsigned_ = value;
+    } else if constexpr (requires(std::string & out) { value.append_to(out); }) {
+      kind_ = kind::writer;
+      object_ = &value;
+      write_ = [](const void* object, std::string& out) {
+        static_cast<const T*>(object)->append_to(out);
+      };
     } else {
       kind_ = kind::text;
       text_ = value;
@@ -111,16 +118,28 @@ class message_part {
         std::snprintf(digits, sizeof digits, "%g", real_);
         out += digits;
         break;
+      case kind::writer:
+        write_(object_, out);
+        break;
     }
   }
 
  private:
-  enum class kind : std::uint8_t { text, character, signed_integer, unsigned_integer, real };
+  enum class kind : std::uint8_t {
+    text,
+    character,
+    signed_integer,
+    unsigned_integer,
+    real,
+    writer
+  };
   kind kind_ = kind::text;
   std::string_view text_;
   long long signed_ = 0;
   unsigned long long unsigned_ = 0;
   double real_ = 0.0;
+  const void* object_ = nullptr;
+  void (*write_)(const void* object, std::string& out) = nullptr;
 };
 
 [[nodiscard]] inline std::string joined_message(std::initializer_list<message_part> parts) {
@@ -140,8 +159,9 @@ std::string message(const Parts&... parts) {
 }  // namespace detail
 
 /// Checks an argument: if `condition` is false, raises an error of this kind whose message is
-/// "detent: " and the parts, joined: text, and numbers as streams print them (bytes as numbers,
-/// too). The parts are only turned into text if the check fails. Thread-safe.
+/// "detent: " and the parts, joined. A part is text, a number, which is written as streams write it
+/// (bytes as numbers, too), or an object with append_to(std::string&) const. Parts are turned into
+/// text only if the check fails. Thread-safe.
 template <class... Parts>
 void require(bool condition, error_kind kind, const Parts&... parts) {
   if (!condition) [[unlikely]] {

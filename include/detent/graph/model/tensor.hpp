@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <ostream>
 #include <span>
 #include <string>
 #include <utility>
@@ -95,10 +94,8 @@ enum class element_type : std::int32_t {
 /// is made only if the check fails.
 struct shown_type {
   element_type type;  ///< The type whose name is printed.
-  /// Writes name(s.type).
-  friend std::ostream& operator<<(std::ostream& out, const shown_type& s) {
-    return out << name(s.type);
-  }
+  /// Adds name(type) to a message.
+  void append_to(std::string& message) const { message += name(type); }
 };
 /// Wraps an element type for messages; see shown_type.
 [[nodiscard]] inline shown_type shown(element_type t) noexcept { return {t}; }
@@ -151,10 +148,8 @@ using shape = std::vector<std::int64_t>;
 /// the check fails. It refers to the shape: do not keep it.
 struct shown_shape {
   const shape& dims;  ///< The shape that is printed.
-  /// Writes to_string(s.dims).
-  friend std::ostream& operator<<(std::ostream& out, const shown_shape& s) {
-    return out << to_string(s.dims);
-  }
+  /// Adds to_string(dims) to a message.
+  void append_to(std::string& message) const { message += to_string(dims); }
 };
 /// Wraps a shape for messages; see shown_shape. The shape must outlive the result.
 [[nodiscard]] inline shown_shape shown(const shape& dims) noexcept { return {dims}; }
