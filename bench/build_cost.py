@@ -3,6 +3,7 @@
 """What it costs to compile the library: seconds, memory and code size of small translation units.
 
     build_cost.py [--compiler g++] [--include DIR]... [--rounds N] [--json]
+    build_cost.py --check-sizes [--compiler g++] [--include DIR]...    compares sizes of code with SIZE_LIMITS; no times
 
 DIRs hold Highway, xsimd and Eigen where the compiler does not find them by itself (default: build/deps). Beside them the
 yardsticks are compiled, in the same run and in turns: one parse with nlohmann/json, and Eigen/Dense. A unit's figures
@@ -47,6 +48,14 @@ UNITS = [
     ("the graph example", ROOT / "examples/03_calibrate_and_quantize_a_model.cpp", True),
 ]
 
+# Kilobytes of code and constants that a unit may have, for x86-64.
+SIZE_LIMITS = {
+    ("one call of quantize", "header-only"): 100,
+    ("one call of quantize", "separate"): 35,
+    ("one call of gemm", "header-only"): 330,
+    ("one call of gemm", "separate"): 90,
+}
+
 
 def compile_once(command):
     """Seconds and megabytes of one run of the compiler."""
@@ -64,6 +73,15 @@ def text_size(object_file):
     return int(subprocess.run(["size", object_file], capture_output=True, text=True, check=True).stdout.split()[6])
 
 
+def check_sizes(rows):
+    too_large = 0
+    for unit, limit in SIZE_LIMITS.items():
+        kilobytes = rows[unit]["text"] / 1000
+        print(f"{', '.join(unit)}: {kilobytes:.1f} KB of code, at most {limit}")
+        too_large += kilobytes > limit
+    sys.exit(1 if too_large else 0)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compiler", default="g++")
@@ -71,6 +89,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", metavar="REGEX", help="units whose names match")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--check-sizes", action="store_true")
     options = parser.parse_args()
     folders = options.include or [ROOT / "build/deps/usr/include", "/usr/include/eigen3"]
     base = [options.compiler, "-std=c++20", "-O2", "-I", ROOT / "include", "-I", ROOT]
@@ -82,6 +101,8 @@ def main():
         for name, source, has_separate in UNITS:
             if not re.search(options.only, name):
                 continue
+            if options.check_sizes and (name, "separate") not in SIZE_LIMITS:
+                continue
             path = source
             if isinstance(source, str):
                 path = Path(folder) / (re.sub(r"\W+", "_", name) + ".cpp")
@@ -89,13 +110,16 @@ def main():
             for mode in ["header-only", "separate"] if has_separate else [""]:
                 flags = ["-DDETENT_SEPARATE_COMPILATION", "-DDETENT_GRAPH_SEPARATE_COMPILATION"] if mode == "separate" else []
                 jobs.append(((name, mode), base + flags + ["-c", path, "-o", Path(folder) / "unit.o"]))
-        for _ in range(options.rounds):
+        for _ in range(1 if options.check_sizes else options.rounds):
             for key, command in jobs:
                 seconds, megabytes = compile_once(command)
                 row = rows.setdefault(key, {"seconds": [], "megabytes": 0, "text": 0})
                 row["seconds"].append(seconds)
                 row["megabytes"] = max(row["megabytes"], megabytes)
                 row["text"] = text_size(command[-1])
+    if options.check_sizes:
+        check_sizes(rows)
+        return
     yardstick = rows.get(("nlohmann/json, one parse", ""))
     result = []
     for (name, mode), row in rows.items():

@@ -13,7 +13,7 @@ set -eu
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 PATH="$PATH:/usr/sbin:/sbin"
 
 packages="g++ cmake ninja-build libeigen3-dev libprotozero-dev libcli11-dev nlohmann-json3-dev libyaml-cpp-dev"
-test_packages="doctest-dev libbenchmark-dev clang git ca-certificates python3 python3-venv libopenmpi-dev openmpi-bin"
+test_packages="doctest-dev libbenchmark-dev clang git ca-certificates python3 python3-venv libopenmpi-dev openmpi-bin doxygen"
 wheels="numpy onnx onnxruntime"
 hwy_min=1.2 xsimd_min=13
 suite=${DETENT_SUITE:-trixie}

@@ -9,6 +9,7 @@
 // The first process prints a line for each method: the parameters for uint8, how many values they
 // come from, and a checksum of the state that all of them are merged into.
 #include <cinttypes>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -19,10 +20,18 @@
 #include <mpi.h>
 
 #include <detent/all.hpp>
-
-#include "detent/npy.hpp"
+#include <detent/graph/model/npy.hpp>
 
 namespace {
+
+/// FNV-1a, to show on one line that all runs end with the same bytes.
+std::uint64_t checksum(const std::string& bytes) {
+  std::uint64_t hash = 14695981039346656037U;
+  for (const char c : bytes) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  }
+  return hash;
+}
 
 using detent::any_observer;
 
@@ -70,7 +79,7 @@ void merge_states(void* in, void* in_out, int* count, MPI_Datatype* /*type*/) {
 }
 
 int calibrate(int rank, int size, const std::string& path, std::vector<std::string> methods) {
-  const detent::graph::tensor samples = detent_cli::read_npy(path);
+  const detent::graph::tensor samples = detent::graph::read_npy(path);
   detent::require(samples.type() == detent::graph::element_type::f32 && samples.rank() > 1 &&
                       samples.count() > 0,
                   detent::error_kind::invalid_argument, path,
@@ -109,7 +118,7 @@ int calibrate(int rank, int size, const std::string& path, std::vector<std::stri
     const detent::scale_solution s = merged.finalize(detent::asymmetric<std::uint8_t>);
     std::printf("%s scale %.9g zero_point %d count %" PRIu64 " state %016" PRIx64 "\n",
                 method.c_str(), static_cast<double>(s.params.scale), s.params.zero_point,
-                s.evidence.count, detent::detail::checksum(merged.save()));
+                s.evidence.count, checksum(merged.save()));
   }
   MPI_Op_free(&merge);
   MPI_Type_free(&state_type);

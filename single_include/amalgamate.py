@@ -27,6 +27,8 @@ TEXT_BEGIN = "#ifdef DETENT_KERNELS_TEXT\n"
 HIGHWAY_INCLUDE = re.compile(r"#\s*include\s*[<\"](hwy/[^>\"]+)[>\"]")
 # What Highway includes for processors that detent's kernels are not written for.
 OTHER_PROCESSORS = re.compile(r"hwy/(ops/(arm|ppc|rvv|wasm|scalar|emu128|loongarch|lsx|lasx|s390|inside)|foreach_target)")
+OPERATIONS = {"hwy/ops/x86_128-inl.h": "HWY_SSE4", "hwy/ops/x86_256-inl.h": "HWY_AVX2", "hwy/ops/x86_512-inl.h": "HWY_AVX3"}
+TARGET_DEFINITION = re.compile(r"#define HWY_TARGET (HWY_\w+)$")
 LICENCE_TAG = "// SPDX-License-Identifier: BSD-3-Clause\n"
 
 PREAMBLE = """\
@@ -54,6 +56,7 @@ class Amalgamation:
     def __init__(self, highway=None):
         self.highway = highway  # the folder that holds hwy/, or None
         self.placed = {}  # header: whether it stands under an #if besides include guards
+        self.target = None  # Highway's name of the target that is being compiled
         self.kernels_text = None  # the file whose text is compiled for each target or pass
         self.text = []
 
@@ -68,7 +71,7 @@ class Amalgamation:
         self.text.append(f"// ---- {name} ----\n")
         self.place_lines(lines[1:] if lines[0] == LICENCE_TAG else lines, conditions)
 
-    def place_lines(self, lines, conditions):
+    def place_lines(self, lines, conditions, name=""):
         for line in lines:
             directive = line.lstrip("# \t") if line.startswith("#") else ""
             conditions += directive.startswith("if") - directive.startswith("endif")
@@ -77,17 +80,23 @@ class Amalgamation:
             elif definition := TEXT_DEFINITION.match(line):
                 self.kernels_text = definition[1]
                 self.text.append("#define DETENT_KERNELS_TEXT\n")
+            elif target := TARGET_DEFINITION.match(line):
+                self.target = target[1]
+                self.text.append(line)
             elif TEXT_INCLUDE.match(line):
                 text = (ROOT / "include" / self.kernels_text).read_text(encoding="utf-8").splitlines(keepends=True)
                 self.place_lines(text[text.index(TEXT_BEGIN):], conditions)
             elif self.highway and (header := HIGHWAY_INCLUDE.match(line)):
-                self.place_highway(header[1], conditions)
+                self.place_highway(header[1], conditions, name)
             else:
                 self.text.append(line)
 
-    def place_highway(self, name, conditions):
+    def place_highway(self, name, conditions, parent):
         """Puts a header of Highway here. Those that Highway reads again for each target are put here each time."""
         if OTHER_PROCESSORS.match(name):
+            return
+        # highway.h chooses by target; those for larger vectors include those for smaller ones themselves.
+        if parent == "hwy/highway.h" and name in OPERATIONS and OPERATIONS[name] != self.target:
             return
         again = name.endswith("-inl.h") or name == "hwy/highway.h"
         if not again and name in self.placed and (conditions > 0 or not self.placed[name]):
@@ -99,7 +108,7 @@ class Amalgamation:
         if not path.exists():
             sys.exit(f"amalgamate.py: there is no {path}")
         self.text.append(f"// ---- {name} ----\n")
-        self.place_lines(path.read_text(encoding="utf-8").splitlines(keepends=True), conditions)
+        self.place_lines(path.read_text(encoding="utf-8").splitlines(keepends=True), conditions, name)
         self.text.append("\n")
 
 

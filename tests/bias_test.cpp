@@ -123,8 +123,13 @@ TEST_CASE("quantize_bias: a scale for each channel, or one for all") {
   CHECK(q == std::vector<std::int32_t>{4, -16, 3, -6});
   quantize_bias(bias, 0.5F, std::span(scales).first(1), q);
   CHECK(q == std::vector<std::int32_t>{4, -8, 12, -2});  // -1.5 is a tie
-  quantize_bias({}, 0.5F, scales.empty() ? scales : std::vector<float>{}, {});
-  quantize_bias({}, 0.5F, std::span(scales).first(1), {});
+  // No channels: outputs of size 0 inside of memory that must stay as it is.
+  const std::vector<std::int32_t> before = q;
+  const auto none = std::span(q).subspan(2, 0);
+  CHECK_NOTHROW(quantize_bias({}, 0.5F, {}, {}));
+  CHECK_NOTHROW(quantize_bias(std::span(bias).first(0), 0.5F, {}, none));
+  CHECK_NOTHROW(quantize_bias(std::span(bias).first(0), 0.5F, std::span(scales).first(1), none));
+  CHECK(q == before);
 }
 
 TEST_CASE("quantize_bias is its scalar definition, and near the real quotient") {
@@ -294,7 +299,12 @@ TEST_CASE("bias_safe_weight_scales: a scale for each channel, one for all, in pl
   CHECK(q == std::vector<std::int32_t>{2147483392, -2147483392, 0});
   bias_safe_weight_scales(bias, 0x1p-20F, scales, scales);
   CHECK(scales == std::vector<float>{0x1.000002p-11F, 1.0F, 0x1p-30F});
-  bias_safe_weight_scales({}, 1.0F, {}, {});
+  // No channels: an output of size 0 inside of memory that must stay as it is.
+  const std::vector<float> before = out;
+  CHECK_NOTHROW(bias_safe_weight_scales({}, 1.0F, {}, {}));
+  CHECK_NOTHROW(
+      bias_safe_weight_scales(std::span(bias).first(0), 1.0F, {}, std::span(out).subspan(1, 0)));
+  CHECK(out == before);
 }
 
 TEST_CASE("bias_safe_weight_scales: what it refuses, and nothing is written") {

@@ -532,9 +532,13 @@ TEST_CASE_TEMPLATE("requantize: what it refuses", Q, ALL_OUTPUTS) {
   CHECK(q == untouched);
 
   // No elements, with and without channels.
-  requantize(in.first(0), std::span<Q>(), five, 5, full, dialect);
-  requantize(in.first(0), std::span<Q>(), std::span<const fixed_point_multiplier>(), 5, full,
-             dialect);
+  const std::span<const fixed_point_multiplier> no_multipliers;
+  for (const std::span<Q> none : {std::span<Q>(), std::span<Q>(q).subspan(3, 0)}) {
+    CHECK_NOTHROW(requantize(in.first(0), none, one, 5, full, dialect));
+    CHECK_NOTHROW(requantize(in.first(0), none, five, 5, full, dialect));
+    CHECK_NOTHROW(requantize(in.first(0), none, no_multipliers, 5, full, dialect));
+  }
+  CHECK(q == untouched);
 }
 
 TEST_CASE("quantize_multiplier: what it refuses") {

@@ -6,7 +6,6 @@
 #include <functional>
 #include <limits>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -268,11 +267,13 @@ TEST_CASE("the processor's caches are known, or are the usual ones") {
 
 TEST_CASE("the part of the first-level cache for what is read again") {
   using detent::kernels::reused_part;
-  const std::pair<std::size_t, std::size_t> parts[] = {
-      {0, 0}, {1, 1}, {16384, 12288}, {32768, 24576}, {49152, 24576}, {65536, 32768}};
-  for (const auto& [size, part] : parts) {
-    INFO("size ", size);
-    CHECK(reused_part(size) == part);
+  struct cache {
+    std::size_t size, part;
+  };
+  for (const cache& c : {cache{0, 0}, cache{1, 1}, cache{16384, 12288}, cache{32768, 24576},
+                         cache{49152, 24576}, cache{65536, 32768}}) {
+    INFO("size ", c.size);
+    CHECK(reused_part(c.size) == c.part);
   }
   CHECK(reused_part(huge) == huge / 2);
 }

@@ -392,6 +392,10 @@ TEST_CASE("channels: errors") {
   // A batch of nothing tells how many channels there are, and nothing about them.
   channel_min_max_observer empty(1);
   empty.observe(detent::tensor_view<const float>(nullptr, {0, 3}));
+  REQUIRE(empty.channels().size() == 3);
+  for (const detent::min_max_observer& channel : empty.channels()) {
+    CHECK((channel == detent::min_max_observer()));
+  }
   check_error(invalid, {"nothing"},
               [&] { static_cast<void>(empty.finalize(detent::symmetric<std::int8_t>)); });
 }

@@ -361,13 +361,32 @@ TEST_CASE_TEMPLATE("nothing in, nothing out", Op, ALL_OPERATIONS) {
   using input = typename Op::input;
   using output = typename Op::output;
   const auto levels = full_grid<typename Op::stored>;
+  // Operands without memory: a read or a write of them would crash.
+  const detent::tensor_view<const input> no_input(nullptr, {4, 0, 2});
+  const detent::tensor_view<output> no_output(nullptr, {4, 0, 2});
+  // Operands of size 0 that have memory. There is none of their own before the input and behind the
+  // output, and what is painted must stay as it is.
+  test::guarded_memory in_memory(64 * sizeof(input));
+  test::guarded_memory out_memory(64 * sizeof(output));
+  const std::span<const input> in = in_memory.front<input>(0);
+  const std::span<output> out_front = out_memory.front<output>(0);
+  const std::span<output> out_back = out_memory.back<output>(0);
+  const channel_quant_params of_no_channels{1, {}, {}};
+  const channel_quant_params of_two_channels{2, {0.5F, 2.0F}, {1, 3}};
   for_each_target([&] {
-    Op::run(std::span<const input>(), std::span<output>(), quant_params{}, levels);
-    Op::run(detent::tensor_view<const input>(nullptr, {4, 0, 2}),
-            detent::tensor_view<output>(nullptr, {4, 0, 2}), quant_params{}, levels);
-    Op::run(detent::tensor_view<const input>(nullptr, {4, 0, 2}),
-            detent::tensor_view<output>(nullptr, {4, 0, 2}), channel_quant_params{1, {}, {}},
-            levels);
+    CHECK_NOTHROW(Op::run(std::span<const input>(), std::span<output>(), quant_params{}, levels));
+    CHECK_NOTHROW(Op::run(no_input, no_output, quant_params{}, levels));
+    CHECK_NOTHROW(Op::run(no_input, no_output, of_no_channels, levels));
+    CHECK_NOTHROW(Op::run(no_input, no_output, of_two_channels, levels));
+    for (const std::span<output> out : {out_front, out_back}) {
+      const detent::tensor_view<const input> in_view(in.data(), {4, 0, 2});
+      const detent::tensor_view<output> out_view(out.data(), {4, 0, 2});
+      CHECK_NOTHROW(Op::run(in, out, quant_params{}, levels));
+      CHECK_NOTHROW(Op::run(in_view, out_view, quant_params{}, levels));
+      CHECK_NOTHROW(Op::run(in_view, out_view, of_two_channels, levels));
+      CHECK(out_memory.intact_around(out));
+    }
+    CHECK(in_memory.intact_around(in));
   });
 }
 

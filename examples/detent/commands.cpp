@@ -23,7 +23,6 @@
 
 #include "comparison.hpp"
 #include "json_output.hpp"
-#include "npy.hpp"
 #include "progress.hpp"
 #include "samples.hpp"
 
@@ -51,10 +50,10 @@ int eval(const eval_arguments& a) {
             " is not one of those that 'detent targets' lists");
   }
   graph::model m = graph::read_onnx(a.model);
-  const sample_set samples(m, a.data, a.samples);
+  const sample_set samples = open_samples(m, a.data, a.samples);
   const std::size_t batch = batch_size(samples, a.batch);
   // The labels belong to the whole file.
-  const sample_set whole(m, a.data, "");
+  const sample_set whole(m, a.data);
   const std::vector<std::int64_t> labels = read_labels(a.labels, whole.size());
 
   detent::thread_pool pool(a.threads);
@@ -107,7 +106,7 @@ int eval(const eval_arguments& a) {
 
 int run(const run_arguments& a) {
   graph::model m = graph::read_onnx(a.model);
-  const sample_set samples(m, a.inputs, "");
+  const sample_set samples(m, a.inputs);
   const std::vector<graph::value_info> declared = m.outputs;
   std::set<std::string> files;
   for (const graph::value_info& v : declared) {
@@ -176,7 +175,7 @@ int run(const run_arguments& a) {
 int compare(const compare_arguments& a) {
   const graph::model reference = graph::read_onnx(a.reference);
   const graph::model quantized = graph::read_onnx(a.quantized);
-  const sample_set samples(reference, a.data, a.samples);
+  const sample_set samples = open_samples(reference, a.data, a.samples);
   const model_comparison c = compare_models(reference, quantized, samples, batch_size(samples, 0));
   json_object tensors = json_object::array();
   json_object results = json_object::array();
@@ -242,7 +241,7 @@ std::vector<stated_params> stated(const graph::model& m) {
   std::vector<stated_params> all;
   std::set<std::string> seen;
   for (const node& n : m.nodes) {
-    if (!graph::detail::is_quantize_or_dequantize(n) || n.inputs.size() < 2) {
+    if (!graph::is_quantize_or_dequantize(n) || n.inputs.size() < 2) {
       continue;
     }
     const std::string& stored = n.is("QuantizeLinear") ? n.outputs[0] : n.inputs[0];
@@ -287,7 +286,7 @@ int inspect(const inspect_arguments& a) {
     constant_bytes += t.bytes();
   }
   const std::map<std::string, tensor> known =
-      graph::detail::with_file_name(a.model, [&] { return graph::infer_shapes(m); });
+      graph::with_file_name(a.model, [&] { return graph::infer_shapes(m); });
   const std::vector<stated_params> params = stated(m);
   const auto is_supported = [](const std::string& full) {
     const std::size_t dot = full.rfind('.');

@@ -15,7 +15,6 @@
 #include <detent/graph/run/executor.hpp>
 #include <detent/quantize.hpp>
 
-#include "npy.hpp"
 #include "progress.hpp"
 
 namespace detent_cli {

@@ -24,7 +24,6 @@
 #include "commands.hpp"
 #include "comparison.hpp"
 #include "json_output.hpp"
-#include "npy.hpp"
 #include "progress.hpp"
 #include "quantize_report.hpp"
 #include "report.hpp"
@@ -232,10 +231,10 @@ int quantize(const quantize_arguments& a) {
   std::vector<std::int64_t> labels;
   std::optional<labelled_samples> labelled;
   if (!a.calibration.empty()) {
-    samples.emplace(m, a.calibration, "");
+    samples.emplace(m, a.calibration);
   }
   if (!a.validation.empty()) {
-    validation.emplace(m, a.validation, "");
+    validation.emplace(m, a.validation);
   }
   const std::optional<sample_set>& judged = validation ? validation : samples;
   if (!a.labels.empty() && judged) {
@@ -248,7 +247,7 @@ int quantize(const quantize_arguments& a) {
   const graph::calibration_source source =
       samples ? source_of(*samples) : graph::calibration_source();
   const labelled_samples* known = labelled ? &*labelled : nullptr;
-  const outcome o = graph::detail::with_file_name(a.model, [&] {
+  const outcome o = graph::with_file_name(a.model, [&] {
     return is_static                     ? static_run(a, m, source, known).run()
            : a.approach == "weight-only" ? weight_only_run(a, m, source)
                                          : dynamic_run(a, m, source);
@@ -264,7 +263,7 @@ int quantize(const quantize_arguments& a) {
     page.bytes_before = before;
     page.bytes_after = after;
     page.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    graph::detail::write_file(a.report, html_report(page));
+    graph::write_file(a.report, html_report(page));
   }
   if (o.layers == 0) {
     std::fprintf(stderr, "detent: warning: %s has no layer that was quantized\n", a.model.c_str());

@@ -32,13 +32,20 @@ std::vector<std::string> methods() {
   return names;
 }
 
+std::string lower_case(std::string text) {
+  for (char& c : text) {
+    c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  return text;
+}
+
 std::string check_method_name(const std::string& v) {
   std::string all = "auto";
-  if (detent::detail::lower_case(v) == all) {
+  if (lower_case(v) == all) {
     return {};
   }
   for (const std::string& name : methods()) {
-    if (name == detent::detail::lower_case(v)) {
+    if (name == lower_case(v)) {
       return {};
     }
     all += ", " + name;
@@ -179,7 +186,7 @@ void quantize_options::complete_approach() {
 /// Completes the method and the bias correction. The method "auto" decides on bias correction
 /// itself; other methods have none unless an option asks for it.
 void quantize_options::complete_method() {
-  a_.method = detent::detail::lower_case(a_.method);
+  a_.method = lower_case(a_.method);
   const bool corrects = has("--bias-correction");
   if (!has("--method") && (corrects || a_.percentile != 0.0)) {
     a_.method = a_.percentile != 0.0 ? "percentile" : "minmax";

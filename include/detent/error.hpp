@@ -158,6 +158,14 @@ std::string message(const Parts&... parts) {
 
 }  // namespace detail
 
+/// raise() with a message that is joined from parts; see require().
+template <class First, class... Parts>
+[[noreturn]] void raise(error_kind kind, const First& first,
+                        const Parts&... parts) requires(sizeof...(Parts) > 0) {
+  raise(kind,
+        detail::joined_message({detail::message_part(first), detail::message_part(parts)...}));
+}
+
 /// Checks an argument: if `condition` is false, raises an error of this kind whose message is
 /// "detent: " and the parts, joined. A part is text, a number, which is written as streams write it
 /// (bytes as numbers, too), or an object with append_to(std::string&) const. Parts are turned into

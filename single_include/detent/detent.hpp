@@ -267,54 +267,169 @@
   }
 
 #endif  // DETENT_CONFIG_HPP
-// ---- detent/reference.hpp ----
-// The normative definitions of the numbers that the library computes, one value at a time, written
-// to be read. Every kernel on every target returns the same bits; the tests compare with this
-// header.
-//
-// A float operation here is that of IEEE 754 binary32 with round-half-even, and each operation is
-// rounded once: products and sums are contracted only where std::fma is called.
-#ifndef DETENT_REFERENCE_HPP
-#define DETENT_REFERENCE_HPP
 
-#include <bit>
-#include <cmath>
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+// g++ fuses a product with the sum that takes it wherever it may use FMA. An empty instruction that
+// claims to read and write the product prevents this and costs nothing.
+// (__builtin_assoc_barrier would be plainer, but gets lost where g++ 12 vectorizes a loop.)
+#if defined(__GNUC__) && !defined(__clang__)
+#if DETENT_ARCH_X86_64
+#define DETENT_ROUNDED(value) __asm__("" : "+x"(value))
+#elif defined(__aarch64__)
+#define DETENT_ROUNDED(value) __asm__("" : "+w"(value))
+#else
+#define DETENT_ROUNDED(value) __asm__("" : "+m"(value))
+#endif
+#endif
+
+/// a * b, rounded to double before anything is added to it.
+[[nodiscard]] inline double rounded_product(double a, double b) noexcept {
+#if defined(__clang__)
+#pragma clang fp contract(off)
+  return a * b;
+#elif defined(DETENT_ROUNDED)
+  double product = a * b;
+  DETENT_ROUNDED(product);
+  return product;
+#else
+  return a * b;
+#endif
+}
+/// a * b of two floats, rounded to float before anything is added to it. (Multiplying in double
+/// would not help: g++ sees that such a product, rounded to float, is a product of floats, and
+/// fuses that.)
+template <std::same_as<float> Float>
+[[nodiscard]] inline Float rounded_product(Float a, Float b) noexcept {
+#if defined(__clang__)
+#pragma clang fp contract(off)
+  return a * b;
+#elif defined(DETENT_ROUNDED)
+  Float product = a * b;
+  DETENT_ROUNDED(product);
+  return product;
+#else
+  return a * b;
+#endif
+}
+
+/// y[i] += a * x[i] for n elements, each product rounded before it is added. The elements do not
+/// depend on each other, so that SIMD vectors give the same bits as scalars.
+inline void add_scaled(std::size_t n, double a, const double* x, double* y) noexcept {
+  std::size_t i = 0;
+#if defined(DETENT_ROUNDED) && (DETENT_ARCH_X86_64 || defined(__aarch64__))
+#if defined(__AVX__)
+  constexpr std::size_t lanes = 4;
+#else
+  constexpr std::size_t lanes = 2;
+#endif
+  typedef double batch __attribute__((vector_size(lanes * sizeof(double))));  // NOLINT: no alias
+  for (; i + lanes <= n; i += lanes) {
+    batch product;
+    batch sum;
+    std::memcpy(&product, x + i, sizeof product);
+    std::memcpy(&sum, y + i, sizeof sum);
+    product *= a;
+    DETENT_ROUNDED(product);
+    sum += product;
+    std::memcpy(y + i, &sum, sizeof sum);
+  }
+#endif
+  for (; i < n; ++i) {
+    y[i] += rounded_product(a, x[i]);
+  }
+}
+
+#undef DETENT_ROUNDED
+
+/// The sum of a[i] * b[i], each product rounded, added in order from the first to the last.
+[[nodiscard]] inline double ordered_dot(std::size_t n, const double* a, const double* b) noexcept {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < n; ++i) {
+    sum += rounded_product(a[i], b[i]);
+  }
+  return sum;
+}
+
+/// The high part of log(2) has 33 bits, so that its product with an exponent is exact.
+inline constexpr double ln2_high = 0x1.62e42fee00000p-1;
+inline constexpr double ln2_low = 0x1.a39ef35793c76p-33;
+
+/// e^x to a few units in the last place. Above 709 the result is infinity, below -708 it is 0; NaN
+/// gives NaN.
+[[nodiscard]] inline double portable_exp(double x) noexcept {
+  constexpr double largest = 709.0;
+  constexpr double smallest = -708.0;
+  if (!(x <= largest)) {
+    return x > largest ? std::numeric_limits<double>::infinity() : x;
+  }
+  if (x < smallest) {
+    return 0.0;
+  }
+  // Adding and subtracting 1.5 * 2^52 rounds to an integer, half to even.
+  constexpr double rounding_bias = 6755399441055744.0;
+  const double n = (x / 0.6931471805599453 + rounding_bias) - rounding_bias;
+  const double high = x - rounded_product(n, ln2_high);
+  const double r = high - rounded_product(n, ln2_low);
+  // Taylor's series: |r| <= 0.35, so that the first term left out is below 1e-17.
+  double sum = 1.0;
+  for (int k = 14; k >= 1; --k) {
+    sum = 1.0 + rounded_product(r, sum) / k;
+  }
+  return std::ldexp(sum, static_cast<int>(n));
+}
+
+/// The natural logarithm of a positive normal number, to about one unit in the last place.
+///
+///   x = m * 2^e with sqrt(1/2) <= m < sqrt(2), f = (m - 1) / (m + 1)
+///   log(x) = e * log(2) + 2 * (f + f^3 / 3 + f^5 / 5 + ...)
+///
+/// Since f^2 < 0.0295, the terms after f^23 / 23 are together less than 2^-63 of the sum.
+[[nodiscard]] inline double portable_log(double x) noexcept {
+  constexpr double log2_high = 0x1.62e42fefa3800p-1;  // 11 bits short: e * log2_high is exact
+  constexpr double log2_low = 0x1.ef35793c76730p-45;
+  int exponent = 0;
+  double m = std::frexp(x, &exponent);
+  if (m < 0x1.6a09e667f3bcdp-1) {
+    m += m;
+    --exponent;
+  }
+  const double f = (m - 1.0) / (m + 1.0);
+  const double square = rounded_product(f, f);
+  double series = 0.0;
+  for (int k = 23; k >= 3; k -= 2) {
+    series = std::fma(series, square, 1.0 / k);
+  }
+  const double twice = f + f;
+  const double log_m = std::fma(rounded_product(series, square), twice, twice);
+  const auto e = static_cast<double>(exponent);
+  return std::fma(e, log2_high, std::fma(e, log2_low, log_m));
+}
+
+/// x^y for x >= 0. 0^0 = 1, 0^y = 0 for y > 0 and infinity for y < 0.
+[[nodiscard]] inline double portable_power(double x, double y) noexcept {
+  if (y == 0.0) {
+    return 1.0;
+  }
+  if (x == 0.0) {
+    return y > 0.0 ? 0.0 : std::numeric_limits<double>::infinity();
+  }
+  return portable_exp(rounded_product(y, portable_log(x)));
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_BASE_ARITHMETIC_HPP
+// ---- detent/base/rows.hpp ----
+// Loops over strided views, one line of the last dimension at a time.
+#ifndef DETENT_BASE_ROWS_HPP
+#define DETENT_BASE_ROWS_HPP
+
+#include <array>
 #include <cstddef>
-#include <cstdint>
-#include <limits>
 
-// ---- detent/base/float_ranges.hpp ----
-// Types that reference.hpp shares with the kernels of statistics: the range of float data, and the
-// bins in which histograms count floats. They are in namespace detent::kernels because in
-// separate compilation the name of that namespace does not depend on the flags of a translation
-// unit, so that the kernels of another unit can take them.
-#ifndef DETENT_BASE_FLOAT_RANGES_HPP
-#define DETENT_BASE_FLOAT_RANGES_HPP
-
-#include <cstddef>
-#include <cstdint>
-
-DETENT_KERNELS_NAMESPACE_BEGIN
-
-/// The result of reference::min_max: the range of the values that are not NaN, with -0 taken as +0.
-/// Without any such value, lower is +infinity and upper is -infinity.
-struct min_max_result {
-  float lower;            ///< Smallest value.
-  float upper;            ///< Largest value.
-  std::size_t count_nan;  ///< Number of NaN.
-  friend bool operator==(const min_max_result&, const min_max_result&) = default;
-};
-
-/// Histogram bins divide each octave (power of two) by the first 9 bits of the mantissa.
-inline constexpr int bin_mantissa_bits = 9;
-/// Number of octaves that a histogram has bins for.
-inline constexpr std::uint32_t bin_octaves = 31;
-/// Low bits of a float's mantissa that do not take part in the number of its bin.
-inline constexpr int bin_dropped_bits = 23 - bin_mantissa_bits;
-
-DETENT_KERNELS_NAMESPACE_END
-
-#endif  // DETENT_BASE_FLOAT_RANGES_HPP
 // ---- detent/types.hpp ----
 // The types that all numeric functions share: grids, quantization schemes and parameters, ranges,
 // and views of matrices and tensors. Everywhere in the library a stored integer q stands for
@@ -489,6 +604,14 @@ std::string message(const Parts&... parts) {
 }
 
 }  // namespace detail
+
+/// raise() with a message that is joined from parts; see require().
+template <class First, class... Parts>
+[[noreturn]] void raise(error_kind kind, const First& first,
+                        const Parts&... parts) requires(sizeof...(Parts) > 0) {
+  raise(kind,
+        detail::joined_message({detail::message_part(first), detail::message_part(parts)...}));
+}
 
 /// Checks an argument: if `condition` is false, raises an error of this kind whose message is
 /// "detent: " and the parts, joined. A part is text, a number, which is written as streams write it
@@ -699,6 +822,207 @@ struct tensor_view {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_TYPES_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// Calls f(data, size, stride, index) for each line of the last dimension of x, in order. `data` is
+/// the first element of the line and `index` holds its place in the other dimensions. x must not be
+/// empty; a view of rank 0 has one line of one element.
+template <class T, class F>
+void for_each_row(tensor_view<T> x, const F& f) {
+  std::array<std::size_t, max_rank> index{};
+  if (x.rank == 0) {
+    f(x.data, std::size_t{1}, std::ptrdiff_t{1}, index);
+    return;
+  }
+  const std::size_t last = x.rank - 1;
+  while (true) {
+    std::ptrdiff_t offset = 0;
+    for (std::size_t i = 0; i < last; ++i) {
+      offset += static_cast<std::ptrdiff_t>(index[i]) * x.strides[i];
+    }
+    f(x.data + offset, x.shape[last], x.strides[last], index);
+    std::size_t i = last;
+    while (i > 0 && ++index[i - 1] == x.shape[i - 1]) {
+      index[--i] = 0;
+    }
+    if (i == 0) {
+      return;
+    }
+  }
+}
+
+/// Calls f(channel, data, size, stride) for pieces of x that have one channel (index along `axis`)
+/// each: lines of the last dimension, or single elements if `axis` is the last dimension. x must
+/// not be empty.
+template <class T, class F>
+void for_each_channel_run(tensor_view<T> x, std::size_t axis, const F& f) {
+  for_each_row(x, [&](T* row, std::size_t n, std::ptrdiff_t stride,
+                      const std::array<std::size_t, max_rank>& index) {
+    if (axis + 1 != x.rank) {
+      f(index[axis], row, n, stride);
+      return;
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      f(i, row + static_cast<std::ptrdiff_t>(i) * stride, std::size_t{1}, std::ptrdiff_t{1});
+    }
+  });
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_BASE_ROWS_HPP
+// ---- detent/base/uint128.hpp ----
+// Unsigned integers of 128 bits, modulo 2^128, for sums that must not round.
+#ifndef DETENT_BASE_UINT128_HPP
+#define DETENT_BASE_UINT128_HPP
+
+#include <cstdint>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// high * 2^64 + low. Sums and differences are modulo 2^128.
+struct uint128 {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+
+  friend constexpr bool operator==(const uint128&, const uint128&) = default;
+  constexpr uint128& operator+=(const uint128& other) noexcept {
+    low += other.low;
+    high += other.high + (low < other.low ? 1U : 0U);
+    return *this;
+  }
+  constexpr uint128& operator-=(const uint128& other) noexcept {
+    high -= other.high + (low < other.low ? 1U : 0U);
+    low -= other.low;
+    return *this;
+  }
+  friend constexpr uint128 operator+(uint128 a, const uint128& b) noexcept { return a += b; }
+  friend constexpr uint128 operator-(uint128 a, const uint128& b) noexcept { return a -= b; }
+
+  /// The value as a double. It is rounded three times at most, in the same way on every machine.
+  [[nodiscard]] constexpr double to_double() const noexcept {
+    return static_cast<double>(high) * 0x1p64 + static_cast<double>(low);
+  }
+};
+
+/// The exact product a * b.
+[[nodiscard]] constexpr uint128 multiply(std::uint64_t a, std::uint64_t b) noexcept {
+  constexpr std::uint64_t half = 0xFFFFFFFFU;
+  const std::uint64_t low = (a & half) * (b & half);
+  const std::uint64_t middle = (a >> 32) * (b & half) + (low >> 32);
+  const std::uint64_t other = (a & half) * (b >> 32) + (middle & half);
+  return {(a >> 32) * (b >> 32) + (middle >> 32) + (other >> 32), (other << 32) | (low & half)};
+}
+
+/// a * b modulo 2^128.
+[[nodiscard]] constexpr uint128 multiply(const uint128& a, std::uint64_t b) noexcept {
+  uint128 product = multiply(a.low, b);
+  product.high += a.high * b;
+  return product;
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_BASE_UINT128_HPP
+// ---- detent/batch.hpp ----
+// The quantizer on xsimd registers, for callers who fuse it into their own loops:
+//
+//   using floats = xsimd::batch<float>;
+//   const floats x = xsimd::max(floats::load_unaligned(in) + bias, floats(0.0F));
+//   detent::batch::store_8bit(out, detent::batch::quantize(x, params, levels));
+//
+// In every lane, a function returns the bits of the function of the same name in namespace
+// detent::reference, for every input, under every policy of rounding.hpp and on every architecture,
+// whether or not the compiler contracts products and sums. This says nothing about the caller's own
+// operations before and after it.
+//
+// Parameters are either one pair for all lanes (quant_params) or one pair for each lane
+// (lane_params), which suits loops whose lanes are channels. As in namespace reference, nothing is
+// checked: scales are positive and finite, qmin <= zero_point <= qmax, all in -65536..65535. The
+// functions have no state, rely on the default rounding mode, and are compiled at the flags of the
+// including translation unit. Without xsimd this header is empty.
+#ifndef DETENT_BATCH_HPP
+#define DETENT_BATCH_HPP
+
+// ---- detent/rounding.hpp ----
+// Rounding rules, kinds of division and places of the zero point as types, and the quantizer that
+// they configure, for code that must return what another engine returns. The canonical quantizer is
+// quantize_policy<>: half_even, IEEE division, zero point added after rounding.
+//
+//   x                    -2.5  -1.5 -0.75  -0.5 -0.25  0.25   0.5  0.75   1.5   2.5
+//   half_even              -2    -2    -1    -0    -0     0     0     1     2     2
+//   half_up                -2    -1    -1    -0    -0     0     1     1     2     3
+//   half_down              -3    -2    -1    -1    -0     0     0     1     1     2
+//   half_toward_zero       -2    -1    -1    -0    -0     0     0     1     1     2
+//   half_away_from_zero    -3    -2    -1    -1    -0     0     1     1     2     3
+//   up                     -2    -1    -0    -0    -0     1     1     1     2     3
+//   down                   -3    -2    -1    -1    -1     0     0     0     1     2
+//   toward_zero            -2    -1    -0    -0    -0     0     0     0     1     2
+//   stochastic           floor(x) or floor(x) + 1, at random, such that the mean is x
+//
+// A rule is a callable on a float. It is exact for every float, does not depend on the rounding
+// mode of the floating-point environment, keeps the sign of zeros (-0.25 rounds to -0), and returns
+// integers, infinities and NaN as they are.
+#ifndef DETENT_ROUNDING_HPP
+#define DETENT_ROUNDING_HPP
+
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+
+// ---- detent/reference.hpp ----
+// The normative definitions of the numbers that the library computes, one value at a time, written
+// to be read. Every kernel on every target returns the same bits; the tests compare with this
+// header.
+//
+// A float operation here is that of IEEE 754 binary32 with round-half-even, and each operation is
+// rounded once: products and sums are contracted only where std::fma is called.
+#ifndef DETENT_REFERENCE_HPP
+#define DETENT_REFERENCE_HPP
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+// ---- detent/base/float_ranges.hpp ----
+// Types that reference.hpp shares with the kernels of statistics: the range of float data, and the
+// bins in which histograms count floats. They are in namespace detent::kernels because in
+// separate compilation the name of that namespace does not depend on the flags of a translation
+// unit, so that the kernels of another unit can take them.
+#ifndef DETENT_BASE_FLOAT_RANGES_HPP
+#define DETENT_BASE_FLOAT_RANGES_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+/// The result of reference::min_max: the range of the values that are not NaN, with -0 taken as +0.
+/// Without any such value, lower is +infinity and upper is -infinity.
+struct min_max_result {
+  float lower;            ///< Smallest value.
+  float upper;            ///< Largest value.
+  std::size_t count_nan;  ///< Number of NaN.
+  friend bool operator==(const min_max_result&, const min_max_result&) = default;
+};
+
+/// Histogram bins divide each octave (power of two) by the first 9 bits of the mantissa.
+inline constexpr int bin_mantissa_bits = 9;
+/// Number of octaves that a histogram has bins for.
+inline constexpr std::uint32_t bin_octaves = 31;
+/// Low bits of a float's mantissa that do not take part in the number of its bin.
+inline constexpr int bin_dropped_bits = 23 - bin_mantissa_bits;
+
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_BASE_FLOAT_RANGES_HPP
 
 DETENT_NAMESPACE_BEGIN
 /// The definitions: plain functions of single values that say what the bits of every result are.
@@ -973,318 +1297,6 @@ struct pair_split {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_REFERENCE_HPP
-
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-// g++ fuses a product with the sum that takes it wherever it may use FMA. An empty instruction that
-// claims to read and write the product prevents this and costs nothing.
-// (__builtin_assoc_barrier would be plainer, but gets lost where g++ 12 vectorizes a loop.)
-#if defined(__GNUC__) && !defined(__clang__)
-#if DETENT_ARCH_X86_64
-#define DETENT_ROUNDED(value) __asm__("" : "+x"(value))
-#elif defined(__aarch64__)
-#define DETENT_ROUNDED(value) __asm__("" : "+w"(value))
-#else
-#define DETENT_ROUNDED(value) __asm__("" : "+m"(value))
-#endif
-#endif
-
-/// a * b, rounded to double before anything is added to it.
-[[nodiscard]] inline double rounded_product(double a, double b) noexcept {
-#if defined(__clang__)
-#pragma clang fp contract(off)
-  return a * b;
-#elif defined(DETENT_ROUNDED)
-  double product = a * b;
-  DETENT_ROUNDED(product);
-  return product;
-#else
-  return a * b;
-#endif
-}
-/// a * b of two floats, rounded to float before anything is added to it. (Multiplying in double
-/// would not help: g++ sees that such a product, rounded to float, is a product of floats, and
-/// fuses that.)
-template <std::same_as<float> Float>
-[[nodiscard]] inline Float rounded_product(Float a, Float b) noexcept {
-#if defined(__clang__)
-#pragma clang fp contract(off)
-  return a * b;
-#elif defined(DETENT_ROUNDED)
-  Float product = a * b;
-  DETENT_ROUNDED(product);
-  return product;
-#else
-  return a * b;
-#endif
-}
-
-/// y[i] += a * x[i] for n elements, each product rounded before it is added. The elements do not
-/// depend on each other, so that SIMD vectors give the same bits as scalars.
-inline void add_scaled(std::size_t n, double a, const double* x, double* y) noexcept {
-  std::size_t i = 0;
-#if defined(DETENT_ROUNDED) && (DETENT_ARCH_X86_64 || defined(__aarch64__))
-#if defined(__AVX__)
-  constexpr std::size_t lanes = 4;
-#else
-  constexpr std::size_t lanes = 2;
-#endif
-  typedef double batch __attribute__((vector_size(lanes * sizeof(double))));  // NOLINT: no alias
-  for (; i + lanes <= n; i += lanes) {
-    batch product;
-    batch sum;
-    std::memcpy(&product, x + i, sizeof product);
-    std::memcpy(&sum, y + i, sizeof sum);
-    product *= a;
-    DETENT_ROUNDED(product);
-    sum += product;
-    std::memcpy(y + i, &sum, sizeof sum);
-  }
-#endif
-  for (; i < n; ++i) {
-    y[i] += rounded_product(a, x[i]);
-  }
-}
-
-#undef DETENT_ROUNDED
-
-/// The sum of a[i] * b[i], each product rounded, added in order from the first to the last.
-[[nodiscard]] inline double ordered_dot(std::size_t n, const double* a, const double* b) noexcept {
-  double sum = 0.0;
-  for (std::size_t i = 0; i < n; ++i) {
-    sum += rounded_product(a[i], b[i]);
-  }
-  return sum;
-}
-
-/// The high part of log(2) has 33 bits, so that its product with an exponent is exact.
-inline constexpr double ln2_high = 0x1.62e42fee00000p-1;
-inline constexpr double ln2_low = 0x1.a39ef35793c76p-33;
-
-/// e^x to a few units in the last place. Above 709 the result is infinity, below -708 it is 0; NaN
-/// gives NaN.
-[[nodiscard]] inline double portable_exp(double x) noexcept {
-  constexpr double largest = 709.0;
-  constexpr double smallest = -708.0;
-  if (!(x <= largest)) {
-    return x > largest ? std::numeric_limits<double>::infinity() : x;
-  }
-  if (x < smallest) {
-    return 0.0;
-  }
-  const double n = reference::round_half_even(x / 0.6931471805599453);
-  const double high = x - rounded_product(n, ln2_high);
-  const double r = high - rounded_product(n, ln2_low);
-  // Taylor's series: |r| <= 0.35, so that the first term left out is below 1e-17.
-  double sum = 1.0;
-  for (int k = 14; k >= 1; --k) {
-    sum = 1.0 + rounded_product(r, sum) / k;
-  }
-  return std::ldexp(sum, static_cast<int>(n));
-}
-
-/// The natural logarithm of a positive normal number, to about one unit in the last place.
-///
-///   x = m * 2^e with sqrt(1/2) <= m < sqrt(2), f = (m - 1) / (m + 1)
-///   log(x) = e * log(2) + 2 * (f + f^3 / 3 + f^5 / 5 + ...)
-///
-/// Since f^2 < 0.0295, the terms after f^23 / 23 are together less than 2^-63 of the sum.
-[[nodiscard]] inline double portable_log(double x) noexcept {
-  constexpr double log2_high = 0x1.62e42fefa3800p-1;  // 11 bits short: e * log2_high is exact
-  constexpr double log2_low = 0x1.ef35793c76730p-45;
-  int exponent = 0;
-  double m = std::frexp(x, &exponent);
-  if (m < 0x1.6a09e667f3bcdp-1) {
-    m += m;
-    --exponent;
-  }
-  const double f = (m - 1.0) / (m + 1.0);
-  const double square = rounded_product(f, f);
-  double series = 0.0;
-  for (int k = 23; k >= 3; k -= 2) {
-    series = std::fma(series, square, 1.0 / k);
-  }
-  const double twice = f + f;
-  const double log_m = std::fma(rounded_product(series, square), twice, twice);
-  const auto e = static_cast<double>(exponent);
-  return std::fma(e, log2_high, std::fma(e, log2_low, log_m));
-}
-
-/// x^y for x >= 0. 0^0 = 1, 0^y = 0 for y > 0 and infinity for y < 0.
-[[nodiscard]] inline double portable_power(double x, double y) noexcept {
-  if (y == 0.0) {
-    return 1.0;
-  }
-  if (x == 0.0) {
-    return y > 0.0 ? 0.0 : std::numeric_limits<double>::infinity();
-  }
-  return portable_exp(rounded_product(y, portable_log(x)));
-}
-
-}  // namespace detail
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_BASE_ARITHMETIC_HPP
-// ---- detent/base/rows.hpp ----
-// Loops over strided views, one line of the last dimension at a time.
-#ifndef DETENT_BASE_ROWS_HPP
-#define DETENT_BASE_ROWS_HPP
-
-#include <array>
-#include <cstddef>
-
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-/// Calls f(data, size, stride, index) for each line of the last dimension of x, in order. `data` is
-/// the first element of the line and `index` holds its place in the other dimensions. x must not be
-/// empty; a view of rank 0 has one line of one element.
-template <class T, class F>
-void for_each_row(tensor_view<T> x, const F& f) {
-  std::array<std::size_t, max_rank> index{};
-  if (x.rank == 0) {
-    f(x.data, std::size_t{1}, std::ptrdiff_t{1}, index);
-    return;
-  }
-  const std::size_t last = x.rank - 1;
-  while (true) {
-    std::ptrdiff_t offset = 0;
-    for (std::size_t i = 0; i < last; ++i) {
-      offset += static_cast<std::ptrdiff_t>(index[i]) * x.strides[i];
-    }
-    f(x.data + offset, x.shape[last], x.strides[last], index);
-    std::size_t i = last;
-    while (i > 0 && ++index[i - 1] == x.shape[i - 1]) {
-      index[--i] = 0;
-    }
-    if (i == 0) {
-      return;
-    }
-  }
-}
-
-/// Calls f(channel, data, size, stride) for pieces of x that have one channel (index along `axis`)
-/// each: lines of the last dimension, or single elements if `axis` is the last dimension. x must
-/// not be empty.
-template <class T, class F>
-void for_each_channel_run(tensor_view<T> x, std::size_t axis, const F& f) {
-  for_each_row(x, [&](T* row, std::size_t n, std::ptrdiff_t stride,
-                      const std::array<std::size_t, max_rank>& index) {
-    if (axis + 1 != x.rank) {
-      f(index[axis], row, n, stride);
-      return;
-    }
-    for (std::size_t i = 0; i < n; ++i) {
-      f(i, row + static_cast<std::ptrdiff_t>(i) * stride, std::size_t{1}, std::ptrdiff_t{1});
-    }
-  });
-}
-
-}  // namespace detail
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_BASE_ROWS_HPP
-// ---- detent/base/uint128.hpp ----
-// Unsigned integers of 128 bits, modulo 2^128, for sums that must not round.
-#ifndef DETENT_BASE_UINT128_HPP
-#define DETENT_BASE_UINT128_HPP
-
-#include <cstdint>
-
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-/// high * 2^64 + low. Sums and differences are modulo 2^128.
-struct uint128 {
-  std::uint64_t high = 0;
-  std::uint64_t low = 0;
-
-  friend constexpr bool operator==(const uint128&, const uint128&) = default;
-  constexpr uint128& operator+=(const uint128& other) noexcept {
-    low += other.low;
-    high += other.high + (low < other.low ? 1U : 0U);
-    return *this;
-  }
-  constexpr uint128& operator-=(const uint128& other) noexcept {
-    high -= other.high + (low < other.low ? 1U : 0U);
-    low -= other.low;
-    return *this;
-  }
-  friend constexpr uint128 operator+(uint128 a, const uint128& b) noexcept { return a += b; }
-  friend constexpr uint128 operator-(uint128 a, const uint128& b) noexcept { return a -= b; }
-
-  /// The value as a double. It is rounded three times at most, in the same way on every machine.
-  [[nodiscard]] constexpr double to_double() const noexcept {
-    return static_cast<double>(high) * 0x1p64 + static_cast<double>(low);
-  }
-};
-
-/// The exact product a * b.
-[[nodiscard]] constexpr uint128 multiply(std::uint64_t a, std::uint64_t b) noexcept {
-  constexpr std::uint64_t half = 0xFFFFFFFFU;
-  const std::uint64_t low = (a & half) * (b & half);
-  const std::uint64_t middle = (a >> 32) * (b & half) + (low >> 32);
-  const std::uint64_t other = (a & half) * (b >> 32) + (middle & half);
-  return {(a >> 32) * (b >> 32) + (middle >> 32) + (other >> 32), (other << 32) | (low & half)};
-}
-
-/// a * b modulo 2^128.
-[[nodiscard]] constexpr uint128 multiply(const uint128& a, std::uint64_t b) noexcept {
-  uint128 product = multiply(a.low, b);
-  product.high += a.high * b;
-  return product;
-}
-
-}  // namespace detail
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_BASE_UINT128_HPP
-// ---- detent/batch.hpp ----
-// The quantizer on xsimd registers, for callers who fuse it into their own loops:
-//
-//   using floats = xsimd::batch<float>;
-//   const floats x = xsimd::max(floats::load_unaligned(in) + bias, floats(0.0F));
-//   detent::batch::store_8bit(out, detent::batch::quantize(x, params, levels));
-//
-// In every lane, a function returns the bits of the function of the same name in namespace
-// detent::reference, for every input, under every policy of rounding.hpp and on every architecture,
-// whether or not the compiler contracts products and sums. This says nothing about the caller's own
-// operations before and after it.
-//
-// Parameters are either one pair for all lanes (quant_params) or one pair for each lane
-// (lane_params), which suits loops whose lanes are channels. As in namespace reference, nothing is
-// checked: scales are positive and finite, qmin <= zero_point <= qmax, all in -65536..65535. The
-// functions have no state, rely on the default rounding mode, and are compiled at the flags of the
-// including translation unit. Without xsimd this header is empty.
-#ifndef DETENT_BATCH_HPP
-#define DETENT_BATCH_HPP
-
-// ---- detent/rounding.hpp ----
-// Rounding rules, kinds of division and places of the zero point as types, and the quantizer that
-// they configure, for code that must return what another engine returns. The canonical quantizer is
-// quantize_policy<>: half_even, IEEE division, zero point added after rounding.
-//
-//   x                    -2.5  -1.5 -0.75  -0.5 -0.25  0.25   0.5  0.75   1.5   2.5
-//   half_even              -2    -2    -1    -0    -0     0     0     1     2     2
-//   half_up                -2    -1    -1    -0    -0     0     1     1     2     3
-//   half_down              -3    -2    -1    -1    -0     0     0     1     1     2
-//   half_toward_zero       -2    -1    -1    -0    -0     0     0     1     1     2
-//   half_away_from_zero    -3    -2    -1    -1    -0     0     1     1     2     3
-//   up                     -2    -1    -0    -0    -0     1     1     1     2     3
-//   down                   -3    -2    -1    -1    -1     0     0     0     1     2
-//   toward_zero            -2    -1    -0    -0    -0     0     0     0     1     2
-//   stochastic           floor(x) or floor(x) + 1, at random, such that the mean is x
-//
-// A rule is a callable on a float. It is exact for every float, does not depend on the rounding
-// mode of the floating-point environment, keeps the sign of zeros (-0.25 rounds to -0), and returns
-// integers, infinities and NaN as they are.
-#ifndef DETENT_ROUNDING_HPP
-#define DETENT_ROUNDING_HPP
-
-#include <cmath>
-#include <concepts>
-#include <cstdint>
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
@@ -19187,6 +19199,7 @@ DETENT_KERNELS_NAMESPACE_END
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #define DETENT_KERNELS_TEXT
 // ---- detent/kernels/vector/for_each_target-inl.hpp ----

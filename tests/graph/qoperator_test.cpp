@@ -411,7 +411,7 @@ TEST_CASE("qoperator: models that leave zero points out") {
     const tensors values{{"x", random_floats(r, in, -1.0F, 10.0F)}};
     const auto expected = bytes_of(m, values);
     for (graph::node& n : m.nodes) {
-      if (graph::detail::is_quantize_or_dequantize(n)) {
+      if (graph::is_quantize_or_dequantize(n)) {
         n.inputs.resize(2);
       }
     }

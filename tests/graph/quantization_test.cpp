@@ -722,7 +722,9 @@ TEST_CASE("quantize_static: methods by name, two passes, evidence") {
           .result);
   REQUIRE(plain.size() > 4);
   REQUIRE(plain.size() == half.size());
-  for (const auto& [name, s] : plain) {
+  for (const auto& entry : plain) {
+    const auto& name = entry.first;
+    const auto& s = entry.second;
     INFO(name);
     REQUIRE(half.count(name) == 1);
     const bool constant = original.initializer(name) != nullptr;

@@ -403,7 +403,8 @@ TEST_CASE("operators that infer from forms look at no elements") {
     return false;
   };
   std::size_t count = 0;
-  for (const auto& [name, definition] : graph::default_operators().all()) {
+  for (const auto& entry : graph::default_operators().all()) {
+    const auto& definition = entry.second;
     if (!definition.infers_from_forms) {
       continue;
     }

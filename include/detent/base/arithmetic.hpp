@@ -18,7 +18,6 @@
 #include <limits>
 
 #include <detent/config.hpp>
-#include <detent/reference.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
@@ -119,7 +118,9 @@ inline constexpr double ln2_low = 0x1.a39ef35793c76p-33;
   if (x < smallest) {
     return 0.0;
   }
-  const double n = reference::round_half_even(x / 0.6931471805599453);
+  // Adding and subtracting 1.5 * 2^52 rounds to an integer, half to even.
+  constexpr double rounding_bias = 6755399441055744.0;
+  const double n = (x / 0.6931471805599453 + rounding_bias) - rounding_bias;
   const double high = x - rounded_product(n, ln2_high);
   const double r = high - rounded_product(n, ln2_low);
   // Taylor's series: |r| <= 0.35, so that the first term left out is below 1e-17.

@@ -17,8 +17,6 @@
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
-namespace detail {
-
 /// The bytes of a whole file. Throws io if `path` is a folder or cannot be opened or read.
 inline std::string read_file(const std::filesystem::path& path) {
   std::error_code failed;
@@ -74,8 +72,6 @@ inline void write_file(std::filesystem::path path, std::string_view bytes) {
     raise(error_kind::io, "detent: cannot write " + path.string() + ": " + failed.message());
   }
 }
-
-}  // namespace detail
 
 }  // namespace graph
 DETENT_NAMESPACE_END

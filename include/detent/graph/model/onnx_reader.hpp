@@ -613,6 +613,8 @@ class onnx_reader {
   external_data external_;
 };
 
+}  // namespace detail
+
 /// Returns body(). Every failure becomes a detent::error whose message begins with the path:
 /// exceptions of protozero, and sizes beyond the memory there is, become bad_file.
 template <class Body>
@@ -620,7 +622,7 @@ auto with_file_name(const std::filesystem::path& path, const Body& body) {
   try {
     return body();
   } catch (const error& e) {
-    raise(e.kind(), path.string() + ": " + message_of(e));
+    raise(e.kind(), path.string() + ": " + detail::message_of(e));
   } catch (const protozero::exception& e) {
     raise(error_kind::bad_file,
           path.string() + ": damaged or truncated (" + std::string(e.what()) + ")");
@@ -630,8 +632,6 @@ auto with_file_name(const std::filesystem::path& path, const Body& body) {
     raise(error_kind::bad_file, path.string() + ": needs more memory than there is");
   }
 }
-
-}  // namespace detail
 
 /// Parses the bytes of a model (an ONNX ModelProto), sorts its nodes and checks that its names fit
 /// together. `folder` is the folder below which its external data is looked for.
@@ -656,16 +656,16 @@ auto with_file_name(const std::filesystem::path& path, const Body& body) {
 /// unsupported for element types that tensors cannot hold, sparse initializers, function overloads,
 /// and functions of the model that replace operators of ONNX.
 [[nodiscard]] inline model read_onnx(const std::filesystem::path& path) {
-  return detail::with_file_name(path, [&] {
-    const std::string bytes = detail::read_file(path);
+  return with_file_name(path, [&] {
+    const std::string bytes = read_file(path);
     return parse_onnx(bytes, path.parent_path());
   });
 }
 
 /// Reads a file that holds one TensorProto, as ONNX's test data does. Throws as read_onnx().
 [[nodiscard]] inline tensor read_onnx_tensor(const std::filesystem::path& path) {
-  return detail::with_file_name(path, [&] {
-    const std::string bytes = detail::read_file(path);
+  return with_file_name(path, [&] {
+    const std::string bytes = read_file(path);
     std::string name;
     return detail::onnx_reader(path.parent_path())
         .read_tensor(protozero::data_view(bytes.data(), bytes.size()), name);

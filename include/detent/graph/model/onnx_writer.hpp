@@ -229,7 +229,7 @@ inline void write_onnx(const model& m, const std::filesystem::path& path) {
   const std::string bytes = to_onnx(m);
   detent::require(bytes.size() < (std::size_t{1} << 31), error_kind::unsupported, path.string(),
                   ": the model has ", bytes.size(), " bytes; a file of this format holds 2 GiB");
-  detail::write_file(path, bytes);
+  write_file(path, bytes);
 }
 
 }  // namespace graph

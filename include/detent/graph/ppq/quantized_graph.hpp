@@ -111,7 +111,6 @@ struct quantized_graph {
 
 namespace detail {
 
-using graph::detail::is_quantize_or_dequantize;
 
 /// The indices of a layer's weights and of its bias among its inputs.
 inline constexpr std::size_t weight_slot = 1;
@@ -392,7 +391,7 @@ class graph_quantizer {
 [[nodiscard]] inline quantized_graph make_quantized_graph(model m, const platform& target,
                                                           const quantizer_options& options = {}) {
   for (const node& n : m.nodes) {
-    require(!detail::is_quantize_or_dequantize(n) && n.op_type.rfind("QLinear", 0) != 0,
+    require(!is_quantize_or_dequantize(n) && n.op_type.rfind("QLinear", 0) != 0,
             error_kind::unsupported, "the model is already quantized: ", n.label());
   }
   graph::require_supported(m);

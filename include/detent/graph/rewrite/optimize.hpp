@@ -75,6 +75,11 @@ inline void remove_unused(model& m) {
   std::erase_if(m.values, [&](const value_info& v) { return made.count(v.name) == 0; });
 }
 
+/// Whether a node is QuantizeLinear or DequantizeLinear, of ONNX or com.microsoft.
+[[nodiscard]] inline bool is_quantize_or_dequantize(const node& n) {
+  return n.is("QuantizeLinear") || n.is("DequantizeLinear");
+}
+
 namespace detail {
 
 /// Makes the sub-graphs of a node that capture `from` capture `to` instead. None of them may have a
@@ -149,10 +154,6 @@ inline std::size_t sole_consumer(const model& m, const links& l, std::size_t i) 
   const std::vector<std::string>& taken = m.nodes[users[0]].inputs;
   const bool is_taken = std::find(taken.begin(), taken.end(), n.outputs[0]) != taken.end();
   return is_taken ? users[0] : links::none;
-}
-
-inline bool is_quantize_or_dequantize(const node& n) {
-  return n.is("QuantizeLinear") || n.is("DequantizeLinear");
 }
 
 /// Merges node `second` into node `first`, whose output is its only input: `first` takes over its
@@ -235,7 +236,7 @@ inline void fold_constants(model& m, bool dequantize,
                            const operator_registry& registry = default_operators()) {
   const executor_options options;
   for (node& n : m.nodes) {
-    if (detail::is_quantize_or_dequantize(n) && !dequantize) {
+    if (is_quantize_or_dequantize(n) && !dequantize) {
       continue;
     }
     const operator_definition* definition = registry.find(n.domain, n.op_type);

@@ -14,6 +14,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include <detent/kernels/transposition.hpp>
 #include <detent/kernels/vector/vectors-inl.hpp>

@@ -2,8 +2,8 @@
 // Reads and writes tensors in NumPy's .npy files. Files are not trusted: no more memory is
 // allocated than the file holds, and everything that is not exactly as the format says is an error
 // that names the file.
-#ifndef DETENT_CLI_NPY_HPP
-#define DETENT_CLI_NPY_HPP
+#ifndef DETENT_GRAPH_MODEL_NPY_HPP
+#define DETENT_GRAPH_MODEL_NPY_HPP
 
 #include <bit>
 #include <cerrno>
@@ -22,17 +22,16 @@
 #include <utility>
 #include <vector>
 
+#include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/tensor.hpp>
 
-namespace detent_cli {
-namespace npy {
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace detail::npy {
 
 static_assert(std::endian::native == std::endian::little,
               "elements are read and written as they are");
-
-using detent::error_kind;
-using detent::graph::element_type;
 
 struct type_code {
   std::string_view code;  // NumPy's code without the byte order
@@ -60,14 +59,14 @@ inline constexpr std::string_view magic = "\x93NUMPY";
 template <class... Parts>
 void require(bool condition, error_kind kind, const std::string& path, const Parts&... parts) {
   if (!condition) {
-    detent::raise(kind, detent::detail::message(path, ": ", parts...));
+    detent::raise(kind, path, ": ", parts...);
   }
 }
 
 /// The contents of the dictionary in front of the elements.
 struct header {
   element_type type = element_type::undefined;
-  detent::graph::shape dims;
+  shape dims;
 };
 
 /// Reads the dictionary, a Python literal of exactly three keys.
@@ -147,7 +146,7 @@ class header_parser {
     const char order = descr.empty() ? ' ' : descr[0];
     check(order != '>', "is big-endian ('", printable(descr), "'); only little-endian is read");
     for (const type_code& t : type_codes) {
-      const bool one_byte = detent::graph::element_size(t.type) == 1;
+      const bool one_byte = element_size(t.type) == 1;
       if (order != ' ' && descr.substr(1) == t.code &&
           (order == '<' || order == '=' || (order == '|' && one_byte))) {
         return t.type;
@@ -167,8 +166,8 @@ class header_parser {
     ordered_ = true;
   }
 
-  [[nodiscard]] detent::graph::shape read_shape() {
-    detent::graph::shape dims;
+  [[nodiscard]] shape read_shape() {
+    shape dims;
     expect('(');
     while (!accept(')')) {
       dims.push_back(read_dimension());
@@ -202,7 +201,7 @@ class header_parser {
   std::size_t at_ = 0;
   std::optional<element_type> type_;
   bool ordered_ = false;
-  std::optional<detent::graph::shape> dims_;
+  std::optional<shape> dims_;
 };
 
 /// Reads exactly `size` bytes.
@@ -245,7 +244,7 @@ inline void read_bytes(std::ifstream& file, const std::string& path, char* to, s
 /// The number of bytes of the elements that a header announces; nothing if no tensor can be so
 /// large.
 [[nodiscard]] inline std::optional<std::uint64_t> data_bytes(const header& h) {
-  std::uint64_t count = detent::graph::element_size(h.type);
+  std::uint64_t count = element_size(h.type);
   constexpr std::uint64_t limit = std::uint64_t{1} << 40U;
   for (const std::int64_t d : h.dims) {
     if (d == 0) {
@@ -262,16 +261,15 @@ inline void read_bytes(std::ifstream& file, const std::string& path, char* to, s
   return count;
 }
 
-[[nodiscard]] inline std::string header_text(const detent::graph::tensor& t,
-                                             const std::string& path) {
+[[nodiscard]] inline std::string header_text(const tensor& t, const std::string& path) {
   const type_code* found = nullptr;
   for (const type_code& code : type_codes) {
     found = code.type == t.type() ? &code : found;
   }
   require(found != nullptr, error_kind::unsupported, path, "elements of type ",
-          detent::graph::name(t.type()), " are not written");
+          graph::name(t.type()), " are not written");
   std::string text = "{'descr': '";
-  text += detent::graph::element_size(t.type()) == 1 ? '|' : '<';
+  text += element_size(t.type()) == 1 ? '|' : '<';
   text += found->code;
   text += "', 'fortran_order': False, 'shape': (";
   for (std::size_t i = 0; i < t.rank(); ++i) {
@@ -335,58 +333,61 @@ class replacement_file {
   bool committed_ = false;
 };
 
-}  // namespace npy
+}  // namespace detail::npy
 
 /// A .npy file whose elements are read only when they are asked for, so that memory does not grow
 /// with the number of samples in the file. Functions throw what read_npy() throws.
 class npy_file {
  public:
+  /// Opens a file and reads what is in front of its elements.
   explicit npy_file(std::string path) : path_(std::move(path)) {
     std::error_code failure;
     const bool exists = std::filesystem::exists(path_, failure);
-    npy::require(exists, npy::error_kind::io, path_,
-                 "does not exist, or its folder is not accessible");
+    detail::npy::require(exists, error_kind::io, path_,
+                         "does not exist, or its folder is not accessible");
     const bool is_file = std::filesystem::is_regular_file(path_, failure);
-    npy::require(is_file, npy::error_kind::io, path_, "is not a regular file");
+    detail::npy::require(is_file, error_kind::io, path_, "is not a regular file");
     std::uint64_t left = std::filesystem::file_size(path_, failure);
     file_.open(path_, std::ios::binary);
-    npy::require(!failure && file_.is_open(), npy::error_kind::io, path_, "could not be opened");
-    const std::string text = npy::read_header_text(file_, path_, left);
-    header_ = npy::header_parser(path_, text).parse();
-    const auto bytes = npy::data_bytes(header_);
-    npy::require(bytes.has_value(), npy::error_kind::bad_file, path_, "shape ",
-                 detent::graph::to_string(header_.dims), " has too many elements");
-    npy::require(*bytes == left, npy::error_kind::bad_file, path_, "holds ", left,
-                 " bytes of elements, shape ", detent::graph::to_string(header_.dims), " of ",
-                 detent::graph::name(header_.type), " needs ", *bytes);
+    detail::npy::require(!failure && file_.is_open(), error_kind::io, path_, "could not be opened");
+    const std::string text = detail::npy::read_header_text(file_, path_, left);
+    header_ = detail::npy::header_parser(path_, text).parse();
+    const auto bytes = detail::npy::data_bytes(header_);
+    detail::npy::require(bytes.has_value(), error_kind::bad_file, path_, "shape ",
+                         to_string(header_.dims), " has too many elements");
+    detail::npy::require(*bytes == left, error_kind::bad_file, path_, "holds ", left,
+                         " bytes of elements, shape ", to_string(header_.dims), " of ",
+                         graph::name(header_.type), " needs ", *bytes);
     bytes_ = static_cast<std::size_t>(*bytes);
     first_ = file_.tellg();
   }
 
+  /// The path that the file was opened by.
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  [[nodiscard]] npy::element_type type() const noexcept { return header_.type; }
-  [[nodiscard]] const detent::graph::shape& dims() const noexcept { return header_.dims; }
+  /// The type of its elements.
+  [[nodiscard]] element_type type() const noexcept { return header_.type; }
+  /// Its shape.
+  [[nodiscard]] const shape& dims() const noexcept { return header_.dims; }
 
-  [[nodiscard]] detent::graph::tensor read() {
-    return read(0, detent::graph::tensor::allocate(header_.type, header_.dims));
-  }
+  /// Reads all elements.
+  [[nodiscard]] tensor read() { return read(0, tensor::allocate(header_.type, header_.dims)); }
   /// Reads the entries first .. first + count - 1 of the first dimension, which must have so many.
-  [[nodiscard]] detent::graph::tensor read_samples(std::size_t first, std::size_t count) {
-    detent::graph::shape dims = header_.dims;
+  [[nodiscard]] tensor read_samples(std::size_t first, std::size_t count) {
+    shape dims = header_.dims;
     const std::size_t size = bytes_ / static_cast<std::size_t>(dims[0]);
     dims[0] = static_cast<std::int64_t>(count);
-    return read(first * size, detent::graph::tensor::allocate(header_.type, std::move(dims)));
+    return read(first * size, tensor::allocate(header_.type, std::move(dims)));
   }
 
  private:
-  [[nodiscard]] detent::graph::tensor read(std::size_t offset, detent::graph::tensor t) {
+  [[nodiscard]] tensor read(std::size_t offset, tensor t) {
     file_.clear();
     file_.seekg(first_ + static_cast<std::streamoff>(offset));
-    npy::read_bytes(file_, path_, reinterpret_cast<char*>(t.mutable_raw()), t.bytes());
-    if (header_.type == npy::element_type::boolean) {
+    detail::npy::read_bytes(file_, path_, reinterpret_cast<char*>(t.mutable_raw()), t.bytes());
+    if (header_.type == element_type::boolean) {
       for (const std::byte b : std::span(t.raw(), t.bytes())) {
-        npy::require(b <= std::byte{1}, npy::error_kind::bad_file, path_,
-                     "has an element of type bool that is ", static_cast<unsigned>(b));
+        detail::npy::require(b <= std::byte{1}, error_kind::bad_file, path_,
+                             "has an element of type bool that is ", static_cast<unsigned>(b));
       }
     }
     return t;
@@ -394,27 +395,28 @@ class npy_file {
 
   std::string path_;
   std::ifstream file_;
-  npy::header header_;
+  detail::npy::header header_;
   std::size_t bytes_ = 0;
   std::streampos first_;
 };
 
-/// Reads a .npy file of version 1.0, 2.0 or 3.0 in C order.
-[[nodiscard]] inline detent::graph::tensor read_npy(const std::string& path) {
-  return npy_file(path).read();
-}
+/// Reads a .npy file of version 1.0, 2.0 or 3.0 in C order. Throws io if it cannot be read,
+/// bad_file if it is not such a file, and unsupported for element types that a tensor cannot hold.
+[[nodiscard]] inline tensor read_npy(const std::string& path) { return npy_file(path).read(); }
 
-/// Writes a .npy file of version 1.0. If that fails, a file that was there stays as it was.
-inline void write_npy(const std::string& path, const detent::graph::tensor& t) {
-  npy::require(t.has_data() && !t.channels_last(), npy::error_kind::invalid_argument, path,
-               "the tensor has no data, or not in the order of its dimensions");
-  const std::string start = npy::header_text(t, path);
-  npy::replacement_file file(path);
+/// Writes a .npy file of version 1.0. If that fails, a file that was there stays as it was. Throws
+/// io, and invalid_argument if the tensor has no data or is not in the order of its dimensions.
+inline void write_npy(const std::string& path, const tensor& t) {
+  detail::npy::require(t.has_data() && !t.channels_last(), error_kind::invalid_argument, path,
+                       "the tensor has no data, or not in the order of its dimensions");
+  const std::string start = detail::npy::header_text(t, path);
+  detail::npy::replacement_file file(path);
   file.write(start.data(), start.size());
   file.write(t.raw(), t.bytes());
   file.commit();
 }
 
-}  // namespace detent_cli
+}  // namespace graph
+DETENT_NAMESPACE_END
 
-#endif  // DETENT_CLI_NPY_HPP
+#endif  // DETENT_GRAPH_MODEL_NPY_HPP
