@@ -25,10 +25,10 @@
 namespace {
 
 /// FNV-1a, to show on one line that all runs end with the same bytes.
-std::uint64_t checksum(const std::string& bytes) {
+std::uint64_t checksum(std::span<const std::byte> bytes) {
   std::uint64_t hash = 14695981039346656037U;
-  for (const char c : bytes) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  for (const std::byte b : bytes) {
+    hash = (hash ^ std::to_integer<std::uint64_t>(b)) * 1099511628211U;
   }
   return hash;
 }
