@@ -20,6 +20,7 @@
 
 #include "limits.hpp"
 #if DETENT_BENCH_ONEDNN
+#include <omp.h>
 #include "onednn.hpp"
 #endif
 
@@ -227,6 +228,9 @@ void add(const kernel& k, detent::target t, const shapes_of_products& shapes) {
 }  // namespace
 
 int main(int argc, char** argv) {
+#if DETENT_BENCH_ONEDNN
+  omp_set_num_threads(1);  // the peer's
+#endif
   for (const detent::target t : detent::available_targets()) {
     if (t == detent::target::portable) {
       continue;
