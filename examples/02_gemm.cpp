@@ -2,8 +2,10 @@
 // Multiplies two float matrices in 8 bits and compares the result with their product in floats.
 // Build: g++ -std=c++20 -O2 -I include examples/02_gemm.cpp -pthread
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <random>
+#include <vector>
 
 #include <detent/detent.hpp>
 
@@ -14,7 +16,7 @@ int main() {
   for (float& v : x) v = std::uniform_real_distribution<float>(-1.0F, 3.0F)(random);
   for (float& v : w) v = std::uniform_real_distribution<float>(-1.0F, 1.0F)(random);
 
-  // Activations: uint8 with one scale and zero point, from the range that an observer has seen.
+  // Activations: uint8 with one scale and zero point, from the observed range.
   detent::min_max_observer observer;
   observer.observe(x);
   const detent::quant_params p = observer.finalize(detent::asymmetric<std::uint8_t>);
