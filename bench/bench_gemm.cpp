@@ -21,6 +21,7 @@
 #include "limits.hpp"
 #if DETENT_BENCH_ONEDNN
 #include <omp.h>
+
 #include "onednn.hpp"
 #endif
 

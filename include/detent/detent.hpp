@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What most callers of detent need, in one include: quantize, dequantize, requantize and fake-quantize;
-// products and convolutions with packed weights; observers of ranges; threads and targets.
+// What most callers of detent need, in one include: quantize, dequantize, requantize and
+// fake-quantize; products and convolutions with packed weights; observers of ranges; threads and
+// targets.
 //
-// Everything else has a header of its own, which is not included here because it takes time to compile:
-// observers that search for the best scale (observers/histogram_observers.hpp, isotone.hpp, ...), solvers
-// (solvers/...), other tools' observers (observers/tools/...) and observers by name
-// (observer_registry.hpp), rules and arithmetic of other engines (scale_rules.hpp, bias.hpp,
-// rounding.hpp, fixed_point.hpp, power_of_two.hpp, quantized_elementwise.hpp), register-level templates
-// (batch.hpp, simd.hpp). <detent/all.hpp> has all of these. The graph floor is <detent/graph/...>.
+// Everything else has a header of its own, which is not included here because it takes time to
+// compile: observers that search for the best scale (observers/histogram_observers.hpp,
+// isotone.hpp, ...), solvers (solvers/...), other tools' observers (observers/tools/...) and
+// observers by name (observer_registry.hpp), rules and arithmetic of other engines
+// (scale_rules.hpp, bias.hpp, rounding.hpp, fixed_point.hpp, power_of_two.hpp,
+// quantized_elementwise.hpp), register-level templates (batch.hpp, simd.hpp). <detent/all.hpp> has
+// all of these. The graph floor is <detent/graph/...>.
 #ifndef DETENT_DETENT_HPP
 #define DETENT_DETENT_HPP
 

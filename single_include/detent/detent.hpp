@@ -40,8 +40,8 @@
 // OF THIS SOFTWARE, EVEN IF ADVISED OF THE POSSIBILITY OF SUCH DAMAGE.
 
 // ---- detent/all.hpp ----
-// Everything of the numerics floor, for tools and for the single header. <detent/detent.hpp> is what most
-// callers need, and compiles in a third of the time.
+// Everything of the numerics floor, for tools and for the single header. <detent/detent.hpp> is
+// what most callers need, and compiles in a third of the time.
 #ifndef DETENT_ALL_HPP
 #define DETENT_ALL_HPP
 
@@ -7985,15 +7985,17 @@ DETENT_NAMESPACE_END
 
 #endif  // DETENT_CACHE_SIZES_HPP
 // ---- detent/detent.hpp ----
-// What most callers of detent need, in one include: quantize, dequantize, requantize and fake-quantize;
-// products and convolutions with packed weights; observers of ranges; threads and targets.
+// What most callers of detent need, in one include: quantize, dequantize, requantize and
+// fake-quantize; products and convolutions with packed weights; observers of ranges; threads and
+// targets.
 //
-// Everything else has a header of its own, which is not included here because it takes time to compile:
-// observers that search for the best scale (observers/histogram_observers.hpp, isotone.hpp, ...), solvers
-// (solvers/...), other tools' observers (observers/tools/...) and observers by name
-// (observer_registry.hpp), rules and arithmetic of other engines (scale_rules.hpp, bias.hpp,
-// rounding.hpp, fixed_point.hpp, power_of_two.hpp, quantized_elementwise.hpp), register-level templates
-// (batch.hpp, simd.hpp). <detent/all.hpp> has all of these. The graph floor is <detent/graph/...>.
+// Everything else has a header of its own, which is not included here because it takes time to
+// compile: observers that search for the best scale (observers/histogram_observers.hpp,
+// isotone.hpp, ...), solvers (solvers/...), other tools' observers (observers/tools/...) and
+// observers by name (observer_registry.hpp), rules and arithmetic of other engines
+// (scale_rules.hpp, bias.hpp, rounding.hpp, fixed_point.hpp, power_of_two.hpp,
+// quantized_elementwise.hpp), register-level templates (batch.hpp, simd.hpp). <detent/all.hpp> has
+// all of these. The graph floor is <detent/graph/...>.
 #ifndef DETENT_DETENT_HPP
 #define DETENT_DETENT_HPP
 
@@ -8801,8 +8803,9 @@ DETENT_DECL std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
 #endif
 }
 
-/// sum += a0*b0 + a1*b1 in each 32-bit lane, modulo 2^32, in the register that sum is in: a compiler
-/// that sees an addition computes all products of a tile first, more than there are registers for.
+/// sum += a0*b0 + a1*b1 in each 32-bit lane, modulo 2^32, in the register that sum is in: a
+/// compiler that sees an addition computes all products of a tile first, more than there are
+/// registers for.
 inline void add_products(word_vector& sum, word_vector a, word_vector b) noexcept {
 #if DETENT_WORDS_AVX2
   const word_vector products = _mm256_madd_epi16(a, b);
@@ -9016,8 +9019,9 @@ DETENT_DECL std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
 #endif
 }
 
-/// sum += a0*b0 + a1*b1 in each 32-bit lane, modulo 2^32, in the register that sum is in: a compiler
-/// that sees an addition computes all products of a tile first, more than there are registers for.
+/// sum += a0*b0 + a1*b1 in each 32-bit lane, modulo 2^32, in the register that sum is in: a
+/// compiler that sees an addition computes all products of a tile first, more than there are
+/// registers for.
 inline void add_products(word_vector& sum, word_vector a, word_vector b) noexcept {
 #if DETENT_WORDS_AVX2
   const word_vector products = _mm256_madd_epi16(a, b);

@@ -621,7 +621,7 @@ void check_structure(const graph::model& m, bool per_channel) {
 
 }  // namespace
 
-TEST_CASE("quantize_static: the model it makes") {
+TEST_CASE("static_quantization: the model it makes") {
   for (std::uint64_t seed = 20; seed < 24; ++seed) {
     test::random_source r(seed);
     INFO("seed ", r.seed());
@@ -699,7 +699,7 @@ struct half_range_observer {
 
 }  // namespace
 
-TEST_CASE("quantize_static: methods by name, two passes, evidence") {
+TEST_CASE("static_quantization: methods by name, two passes, evidence") {
   detent::register_observer("Half_Range", [](const detent::observer_options&) {
     return detent::any_observer(half_range_observer());
   });
@@ -754,7 +754,7 @@ TEST_CASE("quantize_static: methods by name, two passes, evidence") {
   });
 }
 
-TEST_CASE("quantize_static: dead channels and biases far larger than what is added to them") {
+TEST_CASE("static_quantization: dead channels and biases far larger than what is added to them") {
   test::random_source r(30);
   INFO("seed ", r.seed());
   for (const bool per_channel : {true, false}) {
@@ -784,7 +784,7 @@ TEST_CASE("quantize_static: dead channels and biases far larger than what is add
   }
 }
 
-TEST_CASE("quantize_static: says no") {
+TEST_CASE("static_quantization: says no") {
   test::random_source r(31);
   const graph::model m = small_network(r);
   const auto samples = samples_of_x(r, {1, 3, 12, 12}, 1, -1.0F, 1.0F);
@@ -828,7 +828,7 @@ TEST_CASE("quantize_static: says no") {
   });
 }
 
-TEST_CASE("quantize_static: NaN that arises inside is named") {
+TEST_CASE("static_quantization: NaN that arises inside is named") {
   model_builder b(13);
   b.input("x", {1, 2});
   const std::string root = b.add("Sqrt", {"x"});

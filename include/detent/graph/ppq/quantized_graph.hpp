@@ -111,7 +111,6 @@ struct quantized_graph {
 
 namespace detail {
 
-
 /// The indices of a layer's weights and of its bias among its inputs.
 inline constexpr std::size_t weight_slot = 1;
 inline constexpr std::size_t bias_slot = 2;

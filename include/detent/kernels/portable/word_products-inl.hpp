@@ -75,8 +75,9 @@ DETENT_DECL std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
 #endif
 }
 
-/// sum += a0*b0 + a1*b1 in each 32-bit lane, modulo 2^32, in the register that sum is in: a compiler
-/// that sees an addition computes all products of a tile first, more than there are registers for.
+/// sum += a0*b0 + a1*b1 in each 32-bit lane, modulo 2^32, in the register that sum is in: a
+/// compiler that sees an addition computes all products of a tile first, more than there are
+/// registers for.
 inline void add_products(word_vector& sum, word_vector a, word_vector b) noexcept {
 #if DETENT_WORDS_AVX2
   const word_vector products = _mm256_madd_epi16(a, b);
