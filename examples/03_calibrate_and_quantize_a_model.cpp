@@ -41,7 +41,7 @@ double calibrate_and_quantize(const std::string& in, const std::string& samples,
   };
 
   graph::static_quantization_options options;
-  options.method = "percentile";  // any name of detent::observer_names()
+  options.method = "percentile";  // any name of detent::default_observers().names()
   graph::write_onnx(graph::static_quantization(float_model, source, options).result, out);
 
   // for_execution() turns the quantized regions of the written model into integer operators.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Runs a model with an operator of your own, and observes its output with an observer of your own.
-// (register_observer() gives an observer a name, under which static quantization can use it.)
+// (observer_registry::add() gives an observer a name, under which static quantization can use it:
+// static_quantization_options::activations.observers.)
 // Build (sh examples/run.sh prepares build/release), and run:
 //   cmake --build build/release --target example_06_own_operator_and_observer
 //   build/release/examples/06_own_operator_and_observer

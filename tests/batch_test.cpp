@@ -18,8 +18,6 @@
 #include <typeinfo>
 #include <vector>
 
-#include <xsimd/xsimd.hpp>
-
 #include <detent/reference.hpp>
 #include <detent/rounding.hpp>
 #include <detent/types.hpp>

@@ -278,7 +278,7 @@ float as_float(T x) {
 template <class T>
 void check_format(random_source& random, const char* format) {
   const std::size_t shape[] = {4, 3, 8};
-  for (const std::string& name : detent::observer_names()) {
+  for (const std::string& name : detent::default_observers().names()) {
     if (name.find('.') != std::string::npos || name == "test_two_phases") {
       continue;  // those have tests of their own
     }
@@ -394,7 +394,7 @@ TEST_CASE("observers agree with plain loops: float16, bfloat16, double") {
 TEST_CASE("observers do not care how rows are split, ordered, merged, or where they run") {
   random_source random(3);
   INFO("seed ", random.seed());
-  for (const std::string& name : detent::observer_names()) {
+  for (const std::string& name : detent::default_observers().names()) {
     if (name.find('.') != std::string::npos || name == "moving_average" ||
         name == "test_two_phases") {
       continue;  // whose result is about the order of batches
@@ -522,7 +522,7 @@ TEST_CASE("observers come back from their bytes, and damaged bytes do not") {
   random_source random(5);
   INFO("seed ", random.seed());
   const observer_options options = saving_options();
-  for (const std::string& name : detent::observer_names()) {
+  for (const std::string& name : detent::default_observers().names()) {
     if (name == "test_two_phases") {
       continue;
     }
@@ -564,7 +564,7 @@ TEST_CASE("an observer that was saved and loaded between batches ends as one tha
   random_source random(15);
   INFO("seed ", random.seed());
   const observer_options options = saving_options();
-  for (const std::string& name : detent::observer_names()) {
+  for (const std::string& name : detent::default_observers().names()) {
     if (name == "test_two_phases") {
       continue;
     }
@@ -616,7 +616,7 @@ TEST_CASE("hostile states are refused, or do no harm") {
   const observer_options options = saving_options();
   std::size_t refused = 0;
   std::size_t taken = 0;
-  for (const std::string& name : detent::observer_names()) {
+  for (const std::string& name : detent::default_observers().names()) {
     if (name == "test_two_phases") {
       continue;
     }
@@ -732,20 +732,26 @@ TEST_CASE("isotone keeps the order of more than two") {
   });
 }
 
-TEST_CASE("observers have names: any case, no duplicates unless wanted, all of them listed") {
+TEST_CASE("observers have names, in any case; a copy of the registry takes others") {
   CHECK(make_observer("KL").phases() == 1);
   CHECK(make_observer("Percentile").target<detent::percentile_observer>() != nullptr);
   check_error(error_kind::invalid_argument, {"'nothing'", "minmax", "isotone"},
               [] { static_cast<void>(detent::make_observer("nothing")); });
   const auto factory = [](const observer_options&) { return any_observer(two_phase_observer()); };
-  detent::register_observer("Test_Two_Phases", factory);
-  check_error(error_kind::invalid_argument, {"'test_two_phases'"},
-              [&] { detent::register_observer("TEST_TWO_PHASES", factory); });
-  detent::register_observer("TEST_TWO_PHASES", factory, detent::on_duplicate::replace);
-  const auto names = detent::observer_names();
+  detent::observer_registry mine = detent::default_observers();
+  mine.add("Test_Two_Phases", [](const observer_options&) { return make_observer("kl"); });
+  CHECK(make_observer("test_two_phases", {}, mine).phases() == 1);
+  mine.add("TEST_TWO_PHASES", factory);  // replaces it
+  check_error(error_kind::invalid_argument, {"no name"}, [&] { mine.add("", factory); });
+  check_error(error_kind::invalid_argument, {"no factory"}, [&] { mine.add("x", {}); });
+  const auto names = mine.names();
   CHECK(std::is_sorted(names.begin(), names.end()));
   CHECK(std::count(names.begin(), names.end(), "test_two_phases") == 1);
-  any_observer observer = detent::make_observer("test_two_phases");
+  CHECK(names.size() == detent::default_observers().names().size() + 1);
+  CHECK(detent::default_observers().find("test_two_phases") == nullptr);
+  check_error(error_kind::invalid_argument, {"'test_two_phases'"},
+              [] { static_cast<void>(make_observer("test_two_phases")); });
+  any_observer observer = make_observer("test_two_phases", {}, mine);
   CHECK(observer.phases() == 2);
   const float x[] = {1.0F, 2.0F};
   run_phases(observer, std::vector<int>{0},
@@ -799,7 +805,7 @@ TEST_CASE("other tools' observers are there by name, too") {
                   [&] { static_cast<void>(make_observer("ppq.kl", options)); });
     }
   }
-  for (const std::string& name : detent::observer_names()) {
+  for (const std::string& name : detent::default_observers().names()) {
     if (name == "test_two_phases") {
       continue;
     }
@@ -868,7 +874,7 @@ TEST_CASE("ranges are never the wrong way round") {
 
 TEST_CASE("observers refuse what has no range") {
   const float nan[] = {1.0F, std::numeric_limits<float>::quiet_NaN()};
-  for (const std::string& name : detent::observer_names()) {
+  for (const std::string& name : detent::default_observers().names()) {
     if (name.find('.') != std::string::npos || name == "constant" || name == "test_two_phases") {
       continue;
     }

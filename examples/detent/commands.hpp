@@ -6,39 +6,36 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include <detent/graph/quantize/ignored_scope.hpp>
-#include <detent/graph/quantize/operator_rules.hpp>
-#include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/quantize/activation_options.hpp>
+#include <detent/graph/quantize/layer_weights.hpp>
+#include <detent/graph/quantize/quantization_scope.hpp>
+#include <detent/graph/quantize/weight_only.hpp>
 
 namespace detent_cli {
 
 struct quantize_arguments {
   std::string model, output;
   std::vector<std::string> calibration;  // [NAME=]X.npy
-  bool per_channel = true;
-  std::size_t samples = 0;  // how many are used; 0: all
-  std::string approach = "static", format = "qdq", activations = "u8";
+  std::size_t samples = 0;               // how many are used; 0: all
+  std::string approach = "static", format = "qdq";
   std::string method = "auto";           // an observer's name, or "auto": chosen by measuring
   double percentile = 0.0;               // 0: the default of the method
   std::string bias_correction = "auto";  // fast, full, none, or "auto": left to the approach
-  std::string weight_scales;             // absmax or exact-mse; empty: the default of the approach
-  bool reduce_range = false;
-  bool symmetric_activations = false;
+  // What the library's forms of quantization have in common.
+  detent::graph::activation_options activations;
+  detent::graph::layer_weight_options weights;
+  detent::graph::quantization_scope scope;
   std::size_t bits = 4;  // bits, block_size and weight_algorithm are for the approach weight-only
   std::int64_t block_size = 32;
-  std::string weight_algorithm = "rtn";
+  detent::graph::weight_only_algorithm weight_algorithm = detent::graph::weight_only_algorithm::rtn;
   std::optional<double> max_drop;       // the drop of top-1 that is allowed, in points of percent
   std::vector<std::string> validation;  // [NAME=]X.npy; empty: the calibration samples
   std::string labels;                   // .npy with the labels of these samples; may be empty
   std::string report;                   // HTML file to write; empty: none
-  detent::graph::ignored_scope ignored;
-  detent::graph::operator_rules operators;
-  std::map<std::string, detent::graph::activation_override> tensors;
   bool json = false;
 };
 int quantize(const quantize_arguments& a);

@@ -59,12 +59,6 @@ graph::calibration_source source_of(const sample_set& samples) {
   };
 }
 
-graph::weight_scale weight_scales(const quantize_arguments& a, graph::weight_scale otherwise) {
-  return a.weight_scales.empty()       ? otherwise
-         : a.weight_scales == "absmax" ? graph::weight_scale::absmax
-                                       : graph::weight_scale::exact_mse;
-}
-
 class static_run {
  public:
   /// `labelled` holds the samples for accuracy control. Without accuracy control it may be null.
@@ -83,32 +77,20 @@ class static_run {
                     [](const value_info& v) { return v.type == element_type::f32; });
     if (a_.method == "auto" && can_be_judged) {
       graph::automatic_quantization_options options{
-          .per_channel = a_.per_channel,
-          .activation_type = type(),
-          .symmetric_activations = a_.symmetric_activations,
-          .reduce_range = a_.reduce_range,
-          .ignored = a_.ignored,
-          .operators = a_.operators,
-          .activations = a_.tensors};
+          .activations = a_.activations, .weights = a_.weights, .scope = a_.scope};
       options.on_step = [this](const graph::quantization_step& s) { outcome_.steps.push_back(s); };
-      options.on_parameters = take;
+      options.activations.on_parameters = take;
       outcome_.parts = graph::automatic_quantization(model_, samples_, options);
     } else {
-      const std::string method = a_.method == "auto" ? "minmax" : a_.method;
-      graph::static_quantization_options options;
-      options.per_channel = a_.per_channel;
-      options.method = method;
-      options.activation_type = type();
-      options.symmetric_activations = a_.symmetric_activations;
-      options.weights = weight_scales(a_, graph::weight_scale::absmax);
-      options.reduce_range = a_.reduce_range;
-      options.ignored = a_.ignored;
-      options.operators = a_.operators;
-      options.activations = a_.tensors;
+      graph::static_quantization_options options{
+          .method = a_.method == "auto" ? "minmax" : a_.method,
+          .activations = a_.activations,
+          .weights = a_.weights,
+          .scope = a_.scope};
       if (a_.percentile != 0.0) {
-        options.observer.percentile = a_.percentile;
+        options.activations.observer.percentile = a_.percentile;
       }
-      options.on_parameters = take;
+      options.activations.on_parameters = take;
       options.bias.kind = a_.bias_correction == "fast"   ? graph::bias_correction::fast
                           : a_.bias_correction == "full" ? graph::bias_correction::full
                                                          : graph::bias_correction::none;
@@ -139,10 +121,6 @@ class static_run {
     outcome_.parts = found.best;
   }
 
-  [[nodiscard]] element_type type() const {
-    return a_.activations == "s8" ? element_type::s8 : element_type::u8;
-  }
-
   const quantize_arguments& a_;
   const graph::model& model_;
   graph::calibration_source samples_;
@@ -153,12 +131,7 @@ class static_run {
 outcome dynamic_run(const quantize_arguments& a, const graph::model& m,
                     const graph::calibration_source& samples) {
   outcome o;
-  const graph::dynamic_quantization_options options{
-      .per_channel = a.per_channel,
-      .weights = weight_scales(a, graph::weight_scale::exact_mse),
-      .reduce_range = a.reduce_range,
-      .ignored = a.ignored,
-      .operators = a.operators};
+  const graph::dynamic_quantization_options options{.weights = a.weights, .scope = a.scope};
   o.result = graph::quantize_dynamic(
       m, options, a.bias_correction == "none" ? graph::calibration_source() : samples);
   for (const node& n : o.result.nodes) {
@@ -172,11 +145,8 @@ outcome weight_only_run(const quantize_arguments& a, const graph::model& m,
   outcome o;
   graph::weight_only_options options{
       .bits = a.bits, .block_size = a.block_size, .algorithm = a.weight_algorithm};
-  options.scales = weight_scales(a, graph::weight_scale::absmax) == graph::weight_scale::absmax
-                       ? "absmax"
-                       : "exact_mse";
-  options.ignored = a.ignored;
-  options.operators = a.operators;
+  options.scales = a.weights.scale;
+  options.scope = a.scope;
   options.on_layer = [&](const graph::weight_only_layer&) { ++o.layers; };
   o.result = graph::quantize_weights_only(m, options, samples);
   return o;
@@ -287,7 +257,7 @@ int quantize(const quantize_arguments& a) {
                 {"quantized_tensors", tensors},
                 {"approach", a.approach},
                 {"format", a.format},
-                {"granularity", a.per_channel ? "per-channel" : "per-tensor"},
+                {"granularity", a.weights.per_channel ? "per-channel" : "per-tensor"},
                 {"method", is_static ? json_object(a.method) : json_object(nullptr)},
                 {"steps", steps},
                 {"accuracy", accuracy_json(o)},

@@ -128,7 +128,7 @@ class config_reader {
           refuse(v, "operators has types and names, not '" + k + "'");
         }
         std::vector<operator_rule>& rules =
-            k == "types" ? config_.operators.types : config_.operators.names;
+            k == "types" ? config_.scope.operators.types : config_.scope.operators.names;
         entries(v, k, [&](const std::string& pattern, const YAML::Node& settings) {
           rules.push_back({pattern, read_settings(settings, pattern)});
         });
@@ -143,7 +143,7 @@ class config_reader {
   }
 
   void read_ignored(const std::string& key, const YAML::Node& value) {
-    detent::graph::ignored_scope& ignored = config_.ignored;
+    detent::graph::ignored_scope& ignored = config_.scope.ignored;
     if (key == "names") {
       ignored.names = texts(value, key);
     } else if (key == "patterns") {

@@ -10,9 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include <detent/graph/quantize/ignored_scope.hpp>
-#include <detent/graph/quantize/operator_rules.hpp>
-#include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/quantize/activation_options.hpp>
+#include <detent/graph/quantize/quantization_scope.hpp>
 
 namespace detent_cli {
 
@@ -23,8 +22,7 @@ struct quantize_config {
     std::string where;  // FILE:LINE, for messages
   };
   std::vector<flag> flags;
-  detent::graph::ignored_scope ignored;
-  detent::graph::operator_rules operators;
+  detent::graph::quantization_scope scope;
   std::map<std::string, detent::graph::activation_override> activations;
 };
 

@@ -2,10 +2,12 @@
 #include "quantize_options.hpp"
 
 #include <initializer_list>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <detent/graph/quantize/dynamic_quantization.hpp>
 #include <detent/observer_registry.hpp>
 
 #include "quantize_config.hpp"
@@ -18,7 +20,7 @@ namespace {
 /// scheme of activations. "constant" is left out, because it finds no range.
 std::vector<std::string> methods() {
   std::vector<std::string> names;
-  for (const std::string& name : detent::observer_names()) {
+  for (const std::string& name : detent::default_observers().names()) {
     if (name == "constant") {
       continue;
     }
@@ -53,6 +55,12 @@ std::string check_method_name(const std::string& v) {
   return "'" + v + "' is not a value of --method; there are " + all;
 }
 
+const std::map<std::string, detent::graph::weight_only_algorithm> weight_algorithms = {
+    {"awq", detent::graph::weight_only_algorithm::awq},
+    {"gptq", detent::graph::weight_only_algorithm::gptq},
+    {"hqq", detent::graph::weight_only_algorithm::hqq},
+    {"rtn", detent::graph::weight_only_algorithm::rtn}};
+
 std::string approach_of(const std::string& format) {
   return format == "integerops" ? "dynamic" : format == "matmulnbits" ? "weight-only" : "static";
 }
@@ -77,7 +85,7 @@ quantize_options::quantize_options(CLI::App& command) : command_(command) {
                   "How the model is written (static: qdq|qoperator, dynamic: integerops, "
                   "weight-only: matmulnbits)")
       ->check(CLI::IsMember({"qdq", "qoperator", "integerops", "matmulnbits"}));
-  command.add_option("--activations", a_.activations, "Type of activations")
+  command.add_option("--activations", activations_, "Type of activations")
       ->check(CLI::IsMember({"u8", "s8"}));
   command
       .add_option(
@@ -96,11 +104,11 @@ quantize_options::quantize_options(CLI::App& command) : command_(command) {
   command.add_option("--granularity", granularity_, "Weight scales (per-channel|per-tensor)")
       ->check(CLI::IsMember({"per-channel", "per-tensor"}));
   command
-      .add_option("--weight-scales", a_.weight_scales,
+      .add_option("--weight-scales", weight_scales_,
                   "The end of the grid (absmax), or the least squared error (exact-mse)")
       ->check(CLI::IsMember({"absmax", "exact-mse"}));
-  command.add_flag("--reduce-range", a_.reduce_range, "Weights of 7 bits");
-  command.add_flag("--symmetric-activations", a_.symmetric_activations,
+  command.add_flag("--reduce-range", reduce_range_, "Weights of 7 bits");
+  command.add_flag("--symmetric-activations", a_.activations.symmetric,
                    "Activations with zero point 0 (s8) or 128 (u8)");
   command.add_option("--samples", a_.samples, "Use only the first N samples")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 62));
@@ -111,9 +119,9 @@ quantize_options::quantize_options(CLI::App& command) : command_(command) {
                   "there can be")
       ->check(CLI::IsMember({0, 16, 32, 64, 128, 256}));
   command
-      .add_option("--weight-algorithm", a_.weight_algorithm,
+      .add_option("--weight-algorithm", weight_algorithm_,
                   "How weights are rounded (weight-only); gptq and awq need --calib")
-      ->check(CLI::IsMember({"rtn", "gptq", "awq", "hqq"}));
+      ->check(CLI::IsMember(weight_algorithms));
   command
       .add_option("--max-drop", a_.max_drop,
                   "Layers stay in float, the most harmful first, until top-1 is at most so many "
@@ -134,7 +142,17 @@ quantize_arguments quantize_options::arguments() {
   complete_method();
   require_effect();
   require_samples();
-  a_.per_channel = granularity_ == "per-channel";
+  a_.activations.type =
+      activations_ == "s8" ? detent::graph::element_type::s8 : detent::graph::element_type::u8;
+  a_.weights = a_.approach == "dynamic" ? detent::graph::dynamic_quantization_options().weights
+                                        : detent::graph::layer_weight_options();
+  a_.weights.per_channel = granularity_ == "per-channel";
+  a_.weights.reduce_range = reduce_range_;
+  if (!weight_scales_.empty()) {
+    a_.weights.scale = weight_scales_ == "exact-mse" ? detent::graph::weight_scale::exact_mse
+                                                     : detent::graph::weight_scale::absmax;
+  }
+  a_.weight_algorithm = weight_algorithms.at(weight_algorithm_);
   return std::move(a_);
 }
 
@@ -160,9 +178,8 @@ void quantize_options::read_config() {
       throw usage_error(flag.where + ": " + flag.name + ": " + e.what());
     }
   }
-  a_.ignored = std::move(file.ignored);
-  a_.operators = std::move(file.operators);
-  a_.tensors = std::move(file.activations);
+  a_.scope = std::move(file.scope);
+  a_.activations.overrides = std::move(file.activations);
 }
 
 /// Completes the approach and the format, which imply each other, and checks that they go together.
@@ -177,7 +194,7 @@ void quantize_options::complete_approach() {
   if (a_.approach != approach_of(a_.format)) {
     throw usage_error("--approach " + a_.approach + " has no --format " + a_.format);
   }
-  if (a_.approach == "dynamic" && a_.activations == "s8") {
+  if (a_.approach == "dynamic" && activations_ == "s8") {
     throw usage_error(
         "--approach dynamic has no --activations s8: DynamicQuantizeLinear makes uint8");
   }
@@ -224,7 +241,7 @@ void quantize_options::require_effect() const {
     refuse(true, "--method auto", {"--bias-correction"}, ": it chooses itself");
     refuse(true, "--method auto", {"--weight-scales"}, ": it chooses itself");
   }
-  if (a_.approach != "static" && !a_.tensors.empty()) {
+  if (a_.approach != "static" && !a_.activations.overrides.empty()) {
     throw usage_error(config_ + ": " + approach + " has no tensors");
   }
   if (!a_.report.empty() && (a_.report == a_.output || a_.report == a_.model)) {
@@ -248,8 +265,8 @@ void quantize_options::require_samples() const {
   if (a_.approach == "static") {
     throw usage_error("--approach static needs calibration samples: --calib X.npy");
   }
-  if (a_.weight_algorithm == "gptq" || a_.weight_algorithm == "awq") {
-    throw usage_error("--weight-algorithm " + a_.weight_algorithm +
+  if (weight_algorithm_ == "gptq" || weight_algorithm_ == "awq") {
+    throw usage_error("--weight-algorithm " + weight_algorithm_ +
                       " needs calibration samples: --calib X.npy");
   }
   if (!a_.report.empty()) {

@@ -31,7 +31,11 @@ class quantize_options {
   CLI::App& command_;
   quantize_arguments a_;
   std::string config_;
+  std::string activations_ = "u8";
+  bool reduce_range_ = false;
   std::string granularity_ = "per-channel";
+  std::string weight_scales_;
+  std::string weight_algorithm_ = "rtn";
 };
 
 }  // namespace detent_cli

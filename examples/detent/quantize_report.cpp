@@ -162,8 +162,8 @@ report_data make_report(const quantize_arguments& a, const graph::model& m,
   }
   data.options = {{"approach", a.approach},
                   {"format", a.format},
-                  {"activations", a.activations},
-                  {"granularity", a.per_channel ? "per-channel" : "per-tensor"},
+                  {"activations", a.activations.type == element_type::s8 ? "s8" : "u8"},
+                  {"granularity", a.weights.per_channel ? "per-channel" : "per-tensor"},
                   {"method", a.approach == "static" ? a.method : "none"},
                   {"bias correction", a.method == "auto" ? "auto" : a.bias_correction},
                   {"target", detent::name(detent::active_target())}};

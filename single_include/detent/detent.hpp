@@ -32181,8 +32181,13 @@ DETENT_NAMESPACE_END
 
 #endif  // DETENT_FIXED_POINT_HPP
 // ---- detent/observer_registry.hpp ----
-// Observers by name: a process-wide table of factories that holds the observers of this library,
-// those that reproduce other tools, and those that users register.
+// Observers by name: observer_registry holds a factory for each name, and default_observers() those
+// of this library and those that reproduce other tools. A copy of it takes observers of your own:
+//
+//   observer_registry mine = default_observers();
+//   mine.add("half_range", [](const observer_options&) { return
+//   any_observer(half_range_observer()); }); any_observer o = make_observer("half_range", {},
+//   mine);
 #ifndef DETENT_OBSERVER_REGISTRY_HPP
 #define DETENT_OBSERVER_REGISTRY_HPP
 
@@ -32190,7 +32195,6 @@ DETENT_NAMESPACE_END
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38283,11 +38287,48 @@ using observer_factory = std::function<any_observer(const observer_options&)>;
 
 namespace detail {
 
-/// The table behind the functions below. Names are in lower case; the mutex guards the map.
-struct observer_registry {
-  std::mutex mutex;
-  std::map<std::string, observer_factory, std::less<>> factories;
+/// The name with ASCII capitals replaced by small letters. Other characters stay.
+inline std::string lower_case(std::string_view name) {
+  std::string lower(name);
+  for (char& c : lower) {
+    c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  return lower;
+}
+
+}  // namespace detail
+
+/// A set of observer factories, found by name; ASCII letter case is ignored. A value: copy it to
+/// change it. Concurrent calls of const functions are safe.
+class observer_registry {
+ public:
+  /// Adds an observer. It replaces one of the same name. Throws invalid_argument if the name or the
+  /// factory is empty.
+  void add(std::string_view name, observer_factory factory) {
+    require(!name.empty() && factory, error_kind::invalid_argument,
+            "observer_registry::add: no name or no factory");
+    factories_.insert_or_assign(detail::lower_case(name), std::move(factory));
+  }
+  /// The factory of this name, or null. The pointer is valid until the registry ends; a later add()
+  /// of the same name changes what it points to.
+  [[nodiscard]] const observer_factory* find(std::string_view name) const {
+    const auto found = factories_.find(detail::lower_case(name));
+    return found == factories_.end() ? nullptr : &found->second;
+  }
+  /// All names, in lower case and sorted.
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const auto& [name, factory] : factories_) {
+      all.push_back(name);
+    }
+    return all;
+  }
+
+ private:
+  std::map<std::string, observer_factory, std::less<>> factories_;
 };
+
+namespace detail {
 
 template <class Observer>
 observer_factory histogram_factory() {
@@ -38336,123 +38377,80 @@ observer_factory parity_factory(Options options) {
   };
 }
 
-inline observer_registry& observers() {
-  static observer_registry registry{
-      {},
-      {
-          {"absolute_percentile", percentile_factory(true)},
-          {"aciq", histogram_factory<aciq_observer>()},
-          {"constant", default_factory<constant_observer>()},
-          {"grid_mse", histogram_factory<grid_mse_observer>()},
-          {"isotone",
-           [](const observer_options& o) {
-             return any_observer(isotone_observer({o.scheme, o.top_k}));
-           }},
-          {"kl", histogram_factory<kl_observer>()},
-          {"lp",
-           [](const observer_options& o) { return any_observer(lp_observer(o.p, o.storage)); }},
-          {"mean_minmax", sample_factory(sample_aggregator::mean)},
-          {"mean_no_outliers_minmax", sample_factory(sample_aggregator::mean_no_outliers)},
-          {"median_minmax", sample_factory(sample_aggregator::median)},
-          {"median_no_outliers_minmax", sample_factory(sample_aggregator::median_no_outliers)},
-          {"minmax", default_factory<min_max_observer>()},
-          {"moving_average",
-           [](const observer_options& o) {
-             return any_observer(moving_average_observer(o.moving_constant));
-           }},
-          {"mse", histogram_factory<mse_observer>()},
-          {"octav", histogram_factory<octav_observer>()},
-          {"percentile", percentile_factory(false)},
-          // Observers that reproduce other tools, with the defaults of the tool.
-          {"inc.kl", parity_factory<inc::kl_observer>(inc::kl_options())},
-          {"inc.percentile", parity_factory<inc::percentile_observer>(inc::percentile_options())},
-          {"nncf.mean_minmax", parity_factory<nncf::range_observer>(nncf::mean_min_max)},
-          {"nncf.mean_no_outliers_minmax",
-           parity_factory<nncf::range_observer>(nncf::mean_no_outliers_min_max)},
-          {"nncf.mean_quantile", parity_factory<nncf::range_observer>(nncf::mean_quantile)},
-          {"nncf.median_minmax", parity_factory<nncf::range_observer>(nncf::median_min_max)},
-          {"nncf.minmax", parity_factory<nncf::range_observer>(nncf::min_max)},
-          {"ort.entropy", parity_factory<ort::entropy_observer>(ort::entropy_options())},
-          {"ort.minmax", parity_factory<ort::min_max_observer>(ort::min_max_options())},
-          {"ort.percentile", parity_factory<ort::percentile_observer>(ort::percentile_options())},
-          {"ppq.isotone", parity_factory<ppq::isotone_observer>(ppq::isotone_options())},
-          {"ppq.kl", parity_factory<ppq::kl_observer>(ppq::kl_options())},
-          {"ppq.minmax", default_factory<ppq::min_max_observer>()},
-          {"ppq.mse", parity_factory<ppq::mse_observer>(ppq::mse_options())},
-          {"ppq.percentile", default_factory<ppq::percentile_observer>()},
-          {"torch.histogram",
-           parity_factory<torch::histogram_observer>(torch::histogram_options())},
-          {"torch.moving_average", default_factory<torch::moving_average_min_max_observer>()},
-      }};
+}  // namespace detail
+
+/// The registry of all observers that come with the library: its own, and those that reproduce
+/// other tools (`inc.`, `nncf.`, `ort.`, `ppq.` and `torch.` names) with the defaults of the tool.
+/// Thread-safe.
+[[nodiscard]] inline const observer_registry& default_observers() {
+  static const observer_registry registry = [] {
+    observer_registry r;
+    r.add("absolute_percentile", detail::percentile_factory(true));
+    r.add("aciq", detail::histogram_factory<aciq_observer>());
+    r.add("constant", detail::default_factory<constant_observer>());
+    r.add("grid_mse", detail::histogram_factory<grid_mse_observer>());
+    r.add("isotone", [](const observer_options& o) {
+      return any_observer(isotone_observer({o.scheme, o.top_k}));
+    });
+    r.add("kl", detail::histogram_factory<kl_observer>());
+    r.add("lp",
+          [](const observer_options& o) { return any_observer(lp_observer(o.p, o.storage)); });
+    r.add("mean_minmax", detail::sample_factory(sample_aggregator::mean));
+    r.add("mean_no_outliers_minmax", detail::sample_factory(sample_aggregator::mean_no_outliers));
+    r.add("median_minmax", detail::sample_factory(sample_aggregator::median));
+    r.add("median_no_outliers_minmax",
+          detail::sample_factory(sample_aggregator::median_no_outliers));
+    r.add("minmax", detail::default_factory<min_max_observer>());
+    r.add("moving_average", [](const observer_options& o) {
+      return any_observer(moving_average_observer(o.moving_constant));
+    });
+    r.add("mse", detail::histogram_factory<mse_observer>());
+    r.add("octav", detail::histogram_factory<octav_observer>());
+    r.add("percentile", detail::percentile_factory(false));
+    // Observers that reproduce other tools, with the defaults of the tool.
+    r.add("inc.kl", detail::parity_factory<inc::kl_observer>(inc::kl_options()));
+    r.add("inc.percentile",
+          detail::parity_factory<inc::percentile_observer>(inc::percentile_options()));
+    r.add("nncf.mean_minmax", detail::parity_factory<nncf::range_observer>(nncf::mean_min_max));
+    r.add("nncf.mean_no_outliers_minmax",
+          detail::parity_factory<nncf::range_observer>(nncf::mean_no_outliers_min_max));
+    r.add("nncf.mean_quantile", detail::parity_factory<nncf::range_observer>(nncf::mean_quantile));
+    r.add("nncf.median_minmax", detail::parity_factory<nncf::range_observer>(nncf::median_min_max));
+    r.add("nncf.minmax", detail::parity_factory<nncf::range_observer>(nncf::min_max));
+    r.add("ort.entropy", detail::parity_factory<ort::entropy_observer>(ort::entropy_options()));
+    r.add("ort.minmax", detail::parity_factory<ort::min_max_observer>(ort::min_max_options()));
+    r.add("ort.percentile",
+          detail::parity_factory<ort::percentile_observer>(ort::percentile_options()));
+    r.add("ppq.isotone", detail::parity_factory<ppq::isotone_observer>(ppq::isotone_options()));
+    r.add("ppq.kl", detail::parity_factory<ppq::kl_observer>(ppq::kl_options()));
+    r.add("ppq.minmax", detail::default_factory<ppq::min_max_observer>());
+    r.add("ppq.mse", detail::parity_factory<ppq::mse_observer>(ppq::mse_options()));
+    r.add("ppq.percentile", detail::default_factory<ppq::percentile_observer>());
+    r.add("torch.histogram",
+          detail::parity_factory<torch::histogram_observer>(torch::histogram_options()));
+    r.add("torch.moving_average",
+          detail::default_factory<torch::moving_average_min_max_observer>());
+    return r;
+  }();
   return registry;
 }
 
-/// The name with ASCII capitals replaced by small letters. Other characters stay.
-inline std::string lower_case(std::string_view name) {
-  std::string lower(name);
-  for (char& c : lower) {
-    c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  }
-  return lower;
-}
-
-}  // namespace detail
-
-/// The names of all registered observers, in lower case and sorted. Thread-safe.
-[[nodiscard]] inline std::vector<std::string> observer_names() {
-  detail::observer_registry& registry = detail::observers();
-  const std::lock_guard lock(registry.mutex);
-  std::vector<std::string> names;
-  for (const auto& [name, factory] : registry.factories) {
-    names.push_back(name);
-  }
-  return names;
-}
-
-/// What register_observer() does if the name is already registered.
-enum class on_duplicate : std::uint8_t {
-  reject,  ///< throws invalid_argument
-  replace  ///< the new factory takes the place of the old one
-};
-
-/// Registers an observer under `name`; ASCII letter case is ignored. Throws invalid_argument if the
-/// name or the factory is empty, or if the name is registered already and `duplicate` is
-/// on_duplicate::reject. Thread-safe.
-inline void register_observer(std::string_view name, observer_factory factory,
-                              on_duplicate duplicate = on_duplicate::reject) {
-  require(!name.empty() && factory, error_kind::invalid_argument,
-          "register_observer: no name or no factory");
-  detail::observer_registry& registry = detail::observers();
-  const std::lock_guard lock(registry.mutex);
-  std::string key = detail::lower_case(name);
-  require(duplicate == on_duplicate::replace || registry.factories.count(key) == 0,
-          error_kind::invalid_argument, "register_observer: there is a '", key, "' already");
-  registry.factories.insert_or_assign(std::move(key), std::move(factory));
-}
-
-/// Makes the observer that is registered under `name`; ASCII letter case is ignored. Throws
+/// Makes the observer that a registry has under `name`; ASCII letter case is ignored. Throws
 /// invalid_argument with a list of all names if there is no such observer, and whatever the
 /// observer's constructor throws for the options. Thread-safe.
-[[nodiscard]] inline any_observer make_observer(std::string_view name,
-                                                const observer_options& options = {}) {
-  detail::observer_registry& registry = detail::observers();
-  observer_factory factory;
-  {
-    const std::lock_guard lock(registry.mutex);
-    const auto found = registry.factories.find(detail::lower_case(name));
-    if (found != registry.factories.end()) {
-      factory = found->second;
-    }
-  }
-  if (!factory) {
+[[nodiscard]] inline any_observer make_observer(
+    std::string_view name, const observer_options& options = {},
+    const observer_registry& registry = default_observers()) {
+  const observer_factory* factory = registry.find(name);
+  if (factory == nullptr) {
     std::string all;
-    for (const std::string& known : observer_names()) {
+    for (const std::string& known : registry.names()) {
       all += (all.empty() ? "" : ", ") + known;
     }
     raise(error_kind::invalid_argument,
           detail::message("detent: there is no observer '", name, "'; there are ", all));
   }
-  return factory(options);
+  return (*factory)(options);
 }
 
 DETENT_NAMESPACE_END

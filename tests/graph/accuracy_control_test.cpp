@@ -190,7 +190,7 @@ TEST_CASE("accuracy control: the one layer that quantization ruins stays in floa
     const graph::model_metric metric = likeness(m, validation);
     const std::string bad(1, static_cast<char>('a' + ruined));
     const graph::static_quantization_options per_tensor{
-        .per_channel = false, .bias = {.kind = graph::bias_correction::fast}};
+        .weights = {.per_channel = false}, .bias = {.kind = graph::bias_correction::fast}};
     for (const graph::layer_ranking ranking :
          {graph::layer_ranking::output_error, graph::layer_ranking::metric}) {
       std::size_t told = 0;
@@ -434,7 +434,7 @@ TEST_CASE("accuracy control: layers that take the same value, and samples that d
     const auto result = graph::quantize_with_accuracy_control(
         b.get(), graph::nncf::dataset(samples).samples(), metric,
         {.goal = {.max_drop = 0.15}, .ranking_subset_size = 1, .group_by_input = together},
-        {.per_channel = false});
+        {.weights = {.per_channel = false}});
     INFO(story(result));
     CHECK(result.goal_met);
     CHECK(short_names(result.left_in_float) == (together ? "ab" : "a"));

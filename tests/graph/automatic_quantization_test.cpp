@@ -114,13 +114,15 @@ TEST_CASE("automatic: what is said of single operators and activations stays as 
   const graph::model m = depthwise_network(r);
   const auto source = test::samples_source(test::samples_of_x(r, {2, 3, 8, 8}, 10));
   graph::automatic_quantization_options options;
-  options.reduce_range = true;
-  options.operators.names = {{"pointwise1", {.weight_bits = 4, .method = "kl"}},
-                             {"depthwise2", {.quantize = false}}};
-  options.activations["x"].range = detent::value_range{-2.0F, 2.0F};
+  options.weights.reduce_range = true;
+  options.scope.operators.names = {{"pointwise1", {.weight_bits = 4, .method = "kl"}},
+                                   {"depthwise2", {.quantize = false}}};
+  options.activations.overrides["x"].range = detent::value_range{-2.0F, 2.0F};
   std::map<std::string, std::string> methods;
-  options.on_parameters = [&](const std::string& value, const std::string& method,
-                              const detent::scale_solution&) { methods[value] = method; };
+  options.activations.on_parameters = [&](const std::string& value, const std::string& method,
+                                          const detent::scale_solution&) {
+    methods[value] = method;
+  };
   const graph::quantization q = graph::automatic_quantization(m, source, options);
   CHECK(q.parameters.activations.at("x").scale == 4.0F / 255.0F);
   int layers = 0;
@@ -141,7 +143,7 @@ TEST_CASE("automatic: what is said of single operators and activations stays as 
   }
   CHECK(layers == 5);
 
-  options.activations["nowhere"].method = "kl";
+  options.activations.overrides["nowhere"].method = "kl";
   check_graph_error(error_kind::invalid_argument, {"'nowhere'", "not quantized"},
                     [&] { static_cast<void>(graph::automatic_quantization(m, source, options)); });
 }
@@ -159,7 +161,7 @@ TEST_CASE("automatic: brings back a network whose channels have ranges 1000 time
     const auto others = test::samples_of_x(r, {2, 3, 8, 8}, 24);
     const auto source = test::samples_source(samples);
     CHECK(snr(good, bad, others) > 120.0);  // they compute the same
-    const graph::static_quantization_options plain{.per_channel = false};
+    const graph::static_quantization_options plain{.weights = {.per_channel = false}};
     const double of_good =
         snr(good, graph::static_quantization(good, source, plain).result, others);
     const double of_bad = snr(good, graph::static_quantization(bad, source, plain).result, others);
@@ -167,7 +169,7 @@ TEST_CASE("automatic: brings back a network whose channels have ranges 1000 time
     const double repaired =
         snr(good,
             graph::automatic_quantization(bad, source,
-                                          {.per_channel = false,
+                                          {.weights = {.per_channel = false},
                                            .on_step =
                                                [&](const graph::quantization_step& s) {
                                                  equalized = equalized ||
@@ -199,19 +201,20 @@ TEST_CASE("automatic: not worse than plain, and steps that tell the truth") {
         std::set<std::string> told;
         const graph::quantization q = graph::automatic_quantization(
             m, source,
-            {.per_channel = per_channel,
-             .activation_type = type,
-             .on_step = [&](const graph::quantization_step& s) { steps.push_back(s); },
-             .on_parameters =
-                 [&](const std::string& name, const std::string& method,
-                     const detent::scale_solution& s) {
-                   CHECK((method == "minmax" || method == "mse" || method == "percentile"));
-                   CHECK(told.insert(name).second);
-                   CHECK(s.params.scale > 0.0F);
-                 }});
+            {.activations = {.type = type,
+                             .on_parameters =
+                                 [&](const std::string& name, const std::string& method,
+                                     const detent::scale_solution& s) {
+                                   CHECK((method == "minmax" || method == "mse" ||
+                                          method == "percentile"));
+                                   CHECK(told.insert(name).second);
+                                   CHECK(s.params.scale > 0.0F);
+                                 }},
+             .weights = {.per_channel = per_channel},
+             .on_step = [&](const graph::quantization_step& s) { steps.push_back(s); }});
         const graph::model plain =
-            graph::static_quantization(m, source,
-                                       {.per_channel = per_channel, .activation_type = type})
+            graph::static_quantization(
+                m, source, {.activations = {.type = type}, .weights = {.per_channel = per_channel}})
                 .result;
         const graph::output_judge judge(m, source, 64);
         CHECK(judge.noise_to_signal(q.result) <= judge.noise_to_signal(plain));
@@ -220,8 +223,9 @@ TEST_CASE("automatic: not worse than plain, and steps that tell the truth") {
         // Steps are tried with ranges of one half, and measured with the other.
         const graph::output_judge by_logits(m, graph::every_other_sample(source, true), 64, true);
         const graph::model plain_half =
-            graph::static_quantization(m, graph::every_other_sample(source, false),
-                                       {.per_channel = per_channel, .activation_type = type})
+            graph::static_quantization(
+                m, graph::every_other_sample(source, false),
+                {.activations = {.type = type}, .weights = {.per_channel = per_channel}})
                 .result;
         REQUIRE(!steps.empty());
         CHECK(steps[0].name == "plain");
@@ -297,8 +301,8 @@ TEST_CASE("automatic: ignored nodes, by names that simplification merges") {
     bool equalization = false;
     const graph::model q = graph::automatic_quantization(
                                m, source,
-                               {.per_channel = false,
-                                .ignored = scope,
+                               {.weights = {.per_channel = false},
+                                .scope = {.ignored = scope},
                                 .on_step =
                                     [&](const graph::quantization_step& s) {
                                       equalization = equalization || s.name == "equalization";
@@ -339,7 +343,8 @@ TEST_CASE("automatic: says no") {
   });
   check_graph_error(error_kind::invalid_argument, {"float32", "uint8"}, [&] {
     static_cast<void>(
-        graph::automatic_quantization(m, source, {.activation_type = element_type::f32}).result);
+        graph::automatic_quantization(m, source, {.activations = {.type = element_type::f32}})
+            .result);
   });
   graph::model shapes = m;
   graph::node shape_of;

@@ -164,7 +164,7 @@ struct prepared {
 
   prepared(const graph::model& m, const std::vector<sample>& samples, bool per_channel = true)
       : plan(m) {
-    const graph::static_quantization_options options{.per_channel = per_channel};
+    const graph::static_quantization_options options{.weights = {.per_channel = per_channel}};
     parameters.activations =
         graph::calibrate_activations(plan, test::samples_source(samples), options);
     parameters.layers = graph::quantize_layers(plan, parameters.activations, options);
@@ -455,7 +455,7 @@ TEST_CASE("bias correction: full, the means of channels are those of the float n
     const auto samples = test::samples_of_x(r, {1, 3, 8, 8}, 6);
     for (const bool per_channel : {true, false}) {
       INFO("per channel ", per_channel);
-      const graph::static_quantization_options plain{.per_channel = per_channel};
+      const graph::static_quantization_options plain{.weights = {.per_channel = per_channel}};
       graph::static_quantization_options corrected = plain;
       corrected.bias.kind = bias_correction::full;
       const auto source = test::samples_source(samples);

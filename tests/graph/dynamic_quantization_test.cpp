@@ -108,9 +108,9 @@ void check_weights(const graph::model& m, const plain_layer& l, bool per_channel
 /// Symmetric scales from the largest magnitude.
 graph::dynamic_quantization_options symmetric(bool per_channel = true) {
   graph::dynamic_quantization_options options;
-  options.per_channel = per_channel;
-  options.weights = graph::weight_scale::absmax;
-  options.asymmetric = false;
+  options.weights.per_channel = per_channel;
+  options.weights.scale = graph::weight_scale::absmax;
+  options.weights.asymmetric = false;
   return options;
 }
 
@@ -269,7 +269,7 @@ TEST_CASE("dynamic: ignored nodes stay as they are") {
   INFO("seed ", r.seed());
   const model_builder b = three_layers(r);
   const auto left = [&](const graph::ignored_scope& scope) {
-    const graph::model q = graph::quantize_dynamic(b.get(), {.ignored = scope});
+    const graph::model q = graph::quantize_dynamic(b.get(), {.scope = {.ignored = scope}});
     std::string names;
     for (const graph::node& n : q.nodes) {
       if (n.is("Conv")) {
@@ -401,7 +401,7 @@ TEST_CASE("dynamic: 7 bits, and scales of least squared error") {
         scales = test::values_of<float>(q.initializers.at(n.inputs[1]));
       }
     }
-    REQUIRE(scales.size() == (options.per_channel ? 4 : 1));
+    REQUIRE(scales.size() == (options.weights.per_channel ? 4 : 1));
     double sum = 0.0;
     int most = 0;
     for (std::size_t k = 0; k < codes.count(); ++k) {
@@ -413,16 +413,16 @@ TEST_CASE("dynamic: 7 bits, and scales of least squared error") {
           (back - static_cast<double>(l.weights[k])) * (back - static_cast<double>(l.weights[k]));
     }
     CHECK(most <= largest);
-    CHECK((most == largest || options.weights == graph::weight_scale::exact_mse));
+    CHECK((most == largest || options.weights.scale == graph::weight_scale::exact_mse));
     return sum;
   };
   for (const bool per_channel : {true, false}) {
     graph::dynamic_quantization_options options = symmetric(per_channel);
     const double plain = error(options, 127);
-    options.reduce_range = true;
+    options.weights.reduce_range = true;
     const double reduced = error(options, 64);
-    options.reduce_range = false;
-    options.weights = graph::weight_scale::exact_mse;
+    options.weights.reduce_range = false;
+    options.weights.scale = graph::weight_scale::exact_mse;
     const double best = error(options, 127);
     CHECK(best < plain);
     CHECK(plain < reduced);
@@ -444,8 +444,8 @@ TEST_CASE("dynamic: weights per tensor have a zero point") {
       for (const graph::weight_scale scale :
            {graph::weight_scale::absmax, graph::weight_scale::exact_mse}) {
         graph::dynamic_quantization_options options = symmetric(false);
-        options.weights = scale;
-        options.asymmetric = true;
+        options.weights.scale = scale;
+        options.weights.asymmetric = true;
         const graph::model q = graph::quantize_dynamic(m, options);
         const graph::node& n = first(q, is_conv ? "ConvInteger" : "MatMulInteger");
         REQUIRE(n.inputs.size() == 4);

@@ -15,6 +15,7 @@
 
 #include <detent/fake_quantize.hpp>
 #include <detent/graph/learn/gradient.hpp>
+#include <detent/graph/learn/make_fake_quantize.hpp>
 #include <detent/parallel.hpp>
 
 #include "check_graph_error.hpp"

@@ -146,13 +146,13 @@ TEST_CASE("operator rules: static quantization") {
   INFO("seed ", r.seed());
   const graph::model m = network(r);
   const auto source = test::samples_source(test::samples_of_x(r, {2, 3, 4, 4}, 3));
-  detent::register_observer("hundred", [](const detent::observer_options&) {
+  graph::static_quantization_options options;
+  options.activations.observers.add("hundred", [](const detent::observer_options&) {
     return detent::any_observer(hundred_observer());
   });
-  graph::static_quantization_options options;
-  options.operators.types = {{"Conv", {.per_channel = false, .weight_bits = 4}}};
-  options.operators.names = {{"/net/body", {.weight_scales = graph::weight_scale::exact_mse}},
-                             {"/net/offset", {.weight_bits = 6, .method = "hundred"}}};
+  options.scope.operators.types = {{"Conv", {.per_channel = false, .weight_bits = 4}}};
+  options.scope.operators.names = {{"/net/body", {.weight_scales = graph::weight_scale::exact_mse}},
+                                   {"/net/offset", {.weight_bits = 6, .method = "hundred"}}};
   const graph::quantization q = graph::static_quantization(m, source, options);
   const graph::layer_weights* stem = layer(q, "/net/stem");
   const graph::layer_weights* body = layer(q, "/net/body");
@@ -176,8 +176,8 @@ TEST_CASE("operator rules: static quantization") {
     }
   }
 
-  options.operators = {};
-  options.operators.names = {{"/net/body", {.method = "Hundred"}}};
+  options.scope.operators = {};
+  options.scope.operators.names = {{"/net/body", {.method = "Hundred"}}};
   const graph::quantization other = graph::static_quantization(m, source, options);
   for (const graph::node& n : other.plan.float_model().nodes) {
     if (n.name == "/net/body") {
@@ -186,19 +186,19 @@ TEST_CASE("operator rules: static quantization") {
   }
   CHECK(other.parameters.activations.at("x").scale < 0.1F);
 
-  options.operators.names = {{"/net/stem_norm", {.quantize = false}}};
+  options.scope.operators.names = {{"/net/stem_norm", {.quantize = false}}};
   const graph::quantization left = graph::static_quantization(m, source, options);
   CHECK(layer(left, "/net/stem") == nullptr);  // the normalization is part of it
   CHECK(layer(left, "/net/body") != nullptr);
 
   const auto no = [&](std::initializer_list<std::string_view> words, const operator_settings& s) {
-    options.operators.names = {{"/net/head", s}};
+    options.scope.operators.names = {{"/net/head", s}};
     check_graph_error(error_kind::invalid_argument, words,
                       [&] { static_cast<void>(graph::static_quantization(m, source, options)); });
   };
   no({"/net/head", "1 bits", "2..8"}, {.weight_bits = 1});
   no({"/net/head", "9 bits", "2..8"}, {.weight_bits = 9});
-  options.operators.names = {{"/net/body", {.method = "nothing"}}};
+  options.scope.operators.names = {{"/net/body", {.method = "nothing"}}};
   check_graph_error(error_kind::invalid_argument, {"'nothing'", "minmax"},
                     [&] { static_cast<void>(graph::static_quantization(m, source, options)); });
 }
@@ -207,8 +207,8 @@ TEST_CASE("operator rules: dynamic quantization") {
   test::random_source r(603);
   INFO("seed ", r.seed());
   graph::dynamic_quantization_options options;
-  options.operators.types = {{"Conv", {.per_channel = false, .weight_bits = 3}}};
-  options.operators.names = {{"/net/stem", {.quantize = false}}};
+  options.scope.operators.types = {{"Conv", {.per_channel = false, .weight_bits = 3}}};
+  options.scope.operators.names = {{"/net/stem", {.quantize = false}}};
   const graph::model q = graph::quantize_dynamic(network(r), options);
   int convolutions = 0;
   for (const graph::node& n : q.nodes) {
@@ -238,8 +238,8 @@ TEST_CASE("operator rules: weights only") {
   }
   b.output(y);
   graph::weight_only_options options;
-  options.operators.names = {{"second|fourth", {.weight_bits = 8, .block_size = 16}},
-                             {"third", {.quantize = false}}};
+  options.scope.operators.names = {{"second|fourth", {.weight_bits = 8, .block_size = 16}},
+                                   {"third", {.quantize = false}}};
   const graph::model q = graph::quantize_weights_only(b.get(), options);
   REQUIRE(q.nodes.size() == 4);
   const auto is = [&](std::size_t i, std::int64_t bits, std::int64_t block) {
@@ -255,13 +255,13 @@ TEST_CASE("operator rules: weights only") {
   CHECK(q.nodes[0].inputs[1] != q.nodes[1].inputs[1]);
 
   const auto no = [&](std::initializer_list<std::string_view> words, const operator_settings& s) {
-    options.operators.names = {{"second", s}};
+    options.scope.operators.names = {{"second", s}};
     check_graph_error(error_kind::invalid_argument, words,
                       [&] { static_cast<void>(graph::quantize_weights_only(b.get(), options)); });
   };
   no({"second", "5 bits", "4 or 8"}, {.weight_bits = 5});
   no({"second", "block size 17"}, {.block_size = 17});
-  options.algorithm = "awq";
+  options.algorithm = graph::weight_only_algorithm::awq;
   no({"second", "awq"}, {.weight_scales = graph::weight_scale::exact_mse});
 }
 
@@ -289,7 +289,7 @@ TEST_CASE("quantization plan: what is left out with a node, and what is not") {
   const graph::quantization_plan all(b.get());
   CHECK(quantizes(all, "pool"));
   CHECK(quantizes(all, "sum"));
-  const graph::quantization_plan some(b.get(), {.names = {"pool"}});
+  const graph::quantization_plan some(b.get(), {.ignored = {.names = {"pool"}}});
   CHECK(!quantizes(some, "pool"));
   CHECK(quantizes(some, "sum"));
 
@@ -303,12 +303,12 @@ TEST_CASE("quantization plan: what is left out with a node, and what is not") {
   y = chain.add("Conv", {y, "w"});
   chain.get().nodes.back().name = "second";
   chain.output(y);
-  const graph::quantization_plan left(chain.get(), {.names = {"first"}});
+  const graph::quantization_plan left(chain.get(), {.ignored = {.names = {"first"}}});
   CHECK(left.layers().size() == 1);
   CHECK(left.values().count(left.float_model().nodes[2].inputs[0]) == 1);
   graph::operator_rules rules;
   rules.names = {{"first", {.weight_bits = 4}}};
-  const graph::quantization_plan ruled(chain.get(), {}, rules);
+  const graph::quantization_plan ruled(chain.get(), {.operators = rules});
   CHECK(ruled.settings(0).weight_bits == std::size_t{4});
   CHECK(!ruled.settings(1).weight_bits.has_value());
 }

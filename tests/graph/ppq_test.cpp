@@ -925,12 +925,10 @@ TEST_CASE("ppq: an observer of the user's own is found in any case and gets its 
   test::random_source r(22);
   INFO("seed ", r.seed());
   const auto log = std::make_shared<told>();
-  detent::register_observer(
-      "Users.TwoPhase",
-      [log](const detent::observer_options&) {
-        return detent::any_observer(two_phase_observer(log));
-      },
-      detent::on_duplicate::replace);
+  detent::observer_registry observers = detent::default_observers();
+  observers.add("Users.TwoPhase", [log](const detent::observer_options&) {
+    return detent::any_observer(two_phase_observer(log));
+  });
   const graph::model m = residual_network(r);
   const auto source = random_source_of(r, residual_input, 9);
   for (const bool parity : {false, true}) {
@@ -939,7 +937,8 @@ TEST_CASE("ppq: an observer of the user's own is found in any case and gets its 
     const auto expected = ranges(g.network, source->samples, 12);
     ppq::pass_context c{source_of(source), {}};
     ppq::fusion_pass()(g, c);
-    ppq::runtime_calibration_pass pass{.method = "USERS.twophase", .calib_steps = 12};
+    ppq::runtime_calibration_pass pass{
+        .method = "USERS.twophase", .calib_steps = 12, .observers = observers};
     if (parity) {
       pass.parity = detent::parity::fixed;
     }

@@ -453,10 +453,10 @@ TEST_CASE("qoperator: whole networks") {
     for (const element_type type : types) {
       for (const bool per_channel : {true, false}) {
         INFO(graph::name(type), " per channel ", per_channel);
-        const graph::model m =
-            graph::static_quantization(b.get(), test::samples_source(samples),
-                                       {.per_channel = per_channel, .activation_type = type})
-                .result;
+        const graph::model m = graph::static_quantization(b.get(), test::samples_source(samples),
+                                                          {.activations = {.type = type},
+                                                           .weights = {.per_channel = per_channel}})
+                                   .result;
         const std::string form = check_conversion(m, samples[0]);
         for (const char* op :
              {"QLinearConv", "QLinearAdd", "QLinearMul", "QLinearConcat", "QLinearSigmoid",

@@ -630,7 +630,7 @@ TEST_CASE("static_quantization: the model it makes") {
     for (const bool per_channel : {true, false}) {
       INFO("per channel ", per_channel);
       const graph::model m = graph::static_quantization(original, samples_source(samples),
-                                                        {.per_channel = per_channel})
+                                                        {.weights = {.per_channel = per_channel}})
                                  .result;
       CHECK(m.opset() >= 13);
       CHECK(m.producer_name == "detent");
@@ -700,7 +700,8 @@ struct half_range_observer {
 }  // namespace
 
 TEST_CASE("static_quantization: methods by name, two passes, evidence") {
-  detent::register_observer("Half_Range", [](const detent::observer_options&) {
+  detent::observer_registry observers = detent::default_observers();
+  observers.add("Half_Range", [](const detent::observer_options&) {
     return detent::any_observer(half_range_observer());
   });
   test::random_source r(27);
@@ -714,12 +715,13 @@ TEST_CASE("static_quantization: methods by name, two passes, evidence") {
                  const detent::scale_solution& s) { to[name] = s; };
   };
   static_cast<void>(graph::static_quantization(original, samples_source(samples),
-                                               {.on_parameters = collect(plain)})
+                                               {.activations = {.on_parameters = collect(plain)}})
                         .result);
-  static_cast<void>(
-      graph::static_quantization(original, samples_source(samples),
-                                 {.method = "HALF_range", .on_parameters = collect(half)})
-          .result);
+  static_cast<void>(graph::static_quantization(
+                        original, samples_source(samples),
+                        {.method = "HALF_range",
+                         .activations = {.observers = observers, .on_parameters = collect(half)}})
+                        .result);
   REQUIRE(plain.size() > 4);
   REQUIRE(plain.size() == half.size());
   for (const auto& entry : plain) {
@@ -745,7 +747,10 @@ TEST_CASE("static_quantization: methods by name, two passes, evidence") {
     return calls++ == 0 ? std::optional(samples[0]) : std::nullopt;
   };
   test::check_graph_error(detent::error_kind::invalid_argument, {"second pass", "0 samples"}, [&] {
-    static_cast<void>(graph::static_quantization(original, once, {.method = "half_range"}).result);
+    static_cast<void>(
+        graph::static_quantization(
+            original, once, {.method = "half_range", .activations = {.observers = observers}})
+            .result);
   });
   test::check_graph_error(detent::error_kind::invalid_argument, {"'nothing'", "minmax"}, [&] {
     static_cast<void>(
@@ -768,9 +773,9 @@ TEST_CASE("static_quantization: dead channels and biases far larger than what is
       b.constant("b", test::floats({3}, {huge, 0.375F * huge, 0.0F}));
       b.output(b.add("Conv", {"x", "w", "b"}));
       const auto samples = samples_of_x(r, {1, 4, 5, 5}, 2, -1.0F, 1.0F);
-      const graph::model m =
-          graph::static_quantization(b.get(), samples_source(samples), {.per_channel = per_channel})
-              .result;
+      const graph::model m = graph::static_quantization(b.get(), samples_source(samples),
+                                                        {.weights = {.per_channel = per_channel}})
+                                 .result;
       check_structure(m, per_channel);
       graph::executor reference(b.get());
       graph::executor integer(graph::for_execution(m));

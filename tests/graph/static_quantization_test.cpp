@@ -111,7 +111,7 @@ TEST_CASE("static: int8 activations are uint8 ones moved by 128") {
   const auto source = test::samples_source(samples);
   const graph::model u8 = graph::static_quantization(m, source).result;
   const graph::model s8 =
-      graph::static_quantization(m, source, {.activation_type = element_type::s8}).result;
+      graph::static_quantization(m, source, {.activations = {.type = element_type::s8}}).result;
   const auto a = activations(u8);
   const auto b = activations(s8);
   REQUIRE(a.size() == b.size());
@@ -135,15 +135,16 @@ TEST_CASE("static: symmetric activations") {
   for (const element_type type : {element_type::u8, element_type::s8}) {
     std::map<std::string, float> largest;
     const graph::model q =
-        graph::static_quantization(m, source,
-                                   {.on_parameters =
-                                        [&](const std::string& name, const std::string& /*method*/,
-                                            const detent::scale_solution& s) {
-                                          largest[name] = static_cast<float>(
-                                              (std::max)(-s.evidence.lower, s.evidence.upper));
-                                        },
-                                    .activation_type = type,
-                                    .symmetric_activations = true})
+        graph::static_quantization(
+            m, source,
+            {.activations = {.type = type,
+                             .symmetric = true,
+                             .on_parameters =
+                                 [&](const std::string& name, const std::string& /*method*/,
+                                     const detent::scale_solution& s) {
+                                   largest[name] = static_cast<float>(
+                                       (std::max)(-s.evidence.lower, s.evidence.upper));
+                                 }}})
             .result;
     for (const auto& [name, p] : activations(q)) {
       CHECK(p.second == (type == element_type::u8 ? 128 : 0));
@@ -157,7 +158,7 @@ TEST_CASE("static: symmetric activations") {
   }
   check_graph_error(error_kind::invalid_argument, {"int32", "uint8"}, [&] {
     static_cast<void>(
-        graph::static_quantization(m, source, {.activation_type = element_type::s32}).result);
+        graph::static_quantization(m, source, {.activations = {.type = element_type::s32}}).result);
   });
 }
 
@@ -172,8 +173,11 @@ TEST_CASE("static: what is said of one activation") {
   const auto with = [&](const std::string& value, const graph::activation_override& o,
                         element_type type = element_type::u8) {
     graph::static_quantization_options options;
-    options.activation_type = type;
-    options.activations[value] = o;
+    options.activations.type = type;
+    options.activations.overrides[value] = o;
+    options.activations.observers.add("quarter_range", [](const detent::observer_options&) {
+      return detent::any_observer(quarter_range_observer());
+    });
     return graph::static_quantization(m, source, options).parameters.activations;
   };
   const auto changed = [&](const std::map<std::string, detent::quant_params>& p) {
@@ -189,8 +193,9 @@ TEST_CASE("static: what is said of one activation") {
   const auto given = with("x", {.params = own});
   CHECK(given.at("x") == own);
   CHECK(changed(given) == "x ");
-  CHECK(activations(
-            graph::static_quantization(m, source, {.activations = {{"x", {.params = own}}}}).result)
+  CHECK(activations(graph::static_quantization(
+                        m, source, {.activations = {.overrides = {{"x", {.params = own}}}}})
+                        .result)
             .at("x") == std::pair(0.125F, 17));
 
   const auto range = with("x", {.range = detent::value_range{0.5F, 25.5F}});
@@ -198,9 +203,6 @@ TEST_CASE("static: what is said of one activation") {
   CHECK(range.at("x").zero_point == 0);
   CHECK(changed(range) == "x ");
 
-  detent::register_observer("quarter_range", [](const detent::observer_options&) {
-    return detent::any_observer(quarter_range_observer());
-  });
   const auto method = with("x", {.method = "Quarter_Range"});
   CHECK(changed(method) == "x ");
   CHECK(method.at("x").scale ==
@@ -237,7 +239,7 @@ TEST_CASE("static: ignored nodes") {
   const auto source = test::samples_source(samples);
   const auto left = [&](const graph::ignored_scope& scope) {
     graph::static_quantization_options options;
-    options.ignored = scope;
+    options.scope.ignored = scope;
     const graph::model q = graph::static_quantization(m, source, options).result;
     CHECK(snr(m, q, samples) > 25.0);
     std::string names;
@@ -267,7 +269,7 @@ TEST_CASE("static: ignored nodes") {
   const auto no = [&](std::initializer_list<std::string_view> words,
                       const graph::ignored_scope& scope) {
     graph::static_quantization_options options;
-    options.ignored = scope;
+    options.scope.ignored = scope;
     check_graph_error(error_kind::invalid_argument, words, [&] {
       static_cast<void>(graph::static_quantization(m, source, options).result);
     });
@@ -279,7 +281,7 @@ TEST_CASE("static: ignored nodes") {
 
   // Sums stay float as well: no pair behind them.
   const graph::model q =
-      graph::static_quantization(m, source, {.ignored = {.names = {"sum"}}}).result;
+      graph::static_quantization(m, source, {.scope = {.ignored = {.names = {"sum"}}}}).result;
   for (const graph::node& n : q.nodes) {
     CHECK((!n.is("QuantizeLinear") || n.inputs[0] != named(q, "sum").outputs[0]));
   }
@@ -295,7 +297,7 @@ TEST_CASE("static: ignored nodes") {
   const graph::model kept =
       graph::static_quantization(b.get(),
                                  test::samples_source(test::samples_of_x(r, {1, 3, 4, 4}, 2)),
-                                 {.ignored = {.names = {"kept"}}})
+                                 {.scope = {.ignored = {.names = {"kept"}}}})
           .result;
   CHECK(kept.initializer(named(kept, "kept").inputs[1]) != nullptr);
 }
@@ -324,14 +326,14 @@ TEST_CASE("static: weights of 7 bits, and of least squared error") {
       sum += d * d;
     }
     CHECK(most <= largest);
-    CHECK((most == largest || o.weights == graph::weight_scale::exact_mse));
+    CHECK((most == largest || o.weights.scale == graph::weight_scale::exact_mse));
     return sum;
   };
   for (const bool per_channel : {true, false}) {
-    const double plain = error({.per_channel = per_channel}, 127);
-    CHECK(error({.per_channel = per_channel, .weights = graph::weight_scale::exact_mse}, 127) <
-          plain);
-    CHECK(error({.per_channel = per_channel, .reduce_range = true}, 64) > plain);
+    const double plain = error({.weights = {.per_channel = per_channel}}, 127);
+    CHECK(error({.weights = {.per_channel = per_channel, .scale = graph::weight_scale::exact_mse}},
+                127) < plain);
+    CHECK(error({.weights = {.per_channel = per_channel, .reduce_range = true}}, 64) > plain);
   }
 }
 
@@ -368,7 +370,8 @@ TEST_CASE("static: constants with several uses") {
       b.output(y);
       b.output("w");
       const graph::model q =
-          graph::static_quantization(b.get(), source, {.per_channel = per_channel}).result;
+          graph::static_quantization(b.get(), source, {.weights = {.per_channel = per_channel}})
+              .result;
       for (const char* name : {"one", "two"}) {
         const graph::node& n = named(q, name);
         const graph::node* weights = producer(q, n.inputs[1]);

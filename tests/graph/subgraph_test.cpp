@@ -1151,7 +1151,8 @@ TEST_CASE("sub-graphs: dynamic and weight-only quantization around them") {
   check_close(m, dynamic, samples, 1e-3);
   check_close(m, graph::for_execution(graph::parse_onnx(graph::to_onnx(dynamic), ".")), samples,
               1e-3);
-  for (const char* algorithm : {"rtn", "awq"}) {
+  for (const auto algorithm :
+       {graph::weight_only_algorithm::rtn, graph::weight_only_algorithm::awq}) {
     graph::weight_only_options options;
     options.algorithm = algorithm;
     options.bits = 8;

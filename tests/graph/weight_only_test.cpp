@@ -33,11 +33,24 @@
 namespace {
 
 using namespace test;
+using graph::weight_only_algorithm;
 using graph::weight_only_options;
+using graph::weight_scale;
 
 /// gptq needs Eigen.
 bool is_available(std::string_view algorithm) {
   return DETENT_WITH_EIGEN != 0 || algorithm.substr(0, 4) != "gptq";
+}
+
+weight_only_algorithm algorithm_named(std::string_view wanted) {
+  for (const auto a : {weight_only_algorithm::rtn, weight_only_algorithm::gptq,
+                       weight_only_algorithm::awq, weight_only_algorithm::hqq}) {
+    if (graph::name(a) == wanted) {
+      return a;
+    }
+  }
+  FAIL("no algorithm ", wanted);
+  return {};
 }
 
 std::vector<std::size_t> products(const graph::model& m) {
@@ -310,7 +323,7 @@ TEST_CASE("weight only: the rewritten model is the float model with the weights 
         weight_only_options options;
         options.bits = bits;
         options.block_size = 16;
-        options.algorithm = algorithm;
+        options.algorithm = algorithm_named(algorithm);
         const graph::model q = graph::quantize_weights_only(m, options);
         CHECK(operators(q) == "com.microsoft.MatMulNBits");
         CHECK(q.opsets.at("com.microsoft") == 1);
@@ -417,7 +430,7 @@ TEST_CASE("weight only: shared weights are stored once") {
       continue;
     }
     weight_only_options options;
-    options.algorithm = algorithm;
+    options.algorithm = algorithm_named(algorithm);
     options.block_size = 16;
     std::vector<tensor> rows = correlated_samples(r, 3, 4, 24);
     std::size_t next = 0;
@@ -468,7 +481,7 @@ TEST_CASE("weight only: shared weights count the inputs of all their nodes") {
       continue;
     }
     weight_only_options options;
-    options.algorithm = algorithm;
+    options.algorithm = algorithm_named(algorithm);
     std::size_t next = 0;
     const auto samples = [&]() -> std::optional<tensors> {
       if (next == x.size()) {
@@ -505,7 +518,7 @@ TEST_CASE("weight only: exact_mse never has a larger error than absmax") {
       options.symmetric = symmetric;
       const double absmax =
           weight_error(w, weights_of(graph::quantize_weights_only(single_matmul(w), options)));
-      options.scales = "exact_mse";
+      options.scales = weight_scale::exact_mse;
       const double exact =
           weight_error(w, weights_of(graph::quantize_weights_only(single_matmul(w), options)));
       INFO("bits ", bits, symmetric ? " symmetric" : "");
@@ -530,9 +543,9 @@ TEST_CASE("weight only: gptq and awq have less error at the outputs than rtn") {
           continue;
         }
         const std::string name(algorithm);
-        options.algorithm = name.substr(0, name.find(' '));
+        options.algorithm = algorithm_named(name.substr(0, name.find(' ')));
         options.diagonal_statistics = name == "awq diagonal";
-        options.scales = name == "gptq exact_mse" ? "exact_mse" : "absmax";
+        options.scales = name == "gptq exact_mse" ? weight_scale::exact_mse : weight_scale::absmax;
         double told = 0.0;
         options.on_layer = [&](const graph::weight_only_layer& l) { told = l.evidence.objective; };
         sample_list list(samples);
@@ -559,7 +572,7 @@ TEST_CASE("weight only: awq's Mul takes the inputs, and the weights are those of
   const tensor w = test::random_floats(r, {48, 6}, -1.0F, 1.0F);
   const std::vector<tensor> samples = correlated_samples(r, 4, 10, 48);
   weight_only_options options;
-  options.algorithm = "awq";
+  options.algorithm = weight_only_algorithm::awq;
   options.awq.smallest_clip = 1.0F;  // then only rounding is between the weights and the codes
   sample_list list(samples);
   const graph::model q = graph::quantize_weights_only(single_matmul(w), options, list.source());
@@ -590,7 +603,7 @@ TEST_CASE("weight only: hqq lowers its norm of the errors; real zero points") {
   weight_only_options options;
   options.hqq.relative = true;
   const double rtn = weight_error(w, weights_of(graph::quantize_weights_only(m, options)), 0.7);
-  options.algorithm = "hqq";
+  options.algorithm = weight_only_algorithm::hqq;
   const double integer = weight_error(w, weights_of(graph::quantize_weights_only(m, options)), 0.7);
   options.hqq.real_zero_points = true;
   const graph::model q = graph::quantize_weights_only(m, options);
@@ -630,7 +643,7 @@ TEST_CASE("weight only: little memory means more passes, threads and splits the 
     }
     const std::string name(algorithm);
     weight_only_options options;
-    options.algorithm = name.substr(0, name.find(' '));
+    options.algorithm = algorithm_named(name.substr(0, name.find(' ')));
     options.diagonal_statistics = name == "awq diagonal";
     INFO(algorithm);
     sample_list list(samples);
@@ -718,8 +731,8 @@ TEST_CASE("weight only: ignored nodes") {
   b.get().nodes[2].name = "";
   const auto rewritten = [&](std::vector<std::string> names, std::vector<std::string> patterns) {
     weight_only_options options;
-    options.ignored.names = std::move(names);
-    options.ignored.patterns = std::move(patterns);
+    options.scope.ignored.names = std::move(names);
+    options.scope.ignored.patterns = std::move(patterns);
     std::string all;
     for (const graph::node& n : graph::quantize_weights_only(b.get(), options).nodes) {
       all += n.op_type == "MatMulNBits" ? 'q' : 'f';
@@ -764,22 +777,19 @@ TEST_CASE("weight only: what is wrong is named") {
     check(invalid, {"block size " + std::to_string(block)},
           with([&](options& o) { o.block_size = block; }), m);
   }
-  check(invalid, {"'omp'", "rtn, gptq, awq, hqq"}, with([](options& o) { o.algorithm = "omp"; }),
-        m);
-  check(invalid, {"'best'", "absmax, exact_mse"}, with([](options& o) { o.scales = "best"; }), m);
   check(invalid, {"accuracy level 5"}, with([](options& o) { o.accuracy_level = 5; }), m);
   check(invalid, {"hqq", "symmetric"}, with([](options& o) {
-          o.algorithm = "hqq";
+          o.algorithm = weight_only_algorithm::hqq;
           o.symmetric = true;
         }),
         m);
   check(invalid, {"awq", "exact_mse"}, with([](options& o) {
-          o.algorithm = "awq";
-          o.scales = "exact_mse";
+          o.algorithm = weight_only_algorithm::awq;
+          o.scales = weight_scale::exact_mse;
         }),
         m);
   check(error_kind::unsupported, {"8-bit"}, with([](options& o) {
-          o.algorithm = "hqq";
+          o.algorithm = weight_only_algorithm::hqq;
           o.bits = 8;
           o.hqq.real_zero_points = true;
         }),
@@ -788,7 +798,7 @@ TEST_CASE("weight only: what is wrong is named") {
     if (!is_available(algorithm)) {
       continue;
     }
-    const auto o = with([&](options& to) { to.algorithm = algorithm; });
+    const auto o = with([&](options& to) { to.algorithm = algorithm_named(algorithm); });
     check(invalid, {algorithm, "needs calibration samples"}, o, m);
     sample_list none({});
     check(invalid, {"no calibration samples"}, o, m, none.source());
@@ -812,10 +822,12 @@ TEST_CASE("weight only: what is wrong is named") {
     CHECK(products(graph::quantize_weights_only(b.get())).size() == 1);  // it is not run
     sample_list list({test::random_floats(r, {2, 40}, -1.0F, 1.0F)});
     check(error_kind::unsupported, {"com.example.Fancy"},
-          with([](options& o) { o.algorithm = "awq"; }), b.get(), list.source());
+          with([](options& o) { o.algorithm = weight_only_algorithm::awq; }), b.get(),
+          list.source());
     if (!is_available("gptq")) {
       check(error_kind::unsupported, {"gptq", "Eigen"},
-            with([](options& o) { o.algorithm = "gptq"; }), b.get(), list.source());
+            with([](options& o) { o.algorithm = weight_only_algorithm::gptq; }), b.get(),
+            list.source());
     }
   }
   {
@@ -832,7 +844,7 @@ TEST_CASE("weight only: what is wrong is named") {
       return has_sample[calls++] ? std::optional<tensors>({{"x", x}}) : std::nullopt;
     };
     const auto o = with([](options& to) {
-      to.algorithm = "awq";
+      to.algorithm = weight_only_algorithm::awq;
       to.calibration_bytes = 0;
     });
     check(invalid, {"had 1 samples, the first 2"}, o, b.get(), samples);
@@ -840,7 +852,7 @@ TEST_CASE("weight only: what is wrong is named") {
   tensor bad = test::random_floats(r, {40, 4}, -1.0F, 1.0F);
   bad.mutable_data<float>()[9] = std::numeric_limits<float>::infinity();
   check(invalid, {"weights 'w'", "inf"}, {}, single_matmul(bad));
-  check(invalid, {"weights 'w'"}, with([](options& o) { o.scales = "exact_mse"; }),
+  check(invalid, {"weights 'w'"}, with([](options& o) { o.scales = weight_scale::exact_mse; }),
         single_matmul(bad));
   graph::model old = m;
   old.opsets[""] = 6;

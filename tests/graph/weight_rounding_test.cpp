@@ -741,7 +741,7 @@ TEST_CASE("automatic: weight rounding is tried, kept where it helps, and left ou
     const auto source = test::samples_source(correlated_samples(r, {2, 32}, 64));
     std::vector<graph::quantization_step> steps;
     graph::automatic_quantization_options options;
-    options.per_channel = false;
+    options.weights.per_channel = false;
     options.single_runs = 40;
     options.rounding = std::nullopt;
     options.on_step = [&](const graph::quantization_step& s) { steps.push_back(s); };
@@ -753,8 +753,9 @@ TEST_CASE("automatic: weight rounding is tried, kept where it helps, and left ou
     std::size_t equal = 0;
     for (const graph::weight_scale scale :
          {graph::weight_scale::absmax, graph::weight_scale::exact_mse}) {
-      const auto layers = graph::quantize_layers(without.plan, without.parameters.activations,
-                                                 {.per_channel = false, .weights = scale});
+      const auto layers =
+          graph::quantize_layers(without.plan, without.parameters.activations,
+                                 {.weights = {.per_channel = false, .scale = scale}});
       equal += std::all_of(layers.begin(), layers.end(), [&](const auto& entry) {
         const graph::layer_weights& other = without.parameters.layers.at(entry.first);
         return entry.second.scales == other.scales && different(entry.second, other) == 0;
@@ -790,7 +791,7 @@ TEST_CASE("automatic: weight rounding is tried, kept where it helps, and left ou
     const graph::output_judge judge(m, source, 64);
     CHECK(judge.noise_to_signal(with.result) <=
           judge.noise_to_signal(
-              graph::static_quantization(m, source, {.per_channel = false}).result));
+              graph::static_quantization(m, source, {.weights = {.per_channel = false}}).result));
   }
   INFO("kept ", kept, " times, mean gain ", gain / 4.0, " dB");
   CHECK(kept >= 2);

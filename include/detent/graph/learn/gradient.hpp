@@ -19,8 +19,8 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/learn/fake_quantize_operator.hpp>
-#include <detent/graph/learn/gradient_operators.hpp>
+#include <detent/graph/learn/gradient_context.hpp>
+#include <detent/graph/learn/training_operators.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/layout.hpp>
@@ -30,17 +30,6 @@
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
-
-/// The registry of all operators that gradient_graph runs by default: default_operators() and
-/// detent.FakeQuantize. Thread-safe.
-[[nodiscard]] inline const operator_registry& training_operators() {
-  static const operator_registry registry = [] {
-    operator_registry r = default_operators();
-    r.add(fake_quantize_operator);
-    return r;
-  }();
-  return registry;
-}
 
 /// Runs a small float model forwards and backwards. It keeps all values of the last forward run,
 /// and its constants may change between runs. The operators are those of the executor, so that

@@ -12,9 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,6 +21,7 @@
 #include <detent/fake_quantize.hpp>
 #include <detent/gemm.hpp>
 #include <detent/graph/learn/fake_quantize_operator.hpp>
+#include <detent/graph/learn/gradient_context.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/broadcast.hpp>
@@ -38,37 +37,6 @@
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
-
-/// One application of an operator and the gradient of its output: what a gradient_function
-/// receives. All tensors have their elements in the order of their dimensions.
-class gradient_context {
- public:
-  /// The forward application. Set are: node, opset, inputs, parallel, and outputs[0] with its
-  /// elements. State, allocator and sub-graphs are not set.
-  operator_context forward;
-  std::span<const double> output_gradient;  ///< Gradient of the loss for each element of output 0.
-  /// For each input, where its gradient is to be added, one number for each element; empty if it is
-  /// not wanted.
-  std::vector<std::span<double>> input_gradients;
-  std::vector<bool> wanted;  ///< For each input, whether its gradient is wanted.
-
-  /// True if the gradient of input i is wanted; false for inputs that the node does not have.
-  [[nodiscard]] bool wants(std::size_t i) const { return i < wanted.size() && wanted[i]; }
-  /// Where the gradient of input i is to be added. Call it only if wants(i) is true.
-  [[nodiscard]] std::span<double> gradient(std::size_t i) const { return input_gradients[i]; }
-  /// Input i of the forward application. Throws bad_file, naming the node, if it is absent.
-  [[nodiscard]] const tensor& input(std::size_t i) const { return forward.input(i); }
-  /// Output 0 of the forward application.
-  [[nodiscard]] const tensor& output() const { return forward.outputs[0]; }
-  /// The gradient of output 0, each number rounded to float.
-  [[nodiscard]] std::vector<float> output_gradient_as_float() const {
-    return {output_gradient.begin(), output_gradient.end()};
-  }
-};
-
-/// A function that adds to the wanted input gradients of a context what the output gradient
-/// contributes to them by the chain rule.
-using gradient_function = void (*)(const gradient_context&);
 
 /// The gradients of the single operators. find_gradient() chooses among them.
 ///
@@ -535,46 +503,6 @@ inline void straight_through(const gradient_context& c) {
 }
 
 }  // namespace gradients
-
-/// The gradient of a node's operator, or null if there is none. These operators have one:
-///
-///   Conv (groups, strides, dilations, pads, auto_pad; one or two spatial axes), Gemm, MatMul, Add,
-///   Sub, Sum, Mul with broadcasting, Relu, LeakyRelu, Clip, Sigmoid, MaxPool, AveragePool,
-///   GlobalAveragePool, Flatten, Reshape, Squeeze, Unsqueeze, Identity, Transpose, Concat; and
-///   detent.FakeQuantize, with rounding treated as the identity (straight-through estimator)
-///
-/// Where a function has a kink, its gradient is: for Relu 0 at 0, for LeakyRelu 1 at 0, for Clip 1
-/// at its bounds, and for MaxPool all of it goes to the first of the largest elements. Thread-safe.
-[[nodiscard]] inline gradient_function find_gradient(const node& n) {
-  static const std::map<std::string_view, gradient_function> table{
-      {"Conv", &gradients::convolution},
-      {"Gemm", &gradients::gemm_operator},
-      {"MatMul", &gradients::matmul},
-      {"Add", &gradients::sum},
-      {"Sub", &gradients::sum},
-      {"Sum", &gradients::sum},
-      {"Mul", &gradients::multiplication},
-      {"Relu", &gradients::relu},
-      {"LeakyRelu", &gradients::leaky_relu},
-      {"Clip", &gradients::clip},
-      {"Sigmoid", &gradients::sigmoid},
-      {"MaxPool", &gradients::max_pool},
-      {"AveragePool", &gradients::average_pool},
-      {"GlobalAveragePool", &gradients::global_average_pool},
-      {"Flatten", &gradients::same_elements},
-      {"Reshape", &gradients::same_elements},
-      {"Squeeze", &gradients::same_elements},
-      {"Unsqueeze", &gradients::same_elements},
-      {"Identity", &gradients::same_elements},
-      {"Transpose", &gradients::transpose},
-      {"Concat", &gradients::concat},
-  };
-  if (n.domain == "detent" && n.op_type == "FakeQuantize") {
-    return &gradients::straight_through;
-  }
-  const auto found = n.domain.empty() ? table.find(n.op_type) : table.end();
-  return found == table.end() ? nullptr : found->second;
-}
 
 }  // namespace graph
 DETENT_NAMESPACE_END

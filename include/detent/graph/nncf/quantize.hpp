@@ -337,11 +337,11 @@ class quantizer {
                          (options_.smooth_quant_alphas.matmul >= 0.0F ||
                           options_.smooth_quant_alphas.convolution >= 0.0F);
     if (!smooths && options_.disable_channel_alignment) {
-      return quantization_plan(std::move(m), options_.ignored_scope);
+      return quantization_plan(std::move(m), {.ignored = options_.ignored_scope});
     }
     // The ignored scope names nodes of the file, so it is looked up before the rewrites. In the
     // rewritten model, the ignored nodes are found by the values that they make.
-    const quantization_plan before(m, options_.ignored_scope);
+    const quantization_plan before(m, {.ignored = options_.ignored_scope});
     const quantization_plan unrestricted(std::move(m));
     std::set<std::string> left_out;
     for (std::size_t i = 0; i < before.float_model().nodes.size(); ++i) {

@@ -29,6 +29,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/learn/gradient.hpp>
+#include <detent/graph/learn/make_fake_quantize.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ppq/analysis.hpp>

@@ -33,6 +33,9 @@ namespace ppq {
 struct parameter_quantization_pass {
   /// Which observers PPQ's names stand for: the library's own, or, with a value, PPQ's.
   ppq_parity parity = {};
+  /// The observers that methods and configurations name. A copy of default_observers() takes
+  /// observers of your own.
+  observer_registry observers = default_observers();
 
   /// Runs the pass. It needs no samples.
   void operator()(quantized_graph& g, pass_context& /*context*/) const {
@@ -41,7 +44,7 @@ struct parameter_quantization_pass {
       if (configs[id].state() != quantization_state::initial || !g.is_parameter(id)) {
         return;
       }
-      config_observer observer(configs[id], parity);
+      config_observer observer(configs[id], parity, observers);
       for (std::size_t phase = 0; phase < observer.phases(); ++phase) {
         if (phase > 0) {
           observer.begin_phase(phase);
@@ -112,7 +115,7 @@ namespace detail {
 /// run; unsupported if the executor lacks an operator. The graph is then as it was.
 struct runtime_calibration_pass {
   /// The name of the observer that replaces the observer of every activation, in capital or small
-  /// letters; any name of the registry, also one that a user has registered. If it is empty, each
+  /// letters; any name that `observers` has. If it is empty, each
   /// activation keeps its own observer. "isotone" is only for values that classifiers rank: inputs
   /// and outputs of Softmax and LogSoftmax, with rows along their axis, and results of the model of
   /// rank 2. The other activations get "minmax" then.
@@ -124,6 +127,9 @@ struct runtime_calibration_pass {
   std::size_t calib_steps = 32;
   /// Which observers PPQ's names stand for: the library's own, or, with a value, PPQ's.
   ppq_parity parity = {};
+  /// The observers that methods and configurations name. A copy of default_observers() takes
+  /// observers of your own.
+  observer_registry observers = default_observers();
 
   /// Runs the pass on the samples of the context.
   void operator()(quantized_graph& g, pass_context& context) const {
@@ -145,7 +151,7 @@ struct runtime_calibration_pass {
       }
       by_variable[configs[id].variable].push_back(targets.size());
       wanted.insert(configs[id].variable);
-      targets.push_back({id, config_observer(configs[id], parity)});
+      targets.push_back({id, config_observer(configs[id], parity, observers)});
       phases = (std::max)(phases, targets.back().observer.phases());
     });
     if (targets.empty()) {
@@ -190,7 +196,8 @@ struct runtime_calibration_pass {
 
   void choose_observers(const quantized_graph& g, quantization_configs& configs) const {
     const bool ranks =
-        !method.empty() && observer_name(method, parity).find("isotone") != std::string::npos;
+        !method.empty() &&
+        observer_name(method, parity, observers).find("isotone") != std::string::npos;
     const std::map<std::string, std::ptrdiff_t> ranked =
         ranks ? detail::ranked_values(g.network) : std::map<std::string, std::ptrdiff_t>();
     g.for_each_config([&](config_id id) {

@@ -64,7 +64,8 @@ struct quantizer_settings {
   int bits = 8;
   /// The smallest and the largest integer. 0 must be one of the 2 to 2^bits levels.
   grid levels{-128, 127};
-  /// The name of the observer that finds the range: any name that make_observer() knows.
+  /// The name of the observer that finds the range, among the `observers` of the pass that
+  /// calibrates.
   std::string observer = "minmax";
   /// Constants of the observer that are not its defaults.
   observer_overrides overrides = {};

@@ -45,26 +45,29 @@ using ppq_parity = std::optional<detent::parity>;
 
 /// The full name of an observer, in small letters. With a parity, "minmax", "kl", "percentile",
 /// "mse", "isotone" and "constant" become "ppq.minmax" and so on. Throws invalid_argument, listing
-/// the names that there are, for an unknown name.
-[[nodiscard]] inline std::string observer_name(std::string_view method, ppq_parity p) {
+/// the names that there are, for a name that `observers` does not have.
+[[nodiscard]] inline std::string observer_name(
+    std::string_view method, ppq_parity p,
+    const observer_registry& observers = default_observers()) {
   static constexpr std::string_view own[] = {"minmax", "kl",      "percentile",
                                              "mse",    "isotone", "constant"};
   std::string key = detent::detail::lower_case(method);
   if (p && std::find(std::begin(own), std::end(own), key) != std::end(own)) {
     return "ppq." + key;
   }
-  const std::vector<std::string> names = observer_names();
-  if (!std::binary_search(names.begin(), names.end(), key)) {
-    static_cast<void>(make_observer(method));  // throws
+  if (observers.find(key) == nullptr) {
+    static_cast<void>(make_observer(method, {}, observers));  // throws
   }
   return key;
 }
 
 namespace detail {
 
-/// The observer that a configuration asks for, for one channel or for the whole tensor.
-[[nodiscard]] inline any_observer make_observer_of(const quantizer_settings& s, ppq_parity p) {
-  const std::string name = observer_name(s.observer, p);
+/// The observer that a configuration asks for, for one channel or for the whole tensor. `name`:
+/// what observer_name() returned for it.
+[[nodiscard]] inline any_observer make_observer_of(const quantizer_settings& s, ppq_parity p,
+                                                   const std::string& name,
+                                                   const observer_registry& observers) {
   const quant_scheme scheme = s.scheme();
   const parity behaviour = p.value_or(parity::as_published);
   if (name == "ppq.constant") {
@@ -93,7 +96,7 @@ namespace detail {
   if (s.overrides.percentile) {
     o.percentile = 100.0 * *s.overrides.percentile;
   }
-  return make_observer(name, o);
+  return make_observer(name, o, observers);
 }
 
 /// Parameters as the policy wants them, with a power of two as scale if it says so. `from_zero`
@@ -139,8 +142,13 @@ class config_observer {
   /// unsupported for the policies FLOATING and DYNAMIC (a DYNAMIC range is that of each run, so
   /// nothing observes it), and for a per-channel policy with one of PPQ's observers other than
   /// minmax; and what the observer's constructor throws.
-  config_observer(const quantizer_settings& s, ppq_parity p)
-      : settings_(s), parity_(p), observer_(make(s, p)) {}
+  /// `observers` is used here only.
+  config_observer(const quantizer_settings& s, ppq_parity p,
+                  const observer_registry& observers = default_observers())
+      : settings_(s),
+        parity_(p),
+        name_(named([&] { return observer_name(s.observer, p, observers); })),
+        observer_(make(observers)) {}
 
   /// Number of phases of the observer: how often it has to see all values.
   [[nodiscard]] std::size_t phases() const {
@@ -194,21 +202,20 @@ class config_observer {
     return graph::detail::with_context(settings_.name, f, where);
   }
 
-  static held_observer make(const quantizer_settings& s, ppq_parity p) {
-    return graph::detail::with_context(s.name, [&]() -> held_observer {
+  [[nodiscard]] held_observer make(const observer_registry& observers) const {
+    return named([&]() -> held_observer {
       for (const std::uint32_t property :
            {quantization_property::floating, quantization_property::dynamic}) {
-        require(!s.policy.has(property), error_kind::unsupported, "policy ",
+        require(!settings_.policy.has(property), error_kind::unsupported, "policy ",
                 quantization_policy::describe(property), " cannot be calibrated");
       }
-      any_observer one = detail::make_observer_of(s, p);
-      if (!s.channel_axis) {
+      any_observer one = detail::make_observer_of(settings_, parity_, name_, observers);
+      if (!settings_.channel_axis) {
         return one;
       }
-      const std::string name = observer_name(s.observer, p);
-      require(name.rfind("ppq.", 0) != 0 || name == "ppq.minmax", error_kind::unsupported,
-              "observer ", name, " knows no channels");
-      return channel_observer(std::move(one), *s.channel_axis);
+      require(name_.rfind("ppq.", 0) != 0 || name_ == "ppq.minmax", error_kind::unsupported,
+              "observer ", name_, " knows no channels");
+      return channel_observer(std::move(one), *settings_.channel_axis);
     });
   }
 
@@ -224,8 +231,7 @@ class config_observer {
     tensor_view<const float> v(t.data<float>().data(), dims);
     const std::ptrdiff_t axis = settings_.overrides.isotone_axis;
     const auto rank = static_cast<std::ptrdiff_t>(v.rank);
-    const bool rows =
-        observer_name(settings_.observer, parity_).find("isotone") != std::string::npos;
+    const bool rows = name_.find("isotone") != std::string::npos;
     if (rows && axis != -1 && axis != rank - 1) {
       require(axis >= -rank && axis < rank, error_kind::invalid_argument, "axis ", axis,
               " of a tensor of rank ", rank);
@@ -237,7 +243,7 @@ class config_observer {
   }
 
   void add(tensor_parameters& to, quant_params p) const {
-    const bool of_ppq = observer_name(settings_.observer, parity_).rfind("ppq.", 0) == 0;
+    const bool of_ppq = name_.rfind("ppq.", 0) == 0;
     p = detail::fitted(p, settings_, of_ppq && parity_ == parity::fixed);
     to.scales.push_back(p.scale);
     to.zero_points.push_back(p.zero_point);
@@ -245,6 +251,7 @@ class config_observer {
 
   quantizer_settings settings_;
   ppq_parity parity_;
+  std::string name_;  // of the observer, as observer_name() returns it
   held_observer observer_;
 };
 

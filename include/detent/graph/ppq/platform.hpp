@@ -30,7 +30,8 @@ struct tensor_preset {
   int bits = 8;
   /// The smallest and the largest integer.
   grid levels{-128, 127};
-  /// The name of the observer that finds the range, as make_observer() knows it.
+  /// The name of the observer that finds the range, among the `observers` of the pass that
+  /// calibrates.
   std::string observer = "minmax";
   /// How x / scale is rounded to an integer.
   rounding_policy rounding = rounding_policy::half_even;

@@ -37,13 +37,14 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/quantize/activation_options.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/error_analysis.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
-#include <detent/graph/quantize/operator_rules.hpp>
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>
 #include <detent/graph/quantize/weight_rounding.hpp>
 #include <detent/graph/rewrite/equalization.hpp>
@@ -65,23 +66,14 @@ struct quantization_step {
 
 /// Options of automatic_quantization().
 struct automatic_quantization_options {
-  /// Whether weights have one scale for each output channel, or else one for the tensor.
-  bool per_channel = true;
-  element_type activation_type = element_type::u8;  ///< Type of the activations: u8 or s8.
-  /// Whether the zero point is 0 with s8 (levels -127..127) and 128 with u8.
-  bool symmetric_activations = false;
-  bool reduce_range = false;   ///< Whether weights have 7 bits: levels -64..64.
-  ignored_scope ignored = {};  ///< Nodes that stay in float.
-  /// Settings for single operators. What they set is not varied by trials.
-  operator_rules operators = {};
-  /// Parameters, ranges or observers of single activations, by the name of the value. Trials do not
-  /// vary them.
-  std::map<std::string, activation_override> activations = {};
-  /// Names of the observers that ranges are tried with; make_observer() must know them. "minmax" is
-  /// always the first one, whether it is listed or not.
+  /// Names of the observers that ranges are tried with; `activations.observers` must have them.
+  /// "minmax" is always the first one, whether it is listed or not.
   std::vector<std::string> methods = {"mse", "percentile"};
-  /// Options of the observers; the scheme is set from the activation type.
-  observer_options observer = {};
+  activation_options activations = {};  ///< Type, observers and overrides of the activations.
+  /// Channels, bits and levels of the weights. Trials choose the rule for their scales.
+  layer_weight_options weights = {};
+  /// Nodes that stay in float, and settings of single operators, which trials do not vary.
+  quantization_scope scope = {};
   std::size_t judge_samples = 64;  ///< Samples that steps are measured with, at most.
   /// Model runs that step "range of one activation" may take, about. Each of its trials is measured
   /// with `single_runs` / (number of trials) samples, but with at least 4 and at most 32.
@@ -93,11 +85,6 @@ struct automatic_quantization_options {
   std::size_t correction_samples = 16;
   /// Called with each step that was tried, in the order of time.
   std::function<void(const quantization_step&)> on_step = {};
-  /// Called with the final parameters of each activation, and with the name of the observer that
-  /// they are from, or "given" if the options set them.
-  std::function<void(const std::string& value, const std::string& method,
-                     const scale_solution& solution)>
-      on_parameters = {};
   /// Options of all executors that run models here; `parallel` is used by solvers, too.
   executor_options executor = {};
 };
@@ -132,9 +119,10 @@ class automatic_quantizer {
   }
 
   quantization run() {
-    plain_.emplace(float_model_, options_.ignored, options_.operators);
-    for (const auto& [name, own] : options_.activations) {
-      require_override(*plain_, name, own, activation_observer(fixed_options()));
+    plain_.emplace(float_model_, options_.scope);
+    for (const auto& [name, own] : options_.activations.overrides) {
+      require_override(*plain_, name, own, activation_observer(options_.activations, "minmax"),
+                       options_.activations.observers);
     }
     state best = calibrated(*plain_, seen_);
     finish(best, seen_);
@@ -184,13 +172,13 @@ class automatic_quantizer {
   [[nodiscard]] state calibrated(quantization_plan plan, const calibration_source& source) const {
     state s;
     s.plan.emplace(std::move(plan));
-    const observer_options observer = activation_observer(fixed_options());
+    const observer_options observer = activation_observer(options_.activations, "minmax");
     std::vector<observed_value> observed;
     for (const std::string& name : s.plan->values()) {
-      const std::string own = own_method(*s.plan, name, options_.activations);
+      const std::string own = own_method(*s.plan, name, options_.activations.overrides);
       for (const std::string& method : options_.methods) {
-        observed.push_back(
-            {name, observer_for(*s.plan, name, own.empty() ? method : own, observer)});
+        observed.push_back({name, observer_for(*s.plan, name, own.empty() ? method : own, observer,
+                                               options_.activations.observers)});
         if (!may_choose(*s.plan, name)) {
           break;
         }
@@ -199,7 +187,8 @@ class automatic_quantizer {
     }
     calibrate(s.plan->float_model(), observed, source, options_.executor);
     for (const observed_value& v : observed) {
-      s.solutions[v.name].push_back(solution_of(v, observer.scheme, options_.activations));
+      s.solutions[v.name].push_back(
+          solution_of(v, observer.scheme, options_.activations.overrides));
     }
     return s;
   }
@@ -214,12 +203,11 @@ class automatic_quantizer {
       const float x_scale = p.activations.at(m.nodes[i].inputs[0]).scale;
       auto& [last_scale, last] = nearest_[{s.is_equalized, s.weights, i}];
       if (last_scale != x_scale) {
-        const layer_weight_options all{.per_channel = options_.per_channel,
-                                       .scale = s.weights,
-                                       .reduce_range = options_.reduce_range,
-                                       .parallel = options_.executor.parallel};
-        last =
-            quantize_layer_weights(m, m.nodes[i], x_scale, with_settings(all, s.plan->settings(i)));
+        layer_weight_options weights = options_.weights;
+        weights.scale = s.weights;
+        last = quantize_layer_weights(m, m.nodes[i], x_scale,
+                                      with_settings(weights, s.plan->settings(i)),
+                                      options_.executor.parallel);
         last_scale = x_scale;
       }
       layers.emplace(i, last);
@@ -232,7 +220,7 @@ class automatic_quantizer {
     s.carried_out.emplace(quantization{*s.plan, {}, {}});
     quantization_plan& plan = s.carried_out->plan;
     quantization_parameters& p = s.carried_out->parameters;
-    p.activation_type = options_.activation_type;
+    p.activation_type = options_.activations.type;
     for (const auto& [value, method] : s.chosen) {
       p.activations[value] = s.solutions.at(value)[method].params;
     }
@@ -310,16 +298,9 @@ class automatic_quantizer {
     }
   }
 
-  /// The options that the observers of all trials have in common.
-  [[nodiscard]] static_quantization_options fixed_options() const {
-    return {.observer = options_.observer,
-            .activation_type = options_.activation_type,
-            .symmetric_activations = options_.symmetric_activations};
-  }
-
   /// Whether the options leave open how the parameters of a value are found.
   [[nodiscard]] bool may_choose(const quantization_plan& plan, const std::string& value) const {
-    return options_.activations.count(value) == 0 && plan.method(value).empty();
+    return options_.activations.overrides.count(value) == 0 && plan.method(value).empty();
   }
 
   /// Whether a value has parameters of its own that another observer can change.
@@ -345,11 +326,13 @@ class automatic_quantizer {
         break;
       }
     }
-    if (options_.on_parameters) {
+    if (options_.activations.on_parameters) {
       for (const auto& [value, method] : best.chosen) {
         if (best.plan->root(value) == value) {
-          options_.on_parameters(
-              value, method_name(*best.plan, value, options_.activations, options_.methods[method]),
+          options_.activations.on_parameters(
+              value,
+              method_name(*best.plan, value, options_.activations.overrides,
+                          options_.methods[method]),
               best.solutions.at(value)[method]);
         }
       }

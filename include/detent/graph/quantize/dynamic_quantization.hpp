@@ -27,9 +27,9 @@
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/error_analysis.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
-#include <detent/graph/quantize/operator_rules.hpp>
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/run/executor.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -37,16 +37,13 @@ namespace graph {
 
 /// Options of quantize_dynamic().
 struct dynamic_quantization_options {
-  /// Whether weights have one scale for each output channel, or else one for the tensor.
-  bool per_channel = true;
-  weight_scale weights = weight_scale::exact_mse;  ///< How the scales of the weights are chosen.
-  bool reduce_range = false;                       ///< Whether weights have 7 bits: levels -64..64.
-  bool asymmetric = true;  ///< Whether weights with one scale for the tensor have a zero point.
+  /// Scales, bits and levels of the weights. By default the scales have the least squared error,
+  /// and weights with one scale for the tensor have a zero point.
+  layer_weight_options weights = {.scale = weight_scale::exact_mse, .asymmetric = true};
   /// Whether products become com.microsoft.DynamicQuantizeMatMul, one node for each, instead of
   /// ONNX's own operators.
   bool contrib_operators = false;
-  ignored_scope ignored = {};     ///< Nodes that stay in float.
-  operator_rules operators = {};  ///< Settings for single operators.
+  quantization_scope scope = {};  ///< Nodes that stay in float, and settings of single operators.
   /// Options of the executors that run models here; `parallel` is used by solvers, too.
   executor_options executor = {};
 };
@@ -207,19 +204,15 @@ class dynamic_quantizer {
 [[nodiscard]] inline model quantize_dynamic(model m,
                                             const dynamic_quantization_options& options = {},
                                             const calibration_source& samples = {}) {
-  const quantization_plan plan(std::move(m), options.ignored, options.operators);
+  const quantization_plan plan(std::move(m), options.scope);
   quantization_parameters p;
   for (const std::size_t i : plan.layers()) {
     // The bias is added in float, so it puts no limit on the scales of the weights.
     node without_bias = plan.float_model().nodes[i];
     without_bias.inputs.resize(2);
-    const layer_weight_options weights{.per_channel = options.per_channel,
-                                       .scale = options.weights,
-                                       .reduce_range = options.reduce_range,
-                                       .asymmetric = options.asymmetric,
-                                       .parallel = options.executor.parallel};
     p.layers.emplace(i, quantize_layer_weights(plan.float_model(), without_bias, 1.0F,
-                                               with_settings(weights, plan.settings(i))));
+                                               with_settings(options.weights, plan.settings(i)),
+                                               options.executor.parallel));
   }
   model plain = detail::dynamic_quantizer(plan, p, options).run();
   const bool can_be_judged =

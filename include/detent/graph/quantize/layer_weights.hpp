@@ -36,7 +36,8 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// Options of quantize_layer_weights().
+/// How the weights of layers are quantized: the options that quantize_layer_weights() and all forms
+/// of quantization with integer products have in common.
 struct layer_weight_options {
   /// Whether there is one scale for each output channel, or else one for the tensor.
   bool per_channel = true;
@@ -49,8 +50,6 @@ struct layer_weight_options {
   /// Whether the tensor has a zero point and levels -128..127. It has an effect only without
   /// `per_channel` and `reduce_range`, and with 8 bits.
   bool asymmetric = false;
-  /// Runs the channels of weight_scale::exact_mse in parallel; default: the calling thread.
-  parallel_for parallel = {};
 };
 
 /// The weights of a layer on their grid: weight = scale * (code - zero_point).
@@ -103,12 +102,15 @@ inline void fit_bias(std::vector<float>& scales, const std::vector<bool>& is_zer
 /// Chooses the scales of a layer's weights and rounds the weights to nearest even with them.
 /// `x_scale` is the scale of the layer's input. The bias must fit 2^30 steps of x_scale * weight
 /// scale: a weight scale is raised where it would not. Where all weights of a channel are zero and
-/// scales are per channel, the scale comes from the bias.
+/// scales are per channel, the scale comes from the bias. `parallel` runs the channels of
+/// weight_scale::exact_mse; empty: the calling thread runs them.
 ///
 /// Throws invalid_argument, naming the tensor or the node, if a weight or bias is not finite, or if
 /// the number of bits is not in 2..8.
-[[nodiscard]] inline layer_weights quantize_layer_weights(
-    const model& m, const node& n, float x_scale, const layer_weight_options& options = {}) {
+[[nodiscard]] inline layer_weights quantize_layer_weights(const model& m, const node& n,
+                                                          float x_scale,
+                                                          const layer_weight_options& options = {},
+                                                          const parallel_for& parallel = {}) {
   const tensor& weights = m.initializers.at(n.inputs[1]);
   const tensor* bias = detail::float_constant(m, n, 2);
   const std::size_t axis = weight_channel_axis(n);
@@ -140,7 +142,7 @@ inline void fit_bias(std::vector<float>& scales, const std::vector<bool>& is_zer
   if (options.scale == weight_scale::exact_mse && options.per_channel) {
     const auto solutions = solve_channels(
         view, axis, scheme, [](const distribution& d, quant_scheme s) { return exact_mse(d, s); },
-        options.parallel);
+        parallel);
     for (std::size_t i = 0; i < channels; ++i) {
       result.scales[i] = solutions[i].params.scale;
     }

@@ -19,8 +19,7 @@
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/element_movement.hpp>
-#include <detent/graph/quantize/ignored_scope.hpp>
-#include <detent/graph/quantize/operator_rules.hpp>
+#include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/rewrite/opset.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -88,25 +87,24 @@ inline void require_not_quantized(const model& m) {
 class quantization_plan {
  public:
   /// Simplifies the model with simplify(), upgrades it to an opset that has per-channel
-  /// QuantizeLinear, and decides. `ignored` selects nodes that stay in float, `rules` gives
-  /// settings to single operators; both may name nodes that the simplification merges into others.
+  /// QuantizeLinear, and decides. `scope` selects nodes that stay in float and gives settings to
+  /// single operators; it may name nodes that the simplification merges into others.
   ///
   /// Throws unsupported if the model is quantized already or has an operator that the executor
-  /// lacks (naming it); invalid_argument if an entry of `ignored` or `rules` matches nothing or is
-  /// not a regular expression.
-  explicit quantization_plan(model float_model, const ignored_scope& ignored = {},
-                             const operator_rules& rules = {})
+  /// lacks (naming it); invalid_argument if an entry of `scope` matches nothing or is not a regular
+  /// expression.
+  explicit quantization_plan(model float_model, const quantization_scope& scope = {})
       : m_(std::move(float_model)) {
     detail::require_not_quantized(m_);
     graph::require_supported(m_);
     // Simplification may merge nodes, so names are looked up in the model as it is in the file.
     std::map<std::string, operator_settings> named;
-    for (const auto& [i, settings] : matching_settings(m_, rules)) {
+    for (const auto& [i, settings] : matching_settings(m_, scope.operators)) {
       for (const std::string& name : m_.nodes[i].outputs) {
         named[name] = settings;
       }
     }
-    for (const std::size_t i : matching_nodes(m_, ignored)) {
+    for (const std::size_t i : matching_nodes(m_, scope.ignored)) {
       for (const std::string& name : m_.nodes[i].outputs) {
         named[name].quantize = false;
       }
@@ -126,8 +124,8 @@ class quantization_plan {
         settings_[*name].complete_from(settings);
       }
     }
-    quantizes_first_layer_ = !ignored.first_layer;
-    quantizes_last_layer_ = !ignored.last_layer;
+    quantizes_first_layer_ = !scope.ignored.first_layer;
+    quantizes_last_layer_ = !scope.ignored.last_layer;
     prepare();
   }
 

@@ -32,12 +32,13 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/quantize/activation_options.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
-#include <detent/graph/quantize/operator_rules.hpp>
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/observer_registry.hpp>
 #include <detent/observers/min_max.hpp>
@@ -47,166 +48,20 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// Sets the parameters of one activation; exactly one member must be set. A value whose elements
-/// are only moved from another value has the parameters of that value, and cannot have an override.
-struct activation_override {
-  std::optional<quant_params> params = {};  ///< Scale and zero point.
-  /// A range, which is extended to contain 0; parameters are computed from it.
-  std::optional<value_range> range = {};
-  std::string method = {};  ///< Name of the observer that finds the parameters.
-};
-
 /// Options of static_quantization().
 struct static_quantization_options {
-  /// Whether weights have one scale for each output channel, or else one for the tensor.
-  bool per_channel = true;
-  /// Name of the observer of the activations; make_observer() must know it. "isotone" is applied
-  /// only to values that classifiers rank: values of rank 2 that the model returns or a Softmax
-  /// takes. Other activations get "minmax" then.
+  /// Name of the observer of the activations; `activations.observers` must have it. "isotone" is
+  /// applied only to values that classifiers rank: values of rank 2 that the model returns or a
+  /// Softmax takes. Other activations get "minmax" then.
   std::string method = "minmax";
-  /// Options of the observers; the scheme is set from the activation type.
-  observer_options observer = {};
-  /// Called with each activation that is quantized, in the order of names, its parameters, and the
-  /// name of the observer that they are from, or "given" if `activations` sets them.
-  std::function<void(const std::string& value, const std::string& method,
-                     const scale_solution& solution)>
-      on_parameters = {};
-  /// Options of the executors that run models here; `parallel` is used by solvers, too.
-  executor_options executor = {};
-  element_type activation_type = element_type::u8;  ///< Type of the activations: u8 or s8.
-  /// Whether the zero point is 0 with s8 (levels -127..127) and 128 with u8.
-  bool symmetric_activations = false;
-  weight_scale weights = weight_scale::absmax;  ///< How the scales of the weights are chosen.
-  bool reduce_range = false;                    ///< Whether weights have 7 bits: levels -64..64.
+  activation_options activations = {};  ///< Type, observers and overrides of the activations.
+  layer_weight_options weights = {};    ///< Scales, bits and levels of the weights.
   /// Bias correction; by default there is none.
   bias_correction_options bias = {.kind = bias_correction::none};
-  ignored_scope ignored = {};     ///< Nodes that stay in float.
-  operator_rules operators = {};  ///< Settings for single operators.
-  /// Parameters, ranges or observers of single activations, by the name of the value.
-  std::map<std::string, activation_override> activations = {};
+  quantization_scope scope = {};  ///< Nodes that stay in float, and settings of single operators.
+  /// Options of the executors that run models here; `parallel` is used by solvers, too.
+  executor_options executor = {};
 };
-
-namespace detail {
-
-/// The scheme of the activations. Throws invalid_argument for types other than u8 and s8.
-[[nodiscard]] inline quant_scheme activation_scheme(const static_quantization_options& o) {
-  require(o.activation_type == element_type::u8 || o.activation_type == element_type::s8,
-          error_kind::invalid_argument, "activations of type ", graph::name(o.activation_type),
-          "; they are uint8 or int8");
-  if (o.activation_type == element_type::u8) {
-    return o.symmetric_activations ? symmetric<std::uint8_t> : asymmetric<std::uint8_t>;
-  }
-  return o.symmetric_activations ? symmetric<std::int8_t> : asymmetric<std::int8_t>;
-}
-
-/// The options that observers are made with. Throws invalid_argument if the method is unknown.
-[[nodiscard]] inline observer_options activation_observer(const static_quantization_options& o) {
-  observer_options with_scheme = o.observer;
-  with_scheme.scheme = activation_scheme(o);
-  static_cast<void>(make_observer(o.method, with_scheme));
-  return with_scheme;
-}
-
-/// Whether a value is one that a classifier ranks, for which static_quantization_options::method
-/// allows "isotone".
-[[nodiscard]] inline bool is_ranked(const quantization_plan& plan, const std::string& value) {
-  const model& m = plan.float_model();
-  const auto found = plan.known().find(value);
-  if (found == plan.known().end() || found->second.rank() != 2) {
-    return false;
-  }
-  return m.is_output(value) || std::any_of(m.nodes.begin(), m.nodes.end(), [&](const node& n) {
-           return n.is("Softmax") && !n.inputs.empty() && n.inputs[0] == value;
-         });
-}
-
-/// The observer of one value. Constants, values whose elements are only moved, and values that
-/// "isotone" does not apply to get a min_max_observer.
-[[nodiscard]] inline any_observer observer_for(const quantization_plan& plan,
-                                               const std::string& value, const std::string& method,
-                                               const observer_options& options) {
-  const std::string name = detent::detail::lower_case(method);
-  const bool ranks = name == "isotone" || name == "ppq.isotone";
-  const bool range_only = plan.float_model().initializer(value) != nullptr ||
-                          plan.root(value) != value || (ranks && !is_ranked(plan, value));
-  return range_only ? any_observer(min_max_observer()) : make_observer(method, options);
-}
-
-/// Throws invalid_argument, naming the value, if an override cannot be applied: the value is not
-/// quantized or only moved from another one, not exactly one member is set, the type does not have
-/// the scale or zero point, or the method is unknown.
-inline void require_override(const quantization_plan& plan, const std::string& name,
-                             const activation_override& own, const observer_options& options) {
-  require(plan.values().count(name) != 0, error_kind::invalid_argument, "activation '", name,
-          "' has parameters of its own, but is not quantized");
-  require(plan.root(name) == name, error_kind::invalid_argument, "activation '", name,
-          "' has parameters of its own, but is made by moving elements of '", plan.root(name),
-          "': it has those");
-  const int members =
-      int{own.params.has_value()} + int{own.range.has_value()} + int{!own.method.empty()};
-  require(members == 1, error_kind::invalid_argument, "activation '", name, "' is given ", members,
-          " of parameters, range and method; it takes one");
-  if (!own.method.empty()) {
-    of_tensor(name, [&] { static_cast<void>(make_observer(own.method, options)); });
-  }
-  if (own.params) {
-    const grid levels =
-        options.scheme.levels.qmin < 0 ? full_grid<std::int8_t> : full_grid<std::uint8_t>;
-    of_tensor(name, [&] {
-      detent::detail::require_scale(own.params->scale, "parameters of its own");
-      detent::detail::require_zero_point(own.params->zero_point, levels, "parameters of its own");
-    });
-  }
-}
-
-/// The method that an override or a rule asks for; empty if there is none.
-[[nodiscard]] inline std::string own_method(
-    const quantization_plan& plan, const std::string& name,
-    const std::map<std::string, activation_override>& overrides) {
-  const auto own = overrides.find(name);
-  return own != overrides.end() && !own->second.method.empty() ? own->second.method
-                                                               : plan.method(name);
-}
-
-/// Where the parameters of a value come from: "given", or the name of an observer.
-[[nodiscard]] inline std::string method_name(
-    const quantization_plan& plan, const std::string& name,
-    const std::map<std::string, activation_override>& overrides, const std::string& otherwise) {
-  const auto own = overrides.find(name);
-  if (own != overrides.end() && own->second.method.empty()) {
-    return "given";
-  }
-  const std::string method = own_method(plan, name, overrides);
-  return method.empty() ? otherwise : method;
-}
-
-/// The parameters that an observer found, or those that an override gives instead.
-[[nodiscard]] inline scale_solution solution_of(
-    const observed_value& v, const quant_scheme& scheme,
-    const std::map<std::string, activation_override>& overrides) {
-  return of_tensor(v.name, [&] {
-    scale_solution s = v.observer.finalize(scheme);
-    const auto own = overrides.find(v.name);
-    if (own != overrides.end() && (own->second.params || own->second.range)) {
-      s.params =
-          own->second.params ? *own->second.params : params_from_range(*own->second.range, scheme);
-      s.evidence.method = "override";
-    }
-    return s;
-  });
-}
-
-/// Gives values whose elements are only moved the parameters of the values that they are moved
-/// from.
-inline void share_parameters(const quantization_plan& plan,
-                             std::map<std::string, quant_params>& params) {
-  for (auto& [name, p] : params) {
-    const auto found = params.find(plan.root(name));
-    p = found->second;
-  }
-}
-
-}  // namespace detail
 
 /// Finds the parameters of all values of a plan, by the name of the value: one pass over the
 /// samples for all of them together, or two if an observer needs that. Throws invalid_argument:
@@ -215,24 +70,26 @@ inline void share_parameters(const quantization_plan& plan,
 [[nodiscard]] inline std::map<std::string, quant_params> calibrate_activations(
     const quantization_plan& plan, const calibration_source& samples,
     const static_quantization_options& options) {
-  const observer_options observer = detail::activation_observer(options);
-  for (const auto& [name, other] : options.activations) {
-    detail::require_override(plan, name, other, observer);
+  const observer_options observer =
+      detail::activation_observer(options.activations, options.method);
+  for (const auto& [name, other] : options.activations.overrides) {
+    detail::require_override(plan, name, other, observer, options.activations.observers);
   }
   std::vector<observed_value> observed;
   for (const std::string& name : plan.values()) {
-    const std::string own = detail::own_method(plan, name, options.activations);
-    observed.push_back(
-        {name, detail::observer_for(plan, name, own.empty() ? options.method : own, observer)});
+    const std::string own = detail::own_method(plan, name, options.activations.overrides);
+    observed.push_back({name, detail::observer_for(plan, name, own.empty() ? options.method : own,
+                                                   observer, options.activations.observers)});
   }
   calibrate(plan.float_model(), observed, samples, options.executor);
   std::map<std::string, quant_params> params;
   for (const observed_value& v : observed) {
-    const scale_solution s = detail::solution_of(v, observer.scheme, options.activations);
+    const scale_solution s = detail::solution_of(v, observer.scheme, options.activations.overrides);
     params[v.name] = s.params;
-    if (options.on_parameters && plan.root(v.name) == v.name) {
-      options.on_parameters(
-          v.name, detail::method_name(plan, v.name, options.activations, options.method), s);
+    if (options.activations.on_parameters && plan.root(v.name) == v.name) {
+      options.activations.on_parameters(
+          v.name, detail::method_name(plan, v.name, options.activations.overrides, options.method),
+          s);
     }
   }
   detail::share_parameters(plan, params);
@@ -247,15 +104,12 @@ inline void share_parameters(const quantization_plan& plan,
     const quantization_plan& plan, const std::map<std::string, quant_params>& activations,
     const static_quantization_options& options) {
   std::map<std::size_t, layer_weights> layers;
-  const layer_weight_options weights{.per_channel = options.per_channel,
-                                     .scale = options.weights,
-                                     .reduce_range = options.reduce_range,
-                                     .parallel = options.executor.parallel};
   for (const std::size_t i : plan.layers()) {
     const node& n = plan.float_model().nodes[i];
     layers.emplace(i,
                    quantize_layer_weights(plan.float_model(), n, activations.at(n.inputs[0]).scale,
-                                          with_settings(weights, plan.settings(i))));
+                                          with_settings(options.weights, plan.settings(i)),
+                                          options.executor.parallel));
   }
   return layers;
 }
@@ -305,9 +159,10 @@ inline void share_parameters(const quantization_plan& plan,
 /// nothing, or if an override cannot be applied.
 [[nodiscard]] inline quantization static_quantization(
     model m, const calibration_source& samples, const static_quantization_options& options = {}) {
-  static_cast<void>(detail::activation_observer(options));  // errors before anything is run
-  quantization q{quantization_plan(std::move(m), options.ignored, options.operators), {}, {}};
-  q.parameters.activation_type = options.activation_type;
+  static_cast<void>(detail::activation_observer(options.activations,
+                                                options.method));  // errors before anything is run
+  quantization q{quantization_plan(std::move(m), options.scope), {}, {}};
+  q.parameters.activation_type = options.activations.type;
   q.parameters.activations = calibrate_activations(q.plan, samples, options);
   q.parameters.layers = quantize_layers(q.plan, q.parameters.activations, options);
   static_cast<void>(correct_biases(q.plan, q.parameters, samples, options.bias, options.executor));

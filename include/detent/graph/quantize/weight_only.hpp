@@ -39,8 +39,7 @@
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/nbits_layout.hpp>
-#include <detent/graph/quantize/ignored_scope.hpp>
-#include <detent/graph/quantize/operator_rules.hpp>
+#include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -63,6 +62,30 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
+/// How quantize_weights_only() finds the codes of weights.
+enum class weight_only_algorithm : std::uint8_t {
+  rtn,   ///< Nearest rounding.
+  gptq,  ///< GPTQ where it is better than rtn; needs samples, and Eigen. All layers see the inputs
+         ///< that they have in the float model.
+  awq,   ///< Scales of the inputs, and clipping; needs samples.
+  hqq,   ///< Zero points; not with `symmetric`.
+};
+
+/// The name of an algorithm, such as "rtn".
+[[nodiscard]] constexpr const char* name(weight_only_algorithm algorithm) noexcept {
+  switch (algorithm) {
+    case weight_only_algorithm::rtn:
+      return "rtn";
+    case weight_only_algorithm::gptq:
+      return "gptq";
+    case weight_only_algorithm::awq:
+      return "awq";
+    case weight_only_algorithm::hqq:
+      return "hqq";
+  }
+  return "unknown";
+}
+
 /// Report of what quantize_weights_only() did to one node.
 struct weight_only_layer {
   std::string node;     ///< Name of the node, or of its first output if it has none.
@@ -82,24 +105,17 @@ struct weight_only_options {
   /// larger than the smallest power of two that holds K (and 16).
   std::int64_t block_size = 32;
   bool symmetric = false;  ///< Whether there are no zero points.
-  /// Name of the algorithm:
-  ///
-  ///     rtn    nearest rounding
-  ///     gptq   where it is better than rtn (needs samples, and Eigen); all layers see the inputs
-  ///            that they have in the float model
-  ///     awq    scales of the inputs, and clipping (needs samples)
-  ///     hqq    zero points (not with symmetric)
-  std::string algorithm = "rtn";
-  /// How scales and zero points are found: "absmax" (the range of the block, by
-  /// params_from_range()) or "exact_mse" (the least squared error of the block's weights). awq
-  /// accepts only "absmax". exact_mse tries all zero points: the 16 of 4 bits take seconds for a
-  /// million weights, the 256 of 8 bits minutes (with `symmetric` there is one only).
-  std::string scales = "absmax";
+  weight_only_algorithm algorithm = weight_only_algorithm::rtn;  ///< How codes are found.
+  /// How scales and zero points are found: absmax (the range of the block, by params_from_range())
+  /// or exact_mse (the least squared error of the block's weights). awq accepts only absmax.
+  /// exact_mse tries all zero points: the 16 of 4 bits take seconds for a million weights, the 256
+  /// of 8 bits minutes (with `symmetric` there is one only).
+  weight_scale scales = weight_scale::absmax;
   /// Attribute accuracy_level of the nodes: 0 (not written), or activations of 1 float32, 2
   /// float16, 3 bfloat16, 4 int8.
   std::int64_t accuracy_level = 0;
-  ignored_scope ignored = {};     ///< Nodes that stay in float.
-  operator_rules operators = {};  ///< Bits, block sizes and scales of single operators.
+  /// Nodes that stay in float, and bits, block sizes and scales of single operators.
+  quantization_scope scope = {};
   /// For awq: whether O(K) statistics of each layer's inputs (mean |x|, mean x^2) are used instead
   /// of the Gram matrix.
   bool diagonal_statistics = false;
@@ -218,13 +234,13 @@ class weight_only_quantizer {
       : m_(std::move(m)), options_(std::move(options)) {
     check_options();
     std::map<std::string, operator_settings> settings;  // by output: folding moves nodes
-    for (const auto& [i, own] : matching_settings(m_, options_.operators)) {
+    for (const auto& [i, own] : matching_settings(m_, options_.scope.operators)) {
       check_settings(m_.nodes[i], own);
       for (const std::string& name : m_.nodes[i].outputs) {
         settings[name] = own;
       }
     }
-    for (const std::size_t i : matching_nodes(m_, options_.ignored)) {
+    for (const std::size_t i : matching_nodes(m_, options_.scope.ignored)) {
       for (const std::string& name : m_.nodes[i].outputs) {
         settings[name].quantize = false;
       }
@@ -240,7 +256,7 @@ class weight_only_quantizer {
       }
     } else {
       require(static_cast<bool>(samples), error_kind::invalid_argument, "algorithm '",
-              options_.algorithm, "' needs calibration samples");
+              graph::name(options_.algorithm), "' needs calibration samples");
       calibrate_and_solve(samples);
     }
     rewrite();
@@ -268,23 +284,11 @@ class weight_only_quantizer {
   };
 
   [[nodiscard]] bool needs_samples() const {
-    return options_.algorithm == "gptq" || options_.algorithm == "awq";
+    return options_.algorithm == weight_only_algorithm::gptq ||
+           options_.algorithm == weight_only_algorithm::awq;
   }
   [[nodiscard]] bool is_diagonal() const {
-    return options_.algorithm == "awq" && options_.diagonal_statistics;
-  }
-
-  static void require_one_of(const char* what, const std::string& value,
-                             std::initializer_list<const char*> known) {
-    std::string list;
-    for (const char* name : known) {
-      if (value == name) {
-        return;
-      }
-      list.append(list.empty() ? "" : ", ").append(name);
-    }
-    require(false, error_kind::invalid_argument, "unknown ", what, " '", value, "', there are ",
-            list);
+    return options_.algorithm == weight_only_algorithm::awq && options_.diagonal_statistics;
   }
 
   void check_format(std::size_t bits, std::int64_t block) const {
@@ -294,7 +298,8 @@ class weight_only_quantizer {
                 (block >= 16 && block <= largest_block &&
                  std::has_single_bit(static_cast<std::uint64_t>(block))),
             invalid, "block size ", block, ", expected 16, 32, 64, 128, 256, or 0 for the largest");
-    require(options_.algorithm != "hqq" || !options_.hqq.real_zero_points || bits == 4,
+    require(options_.algorithm != weight_only_algorithm::hqq || !options_.hqq.real_zero_points ||
+                bits == 4,
             error_kind::unsupported, "real zero points of ", bits, "-bit weights");
   }
 
@@ -302,7 +307,7 @@ class weight_only_quantizer {
     with_context(n.label(), [&] {
       check_format(own.weight_bits.value_or(options_.bits),
                    own.block_size.value_or(options_.block_size));
-      require(options_.algorithm != "awq" ||
+      require(options_.algorithm != weight_only_algorithm::awq ||
                   own.weight_scales.value_or(weight_scale::absmax) == weight_scale::absmax,
               error_kind::invalid_argument, "algorithm 'awq' finds scales itself");
       return true;
@@ -313,16 +318,15 @@ class weight_only_quantizer {
     const weight_only_options& o = options_;
     constexpr auto invalid = error_kind::invalid_argument;
     check_format(o.bits, o.block_size);
-    require_one_of("algorithm", o.algorithm, {"rtn", "gptq", "awq", "hqq"});
-    require_one_of("scales", o.scales, {"absmax", "exact_mse"});
     require(o.accuracy_level >= 0 && o.accuracy_level <= 4, invalid, "accuracy level ",
             o.accuracy_level, " is not in 0..4");
-    require(o.algorithm != "hqq" || !o.symmetric, invalid,
+    require(o.algorithm != weight_only_algorithm::hqq || !o.symmetric, invalid,
             "algorithm 'hqq' finds zero points, and symmetric weights have none");
-    require(o.algorithm != "awq" || o.scales == "absmax", invalid,
-            "algorithm 'awq' finds scales itself, and cannot take those of '", o.scales, "'");
+    require(o.algorithm != weight_only_algorithm::awq || o.scales == weight_scale::absmax, invalid,
+            "algorithm 'awq' finds scales itself, and cannot take those of exact_mse");
 #if !DETENT_WITH_EIGEN
-    require(o.algorithm != "gptq", error_kind::unsupported, "algorithm 'gptq' needs Eigen");
+    require(o.algorithm != weight_only_algorithm::gptq, error_kind::unsupported,
+            "algorithm 'gptq' needs Eigen");
 #endif
     require(m_.opset() >= 7, error_kind::unsupported, "the model has opset ", m_.opset(),
             "; the oldest that can be quantized is 7");
@@ -350,10 +354,10 @@ class weight_only_quantizer {
         candidates.push_back(i);
       }
     }
-    if (options_.ignored.first_layer && !candidates.empty()) {
+    if (options_.scope.ignored.first_layer && !candidates.empty()) {
       candidates.erase(candidates.begin());
     }
-    if (options_.ignored.last_layer && !candidates.empty()) {
+    if (options_.scope.ignored.last_layer && !candidates.empty()) {
       candidates.pop_back();
     }
     std::map<std::tuple<std::string, bool, std::size_t, std::size_t, bool>, std::size_t> known;
@@ -371,9 +375,8 @@ class weight_only_quantizer {
       const nbits_layout layout{own.weight_bits.value_or(options_.bits),
                                 block_size(own.block_size.value_or(options_.block_size), depth),
                                 depth, columns};
-      const bool has_least_squares_scales = own.weight_scales
-                                                ? *own.weight_scales == weight_scale::exact_mse
-                                                : options_.scales == "exact_mse";
+      const bool has_least_squares_scales =
+          own.weight_scales.value_or(options_.scales) == weight_scale::exact_mse;
       const auto [found, added] = known.try_emplace(
           {n.inputs[1], *is_transposed, layout.bits, layout.block_size, has_least_squares_scales},
           matrices_.size());
@@ -491,13 +494,13 @@ class weight_only_quantizer {
       format.scales = given.scales;
       format.zero_points = given.zero_points;
     }
-    if (options_.algorithm == "hqq") {
+    if (options_.algorithm == weight_only_algorithm::hqq) {
       return {hqq(w, format, options_.hqq, parallel), {}};
     }
     const gram_matrix g = statistics != nullptr
                               ? statistics->gram()
                               : gram_matrix::from_diagonal(std::vector<double>(w.columns, 1.0));
-    if (options_.algorithm == "awq") {
+    if (options_.algorithm == weight_only_algorithm::awq) {
       const std::vector<float> magnitudes = statistics->mean_magnitudes();
       awq_options options = options_.awq;
       options.activation_magnitudes = magnitudes;
@@ -506,7 +509,7 @@ class weight_only_quantizer {
               found.ratio ? std::move(found.input_scales) : std::vector<float>()};
     }
 #if DETENT_WITH_EIGEN
-    if (options_.algorithm == "gptq") {
+    if (options_.algorithm == weight_only_algorithm::gptq) {
       quantized_weights found = gptq(w, g, format, options_.gptq, parallel);
       if (found.evidence.objective < found.evidence.nearest_objective) {
         return {std::move(found), {}};
@@ -680,8 +683,8 @@ class weight_only_quantizer {
 /// they are, and so do the constants that they capture. Returns the rewritten model.
 ///
 /// Throws invalid_argument if no layer is left to quantize; if an ignored name, pattern or rule
-/// matches nothing; if bits, block size, algorithm, scales or accuracy level are unknown or do not
-/// fit together; if gptq or awq get no samples; if weights or inputs hold NaN or infinity, naming
+/// matches nothing; if bits, block size or accuracy level are not allowed, or options do not fit
+/// together; if gptq or awq get no samples; if weights or inputs hold NaN or infinity, naming
 /// the tensor. Throws unsupported for gptq without Eigen, for real zero points of 8-bit weights,
 /// for an operator that the float executor lacks, and for an opset before 7. Throws what the
 /// solvers throw, naming the weights.

@@ -3,8 +3,15 @@
 #ifndef DETENT_GRAPH_REWRITE_NODE_PATTERN_HPP
 #define DETENT_GRAPH_REWRITE_NODE_PATTERN_HPP
 
+#include <memory>
 #include <string>
 
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
+
+#if DETENT_GRAPH_DEFINES
 // g++ 12 warns about uninitialised values inside <regex> when sanitizers are on.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
@@ -14,10 +21,7 @@
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif
-
-#include <detent/config.hpp>
-#include <detent/error.hpp>
-#include <detent/graph/model/ir.hpp>
+#endif
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -28,27 +32,57 @@ namespace graph {
   return n.name.empty() && !n.outputs.empty() ? n.outputs[0] : n.name;
 }
 
+namespace detail {
+
+/// A compiled regular expression, declared apart from <regex>, which takes seconds to compile.
+class regular_expression;
+
+/// Compiles an expression; throws as node_pattern().
+[[nodiscard]] DETENT_GRAPH_DECL std::shared_ptr<const regular_expression> compile_expression(
+    const char* what, const std::string& text);
+/// Whether the expression matches all of `text`.
+[[nodiscard]] DETENT_GRAPH_DECL bool matches_all(const regular_expression& expression,
+                                                 const std::string& text);
+
+#if DETENT_GRAPH_DEFINES
+class regular_expression {
+ public:
+  explicit regular_expression(const std::string& text) : compiled(text) {}
+  std::regex compiled;
+};
+
+DETENT_GRAPH_DECL std::shared_ptr<const regular_expression> compile_expression(
+    const char* what, const std::string& text) {
+  try {
+    return std::make_shared<const regular_expression>(text);
+  } catch (const std::regex_error& e) {
+    raise(error_kind::invalid_argument, std::string("detent: ") + what + " '" + text +
+                                            "' is not a regular expression: " + e.what());
+  }
+}
+
+DETENT_GRAPH_DECL bool matches_all(const regular_expression& expression, const std::string& text) {
+  return std::regex_match(text, expression.compiled);
+}
+#endif
+
+}  // namespace detail
+
 /// A regular expression (ECMAScript) that must match a whole name or type.
 class node_pattern {
  public:
   /// Compiles the expression `text`. Throws invalid_argument if it is not one; the message contains
   /// `what`, which says what the expression is for, and `text`.
-  node_pattern(const char* what, const std::string& text) {
-    try {
-      expression_.assign(text);
-    } catch (const std::regex_error& e) {
-      raise(error_kind::invalid_argument, std::string("detent: ") + what + " '" + text +
-                                              "' is not a regular expression: " + e.what());
-    }
-  }
+  node_pattern(const char* what, const std::string& text)
+      : expression_(detail::compile_expression(what, text)) {}
 
   /// Whether the expression matches all of `text`.
   [[nodiscard]] bool matches(const std::string& text) const {
-    return std::regex_match(text, expression_);
+    return detail::matches_all(*expression_, text);
   }
 
  private:
-  std::regex expression_;
+  std::shared_ptr<const detail::regular_expression> expression_;
 };
 
 }  // namespace graph

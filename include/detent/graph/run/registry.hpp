@@ -1,33 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The registry of the operators that come with the library, and the macros that decide in which
-// translation unit they are compiled.
+// The registry of the operators that come with the library.
 #ifndef DETENT_GRAPH_RUN_REGISTRY_HPP
 #define DETENT_GRAPH_RUN_REGISTRY_HPP
 
 #include <detent/config.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/ops/operator.hpp>
 
-// Compiling the operators takes most of a minute. A unit that defines
-// DETENT_GRAPH_SEPARATE_COMPILATION leaves them to the one unit that includes
-// <detent/graph/src.hpp>; the CMake target detent::graph does both.
-#if defined(DETENT_GRAPH_SEPARATE_COMPILATION)
-#define DETENT_GRAPH_DECL
-#else
-/// Stands before functions that are inline in the header-only mode of the graph floor. It is empty
-/// with DETENT_GRAPH_SEPARATE_COMPILATION, where they are compiled once. Set by this header, not by
-/// users.
-#define DETENT_GRAPH_DECL inline
-#endif
-
-#if defined(DETENT_COMPILE_GRAPH) || !defined(DETENT_GRAPH_SEPARATE_COMPILATION)
-/// 1 if this translation unit defines the operators, 0 if it only declares default_operators(). Set
-/// by this header, not by users.
-#define DETENT_GRAPH_DEFINES_OPERATORS 1
-#else
-#define DETENT_GRAPH_DEFINES_OPERATORS 0
-#endif
-
-#if DETENT_GRAPH_DEFINES_OPERATORS
+#if DETENT_GRAPH_DEFINES
 #include <detent/graph/ops/activations.hpp>
 #include <detent/graph/ops/control_flow.hpp>
 #include <detent/graph/ops/convolution.hpp>
@@ -54,7 +34,7 @@ namespace graph {
 /// copy. Thread-safe.
 [[nodiscard]] DETENT_GRAPH_DECL const operator_registry& default_operators();
 
-#if DETENT_GRAPH_DEFINES_OPERATORS
+#if DETENT_GRAPH_DEFINES
 DETENT_GRAPH_DECL const operator_registry& default_operators() {
   static const operator_registry registry = [] {
     operator_registry r;

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How the scales and zero points of activations are found: the options that static quantization and
+// automatic quantization have in common, and the parts that apply them.
+#ifndef DETENT_GRAPH_QUANTIZE_ACTIVATION_OPTIONS_HPP
+#define DETENT_GRAPH_QUANTIZE_ACTIVATION_OPTIONS_HPP
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/observer_registry.hpp>
+#include <detent/observers/min_max.hpp>
+#include <detent/scale_rules.hpp>
+#include <detent/types.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+/// Sets the parameters of one activation; exactly one member must be set. A value whose elements
+/// are only moved from another value has the parameters of that value, and cannot have an override.
+struct activation_override {
+  std::optional<quant_params> params = {};  ///< Scale and zero point.
+  /// A range, which is extended to contain 0; parameters are computed from it.
+  std::optional<value_range> range = {};
+  std::string method = {};  ///< Name of the observer that finds the parameters.
+};
+
+/// How activations are quantized: the options that static_quantization() and
+/// automatic_quantization() have in common.
+struct activation_options {
+  element_type type = element_type::u8;  ///< Type of the activations: u8 or s8.
+  /// Whether the zero point is 0 with s8 (levels -127..127) and 128 with u8.
+  bool symmetric = false;
+  observer_options observer = {};  ///< Options of the observers; the scheme is set from the type.
+  /// The observers that methods name. A copy of default_observers() takes observers of your own.
+  observer_registry observers = default_observers();
+  /// Parameters, ranges or observers of single activations, by the name of the value. The trials of
+  /// automatic_quantization() do not vary them.
+  std::map<std::string, activation_override> overrides = {};
+  /// Called with each activation that is quantized, in the order of names, its final parameters,
+  /// and the name of the observer that they are from, or "given" if `overrides` sets them.
+  std::function<void(const std::string& value, const std::string& method,
+                     const scale_solution& solution)>
+      on_parameters = {};
+};
+
+namespace detail {
+
+/// The scheme of the activations. Throws invalid_argument for types other than u8 and s8.
+[[nodiscard]] inline quant_scheme activation_scheme(const activation_options& o) {
+  require(o.type == element_type::u8 || o.type == element_type::s8, error_kind::invalid_argument,
+          "activations of type ", graph::name(o.type), "; they are uint8 or int8");
+  if (o.type == element_type::u8) {
+    return o.symmetric ? symmetric<std::uint8_t> : asymmetric<std::uint8_t>;
+  }
+  return o.symmetric ? symmetric<std::int8_t> : asymmetric<std::int8_t>;
+}
+
+/// The options that observers are made with. Throws invalid_argument if the method is unknown.
+[[nodiscard]] inline observer_options activation_observer(const activation_options& o,
+                                                          const std::string& method) {
+  observer_options with_scheme = o.observer;
+  with_scheme.scheme = activation_scheme(o);
+  static_cast<void>(make_observer(method, with_scheme, o.observers));
+  return with_scheme;
+}
+
+/// Whether a value is one that a classifier ranks, for which static_quantization_options::method
+/// allows "isotone".
+[[nodiscard]] inline bool is_ranked(const quantization_plan& plan, const std::string& value) {
+  const model& m = plan.float_model();
+  const auto found = plan.known().find(value);
+  if (found == plan.known().end() || found->second.rank() != 2) {
+    return false;
+  }
+  return m.is_output(value) || std::any_of(m.nodes.begin(), m.nodes.end(), [&](const node& n) {
+           return n.is("Softmax") && !n.inputs.empty() && n.inputs[0] == value;
+         });
+}
+
+/// The observer of one value. Constants, values whose elements are only moved, and values that
+/// "isotone" does not apply to get a min_max_observer.
+[[nodiscard]] inline any_observer observer_for(const quantization_plan& plan,
+                                               const std::string& value, const std::string& method,
+                                               const observer_options& options,
+                                               const observer_registry& observers) {
+  const std::string name = detent::detail::lower_case(method);
+  const bool ranks = name == "isotone" || name == "ppq.isotone";
+  const bool range_only = plan.float_model().initializer(value) != nullptr ||
+                          plan.root(value) != value || (ranks && !is_ranked(plan, value));
+  return range_only ? any_observer(min_max_observer()) : make_observer(method, options, observers);
+}
+
+/// Throws invalid_argument, naming the value, if an override cannot be applied: the value is not
+/// quantized or only moved from another one, not exactly one member is set, the type does not have
+/// the scale or zero point, or the method is unknown.
+inline void require_override(const quantization_plan& plan, const std::string& name,
+                             const activation_override& own, const observer_options& options,
+                             const observer_registry& observers) {
+  require(plan.values().count(name) != 0, error_kind::invalid_argument, "activation '", name,
+          "' has parameters of its own, but is not quantized");
+  require(plan.root(name) == name, error_kind::invalid_argument, "activation '", name,
+          "' has parameters of its own, but is made by moving elements of '", plan.root(name),
+          "': it has those");
+  const int members =
+      int{own.params.has_value()} + int{own.range.has_value()} + int{!own.method.empty()};
+  require(members == 1, error_kind::invalid_argument, "activation '", name, "' is given ", members,
+          " of parameters, range and method; it takes one");
+  if (!own.method.empty()) {
+    of_tensor(name, [&] { static_cast<void>(make_observer(own.method, options, observers)); });
+  }
+  if (own.params) {
+    const grid levels =
+        options.scheme.levels.qmin < 0 ? full_grid<std::int8_t> : full_grid<std::uint8_t>;
+    of_tensor(name, [&] {
+      detent::detail::require_scale(own.params->scale, "parameters of its own");
+      detent::detail::require_zero_point(own.params->zero_point, levels, "parameters of its own");
+    });
+  }
+}
+
+/// The method that an override or a rule asks for; empty if there is none.
+[[nodiscard]] inline std::string own_method(
+    const quantization_plan& plan, const std::string& name,
+    const std::map<std::string, activation_override>& overrides) {
+  const auto own = overrides.find(name);
+  return own != overrides.end() && !own->second.method.empty() ? own->second.method
+                                                               : plan.method(name);
+}
+
+/// Where the parameters of a value come from: "given", or the name of an observer.
+[[nodiscard]] inline std::string method_name(
+    const quantization_plan& plan, const std::string& name,
+    const std::map<std::string, activation_override>& overrides, const std::string& otherwise) {
+  const auto own = overrides.find(name);
+  if (own != overrides.end() && own->second.method.empty()) {
+    return "given";
+  }
+  const std::string method = own_method(plan, name, overrides);
+  return method.empty() ? otherwise : method;
+}
+
+/// The parameters that an observer found, or those that an override gives instead.
+[[nodiscard]] inline scale_solution solution_of(
+    const observed_value& v, const quant_scheme& scheme,
+    const std::map<std::string, activation_override>& overrides) {
+  return of_tensor(v.name, [&] {
+    scale_solution s = v.observer.finalize(scheme);
+    const auto own = overrides.find(v.name);
+    if (own != overrides.end() && (own->second.params || own->second.range)) {
+      s.params =
+          own->second.params ? *own->second.params : params_from_range(*own->second.range, scheme);
+      s.evidence.method = "override";
+    }
+    return s;
+  });
+}
+
+/// Gives values whose elements are only moved the parameters of the values that they are moved
+/// from.
+inline void share_parameters(const quantization_plan& plan,
+                             std::map<std::string, quant_params>& params) {
+  for (auto& [name, p] : params) {
+    const auto found = params.find(plan.root(name));
+    p = found->second;
+  }
+}
+
+}  // namespace detail
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_QUANTIZE_ACTIVATION_OPTIONS_HPP
