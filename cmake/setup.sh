@@ -1,11 +1,12 @@
 #!/bin/sh
-# setup.sh [--tests] BUILD_DIR: gets what the build needs on Debian and its kin.
+# setup.sh [--tests] [--python] BUILD_DIR: gets what the build needs on Debian and its kin.
 #
 # Installs the missing packages with apt-get.  If the system has no Highway >= 1.2
 # and xsimd >= 13, the header packages of a newer Debian suite (DETENT_SUITE, by
 # default trixie) are unpacked into BUILD_DIR/deps, leaving the system alone; if
-# DETENT_SUITE is set, that is done in any case.  --tests adds what the tests need
-# and a Python environment with ONNX Runtime, BUILD_DIR/venv; where the latter
+# DETENT_SUITE is set, that is done in any case.  --tests adds the packages that
+# the tests need.  --python makes a Python environment with ONNX Runtime,
+# BUILD_DIR/venv, and nothing else (it needs the packages of --tests); where it
 # cannot be had, there is none and all goes on, unless CI=true.
 # A second run finds everything in place and does nothing.
 # shellcheck disable=SC2015,SC2016,SC2086
@@ -22,9 +23,15 @@ say() { echo "detent: $*"; }
 die() { echo "detent: $*" >&2; exit 1; }
 die_log() { cat "$tmp/log" >&2; die "$*"; }
 
-tests=
-if [ "${1-}" = --tests ]; then tests=1; packages="$packages $test_packages"; shift; fi
-[ $# = 1 ] && [ -n "$1" ] || die "usage: setup.sh [--tests] BUILD_DIR"
+tests="" python=""
+while :; do
+  case "${1-}" in
+  --tests) tests=1; packages="$packages $test_packages"; shift ;;
+  --python) python=1; shift ;;
+  *) break ;;
+  esac
+done
+[ $# = 1 ] && [ -n "$1" ] || die "usage: setup.sh [--tests] [--python] BUILD_DIR"
 mkdir -p -- "$1"
 build=$(CDPATH='' cd -- "$1" && pwd)
 deps=$build/deps venv=$build/venv
@@ -137,11 +144,13 @@ setup_venv() {
   say "could not install $wheels: the interoperability tests will be skipped"
 }
 
-if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
+if [ "$python" ] && [ -z "$tests" ]; then
+  :
+elif command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   setup_packages
 else
   needs="a C++20 compiler, CMake >= 3.25, Ninja, Highway >= $hwy_min, xsimd >= $xsimd_min, Eigen >= 3.4, protozero, CLI11, nlohmann-json, yaml-cpp, doctest"
   say "no apt-get here; please see to it that these are installed: $needs"
   command -v cmake >/dev/null && command -v c++ >/dev/null || exit 1
 fi
-[ -z "$tests" ] || setup_venv
+[ -z "$python" ] || setup_venv
