@@ -2,6 +2,8 @@
 // What the public functions refuse: the right kind, a message that names the argument and its
 // value, and nothing written.
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -511,4 +513,43 @@ TEST_CASE("an error is a runtime_error and knows its kind") {
   CHECK(e.kind() == error_kind::bad_file);
   CHECK(std::string(e.what()) == "text");
   CHECK_THROWS_AS(throw e, std::runtime_error);
+}
+
+TEST_CASE("one wrong parameter among many is found, and the extremes are right") {
+  constexpr std::size_t n = 37;
+  const std::vector<float> x(n, 1.0F);
+  std::vector<float> scales(n, 0.5F);
+  std::vector<std::int32_t> zero_points(n, 3);
+  const auto quantize = [&](auto q, grid levels) {
+    std::vector<decltype(q)> out(n, decltype(q){42});
+    detent::quantize(std::span<const float>(x), std::span(out),
+                     channel_quant_params{0, scales, zero_points}, levels);
+    return std::count(out.begin(), out.end(), decltype(q){42}) == 0;
+  };
+  constexpr float tiny = std::numeric_limits<float>::denorm_min();
+  constexpr float largest = std::numeric_limits<float>::max();
+  constexpr std::int32_t lowest = std::numeric_limits<std::int32_t>::min();
+  constexpr std::int32_t highest = std::numeric_limits<std::int32_t>::max();
+  for (const std::size_t at : {std::size_t{0}, std::size_t{3}, std::size_t{31}, n - 1}) {
+    INFO("position ", at);
+    for (const float wrong : {0.0F, -0.0F, -1.0F, -tiny, -largest, quiet_nan,
+                              std::copysign(quiet_nan, -1.0F), infinity, -infinity}) {
+      INFO("scale ", wrong);
+      scales[at] = wrong;
+      check_error(invalid, {"scale"}, [&] { quantize(std::uint8_t{}, {0, 255}); });
+    }
+    for (const float right : {tiny, largest, 1.0F}) {
+      scales[at] = right;
+      CHECK(quantize(std::uint8_t{}, {0, 255}));
+    }
+    for (const std::int32_t wrong : {lowest, lowest + 1, -129, 128, highest - 1, highest}) {
+      INFO("zero point ", wrong);
+      zero_points[at] = wrong;
+      check_error(invalid, {"zero point"}, [&] { quantize(std::int8_t{}, {-128, 127}); });
+    }
+    for (const std::int32_t right : {-128, 127, 0}) {
+      zero_points[at] = right;
+      CHECK(quantize(std::int8_t{}, {-128, 127}));
+    }
+  }
 }

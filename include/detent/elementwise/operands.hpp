@@ -11,6 +11,7 @@
 #define DETENT_ELEMENTWISE_OPERANDS_HPP
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <concepts>
 #include <cstddef>
@@ -265,17 +266,19 @@ inline parameter_view view_of(const block_quant_params& p, std::size_t rank, con
 /// Checks all scales and zero points. The first pass has no branches, because there may be many
 /// parameters and a wrong one is rare; only if it finds one does a second pass raise the error.
 inline void require_parameters(const parameter_view& p, grid levels, const char* where) {
-  constexpr float largest = std::numeric_limits<float>::max();
-  bool right = true;
-  for (std::size_t i = 0; i < p.count; ++i) {
-    right &= static_cast<bool>(static_cast<int>(p.scales[i] > 0.0F) &
-                               static_cast<int>(p.scales[i] <= largest));
-  }
+  // There can be as many parameters as blocks of 32 elements, so this loop has to be short: a sign
+  // bit in `wrong` says that something is out of range. The bits of a scale are an integer in
+  // [1, bits of the largest float] if it is positive and finite, else not.
+  constexpr auto largest = std::bit_cast<std::uint32_t>(std::numeric_limits<float>::max());
   const auto qmin = static_cast<std::uint32_t>(levels.qmin);
+  const auto qmax = static_cast<std::uint32_t>(levels.qmax);
+  std::uint32_t wrong = 0;
   for (std::size_t i = 0; i < p.count; ++i) {
-    right &= static_cast<std::uint32_t>(p.zero_points[i]) - qmin <=
-             static_cast<std::uint32_t>(levels.qmax) - qmin;
+    const auto scale = std::bit_cast<std::uint32_t>(p.scales[i]);
+    const auto zero_point = static_cast<std::uint32_t>(p.zero_points[i]);
+    wrong |= (scale - 1) | (largest - scale) | (zero_point - qmin) | (qmax - zero_point);
   }
+  const bool right = wrong >> 31U == 0;
   for (std::size_t i = 0; i < p.count && !right; ++i) {
     require_scale(p.scales[i], where);
     require_zero_point(p.zero_points[i], levels, where);
