@@ -29,7 +29,8 @@ DETENT_NAMESPACE_BEGIN
 /// IEEE 754 binary16: 5 bits of exponent, 10 bits of mantissa, finite up to 65504. Comparison for
 /// equality compares the bits.
 struct float16 {
-  using bits_type = std::uint16_t;          ///< The type that holds the bits.
+  /// The type that holds the bits.
+  using bits_type = std::uint16_t;
   static constexpr int mantissa_bits = 10;  ///< Bits of the mantissa without the hidden one.
   static constexpr int exponent_bias = 15;  ///< The stored exponent of the number 1.
   /// The largest finite magnitude; larger ones are infinities or NaN.
@@ -45,7 +46,8 @@ struct float16 {
 /// The upper 16 bits of a float: 8 bits of exponent, 7 bits of mantissa, finite up to about 2^128.
 /// Comparison for equality compares the bits.
 struct bfloat16 {
-  using bits_type = std::uint16_t;           ///< The type that holds the bits.
+  /// The type that holds the bits.
+  using bits_type = std::uint16_t;
   static constexpr int mantissa_bits = 7;    ///< Bits of the mantissa without the hidden one.
   static constexpr int exponent_bias = 127;  ///< The stored exponent of the number 1.
   /// The largest finite magnitude; larger ones are infinities or NaN.
@@ -62,7 +64,8 @@ struct bfloat16 {
 /// exponent, 3 bits of mantissa, finite up to 448. It has no infinities and one NaN of each sign.
 /// Comparison for equality compares the bits.
 struct float8_e4m3fn {
-  using bits_type = std::uint8_t;          ///< The type that holds the bits.
+  /// The type that holds the bits.
+  using bits_type = std::uint8_t;
   static constexpr int mantissa_bits = 3;  ///< Bits of the mantissa without the hidden one.
   static constexpr int exponent_bias = 7;  ///< The stored exponent of the number 1.
   /// The largest finite magnitude; larger ones are infinities or NaN.
@@ -79,7 +82,8 @@ struct float8_e4m3fn {
 /// 8 bits of a float16, with 5 bits of exponent and 2 bits of mantissa, finite up to 57344.
 /// Comparison for equality compares the bits.
 struct float8_e5m2 {
-  using bits_type = std::uint8_t;           ///< The type that holds the bits.
+  /// The type that holds the bits.
+  using bits_type = std::uint8_t;
   static constexpr int mantissa_bits = 2;   ///< Bits of the mantissa without the hidden one.
   static constexpr int exponent_bias = 15;  ///< The stored exponent of the number 1.
   /// The largest finite magnitude; larger ones are infinities or NaN.

@@ -23,28 +23,32 @@ DETENT_NAMESPACE_BEGIN
 
 /// Names the element type of a signed 4-bit integer, -8..7, of which a byte holds two.
 struct int4 {
-  using value_type = std::int8_t;          ///< The type of an unpacked element.
+  /// The type of an unpacked element.
+  using value_type = std::int8_t;
   static constexpr int bits = 4;           ///< Bits of an element.
   static constexpr bool is_signed = true;  ///< Whether elements are two's complement.
   static constexpr grid levels{-8, 7};     ///< All values of the type.
 };
 /// Names the element type of an unsigned 4-bit integer, 0..15, of which a byte holds two.
 struct uint4 {
-  using value_type = std::uint8_t;          ///< The type of an unpacked element.
+  /// The type of an unpacked element.
+  using value_type = std::uint8_t;
   static constexpr int bits = 4;            ///< Bits of an element.
   static constexpr bool is_signed = false;  ///< Whether elements are two's complement.
   static constexpr grid levels{0, 15};      ///< All values of the type.
 };
 /// Names the element type of a signed 2-bit integer, -2..1, of which a byte holds four.
 struct int2 {
-  using value_type = std::int8_t;          ///< The type of an unpacked element.
+  /// The type of an unpacked element.
+  using value_type = std::int8_t;
   static constexpr int bits = 2;           ///< Bits of an element.
   static constexpr bool is_signed = true;  ///< Whether elements are two's complement.
   static constexpr grid levels{-2, 1};     ///< All values of the type.
 };
 /// Names the element type of an unsigned 2-bit integer, 0..3, of which a byte holds four.
 struct uint2 {
-  using value_type = std::uint8_t;          ///< The type of an unpacked element.
+  /// The type of an unpacked element.
+  using value_type = std::uint8_t;
   static constexpr int bits = 2;            ///< Bits of an element.
   static constexpr bool is_signed = false;  ///< Whether elements are two's complement.
   static constexpr grid levels{0, 3};       ///< All values of the type.

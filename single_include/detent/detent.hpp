@@ -2704,7 +2704,8 @@ DETENT_NAMESPACE_BEGIN
 /// IEEE 754 binary16: 5 bits of exponent, 10 bits of mantissa, finite up to 65504. Comparison for
 /// equality compares the bits.
 struct float16 {
-  using bits_type = std::uint16_t;          ///< The type that holds the bits.
+  /// The type that holds the bits.
+  using bits_type = std::uint16_t;
   static constexpr int mantissa_bits = 10;  ///< Bits of the mantissa without the hidden one.
   static constexpr int exponent_bias = 15;  ///< The stored exponent of the number 1.
   /// The largest finite magnitude; larger ones are infinities or NaN.
@@ -2720,7 +2721,8 @@ struct float16 {
 /// The upper 16 bits of a float: 8 bits of exponent, 7 bits of mantissa, finite up to about 2^128.
 /// Comparison for equality compares the bits.
 struct bfloat16 {
-  using bits_type = std::uint16_t;           ///< The type that holds the bits.
+  /// The type that holds the bits.
+  using bits_type = std::uint16_t;
   static constexpr int mantissa_bits = 7;    ///< Bits of the mantissa without the hidden one.
   static constexpr int exponent_bias = 127;  ///< The stored exponent of the number 1.
   /// The largest finite magnitude; larger ones are infinities or NaN.
@@ -2737,7 +2739,8 @@ struct bfloat16 {
 /// exponent, 3 bits of mantissa, finite up to 448. It has no infinities and one NaN of each sign.
 /// Comparison for equality compares the bits.
 struct float8_e4m3fn {
-  using bits_type = std::uint8_t;          ///< The type that holds the bits.
+  /// The type that holds the bits.
+  using bits_type = std::uint8_t;
   static constexpr int mantissa_bits = 3;  ///< Bits of the mantissa without the hidden one.
   static constexpr int exponent_bias = 7;  ///< The stored exponent of the number 1.
   /// The largest finite magnitude; larger ones are infinities or NaN.
@@ -2754,7 +2757,8 @@ struct float8_e4m3fn {
 /// 8 bits of a float16, with 5 bits of exponent and 2 bits of mantissa, finite up to 57344.
 /// Comparison for equality compares the bits.
 struct float8_e5m2 {
-  using bits_type = std::uint8_t;           ///< The type that holds the bits.
+  /// The type that holds the bits.
+  using bits_type = std::uint8_t;
   static constexpr int mantissa_bits = 2;   ///< Bits of the mantissa without the hidden one.
   static constexpr int exponent_bias = 15;  ///< The stored exponent of the number 1.
   /// The largest finite magnitude; larger ones are infinities or NaN.
@@ -2931,28 +2935,32 @@ DETENT_NAMESPACE_BEGIN
 
 /// Names the element type of a signed 4-bit integer, -8..7, of which a byte holds two.
 struct int4 {
-  using value_type = std::int8_t;          ///< The type of an unpacked element.
+  /// The type of an unpacked element.
+  using value_type = std::int8_t;
   static constexpr int bits = 4;           ///< Bits of an element.
   static constexpr bool is_signed = true;  ///< Whether elements are two's complement.
   static constexpr grid levels{-8, 7};     ///< All values of the type.
 };
 /// Names the element type of an unsigned 4-bit integer, 0..15, of which a byte holds two.
 struct uint4 {
-  using value_type = std::uint8_t;          ///< The type of an unpacked element.
+  /// The type of an unpacked element.
+  using value_type = std::uint8_t;
   static constexpr int bits = 4;            ///< Bits of an element.
   static constexpr bool is_signed = false;  ///< Whether elements are two's complement.
   static constexpr grid levels{0, 15};      ///< All values of the type.
 };
 /// Names the element type of a signed 2-bit integer, -2..1, of which a byte holds four.
 struct int2 {
-  using value_type = std::int8_t;          ///< The type of an unpacked element.
+  /// The type of an unpacked element.
+  using value_type = std::int8_t;
   static constexpr int bits = 2;           ///< Bits of an element.
   static constexpr bool is_signed = true;  ///< Whether elements are two's complement.
   static constexpr grid levels{-2, 1};     ///< All values of the type.
 };
 /// Names the element type of an unsigned 2-bit integer, 0..3, of which a byte holds four.
 struct uint2 {
-  using value_type = std::uint8_t;          ///< The type of an unpacked element.
+  /// The type of an unpacked element.
+  using value_type = std::uint8_t;
   static constexpr int bits = 2;            ///< Bits of an element.
   static constexpr bool is_signed = false;  ///< Whether elements are two's complement.
   static constexpr grid levels{0, 3};       ///< All values of the type.
