@@ -520,6 +520,7 @@ TEST_CASE("one wrong parameter among many is found, and the extremes are right")
   const std::vector<float> x(n, 1.0F);
   std::vector<float> scales(n, 0.5F);
   std::vector<std::int32_t> zero_points(n, 3);
+  // Whether all outputs were written; 42 is no result of these inputs.
   const auto quantize = [&](auto q, grid levels) {
     std::vector<decltype(q)> out(n, decltype(q){42});
     detent::quantize(std::span<const float>(x), std::span(out),

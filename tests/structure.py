@@ -57,7 +57,8 @@ FLOORS = [
     ["graph/ppq/", "graph/nncf/"],
 ]
 TOP_LEVEL = {"CMakeLists.txt", "CMakePresets.json", "cmake", "include", "tests", "bench", "examples", "single_include", "docs",
-             "README.md", "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "build"}
+             "README.md", "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "build",
+             ".clang-format", ".clang-tidy", ".clangd", ".editorconfig", ".gitattributes", ".gitignore", ".git", ".DS_Store"}
 # What is included, as a pattern: the headers of detent that may include it, as patterns of their paths.
 WHO_INCLUDES = {
     r"hwy/detect_targets\.h": r"kernels/(target_rows|vector/highway)\.hpp",
@@ -153,7 +154,8 @@ def breaches(root):
             elif path.suffix in (".hpp", ".cpp") and re.search(r"(?<!namespace )\bgraph::detail::", path.read_text(encoding="utf-8")):
                 found.append(f"{path.relative_to(root)} uses graph::detail::, which belongs to the library")
     for path in sorted(root.iterdir()):
-        if not path.name.startswith(".") and path.name not in TOP_LEVEL and not path.name.startswith("build"):
+        # Hidden folders belong to tools and editors.
+        if not (path.name in TOP_LEVEL or path.name.startswith("build") or (path.name.startswith(".") and path.is_dir())):
             found.append(f"{path.name} stands at the top level")
     return found
 
@@ -169,6 +171,7 @@ def itself(root):
         ("Highway elsewhere", "include/detent/gemm.hpp", "#include <hwy/highway.h>\n", "which only"),
         ("a header without a floor", "include/detent/somewhere.hpp", "\n", "stands on no floor"),
         ("a file at the top", "notes.txt", "\n", "stands at the top level"),
+        ("a hidden file at the top", ".trace", "\n", "stands at the top level"),
     ]
     failed = 0
     with tempfile.TemporaryDirectory() as folder:

@@ -164,8 +164,7 @@ observer_factory parity_factory(Options options) {
 }  // namespace detail
 
 /// The registry of all observers that come with the library: its own, and those that reproduce
-/// other tools (names such as `ort.percentile`) with the defaults of the tool.
-/// Thread-safe.
+/// other tools (names such as `ort.percentile`) with the defaults of the tool. Thread-safe.
 [[nodiscard]] inline const observer_registry& default_observers() {
   static const observer_registry registry = [] {
     observer_registry r;

@@ -3362,9 +3362,9 @@ inline parameter_view view_of(const block_quant_params& p, std::size_t rank, con
 /// Checks all scales and zero points. The first pass has no branches, because there may be many
 /// parameters and a wrong one is rare; only if it finds one does a second pass raise the error.
 inline void require_parameters(const parameter_view& p, grid levels, const char* where) {
-  // There can be as many parameters as blocks of 32 elements, so this loop has to be short: a sign
-  // bit in `wrong` says that something is out of range. The bits of a scale are an integer in
-  // [1, bits of the largest float] if it is positive and finite, else not.
+  // A tensor can have a parameter for every 32 elements, so this loop has to be short. The bits of
+  // a scale are an integer in [1, bits of the largest float] exactly if it is positive and finite.
+  // A difference to a bound wraps and sets the highest bit of `wrong` if a value is out of range.
   constexpr auto largest = std::bit_cast<std::uint32_t>(std::numeric_limits<float>::max());
   const auto qmin = static_cast<std::uint32_t>(levels.qmin);
   const auto qmax = static_cast<std::uint32_t>(levels.qmax);
@@ -38391,8 +38391,7 @@ observer_factory parity_factory(Options options) {
 }  // namespace detail
 
 /// The registry of all observers that come with the library: its own, and those that reproduce
-/// other tools (names such as `ort.percentile`) with the defaults of the tool.
-/// Thread-safe.
+/// other tools (names such as `ort.percentile`) with the defaults of the tool. Thread-safe.
 [[nodiscard]] inline const observer_registry& default_observers() {
   static const observer_registry registry = [] {
     observer_registry r;

@@ -11,13 +11,14 @@
 #error "detent: include <detent/graph/src.hpp> before any other header of the graph floor"
 #endif
 #ifndef DETENT_COMPILE_GRAPH
-/// Marks the one translation unit that defines them. This header defines it; users do not
-/// set it.
+/// Marks the one translation unit that defines the functions which the graph floor compiles once.
+/// This header defines the macro; users do not set it.
 #define DETENT_COMPILE_GRAPH
 #endif
 #ifndef DETENT_GRAPH_SEPARATE_COMPILATION
 /// Users define this macro in every translation unit that includes the graph floor and is to leave
-/// these functions to the one unit that includes `<detent/graph/src.hpp>`.
+/// operators, regular expressions and gradients to the one unit that includes
+/// `<detent/graph/src.hpp>`.
 #define DETENT_GRAPH_SEPARATE_COMPILATION
 #endif
 

@@ -142,7 +142,8 @@ class config_observer {
   /// unsupported for the policies FLOATING and DYNAMIC (a DYNAMIC range is that of each run, so
   /// nothing observes it), and for a per-channel policy with one of PPQ's observers other than
   /// minmax; and what the observer's constructor throws.
-  /// `observers` is used here only.
+  ///
+  /// `observers` has the observers that settings name. It is not kept.
   config_observer(const quantizer_settings& s, ppq_parity p,
                   const observer_registry& observers = default_observers())
       : settings_(s),

@@ -17,14 +17,10 @@
 #ifndef DETENT_GRAPH_QUANTIZE_STATIC_QUANTIZATION_HPP
 #define DETENT_GRAPH_QUANTIZE_STATIC_QUANTIZATION_HPP
 
-#include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,8 +37,6 @@
 #include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/observer_registry.hpp>
-#include <detent/observers/min_max.hpp>
-#include <detent/scale_rules.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -159,8 +153,8 @@ struct static_quantization_options {
 /// nothing, or if an override cannot be applied.
 [[nodiscard]] inline quantization static_quantization(
     model m, const calibration_source& samples, const static_quantization_options& options = {}) {
-  static_cast<void>(detail::activation_observer(options.activations,
-                                                options.method));  // errors before anything is run
+  // Errors in the options come before anything is run.
+  static_cast<void>(detail::activation_observer(options.activations, options.method));
   quantization q{quantization_plan(std::move(m), options.scope), {}, {}};
   q.parameters.activation_type = options.activations.type;
   q.parameters.activations = calibrate_activations(q.plan, samples, options);
