@@ -20,6 +20,11 @@ die() { echo "bare_debian: $*" >&2; exit 2; }
 suite=$1
 shift
 [ "$(id -u)" = 0 ] || die "needs root: debootstrap makes devices and changes the root"
+# The mounts below the new root are seen by this script alone, and end with it, even if it is killed: whoever removes a
+# folder that it left behind cannot reach the real /dev through it.
+if [ -z "${DETENT_OWN_MOUNTS:-}" ] && unshare --mount true 2>/dev/null; then
+  DETENT_OWN_MOUNTS=1 exec unshare --mount --propagation private sh tests/bare_debian.sh "$suite" "$@"
+fi
 command -v debootstrap >/dev/null || apt-get -q install -y --no-install-recommends debootstrap >/dev/null ||
   die "debootstrap is not installed, and apt-get could not install it"
 
