@@ -46,7 +46,15 @@ DETENT_TEST_NOINLINE void* operator new(std::size_t size) {
 DETENT_TEST_NOINLINE void* operator new(std::size_t size, std::align_val_t alignment) {
   return counted(size, static_cast<std::size_t>(alignment));
 }
+// std::stable_sort asks for its memory in this way. The standard library's own function would not
+// do: sanitizers have one that memory of the functions here does not go with.
+DETENT_TEST_NOINLINE void* operator new(std::size_t size, const std::nothrow_t& /*tag*/) noexcept {
+  return counted(size, alignof(std::max_align_t));
+}
 DETENT_TEST_NOINLINE void operator delete(void* memory) noexcept { std::free(memory); }
+DETENT_TEST_NOINLINE void operator delete(void* memory, const std::nothrow_t& /*tag*/) noexcept {
+  std::free(memory);
+}
 DETENT_TEST_NOINLINE void operator delete(void* memory, std::size_t /*size*/) noexcept {
   std::free(memory);
 }
