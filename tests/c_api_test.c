@@ -181,6 +181,19 @@ static void errors(void) {
   CHECK(strstr(detent_last_error(), "null weights") != NULL);
   CHECK(detent_gemm(DETENT_U8, NULL, 2, 1, weights, DETENT_S32, c, 1, NULL, NULL) ==
         DETENT_INVALID_ARGUMENT);
+  /* Rows of C that would overwrite each other, and sizes that wrap. */
+  CHECK(detent_gemm(DETENT_U8, a, 2, 2, weights, DETENT_S32, c, 0, NULL, NULL) ==
+        DETENT_INVALID_ARGUMENT);
+  CHECK(strstr(detent_last_error(), "overwrite") != NULL);
+  CHECK(detent_gemm(DETENT_U8, a, 2, 1, weights, DETENT_S32, c, 0, NULL, NULL) == DETENT_OK);
+  {
+    detent_weights* none = NULL;
+    const size_t huge = (size_t)1 << 60;
+    CHECK(detent_pack_weights(DETENT_S8, w, huge, 1, 1, 1, NULL, &none) == DETENT_INVALID_ARGUMENT);
+    CHECK(detent_pack_weights(DETENT_S8, w, huge, 0, 1, 1, NULL, &none) == DETENT_INVALID_ARGUMENT);
+    CHECK(none == NULL);
+    CHECK(strstr(detent_last_error(), "elements") != NULL);
+  }
   detent_epilogue_init(&e);
   e.lhs_zero_point = 300;
   CHECK(detent_gemm(DETENT_U8, a, 2, 1, weights, DETENT_S32, c, 1, &e, NULL) ==

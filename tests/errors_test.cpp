@@ -278,6 +278,111 @@ TEST_CASE("pack_weights") {
   }
 }
 
+TEST_CASE("sizes whose products would wrap") {
+  constexpr std::size_t huge = std::size_t{1} << 60U;
+  const std::int8_t w[1] = {1};
+  const float f[1] = {1.0F};
+  struct extents {
+    std::size_t rows, columns;
+  };
+  for (const extents& e : {extents{huge, 1},
+                           {1, huge},
+                           {huge, 0},
+                           {0, huge},
+                           {std::size_t{1} << 32U, std::size_t{1} << 32U}}) {
+    INFO(e.rows, " x ", e.columns);
+    const std::initializer_list<std::string_view> words = {"more than 281474976710656 elements"};
+    const matrix_view<const std::int8_t> bytes(w, e.rows, e.columns);
+    check_error(invalid, words, [&] { static_cast<void>(detent::pack_weights(bytes)); });
+    check_error(invalid, words, [&] { static_cast<void>(detent::pack_int4_weights(bytes)); });
+    check_error(invalid, words, [&] {
+      static_cast<void>(detent::packed_floats(matrix_view<const float>(f, e.rows, e.columns), {}));
+    });
+  }
+  // 2^33 x 2^31 = 2^64 weights of which the caller has none.
+  constexpr std::size_t many = std::size_t{1} << 33U;
+  constexpr std::size_t other = std::size_t{1} << 31U;
+  for (const detent::filter_shape& shape : {detent::filter_shape{many, other, 1, 1, 1},
+                                            {other, many, 1, 1, 1},
+                                            {many, 1, 1, other, 1},
+                                            {huge, huge, huge, 1, 1},
+                                            {huge, 0, 1, 1, 1}}) {
+    check_error(invalid, {"convolution", "elements"},
+                [&] { static_cast<void>(detent::packed_filters(shape, {})); });
+    check_error(invalid, {"convolution", "elements"},
+                [&] { static_cast<void>(detent::packed_float_filters(shape, {}, {})); });
+  }
+  // No weights at all, but loops over groups and taps that would not end.
+  for (const detent::filter_shape& shape :
+       {detent::filter_shape{0, 0, huge, 1, 1}, {huge, 0, huge, 1, 1}, {0, huge, huge, 1, 1}}) {
+    check_error(mismatch, {"convolution", "groups"},
+                [&] { static_cast<void>(detent::packed_filters(shape, {})); });
+  }
+  const detent::packed_filters tall({1, 0, 1, std::size_t{1} << 47U, 1}, {});
+  CHECK(tall.shape().size() == 0);
+  const std::int8_t weights[4] = {1, 1, 1, 1};
+  const detent::packed_filters filters({4, 1, 1, 1, 1}, weights);
+  const float float_weights[4] = {1, 1, 1, 1};
+  const detent::packed_float_filters float_filters({4, 1, 1, 1, 1}, float_weights, {});
+  const std::uint8_t in[1] = {1};
+  untouched<std::int32_t> out(4);
+  untouched<float> float_out(4);
+  // 4 (2^62 + 1) outputs are 4 modulo 2^64.
+  for (const std::size_t batch : {(std::size_t{1} << 62U) + 1, huge}) {
+    const detent::window window{.batch = batch};
+    check_error(invalid, {"convolution", "elements"},
+                [&] { detent::convolve(std::span(in), filters, window, out.span()); });
+    check_error(invalid, {"convolution", "elements"},
+                [&] { detent::convolve(std::span(f), float_filters, window, float_out.span()); });
+  }
+  CHECK(out.holds());
+  CHECK(float_out.holds());
+}
+
+TEST_CASE("what was moved from is empty, and may be used") {
+  const std::int8_t w[4] = {-128, -128, 127, 127};
+  const std::uint8_t lhs[2] = {255, 255};
+  detent::packed_weights from = detent::pack_weights({w, 2, 2});
+  const detent::packed_weights copy = from;
+  const detent::packed_weights to = std::move(from);
+  CHECK(from.depth() == 0);  // NOLINT(bugprone-use-after-move): that is what is tested
+  CHECK(from.columns() == 0);
+  CHECK(from.scales().empty());
+  CHECK(from.slices().size() == 1);
+  CHECK(from.corrected_pairs() == 0);
+  CHECK(!from.has_zero_points());
+  CHECK(from.certificate().accumulator_bound == 0);
+  from.prepare();
+  CHECK(detent::packed_weights::load(from.save()).columns() == 0);
+  std::int32_t none = 42;
+  detent::gemm({lhs, 2, 0}, from, matrix_view<std::int32_t>(&none, 2, 0));
+  CHECK(none == 42);
+  for (const detent::packed_weights* full : {&copy, &to}) {
+    std::int32_t sums[2] = {};
+    detent::gemm({lhs, 1, 2}, *full, matrix_view<std::int32_t>(sums, 1, 2));
+    CHECK(sums[0] == 255 * -1);
+    CHECK(full->corrected_pairs() == to.corrected_pairs());
+  }
+  from = copy;
+  CHECK(from.columns() == 2);
+
+  const float floats[4] = {1, 2, 3, 4};
+  detent::packed_floats float_from({floats, 2, 2}, {});
+  const detent::packed_floats float_to = std::move(float_from);
+  CHECK(float_from.depth() + float_from.columns() == 0);  // NOLINT(bugprone-use-after-move)
+  CHECK(float_to.depth() == 2);
+  detent::packed_filters filters_from({2, 2, 2, 1, 1}, std::span(w, 2));
+  const detent::packed_filters filters_to = std::move(filters_from);
+  CHECK(filters_from.shape().out_channels == 0);  // NOLINT(bugprone-use-after-move)
+  CHECK(!filters_from.is_depthwise());
+  CHECK(filters_to.is_depthwise());
+  const std::int8_t codes[4] = {-8, 7, 0, 1};
+  auto nibbles_from = detent::pack_int4_weights(matrix_view<const std::int8_t>(codes, 2, 2));
+  const auto nibbles_to = std::move(nibbles_from);
+  CHECK(nibbles_from.depth() + nibbles_from.columns() == 0);  // NOLINT(bugprone-use-after-move)
+  CHECK(nibbles_to.columns() == 2);
+}
+
 TEST_CASE("pack_floats") {
   const float w[12] = {};
   const float bias[3] = {};
@@ -506,6 +611,17 @@ TEST_CASE_TEMPLATE("convolve", T, std::int32_t, float, detent::bfloat16, std::ui
     CHECK(out.holds());
     CHECK(float_out.holds());
   }
+}
+
+TEST_CASE("messages are one line, whatever names they hold") {
+  const std::string name = "a\nb\x1b[31m\x7f\tc \xc2\x9b m\xc3\xa9 \xc2\xa0";
+  CHECK(detent::one_line(name) == "a?b?[31m??c ? m\xc3\xa9 \xc2\xa0");
+  CHECK(detent::one_line("\xc2") == "\xc2");
+  CHECK(detent::one_line("").empty());
+  check_error(error_kind::bad_file, {"'a?b?[31m??c"},
+              [&] { detent::raise(error_kind::bad_file, "detent: '" + name + "'"); });
+  check_error(error_kind::bad_file, {"'a?b?[31m??c"},
+              [&] { detent::require(false, error_kind::bad_file, "'", name, "'"); });
 }
 
 TEST_CASE("an error is a runtime_error and knows its kind") {

@@ -13,6 +13,7 @@
 #include <detent/detent.hpp>
 
 #include "compare.hpp"
+#include "convolution_loops.hpp"
 #include "for_each_target.hpp"
 #include "guarded_memory.hpp"
 #include "random.hpp"
@@ -90,6 +91,48 @@ TEST_CASE_TEMPLATE("gemm: sizes of caches do not change a bit", A, std::uint8_t,
                                    {50, 70, 385}, {7, 40, 1100}, {260, 90, 130}, {40, 300, 2100}};
   for (const auto& [m, n, k] : shapes) {
     check<A>(random, m, n, k);
+  }
+}
+
+TEST_CASE_TEMPLATE("convolve: sizes of caches do not change a bit", A, std::uint8_t, std::int8_t) {
+  random_source random(72);
+  INFO("seed ", random.seed());
+  // One row of the kernel is a segment of K. Chunks of K, which the second level determines, are
+  // several segments, one, or a part of one that divides it or does not.
+  for (const detent::filter_shape& f : {detent::filter_shape{70, 256, 1, 3, 3},
+                                        {65, 20, 1, 3, 3},
+                                        {33, 64, 1, 5, 5},
+                                        {48, 300, 1, 1, 1},
+                                        {64, 512, 2, 3, 1},
+                                        {20, 128, 1, 1, 3}}) {
+    const test::geometry g{f, {.in_height = 7, .in_width = 9, .pad_top = 1, .pad_left = 1}};
+    const auto input = random.integers<A>(g.in_size());
+    const auto rhs = random.integers<std::int8_t>(f.size());
+    std::vector<std::int32_t> zero_points(f.out_channels);
+    for (std::int32_t& zero_point : zero_points) {
+      zero_point = random.integer(-128, 127);
+    }
+    const detent::packed_filters filters(f, rhs, {.zero_points = zero_points});
+    std::vector<std::int32_t> right(g.out_size());
+    std::size_t channel = 0;
+    test::for_each_product(
+        g, [&](std::size_t, std::size_t oc) { channel = oc; },
+        [&](std::size_t out, std::ptrdiff_t in, std::size_t weight) {
+          const std::int32_t x = in < 0 ? 0 : input[static_cast<std::size_t>(in)] - 11;
+          right[out] += x * (rhs[weight] - zero_points[channel]);
+        });
+    for (const std::size_t second_level :
+         {std::size_t{1}, std::size_t{5000}, std::size_t{20000}, std::size_t{50000},
+          std::size_t{98304}, std::size_t{100000}, std::size_t{300000}, huge}) {
+      INFO("channels ", f.in_channels, " kernel ", f.kernel_height, " x ", f.kernel_width,
+           " second level ", second_level);
+      for_each_target([&] {
+        std::vector<std::int32_t> out(right.size());
+        detent::convolve<std::int32_t>(std::span<const A>(input), filters, g.w, out,
+                                       {.lhs_zero_point = 11, .caches = {0, second_level, 0}});
+        CHECK(difference(out, right) == "");
+      });
+    }
   }
 }
 

@@ -661,6 +661,71 @@ TEST_CASE("hostile states are refused, or do no harm") {
   CHECK(taken > 100);
 }
 
+TEST_CASE("each field of a moving average's state is checked") {
+  detent::moving_average_observer seen;
+  seen.observe(std::vector<float>{-1.0F, 2.0F});
+  const std::vector<std::byte> saved = any_observer(seen).save();
+  // Content: the constant, the ends of the first batch, the ends of the average, batches, values.
+  enum : std::size_t { constant, first_lower, first_upper, lower, upper, batches, values };
+  const auto with = [&](std::size_t field, auto value) {
+    std::vector<std::byte> state = saved;
+    const auto bits = std::bit_cast<std::uint64_t>(value);
+    for (std::size_t i = 0; i < 8; ++i) {
+      state[state.size() - 8 - 7 * 8 + 8 * field + i] = static_cast<std::byte>(bits >> (8 * i));
+    }
+    renew_checksum(state);
+    return state;
+  };
+  const auto load = [](const std::vector<std::byte>& state) {
+    any_observer loaded{detent::moving_average_observer()};
+    loaded.load(state);
+    static_cast<void>(loaded.finalize(detent::symmetric<std::int8_t>));
+  };
+  load(with(constant, 1.0));
+  load(with(values, std::uint64_t{1}));
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const auto refuses = [&](std::size_t field, auto value) {
+    INFO("field ", field);
+    check_error(error_kind::bad_file, {"moving_average_observer"},
+                [&] { load(with(field, value)); });
+  };
+  for (const double value : {0.0, -0.5, 1.5, nan, infinity}) {
+    refuses(constant, value);
+  }
+  for (const std::size_t field : {first_lower, lower}) {
+    for (const double value : {3.0, nan, -infinity, -1e39}) {
+      refuses(field, value);
+    }
+  }
+  for (const std::size_t field : {first_upper, upper}) {
+    for (const double value : {-3.0, nan, infinity, 1e39}) {
+      refuses(field, value);
+    }
+  }
+  refuses(batches, std::uint64_t{3});
+  refuses(values, std::uint64_t{0});
+}
+
+TEST_CASE("exact percentiles of values of one sign count from the right end") {
+  // Values that share a bin of the first pass, so that the second pass decides between them.
+  for (const float sign : {1.0F, -1.0F}) {
+    floats x;
+    for (int i = 0; i < 1000; ++i) {
+      x.push_back(sign * (1.0F + static_cast<float>(i) * 1.1920929e-7F));
+    }
+    detent::percentile_observer o({.percentile = 90.0, .exact = true});
+    o.observe(x);
+    o.begin_phase(1);
+    o.observe(x);
+    std::sort(x.begin(), x.end());
+    const detent::value_range r = o.range(false);
+    INFO("sign ", sign, " range ", r.lower, " ", r.upper);
+    CHECK(std::count_if(x.begin(), x.end(), [&](float v) { return v < r.lower; }) == 100);
+    CHECK(std::count_if(x.begin(), x.end(), [&](float v) { return v > r.upper; }) == 100);
+  }
+}
+
 TEST_CASE("observers of channels come back from their bytes and merge") {
   random_source random(6);
   INFO("seed ", random.seed());

@@ -49,9 +49,9 @@ FLOORS = [
     ["detent.hpp"],
     ["all.hpp", "c_api/"],
     ["graph/model/"],
-    ["graph/onnx.hpp"],
     ["graph/ops/"],
     ["graph/run/"],
+    ["graph/onnx.hpp"],
     ["graph/src.hpp", "graph/learn/", "graph/rewrite/"],
     ["graph/quantize/"],
     ["graph/ppq/", "graph/nncf/"],
@@ -66,7 +66,7 @@ WHO_INCLUDES = {
     r"hwy/.*": r"kernels/vector/highway\.hpp",
     r"xsimd/.*": r"simd\.hpp|batch\.hpp",
     r"Eigen/.*": r"solvers/(gptq|eigen_views)\.hpp",
-    r"protozero/.*": r"graph/model/onnx_(fields|reader|writer)\.hpp",
+    r"protozero/.*": r"graph/(onnx|model/onnx_(fields|reader|writer))\.hpp",
     r"(yaml-cpp|CLI|nlohmann|doctest|benchmark)/.*": r"(?!)",
 }
 INCLUDE = re.compile(r"^\s*#\s*include\s*[<\"]([^>\"]+)[>\"]", re.M)

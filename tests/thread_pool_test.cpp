@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string_view>
 #include <thread>
@@ -11,6 +14,11 @@
 #include <doctest/doctest.h>
 
 #include <detent/detent.hpp>
+
+#if defined(__unix__)
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
 
 namespace {
 
@@ -186,6 +194,53 @@ TEST_CASE("many pools come and go") {
     CHECK(sum == 3);
   }
 }
+
+#if defined(__unix__)
+TEST_CASE(
+    "a pool of the parent runs jobs on one thread in a forked process, and can be destroyed") {
+  for (const std::size_t threads : {1U, 2U, 5U}) {
+    auto pool = std::make_unique<thread_pool>(threads);
+    std::atomic<int> before{0};
+    pool->run(100, [&](std::size_t) { ++before; });
+    CHECK(before == 100);
+    for (const bool is_asleep : {false, true}) {
+      if (is_asleep) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+      const pid_t child = fork();
+      REQUIRE(child >= 0);
+      if (child == 0) {
+        // No test macros here: the child ends without the test framework.
+        const auto self = std::this_thread::get_id();
+        int runs = 0;
+        bool is_alone = true;
+        pool->run(100, [&](std::size_t) {
+          ++runs;
+          is_alone = is_alone && std::this_thread::get_id() == self;
+        });
+        bool threw = false;
+        try {
+          pool->run(3, [](std::size_t) { throw std::runtime_error("expected"); });
+        } catch (const std::runtime_error&) {
+          threw = true;
+        }
+        pool.reset();
+        thread_pool own(2);  // a pool that the child starts has its threads
+        std::atomic<int> sum{0};
+        own.run(10, [&](std::size_t) { ++sum; });
+        _exit(runs == 100 && is_alone && threw && sum == 10 ? 0 : 1);
+      }
+      int status = 0;
+      REQUIRE(waitpid(child, &status, 0) == child);
+      CHECK(WIFEXITED(status));
+      CHECK(WEXITSTATUS(status) == 0);
+    }
+    std::atomic<int> after{0};
+    pool->run(100, [&](std::size_t) { ++after; });
+    CHECK(after == 100);
+  }
+}
+#endif
 
 TEST_CASE("an operation takes any parallel_for") {
   // Backwards and on the calling thread.

@@ -1207,6 +1207,11 @@ TEST_CASE("options out of their domain") {
   const std::vector<float> scales = {1.0F, 1.0F};
   const std::vector<float> negative = {1.0F, -1.0F};
   const std::vector<float> three = {1.0F, 1.0F, 1.0F};
+  for (const double damping :
+       {std::numeric_limits<double>::infinity(), -1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    check_error(invalid, {"gptq", "damping"},
+                [&] { ignore(detent::gptq(w, g, {}, {.damping = damping})); });
+  }
   check_error(invalid, {"max_iterations"},
               [&] { ignore(detent::coordinate_descent(w, g, {}, {.max_iterations = 0})); });
   check_error(invalid, {"iterations"},

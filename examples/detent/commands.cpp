@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <detent/dispatch.hpp>
+#include <detent/error.hpp>
 #include <detent/graph/onnx.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -25,9 +26,12 @@
 #include "json_output.hpp"
 #include "progress.hpp"
 #include "samples.hpp"
+#include "usage_error.hpp"
 
 namespace detent_cli {
 namespace {
+
+using detent::one_line;
 
 namespace graph = detent::graph;
 using graph::element_type;
@@ -46,10 +50,12 @@ int eval(const eval_arguments& a) {
         found = true;
       }
     }
-    require(found, error_kind::invalid_argument, "--target ", a.target,
-            " is not one of those that 'detent targets' lists");
+    if (!found) {
+      throw usage_error("--target " + a.target +
+                        " is not one of those that 'detent targets' lists");
+    }
   }
-  graph::model m = graph::read_onnx(a.model);
+  graph::model m = graph::read_onnx(a.model, a.read_limits());
   const sample_set samples = open_samples(m, a.data, a.samples);
   const std::size_t batch = batch_size(samples, a.batch);
   // The labels belong to the whole file.
@@ -57,7 +63,7 @@ int eval(const eval_arguments& a) {
   const std::vector<std::int64_t> labels = read_labels(a.labels, whole.size());
 
   detent::thread_pool pool(a.threads);
-  graph::executor_options options;
+  graph::executor_options options = a.executor_options();
   if (a.threads > 1) {
     options.parallel = pool.parallel();
   }
@@ -105,7 +111,7 @@ int eval(const eval_arguments& a) {
 // -------------------------------------------------------------------------------------------- run
 
 int run(const run_arguments& a) {
-  graph::model m = graph::read_onnx(a.model);
+  graph::model m = graph::read_onnx(a.model, a.read_limits());
   const sample_set samples(m, a.inputs);
   const std::vector<graph::value_info> declared = m.outputs;
   std::set<std::string> files;
@@ -115,7 +121,7 @@ int run(const run_arguments& a) {
     require(files.insert(file).second, error_kind::invalid_argument,
             "two outputs would be written to ", file, ".npy");
   }
-  graph::executor executor(graph::for_execution(std::move(m)));
+  graph::executor executor(graph::for_execution(std::move(m)), a.executor_options());
   const std::size_t batch = samples.fixed_batch() != 0 ? samples.fixed_batch() : samples.size();
   std::vector<std::vector<tensor>> pieces(declared.size());
   progress bar("running", samples.size());
@@ -139,17 +145,9 @@ int run(const run_arguments& a) {
   require(!failed, error_kind::io, "cannot make the folder ", a.output, ": ", failed.message());
   json_object list = json_object::array();
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    tensor whole = pieces[i][0];
-    if (pieces[i].size() > 1) {
-      shape dims = whole.dims();
-      dims[0] = static_cast<std::int64_t>(samples.size());
-      whole = tensor::allocate(whole.type(), dims);
-      std::size_t offset = 0;
-      for (const tensor& piece : pieces[i]) {
-        std::memcpy(whole.mutable_raw() + offset, piece.raw(), piece.bytes());
-        offset += piece.bytes();
-      }
-    }
+    const std::string what = "output '" + declared[i].name + "' of several runs";
+    const tensor whole =
+        pieces[i].size() == 1 ? pieces[i][0] : graph::join_samples(pieces[i], what);
     std::string file = declared[i].name;
     std::replace(file.begin(), file.end(), '/', '_');
     const std::filesystem::path path = std::filesystem::path(a.output) / (file + ".npy");
@@ -160,7 +158,7 @@ int run(const run_arguments& a) {
                       {"type", graph::name(whole.type())},
                       {"shape", whole.dims()}});
     } else {
-      std::printf("%s: %s %s\n", path.c_str(), graph::name(whole.type()).c_str(),
+      std::printf("%s: %s %s\n", one_line(path.string()).c_str(), graph::name(whole.type()).c_str(),
                   to_string(whole.dims()).c_str());
     }
   }
@@ -173,10 +171,11 @@ int run(const run_arguments& a) {
 // ---------------------------------------------------------------------------------------- compare
 
 int compare(const compare_arguments& a) {
-  const graph::model reference = graph::read_onnx(a.reference);
-  const graph::model quantized = graph::read_onnx(a.quantized);
+  const graph::model reference = graph::read_onnx(a.reference, a.read_limits());
+  const graph::model quantized = graph::read_onnx(a.quantized, a.read_limits());
   const sample_set samples = open_samples(reference, a.data, a.samples);
-  const model_comparison c = compare_models(reference, quantized, samples, batch_size(samples, 0));
+  const model_comparison c =
+      compare_models(reference, quantized, samples, batch_size(samples, 0), a.executor_options());
   json_object tensors = json_object::array();
   json_object results = json_object::array();
   const auto row = [&](json_object& list, const std::string& name, const graph::signal_error& d) {
@@ -187,7 +186,8 @@ int compare(const compare_arguments& a) {
            {"cosine", d.cosine()},
            {"max_error", d.largest()}});
     } else {
-      std::printf("%9.2f %9.6f %12.6g  %s\n", d.snr_db(), d.cosine(), d.largest(), name.c_str());
+      std::printf("%9.2f %9.6f %12.6g  %s\n", d.snr_db(), d.cosine(), d.largest(),
+                  one_line(name).c_str());
     }
   };
   if (!a.json) {
@@ -275,7 +275,7 @@ std::vector<stated_params> stated(const graph::model& m) {
 }  // namespace
 
 int inspect(const inspect_arguments& a) {
-  const graph::model m = graph::read_onnx(a.model);
+  const graph::model m = graph::read_onnx(a.model, a.read_limits());
   const std::vector<std::string> unsupported = graph::unsupported_nodes(m);
   std::map<std::string, std::size_t> operators;
   for (const node& n : m.nodes) {
@@ -343,17 +343,18 @@ int inspect(const inspect_arguments& a) {
   }
   std::printf("%s: IR version %lld, opset %lld, producer %s\n", a.model.c_str(),
               static_cast<long long>(m.ir_version), static_cast<long long>(m.opset()),
-              m.producer_name.empty() ? "not stated" : m.producer_name.c_str());
+              m.producer_name.empty() ? "not stated" : one_line(m.producer_name).c_str());
   for (const graph::value_info& v : m.inputs) {
-    std::printf("input  %s\n", describe(v).c_str());
+    std::printf("input  %s\n", one_line(describe(v)).c_str());
   }
   for (const graph::value_info& v : m.outputs) {
-    std::printf("output %s\n", describe(v).c_str());
+    std::printf("output %s\n", one_line(describe(v)).c_str());
   }
   std::printf("%zu nodes, %zu initializers of %zu bytes\n", m.nodes.size(), m.initializers.size(),
               constant_bytes);
   for (const auto& [name, count] : operators) {
-    std::printf("%6zu %s%s\n", count, name.c_str(), is_supported(name) ? "" : "   NOT SUPPORTED");
+    std::printf("%6zu %s%s\n", count, one_line(name).c_str(),
+                is_supported(name) ? "" : "   NOT SUPPORTED");
   }
   std::printf("tensors (open dimensions taken as 1)\n");
   for (const node& n : m.nodes) {
@@ -361,7 +362,7 @@ int inspect(const inspect_arguments& a) {
       const auto found = known.find(out);
       if (found != known.end()) {
         std::printf("  %-8s %-20s %s\n", graph::name(found->second.type()).c_str(),
-                    to_string(found->second.dims()).c_str(), out.c_str());
+                    to_string(found->second.dims()).c_str(), one_line(out).c_str());
       }
     }
   }
@@ -371,17 +372,17 @@ int inspect(const inspect_arguments& a) {
       if (p.scales == 1) {
         std::printf("  %-6s scale %-14.9g zero_point %-4lld %s\n", graph::name(p.type).c_str(),
                     static_cast<double>(p.smallest), static_cast<long long>(p.zero_point),
-                    p.value.c_str());
+                    one_line(p.value).c_str());
       } else {
         std::printf("  %-6s %zu scales %.9g .. %.9g along axis %lld %s\n",
                     graph::name(p.type).c_str(), p.scales, static_cast<double>(p.smallest),
                     static_cast<double>(p.largest), static_cast<long long>(p.axis),
-                    p.value.c_str());
+                    one_line(p.value).c_str());
       }
     }
   }
   for (const std::string& n : unsupported) {
-    std::printf("not supported: %s\n", n.c_str());
+    std::printf("not supported: %s\n", one_line(n).c_str());
   }
   return 0;
 }

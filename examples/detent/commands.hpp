@@ -15,9 +15,11 @@
 #include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/quantize/weight_only.hpp>
 
+#include "common_arguments.hpp"
+
 namespace detent_cli {
 
-struct quantize_arguments {
+struct quantize_arguments : common_arguments {
   std::string model, output;
   std::vector<std::string> calibration;  // [NAME=]X.npy
   std::size_t samples = 0;               // how many are used; 0: all
@@ -36,45 +38,39 @@ struct quantize_arguments {
   std::vector<std::string> validation;  // [NAME=]X.npy; empty: the calibration samples
   std::string labels;                   // .npy with the labels of these samples; may be empty
   std::string report;                   // HTML file to write; empty: none
-  bool json = false;
 };
 int quantize(const quantize_arguments& a);
 
-struct eval_arguments {
+struct eval_arguments : common_arguments {
   std::string model, labels;
   std::vector<std::string> data;
   std::string samples;    // A:B, the range of samples; empty: all
   std::size_t batch = 0;  // 0: the batch size that the model fixes, or 1
   std::size_t threads = 1;
   std::string target;
-  bool json = false;
 };
 int eval(const eval_arguments& a);
 
-struct run_arguments {
+struct run_arguments : common_arguments {
   std::string model, output;
   std::vector<std::string> inputs;
-  bool json = false;
 };
 int run(const run_arguments& a);
 
-struct compare_arguments {
+struct compare_arguments : common_arguments {
   std::string reference, quantized;
   std::vector<std::string> data;
   std::string samples;
-  bool json = false;
 };
 int compare(const compare_arguments& a);
 
-struct inspect_arguments {
+struct inspect_arguments : common_arguments {
   std::string model;
-  bool json = false;
 };
 int inspect(const inspect_arguments& a);
 
-struct conformance_arguments {
+struct conformance_arguments : common_arguments {
   std::vector<std::string> folders;
-  bool json = false;
 };
 int conformance(const conformance_arguments& a);
 

@@ -155,14 +155,15 @@ std::vector<std::int64_t> read_labels(const std::string& path, std::size_t sampl
 
 model_comparison compare_models(
     const model& reference, const model& quantized, const sample_set& samples, std::size_t batch,
+    const graph::executor_options& options,
     const std::function<void(const std::string& name, const tensor& value)>& on_value) {
   require(reference.outputs.size() == quantized.outputs.size(), error_kind::shape_mismatch,
           "the models have ", reference.outputs.size(), " and ", quantized.outputs.size(),
           " outputs");
   const std::vector<value_info> outputs = reference.outputs;
   const std::map<std::string, stored_form> forms = stored_forms(quantized);
-  graph::executor float_executor(graph::for_execution(reference, false));
-  graph::executor integer_executor(graph::for_execution(quantized));
+  graph::executor float_executor(graph::for_execution(reference, false), options);
+  graph::executor integer_executor(graph::for_execution(quantized), options);
 
   model_comparison result;
   std::map<std::string, std::size_t> index;

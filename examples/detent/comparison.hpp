@@ -31,6 +31,7 @@ struct model_comparison {
 /// float model. Throws shape_mismatch if the outputs differ in number, type or shape.
 model_comparison compare_models(
     const model& reference, const model& quantized, const sample_set& samples, std::size_t batch,
+    const detent::graph::executor_options& options,
     const std::function<void(const std::string& name, const tensor& value)>& on_value = {});
 
 /// The index of the largest of n scores; the first one if several are equal.

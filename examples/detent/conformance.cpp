@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <detent/error.hpp>
 #include <detent/graph/onnx.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -19,6 +20,8 @@
 
 namespace detent_cli {
 namespace {
+
+using detent::one_line;
 
 namespace fs = std::filesystem;
 namespace graph = detent::graph;
@@ -76,9 +79,9 @@ std::string first_difference(const tensor& actual, const tensor& expected) {
   return {};
 }
 
-outcome run_folder(const fs::path& folder) {
+outcome run_folder(const fs::path& folder, const common_arguments& a) {
   try {
-    graph::model m = graph::read_onnx(folder / "model.onnx");
+    graph::model m = graph::read_onnx(folder / "model.onnx", a.read_limits());
     for (const auto* list : {&m.inputs, &m.outputs}) {
       for (const graph::value_info& v : *list) {
         if (v.type == element_type::undefined) {
@@ -103,17 +106,17 @@ outcome run_folder(const fs::path& folder) {
     const std::vector<graph::value_info> inputs = m.inputs;
     const std::vector<graph::value_info> outputs = m.outputs;
     graph::require_supported(m);
-    graph::executor executor(graph::for_execution(std::move(m)));
+    graph::executor executor(graph::for_execution(std::move(m)), a.executor_options());
     for (const fs::path& set : sets) {
       std::map<std::string, tensor> given;
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         given[inputs[i].name] =
-            graph::read_onnx_tensor(set / ("input_" + std::to_string(i) + ".pb"));
+            graph::read_onnx_tensor(set / ("input_" + std::to_string(i) + ".pb"), a.read_limits());
       }
       const std::vector<tensor> results = executor.run(given);
       for (std::size_t i = 0; i < outputs.size(); ++i) {
         const tensor expected =
-            graph::read_onnx_tensor(set / ("output_" + std::to_string(i) + ".pb"));
+            graph::read_onnx_tensor(set / ("output_" + std::to_string(i) + ".pb"), a.read_limits());
         const std::string difference = first_difference(results.at(i), expected);
         if (!difference.empty()) {
           return {verdict::failed, "output '" + outputs[i].name + "': " + difference};
@@ -158,7 +161,7 @@ int conformance(const conformance_arguments& a) {
   std::map<verdict, std::size_t> count;
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const fs::path& folder : folders) {
-    const outcome o = run_folder(folder);
+    const outcome o = run_folder(folder, a);
     ++count[o.result];
     if (o.result == verdict::passed) {
       continue;
@@ -167,7 +170,7 @@ int conformance(const conformance_arguments& a) {
     if (a.json) {
       list.push_back({{"folder", folder.string()}, {"result", word}, {"reason", o.reason}});
     } else {
-      std::printf("%s %s: %s\n", word, folder.c_str(), o.reason.c_str());
+      std::printf("%s %s: %s\n", word, one_line(folder).c_str(), one_line(o.reason).c_str());
     }
   }
   if (a.json) {

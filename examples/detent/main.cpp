@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The command line tool: quantizes, runs and judges ONNX models.
 // Exit codes: 0 ok, 1 the job failed (one line on standard error), 2 wrong usage.
+#include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include <CLI/CLI.hpp>
 
+#include <detent/error.hpp>
 #include <detent/version.hpp>
 
 #include "commands.hpp"
@@ -19,11 +24,20 @@ namespace {
 /// Prints a message as one line on standard error. Names in it come from files, so control
 /// characters are replaced.
 void print_error(const char* message) {
-  std::string text = message;
-  for (char& c : text) {
-    c = static_cast<unsigned char>(c) < ' ' || c == '\x7F' ? '?' : c;
-  }
+  const std::string text = detent::one_line(message);
   std::fprintf(stderr, "%s%s\n", text.rfind("detent: ", 0) == 0 ? "" : "detent: ", text.c_str());
+}
+
+/// Whether all that was printed has reached standard output. If not, says so.
+bool is_output_written() {
+  errno = 0;
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) {
+    return true;
+  }
+  const std::string reason = errno != 0 ? ": " + std::generic_category().message(errno) : "";
+  print_error(("cannot write to standard output" + reason).c_str());
+  return false;
 }
 
 }  // namespace
@@ -48,9 +62,10 @@ int main(int argc, char** argv) {
       ->required();
   eval_command->add_option("--samples", eval.samples,
                            "A:B: only samples A up to, not including, B");
-  eval_command->add_option("--batch", eval.batch, "Samples in one run")->check(CLI::PositiveNumber);
+  eval_command->add_option("--batch", eval.batch, "Samples in one run")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 30U));
   eval_command->add_option("--threads", eval.threads, "Threads in one run")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1024}));
   eval_command->add_option("--target", eval.target, "CPU target (see: detent targets)");
 
   detent_cli::run_arguments run;
@@ -82,51 +97,65 @@ int main(int argc, char** argv) {
 
   CLI::App* targets_command = app.add_subcommand("targets", "Lists CPU targets");
 
-  bool json = false;
+  detent_cli::common_arguments common;
   for (CLI::App* command : {quantize_command, eval_command, run_command, compare_command,
                             inspect_command, conformance_command, targets_command}) {
-    command->add_flag("--json", json, "Print the same facts as JSON");
+    command->add_flag("--json", common.json, "Print the same facts as JSON");
+  }
+  for (CLI::App* command : {quantize_command, eval_command, run_command, compare_command,
+                            inspect_command, conformance_command}) {
+    command
+        ->add_option(
+            "--memory-limit", common.memory_limit,
+            "Most bytes (or 512M, 4G, ...) for a model's constants, and for a run's values")
+        ->transform(CLI::AsSizeValue(false))
+        ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 60U));
   }
 
   const auto is_first = [&](const CLI::App* command) { return command->check_name(argv[1]); };
   if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_first).empty()) {
-    std::fprintf(stderr, "detent: there is no command '%s' (see: detent --help)\n", argv[1]);
+    std::fprintf(stderr, "detent: there is no command '%s' (see: detent --help)\n",
+                 detent::one_line(argv[1]).c_str());
     return 2;
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     const int code = app.exit(e);
-    return code == 0 ? 0 : 2;
+    return code != 0 ? 2 : is_output_written() ? 0 : 1;
   }
 
-  try {
+  const auto run_parsed_command = [&] {
     if (quantize_command->parsed()) {
       detent_cli::quantize_arguments arguments = quantize.arguments();
-      arguments.json = json;
+      static_cast<detent_cli::common_arguments&>(arguments) = common;
       return detent_cli::quantize(arguments);
     }
     if (eval_command->parsed()) {
-      eval.json = json;
+      static_cast<detent_cli::common_arguments&>(eval) = common;
       return detent_cli::eval(eval);
     }
     if (run_command->parsed()) {
-      run.json = json;
+      static_cast<detent_cli::common_arguments&>(run) = common;
       return detent_cli::run(run);
     }
     if (compare_command->parsed()) {
-      compare.json = json;
+      static_cast<detent_cli::common_arguments&>(compare) = common;
       return detent_cli::compare(compare);
     }
     if (inspect_command->parsed()) {
-      inspect.json = json;
+      static_cast<detent_cli::common_arguments&>(inspect) = common;
       return detent_cli::inspect(inspect);
     }
     if (conformance_command->parsed()) {
-      conformance.json = json;
+      static_cast<detent_cli::common_arguments&>(conformance) = common;
       return detent_cli::conformance(conformance);
     }
-    return detent_cli::targets(json);
+    return detent_cli::targets(common.json);
+  };
+  try {
+    const int code = run_parsed_command();
+    return is_output_written() ? code : 1;
   } catch (const detent_cli::usage_error& e) {
     print_error(e.what());
     return 2;

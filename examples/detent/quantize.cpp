@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <detent/dispatch.hpp>
+#include <detent/error.hpp>
 #include <detent/graph/onnx.hpp>
 #include <detent/graph/quantize/accuracy_control.hpp>
 #include <detent/graph/quantize/automatic_quantization.hpp>
@@ -31,6 +32,8 @@
 
 namespace detent_cli {
 namespace {
+
+using detent::one_line;
 
 using graph::element_type;
 using graph::node;
@@ -78,6 +81,7 @@ class static_run {
     if (a_.method == "auto" && can_be_judged) {
       graph::automatic_quantization_options options{
           .activations = a_.activations, .weights = a_.weights, .scope = a_.scope};
+      options.executor = a_.executor_options();
       options.on_step = [this](const graph::quantization_step& s) { outcome_.steps.push_back(s); };
       options.activations.on_parameters = take;
       outcome_.parts = graph::automatic_quantization(model_, samples_, options);
@@ -87,6 +91,7 @@ class static_run {
           .activations = a_.activations,
           .weights = a_.weights,
           .scope = a_.scope};
+      options.executor = a_.executor_options();
       if (a_.percentile != 0.0) {
         options.activations.observer.percentile = a_.percentile;
       }
@@ -99,7 +104,7 @@ class static_run {
     if (a_.max_drop) {
       control_accuracy();
     }
-    outcome_.result = outcome_.parts->result;
+    outcome_.result = std::move(outcome_.parts->result);
     outcome_.layers = outcome_.parts->plan.layers().size();
     if (a_.format == "qoperator") {
       graph::to_qoperator(outcome_.result);
@@ -111,8 +116,11 @@ class static_run {
   /// Leaves layers in float until top-1 is good enough.
   void control_accuracy() {
     graph::accuracy_control_options options;
+    options.executor = a_.executor_options();
     options.goal.max_drop = *a_.max_drop;
-    const auto top1 = [this](const graph::model& m) { return accuracy(m, *labelled_).first; };
+    const auto top1 = [this](const graph::model& m) {
+      return accuracy(m, *labelled_, a_.executor_options()).first;
+    };
     outcome_.accuracy = graph::control_accuracy(model_, *outcome_.parts, samples_, top1, options);
     const graph::accuracy_control_result& found = *outcome_.accuracy;
     require(found.goal_met, error_kind::invalid_argument, "top-1 ", found.float_metric,
@@ -131,7 +139,8 @@ class static_run {
 outcome dynamic_run(const quantize_arguments& a, const graph::model& m,
                     const graph::calibration_source& samples) {
   outcome o;
-  const graph::dynamic_quantization_options options{.weights = a.weights, .scope = a.scope};
+  graph::dynamic_quantization_options options{.weights = a.weights, .scope = a.scope};
+  options.executor = a.executor_options();
   o.result = graph::quantize_dynamic(
       m, options, a.bias_correction == "none" ? graph::calibration_source() : samples);
   for (const node& n : o.result.nodes) {
@@ -146,6 +155,7 @@ outcome weight_only_run(const quantize_arguments& a, const graph::model& m,
   graph::weight_only_options options{
       .bits = a.bits, .block_size = a.block_size, .algorithm = a.weight_algorithm};
   options.scales = a.weights.scale;
+  options.executor = a.executor_options();
   options.scope = a.scope;
   options.on_layer = [&](const graph::weight_only_layer&) { ++o.layers; };
   o.result = graph::quantize_weights_only(m, options, samples);
@@ -194,7 +204,7 @@ json_object accuracy_json(const outcome& o) {
 
 int quantize(const quantize_arguments& a) {
   const auto start = std::chrono::steady_clock::now();
-  graph::model m = graph::read_onnx(a.model);
+  graph::model m = graph::read_onnx(a.model, a.read_limits());
   const bool is_static = a.approach == "static";
   std::optional<sample_set> samples;
   std::optional<sample_set> validation;
@@ -266,13 +276,13 @@ int quantize(const quantize_arguments& a) {
     return 0;
   }
   for (const graph::quantization_step& s : o.steps) {
-    std::printf("%s\n", step_text(s).c_str());
+    std::printf("%s\n", one_line(step_text(s)).c_str());
   }
   if (o.accuracy) {
     std::printf("top-1 %.2f %% in float, %.2f %% quantized, %zu layers left in float\n",
                 o.accuracy->float_metric, o.accuracy->metric, o.accuracy->left_in_float.size());
     for (const std::string& name : o.accuracy->left_in_float) {
-      std::printf("  %s\n", name.c_str());
+      std::printf("  %s\n", one_line(name).c_str());
     }
   }
   std::printf("%s: %zu layers, %zu quantized activations, %zu calibration samples\n",

@@ -2,16 +2,15 @@
 #include "quantize_config.hpp"
 
 #include <cstdint>
-#include <fstream>
 #include <functional>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include <yaml-cpp/yaml.h>
 
 #include <detent/error.hpp>
+#include <detent/graph/model/files.hpp>
 
 #include "usage_error.hpp"
 
@@ -28,12 +27,9 @@ class config_reader {
   explicit config_reader(std::string path) : path_(std::move(path)) {}
 
   quantize_config run() {
-    std::ifstream file(path_, std::ios::binary);
-    std::ostringstream text;
-    text << file.rdbuf();
-    detent::require(file.good() && text.good(), detent::error_kind::io, path_, " cannot be read");
+    const std::string text = detent::graph::read_file(path_);
     try {
-      const YAML::Node root = YAML::Load(text.str());
+      const YAML::Node root = YAML::Load(text);
       if (!root.IsNull()) {
         entries(root, "the file",
                 [this](const std::string& key, const YAML::Node& value) { top_level(key, value); });

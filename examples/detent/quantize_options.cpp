@@ -135,7 +135,10 @@ quantize_options::quantize_options(CLI::App& command) : command_(command) {
 }
 
 quantize_arguments quantize_options::arguments() {
-  if (!config_.empty()) {
+  if (has("--config")) {
+    if (config_.empty()) {
+      throw usage_error("--config names no file");
+    }
     read_config();
   }
   complete_approach();

@@ -100,9 +100,10 @@ void add_weights(report_data& data, const outcome& o) {
 
 }  // namespace
 
-std::pair<double, double> accuracy(const graph::model& m, const labelled_samples& labelled) {
+std::pair<double, double> accuracy(const graph::model& m, const labelled_samples& labelled,
+                                   const graph::executor_options& options) {
   const sample_set& samples = labelled.samples;
-  graph::executor runner(graph::for_execution(m));
+  graph::executor runner(graph::for_execution(m), options);
   const std::size_t batch = batch_size(samples, 0);
   ranks counted;
   for (std::size_t at = 0; at < samples.size(); at += batch) {
@@ -127,13 +128,14 @@ report_data make_report(const quantize_arguments& a, const graph::model& m,
   for (const auto& [name, solution] : o.solutions) {
     histograms[name];
   }
-  const model_comparison compared = compare_models(m, o.result, samples, batch_size(samples, 0),
-                                                   [&](const std::string& name, const tensor& t) {
-                                                     const auto found = histograms.find(name);
-                                                     if (found != histograms.end()) {
-                                                       found->second.observe(t.data<float>());
-                                                     }
-                                                   });
+  const model_comparison compared =
+      compare_models(m, o.result, samples, batch_size(samples, 0), a.executor_options(),
+                     [&](const std::string& name, const tensor& t) {
+                       const auto found = histograms.find(name);
+                       if (found != histograms.end()) {
+                         found->second.observe(t.data<float>());
+                       }
+                     });
   for (const named_error& e : compared.outputs) {
     data.outputs.push_back({e.first, difference_of(e.second)});
   }
@@ -149,8 +151,8 @@ report_data make_report(const quantize_arguments& a, const graph::model& m,
                           s.kept ? step_outcome::kept : step_outcome::dropped});
   }
   if (labelled != nullptr) {
-    const auto [top1_before, top5_before] = accuracy(m, *labelled);
-    const auto [top1_after, top5_after] = accuracy(o.result, *labelled);
+    const auto [top1_before, top5_before] = accuracy(m, *labelled, a.executor_options());
+    const auto [top1_after, top5_after] = accuracy(o.result, *labelled, a.executor_options());
     data.accuracy = {top1_before, top1_after, top5_before, top5_after, labelled->samples.size()};
   }
   if (o.accuracy && !o.accuracy->left_in_float.empty()) {

@@ -43,7 +43,8 @@ struct labelled_samples {
 };
 
 /// The top-1 and the top-5 accuracy of a model, in percent.
-std::pair<double, double> accuracy(const graph::model& m, const labelled_samples& labelled);
+std::pair<double, double> accuracy(const graph::model& m, const labelled_samples& labelled,
+                                   const graph::executor_options& options);
 
 /// The data of the report, but for the sizes of the files and the time that quantization took.
 /// `labelled` may be null; then there is no accuracy in the report.

@@ -13,6 +13,8 @@
 #include <detent/graph/model/samples.hpp>
 #include <detent/graph/model/tensor.hpp>
 
+#include "usage_error.hpp"
+
 namespace detent_cli {
 
 using detent::error_kind;
@@ -29,7 +31,8 @@ using detent::graph::to_string;
 using detent::graph::value_info;
 using detent::graph::write_npy;
 
-/// The half-open range of samples that "A:B" asks for; either side may be empty.
+/// The half-open range of samples that "A:B" asks for; either side may be empty. Throws usage_error
+/// for another text or an empty range.
 inline sample_range parse_range(const std::string& text) {
   sample_range r;
   if (text.empty()) {
@@ -40,15 +43,19 @@ inline sample_range parse_range(const std::string& text) {
     if (part.empty()) {
       return otherwise;
     }
-    require(part.find_first_not_of("0123456789") == std::string::npos && part.size() < 16,
-            error_kind::invalid_argument, "--samples ", text, " is not of the form A:B");
+    if (part.find_first_not_of("0123456789") != std::string::npos || part.size() > 15) {
+      throw usage_error("--samples " + text + " is not of the form A:B");
+    }
     return static_cast<std::size_t>(std::stoull(part));
   };
-  require(colon != std::string::npos, error_kind::invalid_argument, "--samples ", text,
-          " is not of the form A:B");
+  if (colon == std::string::npos) {
+    throw usage_error("--samples " + text + " is not of the form A:B");
+  }
   r.first = number(text.substr(0, colon), r.first);
   r.last = number(text.substr(colon + 1), r.last);
-  require(r.first < r.last, error_kind::invalid_argument, "--samples ", text, " is empty");
+  if (r.first >= r.last) {
+    throw usage_error("--samples " + text + " is empty");
+  }
   return r;
 }
 

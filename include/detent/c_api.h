@@ -244,9 +244,9 @@ DETENT_C_API void detent_epilogue_init(detent_epilogue* epilogue);
 /** Multiplies a row-major M x K matrix A by packed weights: C = epilogue(A * weights). `a_type` is
  * DETENT_U8 or DETENT_S8; `c_type` is DETENT_S32, DETENT_F32, DETENT_BF16, DETENT_U8 or DETENT_S8
  * for 8-bit weights, DETENT_F32 for 4-bit weights. C is M x N and row-major. The rows of A and C
- * are lda and ldc elements apart. `epilogue` (defaults) and `parallel` (the calling thread) may be
- * null. With DETENT_OVERFLOW, the elements that do not fit keep their values, and all others are
- * written; other errors come before anything is written. */
+ * are lda and ldc elements apart, ldc at least N. `epilogue` (defaults) and `parallel` (the calling
+ * thread) may be null. With DETENT_OVERFLOW, the elements that do not fit keep their values, and
+ * all others are written; other errors come before anything is written. */
 DETENT_C_API detent_status detent_gemm(detent_type a_type, const void* a, size_t lda, size_t m,
                                        const detent_weights* weights, detent_type c_type, void* c,
                                        size_t ldc, const detent_epilogue* epilogue,
@@ -262,7 +262,7 @@ typedef struct detent_gemm_problem {
       column_stride;             /**< From a column of A to the next one, in elements. */
   const detent_weights* weights; /**< The weights, K x N; not null. */
   void* c;                       /**< The output, M x N, row-major. */
-  size_t ldc;                    /**< From a row of C to the next one, in elements. */
+  size_t ldc;                    /**< From a row of C to the next one, in elements; at least N. */
   const detent_epilogue* epilogue; /**< The epilogue; null means the defaults. */
 } detent_gemm_problem;
 /** Sets the size and the defaults: a column_stride of 1, all else 0 and null. `problem` must not be
@@ -298,8 +298,9 @@ DETENT_C_API void detent_dynamic_linear_options_init(detent_dynamic_linear_optio
 /** Multiplies a row-major float M x K matrix A by packed weights of 8 or 4 bits, with A quantized
  * to unsigned bytes on the way: for each row, or for all of A, scale and zero point come from the
  * range of its values. C is a row-major M x N matrix of floats. The rows of A and C are lda and ldc
- * elements apart. NaN becomes the zero point; an infinity is a DETENT_INVALID_ARGUMENT, and other
- * rows may have been written then. `options` and `parallel` may be null. */
+ * elements apart, ldc at least N. NaN becomes the zero point; an infinity is a
+ * DETENT_INVALID_ARGUMENT, and other rows may have been written then. `options` and `parallel` may
+ * be null. */
 DETENT_C_API detent_status detent_dynamic_linear(const float* a, size_t lda, size_t m,
                                                  const detent_weights* weights, float* c,
                                                  size_t ldc,

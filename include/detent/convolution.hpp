@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <detent/base/aligned.hpp>
+#include <detent/base/checked_size.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/epilogue.hpp>
 #include <detent/error.hpp>
@@ -44,11 +45,17 @@ namespace detail {
 
 /// Checks the shape of a filter bank and the number of its weights.
 inline void require_filters(const filter_shape& f, std::size_t weights, const void* data) {
-  require(f.groups > 0 && f.in_channels % f.groups == 0 && f.out_channels % f.groups == 0,
-          error_kind::shape_mismatch, "convolution: ", f.in_channels, " input and ", f.out_channels,
-          " output channels do not divide into ", f.groups, " groups");
+  // More than one group of no channels is refused, too: nothing else would bound their number.
+  const bool divides = f.groups > 0 && f.in_channels % f.groups == 0 &&
+                       f.out_channels % f.groups == 0 &&
+                       (f.groups == 1 || (f.in_channels > 0 && f.out_channels > 0));
+  require(divides, error_kind::shape_mismatch, "convolution: ", f.in_channels, " input and ",
+          f.out_channels, " output channels do not divide into ", f.groups, " groups");
   require(f.kernel_height > 0 && f.kernel_width > 0, error_kind::invalid_argument,
           "convolution: kernel ", f.kernel_height, " x ", f.kernel_width);
+  // f.size() and all sizes that are computed from the shape do not wrap.
+  checked_size("convolution", {f.out_channels, f.group_in(), f.kernel_height, f.kernel_width});
+  checked_size("convolution", {f.in_channels});
   require(weights == f.size(), error_kind::shape_mismatch, "convolution: ", weights,
           " weights, not ", f.size());
   require(weights == 0 || data != nullptr, error_kind::invalid_argument,
@@ -62,6 +69,9 @@ template <class T, class Padding>
 std::vector<T> filter_matrix(const filter_shape& f, const T* weights, std::size_t row,
                              const Padding& padding) {
   std::vector<T> matrix(f.group_out() * f.kernel_height * row);
+  if (matrix.empty()) {
+    return matrix;  // a kernel of any size, without channels
+  }
   const std::size_t dense = f.kernel_width * f.group_in();
   for (std::size_t n = 0; n < f.group_out(); ++n) {
     for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
@@ -111,8 +121,10 @@ template <class In, class Out>
 void require_images(const filter_shape& f, const window& w, std::span<In> input,
                     std::span<Out> output) {
   require_window(f, w);
-  const std::size_t in = w.batch * w.in_height * w.in_width * f.in_channels;
-  const std::size_t out = w.batch * w.out_height(f) * w.out_width(f) * f.out_channels;
+  const std::size_t in =
+      checked_size("convolution", {w.batch, w.in_height, w.in_width, f.in_channels});
+  const std::size_t out =
+      checked_size("convolution", {w.batch, w.out_height(f), w.out_width(f), f.out_channels});
   require(input.size() == in && output.size() == out, error_kind::shape_mismatch,
           "convolution: ", input.size(), " inputs and ", output.size(), " outputs, not ", in,
           " and ", out);
@@ -126,7 +138,7 @@ struct filter_access;
 
 /// An owned filter bank of signed 8-bit weights in the layout of the kernels, with scales, zero
 /// points and biases of its output channels. Constant after construction: many threads may use it
-/// at the same time.
+/// at the same time. A filter bank that was moved from is empty.
 class packed_filters {
  public:
   /// An empty filter bank, without channels.
@@ -198,11 +210,11 @@ class packed_filters {
  private:
   friend struct detail::filter_access;
 
-  filter_shape shape_;
+  detail::emptied_by_move<filter_shape> shape_;
   std::vector<packed_weights> groups_;
   detail::depthwise_weights depthwise_;
-  bool is_depthwise_ = false;
-  std::size_t row_ = 0;  // see filter_access::kernel_row()
+  detail::emptied_by_move<bool> is_depthwise_;
+  detail::emptied_by_move<std::size_t> row_;  // see filter_access::kernel_row()
 };
 
 namespace detail {
@@ -551,7 +563,8 @@ void convolve(std::span<const std::int8_t> input, const packed_filters& filters,
 }
 
 /// An owned filter bank of floats in the layout of the kernels, with a bias for each output
-/// channel. Constant after construction: many threads may use it at the same time.
+/// channel. Constant after construction: many threads may use it at the same time. A filter bank
+/// that was moved from is empty.
 class packed_float_filters {
  public:
   /// An empty filter bank, without channels.
@@ -601,10 +614,10 @@ class packed_float_filters {
   [[nodiscard]] std::size_t channel_stride() const noexcept { return channel_stride_; }
 
  private:
-  filter_shape shape_;
+  detail::emptied_by_move<filter_shape> shape_;
   std::vector<packed_floats> groups_;
   std::vector<float> depthwise_;
-  std::size_t channel_stride_ = 0;
+  detail::emptied_by_move<std::size_t> channel_stride_;
 };
 
 /// Convolves float images with packed float filters, as

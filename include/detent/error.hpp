@@ -4,6 +4,7 @@
 #ifndef DETENT_ERROR_HPP
 #define DETENT_ERROR_HPP
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -51,15 +52,31 @@ inline error_handler& error_handler_without_exceptions() noexcept {
   return handler;
 }
 
-/// Throws detent::error with this kind and message. In a build without exceptions it calls the
-/// handler and then std::abort(). Use it in your own operators and observers, so that their errors
-/// look like those of the library. Thread-safe.
+/// `text` with each control character replaced by '?': those below U+0020, among them line ends and
+/// the escape that begins a terminal's commands, and U+007F to U+009F in UTF-8. Names that come
+/// from files may hold any of them.
+[[nodiscard]] inline std::string one_line(std::string text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : '\0');
+    if (byte < 0x20U || byte == 0x7FU) {
+      text[i] = '?';
+    } else if (byte == 0xC2U && next >= 0x80U && next <= 0x9FU) {
+      text.replace(i, 2, "?");
+    }
+  }
+  return text;
+}
+
+/// Throws detent::error with this kind and with one_line(message). In a build without exceptions it
+/// calls the handler and then std::abort(). Use it in your own operators and observers, so that
+/// their errors look like those of the library. Thread-safe.
 [[noreturn]] inline void raise(error_kind kind, const std::string& message) {
 #if DETENT_WITH_EXCEPTIONS
-  throw error(kind, message);
+  throw error(kind, one_line(message));
 #else
   if (error_handler_without_exceptions() != nullptr) {
-    error_handler_without_exceptions()(kind, message.c_str());
+    error_handler_without_exceptions()(kind, one_line(message).c_str());
   }
   std::abort();
 #endif

@@ -17,6 +17,7 @@
 
 #include <detent/base/aligned.hpp>
 #include <detent/base/byte_format.hpp>
+#include <detent/base/checked_size.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/epilogue.hpp>
 #include <detent/error.hpp>
@@ -46,7 +47,7 @@ struct int4_weight_options {
 
 /// An owned K x N matrix of 4-bit weights in the layout of the kernels, two codes to a byte, with a
 /// scale and a zero point for each quantization group of each column. Constant after construction:
-/// many threads may use it at the same time.
+/// many threads may use it at the same time. A matrix that was moved from is empty.
 class packed_int4_weights {
  public:
   /// An empty matrix: K and N are 0.
@@ -69,12 +70,12 @@ class packed_int4_weights {
     require(options.group_size % nibble_depth == 0, error_kind::invalid_argument, where,
             ": the group size ", options.group_size, " is not a multiple of ", nibble_depth);
     // A group that is larger than K is cut to all of K.
-    group_size_ = detail::round_up((std::max)(depth_, std::size_t{1}), nibble_depth);
+    group_size_ = detail::round_up((std::max)(depth_.value(), std::size_t{1}), nibble_depth);
     if (options.group_size != 0) {
       group_size_ = (std::min)(group_size_, options.group_size);
     }
     groups_ = (depth_ + group_size_ - 1) / group_size_;
-    require((std::min)(group_size_, depth_) <= deepest_group, error_kind::overflow, where,
+    require((std::min)(group_size_, depth_.value()) <= deepest_group, error_kind::overflow, where,
             ": the sums of groups of ", group_size_, " may not fit 32 bits");
     require_parameters(options.scales, "scales");
     require_parameters(options.zero_points, "zero points");
@@ -164,7 +165,7 @@ class packed_int4_weights {
             error_kind::unsupported, where, ": panels of ", panel, " columns and steps of ", step,
             " k are for other kernels");
     require(w.group_size_ != 0 && w.group_size_ % kernels::nibble_depth == 0 &&
-                (std::min)(w.group_size_, w.depth_) <= deepest_group,
+                (std::min)(w.group_size_, w.depth_.value()) <= deepest_group,
             error_kind::bad_file, where, ": the group size ", w.group_size_);
     w.groups_ = (w.depth_ + w.group_size_ - 1) / w.group_size_;
     from.get_array(w.data_size(), w.data_);  // less than 2^64, as K and N are less than 2^32
@@ -216,7 +217,7 @@ class packed_int4_weights {
     require(parameters.data == nullptr ||
                 (parameters.rows == groups_ && parameters.columns == columns_),
             error_kind::shape_mismatch, "pack_int4_weights: the ", what, " are ", parameters.rows,
-            " x ", parameters.columns, ", not ", groups_, " x ", columns_);
+            " x ", parameters.columns, ", not ", groups_.value(), " x ", columns_.value());
   }
   [[nodiscard]] std::size_t steps() const noexcept {
     return (depth_ + kernels::nibble_depth - 1) / kernels::nibble_depth;
@@ -260,10 +261,10 @@ class packed_int4_weights {
   static constexpr std::size_t deepest_group =
       std::numeric_limits<std::int32_t>::max() / (255 * 15);
 
-  std::size_t depth_ = 0;
-  std::size_t columns_ = 0;
+  detail::emptied_by_move<std::size_t> depth_;
+  detail::emptied_by_move<std::size_t> columns_;
   std::size_t group_size_ = kernels::nibble_depth;
-  std::size_t groups_ = 0;
+  detail::emptied_by_move<std::size_t> groups_;
   detail::aligned_vector<std::uint8_t> data_;
   detail::aligned_vector<float> scales_;
   detail::aligned_vector<std::uint8_t> zero_points_;

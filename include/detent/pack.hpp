@@ -18,6 +18,7 @@
 
 #include <detent/base/aligned.hpp>
 #include <detent/base/byte_format.hpp>
+#include <detent/base/checked_size.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/error.hpp>
 #include <detent/kernels/definitions/integer_products.hpp>
@@ -36,11 +37,12 @@ namespace detail {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-/// Throws invalid_argument if a matrix with elements has a null pointer.
+/// Throws invalid_argument if a matrix with elements has a null pointer, or sizes beyond memory.
 template <class T>
 void require_matrix(matrix_view<T> m, const char* where) {
   require(m.rows == 0 || m.columns == 0 || m.data != nullptr, error_kind::invalid_argument, where,
           ": null data with size ", m.rows, " x ", m.columns);
+  checked_size(where, {m.rows, m.columns});
 }
 
 /// Expands a per-column argument to one value for each column. It has no values (each column gets
@@ -120,7 +122,7 @@ struct weight_options {
 /// and biases of its columns. Weights are stored as signed bytes: 128 is subtracted from unsigned
 /// weights and from their zero points, which changes no product. Constant after construction: many
 /// threads may use it at the same time. A copy shares what is made on first use (weight pairs,
-/// slices) with the original.
+/// slices) with the original; a matrix that was moved from is empty.
 class packed_weights {
  public:
   /// An empty matrix: K and N are 0.
@@ -128,8 +130,9 @@ class packed_weights {
 
   /// Copies and packs `w`: K rows, N columns, any strides (w.transposed() packs the transpose).
   /// Throws shape_mismatch if an array of the options has neither 0, 1 nor N values, and
-  /// invalid_argument for null data, a scale that is not positive and finite, or a zero point
-  /// outside the weights' type. The packed bytes do not depend on `parallel`.
+  /// invalid_argument for null data, more than 2^48 weights, a scale that is not positive and
+  /// finite, or a zero point outside the weights' type. The packed bytes do not depend on
+  /// `parallel`.
   template <quantized_byte W>
   packed_weights(matrix_view<const W> w, const weight_options& options,
                  const parallel_for& parallel = {})
@@ -252,7 +255,11 @@ class packed_weights {
   /// products in pairs (avx2, avx512), the weight pairs (see corrected_pairs()). The bytes do not
   /// depend on `parallel`. A second call changes nothing. Thread-safe.
   void prepare(const parallel_for& parallel = {}) const {
-    for (const packed_weights& part : certificate_.fits_s32() ? std::span(this, 1) : slices()) {
+    if (derived_ == nullptr) {
+      return;
+    }
+    for (const packed_weights& part :
+         certificate_.value().fits_s32() ? std::span(this, 1) : slices()) {
       if (detail::active<kernels::integer_product_kernels>().adds_pairs) {
         // The pairs are computed before the flag is taken: if threads of a pool ran inside
         // call_once, two pools could wait for each other.
@@ -294,6 +301,10 @@ class packed_weights {
 
   /// The weights for kernels that add products in pairs: a second copy, made on the first call.
   [[nodiscard]] const detail::weight_pairs& pairs() const {
+    if (derived_ == nullptr) {
+      static const detail::weight_pairs none;
+      return none;
+    }
     std::call_once(derived_->has_pairs,
                    [this] { derived_->pairs = detail::weight_pairs(data_, depth_, columns_); });
     return derived_->pairs;
@@ -317,9 +328,10 @@ class packed_weights {
     zero_points_.resize(padded);
     bias_.resize(padded);
   }
-  /// Computes the column sums and the certificate.
+  /// Computes the column sums and the certificate, and makes room for derived data.
   void certify(const parallel_for& parallel) {
     using kernels::panel_columns;
+    derived_ = std::make_shared<derived_weights>();
     column_sums_.resize(columns_);
     distance_sums_.resize(detail::round_up(columns_, panel_columns));
     std::vector<std::int64_t> bounds(columns_);
@@ -349,7 +361,8 @@ class packed_weights {
       }
     });
     for (const std::int64_t bound : bounds) {
-      certificate_.accumulator_bound = (std::max)(certificate_.accumulator_bound, bound);
+      certificate_.value().accumulator_bound =
+          (std::max)(certificate_.value().accumulator_bound, bound);
     }
   }
   /// Copies `depth` rows from row `first` on, which is a multiple of group_depth, without scales,
@@ -371,8 +384,8 @@ class packed_weights {
     return s;
   }
 
-  std::size_t depth_ = 0;
-  std::size_t columns_ = 0;
+  detail::emptied_by_move<std::size_t> depth_;
+  detail::emptied_by_move<std::size_t> columns_;
   detail::aligned_vector<std::int8_t> data_;
   /// Data that is derived from the weights on first use.
   struct derived_weights {
@@ -381,14 +394,14 @@ class packed_weights {
     std::once_flag has_slices;
     std::vector<packed_weights> slices;
   };
-  std::shared_ptr<derived_weights> derived_ = std::make_shared<derived_weights>();
+  std::shared_ptr<derived_weights> derived_;  // null in a matrix that nothing was packed into
   std::vector<std::int32_t> column_sums_;
   std::vector<std::int32_t> distance_sums_;  // see padded_columns
   std::vector<float> scales_;
   std::vector<std::int32_t> zero_points_;
   std::vector<std::int32_t> bias_;
-  bool has_zero_points_ = false;
-  weights_certificate certificate_;
+  detail::emptied_by_move<bool> has_zero_points_;
+  detail::emptied_by_move<weights_certificate> certificate_;
 };
 
 namespace detail {
@@ -449,7 +462,8 @@ struct packed_access {
 }
 
 /// An owned K x N matrix of floats in the layout of the kernels, with a bias for each column.
-/// Constant after construction: many threads may use it at the same time.
+/// Constant after construction: many threads may use it at the same time. A matrix that was moved
+/// from is empty.
 class packed_floats {
  public:
   /// An empty matrix: K and N are 0.
@@ -463,7 +477,7 @@ class packed_floats {
       : depth_(w.rows), columns_(w.columns) {
     detail::require_matrix(w, "pack_floats");
     require(bias.empty() || bias.size() == columns_, error_kind::shape_mismatch,
-            "pack_floats: ", bias.size(), " biases for ", columns_, " columns");
+            "pack_floats: ", bias.size(), " biases for ", w.columns, " columns");
     using kernels::panel_columns;
     const std::size_t padded = detail::round_up(columns_, panel_columns);
     bias_.resize(padded);
@@ -492,8 +506,8 @@ class packed_floats {
   [[nodiscard]] std::span<const float> bias() const noexcept { return bias_; }
 
  private:
-  std::size_t depth_ = 0;
-  std::size_t columns_ = 0;
+  detail::emptied_by_move<std::size_t> depth_;
+  detail::emptied_by_move<std::size_t> columns_;
   detail::aligned_vector<float> data_;
   std::vector<float> bias_;
 };

@@ -10,10 +10,15 @@
 #include <cstddef>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
 
 #include <detent/config.hpp>
 
@@ -39,61 +44,46 @@ inline void run_parallel(const parallel_for& parallel, std::size_t count,
     body(i);
   }
 }
-}  // namespace detail
 
-/// A fixed set of threads for callers who have none: pass pool.parallel() as the parallel_for. The
-/// thread that calls works, too.
-///
-/// Thread-safe. The pool runs one job at a time: concurrent callers wait for each other. A body
-/// must not call into its own pool (it would wait forever). If bodies throw, the indices that have
-/// not begun are dropped, and the first exception is rethrown to the caller. Threads without a job
-/// spin for some 50 us, yielding the processor to others, and sleep after that.
-///
-/// For the same count, each thread begins with the same part of the indices, so that data which it
-/// wrote in one job are in its caches in the next. A thread that has done its part takes indices of
-/// the others.
-class thread_pool {
- public:
-  /// Starts the threads. `threads` includes the caller's thread: 1 starts none; 0 means one for
-  /// each hardware thread. Throws std::system_error if a thread cannot be started.
-  explicit thread_pool(std::size_t threads = 0) {
-    if (threads == 0) {
-      threads = (std::max)(std::thread::hardware_concurrency(), 1U);
-    }
-    shares_ = std::vector<share>(threads);
-#if DETENT_WITH_EXCEPTIONS
-    try {
-      start();
-    } catch (...) {  // the system gave no further thread: end those that were started
-      stop();
-      throw;
-    }
-#else
-    start();
+/// How often this process was made from another one by fork() since the first watched_fork_count().
+inline std::atomic<unsigned>& fork_count() noexcept {
+  static std::atomic<unsigned> count{0};
+  return count;
+}
+/// fork_count(), which counts from now on at the latest. Where there is no fork(), it stays 0.
+inline unsigned watched_fork_count() noexcept {
+#if defined(__unix__) || defined(__APPLE__)
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++fork_count(); });
+  static_cast<void>(registered);
 #endif
-  }
-  thread_pool(const thread_pool&) = delete;
-  thread_pool& operator=(const thread_pool&) = delete;
-  /// Ends the threads. No job may be running.
-  ~thread_pool() { stop(); }
+  return fork_count();
+}
 
-  /// Number of threads that work on a job, the caller's included.
+/// The threads of a thread_pool and what they share.
+class pool_workers {
+ public:
+  explicit pool_workers(std::size_t threads) : shares_(threads) {}
+  pool_workers(const pool_workers&) = delete;
+  pool_workers& operator=(const pool_workers&) = delete;
+  ~pool_workers() = default;
+
   [[nodiscard]] std::size_t size() const noexcept { return shares_.size(); }
 
-  /// A parallel_for that calls run(). It must not be used after the pool's end.
-  [[nodiscard]] parallel_for parallel() {
-    return [this](std::size_t count, const std::function<void(std::size_t)>& body) {
-      run(count, body);
-    };
+  void start() {
+    for (std::size_t i = 1; i < size(); ++i) {
+      workers_.emplace_back([this, i] { work(i); });
+    }
+  }
+  void stop() {
+    stopping_ = true;
+    wake_sleepers();
+    for (std::thread& worker : workers_) {
+      worker.join();
+    }
   }
 
-  /// Calls body(i) once for each i in [0, count) on the pool's threads and the calling one, and
-  /// returns when all calls have returned. Rethrows the first exception of a body. Waits for the
-  /// jobs of other callers first.
+  /// What thread_pool::run() does, for a count above 0.
   void run(std::size_t count, const std::function<void(std::size_t)>& body) {
-    if (count == 0) {
-      return;
-    }
     const std::lock_guard one_job(job_mutex_);
     body_ = &body;
     std::size_t first = 0;
@@ -125,19 +115,6 @@ class thread_pool {
     std::atomic<std::size_t> next{0};
     std::size_t end = 0;
   };
-
-  void start() {
-    for (std::size_t i = 1; i < size(); ++i) {
-      workers_.emplace_back([this, i] { work(i); });
-    }
-  }
-  void stop() {
-    stopping_ = true;
-    wake_sleepers();
-    for (std::thread& worker : workers_) {
-      worker.join();
-    }
-  }
 
   void work(std::size_t self) {
     std::size_t seen = 0;
@@ -233,6 +210,80 @@ class thread_pool {
   std::condition_variable done_;
   std::exception_ptr failure_;
   std::vector<std::thread> workers_;
+};
+
+}  // namespace detail
+
+/// A fixed set of threads for callers who have none: pass pool.parallel() as the parallel_for. The
+/// thread that calls works, too.
+///
+/// Thread-safe. The pool runs one job at a time: concurrent callers wait for each other. A body
+/// must not call into its own pool (it would wait forever). If bodies throw, the indices that have
+/// not begun are dropped, and the first exception is rethrown to the caller. Threads without a job
+/// spin for some 50 us, yielding the processor to others, and sleep after that.
+///
+/// In a process that fork() has made, a pool of the parent has no threads: there it runs jobs on
+/// the calling thread alone, and its end releases nothing that the parent's threads used.
+///
+/// For the same count, each thread begins with the same part of the indices, so that data which it
+/// wrote in one job are in its caches in the next. A thread that has done its part takes indices of
+/// the others.
+class thread_pool {
+ public:
+  /// Starts the threads. `threads` includes the caller's thread: 1 starts none; 0 means one for
+  /// each hardware thread. Throws std::system_error if a thread cannot be started.
+  explicit thread_pool(std::size_t threads = 0)
+      : workers_(std::make_unique<detail::pool_workers>(
+            threads != 0 ? threads : (std::max)(std::thread::hardware_concurrency(), 1U))) {
+#if DETENT_WITH_EXCEPTIONS
+    try {
+      workers_->start();
+    } catch (...) {  // the system gave no further thread: end those that were started
+      workers_->stop();
+      throw;
+    }
+#else
+    workers_->start();
+#endif
+  }
+  thread_pool(const thread_pool&) = delete;
+  thread_pool& operator=(const thread_pool&) = delete;
+  /// Ends the threads. No job may be running.
+  ~thread_pool() {
+    if (is_forked()) {
+      // The threads are those of the parent. What they wait for cannot be destroyed here.
+      static_cast<void>(workers_.release());
+    } else {
+      workers_->stop();
+    }
+  }
+
+  /// Number of threads that work on a job, the caller's included.
+  [[nodiscard]] std::size_t size() const noexcept { return workers_->size(); }
+
+  /// A parallel_for that calls run(). It must not be used after the pool's end.
+  [[nodiscard]] parallel_for parallel() {
+    return [this](std::size_t count, const std::function<void(std::size_t)>& body) {
+      run(count, body);
+    };
+  }
+
+  /// Calls body(i) once for each i in [0, count) on the pool's threads and the calling one, and
+  /// returns when all calls have returned. Rethrows the first exception of a body. Waits for the
+  /// jobs of other callers first.
+  void run(std::size_t count, const std::function<void(std::size_t)>& body) {
+    if (is_forked()) {
+      detail::run_parallel({}, count, body);
+    } else if (count > 0) {
+      workers_->run(count, body);
+    }
+  }
+
+ private:
+  [[nodiscard]] bool is_forked() const noexcept { return forks_ != detail::fork_count(); }
+
+  const unsigned forks_ = detail::watched_fork_count();
+  std::unique_ptr<detail::pool_workers> workers_;
 };
 
 DETENT_NAMESPACE_END

@@ -453,6 +453,7 @@ DETENT_NAMESPACE_END
 #ifndef DETENT_ERROR_HPP
 #define DETENT_ERROR_HPP
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -498,15 +499,31 @@ inline error_handler& error_handler_without_exceptions() noexcept {
   return handler;
 }
 
-/// Throws detent::error with this kind and message. In a build without exceptions it calls the
-/// handler and then std::abort(). Use it in your own operators and observers, so that their errors
-/// look like those of the library. Thread-safe.
+/// `text` with each control character replaced by '?': those below U+0020, among them line ends and
+/// the escape that begins a terminal's commands, and U+007F to U+009F in UTF-8. Names that come
+/// from files may hold any of them.
+[[nodiscard]] inline std::string one_line(std::string text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : '\0');
+    if (byte < 0x20U || byte == 0x7FU) {
+      text[i] = '?';
+    } else if (byte == 0xC2U && next >= 0x80U && next <= 0x9FU) {
+      text.replace(i, 2, "?");
+    }
+  }
+  return text;
+}
+
+/// Throws detent::error with this kind and with one_line(message). In a build without exceptions it
+/// calls the handler and then std::abort(). Use it in your own operators and observers, so that
+/// their errors look like those of the library. Thread-safe.
 [[noreturn]] inline void raise(error_kind kind, const std::string& message) {
 #if DETENT_WITH_EXCEPTIONS
-  throw error(kind, message);
+  throw error(kind, one_line(message));
 #else
   if (error_handler_without_exceptions() != nullptr) {
-    error_handler_without_exceptions()(kind, message.c_str());
+    error_handler_without_exceptions()(kind, one_line(message).c_str());
   }
   std::abort();
 #endif
@@ -2288,10 +2305,15 @@ DETENT_NAMESPACE_END
 #include <cstddef>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
 
 DETENT_NAMESPACE_BEGIN
 
@@ -2315,61 +2337,46 @@ inline void run_parallel(const parallel_for& parallel, std::size_t count,
     body(i);
   }
 }
-}  // namespace detail
 
-/// A fixed set of threads for callers who have none: pass pool.parallel() as the parallel_for. The
-/// thread that calls works, too.
-///
-/// Thread-safe. The pool runs one job at a time: concurrent callers wait for each other. A body
-/// must not call into its own pool (it would wait forever). If bodies throw, the indices that have
-/// not begun are dropped, and the first exception is rethrown to the caller. Threads without a job
-/// spin for some 50 us, yielding the processor to others, and sleep after that.
-///
-/// For the same count, each thread begins with the same part of the indices, so that data which it
-/// wrote in one job are in its caches in the next. A thread that has done its part takes indices of
-/// the others.
-class thread_pool {
- public:
-  /// Starts the threads. `threads` includes the caller's thread: 1 starts none; 0 means one for
-  /// each hardware thread. Throws std::system_error if a thread cannot be started.
-  explicit thread_pool(std::size_t threads = 0) {
-    if (threads == 0) {
-      threads = (std::max)(std::thread::hardware_concurrency(), 1U);
-    }
-    shares_ = std::vector<share>(threads);
-#if DETENT_WITH_EXCEPTIONS
-    try {
-      start();
-    } catch (...) {  // the system gave no further thread: end those that were started
-      stop();
-      throw;
-    }
-#else
-    start();
+/// How often this process was made from another one by fork() since the first watched_fork_count().
+inline std::atomic<unsigned>& fork_count() noexcept {
+  static std::atomic<unsigned> count{0};
+  return count;
+}
+/// fork_count(), which counts from now on at the latest. Where there is no fork(), it stays 0.
+inline unsigned watched_fork_count() noexcept {
+#if defined(__unix__) || defined(__APPLE__)
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++fork_count(); });
+  static_cast<void>(registered);
 #endif
-  }
-  thread_pool(const thread_pool&) = delete;
-  thread_pool& operator=(const thread_pool&) = delete;
-  /// Ends the threads. No job may be running.
-  ~thread_pool() { stop(); }
+  return fork_count();
+}
 
-  /// Number of threads that work on a job, the caller's included.
+/// The threads of a thread_pool and what they share.
+class pool_workers {
+ public:
+  explicit pool_workers(std::size_t threads) : shares_(threads) {}
+  pool_workers(const pool_workers&) = delete;
+  pool_workers& operator=(const pool_workers&) = delete;
+  ~pool_workers() = default;
+
   [[nodiscard]] std::size_t size() const noexcept { return shares_.size(); }
 
-  /// A parallel_for that calls run(). It must not be used after the pool's end.
-  [[nodiscard]] parallel_for parallel() {
-    return [this](std::size_t count, const std::function<void(std::size_t)>& body) {
-      run(count, body);
-    };
+  void start() {
+    for (std::size_t i = 1; i < size(); ++i) {
+      workers_.emplace_back([this, i] { work(i); });
+    }
+  }
+  void stop() {
+    stopping_ = true;
+    wake_sleepers();
+    for (std::thread& worker : workers_) {
+      worker.join();
+    }
   }
 
-  /// Calls body(i) once for each i in [0, count) on the pool's threads and the calling one, and
-  /// returns when all calls have returned. Rethrows the first exception of a body. Waits for the
-  /// jobs of other callers first.
+  /// What thread_pool::run() does, for a count above 0.
   void run(std::size_t count, const std::function<void(std::size_t)>& body) {
-    if (count == 0) {
-      return;
-    }
     const std::lock_guard one_job(job_mutex_);
     body_ = &body;
     std::size_t first = 0;
@@ -2401,19 +2408,6 @@ class thread_pool {
     std::atomic<std::size_t> next{0};
     std::size_t end = 0;
   };
-
-  void start() {
-    for (std::size_t i = 1; i < size(); ++i) {
-      workers_.emplace_back([this, i] { work(i); });
-    }
-  }
-  void stop() {
-    stopping_ = true;
-    wake_sleepers();
-    for (std::thread& worker : workers_) {
-      worker.join();
-    }
-  }
 
   void work(std::size_t self) {
     std::size_t seen = 0;
@@ -2509,6 +2503,80 @@ class thread_pool {
   std::condition_variable done_;
   std::exception_ptr failure_;
   std::vector<std::thread> workers_;
+};
+
+}  // namespace detail
+
+/// A fixed set of threads for callers who have none: pass pool.parallel() as the parallel_for. The
+/// thread that calls works, too.
+///
+/// Thread-safe. The pool runs one job at a time: concurrent callers wait for each other. A body
+/// must not call into its own pool (it would wait forever). If bodies throw, the indices that have
+/// not begun are dropped, and the first exception is rethrown to the caller. Threads without a job
+/// spin for some 50 us, yielding the processor to others, and sleep after that.
+///
+/// In a process that fork() has made, a pool of the parent has no threads: there it runs jobs on
+/// the calling thread alone, and its end releases nothing that the parent's threads used.
+///
+/// For the same count, each thread begins with the same part of the indices, so that data which it
+/// wrote in one job are in its caches in the next. A thread that has done its part takes indices of
+/// the others.
+class thread_pool {
+ public:
+  /// Starts the threads. `threads` includes the caller's thread: 1 starts none; 0 means one for
+  /// each hardware thread. Throws std::system_error if a thread cannot be started.
+  explicit thread_pool(std::size_t threads = 0)
+      : workers_(std::make_unique<detail::pool_workers>(
+            threads != 0 ? threads : (std::max)(std::thread::hardware_concurrency(), 1U))) {
+#if DETENT_WITH_EXCEPTIONS
+    try {
+      workers_->start();
+    } catch (...) {  // the system gave no further thread: end those that were started
+      workers_->stop();
+      throw;
+    }
+#else
+    workers_->start();
+#endif
+  }
+  thread_pool(const thread_pool&) = delete;
+  thread_pool& operator=(const thread_pool&) = delete;
+  /// Ends the threads. No job may be running.
+  ~thread_pool() {
+    if (is_forked()) {
+      // The threads are those of the parent. What they wait for cannot be destroyed here.
+      static_cast<void>(workers_.release());
+    } else {
+      workers_->stop();
+    }
+  }
+
+  /// Number of threads that work on a job, the caller's included.
+  [[nodiscard]] std::size_t size() const noexcept { return workers_->size(); }
+
+  /// A parallel_for that calls run(). It must not be used after the pool's end.
+  [[nodiscard]] parallel_for parallel() {
+    return [this](std::size_t count, const std::function<void(std::size_t)>& body) {
+      run(count, body);
+    };
+  }
+
+  /// Calls body(i) once for each i in [0, count) on the pool's threads and the calling one, and
+  /// returns when all calls have returned. Rethrows the first exception of a body. Waits for the
+  /// jobs of other callers first.
+  void run(std::size_t count, const std::function<void(std::size_t)>& body) {
+    if (is_forked()) {
+      detail::run_parallel({}, count, body);
+    } else if (count > 0) {
+      workers_->run(count, body);
+    }
+  }
+
+ private:
+  [[nodiscard]] bool is_forked() const noexcept { return forks_ != detail::fork_count(); }
+
+  const unsigned forks_ = detail::watched_fork_count();
+  std::unique_ptr<detail::pool_workers> workers_;
 };
 
 DETENT_NAMESPACE_END
@@ -3347,10 +3415,17 @@ inline parameter_view view_of(const block_quant_params& p, std::size_t rank, con
           " of a tensor of rank ", rank);
   require(p.block_size > 0, error_kind::invalid_argument, where, ": block size 0");
   std::size_t blocks = 1;
-  parameter_view v{p.scales.data(), p.zero_points.data(), 0, {}, p.axis, p.block_size};
+  // A block beyond the axis is the whole axis. Offsets are multiples of the size, so it is cut.
+  parameter_view v{
+      p.scales.data(),
+      p.zero_points.data(),
+      0,
+      {},
+      p.axis,
+      (std::min)(p.block_size, (std::max)(std::size_t{shape[p.axis]}, std::size_t{1}))};
   for (std::size_t i = rank; i-- > 0;) {
     v.strides[i] = static_cast<std::ptrdiff_t>(blocks);
-    blocks *= i == p.axis ? (shape[i] + p.block_size - 1) / p.block_size : shape[i];
+    blocks *= i == p.axis ? shape[i] / p.block_size + (shape[i] % p.block_size != 0) : shape[i];
   }
   require(p.scales.size() == blocks && p.zero_points.size() == blocks, error_kind::shape_mismatch,
           where, ": ", p.scales.size(), " scales and ", p.zero_points.size(), " zero points for ",
@@ -8134,6 +8209,67 @@ class leased_memory {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_BASE_ALIGNED_HPP
+// ---- detent/base/checked_size.hpp ----
+// Products of sizes that cannot wrap.
+#ifndef DETENT_BASE_CHECKED_SIZE_HPP
+#define DETENT_BASE_CHECKED_SIZE_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <initializer_list>
+#include <utility>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// The largest number of elements that an argument may have: 2^48 on 64-bit machines, more than
+/// their address spaces hold. Sizes up to this may be rounded up to panels and multiplied by the
+/// size of an element without wrapping.
+inline constexpr std::size_t largest_size = (static_cast<std::size_t>(-1) >> 16U) + 1;
+
+/// The product of sizes that come from the caller. Throws invalid_argument, with `where` in front,
+/// if the sizes, each taken as at least 1, have a product above largest_size. (A size next to one
+/// of 0 must not wrap either where it is rounded up or divided by.)
+inline std::size_t checked_size(const char* where, std::initializer_list<std::size_t> sizes) {
+  std::size_t product = 1;
+  std::size_t left = largest_size;
+  for (const std::size_t size : sizes) {
+    require(size <= left, error_kind::invalid_argument, where, ": a size of ", size,
+            " beside the others makes more than ", largest_size, " elements");
+    left /= (std::max)(size, std::size_t{1});
+    product *= size;
+  }
+  return product;
+}
+
+/// A value that is T{} again after it was moved from, for members that describe other members which
+/// a move empties.
+template <class T>
+class emptied_by_move {
+ public:
+  emptied_by_move() = default;
+  emptied_by_move(T value) noexcept : value_(value) {}  // NOLINT(google-explicit-constructor)
+  emptied_by_move(const emptied_by_move&) = default;
+  emptied_by_move& operator=(const emptied_by_move&) = default;
+  emptied_by_move(emptied_by_move&& other) noexcept : value_(std::exchange(other.value_, T{})) {}
+  emptied_by_move& operator=(emptied_by_move&& other) noexcept {
+    value_ = std::exchange(other.value_, T{});
+    return *this;
+  }
+  ~emptied_by_move() = default;
+
+  operator const T&() const noexcept { return value_; }  // NOLINT(google-explicit-constructor)
+  [[nodiscard]] const T& value() const noexcept { return value_; }
+  [[nodiscard]] T& value() noexcept { return value_; }
+
+ private:
+  T value_{};
+};
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_BASE_CHECKED_SIZE_HPP
 // ---- detent/epilogue.hpp ----
 // epilogue_options: how integer products (gemm() and convolutions) turn exact sums into outputs,
 // and the preparation of the per-column arrays that kernels need for that.
@@ -16352,11 +16488,12 @@ namespace detail {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-/// Throws invalid_argument if a matrix with elements has a null pointer.
+/// Throws invalid_argument if a matrix with elements has a null pointer, or sizes beyond memory.
 template <class T>
 void require_matrix(matrix_view<T> m, const char* where) {
   require(m.rows == 0 || m.columns == 0 || m.data != nullptr, error_kind::invalid_argument, where,
           ": null data with size ", m.rows, " x ", m.columns);
+  checked_size(where, {m.rows, m.columns});
 }
 
 /// Expands a per-column argument to one value for each column. It has no values (each column gets
@@ -16436,7 +16573,7 @@ struct weight_options {
 /// and biases of its columns. Weights are stored as signed bytes: 128 is subtracted from unsigned
 /// weights and from their zero points, which changes no product. Constant after construction: many
 /// threads may use it at the same time. A copy shares what is made on first use (weight pairs,
-/// slices) with the original.
+/// slices) with the original; a matrix that was moved from is empty.
 class packed_weights {
  public:
   /// An empty matrix: K and N are 0.
@@ -16444,8 +16581,9 @@ class packed_weights {
 
   /// Copies and packs `w`: K rows, N columns, any strides (w.transposed() packs the transpose).
   /// Throws shape_mismatch if an array of the options has neither 0, 1 nor N values, and
-  /// invalid_argument for null data, a scale that is not positive and finite, or a zero point
-  /// outside the weights' type. The packed bytes do not depend on `parallel`.
+  /// invalid_argument for null data, more than 2^48 weights, a scale that is not positive and
+  /// finite, or a zero point outside the weights' type. The packed bytes do not depend on
+  /// `parallel`.
   template <quantized_byte W>
   packed_weights(matrix_view<const W> w, const weight_options& options,
                  const parallel_for& parallel = {})
@@ -16568,7 +16706,11 @@ class packed_weights {
   /// products in pairs (avx2, avx512), the weight pairs (see corrected_pairs()). The bytes do not
   /// depend on `parallel`. A second call changes nothing. Thread-safe.
   void prepare(const parallel_for& parallel = {}) const {
-    for (const packed_weights& part : certificate_.fits_s32() ? std::span(this, 1) : slices()) {
+    if (derived_ == nullptr) {
+      return;
+    }
+    for (const packed_weights& part :
+         certificate_.value().fits_s32() ? std::span(this, 1) : slices()) {
       if (detail::active<kernels::integer_product_kernels>().adds_pairs) {
         // The pairs are computed before the flag is taken: if threads of a pool ran inside
         // call_once, two pools could wait for each other.
@@ -16610,6 +16752,10 @@ class packed_weights {
 
   /// The weights for kernels that add products in pairs: a second copy, made on the first call.
   [[nodiscard]] const detail::weight_pairs& pairs() const {
+    if (derived_ == nullptr) {
+      static const detail::weight_pairs none;
+      return none;
+    }
     std::call_once(derived_->has_pairs,
                    [this] { derived_->pairs = detail::weight_pairs(data_, depth_, columns_); });
     return derived_->pairs;
@@ -16633,9 +16779,10 @@ class packed_weights {
     zero_points_.resize(padded);
     bias_.resize(padded);
   }
-  /// Computes the column sums and the certificate.
+  /// Computes the column sums and the certificate, and makes room for derived data.
   void certify(const parallel_for& parallel) {
     using kernels::panel_columns;
+    derived_ = std::make_shared<derived_weights>();
     column_sums_.resize(columns_);
     distance_sums_.resize(detail::round_up(columns_, panel_columns));
     std::vector<std::int64_t> bounds(columns_);
@@ -16665,7 +16812,8 @@ class packed_weights {
       }
     });
     for (const std::int64_t bound : bounds) {
-      certificate_.accumulator_bound = (std::max)(certificate_.accumulator_bound, bound);
+      certificate_.value().accumulator_bound =
+          (std::max)(certificate_.value().accumulator_bound, bound);
     }
   }
   /// Copies `depth` rows from row `first` on, which is a multiple of group_depth, without scales,
@@ -16687,8 +16835,8 @@ class packed_weights {
     return s;
   }
 
-  std::size_t depth_ = 0;
-  std::size_t columns_ = 0;
+  detail::emptied_by_move<std::size_t> depth_;
+  detail::emptied_by_move<std::size_t> columns_;
   detail::aligned_vector<std::int8_t> data_;
   /// Data that is derived from the weights on first use.
   struct derived_weights {
@@ -16697,14 +16845,14 @@ class packed_weights {
     std::once_flag has_slices;
     std::vector<packed_weights> slices;
   };
-  std::shared_ptr<derived_weights> derived_ = std::make_shared<derived_weights>();
+  std::shared_ptr<derived_weights> derived_;  // null in a matrix that nothing was packed into
   std::vector<std::int32_t> column_sums_;
   std::vector<std::int32_t> distance_sums_;  // see padded_columns
   std::vector<float> scales_;
   std::vector<std::int32_t> zero_points_;
   std::vector<std::int32_t> bias_;
-  bool has_zero_points_ = false;
-  weights_certificate certificate_;
+  detail::emptied_by_move<bool> has_zero_points_;
+  detail::emptied_by_move<weights_certificate> certificate_;
 };
 
 namespace detail {
@@ -16765,7 +16913,8 @@ struct packed_access {
 }
 
 /// An owned K x N matrix of floats in the layout of the kernels, with a bias for each column.
-/// Constant after construction: many threads may use it at the same time.
+/// Constant after construction: many threads may use it at the same time. A matrix that was moved
+/// from is empty.
 class packed_floats {
  public:
   /// An empty matrix: K and N are 0.
@@ -16779,7 +16928,7 @@ class packed_floats {
       : depth_(w.rows), columns_(w.columns) {
     detail::require_matrix(w, "pack_floats");
     require(bias.empty() || bias.size() == columns_, error_kind::shape_mismatch,
-            "pack_floats: ", bias.size(), " biases for ", columns_, " columns");
+            "pack_floats: ", bias.size(), " biases for ", w.columns, " columns");
     using kernels::panel_columns;
     const std::size_t padded = detail::round_up(columns_, panel_columns);
     bias_.resize(padded);
@@ -16808,8 +16957,8 @@ class packed_floats {
   [[nodiscard]] std::span<const float> bias() const noexcept { return bias_; }
 
  private:
-  std::size_t depth_ = 0;
-  std::size_t columns_ = 0;
+  detail::emptied_by_move<std::size_t> depth_;
+  detail::emptied_by_move<std::size_t> columns_;
   detail::aligned_vector<float> data_;
   std::vector<float> bias_;
 };
@@ -24737,11 +24886,17 @@ namespace detail {
 
 /// Checks the shape of a filter bank and the number of its weights.
 inline void require_filters(const filter_shape& f, std::size_t weights, const void* data) {
-  require(f.groups > 0 && f.in_channels % f.groups == 0 && f.out_channels % f.groups == 0,
-          error_kind::shape_mismatch, "convolution: ", f.in_channels, " input and ", f.out_channels,
-          " output channels do not divide into ", f.groups, " groups");
+  // More than one group of no channels is refused, too: nothing else would bound their number.
+  const bool divides = f.groups > 0 && f.in_channels % f.groups == 0 &&
+                       f.out_channels % f.groups == 0 &&
+                       (f.groups == 1 || (f.in_channels > 0 && f.out_channels > 0));
+  require(divides, error_kind::shape_mismatch, "convolution: ", f.in_channels, " input and ",
+          f.out_channels, " output channels do not divide into ", f.groups, " groups");
   require(f.kernel_height > 0 && f.kernel_width > 0, error_kind::invalid_argument,
           "convolution: kernel ", f.kernel_height, " x ", f.kernel_width);
+  // f.size() and all sizes that are computed from the shape do not wrap.
+  checked_size("convolution", {f.out_channels, f.group_in(), f.kernel_height, f.kernel_width});
+  checked_size("convolution", {f.in_channels});
   require(weights == f.size(), error_kind::shape_mismatch, "convolution: ", weights,
           " weights, not ", f.size());
   require(weights == 0 || data != nullptr, error_kind::invalid_argument,
@@ -24755,6 +24910,9 @@ template <class T, class Padding>
 std::vector<T> filter_matrix(const filter_shape& f, const T* weights, std::size_t row,
                              const Padding& padding) {
   std::vector<T> matrix(f.group_out() * f.kernel_height * row);
+  if (matrix.empty()) {
+    return matrix;  // a kernel of any size, without channels
+  }
   const std::size_t dense = f.kernel_width * f.group_in();
   for (std::size_t n = 0; n < f.group_out(); ++n) {
     for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
@@ -24804,8 +24962,10 @@ template <class In, class Out>
 void require_images(const filter_shape& f, const window& w, std::span<In> input,
                     std::span<Out> output) {
   require_window(f, w);
-  const std::size_t in = w.batch * w.in_height * w.in_width * f.in_channels;
-  const std::size_t out = w.batch * w.out_height(f) * w.out_width(f) * f.out_channels;
+  const std::size_t in =
+      checked_size("convolution", {w.batch, w.in_height, w.in_width, f.in_channels});
+  const std::size_t out =
+      checked_size("convolution", {w.batch, w.out_height(f), w.out_width(f), f.out_channels});
   require(input.size() == in && output.size() == out, error_kind::shape_mismatch,
           "convolution: ", input.size(), " inputs and ", output.size(), " outputs, not ", in,
           " and ", out);
@@ -24819,7 +24979,7 @@ struct filter_access;
 
 /// An owned filter bank of signed 8-bit weights in the layout of the kernels, with scales, zero
 /// points and biases of its output channels. Constant after construction: many threads may use it
-/// at the same time.
+/// at the same time. A filter bank that was moved from is empty.
 class packed_filters {
  public:
   /// An empty filter bank, without channels.
@@ -24891,11 +25051,11 @@ class packed_filters {
  private:
   friend struct detail::filter_access;
 
-  filter_shape shape_;
+  detail::emptied_by_move<filter_shape> shape_;
   std::vector<packed_weights> groups_;
   detail::depthwise_weights depthwise_;
-  bool is_depthwise_ = false;
-  std::size_t row_ = 0;  // see filter_access::kernel_row()
+  detail::emptied_by_move<bool> is_depthwise_;
+  detail::emptied_by_move<std::size_t> row_;  // see filter_access::kernel_row()
 };
 
 namespace detail {
@@ -25244,7 +25404,8 @@ void convolve(std::span<const std::int8_t> input, const packed_filters& filters,
 }
 
 /// An owned filter bank of floats in the layout of the kernels, with a bias for each output
-/// channel. Constant after construction: many threads may use it at the same time.
+/// channel. Constant after construction: many threads may use it at the same time. A filter bank
+/// that was moved from is empty.
 class packed_float_filters {
  public:
   /// An empty filter bank, without channels.
@@ -25294,10 +25455,10 @@ class packed_float_filters {
   [[nodiscard]] std::size_t channel_stride() const noexcept { return channel_stride_; }
 
  private:
-  filter_shape shape_;
+  detail::emptied_by_move<filter_shape> shape_;
   std::vector<packed_floats> groups_;
   std::vector<float> depthwise_;
-  std::size_t channel_stride_ = 0;
+  detail::emptied_by_move<std::size_t> channel_stride_;
 };
 
 /// Convolves float images with packed float filters, as
@@ -28373,7 +28534,7 @@ struct int4_weight_options {
 
 /// An owned K x N matrix of 4-bit weights in the layout of the kernels, two codes to a byte, with a
 /// scale and a zero point for each quantization group of each column. Constant after construction:
-/// many threads may use it at the same time.
+/// many threads may use it at the same time. A matrix that was moved from is empty.
 class packed_int4_weights {
  public:
   /// An empty matrix: K and N are 0.
@@ -28396,12 +28557,12 @@ class packed_int4_weights {
     require(options.group_size % nibble_depth == 0, error_kind::invalid_argument, where,
             ": the group size ", options.group_size, " is not a multiple of ", nibble_depth);
     // A group that is larger than K is cut to all of K.
-    group_size_ = detail::round_up((std::max)(depth_, std::size_t{1}), nibble_depth);
+    group_size_ = detail::round_up((std::max)(depth_.value(), std::size_t{1}), nibble_depth);
     if (options.group_size != 0) {
       group_size_ = (std::min)(group_size_, options.group_size);
     }
     groups_ = (depth_ + group_size_ - 1) / group_size_;
-    require((std::min)(group_size_, depth_) <= deepest_group, error_kind::overflow, where,
+    require((std::min)(group_size_, depth_.value()) <= deepest_group, error_kind::overflow, where,
             ": the sums of groups of ", group_size_, " may not fit 32 bits");
     require_parameters(options.scales, "scales");
     require_parameters(options.zero_points, "zero points");
@@ -28491,7 +28652,7 @@ class packed_int4_weights {
             error_kind::unsupported, where, ": panels of ", panel, " columns and steps of ", step,
             " k are for other kernels");
     require(w.group_size_ != 0 && w.group_size_ % kernels::nibble_depth == 0 &&
-                (std::min)(w.group_size_, w.depth_) <= deepest_group,
+                (std::min)(w.group_size_, w.depth_.value()) <= deepest_group,
             error_kind::bad_file, where, ": the group size ", w.group_size_);
     w.groups_ = (w.depth_ + w.group_size_ - 1) / w.group_size_;
     from.get_array(w.data_size(), w.data_);  // less than 2^64, as K and N are less than 2^32
@@ -28543,7 +28704,7 @@ class packed_int4_weights {
     require(parameters.data == nullptr ||
                 (parameters.rows == groups_ && parameters.columns == columns_),
             error_kind::shape_mismatch, "pack_int4_weights: the ", what, " are ", parameters.rows,
-            " x ", parameters.columns, ", not ", groups_, " x ", columns_);
+            " x ", parameters.columns, ", not ", groups_.value(), " x ", columns_.value());
   }
   [[nodiscard]] std::size_t steps() const noexcept {
     return (depth_ + kernels::nibble_depth - 1) / kernels::nibble_depth;
@@ -28587,10 +28748,10 @@ class packed_int4_weights {
   static constexpr std::size_t deepest_group =
       std::numeric_limits<std::int32_t>::max() / (255 * 15);
 
-  std::size_t depth_ = 0;
-  std::size_t columns_ = 0;
+  detail::emptied_by_move<std::size_t> depth_;
+  detail::emptied_by_move<std::size_t> columns_;
   std::size_t group_size_ = kernels::nibble_depth;
-  std::size_t groups_ = 0;
+  detail::emptied_by_move<std::size_t> groups_;
   detail::aligned_vector<std::uint8_t> data_;
   detail::aligned_vector<float> scales_;
   detail::aligned_vector<std::uint8_t> zero_points_;

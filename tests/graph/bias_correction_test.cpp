@@ -495,7 +495,7 @@ TEST_CASE("bias correction: full by NNCF's rule, with weights rounded and activa
     CHECK(find(shifts, "point") == nullptr);  // it has no bias
     graph::model rounded = p.plan.float_model();
     for (const auto& [i, w] : p.parameters.layers) {
-      const std::string name = graph::unused_name(rounded, "rounded");
+      const std::string name = graph::unused_names(rounded).take("rounded");
       tensor values = tensor::allocate(element_type::f32, w.codes.dims());
       std::size_t inner = 1;
       for (std::size_t d = w.axis + 1; d < w.codes.rank(); ++d) {

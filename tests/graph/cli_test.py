@@ -74,6 +74,11 @@ def model(nodes, inputs, outputs, constants=()):
     return field(1, 8) + field(7, graph) + field(8, field(2, 17))
 
 
+def int64s(name, *values):
+    """A constant of rank 1."""
+    return field(1, len(values)) + field(2, 7) + field(8, name) + b"".join(field(7, v) for v in values)
+
+
 class CommandLine(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -162,6 +167,13 @@ class CommandLine(unittest.TestCase):
         data = self.array("x.npy", np.zeros((1,), np.float32))
         message = self.fails(["Fancy"], "run", path, "--input", data, "-o", self.folder / "out")
         self.assertNotIn("\x1b", message)
+        odd = "a\nb\x1b[31m\x9b1m\x7f\tc"
+        path = self.write("names.onnx", model([node("Relu", ["x"], [odd])], [value_info("x", 1)], [value_info(odd, 1)]))
+        text = self.works("inspect", path)
+        self.assertIn("a?b?[31m?1m??c", text)
+        for character in "\x1b\x9b\x7f\t":
+            self.assertNotIn(character, text)
+        self.assertEqual(json.loads(self.works("inspect", path, "--json"))["outputs"][0]["name"], odd)
 
     # --------------------------------------------------------------------------------------- data
 
@@ -507,6 +519,59 @@ class CommandLine(unittest.TestCase):
             self.fails(["logits.npy"], "run", MODEL, "--input", IMAGES, "-o", out)
             self.assertEqual([p.name for p in out.iterdir()], ["logits.npy"])
 
+    def test_standard_output_that_cannot_be_written(self):
+        if not pathlib.Path("/dev/full").exists():
+            self.skipTest("no /dev/full here")
+        for arguments in (["inspect", MODEL], ["targets", "--json"], ["--help"], ["--version"], self.evaluate()):
+            with self.subTest(arguments=arguments), open("/dev/full", "w") as full:
+                done = subprocess.run([options.detent, *map(str, arguments)], stdout=full, stderr=subprocess.PIPE, text=True)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn("standard output", done.stderr)
+
+    def test_files_beside_the_output_stay(self):
+        mine = self.write("out.onnx.tmp", b"mine")
+        out = self.write("out.onnx", b"older")
+        out.chmod(0o600)
+        self.works(*self.quantize("--method", "minmax"))
+        self.assertEqual(mine.read_bytes(), b"mine")
+        self.assertEqual(out.stat().st_mode & 0o777, 0o600)
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["out.onnx", "out.onnx.tmp"])
+
+    def test_memory_limit(self):
+        self.works(*self.evaluate("--memory-limit", "64M"))
+        self.fails(["bytes", "limit"], *self.evaluate("--memory-limit", "100"))  # the constants of the model
+        grows = model([node("ConstantOfShape", ["many"], ["c"]), node("Add", ["x", "c"], ["y"])], [value_info("x", 1)],
+                      [value_info("y", 1 << 20)], [int64s("many", 1 << 20)])
+        path = self.write("grows.onnx", grows)
+        data = self.array("x.npy", np.zeros(1, np.float32))
+        self.works("run", path, "--input", data, "-o", self.folder / "out")
+        self.fails(["Add node", "limit"], "run", path, "--input", data, "-o", self.folder / "out", "--memory-limit", "1M")
+        for value in ("0", "-1", "many", ""):
+            with self.subTest(value=value):
+                done = self.detent("inspect", path, "--memory-limit", value)
+                self.assertEqual(done.returncode, 2)
+                self.assertLess(len(done.stderr), 300)
+
+    def test_pipes_that_never_answer(self):
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        out = self.folder / "out"
+        self.fails([pipe], "inspect", pipe)
+        self.fails([pipe], "run", MODEL, "--input", pipe, "-o", out)
+        self.fails([pipe], *self.quantize("--config", pipe))
+        self.fails([pipe], *self.evaluate(labels=pipe))
+
+    def test_outputs_of_several_runs_that_do_not_fit_together(self):
+        # As many of the constant's four values as the sample says, in rows of one, or in one row.
+        constants = [int64s("values", 1, 2, 3, 4), int64s("flat", -1), int64s("begin", 0), int64s("rows", -1, 1), int64s("row", 1, -1)]
+        nodes = [node("Reshape", ["x", "flat"], ["end"]), node("Slice", ["values", "begin", "end"], ["part"])]
+        for form, words in (("rows", ["output 'y'", "[3,1]"]), ("row", ["output 'y'", "[1,1]", "[1,3]"])):
+            path = self.write(form + ".onnx", model([*nodes, node("Reshape", ["part", form], ["y"])], [value_info("x", 1, 1, element=7)],
+                                                    [value_info("y", "n", "m", element=7)], constants))
+            data = self.array("x.npy", np.array([[1], [3], [2]], np.int64))
+            message = self.fails(words, "run", path, "--input", data, "-o", self.folder / "out")
+            self.assertNotIn("nan", message)
+
     # ---------------------------------------------------------------------------------- the others
 
     def test_eval(self):
@@ -517,10 +582,11 @@ class CommandLine(unittest.TestCase):
         facts = json.loads(self.works(*self.evaluate("--json", "--samples", ":10")))
         self.assertEqual(facts["n"], 10)
         self.assertEqual(set(facts), {"model", "top1", "top5", "n", "seconds", "batch", "threads", "target"})
-        for samples in ("5", "9:5", "a:b", "360:", "-1:5"):
+        for samples in ("5", "9:5", "5:5", "a:b", "-1:5"):
             with self.subTest(samples=samples):
-                self.fails(["--samples"], *self.evaluate("--samples=" + samples))
-        self.fails(["nonsense", "targets"], *self.evaluate("--target", "nonsense"))
+                self.wrong_usage(["--samples"], *self.evaluate("--samples=" + samples))
+        self.fails(["--samples"], *self.evaluate("--samples=360:"))
+        self.wrong_usage(["nonsense", "targets"], *self.evaluate("--target", "nonsense"))
         targets = [t for t in json.loads(self.works("targets", "--json"))["targets"] if t["supported"]]
         for target in targets:
             text = self.works(*self.evaluate("--target", target["target"]))
@@ -646,6 +712,13 @@ class CommandLine(unittest.TestCase):
         self.wrong_usage(["--labels"], "eval", MODEL, "--data", IMAGES)
         self.wrong_usage(["--threads"], *self.evaluate("--threads", "0"))
         self.wrong_usage(["--threads"], *self.evaluate("--threads", "many"))
+        for option in ("--threads", "--batch"):
+            for value in ("0", "-1", "100000000000"):
+                with self.subTest(option=option, value=value):
+                    done = self.detent(*self.evaluate(option, value))
+                    self.assertEqual(done.returncode, 2)
+                    self.assertLess(len(done.stderr), 200)
+        self.wrong_usage(["--config"], *self.quantize("--config", ""))
         self.wrong_usage(["--granularity"], *self.quantize("--granularity", "per-group"))
         for option, values in (("--approach", ["x"]), ("--format", ["onnx", "QDQ"]), ("--activations", ["u4"]),
                                ("--method", ["entropy", ""]), ("--percentile", ["0", "101"]),

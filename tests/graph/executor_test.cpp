@@ -151,10 +151,8 @@ TEST_CASE("executor: a wrong node is named") {
   model_builder missing;
   missing.input("x", {2});
   missing.output(missing.add("Add", {"x"}));
-  graph::executor add(missing.get());
-  check_graph_error(error_kind::bad_file, {"Add_0"}, [&] {
-    static_cast<void>(add.run({{"x", test::floats({2}, {1.0F, 2.0F})}}));
-  });
+  check_graph_error(error_kind::bad_file, {"Add_0", "1 inputs"},
+                    [&] { const graph::executor add(missing.get()); });
 }
 
 TEST_CASE("executor: no output is larger than the caller allows") {

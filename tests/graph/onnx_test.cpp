@@ -552,7 +552,19 @@ TEST_CASE("onnx: external data") {
   rejected({{"location", "below/../../x/data.bin"}}, error_kind::bad_file, {".."});
   rejected({{"location", ""}}, error_kind::bad_file, {});
   rejected({}, error_kind::bad_file, {});
-  rejected({{"location", "below"}}, error_kind::io, {"below"});
+  rejected({{"location", "below"}}, error_kind::io, {"below", "is a folder"});
+
+  // Links within the folder are followed, those that lead out of it are not.
+  std::filesystem::create_symlink("data.bin", folder.path() / "link.bin");
+  CHECK(read({{"location", "link.bin"}}) == std::vector<float>{1, 2, 3});
+  const temporary_folder other;
+  other.write("secret.bin", bytes);
+  std::filesystem::create_symlink(other.path() / "secret.bin", folder.path() / "out.bin");
+  std::filesystem::create_directory_symlink(other.path(), folder.path() / "out");
+  rejected({{"location", "out.bin"}}, error_kind::bad_file,
+           {"out.bin", "out of the model's folder"});
+  rejected({{"location", "out/secret.bin"}}, error_kind::bad_file, {"out of the model's folder"});
+  rejected({{"location", "out/missing.bin"}}, error_kind::bad_file, {"out of the model's folder"});
 }
 
 // ------------------------------------------------------------------------------------------ bad

@@ -535,7 +535,7 @@ TEST_CASE("Loop: an executor goes on after a run that failed") {
     return tensors{{"count", integer(count)}, {"go", boolean(true)}, {"start", scalar(1.0F)}};
   };
   for (int round = 0; round < 3; ++round) {
-    check_graph_error(error_kind::bad_file, {"not ended after 4"},
+    check_graph_error(error_kind::bad_file, {"begins iteration 5", "limit is 4"},
                       [&] { static_cast<void>(e.run(inputs(6))); });
     check_floats(e.run(inputs(4))[0], {}, {doubled(1.0F, 4, true).back()});
   }
@@ -723,7 +723,7 @@ TEST_CASE("sub-graphs: what is wrong is named, with the node in the sub-graph") 
   graph::executor_options small;
   small.max_iterations = 3;
   check_loop(
-      {"Loop of last", "not ended after 3 iterations"}, [](model&) {}, small);
+      {"Loop of last", "begins iteration 4", "limit is 3"}, [](model&) {}, small);
   small = {};
   small.max_tensor_bytes = 8;
   check_loop(
@@ -975,7 +975,7 @@ TEST_CASE("sub-graphs: removing an Identity renames what they capture") {
   check_floats(run(renamed, inputs)[1], {2, 2}, {-1, -2, -3, -4});
 
   // New names are none that a sub-graph has.
-  CHECK(graph::unused_name(m, "t") == "t_1");
+  CHECK(graph::unused_names(m).take("t") == "t_2");
 }
 
 TEST_CASE("sub-graphs: equalization leaves them the constants that they capture") {

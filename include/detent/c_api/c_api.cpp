@@ -101,8 +101,10 @@ std::vector<typename Q::value_type> unpacked_codes(const void* codes, std::size_
     return {};
   }
   require(codes != nullptr, error_kind::invalid_argument, where, ": null codes");
-  const std::size_t size = (k - 1) * static_cast<std::size_t>(row_stride) +
-                           (n - 1) * static_cast<std::size_t>(column_stride) + 1;
+  detent::detail::checked_size(where, {k, n});
+  const std::size_t size =
+      detent::detail::checked_size(where, {k - 1, static_cast<std::size_t>(row_stride)}) +
+      detent::detail::checked_size(where, {n - 1, static_cast<std::size_t>(column_stride)}) + 1;
   const detent::packed_span<const Q> from(
       std::span(static_cast<const std::uint8_t*>(codes), detent::packed_size<Q>(size)), size);
   std::vector<typename Q::value_type> values(k * n);

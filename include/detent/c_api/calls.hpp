@@ -141,12 +141,17 @@ std::span<const T> optional_span(const T* data, std::size_t size) {
   return {data, data != nullptr ? size : 0};
 }
 
-/// A row-major matrix whose rows are `stride` elements apart.
+/// A row-major matrix whose rows are `stride` elements apart. If it is written to, its rows must
+/// not overlap.
 template <class T>
 matrix_view<T> rows_of(T* data, std::size_t rows, std::size_t columns, std::size_t stride,
                        const char* where) {
   require(stride <= static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max()),
           error_kind::invalid_argument, where, ": row stride ", stride);
+  if constexpr (!std::is_const_v<T>) {
+    require(rows <= 1 || stride >= columns, error_kind::invalid_argument, where, ": rows of ",
+            columns, " elements that are ", stride, " apart would overwrite each other");
+  }
   return {data, rows, columns, static_cast<std::ptrdiff_t>(stride)};
 }
 

@@ -251,10 +251,17 @@ inline parameter_view view_of(const block_quant_params& p, std::size_t rank, con
           " of a tensor of rank ", rank);
   require(p.block_size > 0, error_kind::invalid_argument, where, ": block size 0");
   std::size_t blocks = 1;
-  parameter_view v{p.scales.data(), p.zero_points.data(), 0, {}, p.axis, p.block_size};
+  // A block beyond the axis is the whole axis. Offsets are multiples of the size, so it is cut.
+  parameter_view v{
+      p.scales.data(),
+      p.zero_points.data(),
+      0,
+      {},
+      p.axis,
+      (std::min)(p.block_size, (std::max)(std::size_t{shape[p.axis]}, std::size_t{1}))};
   for (std::size_t i = rank; i-- > 0;) {
     v.strides[i] = static_cast<std::ptrdiff_t>(blocks);
-    blocks *= i == p.axis ? (shape[i] + p.block_size - 1) / p.block_size : shape[i];
+    blocks *= i == p.axis ? shape[i] / p.block_size + (shape[i] % p.block_size != 0) : shape[i];
   }
   require(p.scales.size() == blocks && p.zero_points.size() == blocks, error_kind::shape_mismatch,
           where, ": ", p.scales.size(), " scales and ", p.zero_points.size(), " zero points for ",

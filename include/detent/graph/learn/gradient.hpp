@@ -93,6 +93,7 @@ class gradient_graph {
               "gradient_graph: input '", v.name, "' is missing");
       values_[v.name] = to_plain(found->second);
     }
+    detail::run_resources resources(options_);
     for (const node& n : model_.nodes) {
       std::vector<tensor> arguments;
       for (const std::string& name : n.inputs) {
@@ -101,7 +102,7 @@ class gradient_graph {
       std::unique_ptr<operator_state> state;
       std::vector<tensor> results =
           detail::apply(n, *registry_->find(n.domain, n.op_type), detail::opset_of(model_, n),
-                        arguments, {}, state, options_, allocate_from_heap, false);
+                        arguments, {}, state, resources, false);
       for (std::size_t i = 0; i < n.outputs.size(); ++i) {
         if (!n.outputs[i].empty()) {
           values_[n.outputs[i]] = to_plain(results[i]);

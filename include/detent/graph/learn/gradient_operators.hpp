@@ -273,11 +273,15 @@ inline void matmul(const gradient_context& c) {
   const std::vector<float> upstream = c.output_gradient_as_float();
   const float* a = c.input(0).data<float>().data();
   const float* b = c.input(1).data<float>().data();
+  if (upstream.empty()) {
+    return;
+  }
   const bool stacked = s.stacked_rows();
-  const std::size_t rows = stacked ? s.m * s.lhs_batch.size() : s.m;
-  for (std::size_t i = 0; i < (stacked ? 1 : s.lhs_batch.size()); ++i) {
-    const std::size_t lhs = stacked ? 0 : s.lhs_batch[i] * s.m * s.k;
-    const std::size_t rhs = stacked ? 0 : s.rhs_batch[i] * s.k * s.n;
+  const std::size_t rows = stacked ? s.m * s.count() : s.m;
+  for (std::size_t i = 0; i < (stacked ? 1 : s.count()); ++i) {
+    const auto factors = s.factors_of(i);
+    const std::size_t lhs = stacked ? 0 : factors.first * s.m * s.k;
+    const std::size_t rhs = stacked ? 0 : factors.second * s.k * s.n;
     const matrix_view<const float> d(upstream.data() + i * s.m * s.n, rows, s.n);
     if (c.wants(0)) {
       const matrix_view<const float> right(b + rhs, s.k, s.n);
@@ -378,13 +382,13 @@ void for_each_window(const gradient_context& c, bool global, const Each& each) {
   const ops::pool_windows windows(c.forward, in, c.output().dims(), w);
   const std::size_t images =
       c.output().count() == 0 ? 0 : c.output().count() / windows.out_pixels();
-  windows.for_each(
-      0, images == 0 ? 0 : windows.out_pixels(),
-      [&](std::size_t pixel, const std::vector<std::size_t>& taps, std::size_t padded) {
-        for (std::size_t i = 0; i < images; ++i) {
-          each(i * windows.in_pixels(), i * windows.out_pixels() + pixel, taps, padded);
-        }
-      });
+  windows.for_each(0, images == 0 ? 0 : windows.out_pixels(),
+                   [&](std::size_t pixel, std::span<const std::size_t> taps, std::size_t padded) {
+                     for (std::size_t i = 0; i < images; ++i) {
+                       each(i * windows.in_pixels(), i * windows.out_pixels() + pixel, taps,
+                            padded);
+                     }
+                   });
 }
 
 /// The gradient of an average: D divided by the number of pixels that were averaged goes to each
@@ -395,7 +399,7 @@ inline void average(const gradient_context& c, bool global) {
     return;
   }
   for_each_window(c, global,
-                  [&](std::size_t image, std::size_t at, const std::vector<std::size_t>& taps,
+                  [&](std::size_t image, std::size_t at, std::span<const std::size_t> taps,
                       std::size_t padded) {
                     const double share = c.output_gradient[at] /
                                          static_cast<double>(count_padding ? padded : taps.size());
@@ -419,7 +423,7 @@ inline void max_pool(const gradient_context& c) {
   const auto y = c.output().data<float>();
   for_each_window(
       c, false,
-      [&](std::size_t image, std::size_t at, const std::vector<std::size_t>& taps, std::size_t) {
+      [&](std::size_t image, std::size_t at, std::span<const std::size_t> taps, std::size_t) {
         for (const std::size_t tap : taps) {
           if (x[image + tap] == y[at]) {
             c.gradient(0)[image + tap] += c.output_gradient[at];

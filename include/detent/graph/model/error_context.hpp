@@ -13,6 +13,17 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
+/// The value of a map for `key`. Throws invalid_argument if there is none: "there are no <what>
+/// '<key>'".
+template <class Map>
+[[nodiscard]] const typename Map::mapped_type& entry_of(const Map& map,
+                                                        const typename Map::key_type& key,
+                                                        const char* what) {
+  const auto found = map.find(key);
+  require(found != map.end(), error_kind::invalid_argument, "there are no ", what, " '", key, "'");
+  return found->second;
+}
+
 /// The message of an error without the prefix "detent: ", which most messages begin with.
 [[nodiscard]] inline std::string message_of(const error& e) {
   constexpr std::string_view prefix = "detent: ";

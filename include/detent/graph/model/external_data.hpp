@@ -3,18 +3,19 @@
 #ifndef DETENT_GRAPH_MODEL_EXTERNAL_DATA_HPP
 #define DETENT_GRAPH_MODEL_EXTERNAL_DATA_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <ios>
 #include <map>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/model/error_context.hpp>
+#include <detent/graph/model/files.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph::detail {
@@ -28,9 +29,9 @@ class external_data {
   /// Reads the bytes of the tensor `name`. `where` holds the entries of its external_data field
   /// (location, offset, length); `stored` is the number of bytes that its type and shape need.
   ///
-  /// Throws bad_file if the location is not a relative path without "..", if offset or length is
-  /// not a number, if length differs from `stored`, or if the file is too short; io if the file
-  /// cannot be opened or read.
+  /// Throws bad_file if the location is not a relative path without ".." or leads through a link
+  /// out of the folder, if offset or length is not a number, if length differs from `stored`, or if
+  /// the file is too short; io as input_file().
   [[nodiscard]] std::string read(const std::string& name,
                                  const std::map<std::string, std::string>& where,
                                  std::size_t stored) {
@@ -61,21 +62,24 @@ class external_data {
     require(length == stored, error_kind::bad_file, "tensor '", name, "' needs ", stored,
             " bytes, its external data has ", length);
     const std::filesystem::path path = folder_ / relative;
-    std::ifstream in(path, std::ios::binary | std::ios::ate);
-    require(in.good(), error_kind::io, "tensor '", name, "': cannot open external data file ",
-            path.string());
-    const std::streamoff end = in.tellg();
-    require(end >= 0 && offset <= static_cast<std::uint64_t>(end) &&
-                length <= static_cast<std::uint64_t>(end) - offset,
-            error_kind::bad_file, "tensor '", name, "': ", path.string(), " has ", end,
-            " bytes, needed are ", length, " from ", offset);
-    std::string bytes(static_cast<std::size_t>(length), '\0');
-    in.seekg(static_cast<std::streamoff>(offset));
-    in.read(bytes.data(), static_cast<std::streamsize>(length));
-    require(in.gcount() == static_cast<std::streamsize>(length), error_kind::io, "tensor '", name,
-            "': cannot read external data file ", path.string());
-    bytes_read_ += length;
-    return bytes;
+    std::error_code failed;
+    const std::filesystem::path within =
+        std::filesystem::weakly_canonical(folder_.empty() ? "." : folder_, failed);
+    const std::filesystem::path real = std::filesystem::weakly_canonical(path, failed);
+    require(
+        !failed && std::mismatch(within.begin(), within.end(), real.begin(), real.end()).first ==
+                       within.end(),
+        error_kind::bad_file, "tensor '", name, "' has its data in '", location,
+        "', which is a link out of the model's folder");
+    return with_context("tensor '" + name + "': external data", [&] {
+      input_file in(path);
+      require(offset <= in.size() && length <= in.size() - offset, error_kind::bad_file,
+              path.string(), " has ", in.size(), " bytes, needed are ", length, " from ", offset);
+      std::string bytes(static_cast<std::size_t>(length), '\0');
+      in.read(offset, bytes.data(), bytes.size());
+      bytes_read_ += length;
+      return bytes;
+    });
   }
 
   /// The number of bytes that all calls of read() have returned together.

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,6 +14,7 @@
 #include <detent/config.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/model/unused_names.hpp>
 #include <detent/version.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -49,24 +49,21 @@ inline void set_producer(model& m) {
 /// outlive the writer. Names that others add to the model after construction are not known to it.
 class graph_writer {
  public:
-  explicit graph_writer(model& m) : m_(m), taken_(value_names(m)) {
+  explicit graph_writer(model& m) : m_(m), names_(m) {
     for (const node& n : m.nodes) {
-      node_names_.insert(n.name);
-    }
-    for (const value_info& v : m.outputs) {
-      taken_.insert(v.name);
+      node_names_.reserve(n.name);
     }
   }
 
   /// A name that no value of the model has: `wish`, or `wish` followed by _2, _3, ... The name is
   /// reserved from then on.
-  std::string fresh(const std::string& wish) { return fresh(wish, taken_); }
+  std::string fresh(const std::string& wish) { return names_.take(wish); }
 
   /// A node of ONNX's own domain with one output, under a name that no other node has. The caller
   /// adds it to the model.
   node make_node(const char* op, const std::string& name, std::vector<std::string> inputs,
                  std::string output) {
-    return detail::make_node(op, fresh(name, node_names_), std::move(inputs), std::move(output));
+    return detail::make_node(op, node_names_.take(name), std::move(inputs), std::move(output));
   }
 
   /// Adds a constant to the model and returns its name, which is made from `wish` by fresh().
@@ -83,17 +80,9 @@ class graph_writer {
   }
 
  private:
-  static std::string fresh(const std::string& wish, std::set<std::string>& taken) {
-    std::string name = wish;
-    for (int i = 2; !taken.insert(name).second; ++i) {
-      name = wish + "_" + std::to_string(i);
-    }
-    return name;
-  }
-
   model& m_;
-  std::set<std::string> taken_;
-  std::set<std::string> node_names_;
+  unused_names names_;
+  unused_names node_names_;
 };
 
 }  // namespace detail

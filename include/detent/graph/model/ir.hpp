@@ -266,22 +266,31 @@ void change_bodies(node& n, const Function& f) {
   return any;
 }
 
-/// The names of all values of a graph (inputs, constants, outputs of nodes), those of its
-/// sub-graphs included.
-[[nodiscard]] inline std::set<std::string> value_names(const graph_body& g) {
-  std::set<std::string> names;
+/// Calls f(name) for all values of a graph (inputs, constants, outputs of nodes), those of its
+/// sub-graphs included. A name that several graphs use is passed several times.
+template <class Function>
+void for_each_value_name(const graph_body& g, const Function& f) {
   for (const value_info& v : g.inputs) {
-    names.insert(v.name);
+    f(v.name);
   }
   for (const auto& [name, t] : g.initializers) {
-    names.insert(name);
+    f(name);
   }
   for (const node& n : g.nodes) {
-    names.insert(n.outputs.begin(), n.outputs.end());
+    for (const std::string& name : n.outputs) {
+      if (!name.empty()) {
+        f(name);
+      }
+    }
     for_each_body(
-        n, [&](const std::string&, const graph_body& body) { names.merge(value_names(body)); });
+        n, [&](const std::string&, const graph_body& body) { for_each_value_name(body, f); });
   }
-  names.erase("");
+}
+
+/// The names of all values of a graph as for_each_value_name() passes them.
+[[nodiscard]] inline std::set<std::string> value_names(const graph_body& g) {
+  std::set<std::string> names;
+  for_each_value_name(g, [&](const std::string& name) { names.insert(name); });
   return names;
 }
 
@@ -326,8 +335,9 @@ void change_bodies(node& n, const Function& f) {
   return captured;
 }
 
-/// An index of a model: which node makes each value and which nodes use it. It is valid until the
-/// nodes of the model change. Values within sub-graphs are not indexed.
+/// An index of a model: which node makes each value, which nodes use it, and which values are
+/// outputs. It is valid until the nodes or outputs of the model change. Values within sub-graphs
+/// are not indexed.
 class links {
  public:
   /// Builds the index of `m`, which is not kept.
@@ -347,6 +357,9 @@ class links {
         consumers_[in].push_back(i);
       }
     }
+    for (const value_info& v : m.outputs) {
+      outputs_.insert(v.name);
+    }
   }
   /// What producer() returns for a value that no node makes.
   static constexpr std::size_t none = static_cast<std::size_t>(-1);
@@ -364,10 +377,15 @@ class links {
     const auto found = consumers_.find(value);
     return found == consumers_.end() ? nobody : found->second;
   }
+  /// Whether the value is an output of the model.
+  [[nodiscard]] bool is_output(const std::string& value) const {
+    return outputs_.count(value) != 0;
+  }
 
  private:
   std::unordered_map<std::string, std::size_t> producer_;
   std::unordered_map<std::string, std::vector<std::size_t>> consumers_;
+  std::unordered_set<std::string> outputs_;
 };
 
 namespace detail {
@@ -398,6 +416,8 @@ inline void sort_and_check(graph_body& g, const name_scope* around, std::size_t 
   }
   std::unordered_map<std::string, std::size_t> producer;
   for (std::size_t i = 0; i < g.nodes.size(); ++i) {
+    require(!g.nodes[i].outputs.empty(), error_kind::bad_file, g.nodes[i].label(),
+            " has no output");
     for (const std::string& out : g.nodes[i].outputs) {
       require(out.empty() || (known.count(out) == 0 && producer.emplace(out, i).second),
               error_kind::bad_file, g.nodes[i].label(), " makes '", out, "', which already exists");
@@ -471,10 +491,10 @@ inline void sort_and_check(graph_body& g, const name_scope* around, std::size_t 
 /// Checks that the names of values fit together and puts the nodes in topological order, in all
 /// sub-graphs too. A model that is in order keeps the order of its nodes.
 ///
-/// Throws bad_file, naming the node and the value, if two inputs have the same name, a value is
-/// made twice, a value is used or declared as output but never made, nodes form a cycle, or
-/// sub-graphs are nested more than max_body_depth deep. The model must not be used after an
-/// exception.
+/// Throws bad_file, naming the node and the value, if two inputs have the same name, a node has no
+/// output, a value is made twice, a value is used or declared as output but never made, nodes form
+/// a cycle, or sub-graphs are nested more than max_body_depth deep. The model must not be used
+/// after an exception.
 inline void sort_and_check(model& m) { detail::sort_and_check(m, nullptr, 0); }
 
 }  // namespace graph

@@ -6,24 +6,19 @@
 #define DETENT_GRAPH_MODEL_NPY_HPP
 
 #include <bit>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <optional>
-#include <random>
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/model/files.hpp>
 #include <detent/graph/model/tensor.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -204,24 +199,16 @@ class header_parser {
   std::optional<shape> dims_;
 };
 
-/// Reads exactly `size` bytes.
-inline void read_bytes(std::ifstream& file, const std::string& path, char* to, std::uint64_t size) {
-  file.read(to, static_cast<std::streamsize>(size));
-  require(static_cast<std::uint64_t>(file.gcount()) == size, error_kind::io, path,
-          "could not be read");
-}
-
-/// Reads the text of the dictionary. `left` is the number of bytes that the file still holds; it is
-/// counted down.
-[[nodiscard]] inline std::string read_header_text(std::ifstream& file, const std::string& path,
-                                                  std::uint64_t& left) {
-  const auto take = [&](char* to, std::uint64_t size) {
-    require(size <= left, error_kind::bad_file, path, "ends within its header");
-    read_bytes(file, path, to, size);
-    left -= size;
+/// Reads the text of the dictionary. `at` is where the file is read next; it moves on.
+[[nodiscard]] inline std::string read_header_text(input_file& file, const std::string& path,
+                                                  std::uint64_t& at) {
+  const auto take = [&](char* to, std::size_t size) {
+    require(size <= file.size() - at, error_kind::bad_file, path, "ends within its header");
+    file.read(at, to, size);
+    at += size;
   };
   char start[8];
-  require(left >= sizeof(start), error_kind::bad_file, path, "is not a .npy file");
+  require(file.size() >= sizeof(start), error_kind::bad_file, path, "is not a .npy file");
   take(start, sizeof(start));
   require(std::string_view(start, magic.size()) == magic, error_kind::bad_file, path,
           "is not a .npy file");
@@ -235,9 +222,9 @@ inline void read_bytes(std::ifstream& file, const std::string& path, char* to, s
   for (std::size_t i = 4; i-- > 0;) {
     length = length << 8U | length_bytes[i];
   }
-  require(length <= left, error_kind::bad_file, path, "ends within its header");
+  require(length <= file.size() - at, error_kind::bad_file, path, "ends within its header");
   std::string text(static_cast<std::size_t>(length), ' ');
-  take(text.data(), length);
+  take(text.data(), text.size());
   return text;
 }
 
@@ -290,49 +277,6 @@ inline void read_bytes(std::ifstream& file, const std::string& path, char* to, s
   return start + text;
 }
 
-/// A new file next to the file that it will replace. Unless commit() is called, it is removed
-/// again.
-class replacement_file {
- public:
-  explicit replacement_file(std::string target) : target_(std::move(target)) {
-    std::random_device random;
-    temporary_ = target_ + ".tmp" + std::to_string(random());
-    file_ = std::fopen(temporary_.c_str(), "wbx");
-    const int reason = errno;
-    require(file_ != nullptr, error_kind::io, target_,
-            "could not be written: ", std::generic_category().message(reason));
-  }
-  replacement_file(const replacement_file&) = delete;
-  replacement_file& operator=(const replacement_file&) = delete;
-  ~replacement_file() {
-    if (file_ != nullptr) {
-      static_cast<void>(std::fclose(file_));
-    }
-    if (!committed_) {
-      std::error_code ignored;
-      std::filesystem::remove(temporary_, ignored);
-    }
-  }
-  void write(const void* bytes, std::size_t size) {
-    require(size == 0 || std::fwrite(bytes, 1, size, file_) == size, error_kind::io, target_,
-            "could not be written");
-  }
-  void commit() {
-    const bool closed = std::fclose(std::exchange(file_, nullptr)) == 0;
-    require(closed, error_kind::io, target_, "could not be written");
-    std::error_code failure;
-    std::filesystem::rename(temporary_, target_, failure);
-    require(!failure, error_kind::io, target_, "could not be written: ", failure.message());
-    committed_ = true;
-  }
-
- private:
-  std::string target_;
-  std::string temporary_;
-  std::FILE* file_ = nullptr;
-  bool committed_ = false;
-};
-
 }  // namespace detail::npy
 
 /// A .npy file whose elements are read only when they are asked for, so that memory does not grow
@@ -340,17 +284,9 @@ class replacement_file {
 class npy_file {
  public:
   /// Opens a file and reads what is in front of its elements.
-  explicit npy_file(std::string path) : path_(std::move(path)) {
-    std::error_code failure;
-    const bool exists = std::filesystem::exists(path_, failure);
-    detail::npy::require(exists, error_kind::io, path_,
-                         "does not exist, or its folder is not accessible");
-    const bool is_file = std::filesystem::is_regular_file(path_, failure);
-    detail::npy::require(is_file, error_kind::io, path_, "is not a regular file");
-    std::uint64_t left = std::filesystem::file_size(path_, failure);
-    file_.open(path_, std::ios::binary);
-    detail::npy::require(!failure && file_.is_open(), error_kind::io, path_, "could not be opened");
-    const std::string text = detail::npy::read_header_text(file_, path_, left);
+  explicit npy_file(std::string path) : path_(std::move(path)), file_(path_) {
+    const std::string text = detail::npy::read_header_text(file_, path_, first_);
+    const std::uint64_t left = file_.size() - first_;
     header_ = detail::npy::header_parser(path_, text).parse();
     const auto bytes = detail::npy::data_bytes(header_);
     detail::npy::require(bytes.has_value(), error_kind::bad_file, path_, "shape ",
@@ -359,7 +295,6 @@ class npy_file {
                          " bytes of elements, shape ", to_string(header_.dims), " of ",
                          graph::name(header_.type), " needs ", *bytes);
     bytes_ = static_cast<std::size_t>(*bytes);
-    first_ = file_.tellg();
   }
 
   /// The path that the file was opened by.
@@ -381,9 +316,7 @@ class npy_file {
 
  private:
   [[nodiscard]] tensor read(std::size_t offset, tensor t) {
-    file_.clear();
-    file_.seekg(first_ + static_cast<std::streamoff>(offset));
-    detail::npy::read_bytes(file_, path_, reinterpret_cast<char*>(t.mutable_raw()), t.bytes());
+    file_.read(first_ + offset, reinterpret_cast<char*>(t.mutable_raw()), t.bytes());
     if (header_.type == element_type::boolean) {
       for (const std::byte b : std::span(t.raw(), t.bytes())) {
         detail::npy::require(b <= std::byte{1}, error_kind::bad_file, path_,
@@ -394,10 +327,10 @@ class npy_file {
   }
 
   std::string path_;
-  std::ifstream file_;
+  input_file file_;
   detail::npy::header header_;
   std::size_t bytes_ = 0;
-  std::streampos first_;
+  std::uint64_t first_ = 0;  // where the elements begin
 };
 
 /// Reads a .npy file of version 1.0, 2.0 or 3.0 in C order. Throws io if it cannot be read,
@@ -410,7 +343,7 @@ inline void write_npy(const std::string& path, const tensor& t) {
   detail::npy::require(t.has_data() && !t.channels_last(), error_kind::invalid_argument, path,
                        "the tensor has no data, or not in the order of its dimensions");
   const std::string start = detail::npy::header_text(t, path);
-  detail::npy::replacement_file file(path);
+  replacement_file file(path);
   file.write(start.data(), start.size());
   file.write(t.raw(), t.bytes());
   file.commit();

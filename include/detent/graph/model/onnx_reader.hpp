@@ -13,15 +13,12 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <new>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <protozero/data_view.hpp>
-#include <protozero/exception.hpp>
 #include <protozero/pbf_message.hpp>
 #include <protozero/types.hpp>
 
@@ -29,9 +26,9 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/external_data.hpp>
-#include <detent/graph/model/files.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/onnx_fields.hpp>
+#include <detent/graph/model/read_limits.hpp>
 #include <detent/graph/model/tensor.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -110,11 +107,13 @@ void append_repeated(Message& m, std::vector<T>& to, Packed packed, Single singl
   }
 }
 
-/// Reads the messages of onnx.proto. Errors do not name the file; with_file_name() adds it.
+/// Reads the messages of onnx.proto. Errors do not name the file; with_file_name() of
+/// graph/onnx.hpp adds it.
 class onnx_reader {
  public:
   /// `folder`: the folder below which external data is looked for.
-  explicit onnx_reader(std::filesystem::path folder) : external_(std::move(folder)) {}
+  explicit onnx_reader(std::filesystem::path folder, const read_limits& limits)
+      : external_(std::move(folder)), limits_(limits) {}
 
   /// Reads a ModelProto. The nodes stay in the order of the file.
   model read_model(std::string_view bytes) {
@@ -222,7 +221,8 @@ class onnx_reader {
       }
     }
     const auto element = static_cast<element_type>(type);
-    require(dims.size() <= 64, error_kind::bad_file, "tensor '", name, "' has rank ", dims.size());
+    require(dims.size() <= max_tensor_rank, error_kind::bad_file, "tensor '", name, "' has rank ",
+            dims.size(), ", the limit is ", max_tensor_rank);
     std::size_t count = 0;
     try {
       count = element_count(dims);
@@ -235,6 +235,14 @@ class onnx_reader {
     const std::size_t size = element_size(element);
     require(size > 0, error_kind::unsupported, "tensor '", name, "' has elements of ",
             graph::name(element));
+    // Checked before any memory is taken. count * size cannot overflow: element_count() is bounded.
+    require(count * size <= limits_.max_tensor_bytes, error_kind::bad_file, "tensor '", name,
+            "' of shape ", shown(dims), " has ", count * size, " bytes, the limit is ",
+            limits_.max_tensor_bytes);
+    require(count * size <= limits_.max_constant_bytes - constant_bytes_, error_kind::bad_file,
+            "tensor '", name, "' has ", count * size, " bytes, the tensors before it have ",
+            constant_bytes_, ", the limit of all is ", limits_.max_constant_bytes);
+    constant_bytes_ += count * size;
     const bool nibbles = element == element_type::u4 || element == element_type::s4;
     const std::size_t stored = nibbles ? (count + 1) / 2 : count * size;
 
@@ -390,6 +398,8 @@ class onnx_reader {
     while (message.next()) {
       switch (message.tag()) {
         case graph_field::node:
+          require(++nodes_ <= limits_.max_nodes, error_kind::bad_file, "the model has more than ",
+                  limits_.max_nodes, " nodes, the limit");
           m.nodes.push_back(read_node(message.get_view(), depth));
           break;
         case graph_field::name:
@@ -602,6 +612,8 @@ class onnx_reader {
             v.dims.push_back(value < 0 ? -1 : value);
             v.params.push_back(std::move(param));
           }
+          require(v.dims.size() <= max_tensor_rank, error_kind::bad_file, "value '", v.name,
+                  "' has rank ", v.dims.size(), ", the limit is ", max_tensor_rank);
           break;
         }
         default:
@@ -611,66 +623,12 @@ class onnx_reader {
   }
 
   external_data external_;
+  read_limits limits_;
+  std::size_t constant_bytes_ = 0;  // of all tensors so far
+  std::size_t nodes_ = 0;           // of all graphs so far
 };
 
 }  // namespace detail
-
-/// Returns body(). Every failure becomes a detent::error whose message begins with the path:
-/// exceptions of protozero, and sizes beyond the memory there is, become bad_file.
-template <class Body>
-auto with_file_name(const std::filesystem::path& path, const Body& body) {
-  try {
-    return body();
-  } catch (const error& e) {
-    raise(e.kind(), path.string() + ": " + detail::message_of(e));
-  } catch (const protozero::exception& e) {
-    raise(error_kind::bad_file,
-          path.string() + ": damaged or truncated (" + std::string(e.what()) + ")");
-  } catch (const std::bad_alloc&) {
-    raise(error_kind::bad_file, path.string() + ": needs more memory than there is");
-  } catch (const std::length_error&) {
-    raise(error_kind::bad_file, path.string() + ": needs more memory than there is");
-  }
-}
-
-/// Parses the bytes of a model (an ONNX ModelProto), sorts its nodes and checks that its names fit
-/// together. `folder` is the folder below which its external data is looked for.
-///
-/// Throws detent::error: bad_file for what is damaged, contradicts itself or is not a model,
-/// unsupported for what is valid but not supported here (element types, sparse initializers,
-/// function overloads), io for external data that cannot be read. Unlike read_onnx(), it lets the
-/// exceptions of protozero pass if the bytes are damaged or truncated, and std::bad_alloc and
-/// std::length_error.
-[[nodiscard]] inline model parse_onnx(std::string_view bytes, const std::filesystem::path& folder) {
-  model m = detail::onnx_reader(folder).read_model(bytes);
-  sort_and_check(m);
-  return m;
-}
-
-/// Reads a model and its external data, sorts its nodes (sort_and_check()) and checks that its
-/// names fit together. Inputs that are also initializers become constants only. Elements of 4 bits
-/// are unpacked to one byte each.
-///
-/// Throws detent::error whose message begins with the path: io if a file cannot be read; bad_file
-/// if it is damaged, contradicts itself, is not an ONNX model, or needs more memory than there is;
-/// unsupported for element types that tensors cannot hold, sparse initializers, function overloads,
-/// and functions of the model that replace operators of ONNX.
-[[nodiscard]] inline model read_onnx(const std::filesystem::path& path) {
-  return with_file_name(path, [&] {
-    const std::string bytes = read_file(path);
-    return parse_onnx(bytes, path.parent_path());
-  });
-}
-
-/// Reads a file that holds one TensorProto, as ONNX's test data does. Throws as read_onnx().
-[[nodiscard]] inline tensor read_onnx_tensor(const std::filesystem::path& path) {
-  return with_file_name(path, [&] {
-    const std::string bytes = read_file(path);
-    std::string name;
-    return detail::onnx_reader(path.parent_path())
-        .read_tensor(protozero::data_view(bytes.data(), bytes.size()), name);
-  });
-}
 
 }  // namespace graph
 DETENT_NAMESPACE_END

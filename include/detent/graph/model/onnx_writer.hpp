@@ -222,9 +222,9 @@ inline void write_graph(protozero::pbf_builder<onnx::graph_field>& g, const grap
   return bytes;
 }
 
-/// Writes a model to a temporary file (`path` with ".tmp" appended) and renames it, so that no
-/// reader sees half a file. Throws unsupported as to_onnx() and for models of 2 GiB or more, which
-/// the format does not allow; io if the file cannot be written.
+/// Writes a model to a file, which appears as a whole or not at all (replacement_file). Throws
+/// unsupported as to_onnx() and for models of 2 GiB or more, which the format does not allow; io if
+/// the file cannot be written.
 inline void write_onnx(const model& m, const std::filesystem::path& path) {
   const std::string bytes = to_onnx(m);
   detent::require(bytes.size() < (std::size_t{1} << 31), error_kind::unsupported, path.string(),

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -29,14 +30,47 @@ struct sample_range {
   std::size_t last = static_cast<std::size_t>(-1);  ///< The sample behind the last one.
 };
 
-/// A copy of the samples first .. first + count - 1 of a tensor.
+/// A copy of the samples first .. first + count - 1 of a tensor. Throws shape_mismatch if it is a
+/// single value or does not have so many samples.
 [[nodiscard]] inline tensor slice_samples(const tensor& t, std::size_t first, std::size_t count) {
   shape dims = t.dims();
-  const std::size_t size = t.bytes() / static_cast<std::size_t>(dims[0]);
+  const std::size_t all = dims.empty() ? 0 : static_cast<std::size_t>(dims[0]);
+  require(!dims.empty() && first <= all && count <= all - first, error_kind::shape_mismatch,
+          "samples ", first, " to ", first + count, " of a tensor of shape ", to_string(dims));
+  const std::size_t size = all == 0 ? 0 : t.bytes() / all;
   dims[0] = static_cast<std::int64_t>(count);
   tensor out = tensor::allocate(t.type(), dims);
   std::memcpy(out.mutable_raw(), t.raw() + first * size, count * size);
   return out;
+}
+
+/// Joins tensors along their first axis, in their order. Throws shape_mismatch, with both shapes,
+/// if they differ in the type of their elements, in rank, or in another axis, or are single values;
+/// invalid_argument if there are none. Messages begin with `what`.
+[[nodiscard]] inline tensor join_samples(const std::vector<tensor>& pieces,
+                                         const std::string& what) {
+  require(!pieces.empty(), error_kind::invalid_argument, what, ": there is nothing to join");
+  const tensor& first = pieces[0];
+  std::int64_t count = 0;
+  for (const tensor& piece : pieces) {
+    require(piece.type() == first.type() && piece.rank() == first.rank() && piece.rank() > 0 &&
+                std::equal(piece.dims().begin() + 1, piece.dims().end(), first.dims().begin() + 1),
+            error_kind::shape_mismatch, what, ": ", graph::name(piece.type()), " ",
+            to_string(piece.dims()), " does not fit behind ", graph::name(first.type()), " ",
+            to_string(first.dims()));
+    count += piece.dim(0);
+  }
+  shape dims = first.dims();
+  dims[0] = count;
+  tensor whole = tensor::allocate(first.type(), std::move(dims));
+  std::size_t offset = 0;
+  for (const tensor& piece : pieces) {
+    if (piece.bytes() > 0) {
+      std::memcpy(whole.mutable_raw() + offset, piece.raw(), piece.bytes());
+      offset += piece.bytes();
+    }
+  }
+  return whole;
 }
 
 /// The samples of .npy files, one file for each input of a model, read when they are asked for:

@@ -27,6 +27,10 @@ namespace detail {
 using detent::require;
 }  // namespace detail
 
+/// The largest rank of tensors that are read from files or computed by an executor. A file of a few
+/// hundred bytes could ask for any rank otherwise; operators take time and stack for each axis.
+inline constexpr std::size_t max_tensor_rank = 64;
+
 /// The type of a tensor's elements. The numbers are those of ONNX's TensorProto.DataType.
 enum class element_type : std::int32_t {
   undefined = 0,  ///< No type: the tensor is absent or nothing is known about it.
@@ -216,8 +220,12 @@ class tensor {
   [[nodiscard]] element_type type() const noexcept { return type_; }
   /// The extents, outermost first; empty for a scalar.
   [[nodiscard]] const shape& dims() const noexcept { return dims_ ? *dims_ : no_dims(); }
-  /// The extent of dimension i. Throws std::out_of_range if i is not below rank().
-  [[nodiscard]] std::int64_t dim(std::size_t i) const { return dims().at(i); }
+  /// The extent of dimension i. Throws invalid_argument if i is not below rank().
+  [[nodiscard]] std::int64_t dim(std::size_t i) const {
+    require(i < rank(), error_kind::invalid_argument, "dimension ", i, " of a tensor of shape ",
+            shown(dims()));
+    return dims()[i];
+  }
   /// The number of dimensions.
   [[nodiscard]] std::size_t rank() const noexcept { return dims().size(); }
   /// The number of elements; 0 for an absent tensor, 1 for a scalar.

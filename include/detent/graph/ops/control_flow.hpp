@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory_resource>
 #include <span>
 #include <string>
 #include <string_view>
@@ -110,6 +111,8 @@ struct repetition {
 /// An output of the node that stacks the results of all iterations along a new axis.
 class scan_output {
  public:
+  explicit scan_output(const operator_context& c) : parts_(c.memory) {}
+
   /// Appends the result of an iteration for output i of the node.
   void add(const operator_context& c, std::size_t i, const tensor& t) {
     c.require(parts_.empty() || (t.type() == parts_[0].type() && t.dims() == parts_[0].dims()),
@@ -149,27 +152,46 @@ class scan_output {
   }
 
  private:
-  std::vector<tensor> parts_;
+  std::pmr::vector<tensor> parts_;
   std::size_t bytes_ = 0;
 };
 
-/// The type and shape that output k of a body would have if there were an iteration: those that are
-/// declared, otherwise those that are inferred from the inputs. Open dimensions count as 0.
-[[nodiscard]] inline tensor unmade_output(const operator_context& c, const repetition& r,
-                                          std::size_t k, std::span<const tensor> arguments) {
-  const value_info& declared = r.body->outputs[k];
-  element_type type = declared.type;
-  shape dims = declared.dims;
-  if (type == element_type::undefined || !declared.has_shape) {
-    const tensor inferred = c.subgraphs->infer("body", arguments)[k];
-    type = type == element_type::undefined ? inferred.type() : type;
-    dims = declared.has_shape ? dims : inferred.dims();
+/// The types and shapes that the outputs of a body that are stacked would have if there were an
+/// iteration: those that are declared, otherwise those that are inferred from the inputs. Open
+/// dimensions count as 0.
+[[nodiscard]] inline std::vector<tensor> unmade_outputs(const operator_context& c,
+                                                        const repetition& r,
+                                                        std::span<const tensor> arguments) {
+  std::vector<tensor> inferred;
+  std::vector<tensor> all;
+  for (std::size_t k = r.first_output + r.carried; k < r.body->outputs.size(); ++k) {
+    const value_info& declared = r.body->outputs[k];
+    element_type type = declared.type;
+    shape dims = declared.dims;
+    if (type == element_type::undefined || !declared.has_shape) {
+      if (inferred.empty()) {
+        inferred = c.subgraphs->infer("body", arguments);
+      }
+      type = type == element_type::undefined ? inferred[k].type() : type;
+      dims = declared.has_shape ? dims : inferred[k].dims();
+    }
+    c.require(type != element_type::undefined, "makes no iteration, and the type of '",
+              declared.name, "' is not declared");
+    std::replace_if(
+        dims.begin(), dims.end(), [](std::int64_t d) { return d < 0; }, 0);
+    all.emplace_back(type, std::move(dims));
   }
-  c.require(type != element_type::undefined, "makes no iteration, and the type of '", declared.name,
-            "' is not declared");
-  std::replace_if(
-      dims.begin(), dims.end(), [](std::int64_t d) { return d < 0; }, 0);
-  return {type, dims};
+  return all;
+}
+
+/// One scan_output for each output of the node that is stacked.
+[[nodiscard]] inline std::vector<scan_output> scan_outputs(const operator_context& c,
+                                                           const repetition& r) {
+  std::vector<scan_output> all;
+  for (std::size_t k = 0; k < r.scanned; ++k) {
+    all.emplace_back(c);
+  }
+  return all;
 }
 
 /// Moves the carried values from the results of an iteration to the inputs of the next one. An
@@ -282,11 +304,10 @@ inline void run_loop(operator_context& c) {
   for (std::size_t i = 0; i < r.carried; ++i) {
     arguments.push_back(c.input(2 + i));
   }
-  std::vector<scan_output> scans(r.scanned);
+  std::vector<scan_output> scans = scan_outputs(c, r);
   std::size_t iteration = 0;
   for (; goes_on && static_cast<std::int64_t>(iteration) < trips; ++iteration) {
-    c.require(iteration < c.max_iterations, "has not ended after ", iteration,
-              " iterations, the limit");
+    c.count_iteration();
     arguments[0] = scalar<std::int64_t>(element_type::s64, static_cast<std::int64_t>(iteration));
     std::vector<tensor> results = c.subgraphs->run("body", arguments);
     goes_on = condition_of(c, results[0], "the condition that its body makes");
@@ -296,10 +317,10 @@ inline void run_loop(operator_context& c) {
     }
     carry(c, r, iteration, results, arguments);
   }
+  const std::vector<tensor> unmade =
+      iteration == 0 ? unmade_outputs(c, r, arguments) : std::vector<tensor>(r.scanned);
   for (std::size_t k = 0; k < r.scanned; ++k) {
-    const tensor like =
-        iteration == 0 ? unmade_output(c, r, 1 + r.carried + k, arguments) : tensor();
-    scans[k].finish(c, r.carried + k, like, 0, false);
+    scans[k].finish(c, r.carried + k, unmade[k], 0, false);
   }
   for (std::size_t i = 0; i < r.carried; ++i) {
     c.outputs[i] = std::move(arguments[2 + i]);
@@ -409,9 +430,9 @@ inline void run_scan(operator_context& c) {
     arguments.emplace_back(t.type(), without_axis(t.dims(), axes[k]));
   }
   const auto length = static_cast<std::size_t>(c.input(r.carried).dim(axes[0]));
-  c.require(length <= c.max_iterations, length, " iterations, the limit is ", c.max_iterations);
-  std::vector<scan_output> scans(r.scanned);
+  std::vector<scan_output> scans = scan_outputs(c, r);
   for (std::size_t iteration = 0; iteration < length; ++iteration) {
+    c.count_iteration();
     for (std::size_t k = 0; k < sequences; ++k) {
       const std::size_t place = backwards[k] ? length - 1 - iteration : iteration;
       arguments[r.carried + k] = part_of(c, c.input(r.carried + k), axes[k], place);
@@ -422,9 +443,10 @@ inline void run_scan(operator_context& c) {
     }
     carry(c, r, iteration, results, arguments);
   }
+  const std::vector<tensor> unmade =
+      length == 0 ? unmade_outputs(c, r, arguments) : std::vector<tensor>(r.scanned);
   for (std::size_t k = 0; k < r.scanned; ++k) {
-    const tensor like = length == 0 ? unmade_output(c, r, r.carried + k, arguments) : tensor();
-    scans[k].finish(c, r.carried + k, like, entry(c, "scan_output_axes", k, r.scanned),
+    scans[k].finish(c, r.carried + k, unmade[k], entry(c, "scan_output_axes", k, r.scanned),
                     is_backwards(c, "scan_output_directions", k, r.scanned));
   }
   for (std::size_t i = 0; i < r.carried; ++i) {
@@ -443,8 +465,8 @@ inline void run_scan(operator_context& c) {
 /// They throw bad_file, naming the node, for sub-graphs that are missing or have another number of
 /// inputs or outputs than the node asks for, branches whose outputs are declared with different
 /// types, conditions and trip counts that are not one bool and one int64, carried values that
-/// change their type, scan outputs that change type or shape, a Loop that would never end, a Loop
-/// or Scan of more than executor_options::max_iterations iterations, and outputs beyond
+/// change their type, scan outputs that change type or shape, a Loop that would never end, loops
+/// of more than executor_options::max_iterations iterations, and outputs beyond
 /// max_tensor_bytes. They throw unsupported for Scan of opset 8.
 inline constexpr operator_definition control_flow_operators[] = {
     {"", "If", 1, 1, layout_support::plain, control_flow::infer_if, control_flow::run_if},

@@ -13,6 +13,7 @@
 #include <initializer_list>
 #include <limits>
 #include <memory>
+#include <memory_resource>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,6 +23,7 @@
 #include <detent/config.hpp>
 #include <detent/convolution.hpp>
 #include <detent/gemm.hpp>
+#include <detent/graph/ops/copying.hpp>
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
@@ -125,6 +127,11 @@ inline void require_floats(const operator_context& c) {
   }
 }
 
+/// Counts the multiply-adds of a convolution with weights of shape `w`.
+inline void count_convolution(const operator_context& c, const shape& w) {
+  c.count_multiply_adds({c.outputs[0].count(), product(w, 1, w.size())});
+}
+
 inline void infer_conv(operator_context& c) { infer_convolution(c, 1, c.input(0).type()); }
 
 inline void run_conv(operator_context& c) {
@@ -136,6 +143,7 @@ inline void run_conv(operator_context& c) {
         packed_float_filters(f, weights.data<float>(), optional_floats(c, 2, f.out_channels));
   });
   tensor& y = c.make_output(0);
+  count_convolution(c, c.inputs[1].dims());
   const fused_clamp clamp(c.n());
   convolve(c.inputs[0].data<float>(), state.filters, state.windows.get(c, 1),
            y.mutable_data<float>(), clamp.lower, clamp.upper, *c.parallel);
@@ -224,7 +232,7 @@ inline void run_conv_transpose(operator_context& c) {
 
   const auto& state = cached_state<transposed_state>(c, {1}, [&](transposed_state& s) {
     const auto weights = c.inputs[1].data<float>();
-    std::vector<float> matrix(group_in * taps * group_out);
+    std::pmr::vector<float> matrix(group_in * taps * group_out, c.memory);
     for (std::size_t g = 0; g < groups; ++g) {
       for (std::size_t i = 0; i < group_in; ++i) {
         for (std::size_t o = 0; o < group_out; ++o) {
@@ -240,6 +248,7 @@ inline void run_conv_transpose(operator_context& c) {
   });
 
   const tensor x = to_channels_last(c.inputs[0], c.allocate);
+  c.count_multiply_adds({x.count(), taps, group_out});
   tensor& y = c.make_output(0);
   auto out = y.mutable_data<float>();
   const std::span<const float> bias = optional_floats(c, 2, out_channels);
@@ -255,7 +264,7 @@ inline void run_conv_transpose(operator_context& c) {
   const std::int64_t out_width = t.out[last];
   const std::int64_t kernel_height = flat ? 1 : w[2];
   const std::int64_t kernel_width = w.back();
-  std::vector<float> patches(size(in_width) * taps * group_out);
+  std::pmr::vector<float> patches(size(in_width) * taps * group_out, c.memory);
   for (std::int64_t n = 0; n < in[0]; ++n) {
     for (std::int64_t row = 0; row < in_height; ++row) {
       for (std::size_t g = 0; g < groups; ++g) {
@@ -312,6 +321,7 @@ inline void run_integer_convolution(operator_context& c, const integer_product_i
   const unsigned_operand x = as_unsigned(c, c.inputs[at.lhs], options.lhs_zero_point);
   options.lhs_zero_point = x.zero_point;
   const window& w = state.windows.get(c, at.rhs);
+  count_convolution(c, c.inputs[at.rhs].dims());
   tensor& y = c.make_output(0);
   for_integer_output(c, y.type(), [&]<class T>() {
     convolve<T>(x.values.data<std::uint8_t>(), state.filters, w, y.mutable_data<T>(), options,

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory_resource>
 #include <span>
 #include <utility>
 #include <vector>
@@ -231,6 +232,9 @@ class byte_copy {
     for (const copy_loop& l : loops_) {
       bytes *= l.count;
     }
+    if (bytes == 0) {
+      return;  // tensors of strings have a shape, but no memory
+    }
     if (parallel == nullptr || bytes < parallel_bytes || loops_.empty()) {
       nest(in, out, 0);
       return;
@@ -343,7 +347,7 @@ inline void transpose_bytes(const std::byte* in, std::byte* out, std::size_t ele
 namespace movement {
 
 /// For each index of the output along an axis, the index of the input that it is copied from.
-using index_map = std::vector<std::size_t>;
+using index_map = std::pmr::vector<std::size_t>;
 
 [[nodiscard]] inline bool is_identity(const index_map& map, std::int64_t in_dim) {
   if (map.size() != static_cast<std::size_t>(in_dim)) {
@@ -382,6 +386,9 @@ class mapped_copy {
   }
 
   void run(const std::byte* in, std::byte* out, const parallel_for* parallel) const {
+    if (total_bytes_ == 0) {
+      return;
+    }
     std::size_t depth = 0;
     while (depth < maps_.size() && maps_[depth].size() == 1) {
       in += maps_[depth][0] * in_bytes_[depth];

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory_resource>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -119,8 +120,8 @@ void load(const operator_context& c, const tensor& t, std::size_t begin, std::sp
 
 /// All elements of a tensor as Wide (double, int64 or uint64).
 template <class Wide>
-[[nodiscard]] std::vector<Wide> load_all(const operator_context& c, const tensor& t) {
-  std::vector<Wide> values(t.count());
+[[nodiscard]] std::pmr::vector<Wide> load_all(const operator_context& c, const tensor& t) {
+  std::pmr::vector<Wide> values(t.count(), c.memory);
   load(c, t, 0, std::span<Wide>(values));
   return values;
 }
@@ -270,7 +271,7 @@ using wide_types = type_list<float, double, std::int64_t, std::uint64_t>;
 template <class T>
 class elements {
  public:
-  elements(const operator_context& c, const tensor& t) : dims_(&t.dims()) {
+  elements(const operator_context& c, const tensor& t) : dims_(&t.dims()), copy_(c.memory) {
     if (t.type() == type_of<T>()) {
       view_ = t.data<T>();
     } else {
@@ -287,7 +288,7 @@ class elements {
 
  private:
   const shape* dims_;
-  std::vector<T> copy_;
+  std::pmr::vector<T> copy_;
   std::span<const T> view_;
 };
 
@@ -298,7 +299,7 @@ void fill_output(operator_context& c, const Fill& fill) {
   tensor& out = c.make_output(0);
   if constexpr (std::is_integral_v<T>) {
     if (out.type() != type_of<T>()) {
-      std::vector<T> values(out.count());
+      std::pmr::vector<T> values(out.count(), c.memory);
       fill(std::span<T>(values));
       store(std::span<const T>(values), out, 0);
       return;

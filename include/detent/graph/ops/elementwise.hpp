@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory_resource>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -460,7 +461,7 @@ struct power {
 /// Computes Pow for bases of type Base; the exponents are converted to Exponent first.
 template <class Base, class Exponent>
 void run_pow_as(operator_context& c) {
-  const std::vector<Exponent> exponents = load_all<Exponent>(c, c.input(1));
+  const std::pmr::vector<Exponent> exponents = load_all<Exponent>(c, c.input(1));
   map_broadcast(c, power{}, operand_of<Base>(c.input(0)),
                 operand<Exponent>{exponents.data(), &c.input(1).dims()},
                 c.make_output(0).mutable_data<Base>(), c.outputs[0].dims(), costly_piece);

@@ -7,12 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory_resource>
 #include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/copying.hpp>
+#include <detent/graph/ops/elements.hpp>
 #include <detent/graph/ops/operator.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -46,18 +48,18 @@ inline void infer_gather(operator_context& c) {
 inline void run_gather(operator_context& c) {
   const tensor& in = c.input(0);
   const std::size_t axis = c.axis(c.n().get_int("axis", 0), in.rank());
-  index_map map;
-  for (const std::int64_t i : c.integers(1)) {
+  index_map map(c.memory);
+  for (const std::int64_t i : load_all<std::int64_t>(c, c.input(1))) {
     map.push_back(checked_index(c, i, in.dim(axis)));
   }
   tensor& out = c.make_output(0);
-  if (out.count() == 0) {
+  if (out.bytes() == 0) {
     return;
   }
   // The input seen as outer x axis, with elements of `inner` contiguous ones.
   const std::size_t outer = product(in.dims(), 0, axis);
   const std::size_t inner = product(in.dims(), axis + 1, in.rank());
-  index_map every(outer);
+  index_map every(outer, c.memory);
   for (std::size_t i = 0; i < outer; ++i) {
     every[i] = i;
   }
@@ -83,9 +85,9 @@ inline void run_gather_elements(operator_context& c) {
   const tensor& in = c.input(0);
   const std::size_t size = element_size(in.type());
   const std::size_t axis = c.axis(c.n().get_int("axis", 0), in.rank());
-  const std::vector<std::int64_t> indices = c.integers(1);
+  const std::pmr::vector<std::int64_t> indices = load_all<std::int64_t>(c, c.input(1));
   tensor& out = c.make_output(0);
-  if (out.count() == 0) {
+  if (out.bytes() == 0) {
     return;
   }
   const std::vector<std::ptrdiff_t> steps = row_major_steps(in.dims());
@@ -141,9 +143,9 @@ inline void infer_gather_nd(operator_context& c) {
 inline void run_gather_nd(operator_context& c) {
   const tensor& in = c.input(0);
   const gather_nd_ranks r = gather_ranks(c);
-  const std::vector<std::int64_t> indices = c.integers(1);
+  const std::pmr::vector<std::int64_t> indices = load_all<std::int64_t>(c, c.input(1));
   tensor& out = c.make_output(0);
-  if (out.count() == 0) {
+  if (out.bytes() == 0) {
     return;
   }
   const std::size_t inner = product(in.dims(), r.batch + r.depth, in.rank());

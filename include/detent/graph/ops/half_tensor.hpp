@@ -19,15 +19,16 @@ namespace detail {
   return t.type() == element_type::f16 || t.type() == element_type::bf16;
 }
 
-/// A tensor of float16 or bfloat16 as float32, exactly, in the same order of elements. A tensor
-/// without elements stays without.
-[[nodiscard]] inline tensor half_to_float(const tensor& t) {
+/// A tensor of float16 or bfloat16 as float32, exactly, in the same order of elements, in
+/// memory of `allocate`. A tensor without elements stays without.
+[[nodiscard]] inline tensor half_to_float(const tensor& t,
+                                          const allocator& allocate = allocate_from_heap) {
   tensor out(element_type::f32, t.dims());
   out.set_channels_last(t.channels_last());
   if (!t.has_data()) {
     return out;
   }
-  out.set_storage(allocate_from_heap(out.bytes()));
+  out.set_storage(allocate(out.bytes()));
   const auto bits = t.data<std::uint16_t>();
   auto values = out.mutable_data<float>();
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -37,15 +38,16 @@ namespace detail {
   return out;
 }
 
-/// A float32 tensor rounded to `type` (float16 or bfloat16), in the same order of elements. A
-/// tensor without elements stays without.
-[[nodiscard]] inline tensor float_to_half(const tensor& t, element_type type) {
+/// A float32 tensor rounded to `type` (float16 or bfloat16), in the same order of elements, in
+/// memory of `allocate`. A tensor without elements stays without.
+[[nodiscard]] inline tensor float_to_half(const tensor& t, element_type type,
+                                          const allocator& allocate = allocate_from_heap) {
   tensor out(type, t.dims());
   out.set_channels_last(t.channels_last());
   if (!t.has_data()) {
     return out;
   }
-  out.set_storage(allocate_from_heap(out.bytes()));
+  out.set_storage(allocate(out.bytes()));
   const auto values = t.data<float>();
   auto bits = out.mutable_data<std::uint16_t>();
   for (std::size_t i = 0; i < values.size(); ++i) {

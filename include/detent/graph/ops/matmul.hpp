@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory_resource>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -33,9 +34,7 @@ namespace ops {
 /// The shape of a product of stacks of matrices, as numpy.matmul defines it.
 struct matmul_shape {
   std::size_t m = 1, n = 1, k = 1;
-  // For each output matrix, the index of the left and of the right matrix that it is the product
-  // of.
-  std::vector<std::size_t> lhs_batch, rhs_batch;
+  shape lhs, rhs;  // the stacks of matrices, both of the rank of the longer one
   shape out;
 
   matmul_shape(const operator_context& c, shape a, shape b) {
@@ -55,16 +54,14 @@ struct matmul_shape {
     n = static_cast<std::size_t>(b.back());
     k = static_cast<std::size_t>(lhs_k);
     const std::size_t rank = (std::max)(a.size(), b.size()) - 2;
-    shape lhs(a.begin(), a.end() - 2);
-    shape rhs(b.begin(), b.end() - 2);
+    lhs.assign(a.begin(), a.end() - 2);
+    rhs.assign(b.begin(), b.end() - 2);
     lhs.insert(lhs.begin(), rank - lhs.size(), 1);
     rhs.insert(rhs.begin(), rank - rhs.size(), 1);
-    lhs_batch = rhs_batch = {0};
     for (std::size_t i = 0; i < rank; ++i) {
       c.require(lhs[i] == rhs[i] || lhs[i] == 1 || rhs[i] == 1, "stacks of ", shown(lhs), " and ",
                 shown(rhs), " matrices do not broadcast");
-      const std::int64_t extent = lhs[i] == 1 ? rhs[i] : lhs[i];
-      out.push_back(extent);
+      out.push_back(extent(i));
     }
     if (!row) {
       out.push_back(a[a.size() - 2]);
@@ -72,35 +69,44 @@ struct matmul_shape {
     if (!column) {
       out.push_back(b.back());
     }
-    static_cast<void>(
-        element_count(out));  // rejects what would not fit before the lists below grow
-    for (std::size_t i = 0; i < rank; ++i) {
-      const auto extent = static_cast<std::size_t>(lhs[i] == 1 ? rhs[i] : lhs[i]);
-      expand(lhs_batch, extent, lhs[i] != 1);
-      expand(rhs_batch, extent, rhs[i] != 1);
-    }
   }
 
-  /// True if all left matrices, in order, are multiplied by the same right matrix, so that the
-  /// stack is one product with more rows.
+  /// The number of matrices of the result.
+  [[nodiscard]] std::size_t count() const noexcept {
+    std::size_t matrices = 1;
+    for (std::size_t i = 0; i < lhs.size(); ++i) {
+      matrices *= static_cast<std::size_t>(extent(i));
+    }
+    return matrices;
+  }
+
+  /// The indices of the left and of the right matrix whose product is matrix `index` of the result.
+  [[nodiscard]] std::pair<std::size_t, std::size_t> factors_of(std::size_t index) const noexcept {
+    std::pair<std::size_t, std::size_t> factors{0, 0};
+    std::size_t lhs_step = 1;
+    std::size_t rhs_step = 1;
+    for (std::size_t i = lhs.size(); i-- > 0;) {
+      const auto length = static_cast<std::size_t>(extent(i));
+      const std::size_t at = index % length;
+      index /= length;
+      // An operand with one matrix along an axis has that matrix for the whole axis.
+      factors.first += lhs[i] == 1 ? 0 : at * lhs_step;
+      factors.second += rhs[i] == 1 ? 0 : at * rhs_step;
+      lhs_step *= static_cast<std::size_t>(lhs[i]);
+      rhs_step *= static_cast<std::size_t>(rhs[i]);
+    }
+    return factors;
+  }
+
+  /// True if all left matrices are multiplied by the same right matrix, so that the stack is one
+  /// product with more rows.
   [[nodiscard]] bool stacked_rows() const noexcept {
-    return std::all_of(rhs_batch.begin(), rhs_batch.end(), [](std::size_t i) { return i == 0; }) &&
-           std::is_sorted(lhs_batch.begin(), lhs_batch.end()) &&
-           (lhs_batch.size() < 2 || lhs_batch.back() == lhs_batch.size() - 1);
+    return std::all_of(rhs.begin(), rhs.end(), [](std::int64_t d) { return d == 1; });
   }
 
  private:
-  /// Adds an inner dimension to a list of indices; `moves`: the operand has that dimension,
-  /// otherwise it is broadcast along it.
-  static void expand(std::vector<std::size_t>& index, std::size_t extent, bool moves) {
-    std::vector<std::size_t> grown;
-    grown.reserve(index.size() * extent);
-    for (const std::size_t i : index) {
-      for (std::size_t j = 0; j < extent; ++j) {
-        grown.push_back(moves ? i * extent + j : i);
-      }
-    }
-    index = std::move(grown);
+  [[nodiscard]] std::int64_t extent(std::size_t i) const noexcept {
+    return lhs[i] == 1 ? rhs[i] : lhs[i];
   }
 };
 
@@ -117,13 +123,14 @@ inline void infer_matmul(operator_context& c) {
 template <class A, class B, class C, class Product>
 void for_each_product(const matmul_shape& s, const A* a, const B* b, C* out,
                       const Product& product) {
+  const std::size_t matrices = s.count();
   if (s.stacked_rows()) {
-    product(a, b, out, s.m * s.lhs_batch.size());
+    product(a, b, out, s.m * matrices);
     return;
   }
-  for (std::size_t i = 0; i < s.lhs_batch.size(); ++i) {
-    product(a + s.lhs_batch[i] * s.m * s.k, b + s.rhs_batch[i] * s.k * s.n, out + i * s.m * s.n,
-            s.m);
+  for (std::size_t i = 0; i < matrices; ++i) {
+    const auto [lhs, rhs] = s.factors_of(i);
+    product(a + lhs * s.m * s.k, b + rhs * s.k * s.n, out + i * s.m * s.n, s.m);
   }
 }
 
@@ -133,12 +140,16 @@ inline void run_matmul(operator_context& c) {
   c.require(a.type() == b.type(), "operands of types ", shown(a.type()), " and ", shown(b.type()));
   const matmul_shape s(c, a.dims(), b.dims());
   tensor& y = c.make_output(0);
+  if (y.count() == 0) {
+    return;  // a stack of empty matrices may be very high
+  }
+  c.count_multiply_adds({y.count(), s.k});
   if (a.type() == element_type::f32) {
     if (s.stacked_rows() && c.is_constant(1)) {
       const auto& state = cached_state<float_matrix_state>(c, {1}, [&](float_matrix_state& fresh) {
         fresh.weights = packed_floats({b.data<float>().data(), s.k, s.n}, {});
       });
-      const std::size_t rows = s.m * s.lhs_batch.size();
+      const std::size_t rows = s.m * s.count();
       gemm({a.data<float>().data(), rows, s.k}, state.weights,
            {y.mutable_data<float>().data(), rows, s.n}, -std::numeric_limits<float>::infinity(),
            std::numeric_limits<float>::infinity(), *c.parallel);
@@ -214,15 +225,21 @@ inline void infer_gemm(operator_context& c) {
   }
 }
 
+/// Writes the transpose [columns, rows] of a row-major matrix [rows, columns].
+template <class T>
+void transpose_matrix(const T* data, std::size_t rows, std::size_t columns, T* out) {
+  for (std::size_t i = 0; i < rows; ++i) {
+    for (std::size_t j = 0; j < columns; ++j) {
+      out[j * rows + i] = data[i * columns + j];
+    }
+  }
+}
+
 /// The transpose [columns, rows] of a row-major matrix [rows, columns].
 template <class T>
 std::vector<T> transposed_copy(const T* data, std::size_t rows, std::size_t columns) {
   std::vector<T> copy(rows * columns);
-  for (std::size_t i = 0; i < rows; ++i) {
-    for (std::size_t j = 0; j < columns; ++j) {
-      copy[j * rows + i] = data[i * columns + j];
-    }
-  }
+  transpose_matrix(data, rows, columns, copy.data());
   return copy;
 }
 
@@ -243,12 +260,14 @@ inline void run_gemm(operator_context& c) {
                                   row_bias ? c.inputs[2].data<float>() : std::span<const float>{});
   });
   const float* a = c.inputs[0].data<float>().data();
-  std::vector<float> transposed;
+  std::pmr::vector<float> transposed(c.memory);
   if (s.transpose_a) {
-    transposed = transposed_copy(a, s.k, s.m);
+    transposed.resize(s.k * s.m);
+    transpose_matrix(a, s.k, s.m, transposed.data());
     a = transposed.data();
   }
   auto out = c.make_output(0).mutable_data<float>();
+  c.count_multiply_adds({out.size(), s.k});
   constexpr float infinity = std::numeric_limits<float>::infinity();
   gemm({a, s.m, s.k}, state.weights, {out.data(), s.m, s.n}, finished ? clamp.lower : -infinity,
        finished ? clamp.upper : infinity, *c.parallel);
@@ -300,6 +319,11 @@ inline packed_weights pack_rhs(const operator_context& c, const integer_product_
 inline void run_integer_matmul(operator_context& c, const integer_product_inputs& at) {
   const tensor& b = c.input(at.rhs);
   const matmul_shape s(c, c.input(at.lhs).dims(), b.dims());
+  tensor& y = c.make_output(0);
+  if (y.count() == 0) {
+    return;  // a stack of empty matrices may be very high
+  }
+  c.count_multiply_adds({y.count(), s.k});
   const std::size_t zero_point_count =
       c.has_input(at.lhs_zero_point) ? c.inputs[at.lhs_zero_point].count() : 1;
   const std::vector<std::int32_t> lhs_zero_points =
@@ -328,7 +352,6 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
   }
   const std::int8_t* matrices =
       weights == nullptr ? rhs.values.data<std::int8_t>().data() : nullptr;
-  tensor& y = c.make_output(0);
   for_integer_product(c, c.inputs[at.lhs], y.type(), [&]<class A, class T>() {
     for_each_product(s, c.inputs[at.lhs].data<A>().data(), matrices, y.mutable_data<T>().data(),
                      [&](const A* lhs, const std::int8_t* matrix, T* out, std::size_t rows) {
@@ -336,7 +359,8 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
                        if (weights == nullptr) {
                          once = pack_rhs(c, at, {matrix, s.k, s.n}, rhs.zero_points);
                        }
-                       std::vector<std::int32_t> row_zero_points(zero_point_count == 1 ? 0 : rows);
+                       std::pmr::vector<std::int32_t> row_zero_points(
+                           zero_point_count == 1 ? 0 : rows, c.memory);
                        for (std::size_t i = 0; i < row_zero_points.size(); ++i) {
                          row_zero_points[i] = lhs_zero_points[i % zero_point_count];
                        }
@@ -394,6 +418,7 @@ inline void run_quantized_gemm(operator_context& c, const integer_product_inputs
   const std::size_t k = state.weights.depth();
   const std::size_t n = state.weights.columns();
   tensor& y = c.make_output(0);
+  c.count_multiply_adds({y.count(), k});
   const std::size_t rows = n == 0 ? 0 : y.count() / n;
   for_integer_product(c, a, y.type(), [&]<class A, class T>() {
     gemm(matrix_view<const A>(a.data<A>().data(), rows, k), state.weights,

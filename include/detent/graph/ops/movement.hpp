@@ -511,7 +511,8 @@ inline void run_pad(operator_context& c) {
   }
   std::vector<index_map> maps;
   for (const axis_padding& p : pads) {
-    index_map map;
+    index_map map(c.memory);
+    map.reserve(static_cast<std::size_t>(p.before + p.kept + p.after));
     for (std::int64_t i = -p.before; i < p.kept + p.after; ++i) {
       map.push_back(static_cast<std::size_t>(p.skip + repeated_index(mode, i, p.kept)));
     }

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <span>
 #include <vector>
 
@@ -146,7 +147,7 @@ void run_batch_normalization_as(operator_context& c) {
     return;
   }
   const double epsilon = epsilon_of(c.n());
-  std::vector<line<T>> lines(v.length);
+  std::pmr::vector<line<T>> lines(v.length, c.memory);
   for (std::size_t i = 0; i < v.length; ++i) {
     lines[i] = line<T>::through(scale[i], static_cast<double>(mean[i]),
                                 static_cast<double>(variance[i]), epsilon, bias[i]);
@@ -410,9 +411,11 @@ inline void log_softmax_row(std::span<double> row) {
   }
 }
 
-/// Divides a row by its norm. A row of zeros becomes NaN: ONNX's node tests for version 22 ask for
-/// that, although later texts of the standard want zeros.
+/// Divides a row by its norm. A row of zeros stays as it is, as ONNX's text for version 22 says.
 inline void divide_row(std::span<double> row, double norm) {
+  if (norm == 0.0) {
+    return;
+  }
   for (double& x : row) {
     x /= norm;
   }

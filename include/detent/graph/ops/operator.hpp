@@ -15,6 +15,7 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -67,6 +68,16 @@ class subgraph_caller {
                                                   std::span<const tensor> inputs) = 0;
 };
 
+/// How much a run has done of what its options limit. The executors of sub-graphs share it.
+struct run_work {
+  std::size_t iterations = 0;       ///< Iterations of Loop and Scan so far.
+  std::uint64_t multiply_adds = 0;  ///< Multiply-adds so far.
+  /// The largest number of iterations; see executor_options::max_iterations.
+  std::size_t max_iterations = static_cast<std::size_t>(-1);
+  /// The largest number of multiply-adds; see executor_options::max_multiply_adds.
+  std::uint64_t max_multiply_adds = static_cast<std::uint64_t>(-1);
+};
+
 /// One application of an operator to the inputs of one node: what infer() and run() of an
 /// operator_definition receive.
 ///
@@ -93,8 +104,11 @@ class operator_context {
   bool shapes_only = false;              ///< True if run() will not be called after infer().
   /// The largest output in bytes that the executor accepts; see executor_options.
   std::size_t max_tensor_bytes = static_cast<std::size_t>(-1);
-  /// The largest number of iterations of a loop; see executor_options.
-  std::size_t max_iterations = static_cast<std::size_t>(-1);
+  /// Scratch memory for what run() needs beside its outputs. It counts against
+  /// executor_options::max_memory_bytes: use it for all that grows with a tensor, for example as
+  /// `std::pmr::vector<float> sums(n, c.memory);`. Never null.
+  std::pmr::memory_resource* memory = std::pmr::new_delete_resource();
+  run_work* work = nullptr;  ///< What the run has done so far; null if nothing is limited.
 
   /// The node to which the operator is applied.
   [[nodiscard]] const node& n() const noexcept { return *current; }
@@ -147,6 +161,36 @@ class operator_context {
   /// element type; throws shape_mismatch if it has another number of elements.
   void share_output(std::size_t i, const tensor& source) { outputs.at(i).share_elements(source); }
 
+  /// Counts an iteration of a loop. Throws bad_file, naming the node, if the run has no more left.
+  void count_iteration() const {
+    if (work != nullptr) {
+      require(work->iterations < work->max_iterations, "begins iteration ", work->iterations + 1,
+              " of the loops of this run, the limit is ", work->max_iterations);
+      ++work->iterations;
+    }
+  }
+  /// Counts multiply-adds: the product of `factors`. Operators whose work is not proportional to
+  /// their outputs call it before they begin. Throws bad_file, naming the node, if the run has not
+  /// as many left.
+  void count_multiply_adds(std::initializer_list<std::size_t> factors) const {
+    if (work == nullptr) {
+      return;
+    }
+    const std::uint64_t left = work->max_multiply_adds - work->multiply_adds;
+    std::uint64_t count = 1;
+    for (const std::size_t f : factors) {
+      if (f == 0) {
+        return;
+      }
+    }
+    for (const std::size_t f : factors) {
+      require(count <= left / f, "the run takes more than ", work->max_multiply_adds,
+              " multiply-adds, the limit");
+      count *= f;
+    }
+    work->multiply_adds += count;
+  }
+
   /// Throws bad_file if the condition is false; the message is the node's label followed by
   /// `parts`, each written with operator<<.
   template <class... Parts>
@@ -183,6 +227,8 @@ inline std::vector<std::int64_t> operator_context::integers(std::size_t i) const
     return {};
   }
   const tensor& t = inputs[i];
+  require(t.type() == element_type::s64 || t.type() == element_type::s32, "input ", i, " is ",
+          graph::name(t.type()), ", not int64 or int32");
   if (!t.has_data()) {
     throw value_unknown{};
   }
@@ -190,8 +236,6 @@ inline std::vector<std::int64_t> operator_context::integers(std::size_t i) const
   if (t.type() == element_type::s64) {
     values.assign(t.data<std::int64_t>().begin(), t.data<std::int64_t>().end());
   } else {
-    require(t.type() == element_type::s32, "input ", i, " is ", graph::name(t.type()),
-            ", not int64 or int32");
     values.assign(t.data<std::int32_t>().begin(), t.data<std::int32_t>().end());
   }
   return values;
@@ -215,7 +259,7 @@ enum class layout_support : std::uint8_t {
 struct operator_definition {
   std::string_view domain;  ///< Domain of the operator, "" for ONNX's own. Must outlive registries.
   std::string_view name;    ///< Name of the operator. Must outlive the registries that hold it.
-  std::size_t min_inputs;   ///< The first min_inputs inputs are required; the executor checks that.
+  std::size_t min_inputs;   ///< The first min_inputs inputs are required (require_arity()).
   std::size_t max_inputs;   ///< Largest number of inputs, or any_number.
   layout_support layout;    ///< Which orders of elements the inputs may have.
   /// Declares type and shape of each output with operator_context::set_output(). Throws
@@ -230,6 +274,24 @@ struct operator_definition {
 
 /// The value of operator_definition::max_inputs for an operator that takes any number of inputs.
 inline constexpr std::size_t any_number = static_cast<std::size_t>(-1);
+
+/// Throws bad_file, naming the node, if it has fewer or more inputs than its operator takes, lacks
+/// one that the operator requires, or has no output.
+inline void require_arity(const node& n, const operator_definition& d) {
+  std::size_t inputs = n.inputs.size();
+  const auto check = [&](bool holds, const auto&... parts) {
+    detent::require(holds, error_kind::bad_file, n.label(), ": ", parts...);
+  };
+  check(inputs >= d.min_inputs && inputs <= d.max_inputs, inputs, " inputs, expected ",
+        d.min_inputs,
+        d.max_inputs == d.min_inputs ? std::string()
+        : d.max_inputs == any_number ? std::string(" or more")
+                                     : " to " + std::to_string(d.max_inputs));
+  for (std::size_t i = 0; i < d.min_inputs; ++i) {
+    check(!n.inputs[i].empty(), "input ", i, " is missing");
+  }
+  check(!n.outputs.empty(), "has no output");
+}
 
 /// A set of operator definitions, found by domain and name. A value: copy it to change it.
 /// Concurrent calls of const functions are safe.

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory_resource>
 #include <span>
 #include <utility>
 #include <vector>
@@ -32,7 +33,7 @@ class pool_windows {
  public:
   pool_windows(const operator_context& c, const shape& in, const shape& out,
                const window_attributes& w)
-      : rank_(w.rank()) {
+      : rank_(w.rank()), memory_(c.memory) {
     c.require_supported(rank_ <= 3, "no code for ", rank_, " spatial axes");
     for (std::size_t i = 0; i < rank_; ++i) {
       const std::size_t j = 3 - rank_ + i;  // missing axes come first and have extent 1
@@ -47,6 +48,14 @@ class pool_windows {
   }
 
   [[nodiscard]] std::size_t in_pixels() const { return count(in_); }
+  /// The largest number of pixels that a window covers.
+  [[nodiscard]] std::size_t most_taps() const {
+    std::size_t taps = 1;
+    for (std::size_t i = 0; i < 3; ++i) {
+      taps *= static_cast<std::size_t>((std::min)(kernel_[i], in_[i]));
+    }
+    return taps;
+  }
   [[nodiscard]] std::size_t out_pixels() const { return count(out_); }
 
   /// Calls each(pixel, taps, padded) for the output pixels [begin, end): `taps` are the input
@@ -54,50 +63,53 @@ class pool_windows {
   /// window that lie within the input or its padding.
   template <class Each>
   void for_each(std::size_t begin, std::size_t end, const Each& each) const {
-    std::vector<std::size_t> taps;
+    std::pmr::vector<std::size_t> taps(memory_);
     for (std::size_t pixel = begin; pixel < end; ++pixel) {
       const auto p = static_cast<std::int64_t>(pixel);
       const std::int64_t start[3] = {p / (out_[1] * out_[2]) * stride_[0] - pad_[0],
                                      p / out_[2] % out_[1] * stride_[1] - pad_[1],
                                      p % out_[2] * stride_[2] - pad_[2]};
-      taps.clear();
-      for (std::int64_t z = 0; z < kernel_[0]; ++z) {
-        const std::int64_t iz = start[0] + z * dilation_[0];
-        if (iz < 0 || iz >= in_[0]) {
-          continue;
-        }
-        for (std::int64_t y = 0; y < kernel_[1]; ++y) {
-          const std::int64_t iy = start[1] + y * dilation_[1];
-          if (iy < 0 || iy >= in_[1]) {
-            continue;
-          }
-          for (std::int64_t x = 0; x < kernel_[2]; ++x) {
-            const std::int64_t ix = start[2] + x * dilation_[2];
-            if (ix >= 0 && ix < in_[2]) {
-              taps.push_back(static_cast<std::size_t>((iz * in_[1] + iy) * in_[2] + ix));
-            }
-          }
-        }
-      }
+      // The first place of the window along each axis that is inside the input, and the one behind
+      // the last. A window may have far more places than the input has pixels.
+      std::int64_t first[3];
+      std::int64_t last[3];
       std::size_t padded = 1;
       for (std::size_t i = 0; i < 3; ++i) {
+        first[i] = (std::min)(places_before(i, start[i], 0), kernel_[i]);
+        last[i] = (std::min)(places_before(i, start[i], in_[i]), kernel_[i]);
         // Places behind the padding exist only in ceil mode and are never counted.
-        std::size_t places = 0;
-        for (std::int64_t k = 0; k < kernel_[i]; ++k) {
-          places += start[i] + k * dilation_[i] < in_[i] + end_[i] ? 1U : 0U;
-        }
-        padded *= places;
+        padded *= static_cast<std::size_t>(
+            (std::min)(places_before(i, start[i], in_[i] + end_[i]), kernel_[i]));
       }
-      each(pixel, taps, padded);
+      taps.clear();
+      for (std::int64_t z = first[0]; z < last[0]; ++z) {
+        const std::int64_t iz = start[0] + z * dilation_[0];
+        for (std::int64_t y = first[1]; y < last[1]; ++y) {
+          const std::int64_t iy = start[1] + y * dilation_[1];
+          for (std::int64_t x = first[2]; x < last[2]; ++x) {
+            const std::int64_t ix = start[2] + x * dilation_[2];
+            taps.push_back(static_cast<std::size_t>((iz * in_[1] + iy) * in_[2] + ix));
+          }
+        }
+      }
+      each(pixel, std::span<const std::size_t>(taps), padded);
     }
   }
 
  private:
+  /// The number of places of a window that starts at `start` along axis i before index `end`, if
+  /// the window had no end.
+  [[nodiscard]] std::int64_t places_before(std::size_t i, std::int64_t start,
+                                           std::int64_t end) const {
+    return end <= start ? 0 : (end - start + dilation_[i] - 1) / dilation_[i];
+  }
+
   static std::size_t count(const std::int64_t (&extent)[3]) {
     return static_cast<std::size_t>(extent[0] * extent[1] * extent[2]);
   }
 
   std::size_t rank_;
+  std::pmr::memory_resource* memory_;
   std::int64_t in_[3] = {1, 1, 1};
   std::int64_t out_[3] = {1, 1, 1};
   std::int64_t kernel_[3] = {1, 1, 1};
@@ -165,27 +177,27 @@ inline void run_max_pool(operator_context& c) {
   const window_attributes w = read_window(c, x.dims(), {});
   const pool_windows windows(c, x.dims(), c.outputs[0].dims(), w);
   const image_size size(x);
+  c.count_multiply_adds({c.outputs[0].count(), windows.most_taps()});
   tensor& y = c.make_output(0);
   for_type(c, pool_types{}, x.type(), [&]<class T>() {
     const T* in = x.data<T>().data();
     T* out = y.mutable_data<T>().data();
-    for_image_slices(
-        c, size.batch, windows.out_pixels(),
-        [&](std::size_t n, std::size_t first, std::size_t last) {
-          windows.for_each(
-              first, last,
-              [&](std::size_t pixel, const std::vector<std::size_t>& taps, std::size_t) {
-                T* to = out + (n * windows.out_pixels() + pixel) * size.channels;
-                constexpr T lowest = std::numeric_limits<T>::has_infinity
-                                         ? -std::numeric_limits<T>::infinity()
-                                         : std::numeric_limits<T>::lowest();
-                std::fill_n(to, size.channels, lowest);
-                for (const std::size_t tap : taps) {
-                  take_larger(in + (n * windows.in_pixels() + tap) * size.channels, size.channels,
-                              to);
-                }
-              });
-        });
+    for_image_slices(c, size.batch, windows.out_pixels(),
+                     [&](std::size_t n, std::size_t first, std::size_t last) {
+                       windows.for_each(
+                           first, last,
+                           [&](std::size_t pixel, std::span<const std::size_t> taps, std::size_t) {
+                             T* to = out + (n * windows.out_pixels() + pixel) * size.channels;
+                             constexpr T lowest = std::numeric_limits<T>::has_infinity
+                                                      ? -std::numeric_limits<T>::infinity()
+                                                      : std::numeric_limits<T>::lowest();
+                             std::fill_n(to, size.channels, lowest);
+                             for (const std::size_t tap : taps) {
+                               take_larger(in + (n * windows.in_pixels() + tap) * size.channels,
+                                           size.channels, to);
+                             }
+                           });
+                     });
     if (!c.has_output(1)) {
       return;
     }
@@ -199,7 +211,7 @@ inline void run_max_pool(operator_context& c) {
     const std::size_t pixels = windows.out_pixels();
     for (std::size_t n = 0; n < size.batch; ++n) {
       windows.for_each(
-          0, pixels, [&](std::size_t pixel, const std::vector<std::size_t>& taps, std::size_t) {
+          0, pixels, [&](std::size_t pixel, std::span<const std::size_t> taps, std::size_t) {
             for (std::size_t ch = 0; ch < size.channels; ++ch) {
               const T best = out[(n * pixels + pixel) * size.channels + ch];
               std::int64_t index = -1;
@@ -228,14 +240,15 @@ template <class T, class Average>
 void for_each_average(const operator_context& c, const tensor& x, const pool_windows& windows,
                       T* out, const Average& average) {
   const image_size size(x);
+  c.count_multiply_adds({c.outputs[0].count(), windows.most_taps()});
   const bool count_padding = c.n().get_int("count_include_pad", 0) != 0;
   const T* in = x.data<T>().data();
   for_image_slices(
       c, size.batch, windows.out_pixels(), [&](std::size_t n, std::size_t first, std::size_t last) {
-        std::vector<const T*> pixels;
+        std::pmr::vector<const T*> pixels(c.memory);
         windows.for_each(
             first, last,
-            [&](std::size_t pixel, const std::vector<std::size_t>& taps, std::size_t padded) {
+            [&](std::size_t pixel, std::span<const std::size_t> taps, std::size_t padded) {
               pixels.clear();
               for (const std::size_t tap : taps) {
                 pixels.push_back(in + (n * windows.in_pixels() + tap) * size.channels);

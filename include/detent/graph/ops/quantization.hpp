@@ -80,7 +80,7 @@ struct scale_layout {
     }
     c.require(block_size > 0, "block_size ", block_size);
     shape expected = dims;
-    expected[at] = (dims[at] + block_size - 1) / block_size;
+    expected[at] = dims[at] / block_size + (dims[at] % block_size != 0 ? 1 : 0);
     c.require(scale.dims() == expected, "scale of shape ", shown(scale.dims()), ", expected ",
               shown(expected));
     block = static_cast<std::size_t>(block_size);

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory_resource>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -48,8 +49,8 @@ inline void infer_quantized_binary(operator_context& c) {
 }
 
 template <class T>
-std::vector<float> dequantized(const tensor& t, quant_params p) {
-  std::vector<float> values(t.count());
+std::pmr::vector<float> dequantized(const operator_context& c, const tensor& t, quant_params p) {
+  std::pmr::vector<float> values(t.count(), c.memory);
   dequantize(t.data<T>(), values, p);
   return values;
 }
@@ -79,9 +80,9 @@ void run_quantized_binary(operator_context& c) {
       detent::detail::run_parallel(*c.parallel, (left.size() + piece - 1) / piece, run);
       return;
     }
-    const std::vector<float> left = dequantized<T>(a, pa);
-    const std::vector<float> right = dequantized<T>(b, pb);
-    std::vector<float> result(c.outputs[0].count());
+    const std::pmr::vector<float> left = dequantized<T>(c, a, pa);
+    const std::pmr::vector<float> right = dequantized<T>(c, b, pb);
+    std::pmr::vector<float> result(c.outputs[0].count(), c.memory);
     map_broadcast(
         c, [](float u, float v) { return kernels::combine(F, u, v); },
         operand<float>{left.data(), &a.dims()}, operand<float>{right.data(), &b.dims()},

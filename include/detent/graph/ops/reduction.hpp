@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory_resource>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -203,10 +204,13 @@ void infer_reduction(operator_context& c) {
 /// or all kept, form a row of `row` elements: a row is either part of one sum, together with other
 /// rows, or adds one element to each of `row` sums side by side.
 struct reduction_plan {
-  std::vector<std::size_t> kept;     // where the rows of each sum (or sums) begin: offsets of the
-                                     // kept dimensions outside the row
-  std::vector<std::size_t> reduced;  // offsets of the rows that are added up: the reduced
-                                     // dimensions outside the row
+  explicit reduction_plan(std::pmr::memory_resource* memory)
+      : kept(1, std::size_t{0}, memory), reduced(1, std::size_t{0}, memory) {}
+
+  std::pmr::vector<std::size_t> kept;  // where the rows of each sum (or sums) begin: offsets of the
+                                       // kept dimensions outside the row
+  std::pmr::vector<std::size_t> reduced;  // offsets of the rows that are added up: the reduced
+                                          // dimensions outside the row
   std::size_t row = 1;
   bool row_is_reduced = true;
   std::size_t count = 1;  // number of elements of a sum
@@ -214,9 +218,9 @@ struct reduction_plan {
 
 /// The list of i * stride + offset for all i < extent and all entries of `offsets`, which vary
 /// fastest.
-[[nodiscard]] inline std::vector<std::size_t> spread(const std::vector<std::size_t>& offsets,
-                                                     std::size_t extent, std::size_t stride) {
-  std::vector<std::size_t> all;
+[[nodiscard]] inline std::pmr::vector<std::size_t> spread(
+    const std::pmr::vector<std::size_t>& offsets, std::size_t extent, std::size_t stride) {
+  std::pmr::vector<std::size_t> all(offsets.get_allocator());
   all.reserve(offsets.size() * extent);
   for (std::size_t i = 0; i < extent; ++i) {
     for (const std::size_t offset : offsets) {
@@ -226,11 +230,9 @@ struct reduction_plan {
   return all;
 }
 
-[[nodiscard]] inline reduction_plan plan_reduction(const shape& dims,
+[[nodiscard]] inline reduction_plan plan_reduction(const operator_context& c, const shape& dims,
                                                    const std::vector<bool>& reduced) {
-  reduction_plan plan;
-  plan.kept = {0};
-  plan.reduced = {0};
+  reduction_plan plan(c.memory);
   std::size_t stride = 1;
   bool in_row = true;
   for (std::size_t i = dims.size(); i-- > 0;) {
@@ -260,7 +262,7 @@ void reduce(const operator_context& c, const reduction_plan& plan, const T* x, T
   const std::size_t work = plan.row * plan.reduced.size();
   for_pieces(c, plan.kept.size(), rows_of(cheap_piece, work),
              [&](std::size_t begin, std::size_t end) {
-               std::vector<typename Reducer::total> totals(width);
+               std::pmr::vector<typename Reducer::total> totals(width, c.memory);
                for (std::size_t group = begin; group < end; ++group) {
                  std::fill(totals.begin(), totals.end(), Reducer::start());
                  for (const std::size_t offset : plan.reduced) {
@@ -284,7 +286,8 @@ void run_reduction_as(operator_context& c) {
       return;
     }
     if (!x.view().empty()) {
-      const reduction_plan plan = plan_reduction(c.input(0).dims(), reduced_axes<InputSince>(c));
+      c.count_multiply_adds({x.view().size()});
+      const reduction_plan plan = plan_reduction(c, c.input(0).dims(), reduced_axes<InputSince>(c));
       reduce<Reducer<T>>(c, plan, x.view().data(), y.data());
       return;
     }

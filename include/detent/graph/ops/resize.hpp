@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <memory_resource>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -281,8 +282,9 @@ inline void infer(operator_context& c) {
   return x;
 }
 
-[[nodiscard]] inline movement::index_map nearest_map(const method& m, const axis_size& s) {
-  movement::index_map map;
+[[nodiscard]] inline movement::index_map nearest_map(const operator_context& c, const method& m,
+                                                     const axis_size& s) {
+  movement::index_map map(c.memory);
   map.reserve(static_cast<std::size_t>(s.out));
   for (std::int64_t i = 0; i < s.out; ++i) {
     // An axis that is not resized stays as it is, even where the transformation would shift it.
@@ -298,8 +300,8 @@ inline void infer(operator_context& c) {
 /// their weights.
 struct weighted_map {
   std::size_t taps = 0;
-  std::vector<std::size_t> index;
-  std::vector<float> weight;
+  std::pmr::vector<std::size_t> index;
+  std::pmr::vector<float> weight;
 };
 
 /// The weights of the cubic convolution kernel with parameter a for 4 neighbouring elements and a
@@ -341,9 +343,13 @@ inline void add_linear(const axis_size& s, float x, weighted_map& map) {
   map.weight.push_back(fraction);
 }
 
-[[nodiscard]] inline weighted_map weights(const method& m, const axis_size& s) {
-  weighted_map map;
-  map.taps = m.how == mode::cubic ? 4 : 2;
+[[nodiscard]] inline weighted_map weights(const operator_context& c, const method& m,
+                                          const axis_size& s) {
+  const std::size_t taps = m.how == mode::cubic ? 4 : 2;
+  weighted_map map{taps, std::pmr::vector<std::size_t>(c.memory),
+                   std::pmr::vector<float>(c.memory)};
+  map.index.reserve(taps * static_cast<std::size_t>(s.out));
+  map.weight.reserve(taps * static_cast<std::size_t>(s.out));
   for (std::int64_t i = 0; i < s.out; ++i) {
     const float x = coordinate(m.where, s, i);
     if (m.how == mode::cubic) {
@@ -435,7 +441,7 @@ void interpolate(operator_context& c, const method& m, const std::vector<axis_si
     dims.push_back(static_cast<std::size_t>(s.in));
   }
   for (std::size_t axis = sizes.size(); axis-- > 0;) {
-    const weighted_map map = weights(m, sizes[axis]);
+    const weighted_map map = weights(c, m, sizes[axis]);
     if (changes_nothing(map, sizes[axis])) {
       continue;
     }
@@ -444,6 +450,7 @@ void interpolate(operator_context& c, const method& m, const std::vector<axis_si
       (i < axis ? v.outer : v.inner) *= i == axis ? 1 : dims[i];
     }
     dims[axis] = v.out;
+    c.count_multiply_adds({v.outer, v.out, v.inner, map.taps});
     std::shared_ptr<std::byte> made = c.allocate(v.outer * v.out * v.inner * sizeof(T));
     T* out = reinterpret_cast<T*>(made.get());
     if (map.taps == 2) {
@@ -477,7 +484,7 @@ inline void run(operator_context& c) {
   std::vector<movement::index_map> maps;
   for (const axis_size& s : sizes) {
     in_dims.push_back(s.in);
-    maps.push_back(nearest_map(m, s));
+    maps.push_back(nearest_map(c, m, s));
   }
   movement::mapped_copy(element_size(in.type()), in_dims, std::move(maps))
       .run(in.raw(), c.make_output(0).mutable_raw(), c.parallel);

@@ -10,6 +10,7 @@
 #include <detent/config.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ppq/config.hpp>
 #include <detent/graph/ppq/integers.hpp>
 #include <detent/graph/ppq/pass.hpp>
@@ -31,22 +32,24 @@ struct parameter_baking_pass {
   /// Runs the pass. It needs no samples.
   void operator()(quantized_graph& g, pass_context& /*context*/) const {
     const links l(g.network);
+    unused_names names(g.network);
     for (std::size_t i = 0; i < g.operators.size(); ++i) {
       for (std::size_t slot = 0; slot < g.operators[i].inputs.size(); ++slot) {
         const config_id id = g.operators[i].inputs[slot];
         if (id != no_config && g.configs.is_active(id) && g.is_parameter(id)) {
-          bake(g, l, g.network.nodes[i].inputs[slot], id);
+          bake(g, l, names, g.network.nodes[i].inputs[slot], id);
         }
       }
     }
   }
 
  private:
-  static void bake(quantized_graph& g, const links& l, std::string& input, config_id id) {
+  static void bake(quantized_graph& g, const links& l, unused_names& names, std::string& input,
+                   config_id id) {
     const tensor values = *g.network.initializer(input);
     tensor baked = fake_quantized(values, g.configs[id], g.configs.parameters(id));
-    if (l.consumers(input).size() > 1 || g.network.is_output(input)) {
-      input = unused_name(g.network, input + "_baked");
+    if (l.consumers(input).size() > 1 || l.is_output(input)) {
+      input = names.take(input + "_baked");
       g.configs.settings(id).variable = input;
     }
     g.network.initializers[input] = std::move(baked);

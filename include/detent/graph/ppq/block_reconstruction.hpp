@@ -32,6 +32,7 @@
 #include <detent/graph/learn/make_fake_quantize.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ppq/analysis.hpp>
 #include <detent/graph/ppq/blocks.hpp>
 #include <detent/graph/ppq/config.hpp>
@@ -264,7 +265,7 @@ struct learned_constant {
 class training_block {
  public:
   training_block(const quantized_graph& g, const network_block& b, const exported_block& e)
-      : g_(g), block_(b), exported_(e), network_(e.part), links_(g.network) {
+      : g_(g), block_(b), exported_(e), network_(e.part), names_(network_), links_(g.network) {
     find_constants();
     simulate_pairs();
     remove_unused(network_);
@@ -280,7 +281,7 @@ class training_block {
   void quantize_weights() {
     std::vector<node> quantizers;
     for (learned_constant& w : weights_) {
-      const std::string raw = unused_name(network_, w.graph_name + "_float");
+      const std::string raw = names_.take(w.graph_name + "_float");
       network_.initializers[raw] = network_.initializers.at(w.graph_name);
       network_.initializers.erase(w.graph_name);
       quantizers.push_back(make_quantizer(raw, w.graph_name, w.id));
@@ -364,7 +365,8 @@ class training_block {
     std::vector<node> nodes;
     for (const node& n : network_.nodes) {
       const auto pair = exported_.whole.pairs.find(n.outputs[0]);
-      if (pair == exported_.whole.pairs.end() || !n.is("DequantizeLinear")) {
+      if (pair == exported_.whole.pairs.end() || pair->second.is_dynamic ||
+          !n.is("DequantizeLinear")) {
         nodes.push_back(n);
       } else if (!pair->second.is_constant) {
         nodes.push_back(make_quantizer(pair->second.source, n.outputs[0], pair->second.id));
@@ -384,11 +386,11 @@ class training_block {
       const tensor_parameters& p = g_.configs.parameters(id);
       const shape dims =
           p.scales.size() == 1 ? shape{} : shape{static_cast<std::int64_t>(p.scales.size())};
-      const std::string scale = unused_name(network_, to + "_learned_scale");
+      const std::string scale = names_.take(to + "_learned_scale");
       network_.initializers[scale] =
           tensor::of<float>(element_type::f32, dims, std::span<const float>(p.scales));
       scales_[source] = scale;
-      const std::string zero_point = unused_name(network_, to + "_learned_zero_point");
+      const std::string zero_point = names_.take(to + "_learned_zero_point");
       network_.initializers[zero_point] = tensor::of<std::int32_t>(
           element_type::s32, dims, std::span<const std::int32_t>(p.zero_points));
       zero_points_[source] = zero_point;
@@ -425,6 +427,7 @@ class training_block {
   const network_block& block_;
   const exported_block& exported_;
   model network_;
+  unused_names names_;
   links links_;
   std::vector<learned_constant> weights_;
   std::vector<learned_constant> biases_;

@@ -54,6 +54,8 @@ struct quantized_value {
   bool is_constant = false;
   /// Whether the pair stands where the value is made, not before a user of the value.
   bool at_producer = false;
+  /// Whether scale and zero point are computed from the value in each run.
+  bool is_dynamic = false;
 };
 
 /// A QDQ model, and where it has the values of the quantized_graph that it was made of.
@@ -305,7 +307,7 @@ class qdq_writer {
                               {q, params[0], params[1]}, result));
     set_axis(nodes.back(), id);
     pairs_[key(value, id)] = result;
-    out_.pairs[result] = {id, from, false, false};
+    out_.pairs[result] = {id, from, false, false, false};
     return result;
   }
 
@@ -354,6 +356,7 @@ class qdq_writer {
     nodes.push_back(
         make_node("DequantizeLinear", value + "_DequantizeLinear", std::move(inputs), result));
     pairs_[key(value, id)] = result;
+    out_.pairs[result] = {id, from, false, false, true};
     return result;
   }
 
@@ -422,7 +425,7 @@ class qdq_writer {
                        writer_.fresh(value + "_dequantized"));
     set_axis(n, id);
     out_.network.nodes.push_back(n);
-    out_.pairs[n.outputs[0]] = {id, value, true, false};
+    out_.pairs[n.outputs[0]] = {id, value, true, false, false};
     return pairs_[k] = n.outputs[0];
   }
 

@@ -74,19 +74,6 @@ namespace detail {
   return with_scheme;
 }
 
-/// Whether a value is one that a classifier ranks, for which static_quantization_options::method
-/// allows "isotone".
-[[nodiscard]] inline bool is_ranked(const quantization_plan& plan, const std::string& value) {
-  const model& m = plan.float_model();
-  const auto found = plan.known().find(value);
-  if (found == plan.known().end() || found->second.rank() != 2) {
-    return false;
-  }
-  return m.is_output(value) || std::any_of(m.nodes.begin(), m.nodes.end(), [&](const node& n) {
-           return n.is("Softmax") && !n.inputs.empty() && n.inputs[0] == value;
-         });
-}
-
 /// The observer of one value. Constants, values whose elements are only moved, and values that
 /// "isotone" does not apply to get a min_max_observer.
 [[nodiscard]] inline any_observer observer_for(const quantization_plan& plan,
@@ -96,7 +83,7 @@ namespace detail {
   const std::string name = detent::detail::lower_case(method);
   const bool ranks = name == "isotone" || name == "ppq.isotone";
   const bool range_only = plan.float_model().initializer(value) != nullptr ||
-                          plan.root(value) != value || (ranks && !is_ranked(plan, value));
+                          plan.root(value) != value || (ranks && !plan.is_ranked(value));
   return range_only ? any_observer(min_max_observer()) : make_observer(method, options, observers);
 }
 

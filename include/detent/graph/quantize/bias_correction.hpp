@@ -24,7 +24,9 @@
 #include <detent/base/arithmetic.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/qdq.hpp>
@@ -160,9 +162,9 @@ class layer_means {
       found->second.add(value);
     }
   }
-  /// The sums of a value. Throws std::out_of_range if no layer takes or makes it.
+  /// The sums of a value. Throws invalid_argument if no layer takes or makes it.
   [[nodiscard]] const detail::channel_sums& of(const std::string& name) const {
-    return means_.at(name);
+    return detail::entry_of(means_, name, "sums of the value");
   }
 
  private:
@@ -273,7 +275,8 @@ class bias_corrector {
       sums.add(run_layer(n, weights, bias, input));
       return sums.means();
     };
-    const std::vector<double> rounded = means_of(dequantized(p_.layers.at(i)));
+    const std::vector<double> rounded =
+        means_of(dequantized(entry_of(p_.layers, i, "integer weights for the layer with index")));
     return difference(
         nncf() ? means_.of(n.outputs[0]).means() : means_of(m.initializers.at(n.inputs[1])),
         rounded);
@@ -287,9 +290,10 @@ class bias_corrector {
     model network;
     if (nncf()) {
       network = plan_.float_model();
+      unused_names names(network);
       for (const auto& [layer, weights] : p_.layers) {
         // Layers may share weights, but each one has rounded weights of its own.
-        const std::string name = unused_name(network, "rounded");
+        const std::string name = names.take("rounded");
         network.initializers[name] = dequantized(weights);
         network.nodes[layer].inputs[1] = name;
       }

@@ -28,9 +28,11 @@ namespace graph {
 /// divided into calls.
 class signal_error {
  public:
-  /// Adds the next values of both streams. `other` must have as many values as `reference`; this is
-  /// not checked.
+  /// Adds the next values of both streams. Throws shape_mismatch if `other` has not as many values
+  /// as `reference`.
   void add(std::span<const float> reference, std::span<const float> other) {
+    require(reference.size() == other.size(), error_kind::shape_mismatch,
+            "signal_error: ", reference.size(), " reference values and ", other.size(), " others");
     for (std::size_t i = 0; i < reference.size(); ++i) {
       const double r = static_cast<double>(reference[i]);
       const double o = static_cast<double>(other[i]);

@@ -19,6 +19,7 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/quantize/calibration.hpp>
@@ -105,13 +106,16 @@ inline void fit_bias(std::vector<float>& scales, const std::vector<bool>& is_zer
 /// scales are per channel, the scale comes from the bias. `parallel` runs the channels of
 /// weight_scale::exact_mse; empty: the calling thread runs them.
 ///
-/// Throws invalid_argument, naming the tensor or the node, if a weight or bias is not finite, or if
-/// the number of bits is not in 2..8.
+/// Throws invalid_argument, naming the tensor or the node, if the weights are no float constant, if
+/// a weight or bias is not finite, or if the number of bits is not in 2..8.
 [[nodiscard]] inline layer_weights quantize_layer_weights(const model& m, const node& n,
                                                           float x_scale,
                                                           const layer_weight_options& options = {},
                                                           const parallel_for& parallel = {}) {
-  const tensor& weights = m.initializers.at(n.inputs[1]);
+  const tensor* constant = detail::float_constant(m, n, 1);
+  require(constant != nullptr, error_kind::invalid_argument, n.label(),
+          " has no constant float weights");
+  const tensor& weights = *constant;
   const tensor* bias = detail::float_constant(m, n, 2);
   const std::size_t axis = weight_channel_axis(n);
   const auto channels = static_cast<std::size_t>(weights.dim(axis));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/graph_writer.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
@@ -48,16 +49,19 @@ class qdq_writer {
 
   model run() {
     // Graph outputs keep their names: the float value that is quantized gets another one.
+    const links l(m_);
+    renaming names(m_);
     for (const value_info& v : m_.outputs) {
-      if (params_.count(v.name) != 0 && links(m_).producer(v.name) != links::none) {
+      if (params_.count(v.name) != 0 && l.producer(v.name) != links::none) {
         const std::string inner = writer_.fresh(v.name + "_float");
-        rename_value(m_, v.name, inner);
+        names.rename(v.name, inner);  // nothing hides a name that is new
         auto entry = params_.extract(v.name);
         entry.key() = inner;
         params_.insert(std::move(entry));
         final_name_[inner] = v.name;
       }
     }
+    names.apply_to(m_);
     for (const value_info& v : m_.inputs) {
       add_pair(v.name);
     }
@@ -83,9 +87,11 @@ class qdq_writer {
         }
       }
       if (is_layer) {
-        quantize_layer(n, params_.at(originals[i].inputs[0]).scale, layer->second);
+        quantize_layer(
+            n, entry_of(params_, originals[i].inputs[0], "parameters for the activation").scale,
+            layer->second);
       }
-      nodes_.push_back(n);
+      nodes_.push_back(std::move(n));
       for (const std::string& out : originals[i].outputs) {
         add_pair(out);
       }
@@ -144,7 +150,7 @@ class qdq_writer {
       return done->second;
     }
     const tensor& t = m_.initializers.at(name);
-    const quant_params p = params_.at(name);
+    const quant_params p = entry_of(params_, name, "parameters for the constant");
     tensor q = tensor::allocate(p_.activation_type, t.dims());
     if (p_.activation_type == element_type::u8) {
       quantize(t.data<float>(), q.mutable_data<std::uint8_t>(), p);
@@ -218,7 +224,7 @@ class qdq_writer {
 /// Writes the float model of a plan with QuantizeLinear and DequantizeLinear nodes around all
 /// values that it stores in 8 bits, and a DequantizeLinear behind integer weights and biases.
 /// Inputs and outputs of the graph keep their names and stay float. `parameters` must have all
-/// values and layers of the plan.
+/// values and layers of the plan; throws invalid_argument, naming what is missing, if not.
 [[nodiscard]] inline model write_qdq(const quantization_plan& plan,
                                      const quantization_parameters& parameters) {
   return detail::qdq_writer(plan, parameters).run();

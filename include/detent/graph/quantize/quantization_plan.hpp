@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -18,6 +19,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ops/element_movement.hpp>
 #include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/rewrite/opset.hpp>
@@ -55,9 +57,9 @@ inline void require_not_quantized(const model& m) {
 }
 
 /// Whether a node is a Conv, Gemm or MatMul that can get integer weights: the weights are a float32
-/// constant (of rank 2 for MatMul), the input is not a constant, and the bias, if there is one, is
-/// a float32 constant with one value for each output channel. A Gemm must not have transA, and its
-/// alpha and beta must be 1.
+/// constant (of rank 2 for Gemm and MatMul, at least 3 for Conv), the input is not a constant, and
+/// the bias, if there is one, is a float32 constant with one value for each output channel. A Gemm
+/// must not have transA, and its alpha and beta must be 1.
 [[nodiscard]] inline bool is_quantizable_layer(const model& m, const node& n) {
   const tensor* weights = detail::float_constant(m, n, 1);
   if (!is_layer(n) || n.outputs.empty() || weights == nullptr || weights->count() == 0 ||
@@ -67,7 +69,9 @@ inline void require_not_quantized(const model& m) {
   if (n.is("MatMul")) {
     return weights->rank() == 2;
   }
-  if (!detail::output_channel_axis(n)) {
+  // A convolution has output channels, input channels, and at least one spatial axis.
+  if (!detail::output_channel_axis(n) ||
+      (n.is("Gemm") ? weights->rank() != 2 : weights->rank() < 3)) {
     return false;
   }
   if (n.inputs.size() < 3 || n.inputs[2].empty()) {
@@ -165,25 +169,22 @@ class quantization_plan {
   /// are moved to; empty if there is none. If several operators take the value, the first of them
   /// in topological order that has a method decides.
   [[nodiscard]] std::string method(const std::string& value) const {
-    for (std::size_t i = 0; i < m_.nodes.size() && !settings_.empty(); ++i) {
-      const std::vector<std::string>& inputs = m_.nodes[i].inputs;
-      if (settings(i).method && std::any_of(inputs.begin(), inputs.end(), [&](const auto& name) {
-            return root(name) == value;
-          })) {
-        return *settings(i).method;
-      }
-    }
-    return {};
+    const auto found = methods_.find(value);
+    return found == methods_.end() ? std::string() : found->second;
   }
 
   /// The value whose parameters `value` has: the one that its elements are moved from, or itself if
   /// it is not made by moving elements.
   [[nodiscard]] const std::string& root(const std::string& value) const {
-    const std::string* name = &value;
-    for (auto found = share_.find(*name); found != share_.end(); found = share_.find(*name)) {
-      name = &found->second;
-    }
-    return *name;
+    const auto found = share_.find(value);
+    return found == share_.end() ? value : found->second;
+  }
+
+  /// Whether a value is one that a classifier ranks: a matrix that is an output of the graph or
+  /// that a Softmax takes.
+  [[nodiscard]] bool is_ranked(const std::string& value) const {
+    const auto found = known_.find(value);
+    return found != known_.end() && found->second.rank() == 2 && ranked_.count(value) != 0;
   }
 
   /// Number of inputs of a node that carry tensors, as opposed to axes, sizes and the like.
@@ -251,7 +252,10 @@ class quantization_plan {
   void set_bias(std::size_t layer, tensor bias) {
     node& n = m_.nodes[layer];
     biases_before_.emplace(layer, n.inputs.size() > 2 ? n.inputs[2] : std::string());
-    const std::string name = unused_name(m_, n.outputs[0] + "_bias");
+    if (!names_) {
+      names_.emplace(m_);
+    }
+    const std::string name = names_->take(n.outputs[0] + "_bias");
     n.inputs.resize(3);
     n.inputs[2] = name;
     known_[name] = bias;
@@ -384,7 +388,24 @@ class quantization_plan {
       }
       take_result(i, l);
       if (moves_elements(n)) {
-        share_[n.outputs[0]] = n.inputs[0];
+        share_[n.outputs[0]] = root(n.inputs[0]);
+      }
+    }
+    ranked_.clear();
+    for (const value_info& v : m_.outputs) {
+      ranked_.insert(v.name);
+    }
+    for (const node& n : m_.nodes) {
+      if (n.is("Softmax") && !n.inputs.empty()) {
+        ranked_.insert(n.inputs[0]);
+      }
+    }
+    methods_.clear();
+    for (std::size_t i = 0; i < m_.nodes.size() && !settings_.empty(); ++i) {
+      if (settings(i).method) {
+        for (const std::string& name : m_.nodes[i].inputs) {
+          methods_.emplace(root(name), *settings(i).method);  // the first operator decides
+        }
       }
     }
   }
@@ -413,7 +434,10 @@ class quantization_plan {
   std::set<std::size_t> nodes_;
   std::vector<std::size_t> layers_;
   std::set<std::string> values_;
-  std::map<std::string, std::string> share_;
+  std::map<std::string, std::string> share_;          // the root of each value that is only moved
+  std::set<std::string> ranked_;                      // outputs of the graph, inputs of Softmax
+  std::map<std::string, std::string> methods_;        // that rules give to roots
+  std::optional<unused_names> names_;                 // made when first needed
   std::map<std::size_t, std::string> biases_before_;  // names, by layer that set_bias() changed
 };
 

@@ -26,6 +26,7 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/quantize/activation_options.hpp>
@@ -92,18 +93,19 @@ struct static_quantization_options {
 
 /// Quantizes the weights of all layers of a plan; the result is by the index of the node.
 /// `activations` must have the parameters of all layers' inputs, because the biases have to fit
-/// their scales. Throws invalid_argument, naming the tensor or the node, if a weight or bias is not
-/// finite or the number of bits is not in 2..8.
+/// their scales. Throws invalid_argument, naming the tensor or the node, if one is missing, a
+/// weight or bias is not finite, or the number of bits is not in 2..8.
 [[nodiscard]] inline std::map<std::size_t, layer_weights> quantize_layers(
     const quantization_plan& plan, const std::map<std::string, quant_params>& activations,
     const static_quantization_options& options) {
   std::map<std::size_t, layer_weights> layers;
   for (const std::size_t i : plan.layers()) {
     const node& n = plan.float_model().nodes[i];
-    layers.emplace(i,
-                   quantize_layer_weights(plan.float_model(), n, activations.at(n.inputs[0]).scale,
-                                          with_settings(options.weights, plan.settings(i)),
-                                          options.executor.parallel));
+    layers.emplace(
+        i, quantize_layer_weights(
+               plan.float_model(), n,
+               detail::entry_of(activations, n.inputs[0], "parameters for the activation").scale,
+               with_settings(options.weights, plan.settings(i)), options.executor.parallel));
   }
   return layers;
 }

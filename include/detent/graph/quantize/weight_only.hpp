@@ -37,6 +37,7 @@
 #include <detent/graph/model/graph_writer.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/nbits_layout.hpp>
 #include <detent/graph/quantize/quantization_scope.hpp>
@@ -250,6 +251,7 @@ class weight_only_quantizer {
   }
 
   model run(const calibration_source& samples) {
+    names_ = unused_names(m_);
     if (!needs_samples()) {
       for (const weight_matrix& w : matrices_) {
         stored_.push_back(solve(w, nullptr));
@@ -531,7 +533,7 @@ class weight_only_quantizer {
   }
 
   std::string add_initializer(const std::string& wish, tensor t) {
-    const std::string name = unused_name(m_, wish);
+    const std::string name = names_.take(wish);
     m_.initializers[name] = std::move(t);
     return name;
   }
@@ -641,14 +643,14 @@ class weight_only_quantizer {
       return m_.nodes.begin() + static_cast<std::ptrdiff_t>(at);
     };
     if (has_addend) {
-      product.outputs = {unused_name(m_, old.outputs[0] + "_product")};
+      product.outputs = {names_.take(old.outputs[0] + "_product")};
       m_.nodes.insert(place(i + 1),
                       detail::make_node("Add", base + "_Add", {product.outputs[0], old.inputs[2]},
                                         old.outputs[0]));
     }
     const bool has_scales = !stored.inverse_input_scales.empty();
     if (has_scales) {
-      product.inputs[0] = unused_name(m_, old.outputs[0] + "_scaled_input");
+      product.inputs[0] = names_.take(old.outputs[0] + "_scaled_input");
     }
     m_.nodes[i] = product;
     if (has_scales) {
@@ -665,6 +667,7 @@ class weight_only_quantizer {
   std::vector<weight_matrix> matrices_;
   std::vector<layer> layers_;
   std::vector<stored_matrix> stored_;  // one for each of matrices_
+  unused_names names_;                 // of m_, from when it begins to change
   std::size_t sample_count_ = 0;
 };
 

@@ -227,8 +227,11 @@ inline std::vector<rounded_layer> round_weights(const quantization_plan& plan,
     }
     if (r.left_out.empty()) {
       detail::with_context(r.node, [&] {
-        detail::round_layer(m.initializers.at(n.inputs[1]), parameters.layers.at(i), moments,
-                            parameters.activations.at(n.inputs[0]).scale, options, parallel, r);
+        detail::round_layer(
+            m.initializers.at(n.inputs[1]), parameters.layers.at(i), moments,
+            detail::entry_of(parameters.activations, n.inputs[0], "parameters for the activation")
+                .scale,
+            options, parallel, r);
       });
     }
     report.push_back(std::move(r));

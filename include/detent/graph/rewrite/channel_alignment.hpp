@@ -20,6 +20,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/rewrite/linear_layer.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/observers/observer.hpp>
@@ -108,7 +109,7 @@ inline void set_bias(model& m, const linear_layer& layer, const std::vector<doub
     replace_constant(m, n, 2, std::move(bias));
     return;
   }
-  const std::string name = unused_name(m, n.outputs[0] + "_bias");
+  const std::string name = unused_names(m).take(n.outputs[0] + "_bias");
   n.inputs.resize(3);
   n.inputs[2] = name;
   m.initializers[name] = std::move(bias);

@@ -336,10 +336,16 @@ struct channel_input {
 /// the constants that Add nodes on the path add. All other nodes of a path stay as they are.
 ///
 /// Throws, naming the node: shape_mismatch if there are not as many factors as channels, overflow
-/// if a scaled constant is not finite as a float. Nodes before that one are scaled already.
+/// if a scaled constant is not finite as a float. If it throws, the model is unchanged.
 inline void scale_path(model& m, const channel_path& path, std::span<const double> factors) {
+  struct change {
+    std::size_t node_index;
+    std::size_t input;
+    tensor value;
+  };
+  std::vector<change> changes;
   for (const channel_path::step& step : path.between) {
-    node& n = m.nodes[step.node_index];
+    const node& n = m.nodes[step.node_index];
     if (!n.is("Add")) {
       continue;
     }
@@ -351,9 +357,12 @@ inline void scale_path(model& m, const channel_path& path, std::span<const doubl
       own[i] = factors[i * factors.size() / at.length];
     }
     const std::size_t constant = *detail::constant_operand(m, n, at);
-    detail::replace_constant(m, n, constant,
-                             detail::scaled_constant(m.initializers.at(n.inputs[constant]), at.rank,
-                                                     at.axis, own, n.label()));
+    changes.push_back({step.node_index, constant,
+                       detail::scaled_constant(m.initializers.at(n.inputs[constant]), at.rank,
+                                               at.axis, own, n.label())});
+  }
+  for (change& c : changes) {
+    detail::replace_constant(m, m.nodes[c.node_index], c.input, std::move(c.value));
   }
 }
 

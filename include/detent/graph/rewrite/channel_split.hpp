@@ -20,6 +20,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/rewrite/channel_path.hpp>
 #include <detent/graph/rewrite/equalization.hpp>
 #include <detent/graph/rewrite/linear_layer.hpp>
@@ -311,11 +312,12 @@ inline std::size_t split_weights(model& m, const std::string& layer_name,
   node rest = m.nodes[at];
   rest.name += "_rest";
   rest.inputs.resize(2);
-  rest.inputs[1] = unused_name(m, m.nodes[at].inputs[1] + "_rest");
+  unused_names names(m);
+  rest.inputs[1] = names.take(m.nodes[at].inputs[1] + "_rest");
   m.initializers[rest.inputs[1]] = std::move(parts[1]);
-  rest.outputs = {unused_name(m, result + "_rest")};
+  rest.outputs = {names.take(result + "_rest")};
   detail::replace_constant(m, m.nodes[at], 1, std::move(parts[0]));
-  m.nodes[at].outputs = {unused_name(m, result + "_main")};
+  m.nodes[at].outputs = {names.take(result + "_main")};
   node sum;
   sum.op_type = "Add";
   sum.name = layer_name + "_sum";

@@ -19,6 +19,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -119,7 +120,7 @@ inline void replace_constant(model& m, node& n, std::size_t input, tensor t) {
     uses += captured_values(other).count(name);
   }
   if (uses > 1) {
-    n.inputs[input] = unused_name(m, name + "_scaled");
+    n.inputs[input] = unused_names(m).take(name + "_scaled");
   }
   m.initializers[n.inputs[input]] = std::move(t);
 }

@@ -27,6 +27,7 @@
 #include <detent/config.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ops/element_movement.hpp>
 #include <detent/graph/ops/unary_functions.hpp>
 #include <detent/graph/rewrite/integer_operators.hpp>
@@ -42,7 +43,7 @@ namespace detail {
 class lowering {
  public:
   explicit lowering(model& m, integer_operators operators = integer_operators::detent)
-      : m_(m), values_(m), form_(operators, m, values_) {}
+      : m_(m), values_(m), form_(operators, m, values_), names_(m) {}
   lowering(const lowering&) = delete;
   lowering& operator=(const lowering&) = delete;
   ~lowering() = default;
@@ -109,7 +110,7 @@ class lowering {
     if (!q.zero_point.empty() || q.scale.empty()) {
       return q.zero_point;
     }
-    const std::string name = unused_name(m_, q.name + "_zero_point");
+    const std::string name = names_.take(q.name + "_zero_point");
     tensor zero = tensor::allocate(q.type, values_.constant(q.scale)->dims());
     std::memset(zero.mutable_raw(), 0, zero.bytes());
     m_.initializers[name] = std::move(zero);
@@ -198,7 +199,7 @@ class lowering {
       }
       q.mutable_data<std::int32_t>()[i] = static_cast<std::int32_t>(steps);
     }
-    const std::string name = unused_name(m_, value + "_s32");
+    const std::string name = names_.take(value + "_s32");
     m_.initializers[name] = std::move(q);
     return name;
   }
@@ -482,7 +483,7 @@ class lowering {
       return true;
     }
     quantized_value between = *x;
-    between.name = unused_name(m_, n.outputs[0] + "_moved");
+    between.name = names_.take(n.outputs[0] + "_moved");
     moved.outputs[0] = between.name;
     finish_lookup(q, lookup(between, "Clip"), q);
     return true;
@@ -491,6 +492,7 @@ class lowering {
   model& m_;
   quantized_values values_;
   integer_form form_;
+  unused_names names_;
 };
 
 }  // namespace detail
@@ -506,7 +508,11 @@ class lowering {
 ///
 /// All other operators stay in float, between their QuantizeLinear and DequantizeLinear nodes. The
 /// result is for execution, not for files; to_qoperator() makes a form for files.
-inline void lower_quantized(model& m) { detail::lowering(m).run(); }
+inline void lower_quantized(model& m) {
+  if (detail::has_any(m, {"QuantizeLinear", "DequantizeLinear"})) {
+    detail::lowering(m).run();
+  }
+}
 
 /// Prepares a model for an executor: folds and fuses everything that can be, and lowers quantized
 /// regions to integer operators if `integer` is true. Returns the rewritten model, which is for

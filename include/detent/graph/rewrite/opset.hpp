@@ -17,6 +17,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/shape_inference.hpp>
 
@@ -37,7 +38,7 @@ class opset_upgrade {
     require_no_calls(m_);
     m_.functions.clear();  // nothing calls them, and their operators are of the old opset
     known_ = infer_shapes(m_);
-    taken_ = value_names(m_);
+    names_ = unused_names(m_);
     std::vector<node> nodes = std::move(m_.nodes);
     upgrade_all(nodes);
     // A value of a sub-graph may have the name of another value, so shapes are not looked up there.
@@ -118,18 +119,9 @@ class opset_upgrade {
     }
   }
 
-  /// A name that no value has, made from `wish`.
-  std::string fresh(const std::string& wish) {
-    std::string name = wish;
-    for (int i = 1; !taken_.insert(name).second; ++i) {
-      name = wish + "_" + std::to_string(i);
-    }
-    return name;
-  }
-
   /// Adds a constant to the model, named after a node and its purpose; returns its name.
   std::string constant(const node& n, const char* what, tensor t) {
-    const std::string name = fresh((n.name.empty() ? n.outputs[0] : n.name) + "_" + what);
+    const std::string name = names_.take((n.name.empty() ? n.outputs[0] : n.name) + "_" + what);
     m_.initializers[name] = std::move(t);
     return name;
   }
@@ -209,15 +201,15 @@ class opset_upgrade {
     node shape_of;
     shape_of.op_type = "Shape";
     shape_of.inputs = {n.inputs[0]};
-    shape_of.outputs = {fresh(n.outputs[0] + "_shape")};
+    shape_of.outputs = {names_.take(n.outputs[0] + "_shape")};
     node flatten;
     flatten.op_type = "Flatten";
     flatten.attributes["axis"] = attribute::of(axis);
     flatten.inputs = {n.inputs[0]};
-    flatten.outputs = {fresh(n.outputs[0] + "_flat_in")};
+    flatten.outputs = {names_.take(n.outputs[0] + "_flat_in")};
     node restore;
     restore.op_type = "Reshape";
-    restore.inputs = {fresh(n.outputs[0] + "_flat"), shape_of.outputs[0]};
+    restore.inputs = {names_.take(n.outputs[0] + "_flat"), shape_of.outputs[0]};
     restore.outputs = {n.outputs[0]};
     n.inputs[0] = flatten.outputs[0];
     n.outputs[0] = restore.inputs[0];
@@ -230,7 +222,7 @@ class opset_upgrade {
   std::int64_t from_;
   std::vector<node> after_;
   std::map<std::string, tensor> known_;
-  std::set<std::string> taken_;
+  unused_names names_;
 };
 
 }  // namespace detail

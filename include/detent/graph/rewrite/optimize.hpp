@@ -15,12 +15,15 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -28,27 +31,18 @@
 #include <detent/config.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/run_resources.hpp>
 #include <detent/graph/run/shape_inference.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// A name that no value of the model or of its sub-graphs has: `wish`, or `wish` with a number
-/// appended.
-[[nodiscard]] inline std::string unused_name(const model& m, const std::string& wish) {
-  const std::set<std::string> taken = value_names(m);
-  std::string name = wish;
-  for (int i = 1; taken.count(name) != 0; ++i) {
-    name = wish + "_" + std::to_string(i);
-  }
-  return name;
-}
-
 /// Removes nodes, initializers and value declarations that no output depends on. Sub-graphs stay as
 /// they are; the values that they capture are kept as long as the node that they belong to.
 inline void remove_unused(model& m) {
-  std::set<std::string> used;
+  std::unordered_set<std::string> used;
   for (const value_info& v : m.outputs) {
     used.insert(v.name);
   }
@@ -59,7 +53,9 @@ inline void remove_unused(model& m) {
     }
     if (keep[i]) {
       used.insert(m.nodes[i].inputs.begin(), m.nodes[i].inputs.end());
-      used.merge(captured_values(m.nodes[i]));
+      for (const std::string& name : captured_values(m.nodes[i])) {
+        used.insert(name);
+      }
     }
   }
   std::vector<node> nodes;
@@ -82,6 +78,15 @@ inline void remove_unused(model& m) {
 
 namespace detail {
 
+/// Whether the model has a node with one of these operators. A pass that needs such a node asks
+/// before it builds an index of the whole model.
+[[nodiscard]] inline bool has_any(const model& m,
+                                  std::initializer_list<std::string_view> operators) {
+  return std::any_of(m.nodes.begin(), m.nodes.end(), [&](const node& n) {
+    return std::find(operators.begin(), operators.end(), n.op_type) != operators.end();
+  });
+}
+
 /// Makes the sub-graphs of a node that capture `from` capture `to` instead. None of them may have a
 /// value of its own with the name `to`; is_hidden() checks that.
 inline void replace_captured(node& n, const std::string& from, const std::string& to) {
@@ -102,44 +107,93 @@ inline void replace_captured(node& n, const std::string& from, const std::string
   });
 }
 
-/// Whether some sub-graph that captures `value` could not capture `other` in its place, because it,
-/// or a sub-graph within it, has a value of its own with that name.
-inline bool is_hidden(const model& m, const std::string& value, const std::string& other) {
-  return std::any_of(m.nodes.begin(), m.nodes.end(), [&](const node& n) {
-    bool hidden = false;
-    for_each_body(n, [&](const std::string&, const graph_body& body) {
-      hidden = hidden ||
-               (captured_values(body).count(value) != 0 && value_names(body).count(other) != 0);
-    });
-    return hidden;
-  });
-}
-
-/// Replaces every use of `from` by a use of `to`. No sub-graph may hide `to`.
-inline void replace_uses(model& m, const std::string& from, const std::string& to) {
-  for (node& n : m.nodes) {
-    std::replace(n.inputs.begin(), n.inputs.end(), from, to);
-    replace_captured(n, from, to);
-  }
-}
-
-/// Renames a value where it is made and where it is used. No sub-graph may hide `to`.
-inline void rename_value(model& m, const std::string& from, const std::string& to) {
-  replace_uses(m, from, to);
-  for (node& n : m.nodes) {
-    for (std::string& out : n.outputs) {
-      if (out == from) {
-        out = to;
+/// New names for values of a model, where they are made and where they are used. Collects the names
+/// first and changes the model once, because each change walks through the whole model.
+class renaming {
+ public:
+  /// The model must outlive the renaming, and its nodes with sub-graphs must not change.
+  explicit renaming(const model& m) {
+    for (const node& n : m.nodes) {
+      if (!has_bodies(n)) {
+        continue;
+      }
+      own_names_.emplace_back();
+      for_each_body(n, [&](const std::string&, const graph_body& body) {
+        own_names_.back().merge(value_names(body));
+      });
+      for (const std::string& name : captured_values(n)) {
+        capturing_[name].push_back(own_names_.size() - 1);
       }
     }
   }
-}
+
+  /// The name that a value of the model has now.
+  [[nodiscard]] const std::string& name_of(const std::string& value) const {
+    const std::string* name = &value;
+    for (auto found = names_.find(*name); found != names_.end(); found = names_.find(*name)) {
+      name = &found->second;
+    }
+    return *name;
+  }
+
+  /// Whether `value` may be called `name`: no sub-graph that captures the value has a value of its
+  /// own with that name.
+  [[nodiscard]] bool may_rename(const std::string& value, const std::string& name) const {
+    const auto found = capturing_.find(value);
+    return found == capturing_.end() ||
+           std::none_of(found->second.begin(), found->second.end(),
+                        [&](std::size_t i) { return own_names_[i].count(name) != 0; });
+  }
+
+  /// Renames a value, which must not have been renamed before, if may_rename() allows it.
+  bool rename(const std::string& value, const std::string& name) {
+    if (!may_rename(value, name)) {
+      return false;
+    }
+    names_[value] = name;
+    const auto found = capturing_.find(value);
+    if (found != capturing_.end()) {
+      const std::vector<std::size_t> moved = std::move(found->second);
+      capturing_.erase(found);
+      std::vector<std::size_t>& all = capturing_[name];
+      all.insert(all.end(), moved.begin(), moved.end());
+    }
+    return true;
+  }
+
+  /// Gives the values of `m`, the model of the constructor, their new names.
+  void apply_to(model& m) const {
+    if (names_.empty()) {
+      return;
+    }
+    for (node& n : m.nodes) {
+      for (std::vector<std::string>* list : {&n.inputs, &n.outputs}) {
+        for (std::string& name : *list) {
+          name = name_of(name);
+        }
+      }
+      for (const std::string& name : captured_values(n)) {
+        const std::string& now = name_of(name);
+        if (now != name) {
+          replace_captured(n, name, now);
+        }
+      }
+    }
+  }
+
+ private:
+  // The names of the values in the sub-graphs of a node, for each node that has sub-graphs.
+  std::vector<std::set<std::string>> own_names_;
+  // By captured value: the indices in own_names_ of the nodes whose sub-graphs capture it.
+  std::unordered_map<std::string, std::vector<std::size_t>> capturing_;
+  std::unordered_map<std::string, std::string> names_;
+};
 
 /// The only node that takes the output of node i, or links::none. It is none also if node i has
 /// several outputs, or if the output is one of the graph or is captured by a sub-graph.
 inline std::size_t sole_consumer(const model& m, const links& l, std::size_t i) {
   const node& n = m.nodes[i];
-  if (n.outputs.empty() || m.is_output(n.outputs[0])) {
+  if (n.outputs.empty() || l.is_output(n.outputs[0])) {
     return links::none;
   }
   for (std::size_t k = 1; k < n.outputs.size(); ++k) {
@@ -193,48 +247,58 @@ inline std::optional<std::size_t> output_channel_axis(const node& n) {
 /// training mode, if it connects an input of the graph to an output, or if a sub-graph would hide
 /// the name.
 inline void remove_no_ops(model& m) {
-  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
-    const node& n = m.nodes[i];
-    if (!(n.is("Identity") || n.is("Dropout")) || n.inputs.empty() || n.outputs.empty()) {
+  if (!detail::has_any(m, {"Identity", "Dropout"})) {
+    return;
+  }
+  const links l(m);
+  detail::renaming names(m);
+  for (node& n : m.nodes) {
+    if (!(n.is("Identity") || n.is("Dropout")) || n.inputs.empty() || n.inputs[0].empty() ||
+        n.outputs.empty() || n.outputs[0].empty()) {
       continue;
     }
-    const links l(m);
     const bool has_mask = n.outputs.size() > 1 && !n.outputs[1].empty() &&
-                          (!l.consumers(n.outputs[1]).empty() || m.is_output(n.outputs[1]));
+                          (!l.consumers(n.outputs[1]).empty() || l.is_output(n.outputs[1]));
     const bool may_train = n.is("Dropout") && n.inputs.size() > 2 && !n.inputs[2].empty();
     if (has_mask || may_train) {
       continue;
     }
-    const std::string in = n.inputs[0];
+    // The input may have got another name from the nodes before. The output has not: it is behind
+    // them, and only the input of a node that makes an output of the graph is renamed.
+    const std::string in = names.name_of(n.inputs[0]);
     const std::string out = n.outputs[0];
-    if (detail::is_hidden(m, out, in) || detail::is_hidden(m, in, out)) {
-      continue;
-    }
-    if (!m.is_output(out)) {
-      m.nodes[i].op_type.clear();
-      m.nodes[i].inputs.clear();
-      m.nodes[i].outputs.clear();
-      detail::replace_uses(m, out, in);
-    } else if (l.producer(in) != links::none && !m.is_output(in)) {
-      m.nodes[i].op_type.clear();
-      m.nodes[i].inputs.clear();
-      m.nodes[i].outputs.clear();
-      detail::rename_value(m, in, out);
+    const bool removable = l.is_output(out) ? l.producer(in) != links::none && !l.is_output(in) &&
+                                                  names.rename(in, out)
+                                            : names.rename(out, in);
+    if (removable) {
+      n.op_type.clear();
+      n.inputs.clear();
+      n.outputs.clear();
     }
   }
+  names.apply_to(m);
   detail::erase_absorbed(m);
 }
 
 /// Computes nodes whose inputs, captured values included, are all constants, and replaces them by
 /// initializers. Loop and Scan nodes are not computed, because they can make large tensors from few
-/// constants. Nodes that make an output of the graph stay.
+/// constants, and neither are nodes once the constants that were made have more bytes together than
+/// 64 MiB and eight times the constants of the model. Nodes that make an output of the graph stay.
 ///
 /// QuantizeLinear and DequantizeLinear are left alone unless `dequantize` is true, because they
 /// mark which weights are quantized. Sub-graphs stay as they are. `registry` has the operators that
 /// can be computed; others stay. Throws what they throw.
 inline void fold_constants(model& m, bool dequantize,
                            const operator_registry& registry = default_operators()) {
-  const executor_options options;
+  std::size_t room = std::size_t{64} << 20U;  // for new constants, in bytes
+  for (const auto& [name, t] : m.initializers) {
+    room += 8 * t.bytes();
+  }
+  const auto resources = std::make_shared<detail::run_resources>(executor_options());
+  std::set<std::string> outputs_of_graph;
+  for (const value_info& v : m.outputs) {
+    outputs_of_graph.insert(v.name);
+  }
   for (node& n : m.nodes) {
     if (is_quantize_or_dequantize(n) && !dequantize) {
       continue;
@@ -250,20 +314,38 @@ inline void fold_constants(model& m, bool dequantize,
     for (const std::string& name : n.inputs) {
       inputs.push_back(look_up(name));
     }
-    detail::subgraph_runner subgraphs(m, n, options, registry);
+    detail::subgraph_runner subgraphs(m, n, resources, registry);
     for (std::size_t i = 0; i < subgraphs.captured().size(); ++i) {
       subgraphs.set_captured(i, look_up(subgraphs.captured()[i]), true);
     }
     for (const std::string& out : n.outputs) {
-      constant = constant && !m.is_output(out);
+      constant = constant && outputs_of_graph.count(out) == 0;
     }
     if (!constant) {
       continue;
     }
     std::unique_ptr<operator_state> state;
-    const std::vector<tensor> outputs =
-        detail::apply(n, *definition, detail::opset_of(m, n), inputs, {}, state, options,
-                      allocate_from_heap, false, &subgraphs);
+    const auto apply = [&](bool shapes_only) {
+      return detail::apply(n, *definition, detail::opset_of(m, n), inputs, {}, state, *resources,
+                           shapes_only, &subgraphs);
+    };
+    const auto fits = [&](const std::vector<tensor>& made) {
+      std::size_t size = 0;
+      for (const tensor& t : made) {
+        size += t.bytes();
+      }
+      return size <= room;
+    };
+    if (!has_bodies(n) && !fits(apply(true))) {
+      continue;
+    }
+    const std::vector<tensor> outputs = apply(false);
+    if (!fits(outputs)) {
+      continue;
+    }
+    for (const tensor& t : outputs) {
+      room -= t.bytes();
+    }
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (!n.outputs[i].empty()) {
         m.initializers[n.outputs[i]] = to_plain(outputs[i]);
@@ -285,7 +367,11 @@ inline void fold_constants(model& m, bool dequantize,
 /// each channel, and is not done in training mode. The new constants have new names, because other
 /// nodes may use the old ones.
 inline void fold_batch_norm(model& m) {
+  if (!detail::has_any(m, {"BatchNormalization"})) {
+    return;
+  }
   const links l(m);
+  unused_names names(m);
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {
     node& n = m.nodes[i];
     const bool transposed = n.is("ConvTranspose");
@@ -343,9 +429,9 @@ inline void fold_batch_norm(model& m) {
           static_cast<double>(weights->data<float>()[k]) * factor[k / inner % channels]);
     }
     // Other nodes may use the old tensors, so the new ones have new names.
-    const std::string weights_name = unused_name(m, n.inputs[1] + "_folded");
+    const std::string weights_name = names.take(n.inputs[1] + "_folded");
     m.initializers[weights_name] = std::move(new_weights);
-    const std::string bias_name = unused_name(m, n.outputs[0] + "_bias");
+    const std::string bias_name = names.take(n.outputs[0] + "_bias");
     m.initializers[bias_name] = std::move(new_bias);
     n.inputs.resize(3);
     n.inputs[1] = weights_name;
@@ -359,6 +445,9 @@ inline void fold_batch_norm(model& m) {
 /// bias. Before that, a MatMul of a matrix (a value known to have rank 2) and constant weights
 /// becomes a Gemm, so that a constant row that is added to its result becomes its bias, too.
 inline void fold_bias_add(model& m) {
+  if (!detail::has_any(m, {"Add", "MatMul"})) {
+    return;
+  }
   const std::map<std::string, tensor> known = infer_shapes(m);
   for (node& n : m.nodes) {
     const tensor* weights = n.is("MatMul") ? detail::float_constant(m, n, 1) : nullptr;
@@ -369,6 +458,7 @@ inline void fold_bias_add(model& m) {
     }
   }
   const links l(m);
+  unused_names names(m);
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {
     node& n = m.nodes[i];
     const auto axis = detail::output_channel_axis(n);
@@ -397,7 +487,7 @@ inline void fold_bias_add(model& m) {
     if (!per_channel) {
       continue;
     }
-    const std::string name = unused_name(m, n.outputs[0] + "_bias");
+    const std::string name = names.take(n.outputs[0] + "_bias");
     m.initializers[name] = value->reshaped({channels});
     n.inputs.resize(3);
     n.inputs[2] = name;
@@ -447,6 +537,9 @@ struct activation_bounds {
 /// domain "detent" and gets the attributes `lower` and `upper`. The result is for execution, not
 /// for files.
 inline void fuse_activations(model& m) {
+  if (!detail::has_any(m, {"Relu", "Clip"})) {
+    return;
+  }
   const links l(m);
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {
     node& n = m.nodes[i];

@@ -127,7 +127,7 @@ class quantized_values {
   /// links::none.
   [[nodiscard]] std::size_t sole_quantizer(const std::string& value) const {
     const auto& users = links_.consumers(value);
-    if (users.size() != 1 || m_.is_output(value)) {
+    if (users.size() != 1 || links_.is_output(value)) {
       return links::none;
     }
     const node& q = m_.nodes[users[0]];

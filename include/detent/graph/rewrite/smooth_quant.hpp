@@ -22,6 +22,7 @@
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/rewrite/channel_path.hpp>
 #include <detent/graph/rewrite/equalization.hpp>
 #include <detent/graph/rewrite/linear_layer.hpp>
@@ -288,11 +289,12 @@ inline std::vector<smoothed_value> smooth_quant(model& m, const channel_magnitud
       dims[0] = static_cast<std::int64_t>(inverse.size());
       node mul;
       mul.op_type = "Mul";
-      // If two groups have the same value, unused_name() keeps their names apart: the name of the
-      // Mul is also that of its constant.
-      mul.name = unused_name(next, group.value + "_smooth");
+      // The name of the Mul is also that of its constant, which keeps the names of two groups with
+      // the same value apart.
+      unused_names names(next);
+      mul.name = names.take(group.value + "_smooth");
       mul.inputs = {group.value, mul.name};
-      mul.outputs = {unused_name(next, mul.name + "_out")};
+      mul.outputs = {names.take(mul.name + "_out")};
       const tensor one =
           tensor::of<float>(element_type::f32, shape(dims.size(), 1), std::vector<float>{1.0F});
       next.initializers[mul.inputs[1]] =

@@ -26,6 +26,7 @@
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/run/executor_options.hpp>
+#include <detent/graph/run/run_resources.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -56,20 +57,19 @@ struct inferred_forms {
   }
 };
 
-/// Checks the number of inputs, calls the operator's infer() and checks the sizes that it declared.
-/// `channels_last`: whether any input is in channels-last order.
+/// Checks the numbers of inputs and outputs, calls the operator's infer() and checks the sizes that
+/// it declared. `channels_last`: whether any input is in channels-last order.
 inline void infer_outputs(const operator_definition& definition, const executor_options& options,
                           bool channels_last, operator_context& c) {
-  const std::size_t inputs = c.input_count();
-  c.require(inputs >= definition.min_inputs && inputs <= definition.max_inputs, inputs,
-            " inputs, expected ", definition.min_inputs,
-            definition.max_inputs == definition.min_inputs ? "" : " or more");
+  require_arity(c.n(), definition);
   for (std::size_t i = 0; i < definition.min_inputs; ++i) {
     static_cast<void>(c.input(i));
   }
   c.outputs.resize(c.n().outputs.size());
   definition.infer(c);
   for (std::size_t i = 0; i < c.outputs.size(); ++i) {
+    c.require(c.outputs[i].rank() <= max_tensor_rank, "output '", c.n().outputs[i], "' has rank ",
+              c.outputs[i].rank(), ", the limit is ", max_tensor_rank);
     c.require(c.outputs[i].bytes() <= options.max_tensor_bytes, "output '", c.n().outputs[i],
               "' of shape ", shown(c.outputs[i].dims()), " has ", c.outputs[i].bytes(),
               " bytes, the limit is ", options.max_tensor_bytes);
@@ -79,106 +79,131 @@ inline void infer_outputs(const operator_definition& definition, const executor_
   }
 }
 
+/// Converts inputs of 16-bit floats to float. Returns the type of the last of them, or undefined if
+/// there are none.
+inline element_type widen_inputs(std::vector<tensor>& inputs, const allocator& allocate) {
+  element_type narrow = element_type::undefined;
+  for (tensor& t : inputs) {
+    if (is_half(t)) {
+      narrow = t.type();
+      t = half_to_float(t, allocate);
+    }
+  }
+  return narrow;
+}
+
+/// Reorders inputs in channels-last order if the operator does not take them as they are. Returns
+/// whether any input is in that order then.
+inline bool order_inputs(const operator_definition& definition, std::vector<tensor>& inputs,
+                         const allocator& allocate) {
+  const shape* common = nullptr;
+  for (const tensor& t : inputs) {
+    common = t.channels_last() ? &t.dims() : common;
+  }
+  if (common == nullptr || definition.layout == layout_support::any) {
+    return common != nullptr;
+  }
+  const bool same = definition.layout == layout_support::elementwise &&
+                    std::all_of(inputs.begin(), inputs.end(), [&](const tensor& t) {
+                      // A single element fits every order, but must not add dimensions to the
+                      // output.
+                      return !t.defined() || (t.count() == 1 && t.rank() <= common->size()) ||
+                             (t.channels_last() && t.dims() == *common);
+                    });
+  if (!same) {
+    for (tensor& t : inputs) {
+      t = to_plain(t, allocate);
+    }
+  }
+  return same;
+}
+
+/// The body of apply(), which adds the node's name to its errors.
+inline std::vector<tensor> apply_unnamed(const operator_definition& definition,
+                                         std::vector<tensor>& inputs, run_resources& resources,
+                                         inferred_forms* known, operator_context& c) {
+  const bool widens = std::any_of(inputs.begin(), inputs.end(), is_half) && !takes_half(c.n());
+  const element_type narrow =
+      widens ? widen_inputs(inputs, resources.allocate) : element_type::undefined;
+  const bool channels_last = order_inputs(definition, inputs, resources.allocate);
+  c.inputs = inputs;
+  if (known != nullptr && !known->outputs.empty() && known->hold_for(inputs)) {
+    c.outputs = known->outputs;
+  } else {
+    infer_outputs(definition, resources.options, channels_last, c);
+    if (known != nullptr && definition.infers_from_forms) {
+      known->inputs.clear();
+      for (const tensor& t : inputs) {
+        known->inputs.push_back(t.form());
+      }
+      known->outputs = c.outputs;
+    }
+  }
+  if (!c.shapes_only) {
+    for (const tensor& t : c.outputs) {
+      c.count_multiply_adds({t.count()});
+    }
+    definition.run(c);
+    for (tensor& t : c.outputs) {
+      // Operators declare channels-last results also where both orders are the same. Such a
+      // result counts as plain, so that nobody reorders it later.
+      t.set_channels_last(t.channels_last() && !has_one_order(t.dims()));
+    }
+  }
+  if (narrow != element_type::undefined) {
+    for (tensor& t : c.outputs) {
+      if (t.type() == element_type::f32) {
+        t = float_to_half(t, narrow, resources.allocate);
+      }
+    }
+  }
+  return std::move(c.outputs);
+}
+
 /// Calls the operator's infer() and, unless `shapes_only`, its run() for one node, and returns the
 /// outputs. Inputs that had to be converted are replaced in `inputs` by their converted forms, so
 /// that the caller can hand these to the next user of the value. `known`, if not null, keeps what
 /// infer() declared and saves the call when the forms of the inputs are the same again.
 ///
 /// Errors of the operator keep their kind and get the node's label in front, unless they have it
-/// already; running out of memory becomes bad_file.
+/// already; running out of memory becomes bad_file. With `shapes_only`, value_unknown passes.
 inline std::vector<tensor> apply(const node& n, const operator_definition& definition,
                                  std::int64_t opset, std::vector<tensor>& inputs,
                                  std::span<const bool> constant,
-                                 std::unique_ptr<operator_state>& state,
-                                 const executor_options& options, const allocator& allocate,
+                                 std::unique_ptr<operator_state>& state, run_resources& resources,
                                  bool shapes_only, subgraph_caller* subgraphs = nullptr,
                                  inferred_forms* known = nullptr) {
-  element_type narrow = element_type::undefined;
-  if (std::any_of(inputs.begin(), inputs.end(), is_half) && !takes_half(n)) {
-    for (tensor& t : inputs) {
-      if (is_half(t)) {
-        narrow = t.type();
-        t = half_to_float(t);
-      }
-    }
-  }
-  bool channels_last = false;
-  for (const tensor& t : inputs) {
-    channels_last = channels_last || t.channels_last();
-  }
-  if (channels_last && definition.layout != layout_support::any) {
-    const shape* common = nullptr;
-    bool same = definition.layout == layout_support::elementwise;
-    for (const tensor& t : inputs) {
-      if (t.channels_last()) {
-        common = &t.dims();
-      }
-    }
-    for (const tensor& t : inputs) {
-      // A single element fits every order, but must not add dimensions to the output.
-      same = same && (!t.defined() || (t.count() == 1 && t.rank() <= common->size()) ||
-                      (t.channels_last() && t.dims() == *common));
-    }
-    if (!same) {
-      channels_last = false;
-      for (tensor& t : inputs) {
-        t = to_plain(t, allocate);
-      }
-    }
-  }
   operator_context c;
   c.current = &n;
   c.opset = opset;
-  c.inputs = inputs;
   c.constant = constant;
   c.state = &state;
-  c.parallel = &options.parallel;
-  c.allocate = allocate;
+  c.parallel = &resources.options.parallel;
+  c.allocate = resources.allocate;
+  c.memory = resources.pool.scratch();
   c.subgraphs = subgraphs;
   c.shapes_only = shapes_only;
-  c.max_tensor_bytes = options.max_tensor_bytes;
-  c.max_iterations = options.max_iterations;
-  const bool is_known = known != nullptr && !known->outputs.empty() && known->hold_for(inputs);
+  c.max_tensor_bytes = resources.options.max_tensor_bytes;
+  c.work = &resources.work;
   try {
-    if (is_known) {
-      c.outputs = known->outputs;
-    } else {
-      infer_outputs(definition, options, channels_last, c);
-      if (known != nullptr && definition.infers_from_forms) {
-        known->inputs.clear();
-        for (const tensor& t : inputs) {
-          known->inputs.push_back(t.form());
-        }
-        known->outputs = c.outputs;
-      }
-    }
-    if (!shapes_only) {
-      definition.run(c);
-      for (tensor& t : c.outputs) {
-        // Operators declare channels-last results also where both orders are the same. Such a
-        // result counts as plain, so that nobody reorders it later.
-        t.set_channels_last(t.channels_last() && !has_one_order(t.dims()));
-      }
-    }
+    return apply_unnamed(definition, inputs, resources, known, c);
   } catch (const error& e) {
     const std::string label = n.label();
     if (std::string_view(e.what()).find(label) != std::string_view::npos) {
       throw;
     }
     raise(e.kind(), label + ": " + message_of(e));
+  } catch (const value_unknown&) {
+    if (shapes_only) {
+      throw;
+    }
+    // In a run all tensors have elements but those of types that tensors do not hold.
+    raise(error_kind::bad_file, n.label() + ": needs the elements of an input that has none");
   } catch (const std::bad_alloc&) {
     raise(error_kind::bad_file, n.label() + ": needs more memory than there is");
   } catch (const std::length_error&) {
     raise(error_kind::bad_file, n.label() + ": needs more memory than there is");
   }
-  if (narrow != element_type::undefined) {
-    for (tensor& t : c.outputs) {
-      if (t.type() == element_type::f32) {
-        t = float_to_half(t, narrow);
-      }
-    }
-  }
-  return std::move(c.outputs);
 }
 
 /// The version of the operators of the node's domain that the model uses; 1 if it states none.

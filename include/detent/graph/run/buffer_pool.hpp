@@ -6,22 +6,29 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/graph/run/memory_budget.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
-/// Keeps freed buffers for the next tensor of about the same size. Thread-safe; buffers may outlive
-/// the pool.
+/// Holds all buffers together to a limit of bytes and, if it `keeps` them, has freed buffers ready
+/// for the next tensor of about the same size; these count, too. Copies share the buffers and the
+/// limit. Thread-safe; buffers may outlive the pool.
 class buffer_pool {
  public:
+  buffer_pool(std::size_t limit, bool keeps)
+      : state_(std::make_shared<shared_state>(limit)), keeps_(keeps) {}
+
   /// A buffer of at least `bytes` bytes: a kept one if there is one of at most twice the size. It
-  /// returns to the pool when its last owner releases it.
+  /// returns to the pool when its last owner releases it. Throws bad_file if the buffer does not
+  /// fit the limit, also after all kept buffers have been released.
   [[nodiscard]] std::shared_ptr<std::byte> allocate(std::size_t bytes) {
     const std::size_t size = (bytes + 64) / 64 * 64;
     std::unique_ptr<std::byte[]> buffer;
@@ -36,27 +43,55 @@ class buffer_pool {
         capacity = found->first;
         buffer = std::move(found->second.back());
         found->second.pop_back();
+      } else if (!state_->budget.try_take(size)) {
+        state_->release_kept();
+        state_->budget.take(size);
       }
     }
     if (!buffer) {
-      buffer.reset(new std::byte[size]);
+      try {
+        buffer.reset(new std::byte[size]);
+      } catch (...) {
+        state_->budget.give_back(size);
+        throw;
+      }
     }
     std::byte* raw = buffer.release();
-    return {raw, [state = state_, capacity](std::byte* p) {
+    return {raw, [state = state_, keeps = keeps_, capacity](std::byte* p) {
               std::unique_ptr<std::byte[]> returned(p);
+              if (!keeps) {
+                state->budget.give_back(capacity);
+                return;
+              }
               const std::lock_guard lock(state->mutex);
               state->free[capacity].push_back(std::move(returned));
             }};
   }
 
+  /// Scratch memory that counts against the limit. It is not kept. The pool, or a copy of it, must
+  /// outlive what is allocated.
+  [[nodiscard]] std::pmr::memory_resource* scratch() const noexcept { return &state_->budget; }
+
  private:
   struct shared_state {
+    explicit shared_state(std::size_t limit) : budget(limit) {}
+
+    /// Gives the memory of all free buffers back to the heap.
+    void release_kept() {
+      for (auto& [size, buffers] : free) {
+        budget.give_back(size * buffers.size());
+        buffers.clear();
+      }
+    }
+
+    memory_budget budget;
     std::mutex mutex;
     // Free buffers by size. Sizes without a free buffer stay as empty lists, because each run asks
     // for the same sizes again.
     std::map<std::size_t, std::vector<std::unique_ptr<std::byte[]>>> free;
   };
-  std::shared_ptr<shared_state> state_ = std::make_shared<shared_state>();
+  std::shared_ptr<shared_state> state_;
+  bool keeps_;
 };
 
 }  // namespace detail

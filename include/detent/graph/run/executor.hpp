@@ -29,9 +29,9 @@
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/run/apply_node.hpp>
-#include <detent/graph/run/buffer_pool.hpp>
 #include <detent/graph/run/executor_options.hpp>
 #include <detent/graph/run/registry.hpp>
+#include <detent/graph/run/run_resources.hpp>
 #include <detent/graph/run/subgraph_runner.hpp>
 #include <detent/graph/run/unsupported_nodes.hpp>
 #include <detent/graph/run/value_inference.hpp>
@@ -81,74 +81,8 @@ class executor {
   /// bad_file if nothing makes a graph output.
   explicit executor(model m, executor_options options = {},
                     const operator_registry& registry = default_operators())
-      : model_(std::move(m)), options_(std::move(options)) {
-    require_supported(model_, registry);
-    std::unordered_map<std::string, std::size_t> index;
-    for (const auto& [name, t] : model_.initializers) {
-      slots_.push_back(t);
-      constant_.push_back(true);
-      index[name] = slots_.size() - 1;
-    }
-    const std::size_t first_value = slots_.size();
-    const auto slot = [&](const std::string& name) {
-      if (name.empty()) {
-        return no_slot;
-      }
-      const auto [found, added] = index.emplace(name, slots_.size());
-      if (added) {
-        slots_.emplace_back();
-        constant_.push_back(false);
-      }
-      return found->second;
-    };
-    for (const value_info& v : model_.inputs) {
-      input_slots_.push_back(slot(v.name));
-    }
-    std::unordered_map<std::size_t, std::size_t> last_use;
-    for (const node& n : model_.nodes) {
-      step s;
-      s.current = &n;
-      s.definition = registry.find(n.domain, n.op_type);
-      s.opset = detail::opset_of(model_, n);
-      for (const std::string& name : n.inputs) {
-        s.inputs.push_back(slot(name));
-        last_use[s.inputs.back()] = steps_.size();
-      }
-      for (const std::string& name : n.outputs) {
-        s.outputs.push_back(slot(name));
-        last_use.emplace(s.outputs.back(), steps_.size());
-      }
-      s.constant = std::make_unique<bool[]>(s.inputs.size());
-      for (std::size_t i = 0; i < s.inputs.size(); ++i) {
-        s.constant[i] = s.inputs[i] != no_slot && constant_[s.inputs[i]];
-        s.arguments.push_back(s.constant[i] ? slots_[s.inputs[i]] : tensor());
-      }
-      if (has_bodies(n)) {
-        s.subgraphs = std::make_unique<detail::subgraph_runner>(model_, n, options_, registry);
-        for (std::size_t i = 0; i < s.subgraphs->captured().size(); ++i) {
-          const std::size_t from = slot(s.subgraphs->captured()[i]);
-          if (constant_[from]) {
-            s.subgraphs->set_captured(i, slots_[from], true);
-          }
-          s.captured.push_back(from);
-          last_use[from] = steps_.size();
-        }
-      }
-      steps_.push_back(std::move(s));
-    }
-    for (const value_info& v : model_.outputs) {
-      const auto found = index.find(v.name);
-      require(found != index.end(), error_kind::bad_file, "graph output '", v.name,
-              "' is made by nothing");
-      last_use.erase(found->second);
-      output_slots_.push_back(found->second);
-    }
-    for (const auto& [value, i] : last_use) {
-      if (value != no_slot && value >= first_value) {
-        steps_[i].last_use_of.push_back(value);
-      }
-    }
-  }
+      : executor(std::move(m), std::make_shared<detail::run_resources>(std::move(options), true),
+                 true, registry) {}
 
   /// Not copyable. Construct another executor from graph_model() instead.
   executor(const executor&) = delete;
@@ -192,7 +126,11 @@ class executor {
         observer(v.name, found->second);
       }
     }
-    const allocator allocate = [this](std::size_t bytes) { return pool_.allocate(bytes); };
+    const allocator& allocate = resources_->allocate;
+    if (is_outermost_) {
+      resources_->work.iterations = 0;
+      resources_->work.multiply_adds = 0;
+    }
     for (step& s : steps_) {
       for (std::size_t i = 0; i < s.inputs.size(); ++i) {
         if (s.inputs[i] != no_slot && !s.constant[i]) {
@@ -202,7 +140,7 @@ class executor {
       capture_values(s, allocate);
       std::vector<tensor> results = detail::apply(
           *s.current, *s.definition, s.opset, s.arguments, {s.constant.get(), s.inputs.size()},
-          s.state, options_, allocate, false, s.subgraphs.get(), &s.inferred);
+          s.state, *resources_, false, s.subgraphs.get(), &s.inferred);
       if (s.subgraphs) {
         s.subgraphs->clear_captured();
       }
@@ -249,6 +187,8 @@ class executor {
   }
 
  private:
+  friend class detail::subgraph_runner;
+
   static constexpr std::size_t no_slot = static_cast<std::size_t>(-1);
 
   /// One node and what it needs from run to run. A slot is an index into slots_.
@@ -267,6 +207,78 @@ class executor {
     std::unique_ptr<detail::subgraph_runner> subgraphs;
     std::vector<std::size_t> captured;  // slots of the values that the sub-graphs capture
   };
+
+  /// `is_outermost`: the executor is not that of a sub-graph, so its runs begin with no work done.
+  executor(model m, std::shared_ptr<detail::run_resources> resources, bool is_outermost,
+           const operator_registry& registry)
+      : model_(std::move(m)), resources_(std::move(resources)), is_outermost_(is_outermost) {
+    require_supported(model_, registry);
+    std::unordered_map<std::string, std::size_t> index;
+    for (const auto& [name, t] : model_.initializers) {
+      slots_.push_back(t);
+      constant_.push_back(true);
+      index[name] = slots_.size() - 1;
+    }
+    const std::size_t first_value = slots_.size();
+    const auto slot = [&](const std::string& name) {
+      if (name.empty()) {
+        return no_slot;
+      }
+      const auto [found, added] = index.emplace(name, slots_.size());
+      if (added) {
+        slots_.emplace_back();
+        constant_.push_back(false);
+      }
+      return found->second;
+    };
+    for (const value_info& v : model_.inputs) {
+      input_slots_.push_back(slot(v.name));
+    }
+    std::unordered_map<std::size_t, std::size_t> last_use;
+    for (const node& n : model_.nodes) {
+      step s;
+      s.current = &n;
+      s.definition = registry.find(n.domain, n.op_type);
+      s.opset = detail::opset_of(model_, n);
+      for (const std::string& name : n.inputs) {
+        s.inputs.push_back(slot(name));
+        last_use[s.inputs.back()] = steps_.size();
+      }
+      for (const std::string& name : n.outputs) {
+        s.outputs.push_back(slot(name));
+        last_use.emplace(s.outputs.back(), steps_.size());
+      }
+      s.constant = std::make_unique<bool[]>(s.inputs.size());
+      for (std::size_t i = 0; i < s.inputs.size(); ++i) {
+        s.constant[i] = s.inputs[i] != no_slot && constant_[s.inputs[i]];
+        s.arguments.push_back(s.constant[i] ? slots_[s.inputs[i]] : tensor());
+      }
+      if (has_bodies(n)) {
+        s.subgraphs = std::make_unique<detail::subgraph_runner>(model_, n, resources_, registry);
+        for (std::size_t i = 0; i < s.subgraphs->captured().size(); ++i) {
+          const std::size_t from = slot(s.subgraphs->captured()[i]);
+          if (constant_[from]) {
+            s.subgraphs->set_captured(i, slots_[from], true);
+          }
+          s.captured.push_back(from);
+          last_use[from] = steps_.size();
+        }
+      }
+      steps_.push_back(std::move(s));
+    }
+    for (const value_info& v : model_.outputs) {
+      const auto found = index.find(v.name);
+      require(found != index.end(), error_kind::bad_file, "graph output '", v.name,
+              "' is made by nothing");
+      last_use.erase(found->second);
+      output_slots_.push_back(found->second);
+    }
+    for (const auto& [value, i] : last_use) {
+      if (value != no_slot && value >= first_value) {
+        steps_[i].last_use_of.push_back(value);
+      }
+    }
+  }
 
   /// Hands the values that the sub-graphs of a step capture to them.
   void capture_values(step& s, const allocator& allocate) {
@@ -318,8 +330,8 @@ class executor {
   }
 
   model model_;
-  executor_options options_;
-  detail::buffer_pool pool_;
+  std::shared_ptr<detail::run_resources> resources_;  // shared with the executors of sub-graphs
+  bool is_outermost_;
   std::vector<tensor> slots_;
   std::vector<bool> constant_;
   std::vector<std::size_t> input_slots_, output_slots_;  // in the order of the model's lists
@@ -329,9 +341,10 @@ class executor {
 
 namespace detail {
 
-inline subgraph_runner::subgraph_runner(const model& of, const node& n, executor_options options,
+inline subgraph_runner::subgraph_runner(const model& of, const node& n,
+                                        std::shared_ptr<run_resources> resources,
                                         const operator_registry& registry)
-    : model_(of), node_(n), options_(std::move(options)), registry_(registry) {
+    : model_(of), node_(n), resources_(std::move(resources)), registry_(registry) {
   const std::set<std::string> captured = captured_values(n);
   names_.assign(captured.begin(), captured.end());
   values_.resize(names_.size());
@@ -360,7 +373,7 @@ inline std::unique_ptr<executor> subgraph_runner::make_executor(const graph_body
       m.inputs.push_back({names_[i], element_type::undefined, false, {}, {}});
     }
   }
-  return std::make_unique<executor>(std::move(m), options_, registry_);
+  return std::unique_ptr<executor>(new executor(std::move(m), resources_, false, registry_));
 }
 
 inline std::vector<tensor> subgraph_runner::run(std::string_view attribute,

@@ -4,6 +4,7 @@
 #define DETENT_GRAPH_RUN_EXECUTOR_OPTIONS_HPP
 
 #include <cstddef>
+#include <cstdint>
 
 #include <detent/config.hpp>
 #include <detent/parallel.hpp>
@@ -19,8 +20,18 @@ struct executor_options {
   /// The largest output of a node in bytes. A node that would make a larger one throws bad_file,
   /// because a small hostile file can ask for very large tensors. Default: 2 GiB.
   std::size_t max_tensor_bytes = std::size_t{2} << 30U;
-  /// The largest number of iterations of a Loop or Scan. One that takes more throws bad_file.
+  /// The largest number of bytes that are in use at a time for values that nodes compute, memory
+  /// that is kept for later runs, and scratch memory of operators whose size depends on tensors.
+  /// A node that needs more throws bad_file. Constants, inputs, and the packed forms of weights are
+  /// not counted: the model's file and the caller determine them. Default: 16 GiB.
+  std::size_t max_memory_bytes = std::size_t{16} << 30U;
+  /// The largest number of iterations of all Loop and Scan nodes of a run together. A node that
+  /// begins one more throws bad_file.
   std::size_t max_iterations = std::size_t{1} << 24U;
+  /// The largest number of multiply-adds of a run: one for each element that a node computes and
+  /// each term of a product, convolution or average. The node that would exceed it throws bad_file
+  /// before it computes anything. Default: no limit; a limit bounds the time that a run takes.
+  std::uint64_t max_multiply_adds = static_cast<std::uint64_t>(-1);
 };
 
 }  // namespace graph

@@ -20,7 +20,7 @@
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/operator.hpp>
-#include <detent/graph/run/executor_options.hpp>
+#include <detent/graph/run/run_resources.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -33,8 +33,9 @@ namespace detail {
 /// is first needed. The model, the node and the registry must outlive the runner.
 class subgraph_runner final : public subgraph_caller {
  public:
-  /// `of`: the model that the node `n` belongs to, whose opsets apply.
-  subgraph_runner(const model& of, const node& n, executor_options options,
+  /// `of`: the model that the node `n` belongs to, whose opsets apply. `resources`: those of the
+  /// run that the node belongs to.
+  subgraph_runner(const model& of, const node& n, std::shared_ptr<run_resources> resources,
                   const operator_registry& registry);
   ~subgraph_runner() override;
 
@@ -71,7 +72,7 @@ class subgraph_runner final : public subgraph_caller {
 
   const model& model_;
   const node& node_;
-  executor_options options_;
+  std::shared_ptr<run_resources> resources_;
   const operator_registry& registry_;
   std::vector<std::string> names_;
   std::vector<tensor> values_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Finds the nodes of a model that cannot be run because there is no operator for them.
+// Finds the nodes of a model that cannot be run: there is no operator for them, or they do not have
+// the inputs and outputs that it requires.
 #ifndef DETENT_GRAPH_RUN_UNSUPPORTED_NODES_HPP
 #define DETENT_GRAPH_RUN_UNSUPPORTED_NODES_HPP
 
@@ -39,7 +40,26 @@ inline void find_unsupported(const graph_body& g, const model& of, const std::st
   }
 }
 
+/// require_arity() for the nodes of a graph and its sub-graphs.
+inline void require_arity_of_nodes(const graph_body& g, const operator_registry& registry) {
+  for (const node& n : g.nodes) {
+    if (const operator_definition* d = registry.find(n.domain, n.op_type)) {
+      require_arity(n, *d);
+    }
+    for_each_body(n, [&](const std::string& /*attribute*/, const graph_body& body) {
+      require_arity_of_nodes(body, registry);
+    });
+  }
+}
+
 }  // namespace detail
+
+/// Throws bad_file as require_arity(node, definition) for the first node of a model that does not
+/// fit its operator in `registry`, nodes of sub-graphs included. Nodes without an operator pass.
+/// The readers of graph/onnx.hpp call it, so that code behind them may rely on what is required.
+inline void require_arity(const model& m, const operator_registry& registry = default_operators()) {
+  detail::require_arity_of_nodes(m, registry);
+}
 
 /// Describes each node that has no operator in `registry`, nodes of sub-graphs included. Nodes that
 /// call functions which the model defines are listed too. The result is empty if the model can be
@@ -52,7 +72,8 @@ inline void find_unsupported(const graph_body& g, const model& of, const std::st
 }
 
 /// Throws unsupported if the opset of the model is beyond newest_opset or if a node has no operator
-/// in `registry`; the message names the first such node and says how many more there are.
+/// in `registry`; the message names the first such node and says how many more there are. Throws
+/// bad_file as require_arity().
 inline void require_supported(const model& m,
                               const operator_registry& registry = default_operators()) {
   require(m.opset() <= newest_opset, error_kind::unsupported, "the model has opset ", m.opset(),
@@ -64,6 +85,7 @@ inline void require_supported(const model& m,
               (nodes.size() > 1 ? " and " + std::to_string(nodes.size() - 1) + " more nodes"
                                 : std::string()));
   }
+  require_arity(m, registry);
 }
 
 }  // namespace graph

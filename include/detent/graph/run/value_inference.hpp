@@ -46,9 +46,10 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
                          bool lenient, const operator_registry& registry) {
   // Nodes of at most this many elements are executed: they may be shape arithmetic.
   constexpr std::size_t small = 4096;
-  const executor_options options;
-  executor_options in_bodies;
-  in_bodies.max_tensor_bytes = small * 8;
+  run_resources resources{executor_options()};
+  executor_options options_of_bodies;
+  options_of_bodies.max_tensor_bytes = small * 8;
+  const auto in_bodies = std::make_shared<run_resources>(options_of_bodies);
   for (const node& n : g.nodes) {
     const operator_definition* definition = registry.find(n.domain, n.op_type);
     if (definition == nullptr || of.function_of(n) != nullptr) {
@@ -84,8 +85,8 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
     }
     std::unique_ptr<operator_state> state;
     const auto apply = [&](bool shapes_only) {
-      return detail::apply(n, *definition, opset_of(of, n), inputs, {}, state, options,
-                           allocate_from_heap, shapes_only, subgraphs.get());
+      return detail::apply(n, *definition, opset_of(of, n), inputs, {}, state, resources,
+                           shapes_only, subgraphs.get());
     };
     try {
       std::vector<tensor> outputs = apply(true);

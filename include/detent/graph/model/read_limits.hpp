@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Limits on what a model file may contain.
+#ifndef DETENT_GRAPH_MODEL_READ_LIMITS_HPP
+#define DETENT_GRAPH_MODEL_READ_LIMITS_HPP
+
+#include <cstddef>
+
+#include <detent/config.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+/// What a model may contain that is read from a file. A file that exceeds a limit is rejected with
+/// bad_file. The defaults leave room for large models: a small file that refers to the same
+/// external data again and again, or that consists of empty nodes, would need far more memory than
+/// its own size without them. Ranks are limited by max_tensor_rank, nested sub-graphs by
+/// max_body_depth.
+struct read_limits {
+  /// The largest size of one tensor in memory, in bytes. Default: 16 GiB.
+  std::size_t max_tensor_bytes = std::size_t{16} << 30U;
+  /// The largest size of all tensors of the file together in memory, in bytes. Default: 64 GiB.
+  std::size_t max_constant_bytes = std::size_t{64} << 30U;
+  /// The largest number of nodes, those of sub-graphs included. Default: one million.
+  std::size_t max_nodes = 1000000;
+};
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_MODEL_READ_LIMITS_HPP

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What all nodes of a run share: the options, the memory, and what is left of the limits.
+#ifndef DETENT_GRAPH_RUN_RUN_RESOURCES_HPP
+#define DETENT_GRAPH_RUN_RUN_RESOURCES_HPP
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include <detent/config.hpp>
+#include <detent/graph/ops/layout.hpp>
+#include <detent/graph/ops/operator.hpp>
+#include <detent/graph/run/buffer_pool.hpp>
+#include <detent/graph/run/executor_options.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace detail {
+
+/// What an executor and the executors of its sub-graphs share. One run uses it at a time. Values
+/// that were allocated with it may outlive it.
+struct run_resources {
+  /// `reuses_memory`: buffers that are freed are kept for later runs.
+  explicit run_resources(executor_options o, bool reuses_memory = false)
+      : options(std::move(o)),
+        pool(options.max_memory_bytes, reuses_memory),
+        allocate([this](std::size_t bytes) { return pool.allocate(bytes); }) {
+    work.max_iterations = options.max_iterations;
+    work.max_multiply_adds = options.max_multiply_adds;
+  }
+  run_resources(const run_resources&) = delete;
+  run_resources& operator=(const run_resources&) = delete;
+  ~run_resources() = default;
+
+  const executor_options options;
+  buffer_pool pool;
+  allocator allocate;  // allocates from the pool
+  run_work work;
+};
+
+}  // namespace detail
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_RUN_RUN_RESOURCES_HPP

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Files that are in the way, links that lead elsewhere, and pipes that never answer.
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/graph/model/files.hpp>
+
+#if defined(__unix__)
+#include <sys/stat.h>
+#endif
+
+#include <detent/error.hpp>
+#include <detent/graph/model/npy.hpp>
+#include <detent/graph/model/samples.hpp>
+#include <detent/graph/model/tensor.hpp>
+
+#include "check_graph_error.hpp"
+#include "temporary_folder.hpp"
+
+namespace {
+
+using detent::error_kind;
+using detent::graph::element_type;
+using detent::graph::tensor;
+namespace fs = std::filesystem;
+namespace graph = detent::graph;
+
+std::size_t count_files(const fs::path& folder) {
+  return static_cast<std::size_t>(
+      std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+}
+
+}  // namespace
+
+TEST_CASE("files: a written file takes the place of another, and of nothing else") {
+  const test::temporary_folder folder;
+  const fs::path path = folder.write("model", "before");
+  const fs::path users = folder.write("model.tmp", "the user's");
+  fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write);
+  graph::write_file(path, "after");
+  CHECK(graph::read_file(path) == "after");
+  CHECK(graph::read_file(users) == "the user's");
+  CHECK(fs::status(path).permissions() == (fs::perms::owner_read | fs::perms::owner_write));
+  CHECK(count_files(folder.path()) == 2);
+  graph::write_file(folder.path() / "new", "");
+  CHECK(graph::read_file(folder.path() / "new").empty());
+  CHECK(count_files(folder.path()) == 3);
+}
+
+TEST_CASE("files: what is not finished leaves nothing behind") {
+  const test::temporary_folder folder;
+  const fs::path path = folder.write("model", "before");
+  {
+    graph::replacement_file half(path);
+    half.write("aft", 3);
+    CHECK(count_files(folder.path()) == 2);
+  }
+  CHECK(graph::read_file(path) == "before");
+  CHECK(count_files(folder.path()) == 1);
+  test::check_graph_error(error_kind::io, {"cannot write", "nowhere"},
+                          [&] { graph::write_file(folder.path() / "nowhere" / "model", "x"); });
+  fs::create_directory(folder.path() / "folder");
+  test::check_graph_error(error_kind::io, {"cannot write", "folder"},
+                          [&] { graph::write_file(folder.path() / "folder", "x"); });
+  CHECK(count_files(folder.path()) == 2);
+}
+
+TEST_CASE("files: two writers of one file do not mix") {
+  const test::temporary_folder folder;
+  const fs::path path = folder.path() / "model";
+  const std::string texts[] = {std::string(100000, 'a'), std::string(50000, 'b')};
+  std::vector<std::thread> writers;
+  for (const std::string& text : texts) {
+    writers.emplace_back([&path, &text] {
+      for (int i = 0; i < 50; ++i) {
+        graph::write_file(path, text);
+      }
+    });
+  }
+  for (std::thread& t : writers) {
+    t.join();
+  }
+  const std::string last = graph::read_file(path);
+  CHECK((last == texts[0] || last == texts[1]));
+  CHECK(count_files(folder.path()) == 1);
+}
+
+#if defined(__unix__)
+TEST_CASE("files: links, devices and pipes") {
+  const test::temporary_folder folder;
+  const fs::path target = folder.write("elsewhere/model", "before");
+  const fs::path link = folder.path() / "link";
+  fs::create_symlink(target, link);
+  graph::write_file(link, "after");
+  CHECK(fs::is_symlink(link));
+  CHECK(graph::read_file(target) == "after");
+  CHECK(graph::read_file(link) == "after");
+  graph::write_file("/dev/null", "gone");
+  CHECK(fs::is_character_file("/dev/null"));
+  if (fs::exists("/dev/full")) {
+    test::check_graph_error(error_kind::io, {"cannot write /dev/full"},
+                            [] { graph::write_file("/dev/full", "x"); });
+  }
+  const fs::path pipe = folder.path() / "pipe";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  test::check_graph_error(error_kind::io, {"pipe is not a regular file"},
+                          [&] { static_cast<void>(graph::read_file(pipe)); });
+  test::check_graph_error(error_kind::io, {"pipe is not a regular file"},
+                          [&] { static_cast<void>(graph::read_npy(pipe.string())); });
+  test::check_graph_error(error_kind::io, {"elsewhere is a folder"}, [&] {
+    static_cast<void>(graph::read_file(folder.path() / "elsewhere"));
+  });
+}
+#endif
+
+TEST_CASE("samples: pieces of other types and shapes are not joined") {
+  const auto of = [](std::vector<std::int64_t> dims, element_type type = element_type::f32) {
+    tensor t = tensor::allocate(type, graph::shape(dims.begin(), dims.end()));
+    std::fill_n(t.mutable_raw(), t.bytes(), std::byte{1});
+    return t;
+  };
+  CHECK(graph::join_samples({of({2, 3}), of({1, 3}), of({0, 3})}, "y").dims() ==
+        graph::shape{3, 3});
+  CHECK(graph::join_samples({of({2}), of({2})}, "y").bytes() == 16);
+  for (const tensor& other :
+       {of({2, 4}), of({2, 3, 1}), of({2}), of({2, 3}, element_type::s64), of({})}) {
+    test::check_graph_error(error_kind::shape_mismatch, {"y: ", "[2,3]"}, [&] {
+      static_cast<void>(graph::join_samples({of({2, 3}), other}, "y"));
+    });
+  }
+  test::check_graph_error(error_kind::shape_mismatch, {"y: "}, [&] {
+    static_cast<void>(graph::join_samples({of({}), of({})}, "y"));
+  });
+  test::check_graph_error(error_kind::invalid_argument, {"y: "},
+                          [] { static_cast<void>(graph::join_samples({}, "y")); });
+  CHECK(graph::slice_samples(of({4, 2}), 1, 2).dims() == graph::shape{2, 2});
+  CHECK(graph::slice_samples(of({0, 2}), 0, 0).dims() == graph::shape{0, 2});
+  for (const tensor& t : {of({2, 2}), of({}), of({0, 2})}) {
+    test::check_graph_error(error_kind::shape_mismatch, {"samples 1 to 3"},
+                            [&] { static_cast<void>(graph::slice_samples(t, 1, 2)); });
+  }
+}

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Corners of operators that only few models reach, with expected values worked out by hand or by
+// loops of their own. Each was once changed by a mutation that no other test here noticed.
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/error.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/parallel.hpp>
+#include <detent/reference.hpp>
+
+#include "check_graph_error.hpp"
+#include "model_builder.hpp"
+#include "random.hpp"
+
+namespace {
+
+using namespace test;
+using detent::error_kind;
+constexpr float quiet_nan = std::numeric_limits<float>::quiet_NaN();
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+std::vector<tensor> run(const graph::model& m, const tensors& inputs,
+                        const graph::executor_options& options = {}) {
+  return graph::executor(m, options).run(inputs);
+}
+
+/// The first output of a node with constant inputs.
+tensor result_of(const std::string& op, const std::vector<tensor>& inputs, attributes a = {},
+                 std::int64_t opset = 17, const std::string& domain = "") {
+  model_builder b(opset);
+  std::vector<std::string> names;
+  tensors given;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined()) {
+      names.emplace_back();
+      continue;
+    }
+    names.push_back("in" + std::to_string(i));
+    b.constant(names.back(), inputs[i]);
+  }
+  const std::string y = b.add(op, names, std::move(a), domain);
+  b.output(y, element_type::undefined);
+  return run(b.get(), given)[0];
+}
+
+tensor longs(const std::vector<std::int64_t>& values) {
+  return make_tensor(element_type::s64, {static_cast<std::int64_t>(values.size())}, values);
+}
+tensor bytes(shape dims, const std::vector<std::uint8_t>& values) {
+  return make_tensor(element_type::u8, std::move(dims), values);
+}
+tensor signed_bytes(shape dims, const std::vector<std::int8_t>& values) {
+  return make_tensor(element_type::s8, std::move(dims), values);
+}
+
+}  // namespace
+
+TEST_CASE("corners: Resize with align_corners, and one output element") {
+  const attributes align{{"mode", text("linear")},
+                         {"coordinate_transformation_mode", text("align_corners")}};
+  // Coordinates i (4 - 1) / (7 - 1).
+  CHECK(values_of<float>(result_of("Resize", {floats({4}, {0, 2, 4, 8}), {}, {}, longs({7})},
+                                   align)) == std::vector<float>{0, 1, 2, 3, 4, 6, 8});
+  CHECK(values_of<float>(result_of("Resize", {floats({4}, {5, 2, 4, 8}), {}, {}, longs({1})},
+                                   align)) == std::vector<float>{5});
+}
+
+TEST_CASE("corners: cubic Resize that leaves out weights beyond the edges") {
+  const auto resized = [](std::int64_t exclude) {
+    return values_of<float>(result_of("Resize", {floats({4}, {1, 2, 4, 8}), {}, {}, longs({8})},
+                                      {{"mode", text("cubic")},
+                                       {"coordinate_transformation_mode", text("half_pixel")},
+                                       {"exclude_outside", number(exclude)}}));
+  };
+  const std::vector<float> values{1, 2, 4, 8};
+  for (const bool exclude : {false, true}) {
+    const std::vector<float> y = resized(exclude ? 1 : 0);
+    REQUIRE(y.size() == 8);
+    for (int i = 0; i < 8; ++i) {
+      // The definition: weights of the kernel with a = -0.75 at the four nearest elements.
+      const double x = (i + 0.5) / 2 - 0.5;
+      const double below = std::floor(x);
+      double sum = 0.0;
+      double weights = 0.0;
+      for (int k = -1; k <= 2; ++k) {
+        const double at = below + k;
+        const double d = std::fabs(x - at);
+        const double a = -0.75;
+        const double w = d <= 1 ? ((a + 2) * d - (a + 3)) * d * d + 1
+                                : ((a * d - 5 * a) * d + 8 * a) * d - 4 * a;
+        if (exclude && (at < 0 || at > 3)) {
+          continue;
+        }
+        weights += w;
+        sum += w * static_cast<double>(
+                       values[static_cast<std::size_t>(std::fmin(std::fmax(at, 0.0), 3.0))]);
+      }
+      INFO("element ", i, exclude ? " without" : " with", " what is outside");
+      CHECK(static_cast<double>(y[static_cast<std::size_t>(i)]) ==
+            doctest::Approx(sum / (exclude ? weights : 1.0)).epsilon(1e-6));
+    }
+  }
+  CHECK(resized(0)[0] != resized(1)[0]);
+}
+
+TEST_CASE("corners: MaxPool of NaN, wherever in the window it is") {
+  for (std::size_t at = 0; at < 4; ++at) {
+    std::vector<float> x{1, 2, 3, 4, 5, 6};
+    x[at] = quiet_nan;
+    const auto y = values_of<float>(
+        result_of("MaxPool", {floats({1, 1, 6}, x)}, {{"kernel_shape", list({3})}}));
+    INFO("NaN at ", at);
+    for (std::size_t i = 0; i < 4; ++i) {
+      CHECK(std::isnan(y[i]) == (at >= i && at < i + 3));
+    }
+  }
+  CHECK(values_of<float>(result_of("MaxPool", {floats({1, 1, 3}, {-infinity, -infinity, -5})},
+                                   {{"kernel_shape", list({2})}})) ==
+        std::vector<float>{-infinity, -5});
+}
+
+TEST_CASE("corners: ArgMax and ArgMin of equal elements") {
+  const tensor x = floats({2, 4}, {3, 7, 7, 1, 0, 0, 0, 0});
+  for (const std::int64_t last : {0, 1}) {
+    const attributes a{{"axis", number(1)}, {"select_last_index", number(last)}};
+    CHECK(values_of<std::int64_t>(result_of("ArgMax", {x}, a)) ==
+          std::vector<std::int64_t>{last != 0 ? 2 : 1, last != 0 ? 3 : 0});
+    CHECK(values_of<std::int64_t>(result_of("ArgMin", {x}, a)) ==
+          std::vector<std::int64_t>{3, last != 0 ? 3 : 0});
+  }
+}
+
+TEST_CASE("corners: indices of Gather at and beyond both ends") {
+  const tensor x = floats({3, 2}, {1, 2, 3, 4, 5, 6});
+  CHECK(values_of<float>(result_of("Gather", {x, longs({-3, 2, -1})})) ==
+        std::vector<float>{1, 2, 5, 6, 5, 6});
+  for (const std::int64_t index :
+       {std::int64_t{-4}, std::int64_t{3}, std::numeric_limits<std::int64_t>::min(),
+        std::numeric_limits<std::int64_t>::max()}) {
+    for (const char* op : {"Gather", "GatherElements", "GatherND"}) {
+      INFO(op, " ", index);
+      const bool along_rows = std::string(op) == "GatherElements";
+      const tensor at = along_rows
+                            ? make_tensor<std::int64_t>(element_type::s64, {1, 2}, {0, index})
+                            : longs({index});
+      check_graph_error(error_kind::bad_file, {op, "index " + std::to_string(index)}, [&] {
+        static_cast<void>(result_of(op, {x, at}));
+      });
+    }
+  }
+}
+
+TEST_CASE("corners: ConvTranspose with an output_shape") {
+  // Input [1, 2], weights [1, 10, 100], stride 2: the full result is [1, 10, 102, 20, 200].
+  const std::vector<tensor> inputs{floats({1, 1, 2}, {1, 2}), floats({1, 1, 3}, {1, 10, 100})};
+  const auto cut = [&](std::int64_t extent, const char* automatic) {
+    attributes a{{"strides", list({2})}, {"output_shape", list({extent})}};
+    if (automatic != nullptr) {
+      a.emplace("auto_pad", text(automatic));
+    }
+    return values_of<float>(result_of("ConvTranspose", inputs, a));
+  };
+  CHECK(cut(5, nullptr) == std::vector<float>{1, 10, 102, 20, 200});
+  // Of 3 elements that are cut off, the odd one is cut off at the front, except for SAME_UPPER.
+  CHECK(cut(4, nullptr) == std::vector<float>{10, 102, 20, 200});
+  CHECK(cut(4, "NOTSET") == std::vector<float>{10, 102, 20, 200});
+  CHECK(cut(4, "SAME_LOWER") == std::vector<float>{10, 102, 20, 200});
+  CHECK(cut(4, "SAME_UPPER") == std::vector<float>{1, 10, 102, 20});
+  CHECK(cut(2, nullptr) == std::vector<float>{102, 20});
+}
+
+TEST_CASE("corners: QLinearConcat of pieces of both types and different scales") {
+  model_builder b;
+  b.constant("ys", floats({}, {0.5F}));
+  b.constant("yz", bytes({}, {10}));
+  b.constant("as", floats({}, {0.25F}));
+  b.constant("az", bytes({}, {3}));
+  b.constant("bs", floats({}, {1.0F}));
+  b.constant("bz", signed_bytes({}, {-4}));
+  b.input("a", {1, 3}, element_type::u8);
+  b.input("b", {1, 2}, element_type::s8);
+  b.output(b.add("QLinearConcat", {"ys", "yz", "a", "as", "az", "b", "bs", "bz"},
+                 {{"axis", number(1)}}, "com.microsoft"),
+           element_type::u8);
+  // (q - z) * s / 0.5 + 10, ties to even, clamped to 0..255.
+  const tensor y =
+      run(b.get(), {{"a", bytes({1, 3}, {3, 4, 255})}, {"b", signed_bytes({1, 2}, {-4, -128})}})[0];
+  CHECK(values_of<std::uint8_t>(y) == std::vector<std::uint8_t>{10, 10, 136, 10, 0});
+}
+
+TEST_CASE("corners: QuantizeLinear in blocks, of which the last one is shorter") {
+  const attributes blocks{{"axis", number(1)}, {"block_size", number(3)}};
+  const tensor x = floats({2, 5}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+  const tensor scales = floats({2, 2}, {1, 2, 0.5F, 4});
+  const tensor zeros = bytes({2, 2}, {0, 1, 2, 3});
+  const tensor q = result_of("QuantizeLinear", {x, scales, zeros}, blocks, 21);
+  CHECK(values_of<std::uint8_t>(q) == std::vector<std::uint8_t>{1, 2, 3, 3, 3, 14, 16, 18, 5, 5});
+  CHECK(values_of<float>(result_of("DequantizeLinear", {q, scales, zeros}, blocks, 21)) ==
+        std::vector<float>{1, 2, 3, 4, 4, 6, 7, 8, 8, 8});
+  check_graph_error(error_kind::bad_file, {"QuantizeLinear", "[2,1]", "[2,2]"}, [&] {
+    static_cast<void>(result_of("QuantizeLinear",
+                                {x, floats({2, 1}, {1, 2}), bytes({2, 1}, {0, 1})}, blocks, 21));
+  });
+}
+
+TEST_CASE("corners: a blocked DequantizeLinear behind a Conv keeps the layer in float") {
+  model_builder b(21);
+  b.input("x", {1, 1, 2, 2});
+  b.constant("w", floats({2, 1, 1, 1}, {1.0F, -2.0F}));
+  b.constant("s", floats({1, 1, 2, 2}, {1, 2, 3, 4}));
+  const std::string c = b.add("Conv", {"x", "w"});
+  b.constant("s2", floats({1, 2, 1, 2}, {1, 2, 1, 2}));
+  b.constant("z2", bytes({1, 2, 1, 2}, {128, 128, 128, 128}));
+  const attributes a{{"axis", number(2)}, {"block_size", number(2)}};
+  const std::string q = b.add("QuantizeLinear", {c, "s2", "z2"}, a);
+  b.output(b.add("DequantizeLinear", {q, "s2", "z2"}, a));
+  const tensors inputs{{"x", floats({1, 1, 2, 2}, {1, 3, 5, 8})}};
+  const auto expected = values_of<float>(run(b.get(), inputs)[0]);
+  CHECK(expected == std::vector<float>{1, 4, 5, 8, -2, -6, -10, -16});
+  CHECK(values_of<float>(run(graph::for_execution(b.get()), inputs)[0]) == expected);
+}
+
+TEST_CASE("corners: a movement between uint8 and int8 of the same scale is no plain move") {
+  for (const char* op : {"Transpose", "Reshape", "MaxPool"}) {
+    INFO(op);
+    model_builder b(13);
+    b.input("x", {1, 1, 2, 3});
+    b.constant("shape", std::vector<std::int64_t>{3, 2});
+    std::vector<std::string> inputs{
+        b.dequantize(b.quantize("x", 0.5F, 100, element_type::u8), 0.5F, 100, element_type::u8)};
+    attributes a;
+    if (std::string(op) == "Reshape") {
+      inputs.emplace_back("shape");
+    } else if (std::string(op) == "MaxPool") {
+      a.emplace("kernel_shape", list({1, 1}));
+    }
+    const std::string moved = b.add(op, inputs, a);
+    // The zero points are as numbers the same, the types are not.
+    b.output(
+        b.dequantize(b.quantize(moved, 0.5F, 100, element_type::s8), 0.5F, 100, element_type::s8));
+    const tensors given{{"x", floats({1, 1, 2, 3}, {-30, -1, 0, 5, 13, 60})}};
+    CHECK(values_of<float>(run(graph::for_execution(b.get()), given)[0]) ==
+          values_of<float>(run(b.get(), given)[0]));
+  }
+}
+
+TEST_CASE("corners: sums of uint8 and products of more elements than one piece holds") {
+  random_source random(99);
+  INFO("seed ", random.seed());
+  constexpr std::size_t n = 16384 * 2 + 777;
+  const auto a = random.integers<std::uint8_t>(n);
+  const auto c = random.integers<std::uint8_t>(n);
+  const detent::quant_params pa{0.25F, 7};
+  const detent::quant_params pc{0.5F, 130};
+  const detent::quant_params py{1.5F, 90};
+  detent::thread_pool pool(3);
+  for (const char* op : {"Add", "Mul"}) {
+    model_builder b;
+    b.input("a", {static_cast<std::int64_t>(n)}, element_type::u8);
+    b.input("c", {static_cast<std::int64_t>(n)}, element_type::u8);
+    for (const auto& [name, p] : {std::pair("a", pa), std::pair("c", pc), std::pair("y", py)}) {
+      b.constant(std::string(name) + "s", floats({}, {p.scale}));
+      b.constant(std::string(name) + "z", bytes({}, {static_cast<std::uint8_t>(p.zero_point)}));
+    }
+    b.output(b.add(std::string("QLinear") + op, {"a", "as", "az", "c", "cs", "cz", "ys", "yz"}, {},
+                   "com.microsoft"),
+             element_type::u8);
+    for (const bool is_parallel : {false, true}) {
+      graph::executor_options options;
+      if (is_parallel) {
+        options.parallel = pool.parallel();
+      }
+      const auto y = values_of<std::uint8_t>(run(b.get(),
+                                                 {{"a", bytes({static_cast<std::int64_t>(n)}, a)},
+                                                  {"c", bytes({static_cast<std::int64_t>(n)}, c)}},
+                                                 options)[0]);
+      std::size_t wrong = 0;
+      for (std::size_t i = 0; i < n; ++i) {
+        const float u = detent::reference::dequantize(a[i], pa);
+        const float v = detent::reference::dequantize(c[i], pc);
+        const float r = std::string(op) == "Add" ? u + v : u * v;
+        wrong += y[i] != detent::reference::quantize(r, py, detent::full_grid<std::uint8_t>);
+      }
+      INFO(op, is_parallel ? " on threads" : "");
+      CHECK(wrong == 0);
+    }
+  }
+}
