@@ -17,6 +17,7 @@
 
 #include <detent/base/aligned.hpp>
 #include <detent/base/checked_size.hpp>
+#include <detent/base/emptied_by_move.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/epilogue.hpp>
 #include <detent/error.hpp>

@@ -19,6 +19,7 @@
 #include <detent/base/aligned.hpp>
 #include <detent/base/byte_format.hpp>
 #include <detent/base/checked_size.hpp>
+#include <detent/base/emptied_by_move.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/error.hpp>
 #include <detent/kernels/definitions/integer_products.hpp>

@@ -8217,7 +8217,6 @@ DETENT_NAMESPACE_END
 #include <algorithm>
 #include <cstddef>
 #include <initializer_list>
-#include <utility>
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
@@ -8241,6 +8240,20 @@ inline std::size_t checked_size(const char* where, std::initializer_list<std::si
   }
   return product;
 }
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_BASE_CHECKED_SIZE_HPP
+// ---- detent/base/emptied_by_move.hpp ----
+// A value that a move resets, so that classes which own memory need no move functions of their own.
+#ifndef DETENT_BASE_EMPTIED_BY_MOVE_HPP
+#define DETENT_BASE_EMPTIED_BY_MOVE_HPP
+
+#include <utility>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
 
 /// A value that is T{} again after it was moved from, for members that describe other members which
 /// a move empties.
@@ -8269,7 +8282,7 @@ class emptied_by_move {
 }  // namespace detail
 DETENT_NAMESPACE_END
 
-#endif  // DETENT_BASE_CHECKED_SIZE_HPP
+#endif  // DETENT_BASE_EMPTIED_BY_MOVE_HPP
 // ---- detent/epilogue.hpp ----
 // epilogue_options: how integer products (gemm() and convolutions) turn exact sums into outputs,
 // and the preparation of the per-column arrays that kernels need for that.

@@ -209,6 +209,35 @@ TEST_CASE("limits: multiply-adds are counted before they are made") {
                     [&] { static_cast<void>(run(conv.get(), options, image)); });
 }
 
+TEST_CASE("limits: terms of pools, searches and packed products are multiply-adds, too") {
+  const auto takes = [](const graph::model& m, const tensors& inputs, std::uint64_t expected) {
+    graph::executor_options options;
+    options.max_multiply_adds = expected;
+    CHECK(run(m, options, inputs).size() == 1);
+    --options.max_multiply_adds;
+    check_graph_error(error_kind::bad_file, {"multiply-adds"},
+                      [&] { static_cast<void>(run(m, options, inputs)); });
+  };
+  const std::vector<float> ones(16, 1.0F);
+  model_builder pool;
+  pool.input("x", {1, 2, 2, 4});
+  pool.output(pool.add("GlobalMaxPool", {"x"}));
+  takes(pool.get(), {{"x", floats({1, 2, 2, 4}, ones)}}, 2 + 16);
+  model_builder search;
+  search.input("x", {2, 8});
+  search.output(search.add("ArgMax", {"x"}, {{"axis", number(1)}}), element_type::s64);
+  takes(search.get(), {{"x", floats({2, 8}, ones)}}, 2 + 16);
+  model_builder product;
+  product.input("x", {1, 16});
+  product.constant("w", make_tensor(element_type::u8, {1, 1, 8}, std::vector<std::uint8_t>(8, 1)));
+  product.constant("s", floats({1}, {1.0F}));
+  product.output(product.add(
+      "MatMulNBits", {"x", "w", "s"},
+      {{"K", number(16)}, {"N", number(1)}, {"bits", number(4)}, {"block_size", number(16)}},
+      "com.microsoft"));
+  takes(product.get(), {{"x", floats({1, 16}, ones)}}, 1 + 16);
+}
+
 TEST_CASE("limits: a pool whose window has far more places than the image has pixels") {
   // Walking through the places of the window would take minutes.
   constexpr std::int64_t width = std::int64_t{1} << 28;

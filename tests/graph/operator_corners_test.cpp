@@ -38,7 +38,6 @@ tensor result_of(const std::string& op, const std::vector<tensor>& inputs, attri
                  std::int64_t opset = 17, const std::string& domain = "") {
   model_builder b(opset);
   std::vector<std::string> names;
-  tensors given;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].defined()) {
       names.emplace_back();
@@ -49,7 +48,7 @@ tensor result_of(const std::string& op, const std::vector<tensor>& inputs, attri
   }
   const std::string y = b.add(op, names, std::move(a), domain);
   b.output(y, element_type::undefined);
-  return run(b.get(), given)[0];
+  return run(b.get(), {})[0];
 }
 
 tensor longs(const std::vector<std::int64_t>& values) {
@@ -170,7 +169,7 @@ TEST_CASE("corners: ConvTranspose with an output_shape") {
     return values_of<float>(result_of("ConvTranspose", inputs, a));
   };
   CHECK(cut(5, nullptr) == std::vector<float>{1, 10, 102, 20, 200});
-  // Of 3 elements that are cut off, the odd one is cut off at the front, except for SAME_UPPER.
+  // If an odd number of elements is cut off, the odd one is the first, except for SAME_UPPER.
   CHECK(cut(4, nullptr) == std::vector<float>{10, 102, 20, 200});
   CHECK(cut(4, "NOTSET") == std::vector<float>{10, 102, 20, 200});
   CHECK(cut(4, "SAME_LOWER") == std::vector<float>{10, 102, 20, 200});

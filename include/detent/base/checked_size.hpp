@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <initializer_list>
-#include <utility>
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
@@ -33,30 +32,6 @@ inline std::size_t checked_size(const char* where, std::initializer_list<std::si
   }
   return product;
 }
-
-/// A value that is T{} again after it was moved from, for members that describe other members which
-/// a move empties.
-template <class T>
-class emptied_by_move {
- public:
-  emptied_by_move() = default;
-  emptied_by_move(T value) noexcept : value_(value) {}  // NOLINT(google-explicit-constructor)
-  emptied_by_move(const emptied_by_move&) = default;
-  emptied_by_move& operator=(const emptied_by_move&) = default;
-  emptied_by_move(emptied_by_move&& other) noexcept : value_(std::exchange(other.value_, T{})) {}
-  emptied_by_move& operator=(emptied_by_move&& other) noexcept {
-    value_ = std::exchange(other.value_, T{});
-    return *this;
-  }
-  ~emptied_by_move() = default;
-
-  operator const T&() const noexcept { return value_; }  // NOLINT(google-explicit-constructor)
-  [[nodiscard]] const T& value() const noexcept { return value_; }
-  [[nodiscard]] T& value() noexcept { return value_; }
-
- private:
-  T value_{};
-};
 
 }  // namespace detail
 DETENT_NAMESPACE_END

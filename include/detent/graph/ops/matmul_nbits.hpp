@@ -208,6 +208,7 @@ inline void run_matmul_nbits(operator_context& c) {
   });
   const std::size_t rows = c.inputs[0].count() / layout.depth;
   const matrix_view<const float> a(c.inputs[0].data<float>().data(), rows, layout.depth);
+  c.count_multiply_adds({rows, layout.columns, layout.depth});
   const matrix_view<float> y(c.make_output(0).mutable_data<float>().data(), rows, layout.columns);
   if (rows == 0) {
     return;

@@ -298,6 +298,7 @@ inline void run_global_max(operator_context& c) {
   const image_size size(x);
   const std::size_t pixels = x.count() == 0 ? 0 : x.count() / (size.batch * size.channels);
   c.require(pixels > 0 || x.count() == c.outputs[0].count(), "the image has no pixels");
+  c.count_multiply_adds({x.count()});
   tensor& y = c.make_output(0);
   for_type(c, pool_types{}, x.type(), [&]<class T>() {
     const T* in = x.data<T>().data();

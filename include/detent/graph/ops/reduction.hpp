@@ -371,6 +371,7 @@ void run_arg(operator_context& c) {
   const tensor& x = c.input(0);
   const axis_view v = view_axis(x.dims(), arg_axis(c));
   const std::span<std::int64_t> y = c.make_output(0).mutable_data<std::int64_t>();
+  c.count_multiply_adds({c.input(0).count()});
   c.require(v.length > 0 || y.empty(), "there is no element to choose in a tensor of shape ",
             shown(x.dims()));
   const bool ties = c.n().get_int("select_last_index", 0) != 0;

@@ -29,8 +29,9 @@ struct executor_options {
   /// begins one more throws bad_file.
   std::size_t max_iterations = std::size_t{1} << 24U;
   /// The largest number of multiply-adds of a run: one for each element that a node computes and
-  /// each term of a product, convolution or average. The node that would exceed it throws bad_file
-  /// before it computes anything. Default: no limit; a limit bounds the time that a run takes.
+  /// each term of a product, convolution, pool or reduction. The node that would exceed it throws
+  /// bad_file before it computes anything. Default: no limit; a limit bounds the time that a run
+  /// takes.
   std::uint64_t max_multiply_adds = static_cast<std::uint64_t>(-1);
 };
 
