@@ -329,6 +329,9 @@ TEST_CASE("sub-graphs: names that do not fit together") {
         branching(make_body({declared("i"), declared("i")}, {make_node("Neg", {"i"}, {"t"})},
                             {declared("t")}),
                   fine));
+  check({"no name"},
+        branching(make_body({declared("")}, {make_node("Neg", {"x"}, {"t"})}, {declared("t")}),
+                  fine));
   model m = branching(one("Abs", {"a"}, "t"), fine);
   m.nodes.push_back(make_node("Relu", {"y"}, {"a"}));
   check({"cycle"}, m);
@@ -1183,4 +1186,20 @@ TEST_CASE("sub-graphs: PPQ's system around them") {
   CHECK(q.initializers.count("w1") == 1);
   check_close(m, q, samples, 2e-3);
   check_close(m, graph::for_execution(graph::parse_onnx(graph::to_onnx(q), ".")), samples, 2e-3);
+}
+
+TEST_CASE("scan: sequences of different lengths") {
+  model_builder b;
+  b.input("x", {3, 2});
+  b.input("y", {2, 2});
+  graph_body body = make_body({declared("first"), declared("second")},
+                              {make_node("Add", {"first", "second"}, {"sum"})}, {declared("sum")});
+  b.get().nodes.push_back(
+      make_node("Scan", {"x", "y"}, {"sums"},
+                {{"body", attribute::of(body)}, {"num_scan_inputs", number(2)}}));
+  b.output("sums");
+  check_graph_error(error_kind::bad_file, {"sequence 1 has 2 parts, the first one 3"}, [&] {
+    static_cast<void>(run(b.get(), {{"x", floats({3, 2}, std::vector<float>(6, 1.0F))},
+                                    {"y", floats({2, 2}, std::vector<float>(4, 1.0F))}}));
+  });
 }

@@ -342,6 +342,8 @@ class links {
  public:
   /// Builds the index of `m`, which is not kept.
   explicit links(const model& m) {
+    producer_.reserve(m.nodes.size());
+    consumers_.reserve(m.nodes.size() + m.initializers.size());
     for (std::size_t i = 0; i < m.nodes.size(); ++i) {
       for (const std::string& out : m.nodes[i].outputs) {
         if (!out.empty()) {
@@ -407,7 +409,9 @@ inline void sort_and_check(graph_body& g, const name_scope* around, std::size_t 
   require(depth <= max_body_depth, error_kind::bad_file, "sub-graphs stand more than ",
           max_body_depth, " deep in each other");
   std::unordered_set<std::string> known;
+  known.reserve(g.inputs.size() + g.initializers.size());
   for (const value_info& input : g.inputs) {
+    require(!input.name.empty(), error_kind::bad_file, "an input has no name");
     require(known.insert(input.name).second, error_kind::bad_file, "two inputs are called '",
             input.name, "'");
   }
@@ -415,6 +419,7 @@ inline void sort_and_check(graph_body& g, const name_scope* around, std::size_t 
     known.insert(name);
   }
   std::unordered_map<std::string, std::size_t> producer;
+  producer.reserve(g.nodes.size());
   for (std::size_t i = 0; i < g.nodes.size(); ++i) {
     require(!g.nodes[i].outputs.empty(), error_kind::bad_file, g.nodes[i].label(),
             " has no output");
@@ -423,8 +428,9 @@ inline void sort_and_check(graph_body& g, const name_scope* around, std::size_t 
               error_kind::bad_file, g.nodes[i].label(), " makes '", out, "', which already exists");
     }
   }
-  std::vector<std::set<std::string>> captured(g.nodes.size());
+  std::vector<std::set<std::string>> captured;  // by the index of the node, if any node has bodies
   if (std::any_of(g.nodes.begin(), g.nodes.end(), has_bodies)) {
+    captured.resize(g.nodes.size());
     std::unordered_set<std::string> visible = known;
     for (const auto& made : producer) {
       visible.insert(made.first);
@@ -435,31 +441,46 @@ inline void sort_and_check(graph_body& g, const name_scope* around, std::size_t 
       captured[i] = captured_values(g.nodes[i]);
     }
   }
-  std::vector<std::size_t> missing(g.nodes.size(), 0);
-  std::vector<std::vector<std::size_t>> users(g.nodes.size());
-  for (std::size_t i = 0; i < g.nodes.size(); ++i) {
+  // Calls each(maker) for what node i uses that other nodes of the graph make.
+  const auto for_each_maker = [&](std::size_t i, const auto& each) {
     const auto use = [&](const std::string& in) {
       if (in.empty() || known.count(in) != 0) {
         return;
       }
       const auto made = producer.find(in);
-      if (made == producer.end()) {
-        require(around != nullptr && around->has(in), error_kind::bad_file, g.nodes[i].label(),
-                " uses '", in, "', which nothing makes");
+      if (made != producer.end()) {
+        each(made->second);
         return;
       }
-      ++missing[i];
-      users[made->second].push_back(i);
+      require(around != nullptr && around->has(in), error_kind::bad_file, g.nodes[i].label(),
+              " uses '", in, "', which nothing makes");
     };
     std::for_each(g.nodes[i].inputs.begin(), g.nodes[i].inputs.end(), use);
-    std::for_each(captured[i].begin(), captured[i].end(), use);
+    if (!captured.empty()) {
+      std::for_each(captured[i].begin(), captured[i].end(), use);
+    }
+  };
+  bool is_sorted = true;
+  for (std::size_t i = 0; i < g.nodes.size(); ++i) {
+    for_each_maker(i, [&](std::size_t maker) { is_sorted = is_sorted && maker < i; });
   }
   for (const value_info& out : g.outputs) {
     require(known.count(out.name) != 0 || producer.count(out.name) != 0 ||
                 (around != nullptr && around->has(out.name)),
             error_kind::bad_file, "graph output '", out.name, "' is made by nothing");
   }
-  // Kahn's algorithm. Taking the smallest index first leaves a model that is in order as it is.
+  if (is_sorted) {
+    return;
+  }
+  // Kahn's algorithm. Of the nodes that could come next, the one that came first does.
+  std::vector<std::size_t> missing(g.nodes.size(), 0);
+  std::vector<std::vector<std::size_t>> users(g.nodes.size());
+  for (std::size_t i = 0; i < g.nodes.size(); ++i) {
+    for_each_maker(i, [&](std::size_t maker) {
+      ++missing[i];
+      users[maker].push_back(i);
+    });
+  }
   std::set<std::size_t> ready;
   for (std::size_t i = 0; i < g.nodes.size(); ++i) {
     if (missing[i] == 0) {
@@ -491,10 +512,10 @@ inline void sort_and_check(graph_body& g, const name_scope* around, std::size_t 
 /// Checks that the names of values fit together and puts the nodes in topological order, in all
 /// sub-graphs too. A model that is in order keeps the order of its nodes.
 ///
-/// Throws bad_file, naming the node and the value, if two inputs have the same name, a node has no
-/// output, a value is made twice, a value is used or declared as output but never made, nodes form
-/// a cycle, or sub-graphs are nested more than max_body_depth deep. The model must not be used
-/// after an exception.
+/// Throws bad_file, naming the node and the value, if an input has no name, two inputs have the
+/// same name, a node has no output, a value is made twice, a value is used or declared as output
+/// but never made, nodes form a cycle, or sub-graphs are nested more than max_body_depth deep. The
+/// model must not be used after an exception.
 inline void sort_and_check(model& m) { detail::sort_and_check(m, nullptr, 0); }
 
 }  // namespace graph

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -44,7 +45,7 @@ class qdq_writer {
       : plan_(plan),
         p_(parameters),
         m_(plan.float_model()),
-        params_(parameters.activations),
+        params_(parameters.activations.begin(), parameters.activations.end()),
         writer_(m_) {}
 
   model run() {
@@ -65,10 +66,13 @@ class qdq_writer {
     for (const value_info& v : m_.inputs) {
       add_pair(v.name);
     }
-    const std::vector<node> originals = std::move(m_.nodes);
+    std::vector<node> originals = std::move(m_.nodes);
     m_.nodes.clear();
+    nodes_.reserve(4 * originals.size());
     for (std::size_t i = 0; i < originals.size(); ++i) {
-      node n = originals[i];
+      node n = std::move(originals[i]);
+      const std::vector<std::string> outputs = n.outputs;
+      const std::string left = n.inputs.empty() ? std::string() : n.inputs[0];
       const bool quantized = plan_.quantizes(i);
       const auto layer = p_.layers.find(i);
       const bool is_layer = layer != p_.layers.end();
@@ -87,12 +91,11 @@ class qdq_writer {
         }
       }
       if (is_layer) {
-        quantize_layer(
-            n, entry_of(params_, originals[i].inputs[0], "parameters for the activation").scale,
-            layer->second);
+        quantize_layer(n, entry_of(params_, left, "parameters for the activation").scale,
+                       layer->second);
       }
       nodes_.push_back(std::move(n));
-      for (const std::string& out : originals[i].outputs) {
+      for (const std::string& out : outputs) {
         add_pair(out);
       }
     }
@@ -209,13 +212,13 @@ class qdq_writer {
   const quantization_plan& plan_;
   const quantization_parameters& p_;
   model m_;
-  std::map<std::string, quant_params> params_;
+  std::unordered_map<std::string, quant_params> params_;
   graph_writer writer_;
   std::vector<node> nodes_;
-  std::map<std::string, std::string> dequantized_;  // activations
+  std::unordered_map<std::string, std::string> dequantized_;  // activations
   // Constant operands in dequantized form. A layer or a float operator that uses one of them takes
   // the constant itself.
-  std::map<std::string, std::string> constants_;
+  std::unordered_map<std::string, std::string> constants_;
   std::map<std::string, std::string> final_name_;
 };
 

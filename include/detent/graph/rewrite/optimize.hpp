@@ -43,6 +43,7 @@ namespace graph {
 /// they are; the values that they capture are kept as long as the node that they belong to.
 inline void remove_unused(model& m) {
   std::unordered_set<std::string> used;
+  used.reserve(m.nodes.size() + m.initializers.size());
   for (const value_info& v : m.outputs) {
     used.insert(v.name);
   }
@@ -58,17 +59,21 @@ inline void remove_unused(model& m) {
       }
     }
   }
-  std::vector<node> nodes;
-  std::unordered_set<std::string> made;
+  std::size_t kept = 0;
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {
-    if (keep[i]) {
-      made.insert(m.nodes[i].outputs.begin(), m.nodes[i].outputs.end());
-      nodes.push_back(std::move(m.nodes[i]));
+    if (keep[i] && kept++ != i) {
+      m.nodes[kept - 1] = std::move(m.nodes[i]);
     }
   }
-  m.nodes = std::move(nodes);
+  m.nodes.resize(kept);
   std::erase_if(m.initializers, [&](const auto& entry) { return used.count(entry.first) == 0; });
-  std::erase_if(m.values, [&](const value_info& v) { return made.count(v.name) == 0; });
+  if (!m.values.empty()) {
+    std::unordered_set<std::string> made;
+    for (const node& n : m.nodes) {
+      made.insert(n.outputs.begin(), n.outputs.end());
+    }
+    std::erase_if(m.values, [&](const value_info& v) { return made.count(v.name) == 0; });
+  }
 }
 
 /// Whether a node is QuantizeLinear or DequantizeLinear, of ONNX or com.microsoft.

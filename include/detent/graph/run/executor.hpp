@@ -9,6 +9,7 @@
 #ifndef DETENT_GRAPH_RUN_EXECUTOR_HPP
 #define DETENT_GRAPH_RUN_EXECUTOR_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -214,6 +215,7 @@ class executor {
       : model_(std::move(m)), resources_(std::move(resources)), is_outermost_(is_outermost) {
     require_supported(model_, registry);
     std::unordered_map<std::string, std::size_t> index;
+    index.reserve(model_.initializers.size() + model_.inputs.size() + model_.nodes.size());
     for (const auto& [name, t] : model_.initializers) {
       slots_.push_back(t);
       constant_.push_back(true);
@@ -234,7 +236,13 @@ class executor {
     for (const value_info& v : model_.inputs) {
       input_slots_.push_back(slot(v.name));
     }
-    std::unordered_map<std::size_t, std::size_t> last_use;
+    std::vector<std::size_t> last_use;  // by slot: the index in steps_, or no_slot
+    const auto use = [&](std::size_t value) {
+      if (value != no_slot) {
+        last_use.resize((std::max)(last_use.size(), slots_.size()), no_slot);
+        last_use[value] = steps_.size();
+      }
+    };
     for (const node& n : model_.nodes) {
       step s;
       s.current = &n;
@@ -242,11 +250,11 @@ class executor {
       s.opset = detail::opset_of(model_, n);
       for (const std::string& name : n.inputs) {
         s.inputs.push_back(slot(name));
-        last_use[s.inputs.back()] = steps_.size();
+        use(s.inputs.back());
       }
       for (const std::string& name : n.outputs) {
         s.outputs.push_back(slot(name));
-        last_use.emplace(s.outputs.back(), steps_.size());
+        use(s.outputs.back());
       }
       s.constant = std::make_unique<bool[]>(s.inputs.size());
       for (std::size_t i = 0; i < s.inputs.size(); ++i) {
@@ -261,7 +269,7 @@ class executor {
             s.subgraphs->set_captured(i, slots_[from], true);
           }
           s.captured.push_back(from);
-          last_use[from] = steps_.size();
+          use(from);
         }
       }
       steps_.push_back(std::move(s));
@@ -270,12 +278,14 @@ class executor {
       const auto found = index.find(v.name);
       require(found != index.end(), error_kind::bad_file, "graph output '", v.name,
               "' is made by nothing");
-      last_use.erase(found->second);
+      if (found->second < last_use.size()) {
+        last_use[found->second] = no_slot;
+      }
       output_slots_.push_back(found->second);
     }
-    for (const auto& [value, i] : last_use) {
-      if (value != no_slot && value >= first_value) {
-        steps_[i].last_use_of.push_back(value);
+    for (std::size_t value = first_value; value < last_use.size(); ++value) {
+      if (last_use[value] != no_slot) {
+        steps_[last_use[value]].last_use_of.push_back(value);
       }
     }
   }
