@@ -311,6 +311,14 @@ TEST_CASE("convolution: depthwise, every number of channels") {
           {{channels, channels, channels, 3, 3}, {.in_height = 3, .in_width = 3, .pad_top = 1}},
           memory);
   }
+  // Taps that lie apart in one direction only.
+  for (const std::size_t kernel : {3U, 5U}) {
+    geometry g{{70, 70, 70, kernel, kernel}, {.in_height = 12, .in_width = 14}};
+    g.w.dilation_width = 2;
+    check(random, g, memory);
+    std::swap(g.w.dilation_height, g.w.dilation_width);
+    check(random, g, memory);
+  }
 }
 
 TEST_CASE("convolution: depthwise, rows of pixels that share their taps") {
@@ -353,6 +361,9 @@ TEST_CASE("convolution: depthwise, filters that go line by line") {
         const std::size_t pixels = channels <= 16 ? 140 : channels <= 32 ? 70 : 36;
         g.w.in_width = is_long ? of.stride * random.size(pixels, pixels + 9) : random.size(1, 11);
         g.w.stride_height = g.w.stride_width = of.stride;
+        if (random.chance(20)) {  // taps that lie apart: not line by line then
+          (random.chance(50) ? g.w.dilation_height : g.w.dilation_width) = 2;
+        }
         g.w.pad_top = random.size(0, is_long ? 2 : of.size + 1);
         g.w.pad_bottom = random.size(0, is_long ? 2 : of.size + 1);
         g.w.pad_left = random.size(0, of.size + 1);
@@ -415,7 +426,7 @@ TEST_CASE_TEMPLATE("convolution: depthwise, multipliers of every size", T, std::
   constexpr float largest = std::numeric_limits<float>::max();
   constexpr std::int32_t qmin = std::numeric_limits<T>::min();
   constexpr std::int32_t qmax = std::numeric_limits<T>::max();
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 80; ++round) {
     INFO("round ", round);
     const std::size_t channels = random.size(1, 3) == 1 ? random.size(1, 70) : 64;
     geometry g;
@@ -423,14 +434,16 @@ TEST_CASE_TEMPLATE("convolution: depthwise, multipliers of every size", T, std::
     g.w.in_height = random.size(5, 6);
     g.w.in_width = random.size(5, 14);
     integer_case c(random, g);
-    // All below 1, as a rule; or about 1, or so large that no step fits 32 bits.
-    const int kind = round % 3;
+    // All below 1, as a rule; or about 1, or so large that no step fits 32 bits; or that only
+    // behind the channels that come first.
+    const int kind = round % 4;
     for (float& scale : c.scales) {
+      const bool is_first = &scale - c.scales.data() < 16;
       constexpr float about_one[] = {0.99999994F, 1.0F, 1.0000001F, 2.0F};
       constexpr float huge[] = {1.0F, 3e4F, 1e9F, 1e30F, largest};
-      scale = kind == 0   ? random.real(1e-4F, 1e-2F)
-              : kind == 1 ? about_one[random.size(0, 3)]
-                          : huge[random.size(0, 4)];
+      scale = kind == 0 || (kind == 3 && is_first) ? random.real(1e-4F, 1e-2F)
+              : kind == 1                          ? about_one[random.size(0, 3)]
+                                                   : huge[random.size(0, 4)];
     }
     for (std::int32_t& bias : c.bias) {  // up to where sums just fit 32 bits
       constexpr std::int32_t extremes[] = {-2145000000, -32768, 0, 32767, 2145000000};
@@ -480,9 +493,11 @@ TEST_CASE("convolution: 1 x 1, in place and not") {
     g.w.batch = random.size(1, 2);
     g.w.in_height = random.size(1, 8);
     g.w.in_width = random.size(1, 8);
-    if (random.chance(50)) {
-      g.w.stride_width = random.size(1, 2);
-      g.w.pad_left = random.size(0, 1);
+    if (random.chance(60)) {
+      g.w.stride_height = g.w.stride_width = random.size(1, 2);
+      // Padding on one side only, too: the input is no left side of a product then.
+      std::size_t* const pads[] = {&g.w.pad_top, &g.w.pad_left, &g.w.pad_bottom, &g.w.pad_right};
+      *pads[random.size(0, 3)] = random.size(0, 1);
       g.w.dilation_height = random.size(1, 5);  // of one row: no effect
     }
     check(random, g, memory);
@@ -591,6 +606,7 @@ TEST_CASE("convolution: channels first, blocks of many shapes") {
       {{700, 8, 1, 1, 1}, {.batch = 2, .in_height = 12, .in_width = 13}},
       {{1400, 8, 1, 1, 3}, {.in_width = 170}},
       {{2000, 2000, 2000, 1, 1}, {.in_height = 3, .in_width = 20}},
+      {{70000, 70000, 70000, 1, 2}, {.in_width = 3}},
       // Every other pixel of a 1 x 1 filter's.
       {{40, 130, 1, 1, 1}, {.in_height = 8, .in_width = 9, .stride_height = 2, .stride_width = 2}},
   };

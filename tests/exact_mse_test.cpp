@@ -271,6 +271,16 @@ TEST_CASE("a histogram bounds the error of the values in it") {
       }
     }
   }
+  // Values that are too small for bins add no more than their squares.
+  {
+    const float x[] = {1.0F, 1e-30F};
+    const std::uint64_t counts[] = {1, std::uint64_t{1} << 40};
+    detent::histogram h;
+    h.observe(std::span<const float>(x), std::span<const std::uint64_t>(counts));
+    const scale_solution s = exact_mse(h, detent::symmetric<std::int8_t>);
+    CHECK(s.params.scale == 1.0F / 127.0F);
+    CHECK(s.evidence.objective < 0x1p-55);  // bins begin some 31 octaves below the largest value
+  }
   // Values that are bins' first ones leave nothing open.
   const std::vector<float> x = {0.5F, 0.75F, -1.0F, 3.0F, 2.5F, -0.125F};
   detent::histogram h;
@@ -303,6 +313,13 @@ TEST_CASE("estimates: published clip values of the models") {
   CHECK(clip(octav(distribution(gauss), four), 8) == doctest::Approx(2.559).epsilon(0.02));
   CHECK(octav(distribution(laplace), four).evidence.objective <=
         absmax(distribution(laplace), four).evidence.objective / 2.0);
+}
+
+TEST_CASE("grid_mse: the last candidate is the lowest") {
+  std::vector<float> x(1000, 0.5F);
+  x.push_back(1.0F);
+  const scale_solution s = grid_mse(distribution(x), {{-1, 1}, true}, {.steps = 2, .lowest = 0.5});
+  CHECK(s.params.scale == 0.5F);
 }
 
 TEST_CASE("solvers: what is degenerate is defined") {

@@ -365,6 +365,18 @@ TEST_CASE("saved histograms come back the same, and damaged ones do not") {
   CHECK(histogram::load(observed(nans).save()).count_nan() == 1);
   const auto zeros = std::vector<float>{0.0F, -0.0F};
   CHECK(histogram::load(observed(zeros).save()) == observed(zeros));
+  // The sign of a zero is not kept, so that it can't make two states of the same values.
+  const auto zero = observed(std::vector<float>{0.0F}).save();
+  CHECK(observed(std::vector<float>{-0.0F}).save() == zero);
+  for (const std::size_t end : {0U, 4U}) {  // the header, the content, four counts, the range
+    auto negative = zero;
+    const float value = -0.0F;
+    std::memcpy(negative.data() + 24 + 8 + 32 + end, &value, sizeof value);
+    const std::uint64_t sum =
+        detent::detail::checksum(std::span<const std::byte>(negative).first(negative.size() - 8));
+    std::memcpy(negative.data() + negative.size() - 8, &sum, 8);
+    CHECK(histogram::load(negative).save() == zero);
+  }
 
   for (std::size_t i = 0; i < saved.size(); ++i) {
     auto damaged = saved;
@@ -432,9 +444,40 @@ TEST_CASE("saved histograms whose bins do not fit their range are refused") {
     check_error(error_kind::bad_file, {"histogram::load"},
                 [&] { static_cast<void>(histogram::load(bytes)); });
   }
+  // A bin without values, whose count another one has.
+  {
+    auto bytes = with(range_at + 20, std::uint64_t{0});
+    const std::uint64_t both = 2;
+    std::memcpy(bytes.data() + range_at + 40, &both, sizeof both);
+    const std::uint64_t sum =
+        detent::detail::checksum(std::span<const std::byte>(bytes).first(bytes.size() - 8));
+    std::memcpy(bytes.data() + bytes.size() - 8, &sum, 8);
+    check_error(error_kind::bad_file, {"a bin's count"},
+                [&] { static_cast<void>(histogram::load(bytes)); });
+  }
   // The first bin made one of negative values.
   check_error(error_kind::bad_file, {"histogram::load"},
               [&] { static_cast<void>(histogram::load(with(range_at + 16, 0x4000U))); });
+}
+
+TEST_CASE("bins of one value, and of magnitudes of both signs") {
+  // A single value is known from the sum of its bin.
+  const float x[] = {0.7001F};
+  const auto bins = observed(std::span<const float>(x)).bins();
+  REQUIRE(bins.size() == 1);
+  CHECK(bins[0].range() == detent::value_range{0.7001F, 0.7001F});
+  // Of magnitudes the sum is known if it is known of both signs.
+  for (const bool known : {true, false}) {
+    for (const std::size_t unknown : {0U, 1U}) {
+      std::vector<detent::value_bin> both = {bins[0], bins[0]};
+      both[0].negative = true;
+      both[unknown].excess_known = known;
+      const auto merged = detent::magnitudes(both);
+      REQUIRE(merged.size() == 1);
+      CHECK(merged[0].count == 2);
+      CHECK(merged[0].excess_known == known);
+    }
+  }
 }
 
 TEST_CASE("bad input is named") {

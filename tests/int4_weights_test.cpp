@@ -329,6 +329,7 @@ TEST_CASE("4-bit weights: what does not fit is refused") {
         {.group_size = 16, .zero_points = {zero_points.data(), 2, 2}});
   std::vector<std::int8_t> wrong = w;
   wrong[5] = -9;
+  wrong[41] = 8;  // of a later row: the first one is named
   test::check_error(error_kind::invalid_argument, {"the code -9 of row 2, column 1"}, [&] {
     static_cast<void>(detent::pack_int4_weights({wrong.data(), 32, 2}));
   });

@@ -107,7 +107,7 @@ TEST_CASE("kl judges every candidate") {
     h.observe(std::span<const float>(x));
     const auto all = h.bins();
     for (const quant_scheme& scheme :
-         {quant_scheme{{-7, 7}, true}, quant_scheme{{0, 15}, false},
+         {quant_scheme{{-7, 7}, true}, quant_scheme{{0, 15}, false}, quant_scheme{{0, 1}, false},
           quant_scheme{{-127, 127}, true}, quant_scheme{{-128, 127}, false}}) {
       // Bins in groups that are not narrower than 1/2048 of the largest magnitude.
       std::map<real, signed_bin> groups;

@@ -495,6 +495,9 @@ TEST_CASE("a moving average follows the order of batches, across merges as well"
   }
   check_error(error_kind::invalid_argument, {"constant", "1.5"},
               [] { detent::moving_average_observer o(1.5); });
+  check_error(error_kind::invalid_argument, {"moving_average_observer"}, [] {
+    detent::moving_average_observer(0.1).merge(detent::moving_average_observer(0.2));
+  });
 }
 
 namespace {
@@ -723,6 +726,8 @@ TEST_CASE("exact percentiles of values of one sign count from the right end") {
     INFO("sign ", sign, " range ", r.lower, " ", r.upper);
     CHECK(std::count_if(x.begin(), x.end(), [&](float v) { return v < r.lower; }) == 100);
     CHECK(std::count_if(x.begin(), x.end(), [&](float v) { return v > r.upper; }) == 100);
+    // Of the 100 values beyond either end those beyond the end that is not 0 are clipped.
+    CHECK(o.finalize(detent::asymmetric<std::uint8_t>).evidence.clipped_fraction == 0.1);
   }
 }
 

@@ -569,6 +569,21 @@ TEST_CASE("ort, inc: batches make a difference") {
   differs(inc::percentile_observer({.percentile = 99.0}));
 }
 
+TEST_CASE("ort: a batch of the same magnitude adds no bins") {
+  const std::vector<float> x = bell(43, 300, 1, 0);
+  ort::entropy_observer once;
+  once.observe(x);
+  ort::entropy_observer twice = once;
+  twice.observe(x);
+  const auto size = [](const auto& observer) {
+    detent::detail::byte_writer out({"detenttt", 1});
+    observer.write(out);
+    return std::move(out).finish().size();
+  };
+  CHECK(size(twice) == size(once));
+  CHECK(twice.range() == once.range());
+}
+
 // ------------------------------------------------------------------------------------ bad input
 
 TEST_CASE("ort: what the tool's assertion refuses") {

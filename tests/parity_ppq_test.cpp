@@ -445,6 +445,16 @@ TEST_CASE("ppq: MSE by hand") {
   clipped.begin_phase(1);
   clipped.observe(y);
   check_range(clipped.range(), {-128, 128});
+  // Asymmetric, bins that are 1 wide from -64 on: 21700 values in bin 318, one in bin 0. Step 1
+  // from bin 64 on ends at 320: 21700 * .25^2 + (64 - 0 - 1 + .5)^2 = 5388.5. Step 2 from bin 0 on
+  // has them all: 21701 * .5^2 = 5425.25.
+  ppq::mse_observer cut({.scheme = asymmetric_u8});
+  cut.observe(std::vector<float>{-64.0F, 1984.0F});
+  cut.begin_phase(1);
+  std::vector<float> z(21700, 254.5F);
+  z.push_back(-63.5F);
+  cut.observe(z);
+  check_range(cut.range(), {0, 256});
   // One value: whatever the interval, its range.
   const batches same = {{3.0F, 3.0F}};
   check_range(observed(ppq::mse_observer({.scheme = asymmetric_u8}), same).range(), {3, 3});

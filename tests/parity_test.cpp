@@ -620,6 +620,14 @@ TEST_CASE("sums, quantiles and edges of NumPy") {
   CHECK(numpy::quantile(sorted, 0.25) == 0.5);
   CHECK(numpy::quantile(sorted, 0.75) == 5.5);
   CHECK(numpy::quantile(sorted, 1.0) == 10.0);
+  // What follows the values is not read.
+  const std::vector<double> followed = {0.0, 1.0, std::numeric_limits<double>::infinity()};
+  CHECK(numpy::quantile(std::span(followed).first(2), 1.0) == 1.0);
+  const std::vector<double> edges = {0.0, 1.0, 2.0};
+  const std::vector<float> values = {-0.5F, 0.0F, 1.0F, 2.0F, 2.5F};
+  std::vector<std::uint64_t> counts(2);
+  numpy::count_between(edges, values, counts);
+  CHECK(counts == std::vector<std::uint64_t>{1, 2});
 
   CHECK(numpy::floor_divide(7.0F, 2.0F) == 3.0F);
   CHECK(numpy::floor_divide(-7.0F, 2.0F) == -4.0F);

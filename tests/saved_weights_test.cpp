@@ -195,4 +195,10 @@ TEST_CASE("damaged and foreign bytes are refused") {
   fails<w4>(error_kind::bad_file, "the group size 12", changed(of_4, 40, std::uint64_t{12}));
   fails<w4>(error_kind::bad_file, "the group size 0", changed(of_4, 40, std::uint64_t{0}));
   fails<w4>(error_kind::unsupported, "steps of 4 k", changed(of_4, 52, std::uint32_t{4}));
+  // A header alone, whose size wraps around to what follows it: nothing, less a checksum of 8.
+  bytes header(of_8.begin(), of_8.begin() + 24);
+  const std::uint64_t wrapped = 0 - std::uint64_t{8};
+  std::memcpy(header.data() + 16, &wrapped, sizeof wrapped);
+  test::check_error(error_kind::bad_file, {"24 bytes for a content of"},
+                    [&] { static_cast<void>(w8::load(header)); });
 }

@@ -411,6 +411,17 @@ TEST_CASE("AdaRound: next to the weight, never worse than nearest, on any layer"
   }
 }
 
+TEST_CASE("AdaRound of weights that nothing is multiplied by is nearest rounding") {
+  random_source random(77);
+  INFO("seed ", random.seed());
+  const auto w = random.reals(5 * 8, -1.0F, 1.0F);
+  const std::vector<double> zeros(8 * 8);
+  const gram_matrix g = gram_matrix::from_matrix({zeros.data(), 8, 8});
+  const auto q = detent::adaround(matrix(w, 8), g);
+  CHECK(q.codes == detent::round_to_nearest(matrix(w, 8), g).codes);
+  CHECK(q.evidence.objective == 0.0);
+}
+
 TEST_CASE("AdaRound says where it kept nearest rounding") {
   // Nothing is better than nearest rounding of independent inputs.
   random_source random(407);

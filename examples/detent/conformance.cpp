@@ -17,6 +17,7 @@
 
 #include "commands.hpp"
 #include "samples.hpp"
+#include "tensor_difference.hpp"
 
 namespace detent_cli {
 namespace {
@@ -33,51 +34,6 @@ struct outcome {
   verdict result = verdict::passed;
   std::string reason;
 };
-
-/// Describes the first difference between two tensors; empty if there is none. Tensors are compared
-/// as ONNX's own runner does it: integers must be equal, floats may differ by
-/// 1e-7 + 1e-3 |expected|, and NaN is equal to NaN.
-std::string first_difference(const tensor& actual, const tensor& expected) {
-  if (actual.type() != expected.type() || actual.dims() != expected.dims()) {
-    return graph::name(actual.type()) + " " + to_string(actual.dims()) + ", expected " +
-           graph::name(expected.type()) + " " + to_string(expected.dims());
-  }
-  const auto values = [](const tensor& t) {
-    std::vector<double> v(t.count());
-    const element_type type = t.type() == element_type::u4        ? element_type::u8
-                              : t.type() == element_type::s4      ? element_type::s8
-                              : t.type() == element_type::boolean ? element_type::u8
-                                                                  : t.type();
-    const bool known = graph::visit_type(graph::number_types{}, type, [&]<class T>() {
-      const T* data = reinterpret_cast<const T*>(t.raw());
-      for (std::size_t i = 0; i < v.size(); ++i) {
-        v[i] = static_cast<double>(data[i]);
-      }
-    });
-    if (!known) {
-      const auto bits = t.data<std::uint16_t>();
-      for (std::size_t i = 0; i < v.size(); ++i) {
-        v[i] = static_cast<double>(t.type() == element_type::f16
-                                       ? detent::to_float(detent::float16{bits[i]})
-                                       : detent::to_float(detent::bfloat16{bits[i]}));
-      }
-    }
-    return v;
-  };
-  const std::vector<double> a = values(actual);
-  const std::vector<double> e = values(expected);
-  const bool real = actual.type() == element_type::f32 || actual.type() == element_type::f64 ||
-                    actual.type() == element_type::f16 || actual.type() == element_type::bf16;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const bool same = a[i] == e[i] || (std::isnan(a[i]) && std::isnan(e[i])) ||
-                      (real && std::fabs(a[i] - e[i]) <= 1e-7 + 1e-3 * std::fabs(e[i]));
-    if (!same) {
-      return "element " + std::to_string(i) + " is " + std::to_string(a[i]) + ", expected " +
-             std::to_string(e[i]);
-    }
-  }
-  return {};
-}
 
 outcome run_folder(const fs::path& folder, const common_arguments& a) {
   try {

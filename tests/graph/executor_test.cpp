@@ -284,6 +284,19 @@ TEST_CASE("optimize: batch normalization goes into Conv, ConvTranspose and Gemm"
       check_same_results(m, b.get(), {{"x", random_floats(r, in, -2.0F, 2.0F)}});
     }
   }
+  // In groups, an output channel of a ConvTranspose is no index of its weights' axis 1.
+  model_builder b;
+  b.input("x", {2, 4, 5, 5});
+  b.constant("w", random_floats(r, {4, 3, 2, 2}, -1.0F, 1.0F));
+  b.output(add_batch_norm(b, r, b.add("ConvTranspose", {"x", "w"}, {{"group", number(2)}}), 6));
+  check_same_results(simplified(b.get()), b.get(),
+                     {{"x", random_floats(r, {2, 4, 5, 5}, -2.0F, 2.0F)}});
+  model_builder c;
+  c.input("x", {2, 4, 5, 5});
+  c.constant("w", random_floats(r, {4, 3, 2, 2}, -1.0F, 1.0F));
+  c.output(add_batch_norm(c, r, c.add("ConvTranspose", {"x", "w"}), 3));
+  check_same_results(simplified(c.get()), c.get(),
+                     {{"x", random_floats(r, {2, 4, 5, 5}, -2.0F, 2.0F)}});
 }
 
 TEST_CASE("optimize: folding leaves what others use as it was") {
@@ -451,6 +464,15 @@ TEST_CASE("optimize: activations that cannot be fused stay") {
       fused, b.get(),
       {{"x", random_floats(r, {1, 1, 3, 3}, -1.0F, 1.0F)}, {"lo", test::floats({}, {0.25F})}},
       true);
+  // A bound of two elements is wrong, and stays it.
+  model_builder two;
+  two.input("x", {1, 1, 3, 3});
+  two.constant("w", test::floats({1, 1, 1, 1}, {2.0F}));
+  two.constant("bounds", test::floats({2}, {0.0F, 1.0F}));
+  two.output(two.add("Clip", {two.add("Conv", {"x", "w"}), "bounds"}));
+  graph::model wrong = two.get();
+  graph::fuse_activations(wrong);
+  CHECK(wrong.nodes.size() == 2);
 }
 
 TEST_CASE("optimize: constants are computed once, quantization pairs are kept") {

@@ -149,3 +149,29 @@ TEST_CASE("samples: pieces of other types and shapes are not joined") {
                             [&] { static_cast<void>(graph::slice_samples(t, 1, 2)); });
   }
 }
+
+TEST_CASE("samples: a range that begins behind the last one, and arrays that cannot be written") {
+  const test::temporary_folder folder;
+  const std::string path = (folder.path() / "x.npy").string();
+  tensor t = tensor::allocate(element_type::f32, {2, 3, 4, 5});
+  std::fill_n(t.mutable_raw(), t.bytes(), std::byte{0});
+  graph::write_npy(path, t);
+  graph::model m;
+  m.inputs.push_back({"x", element_type::f32, true, {-1, 3, 4, 5}, {}});
+  graph::sample_set samples(m, {path});
+  for (const std::size_t first : {2U, 3U}) {
+    test::check_graph_error(error_kind::invalid_argument, {"there are only 2 samples"}, [&] {
+      samples.select({first, 7});
+    });
+  }
+  test::check_graph_error(error_kind::invalid_argument, {"samples 1 to 1"}, [&] {
+    samples.select({1, 1});
+  });
+  CHECK(samples.size() == 2);
+  samples.select({1, 7});
+  CHECK(samples.size() == 1);
+  t.set_channels_last(true);
+  test::check_graph_error(error_kind::invalid_argument, {"order of its dimensions"},
+                          [&] { graph::write_npy(path, t); });
+  CHECK(graph::read_npy(path).dims() == graph::shape{2, 3, 4, 5});
+}

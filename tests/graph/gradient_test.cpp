@@ -734,6 +734,26 @@ TEST_CASE("gradients: what cannot be done is said") {
   check_graph_error(error_kind::shape_mismatch, {"constant 'w'", "[2,3]", "[3]"}, [&] {
     g.set_constant("w", floats({3}, {1.0F, 2.0F, 3.0F}));
   });
+  model_builder parts;
+  parts.input("x", {4});
+  parts.output(parts.add("Split", {"x"}));
+  parts.get().nodes[0].outputs.push_back("second");
+  parts.output("second");
+  gradient_graph split(parts.get());
+  split.forward({{"x", floats({4}, {1.0F, 2.0F, 3.0F, 4.0F})}});
+  check_graph_error(error_kind::unsupported, {"no gradient of output 1 'second'"}, [&] {
+    static_cast<void>(split.backward({{"second", {1.0, 1.0}}}, {"x"}));
+  });
+  model_builder scales;
+  scales.input("x", {2, 3});
+  scales.constant("s", floats({2}, {0.5F, 0.25F}));
+  scales.constant("z", test::make_tensor<std::int32_t>(element_type::s32, {2}, {0, 0}));
+  scales.get().nodes.push_back(graph::make_fake_quantize("x", "s", "z", "y", {-4, 3}, 1));
+  scales.output("y");
+  gradient_graph quantized(scales.get());
+  check_graph_error(error_kind::bad_file, {"2 scales for axis 1"}, [&] {
+    quantized.forward({{"x", floats({2, 3}, {1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F})}});
+  });
   model_builder unknown;
   unknown.input("x", {1});
   unknown.output(unknown.add("NoSuchOperator", {"x"}));

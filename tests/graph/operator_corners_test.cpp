@@ -252,6 +252,119 @@ TEST_CASE("corners: a movement between uint8 and int8 of the same scale is no pl
   }
 }
 
+TEST_CASE("corners: integers at the end of their type") {
+  const auto doubles = [](const std::vector<double>& v) {
+    return make_tensor(element_type::f64, {static_cast<std::int64_t>(v.size())}, v);
+  };
+  const auto cast = [&](element_type type, const std::vector<double>& v) {
+    return result_of("Cast", {doubles(v)}, {{"to", number(static_cast<std::int64_t>(type))}}, 21);
+  };
+  constexpr auto largest = std::numeric_limits<std::int64_t>::max();
+  CHECK(values_of<std::int64_t>(cast(element_type::s64, {0x1p63, -0x1p63, 0x1p62})) ==
+        std::vector<std::int64_t>{largest, -largest - 1, std::int64_t{1} << 62});
+  CHECK(values_of<std::uint8_t>(cast(element_type::u8, {256.0, 255.0, 1e30, -1.0})) ==
+        std::vector<std::uint8_t>{255, 255, 255, 0});
+  CHECK(values_of<std::uint8_t>(cast(element_type::u4, {20.0, 15.0, -1.0})) ==
+        std::vector<std::uint8_t>{15, 15, 0});
+  // 1 / (-1)^n, and 1 / 2^n rounded toward zero.
+  CHECK(
+      values_of<std::int64_t>(result_of("Pow", {longs({-1, -1, 1, 2}), longs({-2, -3, -5, -1})})) ==
+      std::vector<std::int64_t>{1, -1, 1, 0});
+  const auto range = [](std::int64_t start, std::int64_t limit, std::int64_t delta) {
+    const auto one = [](std::int64_t v) {
+      return make_tensor(element_type::s64, {}, std::vector{v});
+    };
+    return values_of<std::int64_t>(result_of("Range", {one(start), one(limit), one(delta)}));
+  };
+  CHECK(range(5, 0, -2) == std::vector<std::int64_t>{5, 3, 1});
+  CHECK(range(0, 5, -1).empty());
+  CHECK(range(0, 5, 2) == std::vector<std::int64_t>{0, 2, 4});
+  CHECK(range(5, 0, 1).empty());
+  // In operator set 10 the largest int32 stands for the end of the axis, forwards and backwards.
+  constexpr std::int64_t end = std::numeric_limits<std::int32_t>::max();
+  const tensor x = floats({4}, {1, 2, 3, 4});
+  CHECK(values_of<float>(result_of("Slice", {x, longs({1}), longs({end}), longs({0}), longs({1})},
+                                   {}, 10)) == std::vector<float>{2, 3, 4});
+  CHECK(values_of<float>(result_of("Slice", {x, longs({2}), longs({end}), longs({0}), longs({-1})},
+                                   {}, 10)) == std::vector<float>{3, 2, 1});
+}
+
+TEST_CASE("corners: where Resize takes its elements from") {
+  const auto resize = [](const std::vector<float>& x, std::vector<tensor> more, attributes a,
+                         std::int64_t opset = 17) {
+    std::vector<tensor> inputs = {floats({static_cast<std::int64_t>(x.size())}, x)};
+    inputs.insert(inputs.end(), more.begin(), more.end());
+    return values_of<float>(result_of("Resize", inputs, std::move(a), opset));
+  };
+  const auto text = [](const std::string& value) {
+    graph::attribute a;
+    a.kind = graph::attribute::kind_type::s;
+    a.s = value;
+    return a;
+  };
+  // 3 elements times 1.5 are 4.5, of which 4 are made; the last corner is that of 4.5.
+  const auto corners =
+      resize({0, 7, 14}, {tensor(), floats({1}, {1.5F})},
+             {{"mode", text("linear")}, {"coordinate_transformation_mode", text("align_corners")}});
+  REQUIRE(corners.size() == 4);
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(corners[i] == doctest::Approx(4.0F * static_cast<float>(i)));
+  }
+  // A single element is the first one.
+  CHECK(resize({1, 2, 3, 4}, {tensor(), tensor(), longs({1})},
+               {{"mode", text("linear")},
+                {"coordinate_transformation_mode", text("pytorch_half_pixel")}}) ==
+        std::vector<float>{1});
+  // In operator set 10, coordinates are rounded up where there are fewer elements, else down.
+  CHECK(resize({1, 2, 3, 4}, {floats({1}, {0.75F})}, {}, 10) == std::vector<float>{1, 3, 4});
+  CHECK(resize({1, 2, 3}, {floats({1}, {1.5F})}, {}, 10) == std::vector<float>{1, 1, 2, 3});
+}
+
+TEST_CASE("corners: shapes that do not fit are refused") {
+  const auto fails = [](std::initializer_list<std::string_view> words, const std::string& op,
+                        const std::vector<tensor>& inputs, const attributes& a = {}) {
+    check_graph_error(error_kind::bad_file, words,
+                      [&] { static_cast<void>(result_of(op, inputs, a)); });
+  };
+  const auto ones = [](const shape& dims) {
+    return floats(dims, std::vector<float>(graph::element_count(dims), 1.0F));
+  };
+  fails({"reaches over 4", "has 3"}, "Conv", {ones({1, 1, 3, 9}), ones({1, 1, 4, 2})});
+  fails({"reaches over 5", "has 4"}, "MaxPool", {ones({1, 1, 4, 9})},
+        {{"kernel_shape", list({3, 1})}, {"dilations", list({2, 1})}});
+  fails({"K is 3", "4"}, "Gemm", {ones({2, 3}), ones({4, 5})});
+  fails({"Split"}, "Split", {ones({3}), longs({2, 2})});
+  model_builder parts(18);  // two elements each would be used up before the last part
+  parts.input("x", {5});
+  parts.output(parts.add("Split", {"x"}, {{"num_outputs", number(4)}}));
+  for (const char* name : {"b", "c", "d"}) {
+    parts.get().nodes[0].outputs.emplace_back(name);
+    parts.output(name);
+  }
+  check_graph_error(error_kind::bad_file, {"Split", "into 4 parts of 2"}, [&] {
+    static_cast<void>(run(parts.get(), {{"x", ones({5})}}));
+  });
+  fails({"cannot be broadcast"}, "Add", {ones({2, 3}), ones({2})});
+}
+
+TEST_CASE("corners: copies that threads share out unevenly") {
+  // 1009 is a prime: no two parts need have the same length.
+  random_source random(5);
+  INFO("seed ", random.seed());
+  model_builder b;
+  b.input("x", {1009, 40, 30});
+  b.constant("0", longs({0}));
+  b.constant("30", longs({30}));
+  b.constant("2", longs({2}));
+  b.output(b.add("Slice", {"x", "0", "30", "2", "2"}));
+  const tensors given = {{"x", floats({1009, 40, 30}, random.reals(1009 * 40 * 30, -1.0F, 1.0F))}};
+  detent::thread_pool pool(3);
+  graph::executor_options options;
+  options.parallel = pool.parallel();
+  CHECK(values_of<float>(run(b.get(), given, options)[0]) ==
+        values_of<float>(run(b.get(), given)[0]));
+}
+
 TEST_CASE("corners: sums of uint8 and products of more elements than one piece holds") {
   random_source random(99);
   INFO("seed ", random.seed());

@@ -189,8 +189,10 @@ TEST_CASE("lower: biases whose zero points are all 0, and others") {
   test::random_source r(8);
   INFO("seed ", r.seed());
   for (const bool gemm : {false, true}) {
-    for (const std::int32_t zero_point : {0, 1}) {
-      INFO((gemm ? "Gemm" : "Conv"), ", zero point ", zero_point);
+    // A scale of the bias that is not that of the sums makes it another integer.
+    for (const auto& [zero_point, factor] :
+         {std::pair(0, 1.0F), std::pair(1, 1.0F), std::pair(0, 2.5F)}) {
+      INFO((gemm ? "Gemm" : "Conv"), ", zero point ", zero_point, " scale times ", factor);
       // Of fewer channels, others than 0 are refused when shapes are inferred.
       const std::int64_t channels = zero_point == 0 ? 5 : 4097;
       model_builder b;
@@ -201,7 +203,7 @@ TEST_CASE("lower: biases whose zero points are all 0, and others") {
           b, r, "w", gemm ? shape{4, channels} : shape{channels, 4, 3, 3}, gemm ? 1 : 0, {});
       std::vector<float> scales;
       for (const float s : b.get().initializers.at("w_scale").data<float>()) {
-        scales.push_back(0.05F * s);
+        scales.push_back(factor * 0.05F * s);
       }
       std::vector<std::int32_t> values(scales.size());
       for (std::int32_t& v : values) {
@@ -789,6 +791,40 @@ TEST_CASE("static_quantization: dead channels and biases far larger than what is
   }
 }
 
+TEST_CASE("every other sample, pass after pass") {
+  std::vector<test::sample> samples;
+  for (int i = 1; i <= 5; ++i) {
+    samples.push_back({{"x", test::floats({1}, {static_cast<float>(i)})}});
+  }
+  for (const bool second : {false, true}) {
+    auto half = graph::every_other_sample(samples_source(samples), second);
+    for (int pass = 0; pass < 2; ++pass) {
+      std::vector<float> seen;
+      while (const auto next = half()) {
+        seen.push_back(next->at("x").data<float>()[0]);
+      }
+      CHECK(seen == (second ? std::vector<float>{2, 4} : std::vector<float>{1, 3, 5}));
+    }
+  }
+}
+
+TEST_CASE("weights in levels of 7 bits have no zero point") {
+  test::random_source r(33);
+  model_builder b;
+  b.input("x", {1, 4});
+  b.constant("w", random_floats(r, {4, 5}, -0.2F, 1.0F));
+  b.output(b.add("Gemm", {"x", "w"}));
+  graph::layer_weight_options options;
+  options.per_channel = false;
+  options.asymmetric = true;
+  CHECK(graph::quantize_layer_weights(b.get(), b.get().nodes[0], 1.0F, options).zero_point != 0);
+  options.reduce_range = true;
+  const auto w = graph::quantize_layer_weights(b.get(), b.get().nodes[0], 1.0F, options);
+  CHECK(w.zero_point == 0);
+  CHECK(w.levels.qmin == -64);
+  CHECK(w.levels.qmax == 64);
+}
+
 TEST_CASE("static_quantization: says no") {
   test::random_source r(31);
   const graph::model m = small_network(r);
@@ -819,6 +855,13 @@ TEST_CASE("static_quantization: says no") {
     static_cast<void>(graph::static_quantization(quantized, samples_source(samples)).result);
   });
 
+  for (const char* op : {"QLinearConv", "ConvInteger", "MatMulNBits"}) {
+    graph::model integers = m;
+    integers.nodes[1].op_type = op;
+    check_graph_error(error_kind::unsupported, {"already quantized", op}, [&] {
+      static_cast<void>(graph::static_quantization(integers, samples_source(samples)).result);
+    });
+  }
   graph::model strange = m;
   strange.nodes[1].op_type = "Fancy";
   check_graph_error(error_kind::unsupported, {"Fancy"}, [&] {
