@@ -15,6 +15,7 @@
 
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/name_table.hpp>
 #include <detent/graph/model/onnx_writer.hpp>
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/onnx.hpp>
@@ -366,6 +367,27 @@ TEST_CASE("unused_names: each name once, whatever is taken") {
   CHECK(names.take("Add_0_out") == "Add_0_out_2");
   names.reserve("z");
   CHECK(names.take("z") == "z_2");
+}
+
+TEST_CASE("name_table: values keep their names and places, in copies too") {
+  graph::detail::name_table<int> table(1);
+  const auto first = table.add("first", 1);
+  CHECK(first.second);
+  for (int i = 0; i < 1000; ++i) {
+    table.add("a name that is too long for a short string " + std::to_string(i), i);
+  }
+  CHECK_FALSE(table.add("first", 7).second);
+  CHECK(table.find("first") == first.first);
+  CHECK(table.find("") == nullptr);
+  graph::detail::name_table<int> copy(table);
+  *table.add("first").first = 5;
+  const graph::detail::name_table<int> moved = std::move(table);
+  CHECK(moved.find("first") == first.first);
+  CHECK(*moved.find("first") == 5);
+  CHECK(*copy.find("first") == 1);
+  copy.add("only here");
+  CHECK_FALSE(moved.has("only here"));
+  CHECK(*copy.find("a name that is too long for a short string 999") == 999);
 }
 
 TEST_CASE("remove_no_ops: chains, outputs of the graph and values that several nodes use") {

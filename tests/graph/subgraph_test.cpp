@@ -286,8 +286,12 @@ TEST_CASE("sub-graphs: what they capture") {
   model m;
   m.nodes = {make_node("Relu", {"in"}, {"x"}), outer};
   const graph::links l(m);
-  CHECK(l.consumers("x") == std::vector<std::size_t>{1});
-  CHECK(l.consumers("w") == std::vector<std::size_t>{1, 1});  // taken, and captured
+  const auto users = [&](const char* value) {
+    const auto found = l.consumers(value);
+    return std::vector<std::size_t>(found.begin(), found.end());
+  };
+  CHECK(users("x") == std::vector<std::size_t>{1});
+  CHECK(users("w") == std::vector<std::size_t>{1, 1});  // taken, and captured
   CHECK(l.consumers("inner_sum").empty());
 }
 

@@ -18,15 +18,16 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/model/name_table.hpp>
 #include <detent/graph/model/tensor.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -335,32 +336,61 @@ void for_each_value_name(const graph_body& g, const Function& f) {
   return captured;
 }
 
+namespace detail {
+
+/// What links knows of a value.
+struct value_links {
+  std::size_t producer = static_cast<std::size_t>(-1);
+  std::size_t first = 0;   // the place of its consumers in the list of all
+  std::size_t count = 0;   // of its consumers
+  std::size_t placed = 0;  // of them, while the list is made
+  bool is_output = false;
+};
+
+}  // namespace detail
+
 /// An index of a model: which node makes each value, which nodes use it, and which values are
 /// outputs. It is valid until the nodes or outputs of the model change. Values within sub-graphs
 /// are not indexed.
 class links {
  public:
   /// Builds the index of `m`, which is not kept.
-  explicit links(const model& m) {
-    producer_.reserve(m.nodes.size());
-    consumers_.reserve(m.nodes.size() + m.initializers.size());
+  explicit links(const model& m) : values_(m.nodes.size() + m.initializers.size()) {
+    std::vector<std::pair<detail::value_links*, std::size_t>>
+        uses;  // of the values, by which nodes
+    uses.reserve(2 * m.nodes.size());
+    const auto use = [&](const std::string& name, std::size_t node) {
+      detail::value_links* const value = values_.add(name).first;
+      ++value->count;
+      uses.emplace_back(value, node);
+    };
     for (std::size_t i = 0; i < m.nodes.size(); ++i) {
       for (const std::string& out : m.nodes[i].outputs) {
         if (!out.empty()) {
-          producer_[out] = i;
+          values_.add(out).first->producer = i;
         }
       }
       for (const std::string& in : m.nodes[i].inputs) {
         if (!in.empty()) {
-          consumers_[in].push_back(i);
+          use(in, i);
         }
       }
       for (const std::string& in : captured_values(m.nodes[i])) {
-        consumers_[in].push_back(i);
+        use(in, i);
       }
     }
     for (const value_info& v : m.outputs) {
-      outputs_.insert(v.name);
+      values_.add(v.name).first->is_output = true;
+    }
+    // The consumers of a value stand side by side, in the order of the nodes.
+    consumers_.resize(uses.size());
+    std::size_t next = 0;
+    for (const auto& [value, node] : uses) {
+      if (value->placed == 0) {
+        value->first = next;
+        next += value->count;
+      }
+      consumers_[value->first + value->placed++] = node;
     }
   }
   /// What producer() returns for a value that no node makes.
@@ -368,26 +398,26 @@ class links {
   /// The index in `nodes` of the node that makes the value; `none` if no node does, as for inputs
   /// and constants.
   [[nodiscard]] std::size_t producer(const std::string& value) const {
-    const auto found = producer_.find(value);
-    return found == producer_.end() ? none : found->second;
+    const detail::value_links* const found = values_.find(value);
+    return found == nullptr ? none : found->producer;
   }
   /// The indices in `nodes` of the nodes that use the value, one entry for each use: a node that
   /// has the value as two inputs is listed twice. A node whose sub-graphs capture the value is
   /// listed once more for that.
-  [[nodiscard]] const std::vector<std::size_t>& consumers(const std::string& value) const {
-    static const std::vector<std::size_t> nobody;
-    const auto found = consumers_.find(value);
-    return found == consumers_.end() ? nobody : found->second;
+  [[nodiscard]] std::span<const std::size_t> consumers(const std::string& value) const {
+    const detail::value_links* const found = values_.find(value);
+    return found == nullptr ? std::span<const std::size_t>()
+                            : std::span(consumers_).subspan(found->first, found->count);
   }
   /// Whether the value is an output of the model.
   [[nodiscard]] bool is_output(const std::string& value) const {
-    return outputs_.count(value) != 0;
+    const detail::value_links* const found = values_.find(value);
+    return found != nullptr && found->is_output;
   }
 
  private:
-  std::unordered_map<std::string, std::size_t> producer_;
-  std::unordered_map<std::string, std::vector<std::size_t>> consumers_;
-  std::unordered_set<std::string> outputs_;
+  detail::name_table<detail::value_links> values_;
+  std::vector<std::size_t> consumers_;
 };
 
 namespace detail {
@@ -395,11 +425,11 @@ namespace detail {
 /// The names of values that are visible to a sub-graph: those of the graph around it and of all
 /// graphs around that one.
 struct name_scope {
-  const std::unordered_set<std::string>& names;
+  const name_table<std::size_t>& names;
   const name_scope* outer;
 
   [[nodiscard]] bool has(const std::string& name) const {
-    return names.count(name) != 0 || (outer != nullptr && outer->has(name));
+    return names.has(name) || (outer != nullptr && outer->has(name));
   }
 };
 
@@ -408,34 +438,29 @@ struct name_scope {
 inline void sort_and_check(graph_body& g, const name_scope* around, std::size_t depth) {
   require(depth <= max_body_depth, error_kind::bad_file, "sub-graphs stand more than ",
           max_body_depth, " deep in each other");
-  std::unordered_set<std::string> known;
-  known.reserve(g.inputs.size() + g.initializers.size());
+  // The index of the node that makes a value; `given` for inputs and constants.
+  constexpr std::size_t given = static_cast<std::size_t>(-1);
+  name_table<std::size_t> makers(g.inputs.size() + g.initializers.size() + g.nodes.size());
   for (const value_info& input : g.inputs) {
     require(!input.name.empty(), error_kind::bad_file, "an input has no name");
-    require(known.insert(input.name).second, error_kind::bad_file, "two inputs are called '",
+    require(makers.add(input.name, given).second, error_kind::bad_file, "two inputs are called '",
             input.name, "'");
   }
   for (const auto& [name, value] : g.initializers) {
-    known.insert(name);
+    makers.add(name, given);
   }
-  std::unordered_map<std::string, std::size_t> producer;
-  producer.reserve(g.nodes.size());
   for (std::size_t i = 0; i < g.nodes.size(); ++i) {
     require(!g.nodes[i].outputs.empty(), error_kind::bad_file, g.nodes[i].label(),
             " has no output");
     for (const std::string& out : g.nodes[i].outputs) {
-      require(out.empty() || (known.count(out) == 0 && producer.emplace(out, i).second),
-              error_kind::bad_file, g.nodes[i].label(), " makes '", out, "', which already exists");
+      require(out.empty() || makers.add(out, i).second, error_kind::bad_file, g.nodes[i].label(),
+              " makes '", out, "', which already exists");
     }
   }
   std::vector<std::set<std::string>> captured;  // by the index of the node, if any node has bodies
   if (std::any_of(g.nodes.begin(), g.nodes.end(), has_bodies)) {
     captured.resize(g.nodes.size());
-    std::unordered_set<std::string> visible = known;
-    for (const auto& made : producer) {
-      visible.insert(made.first);
-    }
-    const name_scope scope{visible, around};
+    const name_scope scope{makers, around};
     for (std::size_t i = 0; i < g.nodes.size(); ++i) {
       change_bodies(g.nodes[i], [&](graph_body& body) { sort_and_check(body, &scope, depth + 1); });
       captured[i] = captured_values(g.nodes[i]);
@@ -444,12 +469,13 @@ inline void sort_and_check(graph_body& g, const name_scope* around, std::size_t 
   // Calls each(maker) for what node i uses that other nodes of the graph make.
   const auto for_each_maker = [&](std::size_t i, const auto& each) {
     const auto use = [&](const std::string& in) {
-      if (in.empty() || known.count(in) != 0) {
+      if (in.empty()) {
         return;
       }
-      const auto made = producer.find(in);
-      if (made != producer.end()) {
-        each(made->second);
+      if (const std::size_t* const maker = makers.find(in)) {
+        if (*maker != given) {
+          each(*maker);
+        }
         return;
       }
       require(around != nullptr && around->has(in), error_kind::bad_file, g.nodes[i].label(),
@@ -465,8 +491,7 @@ inline void sort_and_check(graph_body& g, const name_scope* around, std::size_t 
     for_each_maker(i, [&](std::size_t maker) { is_sorted = is_sorted && maker < i; });
   }
   for (const value_info& out : g.outputs) {
-    require(known.count(out.name) != 0 || producer.count(out.name) != 0 ||
-                (around != nullptr && around->has(out.name)),
+    require(makers.has(out.name) || (around != nullptr && around->has(out.name)),
             error_kind::bad_file, "graph output '", out.name, "' is made by nothing");
   }
   if (is_sorted) {

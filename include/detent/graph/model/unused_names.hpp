@@ -5,10 +5,10 @@
 
 #include <cstddef>
 #include <string>
-#include <unordered_map>
 
 #include <detent/config.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/name_table.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -30,28 +30,26 @@ class unused_names {
   }
 
   /// Takes a name, which may be taken already.
-  void reserve(const std::string& name) { next_.try_emplace(name, 2); }
+  void reserve(const std::string& name) { next_.add(name, 2); }
 
   /// A name that was not taken: `wish`, or else `wish` followed by _2, _3, and so on. It is taken
   /// from then on.
   [[nodiscard]] std::string take(const std::string& wish) {
-    const auto [found, is_new] = next_.try_emplace(wish, 2);
+    const auto [number, is_new] = next_.add(wish, 2);
     if (is_new) {
       return wish;
     }
-    // References to elements stay valid when others are added.
-    std::size_t& number = found->second;
     std::string name;
     do {
-      name = wish + "_" + std::to_string(number++);
-    } while (!next_.try_emplace(name, 2).second);
+      name = wish + "_" + std::to_string((*number)++);
+    } while (!next_.add(name, 2).second);
     return name;
   }
 
  private:
   // The names that are taken, each with the number that take() tries next behind it. With these
   // numbers a name that is wished for again and again is not searched from the start each time.
-  std::unordered_map<std::string, std::size_t> next_;
+  detail::name_table<std::size_t> next_{0};
 };
 
 }  // namespace graph

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -111,7 +112,7 @@ class block_bias_corrector {
     for (std::size_t i = first; i < end; ++i) {
       for (std::size_t k = 0; k < g_.operators[i].outputs.size(); ++k) {
         const std::string& value = g_.network.nodes[i].outputs[k];
-        const std::vector<std::size_t>& users = l.consumers(value);
+        const std::span<const std::size_t> users = l.consumers(value);
         const bool leaves =
             g_.network.is_output(value) ||
             std::any_of(users.begin(), users.end(), [&](std::size_t user) { return user >= end; });

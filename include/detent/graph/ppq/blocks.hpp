@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -132,7 +133,7 @@ class block_finder {
       const node& n = g_.network.nodes[i];
       block.layers += is_compute_operator(n) ? 1U : 0U;
       for (const std::string& out : n.outputs) {
-        const std::vector<std::size_t>& users = links_.consumers(out);
+        const std::span<const std::size_t> users = links_.consumers(out);
         if (out != block.exit && (g_.network.is_output(out) ||
                                   !std::all_of(users.begin(), users.end(), [&](std::size_t user) {
                                     return needed.count(user) != 0;

@@ -42,20 +42,21 @@ namespace graph {
 /// Removes nodes, initializers and value declarations that no output depends on. Sub-graphs stay as
 /// they are; the values that they capture are kept as long as the node that they belong to.
 inline void remove_unused(model& m) {
-  std::unordered_set<std::string> used;
-  used.reserve(m.nodes.size() + m.initializers.size());
+  detail::name_table<detail::no_value> used(m.nodes.size() + m.initializers.size());
   for (const value_info& v : m.outputs) {
-    used.insert(v.name);
+    used.add(v.name);
   }
   std::vector<bool> keep(m.nodes.size(), false);
   for (std::size_t i = m.nodes.size(); i-- > 0;) {
     for (const std::string& out : m.nodes[i].outputs) {
-      keep[i] = keep[i] || (!out.empty() && used.count(out) != 0);
+      keep[i] = keep[i] || (!out.empty() && used.has(out));
     }
     if (keep[i]) {
-      used.insert(m.nodes[i].inputs.begin(), m.nodes[i].inputs.end());
+      for (const std::string& name : m.nodes[i].inputs) {
+        used.add(name);
+      }
       for (const std::string& name : captured_values(m.nodes[i])) {
-        used.insert(name);
+        used.add(name);
       }
     }
   }
@@ -66,7 +67,7 @@ inline void remove_unused(model& m) {
     }
   }
   m.nodes.resize(kept);
-  std::erase_if(m.initializers, [&](const auto& entry) { return used.count(entry.first) == 0; });
+  std::erase_if(m.initializers, [&](const auto& entry) { return !used.has(entry.first); });
   if (!m.values.empty()) {
     std::unordered_set<std::string> made;
     for (const node& n : m.nodes) {

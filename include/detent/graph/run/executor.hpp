@@ -19,7 +19,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -214,24 +213,24 @@ class executor {
            const operator_registry& registry)
       : model_(std::move(m)), resources_(std::move(resources)), is_outermost_(is_outermost) {
     require_supported(model_, registry);
-    std::unordered_map<std::string, std::size_t> index;
-    index.reserve(model_.initializers.size() + model_.inputs.size() + model_.nodes.size());
+    detail::name_table<std::size_t> index(model_.initializers.size() + model_.inputs.size() +
+                                          model_.nodes.size());
     for (const auto& [name, t] : model_.initializers) {
       slots_.push_back(t);
       constant_.push_back(true);
-      index[name] = slots_.size() - 1;
+      index.add(name, slots_.size() - 1);
     }
     const std::size_t first_value = slots_.size();
     const auto slot = [&](const std::string& name) {
       if (name.empty()) {
         return no_slot;
       }
-      const auto [found, added] = index.emplace(name, slots_.size());
+      const auto [found, added] = index.add(name, slots_.size());
       if (added) {
         slots_.emplace_back();
         constant_.push_back(false);
       }
-      return found->second;
+      return *found;
     };
     for (const value_info& v : model_.inputs) {
       input_slots_.push_back(slot(v.name));
@@ -275,13 +274,13 @@ class executor {
       steps_.push_back(std::move(s));
     }
     for (const value_info& v : model_.outputs) {
-      const auto found = index.find(v.name);
-      require(found != index.end(), error_kind::bad_file, "graph output '", v.name,
+      const std::size_t* const found = index.find(v.name);
+      require(found != nullptr, error_kind::bad_file, "graph output '", v.name,
               "' is made by nothing");
-      if (found->second < last_use.size()) {
-        last_use[found->second] = no_slot;
+      if (*found < last_use.size()) {
+        last_use[*found] = no_slot;
       }
-      output_slots_.push_back(found->second);
+      output_slots_.push_back(*found);
     }
     for (std::size_t value = first_value; value < last_use.size(); ++value) {
       if (last_use[value] != no_slot) {
