@@ -3,6 +3,9 @@
 """Changes one line of the library at a time and asks whether any test notices.
 
     mutants.py FOLDER [--jobs N] [--only WORD] [--without-python] [--keep-build]
+    mutants.py --check
+
+--check only says whether each mutant of mutants.txt still fits its header; the exit code is 1 if one does not.
 
 mutants.txt lists the changes ("mutants"). All are compiled at once into a copy of the library in FOLDER, each behind a
 switch that the environment variable DETENT_MUTANT turns on (switch.hpp). Then
@@ -33,7 +36,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TARGETS = ["numerics_tests", "graph_tests", "c_api_test", "c_api_convolution_test", "c_api_elements_test", "c_api_products_test", "calibrate_mpi",
-           "detent_cli", "example_03_calibrate_and_quantize_a_model"]
+           "detent_cli"]
 PLAIN = {"numerics", "graph"}     # labels of tests that need no Python packages
 PYTHON = {"interop", "cli"}       # and of those that do
 MEMORY = 12 << 30                 # bytes of address space of a test: some mutants ask for far more
@@ -93,6 +96,10 @@ def read_table(include):
         else:
             code = f"(::detent_mutants::on({number}) ? ({mutated}) : ({kept}))"
         mutants.append(Mutant(number, header, row, content.count("\n", 0, start) + 1, start, end, code))
+    by_place = sorted(mutants, key=lambda m: (m.header, m.start))
+    for a, b in zip(by_place, by_place[1:]):
+        if a.header == b.header and b.start < a.end:
+            errors.append(f"mutants.txt: two mutants of one place in {a.header}: {a.text}; {b.text}")
     for error in errors:
         print(error, file=sys.stderr)
     if errors:
@@ -123,8 +130,8 @@ def build(folder, mutants, jobs):
         content = (ROOT / name).read_bytes()
         if pathlib.Path(name) in changed:
             text = content.decode()
-            # From the end, so that places stay right. Mutants of one place stand inside each other.
-            for m in sorted(changed[pathlib.Path(name)], key=lambda m: (m.start, -m.end), reverse=True):
+            # From the end, so that places stay right.
+            for m in sorted(changed[pathlib.Path(name)], key=lambda m: m.start, reverse=True):
                 text = text[:m.start] + m.code + text[m.end:]
             content = text.encode()
         write_if_changed(source / name, content)
@@ -188,15 +195,21 @@ def all_tests(folder, labels):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("folder", nargs="?", type=pathlib.Path)
+    parser.add_argument("--check", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--only", default="")
     parser.add_argument("--without-python", action="store_true")
     parser.add_argument("--keep-build", action="store_true")
     options = parser.parse_args()
+    mutants = read_table(ROOT / "include/detent")
+    if options.check:
+        print(f"{len(mutants)} mutants fit their headers")
+        return 0
+    if options.folder is None:
+        parser.error("FOLDER is missing")
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    mutants = read_table(ROOT / "include/detent")
     if not options.keep_build:
         build(folder, mutants, options.jobs)
     tests = all_tests(folder, PLAIN if options.without_python else PLAIN | PYTHON)

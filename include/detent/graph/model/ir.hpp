@@ -341,9 +341,9 @@ namespace detail {
 /// What links knows of a value.
 struct value_links {
   std::size_t producer = static_cast<std::size_t>(-1);
-  std::size_t first = 0;   // the place of its consumers in the list of all
-  std::size_t count = 0;   // of its consumers
-  std::size_t placed = 0;  // of them, while the list is made
+  std::size_t first = 0;   // where its consumers begin in the list of all
+  std::size_t count = 0;   // how many consumers it has
+  std::size_t placed = 0;  // how many of them are in the list, while it is made
   bool is_output = false;
 };
 
@@ -356,8 +356,8 @@ class links {
  public:
   /// Builds the index of `m`, which is not kept.
   explicit links(const model& m) : values_(m.nodes.size() + m.initializers.size()) {
-    std::vector<std::pair<detail::value_links*, std::size_t>>
-        uses;  // of the values, by which nodes
+    // Each use: the value, and the node that uses it.
+    std::vector<std::pair<detail::value_links*, std::size_t>> uses;
     uses.reserve(2 * m.nodes.size());
     const auto use = [&](const std::string& name, std::size_t node) {
       detail::value_links* const value = values_.add(name).first;

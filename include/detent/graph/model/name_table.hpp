@@ -26,7 +26,7 @@ namespace detail {
 template <class T>
 class name_table {
  public:
-  /// `expected` names need no reordering.
+  /// Makes room for `expected` names; more may be added.
   explicit name_table(std::size_t expected) { entries_->values.reserve(expected); }
   name_table(const name_table& other) { entries_->values = other.entries_->values; }
   name_table(name_table&&) noexcept = default;
