@@ -31,6 +31,7 @@ struct quantize_arguments : common_arguments {
   detent::graph::activation_options activations;
   detent::graph::layer_weight_options weights;
   detent::graph::quantization_scope scope;
+  detent::graph::element_type weight_type = detent::graph::element_type::u8;  // approach dynamic
   std::size_t bits = 4;  // bits, block_size and weight_algorithm are for the approach weight-only
   std::int64_t block_size = 32;
   detent::graph::weight_only_algorithm weight_algorithm = detent::graph::weight_only_algorithm::rtn;

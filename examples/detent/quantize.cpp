@@ -140,7 +140,12 @@ outcome dynamic_run(const quantize_arguments& a, const graph::model& m,
                     const graph::calibration_source& samples) {
   outcome o;
   graph::dynamic_quantization_options options{.weights = a.weights, .scope = a.scope};
+  options.weight_type = a.weight_type;
   options.executor = a.executor_options();
+  const std::vector<std::string> unsupported = graph::unsupported_nodes(m);
+  require(unsupported.empty() || a.bias_correction != "fast", error_kind::unsupported,
+          "--bias-correction fast has to run the model, and there is no operator for ",
+          unsupported.empty() ? std::string() : unsupported[0]);
   o.result = graph::quantize_dynamic(
       m, options, a.bias_correction == "none" ? graph::calibration_source() : samples);
   for (const node& n : o.result.nodes) {
@@ -245,6 +250,12 @@ int quantize(const quantize_arguments& a) {
     page.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     graph::write_file(a.report, html_report(page));
   }
+  if (o.parts && !o.parts->not_run.empty()) {
+    const std::vector<std::string>& nodes = o.parts->not_run;
+    std::fprintf(stderr, "detent: warning: %zu %s in float: %s%s\n", nodes.size(),
+                 nodes.size() > 1 ? "nodes stay" : "node stays", one_line(nodes[0]).c_str(),
+                 nodes.size() > 1 ? "; --json lists all" : "");
+  }
   if (o.layers == 0) {
     std::fprintf(stderr, "detent: warning: %s has no layer that was quantized\n", a.model.c_str());
   }
@@ -271,6 +282,7 @@ int quantize(const quantize_arguments& a) {
                 {"method", is_static ? json_object(a.method) : json_object(nullptr)},
                 {"steps", steps},
                 {"accuracy", accuracy_json(o)},
+                {"not_run", o.parts ? json_object(o.parts->not_run) : json_object::array()},
                 {"activations", parameters_json(o)},
                 {"target", detent::name(detent::active_target())}});
     return 0;

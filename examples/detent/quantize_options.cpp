@@ -87,6 +87,8 @@ quantize_options::quantize_options(CLI::App& command) : command_(command) {
       ->check(CLI::IsMember({"qdq", "qoperator", "integerops", "matmulnbits"}));
   command.add_option("--activations", activations_, "Type of activations")
       ->check(CLI::IsMember({"u8", "s8"}));
+  command.add_option("--weights", weights_, "Type of the stored weights (dynamic)")
+      ->check(CLI::IsMember({"u8", "s8"}));
   command
       .add_option(
           "--method", a_.method,
@@ -147,6 +149,8 @@ quantize_arguments quantize_options::arguments() {
   require_samples();
   a_.activations.type =
       activations_ == "s8" ? detent::graph::element_type::s8 : detent::graph::element_type::u8;
+  a_.weight_type =
+      weights_ == "s8" ? detent::graph::element_type::s8 : detent::graph::element_type::u8;
   a_.weights = a_.approach == "dynamic" ? detent::graph::dynamic_quantization_options().weights
                                         : detent::graph::layer_weight_options();
   a_.weights.per_channel = granularity_ == "per-channel";
@@ -236,6 +240,7 @@ void quantize_options::require_effect() const {
   };
   const std::string approach = "--approach " + a_.approach;
   refuse(a_.approach != "weight-only", approach, {"--bits", "--block-size", "--weight-algorithm"});
+  refuse(a_.approach != "dynamic", approach, {"--weights"});
   refuse(a_.approach != "static", approach,
          {"--method", "--percentile", "--symmetric-activations", "--max-drop"});
   refuse(a_.approach == "weight-only", approach,

@@ -32,6 +32,7 @@ class quantize_options {
   quantize_arguments a_;
   std::string config_;
   std::string activations_ = "u8";
+  std::string weights_ = "u8";
   bool reduce_range_ = false;
   std::string granularity_ = "per-channel";
   std::string weight_scales_;

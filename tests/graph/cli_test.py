@@ -79,6 +79,12 @@ def int64s(name, *values):
     return field(1, len(values)) + field(2, 7) + field(8, name) + b"".join(field(7, v) for v in values)
 
 
+def floats(name, array):
+    """A float constant."""
+    dims = b"".join(field(1, d) for d in array.shape)
+    return dims + field(2, 1) + field(8, name) + field(9, array.astype(np.float32).tobytes())
+
+
 class CommandLine(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -91,6 +97,14 @@ class CommandLine(unittest.TestCase):
     def works(self, *arguments):
         done = self.detent(*arguments)
         self.assertEqual((done.returncode, done.stderr), (0, ""), arguments)
+        return done.stdout
+
+    def warns(self, words, *arguments):
+        """It works, and says these words on standard error."""
+        done = self.detent(*arguments)
+        self.assertEqual(done.returncode, 0, (arguments, done.stderr))
+        for word in words:
+            self.assertIn(str(word), done.stderr)
         return done.stdout
 
     def fails(self, words, *arguments, lines=1):
@@ -156,10 +170,40 @@ class CommandLine(unittest.TestCase):
                                               [value_info("x", "N", 2)], [value_info("y", "N", 2)]))
         data = self.array("x.npy", np.zeros((3, 2), np.float32))
         self.fails(["Fancy", "the_node"], "run", path, "--input", data, "-o", self.folder / "out")
-        self.fails(["Fancy", "the_node"], *self.quantize(model=path, calib=data))
+        out = self.folder / "out.onnx"
+        self.warns(["1 node stays in float", "Fancy", "the_node"], *self.quantize(model=path, calib=data, output=out))
         self.assertFalse((self.folder / "out").exists())
         self.assertIn("Fancy", self.works("inspect", path))
         self.assertEqual(len(json.loads(self.works("inspect", path, "--json"))["unsupported_nodes"]), 1)
+
+    def test_layers_around_an_operator_that_is_not_supported(self):
+        random = np.random.default_rng(5)
+        weights = [floats(name, random.normal(size=(32, 32))) for name in ("v", "w")]
+        path = self.write("around.onnx", model(
+            [node("MatMul", ["x", "v"], ["a"], "before"), node("Fancy", ["a"], ["b"], "the_node"),
+             node("MatMul", ["b", "w"], ["y"], "behind")],
+            [value_info("x", "N", 32)], [value_info("y", "N", 32)], weights))
+        data = self.array("x.npy", random.normal(size=(20, 32)).astype(np.float32))
+        out = self.folder / "out.onnx"
+
+        def operators():
+            found = json.loads(self.works("inspect", out, "--json"))["operators"]
+            return {o["operator"]: o["count"] for o in found}
+
+        facts = json.loads(self.warns(["2 nodes stay in float", "Fancy", "the_node"],
+                                      *self.quantize("--json", model=path, calib=data, output=out)))
+        self.assertEqual(len(facts["not_run"]), 2)
+        self.assertIn("behind", facts["not_run"][1])
+        self.assertEqual(operators(), {"QuantizeLinear": 2, "DequantizeLinear": 3, "Gemm": 1, "MatMul": 1, "Fancy": 1})
+        for stored in ("u8", "s8"):
+            self.works("quantize", path, "-o", out, "--approach", "dynamic", "--weights", stored)
+            self.assertEqual(operators()["MatMulInteger"], 2)
+        self.fails(["--bias-correction fast", "Fancy"], "quantize", path, "-o", out, "--approach", "dynamic", "--calib", data,
+                   "--bias-correction", "fast")
+        for algorithm in ("rtn", "awq"):
+            self.works("quantize", path, "-o", out, "--approach", "weight-only", "--weight-algorithm", algorithm, "--calib", data)
+            self.assertEqual(operators()["com.microsoft.MatMulNBits"], 2)
+        self.wrong_usage(["static", "--weights"], *self.quantize("--weights", "s8"))
 
     def test_names_from_a_file_do_not_break_lines(self):
         path = self.write("odd.onnx", model([node("Fancy", ["x"], ["y"], "two\nlines \x1b[31mred")],

@@ -91,16 +91,18 @@ double farthest(const tensor& actual, const std::vector<double>& expected) {
 /// The integer weights and scales that a model holds.
 void check_weights(const graph::model& m, const plain_layer& l, bool per_channel) {
   const graph::node& n = first(m, l.is_conv ? "ConvInteger" : "MatMulInteger");
-  const tensor& codes = m.initializers.at(n.inputs[1]);
-  REQUIRE(codes.type() == element_type::s8);
-  CHECK(n.inputs.size() == 3);  // the weights' zero point is 0
+  CHECK(m.initializers.at(n.inputs[1]).type() == element_type::u8);
+  REQUIRE(n.inputs.size() == 4);
+  CHECK(test::values_of<std::uint8_t>(m.initializers.at(n.inputs[3])) ==
+        std::vector<std::uint8_t>{128});
+  const std::vector<int> codes = test::centred_weights(m, n);
   const std::vector<double> expected = l.weight_codes(per_channel);
-  REQUIRE(codes.count() == expected.size());
+  REQUIRE(codes.size() == expected.size());
   int wrong = 0;
   for (std::size_t k = 0; k < expected.size(); ++k) {
     // Products have their weights with the outputs last.
     const std::size_t at = l.is_conv ? k : k % l.inputs * l.outputs + k / l.inputs;
-    wrong += static_cast<double>(codes.data<std::int8_t>()[at]) == expected[k] ? 0 : 1;
+    wrong += static_cast<double>(codes[at]) == expected[k] ? 0 : 1;
   }
   CHECK(wrong == 0);
 }
@@ -356,12 +358,14 @@ TEST_CASE("dynamic: the contrib form says the same in one node") {
         CHECK(n.domain == "com.microsoft");
         CHECK(n.op_type == "DynamicQuantizeMatMul");
         CHECK(one.opsets.at("com.microsoft") == 1);
-        REQUIRE(n.inputs.size() == (bias ? 5 : 3));
+        REQUIRE(n.inputs.size() == (bias ? 5 : 4));
         CHECK(n.inputs[0] == "x");
         CHECK(n.outputs[0] == m.outputs[0].name);
         const graph::node& product = first(plain, "MatMulInteger");
-        CHECK(test::difference(one.initializers.at(n.inputs[1]).data<std::int8_t>(),
-                               plain.initializers.at(product.inputs[1]).data<std::int8_t>()) == "");
+        for (const std::size_t i : {std::size_t{1}, std::size_t{3}}) {
+          CHECK(test::values_of<std::uint8_t>(one.initializers.at(n.inputs[i])) ==
+                test::values_of<std::uint8_t>(plain.initializers.at(product.inputs[i])));
+        }
         CHECK(one.initializers.at(n.inputs[1]).dims() == shape{19, 7});
         const tensor& scale = one.initializers.at(n.inputs[2]);
         CHECK(scale.dims() == (per_channel ? shape{7} : shape{}));
@@ -370,7 +374,6 @@ TEST_CASE("dynamic: the contrib form says the same in one node") {
           CHECK(scale.data<float>()[i] == doctest::Approx(expected[i]).epsilon(1e-6));
         }
         if (bias) {
-          CHECK(n.inputs[3].empty());
           CHECK(test::difference(one.initializers.at(n.inputs[4]).data<float>(), l.bias) == "");
         }
       }
@@ -384,6 +387,46 @@ TEST_CASE("dynamic: the contrib form says the same in one node") {
   CHECK(q.opsets.count("com.microsoft") == 0);
 }
 
+TEST_CASE("dynamic: int8 weights give the same results as uint8 weights") {
+  test::random_source r(255);
+  INFO("seed ", r.seed());
+  for (const bool is_conv : {true, false}) {
+    plain_layer l = test::random_layer(
+        r, is_conv ? layer_shape(true, 4, 3, 3, 1, 1, 1) : layer_shape(false, 7, 19, 1, 1, 0, 1));
+    for (float& w : l.weights) {
+      w += 0.2F;  // a zero point per tensor
+    }
+    const shape in = is_conv ? shape{2, 3, 6, 6} : shape{5, 19};
+    const graph::model m = model_of(l, in);
+    for (const bool per_channel : {true, false}) {
+      for (const bool contrib : {true, false}) {
+        graph::dynamic_quantization_options options = symmetric(per_channel);
+        options.weights.asymmetric = true;
+        options.contrib_operators = contrib;
+        const graph::model u8 = graph::quantize_dynamic(m, options);
+        options.weight_type = element_type::s8;
+        const graph::model s8 = graph::quantize_dynamic(m, options);
+        const char* name = is_conv ? "ConvInteger" : "MatMulInteger";
+        if (is_conv || !contrib) {
+          const graph::node& n = first(s8, name);
+          CHECK(s8.initializers.at(n.inputs[1]).type() == element_type::s8);
+          CHECK(n.inputs.size() == (per_channel ? 3 : 4));
+          CHECK(test::centred_weights(s8, n) == test::centred_weights(u8, first(u8, name)));
+        }
+        const tensor x = random_floats(r, in, -1.0F, 2.0F);
+        for (const bool prepared : {true, false}) {
+          CHECK(test::difference(run_one(s8, {{"x", x}}, prepared).data<float>(),
+                                 run_one(u8, {{"x", x}}, prepared).data<float>()) == "");
+        }
+      }
+    }
+    graph::dynamic_quantization_options options;
+    options.weight_type = element_type::s16;
+    check_graph_error(error_kind::invalid_argument, {"weight_type", "int16", "uint8", "int8"},
+                      [&] { static_cast<void>(graph::quantize_dynamic(m, options)); });
+  }
+}
+
 TEST_CASE("dynamic: 7 bits, and scales of least squared error") {
   test::random_source r(260);
   INFO("seed ", r.seed());
@@ -394,7 +437,7 @@ TEST_CASE("dynamic: 7 bits, and scales of least squared error") {
   const graph::model m = model_of(l, {1, 8, 6, 6});
   const auto error = [&](const graph::dynamic_quantization_options& options, int largest) {
     const graph::model q = graph::quantize_dynamic(m, options);
-    const tensor& codes = q.initializers.at(first(q, "ConvInteger").inputs[1]);
+    const std::vector<int> codes = test::centred_weights(q, first(q, "ConvInteger"));
     std::vector<float> scales;
     for (const graph::node& n : q.nodes) {
       if (n.is("Mul") && q.initializer(n.inputs[1]) != nullptr) {
@@ -404,8 +447,8 @@ TEST_CASE("dynamic: 7 bits, and scales of least squared error") {
     REQUIRE(scales.size() == (options.weights.per_channel ? 4 : 1));
     double sum = 0.0;
     int most = 0;
-    for (std::size_t k = 0; k < codes.count(); ++k) {
-      const int code = codes.data<std::int8_t>()[k];
+    for (std::size_t k = 0; k < codes.size(); ++k) {
+      const int code = codes[k];
       most = (std::max)(most, std::abs(code));
       const double back = static_cast<double>(scales[scales.size() == 1 ? 0 : k / l.filter()]) *
                           static_cast<double>(code);
@@ -451,19 +494,18 @@ TEST_CASE("dynamic: weights per tensor have a zero point") {
         REQUIRE(n.inputs.size() == 4);
         const tensor& zero = q.initializers.at(n.inputs[3]);
         REQUIRE(zero.count() == 1);
-        const int zero_point = zero.data<std::int8_t>()[0];
-        CHECK(zero_point < -100);
-        const tensor& codes = q.initializers.at(n.inputs[1]);
+        CHECK(zero.data<std::uint8_t>()[0] < 28);
+        const std::vector<int> codes = test::centred_weights(q, n);
         float step = 0.0F;
         for (const graph::node& mul : q.nodes) {
           if (mul.is("Mul") && q.initializer(mul.inputs[1]) != nullptr) {
             step = q.initializers.at(mul.inputs[1]).data<float>()[0];
           }
         }
-        std::vector<double> centred(codes.count());
-        for (std::size_t k = 0; k < codes.count(); ++k) {
+        std::vector<double> centred(codes.size());
+        for (std::size_t k = 0; k < codes.size(); ++k) {
           const std::size_t at = l.is_conv ? k : k % l.inputs * l.outputs + k / l.inputs;
-          centred[k] = codes.data<std::int8_t>()[at] - zero_point;
+          centred[k] = codes[at];
           CHECK(std::fabs(centred[k] * static_cast<double>(step) -
                           static_cast<double>(l.weights[k])) <=
                 0.501 * static_cast<double>(step) +

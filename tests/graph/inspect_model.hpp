@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 #include <doctest/doctest.h>
 
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
 
 namespace test {
 
@@ -77,6 +79,21 @@ inline std::string sorted_operators(const graph::model& m) {
   std::vector<std::string> names = detail::operator_names(m);
   std::sort(names.begin(), names.end());
   return detail::joined(names);
+}
+
+/// The weights of a ConvInteger or MatMulInteger, less their zero point.
+inline std::vector<int> centred_weights(const graph::model& m, const graph::node& n) {
+  const auto value = [](const graph::tensor& t, std::size_t i) {
+    return t.type() == graph::element_type::u8 ? int{t.data<std::uint8_t>()[i]}
+                                               : int{t.data<std::int8_t>()[i]};
+  };
+  const graph::tensor& codes = m.initializers.at(n.inputs[1]);
+  const int zero_point = n.inputs.size() < 4 ? 0 : value(m.initializers.at(n.inputs[3]), 0);
+  std::vector<int> centred(codes.count());
+  for (std::size_t i = 0; i < centred.size(); ++i) {
+    centred[i] = value(codes, i) - zero_point;
+  }
+  return centred;
 }
 
 }  // namespace test

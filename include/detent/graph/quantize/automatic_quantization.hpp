@@ -42,6 +42,7 @@
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/error_analysis.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
+#include <detent/graph/quantize/partial_quantization.hpp>
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
 #include <detent/graph/quantize/quantization_scope.hpp>
@@ -446,13 +447,32 @@ class automatic_quantizer {
 /// every other sample and the noise is measured with the rest; the final result uses all samples.
 /// Deterministic: the result does not depend on the threads.
 ///
+/// If the executor lacks operators of the model, static_quantization() says what happens; the noise
+/// is then that of the values which the nodes that cannot be run take from the others, and of the
+/// outputs that do not depend on such nodes. If none of these is float, ranges are min/max.
+///
 /// Throws what static_quantization() throws, and unsupported if the model has no float output.
 [[nodiscard]] inline quantization automatic_quantization(
     const model& float_model, const calibration_source& samples,
     const automatic_quantization_options& options = {}) {
-  detail::require_not_quantized(float_model);
-  graph::require_supported(float_model);
-  return detail::automatic_quantizer(float_model, samples, options).run();
+  return detail::quantize_runnable_part(
+      float_model, options.scope, [&](const model& runnable, const quantization_scope& scope) {
+        const auto returns_float = [](const model& m) {
+          return std::any_of(m.outputs.begin(), m.outputs.end(), [](const value_info& v) {
+            return v.type == element_type::f32 || v.type == element_type::undefined;
+          });
+        };
+        if (!returns_float(runnable) && returns_float(float_model)) {
+          // There is nothing to measure in the part that can be run.
+          static_quantization_options plain{
+              .activations = options.activations, .weights = options.weights, .scope = scope};
+          plain.executor = options.executor;
+          return static_quantization(runnable, samples, plain);
+        }
+        automatic_quantization_options within = options;
+        within.scope = scope;
+        return detail::automatic_quantizer(runnable, samples, within).run();
+      });
 }
 
 }  // namespace graph

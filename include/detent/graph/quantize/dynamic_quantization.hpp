@@ -5,8 +5,11 @@
 //   q, x_scale, x_zero_point = DynamicQuantizeLinear(x)                     uint8, per tensor
 //   y = Cast(ConvInteger or MatMulInteger(q, w)) * (x_scale * w_scale) + bias
 //
-// Weights are int8, per output channel and symmetric, or per tensor with a zero point. Everything
-// else stays float. Convolutions are included: no zero point is per channel, which runtimes lack.
+// Weights have one scale for each output channel and are symmetric, or one for the tensor with a
+// zero point. They are stored as uint8, where 128 (or 128 more than an int8 zero point) stands for
+// zero: ONNX Runtime has run ConvInteger with uint8 weights since its first release, with int8
+// weights only since 1.24. Zero points are never per channel, which runtimes lack. Everything else
+// stays float.
 #ifndef DETENT_GRAPH_QUANTIZE_DYNAMIC_QUANTIZATION_HPP
 #define DETENT_GRAPH_QUANTIZE_DYNAMIC_QUANTIZATION_HPP
 
@@ -31,6 +34,7 @@
 #include <detent/graph/quantize/quantization_plan.hpp>
 #include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/unsupported_nodes.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -40,6 +44,9 @@ struct dynamic_quantization_options {
   /// Scales, bits and levels of the weights. By default the scales have the least squared error,
   /// and weights with one scale for the tensor have a zero point.
   layer_weight_options weights = {.scale = weight_scale::exact_mse, .asymmetric = true};
+  /// Type that the weights are stored in: u8 or s8. Both give the same results; u8 runs in more
+  /// runtimes (older releases of ONNX Runtime refuse ConvInteger with int8 weights).
+  element_type weight_type = element_type::u8;
   /// Whether products become com.microsoft.DynamicQuantizeMatMul, one node for each, instead of
   /// ONNX's own operators.
   bool contrib_operators = false;
@@ -119,13 +126,17 @@ class dynamic_quantizer {
     if (!is_conv && w.axis == 0) {
       codes = transposed(codes);
     }
-    const std::string weights =
-        writer_.add_initializer(n.inputs[1] + "_quantized", std::move(codes));
-    const std::string zero_point =
-        w.zero_point == 0
-            ? std::string()
-            : writer_.add_values<std::int8_t>(n.inputs[1] + "_zero_point", element_type::s8, {},
-                                              {static_cast<std::int8_t>(w.zero_point)});
+    const bool is_unsigned = options_.weight_type == element_type::u8;
+    const std::string weights = writer_.add_initializer(
+        n.inputs[1] + "_quantized", is_unsigned ? shifted_to_unsigned(codes) : std::move(codes));
+    std::string zero_point;
+    if (is_unsigned) {
+      zero_point = writer_.add_values<std::uint8_t>(n.inputs[1] + "_zero_point", element_type::u8,
+                                                    {}, {unsigned_code(w.zero_point)});
+    } else if (w.zero_point != 0) {
+      zero_point = writer_.add_values<std::int8_t>(n.inputs[1] + "_zero_point", element_type::s8,
+                                                   {}, {static_cast<std::int8_t>(w.zero_point)});
+    }
     if (options_.contrib_operators && !is_conv) {
       const std::string scale = writer_.add_values(n.inputs[1] + "_scale", element_type::f32,
                                                    parameter_shape(w.scales.size()), w.scales);
@@ -164,6 +175,19 @@ class dynamic_quantizer {
         n.outputs[0]);
   }
 
+  /// The uint8 code of the int8 code `code` if zero moves by 128.
+  [[nodiscard]] static std::uint8_t unsigned_code(std::int32_t code) {
+    return static_cast<std::uint8_t>(code + 128);
+  }
+
+  [[nodiscard]] static tensor shifted_to_unsigned(const tensor& codes) {
+    tensor out = tensor::allocate(element_type::u8, codes.dims());
+    const auto from = codes.data<std::int8_t>();
+    const auto to = out.mutable_data<std::uint8_t>();
+    std::transform(from.begin(), from.end(), to.begin(), &unsigned_code);
+    return out;
+  }
+
   [[nodiscard]] static tensor transposed(const tensor& t) {
     tensor out = tensor::allocate(element_type::s8, {t.dim(1), t.dim(0)});
     const auto rows = static_cast<std::size_t>(t.dim(0));
@@ -189,21 +213,25 @@ class dynamic_quantizer {
 }  // namespace detail
 
 /// Quantizes a float model so that it needs no calibration samples: the weights of Conv, Gemm and
-/// MatMul become int8, and their inputs are quantized in each run by the range that they have then:
+/// MatMul become 8-bit integers, and their inputs are quantized in each run by the range that they
+/// have then:
 ///
 ///     q, x_scale, x_zero_point = DynamicQuantizeLinear(x)
 ///     y = Cast(ConvInteger or MatMulInteger(q, w)) * (x_scale * w_scale) + bias
 ///
 /// If samples are given, fast bias correction is tried as well: biases are corrected for the effect
 /// of rounded weights on the means. It is kept if the outputs of the model for up to 64 samples
-/// come closer to those of the float model; for this, the model must have a float output.
+/// come closer to those of the float model; for this, the model must have a float output and only
+/// operators that the executor can run. Other operators stay as they are.
 ///
-/// Throws unsupported if the model is quantized already or has an operator that the executor lacks;
-/// invalid_argument if an entry of the options matches no node, or if weights are not finite,
-/// naming them.
+/// Throws unsupported if the model is quantized already; invalid_argument if an entry of the
+/// options matches no node, or if weights are not finite, naming them.
 [[nodiscard]] inline model quantize_dynamic(model m,
                                             const dynamic_quantization_options& options = {},
                                             const calibration_source& samples = {}) {
+  require(options.weight_type == element_type::u8 || options.weight_type == element_type::s8,
+          error_kind::invalid_argument, "weight_type is ", name(options.weight_type),
+          ", expected uint8 or int8");
   const quantization_plan plan(std::move(m), options.scope);
   quantization_parameters p;
   for (const std::size_t i : plan.layers()) {
@@ -218,7 +246,8 @@ class dynamic_quantizer {
   const bool can_be_judged =
       std::any_of(plain.outputs.begin(), plain.outputs.end(),
                   [](const value_info& v) { return v.type == element_type::f32; });
-  if (!samples || p.layers.empty() || !can_be_judged) {
+  if (!samples || p.layers.empty() || !can_be_judged ||
+      !unsupported_nodes(plan.float_model()).empty()) {
     return plain;
   }
   quantization_plan corrected = plan;

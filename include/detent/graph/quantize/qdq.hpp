@@ -238,6 +238,10 @@ struct quantization {
   quantization_plan plan;              ///< What is quantized.
   quantization_parameters parameters;  ///< The numbers.
   model result;                        ///< The model, with QuantizeLinear/DequantizeLinear pairs.
+  /// Why nodes stayed in float that the executor cannot run, one line for each of them as
+  /// divided_model::reasons() has them. The plan does not have these nodes. Empty if all nodes can
+  /// be run.
+  std::vector<std::string> not_run = {};
 };
 
 }  // namespace graph

@@ -26,6 +26,7 @@
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/shape_inference.hpp>
+#include <detent/graph/run/unsupported_nodes.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -94,13 +95,17 @@ class quantization_plan {
   /// QuantizeLinear, and decides. `scope` selects nodes that stay in float and gives settings to
   /// single operators; it may name nodes that the simplification merges into others.
   ///
-  /// Throws unsupported if the model is quantized already or has an operator that the executor
-  /// lacks (naming it); invalid_argument if an entry of `scope` matches nothing or is not a regular
-  /// expression.
+  /// Operators that the executor lacks are no error: they stay in float, and so does what needs
+  /// 8-bit inputs from them. Layers behind them are part of the plan.
+  ///
+  /// Throws unsupported if the model is quantized already or its opset is beyond newest_opset;
+  /// bad_file as require_arity(); invalid_argument if an entry of `scope` matches nothing or is not
+  /// a regular expression.
   explicit quantization_plan(model float_model, const quantization_scope& scope = {})
       : m_(std::move(float_model)) {
     detail::require_not_quantized(m_);
-    graph::require_supported(m_);
+    require_known_opset(m_);
+    require_arity(m_);
     // Simplification may merge nodes, so names are looked up in the model as it is in the file.
     std::map<std::string, operator_settings> named;
     for (const auto& [i, settings] : matching_settings(m_, scope.operators)) {

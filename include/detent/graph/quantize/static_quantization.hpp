@@ -33,6 +33,7 @@
 #include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
+#include <detent/graph/quantize/partial_quantization.hpp>
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
 #include <detent/graph/quantize/quantization_scope.hpp>
@@ -149,21 +150,27 @@ struct static_quantization_options {
 /// Each sample is run through the float executor; all values of the model are observed in the same
 /// pass.
 ///
-/// Throws unsupported if the model is quantized already, or if the executor lacks an operator
-/// (naming it); invalid_argument if there are no samples, if a tensor holds NaN or infinity (naming
-/// it), if a method is unknown (listing those that exist), if an ignored name or a rule matches
-/// nothing, or if an override cannot be applied.
+/// Nodes that the executor cannot run, because it has no operator for them or because they need the
+/// results of such nodes, stay in float; `not_run` in the result says which and why.
+///
+/// Throws unsupported if the model is quantized already; invalid_argument if there are no samples,
+/// if a tensor holds NaN or infinity (naming it), if a method is unknown (listing those that
+/// exist), if an ignored name or a rule matches nothing, or if an override cannot be applied.
 [[nodiscard]] inline quantization static_quantization(
     model m, const calibration_source& samples, const static_quantization_options& options = {}) {
   // Errors in the options come before anything is run.
   static_cast<void>(detail::activation_observer(options.activations, options.method));
-  quantization q{quantization_plan(std::move(m), options.scope), {}, {}};
-  q.parameters.activation_type = options.activations.type;
-  q.parameters.activations = calibrate_activations(q.plan, samples, options);
-  q.parameters.layers = quantize_layers(q.plan, q.parameters.activations, options);
-  static_cast<void>(correct_biases(q.plan, q.parameters, samples, options.bias, options.executor));
-  q.result = write_qdq(q.plan, q.parameters);
-  return q;
+  return detail::quantize_runnable_part(
+      std::move(m), options.scope, [&](model runnable, const quantization_scope& scope) {
+        quantization q{quantization_plan(std::move(runnable), scope), {}, {}};
+        q.parameters.activation_type = options.activations.type;
+        q.parameters.activations = calibrate_activations(q.plan, samples, options);
+        q.parameters.layers = quantize_layers(q.plan, q.parameters.activations, options);
+        static_cast<void>(
+            correct_biases(q.plan, q.parameters, samples, options.bias, options.executor));
+        q.result = write_qdq(q.plan, q.parameters);
+        return q;
+      });
 }
 
 }  // namespace graph

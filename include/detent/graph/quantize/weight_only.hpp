@@ -17,7 +17,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -26,9 +25,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <detent/config.hpp>
@@ -40,9 +37,13 @@
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/nbits_layout.hpp>
+#include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/layer_input_statistics.hpp>
+#include <detent/graph/quantize/operator_rules.hpp>
 #include <detent/graph/quantize/quantization_scope.hpp>
-#include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/quantize/weight_only_options.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/rewrite/runnable_part.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/parallel.hpp>
 #include <detent/solvers/awq.hpp>
@@ -63,170 +64,7 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// How quantize_weights_only() finds the codes of weights.
-enum class weight_only_algorithm : std::uint8_t {
-  rtn,   ///< Nearest rounding.
-  gptq,  ///< GPTQ where it is better than rtn; needs samples, and Eigen. All layers see the inputs
-         ///< that they have in the float model.
-  awq,   ///< Scales of the inputs, and clipping; needs samples.
-  hqq,   ///< Zero points; not with `symmetric`.
-};
-
-/// The name of an algorithm, such as "rtn".
-[[nodiscard]] constexpr const char* name(weight_only_algorithm algorithm) noexcept {
-  switch (algorithm) {
-    case weight_only_algorithm::rtn:
-      return "rtn";
-    case weight_only_algorithm::gptq:
-      return "gptq";
-    case weight_only_algorithm::awq:
-      return "awq";
-    case weight_only_algorithm::hqq:
-      return "hqq";
-  }
-  return "unknown";
-}
-
-/// Report of what quantize_weights_only() did to one node.
-struct weight_only_layer {
-  std::string node;     ///< Name of the node, or of its first output if it has none.
-  std::string weights;  ///< Name of the constant that held its weights.
-  nbits_layout layout;  ///< Bits, block size, K and N of the codes.
-  /// How the codes were found. The objective is the squared error of the layer's outputs over the
-  /// calibration samples; without samples (rtn), it is that of the weights; hqq has an objective of
-  /// its own.
-  solver_evidence evidence;
-};
-
-/// Options of quantize_weights_only().
-struct weight_only_options {
-  std::size_t bits = 4;  ///< Bits of the codes, 4 or 8.
-  /// Number of weights along K that share a scale: 16, 32, 64, 128 or 256, the sizes that ONNX
-  /// Runtime accepts. 0 and -1 mean a whole column of W if K <= 256, else 256. A block is never
-  /// larger than the smallest power of two that holds K (and 16).
-  std::int64_t block_size = 32;
-  bool symmetric = false;  ///< Whether there are no zero points.
-  weight_only_algorithm algorithm = weight_only_algorithm::rtn;  ///< How codes are found.
-  /// How scales and zero points are found: absmax (the range of the block, by params_from_range())
-  /// or exact_mse (the least squared error of the block's weights). awq accepts only absmax.
-  /// exact_mse tries all zero points: the 16 of 4 bits take seconds for a million weights, the 256
-  /// of 8 bits minutes (with `symmetric` there is one only).
-  weight_scale scales = weight_scale::absmax;
-  /// Attribute accuracy_level of the nodes: 0 (not written), or activations of 1 float32, 2
-  /// float16, 3 bfloat16, 4 int8.
-  std::int64_t accuracy_level = 0;
-  /// Nodes that stay in float, and bits, block sizes and scales of single operators.
-  quantization_scope scope = {};
-  /// For awq: whether O(K) statistics of each layer's inputs (mean |x|, mean x^2) are used instead
-  /// of the Gram matrix.
-  bool diagonal_statistics = false;
-  /// Memory in bytes that statistics may take at a time, about. If they need more, the samples are
-  /// drawn again for the next layers. One layer is always processed.
-  std::size_t calibration_bytes = std::size_t{1} << 30;
-  awq_options awq = {};  ///< Options of awq; `activation_magnitudes` is set from the samples.
-  /// Options of hqq. `real_zero_points` are written as such, which is possible with 4 bits only,
-  /// because ONNX Runtime has no others.
-  hqq_options hqq = {};
-#if DETENT_WITH_EIGEN
-  gptq_options gptq = {};  ///< Options of gptq; only with Eigen.
-#endif
-  /// Called with each node that was rewritten, in their order.
-  std::function<void(const weight_only_layer& layer)> on_layer = {};
-  /// Options of the executor that runs the model; `parallel` is used by the solvers, too.
-  executor_options executor = {};
-};
-
 namespace detail {
-
-/// The diagonal of a Gram matrix, in O(K) memory. Sums are in double, in the order of the samples.
-class diagonal_observer {
- public:
-  explicit diagonal_observer(std::size_t features) : squares_(features), magnitudes_(features) {}
-
-  /// Adds one row for each sample. Throws invalid_argument if a value is NaN or infinite,
-  /// shape_mismatch for another number of features.
-  void observe(matrix_view<const float> x, const parallel_for& /*parallel*/) {
-    require(x.columns == squares_.size(), error_kind::shape_mismatch, x.columns,
-            " features where there were ", squares_.size());
-    for (std::size_t r = 0; r < x.rows; ++r) {
-      for (std::size_t c = 0; c < x.columns; ++c) {
-        const auto value = static_cast<double>(x(r, c));
-        require(std::isfinite(value), error_kind::invalid_argument, "the value at row ", r,
-                ", column ", c, " is ", value);
-        squares_[c] += value * value;  // the square of a float is exact in double, fused or not
-        magnitudes_[c] += std::fabs(value);
-      }
-    }
-    count_ += x.rows;
-  }
-  /// Adds everything that `other` observed, as if it came after the samples observed here.
-  void merge(const diagonal_observer& other) {
-    require(other.squares_.size() == squares_.size(), error_kind::shape_mismatch,
-            other.squares_.size(), " features where there were ", squares_.size());
-    for (std::size_t c = 0; c < squares_.size(); ++c) {
-      squares_[c] += other.squares_[c];
-      magnitudes_[c] += other.magnitudes_[c];
-    }
-    count_ += other.count_;
-  }
-
-  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
-  [[nodiscard]] gram_matrix finalize() const { return gram_matrix::from_diagonal(squares_); }
-  /// The mean of |x| of each feature.
-  [[nodiscard]] std::vector<float> mean_magnitudes() const {
-    std::vector<float> means;
-    for (const double sum : magnitudes_) {
-      means.push_back(static_cast<float>(sum / static_cast<double>(count_)));
-    }
-    return means;
-  }
-
- private:
-  std::uint64_t count_ = 0;
-  std::vector<double> squares_;
-  std::vector<double> magnitudes_;
-};
-
-/// The statistics of a layer's inputs that solvers need: their Gram matrix, or its diagonal.
-class input_statistics {
- public:
-  input_statistics(std::size_t features, bool diagonal)
-      : observer_(diagonal ? observer(std::in_place_type<diagonal_observer>, features)
-                           : observer(std::in_place_type<gram_observer>, features)) {}
-
-  void observe(matrix_view<const float> x, const parallel_for& parallel) {
-    std::visit([&](auto& o) { o.observe(x, parallel); }, observer_);
-  }
-  /// Adds the statistics of `other`, which must be of the same kind.
-  void merge(const input_statistics& other) {
-    std::visit(
-        [&](auto& o) { o.merge(std::get<std::remove_cvref_t<decltype(o)>>(other.observer_)); },
-        observer_);
-  }
-  [[nodiscard]] gram_matrix gram() const {
-    return std::visit([](const auto& o) { return require_rows(o).finalize(); }, observer_);
-  }
-  [[nodiscard]] std::vector<float> mean_magnitudes() const {
-    return std::visit([](const auto& o) { return require_rows(o).mean_magnitudes(); }, observer_);
-  }
-
-  /// About the memory in bytes that the statistics of one input take with samples of the usual
-  /// spread, including the matrix that is made of them.
-  [[nodiscard]] static std::size_t bytes(std::size_t features, bool diagonal) noexcept {
-    return 16 * features * (diagonal ? 1 : features);
-  }
-
- private:
-  using observer = std::variant<gram_observer, diagonal_observer>;
-
-  template <class Observer>
-  static const Observer& require_rows(const Observer& o) {
-    require(o.count() > 0, error_kind::invalid_argument, "no calibration sample has rows for it");
-    return o;
-  }
-
-  observer observer_;
-};
 
 /// Holds the state of quantize_weights_only().
 class weight_only_quantizer {
@@ -406,7 +244,8 @@ class weight_only_quantizer {
   /// Solves the matrices in their order, as many in one pass over the samples as there is memory
   /// for their statistics.
   void calibrate_and_solve(const calibration_source& samples) {
-    model fused = m_;
+    model fused = divided_model(m_).runnable();
+    keep_computed_inputs(fused);
     fuse_activations(fused);
     executor float_executor(std::move(fused), options_.executor);
     for (std::size_t first = 0; first < matrices_.size();) {
@@ -432,6 +271,10 @@ class weight_only_quantizer {
       observe(float_executor, samples, statistics);
       for (; first < last; ++first) {
         const weight_matrix& w = matrices_[first];
+        if (w.inputs.empty()) {
+          stored_.push_back(solve(w, nullptr));
+          continue;
+        }
         if (w.inputs.size() == 1) {
           stored_.push_back(solve(w, &statistics.at(w.inputs[0])));
           continue;
@@ -442,6 +285,14 @@ class weight_only_quantizer {
         }
         stored_.push_back(solve(w, &all));
       }
+    }
+  }
+
+  /// Removes from the inputs of all matrices those that a run of `runnable` does not compute.
+  void keep_computed_inputs(const model& runnable) {
+    const std::set<std::string> computed = value_names(runnable);
+    for (weight_matrix& w : matrices_) {
+      std::erase_if(w.inputs, [&](const std::string& input) { return computed.count(input) == 0; });
     }
   }
 
@@ -502,7 +353,7 @@ class weight_only_quantizer {
     const gram_matrix g = statistics != nullptr
                               ? statistics->gram()
                               : gram_matrix::from_diagonal(std::vector<double>(w.columns, 1.0));
-    if (options_.algorithm == weight_only_algorithm::awq) {
+    if (options_.algorithm == weight_only_algorithm::awq && statistics != nullptr) {
       const std::vector<float> magnitudes = statistics->mean_magnitudes();
       awq_options options = options_.awq;
       options.activation_magnitudes = magnitudes;
@@ -511,7 +362,7 @@ class weight_only_quantizer {
               found.ratio ? std::move(found.input_scales) : std::vector<float>()};
     }
 #if DETENT_WITH_EIGEN
-    if (options_.algorithm == weight_only_algorithm::gptq) {
+    if (options_.algorithm == weight_only_algorithm::gptq && statistics != nullptr) {
       quantized_weights found = gptq(w, g, format, options_.gptq, parallel);
       if (found.evidence.objective < found.evidence.nearest_objective) {
         return {std::move(found), {}};
@@ -683,14 +534,15 @@ class weight_only_quantizer {
 /// drawn once for each pass that the memory limit for statistics requires. Weights that several
 /// nodes use are stored once, and fitted to the inputs of all of them. Constant expressions are
 /// folded first, and unused nodes and constants are removed. Sub-graphs (of If, Loop, Scan) stay as
-/// they are, and so do the constants that they capture. Returns the rewritten model.
+/// they are, and so do the constants that they capture, and operators that the executor lacks.
+/// Weights that only see values which cannot be computed, because such an operator stands before
+/// them, are rounded as by rtn. Returns the rewritten model.
 ///
 /// Throws invalid_argument if no layer is left to quantize; if an ignored name, pattern or rule
 /// matches nothing; if bits, block size or accuracy level are not allowed, or options do not fit
 /// together; if gptq or awq get no samples; if weights or inputs hold NaN or infinity, naming
 /// the tensor. Throws unsupported for gptq without Eigen, for real zero points of 8-bit weights,
-/// for an operator that the float executor lacks, and for an opset before 7. Throws what the
-/// solvers throw, naming the weights.
+/// and for an opset before 7. Throws what the solvers throw, naming the weights.
 [[nodiscard]] inline model quantize_weights_only(model m, const weight_only_options& options = {},
                                                  const calibration_source& samples = {}) {
   return detail::weight_only_quantizer(std::move(m), options).run(samples);

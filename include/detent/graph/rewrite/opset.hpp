@@ -102,6 +102,12 @@ class opset_upgrade {
       ints_attribute_to_input(n, "starts", 1);
       ints_attribute_to_input(n, "ends", 2);
       ints_attribute_to_input(n, "axes", 3);
+    } else if (n.op_type == "TopK" && from_ < 10) {
+      const std::int64_t k = n.get_int("k", -1);
+      n.attributes.erase("k");
+      set_input(n, 1, constant(n, "k", std::vector<std::int64_t>{k}));
+    } else if (n.op_type == "Scatter" && from_ < 11) {
+      n.op_type = "ScatterElements";
     } else if (n.op_type == "Squeeze" || n.op_type == "Unsqueeze" || n.op_type == "ReduceSum") {
       ints_attribute_to_input(n, "axes", 1);
     } else if (n.op_type == "Split") {

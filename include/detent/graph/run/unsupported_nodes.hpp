@@ -71,13 +71,18 @@ inline void require_arity(const model& m, const operator_registry& registry = de
   return all;
 }
 
+/// Throws unsupported if the opset of the model is beyond newest_opset.
+inline void require_known_opset(const model& m) {
+  require(m.opset() <= newest_opset, error_kind::unsupported, "the model has opset ", m.opset(),
+          "; operators are known up to opset ", newest_opset);
+}
+
 /// Throws unsupported if the opset of the model is beyond newest_opset or if a node has no operator
 /// in `registry`; the message names the first such node and says how many more there are. Throws
 /// bad_file as require_arity().
 inline void require_supported(const model& m,
                               const operator_registry& registry = default_operators()) {
-  require(m.opset() <= newest_opset, error_kind::unsupported, "the model has opset ", m.opset(),
-          "; operators are known up to opset ", newest_opset);
+  require_known_opset(m);
   const std::vector<std::string> nodes = unsupported_nodes(m, registry);
   if (!nodes.empty()) {
     raise(error_kind::unsupported,
