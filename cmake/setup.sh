@@ -6,8 +6,9 @@
 # default trixie) are unpacked into BUILD_DIR/deps, leaving the system alone; if
 # DETENT_SUITE is set, that is done in any case.  --tests adds the packages that
 # the tests need.  --python makes a Python environment with ONNX Runtime,
-# BUILD_DIR/venv, and nothing else (it needs the packages of --tests); where it
-# cannot be had, there is none and all goes on, unless CI=true.
+# BUILD_DIR/venv, and nothing else (it needs the packages of --tests), with older
+# releases of ONNX Runtime in BUILD_DIR/venv/onnxruntime; where it cannot be had,
+# there is none and all goes on, unless CI=true.
 # A second run finds everything in place and does nothing.
 # shellcheck disable=SC2015,SC2016,SC2086
 set -eu
@@ -16,6 +17,7 @@ export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 PATH="$PATH:/usr/sbin:/sbin
 packages="g++ cmake ninja-build libeigen3-dev libprotozero-dev libcli11-dev nlohmann-json3-dev libyaml-cpp-dev"
 test_packages="doctest-dev libbenchmark-dev clang git ca-certificates python3 python3-venv libopenmpi-dev openmpi-bin doxygen"
 wheels="numpy onnx onnxruntime"
+runtimes="1.18.1 1.20.1 1.23.2 1.26.0" # older ONNX Runtimes that must load what is written
 hwy_min=1.2 xsimd_min=13
 suite=${DETENT_SUITE:-trixie}
 
@@ -130,12 +132,24 @@ setup_packages() {
   [ -z "$headers" ] || fetch_headers
 }
 
+# Releases that the Python here is too new for are left out.
+setup_runtimes() {
+  for version in $runtimes; do
+    numpy="" # releases before 1.19 were made for numpy 1
+    [ "$version" != 1.18.1 ] || numpy="numpy<2"
+    "$venv/bin/python" -m pip install -q --progress-bar off --disable-pip-version-check --only-binary=:all: \
+      --no-deps --target "$venv/onnxruntime/$version" "onnxruntime==$version" ${numpy:+"$numpy"} \
+      >"$tmp/log" 2>&1 </dev/null || say "there is no ONNX Runtime $version for this Python"
+  done
+}
+
 setup_venv() {
-  [ "$(cat "$venv/complete" 2>/dev/null)" != "$wheels" ] || return 0
+  [ "$(cat "$venv/complete" 2>/dev/null)" != "$wheels $runtimes" ] || return 0
   say "installing $wheels into $venv"
   if { python3 -m venv --clear "$venv" && "$venv/bin/python" -m pip install -q --progress-bar off \
     --disable-pip-version-check --only-binary=:all: $wheels; } >"$tmp/log" 2>&1 </dev/null; then
-    echo "$wheels" >"$venv/complete"
+    setup_runtimes
+    echo "$wheels $runtimes" >"$venv/complete"
     return
   fi
   rm -rf "$venv"

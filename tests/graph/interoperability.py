@@ -9,6 +9,7 @@
     quantizers  the digits network as ONNX Runtime's quantizers write it
     models      the shared models, float, and quantized by us
     peers       the shared models that TFLite quantized
+    versions    small models and the shared ones, quantized by us, in older releases of ONNX Runtime
     conformance ONNX's node tests, of the shared folder
 
 Exit codes: 0 agrees, 1 disagrees, 77 skipped: a thing that is needed is missing (with CI=true that is 1, unless
@@ -52,6 +53,7 @@ try:
 except ImportError as missing:
     skip(f"no Python with numpy, onnx and onnxruntime here ({missing})")
 
+import onnxruntime_versions
 import operator_cases
 
 onnxruntime.set_default_logger_severity(4)
@@ -606,9 +608,115 @@ def quantizers(tool, table, options):
         judge(label, path)
 
 
+def relu6_model():
+    """A small MobileNet: depthwise layers, residuals, and Clip(0, 6) behind most layers, which many values reach."""
+    helper, random = onnx.helper, np.random.default_rng(301)
+    nodes, constants = [], {"zero": np.float32(0), "six": np.float32(6)}
+
+    def convolution(x, i, inputs, outputs, size, group=1, stride=1, clips=True):
+        scale = 3.5 * np.sqrt(2 / (inputs // group * size * size))
+        constants[f"w{i}"] = (random.normal(size=(outputs, inputs // group, size, size)) * scale).astype(np.float32)
+        constants[f"b{i}"] = random.normal(0.3, 0.3, outputs).astype(np.float32)
+        nodes.append(helper.make_node("Conv", [x, f"w{i}", f"b{i}"], [f"c{i}"], f"conv{i}", group=group,
+                                      strides=[stride] * 2, pads=[size // 2] * 4))
+        if not clips:
+            return f"c{i}"
+        nodes.append(helper.make_node("Clip", [f"c{i}", "zero", "six"], [f"r{i}"], f"relu6_{i}"))
+        return f"r{i}"
+
+    x = convolution("x", 0, 3, 16, 3, stride=2)
+    x = residual = convolution(convolution(x, 1, 16, 16, 3, group=16), 2, 16, 8, 1, clips=False)
+    x = convolution(convolution(convolution(x, 3, 8, 48, 1), 4, 48, 48, 3, group=48), 5, 48, 8, 1, clips=False)
+    nodes.append(helper.make_node("Add", [x, residual], ["sum"], "add"))
+    x = convolution("sum", 6, 8, 64, 1)
+    constants["w"] = (random.normal(size=(10, 64)) / 5).astype(np.float32)
+    nodes += [helper.make_node("GlobalAveragePool", [x], ["mean"], "mean"),
+              helper.make_node("Flatten", ["mean"], ["flat"], "flat"),
+              helper.make_node("Gemm", ["flat", "w"], ["y"], "gemm", transB=1)]
+    value = lambda name, shape: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+    graph = helper.make_graph(nodes, "relu6", [value("x", ["N", 3, 32, 32])], [value("y", ["N", 10])],
+                              [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+
+
+def transposes_model():
+    """Two transposed operands of a Gemm, one of them an output through an Identity. ONNX Runtime's fusion of Transpose
+    and Gemm loses an operand that is an output, in most releases even with the Identity if both are transposed."""
+    helper, node = onnx.helper, onnx.helper.make_node
+    value = lambda name, shape: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+    nodes = [node("Transpose", ["x"], ["t"]), node("Gemm", ["t", "w"], ["c"]), node("Transpose", ["c"], ["y"]),
+             node("Identity", ["t"], ["z"])]
+    weights = operator_cases.quarters(302, 16, 24) / 8
+    graph = helper.make_graph(nodes, "transposes", [value("x", [16, 40])], [value("y", [24, 40]), value("z", [40, 16])],
+                              [numpy_helper.from_array(weights, "w")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+
+
+def around_model():
+    """Layers around an operator that we do not know."""
+    helper, node = onnx.helper, onnx.helper.make_node
+    value = lambda name, shape: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+    nodes = [node("MatMul", ["x", "v"], ["a"]), node("Inverse", ["a"], ["b"], domain="com.microsoft"),
+             node("MatMul", ["b", "w"], ["y"])]
+    eye = 4 * np.eye(8, dtype=np.float32)
+    graph = helper.make_graph(nodes, "around", [value("x", ["N", 8, 8])], [value("y", ["N", 8, 8])],
+                              [numpy_helper.from_array(eye + operator_cases.quarters(303 + i, 8, 8) / 16, name)
+                               for i, name in enumerate("vw")])
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=7)
+
+
+def versions(tool, table, options):
+    """Every form of what we write loads in every release, and computes there what it computes here."""
+    releases, missing = onnxruntime_versions.available()
+    for release in onnxruntime_versions.RELEASES:
+        if release not in releases:
+            print(f"ONNX Runtime {release} is not here" + ("" if release in missing else ": this Python is too new for it"))
+    if missing:
+        skip("cmake/setup.sh --python installs " + ", ".join(missing))
+    random = np.random.default_rng(304)
+    sources = []
+    for name, proto, data in (("relu6", relu6_model(), random.uniform(-1, 1, (24, 3, 32, 32))),
+                              ("transposes", transposes_model(), random.uniform(-1, 1, (16, 40))),
+                              ("around", around_model(), np.eye(8) + random.uniform(-0.2, 0.2, (16, 8, 8)))):
+        path = tool.folder / f"{name}.onnx"
+        onnx.save(proto, str(path))
+        sources.append((name, path, data.astype(np.float32), data.astype(np.float32)))
+    folder = options.digits
+    sources.append(("digits", folder / "digits.onnx", np.load(folder / "calibration_images.npy")[:16],
+                    np.load(folder / "test_images.npy")[:32]))
+    if options.shared and (options.shared / "models").is_dir():
+        sources += [(name, model, calibration[:4], samples[:4]) for name, model, calibration, samples
+                    in load_models(options.shared)]
+    else:
+        print("the shared models are not here: only models of our own")
+    jobs = []
+    for name, model, calibration, samples in sources:
+        feeds, files = with_input_name(model, samples), tool.save("calibration", with_input_name(model, calibration))
+        forms = [["--format", form, "--activations", activations, *(["--method", "mse"] if form != "integerops" else [])]
+                 for form, activations in FORMS]
+        forms += [["--format", "integerops", "--granularity", "per-tensor"], ["--format", "matmulnbits"]]
+        for form in forms:
+            if name in ("ultraface", "yunet") and "matmulnbits" in form:
+                continue  # no products with constants
+            label = " ".join([name, *form[1:]]).replace("--", "")
+            path = tool.folder / (label.replace(" ", ".") + ".onnx")
+            calib = [] if "matmulnbits" in form else [a for text in files for a in ("--calib", text)]
+            tool("quantize", model, "-o", path, *form, *calib)
+            jobs.append((label, path, feeds))
+    for release in releases:
+        results = onnxruntime_versions.run_all(release, [(path, feeds) for _, path, feeds in jobs], tool.folder)
+        for (label, path, feeds), there in zip(jobs, results):
+            if isinstance(there, str):
+                table.fail(f"{label}: ONNX Runtime {release}: {there}")
+                continue
+            if has_vnni():
+                table.compare_quantized(f"{label} ({release})", path, there, run_ort(path, feeds), {}, within=0.98, most=6)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = {"digits": digits, "operators": operators, "quantizers": quantizers, "models": models, "peers": peers,
+    parts = {"digits": digits, "versions": versions, "operators": operators, "quantizers": quantizers, "models": models, "peers": peers,
              "methods": methods, "conformance": conformance}
     parser.add_argument("part", choices=parts)
     parser.add_argument("--detent", required=True, help="the binary")

@@ -24,6 +24,7 @@
 #include <detent/graph/run/shape_inference.hpp>
 
 #include "check_graph_error.hpp"
+#include "inspect_model.hpp"
 #include "model_builder.hpp"
 
 namespace {
@@ -388,6 +389,21 @@ TEST_CASE("name_table: values keep their names and places, in copies too") {
   copy.add("only here");
   CHECK_FALSE(moved.has("only here"));
   CHECK(*copy.find("a name that is too long for a short string 999") == 999);
+}
+
+TEST_CASE("remove_no_ops: an output that a Gemm or Transpose takes as well keeps its Identity") {
+  for (const char* op : {"Gemm", "MatMul", "Transpose", "Relu"}) {
+    model_builder b;
+    b.input("x", {4, 4});
+    const std::string turned = b.add("Transpose", {"x"});
+    const bool is_product = std::string(op) != "Transpose" && std::string(op) != "Relu";
+    b.output(b.add(
+        op, is_product ? std::vector<std::string>{turned, "x"} : std::vector<std::string>{turned}));
+    b.output(b.add("Identity", {turned}));
+    graph::model m = b.get();
+    graph::remove_no_ops(m);
+    CHECK(test::count(m, "Identity") == (std::string(op) == "Relu" ? 0 : 1));
+  }
 }
 
 TEST_CASE("remove_no_ops: chains, outputs of the graph and values that several nodes use") {

@@ -126,6 +126,68 @@ TEST_CASE("static: int8 activations are uint8 ones moved by 128") {
   CHECK(snr(m, s8, samples) > 25.0);
 }
 
+TEST_CASE("static: ranges stay within the bounds of a Clip") {
+  // Twice the range of the values, on both sides.
+  struct wide_observer {
+    detent::min_max_observer all;
+    void observe(std::span<const float> x) { all.observe(x); }
+    [[nodiscard]] detent::quant_params finalize(detent::quant_scheme scheme) const {
+      const detent::value_range r = all.range();
+      return params_from_range({2.0F * r.lower - 1.0F, 2.0F * r.upper + 1.0F}, scheme);
+    }
+  };
+  test::random_source r(508);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {1, 3, 8, 8});
+  b.constant("w", random_floats(r, {4, 3, 3, 3}, -2.0F, 2.0F));
+  const std::string six = b.scalar("six", 6.0F);
+  const std::string behind =
+      b.add("Clip", {b.add("Conv", {"x", "w"}), b.scalar("zero", 0.0F), six});
+  const std::string alone =
+      b.add("Clip", {b.add("MaxPool", {behind}, {{"kernel_shape", list({2, 2})}}),
+                     b.scalar("two", -2.0F), b.scalar("three", 3.0F)});
+  const std::string half_open = b.add("Relu", {b.add("Add", {alone, b.scalar("four", 4.0F)})});
+  b.output(half_open);
+  graph::static_quantization_options options;
+  options.method = "wide";
+  options.activations.observers = detent::default_observers();
+  options.activations.observers.add("wide", [](const detent::observer_options&) {
+    return detent::any_observer(wide_observer());
+  });
+  const auto source = test::samples_source(test::samples_of_x(r, {1, 3, 8, 8}, 4, -9.0F, 9.0F));
+  for (const element_type type : {element_type::u8, element_type::s8}) {
+    for (const bool symmetric : {false, true}) {
+      INFO(graph::name(type), symmetric ? " symmetric" : "");
+      options.activations.type = type;
+      options.activations.symmetric = symmetric;
+      const graph::quantization q = graph::static_quantization(b.get(), source, options);
+      const auto range = [&](const std::string& value) {
+        const detent::quant_params p = q.parameters.activations.at(value);
+        const int least = type == element_type::u8 ? 0 : symmetric ? -127 : -128;
+        const int most = type == element_type::u8 ? 255 : 127;
+        return std::pair(p.scale * static_cast<float>(least - p.zero_point),
+                         p.scale * static_cast<float>(most - p.zero_point));
+      };
+      CHECK(range("x").second > 17.0F);  // nothing bounds it
+      CHECK(range(behind).second == doctest::Approx(6.0F));
+      CHECK(range(alone).second == doctest::Approx(3.0F).epsilon(0.02));
+      if (!symmetric) {
+        CHECK(range(behind).first == 0.0F);
+        CHECK(range(alone).first == doctest::Approx(-1.0F).epsilon(0.02));  // no bound in the way
+        CHECK(range(half_open).first == 0.0F);
+      }
+      CHECK(range(half_open).second > 10.0F);
+      CHECK(q.plan.bounds(behind).upper == 6.0F);
+      CHECK(std::isinf(q.plan.bounds("x").upper));
+    }
+  }
+  // What an override says is kept.
+  options.activations.overrides[behind].range = detent::value_range{-1.0F, 9.0F};
+  const graph::quantization q = graph::static_quantization(b.get(), source, options);
+  CHECK(q.parameters.activations.at(behind).scale > 8.9F / 127.0F);
+}
+
 TEST_CASE("static: symmetric activations") {
   test::random_source r(501);
   INFO("seed ", r.seed());

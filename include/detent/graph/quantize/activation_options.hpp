@@ -136,9 +136,27 @@ inline void require_override(const quantization_plan& plan, const std::string& n
   return method.empty() ? otherwise : method;
 }
 
-/// The parameters that an observer found, or those that an override gives instead.
+/// Parameters whose range does not exceed the bounds of the values: `p` if that is so, else those
+/// of the range between the bounds. Observers of histograms may choose a range that is a little
+/// wider than any value. That does no harm to the values, but releases 1.21 to 1.30 of ONNX Runtime
+/// refuse a model whose Clip has narrower bounds than the QuantizeLinear behind it.
+[[nodiscard]] inline quant_params within_bounds(const quant_params& p, const quant_scheme& scheme,
+                                                const activation_bounds& bounds) {
+  const auto real = [&](std::int32_t level) {
+    return p.scale * static_cast<float>(level - p.zero_point);
+  };
+  const value_range r{real(scheme.levels.qmin), real(scheme.levels.qmax)};
+  const bool is_within = (r.lower >= bounds.lower || scheme.symmetric) && r.upper <= bounds.upper;
+  return is_within
+             ? p
+             : params_from_range(
+                   {(std::max)(r.lower, bounds.lower), (std::min)(r.upper, bounds.upper)}, scheme);
+}
+
+/// The parameters that an observer found, or those that an override gives instead. What an observer
+/// found does not exceed the bounds of the activation that makes the value.
 [[nodiscard]] inline scale_solution solution_of(
-    const observed_value& v, const quant_scheme& scheme,
+    const quantization_plan& plan, const observed_value& v, const quant_scheme& scheme,
     const std::map<std::string, activation_override>& overrides) {
   return of_tensor(v.name, [&] {
     scale_solution s = v.observer.finalize(scheme);
@@ -147,6 +165,8 @@ inline void require_override(const quantization_plan& plan, const std::string& n
       s.params =
           own->second.params ? *own->second.params : params_from_range(*own->second.range, scheme);
       s.evidence.method = "override";
+    } else if (s.evidence.method != "constant") {  // which does not look at the values
+      s.params = within_bounds(s.params, scheme, plan.bounds(v.name));
     }
     return s;
   });

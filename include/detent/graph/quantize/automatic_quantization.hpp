@@ -189,7 +189,7 @@ class automatic_quantizer {
     calibrate(s.plan->float_model(), observed, source, options_.executor);
     for (const observed_value& v : observed) {
       s.solutions[v.name].push_back(
-          solution_of(v, observer.scheme, options_.activations.overrides));
+          solution_of(*s.plan, v, observer.scheme, options_.activations.overrides));
     }
     return s;
   }

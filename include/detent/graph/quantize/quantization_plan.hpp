@@ -185,6 +185,13 @@ class quantization_plan {
     return found == share_.end() ? value : found->second;
   }
 
+  /// The bounds that no element of a value exceeds: those of the Relu or Clip that makes it, or
+  /// infinite ones.
+  [[nodiscard]] activation_bounds bounds(const std::string& value) const {
+    const auto found = bounds_.find(value);
+    return found == bounds_.end() ? activation_bounds() : found->second;
+  }
+
   /// Whether a value is one that a classifier ranks: a matrix that is an output of the graph or
   /// that a Softmax takes.
   [[nodiscard]] bool is_ranked(const std::string& value) const {
@@ -249,6 +256,7 @@ class quantization_plan {
     layers_.clear();
     values_.clear();
     share_.clear();
+    bounds_.clear();
     choose();
   }
 
@@ -421,13 +429,19 @@ class quantization_plan {
     const node& n = m_.nodes[i];
     const std::size_t next =
         is_layer(n) || n.is("Add") || n.is("Mul") ? detail::sole_consumer(m_, l, i) : links::none;
-    if (next == links::none || ignored_.count(next) != 0 ||
-        !clamping_activation(m_, m_.nodes[next])) {
-      values_.insert(n.outputs[0]);
+    const auto bounds = next == links::none || ignored_.count(next) != 0
+                            ? std::optional<activation_bounds>()
+                            : clamping_activation(m_, m_.nodes[next]);
+    if (bounds) {
+      nodes_.insert(next);
+      values_.insert(m_.nodes[next].outputs[0]);
+      bounds_[m_.nodes[next].outputs[0]] = *bounds;
       return;
     }
-    nodes_.insert(next);
-    values_.insert(m_.nodes[next].outputs[0]);
+    values_.insert(n.outputs[0]);
+    if (const auto own = clamping_activation(m_, n)) {
+      bounds_[n.outputs[0]] = *own;
+    }
   }
 
   model m_;
@@ -440,6 +454,7 @@ class quantization_plan {
   std::vector<std::size_t> layers_;
   std::set<std::string> values_;
   std::map<std::string, std::string> share_;          // the root of each value that is only moved
+  std::map<std::string, activation_bounds> bounds_;   // of what a Relu or Clip makes
   std::set<std::string> ranked_;                      // outputs of the graph, inputs of Softmax
   std::map<std::string, std::string> methods_;        // that rules give to roots
   std::optional<unused_names> names_;                 // made when first needed

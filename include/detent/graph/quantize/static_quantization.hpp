@@ -80,7 +80,8 @@ struct static_quantization_options {
   calibrate(plan.float_model(), observed, samples, options.executor);
   std::map<std::string, quant_params> params;
   for (const observed_value& v : observed) {
-    const scale_solution s = detail::solution_of(v, observer.scheme, options.activations.overrides);
+    const scale_solution s =
+        detail::solution_of(plan, v, observer.scheme, options.activations.overrides);
     params[v.name] = s.params;
     if (options.activations.on_parameters && plan.root(v.name) == v.name) {
       options.activations.on_parameters(

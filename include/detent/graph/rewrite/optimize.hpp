@@ -250,8 +250,10 @@ inline std::optional<std::size_t> output_channel_axis(const node& n) {
 
 /// Removes Identity nodes, and Dropout nodes that do nothing in inference, and connects what takes
 /// their output to their input. A node stays if its mask is used, if it has an input for the
-/// training mode, if it connects an input of the graph to an output, or if a sub-graph would hide
-/// the name.
+/// training mode, if it connects an input of the graph to an output, if a sub-graph would hide
+/// the name, or if it makes an output of the graph from a value that a Gemm, MatMul or Transpose
+/// takes, too: releases of ONNX Runtime up to 1.26 fuse those with a Transpose before them and then
+/// lack the value if it is an output.
 inline void remove_no_ops(model& m) {
   if (!detail::has_any(m, {"Identity", "Dropout"})) {
     return;
@@ -273,8 +275,12 @@ inline void remove_no_ops(model& m) {
     // them, and only the input of a node that makes an output of the graph is renamed.
     const std::string in = names.name_of(n.inputs[0]);
     const std::string out = n.outputs[0];
+    const auto users = l.consumers(in);
+    const bool is_fused = std::any_of(users.begin(), users.end(), [&](std::size_t i) {
+      return m.nodes[i].is("Gemm") || m.nodes[i].is("MatMul") || m.nodes[i].is("Transpose");
+    });
     const bool removable = l.is_output(out) ? l.producer(in) != links::none && !l.is_output(in) &&
-                                                  names.rename(in, out)
+                                                  !is_fused && names.rename(in, out)
                                             : names.rename(out, in);
     if (removable) {
       n.op_type.clear();
