@@ -103,13 +103,22 @@ std::size_t arg_max(const float* scores, std::size_t n) {
   return static_cast<std::size_t>(std::max_element(scores, scores + n) - scores);
 }
 
-score_rows::score_rows(const std::vector<tensor>& outputs, std::size_t batch) {
+tensor in_rows(const tensor& output, const value_info& declared, const sample_set& samples,
+               std::size_t batch) {
+  const std::size_t axis =
+      batch == 1 ? 0 : samples.output_axis(declared, output.dims(), batch).value_or(0);
+  return axis == 0 ? output : graph::samples_first(output, axis);
+}
+
+score_rows::score_rows(const std::vector<tensor>& outputs, const std::vector<value_info>& declared,
+                       const sample_set& samples, std::size_t batch) {
   require(!outputs.empty(), error_kind::invalid_argument, "the model has no output");
   const tensor& t = outputs[0];
   require(t.type() == element_type::f32 && batch > 0 && t.count() % batch == 0 && t.count() > 0,
           error_kind::unsupported, "the model's first output is ", graph::name(t.type()), " ",
           to_string(t.dims()), ", which are not float scores for ", batch, " samples");
-  data = t.data<float>().data();
+  scores = in_rows(t, declared[0], samples, batch);
+  data = scores.data<float>().data();
   rows = batch;
   columns = t.count() / batch;
 }
@@ -131,7 +140,8 @@ void ranks::add(const float* scores, std::size_t classes, std::int64_t label,
 std::size_t batch_size(const sample_set& samples, std::size_t asked) {
   if (samples.fixed_batch() != 0) {
     require(asked == 0 || asked == samples.fixed_batch(), error_kind::invalid_argument, "--batch ",
-            asked, ": the model's inputs are declared for ", samples.fixed_batch());
+            asked, ": each run takes ", samples.fixed_batch(),
+            samples.fixed_batch() == 1 ? " sample" : " samples", " of these inputs");
     return samples.fixed_batch();
   }
   return asked == 0 ? 1 : asked;
@@ -225,14 +235,16 @@ model_comparison compare_models(
         const std::size_t count = expected[i].count() % batch == 0
                                       ? expected[i].count() / batch * real
                                       : expected[i].count();
-        result.outputs[i].second.add(expected[i].data<float>().first(count),
-                                     actual[i].data<float>().first(count));
+        const tensor wanted = in_rows(expected[i], outputs[i], samples, batch);
+        const tensor given = in_rows(actual[i], outputs[i], samples, batch);
+        result.outputs[i].second.add(wanted.data<float>().first(count),
+                                     given.data<float>().first(count));
       }
     }
-    if (!expected.empty() && expected[0].type() == element_type::f32 &&
+    if (!expected.empty() && expected[0].type() == element_type::f32 && expected[0].count() > 0 &&
         expected[0].count() % batch == 0) {
-      const score_rows first(expected, batch);
-      const score_rows second(actual, batch);
+      const score_rows first(expected, outputs, samples, batch);
+      const score_rows second(actual, outputs, samples, batch);
       for (std::size_t i = 0; i < real; ++i) {
         result.agreed += arg_max(first.data + i * first.columns, first.columns) ==
                                  arg_max(second.data + i * second.columns, second.columns)

@@ -37,12 +37,19 @@ model_comparison compare_models(
 /// The index of the largest of n scores; the first one if several are equal.
 std::size_t arg_max(const float* scores, std::size_t n);
 
-/// The first output of a model as one row of float scores for each sample.
+/// The first output of a run of `batch` samples as one row of float scores for each sample. Throws
+/// unsupported if it is something else.
 struct score_rows {
+  tensor scores;  // samples first
   const float* data;
   std::size_t rows, columns;
-  score_rows(const std::vector<tensor>& outputs, std::size_t batch);
+  score_rows(const std::vector<tensor>& outputs, const std::vector<value_info>& declared,
+             const sample_set& samples, std::size_t batch);
 };
+
+/// An output of a run of `batch` samples, reordered if another axis than the first counts samples.
+tensor in_rows(const tensor& output, const value_info& declared, const sample_set& samples,
+               std::size_t batch);
 
 /// How often the label has the highest score, and how often one of the five highest scores. Equal
 /// scores rank in the order of the classes.
@@ -55,8 +62,8 @@ struct ranks {
 
 double percent(std::size_t part, std::size_t whole);
 
-/// The number of samples in one run: the number that the model fixes, else `asked`, or 1 if `asked`
-/// is 0. Throws invalid_argument if the model fixes another number than `asked`.
+/// The number of samples in one run: the number that model and samples fix, else `asked`, or 1 if
+/// `asked` is 0. Throws invalid_argument if they fix another number than `asked`.
 std::size_t batch_size(const sample_set& samples, std::size_t asked);
 
 /// Reads a .npy file that has one integer for each sample. Errors name the file.
