@@ -82,6 +82,7 @@ int eval(const eval_arguments& a) {
     const std::vector<tensor> outputs = executor.run(inputs);
     seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const score_rows scores(outputs, declared, samples, size);
+    scores.require_rows(size);
     for (std::size_t i = 0; i < real; ++i) {
       counted.add(scores.data + i * scores.columns, scores.columns,
                   labels[samples.first() + at + i],

@@ -119,8 +119,15 @@ score_rows::score_rows(const std::vector<tensor>& outputs, const std::vector<val
           to_string(t.dims()), ", which are not float scores for ", batch, " samples");
   scores = in_rows(t, declared[0], samples, batch);
   data = scores.data<float>().data();
-  rows = batch;
-  columns = t.count() / batch;
+  const bool is_whole = samples.is_one_per_run() && t.rank() > 1;
+  rows = is_whole ? static_cast<std::size_t>(t.dim(0)) : batch;
+  columns = t.count() / rows;
+}
+
+void score_rows::require_rows(std::size_t batch) const {
+  require(rows == batch, error_kind::unsupported, "the model's first output has shape ",
+          to_string(scores.dims()), ": ", rows, " rows of scores for ", batch,
+          batch == 1 ? " sample and its label" : " samples and their labels");
 }
 
 void ranks::add(const float* scores, std::size_t classes, std::int64_t label,
@@ -245,7 +252,7 @@ model_comparison compare_models(
         expected[0].count() % batch == 0) {
       const score_rows first(expected, outputs, samples, batch);
       const score_rows second(actual, outputs, samples, batch);
-      for (std::size_t i = 0; i < real; ++i) {
+      for (std::size_t i = 0; i < (samples.is_one_per_run() ? first.rows : real); ++i) {
         result.agreed += arg_max(first.data + i * first.columns, first.columns) ==
                                  arg_max(second.data + i * second.columns, second.columns)
                              ? 1U

@@ -23,8 +23,9 @@ using named_error = std::pair<std::string, detent::graph::signal_error>;
 struct model_comparison {
   std::vector<named_error> tensors;  // those that both models have, in the quantized model's order
   std::vector<named_error> outputs;
-  std::size_t agreed = 0;  // number of samples for which both models rank the same class first
-  std::size_t judged = 0;  // number of samples with scores to rank
+  std::size_t agreed =
+      0;  // number of rows of scores in which both models rank the same class first
+  std::size_t judged = 0;  // number of rows of scores to rank: one for each sample, see score_rows
 };
 
 /// Runs both models on all samples. `on_value`, if it is given, is called with each value of the
@@ -37,14 +38,17 @@ model_comparison compare_models(
 /// The index of the largest of n scores; the first one if several are equal.
 std::size_t arg_max(const float* scores, std::size_t n);
 
-/// The first output of a run of `batch` samples as one row of float scores for each sample. Throws
-/// unsupported if it is something else.
+/// The first output of a run of `batch` samples as rows of float scores: one for each sample or, if
+/// each sample has a run of its own, one for each index of the first axis. Throws unsupported if it
+/// is something else.
 struct score_rows {
-  tensor scores;  // samples first
+  tensor scores;
   const float* data;
   std::size_t rows, columns;
   score_rows(const std::vector<tensor>& outputs, const std::vector<value_info>& declared,
              const sample_set& samples, std::size_t batch);
+  /// Throws unsupported unless there is one row for each of `batch` samples.
+  void require_rows(std::size_t batch) const;
 };
 
 /// An output of a run of `batch` samples, reordered if another axis than the first counts samples.

@@ -333,7 +333,7 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(together.shape, (20, 3))
         whole = self.run_model(path, texts[0] + ":fixed", texts[1])["y.npy"]
         self.assertTrue((together == whole).all())
-        self.fails(["h.npy has 1 samples of input 'h' (axis 0 of [1,3])", "x.npy has 20", ":fixed"],
+        self.fails(["h.npy has 1 sample of input 'h' (axis 0 of [1,3])", "x.npy has 20", ":fixed"],
                    "run", path, "--input", texts[0], "--input", texts[1].removesuffix(":fixed"), "-o", self.folder / "o")
         labels = self.array("l.npy", together.argmax(1))
         data = [word for text in texts for word in ("--data", text)]
@@ -417,6 +417,7 @@ class CommandLine(unittest.TestCase):
         labels = self.array("l.npy", np.zeros(12, np.int64))
         first = self.works("eval", path, "--data", ones, "--labels", labels, "--samples", ":5").splitlines()[-1]
         self.assertIn(" n 5 ", first)
+        self.fails(["2 rows of scores for 1 sample", "[2,3]"], "eval", path, "--data", folder, "--labels", labels)
         self.fails(["--batch 3"], "eval", path, "--data", ones, "--labels", labels, "--batch", 3)
         self.works("quantize", path, "-o", out, "--calib", folder, "--validation", ones, "--labels", labels, "--max-drop", 100,
                    "--method", "minmax")

@@ -262,6 +262,7 @@ TEST_CASE("samples: values that are fixed, and single values") {
   const graph::sample_set together(m, {x, state, scalar});
   CHECK(together.size() == 4);
   CHECK(together.fixed_batch() == 0);
+  CHECK(!together.is_one_per_run());
   const auto three = together.batch(0, 3);
   CHECK(three.at("x").dims() == graph::shape{3, 3});
   CHECK(same(three.at("state"), counting({1, 2})));
@@ -270,6 +271,7 @@ TEST_CASE("samples: values that are fixed, and single values") {
   const graph::sample_set one_by_one(m, {x, state, scalars});
   CHECK(one_by_one.size() == 4);
   CHECK(one_by_one.fixed_batch() == 1);
+  CHECK(one_by_one.is_one_per_run());
   const auto third = one_by_one.batch(2, 1);
   CHECK(third.at("x").dims() == graph::shape{1, 3});
   CHECK(same(third.at("s"), test::floats({}, {2})));
@@ -299,6 +301,20 @@ TEST_CASE("samples: a model without inputs has one sample") {
   const sample_files files;
   refuses(error_kind::invalid_argument, {"x.npy", "no inputs"}, m,
           {files.write("x.npy", counting({1}))});
+}
+
+TEST_CASE("samples: a batch that the model fixes is filled up, but not to any size") {
+  const sample_files files;
+  const std::string x = files.write("x.npy", counting({3, 5}));
+  const graph::sample_set filled(model_of({{"x", {3, 4}}}), {x + ":axis=1"}, {});
+  CHECK(filled.fixed_batch() == 4);
+  CHECK(!filled.is_one_per_run());
+  CHECK(same(filled.batch(4, 4).at("x"),
+             graph::pad_samples(graph::slice_samples(counting({3, 5}), 4, 1, 1), 4, 1)));
+  const std::int64_t huge = std::int64_t{1} << 60;
+  const graph::sample_set too_many(model_of({{"x", {huge, 5}}}), {x});
+  test::check_graph_error(error_kind::bad_file, {"input 'x'", "bytes", "limit"},
+                          [&] { static_cast<void>(too_many.batch(0, too_many.fixed_batch())); });
 }
 
 TEST_CASE("samples: the axis of an output that counts samples") {
@@ -397,6 +413,7 @@ TEST_CASE("samples: a folder with a sub-folder for each sample") {
   }
   test::check_graph_error(error_kind::invalid_argument, {"cannot share a run"},
                           [&] { static_cast<void>(samples.batch(0, 2)); });
+  CHECK(samples.is_one_per_run());
 
   refuses(error_kind::invalid_argument,
           {"a folder holds the values of all inputs", "--input " + folder}, m, {"x=" + folder});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reads and writes ONNX models. This header, the reader and the writer that it includes, and
-// graph/model/onnx_fields.hpp are the only headers of the library that need protozero.
+// Reads and writes ONNX models. The headers that need protozero are this one, those that it
+// includes from graph/model/onnx_*.hpp, and graph/model/samples.hpp, whose samples may be tensors
+// of ONNX.
 #ifndef DETENT_GRAPH_ONNX_HPP
 #define DETENT_GRAPH_ONNX_HPP
 

@@ -114,9 +114,19 @@ inline void require_samples(const shape& dims, std::size_t axis, std::size_t fir
   if (real == count) {
     return t;
   }
-  std::vector<tensor> pieces(1 + count - real, slice_samples(t, real - 1, 1, axis));
-  pieces[0] = t;
-  return join_samples(pieces, "samples", axis);
+  shape dims = t.dims();
+  dims[axis] = static_cast<std::int64_t>(count);
+  tensor out = tensor::allocate(t.type(), std::move(dims));
+  const detail::axis_layout from(t.type(), t.dims(), axis);
+  for (std::size_t o = 0; out.bytes() > 0 && o < from.outer; ++o) {
+    const std::byte* const block = t.raw() + o * real * from.step;
+    std::byte* to = out.mutable_raw() + o * count * from.step;
+    std::memcpy(to, block, real * from.step);
+    for (std::size_t i = real; i < count; ++i) {
+      std::memcpy(to + i * from.step, block + (real - 1) * from.step, from.step);
+    }
+  }
+  return out;
 }
 
 /// The tensor with an axis moved to the front: its samples one after the other. Throws

@@ -36,7 +36,7 @@ struct sample_range {
 
 /// Options of sample_set.
 struct sample_options {
-  read_limits limits;  ///< Limits of TensorProto files.
+  read_limits limits;  ///< Limits of TensorProto files, and of the size of an input in a run.
   std::string option;  ///< What users write before a file, for messages; for example "--input ".
 };
 
@@ -66,7 +66,8 @@ class sample_set {
   /// shape_mismatch if a file does not fit its input or does not have the axis, if files differ in
   /// the number of samples, or if the model fixes different batch sizes for its inputs.
   sample_set(const model& m, const std::vector<std::string>& texts,
-             const sample_options& options = {}) {
+             const sample_options& options = {})
+      : limits_(options.limits) {
     const source* first_counted = nullptr;
     sources_.reserve(texts.size());
     for (const std::string& text : texts) {
@@ -78,7 +79,7 @@ class sample_set {
         folder_.emplace(m, a.path, options.limits);
         count_ = folder_->size();
         fixed_batch_ = 1;
-        is_single_ = true;
+        is_one_per_run_ = true;
         return;
       }
       require(!has_source(a.input->name), error_kind::invalid_argument, "input '", a.input->name,
@@ -106,7 +107,7 @@ class sample_set {
     if (first_counted == nullptr) {
       count_ = 1;
       fixed_batch_ = 1;
-      is_single_ = true;
+      is_one_per_run_ = true;
     }
   }
 
@@ -115,9 +116,12 @@ class sample_set {
   /// The index in the files of the first sample of the range.
   [[nodiscard]] std::size_t first() const noexcept { return first_; }
   /// The number of samples that each run has to take; 0 if a run takes any. It is the batch size
-  /// that the model fixes, or 1 if samples cannot share a run: those of a folder, values for inputs
-  /// of rank 0, and the only sample where nothing counts samples.
+  /// that the model fixes, or 1 if is_one_per_run().
   [[nodiscard]] std::size_t fixed_batch() const noexcept { return fixed_batch_; }
+  /// True if samples cannot share a run, so that each has one of its own and is given as it is:
+  /// those of a folder, values for inputs of rank 0, and the only sample where nothing counts
+  /// samples.
+  [[nodiscard]] bool is_one_per_run() const noexcept { return is_one_per_run_; }
   /// The folder that the samples come from; null if they come from files. Its index of sample i is
   /// first() + i.
   [[nodiscard]] const sample_folder* folder() const noexcept {
@@ -136,13 +140,13 @@ class sample_set {
 
   /// The inputs for `batch_size` samples from `at` on. If there are fewer samples, the last one is
   /// repeated to fill the batch; the caller has to ignore the outputs for the repeated ones. Throws
-  /// invalid_argument if there is no sample `at`, or if the samples cannot share a run and
-  /// batch_size is not 1.
+  /// invalid_argument if there is no sample `at`, or if is_one_per_run() and batch_size is not 1;
+  /// bad_file if repeated samples make an input larger than sample_options::limits allow.
   [[nodiscard]] std::map<std::string, tensor> batch(std::size_t at, std::size_t batch_size) const {
     require(at < count_ && batch_size > 0, error_kind::invalid_argument, "a batch of ", batch_size,
             " from sample ", at, " of ", count_);
-    require(batch_size == 1 || !is_single_, error_kind::invalid_argument, "a batch of ", batch_size,
-            " of samples that cannot share a run");
+    require(batch_size == 1 || !is_one_per_run_, error_kind::invalid_argument, "a batch of ",
+            batch_size, " of samples that cannot share a run");
     if (folder_) {
       return folder_->read(first_ + at);
     }
@@ -153,8 +157,15 @@ class sample_set {
         inputs[s.name] = s.fixed;
         continue;
       }
-      const tensor t =
-          pad_samples(s.file->read_slice(s.axis, first_ + at, real), batch_size, s.axis);
+      tensor t = s.file->read_slice(s.axis, first_ + at, real);
+      if (real < batch_size) {
+        // The size of the batch comes from the model, which may ask for any.
+        require(
+            batch_size <= limits_.max_tensor_bytes / (std::max)(t.bytes() / real, std::size_t{1}),
+            error_kind::bad_file, "input '", s.name, "' with ", batch_size,
+            " samples in a run has more than ", limits_.max_tensor_bytes, " bytes, the limit");
+        t = pad_samples(t, batch_size, s.axis);
+      }
       inputs[s.name] = s.is_scalar ? t.reshaped({}) : t;
     }
     return inputs;
@@ -204,8 +215,9 @@ class sample_set {
   }
 
   [[nodiscard]] static std::string describe_count(const source& s) {
-    return s.file->path() + " has " + std::to_string(s.count) + " samples of input '" + s.name +
-           "' (axis " + std::to_string(s.axis) + " of " + to_string(s.file->dims()) + ")";
+    return s.file->path() + " has " + std::to_string(s.count) +
+           (s.count == 1 ? " sample" : " samples") + " of input '" + s.name + "' (axis " +
+           std::to_string(s.axis) + " of " + to_string(s.file->dims()) + ")";
   }
 
   [[nodiscard]] static source open(const sample_argument& a, const read_limits& limits) {
@@ -254,7 +266,7 @@ class sample_set {
             "; write :fixed behind a file that is given whole in each run");
     fixed_batch_ = batch;
     if (s.is_scalar) {
-      is_single_ = true;
+      is_one_per_run_ = true;
     } else {
       axes_.insert(s.axis);
     }
@@ -264,7 +276,8 @@ class sample_set {
   std::optional<sample_folder> folder_;
   std::set<std::string> axis_names_;  // names that the model gives to sample axes of inputs
   std::set<std::size_t> axes_;        // sample axes of inputs
-  bool is_single_ = false;            // samples cannot share a run
+  bool is_one_per_run_ = false;
+  read_limits limits_;
   std::size_t count_ = 0;
   std::size_t first_ = 0;
   std::size_t fixed_batch_ = 0;
