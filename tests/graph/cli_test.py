@@ -317,6 +317,30 @@ class CommandLine(unittest.TestCase):
         self.assertTrue(self.works(*arguments).splitlines()[-1].startswith("top1 75.00 "))  # the first row is a tie
         self.fails(["--batch 2", "1 sample"], *arguments, "--batch", 2)
 
+    def test_quantize_with_scalars_and_other_sample_axes(self):
+        generator = np.random.default_rng(4)
+        constants = [floats("w", generator.normal(size=(4, 3)))]
+        nodes = [node("Mul", ["x", "s"], ["a"]), node("MatMul", ["a", "w"], ["b"]), node("Add", ["b", "t"], ["y"])]
+        x = self.array("x.npy", generator.normal(size=(2, 9, 4)).astype(np.float32))  # steps, samples, features
+        t = self.write("t.pb", floats("", generator.normal(size=(9, 3))))
+        scalars = self.array("s.npy", np.linspace(0.5, 2, 9, dtype=np.float32))
+        scalar = self.write("s.pb", floats("", np.float32(2).reshape(())))
+        out = self.folder / "q.onnx"
+        for batch, s_file in (("N", scalar), (1, scalars), ("N", scalars), (4, scalar)):
+            path = self.write("net.onnx", model(nodes, [value_info("x", 2, batch, 4), value_info("s"), value_info("t", batch, 3)],
+                                                [value_info("y", 2, batch, 3)], constants))
+            texts = [f"x={x}:axis=1", f"s={s_file}", f"t={t}"]
+            data = [word for text in texts for word in ("--data", text)]
+            for more in ([], ["--method", "minmax"], ["--approach", "dynamic"]):
+                with self.subTest(batch=batch, more=more):
+                    facts = json.loads(self.works("quantize", path, "-o", out, *(w.replace("--data", "--calib") for w in data), *more, "--json"))
+                    self.assertEqual((facts["samples"], facts["layers"]), (9, 1))
+                    compared = json.loads(self.works("compare", path, out, *data, "--json"))
+                    self.assertEqual(compared["n"], 9)
+                    self.assertGreater(compared["outputs"][0]["snr_db"], 20)
+            runs = [self.run_model(m, *texts)["y.npy"] for m in (path, out)]
+            self.assertEqual([r.shape for r in runs], [(2, 9, 3)] * 2)
+
     def recurrent(self):
         """A step of a network with a state: 4 features, 3 outputs. Its path, samples and state."""
         generator = np.random.default_rng(2)
@@ -469,6 +493,8 @@ class CommandLine(unittest.TestCase):
         self.fails(["missing.npy"], *run, f"x={self.folder / 'missing.npy'}:axis=0", *state)
         self.fails(["--data h=FILE.npy"], "compare", path, path, "--data", f"x={x_file}")
         self.fails(["--calib h=FILE.npy"], "quantize", path, "-o", self.folder / "q.onnx", "--calib", f"x={x_file}")
+        for text in ("", "x=", "x=:fixed"):
+            self.fails(["names no file", "=FILE.npy"], *run, text, *state)
         self.wrong_usage(["--input is required", "--input x=FILE.npy", "'h' float32 [1,3]"], "run", path, "-o", self.folder / "out")
         self.wrong_usage(["--data is required", "--data x=FILE.npy"], "compare", path, path)
         self.wrong_usage(["--data is required"], "eval", path, "--labels", self.array("l.npy", np.zeros(20, np.int64)))

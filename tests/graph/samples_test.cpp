@@ -375,6 +375,12 @@ TEST_CASE("samples: which input and which file a text names") {
   refuses(error_kind::invalid_argument, {"input 'a' float32 [-1,3]", "--input a=FILE.npy"}, two,
           {"a=b=" + odd});
   refuses(error_kind::invalid_argument, {"'a' is given twice"}, two, {"a=" + odd, "a=" + odd});
+  for (const char* text : {"a:0=", "a:0=:fixed", "", ":axis=1"}) {
+    refuses(error_kind::invalid_argument, {"names no file", "=FILE.npy"}, one, {text});
+  }
+  graph::model sequence = one;
+  sequence.inputs[0].other_type = "a sequence";
+  refuses(error_kind::unsupported, {"'a:0'", "not a tensor"}, sequence, {odd});
   graph::model many;
   for (int i = 0; i < 20; ++i) {
     many.inputs.push_back({"i" + std::to_string(i), element_type::f32, true, {-1}, {}});

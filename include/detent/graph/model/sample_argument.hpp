@@ -84,7 +84,8 @@ inline void take_suffix(sample_argument& a) {
 /// path. In messages, `option` stands before what users have to write.
 ///
 /// Throws invalid_argument if the text does not say which input it is for, if the model has no such
-/// input, for a folder with a name or a suffix, for another suffix, and if K is not an integer.
+/// input, without a file, for a folder with a name or a suffix, for another suffix, and if K is not
+/// an integer.
 [[nodiscard]] inline sample_argument parse_sample_argument(const model& m, const std::string& text,
                                                            const std::string& option = {}) {
   sample_argument a;
@@ -101,6 +102,8 @@ inline void take_suffix(sample_argument& a) {
     a.path = text.substr(a.input->name.size() + 1);
   }
   detail::take_suffix(a);
+  require(!a.path.empty(), error_kind::invalid_argument, "'", text, "' names no file; write ",
+          option, a.input != nullptr ? a.input->name : "NAME", "=FILE.npy");
   std::error_code ignored;
   if (std::filesystem::is_directory(a.path, ignored)) {
     require(a.path == text, error_kind::invalid_argument, text,

@@ -71,8 +71,6 @@ class sample_file {
 /// for another type and shape_mismatch for another shape; both name the file and the input.
 inline void require_fit(const value_info& input, const sample_file& file,
                         std::optional<std::size_t> sample_axis) {
-  require(input.other_type.empty(), error_kind::unsupported, "input '", input.name,
-          "' is not a tensor, so ", file.path(), " cannot be its value");
   require(input.type == element_type::undefined || input.type == file.type(),
           error_kind::invalid_argument, file.path(), " holds ", graph::name(file.type()),
           ", input '", input.name, "' is ", graph::name(input.type));

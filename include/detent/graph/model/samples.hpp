@@ -64,10 +64,15 @@ class sample_set {
   /// Throws invalid_argument as parse_sample_argument() and sample_folder(), if an input has no
   /// file, has two, or has a file without samples, and if there are other texts beside a folder;
   /// shape_mismatch if a file does not fit its input or does not have the axis, if files differ in
-  /// the number of samples, or if the model fixes different batch sizes for its inputs.
+  /// the number of samples, or if the model fixes different batch sizes for its inputs; unsupported
+  /// if an input is not a tensor.
   sample_set(const model& m, const std::vector<std::string>& texts,
              const sample_options& options = {})
       : limits_(options.limits) {
+    for (const value_info& v : m.inputs) {
+      require(v.other_type.empty(), error_kind::unsupported, "input '", v.name,
+              "' of the model is not a tensor, so there are no samples for it");
+    }
     const source* first_counted = nullptr;
     sources_.reserve(texts.size());
     for (const std::string& text : texts) {
