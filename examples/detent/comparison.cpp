@@ -225,11 +225,17 @@ model_comparison compare_models(
       if (original == values.end() || original->second.count() != t.count()) {
         return;
       }
-      const tensor plain = to_plain(t);
+      // The repeated samples of a batch that is not full have to stand last.
+      const auto ordered = [&](const tensor& stored) {
+        return real < batch ? in_rows(stored, {}, samples, batch) : stored;
+      };
+      const tensor expected_rows = ordered(original->second);
+      const tensor actual_rows = ordered(to_plain(t));
       if (is_float) {
-        add(value, original->second.data<float>(), plain.data<float>(), real);
+        add(value, expected_rows.data<float>(), actual_rows.data<float>(), real);
       } else {
-        add(value, original->second.data<float>(), real_values(plain, form->second.params), real);
+        add(value, expected_rows.data<float>(), real_values(actual_rows, form->second.params),
+            real);
       }
     });
     for (std::size_t i = 0; i < outputs.size(); ++i) {

@@ -278,6 +278,27 @@ class CommandLine(unittest.TestCase):
         self.fails(["output 'z'", "[2,2,3]", "counts the 2 samples", "--input FOLDER"],
                    "run", path, "--input", f"x={x_file}", "--input", f"y={y_file}:axis=1", "-o", self.folder / "out")
 
+    def test_repeated_samples_do_not_count(self):
+        """A batch of 4 with 6 samples along axis 1: of the second batch, half are repetitions."""
+        x = np.ones((3, 6), np.float32)
+        x[:, 5] = 100
+        data = f"{self.array('x.npy', x)}:axis=1"
+        found = []
+        for op in ("Relu", "Neg"):
+            nodes = [node(op, ["x"], ["a"]), node("Neg", ["a"], ["y"])]
+            found.append(self.write(op + ".onnx", model(nodes, [value_info("x", 3, 4)], [value_info("y", 3, 4)])))
+        facts = json.loads(self.works("compare", *found, "--data", data, "--json"))
+        for one in facts["tensors"] + facts["outputs"]:  # v and -v: the noise is four times the signal
+            self.assertAlmostEqual(one["snr_db"], -10 * np.log10(4), places=5)
+            self.assertEqual(one["max_error"], 200)
+        shifted = [floats("c", np.full((1,), 10.0))]
+        other = self.write("other.onnx", model([node("Relu", ["x"], ["b"]), node("Add", ["b", "c"], ["a"]), node("Neg", ["a"], ["y"])],
+                                               [value_info("x", 3, 4)], [value_info("y", 3, 4)], shifted))
+        facts = json.loads(self.works("compare", found[0], other, "--data", data, "--json"))
+        expected = 10 * np.log10((5 + 100 ** 2) / (6 * 10 ** 2))  # of each of the three rows
+        for one in facts["outputs"] + [t for t in facts["tensors"] if t["name"] == "a"]:
+            self.assertAlmostEqual(one["snr_db"], expected, places=4)
+
     def test_scores_of_samples_along_another_axis(self):
         scores = np.zeros((4, 6), np.float32)  # a column for each sample
         scores[[0, 1, 2, 3, 0, 1], range(6)] = 1

@@ -278,6 +278,11 @@ TEST_CASE("samples: values that are fixed, and single values") {
   test::check_graph_error(error_kind::invalid_argument, {"cannot share a run"},
                           [&] { static_cast<void>(one_by_one.batch(0, 2)); });
 
+  const std::string of_rank_1 = "s=" + files.write("one.npy", test::floats({1}, {7}));
+  const graph::sample_set rank_1(m, {x, state, of_rank_1 + ":fixed"});
+  CHECK(rank_1.size() == 4);
+  CHECK(same(rank_1.batch(0, 2).at("s"), test::floats({}, {7})));
+
   const graph::sample_set only_one(m, {x + ":fixed", state, scalar + ":fixed"});
   CHECK(only_one.size() == 1);
   CHECK(only_one.fixed_batch() == 1);

@@ -52,9 +52,9 @@ struct sample_options {
 /// | `[NAME=]FILE:fixed` | each run takes the whole tensor, for example a state or a table |
 /// | `FOLDER` | a sample_folder: the values of all inputs; the only text |
 ///
-/// FILE is a sample_file. If it holds a single value (rank 0), it is fixed. If the model declares
-/// rank 0 for the input, a file of rank 1 holds a value for each sample. If all files are fixed, or
-/// the model has no inputs, there is one sample.
+/// FILE is a sample_file. A file of rank 0 is fixed. For an input that the model declares with rank
+/// 0, a file of rank 1 holds a value for each sample, and a fixed file may have any rank if it
+/// holds one value. If all files are fixed, or the model has no inputs, there is one sample.
 ///
 /// Functions throw what npy_file and read_onnx_tensor() throw. Not thread-safe.
 class sample_set {
@@ -177,11 +177,10 @@ class sample_set {
   }
 
   /// The axis of an output that counts samples, if a run of `batch_size` samples gave it shape
-  /// `dims`: the first axis of this size among those that the model names like the sample axis of
-  /// an input, the sample axis that all inputs share, and axis 0. If inputs have different sample
-  /// axes, it is the only one of these and of axis 0 that has this size, or the first one if
-  /// batch_size is
-  /// 1. Nothing if there is no such axis.
+  /// `dims`. It is the first axis of this size among those that the model names like the sample
+  /// axis of an input, the sample axis that all inputs share, and axis 0. If inputs have different
+  /// sample axes, several of them may have this size: then there is none, unless batch_size is 1,
+  /// where the first one will do. Nothing if no axis has this size.
   [[nodiscard]] std::optional<std::size_t> output_axis(const value_info& output, const shape& dims,
                                                        std::size_t batch_size) const {
     const auto counts = [&](std::size_t axis) {
@@ -231,14 +230,18 @@ class sample_set {
     s.name = input.name;
     s.file = std::make_unique<sample_file>(a.path, limits);
     const shape& dims = s.file->dims();
+    const bool is_scalar = input.has_shape && input.dims.empty();
     if (a.is_fixed || (dims.empty() && !a.axis)) {
-      require_fit(input, *s.file, std::nullopt);
-      s.fixed = s.file->read();
+      const bool is_one = is_scalar && element_count(dims) == 1;
+      value_info whole = input;
+      whole.dims = is_one ? dims : input.dims;
+      require_fit(whole, *s.file, std::nullopt);
+      s.fixed = is_one ? s.file->read().reshaped({}) : s.file->read();
       s.file.reset();
       return s;
     }
     const auto rank = static_cast<std::int64_t>(dims.size());
-    s.is_scalar = input.has_shape && input.dims.empty() && rank == 1;
+    s.is_scalar = is_scalar && rank == 1;
     value_info samples = input;
     if (s.is_scalar) {
       samples.dims = {-1};
