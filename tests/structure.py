@@ -66,7 +66,7 @@ WHO_INCLUDES = {
     r"hwy/.*": r"kernels/vector/highway\.hpp",
     r"xsimd/.*": r"simd\.hpp|batch\.hpp",
     r"Eigen/.*": r"solvers/(gptq|eigen_views)\.hpp",
-    r"protozero/.*": r"graph/(onnx|model/onnx_(fields|reader|writer))\.hpp",
+    r"protozero/.*": r"graph/(onnx|model/onnx_(fields|reader|tensor|writer))\.hpp",
     r"(yaml-cpp|CLI|nlohmann|doctest|benchmark)/.*": r"(?!)",
 }
 INCLUDE = re.compile(r"^\s*#\s*include\s*[<\"]([^>\"]+)[>\"]", re.M)

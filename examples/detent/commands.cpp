@@ -56,11 +56,12 @@ int eval(const eval_arguments& a) {
     }
   }
   graph::model m = graph::read_onnx(a.model, a.read_limits());
-  const sample_set samples = open_samples(m, a.data, a.samples);
+  sample_set samples = open_samples(m, a.data, "--data", a);
   const std::size_t batch = batch_size(samples, a.batch);
-  // The labels belong to the whole file.
-  const sample_set whole(m, a.data);
-  const std::vector<std::int64_t> labels = read_labels(a.labels, whole.size());
+  // The labels belong to all samples, not only to those of --samples.
+  const std::vector<std::int64_t> labels = read_labels(a.labels, samples.size());
+  select_range(samples, a.samples);
+  const std::vector<graph::value_info> declared = m.outputs;
 
   detent::thread_pool pool(a.threads);
   graph::executor_options options = a.executor_options();
@@ -80,7 +81,8 @@ int eval(const eval_arguments& a) {
     const auto start = std::chrono::steady_clock::now();
     const std::vector<tensor> outputs = executor.run(inputs);
     seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    const score_rows scores(outputs, size);
+    const score_rows scores(outputs, declared, samples, size);
+    scores.require_rows(size);
     for (std::size_t i = 0; i < real; ++i) {
       counted.add(scores.data + i * scores.columns, scores.columns,
                   labels[samples.first() + at + i],
@@ -110,56 +112,110 @@ int eval(const eval_arguments& a) {
 
 // -------------------------------------------------------------------------------------------- run
 
-int run(const run_arguments& a) {
-  graph::model m = graph::read_onnx(a.model, a.read_limits());
-  const sample_set samples(m, a.inputs);
-  const std::vector<graph::value_info> declared = m.outputs;
-  std::set<std::string> files;
-  for (const graph::value_info& v : declared) {
-    std::string file = v.name;
-    std::replace(file.begin(), file.end(), '/', '_');
-    require(files.insert(file).second, error_kind::invalid_argument,
-            "two outputs would be written to ", file, ".npy");
+namespace {
+
+/// An output of the model in a file.
+struct output_file {
+  std::string output;
+  std::filesystem::path path;
+  tensor value;
+};
+
+/// Runs the model on each sample of a folder. The outputs have a sub-folder for each sample too,
+/// with the name that the sample has.
+std::vector<output_file> run_folder(graph::executor& executor, const sample_set& samples,
+                                    const std::vector<graph::value_info>& declared,
+                                    const std::filesystem::path& folder) {
+  std::vector<output_file> files;
+  progress bar("running", samples.size());
+  for (std::size_t at = 0; at < samples.size(); ++at) {
+    std::vector<tensor> outputs = executor.run(samples.batch(at, 1));
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      files.push_back({declared[i].name,
+                       folder / samples.folder()->name(samples.first() + at) /
+                           ("output_" + std::to_string(i) + ".npy"),
+                       std::move(outputs[i])});
+    }
+    bar.advance(at + 1);
   }
-  graph::executor executor(graph::for_execution(std::move(m)), a.executor_options());
+  return files;
+}
+
+/// Runs the model on all samples, in one run or in batches that the model fixes, whose outputs are
+/// joined.
+std::vector<output_file> run_batches(graph::executor& executor, const sample_set& samples,
+                                     const std::vector<graph::value_info>& declared,
+                                     const std::filesystem::path& folder) {
   const std::size_t batch = samples.fixed_batch() != 0 ? samples.fixed_batch() : samples.size();
   std::vector<std::vector<tensor>> pieces(declared.size());
+  std::vector<std::size_t> axes(declared.size(), 0);
   progress bar("running", samples.size());
   for (std::size_t at = 0; at < samples.size(); at += batch) {
     std::vector<tensor> outputs = executor.run(samples.batch(at, batch));
     const std::size_t real = (std::min)(batch, samples.size() - at);
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (samples.size() > batch) {
-        require(outputs[i].rank() > 0 && outputs[i].dim(0) == static_cast<std::int64_t>(batch),
-                error_kind::unsupported, "output '", declared[i].name, "' of shape ",
-                to_string(outputs[i].dims()), " is not one row for each of ", batch,
-                " samples, so the outputs of several runs can't be joined");
-        outputs[i] = slice_samples(outputs[i], 0, real);
+        if (batch == 1 && outputs[i].rank() == 0) {
+          outputs[i] = outputs[i].reshaped({1});  // a single value for each sample
+        }
+        const auto axis = samples.output_axis(declared[i], outputs[i].dims(), batch);
+        require(axis.has_value() && (at == 0 || *axis == axes[i]), error_kind::unsupported,
+                "output '", declared[i].name, "' of shape ", to_string(outputs[i].dims()),
+                " has no axis that surely counts the ", batch, batch == 1 ? " sample" : " samples",
+                " of a run, so the outputs of several runs can't be joined; the samples of a "
+                "folder get files of their own: --input FOLDER");
+        axes[i] = *axis;
+        outputs[i] = slice_samples(outputs[i], 0, real, axes[i]);
       }
       pieces[i].push_back(std::move(outputs[i]));
     }
     bar.advance(at + real);
   }
-  std::error_code failed;
-  std::filesystem::create_directories(a.output, failed);
-  require(!failed, error_kind::io, "cannot make the folder ", a.output, ": ", failed.message());
-  json_object list = json_object::array();
+  std::vector<output_file> files;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    const std::string what = "output '" + declared[i].name + "' of several runs";
-    const tensor whole =
-        pieces[i].size() == 1 ? pieces[i][0] : graph::join_samples(pieces[i], what);
-    std::string file = declared[i].name;
-    std::replace(file.begin(), file.end(), '/', '_');
-    const std::filesystem::path path = std::filesystem::path(a.output) / (file + ".npy");
-    write_npy(path.string(), whole);
+    const std::string& name = declared[i].name;
+    tensor whole =
+        pieces[i].size() == 1
+            ? pieces[i][0]
+            : graph::join_samples(pieces[i], "output '" + name + "' of several runs", axes[i]);
+    pieces[i].clear();
+    files.push_back({name, folder / (graph::file_name_of(name) + ".npy"), std::move(whole)});
+  }
+  return files;
+}
+
+}  // namespace
+
+int run(const run_arguments& a) {
+  graph::model m = graph::read_onnx(a.model, a.read_limits());
+  const sample_set samples = open_samples(m, a.inputs, "--input", a);
+  const std::vector<graph::value_info> declared = m.outputs;
+  std::set<std::string> names;
+  for (const graph::value_info& v : declared) {
+    const std::string name = graph::file_name_of(v.name);
+    require(samples.folder() != nullptr || names.insert(name).second, error_kind::invalid_argument,
+            "two outputs would be written to ", name, ".npy");
+  }
+  graph::executor executor(graph::for_execution(std::move(m)), a.executor_options());
+  const std::vector<output_file> files = samples.folder() != nullptr
+                                             ? run_folder(executor, samples, declared, a.output)
+                                             : run_batches(executor, samples, declared, a.output);
+  json_object list = json_object::array();
+  for (const output_file& file : files) {
+    const std::filesystem::path folder = file.path.parent_path();
+    std::error_code failed;
+    std::filesystem::create_directories(folder, failed);
+    require(!failed, error_kind::io, "cannot make the folder ", folder.string(), ": ",
+            failed.message());
+    write_npy(file.path.string(), file.value);
     if (a.json) {
-      list.push_back({{"output", declared[i].name},
-                      {"file", path.string()},
-                      {"type", graph::name(whole.type())},
-                      {"shape", whole.dims()}});
+      list.push_back({{"output", file.output},
+                      {"file", file.path.string()},
+                      {"type", graph::name(file.value.type())},
+                      {"shape", file.value.dims()}});
     } else {
-      std::printf("%s: %s %s\n", one_line(path.string()).c_str(), graph::name(whole.type()).c_str(),
-                  to_string(whole.dims()).c_str());
+      std::printf("%s: %s %s\n", one_line(file.path.string()).c_str(),
+                  graph::name(file.value.type()).c_str(), to_string(file.value.dims()).c_str());
     }
   }
   if (a.json) {
@@ -173,7 +229,8 @@ int run(const run_arguments& a) {
 int compare(const compare_arguments& a) {
   const graph::model reference = graph::read_onnx(a.reference, a.read_limits());
   const graph::model quantized = graph::read_onnx(a.quantized, a.read_limits());
-  const sample_set samples = open_samples(reference, a.data, a.samples);
+  sample_set samples = open_samples(reference, a.data, "--data", a);
+  select_range(samples, a.samples);
   const model_comparison c =
       compare_models(reference, quantized, samples, batch_size(samples, 0), a.executor_options());
   json_object tensors = json_object::array();

@@ -21,7 +21,8 @@ namespace detent_cli {
 
 struct quantize_arguments : common_arguments {
   std::string model, output;
-  std::vector<std::string> calibration;  // [NAME=]X.npy
+  std::vector<std::string> calibration;  // files or a folder of samples, as sample_set takes them
+  std::string needs_samples;             // why calibration samples are needed; empty: they are not
   std::size_t samples = 0;               // how many are used; 0: all
   std::string approach = "static", format = "qdq";
   std::string method = "auto";           // an observer's name, or "auto": chosen by measuring
@@ -36,7 +37,7 @@ struct quantize_arguments : common_arguments {
   std::int64_t block_size = 32;
   detent::graph::weight_only_algorithm weight_algorithm = detent::graph::weight_only_algorithm::rtn;
   std::optional<double> max_drop;       // the drop of top-1 that is allowed, in points of percent
-  std::vector<std::string> validation;  // [NAME=]X.npy; empty: the calibration samples
+  std::vector<std::string> validation;  // like calibration; empty: the calibration samples
   std::string labels;                   // .npy with the labels of these samples; may be empty
   std::string report;                   // HTML file to write; empty: none
 };

@@ -103,15 +103,31 @@ std::size_t arg_max(const float* scores, std::size_t n) {
   return static_cast<std::size_t>(std::max_element(scores, scores + n) - scores);
 }
 
-score_rows::score_rows(const std::vector<tensor>& outputs, std::size_t batch) {
+tensor in_rows(const tensor& output, const value_info& declared, const sample_set& samples,
+               std::size_t batch) {
+  const std::size_t axis =
+      batch == 1 ? 0 : samples.output_axis(declared, output.dims(), batch).value_or(0);
+  return axis == 0 ? output : graph::samples_first(output, axis);
+}
+
+score_rows::score_rows(const std::vector<tensor>& outputs, const std::vector<value_info>& declared,
+                       const sample_set& samples, std::size_t batch) {
   require(!outputs.empty(), error_kind::invalid_argument, "the model has no output");
   const tensor& t = outputs[0];
   require(t.type() == element_type::f32 && batch > 0 && t.count() % batch == 0 && t.count() > 0,
           error_kind::unsupported, "the model's first output is ", graph::name(t.type()), " ",
           to_string(t.dims()), ", which are not float scores for ", batch, " samples");
-  data = t.data<float>().data();
-  rows = batch;
-  columns = t.count() / batch;
+  scores = in_rows(t, declared[0], samples, batch);
+  data = scores.data<float>().data();
+  const bool is_whole = samples.is_one_per_run() && t.rank() > 1;
+  rows = is_whole ? static_cast<std::size_t>(t.dim(0)) : batch;
+  columns = t.count() / rows;
+}
+
+void score_rows::require_rows(std::size_t batch) const {
+  require(rows == batch, error_kind::unsupported, "the model's first output has shape ",
+          to_string(scores.dims()), ": ", rows, " rows of scores for ", batch,
+          batch == 1 ? " sample and its label" : " samples and their labels");
 }
 
 void ranks::add(const float* scores, std::size_t classes, std::int64_t label,
@@ -131,7 +147,8 @@ void ranks::add(const float* scores, std::size_t classes, std::int64_t label,
 std::size_t batch_size(const sample_set& samples, std::size_t asked) {
   if (samples.fixed_batch() != 0) {
     require(asked == 0 || asked == samples.fixed_batch(), error_kind::invalid_argument, "--batch ",
-            asked, ": the model's inputs are declared for ", samples.fixed_batch());
+            asked, ": each run takes ", samples.fixed_batch(),
+            samples.fixed_batch() == 1 ? " sample" : " samples", " of these inputs");
     return samples.fixed_batch();
   }
   return asked == 0 ? 1 : asked;
@@ -208,11 +225,17 @@ model_comparison compare_models(
       if (original == values.end() || original->second.count() != t.count()) {
         return;
       }
-      const tensor plain = to_plain(t);
+      // The repeated samples of a batch that is not full have to stand last.
+      const auto ordered = [&](const tensor& stored) {
+        return real < batch ? in_rows(stored, {}, samples, batch) : stored;
+      };
+      const tensor expected_rows = ordered(original->second);
+      const tensor actual_rows = ordered(to_plain(t));
       if (is_float) {
-        add(value, original->second.data<float>(), plain.data<float>(), real);
+        add(value, expected_rows.data<float>(), actual_rows.data<float>(), real);
       } else {
-        add(value, original->second.data<float>(), real_values(plain, form->second.params), real);
+        add(value, expected_rows.data<float>(), real_values(actual_rows, form->second.params),
+            real);
       }
     });
     for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -225,15 +248,17 @@ model_comparison compare_models(
         const std::size_t count = expected[i].count() % batch == 0
                                       ? expected[i].count() / batch * real
                                       : expected[i].count();
-        result.outputs[i].second.add(expected[i].data<float>().first(count),
-                                     actual[i].data<float>().first(count));
+        const tensor wanted = in_rows(expected[i], outputs[i], samples, batch);
+        const tensor given = in_rows(actual[i], outputs[i], samples, batch);
+        result.outputs[i].second.add(wanted.data<float>().first(count),
+                                     given.data<float>().first(count));
       }
     }
-    if (!expected.empty() && expected[0].type() == element_type::f32 &&
+    if (!expected.empty() && expected[0].type() == element_type::f32 && expected[0].count() > 0 &&
         expected[0].count() % batch == 0) {
-      const score_rows first(expected, batch);
-      const score_rows second(actual, batch);
-      for (std::size_t i = 0; i < real; ++i) {
+      const score_rows first(expected, outputs, samples, batch);
+      const score_rows second(actual, outputs, samples, batch);
+      for (std::size_t i = 0; i < (samples.is_one_per_run() ? first.rows : real); ++i) {
         result.agreed += arg_max(first.data + i * first.columns, first.columns) ==
                                  arg_max(second.data + i * second.columns, second.columns)
                              ? 1U

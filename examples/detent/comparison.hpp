@@ -23,8 +23,9 @@ using named_error = std::pair<std::string, detent::graph::signal_error>;
 struct model_comparison {
   std::vector<named_error> tensors;  // those that both models have, in the quantized model's order
   std::vector<named_error> outputs;
-  std::size_t agreed = 0;  // number of samples for which both models rank the same class first
-  std::size_t judged = 0;  // number of samples with scores to rank
+  std::size_t agreed =
+      0;  // number of rows of scores in which both models rank the same class first
+  std::size_t judged = 0;  // number of rows of scores to rank: one for each sample, see score_rows
 };
 
 /// Runs both models on all samples. `on_value`, if it is given, is called with each value of the
@@ -37,12 +38,22 @@ model_comparison compare_models(
 /// The index of the largest of n scores; the first one if several are equal.
 std::size_t arg_max(const float* scores, std::size_t n);
 
-/// The first output of a model as one row of float scores for each sample.
+/// The first output of a run of `batch` samples as rows of float scores: one for each sample or, if
+/// each sample has a run of its own, one for each index of the first axis. Throws unsupported if it
+/// is something else.
 struct score_rows {
+  tensor scores;
   const float* data;
   std::size_t rows, columns;
-  score_rows(const std::vector<tensor>& outputs, std::size_t batch);
+  score_rows(const std::vector<tensor>& outputs, const std::vector<value_info>& declared,
+             const sample_set& samples, std::size_t batch);
+  /// Throws unsupported unless there is one row for each of `batch` samples.
+  void require_rows(std::size_t batch) const;
 };
+
+/// An output of a run of `batch` samples, reordered if another axis than the first counts samples.
+tensor in_rows(const tensor& output, const value_info& declared, const sample_set& samples,
+               std::size_t batch);
 
 /// How often the label has the highest score, and how often one of the five highest scores. Equal
 /// scores rank in the order of the classes.
@@ -55,8 +66,8 @@ struct ranks {
 
 double percent(std::size_t part, std::size_t whole);
 
-/// The number of samples in one run: the number that the model fixes, else `asked`, or 1 if `asked`
-/// is 0. Throws invalid_argument if the model fixes another number than `asked`.
+/// The number of samples in one run: the number that model and samples fix, else `asked`, or 1 if
+/// `asked` is 0. Throws invalid_argument if they fix another number than `asked`.
 std::size_t batch_size(const sample_set& samples, std::size_t asked);
 
 /// Reads a .npy file that has one integer for each sample. Errors name the file.

@@ -28,6 +28,13 @@ void print_error(const char* message) {
   std::fprintf(stderr, "%s%s\n", text.rfind("detent: ", 0) == 0 ? "" : "detent: ", text.c_str());
 }
 
+/// The help of options that name samples.
+constexpr const char* samples_text =
+    "[NAME=]FILE[:axis=K|:fixed] or FOLDER: samples; FILE is .npy or .pb, its axis K (0) counts "
+    "samples, or each run takes it whole (:fixed); FOLDER has a folder sample_I for each sample "
+    "with "
+    "input_J.npy, input_J.pb or NAME.npy, or is ONNX test data";
+
 /// Whether all that was printed has reached standard output. If not, says so.
 bool is_output_written() {
   errno = 0;
@@ -57,7 +64,7 @@ int main(int argc, char** argv) {
   detent_cli::eval_arguments eval;
   CLI::App* eval_command = app.add_subcommand("eval", "Measures top-1 and top-5 accuracy");
   eval_command->add_option("MODEL", eval.model, "ONNX model, float or quantized")->required();
-  eval_command->add_option("--data", eval.data, "[NAME=]X.npy: samples of an input")->required();
+  eval_command->add_option("--data", eval.data, samples_text);
   eval_command->add_option("--labels", eval.labels, "Y.npy: one integer for each sample")
       ->required();
   eval_command->add_option("--samples", eval.samples,
@@ -71,8 +78,10 @@ int main(int argc, char** argv) {
   detent_cli::run_arguments run;
   CLI::App* run_command = app.add_subcommand("run", "Runs a model and writes its outputs as .npy");
   run_command->add_option("MODEL", run.model, "ONNX model, float or quantized")->required();
-  run_command->add_option("--input", run.inputs, "[NAME=]X.npy: an input")->required();
-  run_command->add_option("-o,--output", run.output, "Folder for one .npy for each output")
+  run_command->add_option("--input", run.inputs, samples_text);
+  run_command
+      ->add_option("-o,--output", run.output,
+                   "Folder for one .npy for each output; samples of a folder get a folder each")
       ->required();
 
   detent_cli::compare_arguments compare;
@@ -80,8 +89,7 @@ int main(int argc, char** argv) {
       app.add_subcommand("compare", "Compares a quantized model with its float original");
   compare_command->add_option("FLOAT", compare.reference, "Float ONNX model")->required();
   compare_command->add_option("QUANT", compare.quantized, "Quantized ONNX model")->required();
-  compare_command->add_option("--data", compare.data, "[NAME=]X.npy: samples of an input")
-      ->required();
+  compare_command->add_option("--data", compare.data, samples_text);
   compare_command->add_option("--samples", compare.samples,
                               "A:B: only samples A up to, not including, B");
 

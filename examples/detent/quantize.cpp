@@ -215,11 +215,14 @@ int quantize(const quantize_arguments& a) {
   std::optional<sample_set> validation;
   std::vector<std::int64_t> labels;
   std::optional<labelled_samples> labelled;
-  if (!a.calibration.empty()) {
-    samples.emplace(m, a.calibration);
+  if (!a.calibration.empty() || m.inputs.empty()) {
+    samples.emplace(open_samples(m, a.calibration, "--calib", a));
+  } else if (!a.needs_samples.empty()) {
+    throw usage_error(a.needs_samples + ": --calib " + m.inputs[0].name +
+                      "=FILE.npy; the model's inputs are " + list_inputs(m));
   }
   if (!a.validation.empty()) {
-    validation.emplace(m, a.validation);
+    validation.emplace(open_samples(m, a.validation, "--validation", a));
   }
   const std::optional<sample_set>& judged = validation ? validation : samples;
   if (!a.labels.empty() && judged) {

@@ -73,8 +73,10 @@ quantize_options::quantize_options(CLI::App& command) : command_(command) {
   command.add_option("--config", config_,
                      "YAML file with these options by their names, and rules for single operators "
                      "and tensors; options of the command line go before it");
-  command.add_option("--calib", a_.calibration,
-                     "[NAME=]X.npy: samples of an input, first axis = samples");
+  command.add_option(
+      "--calib", a_.calibration,
+      "[NAME=]FILE[:axis=K|:fixed] or FOLDER: samples; FILE is .npy or .pb, its axis "
+      "K (0) counts samples, or each run takes it whole (:fixed)");
   command
       .add_option("--approach", a_.approach,
                   "When ranges of activations are taken: from samples (static), in each run "
@@ -129,8 +131,10 @@ quantize_options::quantize_options(CLI::App& command) : command_(command) {
                   "Layers stay in float, the most harmful first, until top-1 is at most so many "
                   "points of percent lower (static)")
       ->check(CLI::Range(0.0, 100.0));
-  command.add_option("--validation", a_.validation,
-                     "[NAME=]X.npy: samples that accuracy is measured with; else those of --calib");
+  command.add_option(
+      "--validation", a_.validation,
+      "[NAME=]FILE[:axis=K|:fixed] or FOLDER: samples that accuracy is measured with; "
+      "else those of --calib");
   command.add_option("--labels", a_.labels,
                      "Y.npy: one integer for each of these samples, for --max-drop and --report");
   command.add_option("--report", a_.report, "HTML page about the result");
@@ -146,7 +150,7 @@ quantize_arguments quantize_options::arguments() {
   complete_approach();
   complete_method();
   require_effect();
-  require_samples();
+  complete_needs();
   a_.activations.type =
       activations_ == "s8" ? detent::graph::element_type::s8 : detent::graph::element_type::u8;
   a_.weight_type =
@@ -266,19 +270,15 @@ void quantize_options::require_effect() const {
   }
 }
 
-void quantize_options::require_samples() const {
-  if (!a_.calibration.empty()) {
-    return;
-  }
+/// Says why the options need calibration samples. Whether the model has inputs to give samples for
+/// is known only when it has been read.
+void quantize_options::complete_needs() {
   if (a_.approach == "static") {
-    throw usage_error("--approach static needs calibration samples: --calib X.npy");
-  }
-  if (weight_algorithm_ == "gptq" || weight_algorithm_ == "awq") {
-    throw usage_error("--weight-algorithm " + weight_algorithm_ +
-                      " needs calibration samples: --calib X.npy");
-  }
-  if (!a_.report.empty()) {
-    throw usage_error("--report measures with samples: --calib X.npy");
+    a_.needs_samples = "--approach static needs calibration samples";
+  } else if (weight_algorithm_ == "gptq" || weight_algorithm_ == "awq") {
+    a_.needs_samples = "--weight-algorithm " + weight_algorithm_ + " needs calibration samples";
+  } else if (!a_.report.empty()) {
+    a_.needs_samples = "--report measures with samples";
   }
 }
 

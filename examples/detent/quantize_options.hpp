@@ -25,8 +25,8 @@ class quantize_options {
   void read_config();
   void complete_approach();
   void complete_method();
+  void complete_needs();
   void require_effect() const;
-  void require_samples() const;
 
   CLI::App& command_;
   quantize_arguments a_;

@@ -108,7 +108,8 @@ std::pair<double, double> accuracy(const graph::model& m, const labelled_samples
   ranks counted;
   for (std::size_t at = 0; at < samples.size(); at += batch) {
     const std::vector<tensor> outputs = runner.run(samples.batch(at, batch));
-    const score_rows scores(outputs, batch);
+    const score_rows scores(outputs, m.outputs, samples, batch);
+    scores.require_rows(batch);
     for (std::size_t i = 0; i < (std::min)(batch, samples.size() - at); ++i) {
       counted.add(scores.data + i * scores.columns, scores.columns,
                   labelled.labels[samples.first() + at + i], labelled.where);

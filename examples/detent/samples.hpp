@@ -13,14 +13,15 @@
 #include <detent/graph/model/samples.hpp>
 #include <detent/graph/model/tensor.hpp>
 
+#include "common_arguments.hpp"
 #include "usage_error.hpp"
 
 namespace detent_cli {
 
 using detent::error_kind;
 using detent::require;
+using detent::graph::list_inputs;
 using detent::graph::model;
-using detent::graph::npy_file;
 using detent::graph::read_npy;
 using detent::graph::sample_range;
 using detent::graph::sample_set;
@@ -59,15 +60,23 @@ inline sample_range parse_range(const std::string& text) {
   return r;
 }
 
-/// The samples of the files in a range, which is an option's text.
-inline sample_set open_samples(const model& m, const std::vector<std::string>& files,
-                               const std::string& range_text) {
-  sample_set samples(m, files);
+/// The samples that the values of `option` (for example "--input") name. Throws usage_error if
+/// there are none although the model has inputs.
+inline sample_set open_samples(const model& m, const std::vector<std::string>& texts,
+                               const std::string& option, const common_arguments& a) {
+  if (texts.empty() && !m.inputs.empty()) {
+    throw usage_error(option + " is required: write " + option + " " + m.inputs[0].name +
+                      "=FILE.npy; the model's inputs are " + list_inputs(m));
+  }
+  return sample_set(m, texts, {a.read_limits(), option + " "});
+}
+
+/// Leaves out all samples but those of a range, which is the text of --samples.
+inline void select_range(sample_set& samples, const std::string& range_text) {
   const sample_range range = parse_range(range_text);
   require(range.first < samples.size(), error_kind::invalid_argument, "--samples ", range_text,
           ": there are only ", samples.size(), " samples");
   samples.select(range);
-  return samples;
 }
 
 }  // namespace detent_cli

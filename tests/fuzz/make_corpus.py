@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the inputs that fuzzing begins with: small ONNX models, .npy files and configuration files.
+"""Makes the inputs that fuzzing begins with: small ONNX models, .npy files, samples and configuration files.
 
     make_corpus.py FOLDER [--digits FOLDER]
 
@@ -9,6 +9,7 @@ layers in a row, control flow, and quantized models in all forms. Nothing in FOL
 import argparse
 import os
 import pathlib
+import struct
 import sys
 import warnings
 
@@ -122,7 +123,7 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--digits", type=pathlib.Path)
     options, _ = parser.parse_known_args()
-    folders = {name: options.folder / name for name in ("onnx", "npy", "config")}
+    folders = {name: options.folder / name for name in ("onnx", "npy", "samples", "config")}
     for folder in folders.values():
         folder.mkdir(parents=True, exist_ok=True)
     count = 0
@@ -137,6 +138,13 @@ def main():
             "half": np.ones(4, np.float16), "long": np.arange(3), "bool": np.array([True, False]),
             "fortran": np.asfortranarray(np.ones((2, 3), np.float32))}.items():
         np.save(folders["npy"] / f"{name}.npy", array)
+        # Before the file: its kind (0: TensorProto), rank and four dimensions of the input (-1: open), axis (7: none, 6: fixed).
+        choices = {"open": (array.ndim, 0xFFFFFFFF, 7), "last": (array.ndim, 0xFFFFFFFF, -1), "batch": (array.ndim, 0xFF02, 1),
+                   "fixed": (4, 0, 6), "single": (0, 0, 7)}
+        for word, choice in choices.items():
+            proto = numpy_helper.from_array(np.ascontiguousarray(array)).SerializeToString()
+            for kind, content in ((0, proto), (1, (folders["npy"] / f"{name}.npy").read_bytes())):
+                (folders["samples"] / f"{name}_{word}_{kind}").write_bytes(struct.pack("<IBIb", kind, *choice) + content)
     (folders["config"] / "all.yaml").write_text(
         "approach: static\nmethod: percentile\npercentile: 99.9\nactivations: u8\ngranularity: per-channel\n"
         "ignored:\n  names: [a, b]\n  types: [Softmax]\n  patterns: ['layer.*']\n"

@@ -26,7 +26,7 @@ except ImportError:
 parser = argparse.ArgumentParser()
 parser.add_argument("--detent", required=True)
 parser.add_argument("--digits", required=True, type=pathlib.Path)
-parser.add_argument("--shared", help="not used")
+parser.add_argument("--shared", type=pathlib.Path, help="folder with conformance/*/*, ONNX's test data")
 options = parser.parse_args()
 
 MODEL = options.digits / "digits.onnx"
@@ -79,10 +79,10 @@ def int64s(name, *values):
     return field(1, len(values)) + field(2, 7) + field(8, name) + b"".join(field(7, v) for v in values)
 
 
-def floats(name, array):
-    """A float constant."""
-    dims = b"".join(field(1, d) for d in array.shape)
-    return dims + field(2, 1) + field(8, name) + field(9, array.astype(np.float32).tobytes())
+def floats(name, values):
+    """A constant, or the bytes of a file with a TensorProto."""
+    dims = b"".join(field(1, d) for d in values.shape)
+    return dims + field(2, 1) + field(8, name) + field(9, values.astype(np.float32).tobytes())
 
 
 class CommandLine(unittest.TestCase):
@@ -282,6 +282,305 @@ class CommandLine(unittest.TestCase):
         self.works("run", two, "--input", f"a/b={data}", "--input", f"c={data}", "-o", out)
         self.assertTrue((np.load(out / "y_z.npy") == np.full((3, 2), 2, np.float32)).all())
         self.assertEqual([p.name for p in out.iterdir()], ["y_z.npy"])
+
+    # -------------------------------------------------------------------- inputs that are not images
+
+    def run_model(self, path, *inputs, more=()):
+        """The outputs of `detent run`, by the names of the files relative to the folder."""
+        out = self.folder / "out"
+        self.works("run", path, *(word for one in inputs for word in ("--input", one)), "-o", out, *more)
+        found = {str(p.relative_to(out)): np.load(p) for p in sorted(out.rglob("*.npy"))}
+        for name in found:
+            (out / name).unlink()
+        return found
+
+    def test_inputs_with_different_sample_axes(self):
+        generator = np.random.default_rng(1)
+        x = generator.normal(size=(5, 3)).astype(np.float32)
+        y = generator.normal(size=(4, 5, 3)).astype(np.float32)
+        x_file, y_file = self.array("x.npy", x), self.array("y.npy", y)
+        y_proto = self.write("y.pb", floats("y", y))
+        for batch, z_batch in (("N", "N"), (2, 2), (1, 1)):
+            path = self.write("add.onnx", model([node("Add", ["x", "y"], ["z"])], [value_info("x", batch, 3), value_info("y", 4, batch, 3)],
+                                                [value_info("z", 4, z_batch, 3)]))
+            for y_text in (f"y={y_file}:axis=1", f"y={y_proto}:axis=-2"):
+                with self.subTest(batch=batch, y=y_text):
+                    (z,) = self.run_model(path, f"x={x_file}", y_text).values()
+                    self.assertTrue((z == x + y).all())
+                    last = self.works("compare", path, path, "--data", f"x={x_file}", "--data", y_text).splitlines()[-1]
+                    self.assertEqual(last, "agreement 100.00 n 5")
+        # Batches of two along axis 0 or axis 1: which axis of the result counts samples is not clear.
+        path = self.write("square.onnx", model([node("Add", ["x", "y"], ["z"])], [value_info("x", 2, 3), value_info("y", 2, 2, 3)],
+                                               [value_info("z", 2, 2, 3)]))
+        y_file = self.array("two.npy", y[:2])
+        self.fails(["output 'z'", "[2,2,3]", "counts the 2 samples", "--input FOLDER"],
+                   "run", path, "--input", f"x={x_file}", "--input", f"y={y_file}:axis=1", "-o", self.folder / "out")
+
+    def test_repeated_samples_do_not_count(self):
+        """A batch of 4 with 6 samples along axis 1: of the second batch, half are repetitions."""
+        x = np.ones((3, 6), np.float32)
+        x[:, 5] = 100
+        data = f"{self.array('x.npy', x)}:axis=1"
+        found = []
+        for op in ("Relu", "Neg"):
+            nodes = [node(op, ["x"], ["a"]), node("Neg", ["a"], ["y"])]
+            found.append(self.write(op + ".onnx", model(nodes, [value_info("x", 3, 4)], [value_info("y", 3, 4)])))
+        facts = json.loads(self.works("compare", *found, "--data", data, "--json"))
+        for one in facts["tensors"] + facts["outputs"]:  # v and -v: the noise is four times the signal
+            self.assertAlmostEqual(one["snr_db"], -10 * np.log10(4), places=5)
+            self.assertEqual(one["max_error"], 200)
+        shifted = [floats("c", np.full((1,), 10.0))]
+        other = self.write("other.onnx", model([node("Relu", ["x"], ["b"]), node("Add", ["b", "c"], ["a"]), node("Neg", ["a"], ["y"])],
+                                               [value_info("x", 3, 4)], [value_info("y", 3, 4)], shifted))
+        facts = json.loads(self.works("compare", found[0], other, "--data", data, "--json"))
+        expected = 10 * np.log10((5 + 100 ** 2) / (6 * 10 ** 2))  # of each of the three rows
+        for one in facts["outputs"] + [t for t in facts["tensors"] if t["name"] == "a"]:
+            self.assertAlmostEqual(one["snr_db"], expected, places=4)
+
+    def test_scores_of_samples_along_another_axis(self):
+        scores = np.zeros((4, 6), np.float32)  # a column for each sample
+        scores[[0, 1, 2, 3, 0, 1], range(6)] = 1
+        data, labels = self.array("x.npy", scores), self.array("l.npy", np.array([0, 1, 2, 3, 0, 0]))
+        for batch in ("N", 4):
+            path = self.write("same.onnx", model([node("Relu", ["x"], ["y"])], [value_info("x", 4, batch)], [value_info("y", 4, batch)]))
+            for more in (["--batch", 4], []):
+                last = self.works("eval", path, "--data", f"{data}:axis=1", "--labels", labels, *more).splitlines()[-1]
+                self.assertTrue(last.startswith("top1 83.33 top5 100.00 n 6 "), last)
+            other = self.write("other.onnx", model([node("Neg", ["x"], ["a"]), node("Neg", ["a"], ["y"])], [value_info("x", 4, batch)],
+                                                   [value_info("y", 4, batch)]))
+            self.assertEqual(self.works("compare", path, other, "--data", f"{data}:axis=1").splitlines()[-1], "agreement 100.00 n 6")
+
+    def test_scalars(self):
+        x = np.arange(8, dtype=np.float32).reshape(4, 2)
+        path = self.write("mul.onnx", model([node("Mul", ["x", "s"], ["y"]), node("Neg", ["s"], ["t"])],
+                                            [value_info("x", "N", 2), value_info("s")], [value_info("y", "N", 2), value_info("t")]))
+        x_text = f"x={self.array('x.npy', x)}"
+        one = self.array("one.npy", np.float32(3))
+        all_of_them = self.array("all.npy", np.arange(4, dtype=np.float32))
+        for text in (f"s={one}", f"s={one}:fixed"):
+            found = self.run_model(path, x_text, text)
+            self.assertTrue((found["y.npy"] == 3 * x).all())
+            self.assertEqual((found["t.npy"].shape, found["t.npy"]), ((), -3))
+        found = self.run_model(path, x_text, f"s={all_of_them}")
+        self.assertTrue((found["y.npy"] == np.arange(4)[:, None] * x).all())
+        self.assertTrue((found["t.npy"] == -np.arange(4)).all())
+        short = self.array("short.npy", np.arange(3, dtype=np.float32))
+        out = self.folder / "out"
+        for words, text in ((["short.npy has 3 samples of input 's'", "x.npy has 4 samples of input 'x'", ":axis=K", ":fixed"], f"s={short}"),
+                            (["[4]", "'s' []", "given whole"], f"s={all_of_them}:fixed"),
+                            (["one.npy", "no axis 1"], f"s={one}:axis=1")):
+            self.fails(words, "run", path, "--input", x_text, "--input", text, "-o", out)
+        self.fails(["'x' [-1,2]"], "run", path, "--input", f"x={one}", "--input", f"s={one}", "-o", out)
+        labels = self.array("l.npy", np.array([1, 1, 1, 1]))
+        arguments = ["eval", path, "--data", x_text, "--data", f"s={all_of_them}", "--labels", labels]
+        self.assertTrue(self.works(*arguments).splitlines()[-1].startswith("top1 75.00 "))  # the first row is a tie
+        self.fails(["--batch 2", "1 sample"], *arguments, "--batch", 2)
+
+    def test_quantize_with_scalars_and_other_sample_axes(self):
+        generator = np.random.default_rng(4)
+        constants = [floats("w", generator.normal(size=(4, 3)))]
+        nodes = [node("Mul", ["x", "s"], ["a"]), node("MatMul", ["a", "w"], ["b"]), node("Add", ["b", "t"], ["y"])]
+        x = self.array("x.npy", generator.normal(size=(2, 9, 4)).astype(np.float32))  # steps, samples, features
+        t = self.write("t.pb", floats("", generator.normal(size=(9, 3))))
+        scalars = self.array("s.npy", np.linspace(0.5, 2, 9, dtype=np.float32))
+        scalar = self.write("s.pb", floats("", np.float32(2).reshape(())))
+        out = self.folder / "q.onnx"
+        for batch, s_file in (("N", scalar), (1, scalars), ("N", scalars), (4, scalar)):
+            path = self.write("net.onnx", model(nodes, [value_info("x", 2, batch, 4), value_info("s"), value_info("t", batch, 3)],
+                                                [value_info("y", 2, batch, 3)], constants))
+            texts = [f"x={x}:axis=1", f"s={s_file}", f"t={t}"]
+            data = [word for text in texts for word in ("--data", text)]
+            for more in ([], ["--method", "minmax"], ["--approach", "dynamic"]):
+                with self.subTest(batch=batch, more=more):
+                    facts = json.loads(self.works("quantize", path, "-o", out, *(w.replace("--data", "--calib") for w in data), *more, "--json"))
+                    self.assertEqual((facts["samples"], facts["layers"]), (9, 1))
+                    compared = json.loads(self.works("compare", path, out, *data, "--json"))
+                    self.assertEqual(compared["n"], 9)
+                    self.assertGreater(compared["outputs"][0]["snr_db"], 20)
+            runs = [self.run_model(m, *texts)["y.npy"] for m in (path, out)]
+            self.assertEqual([r.shape for r in runs], [(2, 9, 3)] * 2)
+
+    def recurrent(self):
+        """A step of a network with a state: 4 features, 3 outputs. Its path, samples and state."""
+        generator = np.random.default_rng(2)
+        constants = [floats(n, generator.normal(size=s)) for n, s in (("w", (4, 3)), ("r", (3, 3)))]
+        nodes = [node("MatMul", ["x", "w"], ["a"], "in"), node("MatMul", ["h", "r"], ["b"], "again"), node("Add", ["a", "b"], ["c"]),
+                 node("Relu", ["c"], ["y"])]
+        path = self.write("step.onnx", model(nodes, [value_info("x", "N", 4), value_info("h", 1, 3)], [value_info("y", "N", 3)], constants))
+        return path, generator.normal(size=(20, 4)).astype(np.float32), generator.normal(size=(1, 3)).astype(np.float32)
+
+    def test_a_state_that_is_fixed(self):
+        path, x, h = self.recurrent()
+        texts = [f"x={self.array('x.npy', x)}", f"h={self.array('h.npy', h)}:fixed"]
+        together = self.run_model(path, *texts)["y.npy"]
+        self.assertEqual(together.shape, (20, 3))
+        whole = self.run_model(path, texts[0] + ":fixed", texts[1])["y.npy"]
+        self.assertTrue((together == whole).all())
+        self.fails(["h.npy has 1 sample of input 'h' (axis 0 of [1,3])", "x.npy has 20", ":fixed"],
+                   "run", path, "--input", texts[0], "--input", texts[1].removesuffix(":fixed"), "-o", self.folder / "o")
+        labels = self.array("l.npy", together.argmax(1))
+        data = [word for text in texts for word in ("--data", text)]
+        for more in ([], ["--batch", 7]):
+            last = self.works("eval", path, *data, "--labels", labels, *more, "--samples", "3:")
+            self.assertTrue(last.splitlines()[-1].startswith("top1 100.00 top5 100.00 n 17 "), last)
+        out = self.folder / "q.onnx"
+        calib = [word for text in texts for word in ("--calib", text)]
+        page = self.folder / "page.html"
+        for more in ([], ["--method", "minmax", "--bias-correction", "full"], ["--approach", "dynamic"],
+                     ["--approach", "weight-only", "--weight-algorithm", "gptq", "--block-size", 0],
+                     ["--method", "minmax", "--max-drop", 50, "--labels", labels, "--report", page]):
+            with self.subTest(more=more):
+                facts = json.loads(self.works("quantize", path, "-o", out, *calib, *more, "--json"))
+                self.assertEqual((facts["samples"], facts["layers"]), (20, 2))
+                compared = json.loads(self.works("compare", path, out, *data, "--json"))
+                self.assertEqual(compared["n"], 20)
+                self.assertGreater(compared["outputs"][0]["snr_db"], 15)
+        validation = [word for text in texts for word in ("--validation", text)]
+        self.works("quantize", path, "-o", out, *calib, *validation, "--labels", labels, "--max-drop", 50, "--method", "minmax")
+        config = self.config(f"calib: ['{texts[0]}', '{texts[1]}']\nmethod: minmax\n")
+        self.works("quantize", path, "-o", out, "--config", config)
+
+    def test_a_model_without_inputs(self):
+        values = np.array([[-1, 2, 5]], np.float32)
+        path = self.write("none.onnx", model([node("Relu", ["c"], ["y"])], [], [value_info("y", 1, 3)], [floats("c", values)]))
+        self.assertTrue((self.run_model(path)["y.npy"] == np.maximum(values, 0)).all())
+        labels = self.array("l.npy", np.array([2]))
+        self.assertTrue(self.works("eval", path, "--labels", labels).splitlines()[-1].startswith("top1 100.00 top5 100.00 n 1 "))
+        self.assertEqual(self.works("compare", path, path).splitlines()[-1], "agreement 100.00 n 1")
+        self.fails(["l.npy", "no inputs"], "run", path, "--input", labels, "-o", self.folder / "out")
+        matmul = model([node("Shape", ["c"], ["n"]), node("ConstantOfShape", ["n"], ["z"]), node("Add", ["z", "c"], ["a"]),
+                        node("MatMul", ["a", "w"], ["y"])], [], [value_info("y", 1, 2)],
+                       [floats("c", values), floats("w", np.ones((3, 2)))])
+        path = self.write("matmul.onnx", matmul)
+        for more in ([], ["--method", "minmax"], ["--approach", "dynamic"]):
+            with self.subTest(more=more):  # all of it is constant, so a warning says that no layer is quantized
+                done = self.detent("quantize", path, "-o", self.folder / "q.onnx", *more)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                compared = json.loads(self.works("compare", path, self.folder / "q.onnx", "--json"))
+                self.assertLess(compared["outputs"][0]["max_error"], 0.1)
+
+    def samples_in_folders(self, name, inputs, kind="sample_{}", file="input_{}.npy"):
+        """A folder for each of the samples, which are lists of arrays."""
+        for i, sample in enumerate(inputs):
+            folder = self.folder / name / kind.format(i)
+            folder.mkdir(parents=True)
+            for j, values in enumerate(sample):
+                if file.endswith(".pb"):
+                    (folder / file.format(j)).write_bytes(floats("", values))
+                else:
+                    np.save(folder / file.format(j), values)
+        return self.folder / name
+
+    def test_a_folder_of_samples_of_many_shapes(self):
+        path, _, h = self.recurrent()
+        generator = np.random.default_rng(3)
+        samples = [[generator.normal(size=(1 + i % 5, 4)).astype(np.float32), h * i] for i in range(12)]
+        for kind, file in (("sample_{}", "input_{}.npy"), ("test_data_set_{}", "input_{}.pb")):
+            folder = self.samples_in_folders(kind.format("all"), samples, kind, file)
+            found = self.run_model(path, folder)
+            self.assertEqual(len(found), 12)
+            for i, (x, h_i) in enumerate(samples):
+                (expected,) = self.run_model(path, f"x={self.array('x.npy', x)}:fixed", f"h={self.array('h.npy', h_i)}:fixed").values()
+                actual = found[kind.format(i) + "/output_0.npy"]
+                self.assertEqual(actual.shape, (len(x), 3))
+                self.assertTrue((actual == expected).all())
+            facts = json.loads(self.works("run", path, "--input", folder, "-o", self.folder / "json", "--json"))["outputs"]
+            self.assertEqual([f["file"] for f in facts[:3]],  # in the order of the numbers
+                             [str(self.folder / "json" / kind.format(i) / "output_0.npy") for i in range(3)])
+            self.assertEqual(json.loads(self.works("compare", path, path, "--data", folder, "--json", "--samples", "9:"))["n"], 3)
+            out, page = self.folder / "q.onnx", self.folder / "page.html"
+            for more in ([], ["--method", "kl", "--bias-correction", "full", "--report", page], ["--approach", "dynamic"],
+                         ["--approach", "weight-only", "--weight-algorithm", "awq", "--block-size", 0]):
+                with self.subTest(kind=kind, more=more):
+                    facts = json.loads(self.works("quantize", path, "-o", out, "--calib", folder, *more, "--json"))
+                    self.assertEqual((facts["samples"], facts["layers"]), (12, 2))
+                    compared = json.loads(self.works("compare", path, out, "--data", folder, "--json"))
+                    self.assertGreater(compared["outputs"][0]["snr_db"], 15)
+        ones = self.samples_in_folders("ones", [[x[:1], h_i] for x, h_i in samples])
+        labels = self.array("l.npy", np.zeros(12, np.int64))
+        first = self.works("eval", path, "--data", ones, "--labels", labels, "--samples", ":5").splitlines()[-1]
+        self.assertIn(" n 5 ", first)
+        self.fails(["2 rows of scores for 1 sample", "[2,3]"], "eval", path, "--data", folder, "--labels", labels)
+        self.fails(["--batch 3"], "eval", path, "--data", ones, "--labels", labels, "--batch", 3)
+        self.works("quantize", path, "-o", out, "--calib", folder, "--validation", ones, "--labels", labels, "--max-drop", 100,
+                   "--method", "minmax")
+
+    def test_folders_that_are_wrong(self):
+        path, x, h = self.recurrent()
+        folder = self.samples_in_folders("in", [[x[:2], h], [x[:3], h]])
+        out = self.folder / "out"
+        run = ["run", path, "-o", out, "--input"]
+        self.fails(["x=", "a folder holds the values of all inputs", f"--input {folder}"], *run, f"x={folder}")
+        self.fails([":fixed", "a folder holds"], *run, f"{folder}:fixed")
+        self.fails(["write only --input"], *run, folder, "--input", f"h={self.array('h.npy', h)}:fixed")
+        self.fails(["holds no samples", "sample_0", "test_data_set_0"], *run, folder / "sample_0")
+        (folder / "sample_1" / "h.npy").write_bytes(b"")
+        self.fails(["both", "input_1.npy", "h.npy", "input 'h'"], *run, folder)
+        (folder / "sample_1" / "h.npy").unlink()
+        (folder / "sample_1" / "input_1.npy").unlink()
+        self.fails(["sample_1", "input 'h' float32 [1,3]", "input_1.npy", "input_1.pb", "h.npy"], *run, folder)
+        os.mkfifo(folder / "sample_1" / "h.npy")
+        self.fails(["h.npy is not a regular file"], *run, folder)
+        (folder / "sample_1" / "h.npy").unlink()
+        np.save(folder / "sample_1" / "h.npy", h.astype(np.float64))
+        self.fails(["h.npy", "float64", "'h' is float32"], *run, folder)
+        np.save(folder / "sample_1" / "h.npy", np.ones((1, 4), np.float32))
+        self.fails(["h.npy", "[1,4]", "'h' [1,3]", "given whole"], *run, folder)
+        self.assertFalse(out.exists())
+        np.save(folder / "sample_1" / "h.npy", h)
+        (folder / "sample_1" / "input_2.pb").write_bytes(b"")
+        self.fails(["input_2.pb", "only 2 inputs"], *run, folder)
+        (folder / "sample_1" / "input_2.pb").unlink()
+        (folder / "test_data_set_0").mkdir()
+        self.fails(["both sample_I and test_data_set_I"], *run, folder)
+        (folder / "test_data_set_0").rmdir()
+        out.write_bytes(b"a file")
+        self.fails([out], *run, folder)
+        out.unlink()
+        self.works(*run, folder)
+
+    def test_texts_that_name_no_input(self):
+        path, x, h = self.recurrent()
+        x_file, h_file = self.array("x.npy", x), self.array("h.npy", h)
+        run = ["run", path, "-o", self.folder / "out", "--input"]
+        state = ["--input", f"h={h_file}:fixed"]
+        self.fails(["input 'h' float32 [1,3]", "--input h=FILE.npy"], *run, f"x={x_file}")
+        self.fails(["no input 'y'", "'x' float32 [-1,4], 'h' float32 [1,3]"], *run, f"y={x_file}", *state)
+        self.fails(["':rows'", ":axis=K", ":fixed"], *run, f"x={x_file}:rows", *state)
+        self.fails(["'first' is not an integer", ":axis=K"], *run, f"x={x_file}:axis=first", *state)
+        self.fails(["NAME=", "'x' float32 [-1,4]"], *run, x_file, *state)
+        self.fails(["missing.npy"], *run, f"x={self.folder / 'missing.npy'}:axis=0", *state)
+        self.fails(["--data h=FILE.npy"], "compare", path, path, "--data", f"x={x_file}")
+        self.fails(["--calib h=FILE.npy"], "quantize", path, "-o", self.folder / "q.onnx", "--calib", f"x={x_file}")
+        for text in ("", "x=", "x=:fixed"):
+            self.fails(["names no file", "=FILE.npy"], *run, text, *state)
+        self.wrong_usage(["--input is required", "--input x=FILE.npy", "'h' float32 [1,3]"], "run", path, "-o", self.folder / "out")
+        self.wrong_usage(["--data is required", "--data x=FILE.npy"], "compare", path, path)
+        self.wrong_usage(["--data is required"], "eval", path, "--labels", self.array("l.npy", np.zeros(20, np.int64)))
+        self.wrong_usage(["--approach static", "--calib x=FILE.npy", "'h' float32 [1,3]"], "quantize", path, "-o", self.folder / "q.onnx")
+        odd = self.array("odd:name=1.npy", x)
+        self.works(*run, f"x={odd}", *state)
+        self.works(*run, f"x={odd}:axis=-2", *state)
+        self.assertFalse((self.folder / "q.onnx").exists())
+
+    def test_onnx_test_data(self):
+        """ONNX's own test data as samples: what is written is what it expects."""
+        folders = sorted(options.shared.glob("conformance/*/*")) if options.shared else []
+        if not folders:
+            self.skipTest("no conformance/*/* in --shared: ONNX's test data is not here")
+        works = 0
+        for folder in folders:
+            data = folder / "test_data_set_0" / "output_0.pb"
+            if not (folder / "model.onnx").exists() or not data.exists():
+                continue
+            out = self.folder / "out" / folder.name
+            done = self.detent("run", folder / "model.onnx", "--input", folder, "-o", out)
+            if done.returncode != 0:
+                self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), (folder, done.stderr))
+                continue
+            works += 1
+            self.assertTrue((out / "test_data_set_0" / "output_0.npy").exists(), folder)
+        self.assertGreater(works, len(folders) * 0.8)
 
     # ----------------------------------------------------------------------------------- quantize
 
@@ -797,6 +1096,8 @@ class CommandLine(unittest.TestCase):
         self.assertIn("quantize", self.works("--help"))
         for command in ("quantize", "eval", "run", "compare", "inspect", "conformance", "targets"):
             self.assertIn("--json", self.works(command, "--help"))
+        for command in ("quantize", "eval", "run", "compare"):
+            self.assertIn("[:axis=K|:fixed]", " ".join(self.works(command, "--help").split()))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Files that are in the way, links that lead elsewhere, and pipes that never answer.
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -20,8 +19,6 @@
 
 #include <detent/error.hpp>
 #include <detent/graph/model/npy.hpp>
-#include <detent/graph/model/samples.hpp>
-#include <detent/graph/model/tensor.hpp>
 
 #include "check_graph_error.hpp"
 #include "temporary_folder.hpp"
@@ -29,8 +26,6 @@
 namespace {
 
 using detent::error_kind;
-using detent::graph::element_type;
-using detent::graph::tensor;
 namespace fs = std::filesystem;
 namespace graph = detent::graph;
 
@@ -121,57 +116,3 @@ TEST_CASE("files: links, devices and pipes") {
   });
 }
 #endif
-
-TEST_CASE("samples: pieces of other types and shapes are not joined") {
-  const auto of = [](std::vector<std::int64_t> dims, element_type type = element_type::f32) {
-    tensor t = tensor::allocate(type, graph::shape(dims.begin(), dims.end()));
-    std::fill_n(t.mutable_raw(), t.bytes(), std::byte{1});
-    return t;
-  };
-  CHECK(graph::join_samples({of({2, 3}), of({1, 3}), of({0, 3})}, "y").dims() ==
-        graph::shape{3, 3});
-  CHECK(graph::join_samples({of({2}), of({2})}, "y").bytes() == 16);
-  for (const tensor& other :
-       {of({2, 4}), of({2, 3, 1}), of({2}), of({2, 3}, element_type::s64), of({})}) {
-    test::check_graph_error(error_kind::shape_mismatch, {"y: ", "[2,3]"}, [&] {
-      static_cast<void>(graph::join_samples({of({2, 3}), other}, "y"));
-    });
-  }
-  test::check_graph_error(error_kind::shape_mismatch, {"y: "}, [&] {
-    static_cast<void>(graph::join_samples({of({}), of({})}, "y"));
-  });
-  test::check_graph_error(error_kind::invalid_argument, {"y: "},
-                          [] { static_cast<void>(graph::join_samples({}, "y")); });
-  CHECK(graph::slice_samples(of({4, 2}), 1, 2).dims() == graph::shape{2, 2});
-  CHECK(graph::slice_samples(of({0, 2}), 0, 0).dims() == graph::shape{0, 2});
-  for (const tensor& t : {of({2, 2}), of({}), of({0, 2})}) {
-    test::check_graph_error(error_kind::shape_mismatch, {"samples 1 to 3"},
-                            [&] { static_cast<void>(graph::slice_samples(t, 1, 2)); });
-  }
-}
-
-TEST_CASE("samples: a range that begins behind the last one, and arrays that cannot be written") {
-  const test::temporary_folder folder;
-  const std::string path = (folder.path() / "x.npy").string();
-  tensor t = tensor::allocate(element_type::f32, {2, 3, 4, 5});
-  std::fill_n(t.mutable_raw(), t.bytes(), std::byte{0});
-  graph::write_npy(path, t);
-  graph::model m;
-  m.inputs.push_back({"x", element_type::f32, true, {-1, 3, 4, 5}, {}});
-  graph::sample_set samples(m, {path});
-  for (const std::size_t first : {2U, 3U}) {
-    test::check_graph_error(error_kind::invalid_argument, {"there are only 2 samples"}, [&] {
-      samples.select({first, 7});
-    });
-  }
-  test::check_graph_error(error_kind::invalid_argument, {"samples 1 to 1"}, [&] {
-    samples.select({1, 1});
-  });
-  CHECK(samples.size() == 2);
-  samples.select({1, 7});
-  CHECK(samples.size() == 1);
-  t.set_channels_last(true);
-  test::check_graph_error(error_kind::invalid_argument, {"order of its dimensions"},
-                          [&] { graph::write_npy(path, t); });
-  CHECK(graph::read_npy(path).dims() == graph::shape{2, 3, 4, 5});
-}

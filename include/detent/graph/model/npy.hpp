@@ -5,9 +5,11 @@
 #ifndef DETENT_GRAPH_MODEL_NPY_HPP
 #define DETENT_GRAPH_MODEL_NPY_HPP
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <span>
@@ -19,6 +21,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/files.hpp>
+#include <detent/graph/model/sample_axis.hpp>
 #include <detent/graph/model/tensor.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -294,7 +297,6 @@ class npy_file {
     detail::npy::require(*bytes == left, error_kind::bad_file, path_, "holds ", left,
                          " bytes of elements, shape ", to_string(header_.dims), " of ",
                          graph::name(header_.type), " needs ", *bytes);
-    bytes_ = static_cast<std::size_t>(*bytes);
   }
 
   /// The path that the file was opened by.
@@ -305,31 +307,60 @@ class npy_file {
   [[nodiscard]] const shape& dims() const noexcept { return header_.dims; }
 
   /// Reads all elements.
-  [[nodiscard]] tensor read() { return read(0, tensor::allocate(header_.type, header_.dims)); }
-  /// Reads the entries first .. first + count - 1 of the first dimension, which must have so many.
-  [[nodiscard]] tensor read_samples(std::size_t first, std::size_t count) {
+  [[nodiscard]] tensor read() {
+    tensor t = tensor::allocate(header_.type, header_.dims);
+    file_.read(first_, reinterpret_cast<char*>(t.mutable_raw()), t.bytes());
+    check_elements(t);
+    return t;
+  }
+  /// Reads the indices first .. first + count - 1 of an axis, with all indices of the others. Of a
+  /// file that is larger than the result, no more than 1 MiB is in memory besides. Throws
+  /// shape_mismatch if the file does not have the axis or these indices.
+  [[nodiscard]] tensor read_slice(std::size_t axis, std::size_t first, std::size_t count) {
+    detail::require_samples(header_.dims, axis, first, count);
     shape dims = header_.dims;
-    const std::size_t size = bytes_ / static_cast<std::size_t>(dims[0]);
-    dims[0] = static_cast<std::int64_t>(count);
-    return read(first * size, tensor::allocate(header_.type, std::move(dims)));
+    dims[axis] = static_cast<std::int64_t>(count);
+    tensor t = tensor::allocate(header_.type, std::move(dims));
+    if (t.bytes() == 0) {
+      return t;
+    }
+    const detail::axis_layout from(header_.type, header_.dims, axis);
+    const std::size_t row = from.size * from.step;
+    const std::size_t piece = count * from.step;
+    // A read of the file costs more than a copy, so short rows are read many at a time.
+    constexpr std::size_t block = std::size_t{1} << 20U;
+    const std::size_t rows = (std::min)((std::max)(block / row, std::size_t{1}), from.outer);
+    std::vector<char> read_rows(rows > 1 ? rows * row : 0);
+    char* to = reinterpret_cast<char*>(t.mutable_raw());
+    for (std::size_t o = 0; o < from.outer; o += rows) {
+      const std::size_t now = (std::min)(rows, from.outer - o);
+      const std::uint64_t offset = first_ + o * row + first * from.step;
+      if (rows == 1) {
+        file_.read(offset, to + o * piece, piece);
+        continue;
+      }
+      file_.read(offset, read_rows.data(), (now - 1) * row + piece);
+      for (std::size_t i = 0; i < now; ++i) {
+        std::memcpy(to + (o + i) * piece, read_rows.data() + i * row, piece);
+      }
+    }
+    check_elements(t);
+    return t;
   }
 
  private:
-  [[nodiscard]] tensor read(std::size_t offset, tensor t) {
-    file_.read(first_ + offset, reinterpret_cast<char*>(t.mutable_raw()), t.bytes());
+  void check_elements(const tensor& t) const {
     if (header_.type == element_type::boolean) {
       for (const std::byte b : std::span(t.raw(), t.bytes())) {
         detail::npy::require(b <= std::byte{1}, error_kind::bad_file, path_,
                              "has an element of type bool that is ", static_cast<unsigned>(b));
       }
     }
-    return t;
   }
 
   std::string path_;
   input_file file_;
   detail::npy::header header_;
-  std::size_t bytes_ = 0;
   std::uint64_t first_ = 0;  // where the elements begin
 };
 

@@ -108,7 +108,7 @@ void append_repeated(Message& m, std::vector<T>& to, Packed packed, Single singl
 }
 
 /// Reads the messages of onnx.proto. Errors do not name the file; with_file_name() of
-/// graph/onnx.hpp adds it.
+/// onnx_tensor.hpp adds it.
 class onnx_reader {
  public:
   /// `folder`: the folder below which external data is looked for.
