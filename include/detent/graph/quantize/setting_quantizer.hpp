@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Quantizes one model by many settings without repeating what two settings have in common: ranges
+// of activations are collected once for each number of samples, and weights are quantized once for
+// each way to choose their scales.
+#ifndef DETENT_GRAPH_QUANTIZE_SETTING_QUANTIZER_HPP
+#define DETENT_GRAPH_QUANTIZE_SETTING_QUANTIZER_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/quantize/activation_options.hpp>
+#include <detent/graph/quantize/bias_correction.hpp>
+#include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/dynamic_quantization.hpp>
+#include <detent/graph/quantize/layer_weights.hpp>
+#include <detent/graph/quantize/qdq.hpp>
+#include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/quantize/quantization_scope.hpp>
+#include <detent/graph/quantize/tuning_space.hpp>
+#include <detent/graph/run/executor_options.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+/// What the settings of a search have in common.
+struct setting_quantizer_options {
+  /// Whether ranges of activations are found in each run (quantize_dynamic()) instead of from
+  /// samples (static_quantization()).
+  bool is_dynamic = false;
+  element_type weight_type = element_type::u8;  ///< Stored type of dynamically quantized weights.
+  activation_options activations = {};  ///< Type, observers and overrides of the activations.
+  layer_weight_options weights = {};    ///< Bits and levels of the weights.
+  quantization_scope scope = {};  ///< Nodes that stay in float, and settings of single operators.
+  /// Options of the executors that run models here; `parallel` is used by solvers, too.
+  executor_options executor = {};
+};
+
+/// Quantizes one model by many settings. Not thread-safe.
+class setting_quantizer {
+ public:
+  /// `methods` are the observers that settings may name. `samples` is drawn when first needed, once
+  /// or twice for each number of samples, and again by bias correction.
+  ///
+  /// Throws as quantization_plan, and invalid_argument if a method is unknown or an override cannot
+  /// be applied.
+  setting_quantizer(model m, calibration_source samples, std::vector<std::string> methods,
+                    setting_quantizer_options options)
+      : options_(std::move(options)),
+        samples_(std::move(samples)),
+        methods_(std::move(methods)),
+        plan_(std::move(m), options_.scope) {
+    if (options_.is_dynamic) {
+      return;
+    }
+    for (const std::string& method : methods_) {
+      const observer_options observer = detail::activation_observer(options_.activations, method);
+      for (const auto& [name, own] : options_.activations.overrides) {
+        detail::require_override(plan_, name, own, observer, options_.activations.observers);
+      }
+    }
+  }
+
+  /// The plan without any node that a setting leaves in float.
+  [[nodiscard]] const quantization_plan& plan() const noexcept { return plan_; }
+
+  /// The nodes that a setting may leave in float, by the names of their first outputs, in
+  /// topological order: layers, and for static quantization also the sums, products, averages and
+  /// functions that are computed in 8 bits.
+  [[nodiscard]] std::vector<std::string> nodes() const {
+    static constexpr std::string_view computing[] = {
+        "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid"};
+    std::vector<std::string> names;
+    const std::vector<node>& all = plan_.float_model().nodes;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const bool is_quantized_layer =
+          std::binary_search(plan_.layers().begin(), plan_.layers().end(), i);
+      const bool computes = std::find(std::begin(computing), std::end(computing), all[i].op_type) !=
+                            std::end(computing);
+      if (is_quantized_layer || (!options_.is_dynamic && plan_.quantizes(i) && computes)) {
+        names.push_back(all[i].outputs[0]);
+      }
+    }
+    return names;
+  }
+
+  /// The quantized model of a setting, with QuantizeLinear/DequantizeLinear pairs or, for dynamic
+  /// quantization, integer operators. Throws invalid_argument, naming what is wrong, for a method
+  /// that the constructor was not given, for a node that nodes() does not list, and as
+  /// static_quantization() and quantize_dynamic().
+  [[nodiscard]] model quantize(const tuning_setting& s) {
+    quantization_plan plan = plan_;
+    plan.leave_out(indices_of(s.in_float));
+    quantization_parameters p;
+    p.activation_type = options_.activations.type;
+    if (!options_.is_dynamic) {
+      const auto method = std::find(methods_.begin(), methods_.end(), s.method);
+      require(method != methods_.end(), error_kind::invalid_argument, "method '", s.method,
+              "' is not one of the search");
+      const auto at = static_cast<std::size_t>(method - methods_.begin());
+      const ranges& found = ranges_of(s.samples, s.symmetric_activations);
+      // A value that only nodes in float take is float.
+      const std::set<std::string> before = plan_.consumed_values();
+      const std::set<std::string> now = plan.consumed_values();
+      for (const std::string& value : plan.values()) {
+        if (now.count(value) != 0 || before.count(value) == 0) {
+          const std::vector<quant_params>& all = found.at(value);
+          p.activations[value] = all[(std::min)(at, all.size() - 1)];
+        }
+      }
+      detail::share_parameters(plan, p.activations);
+    }
+    for (const std::size_t i : plan.layers()) {
+      p.layers.emplace(i, weights_of(plan, i, s, p));
+    }
+    if (s.correction != bias_correction::none && !p.layers.empty()) {
+      static_cast<void>(correct_biases(plan, p, some_samples(s.samples), {.kind = s.correction},
+                                       options_.executor));
+    }
+    if (!options_.is_dynamic) {
+      return write_qdq(plan, p);
+    }
+    dynamic_quantization_options dynamic;
+    dynamic.weight_type = options_.weight_type;
+    return detail::dynamic_quantizer(plan, p, dynamic).run();
+  }
+
+ private:
+  /// Parameters of each value, one for each method; a value that all methods agree on has one.
+  using ranges = std::map<std::string, std::vector<quant_params>>;
+
+  [[nodiscard]] calibration_source some_samples(std::size_t count) const {
+    return count == 0 ? samples_ : first_samples(samples_, count);
+  }
+
+  [[nodiscard]] std::set<std::size_t> indices_of(const std::set<std::string>& outputs) const {
+    std::set<std::size_t> indices;
+    const std::vector<node>& all = plan_.float_model().nodes;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (outputs.count(all[i].outputs[0]) != 0) {
+        indices.insert(i);
+      }
+    }
+    require(indices.size() == outputs.size(), error_kind::invalid_argument,
+            "a node that stays in float is not in the model");
+    return indices;
+  }
+
+  const ranges& ranges_of(std::size_t samples, bool is_symmetric) {
+    const auto [found, is_new] = ranges_.try_emplace({samples, is_symmetric});
+    if (!is_new) {
+      return found->second;
+    }
+    try {
+      found->second = calibrated(samples, is_symmetric);
+    } catch (...) {
+      ranges_.erase(found);
+      throw;
+    }
+    return found->second;
+  }
+
+  [[nodiscard]] ranges calibrated(std::size_t samples, bool is_symmetric) const {
+    activation_options activations = options_.activations;
+    activations.symmetric = is_symmetric;
+    const observer_options observer = detail::activation_observer(activations, methods_[0]);
+    std::vector<observed_value> observed;
+    for (const std::string& value : plan_.values()) {
+      const std::string own = detail::own_method(plan_, value, activations.overrides);
+      const bool is_open = own.empty() && activations.overrides.count(value) == 0;
+      for (const std::string& method : methods_) {
+        observed.push_back({value, detail::observer_for(plan_, value, own.empty() ? method : own,
+                                                        observer, activations.observers)});
+        if (!is_open) {
+          break;
+        }
+      }
+    }
+    calibrate(plan_.float_model(), observed, some_samples(samples), options_.executor);
+    ranges found;
+    for (const observed_value& v : observed) {
+      found[v.name].push_back(
+          detail::solution_of(plan_, v, observer.scheme, activations.overrides).params);
+    }
+    return found;
+  }
+
+  /// The weights of a layer. Their scales depend on the scale of the input only where the bias
+  /// would not fit, so a new input scale means to quantize again.
+  const layer_weights& weights_of(const quantization_plan& plan, std::size_t layer,
+                                  const tuning_setting& s, const quantization_parameters& p) {
+    node n = plan.float_model().nodes[layer];
+    float x_scale = 1.0F;
+    if (options_.is_dynamic) {
+      n.inputs.resize(2);  // the bias is added in float, so it puts no limit on the scales
+    } else {
+      x_scale = p.activations.at(n.inputs[0]).scale;
+    }
+    auto& known = weights_[{layer, s.per_channel, s.weights}];
+    const auto found = known.find(x_scale);
+    if (found != known.end()) {
+      return found->second;
+    }
+    layer_weight_options weights = options_.weights;
+    weights.per_channel = s.per_channel;
+    weights.scale = s.weights;
+    return known
+        .emplace(x_scale, quantize_layer_weights(plan.float_model(), n, x_scale,
+                                                 with_settings(weights, plan.settings(layer)),
+                                                 options_.executor.parallel))
+        .first->second;
+  }
+
+  setting_quantizer_options options_;
+  calibration_source samples_;
+  std::vector<std::string> methods_;
+  quantization_plan plan_;
+  std::map<std::pair<std::size_t, bool>, ranges> ranges_;  // by samples, and whether symmetric
+  /// By layer, channels and rule; then by the scale of the input.
+  std::map<std::tuple<std::size_t, bool, weight_scale>, std::map<float, layer_weights>> weights_;
+};
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_QUANTIZE_SETTING_QUANTIZER_HPP
